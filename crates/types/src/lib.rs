@@ -1,0 +1,84 @@
+//! The nouns that every other crate shares: ids that cannot be mixed, time, limits.
+//!
+//! Nothing here does I/O, allocates more than a small string, or knows a byte format. The words
+//! are those of `docs/glossary.md`; a noun has the same name here, on the wire and in errors.
+
+mod bug;
+mod ids;
+pub mod limits;
+mod name;
+mod time;
+mod wire_limits;
+
+pub use bug::Bug;
+pub use ids::{
+    BlockAt, BlockId, Epoch, Generation, JobId, LaneId, MapVersion, PrefixId, Sequence, ServerId,
+    SessionId, ShardIx, StructureId,
+};
+pub use name::{Address, InvalidName, check_name, dotted_path, split_path};
+pub use time::Time;
+
+/// What a structure is; the high byte of every data opcode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Kind {
+    /// Append-only bytes, routed by offset.
+    File = 0x10,
+    /// Keys and values, routed by the hash of the key.
+    Kv = 0x12,
+}
+
+impl Kind {
+    /// The kind with this code, if this build knows it.
+    pub fn from_code(code: u8) -> Option<Kind> {
+        match code {
+            0x10 => Some(Kind::File),
+            0x12 => Some(Kind::Kv),
+            _ => None,
+        }
+    }
+
+    /// The word that people read: `file`, `kv`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::File => "file",
+            Kind::Kv => "kv",
+        }
+    }
+}
+
+/// What a grant lets its holder do with a structure. A set of bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Verbs(pub u16);
+
+impl Verbs {
+    /// Nothing.
+    pub const NONE: Verbs = Verbs(0);
+    /// Observe data without changing it.
+    pub const READ: Verbs = Verbs(1);
+    /// Change data.
+    pub const WRITE: Verbs = Verbs(2);
+    /// Everything a data request can ask for.
+    pub const ALL: Verbs = Verbs(3);
+
+    /// Whether every verb of `other` is in this set.
+    pub fn contains(self, other: Verbs) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// The verbs that are in both sets.
+    pub fn and(self, other: Verbs) -> Verbs {
+        Verbs(self.0 & other.0)
+    }
+}
+
+impl std::fmt::Display for Verbs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.contains(Verbs::READ), self.contains(Verbs::WRITE)) {
+            (true, true) => f.write_str("read and write"),
+            (true, false) => f.write_str("read"),
+            (false, true) => f.write_str("write"),
+            (false, false) => f.write_str("nothing"),
+        }
+    }
+}

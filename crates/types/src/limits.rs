@@ -1,0 +1,74 @@
+//! Every limit of the system, with the derived ones asserted at compile time.
+//!
+//! Limits that a client of another language must know are defined in `protocol/messages.toml` and
+//! arrive here generated (`wire_limits`); the rest are matters of this implementation.
+
+pub use crate::wire_limits::*;
+use std::time::Duration;
+
+/// KiB in bytes.
+pub const KIB: u64 = 1024;
+/// MiB in bytes.
+pub const MIB: u64 = 1024 * KIB;
+
+/// Block size when nobody says otherwise: that of a file chunk in analytics (paper, 3.1).
+pub const BLOCK_SIZE_DEFAULT: u64 = 128 * MIB;
+/// Smallest region of a block: a block has at most block size / this many regions.
+pub const REGION_MIN: u64 = 16 * KIB;
+/// Largest region of a key-value block before it is divided (one with a single large slot grows).
+pub const REGION_MAX: u64 = MIB;
+/// An append, a value or an item of more than 1/8 of a block needs blocks of its own.
+pub const LARGE_FRACTION: u64 = 8;
+
+/// Results that one block keeps for retries, over all its lanes, in bytes.
+pub const RETRY_RECORD_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Lanes that one block remembers.
+pub const LANES_PER_BLOCK_MAX: usize = 65_536;
+
+/// Connections that one memory server or controller accepts.
+pub const CONNECTIONS_MAX: usize = 10_000;
+/// Bytes of replies that may wait for one connection to drain before it is read no further.
+pub const CONNECTION_BACKLOG_MAX: usize = 8 * 1024 * 1024;
+/// Time without progress after which a connection that owes or is owed bytes is closed.
+pub const CONNECTION_STALL: Duration = Duration::from_secs(10);
+/// Time without progress after which a reserved large write is given up.
+pub const FILL_STALL: Duration = Duration::from_secs(2);
+/// Bytes of requests and replies in flight that one server holds outside its blocks.
+pub const SERVER_BUFFER_BYTES: usize = 256 * 1024 * 1024;
+/// Messages that may wait in the ring between two shards.
+pub const RING_CAPACITY: usize = 4096;
+
+/// Prefixes of one job.
+pub const PREFIXES_PER_JOB_MAX: usize = 1 << 20;
+/// Parents of one prefix.
+pub const PARENTS_MAX: usize = 4096;
+/// Structures under one prefix.
+pub const STRUCTURES_PER_PREFIX_MAX: usize = 65_536;
+/// Reasons of loss that a job remembers; the oldest are forgotten first.
+pub const TOMBSTONES_PER_JOB_MAX: usize = 65_536;
+/// Jobs that one controller holds at a time.
+pub const JOBS_MAX: usize = 65_536;
+/// A job whose prefixes have all expired is deregistered after this.
+pub const JOB_LINGER: Duration = Duration::from_secs(600);
+
+/// Blocks that each server keeps back for moves and repairs: at least this many, or 1/50.
+pub const RESERVE_BLOCKS_MIN: u32 = 2;
+/// The other bound of the reserve: total / this.
+pub const RESERVE_FRACTION: u32 = 50;
+
+/// A server that has said nothing for this long is dead.
+pub const SERVER_SILENCE: Duration = Duration::from_millis(2500);
+/// How often a server reports when it has nothing urgent to say.
+pub const REPORT_INTERVAL: Duration = Duration::from_millis(250);
+/// How often a server reports the task prefixes whose sessions were active: a quarter of the
+/// shortest lease.
+pub const ACTIVITY_INTERVAL: Duration = Duration::from_millis(LEASE_MIN_MS as u64 / 4);
+
+const _: () = assert!(BLOCK_SIZE_MIN.is_power_of_two() && BLOCK_SIZE_MAX.is_power_of_two());
+const _: () = assert!(BLOCK_SIZE_MIN / REGION_MIN >= 4, "the smallest block holds a few regions");
+const _: () = assert!(BLOCK_SIZE_MAX / LARGE_FRACTION <= FRAME_MAX as u64);
+const _: () = assert!(KEY_MAX as u64 + 64 <= REGION_MIN / 2, "a key fits the smallest region");
+const _: () = assert!(NAME_MAX <= u8::MAX as usize);
+const _: () = assert!(SERVER_SILENCE.as_millis() > 4 * REPORT_INTERVAL.as_millis());
+const _: () = assert!(SERVER_SILENCE.as_millis() < 3000, "loss is told within 3 s");
+const _: () = assert!(LEASE_MIN_MS < LEASE_DEFAULT_MS && LEASE_DEFAULT_MS < LEASE_MAX_MS);

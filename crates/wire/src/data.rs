@@ -1,0 +1,187 @@
+//! Arguments and payloads of data requests, laid out by hand: no allocation to read one.
+
+use crate::fields::{Field, Malformed, Reader};
+use crate::messages::MapEntry;
+
+/// `FileRead`: which bytes of the block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadArgs {
+    /// Offset within the block.
+    pub offset: u64,
+    /// Most bytes wanted.
+    pub length: u32,
+}
+
+impl ReadArgs {
+    /// Appends the bytes.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        self.offset.put(out);
+        self.length.put(out);
+    }
+
+    /// Reads the whole argument section.
+    pub fn decode(args: &[u8]) -> Result<ReadArgs, Malformed> {
+        let mut r = Reader::new(args);
+        let read = ReadArgs { offset: u64::get(&mut r)?, length: u32::get(&mut r)? };
+        r.finish()?;
+        Ok(read)
+    }
+}
+
+/// Splits the one-byte mode from the key in the arguments of `KvPut` and `KvDelete`.
+pub fn mode_and_key(args: &[u8]) -> Result<(bool, &[u8]), Malformed> {
+    let mut r = Reader::new(args);
+    let mode = bool::get(&mut r)?;
+    Ok((mode, r.rest()))
+}
+
+/// `KvCompareAndSwap`: the key, and how the payload divides into what is expected and what is new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SwapArgs<'a> {
+    /// Whether an entry is expected at all.
+    pub present: bool,
+    /// The key.
+    pub key: &'a [u8],
+    /// The value that the entry must have.
+    pub expected: &'a [u8],
+    /// The value that it gets.
+    pub new: &'a [u8],
+}
+
+impl<'a> SwapArgs<'a> {
+    /// Reads arguments and payload.
+    pub fn decode(args: &'a [u8], payload: &'a [u8]) -> Result<SwapArgs<'a>, Malformed> {
+        let mut r = Reader::new(args);
+        let present = bool::get(&mut r)?;
+        let key_len = u16::get(&mut r)? as usize;
+        let key = r.take(key_len)?;
+        r.finish()?;
+        let mut p = Reader::new(payload);
+        let expected_len = u32::get(&mut p)? as usize;
+        let expected = p.take(expected_len)?;
+        Ok(SwapArgs { present, key, expected, new: p.rest() })
+    }
+
+    /// The arguments and the payload.
+    pub fn encode(&self) -> (Vec<u8>, Vec<u8>) {
+        let mut args = Vec::with_capacity(3 + self.key.len());
+        self.present.put(&mut args);
+        (self.key.len() as u16).put(&mut args);
+        args.extend_from_slice(self.key);
+        let mut payload = Vec::with_capacity(4 + self.expected.len() + self.new.len());
+        (self.expected.len() as u32).put(&mut payload);
+        payload.extend_from_slice(self.expected);
+        payload.extend_from_slice(self.new);
+        (args, payload)
+    }
+}
+
+/// `KvScan`: where to go on and how much to bring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScanArgs<'a> {
+    /// First hash to look at.
+    pub cursor: u64,
+    /// Most bytes of entries in the reply; at least one entry is always brought.
+    pub bytes: u32,
+    /// Leave the values out.
+    pub keys_only: bool,
+    /// Only keys that begin like this.
+    pub prefix: &'a [u8],
+}
+
+impl<'a> ScanArgs<'a> {
+    /// Appends the bytes.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        self.cursor.put(out);
+        self.bytes.put(out);
+        self.keys_only.put(out);
+        out.extend_from_slice(self.prefix);
+    }
+
+    /// Reads the whole argument section.
+    pub fn decode(args: &'a [u8]) -> Result<ScanArgs<'a>, Malformed> {
+        let mut r = Reader::new(args);
+        Ok(ScanArgs {
+            cursor: u64::get(&mut r)?,
+            bytes: u32::get(&mut r)?,
+            keys_only: bool::get(&mut r)?,
+            prefix: r.rest(),
+        })
+    }
+}
+
+/// Appends one entry to the payload of a `KvScan` reply.
+pub fn put_scan_entry(out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
+    (key.len() as u16).put(out);
+    (value.len() as u32).put(out);
+    out.extend_from_slice(key);
+    out.extend_from_slice(value);
+}
+
+/// Bytes that one entry takes in the payload of a `KvScan` reply.
+pub fn scan_entry_len(key_len: usize, value_len: usize) -> usize {
+    6 + key_len + value_len
+}
+
+/// Reads the payload of a `KvScan` reply.
+pub fn scan_entries(payload: &[u8]) -> Result<Vec<(&[u8], &[u8])>, Malformed> {
+    let mut r = Reader::new(payload);
+    let mut entries = Vec::new();
+    let mut left = payload.len();
+    while left > 0 {
+        let (key_len, value_len) = (u16::get(&mut r)? as usize, u32::get(&mut r)? as usize);
+        entries.push((r.take(key_len)?, r.take(value_len)?));
+        left -= scan_entry_len(key_len, value_len);
+    }
+    r.finish()?;
+    Ok(entries)
+}
+
+/// The arguments of a `Moved` reply: where the request goes now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MovedArgs {
+    /// Map version that this entry belongs to.
+    pub version: u64,
+    /// The entry. Of a file, its start counts from the length (the reply's value) at which the
+    /// block that answers was sealed.
+    pub entry: MapEntry,
+}
+
+impl MovedArgs {
+    /// The bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.version.put(&mut out);
+        self.entry.put(&mut out);
+        out
+    }
+
+    /// Reads the whole argument section.
+    pub fn decode(args: &[u8]) -> Result<MovedArgs, Malformed> {
+        let mut r = Reader::new(args);
+        let moved = MovedArgs { version: u64::get(&mut r)?, entry: MapEntry::get(&mut r)? };
+        r.finish()?;
+        Ok(moved)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_arguments_round_trip() {
+        let swap = SwapArgs { present: true, key: b"k", expected: b"old", new: b"newer" };
+        let (args, payload) = swap.encode();
+        assert_eq!(SwapArgs::decode(&args, &payload).unwrap(), swap);
+        let scan = ScanArgs { cursor: 9, bytes: 100, keys_only: true, prefix: b"p" };
+        let mut out = Vec::new();
+        scan.put(&mut out);
+        assert_eq!(ScanArgs::decode(&out).unwrap(), scan);
+        let mut payload = Vec::new();
+        put_scan_entry(&mut payload, b"a", b"1");
+        put_scan_entry(&mut payload, b"", b"");
+        assert_eq!(scan_entries(&payload).unwrap(), [(&b"a"[..], &b"1"[..]), (b"", b"")]);
+        assert!(scan_entries(&payload[..payload.len() - 1]).is_err());
+    }
+}

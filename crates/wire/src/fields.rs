@@ -1,0 +1,195 @@
+//! Message bodies: fields one after the other, little-endian, lengths before contents.
+
+use honeycomb_types::limits::BATCH_MAX;
+use thiserror::Error;
+
+/// Bytes that do not parse as what they should be, and where they stop doing so.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("malformed at byte {at}: {why}")]
+pub struct Malformed {
+    /// Offset of the field that does not parse.
+    pub at: usize,
+    /// The rule that it breaks.
+    pub why: &'static str,
+}
+
+/// A cursor over received bytes. It never reads past them and never trusts a length.
+pub struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// Reads from the start of `bytes`.
+    pub fn new(bytes: &'a [u8]) -> Reader<'a> {
+        Reader { bytes, at: 0 }
+    }
+
+    /// The next `n` bytes.
+    pub fn take(&mut self, n: usize) -> Result<&'a [u8], Malformed> {
+        let rest = &self.bytes[self.at..];
+        if rest.len() < n {
+            return Err(self.malformed("the bytes end inside a field"));
+        }
+        self.at += n;
+        Ok(&rest[..n])
+    }
+
+    /// Everything that is left.
+    pub fn rest(&mut self) -> &'a [u8] {
+        let rest = &self.bytes[self.at..];
+        self.at = self.bytes.len();
+        rest
+    }
+
+    /// Ends the reading: nothing may be left over.
+    pub fn finish(self) -> Result<(), Malformed> {
+        if self.at == self.bytes.len() {
+            return Ok(());
+        }
+        Err(self.malformed("bytes are left over"))
+    }
+
+    fn malformed(&self, why: &'static str) -> Malformed {
+        Malformed { at: self.at, why }
+    }
+}
+
+/// Something that has a place in a message body.
+pub trait Field: Sized {
+    /// Appends the bytes.
+    fn put(&self, out: &mut Vec<u8>);
+    /// Reads them back.
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed>;
+
+    /// The bytes of a whole body.
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.put(&mut out);
+        out
+    }
+
+    /// Reads a whole body: all of it and nothing else.
+    fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes);
+        let value = Self::get(&mut reader)?;
+        reader.finish()?;
+        Ok(value)
+    }
+}
+
+macro_rules! number {
+    ($($t:ty),*) => {$(
+        impl Field for $t {
+            fn put(&self, out: &mut Vec<u8>) {
+                out.extend_from_slice(&self.to_le_bytes());
+            }
+            fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+                let bytes = from.take(size_of::<$t>())?;
+                Ok(<$t>::from_le_bytes(bytes.try_into().expect("take gave the length asked for")))
+            }
+        }
+    )*};
+}
+number!(u8, u16, u32, u64, i64, u128);
+
+impl Field for bool {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(*self as u8);
+    }
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        match u8::get(from)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(from.malformed("a truth value is 0 or 1")),
+        }
+    }
+}
+
+impl Field for String {
+    fn put(&self, out: &mut Vec<u8>) {
+        let length = u16::try_from(self.len()).expect("strings in messages are under 64 KiB");
+        length.put(out);
+        out.extend_from_slice(self.as_bytes());
+    }
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let length = u16::get(from)? as usize;
+        let bytes = from.take(length)?;
+        let text = std::str::from_utf8(bytes).map_err(|_| from.malformed("text is not UTF-8"))?;
+        Ok(text.to_owned())
+    }
+}
+
+impl<T: Field> Field for Option<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.is_some().put(out);
+        if let Some(value) = self {
+            value.put(out);
+        }
+    }
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(if bool::get(from)? { Some(T::get(from)?) } else { None })
+    }
+}
+
+/// `bytes` is a list of `u8` in form.
+impl<T: Field + 'static> Field for Vec<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        (self.len() as u32).put(out);
+        for item in self {
+            item.put(out);
+        }
+    }
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let count = u32::get(from)? as usize;
+        // Each item takes at least a byte, so a count beyond what is left is a lie: refuse it
+        // before it costs memory.
+        if count > from.bytes.len() - from.at {
+            return Err(from.malformed("a list claims more items than there are bytes"));
+        }
+        let bytes = std::any::TypeId::of::<T>() == std::any::TypeId::of::<u8>();
+        if count > BATCH_MAX && !bytes {
+            return Err(from.malformed("a list has more than 65,536 items"));
+        }
+        let mut items = Vec::with_capacity(count.min(4096));
+        for _ in 0..count {
+            items.push(T::get(from)?);
+        }
+        Ok(items)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::messages::{DagNode, PrefixOptions};
+
+    #[test]
+    fn bodies_round_trip() {
+        let node = DagNode {
+            name: "reduce-0".into(),
+            parents: vec!["map-0".into(), "map-1".into()],
+            options: PrefixOptions { lease_ms: 500, pinned: true, owner_verbs: 3, job_verbs: 1 },
+        };
+        assert_eq!(DagNode::decode(&node.encode()).unwrap(), node);
+        assert_eq!(Vec::<u8>::decode(&vec![7u8; 9].encode()).unwrap(), vec![7u8; 9]);
+        assert_eq!(Option::<u32>::decode(&Some(5u32).encode()).unwrap(), Some(5));
+    }
+
+    #[test]
+    fn every_truncation_and_every_extra_byte_is_refused() {
+        let body = DagNode { name: "a".into(), parents: vec!["b".into()], ..Default::default() };
+        let bytes = body.encode();
+        for cut in 0..bytes.len() {
+            assert!(DagNode::decode(&bytes[..cut]).is_err(), "{cut} bytes were accepted");
+        }
+        let longer = [&bytes[..], &[0]].concat();
+        assert_eq!(DagNode::decode(&longer).unwrap_err().why, "bytes are left over");
+    }
+
+    #[test]
+    fn a_list_cannot_claim_more_than_its_bytes() {
+        let lie = u32::MAX.to_le_bytes();
+        assert!(Vec::<u64>::decode(&lie).is_err());
+    }
+}

@@ -1,0 +1,43 @@
+//! The hash of a key to its slot, a part of the protocol.
+
+use xxhash_rust::xxh64::xxh64;
+
+/// Bits of the hash that decide the slot: the most that any store uses (65,536 slots).
+const SLOT_MASK: u64 = 0xFFFF << 48;
+
+/// The 64-bit hash by which a key-value store routes: XXH64 with seed 0.
+///
+/// A key that holds a `{tag}` (the first `{` and the next `}` with something between) takes its top
+/// 16 bits, which decide the slot, from the tag alone: keys of one tag share a slot.
+pub fn key_hash(key: &[u8]) -> u64 {
+    let hash = xxh64(key, 0);
+    match tag(key) {
+        Some(tag) => (xxh64(tag, 0) & SLOT_MASK) | (hash & !SLOT_MASK),
+        None => hash,
+    }
+}
+
+fn tag(key: &[u8]) -> Option<&[u8]> {
+    let open = key.iter().position(|b| *b == b'{')?;
+    let length = key[open + 1..].iter().position(|b| *b == b'}')?;
+    (length > 0).then(|| &key[open + 1..open + 1 + length])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_one_tag_share_a_slot_and_differ_below_it() {
+        let (a, b) = (key_hash(b"{user7}:name"), key_hash(b"{user7}:age"));
+        assert_eq!(a >> 48, b >> 48);
+        assert_eq!(a >> 48, key_hash(b"user7") >> 48);
+        assert_ne!(a, b);
+    }
+
+    #[test]
+    fn an_empty_or_unclosed_tag_is_no_tag() {
+        assert_eq!(key_hash(b"{}a"), xxh64(b"{}a", 0));
+        assert_eq!(key_hash(b"{a"), xxh64(b"{a", 0));
+    }
+}

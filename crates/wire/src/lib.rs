@@ -1,0 +1,20 @@
+//! Bytes in, typed values out: frames, message bodies, tokens, grants and the hash of a key.
+//!
+//! No I/O happens here. `protocol/PROTOCOL.md` draws every byte and `protocol/vectors/` pins it;
+//! the tables in `messages` are generated from `protocol/messages.toml`.
+#![forbid(unsafe_code)]
+
+pub mod data;
+pub mod fields;
+pub mod frame;
+pub mod hash;
+pub mod messages;
+pub mod token;
+
+pub use fields::{Field, Malformed};
+pub use frame::{
+    Auth, Durability, Header, OpInfo, Plane, Refusal, ReplyHeader, RequestHeader, flags,
+};
+pub use hash::key_hash;
+pub use messages::{Op, Status};
+pub use token::{Grant, GrantKey, RootKey, Scope, TokenKey, attenuate};
