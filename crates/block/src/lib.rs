@@ -1,1 +1,14 @@
-//! Under construction.
+//! Fixed-size blocks of memory, each with a backing of its own.
+//!
+//! A `Backing` is private anonymous memory: zero and not resident until written, given back to the
+//! operating system when it is dropped. A `Pin` keeps a range readable after the block itself was
+//! freed or reused, so that a reply can be sent straight from it. All `unsafe` of the server is in
+//! this crate, each use with its proof.
+//!
+//! Who may call: one thread owns a `Backing`; pins may travel to others.
+
+mod backing;
+mod reclaim;
+
+pub use backing::{Backing, Pin};
+pub use reclaim::{ReclaimWorker, Reclaimer};

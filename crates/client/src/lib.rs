@@ -1,1 +1,29 @@
-//! Under construction.
+//! The client: routing cache, sessions, the only retry loop, deadlines, lease keeper.
+//!
+//! `call` decides (pure, what the simulator runs): which block, which lane, when to try again,
+//! when to give up and what to say. `transport` and `pool` move the bytes. `file` and `kv` are what
+//! users hold. A `Client` is cheap to clone and may be used from any number of threads.
+#![forbid(unsafe_code)]
+
+pub mod call;
+mod client;
+mod control;
+mod error;
+mod file;
+mod keeper;
+mod kv;
+mod pool;
+mod route;
+mod structure;
+mod transport;
+
+pub use client::{Client, ClientOptions, JobTicket, Opened};
+pub use error::Error;
+pub use file::File;
+pub use kv::{Kv, ScanPage, Swap};
+pub use route::{Target, route};
+pub use structure::Structure;
+pub use transport::Sink;
+
+/// What every call of this crate answers.
+pub type Result<T> = std::result::Result<T, Error>;

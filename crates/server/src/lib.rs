@@ -1,1 +1,13 @@
-//! Under construction.
+//! A memory server: one state machine per core, with the I/O around it.
+//!
+//! `shard` decides (pure, no I/O, what the simulator runs); `conn` moves bytes between sockets and
+//! the shard; `link` talks to the controller; `server` starts the threads.
+#![forbid(unsafe_code)]
+
+mod conn;
+mod link;
+mod server;
+mod shard;
+
+pub use server::{MemoryServer, ServerOptions};
+pub use shard::{Access, BlockOwner, Effect, Shard, ShardConfig, Stage};

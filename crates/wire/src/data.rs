@@ -123,8 +123,11 @@ pub fn scan_entry_len(key_len: usize, value_len: usize) -> usize {
     6 + key_len + value_len
 }
 
+/// One entry of a scan: key and value.
+pub type ScanEntry<'a> = (&'a [u8], &'a [u8]);
+
 /// Reads the payload of a `KvScan` reply.
-pub fn scan_entries(payload: &[u8]) -> Result<Vec<(&[u8], &[u8])>, Malformed> {
+pub fn scan_entries(payload: &[u8]) -> Result<Vec<ScanEntry<'_>>, Malformed> {
     let mut r = Reader::new(payload);
     let mut entries = Vec::new();
     let mut left = payload.len();

@@ -1,0 +1,88 @@
+# The menu. `make` lists it. Each target sets up what it needs; a second run does only what changed.
+
+MAKEFLAGS += --no-print-directory
+SHELL := bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+# rustup's folder first: bootstrap.sh may have only just filled it.
+export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
+export RUSTUP_AUTO_INSTALL := 0
+export PYO3_PYTHON := $(CURDIR)/.venv/bin/python
+
+SECONDS := 60# for simulate and fuzz
+ARGS :=# handed on to demo, bench and simulate: make demo ARGS="--scale 4"
+
+VENV := .venv/bin
+# The bindings are an extension module: nothing to test in Rust, and no libpython to link to.
+RUST_TESTS := cargo test --workspace --exclude honeycomb-python --locked
+PYTHON_CODE := $(wildcard python protocol examples bench)
+
+# What the wheel is made from; folders too, so that a deleted file counts as a change.
+WHEEL_SOURCES := Cargo.toml Cargo.lock rust-toolchain.toml scripts/build-wheel.sh \
+	python/pyproject.toml python/Cargo.toml $(wildcard examples/data/*.gz) \
+	$(shell find crates python/src python/honeycomb -name __pycache__ -prune -o \
+		-path python/honeycomb/data -prune -o -print 2>/dev/null)
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo test
+demo: build ## set up, then count the words of the King James Bible on an elastic cluster
+	$(VENV)/honeycomb demo $(ARGS)
+
+test: SECONDS := 10
+test: lint unit simulate integration ## set up, then every test, from lints to the simulator
+
+.PHONY: setup build
+setup:
+	@scripts/bootstrap.sh
+
+build: setup ## the wheel in dist/, installed into .venv
+	@$(MAKE) .stamps/wheel
+
+.stamps/wheel: $(WHEEL_SOURCES) .stamps/requirements.txt
+	scripts/build-wheel.sh
+	@touch $@
+
+.PHONY: lint unit integration
+lint: setup ## formatting, clippy, generated code, ruff, mypy
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	$(VENV)/python protocol/generate.py --check
+	$(VENV)/ruff check $(PYTHON_CODE) --config python/pyproject.toml
+	$(VENV)/ruff format --check $(PYTHON_CODE) --config python/pyproject.toml
+	cd python && ../$(VENV)/mypy --strict honeycomb
+
+unit: setup ## the Rust tests
+	$(RUST_TESTS)
+
+integration: build ## the Python tests, against the installed wheel and real processes
+	$(VENV)/pytest -c python/pyproject.toml python/tests
+
+.PHONY: simulate fuzz bench
+simulate: setup ## the simulator, for SECONDS=60
+	cargo run --release --locked -p honeycomb-verify --bin simulate -- --seconds $(SECONDS) $(ARGS)
+
+fuzz: setup ## malformed frames against a live server, for SECONDS=60
+	cargo run --release --locked -p honeycomb-verify --bin fuzz -- --seconds $(SECONDS) $(ARGS)
+
+bench: build ## latency, throughput and server CPU per operation: kv, file, controller
+	@scripts/bootstrap.sh bench
+	@for what in kv file controller; do $(VENV)/honeycomb bench $$what $(ARGS) || exit 1; done
+
+.PHONY: format generate clean
+format: setup ## lay out Rust and Python as the lints want it
+	cargo fmt --all
+	$(VENV)/ruff check --fix-only --quiet $(PYTHON_CODE) --config python/pyproject.toml
+	$(VENV)/ruff format $(PYTHON_CODE) --config python/pyproject.toml
+
+generate: setup ## tables of each language, from protocol/messages.toml
+	$(VENV)/python protocol/generate.py
+
+clean: ## remove all that was built or installed here
+	rm -rf target dist .venv .stamps .peers python/honeycomb/data python/honeycomb_store.data
+	find . -name __pycache__ -prune -exec rm -rf {} +
+	rm -rf python/.mypy_cache python/.pytest_cache .ruff_cache python/.ruff_cache

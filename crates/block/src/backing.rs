@@ -1,0 +1,225 @@
+//! One block's memory and the pins on it.
+#![allow(unsafe_code)]
+
+use crate::reclaim::Reclaimer;
+use memmap2::{MmapOptions, MmapRaw};
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+
+/// Blocks of at least this size ask for huge pages.
+const HUGE_FROM: usize = 4 << 20;
+
+/// The mapping behind a backing and its pins. Its drop hands the pages to the reclaimer, because
+/// unmapping many of them takes longer than a data core may be held up.
+pub(crate) struct Mapping {
+    raw: Option<MmapRaw>,
+    reclaimer: Reclaimer,
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if let Some(raw) = self.raw.take() {
+            self.reclaimer.give(raw);
+        }
+    }
+}
+
+impl Mapping {
+    fn ptr(&self) -> *mut u8 {
+        self.raw.as_ref().expect("taken only by drop").as_mut_ptr()
+    }
+}
+
+/// The memory of one block under one owner (one epoch).
+///
+/// The bytes begin as zero. Nothing is resident but what was written. Reading and writing are
+/// checked against the length and against the pins: a pinned range cannot be written (the attempt
+/// is a defect and panics), which is what makes `Pin` sound.
+pub struct Backing {
+    mapping: Arc<Mapping>,
+    length: usize,
+    pins: Vec<(Range<usize>, Weak<()>)>,
+}
+
+impl Backing {
+    /// Maps `length` bytes. Fails only when the address space or the kernel's accounting does.
+    pub fn map(length: usize, reclaimer: &Reclaimer) -> io::Result<Backing> {
+        assert!(length > 0, "a block has bytes");
+        let raw: MmapRaw = MmapOptions::new().len(length).no_reserve_swap().map_anon()?.into();
+        if length >= HUGE_FROM {
+            // Only a hint: without huge pages the block works as well, with more page faults.
+            let _ = raw.advise(memmap2::Advice::HugePage);
+        }
+        let mapping = Arc::new(Mapping { raw: Some(raw), reclaimer: reclaimer.clone() });
+        Ok(Backing { mapping, length, pins: Vec::new() })
+    }
+
+    /// Bytes of the block.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Always false: a block has bytes.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Reads a range.
+    pub fn slice(&self, range: Range<usize>) -> &[u8] {
+        self.check(&range);
+        // SAFETY: the range is inside the mapping (checked), which lives as long as `self`. The
+        // memory is initialised (zero pages). Writers need `&mut self`, so none exists while this
+        // borrow does; pins only read.
+        unsafe { std::slice::from_raw_parts(self.mapping.ptr().add(range.start), range.len()) }
+    }
+
+    /// Opens a range for writing.
+    ///
+    /// Panics when the range is pinned: whoever lays out a block must not reuse what a pin still
+    /// reads (`is_pinned` tells).
+    pub fn slice_mut(&mut self, range: Range<usize>) -> &mut [u8] {
+        self.check(&range);
+        assert!(!self.is_pinned(&range), "bytes {range:?} are pinned and cannot be written");
+        // SAFETY: the range is inside the mapping (checked). `&mut self` excludes every other
+        // borrow through this backing, and the assertion above excludes every live pin on it, so
+        // nobody else reads or writes these bytes while the borrow lives.
+        unsafe { std::slice::from_raw_parts_mut(self.mapping.ptr().add(range.start), range.len()) }
+    }
+
+    /// Moves bytes within the block, like `memmove`. Neither range may be pinned.
+    pub fn copy_within(&mut self, from: Range<usize>, to: usize) {
+        let span = from.start.min(to)..from.end.max(to + from.len());
+        self.check(&span);
+        assert!(!self.is_pinned(&(to..to + from.len())), "the target of a move is pinned");
+        // SAFETY: both ranges are inside the mapping (checked through their span); `copy` allows
+        // overlap; `&mut self` excludes other borrows and no pin reads the target.
+        unsafe {
+            let base = self.mapping.ptr();
+            std::ptr::copy(base.add(from.start), base.add(to), from.len());
+        }
+    }
+
+    /// Keeps a range readable beyond the life of this backing. Until the pin is dropped the range
+    /// cannot be written.
+    pub fn pin(&mut self, range: Range<usize>) -> Pin {
+        self.check(&range);
+        self.forget_dropped_pins();
+        let token = Arc::new(());
+        self.pins.push((range.clone(), Arc::downgrade(&token)));
+        Pin { mapping: self.mapping.clone(), range, _token: token }
+    }
+
+    /// Whether a live pin reads any byte of the range.
+    pub fn is_pinned(&mut self, range: &Range<usize>) -> bool {
+        if self.pins.is_empty() {
+            return false;
+        }
+        self.forget_dropped_pins();
+        self.pins.iter().any(|(pin, _)| pin.start < range.end && range.start < pin.end)
+    }
+
+    fn forget_dropped_pins(&mut self) {
+        self.pins.retain(|(_, token)| token.strong_count() > 0);
+        // A count of zero was stored by another thread's release; after this fence its reads of
+        // the range have happened before our writes to it.
+        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+    }
+
+    fn check(&self, range: &Range<usize>) {
+        assert!(
+            range.start <= range.end && range.end <= self.length,
+            "bytes {range:?} are outside a block of {}",
+            self.length
+        );
+    }
+}
+
+impl fmt::Debug for Backing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Backing({} bytes, {} pins)", self.length, self.pins.len())
+    }
+}
+
+/// A range of a block that stays readable, and unchanged, until this is dropped.
+pub struct Pin {
+    mapping: Arc<Mapping>,
+    range: Range<usize>,
+    _token: Arc<()>,
+}
+
+impl Pin {
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the range was checked when the pin was made and the mapping is kept alive by the
+        // `Arc`. While the token lives, `Backing::slice_mut` and `copy_within` refuse to touch the
+        // range, so the bytes are not written while they are shared.
+        unsafe {
+            std::slice::from_raw_parts(self.mapping.ptr().add(self.range.start), self.range.len())
+        }
+    }
+}
+
+impl fmt::Debug for Pin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pin({:?})", self.range)
+    }
+}
+
+// SAFETY: a mapping is plain memory that belongs to no thread, and the pointer is only followed
+// under the rules above: shared by pins for reading, exclusive through `&mut Backing`.
+unsafe impl Send for Mapping {}
+// SAFETY: as for `Send`; `&Mapping` itself gives no access to the bytes outside this module.
+unsafe impl Sync for Mapping {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn backing(length: usize) -> Backing {
+        Backing::map(length, &Reclaimer::inline()).unwrap()
+    }
+
+    #[test]
+    fn memory_begins_as_zero_and_keeps_what_is_written() {
+        let mut b = backing(65536);
+        assert!(b.slice(0..65536).iter().all(|x| *x == 0));
+        b.slice_mut(10..13).copy_from_slice(b"abc");
+        b.copy_within(10..13, 11);
+        assert_eq!(b.slice(10..14), b"aabc");
+    }
+
+    #[test]
+    fn a_pin_outlives_its_block_and_its_bytes_do_not_change() {
+        let mut b = backing(65536);
+        b.slice_mut(0..3).copy_from_slice(b"abc");
+        let pin = b.pin(0..3);
+        assert!(b.is_pinned(&(2..4)));
+        b.slice_mut(3..6).copy_from_slice(b"def");
+        drop(b);
+        let other = std::thread::spawn(move || pin.bytes().to_vec()).join().unwrap();
+        assert_eq!(other, b"abc");
+    }
+
+    #[test]
+    #[should_panic(expected = "pinned")]
+    fn a_pinned_range_cannot_be_written() {
+        let mut b = backing(65536);
+        let _pin = b.pin(0..3);
+        b.slice_mut(2..4);
+    }
+
+    #[test]
+    fn a_dropped_pin_frees_its_range() {
+        let mut b = backing(65536);
+        drop(b.pin(0..3));
+        b.slice_mut(0..3);
+    }
+
+    #[test]
+    #[should_panic(expected = "outside")]
+    fn nothing_beyond_the_block_can_be_reached() {
+        backing(65536).slice(65530..65537);
+    }
+}

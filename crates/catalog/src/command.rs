@@ -1,0 +1,193 @@
+//! What the catalog can be asked, and by whom.
+
+use honeycomb_types::{BlockAt, JobId, Kind, PrefixId, ServerId, StructureId, Verbs};
+
+/// Who asks, as a verified token says. The catalog decides what that allows.
+///
+/// A token of the cluster may do everything. A job's own token is its driver, which owns all of
+/// its prefixes. A token attenuated to a task writes its own prefix, reads its job's, and renews
+/// and creates at and below its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Actor {
+    /// The job of the token; none for the cluster's.
+    pub job: Option<JobId>,
+    /// The prefix of the task that the token was attenuated to.
+    pub task: Option<PrefixId>,
+    /// What the token lets its holder do with data; without `WRITE` it also changes no metadata.
+    pub verbs: Verbs,
+}
+
+impl Actor {
+    /// The holder of the cluster's token.
+    pub const CLUSTER: Actor = Actor { job: None, task: None, verbs: Verbs::ALL };
+
+    /// The holder of a job's own token.
+    pub fn driver(job: JobId) -> Actor {
+        Actor { job: Some(job), task: None, verbs: Verbs::ALL }
+    }
+
+    /// The holder of a token attenuated to one task.
+    pub fn task(job: JobId, prefix: PrefixId) -> Actor {
+        Actor { job: Some(job), task: Some(prefix), verbs: Verbs::ALL }
+    }
+}
+
+/// How a prefix lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct PrefixOptions {
+    /// Lease in milliseconds; 0 takes the job's.
+    pub lease_ms: u32,
+    /// Never expires.
+    pub pinned: bool,
+    /// What the prefix's own task (and the driver) may do with its structures.
+    pub owner_verbs: Verbs,
+    /// What the job's other tasks may do. Both sets empty means the default: the owner reads and
+    /// writes, the job reads.
+    pub job_verbs: Verbs,
+}
+
+/// One task of an execution plan.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanNode<'a> {
+    /// Name of the prefix; unique within the plan.
+    pub name: &'a str,
+    /// Names within the plan (these win) or paths of prefixes that exist; none means a child of
+    /// the root.
+    pub parents: &'a [&'a str],
+    /// How the prefix lives.
+    pub options: PrefixOptions,
+}
+
+/// A structure to create.
+#[derive(Clone, Copy, Debug)]
+pub struct NewStructure<'a> {
+    /// The prefix.
+    pub path: &'a str,
+    /// Name of the structure; empty for the unnamed one.
+    pub name: &'a str,
+    /// What it is.
+    pub kind: Kind,
+    /// Initial capacity in blocks; 0 takes 1.
+    pub blocks: u32,
+    /// Hash slots of a kv, a power of two from 64 to 65,536; 0 takes 1024. Files ignore it.
+    pub slots: u32,
+    /// Open it when one of the same kind exists.
+    pub open_existing: bool,
+}
+
+/// A memory server that announces itself.
+#[derive(Clone, Copy, Debug)]
+pub struct NewServer<'a> {
+    /// host:port at which clients reach it.
+    pub address: &'a str,
+    /// Random for each start of the process.
+    pub incarnation: u64,
+    /// Its cores.
+    pub shards: u8,
+    /// Blocks of each.
+    pub blocks_per_shard: u32,
+    /// Bytes of each block; all live servers have the same.
+    pub block_size: u64,
+}
+
+/// What one block holds, as its server sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockUsage {
+    /// The block and the ownership that is meant.
+    pub at: BlockAt,
+    /// Bytes of data.
+    pub bytes_used: u64,
+}
+
+/// A server's heartbeat.
+#[derive(Clone, Copy, Debug)]
+pub struct Report<'a> {
+    /// Resident anonymous memory of the process.
+    pub bytes_resident: u64,
+    /// Open connections.
+    pub connections: u32,
+    /// Requests answered since the start.
+    pub requests: u64,
+    /// Of these, arrived on another core than the block's.
+    pub forwarded: u64,
+    /// Blocks whose usage changed since the last report.
+    pub usage: &'a [BlockUsage],
+}
+
+/// One transition of the catalog. Those with an `actor` come from clients; the rest come from the
+/// controller itself or over the link to a memory server, which holds the cluster's token.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)] // The fields are those of the messages of the same names.
+pub enum Command<'a> {
+    /// Registers a job with its root prefix. Cluster only.
+    RegisterJob { actor: Actor, name: &'a str, lease_ms: u32, quota_blocks: u64 },
+    /// Finds a job by its name. Cluster only.
+    FindJob { actor: Actor, name: &'a str },
+    /// Ends a job: its prefixes, structures and blocks go at once. Cluster or driver.
+    DeregisterJob { actor: Actor, job: JobId },
+    /// The jobs that the actor may see.
+    ListJobs { actor: Actor },
+    /// A job's address DAG with leases and structures.
+    JobTree { actor: Actor, job: JobId },
+
+    /// Adds a prefix under the path's own parent and the further ones named.
+    CreatePrefix {
+        actor: Actor,
+        job: JobId,
+        path: &'a str,
+        parents: &'a [&'a str],
+        options: PrefixOptions,
+    },
+    /// Creates all prefixes of an execution plan, or none.
+    CreateHierarchy { actor: Actor, job: JobId, nodes: &'a [PlanNode<'a>] },
+    /// Ends a prefix and frees its structures; descendants stay, its name can be used again.
+    RemovePrefix { actor: Actor, job: JobId, path: &'a str },
+    /// Renews prefixes, with their direct parents and all descendants; each path alone.
+    RenewLeases { actor: Actor, job: JobId, paths: &'a [&'a str] },
+    /// A server saw a session of this task `ago_ms` before it said so. Ignored when the prefix is
+    /// gone or not of that job.
+    RenewPrefixById { job: JobId, prefix: PrefixId, ago_ms: u32 },
+    /// A prefix's lease and what is left of it.
+    LeaseInfo { actor: Actor, job: JobId, path: &'a str },
+    /// Changes who may do what with a prefix's structures and revokes earlier grants. Both sets
+    /// are taken as they are: empty ones allow nothing.
+    SetPermissions {
+        actor: Actor,
+        job: JobId,
+        path: &'a str,
+        owner_verbs: Verbs,
+        job_verbs: Verbs,
+    },
+
+    /// Creates a structure with its initial blocks and opens it.
+    CreateStructure { actor: Actor, job: JobId, structure: NewStructure<'a> },
+    /// Opens a structure by address, or says why it is gone.
+    OpenStructure { actor: Actor, job: JobId, path: &'a str, name: &'a str },
+    /// Opens a structure by identity, or says why it is gone.
+    ReopenStructure { actor: Actor, job: JobId, structure: StructureId },
+    /// Frees a structure's blocks at once.
+    RemoveStructure { actor: Actor, job: JobId, path: &'a str, name: &'a str },
+    /// Servers and totals; only totals for a job's token.
+    ClusterStatus { actor: Actor },
+
+    /// A memory server joins. Every start gets a new number; a live server of the same address is
+    /// taken for dead.
+    JoinServer { server: NewServer<'a> },
+    /// A heartbeat.
+    ServerReport { server: ServerId, report: Report<'a> },
+    /// The connection of a server broke.
+    ServerLost { server: ServerId },
+    /// A server opened a block for its owner.
+    BlockOpened { server: ServerId, at: BlockAt },
+    /// A server confirms that nothing of a freed block can be read any more.
+    BlockFreed { server: ServerId, at: BlockAt },
+    /// A block asks for its successor; the same block gets the same answer again.
+    GrowStructure { structure: StructureId, at: BlockAt },
+    /// A block was sealed at this length; `last` when the structure itself was.
+    SealBlock { structure: StructureId, at: BlockAt, length: u64, last: bool },
+
+    /// Time has passed: expires leases, silent servers and lingering jobs that are due.
+    Tick,
+    /// This controller was away: every lease and every server's silence starts anew (INV-27).
+    Amnesty,
+}

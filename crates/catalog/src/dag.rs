@@ -1,0 +1,426 @@
+//! The address DAGs of all jobs: prefixes, the edges between them, and the table of names.
+//!
+//! Edges are records on two lists, the children of a parent and the parents of a child, so that a
+//! prefix with a million children costs no more to change than one with two. The table of names
+//! holds each edge under (parent, name of the child): the name is unique among the children of
+//! every one of the child's parents.
+//!
+//! # Leases
+//!
+//! A renewal stamps one prefix and nothing else. What the stamp is worth to its relatives is
+//! computed when somebody asks: a prefix counts as renewed at the latest of its own stamp, those
+//! of its direct children, and those of all its ancestors (paper, 3.2, read the other way round).
+//! This value never goes back (INV-12): where a relative is cut off, `carried_below` and
+//! `carried_above` keep what it had granted. A dead prefix stays where it was and keeps its last
+//! stamp; renewals of its ancestors still reach its descendants.
+
+use crate::hash::HashKey;
+use crate::slab::{NONE, Slab};
+use hashbrown::{HashMap, HashTable};
+use honeycomb_types::{Generation, PrefixId, Time, Verbs};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    Live,
+    Expired,
+    Removed,
+}
+
+/// A prefix: 96 bytes and its name.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) id: PrefixId,
+    /// Its last own renewal; its creation is the first.
+    pub(crate) stamp: Time,
+    /// Renewals by direct children that are no longer linked; the deadline that it missed, once it
+    /// is dead.
+    pub(crate) carried_below: Time,
+    /// Renewals by ancestors that are no longer linked.
+    pub(crate) carried_above: Time,
+    pub(crate) name: Box<str>,
+    pub(crate) job: u32,
+    pub(crate) lease_ms: u32,
+    pub(crate) generation: Generation,
+    pub(crate) first_structure: u32,
+    pub(crate) structures: u32,
+    /// The nodes of a job are a list, so that it ends without a search.
+    pub(crate) job_next: u32,
+    job_prev: u32,
+    first_parent: u32,
+    first_child: u32,
+    mark: u32,
+    pub(crate) owner_verbs: Verbs,
+    pub(crate) job_verbs: Verbs,
+    pub(crate) life: Life,
+    pub(crate) pinned: bool,
+    /// A server took some of its data away.
+    pub(crate) data_lost: bool,
+}
+
+const _: () = assert!(size_of::<Node>() <= 96);
+
+impl Node {
+    pub(crate) fn new(id: PrefixId, job: u32, name: &str, now: Time) -> Node {
+        Node {
+            id,
+            stamp: now,
+            carried_below: Time::ZERO,
+            carried_above: Time::ZERO,
+            name: name.into(),
+            job,
+            lease_ms: 0,
+            generation: Generation(1),
+            first_structure: NONE,
+            structures: 0,
+            job_next: NONE,
+            job_prev: NONE,
+            first_parent: NONE,
+            first_child: NONE,
+            mark: 0,
+            owner_verbs: Verbs::NONE,
+            job_verbs: Verbs::NONE,
+            life: Life::Live,
+            pinned: false,
+            data_lost: false,
+        }
+    }
+
+    pub(crate) fn live(&self) -> bool {
+        self.life == Life::Live
+    }
+}
+
+#[derive(Debug)]
+struct Edge {
+    parent: u32,
+    child: u32,
+    next_sibling: u32,
+    prev_sibling: u32,
+    next_parent: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Dag {
+    pub(crate) nodes: Slab<Node>,
+    edges: Slab<Edge>,
+    names: HashTable<u32>,
+    ids: HashTable<u32>,
+    key: HashKey,
+    mark: u32,
+    stack: Vec<u32>,
+    name_bytes: usize,
+    /// Relatives looked at to compute leases, for cost tests.
+    pub(crate) visited: u64,
+}
+
+impl Dag {
+    pub(crate) fn new(key: HashKey) -> Dag {
+        Dag {
+            nodes: Slab::new(),
+            edges: Slab::new(),
+            names: HashTable::new(),
+            ids: HashTable::new(),
+            key,
+            mark: 0,
+            stack: Vec::new(),
+            name_bytes: 0,
+            visited: 0,
+        }
+    }
+
+    pub(crate) fn child(&self, parent: u32, name: &str) -> Option<u32> {
+        let hash = self.key.name(parent as u64, name);
+        let edge = self.names.find(hash, |&e| {
+            let edge = &self.edges[e];
+            edge.parent == parent && *self.nodes[edge.child].name == *name
+        })?;
+        Some(self.edges[*edge].child)
+    }
+
+    pub(crate) fn by_id(&self, id: PrefixId) -> Option<u32> {
+        self.ids.find(self.key.id(id.0), |&n| self.nodes[n].id == id).copied()
+    }
+
+    /// Follows names downwards.
+    pub(crate) fn walk<'a>(
+        &self,
+        from: u32,
+        mut names: impl Iterator<Item = &'a str>,
+    ) -> Option<u32> {
+        names.try_fold(from, |at, name| self.child(at, name))
+    }
+
+    pub(crate) fn parents(&self, n: u32) -> impl Iterator<Item = u32> {
+        let first = self.nodes[n].first_parent;
+        let edges = std::iter::successors(Some(first), |&e| Some(self.edges[e].next_parent));
+        edges.take_while(|&e| e != NONE).map(|e| self.edges[e].parent)
+    }
+
+    pub(crate) fn children(&self, n: u32) -> impl Iterator<Item = u32> {
+        let first = self.nodes[n].first_child;
+        let edges = std::iter::successors(Some(first), |&e| Some(self.edges[e].next_sibling));
+        edges.take_while(|&e| e != NONE).map(|e| self.edges[e].child)
+    }
+
+    pub(crate) fn has_children(&self, n: u32) -> bool {
+        self.nodes[n].first_child != NONE
+    }
+
+    pub(crate) fn has_parents(&self, n: u32) -> bool {
+        self.nodes[n].first_parent != NONE
+    }
+
+    /// Adds a prefix without edges at the head of its job's list.
+    pub(crate) fn insert(&mut self, node: Node, first_of_job: &mut u32) -> u32 {
+        self.name_bytes += node.name.len();
+        let n = self.nodes.insert(Node { job_next: *first_of_job, ..node });
+        if *first_of_job != NONE {
+            self.nodes[*first_of_job].job_prev = n;
+        }
+        *first_of_job = n;
+        self.index(n);
+        n
+    }
+
+    fn index(&mut self, n: u32) {
+        let (key, nodes) = (self.key, &self.nodes);
+        let hash = key.id(nodes[n].id.0);
+        self.ids.insert_unique(hash, n, |&n| key.id(nodes[n].id.0));
+    }
+
+    fn unindex(&mut self, n: u32) {
+        let hash = self.key.id(self.nodes[n].id.0);
+        let entry = self.ids.find_entry(hash, |&other| other == n);
+        entry.expect("every prefix is found by its id").remove();
+    }
+
+    /// Makes a dead prefix's place that of a new one, which keeps the children and the edges.
+    pub(crate) fn replace(&mut self, n: u32, new: Node) {
+        self.unindex(n);
+        let old = &self.nodes[n];
+        assert!(!old.live(), "only the place of a dead prefix is taken");
+        assert!(old.first_structure == NONE, "a dead prefix holds nothing");
+        assert!(new.name == old.name && new.job == old.job, "the place keeps its name");
+        self.nodes[n] = Node {
+            job_next: old.job_next,
+            job_prev: old.job_prev,
+            first_parent: old.first_parent,
+            first_child: old.first_child,
+            mark: old.mark,
+            ..new
+        };
+        self.index(n);
+    }
+
+    /// Removes a prefix that has no edges left.
+    pub(crate) fn remove(&mut self, n: u32, first_of_job: &mut u32) -> Node {
+        assert!(!self.has_children(n) && !self.has_parents(n), "a linked prefix was removed");
+        self.unindex(n);
+        let node = self.nodes.remove(n);
+        self.name_bytes -= node.name.len();
+        match node.job_prev {
+            NONE => *first_of_job = node.job_next,
+            prev => self.nodes[prev].job_next = node.job_next,
+        }
+        if node.job_next != NONE {
+            self.nodes[node.job_next].job_prev = node.job_prev;
+        }
+        node
+    }
+
+    /// Makes `parent` the first parent of `child`.
+    pub(crate) fn link(&mut self, parent: u32, child: u32) {
+        let next_sibling = self.nodes[parent].first_child;
+        let next_parent = self.nodes[child].first_parent;
+        let edge = Edge { parent, child, next_sibling, prev_sibling: NONE, next_parent };
+        let e = self.edges.insert(edge);
+        if next_sibling != NONE {
+            self.edges[next_sibling].prev_sibling = e;
+        }
+        self.nodes[parent].first_child = e;
+        self.nodes[child].first_parent = e;
+        let (key, nodes, edges) = (self.key, &self.nodes, &self.edges);
+        let hash = |&e: &u32| {
+            let Edge { parent, child, .. } = edges[e];
+            key.name(parent as u64, &nodes[child].name)
+        };
+        self.names.insert_unique(hash(&e), e, hash);
+    }
+
+    /// Cuts the edge between two prefixes.
+    fn unlink(&mut self, parent: u32, child: u32) {
+        let hash = self.key.name(parent as u64, &self.nodes[child].name);
+        let entry = self.names.find_entry(hash, |&e| {
+            let edge = &self.edges[e];
+            edge.parent == parent && edge.child == child
+        });
+        let (e, _) = entry.expect("every edge is in the table of names").remove();
+        let mut link = self.nodes[child].first_parent;
+        if link == e {
+            self.nodes[child].first_parent = self.edges[e].next_parent;
+        } else {
+            while self.edges[link].next_parent != e {
+                link = self.edges[link].next_parent;
+            }
+            self.edges[link].next_parent = self.edges[e].next_parent;
+        }
+        let edge = self.edges.remove(e);
+        match edge.prev_sibling {
+            NONE => self.nodes[parent].first_child = edge.next_sibling,
+            prev => self.edges[prev].next_sibling = edge.next_sibling,
+        }
+        if edge.next_sibling != NONE {
+            self.edges[edge.next_sibling].prev_sibling = edge.prev_sibling;
+        }
+    }
+
+    /// Cuts an edge and keeps what each end had granted the other (INV-12).
+    pub(crate) fn detach(&mut self, parent: u32, child: u32) {
+        if self.has_children(child) {
+            let above = self.latest_above(child, Time::NEVER);
+            let node = &mut self.nodes[child];
+            node.carried_above = node.carried_above.max(above);
+        }
+        let stamp = self.nodes[child].stamp;
+        if self.nodes[parent].live() {
+            let carried = &mut self.nodes[parent].carried_below;
+            *carried = (*carried).max(stamp);
+        }
+        self.unlink(parent, child);
+    }
+
+    /// Cuts all of a prefix's edges without keeping anything; for the end of a job.
+    pub(crate) fn isolate(&mut self, n: u32) {
+        while let Some(parent) = self.parents(n).next() {
+            self.unlink(parent, n);
+        }
+        while let Some(child) = self.children(n).next() {
+            self.unlink(n, child);
+        }
+    }
+
+    /// When a prefix counts as renewed. A value from `enough` on may be less than the latest: the
+    /// search ends when it is reached.
+    pub(crate) fn renewed(&mut self, n: u32, enough: Time) -> Time {
+        let node = &self.nodes[n];
+        let mut latest = node.stamp.max(node.carried_below).max(node.carried_above);
+        let mut e = node.first_child;
+        while latest < enough && e != NONE {
+            let edge = &self.edges[e];
+            self.visited += 1;
+            latest = latest.max(self.nodes[edge.child].stamp);
+            e = edge.next_sibling;
+        }
+        if latest < enough { latest.max(self.latest_above(n, enough)) } else { latest }
+    }
+
+    /// The latest renewal that reaches a prefix from its ancestors, as far as `enough`.
+    fn latest_above(&mut self, n: u32, enough: Time) -> Time {
+        let mut latest = Time::ZERO;
+        self.climb(n, |_, node| {
+            latest = latest.max(node.stamp).max(node.carried_above);
+            latest >= enough
+        });
+        latest
+    }
+
+    /// Whether `n` is `above` or a descendant of it.
+    pub(crate) fn at_or_below(&mut self, n: u32, above: u32) -> bool {
+        n == above || self.climb(n, |ancestor, _| ancestor == above)
+    }
+
+    /// Visits every ancestor once, until told to stop; answers whether it was.
+    fn climb(&mut self, n: u32, mut stop: impl FnMut(u32, &Node) -> bool) -> bool {
+        self.mark = self.mark.wrapping_add(1);
+        if self.mark == 0 {
+            self.nodes.iter_mut().for_each(|node| node.mark = 0);
+            self.mark = 1;
+        }
+        let mark = self.mark;
+        let mut stack = std::mem::take(&mut self.stack);
+        stack.clear();
+        stack.push(n);
+        let mut stopped = false;
+        'climb: while let Some(at) = stack.pop() {
+            let mut e = self.nodes[at].first_parent;
+            while e != NONE {
+                let Edge { parent, next_parent, .. } = self.edges[e];
+                e = next_parent;
+                let node = &mut self.nodes[parent];
+                if node.mark == mark {
+                    continue;
+                }
+                node.mark = mark;
+                self.visited += 1;
+                if stop(parent, node) {
+                    stopped = true;
+                    break 'climb;
+                }
+                stack.push(parent);
+            }
+        }
+        self.stack = stack;
+        stopped
+    }
+
+    /// The prefixes on one way down from `top` to `bottom`, both included, if there is a way.
+    pub(crate) fn way_down(&self, top: u32, bottom: u32) -> Option<Vec<u32>> {
+        let mut below: HashMap<u32, u32> = HashMap::new();
+        let mut stack = vec![bottom];
+        while let Some(at) = stack.pop() {
+            if at == top {
+                let next = |&n: &u32| if n == bottom { None } else { Some(below[&n]) };
+                return Some(std::iter::successors(Some(top), next).collect());
+            }
+            for parent in self.parents(at) {
+                below.entry(parent).or_insert_with(|| {
+                    stack.push(parent);
+                    at
+                });
+            }
+        }
+        None
+    }
+
+    /// The address of a prefix by way of its first parents.
+    pub(crate) fn path_of(&self, n: u32) -> String {
+        let up = std::iter::successors(Some(n), |&at| self.parents(at).next());
+        let mut names: Vec<&str> = up.map(|at| &*self.nodes[at].name).collect();
+        names.reverse();
+        // The root has no name and no place in a path.
+        names.retain(|name| !name.is_empty());
+        names.join("/")
+    }
+
+    /// Reads the lists and tables against each other; for `check_invariants`.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let mut edges = 0;
+        for (n, node) in self.nodes.iter() {
+            if self.by_id(node.id) != Some(n) {
+                return Err(format!("prefix {} is not found by its id", node.id));
+            }
+            for child in self.children(n) {
+                edges += 1;
+                if self.child(n, &self.nodes[child].name) != Some(child) {
+                    return Err(format!("'{}' is not found under its parent", self.path_of(child)));
+                }
+                if self.nodes[child].job != node.job {
+                    return Err(format!("'{}' has a parent of another job", self.path_of(child)));
+                }
+                if self.parents(child).filter(|&p| p == n).count() != 1 {
+                    return Err(format!("'{}' does not know a parent", self.path_of(child)));
+                }
+            }
+        }
+        if (edges, edges) != (self.edges.len(), self.names.len()) {
+            return Err(format!("{edges} edges, {} records", self.edges.len()));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        let tables = self.names.allocation_size() + self.ids.allocation_size();
+        let lists = self.nodes.bytes() + self.edges.bytes() + self.stack.capacity() * 4;
+        tables + lists + self.name_bytes
+    }
+}

@@ -1,0 +1,138 @@
+//! Why the catalog refuses. One variant for each cause, with its data; the message tells what
+//! happened, to which prefix, why, and what to do.
+
+use honeycomb_types::{BlockAt, InvalidName, JobId, Kind, ServerId, StructureId};
+use std::fmt;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// How the catalog learned that a server is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// It said nothing for `limits::SERVER_SILENCE`.
+    Silence,
+    /// Its connection broke, or it came back as a new process.
+    Reset,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Loss::Silence => "fell silent",
+            Loss::Reset => "broke its connection",
+        })
+    }
+}
+
+/// A path as people read it.
+struct At<'a>(&'a str);
+
+impl fmt::Display for At<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            "" => f.write_str("the root prefix"),
+            path => write!(f, "prefix '{path}'"),
+        }
+    }
+}
+
+/// A structure's address as people read it.
+struct Of<'a>(&'a str, &'a str);
+
+impl fmt::Display for Of<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.1 {
+            "" => write!(f, "the unnamed structure of {}", At(self.0)),
+            name => write!(f, "structure '{name}' of {}", At(self.0)),
+        }
+    }
+}
+
+/// What a job asked for and was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs)] // Each variant says what its fields are.
+pub enum CatalogError {
+    /// The job does not exist, or is not the actor's: a token learns nothing of other jobs.
+    #[error("no job {job} is registered that this token may use; it was deregistered, or the token is another job's: register the job again")]
+    UnknownJob { job: JobId },
+    /// No job has this name.
+    #[error("no job named '{name}' is registered; register it first")]
+    UnknownJobName { name: Box<str> },
+    /// A name or path that cannot be one.
+    #[error(transparent)]
+    InvalidName(#[from] InvalidName),
+    /// A number or option outside what is allowed.
+    #[error("{what} cannot be {given}: {allowed}")]
+    InvalidArgument { what: &'static str, given: u64, allowed: &'static str },
+    /// The token, or the prefix's permissions, do not cover it.
+    #[error("not permitted to {what} at {}: {why}", At(path))]
+    PermissionDenied { what: &'static str, path: Box<str>, why: &'static str },
+    /// No prefix has this address.
+    #[error("no {} exists in this job; create it first", At(path))]
+    PrefixNotFound { path: Box<str> },
+    /// No structure has this address.
+    #[error("{} does not exist; create it first", Of(path, name))]
+    StructureNotFound { path: Box<str>, name: Box<str> },
+    /// No structure has this number, or the reason of its end is too old to be remembered.
+    #[error("this job has no structure {structure}, and no memory of one; open it by its address")]
+    UnknownStructure { structure: StructureId },
+    /// The name of a job is taken.
+    #[error("a job named '{name}' is registered already; choose another name or deregister it")]
+    JobExists { name: Box<str> },
+    /// The name of a prefix is taken under one of its parents.
+    #[error("{} exists already and is live; choose another name or remove it", At(path))]
+    PrefixExists { path: Box<str> },
+    /// The name of a structure is taken.
+    #[error("{} exists already; open it, or ask for open_existing", Of(path, name))]
+    StructureExists { path: Box<str>, name: Box<str> },
+    /// A structure of this name is of another kind.
+    #[error("{} is a {}, not a {}", Of(path, name), is.name(), asked.name())]
+    WrongKind { path: Box<str>, name: Box<str>, is: Kind, asked: Kind },
+    /// The edges would close a cycle; each member is a parent of the next, the last of the first.
+    #[error("these prefixes would be their own ancestors: {}; a hierarchy has no cycles", chain(members))]
+    Cycle { members: Vec<Box<str>> },
+    /// A plan names the same node twice.
+    #[error("the plan has two nodes named '{name}'; names are unique within a plan")]
+    DuplicateNode { name: Box<str> },
+    /// A parent that was named does not exist.
+    #[error("'{node}' names '{parent}' as a parent, and no prefix has that name or path; create it first, or add it to the plan")]
+    UnknownParent { node: Box<str>, parent: Box<str> },
+    /// The prefix's lease ended.
+    #[error("the lease of {} ended {ago_ms} ms ago: nothing had renewed its {lease_ms} ms, {late_ms} ms past their end; its data is freed. Create it again, and renew more often or ask for a longer lease", At(path))]
+    LeaseExpired { path: Box<str>, lease_ms: u32, late_ms: u64, ago_ms: u64 },
+    /// The data was on a server that is gone.
+    #[error("{} was lost {ago_ms} ms ago with memory server {server}, which {how}; create it again and repeat what wrote it", Of(path, name))]
+    DataLost { path: Box<str>, name: Box<str>, server: Arc<str>, how: Loss, ago_ms: u64 },
+    /// The prefix was removed by request.
+    #[error("{} was removed by request {ago_ms} ms ago; create it again to use it", At(path))]
+    PrefixRemoved { path: Box<str>, ago_ms: u64 },
+    /// The structure was removed by request, itself or with its prefix.
+    #[error("{} was removed by request {ago_ms} ms ago; create it again to use it", Of(path, name))]
+    StructureRemoved { path: Box<str>, name: Box<str>, ago_ms: u64 },
+    /// No free block that ordinary allocation may take.
+    #[error("asked for {asked} blocks; the cluster has {free} free, of which {reserved} are kept back for moves and repairs. Existing data is unharmed: free some, let leases end, or add a memory server")]
+    OutOfMemory { asked: u64, free: u64, reserved: u64 },
+    /// The job holds as many blocks as it may.
+    #[error("asked for {asked} blocks; the job holds {held} of its quota of {quota}. Free some, or register with a larger quota")]
+    QuotaExceeded { quota: u64, held: u64, asked: u64 },
+    /// A named limit was reached.
+    #[error("{what} are limited to {limit}")]
+    LimitExceeded { what: &'static str, limit: u64 },
+    /// The file was sealed and grows no more.
+    #[error("{} is sealed; nothing can be appended", Of(path, name))]
+    Sealed { path: Box<str>, name: Box<str> },
+    /// The block is not, or no longer, the structure's.
+    #[error("block {} of epoch {} does not belong to the structure named (any more)", at.block, at.epoch)]
+    StaleBlock { at: BlockAt },
+    /// A block says that its successor serves, and none was granted to it.
+    #[error("block {} says that its successor serves what follows, but never asked for one", at.block)]
+    NoSuccessor { at: BlockAt },
+    /// The server is not, or no longer, a member.
+    #[error("no memory server {server} is a member; it must join again as a new one")]
+    UnknownServer { server: ServerId },
+}
+
+fn chain(members: &[Box<str>]) -> String {
+    let first = members.first().map(|name| &**name).unwrap_or_default();
+    members.iter().map(|name| &**name).chain([first]).collect::<Vec<_>>().join(" > ")
+}

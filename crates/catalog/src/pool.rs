@@ -1,0 +1,417 @@
+//! Memory servers and their blocks: the allocation mechanism.
+//!
+//! A block is free, allocated to a structure, or quarantined: taken back, but its server has not
+//! confirmed that nothing of it can be read any more. These three always add up to what the server
+//! registered (INV-02). Every allocation is a new epoch (INV-01), and only the confirmation of the
+//! epoch that was taken back makes a block free again, once (INV-03).
+
+use crate::policy::{JobShare, Policy, ServerRoom, ShardRoom};
+use crate::{CatalogError, Effect, NewServer, Report};
+use hashbrown::HashMap;
+use honeycomb_types::limits::{RESERVE_BLOCKS_MIN, RESERVE_FRACTION};
+use honeycomb_types::{BlockAt, BlockId, Epoch, JobId, ServerId, ShardIx, Time};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What the catalog knows of one block: 16 bytes.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    epoch: Epoch,
+    /// `FREE` and the next free index, `QUARANTINED`, or the index of the owning structure.
+    state: u32,
+    /// Bytes of data as last reported; `UNOPENED` until the server has opened the block.
+    used: u32,
+}
+
+const _: () = assert!(size_of::<Slot>() == 16);
+
+const FREE: u32 = 1 << 31;
+const LAST_FREE: u32 = u32::MAX;
+const QUARANTINED: u32 = u32::MAX - 1;
+const UNOPENED: u32 = u32::MAX;
+
+/// Who has a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    Free,
+    Quarantined,
+    By(u32),
+}
+
+impl Slot {
+    fn held(&self) -> Held {
+        match self.state {
+            QUARANTINED => Held::Quarantined,
+            state if state & FREE != 0 => Held::Free,
+            structure => Held::By(structure),
+        }
+    }
+
+    fn bytes_used(&self) -> u64 {
+        if self.used == UNOPENED { 0 } else { self.used as u64 }
+    }
+}
+
+#[derive(Debug)]
+struct Shard {
+    slots: Box<[Slot]>,
+    free_head: u32,
+    free: u32,
+}
+
+impl Shard {
+    fn new(blocks: u32) -> Shard {
+        let next = |index| if index + 1 < blocks { FREE | (index + 1) } else { LAST_FREE };
+        let slots = (0..blocks).map(|i| Slot { epoch: Epoch(0), state: next(i), used: 0 });
+        Shard { slots: slots.collect(), free_head: FREE, free: blocks }
+    }
+
+    fn take(&mut self, epoch: Epoch, structure: u32) -> u32 {
+        assert!(self.free > 0, "a block was taken from a shard that has none");
+        let index = self.free_head & !FREE;
+        let slot = &mut self.slots[index as usize];
+        assert_eq!(slot.held(), Held::Free, "INV-03: block {index} is on the free list and owned");
+        assert!(epoch > slot.epoch, "INV-01: the epoch of block {index} was used before");
+        self.free_head = slot.state;
+        self.free -= 1;
+        *slot = Slot { epoch, state: structure, used: UNOPENED };
+        index
+    }
+
+    fn put_back(&mut self, index: u32) {
+        let slot = &mut self.slots[index as usize];
+        assert_eq!(slot.held(), Held::Quarantined, "INV-03: block {index} was freed twice");
+        slot.state = self.free_head;
+        slot.used = 0;
+        self.free_head = FREE | index;
+        self.free += 1;
+    }
+}
+
+/// One live memory server.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) address: Arc<str>,
+    pub(crate) incarnation: u64,
+    pub(crate) last_seen: Time,
+    pub(crate) total: u32,
+    pub(crate) free: u32,
+    pub(crate) quarantined: u32,
+    pub(crate) bytes_used: u64,
+    pub(crate) bytes_resident: u64,
+    pub(crate) connections: u32,
+    pub(crate) requests: u64,
+    pub(crate) forwarded: u64,
+    shards: Box<[Shard]>,
+}
+
+impl Server {
+    fn new(new: NewServer<'_>, now: Time) -> Server {
+        let total = new.shards as u32 * new.blocks_per_shard;
+        Server {
+            address: new.address.into(),
+            incarnation: new.incarnation,
+            last_seen: now,
+            total,
+            free: total,
+            quarantined: 0,
+            bytes_used: 0,
+            bytes_resident: 0,
+            connections: 0,
+            requests: 0,
+            forwarded: 0,
+            shards: (0..new.shards).map(|_| Shard::new(new.blocks_per_shard)).collect(),
+        }
+    }
+
+    pub(crate) fn shards(&self) -> u8 {
+        self.shards.len() as u8
+    }
+
+    pub(crate) fn reserve(&self) -> u32 {
+        RESERVE_BLOCKS_MIN.max(self.total / RESERVE_FRACTION)
+    }
+
+    /// Free blocks that ordinary allocation may take.
+    fn ordinary(&self) -> u32 {
+        self.free.saturating_sub(self.reserve())
+    }
+
+    /// Structures that have a block here, each once, in order of block.
+    pub(crate) fn owners(&self) -> Vec<u32> {
+        let mut seen = HashMap::new();
+        let slots = self.shards.iter().flat_map(|shard| &shard.slots);
+        let owners = slots.filter_map(|slot| match slot.held() {
+            Held::By(structure) => seen.insert(structure, ()).is_none().then_some(structure),
+            _ => None,
+        });
+        owners.collect()
+    }
+
+    fn slot(&mut self, block: BlockId) -> Option<&mut Slot> {
+        let shard = self.shards.get_mut(block.shard().0 as usize)?;
+        shard.slots.get_mut(block.index() as usize)
+    }
+}
+
+/// All live servers.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    servers: BTreeMap<ServerId, Server>,
+    last_server: u32,
+    term: u32,
+    last_epoch: u64,
+    rooms: Vec<ServerRoom>,
+    shard_rooms: Vec<ShardRoom>,
+}
+
+impl Pool {
+    pub(crate) fn new(term: u32) -> Pool {
+        Pool {
+            servers: BTreeMap::new(),
+            last_server: 0,
+            term,
+            last_epoch: 0,
+            rooms: Vec::new(),
+            shard_rooms: Vec::new(),
+        }
+    }
+
+    pub(crate) fn join(&mut self, new: NewServer<'_>, now: Time) -> ServerId {
+        self.last_server = self.last_server.checked_add(1).expect("2^32 servers have not joined");
+        let id = ServerId(self.last_server);
+        self.servers.insert(id, Server::new(new, now));
+        id
+    }
+
+    pub(crate) fn leave(&mut self, server: ServerId) -> Option<Server> {
+        self.servers.remove(&server)
+    }
+
+    pub(crate) fn servers(&self) -> impl Iterator<Item = (ServerId, &Server)> {
+        self.servers.iter().map(|(&id, server)| (id, server))
+    }
+
+    pub(crate) fn servers_mut(&mut self) -> impl Iterator<Item = &mut Server> {
+        self.servers.values_mut()
+    }
+
+    pub(crate) fn server_mut(&mut self, server: ServerId) -> Option<&mut Server> {
+        self.servers.get_mut(&server)
+    }
+
+    pub(crate) fn address(&self, server: ServerId) -> Arc<str> {
+        let server = self.servers.get(&server);
+        server.expect("structures have blocks on live servers only").address.clone()
+    }
+
+    pub(crate) fn report(&mut self, server: ServerId, report: &Report<'_>, now: Time) {
+        if let Some(server) = self.servers.get_mut(&server) {
+            server.last_seen = now;
+            server.bytes_resident = report.bytes_resident;
+            server.connections = report.connections;
+            server.requests = report.requests;
+            server.forwarded = report.forwarded;
+        }
+    }
+
+    fn slot(&self, block: BlockId) -> Option<&Slot> {
+        let shard = self.servers.get(&block.server())?.shards.get(block.shard().0 as usize)?;
+        shard.slots.get(block.index() as usize)
+    }
+
+    /// Who has the block in this epoch; none when the epoch is over or the server is gone.
+    pub(crate) fn held(&self, at: BlockAt) -> Option<Held> {
+        let slot = self.slot(at.block).filter(|slot| slot.epoch == at.epoch)?;
+        Some(slot.held()).filter(|held| *held != Held::Free)
+    }
+
+    /// The block with its present epoch. Its server is live.
+    pub(crate) fn at(&self, block: BlockId) -> BlockAt {
+        let slot = self.slot(block).expect("structures have blocks on live servers only");
+        BlockAt { block, epoch: slot.epoch }
+    }
+
+    pub(crate) fn bytes_used(&self, block: BlockId) -> u64 {
+        self.slot(block).map_or(0, Slot::bytes_used)
+    }
+
+    /// Whether the server has confirmed that it opened the block.
+    pub(crate) fn is_open(&self, at: BlockAt) -> bool {
+        self.slot(at.block).is_some_and(|slot| slot.epoch == at.epoch && slot.used != UNOPENED)
+    }
+
+    pub(crate) fn opened(&mut self, at: BlockAt) {
+        let Some(server) = self.servers.get_mut(&at.block.server()) else { return };
+        let Some(slot) = server.slot(at.block).filter(|slot| slot.epoch == at.epoch) else { return };
+        if matches!(slot.held(), Held::By(_)) && slot.used == UNOPENED {
+            slot.used = 0;
+        }
+    }
+
+    /// Records what a block holds; answers its owner and the change, when the report is current.
+    pub(crate) fn usage(&mut self, at: BlockAt, bytes: u64) -> Option<(u32, i64)> {
+        let server = self.servers.get_mut(&at.block.server())?;
+        let slot = server.slot(at.block).filter(|slot| slot.epoch == at.epoch)?;
+        let Held::By(structure) = slot.held() else { return None };
+        let bytes = bytes.min(UNOPENED as u64 - 1);
+        let change = bytes as i64 - slot.bytes_used() as i64;
+        slot.used = bytes as u32;
+        server.bytes_used = server.bytes_used.wrapping_add_signed(change);
+        Some((structure, change))
+    }
+
+    /// Free blocks that ordinary allocation may take, all free blocks, and those held back.
+    pub(crate) fn room(&self) -> (u64, u64, u64) {
+        self.servers.values().fold((0, 0, 0), |(ordinary, free, reserved), server| {
+            let own = server.ordinary() as u64;
+            (ordinary + own, free + server.free as u64, reserved + server.free as u64 - own)
+        })
+    }
+
+    /// Gives `asked` blocks to a structure, or none (`OutOfMemory`).
+    pub(crate) fn allocate(
+        &mut self,
+        policy: &mut dyn Policy,
+        (job, held): (JobId, u64),
+        structure: u32,
+        asked: u32,
+    ) -> Result<Vec<BlockAt>, CatalogError> {
+        assert!(structure & FREE == 0, "a structure's index leaves the top bit to the free list");
+        let (available, free, reserved) = self.room();
+        let admitted = || policy.admit(JobShare { job, held, available }, asked);
+        if available < asked as u64 || admitted() < asked {
+            return Err(CatalogError::OutOfMemory { asked: asked as u64, free, reserved });
+        }
+        let mut rooms = std::mem::take(&mut self.rooms);
+        rooms.clear();
+        rooms.extend(self.servers().map(|(id, s)| ServerRoom { server: id, free: s.ordinary() }));
+        let mut taken: HashMap<BlockId, u32> = HashMap::new();
+        let mut blocks = Vec::with_capacity(asked as usize);
+        for _ in 0..asked {
+            let room = &mut rooms[policy.server(&rooms)];
+            assert!(room.free > 0, "a policy chose a server without room");
+            room.free -= 1;
+            let server = room.server;
+            let shard = self.choose_shard(policy, server, &taken);
+            blocks.push(self.take(server, shard, structure));
+            if asked > 1 {
+                *taken.entry(BlockId::new(server, shard, 0)).or_default() += 1;
+            }
+        }
+        self.rooms = rooms;
+        Ok(blocks)
+    }
+
+    fn choose_shard(
+        &mut self,
+        policy: &mut dyn Policy,
+        server: ServerId,
+        taken: &HashMap<BlockId, u32>,
+    ) -> ShardIx {
+        let mut rooms = std::mem::take(&mut self.shard_rooms);
+        rooms.clear();
+        rooms.extend(self.servers[&server].shards.iter().enumerate().map(|(n, shard)| {
+            let ix = ShardIx(n as u8);
+            let taken = taken.get(&BlockId::new(server, ix, 0)).copied().unwrap_or(0);
+            ShardRoom { shard: ix, free: shard.free, taken }
+        }));
+        let chosen = rooms[policy.shard(&rooms)];
+        assert!(chosen.free > 0, "a policy chose a shard without room");
+        self.shard_rooms = rooms;
+        chosen.shard
+    }
+
+    fn take(&mut self, server: ServerId, shard: ShardIx, structure: u32) -> BlockAt {
+        self.last_epoch += 1;
+        let epoch = Epoch::new(self.term, self.last_epoch);
+        let state = self.servers.get_mut(&server).expect("a room names a live server");
+        let index = state.shards[shard.0 as usize].take(epoch, structure);
+        state.free -= 1;
+        BlockAt { block: BlockId::new(server, shard, index), epoch }
+    }
+
+    /// Takes a block back from its owner; nothing to do when its server is gone. Answers the bytes
+    /// that it held.
+    pub(crate) fn release(
+        &mut self,
+        block: BlockId,
+        structure: u32,
+        effects: &mut Vec<Effect>,
+    ) -> u64 {
+        let id = block.server();
+        let Some(server) = self.servers.get_mut(&id) else { return 0 };
+        let slot = server.slot(block).expect("a structure's blocks exist");
+        assert_eq!(slot.held(), Held::By(structure), "INV-03: {block} is not this owner's to free");
+        let bytes = slot.bytes_used();
+        slot.state = QUARANTINED;
+        slot.used = 0;
+        let at = BlockAt { block, epoch: slot.epoch };
+        server.quarantined += 1;
+        server.bytes_used -= bytes;
+        effects.push(Effect::FreeBlock { server: id, at });
+        bytes
+    }
+
+    /// The server confirmed a free. Late, repeated and misdirected confirmations change nothing.
+    pub(crate) fn confirm(&mut self, at: BlockAt) {
+        if self.held(at) != Some(Held::Quarantined) {
+            return;
+        }
+        let server = self.servers.get_mut(&at.block.server()).expect("held() found the server");
+        server.shards[at.block.shard().0 as usize].put_back(at.block.index());
+        server.quarantined -= 1;
+        server.free += 1;
+    }
+
+    /// Allocated blocks with their owners, in order.
+    pub(crate) fn allocated(&self) -> impl Iterator<Item = (BlockAt, u32)> {
+        self.servers().flat_map(|(id, server)| {
+            server.shards.iter().enumerate().flat_map(move |(shard, state)| {
+                state.slots.iter().enumerate().filter_map(move |(index, slot)| match slot.held() {
+                    Held::By(owner) => {
+                        let block = BlockId::new(id, ShardIx(shard as u8), index as u32);
+                        Some((BlockAt { block, epoch: slot.epoch }, owner))
+                    }
+                    _ => None,
+                })
+            })
+        })
+    }
+
+    /// Recounts every server's blocks by walking free lists and slots (INV-02).
+    pub(crate) fn recount(&self) -> Result<(), String> {
+        for (id, server) in self.servers() {
+            let (mut free, mut quarantined, mut listed) = (0, 0, 0);
+            for shard in &server.shards {
+                free += shard.slots.iter().filter(|s| s.held() == Held::Free).count();
+                quarantined += shard.slots.iter().filter(|s| s.held() == Held::Quarantined).count();
+                let mut next = shard.free_head;
+                let mut length = 0;
+                while next != LAST_FREE && length <= shard.slots.len() {
+                    next = shard.slots[(next & !FREE) as usize].state;
+                    length += 1;
+                }
+                if length != shard.free as usize {
+                    return Err(format!("server {id}: a free list of {} has {length}", shard.free));
+                }
+                listed += length;
+            }
+            let counted = (free, quarantined);
+            if counted != (server.free as usize, server.quarantined as usize) || listed != free {
+                return Err(format!("server {id}: counted {counted:?}, {listed} on free lists"));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        let per_server = |server: &Server| {
+            let slots: usize = server.shards.iter().map(|s| size_of_val(&*s.slots)).sum();
+            slots + size_of_val(&*server.shards) + server.address.len() + size_of::<Server>() + 24
+        };
+        let rooms = self.rooms.capacity() * size_of::<ServerRoom>();
+        let shard_rooms = self.shard_rooms.capacity() * size_of::<ShardRoom>();
+        self.servers.values().map(per_server).sum::<usize>() + rooms + shard_rooms
+    }
+}

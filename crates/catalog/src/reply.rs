@@ -1,0 +1,261 @@
+//! What the catalog answers, and what it asks of the memory servers.
+
+use crate::CatalogError;
+use honeycomb_types::{
+    BlockAt, Generation, JobId, Kind, MapVersion, PrefixId, ServerId, StructureId, Verbs,
+};
+use std::sync::Arc;
+
+/// The answer to a command that succeeded.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)] // The fields are those of the replies of the same names.
+pub enum Reply {
+    /// Done, and nothing more to say.
+    Done,
+    /// RegisterJob, FindJob.
+    Job { job: JobId, root: PrefixId },
+    /// ListJobs, in order of registration.
+    Jobs(Vec<JobInfo>),
+    /// JobTree: parents before children, the first is the root.
+    Tree(Vec<PrefixInfo>),
+    /// CreatePrefix.
+    Prefix(PrefixId),
+    /// CreateHierarchy, in the order of the plan.
+    Prefixes(Vec<PrefixId>),
+    /// RenewLeases, in the order of the request: the lease in milliseconds, or why it failed.
+    Renewed(Vec<Result<u32, CatalogError>>),
+    /// LeaseInfo.
+    Lease(LeaseInfo),
+    /// CreateStructure, OpenStructure, ReopenStructure.
+    Opened(Opened),
+    /// ClusterStatus.
+    Status(ClusterStatus),
+    /// JoinServer.
+    Joined(ServerId),
+    /// GrowStructure: the successor, whose `start` is 0 until the asker knows where it ends, and
+    /// the map version that the asker's seal will make.
+    Grown { version: MapVersion, entry: MapEntry },
+    /// SealBlock: the map version after it.
+    Sealed { version: MapVersion },
+}
+
+/// One line of a list of jobs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobInfo {
+    /// The job.
+    pub job: JobId,
+    /// Its name.
+    pub name: Box<str>,
+    /// Live prefixes.
+    pub prefixes: u64,
+    /// Live structures.
+    pub structures: u64,
+    /// Blocks allocated.
+    pub blocks: u64,
+    /// Bytes of data in them, as last reported.
+    pub bytes_used: u64,
+    /// Time since it was registered.
+    pub age_ms: u64,
+}
+
+/// How a prefix stands; the code is the wire's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum PrefixState {
+    /// Its lease runs.
+    Live = 0,
+    /// Its lease has ended, or it was removed and still has descendants.
+    Expired = 1,
+    /// Live, but a server took some of its data away.
+    DataLost = 2,
+}
+
+/// One node of a job's address DAG.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrefixInfo {
+    /// The prefix.
+    pub prefix: PrefixId,
+    /// Its name; empty for the root.
+    pub name: Box<str>,
+    /// Its parents, in the order in which they were named.
+    pub parents: Vec<PrefixId>,
+    /// Its lease.
+    pub lease_ms: u32,
+    /// Time left; negative when it has expired; `i64::MAX` when pinned.
+    pub remaining_ms: i64,
+    /// Never expires.
+    pub pinned: bool,
+    /// How it stands.
+    pub state: PrefixState,
+    /// What it holds, the newest first.
+    pub structures: Vec<StructureInfo>,
+}
+
+/// One structure of a prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StructureInfo {
+    /// The structure.
+    pub structure: StructureId,
+    /// Its name; empty for the unnamed one.
+    pub name: Box<str>,
+    /// What it is.
+    pub kind: Kind,
+    /// Blocks allocated, those reserved as successors included.
+    pub blocks: u32,
+    /// Bytes of data in them, as last reported.
+    pub bytes_used: u64,
+    /// A file that takes no more.
+    pub sealed: bool,
+}
+
+/// A prefix's lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseInfo {
+    /// The prefix.
+    pub prefix: PrefixId,
+    /// Its duration.
+    pub lease_ms: u32,
+    /// Time left; `i64::MAX` when pinned.
+    pub remaining_ms: i64,
+    /// Never expires.
+    pub pinned: bool,
+}
+
+/// A structure with everything that its grant has to say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// The structure.
+    pub structure: StructureId,
+    /// The job.
+    pub job: JobId,
+    /// Its prefix.
+    pub prefix: PrefixId,
+    /// What it is.
+    pub kind: Kind,
+    /// What the grant allows; never empty.
+    pub verbs: Verbs,
+    /// The prefix's generation, below which grants are refused.
+    pub generation: Generation,
+    /// Who serves what.
+    pub map: PartitionMap,
+}
+
+/// How a structure's operations find their block; the code is the wire's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Router {
+    /// By byte offset.
+    Offset = 1,
+    /// By the hash of the key.
+    HashRange = 3,
+}
+
+/// Who serves what of a structure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionMap {
+    /// Only grows.
+    pub version: MapVersion,
+    /// How an operation finds its entry.
+    pub router: Router,
+    /// Bytes of each block.
+    pub block_size: u64,
+    /// In order of start, without gaps, from 0 to 2^64-1 (INV-17).
+    pub entries: Vec<MapEntry>,
+}
+
+/// Who serves one range of a structure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MapEntry {
+    /// First position of the range: a byte offset or a key hash.
+    pub start: u64,
+    /// Last position, inclusive.
+    pub end: u64,
+    /// The block and its epoch.
+    pub at: BlockAt,
+    /// host:port of the block's server.
+    pub address: Arc<str>,
+}
+
+/// One memory server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerInfo {
+    /// The server.
+    pub server: ServerId,
+    /// host:port.
+    pub address: Arc<str>,
+    /// Heard from in time.
+    pub alive: bool,
+    /// Its cores.
+    pub shards: u8,
+    /// Bytes of each of its blocks.
+    pub block_size: u64,
+    /// Blocks in all.
+    pub blocks: u64,
+    /// Blocks free.
+    pub free: u64,
+    /// Bytes of data.
+    pub bytes_used: u64,
+    /// Resident anonymous memory of the process.
+    pub bytes_resident: u64,
+    /// Open connections.
+    pub connections: u32,
+    /// Requests answered since its start.
+    pub requests: u64,
+    /// Of these, arrived on another core than the block's.
+    pub forwarded: u64,
+}
+
+/// Servers and totals.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClusterStatus {
+    /// Time since the first command.
+    pub uptime_ms: u64,
+    /// Jobs registered.
+    pub jobs: u64,
+    /// Live prefixes.
+    pub prefixes: u64,
+    /// Live structures.
+    pub structures: u64,
+    /// Blocks of all live servers.
+    pub blocks: u64,
+    /// Free blocks.
+    pub free: u64,
+    /// Of these, kept back for moves and repairs.
+    pub reserved: u64,
+    /// Blocks freed whose server has not confirmed.
+    pub quarantined: u64,
+    /// Bytes of allocated blocks.
+    pub bytes_allocated: u64,
+    /// Bytes of data, as last reported.
+    pub bytes_used: u64,
+    /// Resident anonymous memory of all live servers.
+    pub bytes_resident: u64,
+    /// Bytes that the catalog itself occupies.
+    pub bytes_metadata: u64,
+    /// For the cluster's token; empty for a job's.
+    pub servers: Vec<ServerInfo>,
+}
+
+/// Something that a memory server has to do. Idempotent by (block, epoch) or by generation; to be
+/// sent to each server in the order in which they were emitted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // The fields are those of the messages of the same names.
+pub enum Effect {
+    /// Give a block to a structure.
+    OpenBlock {
+        server: ServerId,
+        at: BlockAt,
+        job: JobId,
+        prefix: PrefixId,
+        structure: StructureId,
+        generation: Generation,
+        kind: Kind,
+        start: u64,
+        end: u64,
+        slots: u32,
+    },
+    /// Take a block back; answered by `BlockFreed` when nothing of it can be read any more.
+    FreeBlock { server: ServerId, at: BlockAt },
+    /// Refuse grants of the prefix of an earlier generation.
+    SetGeneration { server: ServerId, prefix: PrefixId, generation: Generation },
+}

@@ -1,0 +1,377 @@
+//! One data operation from first try to answer, without I/O: the only retry loop.
+//!
+//! A `Call` is asked what to do next and told what came of it. It chooses the block from the
+//! routing cache and the lane from the session's, follows `Moved`, waits out `Busy`, repeats after
+//! a lost connection, and decides when a mutation's outcome can no longer be known. Rules: see
+//! "Retries" in docs/design-notes.md.
+
+use crate::error::Error;
+use crate::route::{self, Target};
+use honeycomb_types::limits::RETRY_WINDOW_MS;
+use honeycomb_types::{BlockAt, LaneId, Sequence, SessionId, Time};
+use honeycomb_wire::data::MovedArgs;
+use honeycomb_wire::messages::{MapEntry, PartitionMap};
+use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status, flags};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// First wait after a lost connection; it doubles up to `BACKOFF_MAX`.
+const BACKOFF_MIN: Duration = Duration::from_millis(2);
+/// Longest wait between two tries.
+const BACKOFF_MAX: Duration = Duration::from_millis(100);
+/// `Moved` answers that one call follows: more than blocks can be added in a deadline.
+const HOPS_MAX: u32 = 100_000;
+
+/// One lane of this session to one block, not in use while it is here.
+#[derive(Clone, Copy, Debug)]
+struct Lane {
+    id: LaneId,
+    session: SessionId,
+    next: Sequence,
+}
+
+/// What a client knows of one structure: the map, and its lanes to the blocks.
+#[derive(Debug)]
+pub struct Routing {
+    /// Who serves what, as far as known.
+    pub map: PartitionMap,
+    lanes: HashMap<BlockAt, Vec<Lane>>,
+}
+
+/// Hands out lane numbers; one for each session.
+#[derive(Clone, Copy, Debug)]
+pub struct Lanes {
+    /// The session that the numbers belong to.
+    pub session: SessionId,
+    next: u32,
+}
+
+impl Lanes {
+    /// Numbers of a new session.
+    pub fn new(session: SessionId) -> Lanes {
+        Lanes { session, next: 1 }
+    }
+}
+
+impl Routing {
+    /// Begins with a map.
+    pub fn new(map: PartitionMap) -> Routing {
+        Routing { map, lanes: HashMap::new() }
+    }
+
+    /// Takes a map from the controller unless a newer one is known.
+    pub fn refresh(&mut self, map: PartitionMap) {
+        if map.version >= self.map.version {
+            self.map = map;
+        }
+        let known: std::collections::HashSet<BlockAt> =
+            self.map.entries.iter().map(route::at).collect();
+        self.lanes.retain(|at, _| known.contains(at));
+    }
+
+    fn take_lane(&mut self, lanes: &mut Lanes, at: BlockAt) -> Lane {
+        let free = self.lanes.entry(at).or_default();
+        // Lanes of an earlier session (before a fork) are somebody else's.
+        while let Some(lane) = free.pop() {
+            if lane.session == lanes.session {
+                return lane;
+            }
+        }
+        let id = LaneId(lanes.next);
+        lanes.next = lanes.next.checked_add(1).expect("a session opens fewer than 2^32 lanes");
+        Lane { id, session: lanes.session, next: Sequence(1) }
+    }
+
+    fn give_lane(&mut self, at: BlockAt, lane: Lane) {
+        self.lanes.entry(at).or_default().push(lane);
+    }
+}
+
+/// What to do next.
+#[derive(Debug, PartialEq)]
+pub enum Step {
+    /// Send the request with these fields to this block. Lengths, request number and grant are the
+    /// sender's to set.
+    Send(MapEntry, RequestHeader),
+    /// Ask the controller for a fresh map and grant, or for the reason of the loss.
+    Refresh,
+    /// Wait, then go on.
+    Wait(Duration),
+    /// Finished.
+    Done(Result<ReplyHeader, Error>),
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// Begin, or the wait is over.
+    Go,
+    /// The reply and its arguments.
+    Reply(ReplyHeader, &'a [u8]),
+    /// The connection failed; `sent` when the request may have reached the server.
+    Lost {
+        /// Whether any byte may have arrived.
+        sent: bool,
+        /// What the operating system said.
+        why: String,
+    },
+    /// The map was refreshed; the caller has put it into the routing already.
+    Refreshed,
+    /// The controller answered with a reason instead.
+    RefreshFailed(Error),
+}
+
+/// One operation on its way.
+#[derive(Debug)]
+pub struct Call {
+    op: Op,
+    target: Target,
+    deadline: Time,
+    mutation: bool,
+    lane: Option<(BlockAt, Lane)>,
+    /// A try may have reached a server and its answer did not come back.
+    uncertain: Option<BlockAt>,
+    first_sent: Option<Time>,
+    backoff: Duration,
+    hops: u32,
+    revoked: bool,
+    /// The refresh under way follows a failure, not an answer that asks for one.
+    troubled: bool,
+    entry: Option<MapEntry>,
+    last_trouble: String,
+}
+
+impl Call {
+    /// An operation that must be finished by `deadline`.
+    pub fn new(op: Op, target: Target, deadline: Time) -> Call {
+        Call {
+            op,
+            target,
+            deadline,
+            mutation: op.info().lane,
+            lane: None,
+            uncertain: None,
+            first_sent: None,
+            backoff: BACKOFF_MIN,
+            hops: 0,
+            revoked: false,
+            troubled: false,
+            entry: None,
+            last_trouble: String::new(),
+        }
+    }
+
+    /// The entry that answered last: a file's offsets count from its start.
+    pub fn entry(&self) -> Option<&MapEntry> {
+        self.entry.as_ref()
+    }
+
+    /// What to do next, given what came of the last step.
+    pub fn next(
+        &mut self,
+        now: Time,
+        routing: &mut Routing,
+        lanes: &mut Lanes,
+        event: Event<'_>,
+    ) -> Step {
+        match event {
+            Event::Go => self.send(now, routing, lanes),
+            Event::Refreshed if self.troubled => {
+                self.troubled = false;
+                self.pause(now)
+            }
+            Event::Refreshed => self.send(now, routing, lanes),
+            Event::Reply(header, args) => self.reply(now, routing, lanes, header, args),
+            Event::Lost { sent, why } => {
+                if sent && self.mutation {
+                    self.uncertain = self.entry.as_ref().map(route::at);
+                }
+                self.last_trouble = why;
+                self.after_trouble(now)
+            }
+            Event::RefreshFailed(e) if e.status == Status::Unavailable => {
+                self.last_trouble = e.message;
+                self.pause(now)
+            }
+            Event::RefreshFailed(e) => Step::Done(Err(self.explain(e))),
+        }
+    }
+
+    fn send(&mut self, now: Time, routing: &mut Routing, lanes: &mut Lanes) -> Step {
+        if now >= self.deadline {
+            return self.give_up();
+        }
+        // A retry goes first to the block of the first try: only it can know the outcome.
+        let retry_at = self.uncertain;
+        let entry = match retry_at {
+            Some(at) => routing.map.entries.iter().find(|e| route::at(e) == at),
+            None => route::route(&routing.map, self.target),
+        };
+        let Some(entry) = entry.cloned() else {
+            let why = "the block that may have executed it is gone";
+            return Step::Done(Err(self.unknown(why)));
+        };
+        let at = route::at(&entry);
+        let mut header = RequestHeader { at, ..RequestHeader::new(self.op) };
+        if self.mutation {
+            let first = *self.first_sent.get_or_insert(now);
+            let window = Duration::from_millis(RETRY_WINDOW_MS);
+            if self.uncertain.is_some() && now.since(first) >= window {
+                return Step::Done(Err(self.unknown("it could not be repeated for 10 s")));
+            }
+            let lane = match self.lane.take() {
+                Some((held, lane)) if held == at => lane,
+                Some((held, lane)) => {
+                    routing.give_lane(held, lane);
+                    routing.take_lane(lanes, at)
+                }
+                None => routing.take_lane(lanes, at),
+            };
+            self.lane = Some((at, lane));
+            header.lane = lane.id;
+            header.sequence = lane.next;
+            header.ack_lag = 1;
+            if self.uncertain.is_some() {
+                header.flags |= flags::RETRY;
+            }
+        }
+        self.entry = Some(entry.clone());
+        Step::Send(entry, header)
+    }
+
+    fn reply(
+        &mut self,
+        now: Time,
+        routing: &mut Routing,
+        lanes: &mut Lanes,
+        header: ReplyHeader,
+        args: &[u8],
+    ) -> Step {
+        match header.status {
+            Status::Busy => {
+                self.last_trouble = String::from_utf8_lossy(args).into_owned();
+                let asked = Duration::from_micros(header.value).min(Duration::from_secs(1));
+                self.wait(now, asked)
+            }
+            Status::Moved => self.moved(now, routing, lanes, header, args),
+            Status::Resume => {
+                // The lane was forgotten by the server, which has then not executed this.
+                self.lane = None;
+                if self.uncertain.is_some() {
+                    return Step::Done(Err(self.unknown("the server has forgotten the lane")));
+                }
+                self.send(now, routing, lanes)
+            }
+            Status::WrongEpoch | Status::UnknownBlock | Status::WrongRange => {
+                self.lane = None;
+                self.last_trouble = String::from_utf8_lossy(args).into_owned();
+                self.after_trouble(now)
+            }
+            Status::GrantExpired => Step::Refresh,
+            Status::GrantRevoked if !self.revoked => {
+                self.revoked = true;
+                Step::Refresh
+            }
+            status => {
+                self.finish_lane(routing);
+                match status {
+                    Status::Ok
+                    | Status::KeyNotFound
+                    | Status::KeyExists
+                    | Status::CompareFailed => Step::Done(Ok(header)),
+                    Status::OutcomeUnknown => {
+                        Step::Done(Err(self.unknown(&String::from_utf8_lossy(args))))
+                    }
+                    _ => Step::Done(Err(Error::refused(status, args))),
+                }
+            }
+        }
+    }
+
+    fn moved(
+        &mut self,
+        now: Time,
+        routing: &mut Routing,
+        lanes: &mut Lanes,
+        header: ReplyHeader,
+        args: &[u8],
+    ) -> Step {
+        let refused = self.entry.as_ref().map(route::at).expect("a reply follows a send");
+        let moved = match MovedArgs::decode(args) {
+            Ok(moved) => moved,
+            Err(e) => return Step::Done(Err(e.into())),
+        };
+        route::correct(&mut routing.map, refused, header.value, &moved);
+        // It said so after looking into its records: this was not executed there.
+        self.uncertain = None;
+        if let Some((at, lane)) = self.lane.take() {
+            routing.give_lane(at, lane);
+        }
+        self.hops += 1;
+        if self.hops > HOPS_MAX {
+            let why = "blocks keep pointing elsewhere; this is a defect";
+            return Step::Done(Err(Error::new(Status::Internal, why)));
+        }
+        self.send(now, routing, lanes)
+    }
+
+    /// A result came: the lane's number is used up and the lane is free for the next operation.
+    fn finish_lane(&mut self, routing: &mut Routing) {
+        if let Some((at, mut lane)) = self.lane.take() {
+            lane.next = Sequence(lane.next.0 + 1);
+            routing.give_lane(at, lane);
+        }
+    }
+
+    /// Something is wrong with the block or its server: ask the controller, soon.
+    fn after_trouble(&mut self, now: Time) -> Step {
+        if now >= self.deadline {
+            return self.give_up();
+        }
+        self.troubled = true;
+        Step::Refresh
+    }
+
+    /// The controller found nothing wrong: try again, less and less often.
+    fn pause(&mut self, now: Time) -> Step {
+        let pause = self.backoff;
+        self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
+        self.wait(now, pause)
+    }
+
+    fn wait(&mut self, now: Time, asked: Duration) -> Step {
+        // Clients that were refused together shall not come back together.
+        let spread = asked.mul_f64((now.0 % 251) as f64 / 1000.0);
+        let wait = (asked + spread).max(Duration::from_micros(50));
+        if now + wait >= self.deadline {
+            return self.give_up();
+        }
+        Step::Wait(wait)
+    }
+
+    fn give_up(&mut self) -> Step {
+        let effect = match (self.mutation, self.uncertain) {
+            (true, Some(_)) => "; it may have taken effect",
+            (true, None) => "; it has not taken effect",
+            (false, _) => "",
+        };
+        let trouble = match self.last_trouble.as_str() {
+            "" => String::new(),
+            text => format!(" (last: {text})"),
+        };
+        let text = format!("{} was not finished in time{effect}{trouble}", self.op.name());
+        Step::Done(Err(Error::new(Status::DeadlineExceeded, text)))
+    }
+
+    fn unknown(&self, why: &str) -> Error {
+        let text = format!("whether {} took effect is unknown: {why}", self.op.name());
+        Error::new(Status::OutcomeUnknown, text)
+    }
+
+    fn explain(&self, mut reason: Error) -> Error {
+        if self.uncertain.is_some() && self.mutation {
+            reason.message.push_str("; the last operation may have taken effect before");
+        }
+        reason
+    }
+}

@@ -1,0 +1,375 @@
+//! A client of one cluster, with one token.
+
+use crate::control;
+use crate::error::Error;
+use crate::file::File;
+use crate::keeper::Keeper;
+use crate::kv::Kv;
+use crate::pool::{Place, Pool};
+use crate::structure::Structure;
+use crate::transport::Identity;
+use honeycomb_env::Clock;
+use honeycomb_types::{Address, JobId, Kind, PrefixId, StructureId, Time, Verbs};
+use honeycomb_wire::messages::*;
+use honeycomb_wire::{Field, Op, Status};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How to reach a cluster.
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    /// host:port of the controller, with or without `honeycomb://`.
+    pub address: String,
+    /// The cluster's token, a job's, or one narrowed to a task.
+    pub token: Vec<u8>,
+    /// The prefix that this client works for: its traffic renews that prefix. Zero for none.
+    pub task_prefix: PrefixId,
+    /// Time within which every call ends, with its result or an error.
+    pub timeout: Duration,
+    /// How long to poll for an answer before sleeping. Zero never does.
+    pub spin: Duration,
+}
+
+impl ClientOptions {
+    /// The usual: ten seconds for every call, polling for up to 50 us.
+    pub fn new(address: impl Into<String>, token: impl Into<Vec<u8>>) -> ClientOptions {
+        ClientOptions {
+            address: address.into(),
+            token: token.into(),
+            task_prefix: PrefixId(0),
+            timeout: Duration::from_secs(10),
+            spin: Duration::from_micros(50),
+        }
+    }
+}
+
+/// A job as its registration or a look-up tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobTicket {
+    /// The job.
+    pub job: JobId,
+    /// Its root prefix.
+    pub root: PrefixId,
+    /// Its token.
+    pub token: Vec<u8>,
+}
+
+/// What opening a structure yields.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// The structure.
+    pub structure: StructureId,
+    /// Its prefix.
+    pub prefix: PrefixId,
+    /// Its kind.
+    pub kind: Kind,
+    /// What the grant allows.
+    pub verbs: Verbs,
+    /// For the data plane.
+    pub grant: Vec<u8>,
+    /// Who serves what.
+    pub map: PartitionMap,
+}
+
+pub(crate) struct Inner {
+    pub pool: Pool,
+    pub controller: Place,
+    pub timeout: Duration,
+    pub keeper: Keeper,
+}
+
+impl Inner {
+    pub fn ask<Q: Field, R: Field>(&self, op: Op, body: &Q, deadline: Time) -> Result<R, Error> {
+        control::ask(&self.pool, &self.controller, op, body, deadline)
+    }
+}
+
+/// A client. Clones share connections, session and lease keeper. Every call has a deadline.
+#[derive(Clone)]
+pub struct Client(Arc<Inner>);
+
+impl Client {
+    /// Makes a client. Nothing is sent yet; `ping` tells whether the cluster is there.
+    pub fn new(options: ClientOptions) -> Client {
+        let address = options.address.strip_prefix("honeycomb://").unwrap_or(&options.address);
+        let address = address.split('/').next().unwrap_or(address).to_owned();
+        let identity = Identity { token: options.token, task_prefix: options.task_prefix };
+        let pool = Pool::new(identity, Clock::start(), options.spin);
+        Client(Arc::new(Inner {
+            pool,
+            controller: (address, u8::MAX),
+            timeout: options.timeout,
+            keeper: Keeper::default(),
+        }))
+    }
+
+    /// host:port of the controller.
+    pub fn address(&self) -> &str {
+        &self.0.controller.0
+    }
+
+    fn ask<Q: Field, R: Field>(&self, op: Op, body: &Q) -> Result<R, Error> {
+        let deadline = self.0.pool.clock().now() + self.0.timeout;
+        self.0.ask(op, body, deadline)
+    }
+
+    /// Whether the controller is there and takes the token.
+    pub fn ping(&self) -> Result<(), Error> {
+        self.ask::<_, PingReply>(Op::Ping, &PingRequest {}).map(drop)
+    }
+
+    /// Registers a job. Needs the cluster's token.
+    pub fn register_job(
+        &self,
+        name: &str,
+        lease_ms: u32,
+        quota_blocks: u64,
+    ) -> Result<JobTicket, Error> {
+        honeycomb_types::check_name(name)?;
+        let body = RegisterJobRequest { name: name.into(), lease_ms, quota_blocks };
+        let reply: RegisterJobReply = self.ask(Op::RegisterJob, &body)?;
+        let (job, root) = (JobId(reply.job), PrefixId(reply.root));
+        Ok(JobTicket { job, root, token: reply.token })
+    }
+
+    /// Finds a job by its name. Needs the cluster's token.
+    pub fn find_job(&self, name: &str) -> Result<JobTicket, Error> {
+        honeycomb_types::check_name(name)?;
+        let reply: FindJobReply = self.ask(Op::FindJob, &FindJobRequest { name: name.into() })?;
+        let (job, root) = (JobId(reply.job), PrefixId(reply.root));
+        Ok(JobTicket { job, root, token: reply.token })
+    }
+
+    /// Ends a job: its prefixes, structures and blocks go at once.
+    pub fn deregister_job(&self, job: JobId) -> Result<(), Error> {
+        self.0.keeper.release(job, &[]);
+        let body = DeregisterJobRequest { job: job.0 };
+        self.ask::<_, DeregisterJobReply>(Op::DeregisterJob, &body).map(drop)
+    }
+
+    /// The jobs that the token may see.
+    pub fn list_jobs(&self) -> Result<Vec<JobInfo>, Error> {
+        Ok(self.ask::<_, ListJobsReply>(Op::ListJobs, &ListJobsRequest {})?.jobs)
+    }
+
+    /// A job's address DAG, parents before children.
+    pub fn tree(&self, job: JobId) -> Result<Vec<PrefixInfo>, Error> {
+        let body = JobTreeRequest { job: job.0 };
+        Ok(self.ask::<_, JobTreeReply>(Op::JobTree, &body)?.prefixes)
+    }
+
+    /// Servers and totals.
+    pub fn status(&self) -> Result<ClusterStatusReply, Error> {
+        self.ask(Op::ClusterStatus, &ClusterStatusRequest {})
+    }
+
+    /// Adds a prefix (Table 1, createAddrPrefix).
+    pub fn create_prefix(
+        &self,
+        job: JobId,
+        path: &str,
+        parents: &[String],
+        options: PrefixOptions,
+    ) -> Result<PrefixId, Error> {
+        honeycomb_types::split_path(path)?;
+        let body = CreatePrefixRequest {
+            job: job.0,
+            path: path.into(),
+            parents: parents.to_vec(),
+            options,
+        };
+        let reply: CreatePrefixReply = self.ask(Op::CreatePrefix, &body)?;
+        Ok(PrefixId(reply.prefix))
+    }
+
+    /// Creates all prefixes of a plan, or none (Table 1, createHierarchy).
+    pub fn create_hierarchy(
+        &self,
+        job: JobId,
+        nodes: Vec<DagNode>,
+    ) -> Result<Vec<PrefixId>, Error> {
+        let body = CreateHierarchyRequest { job: job.0, nodes };
+        let reply: CreateHierarchyReply = self.ask(Op::CreateHierarchy, &body)?;
+        Ok(reply.prefixes.into_iter().map(PrefixId).collect())
+    }
+
+    /// Frees a prefix's structures at once and ends its lease.
+    pub fn remove_prefix(&self, job: JobId, path: &str) -> Result<(), Error> {
+        let body = RemovePrefixRequest { job: job.0, path: path.into() };
+        self.ask::<_, RemovePrefixReply>(Op::RemovePrefix, &body).map(drop)
+    }
+
+    /// Renews prefixes with their direct parents and all descendants; each path succeeds or fails
+    /// alone.
+    pub fn renew(&self, job: JobId, paths: &[String]) -> Result<Vec<RenewResult>, Error> {
+        let body = RenewLeasesRequest { job: job.0, paths: paths.to_vec() };
+        Ok(self.ask::<_, RenewLeasesReply>(Op::RenewLeases, &body)?.results)
+    }
+
+    /// A prefix's lease (Table 1, getLeaseDuration).
+    pub fn lease(&self, job: JobId, path: &str) -> Result<LeaseInfoReply, Error> {
+        self.ask(Op::LeaseInfo, &LeaseInfoRequest { job: job.0, path: path.into() })
+    }
+
+    /// Changes who may do what with a prefix's structures, and revokes every earlier grant.
+    pub fn set_permissions(
+        &self,
+        job: JobId,
+        path: &str,
+        owner: Verbs,
+        others: Verbs,
+    ) -> Result<(), Error> {
+        let body = SetPermissionsRequest {
+            job: job.0,
+            path: path.into(),
+            owner_verbs: owner.0,
+            job_verbs: others.0,
+        };
+        self.ask::<_, SetPermissionsReply>(Op::SetPermissions, &body).map(drop)
+    }
+
+    fn create(&self, body: CreateStructureRequest) -> Result<Structure, Error> {
+        let reply: CreateStructureReply = self.ask(Op::CreateStructure, &body)?;
+        let opened = opened(
+            reply.structure,
+            reply.prefix,
+            reply.kind,
+            reply.verbs,
+            reply.grant,
+            reply.map,
+        )?;
+        let address = join(&body.path, &body.name);
+        Ok(Structure::new(self.0.clone(), JobId(body.job), address, opened))
+    }
+
+    /// Creates a file under a prefix with its initial blocks.
+    pub fn create_file(
+        &self,
+        job: JobId,
+        address: &str,
+        blocks: u32,
+        open_existing: bool,
+    ) -> Result<File, Error> {
+        let Address { path, name } = Address::parse(address)?;
+        self.create(CreateStructureRequest {
+            job: job.0,
+            path: path.into(),
+            name: name.into(),
+            kind: Kind::File as u8,
+            blocks,
+            slots: 0,
+            open_existing,
+        })
+        .map(File)
+    }
+
+    /// Creates a key-value store under a prefix with its blocks.
+    pub fn create_kv(
+        &self,
+        job: JobId,
+        address: &str,
+        blocks: u32,
+        slots: u32,
+        open_existing: bool,
+    ) -> Result<Kv, Error> {
+        let Address { path, name } = Address::parse(address)?;
+        self.create(CreateStructureRequest {
+            job: job.0,
+            path: path.into(),
+            name: name.into(),
+            kind: Kind::Kv as u8,
+            blocks,
+            slots,
+            open_existing,
+        })
+        .map(Kv)
+    }
+
+    /// Opens a structure of any kind.
+    pub fn open(&self, job: JobId, address: &str) -> Result<Structure, Error> {
+        let Address { path, name } = Address::parse(address)?;
+        let body = OpenStructureRequest { job: job.0, path: path.into(), name: name.into() };
+        let reply: OpenStructureReply = self.ask(Op::OpenStructure, &body)?;
+        let opened = opened(
+            reply.structure,
+            reply.prefix,
+            reply.kind,
+            reply.verbs,
+            reply.grant,
+            reply.map,
+        )?;
+        Ok(Structure::new(self.0.clone(), job, join(path, name), opened))
+    }
+
+    /// Opens a file; `WrongKind` when it is something else.
+    pub fn open_file(&self, job: JobId, address: &str) -> Result<File, Error> {
+        of_kind(self.open(job, address)?, Kind::File).map(File)
+    }
+
+    /// Opens a key-value store; `WrongKind` when it is something else.
+    pub fn open_kv(&self, job: JobId, address: &str) -> Result<Kv, Error> {
+        of_kind(self.open(job, address)?, Kind::Kv).map(Kv)
+    }
+
+    /// Frees a structure's blocks at once.
+    pub fn remove_structure(&self, job: JobId, address: &str) -> Result<(), Error> {
+        let Address { path, name } = Address::parse(address)?;
+        let body = RemoveStructureRequest { job: job.0, path: path.into(), name: name.into() };
+        self.ask::<_, RemoveStructureReply>(Op::RemoveStructure, &body).map(drop)
+    }
+
+    /// Renews these prefixes from now on, four times in each lease, until `release` or until the
+    /// last clone of this client is dropped.
+    pub fn keep(&self, job: JobId, paths: &[String]) {
+        Keeper::keep(&self.0, job, paths);
+    }
+
+    /// Renews these prefixes no longer; with no paths, none of the job.
+    pub fn release(&self, job: JobId, paths: &[String]) {
+        self.0.keeper.release(job, paths);
+    }
+
+    /// Prefixes that could not be kept since the last call: job, path, cause, message.
+    pub fn lost_leases(&self) -> Vec<(JobId, String, Status, String)> {
+        self.0.keeper.take_lost()
+    }
+}
+
+fn opened(
+    structure: u64,
+    prefix: u64,
+    kind: u8,
+    verbs: u16,
+    grant: Vec<u8>,
+    map: PartitionMap,
+) -> Result<Opened, Error> {
+    let known = Kind::from_code(kind).ok_or_else(|| {
+        let text = format!("a structure of kind {kind:#x}, which this client does not know");
+        Error::new(Status::WrongKind, text)
+    })?;
+    Ok(Opened {
+        structure: StructureId(structure),
+        prefix: PrefixId(prefix),
+        kind: known,
+        verbs: Verbs(verbs),
+        grant,
+        map,
+    })
+}
+
+fn of_kind(structure: Structure, kind: Kind) -> Result<Structure, Error> {
+    if structure.kind() == kind {
+        return Ok(structure);
+    }
+    let text = format!(
+        "{} is a {}, not a {}",
+        structure.address(),
+        structure.kind().name(),
+        kind.name()
+    );
+    Err(Error::new(Status::WrongKind, text))
+}
+
+fn join(path: &str, name: &str) -> String {
+    if name.is_empty() { path.to_owned() } else { format!("{path}:{name}") }
+}

@@ -1,0 +1,90 @@
+//! Requests to the controller.
+
+use crate::error::Error;
+use crate::pool::{Place, Pool};
+use crate::transport::{Failure, Sink};
+use honeycomb_types::Time;
+use honeycomb_wire::{Field, Op, RequestHeader, Status};
+use std::time::Duration;
+
+/// The pause between two tries while the controller cannot be reached.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Operations that may be repeated without asking whether the first try took effect.
+fn repeatable(op: Op) -> bool {
+    !matches!(
+        op,
+        Op::RegisterJob
+            | Op::CreatePrefix
+            | Op::CreateHierarchy
+            | Op::RemovePrefix
+            | Op::CreateStructure
+            | Op::RemoveStructure
+            | Op::DeregisterJob
+    )
+}
+
+/// Asks the controller, within the deadline.
+///
+/// A request that changes something is not repeated once it may have arrived; the error says so.
+pub(crate) fn ask<Q: Field, R: Field>(
+    pool: &Pool,
+    controller: &Place,
+    op: Op,
+    body: &Q,
+    deadline: Time,
+) -> Result<R, Error> {
+    let clock = pool.clock();
+    let body = body.encode();
+    loop {
+        match try_once(pool, controller, op, &body, deadline) {
+            Ok(args) => return Ok(R::decode(&args)?),
+            Err(Failure::Refused(e)) if e.status != Status::Busy => return Err(e),
+            Err(failure) => {
+                let (sent, why) = match failure {
+                    Failure::Lost { sent, why } => (sent, why),
+                    Failure::Late { sent } => (sent, "no answer came in time".to_owned()),
+                    Failure::Refused(e) => (false, e.message),
+                };
+                let effect = sent && !repeatable(op);
+                if effect || clock.now() + PAUSE >= deadline {
+                    return Err(unavailable(op, &controller.0, &why, effect));
+                }
+                clock.sleep_until(clock.now() + PAUSE);
+            }
+        }
+    }
+}
+
+fn unavailable(op: Op, controller: &str, why: &str, effect: bool) -> Error {
+    let effect = if effect { "; it may have taken effect" } else { "" };
+    let text = format!(
+        "{} could not be asked of the controller at {controller}: {why}{effect}",
+        op.name()
+    );
+    Error::new(Status::Unavailable, text)
+}
+
+fn try_once(
+    pool: &Pool,
+    controller: &Place,
+    op: Op,
+    body: &[u8],
+    deadline: Time,
+) -> Result<Vec<u8>, Failure> {
+    let mut transport = pool.take(controller, deadline)?;
+    let mut args = Vec::new();
+    let header = RequestHeader::new(op);
+    let reply = match transport.exchange(header, body, &[], deadline, &mut args, Sink::None) {
+        Ok(reply) => reply,
+        Err(failure) => {
+            pool.forget(&controller.0);
+            return Err(failure);
+        }
+    };
+    pool.give(controller, transport);
+    match reply.status {
+        Status::Ok => Ok(args),
+        status => Err(Failure::Refused(Error::refused(status, &args))),
+    }
+}

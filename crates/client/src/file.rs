@@ -1,0 +1,139 @@
+//! Files: append-only bytes, shared by any number of writers and readers (paper, 5.1).
+
+use crate::error::Error;
+use crate::route::Target;
+use crate::structure::{Exchange, Structure};
+use crate::transport::Sink;
+use honeycomb_types::limits::LARGE_FRACTION;
+use honeycomb_wire::data::ReadArgs;
+use honeycomb_wire::{Op, Status};
+
+/// Most bytes of one request to read.
+const READ_PIECE: usize = 16 << 20;
+
+/// An open file.
+///
+/// Linearizable per file: an append that has returned is in every read that begins later, by any
+/// client. Data is lost with its server (`memory`). Safe to share between threads.
+pub struct File(pub(crate) Structure);
+
+impl File {
+    /// What every structure has.
+    pub fn structure(&self) -> &Structure {
+        &self.0
+    }
+
+    /// The most bytes that one append takes: an eighth of a block.
+    pub fn append_limit(&self) -> usize {
+        (self.0.block_size() / LARGE_FRACTION) as usize
+    }
+
+    /// Appends bytes, contiguously and atomically, and returns their offset. Concurrent appenders
+    /// never overwrite each other. More than `append_limit` bytes are `ValueTooLarge`.
+    ///
+    /// Exactly once in effect: a lost reply is recovered by repeating the request under the same
+    /// number. When that is not possible, the error is `OutcomeUnknown` or `DeadlineExceeded`.
+    pub fn append(&self, bytes: &[u8]) -> Result<u64, Error> {
+        if bytes.len() > self.append_limit() {
+            let text = format!(
+                "{}: an append of {} bytes; the limit is {}, an eighth of a block (write_all splits)",
+                self.0.address(),
+                bytes.len(),
+                self.append_limit()
+            );
+            return Err(Error::new(Status::ValueTooLarge, text));
+        }
+        let replied = self.0.run(Exchange {
+            op: Op::FileAppend,
+            target: Target::Tail,
+            args: &[],
+            payload: &[bytes],
+            sink: Sink::None,
+        })?;
+        Ok(replied.entry.start + replied.header.value)
+    }
+
+    /// Appends bytes of any length as several appends, in order; other writers' may come between
+    /// them. Returns the offset of the first.
+    pub fn write_all(&self, bytes: &[u8]) -> Result<u64, Error> {
+        let mut pieces = bytes.chunks(self.append_limit());
+        let offset = self.append(pieces.next().unwrap_or_default())?;
+        for piece in pieces {
+            self.append(piece)?;
+        }
+        Ok(offset)
+    }
+
+    /// Reads into a buffer from an offset; returns how many bytes there were. Fewer than the
+    /// buffer holds only at the end of what has been appended so far.
+    pub fn read_into(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Error> {
+        let mut done = 0;
+        while done < buffer.len() {
+            let got = self.read_piece(offset + done as u64, &mut buffer[done..])?;
+            if got == 0 {
+                break;
+            }
+            done += got;
+        }
+        Ok(done)
+    }
+
+    fn read_piece(&self, position: u64, buffer: &mut [u8]) -> Result<usize, Error> {
+        let target = Target::Offset(position);
+        let mut want = buffer.len().min(READ_PIECE);
+        // The block's own start is needed for the arguments; a Moved answer may change the block
+        // under way, and with it the offset, so each hop is a call of its own.
+        let Some(entry) = self.0.entry(target) else { return Ok(0) };
+        if entry.end != u64::MAX {
+            want = want.min((entry.end - position + 1) as usize);
+        }
+        let mut args = Vec::with_capacity(12);
+        ReadArgs { offset: position - entry.start, length: want as u32 }.put(&mut args);
+        let replied = self.0.run(Exchange {
+            op: Op::FileRead,
+            target,
+            args: &args,
+            payload: &[],
+            sink: Sink::Slice(&mut buffer[..want]),
+        })?;
+        if replied.entry.start != entry.start {
+            return self.read_piece(position, buffer);
+        }
+        let available = replied.header.value.saturating_sub(position - entry.start);
+        Ok((available as usize).min(want))
+    }
+
+    /// Bytes appended so far.
+    pub fn size(&self) -> Result<u64, Error> {
+        Ok(self.size_and_seal()?.0)
+    }
+
+    /// Whether it was sealed.
+    pub fn sealed(&self) -> Result<bool, Error> {
+        Ok(self.size_and_seal()?.1)
+    }
+
+    fn size_and_seal(&self) -> Result<(u64, bool), Error> {
+        let replied = self.0.run(Exchange {
+            op: Op::FileSize,
+            target: Target::Tail,
+            args: &[],
+            payload: &[],
+            sink: Sink::None,
+        })?;
+        let sealed = replied.args.first() == Some(&1);
+        Ok((replied.entry.start + replied.header.value, sealed))
+    }
+
+    /// Makes it immutable, for good; returns its final size. Sealing twice is fine.
+    pub fn seal(&self) -> Result<u64, Error> {
+        let replied = self.0.run(Exchange {
+            op: Op::FileSeal,
+            target: Target::Tail,
+            args: &[],
+            payload: &[],
+            sink: Sink::None,
+        })?;
+        Ok(replied.entry.start + replied.header.value)
+    }
+}

@@ -1,0 +1,146 @@
+//! The lease keeper: one thread that renews what the driver wants kept.
+
+use crate::client::Inner;
+use honeycomb_types::limits::LEASE_DEFAULT_MS;
+use honeycomb_types::{JobId, Time};
+use honeycomb_wire::messages::{RenewLeasesReply, RenewLeasesRequest};
+use honeycomb_wire::{Op, Status};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::time::Duration;
+
+/// A lease is renewed four times in its period, so that three renewals may get lost.
+const RENEWALS_PER_LEASE: u32 = 4;
+
+#[derive(Default)]
+struct State {
+    kept: BTreeMap<JobId, BTreeSet<String>>,
+    /// Shortest lease among what is kept, as the controller last said.
+    shortest_ms: u32,
+    /// What could not be renewed and is kept no longer.
+    lost: Vec<(JobId, String, Status, String)>,
+    running: bool,
+    changed: bool,
+}
+
+/// What is kept, shared with the thread that keeps it.
+#[derive(Default)]
+pub(crate) struct Keeper {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+impl Keeper {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Begins to keep these prefixes. The first renewal is sent at once.
+    pub fn keep(client: &Arc<Inner>, job: JobId, paths: &[String]) {
+        let keeper = &client.keeper;
+        let mut state = keeper.state();
+        state.kept.entry(job).or_default().extend(paths.iter().cloned());
+        state.changed = true;
+        if !state.running {
+            state.running = true;
+            let weak = Arc::downgrade(client);
+            let spawned = std::thread::Builder::new()
+                .name("honeycomb-keeper".into())
+                .spawn(move || run(&weak));
+            // Without a thread nothing would be renewed and data would vanish: better to stop.
+            spawned.expect("a thread can be started");
+        }
+        drop(state);
+        keeper.wake.notify_all();
+    }
+
+    /// Keeps these prefixes no longer; with no paths, none of the job.
+    pub fn release(&self, job: JobId, paths: &[String]) {
+        let mut state = self.state();
+        if let Some(kept) = state.kept.get_mut(&job) {
+            kept.retain(|p| !paths.is_empty() && !paths.contains(p));
+            if kept.is_empty() {
+                state.kept.remove(&job);
+            }
+        }
+    }
+
+    /// What could not be kept since the last call: job, path, status, message.
+    pub fn take_lost(&self) -> Vec<(JobId, String, Status, String)> {
+        std::mem::take(&mut self.state().lost)
+    }
+}
+
+fn run(client: &Weak<Inner>) {
+    loop {
+        let Some(client) = client.upgrade() else { return };
+        let work: Vec<_> = {
+            let mut state = client.keeper.state();
+            state.changed = false;
+            if state.kept.is_empty() {
+                state.running = false;
+                return;
+            }
+            state.kept.iter().map(|(job, paths)| (*job, paths.clone())).collect()
+        };
+        let mut shortest = u32::MAX;
+        for (job, paths) in work {
+            shortest = shortest.min(renew(&client, job, paths.into_iter().collect()));
+        }
+        let mut state = client.keeper.state();
+        if shortest != u32::MAX {
+            state.shortest_ms = shortest;
+        }
+        let lease = if state.shortest_ms == 0 { LEASE_DEFAULT_MS } else { state.shortest_ms };
+        let pause = Duration::from_millis((lease / RENEWALS_PER_LEASE).max(1) as u64);
+        // Not later than a second, so that a client that was dropped ends this thread soon.
+        let pause = pause.min(Duration::from_secs(1));
+        if !state.changed {
+            let waited = client.keeper.wake.wait_timeout(state, pause);
+            drop(waited);
+        }
+    }
+}
+
+/// Renews the prefixes of one job; returns their shortest lease.
+fn renew(client: &Arc<Inner>, job: JobId, paths: Vec<String>) -> u32 {
+    let deadline: Time = client.pool.clock().now() + client.timeout;
+    let body = RenewLeasesRequest { job: job.0, paths };
+    let reply: Result<RenewLeasesReply, _> = client.ask(Op::RenewLeases, &body, deadline);
+    let mut shortest = u32::MAX;
+    match reply {
+        Ok(reply) => {
+            for (path, result) in body.paths.iter().zip(reply.results) {
+                match Status::from_code(result.status) {
+                    Some(Status::Ok) => shortest = shortest.min(result.lease_ms),
+                    status => {
+                        let status = status.unwrap_or(Status::Internal);
+                        lose(client, job, path, status, &result.message);
+                    }
+                }
+            }
+        }
+        // The controller is away: try again at the next turn.
+        Err(e) if e.status == Status::Unavailable => {}
+        Err(e) => {
+            for path in &body.paths {
+                lose(client, job, path, e.status, &e.message);
+            }
+        }
+    }
+    shortest
+}
+
+fn lose(client: &Arc<Inner>, job: JobId, path: &str, status: Status, message: &str) {
+    let mut state = client.keeper.state();
+    if let Some(kept) = state.kept.get_mut(&job) {
+        kept.remove(path);
+        if kept.is_empty() {
+            state.kept.remove(&job);
+        }
+    }
+    state.lost.push((job, path.to_owned(), status, message.to_owned()));
+    // Bounded: only the latest matter to a caller that never asks.
+    let excess = state.lost.len().saturating_sub(1000);
+    state.lost.drain(..excess);
+}

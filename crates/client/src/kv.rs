@@ -1,0 +1,236 @@
+//! Key-value stores, sharded over blocks by the hash of the key (paper, 5.3).
+
+use crate::error::Error;
+use crate::route::Target;
+use crate::structure::{Exchange, Replied, Structure};
+use crate::transport::Sink;
+use honeycomb_types::limits::LARGE_FRACTION;
+use honeycomb_wire::data::{ScanArgs, SwapArgs, scan_entries};
+use honeycomb_wire::{Op, Status, key_hash};
+
+/// An open key-value store.
+///
+/// Linearizable per key. Every mutation is exactly once in effect under retry, as for
+/// `File::append`. Data is lost with its server (`memory`). Safe to share between threads.
+pub struct Kv(pub(crate) Structure);
+
+/// What compare-and-swap found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Swap {
+    /// The entry was as expected and has the new value now.
+    Done,
+    /// It was not; this is what it is, `None` for absent.
+    Found(Option<Vec<u8>>),
+}
+
+/// A part of a scan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScanPage {
+    /// Keys and values; values are empty when only keys were asked for.
+    pub entries: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Where the next part begins; `None` at the end.
+    pub next: Option<u64>,
+}
+
+impl Kv {
+    /// What every structure has.
+    pub fn structure(&self) -> &Structure {
+        &self.0
+    }
+
+    /// The most bytes that one value may have: an eighth of a block.
+    pub fn value_limit(&self) -> usize {
+        (self.0.block_size() / LARGE_FRACTION) as usize
+    }
+
+    /// Stores a value, whether or not there was one. Returns whether there was.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
+        self.put_mode(key, value, false).map(|r| r.header.value == 1)
+    }
+
+    /// Stores a value for a key that has none; `KeyExists` when it has.
+    pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        let replied = self.put_mode(key, value, true)?;
+        match replied.header.status {
+            Status::KeyExists => Err(self.about(Status::KeyExists, key, "has a value already")),
+            _ => Ok(()),
+        }
+    }
+
+    fn put_mode(&self, key: &[u8], value: &[u8], only_if_absent: bool) -> Result<Replied, Error> {
+        self.check_value(value)?;
+        let mut args = Vec::with_capacity(1 + key.len());
+        args.push(only_if_absent as u8);
+        args.extend_from_slice(key);
+        self.run(Op::KvPut, key, &args, &[value], Sink::None)
+    }
+
+    /// The value of a key into `out`; `false` when it has none.
+    pub fn get(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, Error> {
+        let replied = self.run(Op::KvGet, key, key, &[], Sink::Vec(out))?;
+        Ok(replied.header.status == Status::Ok)
+    }
+
+    /// The value of a key into a buffer, and its length; `None` when it has none. A longer value
+    /// is `InvalidArgument`.
+    pub fn get_into(&self, key: &[u8], buffer: &mut [u8]) -> Result<Option<usize>, Error> {
+        let replied = self.run(Op::KvGet, key, key, &[], Sink::Slice(buffer))?;
+        let length = replied.header.payload_len as usize;
+        Ok((replied.header.status == Status::Ok).then_some(length))
+    }
+
+    /// The length of the value of a key; `None` when it has none.
+    pub fn exists(&self, key: &[u8]) -> Result<Option<u64>, Error> {
+        let replied = self.run(Op::KvExists, key, key, &[], Sink::None)?;
+        if replied.header.value == 0 {
+            return Ok(None);
+        }
+        let length: [u8; 8] = replied.args[..].try_into().map_err(|_| {
+            Error::new(Status::BadFrame, "KvExists answered without a length")
+        })?;
+        Ok(Some(u64::from_le_bytes(length)))
+    }
+
+    /// Deletes a key; whether there was one.
+    pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
+        let args = [&[0], key].concat();
+        let replied = self.run(Op::KvDelete, key, &args, &[], Sink::None)?;
+        Ok(replied.header.status == Status::Ok)
+    }
+
+    /// Deletes a key and returns the value that it had.
+    pub fn take(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        let (mut old, args) = (Vec::new(), [&[1], key].concat());
+        let replied = self.run(Op::KvDelete, key, &args, &[], Sink::Vec(&mut old))?;
+        Ok((replied.header.status == Status::Ok).then_some(old))
+    }
+
+    /// Replaces the value of a key that has one and returns the old one; `KeyNotFound` otherwise.
+    pub fn update(&self, key: &[u8], value: &[u8]) -> Result<Vec<u8>, Error> {
+        self.check_value(value)?;
+        let mut old = Vec::new();
+        let replied = self.run(Op::KvUpdate, key, key, &[value], Sink::Vec(&mut old))?;
+        match replied.header.status {
+            Status::KeyNotFound => Err(self.about(Status::KeyNotFound, key, "has no value")),
+            _ => Ok(old),
+        }
+    }
+
+    /// Stores a value and returns the old one, if there was one.
+    pub fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        self.check_value(value)?;
+        let mut old = Vec::new();
+        let replied = self.run(Op::KvUpsert, key, key, &[value], Sink::Vec(&mut old))?;
+        Ok((replied.header.value == 1).then_some(old))
+    }
+
+    /// Stores `new` when the key's value equals `expected` (`None`: when it has no value).
+    pub fn compare_and_swap(
+        &self,
+        key: &[u8],
+        expected: Option<&[u8]>,
+        new: &[u8],
+    ) -> Result<Swap, Error> {
+        self.check_value(new)?;
+        let swap = SwapArgs {
+            present: expected.is_some(),
+            key,
+            expected: expected.unwrap_or_default(),
+            new,
+        };
+        let (args, payload) = swap.encode();
+        let mut found = Vec::new();
+        let op = Op::KvCompareAndSwap;
+        let replied = self.run(op, key, &args, &[&payload], Sink::Vec(&mut found))?;
+        Ok(match replied.header.status {
+            Status::CompareFailed => Swap::Found((replied.header.value == 1).then_some(found)),
+            _ => Swap::Done,
+        })
+    }
+
+    /// A part of all entries whose keys begin with `prefix`, in order of the keys' hashes. Begin
+    /// with cursor 0. An entry that is there throughout the scan is brought exactly once.
+    pub fn scan(
+        &self,
+        cursor: u64,
+        prefix: &[u8],
+        keys_only: bool,
+        max_bytes: u32,
+    ) -> Result<ScanPage, Error> {
+        let target = Target::Hash(cursor);
+        let mut args = Vec::new();
+        ScanArgs { cursor, bytes: max_bytes, keys_only, prefix }.put(&mut args);
+        let mut payload = Vec::new();
+        let replied = self.0.run(Exchange {
+            op: Op::KvScan,
+            target,
+            args: &args,
+            payload: &[],
+            sink: Sink::Vec(&mut payload),
+        })?;
+        let entries = scan_entries(&payload)?
+            .into_iter()
+            .map(|(key, value)| (key.to_vec(), value.to_vec()))
+            .collect();
+        let next = match replied.header.value {
+            // This block is finished: go on with the next, if there is one.
+            0 => replied.entry.end.checked_add(1),
+            cursor => Some(cursor),
+        };
+        Ok(ScanPage { entries, next })
+    }
+
+    /// The number of entries: exact when nobody is writing.
+    pub fn length(&self) -> Result<u64, Error> {
+        let mut sum = 0;
+        for entry in self.0.entries() {
+            let replied = self.0.run(Exchange {
+                op: Op::KvLength,
+                target: Target::Hash(entry.start),
+                args: &[],
+                payload: &[],
+                sink: Sink::None,
+            })?;
+            sum += replied.header.value;
+        }
+        Ok(sum)
+    }
+
+    fn run(
+        &self,
+        op: Op,
+        key: &[u8],
+        args: &[u8],
+        payload: &[&[u8]],
+        sink: Sink<'_>,
+    ) -> Result<Replied, Error> {
+        if key.len() > honeycomb_types::limits::KEY_MAX {
+            let text = format!(
+                "{}: a key of {} bytes; the limit is {}",
+                self.0.address(),
+                key.len(),
+                honeycomb_types::limits::KEY_MAX
+            );
+            return Err(Error::new(Status::KeyTooLarge, text));
+        }
+        self.0.run(Exchange { op, target: Target::Hash(key_hash(key)), args, payload, sink })
+    }
+
+    fn check_value(&self, value: &[u8]) -> Result<(), Error> {
+        if value.len() <= self.value_limit() {
+            return Ok(());
+        }
+        let text = format!(
+            "{}: a value of {} bytes; the limit is {}, an eighth of a block",
+            self.0.address(),
+            value.len(),
+            self.value_limit()
+        );
+        Err(Error::new(Status::ValueTooLarge, text))
+    }
+
+    fn about(&self, status: Status, key: &[u8], what: &str) -> Error {
+        let key = String::from_utf8_lossy(&key[..key.len().min(80)]);
+        Error::new(status, format!("{}: the key '{key}' {what}", self.0.address()))
+    }
+}

@@ -1,0 +1,107 @@
+//! Connections that are not in use, by node and shard, and the session that they belong to.
+
+use crate::call::Lanes;
+use crate::transport::{Failure, Identity, Transport};
+use honeycomb_env::{Clock, Entropy};
+use honeycomb_types::{SessionId, Time};
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+/// Idle connections kept for each node and shard.
+const IDLE_MAX: usize = 64;
+
+/// Which node, and which of its shards.
+pub(crate) type Place = (String, u8);
+
+/// The connections of one client. Any thread may take one; it has it alone until it gives it back.
+pub(crate) struct Pool {
+    identity: Identity,
+    clock: Clock,
+    spin: Duration,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    /// The process that the sockets belong to: a forked child must not touch them.
+    process: u32,
+    lanes: Lanes,
+    idle: HashMap<Place, Vec<Transport>>,
+}
+
+fn new_session() -> SessionId {
+    let mut entropy = Entropy::system();
+    // Zero is not a session.
+    SessionId((entropy.next_u64() as u128) << 64 | entropy.next_u64() as u128 | 1)
+}
+
+impl Pool {
+    pub fn new(identity: Identity, clock: Clock, spin: Duration) -> Pool {
+        let inner = Inner {
+            process: std::process::id(),
+            lanes: Lanes::new(new_session()),
+            idle: HashMap::new(),
+        };
+        Pool { identity, clock, spin, inner: Mutex::new(inner) }
+    }
+
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// The state of this process. In a forked child, a new session without connections: the
+    /// parent's are its own (decision 15).
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        let mut inner = self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if inner.process != std::process::id() {
+            inner.process = std::process::id();
+            inner.lanes = Lanes::new(new_session());
+            // Closing the copies of the descriptors does not end the parent's connections.
+            inner.idle.clear();
+        }
+        inner
+    }
+
+    /// Runs `f` with the session's lane numbers.
+    pub fn with_lanes<T>(&self, f: impl FnOnce(&mut Lanes) -> T) -> T {
+        f(&mut self.inner().lanes)
+    }
+
+    /// A connection to a node, an idle one when there is any.
+    pub fn take(&self, place: &Place, deadline: Time) -> Result<Transport, Failure> {
+        let session = {
+            let mut inner = self.inner();
+            if let Some(transport) = inner.idle.get_mut(place).and_then(Vec::pop) {
+                return Ok(transport);
+            }
+            inner.lanes.session
+        };
+        let (address, shard) = place;
+        Transport::open(
+            address,
+            *shard,
+            &self.identity,
+            session,
+            self.clock,
+            self.spin,
+            deadline,
+        )
+    }
+
+    /// Gives a connection back after a complete exchange.
+    pub fn give(&self, place: &Place, transport: Transport) {
+        let mut inner = self.inner();
+        match inner.idle.get_mut(place) {
+            Some(idle) if idle.len() >= IDLE_MAX => {}
+            Some(idle) => idle.push(transport),
+            None => {
+                inner.idle.insert(place.clone(), vec![transport]);
+            }
+        }
+    }
+
+    /// Drops the idle connections to a node that was found dead.
+    pub fn forget(&self, address: &str) {
+        self.inner().idle.retain(|(a, _), _| a != address);
+    }
+}

@@ -1,0 +1,81 @@
+//! The routing cache: which block serves a key or an offset, corrected by the answers themselves.
+
+use honeycomb_types::{BlockAt, BlockId, Epoch};
+use honeycomb_wire::data::MovedArgs;
+use honeycomb_wire::messages::{MapEntry, PartitionMap};
+
+/// What an operation is routed by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// The hash of a key.
+    Hash(u64),
+    /// An offset of a file.
+    Offset(u64),
+    /// The block that takes a file's appends.
+    Tail,
+}
+
+/// The entry of a map that serves a target. A map without gaps always has one.
+pub fn route(map: &PartitionMap, target: Target) -> Option<&MapEntry> {
+    let position = match target {
+        Target::Hash(position) | Target::Offset(position) => position,
+        Target::Tail => return map.entries.last(),
+    };
+    let after = map.entries.partition_point(|e| e.start <= position);
+    map.entries[..after].last()
+}
+
+/// The block and epoch of an entry.
+pub(crate) fn at(entry: &MapEntry) -> BlockAt {
+    BlockAt { block: BlockId(entry.block), epoch: Epoch(entry.epoch) }
+}
+
+/// Corrects a map by what a block said when it refused: `length` is the length at which the block
+/// was sealed, `moved` what follows it. Older knowledge than the map's changes nothing.
+pub(crate) fn correct(map: &mut PartitionMap, refused: BlockAt, length: u64, moved: &MovedArgs) {
+    let Some(found) = map.entries.iter().position(|e| at(e) == refused) else { return };
+    if found + 1 < map.entries.len() {
+        return;
+    }
+    let start = map.entries[found].start + length;
+    if length == 0 {
+        // A block sealed empty serves nothing: its successor takes its place.
+        map.entries.pop();
+    } else {
+        map.entries[found].end = start - 1;
+    }
+    map.entries.push(MapEntry { start, end: u64::MAX, ..moved.entry.clone() });
+    map.version = map.version.max(moved.version);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(start: u64, end: u64, block: u64) -> MapEntry {
+        MapEntry { start, end, block, epoch: 1, address: "a:1".into() }
+    }
+
+    fn map(entries: Vec<MapEntry>) -> PartitionMap {
+        PartitionMap { version: 1, router: 1, block_size: 65536, entries }
+    }
+
+    #[test]
+    fn positions_find_their_entry() {
+        let m = map(vec![entry(0, 99, 1), entry(100, u64::MAX, 2)]);
+        assert_eq!(route(&m, Target::Offset(99)).unwrap().block, 1);
+        assert_eq!(route(&m, Target::Offset(100)).unwrap().block, 2);
+        assert_eq!(route(&m, Target::Tail).unwrap().block, 2);
+    }
+
+    #[test]
+    fn a_refusal_extends_the_map_once() {
+        let mut m = map(vec![entry(0, u64::MAX, 1)]);
+        let moved = MovedArgs { version: 2, entry: entry(0, u64::MAX, 9) };
+        let refused = BlockAt { block: BlockId(1), epoch: Epoch(1) };
+        correct(&mut m, refused, 70, &moved);
+        correct(&mut m, refused, 70, &moved);
+        assert_eq!(m.entries, [entry(0, 69, 1), entry(70, u64::MAX, 9)]);
+        assert_eq!(m.version, 2);
+    }
+}

@@ -1,0 +1,384 @@
+//! One connection to one node: frames out, frames in, a deadline on every byte.
+
+use crate::error::Error;
+use honeycomb_env::Clock;
+use honeycomb_types::limits::{PROTOCOL_MAJOR, PROTOCOL_MINOR, REPLY_HEADER};
+use honeycomb_types::{PrefixId, SessionId, StructureId, Time};
+use honeycomb_wire::messages::{HelloReply, HelloRequest, PresentGrantRequest};
+use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, Status};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use std::collections::HashMap;
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+/// Bytes read at a time while a reply's header and small parts are awaited.
+const RECEIVE: usize = 64 * 1024;
+
+/// Where the payload of a reply goes.
+pub enum Sink<'a> {
+    /// Into a vector, whatever its length.
+    Vec(&'a mut Vec<u8>),
+    /// Into a buffer that the caller owns; a longer payload is an error, and is read off.
+    Slice(&'a mut [u8]),
+    /// Nowhere: none is expected.
+    None,
+}
+
+/// Who this side is, for the handshake.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub token: Vec<u8>,
+    pub task_prefix: PrefixId,
+}
+
+/// Why an exchange did not bring a reply.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The connection failed; `sent` when the peer may have received the request.
+    Lost { sent: bool, why: String },
+    /// The deadline passed first; the connection cannot be used again.
+    Late { sent: bool },
+    /// The peer refused the handshake or broke the protocol.
+    Refused(Error),
+}
+
+/// A grant as presented on one connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Presented {
+    version: u64,
+    number: u32,
+}
+
+/// A connection after its handshake. One exchange at a time.
+pub(crate) struct Transport {
+    stream: TcpStream,
+    clock: Clock,
+    spin: Duration,
+    received: Vec<u8>,
+    filled: usize,
+    next_request: u64,
+    grants: HashMap<StructureId, Presented>,
+    pub hello: HelloReply,
+}
+
+impl Transport {
+    /// Connects and shakes hands.
+    pub fn open(
+        address: &str,
+        shard: u8,
+        identity: &Identity,
+        session: SessionId,
+        clock: Clock,
+        spin: Duration,
+        deadline: Time,
+    ) -> Result<Transport, Failure> {
+        let left = deadline.since(clock.now());
+        if left.is_zero() {
+            return Err(Failure::Late { sent: false });
+        }
+        let stream = connect(address, left).map_err(|e| {
+            let why = format!("cannot connect to {address}: {e}");
+            Failure::Lost { sent: false, why }
+        })?;
+        let mut transport = Transport {
+            stream,
+            clock,
+            spin,
+            received: vec![0; RECEIVE],
+            filled: 0,
+            next_request: 0,
+            grants: HashMap::new(),
+            hello: HelloReply::default(),
+        };
+        transport.greet(identity, shard, session, deadline)?;
+        Ok(transport)
+    }
+
+    fn greet(
+        &mut self,
+        identity: &Identity,
+        shard: u8,
+        session: SessionId,
+        deadline: Time,
+    ) -> Result<(), Failure> {
+        let hello = HelloRequest {
+            major: PROTOCOL_MAJOR,
+            minor: PROTOCOL_MINOR,
+            features: 0,
+            session: session.0,
+            token: identity.token.clone(),
+            task_prefix: identity.task_prefix.0,
+            shard,
+            window: 0,
+        };
+        let header = RequestHeader::new(Op::Hello);
+        let mut args = Vec::new();
+        let reply = self.exchange(header, &hello.encode(), &[], deadline, &mut args, Sink::None)?;
+        if reply.status != Status::Ok {
+            return Err(Failure::Refused(Error::refused(reply.status, &args)));
+        }
+        self.hello = HelloReply::decode(&args).map_err(|e| Failure::Refused(e.into()))?;
+        Ok(())
+    }
+
+    /// The number under which this connection knows a grant, presenting it first when needed.
+    /// `version` tells one grant of a structure from the next.
+    pub fn grant(
+        &mut self,
+        structure: StructureId,
+        version: u64,
+        grant: &[u8],
+        deadline: Time,
+    ) -> Result<u32, Failure> {
+        if let Some(presented) = self.grants.get(&structure)
+            && presented.version == version
+        {
+            return Ok(presented.number);
+        }
+        let body = PresentGrantRequest { grant: grant.to_vec() }.encode();
+        let mut args = Vec::new();
+        let header = RequestHeader::new(Op::PresentGrant);
+        let reply = self
+            .exchange(header, &body, &[], deadline, &mut args, Sink::None)
+            .map_err(|failure| match failure {
+                // The request itself has not been sent: only its grant.
+                Failure::Lost { why, .. } => Failure::Lost { sent: false, why },
+                Failure::Late { .. } => Failure::Late { sent: false },
+                refused => refused,
+            })?;
+        if reply.status != Status::Ok {
+            return Err(Failure::Refused(Error::refused(reply.status, &args)));
+        }
+        let number = reply.value as u32;
+        self.grants.insert(structure, Presented { version, number });
+        Ok(number)
+    }
+
+    /// Sends a request and awaits its reply. `args` receives the reply's arguments.
+    pub fn exchange(
+        &mut self,
+        mut header: RequestHeader,
+        args: &[u8],
+        payload: &[&[u8]],
+        deadline: Time,
+        reply_args: &mut Vec<u8>,
+        sink: Sink<'_>,
+    ) -> Result<ReplyHeader, Failure> {
+        self.next_request += 1;
+        header.request = self.next_request;
+        header.args_len = args.len() as u32;
+        header.payload_len = payload.iter().map(|p| p.len()).sum::<usize>() as u32;
+        self.send(&header.encode(), args, payload, deadline)?;
+        self.receive(deadline, reply_args, sink)
+    }
+
+    fn send(
+        &mut self,
+        header: &[u8],
+        args: &[u8],
+        payload: &[&[u8]],
+        deadline: Time,
+    ) -> Result<(), Failure> {
+        let mut pieces: Vec<&[u8]> = Vec::with_capacity(2 + payload.len());
+        pieces.push(header);
+        pieces.push(args);
+        pieces.extend(payload);
+        let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|p| IoSlice::new(p)).collect();
+        let mut rest = &mut slices[..];
+        let mut sent = false;
+        IoSlice::advance_slices(&mut rest, 0);
+        while !rest.is_empty() {
+            match self.stream.write_vectored(rest) {
+                Ok(n) => {
+                    sent |= n > 0;
+                    IoSlice::advance_slices(&mut rest, n);
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    self.await_ready(PollFlags::OUT, deadline)
+                        .map_err(|e| failed(e, sent))?;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(failed(e, sent)),
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(
+        &mut self,
+        deadline: Time,
+        reply_args: &mut Vec<u8>,
+        sink: Sink<'_>,
+    ) -> Result<ReplyHeader, Failure> {
+        let read = self.receive_inner(deadline, reply_args, sink);
+        read.map_err(|e| match e.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+            Some(error) => Failure::Refused(error.clone()),
+            None => failed(e, true),
+        })
+    }
+
+    fn receive_inner(
+        &mut self,
+        deadline: Time,
+        reply_args: &mut Vec<u8>,
+        sink: Sink<'_>,
+    ) -> io::Result<ReplyHeader> {
+        let header = loop {
+            if let Some(head) = self.received[..self.filled].first_chunk::<REPLY_HEADER>() {
+                break ReplyHeader::decode(head).map_err(|r| {
+                    io::Error::other(Error::new(Status::BadFrame, r.reason))
+                })?;
+            }
+            self.fill_some(deadline)?;
+        };
+        if header.request != self.next_request && header.request != 0 {
+            let text = "a reply to a request that was not made";
+            return Err(io::Error::other(Error::new(Status::BadFrame, text)));
+        }
+        self.take(REPLY_HEADER);
+        reply_args.resize(header.args_len as usize, 0);
+        self.read_into(reply_args, deadline)?;
+        self.read_payload(header.payload_len as usize, deadline, sink)?;
+        Ok(header)
+    }
+
+    fn read_payload(&mut self, length: usize, deadline: Time, sink: Sink<'_>) -> io::Result<()> {
+        match sink {
+            Sink::Vec(out) => {
+                out.clear();
+                out.reserve_exact(length);
+                let buffered = length.min(self.filled);
+                out.extend_from_slice(&self.received[..buffered]);
+                self.take(buffered);
+                self.read_to_vec(out, length, deadline)
+            }
+            Sink::Slice(out) if length <= out.len() => {
+                self.read_into(&mut out[..length], deadline)
+            }
+            Sink::Slice(_) | Sink::None => {
+                let mut left = length;
+                let mut bin = vec![0; left.min(RECEIVE)];
+                while left > 0 {
+                    let n = left.min(RECEIVE);
+                    self.read_into(&mut bin[..n], deadline)?;
+                    left -= n;
+                }
+                if length == 0 {
+                    return Ok(());
+                }
+                let text = format!("the value has {length} bytes, more than the buffer");
+                Err(io::Error::other(Error::new(Status::InvalidArgument, text)))
+            }
+        }
+    }
+
+    /// Reads the rest of `length` bytes into spare capacity, which is not zeroed first.
+    fn read_to_vec(&mut self, out: &mut Vec<u8>, length: usize, deadline: Time) -> io::Result<()> {
+        while out.len() < length {
+            let left = (length - out.len()) as u64;
+            match (&self.stream).take(left).read_to_end(out) {
+                Ok(_) if out.len() == length => {}
+                Ok(_) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    self.await_ready(PollFlags::IN, deadline)?;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    fn read_into(&mut self, out: &mut [u8], deadline: Time) -> io::Result<()> {
+        let buffered = out.len().min(self.filled);
+        out[..buffered].copy_from_slice(&self.received[..buffered]);
+        self.take(buffered);
+        let mut at = buffered;
+        while at < out.len() {
+            match self.stream.read(&mut out[at..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => at += n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    self.await_ready(PollFlags::IN, deadline)?;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads whatever is there, at least a byte, behind what is buffered.
+    fn fill_some(&mut self, deadline: Time) -> io::Result<()> {
+        loop {
+            match self.stream.read(&mut self.received[self.filled..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => {
+                    self.filled += n;
+                    return Ok(());
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    self.await_ready(PollFlags::IN, deadline)?;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    fn take(&mut self, n: usize) {
+        self.received.copy_within(n..self.filled, 0);
+        self.filled -= n;
+    }
+
+    /// Waits until the socket is ready: polls for a moment, because an answer is usually near and
+    /// a wake-up costs more than the work it waits for, then sleeps.
+    fn await_ready(&self, flags: PollFlags, deadline: Time) -> io::Result<()> {
+        let spin_until = self.clock.now() + self.spin;
+        loop {
+            let now = self.clock.now();
+            if now >= deadline {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let spinning = now < spin_until;
+            let left = if spinning { Duration::ZERO } else { deadline.since(now) };
+            let timeout = Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: left.subsec_nanos() as i64,
+            };
+            let mut fds = [PollFd::new(&self.stream, flags)];
+            match rustix::event::poll(&mut fds, Some(&timeout)) {
+                Ok(0) if spinning => std::thread::yield_now(),
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+}
+
+fn failed(e: io::Error, sent: bool) -> Failure {
+    if e.kind() == io::ErrorKind::TimedOut {
+        return Failure::Late { sent };
+    }
+    let why = match e.kind() {
+        io::ErrorKind::UnexpectedEof => "the server closed the connection".to_owned(),
+        _ => e.to_string(),
+    };
+    Failure::Lost { sent, why }
+}
+
+fn connect(address: &str, timeout: Duration) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for candidate in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&candidate, timeout) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                stream.set_nonblocking(true)?;
+                return Ok(stream);
+            }
+            Err(e) => last = e,
+        }
+    }
+    Err(last)
+}

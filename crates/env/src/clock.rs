@@ -1,0 +1,33 @@
+//! The monotonic clock.
+
+use honeycomb_types::Time;
+use std::time::{Duration, Instant};
+
+/// A process's monotonic clock. Its origin is its creation; copies share it.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    origin: Instant,
+}
+
+impl Clock {
+    /// Starts a clock at zero.
+    #[allow(clippy::disallowed_methods)]
+    pub fn start() -> Clock {
+        Clock { origin: Instant::now() }
+    }
+
+    /// The present.
+    #[allow(clippy::disallowed_methods)]
+    pub fn now(&self) -> Time {
+        Time(self.origin.elapsed().as_nanos() as u64)
+    }
+
+    /// Waits until a time, for callers that have nothing better to wait for.
+    #[allow(clippy::disallowed_methods)]
+    pub fn sleep_until(&self, until: Time) {
+        let left = until.since(self.now());
+        if left > Duration::ZERO {
+            std::thread::sleep(left);
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! One connection: what has arrived of the next frame, and what waits to be sent.
+
+use crate::budget::{Budget, Permit};
+use honeycomb_block::Pin;
+use honeycomb_types::Time;
+use mio::net::TcpStream;
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, Read, Write};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Replies of at least this size are sent straight from where they are instead of being copied
+/// behind the ones before.
+const CHUNK_OWN: usize = 16 * 1024;
+/// Pieces handed to one write.
+const PIECES: usize = 64;
+
+/// The payload of a reply, wherever it is.
+#[derive(Debug)]
+pub enum ReplyPayload<'a> {
+    /// Bytes that are copied into the connection's queue.
+    Copy(&'a [u8]),
+    /// Bytes of their own, sent from where they are.
+    Shared(Arc<[u8]>),
+    /// A range of a block, sent from where it is.
+    Pinned(Pin),
+}
+
+impl ReplyPayload<'_> {
+    /// Bytes of the payload.
+    pub fn len(&self) -> usize {
+        match self {
+            ReplyPayload::Copy(bytes) => bytes.len(),
+            ReplyPayload::Shared(bytes) => bytes.len(),
+            ReplyPayload::Pinned(pin) => pin.bytes().len(),
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+enum Chunk {
+    Bytes(Vec<u8>),
+    Shared(Arc<[u8]>),
+    Pinned(Pin),
+}
+
+impl Chunk {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Chunk::Bytes(b) => b,
+            Chunk::Shared(b) => b,
+            Chunk::Pinned(p) => p.bytes(),
+        }
+    }
+}
+
+/// What the next bytes from the socket are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Frames.
+    Frames,
+    /// The payload of a large write, to be put where the service says.
+    Fill { left: usize },
+    /// The body of a refused request, to be thrown away.
+    Skip { left: usize },
+}
+
+pub(crate) struct Conn {
+    pub stream: TcpStream,
+    pub mode: Mode,
+    /// The handshake has succeeded.
+    pub greeted: bool,
+    /// Close when everything is sent.
+    pub closing: bool,
+    /// Another loop shall have it after the current frame.
+    pub hand_over: Option<u8>,
+    /// Bytes of a frame that is not complete yet.
+    pub inbuf: Vec<u8>,
+    pub opened: Time,
+    /// Last time that bytes moved in a direction in which some are owed.
+    pub progress: Time,
+    /// Listed for the next flush.
+    pub dirty: bool,
+    /// Not read because too much waits to be sent.
+    pub paused: bool,
+    out: VecDeque<Chunk>,
+    /// Bytes of the first chunk that are sent.
+    sent: usize,
+    backlog: usize,
+    permit: Permit,
+    in_permit: Permit,
+}
+
+impl Conn {
+    pub fn new(stream: TcpStream, now: Time, budget: &Rc<Budget>) -> Conn {
+        Conn {
+            stream,
+            mode: Mode::Frames,
+            greeted: false,
+            closing: false,
+            hand_over: None,
+            inbuf: Vec::new(),
+            opened: now,
+            progress: now,
+            dirty: false,
+            paused: false,
+            out: VecDeque::new(),
+            sent: 0,
+            backlog: 0,
+            permit: budget.permit(),
+            in_permit: budget.permit(),
+        }
+    }
+
+    /// Bytes that wait to be sent.
+    pub fn backlog(&self) -> usize {
+        self.backlog
+    }
+
+    /// Whether bytes are owed in either direction.
+    pub fn in_debt(&self) -> bool {
+        self.backlog > 0 || !self.inbuf.is_empty() || self.mode != Mode::Frames
+    }
+
+    /// Keeps the unread rest of a frame.
+    pub fn keep(&mut self, rest: &[u8]) {
+        if self.inbuf.is_empty() && rest.is_empty() {
+            return;
+        }
+        self.inbuf.extend_from_slice(rest);
+        self.in_permit.resize(self.inbuf.len());
+    }
+
+    /// Takes what was kept.
+    pub fn take_kept(&mut self) -> Vec<u8> {
+        self.in_permit.resize(0);
+        std::mem::take(&mut self.inbuf)
+    }
+
+    /// Queues a frame. Small frames share a buffer, so that a batch of them is one write.
+    pub fn send(&mut self, header: &[u8], args: &[u8], payload: ReplyPayload<'_>) {
+        let bytes = header.len() + args.len() + payload.len();
+        self.backlog += bytes;
+        if !matches!(self.out.back(), Some(Chunk::Bytes(_))) {
+            let copied = if payload.len() < CHUNK_OWN { payload.len() } else { 0 };
+            self.out.push_back(Chunk::Bytes(Vec::with_capacity(
+                header.len() + args.len() + copied,
+            )));
+        }
+        let Some(Chunk::Bytes(buffer)) = self.out.back_mut() else {
+            unreachable!("a byte chunk was just put there");
+        };
+        buffer.extend_from_slice(header);
+        buffer.extend_from_slice(args);
+        match payload {
+            ReplyPayload::Copy(b) => buffer.extend_from_slice(b),
+            ReplyPayload::Shared(b) if b.len() < CHUNK_OWN => buffer.extend_from_slice(&b),
+            ReplyPayload::Pinned(p) if p.bytes().len() < CHUNK_OWN => {
+                buffer.extend_from_slice(p.bytes());
+            }
+            ReplyPayload::Shared(b) => self.out.push_back(Chunk::Shared(b)),
+            ReplyPayload::Pinned(p) => self.out.push_back(Chunk::Pinned(p)),
+        }
+        self.permit.resize(self.backlog);
+    }
+
+    /// Sends what the socket takes. `Ok(true)` when nothing is left.
+    pub fn flush(&mut self, now: Time) -> io::Result<bool> {
+        while self.backlog > 0 {
+            let mut pieces = [IoSlice::new(&[]); PIECES];
+            let mut count = 0;
+            let mut offered = 0;
+            for (i, chunk) in self.out.iter().take(PIECES).enumerate() {
+                let bytes = &chunk.bytes()[if i == 0 { self.sent } else { 0 }..];
+                pieces[i] = IoSlice::new(bytes);
+                offered += bytes.len();
+                count = i + 1;
+            }
+            match self.stream.write_vectored(&pieces[..count]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => {
+                    self.progress = now;
+                    self.consume_sent(n);
+                    if n < offered {
+                        return Ok(false);
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(true)
+    }
+
+    fn consume_sent(&mut self, mut n: usize) {
+        self.backlog -= n;
+        while n > 0 {
+            let first = self.out.front().expect("sent bytes came from a chunk").bytes().len();
+            let left = first - self.sent;
+            if n < left {
+                self.sent += n;
+                break;
+            }
+            n -= left;
+            self.sent = 0;
+            self.out.pop_front();
+        }
+        self.permit.resize(self.backlog);
+    }
+
+    /// Reads into a buffer. `Ok(None)` when there is nothing for now, `Ok(Some(0))` at the end.
+    pub fn read(&mut self, buffer: &mut [u8], now: Time) -> io::Result<Option<usize>> {
+        loop {
+            match self.stream.read(buffer) {
+                Ok(n) => {
+                    self.progress = now;
+                    return Ok(Some(n));
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}

@@ -1,0 +1,657 @@
+//! Connections of one shard: handshakes, grants, admission, and which core a request belongs to.
+//!
+//! What a request does is decided in `shard`; here are the bytes around it. A request for a block
+//! of another core goes to that core's loop over its bounded mailbox and comes back as a note.
+
+use crate::link::LinkNote;
+use crate::shard::{Access, BlockOwner, Shard};
+use honeycomb_block::Pin;
+use honeycomb_env::{Begin, ConnId, Detached, Mailbox, Net, ReplyPayload, Service};
+use honeycomb_structures::{Answer, Outcome, Payload, Successor, Ticket, large_limit};
+use honeycomb_types::limits::{
+    ACTIVITY_INTERVAL, GRANTS_MAX, PROTOCOL_MAJOR, PROTOCOL_MINOR, REPORT_INTERVAL, RESULTS_WINDOW,
+    RESULTS_WINDOW_MAX,
+};
+use honeycomb_types::{
+    BlockAt, Generation, JobId, PrefixId, ServerId, SessionId, ShardIx, Time,
+};
+use honeycomb_wire::messages::{
+    ActivePrefix, BlockUsage, HelloReply, HelloRequest, PresentGrantRequest,
+};
+use honeycomb_wire::{
+    Durability, Field, Grant, GrantKey, Op, Plane, ReplyHeader, RequestHeader, Status, TokenKey,
+};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Payloads of at least this size are sent from the block; smaller ones are cheaper to copy.
+const PIN_FROM: usize = 16 * 1024;
+/// What a client waits when admission is closed, in microseconds.
+const ADMISSION_RETRY_US: u64 = 1000;
+
+/// What other threads tell a shard.
+pub(crate) enum Note {
+    /// A connection whose handshake named this shard.
+    Adopt(Detached, Peer),
+    /// A request for a block of this shard that arrived elsewhere.
+    Forward(Box<Forwarded>),
+    /// The answer to a request that was forwarded from here.
+    Returned(ConnId, ReplyHeader, Vec<u8>, OwnedPayload),
+    /// The server has joined under this name, with these keys.
+    Joined { server: ServerId, token_key: TokenKey, grant_key: GrantKey, clock_offset_ms: i64 },
+    /// The controller's clock minus ours.
+    ClockOffset(i64),
+    /// The controller gives a block; confirm under this request number.
+    Open(BlockOwner, u64),
+    /// The controller takes a block; confirm under this request number.
+    Free(BlockAt, u64),
+    /// Older grants of the prefix are revoked; confirm under this request number.
+    SetGeneration(PrefixId, Generation, u64),
+    /// The controller's answer to a block that asked for its next.
+    Successor(BlockAt, Successor),
+    /// End the loop.
+    Stop,
+}
+
+/// A payload that can change threads.
+pub(crate) enum OwnedPayload {
+    Bytes(Arc<[u8]>),
+    Pinned(Pin),
+}
+
+/// A request on its way to the core that owns its block.
+pub(crate) struct Forwarded {
+    origin: ShardIx,
+    from: ConnId,
+    header: RequestHeader,
+    access: Access,
+    args: Vec<u8>,
+    payload: Vec<u8>,
+}
+
+/// What a connection's handshake has proven.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    session: SessionId,
+    window: u16,
+    /// `None` for the cluster's own token.
+    job: Option<JobId>,
+    /// Whose lease the traffic renews.
+    task: Option<PrefixId>,
+    grants: Vec<Grant>,
+    /// The round of activity reports in which this peer is already listed.
+    listed: u64,
+}
+
+/// Where an answer goes that comes later.
+enum Origin {
+    Here(ConnId, RequestHeader),
+    Shard(ShardIx, ConnId, RequestHeader),
+}
+
+/// A large payload that is arriving.
+enum Filling {
+    /// Straight into its block.
+    Block(Ticket),
+    /// Into a buffer, for another core's block.
+    Gather { header: RequestHeader, args: Vec<u8>, bytes: Vec<u8>, filled: usize },
+}
+
+struct Keys {
+    token: TokenKey,
+    grant: GrantKey,
+}
+
+/// One shard with its connections.
+pub(crate) struct ShardService {
+    ix: ShardIx,
+    shard: Shard,
+    block_size: usize,
+    server: ServerId,
+    keys: Option<Keys>,
+    peers: hashbrown::HashMap<ConnId, Peer>,
+    origins: hashbrown::HashMap<Ticket, Origin>,
+    fillings: hashbrown::HashMap<ConnId, Filling>,
+    shards: Vec<Mailbox<Note>>,
+    link: Mailbox<LinkNote>,
+    /// Notes for the link that its full mailbox did not take yet.
+    unsent: VecDeque<LinkNote>,
+    next_ticket: u64,
+    clock_offset_ms: i64,
+    active: Vec<(JobId, PrefixId)>,
+    activity_round: u64,
+    next_activity: Time,
+    next_report: Time,
+    requests: u64,
+    forwarded: u64,
+    stopped: bool,
+}
+
+impl ShardService {
+    pub(crate) fn new(
+        ix: ShardIx,
+        shard: Shard,
+        block_size: usize,
+        shards: Vec<Mailbox<Note>>,
+        link: Mailbox<LinkNote>,
+    ) -> ShardService {
+        ShardService {
+            ix,
+            shard,
+            block_size,
+            server: ServerId(0),
+            keys: None,
+            peers: hashbrown::HashMap::new(),
+            origins: hashbrown::HashMap::new(),
+            fillings: hashbrown::HashMap::new(),
+            shards,
+            link,
+            unsent: VecDeque::new(),
+            next_ticket: 1,
+            clock_offset_ms: 0,
+            active: Vec::new(),
+            activity_round: 1,
+            next_activity: Time::ZERO,
+            next_report: Time::ZERO,
+            requests: 0,
+            forwarded: 0,
+            stopped: false,
+        }
+    }
+
+    fn hello(&mut self, net: &mut Net, now: Time, from: ConnId, request: u64, args: &[u8]) {
+        match self.greet(now, args) {
+            Ok((peer, reply, shard)) => {
+                net.greet(from);
+                net.reply(from, ok(request, 0), &reply.encode(), ReplyPayload::Copy(&[]));
+                self.peers.insert(from, peer);
+                if shard != self.ix {
+                    net.hand_over(from, shard.0);
+                }
+            }
+            Err((status, text)) => {
+                net.refuse(from, request, status, &text);
+                net.close(from);
+            }
+        }
+    }
+
+    fn greet(
+        &self,
+        now: Time,
+        args: &[u8],
+    ) -> Result<(Peer, HelloReply, ShardIx), (Status, String)> {
+        let hello =
+            HelloRequest::decode(args).map_err(|e| (Status::BadFrame, format!("Hello: {e}")))?;
+        if hello.major != PROTOCOL_MAJOR {
+            let text = format!("version {} is spoken here, not {}", PROTOCOL_MAJOR, hello.major);
+            return Err((Status::UnsupportedVersion, text));
+        }
+        if hello.session == 0 {
+            return Err((Status::InvalidArgument, "a session is a random number, not 0".into()));
+        }
+        let Some(keys) = &self.keys else {
+            return Err((Status::Busy, "the server has not joined its cluster yet".into()));
+        };
+        let scope = keys
+            .token
+            .verify(&hello.token)
+            .map_err(|e| (Status::Unauthenticated, e.to_string()))?;
+        let clock_ms = self.clock_ms(now);
+        if clock_ms >= scope.expires_ms {
+            return Err((Status::Unauthenticated, "the token is past its time".into()));
+        }
+        let asked = (hello.task_prefix != 0).then_some(PrefixId(hello.task_prefix));
+        if scope.task.is_some() && asked.is_some() && scope.task != asked {
+            let text = "the token is for another task than the session names".into();
+            return Err((Status::PermissionDenied, text));
+        }
+        let shards = self.shards.len() as u8;
+        let shard = match hello.shard {
+            u8::MAX => self.ix,
+            n if n < shards => ShardIx(n),
+            n => {
+                let text = format!("there is no shard {n}, there are {shards}");
+                return Err((Status::InvalidArgument, text));
+            }
+        };
+        let window = match hello.window {
+            0 => RESULTS_WINDOW,
+            n => n.min(RESULTS_WINDOW_MAX),
+        };
+        let peer = Peer {
+            session: SessionId(hello.session),
+            window,
+            job: scope.job,
+            task: scope.task.or(asked),
+            grants: Vec::new(),
+            listed: 0,
+        };
+        let reply = HelloReply {
+            major: PROTOCOL_MAJOR,
+            minor: PROTOCOL_MINOR.min(hello.minor),
+            features: 0,
+            server: self.server.0,
+            shard: shard.0,
+            shards,
+            window,
+            now_ms: clock_ms,
+            job: scope.job.map_or(0, |j| j.0),
+        };
+        Ok((peer, reply, shard))
+    }
+
+    fn present_grant(&mut self, net: &mut Net, from: ConnId, request: u64, args: &[u8]) {
+        let peer = self.peers.get_mut(&from).expect("a greeted connection has a peer");
+        let keys = self.keys.as_ref().expect("nobody is greeted before the keys are here");
+        let body = match PresentGrantRequest::decode(args) {
+            Ok(body) => body,
+            Err(e) => return net.refuse(from, request, Status::BadFrame, &e.to_string()),
+        };
+        let grant = match keys.grant.verify(&body.grant) {
+            Ok(grant) => grant,
+            Err(e) => return net.refuse(from, request, Status::PermissionDenied, &e.to_string()),
+        };
+        if peer.job.is_some_and(|job| job != grant.job) {
+            let text = "the grant is not for the job of this connection's token";
+            return net.refuse(from, request, Status::PermissionDenied, text);
+        }
+        // A structure that is opened again replaces its grant, so that long-lived connections do
+        // not run out of numbers.
+        let found = peer.grants.iter().position(|g| g.structure == grant.structure);
+        let number = match found {
+            Some(at) => {
+                peer.grants[at] = grant;
+                at + 1
+            }
+            None if peer.grants.len() >= GRANTS_MAX => {
+                let text = "the connection has presented 65,536 grants, which is the limit";
+                return net.refuse(from, request, Status::LimitExceeded, text);
+            }
+            None => {
+                peer.grants.push(grant);
+                peer.grants.len()
+            }
+        };
+        net.reply(from, ok(request, number as u64), &[], ReplyPayload::Copy(&[]));
+    }
+
+    /// What the connection may do with this request, noting that its task is alive.
+    fn access(&mut self, from: ConnId, header: &RequestHeader) -> Access {
+        let peer = self.peers.get_mut(&from).expect("a greeted connection has a peer");
+        if peer.listed != self.activity_round
+            && let (Some(job), Some(task)) = (peer.job, peer.task)
+        {
+            peer.listed = self.activity_round;
+            self.active.push((job, task));
+        }
+        let grant = (header.grant as usize).checked_sub(1).and_then(|at| peer.grants.get(at));
+        Access { session: peer.session, window: peer.window, grant: grant.copied() }
+    }
+
+    fn data_request(
+        &mut self,
+        net: &mut Net,
+        now: Time,
+        from: ConnId,
+        header: &RequestHeader,
+        args: &[u8],
+        payload: &[u8],
+    ) {
+        let access = self.access(from, header);
+        let owner = header.at.block.shard();
+        if owner != self.ix && (owner.0 as usize) < self.shards.len() {
+            return self.forward(net, from, *header, access, args.to_vec(), payload.to_vec());
+        }
+        let ticket = self.ticket();
+        match self.shard.apply(now, &access, header, args, payload, ticket) {
+            Outcome::Done(answer) => self.answer(net, from, header, answer),
+            Outcome::Parked => {
+                self.origins.insert(ticket, Origin::Here(from, *header));
+            }
+        }
+    }
+
+    fn forward(
+        &mut self,
+        net: &mut Net,
+        from: ConnId,
+        header: RequestHeader,
+        access: Access,
+        args: Vec<u8>,
+        payload: Vec<u8>,
+    ) {
+        self.forwarded += 1;
+        let target = header.at.block.shard().0 as usize;
+        let forwarded = Forwarded { origin: self.ix, from, header, access, args, payload };
+        if self.shards[target].post(Note::Forward(Box::new(forwarded))).is_err() {
+            let text = "the ring to the block's core is full";
+            busy(net, from, header.request, text);
+        }
+    }
+
+    fn run_forwarded(&mut self, now: Time, request: Forwarded) {
+        let Forwarded { origin, from, header, access, args, payload } = request;
+        let ticket = self.ticket();
+        match self.shard.apply(now, &access, &header, &args, &payload, ticket) {
+            Outcome::Done(answer) => self.return_answer(origin, from, &header, answer),
+            Outcome::Parked => {
+                self.origins.insert(ticket, Origin::Shard(origin, from, header));
+            }
+        }
+    }
+
+    fn ticket(&mut self) -> Ticket {
+        self.next_ticket += 1;
+        Ticket(self.next_ticket)
+    }
+
+    fn answer(&mut self, net: &mut Net, to: ConnId, header: &RequestHeader, answer: Answer) {
+        let reply = reply_of(header, &answer);
+        match answer.payload {
+            Payload::None => net.reply(to, reply, &answer.args, ReplyPayload::Copy(&[])),
+            Payload::Bytes(bytes) => {
+                net.reply(to, reply, &answer.args, ReplyPayload::Shared(bytes));
+            }
+            Payload::Block(range) if range.len() < PIN_FROM => {
+                let bytes = self.shard.bytes(header.at, range);
+                net.reply(to, reply, &answer.args, ReplyPayload::Copy(bytes));
+            }
+            Payload::Block(range) => {
+                let pin = self.shard.pin(header.at, range);
+                net.reply(to, reply, &answer.args, ReplyPayload::Pinned(pin));
+            }
+        }
+    }
+
+    fn return_answer(
+        &mut self,
+        origin: ShardIx,
+        to: ConnId,
+        header: &RequestHeader,
+        answer: Answer,
+    ) {
+        let reply = reply_of(header, &answer);
+        let payload = match answer.payload {
+            Payload::None => OwnedPayload::Bytes(Arc::new([])),
+            Payload::Bytes(bytes) => OwnedPayload::Bytes(bytes),
+            Payload::Block(range) if range.len() < PIN_FROM => {
+                OwnedPayload::Bytes(self.shard.bytes(header.at, range).into())
+            }
+            Payload::Block(range) => OwnedPayload::Pinned(self.shard.pin(header.at, range)),
+        };
+        // When the ring back is full the reply is dropped: the client's retry is answered from
+        // the lane's record, or reads again.
+        let note = Note::Returned(to, reply, answer.args, payload);
+        let _ = self.shards[origin.0 as usize].post(note);
+    }
+
+    /// Delivers what an operation set free, and tells the link what the shard wants done.
+    fn settle(&mut self, net: &mut Net) {
+        while let Some((ticket, answer)) = self.shard.completed() {
+            match self.origins.remove(&ticket) {
+                Some(Origin::Here(to, header)) => self.answer(net, to, &header, answer),
+                Some(Origin::Shard(origin, to, header)) => {
+                    self.return_answer(origin, to, &header, answer);
+                }
+                None => {}
+            }
+        }
+        if self.shard.has_effects() {
+            let effects = self.shard.take_effects();
+            self.tell_link(LinkNote::Effects(effects));
+        }
+    }
+
+    fn tell_link(&mut self, note: LinkNote) {
+        self.unsent.push_back(note);
+        while let Some(note) = self.unsent.pop_front() {
+            if let Err(note) = self.link.post(note) {
+                self.unsent.push_front(note);
+                break;
+            }
+        }
+    }
+
+    fn report(&mut self, net: &Net, now: Time) {
+        let mut usage = Vec::new();
+        self.shard.usage(|at, bytes_used| {
+            usage.push(BlockUsage { block: at.block.0, epoch: at.epoch.0, bytes_used });
+        });
+        let active = std::mem::take(&mut self.active);
+        self.activity_round += 1;
+        let active = active
+            .into_iter()
+            .map(|(job, prefix)| ActivePrefix { job: job.0, prefix: prefix.0, ago_ms: 0 })
+            .collect();
+        self.next_activity = now + ACTIVITY_INTERVAL;
+        self.next_report = now + REPORT_INTERVAL;
+        self.tell_link(LinkNote::Report {
+            shard: self.ix,
+            connections: net.open_connections() as u32,
+            requests: self.requests,
+            forwarded: self.forwarded,
+            usage,
+            active,
+        });
+    }
+
+    fn clock_ms(&self, now: Time) -> u64 {
+        now.as_millis().saturating_add_signed(self.clock_offset_ms)
+    }
+
+    fn confirm(&mut self, request: u64, refused: Option<Answer>) {
+        let refusal = refused.map(|a| (a.status, String::from_utf8_lossy(&a.args).into_owned()));
+        self.tell_link(LinkNote::Confirmed { request, refusal });
+    }
+
+    fn set_offset(&mut self, offset_ms: i64) {
+        self.clock_offset_ms = offset_ms;
+        self.shard.set_clock_offset(offset_ms);
+    }
+}
+
+impl Service for ShardService {
+    type Note = Note;
+
+    fn on_request(
+        &mut self,
+        net: &mut Net,
+        now: Time,
+        from: ConnId,
+        header: &RequestHeader,
+        args: &[u8],
+        payload: &[u8],
+    ) {
+        self.requests += 1;
+        match header.op {
+            Op::Hello if net.greeted(from) => {
+                net.refuse(from, header.request, Status::HandshakeRequired, "Hello comes once");
+            }
+            Op::Hello => self.hello(net, now, from, header.request, args),
+            Op::Ping => {
+                self.access(from, header);
+                net.reply(from, ok(header.request, 0), &[], ReplyPayload::Copy(&[]));
+            }
+            Op::PresentGrant => self.present_grant(net, from, header.request, args),
+            op if op.info().plane != Plane::Data => {
+                let text = "a memory server serves data requests; ask the controller";
+                net.refuse(from, header.request, Status::NotServedHere, text);
+            }
+            _ if net.exhausted() => {
+                busy(net, from, header.request, "the server's buffers are full");
+            }
+            _ => {
+                self.data_request(net, now, from, header, args, payload);
+                self.settle(net);
+            }
+        }
+    }
+
+    fn begin_fill(
+        &mut self,
+        net: &mut Net,
+        now: Time,
+        from: ConnId,
+        header: &RequestHeader,
+        args: &[u8],
+    ) -> Begin {
+        self.requests += 1;
+        if header.op.info().plane != Plane::Data {
+            let text = "a memory server serves data requests; ask the controller";
+            net.refuse(from, header.request, Status::NotServedHere, text);
+            return Begin::Skip;
+        }
+        if net.exhausted() {
+            busy(net, from, header.request, "the server's buffers are full");
+            return Begin::Skip;
+        }
+        let access = self.access(from, header);
+        let owner = header.at.block.shard();
+        if owner != self.ix && (owner.0 as usize) < self.shards.len() {
+            // Gathered in a buffer that must not be larger than what the block would take.
+            let limit = 2 * large_limit(self.block_size) + 64;
+            if header.payload_len as usize > limit {
+                let text = format!("a payload of more than {limit} bytes");
+                net.refuse(from, header.request, Status::ValueTooLarge, &text);
+                return Begin::Skip;
+            }
+            let bytes = vec![0; header.payload_len as usize];
+            let filling =
+                Filling::Gather { header: *header, args: args.to_vec(), bytes, filled: 0 };
+            self.fillings.insert(from, filling);
+            return Begin::Fill;
+        }
+        let ticket = self.ticket();
+        let begun = match self.shard.reserve(now, &access, header, args, ticket) {
+            Ok(()) => {
+                self.origins.insert(ticket, Origin::Here(from, *header));
+                self.fillings.insert(from, Filling::Block(ticket));
+                Begin::Fill
+            }
+            Err(answer) => {
+                self.answer(net, from, header, answer);
+                Begin::Skip
+            }
+        };
+        self.settle(net);
+        begun
+    }
+
+    fn fill(&mut self, from: ConnId) -> Option<&mut [u8]> {
+        match self.fillings.get_mut(&from)? {
+            Filling::Block(ticket) => self.shard.fill(*ticket),
+            Filling::Gather { bytes, filled, .. } => Some(&mut bytes[*filled..]),
+        }
+    }
+
+    fn filled(&mut self, _now: Time, from: ConnId, n: usize) {
+        match self.fillings.get_mut(&from).expect("filled follows fill") {
+            Filling::Block(ticket) => self.shard.filled(*ticket, n),
+            Filling::Gather { filled, .. } => *filled += n,
+        }
+    }
+
+    fn end_fill(&mut self, net: &mut Net, now: Time, from: ConnId) {
+        match self.fillings.remove(&from) {
+            Some(Filling::Block(ticket)) => self.shard.commit(now, ticket),
+            Some(Filling::Gather { header, args, bytes, .. }) => {
+                let access = self.access(from, &header);
+                self.forward(net, from, header, access, args, bytes);
+            }
+            None => {}
+        }
+        self.settle(net);
+    }
+
+    fn on_close(&mut self, net: &mut Net, now: Time, conn: ConnId) {
+        self.peers.remove(&conn);
+        if let Some(Filling::Block(ticket)) = self.fillings.remove(&conn) {
+            self.origins.remove(&ticket);
+            self.shard.abort(now, ticket);
+            self.settle(net);
+        }
+    }
+
+    fn on_detached(&mut self, from: ConnId, target: u8, conn: Detached) {
+        let peer = self.peers.remove(&from).expect("handed over after its handshake");
+        // A ring that is full drops the connection; the client connects again.
+        let _ = self.shards[target as usize].post(Note::Adopt(conn, peer));
+    }
+
+    fn on_note(&mut self, net: &mut Net, now: Time, note: Note) {
+        match note {
+            Note::Adopt(conn, peer) => {
+                if let Ok(id) = net.attach(conn) {
+                    self.peers.insert(id, peer);
+                }
+            }
+            Note::Forward(request) => self.run_forwarded(now, *request),
+            Note::Returned(to, header, args, payload) => {
+                let payload = match payload {
+                    OwnedPayload::Bytes(bytes) => ReplyPayload::Shared(bytes),
+                    OwnedPayload::Pinned(pin) => ReplyPayload::Pinned(pin),
+                };
+                net.reply(to, header, &args, payload);
+            }
+            Note::Joined { server, token_key, grant_key, clock_offset_ms } => {
+                self.server = server;
+                self.keys = Some(Keys { token: token_key, grant: grant_key });
+                self.shard.reset(server);
+                self.set_offset(clock_offset_ms);
+            }
+            Note::ClockOffset(offset_ms) => self.set_offset(offset_ms),
+            Note::Open(owner, request) => {
+                let refused = self.shard.open(owner).err();
+                self.confirm(request, refused);
+            }
+            Note::Free(at, request) => {
+                let done = self.shard.free(at);
+                let refused = (!done).then(|| Answer::refuse(Status::UnknownBlock, "not ours"));
+                self.confirm(request, refused);
+            }
+            Note::SetGeneration(prefix, generation, request) => {
+                self.shard.set_generation(prefix, generation);
+                self.confirm(request, None);
+            }
+            Note::Successor(at, successor) => self.shard.set_successor(now, at, successor),
+            Note::Stop => self.stopped = true,
+        }
+        self.settle(net);
+    }
+
+    fn on_tick(&mut self, net: &mut Net, now: Time) -> Option<Time> {
+        let activity_due = now >= self.next_activity && !self.active.is_empty();
+        if activity_due || now >= self.next_report {
+            self.report(net, now);
+        }
+        let next = if self.active.is_empty() { self.next_report } else { self.next_activity };
+        // A link that is behind is tried again soon.
+        let retry = (!self.unsent.is_empty()).then_some(now + ACTIVITY_INTERVAL / 10);
+        Some(retry.map_or(next, |r| r.min(next)))
+    }
+
+    fn finished(&self) -> bool {
+        self.stopped
+    }
+}
+
+fn ok(request: u64, value: u64) -> ReplyHeader {
+    ReplyHeader {
+        status: Status::Ok,
+        durability: Durability::Memory,
+        args_len: 0,
+        payload_len: 0,
+        request,
+        value,
+    }
+}
+
+fn reply_of(header: &RequestHeader, answer: &Answer) -> ReplyHeader {
+    ReplyHeader { status: answer.status, ..ok(header.request, answer.value) }
+}
+
+fn busy(net: &mut Net, to: ConnId, request: u64, text: &str) {
+    let header = ReplyHeader { status: Status::Busy, ..ok(request, ADMISSION_RETRY_US) };
+    net.reply(to, header, text.as_bytes(), ReplyPayload::Copy(&[]));
+}

@@ -1,0 +1,181 @@
+//! Starts a memory server: one thread per shard, one for the link, one that gives memory back.
+
+use crate::conn::{Note, ShardService};
+use crate::link::{Identity, LinkNote, LinkService};
+use crate::shard::{Shard, ShardConfig};
+use honeycomb_block::Reclaimer;
+use honeycomb_env::{Clock, Entropy, Mailbox, Net, NetOptions, run};
+use honeycomb_types::limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, SERVER_BUFFER_BYTES};
+use honeycomb_types::{BlockId, ServerId, ShardIx};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How a memory server is started.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Where to listen; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// The address that clients are told; `None` tells the one listened on.
+    pub advertise: Option<String>,
+    /// The controller.
+    pub controller: SocketAddr,
+    /// The cluster's token.
+    pub token: Vec<u8>,
+    /// Memory for blocks, in bytes.
+    pub memory: u64,
+    /// Bytes of each block: a power of two from 64 KiB to 1 GiB.
+    pub block_size: u64,
+    /// Cores to use: one shard each.
+    pub shards: u8,
+    /// How long a core polls before it sleeps when requests come in quick succession.
+    pub spin: Duration,
+}
+
+/// A running memory server. Dropping it stops its threads; its blocks are gone then.
+pub struct MemoryServer {
+    address: SocketAddr,
+    server: ServerId,
+    shards: Vec<Mailbox<Note>>,
+    link: Mailbox<LinkNote>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl MemoryServer {
+    /// Listens, starts the threads and joins the cluster. Waits up to `patience` for the
+    /// controller; the error says what was in the way.
+    pub fn start(options: &ServerOptions, patience: Duration) -> io::Result<MemoryServer> {
+        let blocks_per_shard = check(options)?;
+        let clock = Clock::start();
+        let listener = TcpListener::bind(options.listen)?;
+        let address = listener.local_addr()?;
+        let (reclaimer, worker) = Reclaimer::with_worker();
+        let mut threads = vec![spawn("reclaim", move || worker.run())?];
+
+        let budget = SERVER_BUFFER_BYTES / options.shards as usize;
+        let net_options = NetOptions { spin: options.spin, budget };
+        let mut nets = Vec::new();
+        for _ in 0..options.shards {
+            let net = Net::new(clock, net_options)?;
+            let (mailbox, notes) = net.mailbox::<Note>();
+            nets.push((net, mailbox, notes));
+        }
+        nets[0].0.listen(listener)?;
+        let shards: Vec<_> = nets.iter().map(|(_, mailbox, _)| mailbox.clone()).collect();
+        let link_net = Net::new(clock, NetOptions { spin: Duration::ZERO, budget })?;
+        let (link, link_notes) = link_net.mailbox::<LinkNote>();
+
+        for (ix, (net, _, notes)) in nets.into_iter().enumerate() {
+            let config = ShardConfig {
+                shard: ShardIx(ix as u8),
+                block_size: options.block_size as usize,
+                blocks: blocks_per_shard,
+                reclaimer: reclaimer.clone(),
+            };
+            let (shards, link) = (shards.clone(), link.clone());
+            threads.push(spawn(&format!("shard-{ix}"), move || {
+                let size = config.block_size;
+                let shard = Shard::new(config);
+                let service = ShardService::new(ShardIx(ix as u8), shard, size, shards, link);
+                run(net, service, notes).expect("the event loop of a shard does not fail");
+            })?);
+        }
+        drop(reclaimer);
+        let identity = Identity {
+            controller: options.controller,
+            token: options.token.clone(),
+            address: options.advertise.clone().unwrap_or_else(|| address.to_string()),
+            shards: options.shards,
+            blocks_per_shard,
+            block_size: options.block_size,
+            incarnation: Entropy::system().next_u64(),
+        };
+        let (joined, joins) = channel();
+        let service = LinkService::new(identity, clock, shards.clone(), joined);
+        threads.push(spawn("link", move || {
+            run(link_net, service, link_notes).expect("the event loop of the link does not fail");
+        })?);
+        let mut server = MemoryServer { address, server: ServerId(0), shards, link, threads };
+        server.server = await_join(clock, &joins, patience)?;
+        Ok(server)
+    }
+
+    /// Where clients reach it.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The name under which it joined first.
+    pub fn server(&self) -> ServerId {
+        self.server
+    }
+
+    /// Waits until its threads end, which they do only when a defect ends them.
+    pub fn wait(mut self) {
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for MemoryServer {
+    fn drop(&mut self) {
+        for shard in &self.shards {
+            let _ = shard.post(Note::Stop);
+        }
+        let _ = self.link.post(LinkNote::Stop);
+        self.shards.clear();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn await_join(
+    clock: Clock,
+    joins: &std::sync::mpsc::Receiver<Result<ServerId, String>>,
+    patience: Duration,
+) -> io::Result<ServerId> {
+    let until = clock.now() + patience;
+    let mut last = "the controller did not answer".to_owned();
+    loop {
+        match joins.recv_timeout(until.since(clock.now())) {
+            Ok(Ok(server)) => return Ok(server),
+            Ok(Err(text)) => last = text,
+            Err(_) => return Err(io::Error::other(format!("the server could not join: {last}"))),
+        }
+    }
+}
+
+fn check(options: &ServerOptions) -> io::Result<u32> {
+    let refuse = |text: String| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    let size = options.block_size;
+    if !size.is_power_of_two() || !(BLOCK_SIZE_MIN..=BLOCK_SIZE_MAX).contains(&size) {
+        return refuse(format!(
+            "the block size is a power of two from {BLOCK_SIZE_MIN} to {BLOCK_SIZE_MAX}, not {size}"
+        ));
+    }
+    if options.shards == 0 || options.shards == u8::MAX {
+        return refuse(format!("a server has 1 to 254 shards, not {}", options.shards));
+    }
+    let per_shard = options.memory / size / options.shards as u64;
+    if per_shard == 0 {
+        return refuse(format!(
+            "{} bytes of memory hold no block of {size} for each of {} shards",
+            options.memory, options.shards
+        ));
+    }
+    if per_shard > BlockId::MAX_INDEX as u64 {
+        return refuse(format!(
+            "{per_shard} blocks per shard are more than {}: take larger blocks",
+            BlockId::MAX_INDEX
+        ));
+    }
+    Ok(per_shard as u32)
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(body)
+}

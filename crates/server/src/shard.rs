@@ -1,0 +1,600 @@
+//! One core's blocks as a state machine: `apply(now, request) -> answer`, no I/O, no clock.
+//!
+//! An operation on a block is atomic because one thread runs it. The stages of a request are those
+//! of `Stage`, in that order; logs, metrics and failpoints use these words.
+
+use honeycomb_block::{Backing, Pin, Reclaimer};
+use honeycomb_structures::{
+    Answer, FileBlock, KvBlock, LaneVerdict, Lanes, Outcome, Structure, Successor, Ticket,
+};
+use honeycomb_types::limits::RETRY_WINDOW_MS;
+use honeycomb_types::{
+    BlockAt, BlockId, Bug, Epoch, Generation, JobId, Kind, LaneId, PrefixId, ServerId, SessionId,
+    ShardIx, StructureId, Time,
+};
+use honeycomb_wire::{Grant, OpInfo, RequestHeader, Status, flags};
+use std::ops::Range;
+use std::time::Duration;
+
+/// How often a block that was refused a successor asks again.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
+/// What a request has to wait whose earlier try is still under way, in microseconds.
+const IN_PROGRESS_RETRY_US: u64 = 500;
+
+/// The stages of a data request, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Is (block, epoch) ours?
+    Locate,
+    /// Does the grant cover this structure and operation?
+    Authorize,
+    /// Was this mutation executed before, is it this lane's turn?
+    Recall,
+    /// The structure does its work.
+    Execute,
+    /// The result is kept for retries.
+    Record,
+}
+
+/// Who asks: what the connection's handshake and grants have proven.
+#[derive(Clone, Copy, Debug)]
+pub struct Access {
+    /// Scope of retries.
+    pub session: SessionId,
+    /// Results that a lane of this session keeps.
+    pub window: u16,
+    /// The grant that the request names, when the connection has presented it.
+    pub grant: Option<Grant>,
+}
+
+/// To whom a block belongs, as the controller said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockOwner {
+    /// The block and its epoch.
+    pub at: BlockAt,
+    /// The job.
+    pub job: JobId,
+    /// The prefix.
+    pub prefix: PrefixId,
+    /// The structure.
+    pub structure: StructureId,
+    /// Grants of an earlier generation are refused.
+    pub generation: Generation,
+    /// What it holds.
+    pub kind: Kind,
+    /// First hash of a kv's range.
+    pub start: u64,
+    /// Last hash of it, inclusive.
+    pub end: u64,
+    /// Hash slots of a kv.
+    pub slots: u32,
+}
+
+/// What a shard wants done elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Ask the controller for the block that follows this one.
+    Grow {
+        /// The structure.
+        structure: StructureId,
+        /// The block that asks.
+        at: BlockAt,
+    },
+    /// Tell the controller that this block was sealed.
+    Sealed {
+        /// The structure.
+        structure: StructureId,
+        /// The block.
+        at: BlockAt,
+        /// Its length for good.
+        length: u64,
+        /// The structure was sealed with it.
+        last: bool,
+    },
+}
+
+/// What a shard is made of.
+#[derive(Clone)]
+pub struct ShardConfig {
+    /// Which core.
+    pub shard: ShardIx,
+    /// Bytes of each block.
+    pub block_size: usize,
+    /// How many blocks there are.
+    pub blocks: u32,
+    /// Takes freed memory.
+    pub reclaimer: Reclaimer,
+}
+
+struct Slot {
+    owner: BlockOwner,
+    backing: Backing,
+    structure: Box<dyn Structure>,
+    lanes: Lanes,
+    /// Touched since usage was last reported.
+    touched: bool,
+    /// When a refused block may ask for a successor again.
+    ask_after: Time,
+}
+
+/// A mutation whose answer is still to come: where its result must be kept.
+#[derive(Clone, Copy)]
+struct Pending {
+    ticket: Ticket,
+    at: BlockAt,
+    session: SessionId,
+    lane: LaneId,
+    sequence: u64,
+}
+
+/// One core's share of a memory server.
+pub struct Shard {
+    config: ShardConfig,
+    server: ServerId,
+    slots: Vec<Option<Box<Slot>>>,
+    /// Epoch of the last owner of each block: a late open or free is recognised by it.
+    last_epoch: Vec<Epoch>,
+    pending: Vec<Pending>,
+    touched: Vec<u32>,
+    effects: Vec<Effect>,
+    completed: Vec<(Ticket, Answer)>,
+    /// What the controller's clock shows minus what ours does, in milliseconds.
+    clock_offset_ms: i64,
+    /// Backings that a planted defect hands on unscrubbed.
+    stale: Vec<Backing>,
+}
+
+impl Shard {
+    /// A shard without a name: it has no blocks until `reset` gives it one.
+    pub fn new(config: ShardConfig) -> Shard {
+        let blocks = config.blocks as usize;
+        Shard {
+            config,
+            server: ServerId(0),
+            slots: (0..blocks).map(|_| None).collect(),
+            last_epoch: vec![Epoch(0); blocks],
+            pending: Vec::new(),
+            touched: Vec::new(),
+            effects: Vec::new(),
+            completed: Vec::new(),
+            clock_offset_ms: 0,
+            stale: Vec::new(),
+        }
+    }
+
+    /// Takes the name under which the server joined. Everything held before is gone: blocks of an
+    /// earlier name are `DataLost`.
+    pub fn reset(&mut self, server: ServerId) {
+        self.server = server;
+        for index in 0..self.slots.len() {
+            if let Some(slot) = &self.slots[index] {
+                let at = slot.owner.at;
+                self.close(index, at);
+            }
+            self.last_epoch[index] = Epoch(0);
+        }
+        self.touched.clear();
+        self.effects.clear();
+    }
+
+    /// Sets how far the controller's clock is ahead of ours.
+    pub fn set_clock_offset(&mut self, offset_ms: i64) {
+        self.clock_offset_ms = offset_ms;
+    }
+
+    /// Gives a block to its owner. Repeating it does nothing; an owner older than the block has
+    /// seen is refused (INV-01). The memory is new: no byte of an earlier owner is in it (INV-04).
+    pub fn open(&mut self, owner: BlockOwner) -> Result<(), Answer> {
+        let index = self.index(owner.at.block).ok_or_else(|| unknown_block(owner.at))?;
+        if let Some(slot) = &self.slots[index]
+            && slot.owner.at.epoch == owner.at.epoch
+        {
+            return Ok(());
+        }
+        if owner.at.epoch <= self.last_epoch[index] {
+            let text = format!("{} has seen a later epoch than {}", owner.at.block, owner.at.epoch);
+            return Err(Answer::refuse(Status::WrongEpoch, text));
+        }
+        if let Some(slot) = &self.slots[index] {
+            let at = slot.owner.at;
+            self.close(index, at);
+        }
+        let backing = self.new_backing().map_err(|e| {
+            let text = format!("{} cannot be mapped: {e}", owner.at.block);
+            Answer::refuse(Status::OutOfMemory, text)
+        })?;
+        let size = self.config.block_size;
+        let structure: Box<dyn Structure> = match owner.kind {
+            Kind::File => Box::new(FileBlock::new(size)),
+            Kind::Kv => Box::new(KvBlock::new(size, owner.start, owner.end, owner.slots)),
+        };
+        self.last_epoch[index] = owner.at.epoch;
+        self.slots[index] = Some(Box::new(Slot {
+            owner,
+            backing,
+            structure,
+            lanes: Lanes::new(),
+            touched: false,
+            ask_after: Time::ZERO,
+        }));
+        Ok(())
+    }
+
+    fn new_backing(&mut self) -> std::io::Result<Backing> {
+        match self.stale.pop() {
+            Some(backing) if Bug::StaleBytes.active() => Ok(backing),
+            _ => Backing::map(self.config.block_size, &self.config.reclaimer),
+        }
+    }
+
+    /// Takes a block from its owner. True when nothing of that epoch can be read any more, which
+    /// includes the case that it was free already.
+    pub fn free(&mut self, at: BlockAt) -> bool {
+        let Some(index) = self.index(at.block) else { return false };
+        // A free that overtakes its open must win: the open is then refused as too old.
+        self.last_epoch[index] = self.last_epoch[index].max(at.epoch);
+        self.close(index, at);
+        true
+    }
+
+    fn close(&mut self, index: usize, at: BlockAt) {
+        if self.slots[index].as_ref().is_none_or(|s| s.owner.at.epoch != at.epoch) {
+            return;
+        }
+        let slot = self.slots[index].take().expect("checked above");
+        if Bug::StaleBytes.active() {
+            self.stale.push(slot.backing);
+        }
+        let gone = self.pending.extract_if(.., |p| p.at == at).collect::<Vec<_>>();
+        for pending in gone {
+            self.completed.push((pending.ticket, wrong_epoch(at)));
+        }
+    }
+
+    /// Refuses grants of a prefix that are older than this, from now on.
+    pub fn set_generation(&mut self, prefix: PrefixId, generation: Generation) {
+        for slot in self.slots.iter_mut().flatten() {
+            if slot.owner.prefix == prefix {
+                slot.owner.generation = slot.owner.generation.max(generation);
+            }
+        }
+    }
+
+    /// Brings the controller's answer to `Effect::Grow`.
+    pub fn set_successor(&mut self, now: Time, at: BlockAt, successor: Successor) {
+        if let Some(index) = self.index(at.block)
+            && let Some(slot) = &mut self.slots[index]
+            && slot.owner.at == at
+        {
+            if matches!(successor, Successor::Denied(_)) {
+                slot.ask_after = now + ASK_AGAIN;
+            }
+            slot.structure.set_successor(successor);
+        }
+    }
+
+    /// Runs a request whose payload is here. `ticket` must be fresh; it names the answer when the
+    /// outcome is `Parked`.
+    pub fn apply(
+        &mut self,
+        now: Time,
+        access: &Access,
+        header: &RequestHeader,
+        args: &[u8],
+        payload: &[u8],
+        ticket: Ticket,
+    ) -> Outcome {
+        let slot = match self.admit(now, access, header) {
+            Ok(index) => self.slots[index].as_mut().expect("admitted"),
+            Err(answer) => return Outcome::Done(answer),
+        };
+        let outcome = slot.structure.apply(&mut slot.backing, ticket, header.op, args, payload);
+        self.conclude(now, access, header, ticket, outcome)
+    }
+
+    /// Begins a request whose payload of `header.payload_len` bytes is still arriving.
+    pub fn reserve(
+        &mut self,
+        now: Time,
+        access: &Access,
+        header: &RequestHeader,
+        args: &[u8],
+        ticket: Ticket,
+    ) -> Result<(), Answer> {
+        let index = self.admit(now, access, header)?;
+        let slot = self.slots[index].as_mut().expect("admitted");
+        let length = header.payload_len as usize;
+        let held = slot.structure.reserve(&mut slot.backing, ticket, header.op, args, length);
+        match held {
+            Ok(()) => {
+                self.pending.push(Pending {
+                    ticket,
+                    at: header.at,
+                    session: access.session,
+                    lane: header.lane,
+                    sequence: header.sequence.0,
+                });
+                Ok(())
+            }
+            Err(answer) => match self.conclude(now, access, header, ticket, Outcome::Done(answer)) {
+                Outcome::Done(answer) => Err(answer),
+                Outcome::Parked => unreachable!("a refusal is final"),
+            },
+        }
+    }
+
+    /// Where the next bytes of a reserved payload go; `None` when the block was freed meanwhile.
+    pub fn fill(&mut self, ticket: Ticket) -> Option<&mut [u8]> {
+        let at = self.pending.iter().find(|p| p.ticket == ticket)?.at;
+        let slot = self.slot_at(at)?;
+        Some(slot.structure.fill(&mut slot.backing, ticket))
+    }
+
+    /// Says that `n` bytes of what `fill` gave were written.
+    pub fn filled(&mut self, ticket: Ticket, n: usize) {
+        if let Some(pending) = self.pending.iter().find(|p| p.ticket == ticket) {
+            let at = pending.at;
+            if let Some(slot) = self.slot_at(at) {
+                slot.structure.filled(ticket, n);
+            }
+        }
+    }
+
+    /// Makes a complete payload visible. Its answer comes through `completed`.
+    pub fn commit(&mut self, now: Time, ticket: Ticket) {
+        let Some(pending) = self.pending.iter().find(|p| p.ticket == ticket).copied() else {
+            return;
+        };
+        let Some(slot) = self.slot_at(pending.at) else { return };
+        if let Outcome::Done(answer) = slot.structure.commit(&mut slot.backing, ticket) {
+            self.finish(pending, answer);
+        }
+        self.after(now, pending.at);
+    }
+
+    /// Gives a reservation up: its connection is gone.
+    pub fn abort(&mut self, now: Time, ticket: Ticket) {
+        let Some(found) = self.pending.iter().position(|p| p.ticket == ticket) else { return };
+        let pending = self.pending.swap_remove(found);
+        if let Some(slot) = self.slot_at(pending.at) {
+            slot.structure.abort(&mut slot.backing, ticket);
+            slot.lanes.abandon(pending.session, pending.lane);
+            self.after(now, pending.at);
+        }
+    }
+
+    /// The next answer to a request that was parked.
+    pub fn completed(&mut self) -> Option<(Ticket, Answer)> {
+        self.completed.pop()
+    }
+
+    /// What the shard wants done elsewhere.
+    pub fn take_effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
+    }
+
+    /// Whether `take_effects` has something.
+    pub fn has_effects(&self) -> bool {
+        !self.effects.is_empty()
+    }
+
+    /// The bytes of an answer's `Payload::Block`.
+    pub fn bytes(&self, at: BlockAt, range: Range<usize>) -> &[u8] {
+        let index = self.index(at.block).expect("the answer came from this block");
+        let slot = self.slots[index].as_ref().expect("the answer came from this block");
+        slot.backing.slice(range)
+    }
+
+    /// Keeps the bytes of an answer's `Payload::Block` until they are sent.
+    pub fn pin(&mut self, at: BlockAt, range: Range<usize>) -> Pin {
+        self.slot_at(at).expect("the answer came from this block").backing.pin(range)
+    }
+
+    /// Calls `report` with the usage of every block that changed since the last call.
+    pub fn usage(&mut self, mut report: impl FnMut(BlockAt, u64)) {
+        for index in std::mem::take(&mut self.touched) {
+            if let Some(slot) = &mut self.slots[index as usize] {
+                slot.touched = false;
+                report(slot.owner.at, slot.structure.bytes_used());
+            }
+        }
+    }
+
+    /// The blocks in use and to whom they belong: the inventory that a controller reconciles with.
+    pub fn inventory(&self) -> impl Iterator<Item = &BlockOwner> {
+        self.slots.iter().flatten().map(|slot| &slot.owner)
+    }
+
+    /// `Stage::Locate`, `Authorize` and `Recall`: the index of the block when the structure shall
+    /// run the request, the answer when it shall not.
+    fn admit(
+        &mut self,
+        now: Time,
+        access: &Access,
+        header: &RequestHeader,
+    ) -> Result<usize, Answer> {
+        let info = header.op.info();
+        let index = self.index(header.at.block).ok_or_else(|| unknown_block(header.at))?;
+        let clock_ms = now.as_millis().saturating_add_signed(self.clock_offset_ms);
+        let slot = self.slots[index].as_deref_mut().ok_or_else(|| wrong_epoch(header.at))?;
+        if slot.owner.at.epoch != header.at.epoch && !Bug::EpochUnchecked.active() {
+            return Err(wrong_epoch(header.at));
+        }
+        authorize(&slot.owner, access, header, &info, clock_ms)?;
+        if info.lane {
+            recall(slot, now, access, header)?;
+        }
+        Ok(index)
+    }
+
+    /// `Stage::Record` and the answer.
+    fn conclude(
+        &mut self,
+        now: Time,
+        access: &Access,
+        header: &RequestHeader,
+        ticket: Ticket,
+        outcome: Outcome,
+    ) -> Outcome {
+        if !header.op.info().lane {
+            return outcome;
+        }
+        let pending = Pending {
+            ticket,
+            at: header.at,
+            session: access.session,
+            lane: header.lane,
+            sequence: header.sequence.0,
+        };
+        let outcome = match outcome {
+            Outcome::Done(answer) => Outcome::Done(self.record(pending, answer)),
+            Outcome::Parked => {
+                self.pending.push(pending);
+                Outcome::Parked
+            }
+        };
+        self.after(now, header.at);
+        outcome
+    }
+
+    fn record(&mut self, pending: Pending, answer: Answer) -> Answer {
+        if let Some(slot) = self.slot_at(pending.at) {
+            let sequence = honeycomb_types::Sequence(pending.sequence);
+            if answer.executed() {
+                slot.lanes.record(pending.session, pending.lane, sequence, None, &answer);
+            } else {
+                slot.lanes.abandon(pending.session, pending.lane);
+            }
+        }
+        answer
+    }
+
+    fn finish(&mut self, pending: Pending, answer: Answer) {
+        self.pending.retain(|p| p.ticket != pending.ticket);
+        let answer = self.record(pending, answer);
+        self.completed.push((pending.ticket, answer));
+    }
+
+    /// What follows every change of a block: parked answers, growth, seals, usage.
+    fn after(&mut self, now: Time, at: BlockAt) {
+        let index = self.index(at.block).expect("an operation just ran on it");
+        let Some(slot) = &mut self.slots[index] else { return };
+        let owner = slot.owner;
+        if !slot.touched {
+            slot.touched = true;
+            self.touched.push(index as u32);
+        }
+        if let Some((length, last)) = slot.structure.sealed() {
+            let structure = owner.structure;
+            self.effects.push(Effect::Sealed { structure, at: owner.at, length, last });
+        }
+        if now >= slot.ask_after && slot.structure.wants_successor() {
+            self.effects.push(Effect::Grow { structure: owner.structure, at: owner.at });
+        }
+        while let Some((ticket, answer)) =
+            self.slots[index].as_mut().and_then(|s| s.structure.completed())
+        {
+            let found = self.pending.iter().find(|p| p.ticket == ticket).copied();
+            let pending = found.expect("a parked operation is pending until it is answered");
+            self.finish(pending, answer);
+        }
+    }
+
+    fn index(&self, block: BlockId) -> Option<usize> {
+        let ours = block.server() == self.server
+            && block.shard() == self.config.shard
+            && (block.index() as usize) < self.slots.len()
+            && self.server != ServerId(0);
+        ours.then_some(block.index() as usize)
+    }
+
+    fn slot_at(&mut self, at: BlockAt) -> Option<&mut Slot> {
+        let index = self.index(at.block)?;
+        let slot = self.slots[index].as_deref_mut()?;
+        (slot.owner.at.epoch == at.epoch || Bug::EpochUnchecked.active()).then_some(slot)
+    }
+}
+
+/// `Stage::Authorize`. Every data request passes here (INV-28).
+fn authorize(
+    owner: &BlockOwner,
+    access: &Access,
+    header: &RequestHeader,
+    info: &OpInfo,
+    clock_ms: u64,
+) -> Result<(), Answer> {
+    let Some(grant) = access.grant else {
+        let text = "the request names no grant that this connection has presented";
+        return Err(Answer::refuse(Status::PermissionDenied, text));
+    };
+    if grant.job != owner.job || grant.structure != owner.structure || grant.prefix != owner.prefix
+    {
+        // Answered like a block that belongs to nobody: that it belongs to another job is not
+        // for this caller to know.
+        return Err(wrong_epoch(header.at));
+    }
+    if grant.generation < owner.generation {
+        let text = "the permissions of the prefix changed after this grant was issued";
+        return Err(Answer::refuse(Status::GrantRevoked, text));
+    }
+    if clock_ms >= grant.expires_ms {
+        return Err(Answer::refuse(Status::GrantExpired, "the grant is past its time"));
+    }
+    if !grant.verbs.contains(info.verbs) {
+        let text = format!("the grant allows to {}, not to {}", grant.verbs, info.verbs);
+        return Err(Answer::refuse(Status::PermissionDenied, text));
+    }
+    if (header.op as u16 >> 8) as u8 != owner.kind as u8 {
+        let text = format!("the structure is a {}", owner.kind.name());
+        return Err(Answer::refuse(Status::WrongKind, text));
+    }
+    Ok(())
+}
+
+/// `Stage::Recall`: only the next mutation of a lane runs (INV-16).
+fn recall(
+    slot: &mut Slot,
+    now: Time,
+    access: &Access,
+    header: &RequestHeader,
+) -> Result<(), Answer> {
+    let retry = header.flags & flags::RETRY != 0;
+    let verdict = slot.lanes.begin(
+        now,
+        access.session,
+        header.lane,
+        header.sequence,
+        header.acked(),
+        retry,
+        access.window,
+    );
+    Err(match verdict {
+        LaneVerdict::Run => return Ok(()),
+        LaneVerdict::Replay(answer) => answer,
+        LaneVerdict::Resume(next) => {
+            let text = format!("the lane continues at {}", next.0);
+            Answer { value: next.0, ..Answer::refuse(Status::Resume, text) }
+        }
+        LaneVerdict::InProgress => Answer {
+            value: IN_PROGRESS_RETRY_US,
+            ..Answer::refuse(Status::Busy, "an earlier try of this request is under way")
+        },
+        LaneVerdict::OutcomeUnknown => Answer::refuse(
+            Status::OutcomeUnknown,
+            format!("the record of this mutation is gone after {} s", RETRY_WINDOW_MS / 1000),
+        ),
+        LaneVerdict::Busy => Answer {
+            value: 10_000,
+            ..Answer::refuse(Status::Busy, "too many results wait to be acknowledged")
+        },
+    })
+}
+
+fn unknown_block(at: BlockAt) -> Answer {
+    Answer::refuse(Status::UnknownBlock, format!("this server has no block {}", at.block))
+}
+
+fn wrong_epoch(at: BlockAt) -> Answer {
+    let text = format!("block {} is not held under epoch {}", at.block, at.epoch);
+    Answer::refuse(Status::WrongEpoch, text)
+}

@@ -1,0 +1,206 @@
+//! The extents of a block: which bytes belong to a region or a large value, and which are free.
+//!
+//! Only bookkeeping; nobody moves a byte here. Lengths and offsets are multiples of 8.
+
+use honeycomb_block::Backing;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// What an extent holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// The region with this id.
+    Region(u32),
+    /// The large value with this id.
+    Large(u32),
+    /// Nothing any more, but a pin reads it.
+    Zombie,
+}
+
+/// A run of bytes in use.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extent {
+    pub at: usize,
+    pub len: usize,
+    pub owner: Owner,
+}
+
+/// The extents of one block.
+///
+/// Extents are disjoint and, with the holes between them, make up the whole block: a hole is what
+/// lies between two neighbours, and neighbouring holes cannot exist.
+pub(super) struct Arena {
+    size: usize,
+    used: BTreeMap<usize, (usize, Owner)>,
+    /// The holes by (length, offset), for the best fit.
+    holes: BTreeSet<(usize, usize)>,
+    used_bytes: usize,
+    zombies: Vec<usize>,
+    zombie_bytes: usize,
+}
+
+/// Rounds up to the granularity of the arena.
+pub(super) fn round_up(bytes: usize) -> usize {
+    bytes.next_multiple_of(8)
+}
+
+impl Arena {
+    pub fn new(size: usize) -> Arena {
+        Arena {
+            size,
+            used: BTreeMap::new(),
+            holes: BTreeSet::from([(size, 0)]),
+            used_bytes: 0,
+            zombies: Vec::new(),
+            zombie_bytes: 0,
+        }
+    }
+
+    pub fn free_bytes(&self) -> usize {
+        self.size - self.used_bytes
+    }
+
+    pub fn extents(&self) -> usize {
+        self.used.len()
+    }
+
+    pub fn zombie_bytes(&self) -> usize {
+        self.zombie_bytes
+    }
+
+    /// Takes the smallest hole that is large enough.
+    pub fn alloc(&mut self, len: usize, owner: Owner) -> Option<usize> {
+        assert!(len > 0 && len.is_multiple_of(8), "an extent of {len} bytes");
+        let (hole, at) = *self.holes.range((len, 0)..).next()?;
+        self.holes.remove(&(hole, at));
+        self.add_hole(at + len, at + hole);
+        self.used.insert(at, (len, owner));
+        self.used_bytes += len;
+        Some(at)
+    }
+
+    /// Gives an extent up.
+    pub fn free(&mut self, at: usize) {
+        let (len, owner) = self.used.remove(&at).expect("only extents in use are freed");
+        if owner == Owner::Zombie {
+            self.zombie_bytes -= len;
+        }
+        self.used_bytes -= len;
+        let (before, after) = (self.end_before(at), self.start_after(at));
+        self.remove_hole(before, at);
+        self.remove_hole(at + len, after);
+        self.add_hole(before, after);
+    }
+
+    /// Gives an extent up as soon as no pin reads it any more.
+    pub fn retire(&mut self, block: &mut Backing, at: usize) {
+        let (len, owner) = self.used.get_mut(&at).expect("only extents in use are retired");
+        if !block.is_pinned(&(at..at + *len)) {
+            return self.free(at);
+        }
+        *owner = Owner::Zombie;
+        self.zombie_bytes += *len;
+        self.zombies.push(at);
+    }
+
+    /// Frees the retired extents whose pins are gone.
+    pub fn sweep(&mut self, block: &mut Backing) {
+        for at in std::mem::take(&mut self.zombies) {
+            let len = self.used[&at].0;
+            if block.is_pinned(&(at..at + len)) {
+                self.zombies.push(at);
+            } else {
+                self.free(at);
+            }
+        }
+    }
+
+    /// Bytes of the hole behind an extent.
+    pub fn hole_after(&self, at: usize) -> usize {
+        self.start_after(at) - (at + self.used[&at].0)
+    }
+
+    /// Changes an extent's length where it is, within the hole behind it.
+    pub fn resize(&mut self, at: usize, len: usize) {
+        let after = self.start_after(at);
+        let (old, _) = self.used[&at];
+        assert!(len.is_multiple_of(8) && at + len <= after, "no room for {len} bytes at {at}");
+        self.remove_hole(at + old, after);
+        self.add_hole(at + len, after);
+        self.used.get_mut(&at).expect("it was just seen").0 = len;
+        self.used_bytes = self.used_bytes - old + len;
+    }
+
+    /// The extents in order of offset.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = Extent> + '_ {
+        self.used.iter().map(|(at, (len, owner))| Extent { at: *at, len: *len, owner: *owner })
+    }
+
+    /// Forgets a stretch and gives it new extents, in order of offset. The stretch reaches from one
+    /// extent that stays (or an end of the block) to the next.
+    pub fn relay(&mut self, stretch: Range<usize>, extents: &[Extent]) {
+        let mut from = stretch.start;
+        while let Some((&at, &(len, _))) = self.used.range(from..stretch.end).next() {
+            self.remove_hole(from, at);
+            self.used.remove(&at);
+            self.used_bytes -= len;
+            from = at + len;
+        }
+        self.remove_hole(from, stretch.end);
+        from = stretch.start;
+        for extent in extents {
+            assert!(from <= extent.at && extent.at + extent.len <= stretch.end, "they overlap");
+            self.add_hole(from, extent.at);
+            self.used.insert(extent.at, (extent.len, extent.owner));
+            self.used_bytes += extent.len;
+            from = extent.at + extent.len;
+        }
+        self.add_hole(from, stretch.end);
+    }
+
+    fn end_before(&self, at: usize) -> usize {
+        self.used.range(..at).next_back().map_or(0, |(at, (len, _))| at + len)
+    }
+
+    fn start_after(&self, at: usize) -> usize {
+        self.used.range(at + 1..).next().map_or(self.size, |(at, _)| *at)
+    }
+
+    fn add_hole(&mut self, from: usize, to: usize) {
+        if from < to {
+            self.holes.insert((to - from, from));
+        }
+    }
+
+    fn remove_hole(&mut self, from: usize, to: usize) {
+        if from < to {
+            let known = self.holes.remove(&(to - from, from));
+            assert!(known, "the hole {from}..{to} was not listed");
+        }
+    }
+
+    /// Panics unless extents and holes make up the block exactly.
+    pub fn check(&self) {
+        let (mut from, mut used, mut holes, mut zombies) = (0, 0, 0, 0);
+        for Extent { at, len, owner } in self.iter() {
+            assert!(from <= at && len > 0 && at % 8 == 0 && len % 8 == 0, "extent at {at}");
+            if from < at {
+                holes += 1;
+                assert!(self.holes.contains(&(at - from, from)), "hole {from}..{at}");
+            }
+            if owner == Owner::Zombie {
+                zombies += len;
+                assert!(self.zombies.contains(&at), "zombie {at}");
+            }
+            used += len;
+            from = at + len;
+        }
+        if from < self.size {
+            holes += 1;
+            assert!(self.holes.contains(&(self.size - from, from)), "hole {from}..");
+        }
+        assert!(from <= self.size, "an extent ends outside the block");
+        assert_eq!((used, holes), (self.used_bytes, self.holes.len()));
+        assert_eq!(zombies, self.zombie_bytes);
+    }
+}

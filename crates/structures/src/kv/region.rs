@@ -1,0 +1,452 @@
+//! One region: a self-contained run of bytes that holds the entries of a range of hashes.
+//!
+//! ```text
+//! header   magic u32, slots u32, count u32, end u32, live u32, 0 u32 x 3
+//! index    slots x u64: low 32 bits of the hash, then (offset of the entry / 8) + 1; 0 is empty
+//! log      entries, each: hash u64, key length u16, flags u8, 0 u8, value length u32,
+//!          key, value (or the id of a large one, u32), padding to 8
+//! ```
+//! Offsets count from the start of the region, so that moving one is copying its bytes. The index
+//! is probed linearly from `low * slots / 2^32`: any number of slots will do, so that a packed
+//! region wastes nothing, and a word tells its own home, so that deleting leaves no tombstones.
+//! An entry that was deleted or replaced stays in the log, flagged dead, until the region is laid
+//! out anew.
+
+use honeycomb_block::Backing;
+use std::ops::Range;
+
+/// Bytes of a region's header.
+pub(super) const HEADER: usize = 32;
+/// Bytes of an entry before its key.
+pub(super) const ENTRY: usize = 16;
+/// Bytes of a large value's id in its entry.
+pub(super) const LARGE_REF: usize = 4;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"HCR1");
+const DEAD: u8 = 1;
+const LARGE: u8 = 2;
+const FLAGS_AT: usize = 10;
+
+/// Slots of an index that holds `entries` at a load of at most 7/8.
+pub(super) fn slots_for(entries: usize) -> usize {
+    entries + entries / 7 + 1
+}
+
+/// Bytes that an entry takes in the log.
+pub(super) fn entry_size(key_len: usize, stored_len: usize) -> usize {
+    (ENTRY + key_len + stored_len).next_multiple_of(8)
+}
+
+/// The fixed part of an entry.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Head {
+    pub hash: u64,
+    pub key_len: usize,
+    pub value_len: usize,
+    flags: u8,
+}
+
+impl Head {
+    pub fn new(hash: u64, key_len: usize, value_len: usize, large: bool) -> Head {
+        Head { hash, key_len, value_len, flags: if large { LARGE } else { 0 } }
+    }
+
+    #[inline]
+    pub fn read(bytes: &[u8]) -> Head {
+        let b: &[u8; ENTRY] = bytes.first_chunk().expect("the log holds whole entries");
+        Head {
+            hash: u64::from_le_bytes(b[..8].try_into().expect("eight bytes")),
+            key_len: u16::from_le_bytes([b[8], b[9]]) as usize,
+            flags: b[FLAGS_AT],
+            value_len: u32::from_le_bytes(b[12..16].try_into().expect("four bytes")) as usize,
+        }
+    }
+
+    #[inline]
+    pub fn write(&self, bytes: &mut [u8]) {
+        bytes[..8].copy_from_slice(&self.hash.to_le_bytes());
+        bytes[8..10].copy_from_slice(&(self.key_len as u16).to_le_bytes());
+        bytes[FLAGS_AT] = self.flags;
+        bytes[11] = 0;
+        bytes[12..16].copy_from_slice(&(self.value_len as u32).to_le_bytes());
+    }
+
+    pub fn dead(&self) -> bool {
+        self.flags & DEAD != 0
+    }
+
+    pub fn large(&self) -> bool {
+        self.flags & LARGE != 0
+    }
+
+    /// Bytes of value that are in the log itself.
+    pub fn stored_len(&self) -> usize {
+        if self.large() { LARGE_REF } else { self.value_len }
+    }
+
+    pub fn size(&self) -> usize {
+        entry_size(self.key_len, self.stored_len())
+    }
+}
+
+/// Where one region is and how full. Mirrors the header in the block.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Region {
+    /// Where its extent begins. Without meaning while `size` is 0: it has none yet.
+    pub at: usize,
+    /// Bytes of its extent.
+    pub size: usize,
+    slots: usize,
+    /// Entries that live.
+    pub count: usize,
+    /// End of the log, from the start of the region.
+    end: usize,
+    /// Bytes of the entries that live.
+    pub live: usize,
+}
+
+impl Region {
+    /// The bytes that it has in the block.
+    pub fn extent(&self) -> Range<usize> {
+        self.at..self.at + self.size
+    }
+
+    /// Bytes that it would take without dead entries and room to grow.
+    #[inline]
+    pub fn packed(&self) -> usize {
+        if self.size == 0 { 0 } else { packed_len(self.count, self.live) }
+    }
+
+    /// As `packed`, with another entry of `entry` bytes, which replaces one or is `new`.
+    pub fn packed_with(&self, entry: usize, new: bool) -> usize {
+        packed_len(self.count + new as usize, self.live + entry)
+    }
+
+    /// Whether an entry can be appended as things are.
+    #[inline]
+    pub fn fits(&self, entry: usize, new: bool) -> bool {
+        self.size - self.end >= entry && !(new && self.index_full())
+    }
+
+    /// Whether another key needs a larger index.
+    #[inline]
+    pub fn index_full(&self) -> bool {
+        slots_for(self.count + 1) > self.slots
+    }
+
+    /// Whether more room in the log alone would let an entry in.
+    pub fn extends(&self, entry: usize, new: bool, size: usize) -> bool {
+        self.size > 0 && size - self.end >= entry && !(new && self.index_full())
+    }
+
+    /// The slot and offset in the block of the entry for which `same` holds, among those of `hash`.
+    #[inline]
+    pub fn find(
+        &self,
+        block: &Backing,
+        hash: u64,
+        mut same: impl FnMut(&Head, usize) -> bool,
+    ) -> Option<(usize, usize, Head)> {
+        if self.count == 0 {
+            return None;
+        }
+        let index = block.slice(self.index());
+        let mut slot = home(hash as u32, self.slots);
+        loop {
+            let word = word(index, slot);
+            if word == 0 {
+                return None;
+            }
+            if (word >> 32) as u32 == hash as u32 {
+                let at = self.at + offset(word);
+                let head = Head::read(block.slice(at..at + ENTRY));
+                if head.hash == hash && same(&head, at) {
+                    return Some((slot, at, head));
+                }
+            }
+            slot = next(slot, self.slots);
+        }
+    }
+
+    /// Appends an entry to the log. The caller fills in the index and the counts.
+    #[inline]
+    pub fn append(&mut self, block: &mut Backing, head: Head, key: &[u8], stored: &[u8]) -> usize {
+        let (at, size) = (self.at + self.end, head.size());
+        assert!(self.end + size <= self.size, "an entry would leave its region");
+        let bytes = block.slice_mut(at..at + size);
+        head.write(bytes);
+        bytes[ENTRY..ENTRY + key.len()].copy_from_slice(key);
+        bytes[ENTRY + key.len()..][..stored.len()].copy_from_slice(stored);
+        self.end += size;
+        at
+    }
+
+    /// Counts an appended entry as new and puts it into the index.
+    pub fn link(&mut self, block: &mut Backing, at: usize, head: &Head) {
+        let offset = at - self.at;
+        insert(block.slice_mut(self.index()), self.slots, head.hash as u32, offset);
+        self.count += 1;
+        self.live += head.size();
+        self.write_header(block);
+    }
+
+    /// Lets an appended entry take the place of the one at `slot`, whose size was `old`.
+    pub fn relink(&mut self, block: &mut Backing, slot: usize, old_at: usize, old: &Head, at: usize) {
+        let new = Head::read(block.slice(at..at + ENTRY));
+        let offset = at - self.at;
+        set_word(block.slice_mut(self.index()), slot, make_word(new.hash as u32, offset));
+        kill(block, old_at);
+        self.live = self.live - old.size() + new.size();
+        self.write_header(block);
+    }
+
+    /// Takes the entry at `slot` out.
+    pub fn unlink(&mut self, block: &mut Backing, slot: usize, at: usize, head: &Head) {
+        kill(block, at);
+        remove(block.slice_mut(self.index()), self.slots, slot);
+        self.count -= 1;
+        self.live -= head.size();
+        if self.count == 0 && !block.is_pinned(&self.extent()) {
+            self.end = self.log_start();
+        }
+        self.write_header(block);
+    }
+
+    /// The entries in the log, dead ones included, with their offsets in the block.
+    pub fn walk<'b>(&self, block: &'b Backing) -> impl Iterator<Item = (usize, Head)> + 'b {
+        let (mut at, end) = (self.at + self.log_start(), self.at + self.end);
+        std::iter::from_fn(move || {
+            (at < end).then(|| {
+                let head = Head::read(block.slice(at..at + ENTRY));
+                let here = at;
+                at += head.size();
+                (here, head)
+            })
+        })
+    }
+
+    /// Lays the region out anew in `to`: without its dead entries, with an index that suits the
+    /// room. `entry` is what will be appended next.
+    ///
+    /// `to` may overlap the old place, which must then be free of pins; what else it covers is
+    /// overwritten.
+    pub fn relay(&mut self, block: &mut Backing, to: Range<usize>, entry: usize, new: bool) {
+        let slots = fitting_slots(to.len(), self.count + new as usize, self.live + entry);
+        self.relay_with(block, to, slots);
+    }
+
+    /// As `relay`, into as little as it needs or, without dead entries, just as it is.
+    pub fn slide(&mut self, block: &mut Backing, to: Range<usize>) {
+        if to.len() >= self.size {
+            block.copy_within(self.at..self.at + self.end, to.start);
+            (self.at, self.size) = (to.start, to.len());
+        } else {
+            let slots = fitting_slots(to.len(), self.count, self.live);
+            self.relay_with(block, to, slots);
+        }
+    }
+
+    fn relay_with(&mut self, block: &mut Backing, to: Range<usize>, slots: usize) {
+        let from = self.at + self.log_start()..self.at + self.end;
+        let log = to.start + HEADER + 8 * slots;
+        let end = if self.live == 0 {
+            log
+        } else if self.dead() == 0 {
+            block.copy_within(from.clone(), log);
+            log + from.len()
+        } else if log <= from.start || to.start >= self.extent().end || to.end <= self.at {
+            // What is written lies before what is still to be read, or elsewhere.
+            copy_live(block, from, log)
+        } else {
+            let packed = from.start..copy_live(block, from.clone(), from.start);
+            block.copy_within(packed.clone(), log);
+            log + packed.len()
+        };
+        assert!(end <= to.end, "a region of {} bytes does not fit {to:?}", end - to.start);
+        assert_eq!(end - log, self.live, "the log holds what is counted");
+        (self.at, self.size) = (to.start, to.len());
+        (self.slots, self.end) = (slots, end - to.start);
+        self.build_index(block);
+        self.write_header(block);
+    }
+
+    /// Moves the entries from `hash` on to a new region in `to`.
+    pub fn split_off(&mut self, block: &mut Backing, hash: u64, to: Range<usize>) -> Region {
+        let moves: Vec<(usize, Head)> =
+            self.walk(block).filter(|(_, head)| !head.dead() && head.hash >= hash).collect();
+        let live = moves.iter().map(|(_, head)| head.size()).sum();
+        let slots = fitting_slots(to.len(), moves.len(), live);
+        let end = HEADER + 8 * slots + live;
+        let right =
+            Region { at: to.start, size: to.len(), slots, count: moves.len(), end, live };
+        let mut log = right.at + right.log_start();
+        for (at, head) in &moves {
+            block.copy_within(*at..*at + head.size(), log);
+            kill(block, *at);
+            log += head.size();
+        }
+        assert!(log <= to.end, "the new region holds its entries");
+        right.build_index(block);
+        right.write_header(block);
+        self.count -= right.count;
+        self.live -= right.live;
+        self.relay(block, self.extent(), 0, false);
+        right
+    }
+
+    fn log_start(&self) -> usize {
+        if self.size == 0 { 0 } else { HEADER + 8 * self.slots }
+    }
+
+    fn dead(&self) -> usize {
+        self.end - self.log_start() - self.live
+    }
+
+    fn index(&self) -> Range<usize> {
+        self.at + HEADER..self.at + HEADER + 8 * self.slots
+    }
+
+    fn build_index(&self, block: &mut Backing) {
+        let bytes = block.slice_mut(self.at + HEADER..self.at + self.end);
+        let (index, log) = bytes.split_at_mut(8 * self.slots);
+        index.fill(0);
+        let mut at = 0;
+        while at < log.len() {
+            let head = Head::read(&log[at..]);
+            insert(index, self.slots, head.hash as u32, self.log_start() + at);
+            at += head.size();
+        }
+    }
+
+    fn write_header(&self, block: &mut Backing) {
+        let bytes = block.slice_mut(self.at..self.at + HEADER);
+        bytes.copy_from_slice(&self.header());
+    }
+
+    fn header(&self) -> [u8; HEADER] {
+        let mut header = [0; HEADER];
+        let fields = [MAGIC, self.slots as u32, self.count as u32, self.end as u32, self.live as u32];
+        for (bytes, field) in header.chunks_exact_mut(4).zip(fields) {
+            bytes.copy_from_slice(&field.to_le_bytes());
+        }
+        header
+    }
+
+    /// Panics unless header, index and log agree.
+    pub fn check(&self, block: &Backing) {
+        if self.size == 0 {
+            assert_eq!((self.count, self.live), (0, 0));
+            return;
+        }
+        assert_eq!(block.slice(self.at..self.at + HEADER), self.header(), "header in the block");
+        assert!(slots_for(self.count) <= self.slots && self.end <= self.size);
+        let (mut count, mut live, mut end) = (0, 0, self.at + self.log_start());
+        for (at, head) in self.walk(block) {
+            end = at + head.size();
+            if !head.dead() {
+                count += 1;
+                live += head.size();
+                assert!(self.find(block, head.hash, |_, found| found == at).is_some());
+            }
+        }
+        assert_eq!((count, live, end), (self.count, self.live, self.at + self.end));
+        let words = block.slice(self.index()).chunks_exact(8).filter(|w| w.iter().any(|b| *b != 0));
+        assert_eq!(words.count(), self.count, "words in the index");
+    }
+}
+
+/// Bytes of a region with nothing to spare.
+pub(super) fn packed_len(count: usize, live: usize) -> usize {
+    HEADER + 8 * slots_for(count) + live
+}
+
+/// Slots for a region of `size` bytes, so that index and log fill up together when more entries
+/// like these come.
+fn fitting_slots(size: usize, count: usize, live: usize) -> usize {
+    let spare = size.checked_sub(packed_len(count, live)).expect("a region fits its extent");
+    let mean = if count == 0 { 64 } else { live / count };
+    // An entry costs 8 * 8/7 bytes of index; 16 cover the rounding of the slots.
+    let more = spare.saturating_sub(16) / (mean + 10);
+    slots_for(count + more)
+}
+
+fn copy_live(block: &mut Backing, from: Range<usize>, to: usize) -> usize {
+    let (mut at, mut to) = (from.start, to);
+    while at < from.end {
+        let run = at;
+        let mut dead = 0;
+        while at < from.end {
+            let head = Head::read(block.slice(at..at + ENTRY));
+            if head.dead() {
+                dead = head.size();
+                break;
+            }
+            at += head.size();
+        }
+        if run != to && run < at {
+            block.copy_within(run..at, to);
+        }
+        to += at - run;
+        at += dead;
+    }
+    to
+}
+
+fn kill(block: &mut Backing, at: usize) {
+    block.slice_mut(at + FLAGS_AT..at + FLAGS_AT + 1)[0] |= DEAD;
+}
+
+#[inline]
+fn home(low: u32, slots: usize) -> usize {
+    (low as u64 * slots as u64 >> 32) as usize
+}
+
+#[inline]
+fn next(slot: usize, slots: usize) -> usize {
+    if slot + 1 == slots { 0 } else { slot + 1 }
+}
+
+#[inline]
+fn word(index: &[u8], slot: usize) -> u64 {
+    u64::from_le_bytes(index[8 * slot..8 * slot + 8].try_into().expect("eight bytes"))
+}
+
+fn set_word(index: &mut [u8], slot: usize, word: u64) {
+    index[8 * slot..8 * slot + 8].copy_from_slice(&word.to_le_bytes());
+}
+
+#[inline]
+fn make_word(low: u32, offset: usize) -> u64 {
+    (low as u64) << 32 | (offset as u64 / 8 + 1)
+}
+
+#[inline]
+fn offset(word: u64) -> usize {
+    (word as u32 as usize - 1) * 8
+}
+
+fn insert(index: &mut [u8], slots: usize, low: u32, offset: usize) {
+    let mut slot = home(low, slots);
+    while word(index, slot) != 0 {
+        slot = next(slot, slots);
+    }
+    set_word(index, slot, make_word(low, offset));
+}
+
+/// Empties a slot and moves later words of its run into the gap, so that none is cut off from home.
+fn remove(index: &mut [u8], slots: usize, slot: usize) {
+    let distance = |from: usize, to: usize| if to >= from { to - from } else { to + slots - from };
+    let (mut gap, mut at) = (slot, slot);
+    loop {
+        at = next(at, slots);
+        let w = word(index, at);
+        if w == 0 {
+            break;
+        }
+        if distance(home((w >> 32) as u32, slots), at) >= distance(gap, at) {
+            set_word(index, gap, w);
+            gap = at;
+        }
+    }
+    set_word(index, gap, 0);
+}

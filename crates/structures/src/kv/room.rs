@@ -1,0 +1,277 @@
+//! Making room: where an entry or a large value goes when it does not fit as things are.
+//!
+//! Cheap ways come first: drop dead entries, split, grow into a hole, move to a larger one. When
+//! the block is nearly full, what is free lies scattered: in holes, in dead entries and in room that
+//! regions keep for growth. Then a stretch of neighbouring extents, the smallest that has enough of
+//! it, is packed, and the room comes together in one place. Pinned extents are never moved and
+//! divide the block for this purpose. Totals are checked before anything is touched: they decide
+//! whether there is room, and only a pin can then stand in the way.
+
+use super::arena::{Extent, Owner};
+use super::region::{HEADER, Region, packed_len};
+use super::table::{EXTENT_COST, RESERVE_FRACTION, Table, WORD_COST};
+use crate::Answer;
+use honeycomb_block::Backing;
+use honeycomb_wire::Status;
+use std::ops::Range;
+
+/// Delay told when a pinned range is in the way, in microseconds.
+const RETRY_PINNED_US: u64 = 300;
+
+/// An extent that a stretch to be packed may hold.
+struct Item {
+    extent: Extent,
+    /// Bytes that it takes after packing.
+    packed: usize,
+    /// Pinned: stays where it is.
+    fixed: bool,
+}
+
+/// How much regions are made to give.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Squeeze {
+    /// What they waste, beyond an eighth for growth.
+    Gently,
+    /// Everything but what they hold.
+    Fully,
+}
+
+/// The refusal when only a pinned range stands in the way.
+pub(super) fn pinned_down() -> Answer {
+    Answer { value: RETRY_PINNED_US, ..Answer::refuse(Status::Busy, "") }
+}
+
+impl Table {
+    /// Whether `gross` more bytes fit, of which `replaces` will be given back. Existing data may
+    /// change its size within the reserve; only what adds to it is kept out.
+    pub(super) fn check_budget(
+        &mut self,
+        block: &mut Backing,
+        gross: usize,
+        replaces: usize,
+    ) -> Result<(), Answer> {
+        let reserve = self.size / RESERVE_FRACTION;
+        let net = gross.saturating_sub(replaces);
+        let fits = |free: usize| gross <= free && (net == 0 || net + reserve <= free);
+        let free = self.size.saturating_sub(self.taken());
+        if fits(free) {
+            return Ok(());
+        }
+        self.arena.sweep(block);
+        let free = self.size.saturating_sub(self.taken());
+        if fits(free) {
+            return Ok(());
+        }
+        if fits(free + self.arena.zombie_bytes()) {
+            return Err(pinned_down());
+        }
+        Err(Answer::refuse(
+            Status::BlockFull,
+            format!(
+                "the block has no room for {gross} more bytes ({} of {} are free); \
+                 existing data is unharmed",
+                free.saturating_sub(reserve),
+                self.size
+            ),
+        ))
+    }
+
+    /// Makes room for an entry of `size` bytes with this hash, which replaces one of `old` bytes.
+    pub(super) fn make_room(
+        &mut self,
+        block: &mut Backing,
+        hash: u64,
+        size: usize,
+        old: Option<usize>,
+    ) -> Result<(), Answer> {
+        let id = self.region_of(hash) as usize;
+        let begin = if self.regions[id].size == 0 { HEADER + EXTENT_COST } else { 0 };
+        let gross = size + WORD_COST + begin;
+        self.check_budget(block, gross, old.unwrap_or(0))?;
+        self.arena.sweep(block);
+        self.split_while_large(block, hash, size);
+        let id = self.region_of(hash);
+        if self.regions[id as usize].fits(size, old.is_none()) {
+            return Ok(());
+        }
+        self.grow(block, id, size, old.is_none())
+    }
+
+    /// Divides the region of `hash` until it is no longer so full that it had to outgrow its
+    /// largest size.
+    fn split_while_large(&mut self, block: &mut Backing, hash: u64, entry: usize) {
+        loop {
+            let id = self.region_of(hash);
+            let region = &self.regions[id as usize];
+            let needed = region.packed_with(entry, true);
+            if needed + needed / 8 <= self.region_max || !self.split(block, hash) {
+                return;
+            }
+        }
+    }
+
+    /// Moves the upper part of a region to a new one. `false` when it cannot be divided, or there
+    /// is no room to do so cheaply.
+    fn split(&mut self, block: &mut Backing, hash: u64) -> bool {
+        let place = self.place_of(hash);
+        let id = self.order[place] as usize;
+        if self.order.len() >= self.regions_max || block.is_pinned(&self.regions[id].extent()) {
+            return false;
+        }
+        let Some((start, count, live)) = middle(&self.regions[id], block) else { return false };
+        let needed = packed_len(count, live);
+        let tight = needed + needed / 8;
+        if self.size.saturating_sub(self.taken()) < EXTENT_COST + HEADER + 8 {
+            return false;
+        }
+        let new = Owner::Region(u32::MAX);
+        let mut placed = None;
+        for len in [self.generous(needed), align(tight)] {
+            if let Some(at) = self.arena.alloc(len, new) {
+                placed = Some(at..at + len);
+                break;
+            }
+        }
+        let Some(to) = placed else { return false };
+        let before = self.regions[id].packed();
+        let right = self.regions[id].split_off(block, start, to.clone());
+        self.packed = self.packed - before + self.regions[id].packed() + right.packed();
+        let id = self.add_region(place, start, right);
+        self.arena.set_owner(to.start, Owner::Region(id));
+        true
+    }
+
+    /// Bytes for a region that needs `needed`: room to grow while memory is plenty.
+    fn generous(&self, needed: usize) -> usize {
+        let first = (self.size / 64).clamp(1024, 4096);
+        let most = self.region_max.max(needed + needed / 8);
+        if self.arena.free_bytes() < self.size / 4 {
+            return align(needed + needed / 8);
+        }
+        align((2 * needed).max(first).min(most))
+    }
+
+    /// Gives a region room for an entry, in place or elsewhere.
+    fn grow(
+        &mut self,
+        block: &mut Backing,
+        id: u32,
+        entry: usize,
+        new: bool,
+    ) -> Result<(), Answer> {
+        let region = &self.regions[id as usize];
+        let (size, extent) = (region.size, region.extent());
+        let needed = region.packed_with(entry, new);
+        let movable = size > 0 && !block.is_pinned(&extent);
+        if movable && size >= needed + size / 8 {
+            self.relay(block, id, extent, entry, new);
+            return Ok(());
+        }
+        let roomy = self.generous(needed);
+        if size > 0 && self.extend(block, id, roomy, (entry, new), movable) {
+            return Ok(());
+        }
+        for len in [roomy, align(needed + needed / 8)] {
+            if let Some(at) = self.arena.alloc(len, Owner::Region(id)) {
+                self.move_region(block, id, at..at + len, entry, new);
+                return Ok(());
+            }
+        }
+        if movable && self.grow_among_neighbours(block, id, needed, (entry, new)) {
+            return Ok(());
+        }
+        // Pins hold it in its place, or its neighbours.
+        let len = align(needed);
+        let at = self.find_hole(block, len, Owner::Region(id)).ok_or_else(pinned_down)?;
+        self.move_region(block, id, at..at + len, entry, new);
+        Ok(())
+    }
+
+    /// Lets a region grow into the hole behind it, when that is worth while.
+    fn extend(
+        &mut self,
+        block: &mut Backing,
+        id: u32,
+        roomy: usize,
+        (entry, new): (usize, bool),
+        movable: bool,
+    ) -> bool {
+        let region = &self.regions[id as usize];
+        let needed = region.packed_with(entry, new);
+        let most = region.size + self.arena.hole_after(region.at);
+        let size = roomy.max(region.size).min(most);
+        if size < needed + needed / 8 {
+            return false;
+        }
+        let at = region.at;
+        if region.extends(entry, new, size) {
+            // Only the log was short: nothing needs to move.
+            self.regions[id as usize].size = size;
+        } else if movable {
+            self.relay(block, id, at..at + size, entry, new);
+        } else {
+            return false;
+        }
+        self.arena.resize(at, size);
+        true
+    }
+
+    fn relay(
+        &mut self,
+        block: &mut Backing,
+        id: u32,
+        to: Range<usize>,
+        entry: usize,
+        new: bool,
+    ) {
+        let region = &mut self.regions[id as usize];
+        let before = region.packed();
+        region.relay(block, to, entry, new);
+        self.packed = self.packed - before + region.packed();
+    }
+
+    /// Moves a region into an extent that was allocated for it.
+    fn move_region(
+        &mut self,
+        block: &mut Backing,
+        id: u32,
+        to: Range<usize>,
+        entry: usize,
+        new: bool,
+    ) {
+        let old = self.regions[id as usize].clone();
+        self.relay(block, id, to, entry, new);
+        if old.size > 0 {
+            self.arena.retire(block, old.at);
+        }
+    }
+
+    /// Packs the extents around a region until there is room for it where it is.
+    fn grow_among_neighbours(
+        &mut self,
+        block: &mut Backing,
+        id: u32,
+        needed: usize,
+        (entry, new): (usize, bool),
+    ) -> bool {
+        let roomy = align(needed + needed / 16);
+        let ways = [
+            (Squeeze::Gently, roomy),
+            (Squeeze::Fully, roomy),
+            (Squeeze::Fully, align(needed)),
+        ];
+        for (squeeze, len) in ways {
+            let items = self.items(block, squeeze);
+            let own = items.iter().position(|item| item.extent.owner == Owner::Region(id));
+            let own = own.expect("a region with bytes has an extent");
+            if let Some(stretch) = self.stretch_around(&items, own, len) {
+                let room = self.pack(block, &items[stretch.clone()], self.bounds(&items, &stretch), Some(id));
+                let to = room.start..room.start + len.min(room.len());
+                self.relay(block, id, to.clone(), entry, new);
+                self.arena.resize(to.start, to.len());
+                return true;
+            }
+        }
+        false
+    }
+}

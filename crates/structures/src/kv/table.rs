@@ -1,0 +1,336 @@
+//! The entries of a block: regions in order of hash, and large values beside them.
+
+use super::arena::{Arena, Owner, round_up};
+use super::room::pinned_down;
+use super::region::{ENTRY, Head, LARGE_REF, Region, entry_size};
+use crate::Answer;
+use honeycomb_block::Backing;
+use honeycomb_types::limits::{REGION_MAX, REGION_MIN};
+use std::ops::Range;
+
+/// Bytes charged for each extent: what its bookkeeping takes beside the block.
+pub(super) const EXTENT_COST: usize = 128;
+/// Of a block, 1 / this stays free for the moves that make room. With less, each would have to
+/// touch half the block.
+pub(super) const RESERVE_FRACTION: usize = 32;
+
+/// Most that an entry adds to its region's index, or to a large value's bookkeeping in one.
+pub(super) const WORD_COST: usize = 16;
+
+/// Where a large value is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Large {
+    pub at: usize,
+    pub len: usize,
+}
+
+/// An entry that was found. Good until the next change of the table.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hit {
+    pub region: u32,
+    slot: usize,
+    /// The entry's offset in the block.
+    pub at: usize,
+    pub head: Head,
+}
+
+/// What a new entry holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Value<'a> {
+    Inline(&'a [u8]),
+    Large(u32),
+}
+
+/// All entries of a block.
+pub(super) struct Table {
+    pub size: usize,
+    pub region_max: usize,
+    pub regions_max: usize,
+    pub arena: Arena,
+    /// First hash of each region in order, and the region's id beside it.
+    pub starts: Vec<u64>,
+    pub order: Vec<u32>,
+    pub regions: Vec<Region>,
+    pub spare_regions: Vec<u32>,
+    larges: Vec<Large>,
+    spare_larges: Vec<u32>,
+    /// Bytes of all regions without waste.
+    pub packed: usize,
+    pub large_bytes: usize,
+    pub length: u64,
+}
+
+impl Table {
+    pub fn new(size: usize, start: u64) -> Table {
+        Table {
+            size,
+            region_max: (size / 64).clamp(REGION_MIN as usize, REGION_MAX as usize),
+            regions_max: size / REGION_MIN as usize,
+            arena: Arena::new(size),
+            starts: vec![start],
+            order: vec![0],
+            regions: vec![Region::default()],
+            spare_regions: Vec::new(),
+            larges: Vec::new(),
+            spare_larges: Vec::new(),
+            packed: 0,
+            large_bytes: 0,
+            length: 0,
+        }
+    }
+
+    /// Bytes of the block that are spoken for, bookkeeping included.
+    pub fn taken(&self) -> usize {
+        self.packed
+            + self.large_bytes
+            + self.arena.zombie_bytes()
+            + self.arena.extents() * EXTENT_COST
+    }
+
+    /// Place of a hash in the order of regions.
+    #[inline]
+    pub fn place_of(&self, hash: u64) -> usize {
+        self.starts.partition_point(|start| *start <= hash) - 1
+    }
+
+    #[inline]
+    pub fn region_of(&self, hash: u64) -> u32 {
+        self.order[self.place_of(hash)]
+    }
+
+    #[inline]
+    pub fn find(&self, block: &Backing, hash: u64, key: &[u8]) -> Option<Hit> {
+        let region = self.region_of(hash);
+        let found = self.regions[region as usize].find(block, hash, |head, at| {
+            head.key_len == key.len() && block.slice(at + ENTRY..at + ENTRY + key.len()) == key
+        });
+        found.map(|(slot, at, head)| Hit { region, slot, at, head })
+    }
+
+    /// The bytes of an entry's value, wherever they are.
+    #[inline]
+    pub fn value(&self, block: &Backing, at: usize, head: &Head) -> Range<usize> {
+        let stored = at + ENTRY + head.key_len;
+        if !head.large() {
+            return stored..stored + head.value_len;
+        }
+        let large = self.larges[self.large_id(block, at, head) as usize];
+        assert_eq!(large.len, head.value_len, "an entry and its large value agree");
+        large.at..large.at + large.len
+    }
+
+    fn large_id(&self, block: &Backing, at: usize, head: &Head) -> u32 {
+        let stored = at + ENTRY + head.key_len;
+        let bytes = block.slice(stored..stored + LARGE_REF);
+        u32::from_le_bytes(bytes.try_into().expect("four bytes"))
+    }
+
+    /// The id of a large value, when the entry has one.
+    fn large_of(&self, block: &Backing, hit: &Hit) -> Option<u32> {
+        hit.head.large().then(|| self.large_id(block, hit.at, &hit.head))
+    }
+
+    /// Stores an entry, in place of `old` when there is one. `old` must be fresh.
+    ///
+    /// On refusal nothing has changed, and a new large value remains the caller's.
+    pub fn store(
+        &mut self,
+        block: &mut Backing,
+        hash: u64,
+        key: &[u8],
+        mut old: Option<Hit>,
+        value: Value<'_>,
+    ) -> Result<(), Answer> {
+        let reference;
+        let (stored, len, large) = match value {
+            Value::Inline(bytes) => (bytes, bytes.len(), false),
+            Value::Large(id) => {
+                reference = id.to_le_bytes();
+                (&reference[..], self.larges[id as usize].len, true)
+            }
+        };
+        let head = Head::new(hash, key.len(), len, large);
+        if let Some(hit) = &old
+            && hit.head.size() == head.size()
+            && !block.is_pinned(&(hit.at..hit.at + head.size()))
+        {
+            self.overwrite(block, hit, head, stored);
+            return Ok(());
+        }
+        let mut region = self.region_of(hash);
+        let fits = self.regions[region as usize].fits(head.size(), old.is_none());
+        if !fits || self.taken() + head.size() + WORD_COST > self.size {
+            self.make_room(block, hash, head.size(), old.map(|hit| hit.head.size()))?;
+            region = self.region_of(hash);
+            if old.is_some() {
+                old = self.find(block, hash, key);
+                assert!(old.is_some(), "INV-06: making room loses no entry");
+            }
+        }
+        let replaced = old.and_then(|hit| self.large_of(block, &hit));
+        let region = &mut self.regions[region as usize];
+        let before = region.packed();
+        let at = region.append(block, head, key, stored);
+        match &old {
+            Some(hit) => region.relink(block, hit.slot, hit.at, &hit.head, at),
+            None => {
+                region.link(block, at, &head);
+                self.length += 1;
+            }
+        }
+        self.packed = self.packed - before + region.packed();
+        if let Some(id) = replaced {
+            self.free_large(block, id);
+        }
+        Ok(())
+    }
+
+    /// Puts a value of the same encoded size in the old one's place.
+    fn overwrite(&mut self, block: &mut Backing, old: &Hit, head: Head, stored: &[u8]) {
+        let replaced = self.large_of(block, old);
+        let bytes = block.slice_mut(old.at..old.at + head.size());
+        head.write(bytes);
+        bytes[ENTRY + head.key_len..][..stored.len()].copy_from_slice(stored);
+        if let Some(id) = replaced {
+            self.free_large(block, id);
+        }
+    }
+
+    /// Takes an entry out. `hit` must be fresh.
+    pub fn remove(&mut self, block: &mut Backing, hit: &Hit) {
+        let large = self.large_of(block, hit);
+        let region = &mut self.regions[hit.region as usize];
+        let before = region.packed();
+        region.unlink(block, hit.slot, hit.at, &hit.head);
+        self.packed = self.packed - before + region.packed();
+        self.length -= 1;
+        let empty = region.count == 0;
+        if let Some(id) = large {
+            self.free_large(block, id);
+        }
+        if empty && self.order.len() > 1 {
+            self.drop_region(block, hit.head.hash);
+        }
+    }
+
+    /// Gives the range of an empty region to its neighbour.
+    fn drop_region(&mut self, block: &mut Backing, hash: u64) {
+        let place = self.place_of(hash);
+        let id = self.order.remove(place);
+        // The neighbour before it extends to the right; the first has none, so the next one takes
+        // over its start.
+        self.starts.remove(if place == 0 { 1 } else { place });
+        let region = std::mem::take(&mut self.regions[id as usize]);
+        self.packed -= region.packed();
+        self.arena.retire(block, region.at);
+        self.spare_regions.push(id);
+    }
+
+    /// Puts a region behind the one at `place`.
+    pub fn add_region(&mut self, place: usize, start: u64, region: Region) -> u32 {
+        let id = match self.spare_regions.pop() {
+            Some(id) => id,
+            None => {
+                self.regions.push(Region::default());
+                self.regions.len() as u32 - 1
+            }
+        };
+        self.regions[id as usize] = region;
+        self.starts.insert(place + 1, start);
+        self.order.insert(place + 1, id);
+        id
+    }
+
+    /// Takes an extent for a value of its own. `replaces` bytes will become free when it is stored.
+    pub fn alloc_large(
+        &mut self,
+        block: &mut Backing,
+        len: usize,
+        replaces: usize,
+    ) -> Result<u32, Answer> {
+        let room = round_up(len);
+        let gross = room + EXTENT_COST + WORD_COST;
+        self.check_budget(block, gross, replaces)?;
+        let id = match self.spare_larges.pop() {
+            Some(id) => id,
+            None => {
+                self.larges.push(Large { at: 0, len: 0 });
+                self.larges.len() as u32 - 1
+            }
+        };
+        let Some(at) = self.find_hole(block, room, Owner::Large(id)) else {
+            self.spare_larges.push(id);
+            return Err(pinned_down());
+        };
+        self.larges[id as usize] = Large { at, len };
+        self.large_bytes += room;
+        Ok(id)
+    }
+
+    /// Gives up the rest of a large value: its first `skip` bytes, and what is behind `len` more.
+    pub fn trim_large(&mut self, block: &mut Backing, id: u32, skip: usize, len: usize) {
+        let large = &mut self.larges[id as usize];
+        block.copy_within(large.at + skip..large.at + skip + len, large.at);
+        self.large_bytes = self.large_bytes - round_up(large.len) + round_up(len);
+        large.len = len;
+        self.arena.resize(large.at, round_up(len));
+    }
+
+    /// Gives up a large value.
+    pub fn free_large(&mut self, block: &mut Backing, id: u32) {
+        let large = self.larges[id as usize];
+        self.large_bytes -= round_up(large.len);
+        self.arena.retire(block, large.at);
+        self.spare_larges.push(id);
+    }
+
+    /// The bytes of a large value.
+    pub fn large(&self, id: u32) -> Range<usize> {
+        let large = self.larges[id as usize];
+        large.at..large.at + large.len
+    }
+
+    pub fn move_large(&mut self, block: &mut Backing, id: u32, to: usize) {
+        let from = self.large(id);
+        block.copy_within(from, to);
+        self.larges[id as usize].at = to;
+    }
+
+    /// Panics unless all parts of the table agree.
+    pub fn check(&self, block: &Backing) {
+        self.arena.check();
+        assert!(self.starts.is_sorted() && self.starts.len() == self.order.len());
+        let (mut packed, mut large_bytes, mut length) = (0, 0, 0);
+        for (place, id) in self.order.iter().enumerate() {
+            let region = &self.regions[*id as usize];
+            region.check(block);
+            let end = self.starts.get(place + 1).copied();
+            for (at, head) in region.walk(block).filter(|(_, head)| !head.dead()) {
+                // INV-17 within the block: every entry is in the region that owns its hash.
+                assert!(self.starts[place] <= head.hash && end.is_none_or(|e| head.hash < e));
+                assert!(self.value(block, at, &head).len() == head.value_len);
+            }
+            packed += region.packed();
+            length += region.count as u64;
+        }
+        for extent in self.arena.iter() {
+            match extent.owner {
+                Owner::Zombie => {}
+                Owner::Large(id) => {
+                    let large = self.larges[id as usize];
+                    assert_eq!((extent.at, extent.len), (large.at, round_up(large.len)));
+                    large_bytes += extent.len;
+                }
+                Owner::Region(id) => {
+                    assert!(self.order.contains(&id));
+                    let region = &self.regions[id as usize];
+                    assert_eq!((extent.at, extent.len), (region.at, region.size));
+                }
+            }
+        }
+        assert_eq!(
+            (packed, large_bytes, length),
+            (self.packed, self.large_bytes, self.length)
+        );
+    }
+}

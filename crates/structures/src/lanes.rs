@@ -1,0 +1,343 @@
+//! Retry records: which mutation of a lane comes next, and what the last ones were answered.
+//!
+//! Every mutation of a block passes here before its structure sees it, so that a repeated request
+//! takes effect once (INV-16) and pipelined ones keep their order even after `Busy`.
+
+use crate::{Answer, Payload};
+use hashbrown::HashMap;
+use honeycomb_types::limits::{LANES_PER_BLOCK_MAX, RETRY_RECORD_BYTES_MAX, RETRY_WINDOW_MS};
+use honeycomb_types::{Bug, LaneId, Sequence, SessionId, Time};
+use honeycomb_wire::Status;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A lane that was idle for this long is forgotten. No client retries after half of it.
+const IDLE_MAX: Duration = Duration::from_millis(2 * RETRY_WINDOW_MS);
+/// Lanes that one call of `expire` looks at.
+const EXPIRE_STEP: usize = 32;
+/// An empty lane keeps at most this much room for results.
+const SPARE_RECORDS: usize = 16;
+
+/// What is to be done with a mutation that arrived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LaneVerdict {
+    /// It is the next one: run it, then call `record` or `abandon`.
+    Run,
+    /// It ran before and this was the answer.
+    Replay(Answer),
+    /// One was skipped: this is the number expected next. Zero: the block does not know the lane
+    /// (any more) and this mutation did not run; open a new lane, which begins at 1.
+    Resume(Sequence),
+    /// It, or the one before which it must not run, is running. Answer `Busy`.
+    InProgress,
+    /// It may have run, but the record that would tell is gone.
+    OutcomeUnknown,
+    /// No room for another result or lane until others are acknowledged or forgotten.
+    Busy,
+}
+
+/// One result. The common answer, a status and a number, needs nothing on the heap.
+struct Record {
+    hash: u64,
+    value: u64,
+    status: Status,
+    hashed: bool,
+    more: Option<Box<More>>,
+}
+
+/// The rarer parts of an answer.
+struct More {
+    args: Vec<u8>,
+    payload: Option<Arc<[u8]>>,
+}
+
+impl Record {
+    fn new(hash: Option<u64>, answer: &Answer) -> Record {
+        let payload = match &answer.payload {
+            Payload::None => None,
+            Payload::Bytes(bytes) => Some(bytes.clone()),
+            Payload::Block(_) => {
+                panic!("INV-16: a mutation's answer must outlive changes of the block")
+            }
+        };
+        let more = (payload.is_some() || !answer.args.is_empty())
+            .then(|| Box::new(More { args: answer.args.clone(), payload }));
+        Record {
+            hash: hash.unwrap_or(0),
+            value: answer.value,
+            status: answer.status,
+            hashed: hash.is_some(),
+            more,
+        }
+    }
+
+    fn answer(&self) -> Answer {
+        let (args, payload) = match &self.more {
+            None => (Vec::new(), None),
+            Some(more) => (more.args.clone(), more.payload.clone()),
+        };
+        let payload = payload.map_or(Payload::None, Payload::Bytes);
+        Answer { status: self.status, value: self.value, args, payload }
+    }
+
+    /// Bytes beside the record itself.
+    fn heap_bytes(&self) -> usize {
+        self.more.as_ref().map_or(0, |more| {
+            size_of::<More>() + more.args.len() + more.payload.as_ref().map_or(0, |p| p.len())
+        })
+    }
+}
+
+struct Lane {
+    key: (SessionId, LaneId),
+    /// The sequence expected next. Results kept are those just below it.
+    next: u64,
+    running: Option<u64>,
+    last_used: Time,
+    records: VecDeque<Record>,
+}
+
+impl Lane {
+    fn first_kept(&self) -> u64 {
+        self.next - self.records.len() as u64
+    }
+}
+
+/// The retry records of one block.
+///
+/// Bounded by `LANES_PER_BLOCK_MAX` lanes and `RETRY_RECORD_BYTES_MAX` bytes of results (of which
+/// the last result may be in excess); at a bound, mutations are answered `Busy` before they run.
+#[derive(Default)]
+pub struct Lanes {
+    index: HashMap<(SessionId, LaneId), u32>,
+    lanes: Vec<Option<Lane>>,
+    free: Vec<u32>,
+    /// When each lane is to be looked at: exactly one entry for each.
+    due: BinaryHeap<Reverse<(Time, u32)>>,
+    /// The lane of the last call: with one busy client, `record` and the next `begin` find it here.
+    hot: Option<u32>,
+    result_bytes: usize,
+}
+
+impl Lanes {
+    /// No lane yet.
+    pub fn new() -> Lanes {
+        Lanes::default()
+    }
+
+    /// Decides what happens with a mutation. Results up to `acked` are forgotten first.
+    ///
+    /// `retry` says that an earlier try of this mutation may have run; `window` is how many
+    /// unacknowledged results the client was granted.
+    #[allow(clippy::too_many_arguments)] // the header's fields, each of its own type
+    pub fn begin(
+        &mut self,
+        now: Time,
+        session: SessionId,
+        lane: LaneId,
+        sequence: Sequence,
+        acked: Sequence,
+        retry: bool,
+        window: u16,
+    ) -> LaneVerdict {
+        let key = (session, lane);
+        let Some(ix) = self.find(key) else {
+            return self.begin_unknown(now, key, sequence, retry);
+        };
+        self.acknowledge(ix, acked.0);
+        let full = self.result_bytes >= RETRY_RECORD_BYTES_MAX;
+        let lane = self.lane_mut(ix);
+        lane.last_used = now;
+        if sequence.0 < lane.next {
+            return replay(lane, sequence.0);
+        }
+        if lane.running.is_some() {
+            return LaneVerdict::InProgress;
+        }
+        if sequence.0 > lane.next {
+            return LaneVerdict::Resume(Sequence(lane.next));
+        }
+        if full || lane.records.len() >= window as usize {
+            return LaneVerdict::Busy;
+        }
+        lane.running = Some(sequence.0);
+        LaneVerdict::Run
+    }
+
+    /// Keeps the answer of the mutation that `begin` let run.
+    pub fn record(
+        &mut self,
+        session: SessionId,
+        lane: LaneId,
+        sequence: Sequence,
+        hash: Option<u64>,
+        answer: &Answer,
+    ) {
+        assert!(answer.executed(), "INV-16: {:?} does not use up a sequence", answer.status);
+        let ix = self.running((session, lane));
+        let record = Record::new(hash, answer);
+        let heap = record.heap_bytes();
+        let lane = self.lane_mut(ix);
+        assert_eq!(lane.running, Some(sequence.0), "INV-16: only what runs has a result");
+        lane.running = None;
+        if sequence.0 != lane.next {
+            assert!(Bug::LostRetryRecord.active(), "INV-16: sequence {sequence} ran out of turn");
+            return;
+        }
+        let before = lane.records.capacity();
+        if before == 0 {
+            // Most lanes have one result outstanding at a time.
+            lane.records.reserve_exact(1);
+        }
+        lane.records.push_back(record);
+        lane.next += 1;
+        let grown = (lane.records.capacity() - before) * size_of::<Record>();
+        self.result_bytes += grown + heap;
+    }
+
+    /// The mutation that `begin` let run had no effect: its sequence is not used up.
+    pub fn abandon(&mut self, session: SessionId, lane: LaneId) {
+        let ix = self.running((session, lane));
+        self.lane_mut(ix).running = None;
+    }
+
+    /// Forgets lanes that were idle for twice the retry window, a bounded number per call. Call it
+    /// now and then; the oldest go first.
+    pub fn expire(&mut self, now: Time) {
+        for _ in 0..EXPIRE_STEP {
+            let Some(&Reverse((due, ix))) = self.due.peek() else { return };
+            if due > now {
+                return;
+            }
+            self.due.pop();
+            let lane = self.lanes[ix as usize].as_ref().expect("a lane leaves with its due entry");
+            let due = lane.last_used + IDLE_MAX;
+            if lane.running.is_some() {
+                self.due.push(Reverse((now + IDLE_MAX, ix)));
+            } else if due > now {
+                self.due.push(Reverse((due, ix)));
+            } else {
+                self.evict(ix);
+            }
+        }
+    }
+
+    /// Bytes of memory that the records take.
+    pub fn bytes(&self) -> usize {
+        const PER_LANE: usize = size_of::<Option<Lane>>()
+            + size_of::<((SessionId, LaneId), u32)>()
+            + size_of::<Reverse<(Time, u32)>>();
+        self.lanes.len() * PER_LANE + self.result_bytes
+    }
+
+    /// The results that a lane keeps, with the hash of the key that each concerned: what has to
+    /// move when that part of the hash space does.
+    pub fn kept(
+        &self,
+        session: SessionId,
+        lane: LaneId,
+    ) -> impl Iterator<Item = (Sequence, Option<u64>)> + '_ {
+        let lane =
+            self.index.get(&(session, lane)).and_then(|ix| self.lanes[*ix as usize].as_ref());
+        lane.into_iter().flat_map(|lane| {
+            let first = lane.first_kept();
+            lane.records
+                .iter()
+                .enumerate()
+                .map(move |(i, r)| (Sequence(first + i as u64), r.hashed.then_some(r.hash)))
+        })
+    }
+
+    fn begin_unknown(
+        &mut self,
+        now: Time,
+        key: (SessionId, LaneId),
+        sequence: Sequence,
+        retry: bool,
+    ) -> LaneVerdict {
+        if sequence.0 != 1 {
+            // A lane begins at 1, so the block knew this one and forgot it: only a mutation that
+            // never came here before is known not to have run.
+            return if retry {
+                LaneVerdict::OutcomeUnknown
+            } else {
+                LaneVerdict::Resume(Sequence(0))
+            };
+        }
+        let lanes = self.lanes.len() - self.free.len();
+        if lanes >= LANES_PER_BLOCK_MAX || self.result_bytes >= RETRY_RECORD_BYTES_MAX {
+            return LaneVerdict::Busy;
+        }
+        let lane =
+            Lane { key, next: 1, running: Some(1), last_used: now, records: VecDeque::new() };
+        let ix = match self.free.pop() {
+            Some(ix) => ix,
+            None => {
+                self.lanes.push(None);
+                self.lanes.len() as u32 - 1
+            }
+        };
+        self.lanes[ix as usize] = Some(lane);
+        self.index.insert(key, ix);
+        self.due.push(Reverse((now + IDLE_MAX, ix)));
+        self.hot = Some(ix);
+        LaneVerdict::Run
+    }
+
+    fn find(&mut self, key: (SessionId, LaneId)) -> Option<u32> {
+        if let Some(ix) = self.hot
+            && self.lanes[ix as usize].as_ref().is_some_and(|lane| lane.key == key)
+        {
+            return Some(ix);
+        }
+        let ix = self.index.get(&key).copied()?;
+        self.hot = Some(ix);
+        Some(ix)
+    }
+
+    fn running(&mut self, key: (SessionId, LaneId)) -> u32 {
+        let ix = self.find(key).expect("INV-16: a lane with a mutation running is kept");
+        assert!(self.lane_mut(ix).running.is_some(), "INV-16: nothing runs in this lane");
+        ix
+    }
+
+    fn lane_mut(&mut self, ix: u32) -> &mut Lane {
+        self.lanes[ix as usize].as_mut().expect("the index names lanes that exist")
+    }
+
+    fn acknowledge(&mut self, ix: u32, acked: u64) {
+        let lane = self.lane_mut(ix);
+        let first = lane.first_kept();
+        // What did not run yet cannot be acknowledged, whatever a client claims.
+        let dropped = acked.saturating_add(1).min(lane.next).saturating_sub(first) as usize;
+        let mut freed: usize = lane.records.drain(..dropped).map(|r| r.heap_bytes()).sum();
+        let capacity = lane.records.capacity();
+        if lane.records.is_empty() && capacity > SPARE_RECORDS {
+            lane.records = VecDeque::new();
+            freed += capacity * size_of::<Record>();
+        }
+        self.result_bytes -= freed;
+    }
+
+    fn evict(&mut self, ix: u32) {
+        let lane = self.lanes[ix as usize].take().expect("only lanes that exist are evicted");
+        self.index.remove(&lane.key);
+        self.free.push(ix);
+        self.result_bytes -= lane.records.iter().map(Record::heap_bytes).sum::<usize>()
+            + lane.records.capacity() * size_of::<Record>();
+    }
+}
+
+fn replay(lane: &mut Lane, sequence: u64) -> LaneVerdict {
+    if Bug::LostRetryRecord.active() && lane.running.is_none() {
+        lane.running = Some(sequence);
+        return LaneVerdict::Run;
+    }
+    let first = lane.first_kept();
+    match sequence.checked_sub(first) {
+        Some(i) => LaneVerdict::Replay(lane.records[i as usize].answer()),
+        None => LaneVerdict::OutcomeUnknown,
+    }
+}

@@ -1,0 +1,869 @@
+#!/usr/bin/env python3
+"""Makes the golden vectors with a second implementation of the protocol (vectors/peer.py).
+
+That implementation shares no code with the Rust crates, so a vector on which both agree means what
+PROTOCOL.md says. What a vector expects is stated by hand wherever a rule decides it (refusals,
+tokens, retries); peer.py then has to agree, and so has crates/wire/tests/vectors.rs.
+
+It also writes the tables of PROTOCOL.md that messages.toml decides, between their markers
+(vectors/tables.py). `--check` compares everything and writes nothing.
+"""
+
+import hashlib
+import json
+import pathlib
+import struct
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE / "vectors"))
+
+from peer import *  # PLACE
+from tables import *
+
+def typical_header(op: dict, **more) -> dict:
+    """The fields that an ordinary request of this operation has."""
+    fields = {"request": 7}
+    if op["auth"] == "grant":
+        fields |= {"block": 0x0000_0003_0100_0002, "epoch": 0x0000_0100_0000_0005, "grant": 1}
+    if op.get("lane"):
+        fields |= {"lane": 2, "sequence": 9, "ack_lag": 1}
+    return fields | more
+
+
+def request_case(name: str, op: str, flags: int = 0, **fields) -> dict:
+    head = request_bytes(op, flags=flags, **fields)
+    assert judge_request(head, True) == "accept", name
+    decoded = {"op": op, "code": OPS[op]["code"], "flags": flags}
+    decoded |= {n: shown(kind, fields.get(n, 0)) for n, kind in REQUEST_FIELDS}
+    return {"name": name, "hex": head.hex(), "fields": decoded}
+
+
+def reply_case(name: str, status: str, durability: int = 0, **fields) -> dict:
+    head = reply_bytes(status, durability=durability, **fields)
+    assert judge_reply(head) == "accept", name
+    decoded = {"status": status, "code": STATUS[status], "durability": DURABILITY[durability]}
+    decoded |= {n: shown(kind, fields.get(n, 0)) for n, kind in REPLY_FIELDS}
+    return {"name": name, "hex": head.hex(), "fields": decoded}
+
+
+def whole_case(name: str, head: dict, args: bytes, payload: bytes) -> dict:
+    """A complete frame: a header case with its body behind it."""
+    body = {"args": args.hex(), "payload": payload.hex()}
+    return head | {"name": name, "hex": head["hex"] + args.hex() + payload.hex()} | body
+
+
+def frames() -> dict:
+    requests = [
+        request_case(f"{op['name']}, as it usually comes", op["name"], **typical_header(op))
+        for op in SPEC["op"]
+    ]
+    for name in ("FileAppend", "FileSeal", "KvPut", "KvDelete", "KvCompareAndSwap"):
+        for flags in (0, RETRY):
+            for lane in (1, U32):
+                for grant in (1, LIMITS["GRANTS_MAX"]):
+                    for sequence, lag in ((1, 1), (17, 16), (U64, 1), (U64, U32)):
+                        requests.append(
+                            request_case(
+                                f"{name}, flags {flags}, lane {lane}, grant {grant}, "
+                                f"sequence {sequence}, ack_lag {lag}",
+                                name,
+                                flags,
+                                **typical_header(
+                                    OPS[name],
+                                    lane=lane,
+                                    grant=grant,
+                                    sequence=sequence,
+                                    ack_lag=lag,
+                                ),
+                            )
+                        )
+    for name in ("Ping", "OpenStructure", "FileRead", "KvGet"):
+        requests.append(request_case(f"{name}, again", name, RETRY, **typical_header(OPS[name])))
+    data, control = LIMITS["ARGS_MAX"], LIMITS["CONTROL_ARGS_MAX"]
+    kv_put, kv_get = typical_header(OPS["KvPut"]), typical_header(OPS["KvGet"])
+    largest = {"args_len": data, "payload_len": LIMITS["FRAME_MAX"], "deadline_ms": U32}
+    requests += [
+        request_case("the largest control body", "CreateHierarchy", args_len=control, request=U64),
+        request_case("the largest data body", "KvPut", **kv_put | largest),
+        request_case("a block without a grant is for the server to refuse", "KvGet", block=1),
+        request_case("a grant without a block too", "KvGet", grant=1),
+        request_case("every field at its most", "KvGet", **kv_get | {"grant": U32, "block": U64}),
+    ]
+    replies = [reply_case(f"{s['name']}", s["name"], request=7) for s in SPEC["status"]]
+    for durability, word in enumerate(DURABILITY):
+        replies.append(reply_case(f"Ok, {word}", "Ok", durability, request=1, value=4096))
+    most = {"args_len": control, "payload_len": LIMITS["FRAME_MAX"], "request": U64, "value": U64}
+    replies += [
+        reply_case("every field at its most", "Internal", 2, **most),
+        reply_case("Busy for 1.5 ms", "Busy", request=3, value=1500, args_len=11),
+        reply_case("Resume at 12", "Resume", request=4, value=12),
+        reply_case("Resume of an unknown lane", "Resume", request=5, value=0),
+    ]
+    return {"requests": requests, "replies": replies, "whole": whole_frames()}
+
+
+def whole_frames() -> list:
+    hello = {
+        "major": 1,
+        "minor": 0,
+        "features": 0,
+        "session": 0x0123456789ABCDEF0011223344556677,
+        "token": attenuate(issue_token(TOKEN_KEY, 5), 1, (9).to_bytes(8, "little")),
+        "task_prefix": 9,
+        "shard": 255,
+        "window": 0,
+    }
+    hello = put_fields(OPS["Hello"]["request"], hello)
+    key, value, message = b"\0colour", b"octarine", b"no such key"
+    moved = moved_bytes(MOVED_SAMPLES[0]["version"], MOVED_SAMPLES[0]["entry"])
+    kv_put = typical_header(OPS["KvPut"], args_len=len(key), payload_len=len(value))
+    return [
+        whole_case(
+            "a handshake of a task",
+            request_case("", "Hello", request=1, args_len=len(hello)),
+            hello,
+            b"",
+        ),
+        whole_case("a put", request_case("", "KvPut", **kv_put), key, value),
+        whole_case(
+            "its reply: an entry was replaced", reply_case("", "Ok", request=7, value=1), b"", b""
+        ),
+        whole_case(
+            "a refusal with its message",
+            reply_case("", "KeyNotFound", request=7, args_len=len(message)),
+            message,
+            b"",
+        ),
+        whole_case(
+            "an append that belongs to the next block",
+            reply_case("", "Moved", request=7, args_len=len(moved), value=65_000),
+            moved,
+            b"",
+        ),
+    ]
+
+
+# ----------------------------------------------------------------------------------------- refusals
+
+
+def refusals() -> dict:
+    from_requests, from_replies = [], []
+
+    def request(name: str, head: bytes, expect: str, survives: bool = False, greeted=True) -> None:
+        judged = judge_request(head, greeted)
+        expected = expect if expect in ("need_more", "accept") else (expect, survives)
+        assert judged == expected, f"{name}: {judged}, expected {expected}"
+        case = {"name": name, "greeted": greeted, "hex": head.hex()}
+        from_requests.append(case | outcome(expected, head, 8))
+
+    def reply(name: str, head: bytes, expect: str) -> None:
+        judged = judge_reply(head)
+        expected = expect if expect in ("need_more", "accept") else (expect, False)
+        assert judged == expected, f"{name}: {judged}, expected {expected}"
+        from_replies.append({"name": name, "hex": head.hex()} | outcome(expected, head, 8))
+
+    get, store = OPS["KvGet"], OPS["KvPut"]
+    good = request_bytes("KvGet", **typical_header(get))
+    for length in (0, 1, 2, 8, 63):
+        request(f"short: {length} bytes of a good header", good[:length], "need_more")
+    request("short: what is wrong later is not seen yet", b"HC" + b"\xff" * 61, "need_more")
+    request("whole: the header alone", good, "accept")
+    request("long: what follows is the body or the next frame", good + good, "accept")
+    for magic in (b"HB", b"CH", b"\0\0", b"hC", b"GE", b"\x16\x03"):
+        bad = magic + good[2:]
+        request(f"wrong first bytes: {magic.hex()}", bad, "BadFrame")
+        request(
+            f"wrong first bytes, before the handshake: {magic.hex()}", bad, "BadFrame", False, False
+        )
+    request("wrong first bytes are refused at once", b"GE", "BadFrame")
+    request("a reply where a request is due", reply_bytes("Ok") + bytes(32), "BadFrame")
+    for reserved in (1, 0x0100, 0xFFFF):
+        bad = request_bytes("Ping", reserved=reserved)
+        request(f"reserved bytes 6 and 7: {reserved:#06x}", bad, "BadFrame")
+    for length in (0xFFFFFFFF, 0x80000000, 0x7FFFFFFF):
+        word = f"{length:#x}" + ("" if length < 0x80000000 else " (negative)")
+        for field in ("args_len", "payload_len"):
+            bad = request_bytes("KvPut", **typical_header(store, **{field: length}))
+            request(f"{field} {word}", bad, "FrameTooLarge")
+            bad = request_bytes("Hello", **{field: length})
+            request(f"{field} {word}, before the handshake", bad, "FrameTooLarge", False, False)
+    both = request_bytes("KvPut", **typical_header(store, args_len=U32, payload_len=U32))
+    request("both lengths negative", both, "FrameTooLarge")
+    oversize_requests(request)
+    for code in (0x0000, 0x0004, 0x0400, 0x1000, 0x1101, 0x1301, 0x8001, 0xFFFF):
+        request(
+            f"unknown opcode {code:#06x}", request_bytes(code, args_len=9), "UnknownOpcode", True
+        )
+        bad = request_bytes(code)
+        request(f"unknown opcode {code:#06x}, first", bad, "HandshakeRequired", False, False)
+    for name in ("Ping", "ListJobs", "KvGet", "JoinServer"):
+        bad = request_bytes(name, **typical_header(OPS[name]))
+        request(f"{name} before Hello", bad, "HandshakeRequired", False, False)
+    for flags in (2, 3, 0x0100, 0x8000, 0xFFFF):
+        bad = request_bytes("KvGet", flags=flags, **typical_header(get))
+        request(f"unknown flag in {flags:#06x}", bad, "UnknownFlag", True)
+    bad = request_bytes("Hello", flags=2, args_len=60)
+    request("unknown flag in Hello", bad, "UnknownFlag", True, False)
+    misplaced_fields(request)
+    first_rule_wins(request)
+
+    good = reply_bytes("Ok", request=7, value=1)
+    for length in (0, 1, 2, 31):
+        reply(f"short: {length} bytes of a good header", good[:length], "need_more")
+    reply("whole: the header alone", good, "accept")
+    reply("long: what follows is the body or the next frame", good + good, "accept")
+    for magic in (b"HC", b"ch", b"\0\0", b"HT"):
+        reply(f"wrong first bytes: {magic.hex()}", magic + good[2:], "BadFrame")
+    reply("reserved bytes 4 and 5", reply_bytes("Ok", reserved=1), "BadFrame")
+    reply("reserved byte 7", reply_bytes("Ok", reserved2=1), "BadFrame")
+    for code in (1, 100, 113, 999, 0x8000, 0xFFFF):
+        reply(f"unknown status {code}", reply_bytes(code), "BadFrame")
+    for durability in (3, 255):
+        reply(
+            f"unknown durability {durability}", reply_bytes("Ok", durability=durability), "BadFrame"
+        )
+    for field, most in (("args_len", "CONTROL_ARGS_MAX"), ("payload_len", "FRAME_MAX")):
+        reply(f"{field} at its most", reply_bytes("Ok", **{field: LIMITS[most]}), "accept")
+        for length in (LIMITS[most] + 1, 0x80000000, U32):
+            reply(f"{field} {length}", reply_bytes("Ok", **{field: length}), "FrameTooLarge")
+    return {
+        "requests": from_requests,
+        "replies": from_replies,
+        "bodies": bad_bodies(),
+        "behaviour": behaviour(),
+    }
+
+
+def outcome(expected: str | tuple[str, bool], head: bytes, at: int) -> dict:
+    if isinstance(expected, str):
+        return {"expect": expected}
+    status, survives = expected
+    answer = {"expect": "refuse", "status": status, "code": STATUS[status], "survives": survives}
+    if survives:
+        args, payload = struct.unpack_from("<2I", head, at)
+        answer["skip"] = args + payload
+    return answer
+
+
+def oversize_requests(request) -> None:
+    control, data, body = (LIMITS[n] for n in ("CONTROL_ARGS_MAX", "ARGS_MAX", "FRAME_MAX"))
+    get, store = typical_header(OPS["KvGet"]), typical_header(OPS["KvPut"])
+    hello = LIMITS["HELLO_MAX"]
+    request(
+        "control arguments at their most", request_bytes("ListJobs", args_len=control), "accept"
+    )
+    bad = request_bytes("ListJobs", args_len=control + 1)
+    request("control arguments oversize", bad, "FrameTooLarge")
+    request("data arguments at their most", request_bytes("KvGet", **get, args_len=data), "accept")
+    bad = request_bytes("KvGet", **get, args_len=data + 1)
+    request("data arguments oversize", bad, "FrameTooLarge")
+    request("payload at its most", request_bytes("KvPut", **store, payload_len=body), "accept")
+    bad = request_bytes("KvPut", **store, payload_len=body + 1)
+    request("payload oversize", bad, "FrameTooLarge")
+    first = request_bytes("Hello", args_len=hello)
+    request("Hello at its most", first, "accept", greeted=False)
+    bad = request_bytes("Hello", args_len=hello + 1)
+    request("Hello oversize", bad, "FrameTooLarge", greeted=False)
+    bad = request_bytes("Hello", args_len=hello, payload_len=1)
+    request("Hello oversize by its payload", bad, "FrameTooLarge", greeted=False)
+
+
+def misplaced_fields(request) -> None:
+    get, store = typical_header(OPS["KvGet"]), typical_header(OPS["KvPut"])
+    for field in ("lane", "sequence", "ack_lag"):
+        bad = request_bytes("KvPut", **store | {field: 0})
+        request(f"a mutation with {field} 0", bad, "BadFrame", True)
+        bad = request_bytes("KvGet", **get | {field: 1})
+        request(f"a read with {field} 1", bad, "BadFrame", True)
+        bad = request_bytes("CreatePrefix", **{field: 1})
+        request(f"a control request with {field} 1", bad, "BadFrame", True)
+    for sequence, lag in ((1, 2), (9, 10), (9, U32)):
+        bad = request_bytes("KvPut", **store | {"sequence": sequence, "ack_lag": lag})
+        request(f"a mutation {sequence} with ack_lag {lag}", bad, "BadFrame", True)
+    for name in ("KvGet", "KvDelete", "FileRead", "FileSeal", "PresentGrant", "CreateStructure"):
+        bad = request_bytes(name, **typical_header(OPS[name], args_len=5, payload_len=3))
+        request(f"{name} with a payload", bad, "BadFrame", True)
+    bad = request_bytes("Hello", args_len=60, payload_len=1)
+    request("Hello with a payload", bad, "BadFrame", True, False)
+    for name in ("Hello", "Ping", "PresentGrant", "OpenStructure", "JoinServer"):
+        for field in ("block", "epoch", "grant"):
+            bad = request_bytes(name, **{field: 1})
+            request(f"{name} with a {field}", bad, "BadFrame", True)
+    bare = {"block": 0, "epoch": 0, "grant": 0}
+    for name in ("KvGet", "KvPut", "FileAppend", "FileSize"):
+        bad = request_bytes(name, **typical_header(OPS[name]) | bare)
+        request(f"{name} without block, epoch and grant", bad, "BadFrame", True)
+
+
+def first_rule_wins(request) -> None:
+    store = typical_header(OPS["KvPut"])
+    bad = request_bytes("KvPut", magic=b"HX", args_len=U32)
+    request("first rule: bytes before lengths", bad, "BadFrame")
+    bad = request_bytes("KvPut", reserved=1, args_len=U32)
+    request("first rule: reserved before lengths", bad, "BadFrame")
+    request(
+        "first rule: lengths before opcode", request_bytes(0xFFFF, args_len=U32), "FrameTooLarge"
+    )
+    bad = request_bytes("KvGet", args_len=LIMITS["HELLO_MAX"] + 1)
+    request("first rule: lengths before handshake", bad, "FrameTooLarge", greeted=False)
+    bad = request_bytes(0xFFFF, flags=0xFFFF)
+    request("first rule: opcode before flags", bad, "UnknownOpcode", True)
+    bad = request_bytes("KvGet", flags=2)
+    request("first rule: handshake before flags", bad, "HandshakeRequired", greeted=False)
+    bad = request_bytes("KvPut", flags=2, **store, args_len=LIMITS["ARGS_MAX"] + 1)
+    request("first rule: flags before data arguments", bad, "UnknownFlag", True)
+    bad = request_bytes("KvGet", args_len=LIMITS["ARGS_MAX"] + 1, payload_len=1)
+    request("first rule: data arguments before payload", bad, "FrameTooLarge")
+
+
+def bad_bodies() -> list:
+    """Bodies behind good headers: each is answered BadFrame and leaves the connection usable."""
+    out = []
+
+    def body(name: str, op: str, part: str, args: bytes, payload: bytes = b"") -> None:
+        case = {"name": name, "op": op, "part": part, "args": args.hex(), "payload": payload.hex()}
+        out.append(case | {"status": "BadFrame", "code": STATUS["BadFrame"], "survives": True})
+
+    for op in SPEC["op"]:
+        if op.get("body") == "data":
+            continue
+        for part in ("request", "reply"):
+            good = put_fields(op[part], sample_fields(op[part], "typical"))
+            body(f"{op['name']} {part}: a byte left over", op["name"], part, good + b"\0")
+            if good:
+                body(f"{op['name']} {part}: a byte short", op["name"], part, good[:-1])
+                body(f"{op['name']} {part}: nothing", op["name"], part, b"")
+    one, lie = (1).to_bytes(8, "little"), b"\xff" * 4
+    renew = one + b"\1\0\0\0" + b"\2\0"
+    body("text that is not UTF-8", "RenewLeases", "request", renew + b"\xc3\x28")
+    body("text with a surrogate", "RenewLeases", "request", one + b"\1\0\0\0\3\0\xed\xa0\x80")
+    body("text longer than the body", "RenewLeases", "request", one + b"\1\0\0\0\xff\xffab")
+    body("a list that claims 2^32-1 items", "RenewLeases", "request", one + lie)
+    body("a list that claims one item too many", "RenewLeases", "request", one + b"\1\0\0\0")
+    body("bytes that claim 2^32-1", "PresentGrant", "request", lie + bytes(9))
+    seal = put_fields(
+        OPS["SealBlock"]["request"], sample_fields(OPS["SealBlock"]["request"], "zero")
+    )
+    body("a truth value of 2", "SealBlock", "request", seal[:-1] + b"\2")
+    body("a truth value of 255", "SealBlock", "request", seal[:-1] + b"\xff")
+
+    body("FileRead: short", "FileRead", "request", bytes(11))
+    body("FileRead: long", "FileRead", "request", bytes(13))
+    body("KvPut: no mode", "KvPut", "request", b"", b"value")
+    body("KvPut: mode 2", "KvPut", "request", b"\2key", b"value")
+    body("KvDelete: no mode", "KvDelete", "request", b"")
+    body("KvDelete: mode 2", "KvDelete", "request", b"\2key")
+    swap, split = b"\1\3\0key", b"\3\0\0\0oldnew"
+    body("swap: present 2", "KvCompareAndSwap", "request", b"\2" + swap[1:], split)
+    body("swap: key shorter than told", "KvCompareAndSwap", "request", swap[:-1], split)
+    body("swap: key longer than told", "KvCompareAndSwap", "request", swap + b"s", split)
+    body("swap: no payload", "KvCompareAndSwap", "request", swap)
+    body("swap: expected is cut", "KvCompareAndSwap", "request", swap, b"\4\0\0\0old")
+    body("swap: expected is negative", "KvCompareAndSwap", "request", swap, lie + b"old")
+    body("scan: short", "KvScan", "request", bytes(12))
+    body("scan: mode 2", "KvScan", "request", bytes(12) + b"\2")
+    entry = b"\1\0\1\0\0\0kv"
+    body("scan reply: a key is cut", "KvScan", "reply", b"", entry + b"\5\0\0\0\0\0k")
+    body("scan reply: a value is negative", "KvScan", "reply", b"", entry + b"\1\0" + lie + b"kv")
+    body("scan reply: half a length", "KvScan", "reply", b"", entry + b"\1\0\1")
+    return out
+
+
+def behaviour() -> list:
+    """What no codec can tell: the state of the connection decides. Scenarios for a live server.
+
+    `with` names the fields in which a Hello differs from a good one with a good token.
+    """
+
+    def case(name: str, given: str, send: dict, status: str, survives: bool, after: str) -> dict:
+        answer = {"status": status, "code": STATUS[status], "survives": survives}
+        return {"name": name, "given": given, "send": send} | answer | {"after": after}
+
+    def hello(**changes) -> dict:
+        return {"request": "Hello", "with": changes}
+
+    def frame(head: bytes) -> dict:
+        return {"hex": head.hex()}
+
+    newer = sample_fields(OPS["Hello"]["request"], "typical") | {"major": 2}
+    newer = put_fields(OPS["Hello"]["request"], newer) + bytes(7)
+    newer = request_bytes("Hello", request=1, args_len=len(newer)) + newer
+    data = request_bytes("KvGet", **typical_header(OPS["KvGet"], args_len=3)) + b"key"
+    new, greeted = "a new connection", "a connection whose Hello was answered Ok"
+    most = LIMITS["RESULTS_WINDOW_MAX"]
+    return [
+        case(
+            "Hello twice", greeted, hello(), "HandshakeRequired", True,
+            "session, task prefix, shard, window and grants are those of the first Hello",
+        ),
+        case(
+            "another major version", new, hello(major=2), "UnsupportedVersion", False,
+            "the message names both versions",
+        ),
+        case(
+            "another major version with another layout", new, frame(newer), "UnsupportedVersion",
+            False, "the first two bytes of the arguments are read before the rest is parsed",
+        ),
+        case("major version 0", new, hello(major=0), "UnsupportedVersion", False, ""),
+        case("a later minor version", new, hello(minor=7), "Ok", True, "the reply says minor 0"),
+        case(
+            "unknown features", new, hello(features=str(U64)), "Ok", True, "the reply says features 0"
+        ),
+        case("session 0", new, hello(session="0"), "InvalidArgument", False, ""),
+        case("no token", new, hello(token=""), "Unauthenticated", False, ""),
+        case("a shard that there is not", new, hello(shard=254), "InvalidArgument", False, ""),
+        case(
+            "more results than a lane keeps", new, hello(window=0xFFFF), "Ok", True,
+            f"the reply says window {most}",
+        ),
+        case(
+            "a token of task 9 for a session of prefix 10", new,
+            hello(token="of task 9", task_prefix="10"), "PermissionDenied", False, "",
+        ),
+        case(
+            "a data request at a controller", greeted + " at a controller", frame(data),
+            "NotServedHere", True, "the body was skipped: the next request is answered",
+        ),
+        case(
+            "a control request at a memory server", greeted + " at a memory server",
+            frame(request_bytes("ListJobs", request=7)), "NotServedHere", True, "",
+        ),
+        case(
+            "a block that the server does not have", greeted + " at a memory server, no grant",
+            frame(data), "UnknownBlock", True, "the block is looked for before the grant",
+        ),
+    ]  # fmt: skip
+
+
+def slots() -> dict:
+    keys = [
+        b"", b"a", b"key", b"\0", b"\xff\xfe\0binary\x80", bytes(range(256)), b"x" * 31, b"x" * 32,
+        b"x" * 33, b"x" * 64, "schl\u00fcssel".encode(), b"longest" * 585 + b"l",
+        b"{user7}:name", b"{user7}:age", b"user7", b"before{user7}after", b"{user7}{user8}",
+        b"{}a", b"{}", b"{", b"}", b"{a", b"a}", b"}{", b"}{t}", b"{}{t}", b"{{t}}", b"{{t",
+        b"{a{b}c}", b"{\0\xff}binary tag", b"{ }", b"x{t}" * 9, b"{" + b"t" * 4094 + b"}",
+    ]  # fmt: skip
+    keys += [b"k%d" % i for i in range(40)]
+    cases = []
+    for key in keys:
+        value, tag = key_hash(key), tag_of(key)
+        cases.append(
+            {
+                "key": key.hex(),
+                "tag": None if tag is None else tag.hex(),
+                "hash": f"{value:016x}",
+                "slots": {str(h): value >> 64 - h.bit_length() + 1 for h in (64, 1024, 65536)},
+            }
+        )
+    return {"keys": cases}
+
+def flip(data: bytes, at: int) -> bytes:
+    changed = bytearray(data)
+    changed[at] ^= 1
+    return bytes(changed)
+
+
+def tokens() -> dict:
+    keys = {"root_key": ROOT_KEY, "token_key": TOKEN_KEY, "grant_key": GRANT_KEY}
+    return (
+        {name: key.hex() for name, key in keys.items()}
+        | {"now_ms": "5000"}
+        | {"tokens": token_cases(), "attenuations": attenuation_cases(), "grants": grant_cases()}
+    )
+
+
+def token_cases() -> list:
+    def u64(n: int) -> bytes:
+        return put("u64", n)
+
+    job, cluster = issue_token(TOKEN_KEY, 0x0001_0000_0000_0005), issue_token(TOKEN_KEY, 0)
+    task = attenuate(job, 1, u64(9))
+    reader = attenuate(task, 2, b"\1\0")
+    late, soon = attenuate(job, 3, u64(4999)), attenuate(job, 3, u64(5001))
+    stranger = issue_token(mac(OTHER_ROOT, b"honeycomb token v1"), 5)
+    wide = job
+    while len(wide) + 4 <= LIMITS["TOKEN_MAX"]:
+        wide = attenuate(wide, 2, b"\3\0")
+    long = attenuate(wide, 2, b"\3\0")
+    # (name, token, what verification gives, what the server answers at now_ms)
+    rows = [
+        ("valid: the cluster's", cluster, "scope", "Ok"),
+        ("valid: a job's", job, "scope", "Ok"),
+        ("valid: narrowed to a task", task, "scope", "Ok"),
+        ("valid: narrowed to a task that reads", reader, "scope", "Ok"),
+        ("valid: verbs are an intersection", attenuate(reader, 2, b"\3\0"), "scope", "Ok"),
+        ("valid: no verbs are left", attenuate(reader, 2, b"\2\0"), "scope", "Ok"),
+        ("valid: unknown verbs add nothing", attenuate(job, 2, b"\xff\xff"), "scope", "Ok"),
+        ("valid: the same task twice", attenuate(task, 1, u64(9)), "scope", "Ok"),
+        ("valid: two tasks leave no verb", attenuate(task, 1, u64(10)), "scope", "Ok"),
+        ("valid: expires 1 ms after now", soon, "scope", "Ok"),
+        ("expired: 1 ms before now", late, "scope", "Unauthenticated"),
+        ("expired: at now", attenuate(job, 3, u64(5000)), "scope", "Unauthenticated"),
+        ("expired: the earliest counts", attenuate(late, 3, u64(U64)), "scope", "Unauthenticated"),
+        ("valid: as long as one can be", wide, "scope", "Ok"),
+        ("too long", long, "UnknownForm", "Unauthenticated"),
+        ("forged: last byte of the tag", flip(task, -1), "Forged", "Unauthenticated"),
+        ("forged: another job", flip(job, 1), "Forged", "Unauthenticated"),
+        ("forged: another task", flip(task, 12), "Forged", "Unauthenticated"),
+        ("forged: a job made the cluster", b"\1" + bytes(8) + job[9:], "Forged", "Unauthenticated"),
+        (
+            "forged: a caveat taken off",
+            task[:9] + b"\0" + task[-32:],
+            "Forged",
+            "Unauthenticated",
+        ),
+        ("of another cluster", stranger, "Forged", "Unauthenticated"),
+        ("truncated: the tag is cut", job[:-1], "Malformed", "Unauthenticated"),
+        ("truncated: inside a caveat", task[:15], "Malformed", "Unauthenticated"),
+        ("truncated: the version alone", b"\1", "Malformed", "Unauthenticated"),
+        ("missing", b"", "Malformed", "Unauthenticated"),
+        ("a byte left over", job + b"\0", "Malformed", "Unauthenticated"),
+        ("version 2", b"\2" + job[1:], "UnknownForm", "Unauthenticated"),
+        ("unknown caveat", attenuate(job, 4, b"new"), "UnknownForm", "Unauthenticated"),
+        (
+            "caveat of the wrong length",
+            attenuate(job, 1, u64(9)[:7]),
+            "Malformed",
+            "Unauthenticated",
+        ),
+    ]
+    out = []
+    for name, token, expected, status in rows:
+        result = verify_token(TOKEN_KEY, token)
+        case = {"name": name, "hex": token.hex()}
+        if expected == "scope":
+            assert isinstance(result, dict), f"{name}: {result}"
+            assert (result["expires_ms"] > 5000) == (status == "Ok"), name
+            scope = {k: v if k == "verbs" or v is None else str(v) for k, v in result.items()}
+            case["scope"] = scope
+        else:
+            assert result == expected, f"{name}: {result}"
+            case["error"] = expected
+        out.append(case | {"status": status, "code": STATUS[status]})
+    return out
+
+
+def attenuation_cases() -> list:
+    token = issue_token(TOKEN_KEY, 5)
+    steps = [("task", 1, 9, 8), ("verbs", 2, 1, 2), ("expires_ms", 3, 7000, 8), ("verbs", 2, 3, 2)]
+    out = []
+    for word, kind, value, size in steps:
+        narrowed = attenuate(token, kind, value.to_bytes(size, "little"))
+        caveat = {"caveat": word, "kind": kind, "value": str(value)}
+        out.append({"from": token.hex()} | caveat | {"to": narrowed.hex()})
+        token = narrowed
+    return out
+
+
+def grant_cases() -> list:
+    base = {"verbs": 3, "generation": 4, "job": 5, "prefix": 9, "structure": 12, "expires_ms": 9000}
+    grant = issue_grant(GRANT_KEY, base)
+    most = {name: (1 << 8 * INTEGERS[kind][0]) - 1 for name, kind in GRANT_FIELDS}
+    rows = [
+        ("valid", base, grant, "Ok"),
+        ("valid: reads only", base | {"verbs": 1}, None, "Ok"),
+        ("valid: every field at its most", most, None, "Ok"),
+        ("expired: at now", base | {"expires_ms": 5000}, None, "GrantExpired"),
+        ("revoked: the prefix is at generation 4", base | {"generation": 3}, None, "GrantRevoked"),
+        ("forged: more verbs", "Forged", flip(grant, 1), "PermissionDenied"),
+        ("forged: another structure", "Forged", flip(grant, 23), "PermissionDenied"),
+        ("forged: the tag", "Forged", flip(grant, -1), "PermissionDenied"),
+        (
+            "of another cluster",
+            "Forged",
+            issue_grant(mac(OTHER_ROOT, b"honeycomb grant v1"), base),
+            "PermissionDenied",
+        ),
+        (
+            "a token's key is not a grant's",
+            "Forged",
+            issue_grant(TOKEN_KEY, base),
+            "PermissionDenied",
+        ),
+        ("truncated", "Malformed", grant[:-1], "PermissionDenied"),
+        ("truncated: inside the body", "Malformed", grant[:20], "PermissionDenied"),
+        ("missing", "Malformed", b"", "PermissionDenied"),
+        ("a byte left over", "Malformed", grant + b"\0", "PermissionDenied"),
+        ("version 2", "UnknownForm", b"\2" + grant[1:], "PermissionDenied"),
+    ]
+    out = []
+    for name, what, data, status in rows:
+        if isinstance(what, dict):
+            fields = {n: shown(kind, what[n]) for n, kind in GRANT_FIELDS}
+            case = {"hex": (data or issue_grant(GRANT_KEY, what)).hex(), "grant": fields}
+        else:
+            case = {"hex": data.hex(), "error": what}
+        out.append({"name": name} | case | {"status": status, "code": STATUS[status]})
+    return out
+
+
+# ----------------------------------------------------------------------------------------- messages
+
+TYPICAL = {
+    "name": "part-0",
+    "path": "T4/T6",
+    "address": "10.0.0.7:7070",
+    "message": "the lease of T4/T6 (1000 ms) ended 350 ms ago",
+    "job": 0x0001_0000_0000_0005,
+    "major": 1,
+    "minor": 0,
+    "features": 0,
+    "session": 0x0123456789ABCDEF0011223344556677,
+    "shard": 255,
+    "shards": 4,
+    "window": 16,
+    "kind": 0x12,
+    "slots": 1024,
+    "verbs": 3,
+    "owner_verbs": 3,
+    "job_verbs": 1,
+    "lease_ms": 1000,
+    "router": 3,
+    "block": 0x0000_0003_0100_0002,
+    "epoch": 0x0000_0100_0000_0005,
+    "block_size": 1 << 27,
+    "start": 0x4000_0000_0000_0000,
+    "end": 0x7FFF_FFFF_FFFF_FFFF,
+    "remaining_ms": -350,
+    "version": 6,
+}
+
+
+def sample(name: str, kind: str, style: str, depth: int = 0) -> object:
+    """A value of a type: 'zero', 'typical' (by the field's name) or 'extreme'."""
+    if kind in STRUCTS:
+        return sample_fields(STRUCTS[kind], style, depth)
+    if kind.startswith("list:"):
+        if style == "zero":
+            return []
+        styles = ["typical", "extreme"] if style == "typical" else ["extreme", "zero", "typical"]
+        return [sample(name.removesuffix("s"), kind[5:], s, depth + 1) for s in styles[: 3 - depth]]
+    if kind.startswith("opt:"):
+        return None if style == "zero" else sample(name, kind[4:], style, depth)
+    if style == "zero":
+        return {"bool": False, "str": "", "bytes": b""}.get(kind, 0)
+    if style == "typical":
+        if name in TYPICAL:
+            return TYPICAL[name]
+        digest = hashlib.sha256(f"{name} {kind}".encode()).digest()
+        if kind in INTEGERS:
+            return int.from_bytes(digest[: max(1, INTEGERS[kind][0] // 2)], "little")
+        return {"bool": True, "str": f"a {name}", "bytes": digest}[kind]
+    if kind in INTEGERS:
+        size, signed = INTEGERS[kind]
+        return -(1 << 63) if signed else (1 << 8 * size) - 1
+    return {"bool": True, "str": "\u00fc\u4e2d\U0001f41d{}\"\\'" * 12, "bytes": bytes(range(256))}[
+        kind
+    ]
+
+
+def sample_fields(fields: list, style: str, depth: int = 0) -> dict:
+    return {name: sample(name, kind, style, depth) for name, kind, _ in fields}
+
+
+ENTRY = STRUCTS["MapEntry"]
+MOVED_SAMPLES = [
+    {
+        "name": "a file's tail was sealed at 65,000; its successor starts where it ends",
+        "own_start": 131_000,
+        "value": 65_000,
+        "version": 7,
+        "entry": {
+            "start": 0,
+            "end": U64,
+            "block": 0x0000_0003_0000_0009,
+            "epoch": 0x0000_0100_0000_0008,
+            "address": "10.0.0.7:7070",
+        },
+        "becomes": {"own_end": 195_999, "start": 196_000, "end": U64},
+    },
+    {
+        "name": "a file's first block was sealed at 1",
+        "own_start": 0,
+        "value": 1,
+        "version": 2,
+        "entry": {"start": 0, "end": U64, "block": 1, "epoch": 1, "address": "[::1]:1"},
+        "becomes": {"own_end": 0, "start": 1, "end": U64},
+    },
+]
+
+
+def moved_bytes(version: int, entry: dict) -> bytes:
+    return put("u64", version) + put_fields(ENTRY, entry)
+
+
+def moved_cases() -> list:
+    out = []
+    for case in MOVED_SAMPLES:
+        start = case["own_start"] + case["value"] + case["entry"]["start"]
+        assert (start, start - 1) == (case["becomes"]["start"], case["becomes"]["own_end"])
+        out.append(
+            {
+                "name": case["name"],
+                "own_start": str(case["own_start"]),
+                "value": str(case["value"]),
+                "args": moved_bytes(case["version"], case["entry"]).hex(),
+                "version": str(case["version"]),
+                "entry": shown_fields(ENTRY, case["entry"]),
+                "becomes": {key: str(value) for key, value in case["becomes"].items()},
+            }
+        )
+    return out
+
+
+def data(name: str, fields: dict | None = None, args=b"", payload=b"", value=0) -> dict:
+    case = {"name": name, "fields": fields or {}, "args": args.hex(), "payload": payload.hex()}
+    return case | {"value": str(value)}
+
+
+def ask(name: str, fields: dict | None = None, args: bytes = b"", payload: bytes = b"") -> dict:
+    case = data(name, fields, args, payload)
+    del case["value"]
+    return case
+
+
+def read_case(offset: int, length: int) -> dict:
+    fields = {"offset": str(offset), "length": length}
+    return ask(f"{length} bytes at {offset}", fields, put("u64", offset) + put("u32", length))
+
+
+def key_case(name: str, key: bytes, payload: bytes = b"", mode: int | None = None) -> dict:
+    fields = {"key": key.hex()} if mode is None else {"mode": mode, "key": key.hex()}
+    return ask(name, fields, (b"" if mode is None else bytes([mode])) + key, payload)
+
+
+def swap_case(name: str, present: int, key: bytes, expected: bytes, new: bytes) -> dict:
+    fields = {"present": present, "key": key.hex(), "expected": expected.hex(), "new": new.hex()}
+    args = bytes([present]) + put("u16", len(key)) + key
+    return ask(name, fields, args, put("bytes", expected) + new)
+
+
+def scan_case(name: str, cursor: int, most: int, mode: int, prefix: bytes) -> dict:
+    fields = {"cursor": str(cursor), "bytes": most, "mode": mode, "prefix": prefix.hex()}
+    return ask(name, fields, put("u64", cursor) + put("u32", most) + bytes([mode]) + prefix)
+
+
+def scanned_case(name: str, entries: list, value: int) -> dict:
+    layout = [put("u16", len(k)) + put("u32", len(v)) + k + v for k, v in entries]
+    fields = {"entries": [[k.hex(), v.hex()] for k, v in entries]}
+    return data(name, fields, b"", b"".join(layout), value)
+
+
+KEY, VALUE, OLD = b"{user7}:name", b"Ada", b"Grace"
+DATA_SAMPLES = {
+    "FileAppend": (
+        [ask("a line", payload=b"a line\n"), ask("nothing", payload=b"")],
+        [data("it begins at byte 4096 of the block", value=4096)],
+    ),
+    "FileRead": (
+        [read_case(0, 4096), read_case(U64, U32)],
+        [
+            data("all that was asked", payload=b"a line\n", value=4103),
+            data("at the end of the file", value=4103),
+        ],
+    ),
+    "FileSize": (
+        [ask("the block's")],
+        [
+            data("open", {"sealed": 0}, b"\0", value=4103),
+            data("sealed", {"sealed": 1}, b"\1", value=4103),
+        ],
+    ),
+    "FileSeal": ([ask("the tail")], [data("sealed at 4103", value=4103)]),
+    "KvGet": (
+        [key_case("a key", KEY), key_case("the empty key", b"")],
+        [data("its value", payload=VALUE), data("an empty value")],
+    ),
+    "KvPut": (
+        [
+            key_case("whether or not there is one", KEY, VALUE, 0),
+            key_case("only when absent", KEY, VALUE, 1),
+            key_case("empty key, empty value", b"", b"", 0),
+        ],
+        [data("a new entry", value=0), data("an entry was replaced", value=1)],
+    ),
+    "KvDelete": (
+        [key_case("plain", KEY, mode=0), key_case("with the old value", KEY, mode=1)],
+        [data("plain"), data("with the old value", payload=OLD)],
+    ),
+    "KvExists": (
+        [key_case("a key", KEY)],
+        [
+            data("no", {"length": None}, value=0),
+            data("yes, of 3 bytes", {"length": "3"}, put("u64", 3), value=1),
+        ],
+    ),
+    "KvUpdate": ([key_case("a key", KEY, VALUE)], [data("the old value", payload=OLD)]),
+    "KvUpsert": (
+        [key_case("a key", KEY, VALUE)],
+        [data("there was none", value=0), data("the old value", payload=OLD, value=1)],
+    ),
+    "KvCompareAndSwap": (
+        [
+            swap_case("expects a value", 1, KEY, OLD, VALUE),
+            swap_case("expects an empty value", 1, KEY, b"", VALUE),
+            swap_case("expects no entry", 0, KEY, b"", VALUE),
+        ],
+        [data("swapped")],
+    ),
+    "KvScan": (
+        [
+            scan_case("from the start", 0, 65536, 0, b""),
+            scan_case("keys only, below a prefix", 0x4000_0000_0000_0000, 1, 1, b"user"),
+            scan_case("from the last hash", U64, U32, 0, bytes(range(256))),
+        ],
+        [
+            scanned_case("entries, and where to go on", [(KEY, VALUE), (b"", b"")], 1 << 62),
+            scanned_case("keys only, the last ones", [(KEY, b""), (b"k", b"")], 0),
+            scanned_case("none", [], 0),
+        ],
+    ),
+    "KvLength": ([ask("the block's")], [data("three entries", value=3)]),
+}
+
+
+def messages() -> dict:
+    operations = []
+    for op in SPEC["op"]:
+        case = {"op": op["name"], "code": op["code"]}
+        if op.get("body") == "data":
+            case["request"], case["reply"] = DATA_SAMPLES[op["name"]]
+        else:
+            for part in ("request", "reply"):
+                case[part] = []
+                for style in ("typical", "zero", "extreme") if op[part] else ("zero",):
+                    values = sample_fields(op[part], style)
+                    fields = shown_fields(op[part], values)
+                    args = put_fields(op[part], values).hex()
+                    case[part].append({"name": style, "fields": fields, "args": args})
+        operations.append(case)
+    # PresentGrant answers by the reply's value, like a data operation.
+    next(o for o in operations if o["op"] == "PresentGrant")["reply"][0]["value"] = "1"
+    return {"operations": operations, "moved": moved_cases()}
+
+def main() -> int:
+    assert set(DATA_SAMPLES) == set(DATA_LAYOUTS), "data operations"
+    assert set(DATA_SAMPLES) == {op["name"] for op in SPEC["op"] if op.get("body") == "data"}
+    made = {}
+    for make in (frames, refusals, slots, tokens, messages, retry):
+        text = json.dumps(make(), indent=1, ensure_ascii=True) + "\n"
+        made[HERE / "vectors" / f"{make.__name__}.json"] = text
+    doc = HERE / "PROTOCOL.md"
+    made[doc] = document(doc.read_text())
+    stale = 0
+    for path, text in made.items():
+        if path.exists() and path.read_text() == text:
+            continue
+        stale = 1
+        name = path.relative_to(HERE)
+        if "--check" in sys.argv:
+            print(f"{name} is not what vectors.py makes of messages.toml", file=sys.stderr)
+        else:
+            path.write_text(text)
+            print(f"wrote protocol/{name}")
+    return stale if "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

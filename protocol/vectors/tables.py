@@ -1,0 +1,181 @@
+"""What each status asks of a client, and the tables of PROTOCOL.md that messages.toml decides."""
+
+from peer import LIMITS, OPS, SPEC, STATUS
+
+# -------------------------------------------------------------------------------------------- retry
+
+ACTIONS = {
+    "answer": "the call is over: the caller gets a result, or what the status says about it",
+    "raise": "the call is over: the caller gets an error with the reply's message",
+    "retry_after": "wait for the reply's value in microseconds, with jitter, and send it again",
+    "reroute": "correct the map by the entry in the reply and send it to that block",
+    "reopen": "ask ReopenStructure; raise what it says, or take its map and grant and go on",
+    "resume": "send the lane's requests again, in order, from the reply's value",
+}
+NUMBERS = {
+    "used": "the mutation's sequence number is used up; the next request takes the next number",
+    "free": "the number was not used: the next request of the lane to reach that block takes it",
+    "abandon": "whether it was used is not known: the client opens a new lane",
+    "none": "no mutation is answered like this by a memory server",
+}
+
+# action, what becomes of the sequence number, most repeats (0: no repeat, None: till the deadline)
+RETRIES = {
+    "Ok": ("answer", "used", 0),
+    "BadFrame": ("raise", "abandon", 0),
+    "UnsupportedVersion": ("raise", "none", 0),
+    "UnknownOpcode": ("raise", "free", 0),
+    "UnknownFlag": ("raise", "free", 0),
+    "FrameTooLarge": ("raise", "free", 0),
+    "HandshakeRequired": ("raise", "free", 0),
+    "NotServedHere": ("raise", "free", 0),
+    "Unauthenticated": ("raise", "free", 0),
+    "PermissionDenied": ("raise", "free", 0),
+    "GrantExpired": ("reopen", "free", None),
+    "GrantRevoked": ("reopen", "free", 1),
+    "WrongEpoch": ("reopen", "free", 3),
+    "UnknownBlock": ("reopen", "free", 3),
+    "Moved": ("reroute", "free", None),
+    "Resume": ("resume", "free", None),
+    "OutcomeUnknown": ("raise", "abandon", 0),
+    "WrongRange": ("reopen", "free", 3),
+    "Busy": ("retry_after", "free", None),
+    "OutOfMemory": ("raise", "used", 0),
+    "BlockFull": ("raise", "used", 0),
+    "ValueTooLarge": ("raise", "used", 0),
+    "KeyTooLarge": ("raise", "used", 0),
+    "LimitExceeded": ("raise", "abandon", 0),
+    "QuotaExceeded": ("raise", "none", 0),
+    "NotFound": ("raise", "none", 0),
+    "KeyNotFound": ("answer", "used", 0),
+    "KeyExists": ("raise", "used", 0),
+    "CompareFailed": ("answer", "used", 0),
+    "Sealed": ("raise", "used", 0),
+    "AlreadyExists": ("raise", "none", 0),
+    "WrongKind": ("raise", "abandon", 0),
+    "Cycle": ("raise", "none", 0),
+    "UnknownParent": ("raise", "none", 0),
+    "LeaseExpired": ("raise", "none", 0),
+    "DataLost": ("raise", "none", 0),
+    "UnknownJob": ("raise", "none", 0),
+    "InvalidArgument": ("raise", "abandon", 0),
+    "Removed": ("raise", "none", 0),
+    "DeadlineExceeded": ("raise", "none", 0),
+    "Unavailable": ("raise", "none", 0),
+    "Extents": ("raise", "abandon", 0),
+    "Internal": ("raise", "abandon", 0),
+}
+
+
+def retry() -> dict:
+    assert list(RETRIES) == list(STATUS), "every status has its line, in order of code"
+    statuses = {}
+    for name, (action, number, repeats) in RETRIES.items():
+        case = {"code": STATUS[name], "action": action, "number": number, "repeats": repeats}
+        if action == "retry_after":
+            case["delay"] = "value, in microseconds"
+        statuses[name] = case
+    return {"actions": ACTIONS, "numbers": NUMBERS, "statuses": statuses}
+
+# ------------------------------------------------------------------------------ tables of PROTOCOL.md
+
+VERBS = {0: "-", 1: "read", 2: "write", 3: "read and write"}
+
+# Arguments, payload and reply of the data operations, in brief. The document has them in full.
+DATA_LAYOUTS = {
+    "FileAppend": ("-", "the bytes", "value: offset in the block"),
+    "FileRead": ("offset u64, length u32", "-", "value: committed length; payload: the bytes"),
+    "FileSize": ("-", "-", "value: committed length; args: sealed u8"),
+    "FileSeal": ("-", "-", "value: final length of the block"),
+    "KvGet": ("key", "-", "payload: the value"),
+    "KvPut": ("mode u8, key", "the value", "value: 1 replaced, 0 new"),
+    "KvDelete": ("mode u8, key", "-", "payload: the old value when mode is 1"),
+    "KvExists": ("key", "-", "value: 1 or 0; args when 1: length u64"),
+    "KvUpdate": ("key", "the value", "payload: the old value"),
+    "KvUpsert": ("key", "the value", "value: 1 replaced, 0 new; payload: the old value"),
+    "KvCompareAndSwap": (
+        "present u8, key length u16, key",
+        "expected length u32, expected, new",
+        "-; CompareFailed: value 1 and payload: the value found, or value 0",
+    ),
+    "KvScan": (
+        "cursor u64, bytes u32, mode u8, prefix",
+        "-",
+        "value: next cursor, or 0; payload: entries",
+    ),
+    "KvLength": ("-", "-", "value: entries in the block"),
+}
+
+
+def table(head: list, rows: list) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    escaped = ([str(cell).replace("|", "\\|") for cell in line] for line in lines)
+    return "\n".join("| " + " | ".join(line) + " |" for line in escaped)
+
+
+def operations_table() -> str:
+    rows = []
+    for op in SPEC["op"]:
+        if op.get("body") == "data":
+            layout = DATA_LAYOUTS[op["name"]]
+        else:
+            layout = ("message" if op["request"] else "-", "-", "message" if op["reply"] else "-")
+        if op["name"] == "PresentGrant":
+            layout = (*layout[:2], "value: the grant's number")
+        assert bool(op.get("payload")) == (layout[1] != "-"), op["name"]
+        verbs, lane = VERBS[op.get("verbs", 0)], "yes" if op.get("lane") else "-"
+        code = f"0x{op['code']:04X}"
+        rows.append([code, op["name"], op["plane"], op["auth"], verbs, lane, *layout])
+    head = ["Code", "Operation", "Plane", "Auth", "Verbs", "Lane", "Arguments", "Payload", "Reply"]
+    return table(head, rows)
+
+
+def bodies_text() -> str:
+    def fields_table(fields: list) -> str:
+        return table(["Field", "Type", "Meaning"], fields)
+
+    parts = []
+    for part in SPEC["struct"]:
+        parts += [f"#### {part['name']}", part["doc"], fields_table(part["fields"])]
+    for op in SPEC["op"]:
+        parts += [f"#### {op['name']} (0x{op['code']:04X})", op["doc"]]
+        for word in ("request", "reply"):
+            if op.get("body") == "data":
+                continue
+            if op[word]:
+                parts += [f"{word.title()}:", fields_table(op[word])]
+            else:
+                parts.append(f"{word.title()}: no arguments.")
+    return "\n\n".join(parts)
+
+
+def statuses_table() -> str:
+    rows = []
+    for status in SPEC["status"]:
+        action, number, _ = RETRIES[status["name"]]
+        words = [status["doc"], status["raised_by"], status["client"], action, number]
+        rows.append([status["code"], status["name"], *words])
+    head = ["Code", "Status", "Meaning", "Raised by", "The client", "Action", "Number"]
+    return table(head, rows)
+
+
+def limits_table() -> str:
+    rows = [[name, limit["value"], limit["doc"]] for name, limit in SPEC["limits"].items()]
+    return table(["Limit", "Value", "Meaning"], rows)
+
+
+def document(text: str) -> str:
+    """PROTOCOL.md with its generated parts as messages.toml has them."""
+    parts = {
+        "operations": operations_table(),
+        "bodies": bodies_text(),
+        "statuses": statuses_table(),
+        "limits": limits_table(),
+    }
+    for name, body in parts.items():
+        begin, end = f"<!-- generated: {name} -->", f"<!-- end: {name} -->"
+        assert text.count(begin) == 1 and text.count(end) == 1, f"markers of {name}"
+        before, rest = text.split(begin)
+        text = before + begin + "\n\n" + body + "\n\n" + end + rest.split(end)[1]
+    return text
+

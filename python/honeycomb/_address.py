@@ -1,0 +1,84 @@
+"""Addresses, permissions, durations and sizes as people write them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from honeycomb.errors import InvalidArgument
+
+LEASE_MIN: Final = 0.2
+LEASE_MAX: Final = 604_800.0
+READ: Final = 1
+WRITE: Final = 2
+_UNITS: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A structure within a job: ``path`` of its prefix (``T4/T6``, empty for the root) and ``name``
+    (empty for the unnamed one)."""
+
+    path: str
+    name: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Reads ``T4/T6:part-0``. The server checks the names themselves."""
+        path, colon, name = text.partition(":")
+        if colon and not name:
+            raise InvalidArgument(f"the address {text!r} ends with a colon but names no structure")
+        return cls(path.strip("/"), name)
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.name}" if self.name else self.path
+
+
+def prefix_path(addr: str) -> str:
+    """The path of a prefix; refuses an address that names a structure."""
+    address = Address.parse(addr)
+    if address.name:
+        raise InvalidArgument(f"{addr!r} is a structure; this takes a prefix, {address.path!r}")
+    return address.path
+
+
+def prefix_paths(addrs: str | Iterable[str]) -> list[str]:
+    """The paths of several prefixes; a single string is one of them."""
+    return [prefix_path(addr) for addr in ([addrs] if isinstance(addrs, str) else addrs)]
+
+
+def lease_ms(seconds: float | None) -> int:
+    """Milliseconds of a lease given in seconds, from 0.2 s to a week. ``None`` takes the job's (0)."""
+    if seconds is None:
+        return 0
+    if not LEASE_MIN <= seconds <= LEASE_MAX:
+        raise InvalidArgument(f"a lease lasts from {LEASE_MIN} s to {LEASE_MAX:.0f} s, not {seconds} s")
+    return round(seconds * 1000)
+
+
+def verbs(text: str) -> int:
+    """The bits of a permission: ``"rw"``, ``"r"``, ``"w"`` or ``""`` for none."""
+    if set(text) - {"r", "w"} or len(set(text)) != len(text):
+        raise InvalidArgument(f"permissions are written 'rw', 'r', 'w' or '', not {text!r}")
+    return (READ if "r" in text else 0) | (WRITE if "w" in text else 0)
+
+
+def size_bytes(size: int | str) -> int:
+    """Bytes of a size such as ``65536``, ``"64KiB"``, ``"1.5 GiB"`` or ``"2M"``; units are binary."""
+    if isinstance(size, int):
+        return size
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", size, re.IGNORECASE)
+    if match is None:
+        raise InvalidArgument(f"{size!r} is not a size; write for example 65536 or '64KiB'")
+    return int(float(match[1]) * (1 << _UNITS[match[2].lower()]))
+
+
+def format_bytes(count: float) -> str:
+    """A size for people: ``1.5 MiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

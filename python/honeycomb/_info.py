@@ -1,0 +1,84 @@
+"""What the controller tells about jobs, prefixes and servers: the shapes of plain dictionaries.
+
+The fields are those of the messages in ``protocol/messages.toml``, where each is explained. Times
+are milliseconds and sizes bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypedDict
+
+KIND_FILE: Final = 0x10
+KIND_KV: Final = 0x12
+PREFIX_STATES: Final = ("live", "expired", "data lost")
+#: ``remaining_ms`` of a prefix that never expires.
+PINNED_MS: Final = 2**63 - 1
+
+
+class JobInfo(TypedDict):
+    job: int
+    name: str
+    prefixes: int
+    structures: int
+    blocks: int
+    bytes_used: int
+    age_ms: int
+
+
+class StructureInfo(TypedDict):
+    structure: int
+    name: str
+    kind: int
+    blocks: int
+    bytes_used: int
+    sealed: bool
+
+
+class PrefixInfo(TypedDict):
+    prefix: int
+    name: str
+    parents: list[int]
+    lease_ms: int
+    remaining_ms: int
+    pinned: bool
+    state: int
+    structures: list[StructureInfo]
+
+
+class LeaseInfo(TypedDict):
+    prefix: int
+    lease_ms: int
+    remaining_ms: int
+    pinned: bool
+
+
+class ServerInfo(TypedDict):
+    server: int
+    address: str
+    alive: bool
+    shards: int
+    block_size: int
+    blocks: int
+    free: int
+    bytes_used: int
+    bytes_resident: int
+    connections: int
+    requests: int
+    forwarded: int
+
+
+class Status(TypedDict):
+    uptime_ms: int
+    jobs: int
+    prefixes: int
+    structures: int
+    blocks: int
+    free: int
+    reserved: int
+    quarantined: int
+    bytes_allocated: int
+    bytes_used: int
+    bytes_resident: int
+    bytes_metadata: int
+    requests: int
+    servers: list[ServerInfo]

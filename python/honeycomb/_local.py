@@ -1,0 +1,235 @@
+"""Clusters on this machine: the file that announces a running one, and the embedded one.
+
+The cluster file is written by ``honeycomb start``: JSON with ``address``, ``token`` (hex) and
+``pid``. It holds a secret, so one that others could have written or can read is refused.
+
+The embedded cluster is a child ``honeycomb`` process with a pipe as its standard input. It ends when
+that pipe closes, so it dies with its parent however the parent dies, and it keeps its own memory,
+so that resident figures stay honest (design decision 15).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import select
+import stat
+import subprocess
+import sysconfig
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from honeycomb import errors
+
+START_SECONDS: Final = 20.0
+STOP_SECONDS: Final = 5.0
+CLUSTER_FILE_MAX: Final = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a cluster is, and the token that opens it."""
+
+    address: str
+    token: bytes
+
+
+def cluster_file() -> Path:
+    """Where a local cluster announces itself: ``$HONEYCOMB_CLUSTER_FILE``, else
+    ``$XDG_RUNTIME_DIR/honeycomb/cluster.json``, else ``~/.honeycomb/cluster.json``."""
+    if named := os.environ.get("HONEYCOMB_CLUSTER_FILE"):
+        return Path(named)
+    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        return Path(runtime, "honeycomb", "cluster.json")
+    return Path.home() / ".honeycomb" / "cluster.json"
+
+
+def running_cluster() -> Endpoint | None:
+    """The cluster that the cluster file announces; ``None`` without a file or when its process is
+    gone. Raises :class:`PermissionDenied` for a file that others own or can read."""
+    path = cluster_file()
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise errors.PermissionDenied(f"the cluster file {path} cannot be used: {error}") from error
+    with open(fd, "rb") as file:
+        found = os.fstat(fd)
+        if found.st_uid != os.geteuid():
+            raise errors.PermissionDenied(
+                f"the cluster file {path} belongs to user {found.st_uid}, not to you "
+                f"({os.geteuid()}); it is not trusted"
+            )
+        if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise errors.PermissionDenied(
+                f"the cluster file {path} holds a token but is open to others (mode "
+                f"{stat.S_IMODE(found.st_mode):04o}); run: chmod 600 {path}"
+            )
+        announced = _announcement(file.read(CLUSTER_FILE_MAX), f"the cluster file {path}")
+    endpoint, pid = announced
+    return endpoint if _alive(pid) else None
+
+
+def _announcement(line: bytes, source: str) -> tuple[Endpoint, int]:
+    try:
+        told: dict[str, Any] = json.loads(line)
+        return Endpoint(str(told["address"]), bytes.fromhex(told["token"])), int(told["pid"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise errors.InvalidArgument(f"{source} is not what a cluster writes: {error!r}") from error
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+class EmbeddedCluster:
+    """The one embedded cluster of this process, shared by its clients and counted by them.
+
+    It stops when the last client closes, when the process ends, and when its pipe closes. A forked
+    child neither counts nor stops its parent's.
+    """
+
+    _lock = threading.Lock()
+    _current: EmbeddedCluster | None = None
+
+    def __init__(self, memory: int | None, block_size: int | None) -> None:
+        self.memory = memory
+        self.block_size = block_size
+        self.users = 0
+        self._process = _spawn(memory, block_size)
+        try:
+            self.endpoint = self._await_ready()
+        except BaseException:
+            self._process.kill()
+            self._process.wait()
+            raise
+
+    @classmethod
+    def acquire(cls, memory: int | None, block_size: int | None) -> EmbeddedCluster:
+        """The running one, or a new one. Sizes are bytes; ``None`` takes what there is.
+
+        Raises :class:`InvalidArgument` when one of other sizes runs already, and
+        :class:`Unavailable` when it does not start within 20 s.
+        """
+        with cls._lock:
+            current = cls._current
+            if current is not None and current._process.poll() is not None:
+                current = cls._current = None
+            if current is None:
+                current = cls._current = cls(memory, block_size)
+            else:
+                current._check_sizes(memory, block_size)
+            current.users += 1
+            return current
+
+    @classmethod
+    def running(cls) -> bool:
+        """Whether this process has one."""
+        current = cls._current
+        return current is not None and current._process.poll() is None
+
+    def release(self) -> None:
+        """Gives up one use; the last one stops the cluster."""
+        with self._lock:
+            if EmbeddedCluster._current is not self:
+                return
+            self.users -= 1
+            if self.users == 0:
+                EmbeddedCluster._current = None
+                self._stop()
+
+    @classmethod
+    def stop_at_exit(cls) -> None:
+        current, cls._current = cls._current, None
+        if current is not None:
+            current._stop()
+
+    @classmethod
+    def forget_after_fork(cls) -> None:
+        """In a forked child: lets go of the parent's cluster, and of the pipe that keeps it alive."""
+        cls._lock = threading.Lock()
+        current, cls._current = cls._current, None
+        if current is not None:
+            assert current._process.stdin is not None
+            current._process.stdin.close()
+            # Nobody here can wait for a process that is not this one's child.
+            current._process.returncode = 0
+
+    def _check_sizes(self, memory: int | None, block_size: int | None) -> None:
+        for what, asked, has in (
+            ("memory", memory, self.memory),
+            ("block_size", block_size, self.block_size),
+        ):
+            if asked is not None and asked != has:
+                raise errors.InvalidArgument(
+                    f"this process has an embedded cluster with {what}={has} already, and was asked "
+                    f"for {what}={asked}; close its clients first"
+                )
+
+    def _await_ready(self) -> Endpoint:
+        """Reads the line by which the child says that it is ready."""
+        out = self._process.stdout
+        assert out is not None
+        line = b""
+        with out:
+            while not line.endswith(b"\n"):
+                ready, _, _ = select.select([out], [], [], START_SECONDS)
+                chunk = os.read(out.fileno(), CLUSTER_FILE_MAX) if ready else b""
+                if not chunk:
+                    raise errors.Unavailable(self._start_failure(bool(ready)))
+                line += chunk
+        return _announcement(line, "the embedded cluster's first line")[0]
+
+    def _start_failure(self, ended: bool) -> str:
+        if not ended:
+            return f"the embedded cluster was not ready within {START_SECONDS:.0f} s"
+        code = self._process.wait()
+        return f"the embedded cluster ended with code {code} before it was ready (its reason is above)"
+
+    def _stop(self) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _spawn(memory: int | None, block_size: int | None) -> subprocess.Popen[bytes]:
+    command = [str(binary()), "start", "--embedded", "--json"]
+    if memory is not None:
+        command += ["--memory", str(memory)]
+    if block_size is not None:
+        command += ["--block-size", str(block_size)]
+    # A process group of its own: Ctrl-C is for the program, which then cleans up its jobs.
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, process_group=0
+    )
+
+
+def binary() -> Path:
+    """The ``honeycomb`` program that came with this package."""
+    path = Path(sysconfig.get_path("scripts"), "honeycomb")
+    if not path.exists():
+        raise errors.Unavailable(
+            f"no cluster was named or found, and none can be started: {path} is missing. Install "
+            "the wheel again, or set HONEYCOMB_ADDRESS and HONEYCOMB_TOKEN"
+        )
+    return path
+
+
+atexit.register(EmbeddedCluster.stop_at_exit)
+os.register_at_fork(after_in_child=EmbeddedCluster.forget_after_fork)

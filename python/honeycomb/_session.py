@@ -1,0 +1,123 @@
+"""One native client and the handles it opened, safe to carry through a fork.
+
+A process that was forked shares its parent's sockets, and with them the parent's session: requests
+of both would interleave, and one could receive the other's replies. So whatever is native is used
+only in the process that made it. After a fork the child abandons it and connects again under a new
+session (design decision 15).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from honeycomb import errors
+from honeycomb._native import NativeClient
+
+T = TypeVar("T")
+
+_generation = 0
+# Natives of a former process. They are never dropped: closing would speak on sockets that belong
+# to the parent, and wait for threads that do not exist here.
+_abandoned: list[object] = []
+
+
+def _count_fork() -> None:
+    global _generation
+    _generation += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
+def fork_generation() -> int:
+    """How many forks lie between the first process and this one."""
+    return _generation
+
+
+class Session:
+    """A lazily connected :class:`NativeClient` of one address, token and task prefix.
+
+    Thread-safe. ``timeout`` is the deadline of each call, in seconds. ``task_prefix`` is the prefix
+    whose lease the session's traffic renews; 0 for none.
+    """
+
+    def __init__(
+        self, address: str, token: bytes, *, task_prefix: int = 0, timeout: float = 10.0
+    ) -> None:
+        self.address = address
+        self.token = token
+        self.task_prefix = task_prefix
+        self.timeout = timeout
+        self._lock = threading.Lock()
+        self._native: NativeClient | None = None
+        self._made_in = _generation
+        self._closed = False
+
+    @property
+    def native(self) -> NativeClient:
+        """The client of this process; connects when there is none. Raises :class:`Closed`."""
+        native = self._native
+        if native is not None and self._made_in == _generation:
+            return native
+        return self._connect()
+
+    def _connect(self) -> NativeClient:
+        if self._made_in != _generation:
+            # Another thread of the parent may have held the lock during the fork.
+            self._lock = threading.Lock()
+        with self._lock:
+            if self._closed:
+                raise errors.Closed(f"this connection to {self.address} was closed")
+            if self._made_in != _generation:
+                _abandoned.append(self._native)
+                self._native = None
+                self._made_in = _generation
+            if self._native is None:
+                self._native = NativeClient(
+                    self.address, self.token, self.task_prefix, self.timeout
+                )
+            return self._native
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        """Closes the connections of this process. Idempotent; never raises."""
+        native, self._native = self._native, None
+        self._closed = True
+        if native is None:
+            return
+        if self._made_in == _generation:
+            native.close()
+        else:
+            _abandoned.append(native)
+
+
+class Handle(Generic[T]):
+    """A native structure that is opened on first use, and again after a fork."""
+
+    __slots__ = ("_made_in", "_native", "_open", "_session")
+
+    def __init__(
+        self, session: Session, open_: Callable[[NativeClient], T], native: T | None = None
+    ) -> None:
+        self._session = session
+        self._open = open_
+        self._native = native
+        self._made_in = _generation
+
+    def get(self) -> T:
+        """The native structure of this process. Raises what opening raises."""
+        native = self._native
+        if native is not None and self._made_in == _generation and not self._session.closed:
+            return native
+        opened = self._open(self._session.native)
+        if native is not None and self._made_in != _generation:
+            _abandoned.append(native)
+        self._native = opened
+        self._made_in = _generation
+        return opened

@@ -1,0 +1,196 @@
+"""Finding a cluster, and the client that speaks to it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import weakref
+from types import TracebackType
+
+from honeycomb import _address, errors
+from honeycomb._info import JobInfo, Status
+from honeycomb._local import EmbeddedCluster, Endpoint, running_cluster
+from honeycomb._session import Session, fork_generation
+from honeycomb.job import Job
+
+__all__ = ["Client", "connect"]
+
+
+def connect(
+    address: str | None = None,
+    token: bytes | str | None = None,
+    *,
+    timeout: float = 10.0,
+    memory: int | str | None = None,
+    block_size: int | str | None = None,
+) -> Client:
+    """Connects to a cluster (paper, Table 1), the first of these that there is:
+
+    1. ``address`` (``"host:port"``) with ``token``;
+    2. the environment: ``HONEYCOMB_ADDRESS`` and ``HONEYCOMB_TOKEN`` (hex);
+    3. the cluster that ``honeycomb start`` runs for this user on this machine;
+    4. an embedded cluster: a child process that lives until the last client of this process closes
+       or the process ends. Its data is gone then.
+
+    ``memory`` (of the server) and ``block_size`` (64 KiB to 1 GiB, a power of two) are bytes or
+    sizes such as ``"64KiB"``. They describe an embedded cluster, so giving one skips 2 and 3. A
+    process has one embedded cluster; asking for another with other sizes raises
+    :class:`~honeycomb.errors.InvalidArgument`.
+
+    ``token`` is bytes or hex; without one, that of the environment or of the local cluster at the
+    same address is taken. ``timeout`` is the deadline of each later call, in seconds.
+
+    Raises :class:`~honeycomb.errors.Unavailable` when the cluster does not answer,
+    :class:`~honeycomb.errors.Unauthenticated` when it refuses the token and
+    :class:`~honeycomb.errors.PermissionDenied` when the cluster file is not safe to trust.
+    """
+    if timeout <= 0:
+        raise errors.InvalidArgument(f"timeout is a positive number of seconds, not {timeout}")
+    sized = memory is not None or block_size is not None
+    if address is not None and sized:
+        raise errors.InvalidArgument(
+            "memory and block_size describe an embedded cluster; a cluster with an address has its own"
+        )
+    endpoint = None if sized else _find(address, token)
+    if endpoint is not None:
+        return Client(Session(endpoint.address, endpoint.token, timeout=timeout))
+    embedded = EmbeddedCluster.acquire(
+        None if memory is None else _address.size_bytes(memory),
+        None if block_size is None else _address.size_bytes(block_size),
+    )
+    session = Session(embedded.endpoint.address, embedded.endpoint.token, timeout=timeout)
+    return Client(session, embedded)
+
+
+def _find(address: str | None, token: bytes | str | None) -> Endpoint | None:
+    """Steps 1 to 3 of :func:`connect`."""
+    given = _token_bytes(token) or _token_bytes(os.environ.get("HONEYCOMB_TOKEN"))
+    address = address or os.environ.get("HONEYCOMB_ADDRESS")
+    if address is None:
+        return None if EmbeddedCluster.running() else running_cluster()
+    address = address.removeprefix("honeycomb://").rstrip("/")
+    if given is None:
+        local = running_cluster()
+        if local is None or local.address != address:
+            raise errors.Unauthenticated(
+                f"no token for {address}: pass token=, or set HONEYCOMB_TOKEN (hex)"
+            )
+        given = local.token
+    return Endpoint(address, given)
+
+
+def _token_bytes(token: bytes | str | None) -> bytes | None:
+    if isinstance(token, str):
+        try:
+            return bytes.fromhex(token) or None
+        except ValueError:
+            raise errors.InvalidArgument("a token given as text is hexadecimal") from None
+    return token or None
+
+
+class Client:
+    """A connection to a cluster: registers jobs and tells how the cluster is.
+
+    Thread-safe. Closing it (or leaving its ``with`` block) closes the jobs it registered, and the
+    embedded cluster when it was its last client. After a fork the child's copy connects anew under
+    a session of its own; closing it there leaves the parent's jobs and cluster alone.
+    """
+
+    def __init__(self, session: Session, embedded: EmbeddedCluster | None = None) -> None:
+        self._session = session
+        self._jobs: weakref.WeakSet[Job] = weakref.WeakSet()
+        self._owner = fork_generation()
+        self._embedded = embedded
+        self._release = weakref.finalize(self, _release, session, embedded, self._owner)
+        try:
+            session.native.status()
+        except BaseException:
+            self._release()
+            raise
+
+    @property
+    def address(self) -> str:
+        """``host:port`` of the controller."""
+        return self._session.address
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the cluster is a child of this process."""
+        return self._embedded is not None
+
+    def job(
+        self,
+        name: str | None = None,
+        lease: float = 1.0,
+        quota_blocks: int = 0,
+        keep: bool = True,
+    ) -> Job:
+        """Registers a job and returns it; its hierarchy is the root prefix alone.
+
+        ``name`` is unique among registered jobs (at most 255 bytes; a random one when ``None``).
+        ``lease`` is the default of its prefixes, in seconds (0.2 s to a week). ``quota_blocks`` is
+        the most blocks it may hold, 0 for no quota. With ``keep`` all its leases are renewed in the
+        background while it is open, by the renewal of the root (paper, 3.2).
+
+        Raises :class:`~honeycomb.errors.AlreadyExists` when the name is taken.
+        """
+        name = name if name is not None else f"job-{secrets.token_hex(4)}"
+        job_id, root, token = self._session.native.register_job(
+            name, _address.lease_ms(lease), quota_blocks
+        )
+        session = Session(self.address, token, timeout=self._session.timeout)
+        job = Job(session, job_id, name, root=root, owned=True, keep=keep)
+        self._jobs.add(job)
+        return job
+
+    def attach(self, name: str) -> Job:
+        """A job that is registered already. Closing it does not deregister it, and its leases are
+        not renewed unless :meth:`Job.keep` says so. Raises
+        :class:`~honeycomb.errors.UnknownJob`."""
+        job_id, root, token = self._session.native.find_job(name)
+        session = Session(self.address, token, timeout=self._session.timeout)
+        job = Job(session, job_id, name, root=root, owned=False, keep=False)
+        self._jobs.add(job)
+        return job
+
+    def jobs(self) -> list[JobInfo]:
+        """The registered jobs, in order of registration."""
+        return self._session.native.list_jobs()
+
+    def status(self) -> Status:
+        """Servers and totals of the cluster. Used and resident bytes are as last reported by the
+        servers, a quarter of a second ago at most; allocation is exact."""
+        return self._session.native.status()
+
+    def close(self) -> None:
+        """Closes its jobs and connections. Idempotent."""
+        if self._owner == fork_generation():
+            for job in list(self._jobs):
+                job.close()
+        self._release()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except errors.HoneycombError:
+            # What went wrong in the block matters more than what closing says about it.
+            if exc is None:
+                raise
+
+    def __repr__(self) -> str:
+        state = "closed" if self._session.closed else "embedded" if self.embedded else "connected"
+        return f"<honeycomb.Client {self.address} {state}>"
+
+
+def _release(session: Session, embedded: EmbeddedCluster | None, owner: int) -> None:
+    session.close()
+    if embedded is not None and owner == fork_generation():
+        embedded.release()

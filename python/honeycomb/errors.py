@@ -1,0 +1,275 @@
+"""Exceptions, one class per cause.
+
+Every status of the protocol (``protocol/messages.toml``) has a class of the same name here, and all
+of them derive from :class:`HoneycombError`. Where Python has an exception of the same meaning the
+class derives from that too, so ``except KeyError``, ``except TimeoutError`` or ``except
+PermissionError`` work as everywhere else.
+
+The message comes from whoever found the cause and names the prefix, the limit or the peer. The
+class tells what the program can do about it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = ["HoneycombError", "from_status"]
+
+
+class HoneycombError(Exception):
+    """Base of all errors that Honeycomb raises on purpose."""
+
+    @property
+    def status(self) -> str:
+        """The name of the protocol status, or of the class for errors that never travel."""
+        return type(self).__name__
+
+    def __str__(self) -> str:
+        # KeyError would show the repr of its argument and OSError an errno that there is not.
+        return str(self.args[0]) if self.args else (type(self).__doc__ or self.status)
+
+
+# ------------------------------------------------------------------------------------- the protocol
+
+
+class ProtocolError(HoneycombError):
+    """The two sides do not understand each other: a defect, or versions too far apart."""
+
+
+class BadFrame(ProtocolError):
+    """Bytes on a connection were not a well-formed frame. A defect; please report it."""
+
+
+class UnsupportedVersion(ProtocolError):
+    """The peer speaks another major version of the protocol. Install matching versions."""
+
+
+class UnknownOpcode(ProtocolError):
+    """The peer is older than this client and lacks the operation."""
+
+
+class UnknownFlag(ProtocolError):
+    """The peer is older than this client and lacks an option of the operation."""
+
+
+class FrameTooLarge(ProtocolError):
+    """A frame exceeds its limit; the message names both lengths."""
+
+
+class HandshakeRequired(ProtocolError):
+    """A request came before the handshake. A defect; please report it."""
+
+
+class NotServedHere(ProtocolError):
+    """The address belongs to another kind of node; connect to the controller's."""
+
+
+# ---------------------------------------------------------------------------------------- identity
+
+
+class Unauthenticated(HoneycombError):
+    """The token is missing, malformed, forged or past its time."""
+
+
+class PermissionDenied(HoneycombError, PermissionError):
+    """The token, or the prefix's permissions, do not cover this operation."""
+
+
+class GrantExpired(PermissionDenied):
+    """The structure's grant is past its time. The client opens it again by itself first."""
+
+
+class GrantRevoked(PermissionDenied):
+    """The prefix's permissions changed while the structure was in use."""
+
+
+# ----------------------------------------------------------------------------------------- routing
+
+
+class RoutingError(HoneycombError):
+    """Where the data is could not be settled before the deadline; the client retries these itself."""
+
+
+class WrongEpoch(RoutingError):
+    """The block has a later owner, or none, and the controller knew no reason."""
+
+
+class UnknownBlock(RoutingError):
+    """The server has no such block, and the controller knew no reason."""
+
+
+class Moved(RoutingError):
+    """The data kept moving until the deadline."""
+
+
+class Resume(RoutingError):
+    """A sequence of writes had a gap that could not be closed before the deadline."""
+
+
+class WrongRange(RoutingError):
+    """No block would own the key or offset before the deadline."""
+
+
+class OutcomeUnknown(HoneycombError):
+    """The mutation may or may not have taken effect; the record that would tell is gone.
+
+    Read the data to find out before repeating it.
+    """
+
+
+# ---------------------------------------------------------------------------------------- capacity
+
+
+class Busy(HoneycombError):
+    """The server refused new work until the deadline passed. Try again later."""
+
+
+class OutOfMemory(HoneycombError, MemoryError):
+    """No block is free; the message names what was asked and what is free. Data is unharmed."""
+
+
+class BlockFull(HoneycombError):
+    """The block that owns the key has no room for the entry. Data is unharmed.
+
+    Create the store with more ``blocks``.
+    """
+
+
+class ValueTooLarge(HoneycombError, ValueError):
+    """A value or append exceeds an eighth of a block; the message names the limit."""
+
+
+class KeyTooLarge(HoneycombError, ValueError):
+    """A key exceeds its limit; the message names it."""
+
+
+class LimitExceeded(HoneycombError):
+    """A named limit was reached; the message names it."""
+
+
+class QuotaExceeded(HoneycombError):
+    """The job holds as many blocks as it may. Free some, or register it with a larger quota."""
+
+
+# ----------------------------------------------------------------------------------- names and data
+
+
+class NotFound(HoneycombError, LookupError):
+    """No prefix or structure has this address."""
+
+
+class KeyNotFound(HoneycombError, KeyError):
+    """No entry has this key."""
+
+
+class KeyExists(HoneycombError):
+    """An entry has this key already, and the call wanted none."""
+
+
+class CompareFailed(HoneycombError):
+    """The entry is not what compare-and-swap expected."""
+
+
+class Sealed(HoneycombError):
+    """The file was sealed; nothing can be appended any more."""
+
+
+class AlreadyExists(HoneycombError):
+    """The name is taken."""
+
+
+class WrongKind(HoneycombError, TypeError):
+    """The structure at this address is of another kind."""
+
+
+class Cycle(HoneycombError, ValueError):
+    """The edges would close a cycle in the job's hierarchy; the message names its members."""
+
+
+class UnknownParent(HoneycombError, LookupError):
+    """A parent that was named does not exist."""
+
+
+class UnknownJob(HoneycombError, LookupError):
+    """No such job is registered; it may have been deregistered."""
+
+
+class InvalidArgument(HoneycombError, ValueError):
+    """A name, option or number is outside what is allowed; the message says which and why."""
+
+
+class Removed(NotFound):
+    """The structure or prefix was removed by request."""
+
+
+class LeaseExpired(HoneycombError):
+    """The prefix's lease ended and its memory was given back; the data is gone.
+
+    The message names the prefix, its lease and how late the renewal was. Keep the job open in a
+    ``with`` block, call :meth:`~honeycomb.Job.keep`, or give the prefix a longer lease.
+    """
+
+
+class DataLost(HoneycombError):
+    """The data was on a memory server that is gone; the message names the prefix and the server."""
+
+
+# -------------------------------------------------------------------------------- time and distance
+
+
+class DeadlineExceeded(HoneycombError, TimeoutError):
+    """The call did not finish in its time; for a mutation the message says what may be true now."""
+
+
+class Unavailable(HoneycombError, ConnectionError):
+    """The peer could not be reached before the deadline."""
+
+
+class Extents(ProtocolError):
+    """The value is a list of extents, which version 1.0 does not read."""
+
+
+class Internal(HoneycombError):
+    """A node found its own state wrong. A defect; please report it with the message."""
+
+
+# ------------------------------------------------------------- raised in this process, never by peers
+
+
+class Closed(HoneycombError, ValueError):
+    """The client, job or structure was used after it had been closed."""
+
+
+_BY_STATUS: dict[str, type[HoneycombError]] = {
+    cls.__name__: cls
+    for cls in (
+        BadFrame, UnsupportedVersion, UnknownOpcode, UnknownFlag, FrameTooLarge, HandshakeRequired,
+        NotServedHere, Unauthenticated, PermissionDenied, GrantExpired, GrantRevoked, WrongEpoch,
+        UnknownBlock, Moved, Resume, OutcomeUnknown, WrongRange, Busy, OutOfMemory, BlockFull,
+        ValueTooLarge, KeyTooLarge, LimitExceeded, QuotaExceeded, NotFound, KeyNotFound, KeyExists,
+        Sealed, CompareFailed, AlreadyExists, WrongKind, Cycle, UnknownParent, LeaseExpired,
+        DataLost, UnknownJob, InvalidArgument, Removed, DeadlineExceeded, Unavailable, Extents,
+        Internal,
+    )
+}  # fmt: skip
+
+
+class UnknownStatus(ProtocolError):
+    """The peer answered with a status that this version does not know; the message holds both."""
+
+    known: ClassVar[frozenset[str]] = frozenset(_BY_STATUS)
+
+
+def from_status(status_name: str, message: str) -> HoneycombError:
+    """The exception for a status of the protocol. The native module calls this.
+
+    ``status_name`` is a name of ``protocol/messages.toml``; one that is not known here (a newer
+    peer) gives :class:`UnknownStatus`. ``message`` is what the peer said, at most 1024 bytes.
+    """
+    cls = _BY_STATUS.get(status_name)
+    if cls is None:
+        return UnknownStatus(f"{status_name}: {message}")
+    return cls(message)
+
+
+__all__ += sorted(_BY_STATUS) + ["Closed", "ProtocolError", "RoutingError", "UnknownStatus"]

@@ -1,0 +1,250 @@
+"""The append-only file (paper, 5.1) and its file-like faces."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, overload
+
+from honeycomb import errors
+from honeycomb._address import Address
+from honeycomb._native import NativeClient, NativeFile
+from honeycomb._session import Handle
+
+if TYPE_CHECKING:
+    from honeycomb.job import Job
+
+__all__ = ["Appender", "HoneyFile"]
+
+Data: TypeAlias = bytes | bytearray | memoryview
+Buffer: TypeAlias = bytearray | memoryview
+
+#: What a buffered reader fetches at a time, in bytes.
+READ_BUFFER: Final = 256 * 1024
+#: What an appender gathers at most before it appends, in bytes (and never over the append limit).
+APPEND_BUFFER: Final = 1 << 20
+
+
+class HoneyFile:
+    """A file in the job's memory that many tasks append to and read at the same time.
+
+    The server places every append: appends of any number of writers never overwrite each other,
+    each is contiguous, and its offset is returned. Bytes once appended never change. Offsets and
+    sizes are bytes.
+
+    *Consistency*: ``append``, ``read``, ``size`` and ``seal`` are linearizable per file; an append
+    takes effect once, also when the client had to repeat it. *Durability*: class ``memory``; the
+    data is gone with its server (:class:`~honeycomb.errors.DataLost`) or its lease
+    (:class:`~honeycomb.errors.LeaseExpired`), and a read never pretends that it is empty instead.
+    *Concurrency*: any number of threads, processes and tasks. *Errors* of every call: besides the
+    two above, :class:`~honeycomb.errors.PermissionDenied`,
+    :class:`~honeycomb.errors.DeadlineExceeded` and :class:`~honeycomb.errors.Unavailable`.
+    """
+
+    def __init__(self, job: Job, address: Address, native: NativeFile | None = None) -> None:
+        self._job = job
+        self._address = address
+        self._handle: Handle[NativeFile] = Handle(job._session, self._open, native)
+        self._handle.get()
+
+    def _open(self, client: NativeClient) -> NativeFile:
+        opened = client.open(self._job.id, self._address.path, self._address.name)
+        if not isinstance(opened, NativeFile):
+            raise errors.WrongKind(f"{self.address} is a key-value store, not a file")
+        return opened
+
+    @property
+    def address(self) -> str:
+        """Where it is: ``job/T4/T6:name``."""
+        return f"{self._job.name}/{self._address}"
+
+    @property
+    def append_limit(self) -> int:
+        """The largest append, in bytes: an eighth of a block."""
+        return self._handle.get().append_limit
+
+    def append(self, data: Data) -> int:
+        """Appends ``data`` in one piece and returns its offset.
+
+        Raises :class:`~honeycomb.errors.ValueTooLarge` above :attr:`append_limit`,
+        :class:`~honeycomb.errors.Sealed`, and :class:`~honeycomb.errors.OutOfMemory` or
+        :class:`~honeycomb.errors.QuotaExceeded` when the file cannot grow.
+        """
+        return self._handle.get().append(data)
+
+    def write_all(self, data: Data) -> int:
+        """Appends ``data`` of any length in several appends and returns the offset of the first.
+
+        Others' appends may come to lie between the pieces; when it fails, the pieces before remain.
+        """
+        return self._handle.get().write_all(data)
+
+    def read(self, offset: int = 0, size: int | None = None) -> bytes:
+        """The bytes at ``offset``, at most ``size`` of them (``None``: all that are there now).
+        Shorter where the file ends, empty at or after its end."""
+        native = self._handle.get()
+        if size is None:
+            size = max(0, native.size() - offset)
+        pieces: list[bytes] = []
+        while size > 0:
+            piece = native.read(offset, size)
+            if not piece:
+                break
+            if len(piece) == size and not pieces:
+                return piece
+            pieces.append(piece)
+            offset += len(piece)
+            size -= len(piece)
+        return b"".join(pieces)
+
+    def readinto(self, offset: int, buffer: Buffer) -> int:
+        """Reads into ``buffer`` and returns how many bytes; 0 at the end. May stop short of a full
+        buffer before the end of the file."""
+        return self._handle.get().read_into(offset, buffer)
+
+    def size(self) -> int:
+        """Bytes appended so far."""
+        return self._handle.get().size()
+
+    def seal(self) -> int:
+        """Makes the file immutable, for good, and returns its final size. Sealing twice is fine."""
+        return self._handle.get().seal()
+
+    def sealed(self) -> bool:
+        """Whether it was sealed."""
+        return self._handle.get().sealed()
+
+    @overload
+    def open(self, mode: Literal["rb"] = "rb") -> io.BufferedReader: ...
+    @overload
+    def open(self, mode: Literal["ab"]) -> Appender: ...
+    @overload
+    def open(self, mode: Literal["r", "a"]) -> io.TextIOWrapper: ...
+    @overload
+    def open(self, mode: str) -> io.IOBase: ...
+    def open(self, mode: str = "rb") -> io.IOBase:
+        """A file object: ``"rb"`` a seekable buffered reader, ``"ab"`` an :class:`Appender`, ``"r"``
+        and ``"a"`` the same as UTF-8 text. Closing it leaves the file itself as it is.
+
+        At the end a reader returns nothing, as usual; what is appended later can be read then.
+        """
+        match mode:
+            case "rb":
+                return io.BufferedReader(_RawReader(self), READ_BUFFER)
+            case "ab":
+                return Appender(self)
+            case "r":
+                return io.TextIOWrapper(self.open("rb"), encoding="utf-8")
+            case "a":
+                # Written through, so that each write stays one piece.
+                return io.TextIOWrapper(
+                    Appender(self), encoding="utf-8", newline="", write_through=True  # type: ignore[arg-type]
+                )
+        raise errors.InvalidArgument(
+            f"mode {mode!r}: a file is read ('rb', 'r') or appended to ('ab', 'a')"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from honeycomb.job import _restore
+
+        return _restore, (HoneyFile, self._job._pickle_handle(), self._address)
+
+    def __repr__(self) -> str:
+        return f"<honeycomb.HoneyFile {self.address}>"
+
+
+class _RawReader(io.RawIOBase):
+    """Sequential and random reads at a position of its own."""
+
+    def __init__(self, file: HoneyFile) -> None:
+        super().__init__()
+        self._file = file
+        self._position = 0
+
+    @property
+    def name(self) -> str:
+        return self._file.address
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._checkClosed()
+        with memoryview(buffer).cast("B") as view:
+            count = self._file.readinto(self._position, view)
+        self._position += count
+        return count
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._checkClosed()
+        base = 0
+        if whence == io.SEEK_CUR:
+            base = self._position
+        elif whence == io.SEEK_END:
+            base = self._file.size()
+        elif whence != io.SEEK_SET:
+            raise errors.InvalidArgument(f"whence is 0, 1 or 2, not {whence}")
+        if base + offset < 0:
+            raise errors.InvalidArgument(f"cannot seek to {base + offset}, before the beginning")
+        self._position = base + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def _checkClosed(self) -> None:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+
+
+class Appender(io.BufferedIOBase):
+    """Gathers writes and appends them together; what ``open(addr, "ab")`` returns.
+
+    A ``write`` of at most the file's append limit always stays in one piece, however many writers
+    there are: it goes into an append whole. Longer ones are appended in several pieces, among which
+    others' may come to lie. Each flush is one append. Written data is in the file only after
+    ``flush`` or ``close``; what a program that dies had not flushed is lost. Not thread-safe: one
+    appender per thread.
+    """
+
+    def __init__(self, file: HoneyFile) -> None:
+        super().__init__()
+        self._file = file
+        self._limit = min(APPEND_BUFFER, file.append_limit)
+        self._buffer = bytearray()
+
+    @property
+    def name(self) -> str:
+        return self._file.address
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        """Takes bytes-like ``data`` whole; returns their number. Raises what
+        :meth:`HoneyFile.append` does, then or at a later flush."""
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+        with memoryview(data).cast("B") as view:
+            count = len(view)
+            if count + len(self._buffer) > self._limit:
+                self._append_buffer()
+            if count > self._limit:
+                self._file.write_all(view)
+            else:
+                self._buffer += view
+        return count
+
+    def flush(self) -> None:
+        """Appends what was gathered."""
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+        self._append_buffer()
+
+    def _append_buffer(self) -> None:
+        if self._buffer:
+            # Emptied first: after an error it is not known to be lost, so it must not go twice.
+            gathered, self._buffer = self._buffer, bytearray()
+            self._file.append(gathered)

@@ -1,0 +1,417 @@
+"""A job: its address hierarchy, its leases and its structures (paper, 3.1, 3.2 and Table 1)."""
+
+from __future__ import annotations
+
+import io
+import math
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Literal, TypeVar, overload
+
+from honeycomb import _address, errors
+from honeycomb._address import Address, prefix_path, prefix_paths
+from honeycomb._info import PINNED_MS
+from honeycomb._native import attenuate
+from honeycomb._session import Session, fork_generation
+from honeycomb.errors import from_status
+from honeycomb.file import Appender, HoneyFile
+from honeycomb.kv import Kv
+from honeycomb.tree import Tree
+
+__all__ = ["Job", "JobHandle", "Lease", "Node", "Renewal"]
+
+S = TypeVar("S", Kv, HoneyFile)
+N = TypeVar("N")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One task of an execution plan.
+
+    ``parents`` are names within the plan or paths of prefixes that exist; none makes it a child of
+    the root. ``lease`` is in seconds, ``None`` for the job's. A ``pinned`` prefix never expires.
+    """
+
+    name: str
+    parents: Sequence[str] = ()
+    lease: float | None = None
+    pinned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A prefix's lease: ``duration`` and ``remaining`` in seconds, infinite when ``pinned``."""
+
+    prefix: int
+    duration: float
+    remaining: float
+    pinned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What became of one address of a renewal: its lease in seconds, or why it failed alone."""
+
+    address: str
+    lease: float
+    error: errors.HoneycombError | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it was renewed."""
+        return self.error is None
+
+
+@dataclass(frozen=True, slots=True)
+class JobHandle:
+    """What another process needs to take part in a job. Picklable; holds a token, so treat it as one.
+
+    With a ``task`` the token is cut down to that task: it may write the task's own prefix and do
+    with the job's other prefixes what their permissions give to other tasks (design decision 12).
+    """
+
+    address: str
+    job: int
+    name: str
+    token: bytes = field(repr=False)
+    task_prefix: int = 0
+    task: str = ""
+    timeout: float = 10.0
+
+    def attach(self) -> Job:
+        """The job as seen from the task: its traffic renews the task's prefix, and so its parents
+        and descendants. Closing it ends the connections and nothing else."""
+        session = Session(
+            self.address, self.token, task_prefix=self.task_prefix, timeout=self.timeout
+        )
+        return Job(session, self.job, self.name, root=0, owned=False, keep=False, task=self.task)
+
+
+class Job:
+    """A registered job. Made by :meth:`Client.job`, :meth:`Client.attach` or
+    :meth:`JobHandle.attach`.
+
+    Addresses are paths of prefixes within the job (``"T4/T6"``; ``""`` is the root), and name a
+    structure after a colon (``"T4/T6:part-0"``; without it, the prefix's unnamed one).
+
+    Use it in a ``with`` block: at its end the job is deregistered, and its prefixes, structures and
+    blocks are freed at once. Until then its leases are renewed in the background, unless it was made
+    with ``keep=False``. Thread-safe. A forked child's copy works through connections of its own and
+    neither keeps leases nor deregisters.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        job_id: int,
+        name: str,
+        *,
+        root: int,
+        owned: bool,
+        keep: bool,
+        task: str = "",
+    ) -> None:
+        self._session = session
+        self.id = job_id
+        self.name = name
+        self.root = root
+        self.task = task
+        self._owned = owned
+        self._made_in = fork_generation()
+        if keep:
+            session.native.keep(job_id, [""])
+
+    @property
+    def token(self) -> bytes:
+        """The job's token, or the task's where it is attached as one. A secret."""
+        return self._session.token
+
+    # ------------------------------------------------------------------------------- hierarchy
+
+    def create_addr_prefix(
+        self,
+        addr: str,
+        parents: str | Iterable[str] = (),
+        *,
+        lease: float | None = None,
+        pinned: bool = False,
+        owner_verbs: str = "rw",
+        job_verbs: str = "r",
+    ) -> int:
+        """Adds a prefix (Table 1, createAddrPrefix) and returns its number.
+
+        The parent that ``addr`` itself names (``T4`` of ``T4/T6``, the root of ``T4``) must exist;
+        ``parents`` adds further ones. ``lease`` is in seconds (0.2 s to a week, ``None`` for the
+        job's); a ``pinned`` prefix never expires. ``owner_verbs`` says what the prefix's own task
+        may do with its structures and ``job_verbs`` what the job's other tasks may: ``"rw"``,
+        ``"r"``, ``"w"`` or ``""``.
+
+        Raises :class:`~honeycomb.errors.AlreadyExists`, :class:`~honeycomb.errors.UnknownParent`
+        and :class:`~honeycomb.errors.Cycle`.
+        """
+        return self._session.native.create_prefix(
+            self.id,
+            prefix_path(addr),
+            prefix_paths(parents),
+            _address.lease_ms(lease),
+            pinned,
+            _address.verbs(owner_verbs),
+            _address.verbs(job_verbs),
+        )
+
+    def create_hierarchy(
+        self, dag: Mapping[str, Iterable[str]] | Iterable[Node]
+    ) -> dict[str, int]:
+        """Adds all prefixes of an execution plan, or none (Table 1, createHierarchy).
+
+        ``dag`` maps each name to its parents, or is a series of :class:`Node`; at most 65,536 of
+        them, in any order. Returns the number of each prefix by name. Raises as
+        :meth:`create_addr_prefix`; a cycle is named by its members.
+        """
+        if isinstance(dag, Mapping):
+            nodes = [Node(name, tuple(parents)) for name, parents in dag.items()]
+        else:
+            nodes = list(dag)
+        numbers = self._session.native.create_hierarchy(
+            self.id,
+            [
+                (node.name, prefix_paths(node.parents), _address.lease_ms(node.lease), node.pinned)
+                for node in nodes
+            ],
+        )
+        return {node.name: number for node, number in zip(nodes, numbers, strict=True)}
+
+    def remove_prefix(self, addr: str) -> None:
+        """Frees the prefix's structures at once and ends its lease; descendants stay."""
+        self._session.native.remove_prefix(self.id, prefix_path(addr))
+
+    def set_permissions(self, addr: str, owner_verbs: str = "rw", job_verbs: str = "r") -> None:
+        """Changes who may do what with the prefix's structures. Whoever has them open feels it
+        within a second."""
+        self._session.native.set_permissions(
+            self.id, prefix_path(addr), _address.verbs(owner_verbs), _address.verbs(job_verbs)
+        )
+
+    def tree(self) -> Tree:
+        """The hierarchy with leases, structures, blocks and bytes; ``print`` draws it."""
+        return Tree(self.name, self._session.native.tree(self.id))
+
+    # ---------------------------------------------------------------------------------- leases
+
+    def renew(self, *addrs: str) -> list[Renewal]:
+        """Renews prefixes (all of the job without arguments), each with its direct parents and all
+        its descendants (paper, 3.2). One that fails does so alone: look at the results."""
+        paths = prefix_paths(addrs) or [""]
+        return [
+            Renewal(path, lease / 1000, None if name == "Ok" else from_status(name, message))
+            for path, (name, lease, message) in zip(
+                paths, self._session.native.renew(self.id, paths), strict=True
+            )
+        ]
+
+    def keep(self, *addrs: str) -> None:
+        """Renews prefixes (all of the job without arguments) in the background from now on, as
+        :meth:`renew` does and in good time for their leases, until :meth:`release` or the end. The
+        keeper is a native thread: Python code that holds the interpreter does not delay it."""
+        self._session.native.keep(self.id, prefix_paths(addrs) or [""])
+
+    def release(self, *addrs: str) -> None:
+        """Ends the keeping of prefixes (of the root without arguments); their leases run out."""
+        self._session.native.release(self.id, prefix_paths(addrs) or [""])
+
+    def lease(self, addr: str = "") -> Lease:
+        """The prefix's lease. Raises :class:`~honeycomb.errors.LeaseExpired` when it has ended."""
+        info = self._session.native.lease_info(self.id, prefix_path(addr))
+        pinned = info["pinned"] or info["remaining_ms"] == PINNED_MS
+        return Lease(
+            prefix=info["prefix"],
+            duration=info["lease_ms"] / 1000,
+            remaining=math.inf if pinned else info["remaining_ms"] / 1000,
+            pinned=pinned,
+        )
+
+    def lease_duration(self, addr: str = "") -> float:
+        """How long the prefix lives without renewal, in seconds."""
+        return self.lease(addr).duration
+
+    #: The paper's name for it (Table 1, getLeaseDuration).
+    get_lease_duration = lease_duration
+
+    # ------------------------------------------------------------------------------ structures
+
+    def create_kv(
+        self, addr: str, *, blocks: int = 1, slots: int = 1024, exist_ok: bool = False
+    ) -> Kv:
+        """Creates a key-value store over ``blocks`` blocks with ``slots`` hash slots.
+
+        With ``exist_ok`` opens it where it exists, whatever its size. Raises
+        :class:`~honeycomb.errors.NotFound` without its prefix,
+        :class:`~honeycomb.errors.AlreadyExists`, :class:`~honeycomb.errors.WrongKind`,
+        :class:`~honeycomb.errors.OutOfMemory` and :class:`~honeycomb.errors.QuotaExceeded`.
+        """
+        address = Address.parse(addr)
+        native = self._session.native.create_kv(
+            self.id, address.path, address.name, blocks, slots, exist_ok
+        )
+        return Kv(self, address, native)
+
+    def create_file(self, addr: str, *, blocks: int = 1, exist_ok: bool = False) -> HoneyFile:
+        """Creates a file with ``blocks`` blocks to begin with; it grows by itself. Otherwise as
+        :meth:`create_kv`."""
+        address = Address.parse(addr)
+        native = self._session.native.create_file(
+            self.id, address.path, address.name, blocks, exist_ok
+        )
+        return HoneyFile(self, address, native)
+
+    def kv(self, addr: str, *, blocks: int = 1, slots: int = 1024) -> Kv:
+        """The key-value store at ``addr``; creates what is missing of it, its prefix included."""
+        return self._with_prefix(
+            addr, lambda: self.create_kv(addr, blocks=blocks, slots=slots, exist_ok=True)
+        )
+
+    def file(self, addr: str, *, blocks: int = 1) -> HoneyFile:
+        """The file at ``addr``; creates what is missing of it, its prefix included."""
+        return self._with_prefix(addr, lambda: self.create_file(addr, blocks=blocks, exist_ok=True))
+
+    def open_kv(self, addr: str) -> Kv:
+        """A key-value store that exists. Raises :class:`~honeycomb.errors.NotFound`,
+        :class:`~honeycomb.errors.WrongKind` or the reason why it is gone."""
+        return Kv(self, Address.parse(addr))
+
+    def open_file(self, addr: str) -> HoneyFile:
+        """A file that exists. Raises as :meth:`open_kv`."""
+        return HoneyFile(self, Address.parse(addr))
+
+    @overload
+    def open(self, addr: str, mode: Literal["rb"] = "rb") -> io.BufferedReader: ...
+    @overload
+    def open(self, addr: str, mode: Literal["ab"]) -> Appender: ...
+    @overload
+    def open(self, addr: str, mode: Literal["r", "a"]) -> io.TextIOWrapper: ...
+    @overload
+    def open(self, addr: str, mode: str) -> io.IOBase: ...
+    def open(self, addr: str, mode: str = "rb") -> io.IOBase:
+        """A file object on the file at ``addr``; see :meth:`HoneyFile.open`. For appending, the
+        file and its prefix are created where they are missing."""
+        file = self.file(addr) if mode.startswith("a") else self.open_file(addr)
+        return file.open(mode)
+
+    @overload
+    def init_data_structure(self, addr: str, kind: Literal["kv"]) -> Kv: ...
+    @overload
+    def init_data_structure(self, addr: str, kind: Literal["file"]) -> HoneyFile: ...
+    def init_data_structure(self, addr: str, kind: str) -> Kv | HoneyFile:
+        """Creates a structure of ``kind`` ``"kv"`` or ``"file"`` (Table 1, initDataStructure)."""
+        if kind == "kv":
+            return self.create_kv(addr)
+        if kind == "file":
+            return self.create_file(addr)
+        raise errors.InvalidArgument(f"a structure is a 'kv' or a 'file', not {kind!r}")
+
+    def remove(self, addr: str) -> None:
+        """Removes a structure and frees its blocks at once."""
+        address = Address.parse(addr)
+        self._session.native.remove_structure(self.id, address.path, address.name)
+
+    def _with_prefix(self, addr: str, create: Callable[[], S]) -> S:
+        try:
+            return create()
+        except errors.Removed:
+            raise
+        except errors.NotFound:
+            path = Address.parse(addr).path
+            if not path:
+                raise
+        try:
+            self.create_addr_prefix(path)
+        except errors.AlreadyExists:
+            pass  # another task was faster
+        return create()
+
+    # ------------------------------------------------------------------------- other processes
+
+    def handle(self, task: str | None = None) -> JobHandle:
+        """A picklable way into the job for another process.
+
+        ``task`` is the address of the prefix it will run for; ``None`` gives all that this object
+        itself may do.
+        """
+        if task is None:
+            return self._pickle_handle()
+        path = prefix_path(task)
+        return self._task_handle(path, self.lease(path).prefix)
+
+    def _task_handle(self, path: str, prefix: int) -> JobHandle:
+        token = attenuate(self.token, prefix, _address.READ | _address.WRITE, None)
+        return JobHandle(
+            self._session.address, self.id, self.name, token, prefix, path, self._session.timeout
+        )
+
+    def _pickle_handle(self) -> JobHandle:
+        session = self._session
+        return JobHandle(
+            session.address,
+            self.id,
+            self.name,
+            session.token,
+            session.task_prefix,
+            self.task,
+            session.timeout,
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _attached, (self._pickle_handle(),)
+
+    # --------------------------------------------------------------------------------- the end
+
+    def close(self) -> None:
+        """Deregisters the job if this object registered it, and closes its connections.
+        Idempotent; a job that is gone already is fine."""
+        if self._session.closed:
+            return
+        try:
+            if self._owned and self._made_in == fork_generation():
+                self._session.native.deregister_job(self.id)
+        except errors.UnknownJob:
+            pass
+        finally:
+            self._session.close()
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except errors.HoneycombError:
+            # What went wrong in the block matters more than what closing says about it.
+            if exc is None:
+                raise
+
+    def __repr__(self) -> str:
+        task = f" task {self.task}" if self.task else ""
+        return f"<honeycomb.Job {self.name}{task}{' closed' if self._session.closed else ''}>"
+
+
+# Structures that are unpickled share one attached job, and so its connections, for each handle.
+_shared: weakref.WeakValueDictionary[JobHandle, Job] = weakref.WeakValueDictionary()
+
+
+def _attached(handle: JobHandle) -> Job:
+    job = _shared.get(handle)
+    if job is None or job._session.closed:
+        job = _shared[handle] = handle.attach()
+    return job
+
+
+def _restore(cls: Callable[[Job, Address], N], handle: JobHandle, address: Address) -> N:
+    """Opens a structure that was pickled."""
+    return cls(_attached(handle), address)

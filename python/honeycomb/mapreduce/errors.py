@@ -1,0 +1,59 @@
+"""What can go wrong in a MapReduce job."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from types import TracebackType
+
+from honeycomb.errors import HoneycombError
+
+_LIBRARY = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+class MapReduceError(HoneycombError):
+    """The job failed; its memory was given back."""
+
+
+class TaskFailed(MapReduceError):
+    """A task failed as often as it may, or in a way that trying again cannot help.
+
+    ``address`` is the task's (``job/map-3``), ``attempt`` its last try, counted from 1.
+    """
+
+    def __init__(self, message: str, address: str = "", attempt: int = 0) -> None:
+        super().__init__(message, address, attempt)
+        self.address = address
+        self.attempt = attempt
+
+
+class UserFunctionError(TaskFailed):
+    """A function of the program raised. The message ends with its own traceback.
+
+    ``function`` says which (``map``, ``combine``, ``partition`` or ``reduce``), ``error`` is the
+    exception in words and ``traceback`` its traceback from the user's first frame on.
+    """
+
+    def __init__(
+        self, address: str, attempt: int, function: str, error: str, traceback: str
+    ) -> None:
+        super().__init__(
+            f"the {function} function raised {error} in {address}, attempt {attempt}\n\n{traceback}",
+            address,
+            attempt,
+        )
+        self.function = function
+        self.error = error
+        self.traceback = traceback
+
+    def __reduce__(self) -> tuple[object, ...]:
+        fields = (self.address, self.attempt, self.function, self.error, self.traceback)
+        return UserFunctionError, fields
+
+
+def user_traceback(error: BaseException) -> str:
+    """The traceback as text, without the library's own frames before the user's."""
+    frames: TracebackType | None = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_LIBRARY):
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames)).rstrip()

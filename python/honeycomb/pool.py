@@ -1,0 +1,447 @@
+"""A warm pool of local worker processes behind ``concurrent.futures.Executor``.
+
+Workers are spawned, never forked: they share no sockets, locks or sessions with the program. They
+start when the pool does and stay warm, so that dispatching a task costs two messages on a socket.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, Executor, Future
+from multiprocessing.connection import Connection
+from typing import Any, Final, ParamSpec, TypeVar
+
+import cloudpickle
+
+from honeycomb import _worker, errors
+
+__all__ = ["BrokenWorkerPool", "WorkerDied", "WorkerPool"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: Tasks that may wait for a worker before ``submit`` makes its caller wait.
+PENDING_MAX: Final = 4096
+WORKERS_MAX: Final = 1024
+#: Workers that one task may find dead before it has begun.
+HANDOVERS_MAX: Final = 3
+#: How long a worker that was told to stop may take, in seconds.
+STOP_SECONDS: Final = 5.0
+
+_BOOT: Final = (
+    "import sys; sys.path[:] = {path!r}; from honeycomb._worker import run_worker; run_worker({fd})"
+)
+
+
+class WorkerDied(errors.HoneycombError):
+    """The worker process ended while it ran the task: killed, out of memory, or by ``os._exit``.
+
+    ``exit_code`` is its exit code or ``None``, ``signal`` the signal that killed it or ``None``. What
+    the task did until then has happened.
+    """
+
+    def __init__(
+        self, message: str, exit_code: int | None = None, signal: int | None = None
+    ) -> None:
+        super().__init__(message, exit_code, signal)
+        self.exit_code = exit_code
+        self.signal = signal
+
+
+class BrokenWorkerPool(BrokenExecutor, errors.HoneycombError):
+    """No worker can be started (an initializer that raises, for example); the pool takes no more."""
+
+
+class _RemoteTraceback(Exception):
+    """Carries a worker's traceback as the cause of the exception it belongs to."""
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.args[0]}"""'
+
+
+class _Task:
+    """A call on its way: pickled, so that what is queued is bytes and cannot change meanwhile."""
+
+    __slots__ = ("future", "label", "message")
+
+    def __init__(self, future: Future[Any], message: bytes, label: str) -> None:
+        self.future = future
+        self.message = message
+        self.label = label
+
+
+class WorkerPool(Executor):
+    """Runs functions in ``max_workers`` spawned processes of this machine.
+
+    ``max_workers`` is at most 1024 (``None``: one for each usable core). ``initializer(*initargs)``
+    runs first in every worker. Functions, arguments and results travel by cloudpickle, so lambdas
+    and functions of ``__main__`` work, and scripts need no ``if __name__ == "__main__"``.
+
+    A worker that dies fails the task that it ran, with :class:`WorkerDied`, and no other; a new one
+    takes its place. Exceptions of a task carry the worker's traceback as ``__cause__``. At most
+    ``pending`` tasks wait for a worker; then ``submit`` blocks its caller until there is room
+    (a callback of a future, which must not block, gets :class:`~honeycomb.errors.Busy`).
+
+    Workers end with :meth:`shutdown`, with the pool and with the process, however that ends. They do
+    not see Ctrl-C. Tasks that nobody waited for end with the process too. Thread-safe; useless in a
+    forked child, where ``submit`` raises.
+    """
+
+    def __init__(
+        self,
+        max_workers: int | None = None,
+        *,
+        initializer: Callable[..., object] | None = None,
+        initargs: tuple[Any, ...] = (),
+        pending: int = PENDING_MAX,
+    ) -> None:
+        if max_workers is None:
+            max_workers = min(len(os.sched_getaffinity(0)), WORKERS_MAX)
+        if not 1 <= max_workers <= WORKERS_MAX:
+            raise errors.InvalidArgument(f"a pool has 1 to {WORKERS_MAX} workers, not {max_workers}")
+        if pending < 1:
+            raise errors.InvalidArgument(f"at least one task can wait, not {pending}")
+        setup = cloudpickle.dumps((initializer, initargs), protocol=5)
+        self._state = _State(max_workers, pending, setup)
+        self._finalizer = weakref.finalize(self, self._state.terminate)
+        self._state.start()
+        _pools.add(self._state)
+
+    @property
+    def max_workers(self) -> int:
+        """How many workers there are."""
+        return self._state.size
+
+    def submit(
+        self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Future[T]:
+        """Schedules ``fn(*args, **kwargs)``. What cannot be pickled raises here.
+
+        Raises ``RuntimeError`` after shutdown and :class:`BrokenWorkerPool` when no worker starts.
+        """
+        message = _worker.TASK + cloudpickle.dumps((fn, args, kwargs), protocol=5)
+        future: Future[T] = Future()
+        self._state.add(_Task(future, message, getattr(fn, "__qualname__", repr(fn))))
+        return future
+
+    def warm(self, timeout: float | None = None) -> bool:
+        """Waits until every worker has started, at most ``timeout`` seconds; tells whether they
+        have. Raises :class:`BrokenWorkerPool`."""
+        return self._state.await_warm(timeout)
+
+    def worker_pids(self) -> list[int]:
+        """Process ids of the workers that are up."""
+        return self._state.pids()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Takes no more tasks and ends the workers when those submitted are done.
+
+        ``cancel_futures`` drops the ones that no worker has begun. ``wait`` returns when all workers
+        have ended.
+        """
+        self._state.stop(cancel_futures)
+        if wait:
+            self._state.join()
+
+    def terminate(self) -> None:
+        """Kills the workers now. Running tasks fail with :class:`WorkerDied`, waiting ones are
+        cancelled. Returns when the workers are gone."""
+        self._state.terminate()
+        self._state.join()
+
+
+class _Worker:
+    """One process and the socket to it. Used by one thread, killed by any."""
+
+    def __init__(self, setup: bytes) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT.format(path=sys.path, fd=theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                process_group=0,
+            )
+        self.connection = Connection(ours.detach())
+        self._setup = setup
+
+    def start(self) -> None:
+        """Waits until it is ready. Raises :class:`BrokenWorkerPool` when it cannot be."""
+        try:
+            self.connection.send_bytes(self._setup)
+            reply = self.connection.recv_bytes()
+        except (EOFError, OSError):
+            raise BrokenWorkerPool(f"a worker ended before it was ready: {self.obituary()[0]}") from None
+        if reply[:1] == _worker.BROKEN:
+            error, text = _load_failure(reply[1:])
+            raise BrokenWorkerPool(f"the initializer raised {error!r}") from _RemoteTraceback(text)
+
+    def run(self, task: _Task) -> bool:
+        """Runs a task and settles its future. False when the worker was dead before it began."""
+        try:
+            self.connection.send_bytes(task.message)
+            if self.connection.recv_bytes() != _worker.BEGUN:
+                raise OSError("the worker broke its protocol")
+        except (EOFError, OSError):
+            return False
+        try:
+            reply = self.connection.recv_bytes()
+        except (EOFError, OSError):
+            words, code, number = self.obituary()
+            task.future.set_exception(
+                WorkerDied(f"worker {self.process.pid} {words} while it ran {task.label}", code, number)
+            )
+            return True
+        _settle(task.future, reply)
+        return True
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def obituary(self) -> tuple[str, int | None, int | None]:
+        """How it ended: in words, exit code, signal. Ends it if it has only closed its socket."""
+        self.connection.close()
+        try:
+            code = self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait()
+        if code >= 0:
+            return f"exited with code {code}", code, None
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        return f"was killed by {name}", None, -code
+
+    def stop(self) -> None:
+        """Lets an idle worker end in order."""
+        try:
+            self.connection.send_bytes(_worker.STOP)
+        except (OSError, ValueError):
+            pass
+        self.obituary_quietly()
+
+    def obituary_quietly(self) -> None:
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.connection.close()
+
+
+class _State:
+    """What the pool's threads share. One thread serves each worker; the threads hold this and not
+    the pool, so that a pool nobody refers to any more can end."""
+
+    def __init__(self, size: int, pending: int, setup: bytes) -> None:
+        self.size = size
+        self._pending = pending
+        self._setup = setup
+        lock = threading.Lock()
+        self._lock = lock
+        self._work = threading.Condition(lock)  # the queue has something, or the pool ends
+        self._changed = threading.Condition(lock)  # the queue has room, or a worker has started
+        self._queue: deque[_Task] = deque()
+        self._workers: dict[int, _Worker] = {}
+        self._started: set[int] = set()
+        self._stopping = False
+        self._killed = False
+        self._broken: BrokenWorkerPool | None = None
+        self._pid = os.getpid()
+        self._threads = [
+            threading.Thread(target=self._serve, args=(slot,), name=f"worker-{slot}", daemon=True)
+            for slot in range(size)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def add(self, task: _Task) -> None:
+        self._check_process()
+        with self._lock:
+            while len(self._queue) >= self._pending and not (self._stopping or self._broken):
+                if threading.current_thread() in self._threads:
+                    raise errors.Busy(f"{self._pending} tasks are waiting for a worker (the limit)")
+                self._changed.wait()
+            if self._broken is not None:
+                raise self._broken
+            if self._stopping:
+                raise RuntimeError("the pool was shut down")
+            self._queue.append(task)
+            self._work.notify()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise RuntimeError("a pool belongs to the process that made it; make one after the fork")
+
+    def await_warm(self, timeout: float | None) -> bool:
+        self._check_process()
+        with self._lock:
+            self._changed.wait_for(
+                lambda: self._broken or self._stopping or len(self._started) == self.size, timeout
+            )
+            if self._broken is not None:
+                raise self._broken
+            return len(self._started) == self.size
+
+    def pids(self) -> list[int]:
+        with self._lock:
+            return [self._workers[slot].process.pid for slot in sorted(self._started)]
+
+    def stop(self, cancel: bool) -> None:
+        with self._lock:
+            self._stopping = True
+            dropped = list(self._queue) if cancel else []
+            if cancel:
+                self._queue.clear()
+            self._work.notify_all()
+            self._changed.notify_all()
+        for task in dropped:
+            task.future.cancel()
+
+    def terminate(self) -> None:
+        if os.getpid() != self._pid:
+            return
+        self._killed = True
+        self.stop(cancel=True)
+        with self._lock:
+            for worker in self._workers.values():
+                worker.process.kill()
+
+    def join(self) -> None:
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def forget(self) -> None:
+        """In a forked child: closes the copies of the sockets, which would keep workers alive."""
+        for worker in self._workers.values():
+            worker.connection.close()
+            worker.process.returncode = 0
+
+    # ------------------------------------------------------------------ the thread of one slot
+
+    def _serve(self, slot: int) -> None:
+        try:
+            worker = self._replace(slot, None)
+            while worker is not None and (task := self._next()) is not None:
+                if task.future.set_running_or_notify_cancel():
+                    worker = self._run(slot, worker, task)
+            if worker is not None:
+                worker.stop()
+        except BrokenWorkerPool as error:
+            self._break(error)
+
+    def _next(self) -> _Task | None:
+        with self._lock:
+            while not self._queue:
+                if self._stopping or self._broken is not None:
+                    return None
+                self._work.wait()
+            task = self._queue.popleft()
+            if len(self._queue) == self._pending - 1:
+                self._changed.notify_all()
+            return task
+
+    def _run(self, slot: int, worker: _Worker | None, task: _Task) -> _Worker | None:
+        """Runs one task; returns the worker for the next, a new one when this one is gone."""
+        for _ in range(HANDOVERS_MAX):
+            if worker is None:
+                task.future.set_exception(WorkerDied(f"the pool was terminated before {task.label}"))
+                return None
+            begun = worker.run(task)
+            if begun and not worker.connection.closed:
+                return worker
+            try:
+                worker = self._replace(slot, worker)
+            except BrokenWorkerPool as error:
+                if not begun:
+                    task.future.set_exception(error)
+                raise
+            if begun:
+                return worker
+        task.future.set_exception(
+            WorkerDied(f"{HANDOVERS_MAX} workers died one after another before they began {task.label}")
+        )
+        return worker
+
+    def _replace(self, slot: int, dead: _Worker | None) -> _Worker | None:
+        """Starts the slot's worker; ``None`` when the pool is being terminated."""
+        if dead is not None:
+            dead.obituary()
+        with self._lock:
+            self._started.discard(slot)
+            self._workers.pop(slot, None)
+            if self._killed:
+                return None
+        try:
+            worker = _Worker(self._setup)
+        except OSError as error:
+            raise BrokenWorkerPool(f"no worker can be started: {error}") from error
+        with self._lock:
+            self._workers[slot] = worker
+            if self._killed:
+                worker.process.kill()
+        try:
+            worker.start()
+        except BrokenWorkerPool:
+            if self._killed:
+                return None
+            raise
+        with self._lock:
+            self._started.add(slot)
+            self._changed.notify_all()
+        return worker
+
+    def _break(self, error: BrokenWorkerPool) -> None:
+        with self._lock:
+            if self._broken is None:
+                self._broken = error
+            waiting = list(self._queue)
+            self._queue.clear()
+            self._work.notify_all()
+            self._changed.notify_all()
+        for task in waiting:
+            if task.future.set_running_or_notify_cancel():
+                task.future.set_exception(error)
+
+
+def _settle(future: Future[Any], reply: bytes) -> None:
+    try:
+        if reply[:1] == _worker.RESULT:
+            future.set_result(pickle.loads(memoryview(reply)[1:]))
+            return
+        error, text = _load_failure(reply[1:])
+        error.__cause__ = _RemoteTraceback(text)
+    except Exception as problem:
+        error = problem  # what came back cannot be read here
+    future.set_exception(error)
+
+
+def _load_failure(data: bytes) -> tuple[BaseException, str]:
+    error, text = pickle.loads(data)
+    return error, text
+
+
+_pools: weakref.WeakSet[_State] = weakref.WeakSet()
+
+
+def _forget_after_fork() -> None:
+    for state in list(_pools):
+        state.forget()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
