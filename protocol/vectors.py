@@ -18,8 +18,42 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "vectors"))
 
-from peer import *  # PLACE
-from tables import *
+from peer import (
+    DURABILITY,
+    GRANT_FIELDS,
+    GRANT_KEY,
+    INTEGERS,
+    LIMITS,
+    OPS,
+    OTHER_ROOT,
+    REPLY_FIELDS,
+    REQUEST_FIELDS,
+    RETRY,
+    ROOT_KEY,
+    SPEC,
+    STATUS,
+    STRUCTS,
+    TOKEN_KEY,
+    U32,
+    U64,
+    attenuate,
+    issue_grant,
+    issue_token,
+    judge_reply,
+    judge_request,
+    key_hash,
+    mac,
+    put,
+    put_fields,
+    reply_bytes,
+    request_bytes,
+    shown,
+    shown_fields,
+    tag_of,
+    verify_token,
+)
+from tables import DATA_LAYOUTS, document, retry
+
 
 def typical_header(op: dict, **more) -> dict:
     """The fields that an ordinary request of this operation has."""
@@ -458,6 +492,7 @@ def slots() -> dict:
         )
     return {"keys": cases}
 
+
 def flip(data: bytes, at: int) -> bytes:
     changed = bytearray(data)
     changed[at] ^= 1
@@ -841,6 +876,7 @@ def messages() -> dict:
     # PresentGrant answers by the reply's value, like a data operation.
     next(o for o in operations if o["op"] == "PresentGrant")["reply"][0]["value"] = "1"
     return {"operations": operations, "moved": moved_cases()}
+
 
 def main() -> int:
     assert set(DATA_SAMPLES) == set(DATA_LAYOUTS), "data operations"

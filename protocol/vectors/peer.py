@@ -79,6 +79,7 @@ def shown(kind: str, value: object) -> object:
 def shown_fields(fields: list, values: dict) -> dict:
     return {name: shown(kind, values[name]) for name, kind, _ in fields}
 
+
 # ------------------------------------------------------------------------------------------ headers
 
 REQUEST = struct.Struct("<2s3H2I4Q4I")
@@ -178,7 +179,6 @@ def judge_reply(b: bytes) -> str | tuple[str, bool]:
     return "accept"
 
 
-
 # -------------------------------------------------------------------------------------- keys, slots
 
 P1, P2, P3, P4, P5 = (
@@ -242,6 +242,7 @@ def key_hash(key: bytes) -> int:
     tag = tag_of(key)
     low = xxh64(key)
     return low if tag is None else xxh64(tag) >> 48 << 48 | low & (1 << 48) - 1
+
 
 # ----------------------------------------------------------------------------------- tokens, grants
 
@@ -320,4 +321,3 @@ GRANT_FIELDS = [
 def issue_grant(key: bytes, values: dict) -> bytes:
     body = b"\1" + b"".join(put(kind, values[name]) for name, kind in GRANT_FIELDS)
     return body + mac(key, body)[:16]
-

@@ -1,6 +1,6 @@
 """What each status asks of a client, and the tables of PROTOCOL.md that messages.toml decides."""
 
-from peer import LIMITS, OPS, SPEC, STATUS
+from peer import SPEC, STATUS
 
 # -------------------------------------------------------------------------------------------- retry
 
@@ -76,6 +76,7 @@ def retry() -> dict:
             case["delay"] = "value, in microseconds"
         statuses[name] = case
     return {"actions": ACTIONS, "numbers": NUMBERS, "statuses": statuses}
+
 
 # ------------------------------------------------------------------------------ tables of PROTOCOL.md
 
@@ -178,4 +179,3 @@ def document(text: str) -> str:
         before, rest = text.split(begin)
         text = before + begin + "\n\n" + body + "\n\n" + end + rest.split(end)[1]
     return text
-

@@ -54,7 +54,9 @@ def lease_ms(seconds: float | None) -> int:
     if seconds is None:
         return 0
     if not LEASE_MIN <= seconds <= LEASE_MAX:
-        raise InvalidArgument(f"a lease lasts from {LEASE_MIN} s to {LEASE_MAX:.0f} s, not {seconds} s")
+        raise InvalidArgument(
+            f"a lease lasts from {LEASE_MIN} s to {LEASE_MAX:.0f} s, not {seconds} s"
+        )
     return round(seconds * 1000)
 
 

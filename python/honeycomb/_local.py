@@ -195,7 +195,9 @@ class EmbeddedCluster:
         if not ended:
             return f"the embedded cluster was not ready within {START_SECONDS:.0f} s"
         code = self._process.wait()
-        return f"the embedded cluster ended with code {code} before it was ready (its reason is above)"
+        return (
+            f"the embedded cluster ended with code {code} before it was ready (its reason is above)"
+        )
 
     def _stop(self) -> None:
         assert self._process.stdin is not None

@@ -41,7 +41,7 @@ def run_worker(fd: int) -> None:
         initializer, args = pickle.loads(connection.recv_bytes())
         if initializer is not None:
             initializer(*args)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the pool tells it
         connection.send_bytes(BROKEN + _describe(error))
         return
     inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -66,12 +66,14 @@ def _run(payload: memoryview) -> bytes:
     try:
         function, args, kwargs = pickle.loads(payload)
         value = function(*args, **kwargs)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - the future's business, not ours
         return FAILED + _describe(error)
     try:
         return RESULT + _dumps(value)
-    except Exception as error:
-        problem = TypeError(f"the task's result, a {type(value).__name__}, cannot be pickled: {error}")
+    except Exception as error:  # noqa: BLE001 - pickling runs the user's code
+        problem = TypeError(
+            f"the task's result, a {type(value).__name__}, cannot be pickled: {error}"
+        )
         return FAILED + _describe(problem)
 
 
@@ -82,7 +84,7 @@ def _describe(error: BaseException) -> bytes:
         described = _dumps((error, text))
         pickle.loads(described)  # many exceptions pickle well and cannot be made again
         return described
-    except Exception:
+    except Exception:  # noqa: BLE001 - as above
         return _dumps((RuntimeError(f"{type(error).__qualname__}: {error}"), text))
 
 

@@ -6,6 +6,7 @@ import os
 import secrets
 import weakref
 from types import TracebackType
+from typing import Self
 
 from honeycomb import _address, errors
 from honeycomb._info import JobInfo, Status
@@ -114,6 +115,11 @@ class Client:
         return self._session.address
 
     @property
+    def token(self) -> bytes:
+        """The cluster's token (or the narrower one that was given). A secret."""
+        return self._session.token
+
+    @property
     def embedded(self) -> bool:
         """Whether the cluster is a child of this process."""
         return self._embedded is not None
@@ -139,7 +145,7 @@ class Client:
             name, _address.lease_ms(lease), quota_blocks
         )
         session = Session(self.address, token, timeout=self._session.timeout)
-        job = Job(session, job_id, name, root=root, owned=True, keep=keep)
+        job = Job(session, job_id, name, root=root, owned=True, keep=keep, client=self)
         self._jobs.add(job)
         return job
 
@@ -149,7 +155,7 @@ class Client:
         :class:`~honeycomb.errors.UnknownJob`."""
         job_id, root, token = self._session.native.find_job(name)
         session = Session(self.address, token, timeout=self._session.timeout)
-        job = Job(session, job_id, name, root=root, owned=False, keep=False)
+        job = Job(session, job_id, name, root=root, owned=False, keep=False, client=self)
         self._jobs.add(job)
         return job
 
@@ -169,7 +175,7 @@ class Client:
                 job.close()
         self._release()
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

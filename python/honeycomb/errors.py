@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-__all__ = ["HoneycombError", "from_status"]
-
 
 class HoneycombError(Exception):
     """Base of all errors that Honeycomb raises on purpose."""
@@ -270,6 +268,3 @@ def from_status(status_name: str, message: str) -> HoneycombError:
     if cls is None:
         return UnknownStatus(f"{status_name}: {message}")
     return cls(message)
-
-
-__all__ += sorted(_BY_STATUS) + ["Closed", "ProtocolError", "RoutingError", "UnknownStatus"]

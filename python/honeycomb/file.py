@@ -137,7 +137,7 @@ class HoneyFile:
             case "a":
                 # Written through, so that each write stays one piece.
                 return io.TextIOWrapper(
-                    Appender(self), encoding="utf-8", newline="", write_through=True  # type: ignore[arg-type]
+                    Appender(self), encoding="utf-8", newline="", write_through=True
                 )
         raise errors.InvalidArgument(
             f"mode {mode!r}: a file is read ('rb', 'r') or appended to ('ab', 'a')"

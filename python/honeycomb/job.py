@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar, overload
 
 from honeycomb import _address, errors
 from honeycomb._address import Address, prefix_path, prefix_paths
@@ -112,8 +112,10 @@ class Job:
         owned: bool,
         keep: bool,
         task: str = "",
+        client: object = None,
     ) -> None:
         self._session = session
+        self._client = client  # an embedded cluster lives as long as its clients are referred to
         self.id = job_id
         self.name = name
         self.root = root
@@ -161,9 +163,7 @@ class Job:
             _address.verbs(job_verbs),
         )
 
-    def create_hierarchy(
-        self, dag: Mapping[str, Iterable[str]] | Iterable[Node]
-    ) -> dict[str, int]:
+    def create_hierarchy(self, dag: Mapping[str, Iterable[str]] | Iterable[Node]) -> dict[str, int]:
         """Adds all prefixes of an execution plan, or none (Table 1, createHierarchy).
 
         ``dag`` maps each name to its parents, or is a series of :class:`Node`; at most 65,536 of
@@ -380,7 +380,7 @@ class Job:
         finally:
             self._session.close()
 
-    def __enter__(self) -> Job:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -245,6 +245,7 @@ class Kv(MutableMapping[bytes, bytes]):
 
 
 def _value(value: Value) -> Value:
-    if isinstance(value, str):
+    given: object = value
+    if isinstance(given, str):
         raise TypeError("values are bytes; encode the text first, for example with .encode()")
     return value

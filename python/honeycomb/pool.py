@@ -107,7 +107,9 @@ class WorkerPool(Executor):
         if max_workers is None:
             max_workers = min(len(os.sched_getaffinity(0)), WORKERS_MAX)
         if not 1 <= max_workers <= WORKERS_MAX:
-            raise errors.InvalidArgument(f"a pool has 1 to {WORKERS_MAX} workers, not {max_workers}")
+            raise errors.InvalidArgument(
+                f"a pool has 1 to {WORKERS_MAX} workers, not {max_workers}"
+            )
         if pending < 1:
             raise errors.InvalidArgument(f"at least one task can wait, not {pending}")
         setup = cloudpickle.dumps((initializer, initargs), protocol=5)
@@ -121,9 +123,7 @@ class WorkerPool(Executor):
         """How many workers there are."""
         return self._state.size
 
-    def submit(
-        self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Future[T]:
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Schedules ``fn(*args, **kwargs)``. What cannot be pickled raises here.
 
         Raises ``RuntimeError`` after shutdown and :class:`BrokenWorkerPool` when no worker starts.
@@ -180,7 +180,9 @@ class _Worker:
             self.connection.send_bytes(self._setup)
             reply = self.connection.recv_bytes()
         except (EOFError, OSError):
-            raise BrokenWorkerPool(f"a worker ended before it was ready: {self.obituary()[0]}") from None
+            raise BrokenWorkerPool(
+                f"a worker ended before it was ready: {self.obituary()[0]}"
+            ) from None
         if reply[:1] == _worker.BROKEN:
             error, text = _load_failure(reply[1:])
             raise BrokenWorkerPool(f"the initializer raised {error!r}") from _RemoteTraceback(text)
@@ -198,7 +200,9 @@ class _Worker:
         except (EOFError, OSError):
             words, code, number = self.obituary()
             task.future.set_exception(
-                WorkerDied(f"worker {self.process.pid} {words} while it ran {task.label}", code, number)
+                WorkerDied(
+                    f"worker {self.process.pid} {words} while it ran {task.label}", code, number
+                )
             )
             return True
         _settle(task.future, reply)
@@ -285,7 +289,9 @@ class _State:
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
-            raise RuntimeError("a pool belongs to the process that made it; make one after the fork")
+            raise RuntimeError(
+                "a pool belongs to the process that made it; make one after the fork"
+            )
 
     def await_warm(self, timeout: float | None) -> bool:
         self._check_process()
@@ -320,6 +326,9 @@ class _State:
         with self._lock:
             for worker in self._workers.values():
                 worker.process.kill()
+
+    def _is_killed(self) -> bool:
+        return self._killed
 
     def join(self) -> None:
         for thread in self._threads:
@@ -360,7 +369,9 @@ class _State:
         """Runs one task; returns the worker for the next, a new one when this one is gone."""
         for _ in range(HANDOVERS_MAX):
             if worker is None:
-                task.future.set_exception(WorkerDied(f"the pool was terminated before {task.label}"))
+                task.future.set_exception(
+                    WorkerDied(f"the pool was terminated before {task.label}")
+                )
                 return None
             begun = worker.run(task)
             if begun and not worker.connection.closed:
@@ -374,7 +385,9 @@ class _State:
             if begun:
                 return worker
         task.future.set_exception(
-            WorkerDied(f"{HANDOVERS_MAX} workers died one after another before they began {task.label}")
+            WorkerDied(
+                f"{HANDOVERS_MAX} workers died one after another before they began {task.label}"
+            )
         )
         return worker
 
@@ -393,12 +406,12 @@ class _State:
             raise BrokenWorkerPool(f"no worker can be started: {error}") from error
         with self._lock:
             self._workers[slot] = worker
-            if self._killed:
+            if self._is_killed():
                 worker.process.kill()
         try:
             worker.start()
         except BrokenWorkerPool:
-            if self._killed:
+            if self._is_killed():
                 return None
             raise
         with self._lock:
@@ -426,8 +439,8 @@ def _settle(future: Future[Any], reply: bytes) -> None:
             return
         error, text = _load_failure(reply[1:])
         error.__cause__ = _RemoteTraceback(text)
-    except Exception as problem:
-        error = problem  # what came back cannot be read here
+    except Exception as problem:  # noqa: BLE001 - unpickling runs the user's code
+        error = problem
     future.set_exception(error)
 
 

@@ -103,10 +103,8 @@ class Tree:
         return sum(one.bytes_used for node in self.nodes for one in node.structures)
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.job}  {len(self.nodes)} prefixes, {self.blocks} blocks, "
-            f"{format_bytes(self.bytes_used)} used"
-        ]
+        used = format_bytes(self.bytes_used)
+        lines = [f"{self.job}  {len(self.nodes)} prefixes, {self.blocks} blocks, {used} used"]
         if self.nodes:
             lines[0] += f", {self.nodes[0].describe()}"
             lines += self._draw(self.nodes[0])
@@ -133,7 +131,9 @@ class Tree:
         return [(child, index == 0) for index, child in enumerate(reversed(children))]
 
     def _also(self, node: Node) -> str:
-        others = [self._by_id[one].name or self.job for one in node.parents[1:] if one in self._by_id]
+        others = [
+            self._by_id[one].name or self.job for one in node.parents[1:] if one in self._by_id
+        ]
         if not others:
             return ""
         shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")

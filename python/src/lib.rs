@@ -1,1 +1,61 @@
-//! Under construction.
+//! The native half of the Python package: the Rust client with Python's types around it.
+//!
+//! Every call that may wait releases the GIL. Errors become the classes of `honeycomb.errors`.
+
+mod buffer;
+mod client;
+mod convert;
+mod structures;
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use honeycomb_types::{PrefixId, Verbs};
+use honeycomb_wire::token::Caveat;
+
+/// Narrows a token offline: to a task (0 for none), to verbs, to a time on the controller's clock
+/// in milliseconds.
+#[pyfunction]
+#[pyo3(signature = (token, task_prefix, verbs, expires_ms=None))]
+fn attenuate<'py>(
+    py: Python<'py>,
+    token: &[u8],
+    task_prefix: u64,
+    verbs: u16,
+    expires_ms: Option<u64>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let mut caveats = vec![Caveat::Verbs(Verbs(verbs))];
+    if task_prefix != 0 {
+        caveats.push(Caveat::Task(PrefixId(task_prefix)));
+    }
+    caveats.extend(expires_ms.map(Caveat::Expires));
+    let mut token = token.to_vec();
+    for caveat in caveats {
+        token = honeycomb_wire::attenuate(&token, caveat)
+            .map_err(|e| convert::raise(py, "InvalidArgument", &e.to_string()))?;
+    }
+    Ok(PyBytes::new(py, &token))
+}
+
+/// The 64-bit hash by which a key is routed.
+#[pyfunction]
+fn key_hash(key: &[u8]) -> u64 {
+    honeycomb_wire::key_hash(key)
+}
+
+/// The version of this build.
+#[pyfunction]
+fn version() -> &'static str {
+    env!("CARGO_PKG_VERSION")
+}
+
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<client::NativeClient>()?;
+    module.add_class::<structures::NativeFile>()?;
+    module.add_class::<structures::NativeKv>()?;
+    module.add_function(wrap_pyfunction!(attenuate, module)?)?;
+    module.add_function(wrap_pyfunction!(key_hash, module)?)?;
+    module.add_function(wrap_pyfunction!(version, module)?)?;
+    Ok(())
+}

@@ -151,13 +151,7 @@ pub enum Command<'a> {
     LeaseInfo { actor: Actor, job: JobId, path: &'a str },
     /// Changes who may do what with a prefix's structures and revokes earlier grants. Both sets
     /// are taken as they are: empty ones allow nothing.
-    SetPermissions {
-        actor: Actor,
-        job: JobId,
-        path: &'a str,
-        owner_verbs: Verbs,
-        job_verbs: Verbs,
-    },
+    SetPermissions { actor: Actor, job: JobId, path: &'a str, owner_verbs: Verbs, job_verbs: Verbs },
 
     /// Creates a structure with its initial blocks and opens it.
     CreateStructure { actor: Actor, job: JobId, structure: NewStructure<'a> },

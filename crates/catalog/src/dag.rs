@@ -162,6 +162,11 @@ impl Dag {
         edges.take_while(|&e| e != NONE).map(|e| self.edges[e].child)
     }
 
+    pub(crate) fn first_parent(&self, n: u32) -> Option<u32> {
+        let edge = self.nodes[n].first_parent;
+        if edge == NONE { None } else { Some(self.edges[edge].parent) }
+    }
+
     pub(crate) fn has_children(&self, n: u32) -> bool {
         self.nodes[n].first_child != NONE
     }
@@ -291,10 +296,11 @@ impl Dag {
 
     /// Cuts all of a prefix's edges without keeping anything; for the end of a job.
     pub(crate) fn isolate(&mut self, n: u32) {
-        while let Some(parent) = self.parents(n).next() {
+        while let Some(parent) = self.first_parent(n) {
             self.unlink(parent, n);
         }
-        while let Some(child) = self.children(n).next() {
+        while self.has_children(n) {
+            let child = self.edges[self.nodes[n].first_child].child;
             self.unlink(n, child);
         }
     }
@@ -384,7 +390,7 @@ impl Dag {
 
     /// The address of a prefix by way of its first parents.
     pub(crate) fn path_of(&self, n: u32) -> String {
-        let up = std::iter::successors(Some(n), |&at| self.parents(at).next());
+        let up = std::iter::successors(Some(n), |&at| self.first_parent(at));
         let mut names: Vec<&str> = up.map(|at| &*self.nodes[at].name).collect();
         names.reverse();
         // The root has no name and no place in a path.

@@ -53,7 +53,9 @@ impl fmt::Display for Of<'_> {
 #[allow(missing_docs)] // Each variant says what its fields are.
 pub enum CatalogError {
     /// The job does not exist, or is not the actor's: a token learns nothing of other jobs.
-    #[error("no job {job} is registered that this token may use; it was deregistered, or the token is another job's: register the job again")]
+    #[error(
+        "no job {job} is registered that this token may use; it was deregistered, or the token is another job's: register the job again"
+    )]
     UnknownJob { job: JobId },
     /// No job has this name.
     #[error("no job named '{name}' is registered; register it first")]
@@ -89,19 +91,30 @@ pub enum CatalogError {
     #[error("{} is a {}, not a {}", Of(path, name), is.name(), asked.name())]
     WrongKind { path: Box<str>, name: Box<str>, is: Kind, asked: Kind },
     /// The edges would close a cycle; each member is a parent of the next, the last of the first.
-    #[error("these prefixes would be their own ancestors: {}; a hierarchy has no cycles", chain(members))]
+    #[error(
+        "these prefixes would be their own ancestors: {}; a hierarchy has no cycles",
+        chain(members)
+    )]
     Cycle { members: Vec<Box<str>> },
     /// A plan names the same node twice.
     #[error("the plan has two nodes named '{name}'; names are unique within a plan")]
     DuplicateNode { name: Box<str> },
     /// A parent that was named does not exist.
-    #[error("'{node}' names '{parent}' as a parent, and no prefix has that name or path; create it first, or add it to the plan")]
+    #[error(
+        "'{node}' names '{parent}' as a parent, and no prefix has that name or path; create it first, or add it to the plan"
+    )]
     UnknownParent { node: Box<str>, parent: Box<str> },
     /// The prefix's lease ended.
-    #[error("the lease of {} ended {ago_ms} ms ago: nothing had renewed its {lease_ms} ms, {late_ms} ms past their end; its data is freed. Create it again, and renew more often or ask for a longer lease", At(path))]
+    #[error(
+        "the lease of {} ended {ago_ms} ms ago: nothing had renewed its {lease_ms} ms, {late_ms} ms past their end; its data is freed. Create it again, and renew more often or ask for a longer lease",
+        At(path)
+    )]
     LeaseExpired { path: Box<str>, lease_ms: u32, late_ms: u64, ago_ms: u64 },
     /// The data was on a server that is gone.
-    #[error("{} was lost {ago_ms} ms ago with memory server {server}, which {how}; create it again and repeat what wrote it", Of(path, name))]
+    #[error(
+        "{} was lost {ago_ms} ms ago with memory server {server}, which {how}; create it again and repeat what wrote it",
+        Of(path, name)
+    )]
     DataLost { path: Box<str>, name: Box<str>, server: Arc<str>, how: Loss, ago_ms: u64 },
     /// The prefix was removed by request.
     #[error("{} was removed by request {ago_ms} ms ago; create it again to use it", At(path))]
@@ -110,10 +123,14 @@ pub enum CatalogError {
     #[error("{} was removed by request {ago_ms} ms ago; create it again to use it", Of(path, name))]
     StructureRemoved { path: Box<str>, name: Box<str>, ago_ms: u64 },
     /// No free block that ordinary allocation may take.
-    #[error("asked for {asked} blocks; the cluster has {free} free, of which {reserved} are kept back for moves and repairs. Existing data is unharmed: free some, let leases end, or add a memory server")]
+    #[error(
+        "asked for {asked} blocks; the cluster has {free} free, of which {reserved} are kept back for moves and repairs. Existing data is unharmed: free some, let leases end, or add a memory server"
+    )]
     OutOfMemory { asked: u64, free: u64, reserved: u64 },
     /// The job holds as many blocks as it may.
-    #[error("asked for {asked} blocks; the job holds {held} of its quota of {quota}. Free some, or register with a larger quota")]
+    #[error(
+        "asked for {asked} blocks; the job holds {held} of its quota of {quota}. Free some, or register with a larger quota"
+    )]
     QuotaExceeded { quota: u64, held: u64, asked: u64 },
     /// A named limit was reached.
     #[error("{what} are limited to {limit}")]

@@ -1,1 +1,226 @@
-//! Under construction.
+//! The catalog: the controller's whole state as a deterministic state machine.
+//!
+//! [`Catalog::apply`] takes the time and a [`Command`] and answers with a [`Reply`] or a
+//! [`CatalogError`], and with [`Effect`]s that memory servers have to carry out. There is no I/O, no
+//! clock, no randomness and no thread inside: the same commands at the same times give the same
+//! replies, effects and state (INV-35), which is what the simulator and a command log rely on.
+//!
+//! A command that is refused has changed nothing, and an allocation of several blocks gives all or
+//! none. Effects are idempotent by (block, epoch) and must reach each server in the order in which
+//! they were emitted.
+//!
+//! Where to look: `dag` holds prefixes and what a renewal is worth; `lease` the timers and the end
+//! of a prefix; `plan` whole hierarchies; `pool` blocks; `growth` how files grow; `policy` who
+//! gets which block.
+
+#![forbid(unsafe_code)]
+
+mod command;
+mod dag;
+mod error;
+mod growth;
+mod hash;
+mod invariants;
+mod jobs;
+mod lease;
+mod plan;
+pub mod policy;
+mod pool;
+mod prefixes;
+mod reply;
+mod servers;
+mod slab;
+mod structures;
+mod tombstones;
+
+pub use command::{
+    Actor, BlockUsage, Command, NewServer, NewStructure, PlanNode, PrefixOptions, Report,
+};
+pub use error::{CatalogError, Loss};
+pub use invariants::Broken;
+pub use reply::{
+    ClusterStatus, Effect, JobInfo, LeaseInfo, MapEntry, Opened, PartitionMap, PrefixInfo,
+    PrefixState, Reply, Router, ServerInfo, StructureInfo,
+};
+
+use dag::Dag;
+use hash::HashKey;
+use honeycomb_types::{BlockAt, Time};
+use jobs::Jobs;
+use lease::Timers;
+use policy::{FirstCome, Policy};
+use pool::Pool;
+use structures::Structures;
+
+/// What makes one controller shard's catalog its own.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Config {
+    /// The controller shard: the top bits of the ids that it gives.
+    pub shard: u16,
+    /// The controller's term, durable before the catalog exists; part of every epoch and job id.
+    pub term: u32,
+    /// Key of the hash tables; drawn at random by a real controller, from the seed by a simulated
+    /// one. Decides nothing that can be seen, except that tenants cannot choose collisions.
+    pub hash_seed: u64,
+}
+
+/// What the catalog had to look at: the cost that tests bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Lease timers that were due and examined.
+    pub timers: u64,
+    /// Relatives of prefixes that were read to compute leases.
+    pub relatives: u64,
+}
+
+/// The state machine. See the crate's own words for the contract.
+pub struct Catalog {
+    config: Config,
+    key: HashKey,
+    now: Time,
+    started: Option<Time>,
+    /// Nothing counts as renewed before this: the last amnesty.
+    floor: Time,
+    dag: Dag,
+    timers: Timers,
+    jobs: Jobs,
+    structures: Structures,
+    pool: Pool,
+    policy: Box<dyn Policy>,
+    /// Of all live servers.
+    block_size: u64,
+    /// No server is silent for too long before this; a lower bound, so that reports cost nothing.
+    silence: Time,
+    last_prefix: u64,
+    live_prefixes: u64,
+    tombstone_limit: usize,
+    /// Parents of the prefix that is being created.
+    scratch: Vec<u32>,
+    /// Dead prefixes that lost a place to the one that is being created.
+    evicted: Vec<u32>,
+}
+
+impl Catalog {
+    /// An empty catalog that serves first come, first served.
+    pub fn new(config: Config) -> Catalog {
+        Catalog::with_policy(config, Box::new(FirstCome))
+    }
+
+    /// An empty catalog with an allocation policy of its own.
+    pub fn with_policy(config: Config, policy: Box<dyn Policy>) -> Catalog {
+        let key = HashKey::new(config.hash_seed);
+        Catalog {
+            config,
+            key,
+            now: Time::ZERO,
+            started: None,
+            floor: Time::ZERO,
+            dag: Dag::new(key),
+            timers: Timers::default(),
+            jobs: Jobs::new(key),
+            structures: Structures::new(key),
+            pool: Pool::new(config.term),
+            policy,
+            block_size: 0,
+            silence: Time::NEVER,
+            last_prefix: 0,
+            live_prefixes: 0,
+            tombstone_limit: honeycomb_types::limits::TOMBSTONES_PER_JOB_MAX,
+            scratch: Vec::new(),
+            evicted: Vec::new(),
+        }
+    }
+
+    /// Makes one transition and appends what servers have to do to `effects`.
+    ///
+    /// A `now` before that of an earlier command counts as that one. Leases end only in `Tick`,
+    /// which is due at [`Catalog::next_deadline`] and harmless at any other time.
+    pub fn apply(
+        &mut self,
+        now: Time,
+        command: Command<'_>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        use Command as C;
+        self.now = self.now.max(now);
+        self.started.get_or_insert(self.now);
+        match command {
+            C::RenewLeases { actor, job, paths } => self.renew_leases(actor, job, paths),
+            C::RenewPrefixById { job, prefix, ago_ms } => self.renew_by_id(job, prefix, ago_ms),
+            C::OpenStructure { actor, job, path, name } => self.open(actor, job, path, name),
+            C::ReopenStructure { actor, job, structure } => self.reopen(actor, job, structure),
+            C::CreateStructure { actor, job, structure } => {
+                self.create_structure(actor, job, structure, effects)
+            }
+            C::RemoveStructure { actor, job, path, name } => {
+                self.remove_structure(actor, job, path, name, effects)
+            }
+            C::CreatePrefix { actor, job, path, parents, options } => {
+                self.create_prefix(actor, job, path, parents, options)
+            }
+            C::CreateHierarchy { actor, job, nodes } => self.create_hierarchy(actor, job, nodes),
+            C::RemovePrefix { actor, job, path } => self.remove_prefix(actor, job, path, effects),
+            C::LeaseInfo { actor, job, path } => self.lease_info(actor, job, path),
+            C::SetPermissions { actor, job, path, owner_verbs, job_verbs } => {
+                self.set_permissions(actor, job, path, [owner_verbs, job_verbs], effects)
+            }
+            C::RegisterJob { actor, name, lease_ms, quota_blocks } => {
+                self.register_job(actor, name, lease_ms, quota_blocks, effects)
+            }
+            C::FindJob { actor, name } => self.find_job(actor, name),
+            C::DeregisterJob { actor, job } => self.deregister_job(actor, job, effects),
+            C::ListJobs { actor } => self.list_jobs(actor),
+            C::JobTree { actor, job } => self.job_tree(actor, job),
+            C::ClusterStatus { actor } => self.cluster_status(actor),
+            C::JoinServer { server } => self.join_server(server, effects),
+            C::ServerReport { server, report } => self.server_report(server, report),
+            C::ServerLost { server } => self.server_lost(server, Loss::Reset, effects),
+            C::BlockOpened { server, at } => self.block_opened(server, at),
+            C::BlockFreed { server, at } => self.block_freed(server, at),
+            C::GrowStructure { structure, at } => self.grow(structure, at, effects),
+            C::SealBlock { structure, at, length, last } => {
+                self.seal(structure, at, length, last, effects)
+            }
+            C::Tick => self.tick(effects),
+            C::Amnesty => self.amnesty(),
+        }
+    }
+
+    /// When `Tick` is due next, if ever. May be early by what renewals have moved since; never
+    /// late.
+    pub fn next_deadline(&self) -> Option<Time> {
+        let deadlines = [self.timers.next(), Some(self.silence), self.jobs.next_linger()];
+        deadlines.into_iter().flatten().min().filter(|&at| at != Time::NEVER)
+    }
+
+    /// Whether the block's server has confirmed that it opened the block in this epoch; a
+    /// controller holds back replies that name a block until then.
+    pub fn is_open(&self, at: BlockAt) -> bool {
+        self.pool.is_open(at)
+    }
+
+    /// What was looked at since the catalog was made.
+    pub fn work(&self) -> Work {
+        Work { timers: self.timers.examined, relatives: self.dag.visited }
+    }
+
+    /// Bytes of heap that the catalog occupies, unused capacity included; the allocator's own
+    /// overhead is not.
+    pub fn bytes_metadata(&self) -> u64 {
+        let scratch = (self.scratch.capacity() + self.evicted.capacity()) * 4;
+        let tables = [
+            self.dag.bytes(),
+            self.timers.bytes(),
+            self.jobs.bytes(),
+            self.structures.bytes(),
+            self.pool.bytes(),
+            scratch,
+        ];
+        tables.iter().sum::<usize>() as u64
+    }
+
+    fn numbered(&self, counter: u64) -> u64 {
+        assert!(counter < 1 << 48, "an id's counter has 48 bits");
+        (self.config.shard as u64) << 48 | counter
+    }
+}

@@ -6,7 +6,7 @@
 //! epoch that was taken back makes a block free again, once (INV-03).
 
 use crate::policy::{JobShare, Policy, ServerRoom, ShardRoom};
-use crate::{CatalogError, Effect, NewServer, Report};
+use crate::{CatalogError, Effect, NewServer};
 use hashbrown::HashMap;
 use honeycomb_types::limits::{RESERVE_BLOCKS_MIN, RESERVE_FRACTION};
 use honeycomb_types::{BlockAt, BlockId, Epoch, JobId, ServerId, ShardIx, Time};
@@ -205,16 +205,6 @@ impl Pool {
         server.expect("structures have blocks on live servers only").address.clone()
     }
 
-    pub(crate) fn report(&mut self, server: ServerId, report: &Report<'_>, now: Time) {
-        if let Some(server) = self.servers.get_mut(&server) {
-            server.last_seen = now;
-            server.bytes_resident = report.bytes_resident;
-            server.connections = report.connections;
-            server.requests = report.requests;
-            server.forwarded = report.forwarded;
-        }
-    }
-
     fn slot(&self, block: BlockId) -> Option<&Slot> {
         let shard = self.servers.get(&block.server())?.shards.get(block.shard().0 as usize)?;
         shard.slots.get(block.index() as usize)
@@ -243,7 +233,9 @@ impl Pool {
 
     pub(crate) fn opened(&mut self, at: BlockAt) {
         let Some(server) = self.servers.get_mut(&at.block.server()) else { return };
-        let Some(slot) = server.slot(at.block).filter(|slot| slot.epoch == at.epoch) else { return };
+        let Some(slot) = server.slot(at.block).filter(|slot| slot.epoch == at.epoch) else {
+            return;
+        };
         if matches!(slot.held(), Held::By(_)) && slot.used == UNOPENED {
             slot.used = 0;
         }
@@ -279,8 +271,8 @@ impl Pool {
     ) -> Result<Vec<BlockAt>, CatalogError> {
         assert!(structure & FREE == 0, "a structure's index leaves the top bit to the free list");
         let (available, free, reserved) = self.room();
-        let admitted = || policy.admit(JobShare { job, held, available }, asked);
-        if available < asked as u64 || admitted() < asked {
+        let share = JobShare { job, held, available };
+        if available < asked as u64 || policy.admit(share, asked) < asked {
             return Err(CatalogError::OutOfMemory { asked: asked as u64, free, reserved });
         }
         let mut rooms = std::mem::take(&mut self.rooms);
@@ -289,7 +281,8 @@ impl Pool {
         let mut taken: HashMap<BlockId, u32> = HashMap::new();
         let mut blocks = Vec::with_capacity(asked as usize);
         for _ in 0..asked {
-            let room = &mut rooms[policy.server(&rooms)];
+            let chosen = policy.server(&rooms);
+            let room = &mut rooms[chosen];
             assert!(room.free > 0, "a policy chose a server without room");
             room.free -= 1;
             let server = room.server;
@@ -331,8 +324,7 @@ impl Pool {
         BlockAt { block: BlockId::new(server, shard, index), epoch }
     }
 
-    /// Takes a block back from its owner; nothing to do when its server is gone. Answers the bytes
-    /// that it held.
+    /// Takes a block back from its owner. Answers the bytes that it held.
     pub(crate) fn release(
         &mut self,
         block: BlockId,
@@ -340,7 +332,8 @@ impl Pool {
         effects: &mut Vec<Effect>,
     ) -> u64 {
         let id = block.server();
-        let Some(server) = self.servers.get_mut(&id) else { return 0 };
+        let server =
+            self.servers.get_mut(&id).expect("structures have blocks on live servers only");
         let slot = server.slot(block).expect("a structure's blocks exist");
         assert_eq!(slot.held(), Held::By(structure), "INV-03: {block} is not this owner's to free");
         let bytes = slot.bytes_used();

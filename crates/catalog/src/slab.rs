@@ -27,6 +27,11 @@ impl<T> Slab<T> {
         self.len
     }
 
+    /// The index that the next record will have.
+    pub(crate) fn next(&self) -> u32 {
+        if self.vacant == NONE { self.entries.len() as u32 } else { self.vacant }
+    }
+
     pub(crate) fn insert(&mut self, value: T) -> u32 {
         self.len += 1;
         let at = self.vacant;

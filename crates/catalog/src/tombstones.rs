@@ -175,10 +175,7 @@ mod tests {
         assert!(all.find(key, Gone::Structure(StructureId(1))).is_none());
         assert!(all.find(key, Gone::Structure(StructureId(2))).is_some());
         assert!(all.find(key, Gone::Prefix(PrefixId(2))).is_none());
-        assert_eq!(
-            all.named(key, PrefixId(1), "a").unwrap().gone,
-            Gone::Structure(StructureId(2))
-        );
+        assert_eq!(all.named(key, PrefixId(1), "a").unwrap().gone, Gone::Structure(StructureId(2)));
         all.push(key, 2, tombstone(4, "b"));
         assert!(all.named(key, PrefixId(1), "a").is_none());
     }

@@ -230,14 +230,8 @@ impl Client {
 
     fn create(&self, body: CreateStructureRequest) -> Result<Structure, Error> {
         let reply: CreateStructureReply = self.ask(Op::CreateStructure, &body)?;
-        let opened = opened(
-            reply.structure,
-            reply.prefix,
-            reply.kind,
-            reply.verbs,
-            reply.grant,
-            reply.map,
-        )?;
+        let opened =
+            opened(reply.structure, reply.prefix, reply.kind, reply.verbs, reply.grant, reply.map)?;
         let address = join(&body.path, &body.name);
         Ok(Structure::new(self.0.clone(), JobId(body.job), address, opened))
     }
@@ -290,14 +284,8 @@ impl Client {
         let Address { path, name } = Address::parse(address)?;
         let body = OpenStructureRequest { job: job.0, path: path.into(), name: name.into() };
         let reply: OpenStructureReply = self.ask(Op::OpenStructure, &body)?;
-        let opened = opened(
-            reply.structure,
-            reply.prefix,
-            reply.kind,
-            reply.verbs,
-            reply.grant,
-            reply.map,
-        )?;
+        let opened =
+            opened(reply.structure, reply.prefix, reply.kind, reply.verbs, reply.grant, reply.map)?;
         Ok(Structure::new(self.0.clone(), job, join(path, name), opened))
     }
 
@@ -361,12 +349,8 @@ fn of_kind(structure: Structure, kind: Kind) -> Result<Structure, Error> {
     if structure.kind() == kind {
         return Ok(structure);
     }
-    let text = format!(
-        "{} is a {}, not a {}",
-        structure.address(),
-        structure.kind().name(),
-        kind.name()
-    );
+    let text =
+        format!("{} is a {}, not a {}", structure.address(), structure.kind().name(), kind.name());
     Err(Error::new(Status::WrongKind, text))
 }
 

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::route::Target;
 use crate::structure::{Exchange, Replied, Structure};
-use crate::transport::Sink;
+use crate::transport::{Room, Sink};
 use honeycomb_types::limits::LARGE_FRACTION;
 use honeycomb_wire::data::{ScanArgs, SwapArgs, scan_entries};
 use honeycomb_wire::{Op, Status, key_hash};
@@ -71,6 +71,13 @@ impl Kv {
         Ok(replied.header.status == Status::Ok)
     }
 
+    /// As `get`, into a buffer that `room` makes; `false`, and no buffer asked for, when the key has
+    /// no value.
+    pub fn get_with(&self, key: &[u8], room: &mut dyn Room) -> Result<bool, Error> {
+        let replied = self.run(Op::KvGet, key, key, &[], Sink::Room(room))?;
+        Ok(replied.header.status == Status::Ok)
+    }
+
     /// The value of a key into a buffer, and its length; `None` when it has none. A longer value
     /// is `InvalidArgument`.
     pub fn get_into(&self, key: &[u8], buffer: &mut [u8]) -> Result<Option<usize>, Error> {
@@ -85,9 +92,9 @@ impl Kv {
         if replied.header.value == 0 {
             return Ok(None);
         }
-        let length: [u8; 8] = replied.args[..].try_into().map_err(|_| {
-            Error::new(Status::BadFrame, "KvExists answered without a length")
-        })?;
+        let length: [u8; 8] = replied.args[..]
+            .try_into()
+            .map_err(|_| Error::new(Status::BadFrame, "KvExists answered without a length"))?;
         Ok(Some(u64::from_le_bytes(length)))
     }
 

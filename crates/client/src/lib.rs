@@ -23,7 +23,7 @@ pub use file::File;
 pub use kv::{Kv, ScanPage, Swap};
 pub use route::{Target, route};
 pub use structure::Structure;
-pub use transport::Sink;
+pub use transport::{Room, Sink};
 
 /// What every call of this crate answers.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -77,15 +77,7 @@ impl Pool {
             inner.lanes.session
         };
         let (address, shard) = place;
-        Transport::open(
-            address,
-            *shard,
-            &self.identity,
-            session,
-            self.clock,
-            self.spin,
-            deadline,
-        )
+        Transport::open(address, *shard, &self.identity, session, self.clock, self.spin, deadline)
     }
 
     /// Gives a connection back after a complete exchange.

@@ -51,7 +51,12 @@ pub(crate) struct Replied {
 }
 
 impl Structure {
-    pub(crate) fn new(client: Arc<Inner>, job: JobId, address: String, opened: Opened) -> Structure {
+    pub(crate) fn new(
+        client: Arc<Inner>,
+        job: JobId,
+        address: String,
+        opened: Opened,
+    ) -> Structure {
         let grant = Arc::new(Grant { version: 1, bytes: opened.grant });
         Structure {
             client,
@@ -195,6 +200,7 @@ impl Structure {
         let sink = match &mut exchange.sink {
             Sink::Vec(out) => Sink::Vec(out),
             Sink::Slice(out) => Sink::Slice(out),
+            Sink::Room(room) => Sink::Room(&mut **room),
             Sink::None => Sink::None,
         };
         transport.exchange(*header, exchange.args, exchange.payload, deadline, args, sink)
@@ -203,8 +209,7 @@ impl Structure {
     /// Fetches a fresh grant and map, or the reason why the data is gone.
     pub(crate) fn refresh(&self, deadline: Time) -> Result<(), Error> {
         let body = ReopenStructureRequest { job: self.job.0, structure: self.id.0 };
-        let reply: ReopenStructureReply =
-            self.client.ask(Op::ReopenStructure, &body, deadline)?;
+        let reply: ReopenStructureReply = self.client.ask(Op::ReopenStructure, &body, deadline)?;
         let mut state = self.state();
         state.routing.refresh(reply.map);
         let version = state.grant.version + 1;

@@ -21,8 +21,18 @@ pub enum Sink<'a> {
     Vec(&'a mut Vec<u8>),
     /// Into a buffer that the caller owns; a longer payload is an error, and is read off.
     Slice(&'a mut [u8]),
+    /// Into a buffer that somebody makes when the length is known.
+    Room(&'a mut dyn Room),
     /// Nowhere: none is expected.
     None,
+}
+
+/// Makes the buffer for a payload when its length is known: for languages whose objects cannot be
+/// resized afterwards.
+pub trait Room {
+    /// A buffer of exactly this many bytes. Called at most once for each reply, the last one
+    /// counts.
+    fn room(&mut self, length: usize) -> &mut [u8];
 }
 
 /// Who this side is, for the handshake.
@@ -139,14 +149,14 @@ impl Transport {
         let body = PresentGrantRequest { grant: grant.to_vec() }.encode();
         let mut args = Vec::new();
         let header = RequestHeader::new(Op::PresentGrant);
-        let reply = self
-            .exchange(header, &body, &[], deadline, &mut args, Sink::None)
-            .map_err(|failure| match failure {
+        let reply = self.exchange(header, &body, &[], deadline, &mut args, Sink::None).map_err(
+            |failure| match failure {
                 // The request itself has not been sent: only its grant.
                 Failure::Lost { why, .. } => Failure::Lost { sent: false, why },
                 Failure::Late { .. } => Failure::Late { sent: false },
                 refused => refused,
-            })?;
+            },
+        )?;
         if reply.status != Status::Ok {
             return Err(Failure::Refused(Error::refused(reply.status, &args)));
         }
@@ -195,8 +205,7 @@ impl Transport {
                     IoSlice::advance_slices(&mut rest, n);
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    self.await_ready(PollFlags::OUT, deadline)
-                        .map_err(|e| failed(e, sent))?;
+                    self.await_ready(PollFlags::OUT, deadline).map_err(|e| failed(e, sent))?;
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(failed(e, sent)),
@@ -226,9 +235,8 @@ impl Transport {
     ) -> io::Result<ReplyHeader> {
         let header = loop {
             if let Some(head) = self.received[..self.filled].first_chunk::<REPLY_HEADER>() {
-                break ReplyHeader::decode(head).map_err(|r| {
-                    io::Error::other(Error::new(Status::BadFrame, r.reason))
-                })?;
+                break ReplyHeader::decode(head)
+                    .map_err(|r| io::Error::other(Error::new(Status::BadFrame, r.reason)))?;
             }
             self.fill_some(deadline)?;
         };
@@ -253,9 +261,9 @@ impl Transport {
                 self.take(buffered);
                 self.read_to_vec(out, length, deadline)
             }
-            Sink::Slice(out) if length <= out.len() => {
-                self.read_into(&mut out[..length], deadline)
-            }
+            Sink::Slice(out) if length <= out.len() => self.read_into(&mut out[..length], deadline),
+            Sink::Room(_) if length == 0 => Ok(()),
+            Sink::Room(room) => self.read_into(room.room(length), deadline),
             Sink::Slice(_) | Sink::None => {
                 let mut left = length;
                 let mut bin = vec![0; left.min(RECEIVE)];
@@ -342,10 +350,8 @@ impl Transport {
             }
             let spinning = now < spin_until;
             let left = if spinning { Duration::ZERO } else { deadline.since(now) };
-            let timeout = Timespec {
-                tv_sec: left.as_secs() as i64,
-                tv_nsec: left.subsec_nanos() as i64,
-            };
+            let timeout =
+                Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos() as i64 };
             let mut fds = [PollFd::new(&self.stream, flags)];
             match rustix::event::poll(&mut fds, Some(&timeout)) {
                 Ok(0) if spinning => std::thread::yield_now(),

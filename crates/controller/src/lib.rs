@@ -1,1 +1,14 @@
-//! Under construction.
+//! Serves the catalog over the wire.
+//!
+//! The catalog decides everything; this crate verifies tokens, translates messages to commands,
+//! carries effects to the memory servers and holds a reply back until the blocks that it names are
+//! open.
+#![forbid(unsafe_code)]
+
+mod controller;
+mod service;
+mod status;
+mod translate;
+
+pub use controller::{Controller, ControllerOptions};
+pub use status::status_of;

@@ -1,40 +1,41 @@
 //! Admission: memory outside the blocks is lent out as permits.
 
-use std::cell::Cell;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// How many bytes one loop may hold in requests and replies. One loop, one thread, no lock.
+/// How many bytes one loop may hold in requests and replies. Only that loop changes it; it is
+/// atomic so that a loop can be built on one thread and run on another.
 #[derive(Debug)]
 pub struct Budget {
     limit: usize,
-    used: Cell<usize>,
+    used: AtomicUsize,
 }
 
 /// Bytes on loan; dropping it gives them back.
 #[derive(Debug)]
 pub struct Permit {
-    budget: Rc<Budget>,
+    budget: Arc<Budget>,
     bytes: usize,
 }
 
 impl Budget {
     /// A budget of `limit` bytes.
-    pub fn new(limit: usize) -> Rc<Budget> {
-        Rc::new(Budget { limit, used: Cell::new(0) })
+    pub fn new(limit: usize) -> Arc<Budget> {
+        Arc::new(Budget { limit, used: AtomicUsize::new(0) })
     }
 
     /// Whether it is used up. New requests are refused then; what was admitted may finish.
     pub fn exhausted(&self) -> bool {
-        self.used.get() >= self.limit
+        self.used.load(Relaxed) >= self.limit
     }
 
     /// Bytes on loan.
     pub fn used(&self) -> usize {
-        self.used.get()
+        self.used.load(Relaxed)
     }
 
     /// An empty permit, to grow as bytes arrive.
-    pub fn permit(self: &Rc<Budget>) -> Permit {
+    pub fn permit(self: &Arc<Budget>) -> Permit {
         Permit { budget: self.clone(), bytes: 0 }
     }
 }
@@ -42,8 +43,8 @@ impl Budget {
 impl Permit {
     /// Sets the loan to `bytes`.
     pub fn resize(&mut self, bytes: usize) {
-        let used = self.budget.used.get() - self.bytes + bytes;
-        self.budget.used.set(used);
+        let used = self.budget.used.load(Relaxed) - self.bytes + bytes;
+        self.budget.used.store(used, Relaxed);
         self.bytes = bytes;
     }
 }

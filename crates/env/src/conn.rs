@@ -6,7 +6,6 @@ use honeycomb_types::Time;
 use mio::net::TcpStream;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Read, Write};
-use std::rc::Rc;
 use std::sync::Arc;
 
 /// Replies of at least this size are sent straight from where they are instead of being copied
@@ -96,7 +95,7 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    pub fn new(stream: TcpStream, now: Time, budget: &Rc<Budget>) -> Conn {
+    pub fn new(stream: TcpStream, now: Time, budget: &Arc<Budget>) -> Conn {
         Conn {
             stream,
             mode: Mode::Frames,
@@ -147,9 +146,8 @@ impl Conn {
         self.backlog += bytes;
         if !matches!(self.out.back(), Some(Chunk::Bytes(_))) {
             let copied = if payload.len() < CHUNK_OWN { payload.len() } else { 0 };
-            self.out.push_back(Chunk::Bytes(Vec::with_capacity(
-                header.len() + args.len() + copied,
-            )));
+            self.out
+                .push_back(Chunk::Bytes(Vec::with_capacity(header.len() + args.len() + copied)));
         }
         let Some(Chunk::Bytes(buffer)) = self.out.back_mut() else {
             unreachable!("a byte chunk was just put there");

@@ -9,16 +9,16 @@ use crate::clock::Clock;
 use crate::conn::{Conn, Mode, ReplyPayload};
 use honeycomb_types::Time;
 use honeycomb_types::limits::{
-    CONNECTION_BACKLOG_MAX, CONNECTION_STALL, CONNECTIONS_MAX, FILL_STALL, MESSAGE_MAX, RING_CAPACITY,
+    CONNECTION_BACKLOG_MAX, CONNECTION_STALL, CONNECTIONS_MAX, FILL_STALL, MESSAGE_MAX,
+    RING_CAPACITY,
 };
-use honeycomb_wire::{Durability, Header, Refusal, ReplyHeader, RequestHeader, Status};
+use honeycomb_wire::{Header, Refusal, ReplyHeader, RequestHeader, Status};
 use mio::event::Source;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
@@ -198,7 +198,7 @@ pub struct Net {
     /// Connections that may have more to read without a new event.
     ready: VecDeque<ConnId>,
     closed: Vec<ConnId>,
-    budget: Rc<Budget>,
+    budget: Arc<Budget>,
     options: NetOptions,
     waker: Arc<Waker>,
 }
@@ -317,7 +317,7 @@ impl Net {
     /// Queues a refusal with its message.
     pub fn refuse(&mut self, to: ConnId, request: u64, status: Status, message: &str) {
         let cut = message.floor_char_boundary(MESSAGE_MAX);
-        let header = reply_header(status, request, 0);
+        let header = ReplyHeader::new(status, request, 0);
         self.reply(to, header, &message.as_bytes()[..cut], ReplyPayload::Copy(&[]));
     }
 
@@ -384,7 +384,7 @@ impl Net {
             let Ok((stream, _)) = listener.accept() else { break };
             let mut conn = Conn::new(stream, self.clock.now(), &self.budget);
             if self.open >= CONNECTIONS_MAX {
-                let header = reply_header(Status::LimitExceeded, 0, 0);
+                let header = ReplyHeader::new(Status::LimitExceeded, 0, 0);
                 let message = b"the server has as many connections as it takes (10,000)";
                 let header = ReplyHeader { args_len: message.len() as u32, ..header };
                 conn.send(&header.encode(), message, ReplyPayload::Copy(&[]));
@@ -434,18 +434,6 @@ impl Net {
                 self.drop_conn(ConnId::new(index, self.generations[index]));
             }
         }
-    }
-}
-
-/// A reply header without lengths.
-pub(crate) fn reply_header(status: Status, request: u64, value: u64) -> ReplyHeader {
-    ReplyHeader {
-        status,
-        durability: Durability::Memory,
-        args_len: 0,
-        payload_len: 0,
-        request,
-        value,
     }
 }
 

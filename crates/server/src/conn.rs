@@ -9,17 +9,12 @@ use honeycomb_block::Pin;
 use honeycomb_env::{Begin, ConnId, Detached, Mailbox, Net, ReplyPayload, Service};
 use honeycomb_structures::{Answer, Outcome, Payload, Successor, Ticket, large_limit};
 use honeycomb_types::limits::{
-    ACTIVITY_INTERVAL, GRANTS_MAX, PROTOCOL_MAJOR, PROTOCOL_MINOR, REPORT_INTERVAL, RESULTS_WINDOW,
-    RESULTS_WINDOW_MAX,
+    ACTIVITY_INTERVAL, GRANTS_MAX, REPORT_INTERVAL, RESULTS_WINDOW, RESULTS_WINDOW_MAX,
 };
-use honeycomb_types::{
-    BlockAt, Generation, JobId, PrefixId, ServerId, SessionId, ShardIx, Time,
-};
-use honeycomb_wire::messages::{
-    ActivePrefix, BlockUsage, HelloReply, HelloRequest, PresentGrantRequest,
-};
+use honeycomb_types::{BlockAt, Generation, JobId, PrefixId, ServerId, SessionId, ShardIx, Time};
+use honeycomb_wire::messages::{ActivePrefix, BlockUsage, HelloReply, PresentGrantRequest};
 use honeycomb_wire::{
-    Durability, Field, Grant, GrantKey, Op, Plane, ReplyHeader, RequestHeader, Status, TokenKey,
+    Field, Grant, GrantKey, Greeted, Op, Plane, ReplyHeader, RequestHeader, Status, TokenKey,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -181,33 +176,13 @@ impl ShardService {
         now: Time,
         args: &[u8],
     ) -> Result<(Peer, HelloReply, ShardIx), (Status, String)> {
-        let hello =
-            HelloRequest::decode(args).map_err(|e| (Status::BadFrame, format!("Hello: {e}")))?;
-        if hello.major != PROTOCOL_MAJOR {
-            let text = format!("version {} is spoken here, not {}", PROTOCOL_MAJOR, hello.major);
-            return Err((Status::UnsupportedVersion, text));
-        }
-        if hello.session == 0 {
-            return Err((Status::InvalidArgument, "a session is a random number, not 0".into()));
-        }
         let Some(keys) = &self.keys else {
             return Err((Status::Busy, "the server has not joined its cluster yet".into()));
         };
-        let scope = keys
-            .token
-            .verify(&hello.token)
-            .map_err(|e| (Status::Unauthenticated, e.to_string()))?;
         let clock_ms = self.clock_ms(now);
-        if clock_ms >= scope.expires_ms {
-            return Err((Status::Unauthenticated, "the token is past its time".into()));
-        }
-        let asked = (hello.task_prefix != 0).then_some(PrefixId(hello.task_prefix));
-        if scope.task.is_some() && asked.is_some() && scope.task != asked {
-            let text = "the token is for another task than the session names".into();
-            return Err((Status::PermissionDenied, text));
-        }
+        let greeted = Greeted::check(args, &keys.token, clock_ms)?;
         let shards = self.shards.len() as u8;
-        let shard = match hello.shard {
+        let shard = match greeted.hello.shard {
             u8::MAX => self.ix,
             n if n < shards => ShardIx(n),
             n => {
@@ -215,28 +190,20 @@ impl ShardService {
                 return Err((Status::InvalidArgument, text));
             }
         };
-        let window = match hello.window {
+        let window = match greeted.hello.window {
             0 => RESULTS_WINDOW,
             n => n.min(RESULTS_WINDOW_MAX),
         };
+        let server = self.server.0;
+        let reply =
+            HelloReply { server, shard: shard.0, shards, window, ..greeted.reply(clock_ms) };
         let peer = Peer {
-            session: SessionId(hello.session),
+            session: greeted.session,
             window,
-            job: scope.job,
-            task: scope.task.or(asked),
+            job: greeted.scope.job,
+            task: greeted.task,
             grants: Vec::new(),
             listed: 0,
-        };
-        let reply = HelloReply {
-            major: PROTOCOL_MAJOR,
-            minor: PROTOCOL_MINOR.min(hello.minor),
-            features: 0,
-            server: self.server.0,
-            shard: shard.0,
-            shards,
-            window,
-            now_ms: clock_ms,
-            job: scope.job.map_or(0, |j| j.0),
         };
         Ok((peer, reply, shard))
     }
@@ -637,21 +604,14 @@ impl Service for ShardService {
 }
 
 fn ok(request: u64, value: u64) -> ReplyHeader {
-    ReplyHeader {
-        status: Status::Ok,
-        durability: Durability::Memory,
-        args_len: 0,
-        payload_len: 0,
-        request,
-        value,
-    }
+    ReplyHeader::new(Status::Ok, request, value)
 }
 
 fn reply_of(header: &RequestHeader, answer: &Answer) -> ReplyHeader {
-    ReplyHeader { status: answer.status, ..ok(header.request, answer.value) }
+    ReplyHeader::new(answer.status, header.request, answer.value)
 }
 
 fn busy(net: &mut Net, to: ConnId, request: u64, text: &str) {
-    let header = ReplyHeader { status: Status::Busy, ..ok(request, ADMISSION_RETRY_US) };
+    let header = ReplyHeader::new(Status::Busy, request, ADMISSION_RETRY_US);
     net.reply(to, header, text.as_bytes(), ReplyPayload::Copy(&[]));
 }

@@ -21,9 +21,7 @@ use honeycomb_wire::messages::{
     HelloRequest, JoinServerReply, JoinServerRequest, OpenBlockRequest, ReportReply, ReportRequest,
     SealBlockRequest, SetGenerationRequest,
 };
-use honeycomb_wire::{
-    Durability, Field, GrantKey, Op, ReplyHeader, RequestHeader, Status, TokenKey,
-};
+use honeycomb_wire::{Field, GrantKey, Op, ReplyHeader, RequestHeader, Status, TokenKey};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -267,11 +265,7 @@ impl LinkService {
     }
 
     /// Hands a request of the controller to the shard that it concerns.
-    fn command(
-        &mut self,
-        header: &RequestHeader,
-        args: &[u8],
-    ) -> Result<(), (Status, String)> {
+    fn command(&mut self, header: &RequestHeader, args: &[u8]) -> Result<(), (Status, String)> {
         let malformed = |e: honeycomb_wire::Malformed| (Status::BadFrame, e.to_string());
         let (shard, note) = match header.op {
             Op::OpenBlock => {
@@ -414,14 +408,7 @@ impl Service for LinkService {
                 match refusal {
                     Some((status, text)) => net.refuse(conn, request, status, &text),
                     None => {
-                        let header = ReplyHeader {
-                            status: Status::Ok,
-                            durability: Durability::Memory,
-                            args_len: 0,
-                            payload_len: 0,
-                            request,
-                            value: 0,
-                        };
+                        let header = ReplyHeader::new(Status::Ok, request, 0);
                         net.reply(conn, header, &[], ReplyPayload::Copy(&[]));
                     }
                 }

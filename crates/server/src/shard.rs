@@ -316,10 +316,12 @@ impl Shard {
                 });
                 Ok(())
             }
-            Err(answer) => match self.conclude(now, access, header, ticket, Outcome::Done(answer)) {
-                Outcome::Done(answer) => Err(answer),
-                Outcome::Parked => unreachable!("a refusal is final"),
-            },
+            Err(answer) => {
+                match self.conclude(now, access, header, ticket, Outcome::Done(answer)) {
+                    Outcome::Done(answer) => Err(answer),
+                    Outcome::Parked => unreachable!("a refusal is final"),
+                }
+            }
         }
     }
 

@@ -251,6 +251,12 @@ pub struct ReplyHeader {
 }
 
 impl ReplyHeader {
+    /// A header whose lengths the sender sets.
+    pub fn new(status: Status, request: u64, value: u64) -> ReplyHeader {
+        let durability = Durability::Memory;
+        ReplyHeader { status, durability, args_len: 0, payload_len: 0, request, value }
+    }
+
     /// The 32 bytes.
     pub fn encode(&self) -> [u8; REPLY_HEADER] {
         let mut b = [0u8; REPLY_HEADER];

@@ -7,6 +7,7 @@
 pub mod data;
 pub mod fields;
 pub mod frame;
+mod handshake;
 pub mod hash;
 pub mod messages;
 pub mod token;
@@ -15,6 +16,7 @@ pub use fields::{Field, Malformed};
 pub use frame::{
     Auth, Durability, Header, OpInfo, Plane, Refusal, ReplyHeader, RequestHeader, flags,
 };
+pub use handshake::Greeted;
 pub use hash::key_hash;
 pub use messages::{Op, Status};
 pub use token::{Grant, GrantKey, RootKey, Scope, TokenKey, attenuate};

@@ -56,4 +56,5 @@ def user_traceback(error: BaseException) -> str:
     frames: TracebackType | None = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_LIBRARY):
         frames = frames.tb_next
-    return "".join(traceback.format_exception(type(error), error, frames)).rstrip()
+    shown = frames or error.__traceback__
+    return "".join(traceback.format_exception(type(error), error, shown)).rstrip()

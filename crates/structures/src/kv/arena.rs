@@ -68,6 +68,10 @@ impl Arena {
         self.zombie_bytes
     }
 
+    pub fn largest_hole(&self) -> usize {
+        self.holes.last().map_or(0, |(len, _)| *len)
+    }
+
     /// Takes the smallest hole that is large enough.
     pub fn alloc(&mut self, len: usize, owner: Owner) -> Option<usize> {
         assert!(len > 0 && len.is_multiple_of(8), "an extent of {len} bytes");

@@ -1,8 +1,31 @@
-//! Skeleton, being written.
-use crate::{Answer, Outcome, Structure, Successor, Ticket};
+//! A block of a key-value store.
+//!
+//! Where a `put()` goes: `mod.rs` checks it and decides by its rules, `table.rs` finds and stores
+//! the entry, `region.rs` lays its bytes out, `room.rs` makes room when there is none, `arena.rs`
+//! keeps the books of what is where. Large payloads arrive through `fills.rs`; `scan.rs` reads in
+//! order.
+//!
+//! A block owns a range of hashes and divides it among *regions*: each a contiguous,
+//! position-independent run of bytes with its own index, so that moving one is copying it. Values
+//! over `inline_max` have extents of their own, written once, so that a reply can be sent straight
+//! from them. All of it, bookkeeping beside the block included, counts against the block's size.
+
+mod arena;
+mod fills;
+mod region;
+mod room;
+mod scan;
+mod table;
+
+use crate::{Answer, Outcome, Payload, Structure, Successor, Ticket, large_limit};
+use fills::Fills;
 use honeycomb_block::Backing;
-use honeycomb_types::limits::KEY_MAX;
-use honeycomb_wire::{Op, Status};
+use honeycomb_types::limits::{KEY_MAX, REGION_MIN};
+use honeycomb_wire::data::{SwapArgs, mode_and_key};
+use honeycomb_wire::{Op, Status, key_hash};
+use std::ops::Range;
+use std::sync::Arc;
+use table::{Hit, Table, Value};
 
 /// The longest key that a block of this size takes.
 pub fn key_limit(block_size: usize) -> usize {
@@ -10,56 +33,300 @@ pub fn key_limit(block_size: usize) -> usize {
 }
 
 /// One block of a key-value store.
-pub struct KvBlock {}
+pub struct KvBlock {
+    table: Table,
+    fills: Fills,
+    size: usize,
+    start: u64,
+    end: u64,
+    slots: u32,
+    inline_max: usize,
+}
+
+/// A value that a mutation brings.
+#[derive(Clone, Copy)]
+enum Incoming<'a> {
+    /// In the request.
+    Bytes(&'a [u8]),
+    /// In an extent of its own already, which becomes the entry's or is given up.
+    Extent(u32),
+}
 
 impl KvBlock {
-    /// An empty block that owns the hashes from `start_hash` to `end_hash`, inclusive.
-    pub fn new(_block_size: usize, _start_hash: u64, _end_hash: u64, _slots: u32) -> KvBlock {
-        KvBlock {}
+    /// An empty block that owns the hashes from `start_hash` to `end_hash`, inclusive, of a store
+    /// of `slots` slots.
+    pub fn new(block_size: usize, start_hash: u64, end_hash: u64, slots: u32) -> KvBlock {
+        assert!(start_hash <= end_hash, "INV-17: a block owns hashes");
+        assert!(block_size >= 4 * REGION_MIN as usize, "a block holds a few regions");
+        KvBlock {
+            table: Table::new(block_size, start_hash),
+            fills: Fills::default(),
+            size: block_size,
+            start: start_hash,
+            end: end_hash,
+            slots,
+            inline_max: (block_size / 256).clamp(1024, 16 * 1024),
+        }
+    }
+
+    /// Hash slots of the store that the block belongs to.
+    pub fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// The regions in order: first hash, last hash, bytes in the block (large values excluded).
+    pub fn regions(&self) -> impl Iterator<Item = (u64, u64, usize)> + '_ {
+        let starts = &self.table.starts;
+        self.table.order.iter().enumerate().map(move |(i, id)| {
+            let end = starts.get(i + 1).map_or(self.end, |next| next - 1);
+            (starts[i], end, self.table.regions[*id as usize].packed())
+        })
+    }
+
+    /// Panics unless everything in the block agrees with everything else. For tests: it reads the
+    /// whole block.
+    pub fn check(&self, block: &Backing) {
+        self.table.check(block);
+        self.fills.check(&self.table);
+    }
+
+    /// The hash of a key that this block may hold.
+    #[inline]
+    fn admit(&self, key: &[u8]) -> Result<u64, Answer> {
+        let limit = key_limit(self.size);
+        if key.is_empty() {
+            return Err(Answer::refuse(Status::InvalidArgument, "a key has at least one byte"));
+        }
+        if key.len() > limit {
+            let message = format!("a key of {} bytes is over the limit of {limit}", key.len());
+            return Err(Answer::refuse(Status::KeyTooLarge, message));
+        }
+        let hash = key_hash(key);
+        if hash < self.start || hash > self.end {
+            return Err(Answer::refuse(Status::WrongRange, "the key belongs to another block"));
+        }
+        Ok(hash)
+    }
+
+    fn admit_value(&self, len: usize) -> Result<(), Answer> {
+        let limit = large_limit(self.size);
+        if len <= limit {
+            return Ok(());
+        }
+        let message = format!("a value of {len} bytes is over the limit of {limit} (block / 8)");
+        Err(Answer::refuse(Status::ValueTooLarge, message))
+    }
+
+    #[inline]
+    fn value_of(&self, block: &Backing, hit: &Hit) -> Range<usize> {
+        self.table.value(block, hit.at, &hit.head)
+    }
+
+    fn copy_of(&self, block: &Backing, hit: &Hit) -> Payload {
+        Payload::Bytes(Arc::from(block.slice(self.value_of(block, hit))))
+    }
+
+    fn get(&self, block: &Backing, key: &[u8]) -> Result<Answer, Answer> {
+        let hash = self.admit(key)?;
+        let Some(hit) = self.table.find(block, hash, key) else {
+            return Err(bare(Status::KeyNotFound));
+        };
+        Ok(Answer::ok(0).with(Payload::Block(self.value_of(block, &hit))))
+    }
+
+    fn exists(&self, block: &Backing, key: &[u8]) -> Result<Answer, Answer> {
+        let hash = self.admit(key)?;
+        Ok(match self.table.find(block, hash, key) {
+            None => Answer::ok(0),
+            Some(hit) => {
+                let length = hit.head.value_len as u64;
+                Answer { args: length.to_le_bytes().to_vec(), ..Answer::ok(1) }
+            }
+        })
+    }
+
+    fn delete(&mut self, block: &mut Backing, args: &[u8]) -> Result<Answer, Answer> {
+        let (return_old, key) = mode_and_key(args)?;
+        let hash = self.admit(key)?;
+        let Some(hit) = self.table.find(block, hash, key) else {
+            return Err(bare(Status::KeyNotFound));
+        };
+        let old = if return_old { self.copy_of(block, &hit) } else { Payload::None };
+        self.table.remove(block, &hit);
+        Ok(Answer::ok(0).with(old))
+    }
+
+    fn length(&self, args: &[u8]) -> Answer {
+        if !args.is_empty() {
+            return Answer::refuse(Status::BadFrame, "KvLength takes no arguments");
+        }
+        Answer::ok(self.table.length)
+    }
+
+    /// Runs a mutation that brings a value. An extent is always disposed of.
+    fn mutate(
+        &mut self,
+        block: &mut Backing,
+        op: Op,
+        args: &[u8],
+        value: Incoming<'_>,
+    ) -> Result<Answer, Answer> {
+        let result = self.try_mutate(block, op, args, value);
+        if let (Err(_), Incoming::Extent(id)) = (&result, value) {
+            self.table.free_large(block, id);
+        }
+        result
+    }
+
+    fn try_mutate(
+        &mut self,
+        block: &mut Backing,
+        op: Op,
+        args: &[u8],
+        value: Incoming<'_>,
+    ) -> Result<Answer, Answer> {
+        let (only_if_absent, key) = match op {
+            Op::KvPut => mode_and_key(args)?,
+            _ => (false, args),
+        };
+        let hash = self.admit(key)?;
+        if let Incoming::Bytes(bytes) = value {
+            self.admit_value(bytes.len())?;
+        }
+        let old = self.table.find(block, hash, key);
+        let answer = match (op, &old) {
+            (Op::KvPut, Some(_)) if only_if_absent => return Err(bare(Status::KeyExists)),
+            (Op::KvUpdate, None) => return Err(bare(Status::KeyNotFound)),
+            (Op::KvPut, old) => Answer::ok(old.is_some() as u64),
+            (Op::KvUpsert, None) => Answer::ok(0),
+            (Op::KvUpsert, Some(hit)) => Answer::ok(1).with(self.copy_of(block, hit)),
+            (Op::KvUpdate, Some(hit)) => Answer::ok(0).with(self.copy_of(block, hit)),
+            (other, _) => unreachable!("{} brings no plain value", other.name()),
+        };
+        self.store(block, hash, key, old, value)?;
+        Ok(answer)
+    }
+
+    /// Compares an entry with what is expected: the entry, when the new value is to be stored.
+    fn compare(
+        &self,
+        block: &Backing,
+        hash: u64,
+        key: &[u8],
+        expected: Option<&[u8]>,
+    ) -> Result<Option<Hit>, Answer> {
+        let found = self.table.find(block, hash, key);
+        let same = match (&found, expected) {
+            (None, None) => true,
+            (Some(hit), Some(expected)) => block.slice(self.value_of(block, hit)) == expected,
+            _ => false,
+        };
+        if same {
+            return Ok(found);
+        }
+        let payload = found.as_ref().map_or(Payload::None, |hit| self.copy_of(block, hit));
+        let answer = Answer { value: found.is_some() as u64, ..bare(Status::CompareFailed) };
+        Err(answer.with(payload))
+    }
+
+    fn swap(&mut self, block: &mut Backing, args: &[u8], payload: &[u8]) -> Result<Answer, Answer> {
+        let SwapArgs { present, key, expected, new } = SwapArgs::decode(args, payload)?;
+        let hash = self.admit(key)?;
+        self.admit_value(new.len())?;
+        let old = self.compare(block, hash, key, present.then_some(expected))?;
+        self.store(block, hash, key, old, Incoming::Bytes(new))?;
+        Ok(Answer::ok(0))
+    }
+
+    /// Stores a value under a key, in place of `old`.
+    fn store(
+        &mut self,
+        block: &mut Backing,
+        hash: u64,
+        key: &[u8],
+        old: Option<Hit>,
+        value: Incoming<'_>,
+    ) -> Result<(), Answer> {
+        let bytes = match value {
+            Incoming::Extent(id) => {
+                return self.table.store(block, hash, key, old, Value::Large(id));
+            }
+            Incoming::Bytes(bytes) if bytes.len() <= self.inline_max => {
+                return self.table.store(block, hash, key, old, Value::Inline(bytes));
+            }
+            Incoming::Bytes(bytes) => bytes,
+        };
+        let replaces = old.map_or(0, |hit| hit.head.value_len);
+        let id = self.table.alloc_large(block, bytes.len(), replaces)?;
+        block.slice_mut(self.table.large(id)).copy_from_slice(bytes);
+        // Finding room for it may have moved the entry that it replaces.
+        let old = self.table.find(block, hash, key);
+        let stored = self.table.store(block, hash, key, old, Value::Large(id));
+        if stored.is_err() {
+            self.table.free_large(block, id);
+        }
+        stored
     }
 }
 
 impl Structure for KvBlock {
     fn apply(
         &mut self,
-        _block: &mut Backing,
+        block: &mut Backing,
         _ticket: Ticket,
-        _op: Op,
-        _args: &[u8],
-        _payload: &[u8],
+        op: Op,
+        args: &[u8],
+        payload: &[u8],
     ) -> Outcome {
-        Outcome::Done(Answer::refuse(Status::Internal, "under construction"))
+        let result = match op {
+            Op::KvGet => self.get(block, args),
+            Op::KvPut | Op::KvUpdate | Op::KvUpsert => {
+                self.mutate(block, op, args, Incoming::Bytes(payload))
+            }
+            Op::KvDelete => self.delete(block, args),
+            Op::KvExists => self.exists(block, args),
+            Op::KvCompareAndSwap => self.swap(block, args, payload),
+            Op::KvScan => self.scan(block, args),
+            Op::KvLength => Ok(self.length(args)),
+            other => panic!("{} is no operation of a key-value store", other.name()),
+        };
+        Outcome::Done(result.unwrap_or_else(|refusal| refusal))
     }
 
     fn reserve(
         &mut self,
-        _block: &mut Backing,
-        _ticket: Ticket,
-        _op: Op,
-        _args: &[u8],
-        _length: usize,
+        block: &mut Backing,
+        ticket: Ticket,
+        op: Op,
+        args: &[u8],
+        length: usize,
     ) -> Result<(), Answer> {
-        Err(Answer::refuse(Status::Internal, "under construction"))
+        self.begin_fill(block, ticket, op, args, length)
     }
 
-    fn fill<'b>(&mut self, block: &'b mut Backing, _ticket: Ticket) -> &'b mut [u8] {
-        block.slice_mut(0..0)
+    fn fill<'b>(&mut self, block: &'b mut Backing, ticket: Ticket) -> &'b mut [u8] {
+        block.slice_mut(self.fills.rest(&self.table, ticket))
     }
 
-    fn filled(&mut self, _ticket: Ticket, _n: usize) {}
-
-    fn commit(&mut self, _block: &mut Backing, _ticket: Ticket) -> Outcome {
-        Outcome::Done(Answer::refuse(Status::Internal, "under construction"))
+    fn filled(&mut self, ticket: Ticket, n: usize) {
+        self.fills.filled(ticket, n);
     }
 
-    fn abort(&mut self, _block: &mut Backing, _ticket: Ticket) {}
+    fn commit(&mut self, block: &mut Backing, ticket: Ticket) -> Outcome {
+        Outcome::Done(self.end_fill(block, ticket).unwrap_or_else(|refusal| refusal))
+    }
+
+    fn abort(&mut self, block: &mut Backing, ticket: Ticket) {
+        let fill = self.fills.take(ticket);
+        self.table.free_large(block, fill.large);
+    }
 
     fn completed(&mut self) -> Option<(Ticket, Answer)> {
         None
     }
 
     fn bytes_used(&self) -> u64 {
-        0
+        (self.table.taken() + self.fills.bytes()) as u64
     }
 
     fn wants_successor(&mut self) -> bool {
@@ -71,4 +338,9 @@ impl Structure for KvBlock {
     fn sealed(&mut self) -> Option<(u64, bool)> {
         None
     }
+}
+
+/// A refusal that its status explains well enough, and that is common: no message to allocate.
+fn bare(status: Status) -> Answer {
+    Answer { status, ..Answer::ok(0) }
 }

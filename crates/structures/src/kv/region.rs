@@ -191,7 +191,14 @@ impl Region {
     }
 
     /// Lets an appended entry take the place of the one at `slot`, whose size was `old`.
-    pub fn relink(&mut self, block: &mut Backing, slot: usize, old_at: usize, old: &Head, at: usize) {
+    pub fn relink(
+        &mut self,
+        block: &mut Backing,
+        slot: usize,
+        old_at: usize,
+        old: &Head,
+        at: usize,
+    ) {
         let new = Head::read(block.slice(at..at + ENTRY));
         let offset = at - self.at;
         set_word(block.slice_mut(self.index()), slot, make_word(new.hash as u32, offset));
@@ -277,8 +284,7 @@ impl Region {
         let live = moves.iter().map(|(_, head)| head.size()).sum();
         let slots = fitting_slots(to.len(), moves.len(), live);
         let end = HEADER + 8 * slots + live;
-        let right =
-            Region { at: to.start, size: to.len(), slots, count: moves.len(), end, live };
+        let right = Region { at: to.start, size: to.len(), slots, count: moves.len(), end, live };
         let mut log = right.at + right.log_start();
         for (at, head) in &moves {
             block.copy_within(*at..*at + head.size(), log);
@@ -325,7 +331,8 @@ impl Region {
 
     fn header(&self) -> [u8; HEADER] {
         let mut header = [0; HEADER];
-        let fields = [MAGIC, self.slots as u32, self.count as u32, self.end as u32, self.live as u32];
+        let fields =
+            [MAGIC, self.slots as u32, self.count as u32, self.end as u32, self.live as u32];
         for (bytes, field) in header.chunks_exact_mut(4).zip(fields) {
             bytes.copy_from_slice(&field.to_le_bytes());
         }
@@ -364,7 +371,7 @@ pub(super) fn packed_len(count: usize, live: usize) -> usize {
 /// like these come.
 fn fitting_slots(size: usize, count: usize, live: usize) -> usize {
     let spare = size.checked_sub(packed_len(count, live)).expect("a region fits its extent");
-    let mean = if count == 0 { 64 } else { live / count };
+    let mean = live.checked_div(count).unwrap_or(64);
     // An entry costs 8 * 8/7 bytes of index; 16 cover the rounding of the slots.
     let more = spare.saturating_sub(16) / (mean + 10);
     slots_for(count + more)
@@ -398,7 +405,7 @@ fn kill(block: &mut Backing, at: usize) {
 
 #[inline]
 fn home(low: u32, slots: usize) -> usize {
-    (low as u64 * slots as u64 >> 32) as usize
+    ((low as u64 * slots as u64) >> 32) as usize
 }
 
 #[inline]

@@ -7,7 +7,7 @@
 //! divide the block for this purpose. Totals are checked before anything is touched: they decide
 //! whether there is room, and only a pin can then stand in the way.
 
-use super::arena::{Extent, Owner};
+use super::arena::{Extent, Owner, round_up};
 use super::region::{HEADER, Region, packed_len};
 use super::table::{EXTENT_COST, RESERVE_FRACTION, Table, WORD_COST};
 use crate::Answer;
@@ -115,29 +115,30 @@ impl Table {
     fn split(&mut self, block: &mut Backing, hash: u64) -> bool {
         let place = self.place_of(hash);
         let id = self.order[place] as usize;
-        if self.order.len() >= self.regions_max || block.is_pinned(&self.regions[id].extent()) {
+        let reserve = self.size / RESERVE_FRACTION + EXTENT_COST + HEADER + WORD_COST;
+        if self.order.len() >= self.regions_max
+            || self.taken() + reserve > self.size
+            || self.arena.largest_hole() < self.regions[id].packed() / 3
+            || block.is_pinned(&self.regions[id].extent())
+        {
             return false;
         }
         let Some((start, count, live)) = middle(&self.regions[id], block) else { return false };
         let needed = packed_len(count, live);
-        let tight = needed + needed / 8;
-        if self.size.saturating_sub(self.taken()) < EXTENT_COST + HEADER + 8 {
+        let new = self.new_region();
+        let placed = [self.generous(needed), round_up(needed + needed / 8)]
+            .into_iter()
+            .find_map(|len| Some((self.arena.alloc(len, Owner::Region(new))?, len)));
+        let Some((at, len)) = placed else {
+            self.spare_regions.push(new);
             return false;
-        }
-        let new = Owner::Region(u32::MAX);
-        let mut placed = None;
-        for len in [self.generous(needed), align(tight)] {
-            if let Some(at) = self.arena.alloc(len, new) {
-                placed = Some(at..at + len);
-                break;
-            }
-        }
-        let Some(to) = placed else { return false };
+        };
         let before = self.regions[id].packed();
-        let right = self.regions[id].split_off(block, start, to.clone());
+        let right = self.regions[id].split_off(block, start, at..at + len);
         self.packed = self.packed - before + self.regions[id].packed() + right.packed();
-        let id = self.add_region(place, start, right);
-        self.arena.set_owner(to.start, Owner::Region(id));
+        self.regions[new as usize] = right;
+        self.starts.insert(place + 1, start);
+        self.order.insert(place + 1, new);
         true
     }
 
@@ -146,9 +147,9 @@ impl Table {
         let first = (self.size / 64).clamp(1024, 4096);
         let most = self.region_max.max(needed + needed / 8);
         if self.arena.free_bytes() < self.size / 4 {
-            return align(needed + needed / 8);
+            return round_up(needed + needed / 8);
         }
-        align((2 * needed).max(first).min(most))
+        round_up((2 * needed).max(first).min(most))
     }
 
     /// Gives a region room for an entry, in place or elsewhere.
@@ -171,7 +172,7 @@ impl Table {
         if size > 0 && self.extend(block, id, roomy, (entry, new), movable) {
             return Ok(());
         }
-        for len in [roomy, align(needed + needed / 8)] {
+        for len in [roomy, round_up(needed + needed / 8)] {
             if let Some(at) = self.arena.alloc(len, Owner::Region(id)) {
                 self.move_region(block, id, at..at + len, entry, new);
                 return Ok(());
@@ -181,7 +182,7 @@ impl Table {
             return Ok(());
         }
         // Pins hold it in its place, or its neighbours.
-        let len = align(needed);
+        let len = round_up(needed);
         let at = self.find_hole(block, len, Owner::Region(id)).ok_or_else(pinned_down)?;
         self.move_region(block, id, at..at + len, entry, new);
         Ok(())
@@ -216,14 +217,7 @@ impl Table {
         true
     }
 
-    fn relay(
-        &mut self,
-        block: &mut Backing,
-        id: u32,
-        to: Range<usize>,
-        entry: usize,
-        new: bool,
-    ) {
+    fn relay(&mut self, block: &mut Backing, id: u32, to: Range<usize>, entry: usize, new: bool) {
         let region = &mut self.regions[id as usize];
         let before = region.packed();
         region.relay(block, to, entry, new);
@@ -254,24 +248,198 @@ impl Table {
         needed: usize,
         (entry, new): (usize, bool),
     ) -> bool {
-        let roomy = align(needed + needed / 16);
-        let ways = [
-            (Squeeze::Gently, roomy),
-            (Squeeze::Fully, roomy),
-            (Squeeze::Fully, align(needed)),
-        ];
+        let roomy = round_up(needed + needed / 16);
+        let ways =
+            [(Squeeze::Gently, roomy), (Squeeze::Fully, roomy), (Squeeze::Fully, round_up(needed))];
         for (squeeze, len) in ways {
             let items = self.items(block, squeeze);
             let own = items.iter().position(|item| item.extent.owner == Owner::Region(id));
             let own = own.expect("a region with bytes has an extent");
-            if let Some(stretch) = self.stretch_around(&items, own, len) {
-                let room = self.pack(block, &items[stretch.clone()], self.bounds(&items, &stretch), Some(id));
-                let to = room.start..room.start + len.min(room.len());
-                self.relay(block, id, to.clone(), entry, new);
-                self.arena.resize(to.start, to.len());
+            if let Some(stretch) = stretch_around(&items, own, len, self.size) {
+                let own = Some((own, len, entry, new));
+                self.pack(block, &items, stretch, own);
                 return true;
             }
         }
         false
     }
+
+    /// Takes a hole of `len` bytes, packing a part of the block when there is none. `None` when
+    /// only pins stand in the way: the totals were checked.
+    pub(super) fn find_hole(
+        &mut self,
+        block: &mut Backing,
+        len: usize,
+        owner: Owner,
+    ) -> Option<usize> {
+        if let Some(at) = self.arena.alloc(len, owner) {
+            return Some(at);
+        }
+        self.arena.sweep(block);
+        for squeeze in [Squeeze::Gently, Squeeze::Fully] {
+            let items = self.items(block, squeeze);
+            if let Some(stretch) = stretch_anywhere(&items, len, self.size) {
+                self.pack(block, &items, stretch, None);
+                break;
+            }
+        }
+        let at = self.arena.alloc(len, owner);
+        assert!(
+            at.is_some() || self.pinned(block),
+            "a block whose totals have room for {len} bytes and that has no pins has room"
+        );
+        at
+    }
+
+    fn pinned(&self, block: &mut Backing) -> bool {
+        block.is_pinned(&(0..self.size)) || self.arena.zombie_bytes() > 0
+    }
+
+    /// All extents in order of offset, with what each would take after packing.
+    fn items(&self, block: &mut Backing, squeeze: Squeeze) -> Vec<Item> {
+        let mut items = Vec::with_capacity(self.arena.extents());
+        for extent in self.arena.iter() {
+            let packed = match extent.owner {
+                Owner::Region(id) => squeezed(&self.regions[id as usize], squeeze),
+                Owner::Large(_) | Owner::Zombie => extent.len,
+            };
+            let fixed = extent.owner == Owner::Zombie
+                || block.is_pinned(&(extent.at..extent.at + extent.len));
+            items.push(Item { extent, packed, fixed });
+        }
+        items
+    }
+
+    /// Packs a stretch to both sides of the region `own` (its place among the items, its new
+    /// length, and the entry that will come), or all to the left.
+    ///
+    /// The left part moves down in ascending order and the right part up in descending order, so
+    /// that nothing is overwritten before it has moved; the region itself comes last.
+    fn pack(
+        &mut self,
+        block: &mut Backing,
+        items: &[Item],
+        stretch: Range<usize>,
+        own: Option<(usize, usize, usize, bool)>,
+    ) {
+        let bounds = bounds(items, &stretch, self.size);
+        let middle = own.map_or(stretch.end, |(own, ..)| own);
+        let mut extents = Vec::with_capacity(stretch.len());
+        let mut from = bounds.start;
+        for item in &items[stretch.start..middle] {
+            extents.push(self.shift(block, item, from));
+            from += item.packed;
+        }
+        let behind = extents.len();
+        let mut to = bounds.end;
+        for item in items[middle..stretch.end].iter().skip(1).rev() {
+            to -= item.packed;
+            extents.push(self.shift(block, item, to));
+        }
+        extents[behind..].reverse();
+        if let Some((own, len, entry, new)) = own {
+            let owner = items[own].extent.owner;
+            let Owner::Region(id) = owner else { unreachable!("only regions grow") };
+            assert!(from + len <= to, "the stretch was chosen to have {len} bytes");
+            self.relay(block, id, from..from + len, entry, new);
+            extents.insert(behind, Extent { at: from, len, owner });
+        }
+        self.arena.relay(bounds, &extents);
+    }
+
+    /// Moves one extent to where it goes in packing.
+    fn shift(&mut self, block: &mut Backing, item: &Item, at: usize) -> Extent {
+        let extent = Extent { at, len: item.packed, ..item.extent };
+        if (at, item.packed) == (item.extent.at, item.extent.len) {
+            return extent;
+        }
+        match extent.owner {
+            Owner::Region(id) => {
+                self.regions[id as usize].slide(block, at..at + item.packed);
+            }
+            Owner::Large(id) => self.move_large(block, id, at),
+            Owner::Zombie => unreachable!("what a pin reads is never moved"),
+        }
+        extent
+    }
+}
+
+fn squeezed(region: &Region, squeeze: Squeeze) -> usize {
+    let packed = region.packed();
+    match squeeze {
+        Squeeze::Fully => packed,
+        Squeeze::Gently if region.size - packed < region.size / 4 => region.size,
+        Squeeze::Gently => round_up(packed + packed / 8).min(region.size),
+    }
+}
+
+/// The bytes of a stretch with the holes on both sides.
+fn bounds(items: &[Item], stretch: &Range<usize>, size: usize) -> Range<usize> {
+    let end = |item: &Item| item.extent.at + item.extent.len;
+    let from = stretch.start.checked_sub(1).map_or(0, |i| end(&items[i]));
+    from..items.get(stretch.end).map_or(size, |item| item.extent.at)
+}
+
+/// A short stretch around item `own` in which it can have `len` bytes.
+fn stretch_around(items: &[Item], own: usize, len: usize, size: usize) -> Option<Range<usize>> {
+    let mut stretch = own..own + 1;
+    let mut others = 0;
+    while bounds(items, &stretch, size).len() - others < len {
+        let left = stretch.start.checked_sub(1).map(|i| &items[i]).filter(|item| !item.fixed);
+        let right = items.get(stretch.end).filter(|item| !item.fixed);
+        let go_left = match (left, right) {
+            (Some(l), Some(r)) => l.extent.len < r.extent.len,
+            (Some(_), None) => true,
+            (None, Some(_)) => false,
+            (None, None) => return None,
+        };
+        if go_left {
+            stretch.start -= 1;
+            others += items[stretch.start].packed;
+        } else {
+            others += items[stretch.end].packed;
+            stretch.end += 1;
+        }
+    }
+    Some(stretch)
+}
+
+/// The stretch that yields a hole of `len` bytes for the fewest bytes moved.
+fn stretch_anywhere(items: &[Item], len: usize, size: usize) -> Option<Range<usize>> {
+    let mut best: Option<(usize, Range<usize>)> = None;
+    let (mut from, mut packed) = (0, 0);
+    for (i, item) in items.iter().enumerate() {
+        if item.fixed {
+            (from, packed) = (i + 1, 0);
+            continue;
+        }
+        packed += item.packed;
+        while from <= i && bounds(items, &(from..i + 1), size).len() - packed >= len {
+            if best.as_ref().is_none_or(|(cost, _)| packed < *cost) {
+                best = Some((packed, from..i + 1));
+            }
+            packed -= items[from].packed;
+            from += 1;
+        }
+    }
+    best.map(|(_, stretch)| stretch)
+}
+
+/// Where a region divides into halves of equal bytes: the first hash of the upper one, with its
+/// entries and their bytes. Equal hashes stay together; `None` when all are equal.
+fn middle(region: &Region, block: &Backing) -> Option<(u64, usize, usize)> {
+    let live = region.walk(block).filter(|(_, head)| !head.dead());
+    let mut entries: Vec<(u64, usize)> = live.map(|(_, head)| (head.hash, head.size())).collect();
+    entries.sort_unstable();
+    let mut best: Option<(usize, usize, usize)> = None;
+    let mut below = 0;
+    for (i, pair) in entries.windows(2).enumerate() {
+        below += pair[0].1;
+        let lopsided = (2 * below).abs_diff(region.live);
+        if pair[0].0 != pair[1].0 && best.is_none_or(|(least, ..)| lopsided < least) {
+            best = Some((lopsided, i + 1, below));
+        }
+    }
+    let (_, i, below) = best?;
+    Some((entries[i].0, entries.len() - i, region.live - below))
 }

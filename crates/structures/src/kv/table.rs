@@ -1,8 +1,8 @@
 //! The entries of a block: regions in order of hash, and large values beside them.
 
 use super::arena::{Arena, Owner, round_up};
+use super::region::{ENTRY, Head, LARGE_REF, Region};
 use super::room::pinned_down;
-use super::region::{ENTRY, Head, LARGE_REF, Region, entry_size};
 use crate::Answer;
 use honeycomb_block::Backing;
 use honeycomb_types::limits::{REGION_MAX, REGION_MIN};
@@ -32,6 +32,12 @@ pub(super) struct Hit {
     /// The entry's offset in the block.
     pub at: usize,
     pub head: Head,
+}
+
+/// Bytes of the extent for a large value. An empty one has an extent too: it may be a payload that
+/// is still to be judged.
+fn large_room(len: usize) -> usize {
+    round_up(len.max(1))
 }
 
 /// What a new entry holds.
@@ -226,19 +232,12 @@ impl Table {
         self.spare_regions.push(id);
     }
 
-    /// Puts a region behind the one at `place`.
-    pub fn add_region(&mut self, place: usize, start: u64, region: Region) -> u32 {
-        let id = match self.spare_regions.pop() {
-            Some(id) => id,
-            None => {
-                self.regions.push(Region::default());
-                self.regions.len() as u32 - 1
-            }
-        };
-        self.regions[id as usize] = region;
-        self.starts.insert(place + 1, start);
-        self.order.insert(place + 1, id);
-        id
+    /// An id for a region that is about to be made.
+    pub fn new_region(&mut self) -> u32 {
+        self.spare_regions.pop().unwrap_or_else(|| {
+            self.regions.push(Region::default());
+            self.regions.len() as u32 - 1
+        })
     }
 
     /// Takes an extent for a value of its own. `replaces` bytes will become free when it is stored.
@@ -248,7 +247,7 @@ impl Table {
         len: usize,
         replaces: usize,
     ) -> Result<u32, Answer> {
-        let room = round_up(len);
+        let room = large_room(len);
         let gross = room + EXTENT_COST + WORD_COST;
         self.check_budget(block, gross, replaces)?;
         let id = match self.spare_larges.pop() {
@@ -271,15 +270,15 @@ impl Table {
     pub fn trim_large(&mut self, block: &mut Backing, id: u32, skip: usize, len: usize) {
         let large = &mut self.larges[id as usize];
         block.copy_within(large.at + skip..large.at + skip + len, large.at);
-        self.large_bytes = self.large_bytes - round_up(large.len) + round_up(len);
+        self.large_bytes = self.large_bytes - large_room(large.len) + large_room(len);
         large.len = len;
-        self.arena.resize(large.at, round_up(len));
+        self.arena.resize(large.at, large_room(len));
     }
 
     /// Gives up a large value.
     pub fn free_large(&mut self, block: &mut Backing, id: u32) {
         let large = self.larges[id as usize];
-        self.large_bytes -= round_up(large.len);
+        self.large_bytes -= large_room(large.len);
         self.arena.retire(block, large.at);
         self.spare_larges.push(id);
     }
@@ -318,7 +317,7 @@ impl Table {
                 Owner::Zombie => {}
                 Owner::Large(id) => {
                     let large = self.larges[id as usize];
-                    assert_eq!((extent.at, extent.len), (large.at, round_up(large.len)));
+                    assert_eq!((extent.at, extent.len), (large.at, large_room(large.len)));
                     large_bytes += extent.len;
                 }
                 Owner::Region(id) => {
@@ -328,9 +327,6 @@ impl Table {
                 }
             }
         }
-        assert_eq!(
-            (packed, large_bytes, length),
-            (self.packed, self.large_bytes, self.length)
-        );
+        assert_eq!((packed, large_bytes, length), (self.packed, self.large_bytes, self.length));
     }
 }

@@ -1,0 +1,216 @@
+//! How a file grows: its tail asks for a successor, seals itself at its actual length, and the
+//! successor serves what follows.
+//!
+//! A tail points its clients at the successor before the catalog hears of the seal, so the
+//! successor may fill up, ask for its own and seal first. The catalog therefore keeps a chain of
+//! granted successors, gives each the map version that the seal of its predecessor will make, and
+//! applies seals in the order of the chain. Every request can be repeated.
+
+use crate::pool::Held;
+use crate::structures::{Granted, Placed, Structure};
+use crate::{Catalog, CatalogError, Effect, Reply};
+use honeycomb_types::{BlockAt, BlockId, Kind, MapVersion, StructureId};
+
+/// Where a block stands in a file.
+enum Position {
+    /// In the map, sealed; the place in the map.
+    Sealed(usize),
+    /// In the chain: 0 is the tail, 1 its successor and so on.
+    Chain(usize),
+}
+
+fn position(structure: &Structure, block: BlockId) -> Option<Position> {
+    let tail = structure.entries.len() - 1;
+    if structure.entries[tail].block == block {
+        return Some(Position::Chain(0));
+    }
+    let granted = structure.growth.iter().flat_map(|growth| &growth.granted);
+    if let Some(k) = granted.map(|granted| granted.block).position(|other| other == block) {
+        return Some(Position::Chain(k + 1));
+    }
+    structure.entries.iter().rposition(|entry| entry.block == block).map(Position::Sealed)
+}
+
+impl Catalog {
+    /// The structure that a server's request names, if the block is its own in this epoch.
+    fn named_by_block(&self, id: StructureId, at: BlockAt) -> Result<u32, CatalogError> {
+        let s = self.structures.find(id).ok_or(CatalogError::UnknownStructure { structure: id })?;
+        if self.pool.held(at) != Some(Held::By(s)) {
+            return Err(CatalogError::StaleBlock { at });
+        }
+        let structure = &self.structures[s];
+        if structure.kind == Kind::File {
+            return Ok(s);
+        }
+        let path = self.dag.path_of(structure.prefix).into();
+        let (name, is) = (structure.name.clone(), structure.kind);
+        Err(CatalogError::WrongKind { path, name, is, asked: Kind::File })
+    }
+
+    pub(crate) fn grow(
+        &mut self,
+        id: StructureId,
+        at: BlockAt,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        self.heard_from(at.block.server());
+        let s = self.named_by_block(id, at)?;
+        let structure = &self.structures[s];
+        let asker = match position(structure, at.block).ok_or(CatalogError::StaleBlock { at })? {
+            Position::Chain(k) => k,
+            Position::Sealed(i) => {
+                // A late repeat: the successor is in the map already.
+                let successor = structure.entries[i + 1].block;
+                let version = MapVersion(structure.version);
+                return Ok(Reply::Grown { version, entry: self.entry(successor, 0, u64::MAX) });
+            }
+        };
+        self.refuse_sealed(s, asker)?;
+        let version = MapVersion(self.structures[s].version + asker as u64 + 1);
+        let granted = self.structures[s].growth.iter().flat_map(|growth| &growth.granted);
+        let successor = match granted.map(|granted| granted.block).nth(asker) {
+            Some(block) => block,
+            None => self.grant(s, effects)?,
+        };
+        Ok(Reply::Grown { version, entry: self.entry(successor, 0, u64::MAX) })
+    }
+
+    fn refuse_sealed(&self, s: u32, asker: usize) -> Result<(), CatalogError> {
+        let structure = &self.structures[s];
+        let mut granted = structure.growth.iter().flat_map(|growth| &growth.granted);
+        let own_seal = asker.checked_sub(1).and_then(|k| granted.nth(k)).and_then(|g| g.sealed);
+        if structure.sealed || own_seal.is_some_and(|(_, last)| last) {
+            let path = self.dag.path_of(structure.prefix).into();
+            return Err(CatalogError::Sealed { path, name: structure.name.clone() });
+        }
+        Ok(())
+    }
+
+    /// Adds a successor at the end of the chain: one allocated in advance, or a new one.
+    fn grant(&mut self, s: u32, effects: &mut Vec<Effect>) -> Result<BlockId, CatalogError> {
+        let spare = self.structures[s].growth.as_mut().and_then(|g| g.spare.pop_front());
+        let block = match spare {
+            Some(block) => block,
+            None => {
+                let blocks = self.take_blocks(self.structures[s].job, s, 1)?;
+                effects.push(self.open_effect(s, blocks[0].block, 0, u64::MAX));
+                blocks[0].block
+            }
+        };
+        let growth = self.structures[s].growth.get_or_insert_default();
+        growth.granted.push_back(Granted { block, sealed: None });
+        Ok(block)
+    }
+
+    pub(crate) fn seal(
+        &mut self,
+        id: StructureId,
+        at: BlockAt,
+        length: u64,
+        last: bool,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        self.heard_from(at.block.server());
+        if let (Some(s), Some(Held::Quarantined)) = (self.structures.find(id), self.pool.held(at)) {
+            // A repeat by a block that was empty when it sealed, and is being freed.
+            return Ok(Reply::Sealed { version: MapVersion(self.structures[s].version) });
+        }
+        let s = self.named_by_block(id, at)?;
+        if length > self.block_size {
+            let (what, given) = ("the length of a sealed block", length);
+            let allowed = "a block holds at most the block size";
+            return Err(CatalogError::InvalidArgument { what, given, allowed });
+        }
+        let structure = &mut self.structures[s];
+        let before = structure.version;
+        let stale = || CatalogError::StaleBlock { at };
+        match position(structure, at.block).ok_or_else(stale)? {
+            Position::Sealed(i) => {
+                let recorded = structure.end(i) - structure.entries[i].start + 1;
+                self.same_seal(recorded == length && !last, length)?;
+                Ok(Reply::Sealed { version: MapVersion(before) })
+            }
+            Position::Chain(0) if structure.sealed => {
+                self.same_seal(last, length)?;
+                Ok(Reply::Sealed { version: MapVersion(before) })
+            }
+            Position::Chain(0) => {
+                self.seal_tail(s, at, length, last, effects)?;
+                Ok(Reply::Sealed { version: MapVersion(before + 1) })
+            }
+            Position::Chain(k) => {
+                let growth = structure.growth.as_mut().expect("the chain has this block");
+                if !last && growth.granted.len() <= k {
+                    return Err(CatalogError::NoSuccessor { at });
+                }
+                let sealed = *growth.granted[k - 1].sealed.get_or_insert((length, last));
+                self.same_seal(sealed == (length, last), length)?;
+                Ok(Reply::Sealed { version: MapVersion(before + k as u64 + 1) })
+            }
+        }
+    }
+
+    fn same_seal(&self, same: bool, given: u64) -> Result<(), CatalogError> {
+        let allowed = "the block was sealed before, at another length or with another outcome";
+        let what = "the length of a sealed block";
+        if same { Ok(()) } else { Err(CatalogError::InvalidArgument { what, given, allowed }) }
+    }
+
+    /// Applies the seal of the tail, then those of the blocks that became the tail by it and had
+    /// sealed before.
+    fn seal_tail(
+        &mut self,
+        s: u32,
+        at: BlockAt,
+        length: u64,
+        last: bool,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), CatalogError> {
+        let growth = self.structures[s].growth.as_ref();
+        if !last && growth.is_none_or(|growth| growth.granted.is_empty()) {
+            return Err(CatalogError::NoSuccessor { at });
+        }
+        let mut seal = Some((length, last));
+        while let Some((length, last)) = seal {
+            seal =
+                if last { self.seal_last(s, effects) } else { self.seal_full(s, length, effects) };
+        }
+        Ok(())
+    }
+
+    /// The structure itself is sealed. Its last range stays open, so that the map still says who
+    /// answers beyond the end; blocks that were to follow are freed.
+    fn seal_last(&mut self, s: u32, effects: &mut Vec<Effect>) -> Option<(u64, bool)> {
+        let structure = &mut self.structures[s];
+        structure.version += 1;
+        structure.sealed = true;
+        let (j, growth) = (structure.job, structure.growth.take());
+        if let Some(growth) = growth {
+            let granted = growth.granted.into_iter().map(|granted| granted.block);
+            for block in granted.chain(growth.spare) {
+                self.give_back(j, s, block, effects);
+            }
+        }
+        None
+    }
+
+    /// Closes the tail's range at its length and makes its successor the tail; answers the seal of
+    /// that one, if it was heard of already.
+    fn seal_full(&mut self, s: u32, length: u64, effects: &mut Vec<Effect>) -> Option<(u64, bool)> {
+        let structure = &mut self.structures[s];
+        let growth = structure.growth.as_mut().expect("a block that sealed has a successor");
+        let next = growth.granted.pop_front().expect("a block that sealed has a successor");
+        let tail = structure.entries.last_mut().expect("a file has a tail");
+        let end = tail.start.checked_add(length).expect("a file is shorter than 2^64 bytes");
+        structure.version += 1;
+        if length > 0 {
+            structure.entries.push(Placed { start: end, block: next.block });
+        } else {
+            // INV-17: an empty range is in no map.
+            let empty = std::mem::replace(&mut tail.block, next.block);
+            let j = structure.job;
+            self.give_back(j, s, empty, effects);
+        }
+        next.sealed
+    }
+}

@@ -1,0 +1,140 @@
+//! A read-only check of the whole state, for tests and the simulator.
+
+use crate::Catalog;
+use crate::pool::Held;
+use crate::structures::Structure;
+use hashbrown::{HashMap, HashSet};
+use honeycomb_types::{Kind, Time};
+use std::fmt;
+
+/// An invariant that does not hold; the number is that of `docs/invariants.md`, 0 for one that is
+/// the catalog's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken {
+    /// INV-nn.
+    pub invariant: u8,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "INV-{:02}: {}", self.invariant, self.what)
+    }
+}
+
+fn require(holds: bool, invariant: u8, what: impl FnOnce() -> String) -> Result<(), Broken> {
+    if holds { Ok(()) } else { Err(Broken { invariant, what: what() }) }
+}
+
+impl Catalog {
+    /// Reads everything and reports the first invariant that does not hold. Costs time in
+    /// proportion to the whole catalog.
+    pub fn check_invariants(&self) -> Result<(), Broken> {
+        self.dag.check().map_err(|what| Broken { invariant: 0, what })?;
+        self.pool.recount().map_err(|what| Broken { invariant: 2, what })?;
+        self.check_blocks()?;
+        for (s, structure) in self.structures.iter() {
+            self.check_map(s, structure)?;
+        }
+        self.check_jobs()?;
+        self.check_timers()
+    }
+
+    /// INV-01 and INV-02: every allocated block is listed once, by its owner.
+    fn check_blocks(&self) -> Result<(), Broken> {
+        let mut listed = HashMap::new();
+        for (s, structure) in self.structures.iter() {
+            for block in structure.blocks() {
+                let once = listed.insert(block, s).is_none();
+                require(once, 1, || format!("{block} is listed twice"))?;
+            }
+        }
+        let mut epochs = HashSet::new();
+        for (at, owner) in self.pool.allocated() {
+            let by_owner = listed.remove(&at.block) == Some(owner);
+            require(by_owner, 2, || format!("{} is not listed by its owner", at.block))?;
+            let fresh = epochs.insert(at.epoch);
+            require(fresh, 1, || format!("epoch {} has two blocks", at.epoch))?;
+        }
+        require(listed.is_empty(), 2, || format!("not allocated but listed: {listed:?}"))
+    }
+
+    /// INV-17: the ranges are in order, none is empty, and they cover every position once.
+    fn check_map(&self, s: u32, structure: &Structure) -> Result<(), Broken> {
+        let what = || format!("structure {} has the map {:?}", structure.id, structure.entries);
+        let starts: Vec<u64> = structure.entries.iter().map(|entry| entry.start).collect();
+        require(starts.first() == Some(&0), 17, what)?;
+        require(starts.is_sorted_by(|a, b| a < b), 17, what)?;
+        if structure.kind == Kind::Kv {
+            let slot = 1u64 << (u64::BITS - structure.slots.trailing_zeros());
+            require(starts.iter().all(|start| start % slot == 0), 17, what)?;
+            require(structure.growth.is_none() && !structure.sealed, 17, what)?;
+        }
+        require(!structure.sealed || structure.growth.is_none(), 20, what)?;
+        let held = structure.blocks().all(|b| self.pool.held(self.pool.at(b)) == Some(Held::By(s)));
+        require(held, 1, what)?;
+        let node = &self.dag.nodes[structure.prefix];
+        require(node.live() && node.job == structure.job, 13, what)
+    }
+
+    fn check_jobs(&self) -> Result<(), Broken> {
+        let mut live_prefixes = 0;
+        for (j, job) in self.jobs.iter() {
+            let own = || self.structures.iter().map(|(_, s)| s).filter(|s| s.job == j);
+            let blocks = own().flat_map(Structure::blocks);
+            let bytes: u64 = blocks.map(|block| self.pool.bytes_used(block)).sum();
+            let nodes = || self.dag.nodes.iter().map(|(_, node)| node).filter(|n| n.job == j);
+            let live = nodes().filter(|node| node.live()).count() as u64;
+            live_prefixes += live;
+            let counted = (
+                (nodes().count(), live, own().count() as u64),
+                (own().flat_map(Structure::blocks).count() as u64, bytes),
+            );
+            let kept =
+                ((job.nodes, job.live_prefixes, job.structures), (job.blocks, job.bytes_used));
+            require(counted == kept, 2, || format!("job {}: {kept:?}, not {counted:?}", job.id))?;
+            let within = job.quota == 0 || job.blocks <= job.quota;
+            require(within, 30, || format!("job {} is above its quota", job.id))?;
+        }
+        let all = self.live_prefixes;
+        require(live_prefixes == all, 0, || format!("{live_prefixes} live, {all} counted"))
+    }
+
+    /// INV-12 and INV-13: every live prefix that can expire has one timer, no later than its end.
+    fn check_timers(&self) -> Result<(), Broken> {
+        let mut timers: HashMap<u32, Time> = HashMap::new();
+        for (at, n, id) in self.timers.iter() {
+            if self.timer_is_current(n, id) {
+                let once = timers.insert(n, at).is_none();
+                require(once, 13, || format!("'{}' has two timers", self.dag.path_of(n)))?;
+            }
+        }
+        for (n, node) in self.dag.nodes.iter().filter(|(_, node)| node.live()) {
+            let deadline = self.renewed_exactly(n) + self.lease(n);
+            let timer = timers.remove(&n);
+            let what = || format!("'{}': timer {timer:?}, {deadline}", self.dag.path_of(n));
+            require(node.pinned == timer.is_none(), 13, what)?;
+            require(timer.is_none_or(|at| at <= deadline), 13, what)?;
+        }
+        Ok(())
+    }
+
+    /// When a live prefix counts as renewed, read without changing anything.
+    fn renewed_exactly(&self, n: u32) -> Time {
+        let node = &self.dag.nodes[n];
+        let carried = node.carried_below.max(node.carried_above).max(self.floor);
+        let below = self.dag.children(n).map(|c| self.dag.nodes[c].stamp).max();
+        let mut latest = node.stamp.max(carried).max(below.unwrap_or(Time::ZERO));
+        let mut seen = hashbrown::HashSet::new();
+        let mut stack = vec![n];
+        while let Some(at) = stack.pop() {
+            for parent in self.dag.parents(at).filter(|&p| seen.insert(p)) {
+                let above = &self.dag.nodes[parent];
+                latest = latest.max(above.stamp).max(above.carried_above);
+                stack.push(parent);
+            }
+        }
+        latest
+    }
+}

@@ -1,0 +1,406 @@
+//! Jobs, and who may ask what of them.
+
+use crate::dag::Node;
+use crate::hash::HashKey;
+use crate::lease::remaining_ms;
+use crate::slab::{NONE, Slab};
+use crate::tombstones::Tombstones;
+use crate::{
+    Actor, Catalog, CatalogError, Effect, JobInfo, PrefixInfo, PrefixOptions, PrefixState, Reply,
+};
+use hashbrown::{HashMap, HashTable};
+use honeycomb_types::limits::{JOBS_MAX, LEASE_DEFAULT_MS, LEASE_MAX_MS, LEASE_MIN_MS};
+use honeycomb_types::{JobId, PrefixId, Time, Verbs, check_name};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::ops::{Index, IndexMut};
+
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) id: JobId,
+    pub(crate) name: Box<str>,
+    pub(crate) root: u32,
+    pub(crate) lease_ms: u32,
+    /// Most blocks that it may hold; 0 for no quota.
+    pub(crate) quota: u64,
+    pub(crate) registered: Time,
+    pub(crate) first_node: u32,
+    /// Prefixes in the DAG, the dead ones included.
+    pub(crate) nodes: usize,
+    pub(crate) live_prefixes: u64,
+    pub(crate) structures: u64,
+    pub(crate) blocks: u64,
+    pub(crate) bytes_used: u64,
+    pub(crate) tombstones: Tombstones,
+    /// When it goes, because it has no live prefix.
+    pub(crate) lingers_until: Option<Time>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Jobs {
+    jobs: Slab<Job>,
+    ids: HashTable<u32>,
+    names: HashTable<u32>,
+    linger: BinaryHeap<Reverse<(Time, JobId)>>,
+    key: HashKey,
+    last: u64,
+}
+
+impl Index<u32> for Jobs {
+    type Output = Job;
+    fn index(&self, j: u32) -> &Job {
+        &self.jobs[j]
+    }
+}
+
+impl IndexMut<u32> for Jobs {
+    fn index_mut(&mut self, j: u32) -> &mut Job {
+        &mut self.jobs[j]
+    }
+}
+
+impl Jobs {
+    pub(crate) fn new(key: HashKey) -> Jobs {
+        Jobs {
+            jobs: Slab::new(),
+            ids: HashTable::new(),
+            names: HashTable::new(),
+            linger: BinaryHeap::new(),
+            key,
+            last: 0,
+        }
+    }
+
+    pub(crate) fn find(&self, id: JobId) -> Option<u32> {
+        self.ids.find(self.key.id(id.0), |&j| self.jobs[j].id == id).copied()
+    }
+
+    fn named(&self, name: &str) -> Option<u32> {
+        self.names.find(self.key.name(0, name), |&j| *self.jobs[j].name == *name).copied()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Job)> {
+        self.jobs.iter()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.jobs.len()
+    }
+
+    fn insert(&mut self, job: Job) -> u32 {
+        let (key, jobs) = (self.key, &mut self.jobs);
+        let (id_hash, name_hash) = (key.id(job.id.0), key.name(0, &job.name));
+        let j = jobs.insert(job);
+        self.ids.insert_unique(id_hash, j, |&j| key.id(jobs[j].id.0));
+        self.names.insert_unique(name_hash, j, |&j| key.name(0, &jobs[j].name));
+        j
+    }
+
+    fn remove(&mut self, j: u32) {
+        let job = &self.jobs[j];
+        let (id_hash, name_hash) = (self.key.id(job.id.0), self.key.name(0, &job.name));
+        for (table, hash) in [(&mut self.ids, id_hash), (&mut self.names, name_hash)] {
+            table.find_entry(hash, |&other| other == j).expect("a job is in both tables").remove();
+        }
+        self.jobs.remove(j);
+    }
+
+    pub(crate) fn linger(&mut self, j: u32, until: Time) {
+        let job = &mut self.jobs[j];
+        job.lingers_until = Some(until);
+        self.linger.push(Reverse((until, job.id)));
+    }
+
+    pub(crate) fn next_linger(&self) -> Option<Time> {
+        self.linger.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// The next job that has lingered long enough.
+    pub(crate) fn linger_due(&mut self, now: Time) -> Option<u32> {
+        while self.next_linger()? <= now {
+            let Reverse((until, id)) = self.linger.pop()?;
+            let due = |&j: &u32| self.jobs[j].lingers_until == Some(until);
+            if let Some(j) = self.find(id).filter(due) {
+                return Some(j);
+            }
+        }
+        None
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        let own: usize = self.jobs.iter().map(|(_, j)| j.name.len() + j.tombstones.bytes()).sum();
+        let tables = self.ids.allocation_size() + self.names.allocation_size();
+        own + tables + self.jobs.bytes() + self.linger.capacity() * size_of::<(Time, JobId)>()
+    }
+}
+
+impl Catalog {
+    /// The job, if the actor may know of it (INV-28): any other answer is the same for a job that
+    /// does not exist and for one that is not the actor's.
+    pub(crate) fn admit(&self, actor: Actor, job: JobId) -> Result<u32, CatalogError> {
+        if actor.job.is_some_and(|own| own != job) {
+            return Err(CatalogError::UnknownJob { job });
+        }
+        self.jobs.find(job).ok_or(CatalogError::UnknownJob { job })
+    }
+
+    fn need_cluster(&self, actor: Actor, what: &'static str) -> Result<(), CatalogError> {
+        if actor.job.is_none() {
+            return Ok(());
+        }
+        let why = "it takes the cluster's own token";
+        Err(CatalogError::PermissionDenied { what, path: "".into(), why })
+    }
+
+    /// Refuses a token without `WRITE` for what changes metadata.
+    pub(crate) fn need_write(
+        &self,
+        actor: Actor,
+        what: &'static str,
+        path: &str,
+    ) -> Result<(), CatalogError> {
+        if actor.job.is_none() || actor.verbs.contains(Verbs::WRITE) {
+            return Ok(());
+        }
+        let why = "the token was attenuated to reading; use the job's own";
+        Err(CatalogError::PermissionDenied { what, path: path.into(), why })
+    }
+
+    /// Refuses a task for a prefix that is neither its own nor below its own.
+    pub(crate) fn need_own(
+        &mut self,
+        actor: Actor,
+        n: u32,
+        what: &'static str,
+        path: &str,
+    ) -> Result<(), CatalogError> {
+        if self.is_own(actor, n) {
+            return Ok(());
+        }
+        let why = "a task's token covers its own prefix and those below; use the job's own token";
+        Err(CatalogError::PermissionDenied { what, path: path.into(), why })
+    }
+
+    /// Whether the prefix is the actor's: all are for a driver, a task's own and those below it
+    /// for a task.
+    pub(crate) fn is_own(&mut self, actor: Actor, n: u32) -> bool {
+        let (Some(_), Some(task)) = (actor.job, actor.task) else { return true };
+        if self.dag.nodes[n].id == task {
+            return true;
+        }
+        // A token outlives its prefix; the place of an expired one confers nothing on its holder.
+        match self.dag.by_id(task) {
+            Some(own) if self.dag.nodes[own].job == self.dag.nodes[n].job => {
+                self.dag.at_or_below(n, own)
+            }
+            _ => false,
+        }
+    }
+
+    pub(crate) fn checked_lease(&self, lease_ms: u32, default: u32) -> Result<u32, CatalogError> {
+        match lease_ms {
+            0 => Ok(default),
+            LEASE_MIN_MS..=LEASE_MAX_MS => Ok(lease_ms),
+            given => Err(CatalogError::InvalidArgument {
+                what: "a lease in milliseconds",
+                given: given as u64,
+                allowed: "0 takes the default, otherwise from 200 ms to a week",
+            }),
+        }
+    }
+
+    pub(crate) fn register_job(
+        &mut self,
+        actor: Actor,
+        name: &str,
+        lease_ms: u32,
+        quota: u64,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        self.need_cluster(actor, "register a job")?;
+        check_name(name)?;
+        let lease_ms = self.checked_lease(lease_ms, LEASE_DEFAULT_MS)?;
+        // A job with no live prefix only lingers to tell why; its name is free.
+        let lingering = self.jobs.named(name);
+        if lingering.is_some_and(|j| self.jobs[j].live_prefixes > 0) {
+            return Err(CatalogError::JobExists { name: name.into() });
+        }
+        if self.jobs.len() >= JOBS_MAX && lingering.is_none() {
+            return Err(CatalogError::LimitExceeded { what: "jobs", limit: JOBS_MAX as u64 });
+        }
+        if self.jobs.last >= 1 << 24 {
+            let what = "registrations within one term of the controller";
+            return Err(CatalogError::LimitExceeded { what, limit: 1 << 24 });
+        }
+        if let Some(j) = lingering {
+            self.end_job(j, effects);
+        }
+        self.jobs.last += 1;
+        // The term keeps a token of an earlier term from naming a job of this one.
+        let id = JobId(self.numbered((self.config.term as u64) << 24 | self.jobs.last));
+        let j = self.jobs.insert(Job {
+            id,
+            name: name.into(),
+            root: NONE,
+            lease_ms,
+            quota,
+            registered: self.now,
+            first_node: NONE,
+            nodes: 0,
+            live_prefixes: 0,
+            structures: 0,
+            blocks: 0,
+            bytes_used: 0,
+            tombstones: Tombstones::default(),
+            lingers_until: None,
+        });
+        let root = self.install_root(j, PrefixOptions::default())?;
+        Ok(Reply::Job { job: id, root })
+    }
+
+    /// Makes the job's root prefix, in the place of a dead one if there is one.
+    pub(crate) fn install_root(
+        &mut self,
+        j: u32,
+        options: PrefixOptions,
+    ) -> Result<PrefixId, CatalogError> {
+        let options = self.checked_options(j, options)?;
+        let reuse = Some(self.jobs[j].root).filter(|&root| root != NONE);
+        let n = self.install(j, "", &[], reuse, options);
+        let job = &mut self.jobs[j];
+        job.root = n;
+        Ok(self.dag.nodes[n].id)
+    }
+
+    pub(crate) fn find_job(&self, actor: Actor, name: &str) -> Result<Reply, CatalogError> {
+        self.need_cluster(actor, "look for a job by its name")?;
+        let unknown = || CatalogError::UnknownJobName { name: name.into() };
+        let job = &self.jobs[self.jobs.named(name).ok_or_else(unknown)?];
+        Ok(Reply::Job { job: job.id, root: self.dag.nodes[job.root].id })
+    }
+
+    pub(crate) fn deregister_job(
+        &mut self,
+        actor: Actor,
+        job: JobId,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        let j = self.admit(actor, job)?;
+        self.need_write(actor, "deregister the job", "")?;
+        if actor.job.is_some() && actor.task.is_some() {
+            let (what, why) = ("deregister the job", "a task's token does not end its job");
+            return Err(CatalogError::PermissionDenied { what, path: "".into(), why });
+        }
+        self.end_job(j, effects);
+        Ok(Reply::Done)
+    }
+
+    pub(crate) fn end_job(&mut self, j: u32, effects: &mut Vec<Effect>) {
+        let mut timers = 0;
+        while self.jobs[j].first_node != NONE {
+            let n = self.jobs[j].first_node;
+            while self.dag.nodes[n].first_structure != NONE {
+                let s = self.dag.nodes[n].first_structure;
+                self.free_structure(s, effects);
+            }
+            self.dag.isolate(n);
+            let node: Node = self.dag.remove(n, &mut self.jobs[j].first_node);
+            self.live_prefixes -= u64::from(node.live());
+            timers += usize::from(node.live() && !node.pinned);
+        }
+        let job = &self.jobs[j];
+        let left = (job.structures, job.blocks, job.bytes_used);
+        assert_eq!(left, (0, 0, 0), "INV-02: a job that ended still held blocks");
+        self.jobs.remove(j);
+        self.orphan_timers(timers);
+    }
+
+    pub(crate) fn list_jobs(&self, actor: Actor) -> Result<Reply, CatalogError> {
+        let mut jobs: Vec<JobInfo> = match actor.job {
+            Some(own) => vec![self.job_info(&self.jobs[self.admit(actor, own)?])],
+            None => self.jobs.iter().map(|(_, job)| self.job_info(job)).collect(),
+        };
+        jobs.sort_unstable_by_key(|job| job.job);
+        Ok(Reply::Jobs(jobs))
+    }
+
+    fn job_info(&self, job: &Job) -> JobInfo {
+        JobInfo {
+            job: job.id,
+            name: job.name.clone(),
+            prefixes: job.live_prefixes,
+            structures: job.structures,
+            blocks: job.blocks,
+            bytes_used: job.bytes_used,
+            age_ms: self.now.since(job.registered).as_millis() as u64,
+        }
+    }
+
+    pub(crate) fn job_tree(&self, actor: Actor, job: JobId) -> Result<Reply, CatalogError> {
+        let j = self.admit(actor, job)?;
+        let order = self.parents_first(j);
+        // What reaches each prefix from above, known for its parents before it is needed.
+        let mut above: HashMap<u32, Time> = HashMap::with_capacity(order.len());
+        let mut tree = Vec::with_capacity(order.len());
+        for n in order {
+            let own = |p: u32| self.dag.nodes[p].stamp.max(self.dag.nodes[p].carried_above);
+            let from_above = self.dag.parents(n).map(|p| own(p).max(above[&p])).max();
+            let from_above = from_above.unwrap_or(Time::ZERO);
+            above.insert(n, from_above);
+            if self.dag.nodes[n].live() || self.dag.has_children(n) || !self.was_removed(n) {
+                tree.push(self.prefix_info(n, from_above));
+            }
+        }
+        Ok(Reply::Tree(tree))
+    }
+
+    /// A job's prefixes, the root first and every parent before its children.
+    fn parents_first(&self, j: u32) -> Vec<u32> {
+        let job = &self.jobs[j];
+        let next = |&n: &u32| Some(self.dag.nodes[n].job_next);
+        let all = std::iter::successors(Some(job.first_node), next).take_while(|&n| n != NONE);
+        let parentless = all.filter(|&n| n != job.root && !self.dag.has_parents(n));
+        let mut ready: VecDeque<u32> = std::iter::once(job.root).chain(parentless).collect();
+        let mut missing: HashMap<u32, usize> = HashMap::new();
+        let mut order = Vec::with_capacity(job.nodes);
+        while let Some(n) = ready.pop_front() {
+            order.push(n);
+            for child in self.dag.children(n) {
+                let left = missing.entry(child).or_insert_with(|| self.dag.parents(child).count());
+                *left -= 1;
+                if *left == 0 {
+                    ready.push_back(child);
+                }
+            }
+        }
+        assert_eq!(order.len(), job.nodes, "a hierarchy has no cycle and every prefix is reached");
+        order
+    }
+
+    fn prefix_info(&self, n: u32, from_above: Time) -> PrefixInfo {
+        let node = &self.dag.nodes[n];
+        let deadline = if node.live() {
+            let below = self.dag.children(n).map(|c| self.dag.nodes[c].stamp).max();
+            let carried = node.carried_below.max(node.carried_above).max(self.floor);
+            let renewed = node.stamp.max(carried).max(from_above);
+            renewed.max(below.unwrap_or(Time::ZERO)) + self.lease(n)
+        } else {
+            node.carried_below
+        };
+        let pinned = node.pinned && node.live();
+        PrefixInfo {
+            prefix: node.id,
+            name: node.name.clone(),
+            parents: self.dag.parents(n).map(|p| self.dag.nodes[p].id).collect(),
+            lease_ms: node.lease_ms,
+            remaining_ms: if pinned { i64::MAX } else { remaining_ms(deadline, self.now) },
+            pinned: node.pinned,
+            state: match (node.live(), node.data_lost) {
+                (false, _) => PrefixState::Expired,
+                (true, true) => PrefixState::DataLost,
+                (true, false) => PrefixState::Live,
+            },
+            structures: self.structures_of(n).map(|s| self.structure_info(s)).collect(),
+        }
+    }
+}

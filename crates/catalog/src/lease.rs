@@ -1,0 +1,275 @@
+//! Leases: renewing them, their timers, and the end of a prefix.
+//!
+//! Every live prefix that is not pinned has one timer, set no later than its lease can end. A
+//! renewal moves no timer: when one fires, the prefix's real deadline is computed, and the timer is
+//! set again or the prefix expires. Nothing is done for a prefix whose timer is not due.
+
+use crate::dag::Life;
+use crate::slab::NONE;
+use crate::tombstones::{Cause, Gone, Tombstone};
+use crate::{Actor, Catalog, CatalogError, Effect, LeaseInfo, Loss, Reply};
+use honeycomb_types::limits::{BATCH_MAX, JOB_LINGER, SERVER_SILENCE};
+use honeycomb_types::{Bug, JobId, PrefixId, Time};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Timer {
+    at: Time,
+    node: u32,
+    /// The low half of the prefix's id: whether the place is still that prefix's.
+    id: u32,
+}
+
+/// The timers of all prefixes. Those of prefixes that are gone stay until they are due, or until
+/// they are the greater part.
+#[derive(Debug, Default)]
+pub(crate) struct Timers {
+    heap: BinaryHeap<Reverse<Timer>>,
+    stale: usize,
+    pub(crate) examined: u64,
+}
+
+impl Timers {
+    /// Stale timers that are not worth a sweep.
+    const STALE_MIN: usize = 1024;
+
+    pub(crate) fn set(&mut self, at: Time, node: u32, id: PrefixId) {
+        self.heap.push(Reverse(Timer { at, node, id: id.0 as u32 }));
+    }
+
+    pub(crate) fn next(&self) -> Option<Time> {
+        self.heap.peek().map(|Reverse(timer)| timer.at)
+    }
+
+    fn due(&mut self, now: Time) -> Option<Timer> {
+        if self.next()? > now {
+            return None;
+        }
+        self.examined += 1;
+        self.heap.pop().map(|Reverse(timer)| timer)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Time, u32, u32)> {
+        self.heap.iter().map(|Reverse(timer)| (timer.at, timer.node, timer.id))
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.heap.capacity() * size_of::<Timer>()
+    }
+}
+
+/// Whole milliseconds from `now` to `deadline`, rounded towards zero; negative when it has passed.
+pub(crate) fn remaining_ms(deadline: Time, now: Time) -> i64 {
+    let left = deadline.since(now).as_millis() as i64;
+    if left > 0 { left } else { -(now.since(deadline).as_millis() as i64) }
+}
+
+impl Catalog {
+    pub(crate) fn renew_leases(
+        &mut self,
+        actor: Actor,
+        job: JobId,
+        paths: &[&str],
+    ) -> Result<Reply, CatalogError> {
+        let j = self.admit(actor, job)?;
+        if paths.len() > BATCH_MAX {
+            let what = "paths of one renewal";
+            return Err(CatalogError::LimitExceeded { what, limit: BATCH_MAX as u64 });
+        }
+        // INV-14: each path succeeds or fails alone.
+        let results = paths.iter().map(|path| self.renew(actor, j, path)).collect();
+        Ok(Reply::Renewed(results))
+    }
+
+    fn renew(&mut self, actor: Actor, j: u32, path: &str) -> Result<u32, CatalogError> {
+        let n = self.live_prefix(j, path)?;
+        self.need_own(actor, n, "renew", path)?;
+        let node = &mut self.dag.nodes[n];
+        node.stamp = self.now;
+        Ok(node.lease_ms)
+    }
+
+    pub(crate) fn renew_by_id(
+        &mut self,
+        job: JobId,
+        prefix: PrefixId,
+        ago_ms: u32,
+    ) -> Result<Reply, CatalogError> {
+        if let (Some(j), Some(n)) = (self.jobs.find(job), self.dag.by_id(prefix)) {
+            let node = &mut self.dag.nodes[n];
+            if node.job == j && node.live() {
+                let seen = self.now - Duration::from_millis(ago_ms as u64);
+                node.stamp = node.stamp.max(seen);
+            }
+        }
+        Ok(Reply::Done)
+    }
+
+    pub(crate) fn lease_info(
+        &mut self,
+        actor: Actor,
+        job: JobId,
+        path: &str,
+    ) -> Result<Reply, CatalogError> {
+        let j = self.admit(actor, job)?;
+        let n = self.live_prefix(j, path)?;
+        let deadline = self.deadline(n, Time::NEVER);
+        let node = &self.dag.nodes[n];
+        let remaining_ms = if node.pinned { i64::MAX } else { remaining_ms(deadline, self.now) };
+        let (prefix, lease_ms, pinned) = (node.id, node.lease_ms, node.pinned);
+        Ok(Reply::Lease(LeaseInfo { prefix, lease_ms, remaining_ms, pinned }))
+    }
+
+    pub(crate) fn lease(&self, n: u32) -> Duration {
+        let lease = Duration::from_millis(self.dag.nodes[n].lease_ms as u64);
+        if Bug::EarlyExpiry.active() { lease / 2 } else { lease }
+    }
+
+    /// When the lease of `n` ends. Exact unless it was renewed at `enough` or later.
+    pub(crate) fn deadline(&mut self, n: u32, enough: Time) -> Time {
+        self.dag.renewed(n, enough).max(self.floor) + self.lease(n)
+    }
+
+    pub(crate) fn set_timer(&mut self, n: u32) {
+        let node = &self.dag.nodes[n];
+        if !node.pinned {
+            self.timers.set(node.stamp + self.lease(n), n, node.id);
+        }
+    }
+
+    pub(crate) fn tick(&mut self, effects: &mut Vec<Effect>) -> Result<Reply, CatalogError> {
+        while let Some(timer) = self.timers.due(self.now) {
+            if !self.timer_is_current(timer.node, timer.id) {
+                self.timers.stale -= 1;
+                continue;
+            }
+            let n = timer.node;
+            // Half a lease left is enough to know: the timer comes again before the end, and a
+            // prefix with many relatives is not read in full each time.
+            let deadline = self.deadline(n, self.now - self.lease(n) / 2);
+            if deadline > self.now {
+                self.timers.set(deadline, n, self.dag.nodes[n].id);
+                continue;
+            }
+            let late_ms = self.now.since(deadline).as_millis() as u64;
+            let lease_ms = self.dag.nodes[n].lease_ms;
+            self.end_prefix(n, Cause::Expired { lease_ms, late_ms }, deadline, effects);
+        }
+        if self.silence <= self.now {
+            self.lose_silent_servers(effects);
+        }
+        while let Some(j) = self.jobs.linger_due(self.now) {
+            self.end_job(j, effects);
+        }
+        Ok(Reply::Done)
+    }
+
+    /// Whether a timer is still the one of the live prefix that set it.
+    pub(crate) fn timer_is_current(&self, n: u32, id: u32) -> bool {
+        self.dag.nodes.get(n).is_some_and(|node| node.live() && node.id.0 as u32 == id)
+    }
+
+    pub(crate) fn amnesty(&mut self) -> Result<Reply, CatalogError> {
+        self.floor = self.now;
+        self.silence = Time::NEVER;
+        for server in self.pool.servers_mut() {
+            server.last_seen = self.now;
+            self.silence = self.now + SERVER_SILENCE;
+        }
+        Ok(Reply::Done)
+    }
+
+    fn lose_silent_servers(&mut self, effects: &mut Vec<Effect>) {
+        let silent = |seen: Time| seen + SERVER_SILENCE <= self.now;
+        let servers = self.pool.servers().filter(|(_, server)| silent(server.last_seen));
+        let lost: Vec<_> = servers.map(|(id, _)| id).collect();
+        for server in lost {
+            self.lose_server(server, Loss::Silence, effects);
+        }
+        let oldest = self.pool.servers().map(|(_, server)| server.last_seen).min();
+        self.silence = oldest.map_or(Time::NEVER, |seen| seen + SERVER_SILENCE);
+    }
+
+    /// Ends a live prefix: its structures are freed, the reasons remembered; it keeps its place
+    /// and name, for its descendants and for whoever asks what became of it.
+    pub(crate) fn end_prefix(
+        &mut self,
+        n: u32,
+        cause: Cause,
+        deadline: Time,
+        effects: &mut Vec<Effect>,
+    ) {
+        let path: Arc<str> = self.dag.path_of(n).into();
+        while self.dag.nodes[n].first_structure != NONE {
+            let s = self.dag.nodes[n].first_structure;
+            self.end_structure(s, cause.clone(), &path, effects);
+        }
+        let expired = matches!(cause, Cause::Expired { .. });
+        let node = &mut self.dag.nodes[n];
+        assert!(node.live(), "a prefix ends once");
+        node.life = if expired { Life::Expired } else { Life::Removed };
+        node.carried_below = deadline;
+        let (id, j) = (node.id, node.job);
+        if !expired && !node.pinned {
+            self.orphan_timers(1);
+        }
+        self.live_prefixes -= 1;
+        let job = &mut self.jobs[j];
+        job.live_prefixes -= 1;
+        if job.live_prefixes == 0 {
+            self.jobs.linger(j, self.now + JOB_LINGER);
+        }
+        let (gone, at) = (Gone::Prefix(id), self.now);
+        self.remember(j, Tombstone { gone, prefix: id, path, name: "".into(), cause, at });
+    }
+
+    /// Counts timers of prefixes that are gone, and drops them when they are the greater part.
+    pub(crate) fn orphan_timers(&mut self, count: usize) {
+        self.timers.stale += count;
+        let Timers { stale, heap, .. } = &self.timers;
+        if *stale > Timers::STALE_MIN && *stale > heap.len() / 2 {
+            let mut heap = std::mem::take(&mut self.timers.heap);
+            heap.retain(|Reverse(timer)| self.timer_is_current(timer.node, timer.id));
+            self.timers.heap = heap;
+            self.timers.stale = 0;
+        }
+    }
+
+    /// Adds a tombstone; the dead prefix that is forgotten for it leaves the DAG if nothing
+    /// depends on it.
+    pub(crate) fn remember(&mut self, j: u32, tombstone: Tombstone) {
+        let forgotten = self.jobs[j].tombstones.push(self.key, self.tombstone_limit, tombstone);
+        if let Some(Tombstone { gone: Gone::Prefix(id), .. }) = forgotten
+            && let Some(n) = self.dag.by_id(id)
+        {
+            self.collect(n);
+        }
+    }
+
+    /// Takes a dead prefix out of the DAG when it has no children and is not remembered, and then
+    /// the parents of which the same became true.
+    pub(crate) fn collect(&mut self, n: u32) {
+        let mut candidates = vec![n];
+        while let Some(n) = candidates.pop() {
+            let Some(node) = self.dag.nodes.get(n) else { continue };
+            let j = node.job;
+            let job = &self.jobs[j];
+            let named = self.dag.has_parents(n);
+            let remembered = job.tombstones.find(self.key, Gone::Prefix(node.id)).is_some();
+            if node.live() || self.dag.has_children(n) || n == job.root || (named && remembered) {
+                continue;
+            }
+            let parents: Vec<u32> = self.dag.parents(n).collect();
+            for parent in parents {
+                self.dag.detach(parent, n);
+                candidates.push(parent);
+            }
+            let job = &mut self.jobs[j];
+            job.nodes -= 1;
+            self.dag.remove(n, &mut job.first_node);
+        }
+    }
+}

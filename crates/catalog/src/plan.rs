@@ -1,0 +1,274 @@
+//! `CreateHierarchy`: all prefixes of an execution plan, or none.
+//!
+//! The stages, of which only the last changes anything: names, parents, order (refusing cycles
+//! within the plan), places (refusing names that are taken), cycles by way of prefixes that exist,
+//! rights, install.
+
+use crate::prefixes::Checked;
+use crate::{Actor, Catalog, CatalogError, PlanNode, Reply};
+use hashbrown::{HashMap, HashSet};
+use honeycomb_types::limits::{BATCH_MAX, PARENTS_MAX};
+use honeycomb_types::{JobId, check_name};
+
+/// A parent of a planned node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Parent {
+    Planned(usize),
+    Existing(u32),
+}
+
+struct Planned {
+    parents: Vec<Parent>,
+    options: Checked,
+    /// The dead prefix whose place it takes.
+    place: Option<u32>,
+}
+
+fn index_names<'a>(nodes: &[PlanNode<'a>]) -> Result<HashMap<&'a str, usize>, CatalogError> {
+    let mut names = HashMap::with_capacity(nodes.len());
+    for (i, node) in nodes.iter().enumerate() {
+        check_name(node.name)?;
+        if names.insert(node.name, i).is_some() {
+            return Err(CatalogError::DuplicateNode { name: node.name.into() });
+        }
+    }
+    Ok(names)
+}
+
+fn planned_parents(plan: &[Planned], i: usize) -> impl Iterator<Item = usize> {
+    plan[i].parents.iter().filter_map(|parent| match *parent {
+        Parent::Planned(k) => Some(k),
+        Parent::Existing(_) => None,
+    })
+}
+
+/// Parents before children; a cycle is told by its members, each a parent of the next.
+fn order(nodes: &[PlanNode<'_>], plan: &[Planned]) -> Result<Vec<usize>, CatalogError> {
+    let mut missing: Vec<usize> = Vec::with_capacity(plan.len());
+    let mut children: Vec<Vec<usize>> = vec![Vec::new(); plan.len()];
+    for i in 0..plan.len() {
+        missing.push(planned_parents(plan, i).count());
+        planned_parents(plan, i).for_each(|k| children[k].push(i));
+    }
+    let mut order: Vec<usize> = (0..plan.len()).filter(|&i| missing[i] == 0).collect();
+    let mut done = 0;
+    while done < order.len() {
+        for &child in &children[order[done]] {
+            missing[child] -= 1;
+            if missing[child] == 0 {
+                order.push(child);
+            }
+        }
+        done += 1;
+    }
+    match (0..plan.len()).find(|&i| missing[i] > 0) {
+        None => Ok(order),
+        Some(stuck) => {
+            let members = cycle_above(plan, &missing, stuck);
+            let members = members.into_iter().map(|i| nodes[i].name.into()).collect();
+            Err(CatalogError::Cycle { members })
+        }
+    }
+}
+
+/// The cycle that is met on the way up from a node that waits for its parents for ever. Every node
+/// that waits has a parent that waits.
+fn cycle_above(plan: &[Planned], missing: &[usize], stuck: usize) -> Vec<usize> {
+    let mut way = vec![stuck];
+    loop {
+        let last = way[way.len() - 1];
+        let parent = planned_parents(plan, last).find(|&k| missing[k] > 0);
+        let parent = parent.expect("a node that waits has a parent that waits");
+        if let Some(first) = way.iter().position(|&i| i == parent) {
+            way.drain(..first);
+            way.reverse();
+            return way;
+        }
+        way.push(parent);
+    }
+}
+
+impl Catalog {
+    pub(crate) fn create_hierarchy(
+        &mut self,
+        actor: Actor,
+        job: JobId,
+        nodes: &[PlanNode<'_>],
+    ) -> Result<Reply, CatalogError> {
+        let j = self.admit(actor, job)?;
+        self.need_write(actor, "create a hierarchy", "")?;
+        if nodes.len() > BATCH_MAX {
+            let what = "nodes of one plan";
+            return Err(CatalogError::LimitExceeded { what, limit: BATCH_MAX as u64 });
+        }
+        let names = index_names(nodes)?;
+        let planned = nodes.iter().map(|node| self.plan_node(j, node, &names));
+        let mut plan = planned.collect::<Result<Vec<Planned>, CatalogError>>()?;
+        let order = order(nodes, &plan)?;
+        self.choose_places(nodes, &mut plan, &order)?;
+        self.refuse_cycles(nodes, &plan)?;
+        self.refuse_foreign(actor, nodes, &plan, &order)?;
+        let fresh = plan.iter().filter(|node| node.place.is_none()).count();
+        self.need_room_for_prefixes(j, fresh)?;
+
+        let mut installed = vec![0; plan.len()];
+        for i in order {
+            let parent = |parent: &Parent| match *parent {
+                Parent::Existing(n) => n,
+                Parent::Planned(k) => installed[k],
+            };
+            let parents: Vec<u32> = plan[i].parents.iter().map(parent).collect();
+            let Planned { place, options, .. } = plan[i];
+            installed[i] = self.install(j, nodes[i].name, &parents, place, options);
+        }
+        self.collect_evicted();
+        let ids = installed.into_iter().map(|n| self.dag.nodes[n].id);
+        Ok(Reply::Prefixes(ids.collect()))
+    }
+
+    fn plan_node(
+        &self,
+        j: u32,
+        node: &PlanNode<'_>,
+        names: &HashMap<&str, usize>,
+    ) -> Result<Planned, CatalogError> {
+        if node.parents.len() > PARENTS_MAX {
+            let what = "parents of one prefix";
+            return Err(CatalogError::LimitExceeded { what, limit: PARENTS_MAX as u64 });
+        }
+        let options = self.checked_options(j, node.options)?;
+        let mut parents = Vec::with_capacity(node.parents.len().max(1));
+        let mut seen = HashSet::new();
+        let named = if node.parents.is_empty() { &[""] } else { node.parents };
+        for &name in named {
+            let parent = match names.get(name) {
+                Some(&k) => Parent::Planned(k),
+                None => Parent::Existing(self.find_parent(j, node.name, name)?),
+            };
+            if seen.insert(parent) {
+                parents.push(parent);
+            }
+        }
+        Ok(Planned { parents, options, place: None })
+    }
+
+    /// Finds the dead prefixes whose places the plan takes. A parent that takes such a place
+    /// itself has the children that are there.
+    fn choose_places(
+        &self,
+        nodes: &[PlanNode<'_>],
+        plan: &mut [Planned],
+        order: &[usize],
+    ) -> Result<(), CatalogError> {
+        for &i in order {
+            let mut place = None;
+            for parent in &plan[i].parents {
+                let existing = match *parent {
+                    Parent::Existing(n) => Some(n),
+                    Parent::Planned(k) => plan[k].place,
+                };
+                if let Some(parent) = existing {
+                    let vacancy = self.vacancy(parent, nodes[i].name)?;
+                    place = place.or(vacancy);
+                }
+            }
+            plan[i].place = place;
+        }
+        Ok(())
+    }
+
+    /// Refuses a plan that puts a prefix below its own descendants. Such a cycle leads through the
+    /// children of a place that the plan takes; the plan alone has none.
+    fn refuse_cycles(&self, nodes: &[PlanNode<'_>], plan: &[Planned]) -> Result<(), CatalogError> {
+        let mut places: HashMap<u32, usize> = HashMap::new();
+        for (i, node) in plan.iter().enumerate() {
+            if let Some(place) = node.place {
+                assert!(places.insert(place, i).is_none(), "a place has one name");
+            }
+        }
+        let occupied = plan.iter().filter_map(|node| node.place);
+        let tops: Vec<u32> = occupied.filter(|&place| self.dag.has_children(place)).collect();
+        for top in tops {
+            // Upwards from the place by the parents that it is to have, and theirs.
+            let start = Parent::Planned(places[&top]);
+            let mut below: HashMap<Parent, Parent> = HashMap::new();
+            let mut stack = vec![start];
+            while let Some(at) = stack.pop() {
+                for parent in self.parents_to_be(plan, &places, at) {
+                    if below.contains_key(&parent) {
+                        continue;
+                    }
+                    below.insert(parent, at);
+                    if parent == start {
+                        return Err(self.cycle_error(nodes, start, &below));
+                    }
+                    stack.push(parent);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The parents of a prefix once the plan is carried out.
+    fn parents_to_be(
+        &self,
+        plan: &[Planned],
+        places: &HashMap<u32, usize>,
+        at: Parent,
+    ) -> Vec<Parent> {
+        let planned = |n: u32| places.get(&n).map_or(Parent::Existing(n), |&k| Parent::Planned(k));
+        match at {
+            Parent::Planned(i) => plan[i].parents.clone(),
+            Parent::Existing(n) => self.dag.parents(n).map(planned).collect(),
+        }
+    }
+
+    fn cycle_error(
+        &self,
+        nodes: &[PlanNode<'_>],
+        start: Parent,
+        below: &HashMap<Parent, Parent>,
+    ) -> CatalogError {
+        let name = |at: Parent| -> Box<str> {
+            match at {
+                Parent::Existing(n) => self.dag.nodes[n].name.clone(),
+                Parent::Planned(i) => nodes[i].name.into(),
+            }
+        };
+        let mut members = vec![name(start)];
+        let mut at = below[&start];
+        while at != start {
+            members.push(name(at));
+            at = below[&at];
+        }
+        CatalogError::Cycle { members }
+    }
+
+    /// Refuses a task's plan with a node that is not below the task's own prefix.
+    fn refuse_foreign(
+        &mut self,
+        actor: Actor,
+        nodes: &[PlanNode<'_>],
+        plan: &[Planned],
+        order: &[usize],
+    ) -> Result<(), CatalogError> {
+        if actor.task.is_none() {
+            return Ok(());
+        }
+        let mut own = vec![false; plan.len()];
+        for &i in order {
+            own[i] = plan[i].parents.iter().any(|parent| match *parent {
+                Parent::Planned(k) => own[k],
+                Parent::Existing(n) => self.is_own(actor, n),
+            });
+            if !own[i] {
+                return Err(CatalogError::PermissionDenied {
+                    what: "create a prefix",
+                    path: nodes[i].name.into(),
+                    why: "a task's token creates below its own prefix; name it as a parent",
+                });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,341 @@
+//! Prefixes: finding them by address, creating and removing them, and their permissions.
+//!
+//! A dead prefix keeps its name and its descendants. Whoever creates that name again takes its
+//! place: a new prefix with a new id, under the parents named now, above the children that the old
+//! one had, so that their addresses stay good.
+
+use crate::dag::{Life, Node};
+use crate::slab::NONE;
+use crate::tombstones::{Cause, Gone};
+use crate::{Actor, Catalog, CatalogError, Effect, PrefixOptions, Reply};
+use honeycomb_types::limits::{PARENTS_MAX, PREFIXES_PER_JOB_MAX};
+use honeycomb_types::{Generation, JobId, PrefixId, Verbs, dotted_path, split_path};
+
+const OWNER_VERBS_DEFAULT: Verbs = Verbs::ALL;
+const JOB_VERBS_DEFAULT: Verbs = Verbs::READ;
+
+/// Options that were checked, with their defaults in place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Checked {
+    pub(crate) lease_ms: u32,
+    pub(crate) pinned: bool,
+    pub(crate) owner_verbs: Verbs,
+    pub(crate) job_verbs: Verbs,
+}
+
+fn checked_verbs(what: &'static str, verbs: Verbs) -> Result<Verbs, CatalogError> {
+    if Verbs::ALL.contains(verbs) {
+        return Ok(verbs);
+    }
+    let (given, allowed) = (verbs.0 as u64, "the bits are 1 for read and 2 for write");
+    Err(CatalogError::InvalidArgument { what, given, allowed })
+}
+
+impl Catalog {
+    /// The prefix at this address, dead or alive: the literal path first, then the dotted one.
+    pub(crate) fn resolve(&self, j: u32, path: &str) -> Result<u32, CatalogError> {
+        let root = self.jobs[j].root;
+        let trimmed = path.strip_prefix('/').unwrap_or(path);
+        if trimmed.is_empty() {
+            return Ok(root);
+        }
+        // Names in the table were checked when they got there: only a miss needs the rules.
+        if let Some(n) = self.dag.walk(root, trimmed.split('/')) {
+            return Ok(n);
+        }
+        split_path(path)?;
+        let dotted = dotted_path(path).and_then(|names| self.dag.walk(root, names.into_iter()));
+        dotted.ok_or_else(|| CatalogError::PrefixNotFound { path: path.into() })
+    }
+
+    /// The live prefix at this address, or what became of it.
+    pub(crate) fn live_prefix(&self, j: u32, path: &str) -> Result<u32, CatalogError> {
+        let n = self.resolve(j, path)?;
+        if self.dag.nodes[n].live() { Ok(n) } else { Err(self.why_dead(n, path)) }
+    }
+
+    pub(crate) fn why_dead(&self, n: u32, path: &str) -> CatalogError {
+        let node = &self.dag.nodes[n];
+        match self.jobs[node.job].tombstones.find(self.key, Gone::Prefix(node.id)) {
+            Some(tombstone) => tombstone.error(self.now),
+            None => CatalogError::PrefixNotFound { path: path.into() },
+        }
+    }
+
+    pub(crate) fn was_removed(&self, n: u32) -> bool {
+        self.dag.nodes[n].life == Life::Removed
+    }
+
+    pub(crate) fn checked_options(
+        &self,
+        j: u32,
+        options: PrefixOptions,
+    ) -> Result<Checked, CatalogError> {
+        let lease_ms = self.checked_lease(options.lease_ms, self.jobs[j].lease_ms)?;
+        let owner = checked_verbs("the owner's verbs", options.owner_verbs)?;
+        let job = checked_verbs("the job's verbs", options.job_verbs)?;
+        let given = owner != Verbs::NONE || job != Verbs::NONE;
+        let (owner_verbs, job_verbs) =
+            if given { (owner, job) } else { (OWNER_VERBS_DEFAULT, JOB_VERBS_DEFAULT) };
+        Ok(Checked { lease_ms, pinned: options.pinned, owner_verbs, job_verbs })
+    }
+
+    pub(crate) fn create_prefix(
+        &mut self,
+        actor: Actor,
+        job: JobId,
+        path: &str,
+        parents: &[&str],
+        options: PrefixOptions,
+    ) -> Result<Reply, CatalogError> {
+        let j = self.admit(actor, job)?;
+        self.need_write(actor, "create a prefix", path)?;
+        let checked = self.checked_options(j, options)?;
+        split_path(path)?;
+        let trimmed = path.strip_prefix('/').unwrap_or(path);
+        if trimmed.is_empty() {
+            return self.create_root(actor, j, parents, options);
+        }
+        let (above, name) = trimmed.rsplit_once('/').unwrap_or(("", trimmed));
+        let mut found = std::mem::take(&mut self.scratch);
+        found.clear();
+        let named = std::iter::once(above).chain(parents.iter().copied());
+        let created = self
+            .find_parents(j, trimmed, named, &mut found)
+            .and_then(|()| self.create_below(actor, j, path, name, &found, checked));
+        self.scratch = found;
+        created.map(Reply::Prefix)
+    }
+
+    /// A job's root is made again, when it has expired, by creating the empty path.
+    fn create_root(
+        &mut self,
+        actor: Actor,
+        j: u32,
+        parents: &[&str],
+        options: PrefixOptions,
+    ) -> Result<Reply, CatalogError> {
+        let root = self.jobs[j].root;
+        self.need_own(actor, root, "create a prefix", "")?;
+        if self.dag.nodes[root].live() {
+            return Err(CatalogError::PrefixExists { path: "".into() });
+        }
+        if let Some(parent) = parents.first() {
+            let (node, parent) = ("the root".into(), (*parent).into());
+            return Err(CatalogError::UnknownParent { node, parent });
+        }
+        self.install_root(j, options).map(Reply::Prefix)
+    }
+
+    fn find_parents<'a>(
+        &self,
+        j: u32,
+        path: &str,
+        named: impl Iterator<Item = &'a str>,
+        found: &mut Vec<u32>,
+    ) -> Result<(), CatalogError> {
+        for parent in named {
+            let n = self.find_parent(j, path, parent)?;
+            if !found.contains(&n) {
+                found.push(n);
+            }
+            if found.len() > PARENTS_MAX {
+                let what = "parents of one prefix";
+                return Err(CatalogError::LimitExceeded { what, limit: PARENTS_MAX as u64 });
+            }
+        }
+        Ok(())
+    }
+
+    /// A parent that a new prefix names: live, or the reason why not.
+    pub(crate) fn find_parent(
+        &self,
+        j: u32,
+        node: &str,
+        parent: &str,
+    ) -> Result<u32, CatalogError> {
+        self.live_prefix(j, parent).map_err(|error| match error {
+            CatalogError::PrefixNotFound { .. } => {
+                CatalogError::UnknownParent { node: node.into(), parent: parent.into() }
+            }
+            other => other,
+        })
+    }
+
+    fn create_below(
+        &mut self,
+        actor: Actor,
+        j: u32,
+        path: &str,
+        name: &str,
+        parents: &[u32],
+        options: Checked,
+    ) -> Result<PrefixId, CatalogError> {
+        if !parents.iter().any(|&parent| self.is_own(actor, parent)) {
+            return Err(CatalogError::PermissionDenied {
+                what: "create a prefix",
+                path: path.into(),
+                why: "a task's token creates below its own prefix; name it as a parent",
+            });
+        }
+        let mut reuse = None;
+        for &parent in parents {
+            reuse = reuse.or(self.vacancy(parent, name)?);
+        }
+        self.need_room_for_prefixes(j, usize::from(reuse.is_none()))?;
+        if let Some(place) = reuse.filter(|&place| self.dag.has_children(place)) {
+            for &parent in parents {
+                if let Some(way) = self.dag.way_down(place, parent) {
+                    let members = way.iter().map(|&n| self.dag.nodes[n].name.clone()).collect();
+                    return Err(CatalogError::Cycle { members });
+                }
+            }
+        }
+        let n = self.install(j, name, parents, reuse, options);
+        self.collect_evicted();
+        Ok(self.dag.nodes[n].id)
+    }
+
+    /// The dead prefix that has this name under the parent, if any; a live one is in the way.
+    pub(crate) fn vacancy(&self, parent: u32, name: &str) -> Result<Option<u32>, CatalogError> {
+        match self.dag.child(parent, name) {
+            Some(n) if self.dag.nodes[n].live() => {
+                let above = self.dag.path_of(parent);
+                let path = if above.is_empty() { name.into() } else { format!("{above}/{name}") };
+                Err(CatalogError::PrefixExists { path: path.into() })
+            }
+            vacancy => Ok(vacancy),
+        }
+    }
+
+    pub(crate) fn need_room_for_prefixes(&self, j: u32, n: usize) -> Result<(), CatalogError> {
+        if self.jobs[j].nodes + n <= PREFIXES_PER_JOB_MAX {
+            return Ok(());
+        }
+        let what = "prefixes of one job (expired ones count until they are forgotten)";
+        Err(CatalogError::LimitExceeded { what, limit: PREFIXES_PER_JOB_MAX as u64 })
+    }
+
+    /// Makes a prefix under parents that were checked, in the place of a dead one or in a new one.
+    /// Its creation is its first renewal.
+    pub(crate) fn install(
+        &mut self,
+        j: u32,
+        name: &str,
+        parents: &[u32],
+        reuse: Option<u32>,
+        options: Checked,
+    ) -> u32 {
+        self.last_prefix += 1;
+        let id = PrefixId(self.numbered(self.last_prefix));
+        let mut node = Node::new(id, j, name, self.now);
+        (node.lease_ms, node.pinned) = (options.lease_ms, options.pinned);
+        (node.owner_verbs, node.job_verbs) = (options.owner_verbs, options.job_verbs);
+        let n = match reuse {
+            Some(n) => {
+                while let Some(parent) = self.dag.first_parent(n) {
+                    // What the parents granted downwards is older than the renewal made here.
+                    self.dag.detach(parent, n);
+                }
+                self.dag.replace(n, node);
+                n
+            }
+            None => {
+                let job = &mut self.jobs[j];
+                job.nodes += 1;
+                self.dag.insert(node, &mut job.first_node)
+            }
+        };
+        for &parent in parents.iter().rev() {
+            if let Some(holder) = self.dag.child(parent, name) {
+                // A second dead prefix of this name loses its place here.
+                assert!(!self.dag.nodes[holder].live(), "a live prefix keeps its name");
+                self.dag.detach(parent, holder);
+                self.evicted.push(holder);
+            }
+            self.dag.link(parent, n);
+        }
+        self.jobs[j].live_prefixes += 1;
+        self.jobs[j].lingers_until = None;
+        self.live_prefixes += 1;
+        self.set_timer(n);
+        n
+    }
+
+    /// Collects the dead prefixes that lost a place, once no place is about to be taken.
+    pub(crate) fn collect_evicted(&mut self) {
+        for n in std::mem::take(&mut self.evicted) {
+            self.collect(n);
+        }
+    }
+
+    pub(crate) fn remove_prefix(
+        &mut self,
+        actor: Actor,
+        job: JobId,
+        path: &str,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        let j = self.admit(actor, job)?;
+        self.need_write(actor, "remove the prefix", path)?;
+        let n = self.live_prefix(j, path)?;
+        self.need_own(actor, n, "remove the prefix", path)?;
+        self.end_prefix(n, Cause::Removed, self.now, effects);
+        Ok(Reply::Done)
+    }
+
+    pub(crate) fn set_permissions(
+        &mut self,
+        actor: Actor,
+        job: JobId,
+        path: &str,
+        [owner, others]: [Verbs; 2],
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        let j = self.admit(actor, job)?;
+        self.need_write(actor, "change permissions", path)?;
+        let owner_verbs = checked_verbs("the owner's verbs", owner)?;
+        let job_verbs = checked_verbs("the job's verbs", others)?;
+        let n = self.live_prefix(j, path)?;
+        self.need_own(actor, n, "change permissions", path)?;
+        let node = &mut self.dag.nodes[n];
+        (node.owner_verbs, node.job_verbs) = (owner_verbs, job_verbs);
+        node.generation = Generation(node.generation.0.checked_add(1).expect("2^32 revocations"));
+        let (prefix, generation) = (node.id, node.generation);
+        let blocks = self.structures_of(n).flat_map(|s| self.structures[s].blocks());
+        let mut servers: Vec<_> = blocks.map(|block| block.server()).collect();
+        servers.sort_unstable();
+        servers.dedup();
+        let effect = |server| Effect::SetGeneration { server, prefix, generation };
+        effects.extend(servers.into_iter().map(effect));
+        Ok(Reply::Done)
+    }
+
+    /// What the actor may do with the data of a prefix; never nothing.
+    pub(crate) fn verbs_at(&self, actor: Actor, n: u32) -> Result<Verbs, CatalogError> {
+        let node = &self.dag.nodes[n];
+        let allowed = match (actor.job, actor.task) {
+            (None, _) => Verbs::ALL,
+            (_, Some(task)) if task != node.id => node.job_verbs,
+            _ => node.owner_verbs,
+        };
+        let verbs = allowed.and(actor.verbs);
+        if verbs != Verbs::NONE {
+            return Ok(verbs);
+        }
+        let why = if allowed == Verbs::NONE {
+            "its permissions allow this token nothing; its owner or the driver can change them"
+        } else {
+            "the token was attenuated to less than its permissions allow"
+        };
+        let path = self.dag.path_of(n).into();
+        Err(CatalogError::PermissionDenied { what: "open a structure", path, why })
+    }
+
+    /// The structures of a prefix, the newest first.
+    pub(crate) fn structures_of(&self, n: u32) -> impl Iterator<Item = u32> {
+        let first = self.dag.nodes[n].first_structure;
+        let next = |&s: &u32| Some(self.structures[s].next);
+        std::iter::successors(Some(first), next).take_while(|&s| s != NONE)
+    }
+}

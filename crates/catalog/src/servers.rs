@@ -1,0 +1,199 @@
+//! Memory servers as members: joining, reporting, dying; and the state of the cluster.
+
+use crate::tombstones::Cause;
+use crate::{
+    Actor, Catalog, CatalogError, ClusterStatus, Effect, Loss, NewServer, Reply, Report, ServerInfo,
+};
+use honeycomb_types::limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, SERVER_SILENCE};
+use honeycomb_types::{BlockAt, BlockId, ServerId};
+use std::sync::Arc;
+
+impl Effect {
+    /// The server that has to do it.
+    pub fn server(&self) -> ServerId {
+        match *self {
+            Effect::OpenBlock { server, .. }
+            | Effect::FreeBlock { server, .. }
+            | Effect::SetGeneration { server, .. } => server,
+        }
+    }
+}
+
+fn check_new(new: &NewServer<'_>) -> Result<(), CatalogError> {
+    let refuse = |what, given, allowed| Err(CatalogError::InvalidArgument { what, given, allowed });
+    if new.address.is_empty() || new.address.len() > 300 {
+        let allowed = "host:port, at most 300 bytes";
+        return refuse("the length of a server's address", new.address.len() as u64, allowed);
+    }
+    if new.shards == 0 || new.shards == u8::MAX {
+        let allowed = "a server has from 1 to 254 cores";
+        return refuse("a server's number of shards", new.shards as u64, allowed);
+    }
+    if new.blocks_per_shard > BlockId::MAX_INDEX + 1 {
+        let allowed = "a shard has at most 2^24 blocks";
+        return refuse("a shard's number of blocks", new.blocks_per_shard as u64, allowed);
+    }
+    if !new.block_size.is_power_of_two()
+        || !(BLOCK_SIZE_MIN..=BLOCK_SIZE_MAX).contains(&new.block_size)
+    {
+        let allowed = "it is a power of two from 64 KiB to 1 GiB";
+        return refuse("the block size", new.block_size, allowed);
+    }
+    Ok(())
+}
+
+impl Catalog {
+    pub(crate) fn join_server(
+        &mut self,
+        new: NewServer<'_>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        check_new(&new)?;
+        // One address is one process, and a process that joins again has dropped its blocks:
+        // either way the earlier member is gone.
+        let same = self.pool.servers().filter(|(_, server)| {
+            *server.address == *new.address || server.incarnation == new.incarnation
+        });
+        let earlier: Vec<ServerId> = same.map(|(id, _)| id).collect();
+        let others = self.pool.servers().count() - earlier.len();
+        if others > 0 && new.block_size != self.block_size {
+            return Err(CatalogError::InvalidArgument {
+                what: "the block size",
+                given: new.block_size,
+                allowed: "it is that of the other servers of the cluster",
+            });
+        }
+        for id in earlier {
+            self.lose_server(id, Loss::Reset, effects);
+        }
+        self.block_size = new.block_size;
+        self.silence = self.silence.min(self.now + SERVER_SILENCE);
+        Ok(Reply::Joined(self.pool.join(new, self.now)))
+    }
+
+    /// A server spoke: it is alive.
+    pub(crate) fn heard_from(&mut self, server: ServerId) {
+        if let Some(server) = self.pool.server_mut(server) {
+            server.last_seen = self.now;
+        }
+    }
+
+    pub(crate) fn server_report(
+        &mut self,
+        id: ServerId,
+        report: Report<'_>,
+    ) -> Result<Reply, CatalogError> {
+        let unknown = CatalogError::UnknownServer { server: id };
+        let server = self.pool.server_mut(id).ok_or(unknown)?;
+        server.last_seen = self.now;
+        server.bytes_resident = report.bytes_resident;
+        server.connections = report.connections;
+        server.requests = report.requests;
+        server.forwarded = report.forwarded;
+        for usage in report.usage.iter().filter(|usage| usage.at.block.server() == id) {
+            if let Some((s, change)) = self.pool.usage(usage.at, usage.bytes_used) {
+                let job = &mut self.jobs[self.structures[s].job];
+                job.bytes_used = job
+                    .bytes_used
+                    .checked_add_signed(change)
+                    .expect("a job's usage is the sum of its blocks'");
+            }
+        }
+        Ok(Reply::Done)
+    }
+
+    pub(crate) fn server_lost(
+        &mut self,
+        server: ServerId,
+        how: Loss,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        self.lose_server(server, how, effects);
+        Ok(Reply::Done)
+    }
+
+    /// Ends a server's membership. Every structure that had a block there is lost; its blocks on
+    /// other servers are freed. Nothing to do for one that is gone already.
+    pub(crate) fn lose_server(&mut self, id: ServerId, how: Loss, effects: &mut Vec<Effect>) {
+        let Some(server) = self.pool.server_mut(id) else { return };
+        let (owners, address) = (server.owners(), server.address.clone());
+        let before = effects.len();
+        for s in owners {
+            let n = self.structures[s].prefix;
+            self.dag.nodes[n].data_lost = true;
+            let path: Arc<str> = self.dag.path_of(n).into();
+            self.end_structure(s, Cause::Lost { server: address.clone(), how }, &path, effects);
+        }
+        // The books were kept as for any free; the dead server itself is told nothing.
+        let freed = effects.split_off(before);
+        effects.extend(freed.into_iter().filter(|effect| effect.server() != id));
+        self.pool.leave(id);
+    }
+
+    pub(crate) fn block_opened(
+        &mut self,
+        server: ServerId,
+        at: BlockAt,
+    ) -> Result<Reply, CatalogError> {
+        self.heard_from(server);
+        if at.block.server() == server {
+            self.pool.opened(at);
+        }
+        Ok(Reply::Done)
+    }
+
+    pub(crate) fn block_freed(
+        &mut self,
+        server: ServerId,
+        at: BlockAt,
+    ) -> Result<Reply, CatalogError> {
+        self.heard_from(server);
+        if at.block.server() == server {
+            self.pool.confirm(at);
+        }
+        Ok(Reply::Done)
+    }
+
+    pub(crate) fn cluster_status(&self, actor: Actor) -> Result<Reply, CatalogError> {
+        if let Some(job) = actor.job {
+            self.admit(actor, job)?;
+        }
+        let (_, free, reserved) = self.pool.room();
+        let mut status = ClusterStatus {
+            uptime_ms: self.now.since(self.started.unwrap_or(self.now)).as_millis() as u64,
+            jobs: self.jobs.len() as u64,
+            prefixes: self.live_prefixes,
+            structures: self.structures.len() as u64,
+            free,
+            reserved,
+            bytes_metadata: self.bytes_metadata(),
+            ..ClusterStatus::default()
+        };
+        for (id, server) in self.pool.servers() {
+            let (total, quarantined) = (server.total as u64, server.quarantined as u64);
+            status.blocks += total;
+            status.quarantined += quarantined;
+            let allocated = total - quarantined - server.free as u64;
+            status.bytes_allocated += allocated * self.block_size;
+            status.bytes_used += server.bytes_used;
+            status.bytes_resident += server.bytes_resident;
+            if actor.job.is_none() {
+                status.servers.push(ServerInfo {
+                    server: id,
+                    address: server.address.clone(),
+                    alive: true,
+                    shards: server.shards(),
+                    block_size: self.block_size,
+                    blocks: total,
+                    free: server.free as u64,
+                    bytes_used: server.bytes_used,
+                    bytes_resident: server.bytes_resident,
+                    connections: server.connections,
+                    requests: server.requests,
+                    forwarded: server.forwarded,
+                });
+            }
+        }
+        Ok(Reply::Status(status))
+    }
+}

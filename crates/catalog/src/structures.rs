@@ -1,0 +1,481 @@
+//! Structures: their blocks, their partition maps, and who may open them.
+
+use crate::hash::HashKey;
+use crate::slab::{NONE, Slab};
+use crate::tombstones::{Cause, Gone, Tombstone};
+use crate::{
+    Actor, Catalog, CatalogError, Effect, MapEntry, NewStructure, Opened, PartitionMap, Reply,
+    Router, StructureInfo,
+};
+use hashbrown::HashTable;
+use honeycomb_types::limits::{SLOTS_DEFAULT, STRUCTURES_PER_PREFIX_MAX};
+use honeycomb_types::{BlockAt, BlockId, JobId, Kind, MapVersion, StructureId, Verbs, check_name};
+use std::collections::VecDeque;
+use std::ops::{Index, IndexMut};
+use std::sync::Arc;
+
+/// Slots that a kv can have: a power of two in this range.
+const SLOTS: std::ops::RangeInclusive<u32> = 64..=65_536;
+
+/// One range of a structure: from `start` to where the next one starts. 16 bytes; the epoch is in
+/// the block's slot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Placed {
+    pub(crate) start: u64,
+    pub(crate) block: BlockId,
+}
+
+/// A successor that was granted, and its own seal if that was heard of before its predecessor's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Granted {
+    pub(crate) block: BlockId,
+    pub(crate) sealed: Option<(u64, bool)>,
+}
+
+/// The blocks of a file that are not in its map yet.
+#[derive(Debug, Default)]
+pub(crate) struct Growth {
+    /// Given out, in order: the first follows the tail.
+    pub(crate) granted: VecDeque<Granted>,
+    /// Allocated in advance and given out first.
+    pub(crate) spare: VecDeque<BlockId>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Structure {
+    pub(crate) id: StructureId,
+    pub(crate) job: u32,
+    pub(crate) prefix: u32,
+    pub(crate) name: Box<str>,
+    pub(crate) kind: Kind,
+    pub(crate) sealed: bool,
+    pub(crate) slots: u32,
+    pub(crate) version: u64,
+    pub(crate) entries: Vec<Placed>,
+    pub(crate) growth: Option<Box<Growth>>,
+    /// The structures of a prefix are a list.
+    pub(crate) next: u32,
+    prev: u32,
+}
+
+impl Structure {
+    /// Every block that it holds.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = BlockId> {
+        let placed = self.entries.iter().map(|entry| entry.block);
+        let growth = self.growth.iter().flat_map(|growth| {
+            let granted = growth.granted.iter().map(|granted| granted.block);
+            granted.chain(growth.spare.iter().copied())
+        });
+        placed.chain(growth)
+    }
+
+    /// Where the range of an entry ends, inclusive.
+    pub(crate) fn end(&self, entry: usize) -> u64 {
+        self.entries.get(entry + 1).map_or(u64::MAX, |next| next.start - 1)
+    }
+
+    fn bytes(&self) -> usize {
+        let growth = self.growth.as_ref().map_or(0, |growth| {
+            let granted = growth.granted.capacity() * size_of::<Granted>();
+            size_of::<Growth>() + granted + growth.spare.capacity() * size_of::<BlockId>()
+        });
+        self.name.len() + self.entries.capacity() * size_of::<Placed>() + growth
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Structures {
+    all: Slab<Structure>,
+    ids: HashTable<u32>,
+    names: HashTable<u32>,
+    key: HashKey,
+    last: u64,
+}
+
+impl Index<u32> for Structures {
+    type Output = Structure;
+    fn index(&self, s: u32) -> &Structure {
+        &self.all[s]
+    }
+}
+
+impl IndexMut<u32> for Structures {
+    fn index_mut(&mut self, s: u32) -> &mut Structure {
+        &mut self.all[s]
+    }
+}
+
+impl Structures {
+    pub(crate) fn new(key: HashKey) -> Structures {
+        let (ids, names) = (HashTable::new(), HashTable::new());
+        Structures { all: Slab::new(), ids, names, key, last: 0 }
+    }
+
+    pub(crate) fn find(&self, id: StructureId) -> Option<u32> {
+        self.ids.find(self.key.id(id.0), |&s| self.all[s].id == id).copied()
+    }
+
+    fn named(&self, prefix: u32, name: &str) -> Option<u32> {
+        let same = |&s: &u32| self.all[s].prefix == prefix && *self.all[s].name == *name;
+        self.names.find(self.key.name(prefix as u64, name), same).copied()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Structure)> {
+        self.all.iter()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    fn insert(&mut self, structure: Structure) -> u32 {
+        let (key, all) = (self.key, &mut self.all);
+        let s = all.insert(structure);
+        let id = |&s: &u32| key.id(all[s].id.0);
+        let name = |&s: &u32| key.name(all[s].prefix as u64, &all[s].name);
+        self.ids.insert_unique(id(&s), s, id);
+        self.names.insert_unique(name(&s), s, name);
+        if all[s].next != NONE {
+            let next = all[s].next;
+            all[next].prev = s;
+        }
+        s
+    }
+
+    fn remove(&mut self, s: u32, first_of_prefix: &mut u32) {
+        let gone = &self.all[s];
+        let id = self.key.id(gone.id.0);
+        let name = self.key.name(gone.prefix as u64, &gone.name);
+        for (table, hash) in [(&mut self.ids, id), (&mut self.names, name)] {
+            let entry = table.find_entry(hash, |&other| other == s);
+            entry.expect("a structure is in both tables").remove();
+        }
+        let gone = self.all.remove(s);
+        match gone.prev {
+            NONE => *first_of_prefix = gone.next,
+            prev => self.all[prev].next = gone.next,
+        }
+        if gone.next != NONE {
+            self.all[gone.next].prev = gone.prev;
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        let tables = self.ids.allocation_size() + self.names.allocation_size();
+        tables + self.all.bytes() + self.all.iter().map(|(_, s)| s.bytes()).sum::<usize>()
+    }
+}
+
+/// Blocks and slots of a new structure, with their defaults in place.
+fn checked_size(new: &NewStructure<'_>) -> Result<(u32, u32), CatalogError> {
+    let blocks = new.blocks.max(1);
+    if new.kind == Kind::File {
+        return Ok((blocks, 0));
+    }
+    let slots = if new.slots == 0 { SLOTS_DEFAULT } else { new.slots };
+    if !slots.is_power_of_two() || !SLOTS.contains(&slots) {
+        return Err(CatalogError::InvalidArgument {
+            what: "the number of hash slots",
+            given: slots as u64,
+            allowed: "it is a power of two from 64 to 65536; 0 takes 1024",
+        });
+    }
+    if blocks > slots {
+        return Err(CatalogError::InvalidArgument {
+            what: "the number of blocks of a kv",
+            given: blocks as u64,
+            allowed: "each block owns at least one hash slot; ask for more slots or fewer blocks",
+        });
+    }
+    Ok((blocks, slots))
+}
+
+/// First hash of block `i` of `n`: the slots are dealt out evenly, in order.
+fn kv_start(i: u32, n: u32, slots: u32) -> u64 {
+    let slot = i as u64 * slots as u64 / n as u64;
+    slot << (u64::BITS - slots.trailing_zeros())
+}
+
+impl Catalog {
+    pub(crate) fn create_structure(
+        &mut self,
+        actor: Actor,
+        job: JobId,
+        new: NewStructure<'_>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        let j = self.admit(actor, job)?;
+        if !new.name.is_empty() {
+            check_name(new.name)?;
+        }
+        let (blocks, slots) = checked_size(&new)?;
+        let n = self.live_prefix(j, new.path)?;
+        let verbs = self.verbs_at(actor, n)?;
+        if let Some(s) = self.structures.named(n, new.name) {
+            return self.open_existing(s, verbs, &new);
+        }
+        if !verbs.contains(Verbs::WRITE) {
+            let (what, why) =
+                ("create a structure", "only what may write the prefix creates in it");
+            return Err(CatalogError::PermissionDenied { what, path: new.path.into(), why });
+        }
+        if self.dag.nodes[n].structures as usize >= STRUCTURES_PER_PREFIX_MAX {
+            let (what, limit) = ("structures of one prefix", STRUCTURES_PER_PREFIX_MAX as u64);
+            return Err(CatalogError::LimitExceeded { what, limit });
+        }
+        let blocks = self.take_blocks(j, self.structures.all.next(), blocks)?;
+        let s = self.place(n, &new, slots, &blocks);
+        self.emit_opens(s, effects);
+        Ok(Reply::Opened(self.opened(s, verbs)))
+    }
+
+    fn open_existing(
+        &self,
+        s: u32,
+        verbs: Verbs,
+        new: &NewStructure<'_>,
+    ) -> Result<Reply, CatalogError> {
+        let (path, name, is) = (new.path.into(), new.name.into(), self.structures[s].kind);
+        if !new.open_existing {
+            return Err(CatalogError::StructureExists { path, name });
+        }
+        if is != new.kind {
+            return Err(CatalogError::WrongKind { path, name, is, asked: new.kind });
+        }
+        Ok(Reply::Opened(self.opened(s, verbs)))
+    }
+
+    /// Takes blocks for a structure within the job's quota: all of them or none.
+    pub(crate) fn take_blocks(
+        &mut self,
+        j: u32,
+        s: u32,
+        asked: u32,
+    ) -> Result<Vec<BlockAt>, CatalogError> {
+        let job = &mut self.jobs[j];
+        let (quota, held) = (job.quota, job.blocks);
+        if quota != 0 && held + asked as u64 > quota {
+            return Err(CatalogError::QuotaExceeded { quota, held, asked: asked as u64 });
+        }
+        let blocks = self.pool.allocate(&mut *self.policy, (job.id, held), s, asked)?;
+        job.blocks += asked as u64;
+        assert!(quota == 0 || job.blocks <= quota, "INV-30: a job holds more than its quota");
+        Ok(blocks)
+    }
+
+    /// Records a structure whose blocks were taken.
+    fn place(&mut self, n: u32, new: &NewStructure<'_>, slots: u32, blocks: &[BlockAt]) -> u32 {
+        let count = blocks.len() as u32;
+        let (entries, growth) = match new.kind {
+            Kind::Kv => {
+                let start = |i| kv_start(i, count, slots);
+                let placed = |(i, at): (u32, &BlockAt)| Placed { start: start(i), block: at.block };
+                ((0..).zip(blocks).map(placed).collect(), None)
+            }
+            Kind::File => {
+                let spare: VecDeque<BlockId> = blocks[1..].iter().map(|at| at.block).collect();
+                let growth = Growth { granted: VecDeque::new(), spare };
+                let growth = (count > 1).then(|| Box::new(growth));
+                (vec![Placed { start: 0, block: blocks[0].block }], growth)
+            }
+        };
+        self.structures.last += 1;
+        let id = StructureId(self.numbered(self.structures.last));
+        let node = &mut self.dag.nodes[n];
+        let s = self.structures.insert(Structure {
+            id,
+            job: node.job,
+            prefix: n,
+            name: new.name.into(),
+            kind: new.kind,
+            sealed: false,
+            slots,
+            version: 1,
+            entries,
+            growth,
+            next: node.first_structure,
+            prev: NONE,
+        });
+        node.first_structure = s;
+        node.structures += 1;
+        self.jobs[node.job].structures += 1;
+        s
+    }
+
+    fn emit_opens(&self, s: u32, effects: &mut Vec<Effect>) {
+        let structure = &self.structures[s];
+        for (i, block) in structure.blocks().enumerate() {
+            let (start, end) = match structure.kind {
+                Kind::Kv => (structure.entries[i].start, structure.end(i)),
+                // A file's blocks count from their own start.
+                Kind::File => (0, u64::MAX),
+            };
+            effects.push(self.open_effect(s, block, start, end));
+        }
+    }
+
+    pub(crate) fn open_effect(&self, s: u32, block: BlockId, start: u64, end: u64) -> Effect {
+        let structure = &self.structures[s];
+        let node = &self.dag.nodes[structure.prefix];
+        Effect::OpenBlock {
+            server: block.server(),
+            at: self.pool.at(block),
+            job: self.jobs[structure.job].id,
+            prefix: node.id,
+            structure: structure.id,
+            generation: node.generation,
+            kind: structure.kind,
+            start,
+            end,
+            slots: structure.slots,
+        }
+    }
+
+    pub(crate) fn open(
+        &mut self,
+        actor: Actor,
+        job: JobId,
+        path: &str,
+        name: &str,
+    ) -> Result<Reply, CatalogError> {
+        let j = self.admit(actor, job)?;
+        let n = self.live_prefix(j, path)?;
+        let s = self.find_named(n, path, name)?;
+        let verbs = self.verbs_at(actor, n)?;
+        Ok(Reply::Opened(self.opened(s, verbs)))
+    }
+
+    pub(crate) fn reopen(
+        &mut self,
+        actor: Actor,
+        job: JobId,
+        structure: StructureId,
+    ) -> Result<Reply, CatalogError> {
+        let j = self.admit(actor, job)?;
+        // INV-28: another job's structure is one that does not exist.
+        let Some(s) = self.structures.find(structure).filter(|&s| self.structures[s].job == j)
+        else {
+            let tombstone = self.jobs[j].tombstones.find(self.key, Gone::Structure(structure));
+            return Err(match tombstone {
+                Some(tombstone) => tombstone.error(self.now),
+                None => CatalogError::UnknownStructure { structure },
+            });
+        };
+        let verbs = self.verbs_at(actor, self.structures[s].prefix)?;
+        Ok(Reply::Opened(self.opened(s, verbs)))
+    }
+
+    /// The structure of this name, or what became of the last one that had it.
+    fn find_named(&self, n: u32, path: &str, name: &str) -> Result<u32, CatalogError> {
+        if let Some(s) = self.structures.named(n, name) {
+            return Ok(s);
+        }
+        let node = &self.dag.nodes[n];
+        Err(match self.jobs[node.job].tombstones.named(self.key, node.id, name) {
+            Some(tombstone) => tombstone.error(self.now),
+            None => CatalogError::StructureNotFound { path: path.into(), name: name.into() },
+        })
+    }
+
+    pub(crate) fn remove_structure(
+        &mut self,
+        actor: Actor,
+        job: JobId,
+        path: &str,
+        name: &str,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        let j = self.admit(actor, job)?;
+        let n = self.live_prefix(j, path)?;
+        if !self.verbs_at(actor, n)?.contains(Verbs::WRITE) {
+            let (what, why) =
+                ("remove a structure", "only what may write the prefix removes in it");
+            return Err(CatalogError::PermissionDenied { what, path: path.into(), why });
+        }
+        let s = self.find_named(n, path, name)?;
+        let path = self.dag.path_of(n).into();
+        self.end_structure(s, Cause::Removed, &path, effects);
+        Ok(Reply::Done)
+    }
+
+    /// Frees a structure and remembers why.
+    pub(crate) fn end_structure(
+        &mut self,
+        s: u32,
+        cause: Cause,
+        path: &Arc<str>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let structure = &self.structures[s];
+        let (j, gone) = (structure.job, Gone::Structure(structure.id));
+        let (prefix, name) = (self.dag.nodes[structure.prefix].id, structure.name.clone());
+        self.free_structure(s, effects);
+        let (path, at) = (path.clone(), self.now);
+        self.remember(j, Tombstone { gone, prefix, path, name, cause, at });
+    }
+
+    pub(crate) fn free_structure(&mut self, s: u32, effects: &mut Vec<Effect>) {
+        let (j, n) = (self.structures[s].job, self.structures[s].prefix);
+        let blocks: Vec<BlockId> = self.structures[s].blocks().collect();
+        for block in blocks {
+            self.give_back(j, s, block, effects);
+        }
+        let node = &mut self.dag.nodes[n];
+        node.structures -= 1;
+        self.structures.remove(s, &mut node.first_structure);
+        self.jobs[j].structures -= 1;
+    }
+
+    /// Takes one block from a structure that no longer lists it, or is about to go.
+    pub(crate) fn give_back(&mut self, j: u32, s: u32, block: BlockId, effects: &mut Vec<Effect>) {
+        let bytes = self.pool.release(block, s, effects);
+        let job = &mut self.jobs[j];
+        job.blocks -= 1;
+        job.bytes_used -= bytes;
+    }
+
+    fn opened(&self, s: u32, verbs: Verbs) -> Opened {
+        let structure = &self.structures[s];
+        let node = &self.dag.nodes[structure.prefix];
+        Opened {
+            structure: structure.id,
+            job: self.jobs[structure.job].id,
+            prefix: node.id,
+            kind: structure.kind,
+            verbs,
+            generation: node.generation,
+            map: self.map_of(structure),
+        }
+    }
+
+    fn map_of(&self, structure: &Structure) -> PartitionMap {
+        let entries = structure.entries.iter().enumerate();
+        PartitionMap {
+            version: MapVersion(structure.version),
+            router: match structure.kind {
+                Kind::File => Router::Offset,
+                Kind::Kv => Router::HashRange,
+            },
+            block_size: self.block_size,
+            entries: entries
+                .map(|(i, placed)| self.entry(placed.block, placed.start, structure.end(i)))
+                .collect(),
+        }
+    }
+
+    pub(crate) fn entry(&self, block: BlockId, start: u64, end: u64) -> MapEntry {
+        MapEntry { start, end, at: self.pool.at(block), address: self.pool.address(block.server()) }
+    }
+
+    pub(crate) fn structure_info(&self, s: u32) -> StructureInfo {
+        let structure = &self.structures[s];
+        StructureInfo {
+            structure: structure.id,
+            name: structure.name.clone(),
+            kind: structure.kind,
+            blocks: structure.blocks().count() as u32,
+            bytes_used: structure.blocks().map(|block| self.pool.bytes_used(block)).sum(),
+            sealed: structure.sealed,
+        }
+    }
+}

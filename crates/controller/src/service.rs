@@ -1,0 +1,661 @@
+//! Requests in, commands to the catalog, replies out; effects to the memory servers.
+
+use crate::status::status_of;
+use crate::translate;
+use honeycomb_catalog::{
+    Actor, BlockUsage, Catalog, CatalogError, Command, Effect, NewServer, NewStructure, PlanNode,
+    Reply, Report,
+};
+use honeycomb_env::{ConnId, Net, ReplyPayload, Service};
+use honeycomb_types::limits::{RESULTS_WINDOW, SERVER_SILENCE};
+use honeycomb_types::{
+    BlockAt, BlockId, Epoch, JobId, Kind, PrefixId, ServerId, StructureId, Time, Verbs,
+};
+use honeycomb_wire::messages::*;
+use honeycomb_wire::{
+    Auth, Field, GrantKey, Greeted, Malformed, Op, Plane, ReplyHeader, RequestHeader, RootKey,
+    Scope, Status, TokenKey,
+};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// What a handshake has proven, and what the connection turned out to be.
+struct Peer {
+    scope: Scope,
+    /// Whose lease the traffic renews.
+    task: Option<PrefixId>,
+    /// The memory server at the other end, once it has joined.
+    server: Option<ServerId>,
+}
+
+/// A reply that waits until memory servers have done what it rests on.
+struct Deferred {
+    to: ConnId,
+    request: u64,
+    body: Vec<u8>,
+    left: usize,
+    failure: Option<(Status, String)>,
+}
+
+/// A request of ours to a memory server.
+struct Errand {
+    server: ServerId,
+    effect: Effect,
+    deferred: Option<u64>,
+}
+
+/// Why a request was refused.
+type Refusal = (Status, String);
+
+/// What other threads tell the controller.
+pub(crate) enum Note {
+    /// End the loop.
+    Stop,
+}
+
+pub(crate) struct ControllerService {
+    catalog: Catalog,
+    token_key: TokenKey,
+    grant_key: GrantKey,
+    peers: HashMap<ConnId, Peer>,
+    links: HashMap<ServerId, ConnId>,
+    effects: Vec<Effect>,
+    errands: HashMap<u64, Errand>,
+    deferred: HashMap<u64, Deferred>,
+    next_number: u64,
+    requests: u64,
+    stopped: bool,
+}
+
+impl ControllerService {
+    pub(crate) fn new(catalog: Catalog, root: &RootKey) -> ControllerService {
+        ControllerService {
+            catalog,
+            token_key: root.token_key(),
+            grant_key: root.grant_key(),
+            peers: HashMap::new(),
+            links: HashMap::new(),
+            effects: Vec::new(),
+            errands: HashMap::new(),
+            deferred: HashMap::new(),
+            next_number: 1,
+            requests: 0,
+            stopped: false,
+        }
+    }
+
+    fn apply(&mut self, now: Time, command: Command<'_>) -> Result<Reply, CatalogError> {
+        self.catalog.apply(now, command, &mut self.effects)
+    }
+
+    fn hello(&mut self, net: &mut Net, now: Time, from: ConnId, request: u64, args: &[u8]) {
+        match Greeted::check(args, &self.token_key, now.as_millis()) {
+            Ok(greeted) => {
+                net.greet(from);
+                let reply = HelloReply {
+                    shards: 1,
+                    window: RESULTS_WINDOW,
+                    ..greeted.reply(now.as_millis())
+                };
+                let Greeted { scope, task, .. } = greeted;
+                self.peers.insert(from, Peer { scope, task, server: None });
+                send(net, from, request, &reply.encode());
+            }
+            Err((status, text)) => {
+                net.refuse(from, request, status, &text);
+                net.close(from);
+            }
+        }
+    }
+
+    /// Who asks, and whether the operation is for the likes of them.
+    fn actor(&mut self, now: Time, from: ConnId, op: Op) -> Result<Actor, Refusal> {
+        let peer = &self.peers[&from];
+        let info = op.info();
+        if matches!(op, Op::OpenBlock | Op::FreeBlock | Op::SetGeneration)
+            || info.plane == Plane::Data
+        {
+            let text = format!("{} is served by memory servers", op.name());
+            return Err((Status::NotServedHere, text));
+        }
+        if now.as_millis() >= peer.scope.expires_ms {
+            return Err((Status::Unauthenticated, "the token is past its time".into()));
+        }
+        if info.auth == Auth::Cluster && (peer.scope.job.is_some() || peer.scope.task.is_some()) {
+            let text = format!("{} needs the cluster's token", op.name());
+            return Err((Status::PermissionDenied, text));
+        }
+        let joined = op == Op::JoinServer;
+        if info.plane == Plane::Link && peer.server.is_some() == joined {
+            let text = if joined { "the server has joined already" } else { "join first" };
+            return Err((Status::PermissionDenied, text.into()));
+        }
+        let actor = Actor { job: peer.scope.job, task: peer.scope.task, verbs: peer.scope.verbs };
+        if let (Some(job), Some(prefix)) = (peer.scope.job, peer.task) {
+            // Any traffic of a session is a sign of life of its task; that the prefix may be gone
+            // is the catalog's business.
+            let _ = self.apply(now, Command::RenewPrefixById { job, prefix, ago_ms: 0 });
+        }
+        Ok(actor)
+    }
+
+    fn serve(
+        &mut self,
+        net: &mut Net,
+        now: Time,
+        from: ConnId,
+        header: &RequestHeader,
+        args: &[u8],
+    ) -> Result<Vec<u8>, Refusal> {
+        let actor = self.actor(now, from, header.op)?;
+        match header.op {
+            Op::Ping => Ok(Vec::new()),
+            Op::RegisterJob | Op::FindJob | Op::DeregisterJob | Op::ListJobs | Op::JobTree => {
+                self.serve_job(now, actor, header.op, args)
+            }
+            Op::CreatePrefix
+            | Op::CreateHierarchy
+            | Op::RemovePrefix
+            | Op::RenewLeases
+            | Op::LeaseInfo
+            | Op::SetPermissions => self.serve_prefix(now, actor, header.op, args),
+            Op::CreateStructure | Op::OpenStructure | Op::ReopenStructure | Op::RemoveStructure => {
+                self.serve_structure(now, actor, header.op, args)
+            }
+            Op::ClusterStatus => {
+                ClusterStatusRequest::decode(args).map_err(malformed)?;
+                match self.apply(now, Command::ClusterStatus { actor }).map_err(refusal)? {
+                    Reply::Status(s) => Ok(translate::status(&s, self.requests).encode()),
+                    other => unexpected(header.op, &other),
+                }
+            }
+            Op::JoinServer => self.join(now, from, args),
+            Op::Report | Op::GrowStructure | Op::SealBlock => {
+                self.serve_link(net, now, from, header.op, args)
+            }
+            op => Err((Status::NotServedHere, format!("{} is not served here", op.name()))),
+        }
+    }
+
+    fn serve_job(
+        &mut self,
+        now: Time,
+        actor: Actor,
+        op: Op,
+        args: &[u8],
+    ) -> Result<Vec<u8>, Refusal> {
+        let reply = match op {
+            Op::RegisterJob => {
+                let q = RegisterJobRequest::decode(args).map_err(malformed)?;
+                let (lease_ms, quota_blocks) = (q.lease_ms, q.quota_blocks);
+                let name = &q.name;
+                self.apply(now, Command::RegisterJob { actor, name, lease_ms, quota_blocks })
+            }
+            Op::FindJob => {
+                let q = FindJobRequest::decode(args).map_err(malformed)?;
+                self.apply(now, Command::FindJob { actor, name: &q.name })
+            }
+            Op::DeregisterJob => {
+                let q = DeregisterJobRequest::decode(args).map_err(malformed)?;
+                self.apply(now, Command::DeregisterJob { actor, job: JobId(q.job) })
+            }
+            Op::JobTree => {
+                let q = JobTreeRequest::decode(args).map_err(malformed)?;
+                self.apply(now, Command::JobTree { actor, job: JobId(q.job) })
+            }
+            _ => {
+                ListJobsRequest::decode(args).map_err(malformed)?;
+                self.apply(now, Command::ListJobs { actor })
+            }
+        };
+        match reply.map_err(refusal)? {
+            Reply::Done => Ok(Vec::new()),
+            Reply::Job { job, root } => {
+                let token = self.token_key.issue(Some(job));
+                Ok(RegisterJobReply { job: job.0, root: root.0, token }.encode())
+            }
+            Reply::Jobs(jobs) => {
+                Ok(ListJobsReply { jobs: jobs.iter().map(translate::job_info).collect() }.encode())
+            }
+            Reply::Tree(prefixes) => {
+                let prefixes = prefixes.iter().map(translate::prefix_info).collect();
+                Ok(JobTreeReply { prefixes }.encode())
+            }
+            other => unexpected(op, &other),
+        }
+    }
+
+    fn serve_prefix(
+        &mut self,
+        now: Time,
+        actor: Actor,
+        op: Op,
+        args: &[u8],
+    ) -> Result<Vec<u8>, Refusal> {
+        let reply = match op {
+            Op::CreatePrefix => {
+                let q = CreatePrefixRequest::decode(args).map_err(malformed)?;
+                let parents: Vec<&str> = q.parents.iter().map(String::as_str).collect();
+                let (job, options) = (JobId(q.job), translate::options(&q.options));
+                let (path, parents) = (q.path.as_str(), &parents[..]);
+                self.apply(now, Command::CreatePrefix { actor, job, path, parents, options })
+            }
+            Op::CreateHierarchy => return self.create_hierarchy(now, actor, args),
+            Op::RemovePrefix => {
+                let q = RemovePrefixRequest::decode(args).map_err(malformed)?;
+                self.apply(now, Command::RemovePrefix { actor, job: JobId(q.job), path: &q.path })
+            }
+            Op::RenewLeases => {
+                let q = RenewLeasesRequest::decode(args).map_err(malformed)?;
+                let paths: Vec<&str> = q.paths.iter().map(String::as_str).collect();
+                self.apply(now, Command::RenewLeases { actor, job: JobId(q.job), paths: &paths })
+            }
+            Op::LeaseInfo => {
+                let q = LeaseInfoRequest::decode(args).map_err(malformed)?;
+                self.apply(now, Command::LeaseInfo { actor, job: JobId(q.job), path: &q.path })
+            }
+            _ => {
+                let q = SetPermissionsRequest::decode(args).map_err(malformed)?;
+                let (owner_verbs, job_verbs) = (Verbs(q.owner_verbs), Verbs(q.job_verbs));
+                let (job, path) = (JobId(q.job), q.path.as_str());
+                let command = Command::SetPermissions { actor, job, path, owner_verbs, job_verbs };
+                self.apply(now, command)
+            }
+        };
+        match reply.map_err(refusal)? {
+            Reply::Done => Ok(Vec::new()),
+            Reply::Prefix(prefix) => Ok(CreatePrefixReply { prefix: prefix.0 }.encode()),
+            Reply::Renewed(results) => Ok(translate::renewed(&results).encode()),
+            Reply::Lease(l) => Ok(LeaseInfoReply {
+                prefix: l.prefix.0,
+                lease_ms: l.lease_ms,
+                remaining_ms: l.remaining_ms,
+                pinned: l.pinned,
+            }
+            .encode()),
+            other => unexpected(op, &other),
+        }
+    }
+
+    fn create_hierarchy(
+        &mut self,
+        now: Time,
+        actor: Actor,
+        args: &[u8],
+    ) -> Result<Vec<u8>, Refusal> {
+        let q = CreateHierarchyRequest::decode(args).map_err(malformed)?;
+        let parents: Vec<Vec<&str>> =
+            q.nodes.iter().map(|n| n.parents.iter().map(String::as_str).collect()).collect();
+        let nodes: Vec<PlanNode<'_>> = q
+            .nodes
+            .iter()
+            .zip(&parents)
+            .map(|(node, parents)| PlanNode {
+                name: &node.name,
+                parents,
+                options: translate::options(&node.options),
+            })
+            .collect();
+        let command = Command::CreateHierarchy { actor, job: JobId(q.job), nodes: &nodes };
+        match self.apply(now, command).map_err(refusal)? {
+            Reply::Prefixes(ids) => {
+                let prefixes = ids.iter().map(|p| p.0).collect();
+                Ok(CreateHierarchyReply { prefixes }.encode())
+            }
+            other => unexpected(Op::CreateHierarchy, &other),
+        }
+    }
+
+    fn serve_structure(
+        &mut self,
+        now: Time,
+        actor: Actor,
+        op: Op,
+        args: &[u8],
+    ) -> Result<Vec<u8>, Refusal> {
+        let reply = match op {
+            Op::CreateStructure => {
+                let q = CreateStructureRequest::decode(args).map_err(malformed)?;
+                let kind = Kind::from_code(q.kind).ok_or_else(|| {
+                    let text = format!("no kind of structure has the code {:#x}", q.kind);
+                    (Status::InvalidArgument, text)
+                })?;
+                let structure = NewStructure {
+                    path: &q.path,
+                    name: &q.name,
+                    kind,
+                    blocks: q.blocks,
+                    slots: q.slots,
+                    open_existing: q.open_existing,
+                };
+                self.apply(now, Command::CreateStructure { actor, job: JobId(q.job), structure })
+            }
+            Op::OpenStructure => {
+                let q = OpenStructureRequest::decode(args).map_err(malformed)?;
+                let (job, path, name) = (JobId(q.job), q.path.as_str(), q.name.as_str());
+                self.apply(now, Command::OpenStructure { actor, job, path, name })
+            }
+            Op::ReopenStructure => {
+                let q = ReopenStructureRequest::decode(args).map_err(malformed)?;
+                let (job, structure) = (JobId(q.job), StructureId(q.structure));
+                self.apply(now, Command::ReopenStructure { actor, job, structure })
+            }
+            _ => {
+                let q = RemoveStructureRequest::decode(args).map_err(malformed)?;
+                let (job, path, name) = (JobId(q.job), q.path.as_str(), q.name.as_str());
+                self.apply(now, Command::RemoveStructure { actor, job, path, name })
+            }
+        };
+        match reply.map_err(refusal)? {
+            Reply::Done => Ok(Vec::new()),
+            Reply::Opened(opened) => Ok(translate::opened(&opened, &self.grant_key, now)),
+            other => unexpected(op, &other),
+        }
+    }
+
+    fn join(&mut self, now: Time, from: ConnId, args: &[u8]) -> Result<Vec<u8>, Refusal> {
+        let q = JoinServerRequest::decode(args).map_err(malformed)?;
+        let server = NewServer {
+            address: &q.address,
+            incarnation: q.incarnation,
+            shards: q.shards,
+            blocks_per_shard: q.blocks_per_shard,
+            block_size: q.block_size,
+        };
+        match self.apply(now, Command::JoinServer { server }).map_err(refusal)? {
+            Reply::Joined(server) => {
+                self.peers.get_mut(&from).expect("greeted").server = Some(server);
+                self.links.insert(server, from);
+                Ok(JoinServerReply {
+                    server: server.0,
+                    token_key: self.token_key.0.to_vec(),
+                    grant_key: self.grant_key.0.to_vec(),
+                    now_ms: now.as_millis(),
+                }
+                .encode())
+            }
+            other => unexpected(Op::JoinServer, &other),
+        }
+    }
+
+    fn serve_link(
+        &mut self,
+        net: &mut Net,
+        now: Time,
+        from: ConnId,
+        op: Op,
+        args: &[u8],
+    ) -> Result<Vec<u8>, Refusal> {
+        let server = self.peers[&from].server.expect("checked with the actor");
+        match op {
+            Op::Report => {
+                let q = ReportRequest::decode(args).map_err(malformed)?;
+                self.report(now, server, &q).inspect_err(|_| net.close(from))?;
+                Ok(ReportReply { now_ms: now.as_millis() }.encode())
+            }
+            Op::GrowStructure => {
+                let q = GrowStructureRequest::decode(args).map_err(malformed)?;
+                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
+                match self.apply(now, Command::GrowStructure { structure, at }).map_err(refusal)? {
+                    Reply::Grown { version, entry } => {
+                        let entry = translate::entry(&entry);
+                        Ok(GrowStructureReply { version: version.0, entry }.encode())
+                    }
+                    other => unexpected(op, &other),
+                }
+            }
+            _ => {
+                let q = SealBlockRequest::decode(args).map_err(malformed)?;
+                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
+                let command = Command::SealBlock { structure, at, length: q.length, last: q.last };
+                match self.apply(now, command).map_err(refusal)? {
+                    Reply::Sealed { version } => Ok(SealBlockReply { version: version.0 }.encode()),
+                    other => unexpected(op, &other),
+                }
+            }
+        }
+    }
+
+    fn report(&mut self, now: Time, server: ServerId, q: &ReportRequest) -> Result<(), Refusal> {
+        let usage: Vec<BlockUsage> = q
+            .usage
+            .iter()
+            .map(|u| BlockUsage { at: block_at(u.block, u.epoch), bytes_used: u.bytes_used })
+            .collect();
+        let report = Report {
+            bytes_resident: q.bytes_resident,
+            connections: q.connections,
+            requests: q.requests,
+            forwarded: q.forwarded,
+            usage: &usage,
+        };
+        self.apply(now, Command::ServerReport { server, report }).map_err(refusal)?;
+        for active in &q.active {
+            let (job, prefix) = (JobId(active.job), PrefixId(active.prefix));
+            let ago_ms = active.ago_ms;
+            self.apply(now, Command::RenewPrefixById { job, prefix, ago_ms }).map_err(refusal)?;
+        }
+        Ok(())
+    }
+
+    /// Answers, at once or when the blocks that the effects of this command open are open.
+    fn conclude(&mut self, net: &mut Net, from: ConnId, request: u64, body: Vec<u8>) {
+        let opens = self.effects.iter().filter(|e| matches!(e, Effect::OpenBlock { .. })).count();
+        if opens == 0 {
+            self.dispatch(net, None);
+            return send(net, from, request, &body);
+        }
+        let number = self.number();
+        let deferred = Deferred { to: from, request, body, left: opens, failure: None };
+        self.deferred.insert(number, deferred);
+        self.dispatch(net, Some(number));
+    }
+
+    /// Sends the effects of the last command to their servers.
+    fn dispatch(&mut self, net: &mut Net, deferred: Option<u64>) {
+        for effect in std::mem::take(&mut self.effects) {
+            let number = self.number();
+            let (server, op, body) = message_of(&effect);
+            let waits = deferred.filter(|_| matches!(effect, Effect::OpenBlock { .. }));
+            let Some(link) = self.links.get(&server).copied() else {
+                self.release(net, waits, Some(lost_server()));
+                continue;
+            };
+            let header = RequestHeader { request: number, ..RequestHeader::new(op) };
+            net.request(link, header, &body);
+            self.errands.insert(number, Errand { server, effect, deferred: waits });
+        }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    /// One of the things that a deferred reply waits for has come to its end.
+    fn release(&mut self, net: &mut Net, number: Option<u64>, failure: Option<Refusal>) {
+        let Some(number) = number else { return };
+        let Some(deferred) = self.deferred.get_mut(&number) else { return };
+        deferred.left -= 1;
+        deferred.failure = deferred.failure.take().or(failure);
+        if deferred.left > 0 {
+            return;
+        }
+        let deferred = self.deferred.remove(&number).expect("looked up just now");
+        match deferred.failure {
+            None => send(net, deferred.to, deferred.request, &deferred.body),
+            Some((status, text)) => net.refuse(deferred.to, deferred.request, status, &text),
+        }
+    }
+
+    fn tick(&mut self, net: &mut Net, now: Time) {
+        if self.catalog.next_deadline().is_some_and(|due| due <= now) {
+            self.apply(now, Command::Tick).expect("time cannot be refused");
+            self.dispatch(net, None);
+        }
+    }
+
+    fn lose(&mut self, net: &mut Net, now: Time, server: ServerId) {
+        self.links.remove(&server);
+        // The catalog may have declared it dead already, for its silence.
+        let _ = self.apply(now, Command::ServerLost { server });
+        let broken: Vec<u64> =
+            self.errands.iter().filter(|(_, e)| e.server == server).map(|(n, _)| *n).collect();
+        for number in broken {
+            let errand = self.errands.remove(&number).expect("listed just now");
+            self.release(net, errand.deferred, Some(lost_server()));
+        }
+        self.dispatch(net, None);
+    }
+}
+
+impl Service for ControllerService {
+    type Note = Note;
+
+    fn on_request(
+        &mut self,
+        net: &mut Net,
+        now: Time,
+        from: ConnId,
+        header: &RequestHeader,
+        args: &[u8],
+        _payload: &[u8],
+    ) {
+        self.requests += 1;
+        match (header.op, net.greeted(from)) {
+            (Op::Hello, true) => {
+                return net.refuse(
+                    from,
+                    header.request,
+                    Status::HandshakeRequired,
+                    "Hello comes once",
+                );
+            }
+            (Op::Hello, false) => return self.hello(net, now, from, header.request, args),
+            _ => {}
+        }
+        match self.serve(net, now, from, header, args) {
+            Ok(body) => self.conclude(net, from, header.request, body),
+            Err((status, text)) => {
+                self.dispatch(net, None);
+                net.refuse(from, header.request, status, &text);
+            }
+        }
+    }
+
+    fn on_reply(
+        &mut self,
+        net: &mut Net,
+        now: Time,
+        from: ConnId,
+        header: &ReplyHeader,
+        args: &[u8],
+    ) {
+        // Only a memory server is ever asked anything.
+        if self.peers.get(&from).is_none_or(|p| p.server.is_none()) {
+            return net.close(from);
+        }
+        let Some(errand) = self.errands.remove(&header.request) else { return };
+        let server = errand.server;
+        let failure = (header.status != Status::Ok)
+            .then(|| (header.status, String::from_utf8_lossy(args).into_owned()));
+        match (&errand.effect, &failure) {
+            (Effect::OpenBlock { at, .. }, None) => {
+                let _ = self.apply(now, Command::BlockOpened { server, at: *at });
+            }
+            (Effect::FreeBlock { at, .. }, None) => {
+                let _ = self.apply(now, Command::BlockFreed { server, at: *at });
+            }
+            _ => {}
+        }
+        self.release(net, errand.deferred, failure);
+        self.dispatch(net, None);
+    }
+
+    fn on_close(&mut self, net: &mut Net, now: Time, conn: ConnId) {
+        if let Some(Peer { server: Some(server), .. }) = self.peers.remove(&conn) {
+            self.lose(net, now, server);
+        }
+    }
+
+    fn on_note(&mut self, _net: &mut Net, _now: Time, note: Note) {
+        match note {
+            Note::Stop => self.stopped = true,
+        }
+    }
+
+    fn on_tick(&mut self, net: &mut Net, now: Time) -> Option<Time> {
+        self.tick(net, now);
+        // A server that the catalog gave up keeps a link that leads nowhere; its next report is
+        // refused and closes it.
+        self.catalog.next_deadline().or(Some(now + SERVER_SILENCE.max(Duration::from_secs(1))))
+    }
+
+    fn finished(&self) -> bool {
+        self.stopped
+    }
+}
+
+fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
+    match effect {
+        Effect::OpenBlock {
+            server,
+            at,
+            job,
+            prefix,
+            structure,
+            generation,
+            kind,
+            start,
+            end,
+            slots,
+        } => {
+            let body = OpenBlockRequest {
+                block: at.block.0,
+                epoch: at.epoch.0,
+                job: job.0,
+                prefix: prefix.0,
+                structure: structure.0,
+                generation: generation.0,
+                kind: *kind as u8,
+                start: *start,
+                end: *end,
+                slots: *slots,
+            };
+            (*server, Op::OpenBlock, body.encode())
+        }
+        Effect::FreeBlock { server, at } => {
+            let body = FreeBlockRequest { block: at.block.0, epoch: at.epoch.0 };
+            (*server, Op::FreeBlock, body.encode())
+        }
+        Effect::SetGeneration { server, prefix, generation } => {
+            let body = SetGenerationRequest { prefix: prefix.0, generation: generation.0 };
+            (*server, Op::SetGeneration, body.encode())
+        }
+    }
+}
+
+fn block_at(block: u64, epoch: u64) -> BlockAt {
+    BlockAt { block: BlockId(block), epoch: Epoch(epoch) }
+}
+
+fn send(net: &mut Net, to: ConnId, request: u64, body: &[u8]) {
+    let header = ReplyHeader::new(Status::Ok, request, 0);
+    net.reply(to, header, body, ReplyPayload::Copy(&[]));
+}
+
+fn lost_server() -> Refusal {
+    (Status::DataLost, "the memory server that was to hold the blocks is gone; try again".into())
+}
+
+fn refusal(error: CatalogError) -> Refusal {
+    (status_of(&error), error.to_string())
+}
+
+fn malformed(error: Malformed) -> Refusal {
+    (Status::BadFrame, error.to_string())
+}
+
+fn unexpected<T>(op: Op, reply: &Reply) -> Result<T, Refusal> {
+    Err((Status::Internal, format!("the catalog answered {} with {reply:?}", op.name())))
+}

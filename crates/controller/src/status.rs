@@ -1,0 +1,33 @@
+//! The one place where the catalog's errors become the protocol's statuses.
+
+use honeycomb_catalog::CatalogError;
+use honeycomb_wire::Status;
+
+/// The status that tells a client about an error of the catalog.
+pub fn status_of(error: &CatalogError) -> Status {
+    use CatalogError as E;
+    match error {
+        E::UnknownJob { .. } | E::UnknownJobName { .. } => Status::UnknownJob,
+        E::InvalidName(_) | E::InvalidArgument { .. } => Status::InvalidArgument,
+        E::PermissionDenied { .. } => Status::PermissionDenied,
+        E::PrefixNotFound { .. } | E::StructureNotFound { .. } | E::UnknownStructure { .. } => {
+            Status::NotFound
+        }
+        E::JobExists { .. } | E::PrefixExists { .. } | E::StructureExists { .. } => {
+            Status::AlreadyExists
+        }
+        E::DuplicateNode { .. } => Status::InvalidArgument,
+        E::WrongKind { .. } => Status::WrongKind,
+        E::Cycle { .. } => Status::Cycle,
+        E::UnknownParent { .. } => Status::UnknownParent,
+        E::LeaseExpired { .. } => Status::LeaseExpired,
+        E::DataLost { .. } => Status::DataLost,
+        E::PrefixRemoved { .. } | E::StructureRemoved { .. } => Status::Removed,
+        E::OutOfMemory { .. } => Status::OutOfMemory,
+        E::QuotaExceeded { .. } => Status::QuotaExceeded,
+        E::LimitExceeded { .. } => Status::LimitExceeded,
+        E::Sealed { .. } => Status::Sealed,
+        E::StaleBlock { .. } | E::NoSuccessor { .. } => Status::WrongEpoch,
+        E::UnknownServer { .. } => Status::NotFound,
+    }
+}

@@ -1,0 +1,182 @@
+//! Large payloads on their way in: reserved, filled piece by piece, and judged when complete.
+//!
+//! What an operation does is decided at its commit, by the entry that is there then (INV-15):
+//! until that moment it has changed nothing but the free space.
+
+use super::table::Table;
+use super::{Incoming, KvBlock};
+use crate::{Answer, Ticket, large_limit};
+use hashbrown::HashMap;
+use honeycomb_block::Backing;
+use honeycomb_types::limits::FRAME_MAX;
+use honeycomb_wire::data::{SwapArgs, mode_and_key};
+use honeycomb_wire::{Op, Status};
+use std::ops::Range;
+
+/// Bytes before the expected value in the payload of a compare-and-swap.
+const SWAP_PREFIX: usize = 4;
+
+/// One payload that is arriving.
+pub(super) struct Fill {
+    op: Op,
+    args: Box<[u8]>,
+    /// Its extent.
+    pub large: u32,
+    length: usize,
+    filled: usize,
+}
+
+/// The payloads that are arriving. As many as there are free extents, at most.
+#[derive(Default)]
+pub(super) struct Fills {
+    open: HashMap<Ticket, Fill>,
+    bytes: usize,
+}
+
+impl Fill {
+    fn cost(&self) -> usize {
+        size_of::<(Ticket, Fill)>() + self.args.len()
+    }
+}
+
+impl Fills {
+    /// The part of the block that is still to be filled.
+    pub fn rest(&self, table: &Table, ticket: Ticket) -> Range<usize> {
+        let fill = self.open.get(&ticket).expect("the shard names reservations that are open");
+        let place = table.large(fill.large);
+        place.start + fill.filled..place.end
+    }
+
+    pub fn filled(&mut self, ticket: Ticket, n: usize) {
+        let fill = self.open.get_mut(&ticket).expect("the shard names reservations that are open");
+        fill.filled += n;
+        assert!(fill.filled <= fill.length, "more was filled than was reserved");
+    }
+
+    pub fn take(&mut self, ticket: Ticket) -> Fill {
+        let fill = self.open.remove(&ticket).expect("the shard ends reservations that are open");
+        self.bytes -= fill.cost();
+        fill
+    }
+
+    /// Bytes of the records beside the block.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn add(&mut self, ticket: Ticket, fill: Fill) {
+        self.bytes += fill.cost();
+        let before = self.open.insert(ticket, fill);
+        assert!(before.is_none(), "a ticket is used once");
+    }
+
+    pub fn check(&self, table: &Table) {
+        for fill in self.open.values() {
+            assert_eq!(table.large(fill.large).len(), fill.length);
+        }
+        assert_eq!(self.bytes, self.open.values().map(Fill::cost).sum::<usize>());
+    }
+}
+
+impl KvBlock {
+    pub(super) fn begin_fill(
+        &mut self,
+        block: &mut Backing,
+        ticket: Ticket,
+        op: Op,
+        args: &[u8],
+        length: usize,
+    ) -> Result<(), Answer> {
+        let key = match op {
+            Op::KvPut => mode_and_key(args)?.1,
+            Op::KvUpdate | Op::KvUpsert => args,
+            Op::KvCompareAndSwap => SwapArgs::decode(args, &[0; SWAP_PREFIX])?.key,
+            other => panic!("{} carries no payload", other.name()),
+        };
+        self.admit(key)?;
+        match op {
+            // It holds two values; which of them is too large shows when they are there.
+            Op::KvCompareAndSwap => {
+                let most = (2 * large_limit(self.size) + SWAP_PREFIX).min(FRAME_MAX);
+                if length > most {
+                    let message =
+                        format!("a payload of {length} bytes is over the limit of {most}");
+                    return Err(Answer::refuse(Status::ValueTooLarge, message));
+                }
+            }
+            _ => self.admit_value(length)?,
+        }
+        let large = self.table.alloc_large(block, length, 0)?;
+        self.fills.add(ticket, Fill { op, args: args.into(), large, length, filled: 0 });
+        Ok(())
+    }
+
+    pub(super) fn end_fill(
+        &mut self,
+        block: &mut Backing,
+        ticket: Ticket,
+    ) -> Result<Answer, Answer> {
+        let Fill { op, args, large, length, filled } = self.fills.take(ticket);
+        assert_eq!(filled, length, "INV-07: only a complete payload is committed");
+        if op == Op::KvCompareAndSwap {
+            return self.end_swap(block, &args, large);
+        }
+        if length > self.inline_max {
+            return self.mutate(block, op, &args, Incoming::Extent(large));
+        }
+        let bytes = self.take_bytes(block, large, 0);
+        self.mutate(block, op, &args, Incoming::Bytes(&bytes))
+    }
+
+    fn end_swap(&mut self, block: &mut Backing, args: &[u8], large: u32) -> Result<Answer, Answer> {
+        let place = self.table.large(large);
+        let compared = self.compare_fill(block, args, place.clone());
+        let (hash, key_range, skip) = match compared {
+            Ok(swap) => swap,
+            Err(refusal) => {
+                self.table.free_large(block, large);
+                return Err(refusal);
+            }
+        };
+        let key = &args[key_range];
+        let new_len = place.len() - skip;
+        if new_len <= self.inline_max {
+            let bytes = self.take_bytes(block, large, skip);
+            let old = self.table.find(block, hash, key);
+            self.store(block, hash, key, old, Incoming::Bytes(&bytes))?;
+            return Ok(Answer::ok(0));
+        }
+        self.table.trim_large(block, large, skip, new_len);
+        let old = self.table.find(block, hash, key);
+        let stored = self.store(block, hash, key, old, Incoming::Extent(large));
+        if let Err(refusal) = stored {
+            self.table.free_large(block, large);
+            return Err(refusal);
+        }
+        Ok(Answer::ok(0))
+    }
+
+    /// Judges a compare-and-swap whose payload is in the block: the hash, where in the arguments
+    /// the key is, and where in the payload the new value begins.
+    fn compare_fill(
+        &self,
+        block: &Backing,
+        args: &[u8],
+        place: Range<usize>,
+    ) -> Result<(u64, Range<usize>, usize), Answer> {
+        let payload = block.slice(place);
+        let SwapArgs { present, key, expected, new } = SwapArgs::decode(args, payload)?;
+        let hash = self.admit(key)?;
+        self.admit_value(new.len())?;
+        self.compare(block, hash, key, present.then_some(expected))?;
+        Ok((hash, args.len() - key.len()..args.len(), payload.len() - new.len()))
+    }
+
+    /// Copies a short value out of its extent, from `skip` on, and frees that.
+    fn take_bytes(&mut self, block: &mut Backing, large: u32, skip: usize) -> Vec<u8> {
+        let place = self.table.large(large);
+        let bytes = block.slice(place.start + skip..place.end).to_vec();
+        self.table.free_large(block, large);
+        bytes
+    }
+}

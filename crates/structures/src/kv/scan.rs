@@ -1,0 +1,99 @@
+//! Reads a block in order of (hash, key), a page at a time.
+
+use super::KvBlock;
+use super::region::{ENTRY, Head};
+use crate::{Answer, Payload};
+use honeycomb_block::Backing;
+use honeycomb_wire::Status;
+use honeycomb_wire::data::{ScanArgs, put_scan_entry, scan_entry_len};
+
+/// Most bytes of entries in a page, whatever is asked for; a single entry may be larger.
+const PAGE_MAX: usize = 1 << 20;
+/// Bytes of regions that one request reads without finding a key of the prefix before it answers
+/// with an empty page, so that a rare prefix does not hold the core.
+const LOOK_MAX: usize = 4 << 20;
+
+/// An entry that a page may hold.
+struct Found {
+    hash: u64,
+    at: usize,
+    head: Head,
+}
+
+impl KvBlock {
+    pub(super) fn scan(&self, block: &Backing, args: &[u8]) -> Result<Answer, Answer> {
+        let scan = ScanArgs::decode(args)?;
+        let cursor = if scan.cursor == 0 { self.start } else { scan.cursor };
+        if cursor < self.start || cursor > self.end {
+            return Err(Answer::refuse(Status::WrongRange, "the cursor belongs to another block"));
+        }
+        let budget = (scan.bytes as usize).min(PAGE_MAX);
+        let mut page = Vec::new();
+        let mut looked = 0;
+        for place in self.table.place_of(cursor)..self.table.order.len() {
+            let region = &self.table.regions[self.table.order[place] as usize];
+            if !page.is_empty() && page.len() >= budget || looked >= LOOK_MAX {
+                return Ok(answer(self.table.starts[place], page));
+            }
+            looked += region.size;
+            let found = self.matches(block, place, cursor, &scan);
+            if let Some(next) = self.fill_page(block, &found, &scan, budget, &mut page) {
+                return Ok(answer(next, page));
+            }
+        }
+        Ok(answer(0, page))
+    }
+
+    /// The entries of one region that the scan wants, in order.
+    fn matches(
+        &self,
+        block: &Backing,
+        place: usize,
+        cursor: u64,
+        scan: &ScanArgs<'_>,
+    ) -> Vec<Found> {
+        let region = &self.table.regions[self.table.order[place] as usize];
+        let key = |f: &Found| block.slice(f.at + ENTRY..f.at + ENTRY + f.head.key_len);
+        let mut found: Vec<Found> = region
+            .walk(block)
+            .filter(|(_, head)| !head.dead() && head.hash >= cursor)
+            .map(|(at, head)| Found { hash: head.hash, at, head })
+            .filter(|f| key(f).starts_with(scan.prefix))
+            .collect();
+        found.sort_unstable_by(|a, b| a.hash.cmp(&b.hash).then_with(|| key(a).cmp(key(b))));
+        found
+    }
+
+    /// Adds entries while they fit, those of one hash together. The hash of the first that did not.
+    fn fill_page(
+        &self,
+        block: &Backing,
+        found: &[Found],
+        scan: &ScanArgs<'_>,
+        budget: usize,
+        page: &mut Vec<u8>,
+    ) -> Option<u64> {
+        for group in found.chunk_by(|a, b| a.hash == b.hash) {
+            let value_len = |f: &Found| if scan.keys_only { 0 } else { f.head.value_len };
+            let bytes: usize =
+                group.iter().map(|f| scan_entry_len(f.head.key_len, value_len(f))).sum();
+            if !page.is_empty() && page.len() + bytes > budget {
+                return Some(group[0].hash);
+            }
+            for f in group {
+                let key = block.slice(f.at + ENTRY..f.at + ENTRY + f.head.key_len);
+                let value = match scan.keys_only {
+                    true => 0..0,
+                    false => self.table.value(block, f.at, &f.head),
+                };
+                put_scan_entry(page, key, block.slice(value));
+            }
+        }
+        None
+    }
+}
+
+fn answer(next: u64, page: Vec<u8>) -> Answer {
+    let payload = if page.is_empty() { Payload::None } else { Payload::Bytes(page.into()) };
+    Answer::ok(next).with(payload)
+}

@@ -1,0 +1,239 @@
+use honeycomb_structures::{Answer, LaneVerdict, Lanes, Payload};
+use honeycomb_types::limits::{LANES_PER_BLOCK_MAX, RETRY_RECORD_BYTES_MAX, RETRY_WINDOW_MS};
+use honeycomb_types::{LaneId, Sequence, SessionId, Time};
+use honeycomb_wire::Status;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const S: SessionId = SessionId(7);
+const L: LaneId = LaneId(1);
+const W: u16 = 16;
+
+fn begin(lanes: &mut Lanes, sequence: u64, acked: u64, retry: bool) -> LaneVerdict {
+    lanes.begin(Time::ZERO, S, L, Sequence(sequence), Sequence(acked), retry, W)
+}
+
+fn run(lanes: &mut Lanes, sequence: u64, acked: u64) {
+    assert_eq!(begin(lanes, sequence, acked, false), LaneVerdict::Run);
+    lanes.record(S, L, Sequence(sequence), None, &Answer::ok(100 + sequence));
+}
+
+#[test]
+fn a_repeated_mutation_is_answered_from_the_record() {
+    let mut lanes = Lanes::new();
+    assert_eq!(begin(&mut lanes, 1, 0, false), LaneVerdict::Run);
+    assert_eq!(begin(&mut lanes, 1, 0, true), LaneVerdict::InProgress);
+    assert_eq!(begin(&mut lanes, 2, 0, false), LaneVerdict::InProgress);
+    let answer = Answer { args: vec![1, 2], ..Answer::refuse(Status::CompareFailed, "") }
+        .with(Payload::Bytes(vec![9; 100].into()));
+    lanes.record(S, L, Sequence(1), Some(42), &answer);
+    assert_eq!(begin(&mut lanes, 1, 0, true), LaneVerdict::Replay(answer));
+    assert_eq!(lanes.kept(S, L).collect::<Vec<_>>(), [(Sequence(1), Some(42))]);
+    assert_eq!(begin(&mut lanes, 3, 0, false), LaneVerdict::Resume(Sequence(2)));
+    run(&mut lanes, 2, 1);
+    assert_eq!(begin(&mut lanes, 1, 0, true), LaneVerdict::OutcomeUnknown, "1 was acknowledged");
+    assert_eq!(lanes.kept(S, L).count(), 1);
+}
+
+#[test]
+fn an_abandoned_mutation_comes_again_under_its_number() {
+    let mut lanes = Lanes::new();
+    run(&mut lanes, 1, 0);
+    assert_eq!(begin(&mut lanes, 2, 1, false), LaneVerdict::Run);
+    lanes.abandon(S, L);
+    assert_eq!(begin(&mut lanes, 3, 1, false), LaneVerdict::Resume(Sequence(2)));
+    run(&mut lanes, 2, 1);
+}
+
+#[test]
+fn a_lane_that_is_not_known_begins_at_one() {
+    let mut lanes = Lanes::new();
+    assert_eq!(begin(&mut lanes, 5, 4, true), LaneVerdict::OutcomeUnknown);
+    assert_eq!(begin(&mut lanes, 5, 4, false), LaneVerdict::Resume(Sequence(0)));
+    assert_eq!(lanes.bytes(), 0, "a stranger leaves nothing behind");
+    run(&mut lanes, 1, 0);
+}
+
+#[test]
+fn unacknowledged_results_fill_the_window_and_are_never_evicted() {
+    let mut lanes = Lanes::new();
+    for sequence in 1..=W as u64 {
+        run(&mut lanes, sequence, 0);
+    }
+    assert_eq!(begin(&mut lanes, 17, 0, false), LaneVerdict::Busy);
+    for sequence in 1..=W as u64 {
+        let replay = LaneVerdict::Replay(Answer::ok(100 + sequence));
+        assert_eq!(begin(&mut lanes, sequence, 0, true), replay);
+    }
+    run(&mut lanes, 17, 1);
+}
+
+#[test]
+fn bytes_of_results_are_bounded_over_all_lanes() {
+    let mut lanes = Lanes::new();
+    let big = Answer::ok(0).with(Payload::Bytes(vec![0; RETRY_RECORD_BYTES_MAX].into()));
+    assert_eq!(begin(&mut lanes, 1, 0, false), LaneVerdict::Run);
+    lanes.record(S, L, Sequence(1), None, &big);
+    let other = |lanes: &mut Lanes| {
+        lanes.begin(Time::ZERO, S, LaneId(2), Sequence(1), Sequence(0), false, W)
+    };
+    assert_eq!(other(&mut lanes), LaneVerdict::Busy);
+    assert_eq!(begin(&mut lanes, 2, 0, false), LaneVerdict::Busy);
+    assert!(lanes.bytes() > RETRY_RECORD_BYTES_MAX);
+    assert_eq!(begin(&mut lanes, 2, 1, false), LaneVerdict::Run, "the acknowledgement made room");
+    assert_eq!(other(&mut lanes), LaneVerdict::Run);
+    assert!(lanes.bytes() < 4096);
+}
+
+#[test]
+fn lanes_are_bounded_and_leave_when_idle() {
+    let mut lanes = Lanes::new();
+    let idle = Time::from_millis(2 * RETRY_WINDOW_MS);
+    for lane in 0..LANES_PER_BLOCK_MAX as u32 {
+        let verdict =
+            lanes.begin(Time::ZERO, S, LaneId(lane), Sequence(1), Sequence(0), false, W);
+        assert_eq!(verdict, LaneVerdict::Run);
+        lanes.record(S, LaneId(lane), Sequence(1), None, &Answer::ok(0));
+    }
+    let another = |lanes: &mut Lanes, now| {
+        lanes.begin(now, SessionId(8), L, Sequence(1), Sequence(0), false, W)
+    };
+    assert_eq!(another(&mut lanes, Time::ZERO), LaneVerdict::Busy);
+    // Lane 3 stays in use, lane 4 has a mutation running: neither is idle.
+    let used = Time::from_millis(RETRY_WINDOW_MS);
+    lanes.begin(used, S, LaneId(3), Sequence(1), Sequence(0), true, W);
+    lanes.begin(Time::ZERO, S, LaneId(4), Sequence(2), Sequence(1), false, W);
+    lanes.expire(Time(idle.0 - 1));
+    assert_eq!(another(&mut lanes, used), LaneVerdict::Busy);
+    lanes.expire(idle);
+    assert_eq!(another(&mut lanes, idle), LaneVerdict::Run);
+    for _ in 0..LANES_PER_BLOCK_MAX {
+        lanes.expire(idle);
+    }
+    for (lane, kept) in [(2, 0), (3, 1), (5, 0)] {
+        assert_eq!(lanes.kept(S, LaneId(lane)).count(), kept, "lane {lane}");
+    }
+    lanes.record(S, LaneId(4), Sequence(2), None, &Answer::ok(0));
+}
+
+#[test]
+#[should_panic(expected = "INV-16")]
+fn an_answer_that_points_into_the_block_is_not_recorded() {
+    let mut lanes = Lanes::new();
+    begin(&mut lanes, 1, 0, false);
+    lanes.record(S, L, Sequence(1), None, &Answer::ok(0).with(Payload::Block(0..1)));
+}
+
+#[cfg(feature = "bug-bank")]
+#[test]
+fn the_planted_loss_of_a_record_runs_a_retry_again() {
+    use honeycomb_types::Bug;
+    let mut lanes = Lanes::new();
+    Bug::arm(Some(Bug::LostRetryRecord));
+    run(&mut lanes, 1, 0);
+    run(&mut lanes, 1, 0);
+    run(&mut lanes, 2, 1);
+    Bug::arm(None);
+}
+
+/// What a faulty network does with the requests of one client.
+#[derive(Clone, Debug)]
+enum Event {
+    /// Sends the next mutation, unless the window is full.
+    Send,
+    /// Delivers one of the messages in flight and leaves a copy when `twice`.
+    Deliver { which: usize, twice: bool },
+    /// Loses one.
+    Lose { which: usize },
+    /// Sends everything that has no answer once more.
+    Retry,
+    /// The mutation that runs ends: with a result or without effect.
+    End { effect: bool },
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let event = prop_oneof![
+        4 => Just(Event::Send),
+        8 => (any::<usize>(), any::<bool>()).prop_map(|(which, twice)| Event::Deliver { which, twice }),
+        2 => any::<usize>().prop_map(|which| Event::Lose { which }),
+        2 => Just(Event::Retry),
+        6 => any::<bool>().prop_map(|effect| Event::End { effect }),
+    ];
+    prop::collection::vec(event, 1..300)
+}
+
+proptest! {
+    #[test]
+    fn every_mutation_takes_effect_once_and_in_order(events in events(), window in 1u16..6) {
+        let mut lanes = Lanes::new();
+        let mut flight: Vec<(u64, u64, bool)> = Vec::new();
+        let mut effects: Vec<u64> = Vec::new();
+        let mut answered: BTreeMap<u64, u64> = BTreeMap::new();
+        let (mut sent, mut acked, mut running) = (0u64, 0u64, None);
+        for event in events {
+            match event {
+                Event::Send if sent - acked < window as u64 => {
+                    sent += 1;
+                    flight.push((sent, acked, false));
+                }
+                Event::Send => {}
+                Event::Lose { which } if !flight.is_empty() => {
+                    flight.swap_remove(which % flight.len());
+                }
+                Event::Lose { .. } => {}
+                Event::Retry => {
+                    let open = (acked + 1..=sent).filter(|s| !answered.contains_key(s));
+                    flight.extend(open.map(|s| (s, acked, true)));
+                    flight.truncate(64);
+                }
+                Event::Deliver { which, twice } if !flight.is_empty() => {
+                    let which = which % flight.len();
+                    let (s, a, retry) = flight[which];
+                    if !twice {
+                        flight.swap_remove(which);
+                    }
+                    let (seq, ack) = (Sequence(s), Sequence(a));
+                    match lanes.begin(Time::ZERO, S, L, seq, ack, retry, window) {
+                        LaneVerdict::Run => {
+                            prop_assert_eq!(running, None);
+                            prop_assert_eq!(s, effects.len() as u64 + 1, "in order");
+                            running = Some(s);
+                        }
+                        LaneVerdict::Replay(answer) => {
+                            prop_assert_eq!(answer.value, 1000 + s);
+                            prop_assert!(effects.contains(&s));
+                            answered.insert(s, answer.value);
+                        }
+                        LaneVerdict::InProgress => prop_assert!(running.is_some_and(|r| r <= s)),
+                        LaneVerdict::Resume(n) => {
+                            let expected = effects.len() as u64 + 1;
+                            prop_assert!(s > expected && (n.0 == expected || n.0 == 0));
+                        }
+                        LaneVerdict::OutcomeUnknown => {
+                            // Only a late copy of what the client has an answer for, or a retry on
+                            // a lane whose first request is still under way.
+                            prop_assert!(answered.contains_key(&s) || effects.is_empty());
+                        }
+                        LaneVerdict::Busy => prop_assert!(false, "the client kept to its window"),
+                    }
+                }
+                Event::Deliver { .. } => {}
+                Event::End { effect } => {
+                    let Some(s) = running.take() else { continue };
+                    if effect {
+                        effects.push(s);
+                        lanes.record(S, L, Sequence(s), None, &Answer::ok(1000 + s));
+                        answered.insert(s, 1000 + s);
+                    } else {
+                        lanes.abandon(S, L);
+                    }
+                }
+            }
+            while answered.contains_key(&(acked + 1)) {
+                acked += 1;
+            }
+        }
+        let once: Vec<u64> = (1..=effects.len() as u64).collect();
+        prop_assert_eq!(effects, once);
+    }
+}

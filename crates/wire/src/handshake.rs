@@ -1,0 +1,59 @@
+//! What both kinds of node check in a `Hello`.
+
+use crate::fields::Field;
+use crate::messages::{HelloReply, HelloRequest, Status};
+use crate::token::{Scope, TokenKey};
+use honeycomb_types::limits::{PROTOCOL_MAJOR, PROTOCOL_MINOR};
+use honeycomb_types::{PrefixId, SessionId};
+
+/// A peer whose handshake was accepted.
+#[derive(Clone, Debug)]
+pub struct Greeted {
+    /// What its token allows.
+    pub scope: Scope,
+    /// Scope of its retries.
+    pub session: SessionId,
+    /// The prefix that its session runs for, whose lease its traffic renews.
+    pub task: Option<PrefixId>,
+    /// What it asked for.
+    pub hello: HelloRequest,
+}
+
+impl Greeted {
+    /// Checks the arguments of a `Hello`: version, session, token, task. `clock_ms` is the
+    /// controller's clock. The error is the refusal to answer before the connection is closed.
+    pub fn check(args: &[u8], key: &TokenKey, clock_ms: u64) -> Result<Greeted, (Status, String)> {
+        let hello = HelloRequest::decode(args).map_err(|e| (Status::BadFrame, e.to_string()))?;
+        if hello.major != PROTOCOL_MAJOR {
+            let text = format!("version {} is spoken here, not {}", PROTOCOL_MAJOR, hello.major);
+            return Err((Status::UnsupportedVersion, text));
+        }
+        if hello.session == 0 {
+            return Err((Status::InvalidArgument, "a session is a random number, not 0".into()));
+        }
+        let scope =
+            key.verify(&hello.token).map_err(|e| (Status::Unauthenticated, e.to_string()))?;
+        if clock_ms >= scope.expires_ms {
+            return Err((Status::Unauthenticated, "the token is past its time".into()));
+        }
+        let asked = (hello.task_prefix != 0).then_some(PrefixId(hello.task_prefix));
+        if scope.task.is_some() && asked.is_some() && scope.task != asked {
+            let text = "the token is for another task than the session names".into();
+            return Err((Status::PermissionDenied, text));
+        }
+        let session = SessionId(hello.session);
+        Ok(Greeted { scope, session, task: scope.task.or(asked), hello })
+    }
+
+    /// The reply, as far as it follows from the request. No feature is defined in 1.0.
+    pub fn reply(&self, clock_ms: u64) -> HelloReply {
+        HelloReply {
+            major: PROTOCOL_MAJOR,
+            // The smaller of both; zero is the smallest there is, so the peer's cannot be.
+            minor: PROTOCOL_MINOR,
+            now_ms: clock_ms,
+            job: self.scope.job.map_or(0, |j| j.0),
+            ..HelloReply::default()
+        }
+    }
+}

@@ -1,0 +1,57 @@
+"""Honeycomb in a minute: run it with ``.venv/bin/python examples/quickstart.py``.
+
+Nothing has to be started before: ``connect()`` finds a running cluster or starts one of its own.
+"""
+
+from concurrent.futures import wait
+
+import honeycomb
+from honeycomb.mapreduce import MapReduce
+
+
+def log_squares(job: honeycomb.Job, task: str, numbers: range) -> None:
+    """Runs in another process; ``job`` arrived there by pickling."""
+    with job.open("squares:log", "ab") as log:
+        for number in numbers:
+            log.write(f"{task}: {number}^2 = {number * number}\n".encode())
+
+
+def main() -> None:
+    with honeycomb.connect() as hc, hc.job("quickstart") as job:
+        # A key-value store is a dictionary.
+        capitals = job.kv("capitals")
+        capitals["France"] = b"Paris"
+        capitals["Japan"] = b"Tokyo"
+        print("capitals:", dict(capitals.items()))
+
+        # A file takes appends from many processes at once; each write stays in one piece.
+        job.file("squares:log")
+        with honeycomb.WorkerPool(2) as pool:
+            tasks = [
+                pool.submit(log_squares, job, "a", range(3)),
+                pool.submit(log_squares, job, "b", range(3, 6)),
+            ]
+            wait(tasks)
+            for task in tasks:
+                task.result()
+        with job.open("squares:log") as log:
+            print("log:")
+            for line in log:
+                print("  ", line.decode().rstrip())
+
+        # The job's address hierarchy: prefixes with leases, structures, blocks.
+        print(job.tree())
+
+        # MapReduce over anything that pickles.
+        text = ["the bee and the flower", "the flower and the honey"]
+        count = MapReduce(
+            map=lambda line: ((word, 1) for word in line.split()),
+            reduce=lambda word, ones: sum(ones),
+        )
+        with count.run(text, client=hc, reducers=2) as result:
+            print("words:", dict(sorted(result)))
+    # The end of the with block gave every byte back.
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""Honeycomb: elastic, ephemeral memory that the tasks of a job share.
+
+::
+
+    import honeycomb
+
+    with honeycomb.connect() as hc, hc.job("wc") as job:
+        counts = job.kv("counts")
+        counts["honey"] = b"1"
+
+Start with :func:`connect`, :class:`Job` and :mod:`honeycomb.mapreduce`.
+"""
+
+from honeycomb import errors
+from honeycomb._native import version as _version
+from honeycomb.cluster import Client, connect
+from honeycomb.errors import HoneycombError
+from honeycomb.file import Appender, HoneyFile
+from honeycomb.job import Job, JobHandle, Lease, Node, Renewal
+from honeycomb.kv import Kv
+from honeycomb.pool import BrokenWorkerPool, WorkerDied, WorkerPool
+from honeycomb.tree import Tree
+
+__version__ = _version()
+
+__all__ = [
+    "Appender",
+    "BrokenWorkerPool",
+    "Client",
+    "HoneyFile",
+    "HoneycombError",
+    "Job",
+    "JobHandle",
+    "Kv",
+    "Lease",
+    "Node",
+    "Renewal",
+    "Tree",
+    "WorkerDied",
+    "WorkerPool",
+    "connect",
+    "errors",
+]

@@ -1,0 +1,382 @@
+"""The main job: word count over a real text, on an embedded cluster with small blocks.
+
+``honeycomb demo`` runs this, and so does ``python -m honeycomb.demo``. A word is a maximal run of
+bytes that are no white space of the C locale, case kept: what
+``tr -s '[:space:]' '\\n' | sort | uniq -c`` counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gzip
+import heapq
+import json
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import resources
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from honeycomb import errors
+from honeycomb._address import format_bytes, size_bytes
+from honeycomb._info import Status
+from honeycomb._plot import memory_plot, memory_table
+from honeycomb._progress import ProgressBars
+from honeycomb.cluster import Client, connect
+from honeycomb.mapreduce import (
+    MapReduce,
+    MemorySample,
+    MemorySampler,
+    Progress,
+    Result,
+    StageStats,
+    TextSplit,
+    split_text,
+)
+from honeycomb.pool import WorkerPool
+
+REDUCERS: Final = 8
+COMMONEST: Final = 20
+SPLIT_MIN: Final = 256 * 1024
+SPLIT_MAX: Final = 8 << 20
+SPLITS_AIMED: Final = 64
+MEMORY_MIN: Final = 256 << 20
+#: How long to watch memory go back after the end, in seconds.
+RELEASE_SECONDS: Final = 3.0
+POLL_SECONDS: Final = 0.02
+
+
+def words(split: TextSplit) -> Iterator[tuple[bytes, int]]:
+    """The map function: each word, once."""
+    for word in split.read().split():
+        yield word, 1
+
+
+def total(word: bytes, counts: list[int]) -> int:
+    """The reduce function, and the combiner."""
+    return sum(counts)
+
+
+@dataclass
+class Report:
+    """What the demo has to tell. Sizes are bytes and times seconds."""
+
+    text: str = ""
+    text_bytes: int = 0
+    workers: int = 0
+    top: list[tuple[str, int]] = field(default_factory=list)
+    words_total: int = 0
+    words_distinct: int = 0
+    stages: list[dict[str, Any]] = field(default_factory=list)
+    samples: list[MemorySample] = field(default_factory=list)
+    before: Status | None = None
+    after: Status | None = None
+    block_size: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that ``--json`` prints."""
+        return {
+            "text": self.text,
+            "text_bytes": self.text_bytes,
+            "workers": self.workers,
+            "top": [list(pair) for pair in self.top],
+            "words_total": self.words_total,
+            "words_distinct": self.words_distinct,
+            "stages": self.stages,
+            "memory": self._memory(),
+        }
+
+    def _memory(self) -> dict[str, Any]:
+        held, reserved = byte_seconds(self.samples)
+        return {
+            "block_size": self.block_size,
+            "used_peak": max((one.used for one in self.samples), default=0),
+            "allocated_peak": max((one.allocated for one in self.samples), default=0),
+            "resident_peak": max((one.resident for one in self.samples), default=0),
+            "allocated_byte_seconds": round(held),
+            "reserved_byte_seconds": round(reserved),
+            "before": _brief(self.before),
+            "after": _brief(self.after),
+            "samples": [asdict(one) for one in self.samples],
+        }
+
+
+def _brief(status: Status | None) -> dict[str, int]:
+    if status is None:
+        return {}
+    return {
+        "blocks": status["blocks"],
+        "free": status["free"],
+        "allocated": status["bytes_allocated"],
+        "resident": status["bytes_resident"],
+    }
+
+
+def byte_seconds(samples: Sequence[MemorySample]) -> tuple[float, float]:
+    """What was allocated, summed over time, and what a reservation of its peak from start to end
+    would have held."""
+    held = sum((later.seconds - one.seconds) * one.allocated for one, later in pairwise(samples))
+    if not samples:
+        return 0.0, 0.0
+    peak = max(one.allocated for one in samples)
+    return held, peak * (samples[-1].seconds - samples[0].seconds)
+
+
+# ---------------------------------------------------------------------------------------- the text
+
+
+def default_text() -> Path:
+    """The text that comes along: in the package, or in the repository's ``examples/data``.
+
+    The wheel is built with a copy of ``examples/data/*.gz`` in ``honeycomb/data``.
+    """
+    packaged = Path(str(resources.files("honeycomb"))) / "data"
+    repository = Path(__file__).resolve().parents[2] / "examples" / "data"
+    for folder in (packaged, repository):
+        if texts := sorted(folder.glob("*.txt.gz")):
+            return texts[0]
+    raise errors.NotFound(
+        f"no text came with this installation (looked in {packaged} and {repository}); "
+        "name one with --input PATH"
+    )
+
+
+@contextlib.contextmanager
+def plain_text(path: Path) -> Iterator[Path]:
+    """The text as a plain file; one that ends in ``.gz`` is unpacked for the time of the demo."""
+    if path.suffix != ".gz":
+        yield path
+        return
+    with tempfile.NamedTemporaryFile(prefix="honeycomb-", suffix=".txt") as unpacked:
+        with gzip.open(path, "rb") as packed:
+            shutil.copyfileobj(packed, unpacked, 1 << 20)
+        unpacked.flush()
+        yield Path(unpacked.name)
+
+
+def splits_of(path: Path, scale: int, workers: int) -> list[TextSplit]:
+    """Map inputs: about 64 of them, of 256 KiB to 8 MiB, and a few for each worker."""
+    size = path.stat().st_size * scale
+    each = min(max(size // SPLITS_AIMED, SPLIT_MIN), SPLIT_MAX)
+    return split_text(path, max(size // each, 2 * workers, 1), scale)
+
+
+# ----------------------------------------------------------------------------------------- the job
+
+
+def run(path: Path, scale: int, workers: int, block_size: int) -> Report:
+    """Counts the words of ``path``, ``scale`` times over. Raises what a job raises."""
+    bars = ProgressBars()
+    with plain_text(path) as text:
+        text_bytes = text.stat().st_size * scale
+        started = time.monotonic()
+        with (
+            connect(memory=MEMORY_MIN + text_bytes, block_size=block_size) as client,
+            WorkerPool(workers) as pool,
+        ):
+            pool.warm()
+            report = Report(path.name, text_bytes, workers, block_size=block_size)
+            report.stages.append({"name": "start", "seconds": time.monotonic() - started})
+            report.before = client.status()
+            sampler = MemorySampler(client.status)
+            try:
+                _count(client, pool, splits_of(text, scale, workers), bars, report)
+                report.after = _await_release(client, report.before)
+                sampler.sample()
+            finally:
+                sampler.stop()
+            report.samples = sampler.samples
+    return report
+
+
+def _count(
+    client: Client,
+    pool: WorkerPool,
+    splits: list[TextSplit],
+    bars: ProgressBars,
+    report: Report,
+) -> None:
+    def show(progress: Progress) -> None:
+        if progress.note:
+            bars.note(progress.note)
+        bars.update(progress.stage, progress.done, progress.total)
+
+    program = MapReduce(words, total, combine=total)
+    with program.run(
+        splits, client=client, executor=pool, reducers=REDUCERS, progress=show, name="word-count"
+    ) as result:
+        report.stages += [_stage(stats) for stats in result.stages]
+        started = time.monotonic()
+        _collect(result, report)
+        report.stages.append({"name": "collect", "seconds": time.monotonic() - started})
+
+
+def _stage(stats: StageStats) -> dict[str, Any]:
+    return asdict(stats)
+
+
+def _collect(result: Result, report: Report) -> None:
+    """Reads the counts, freeing each part once it is read, and keeps the commonest words."""
+    commonest: list[tuple[int, bytes]] = []
+    for part in range(result.partitions):
+        counts = list(result.partition(part))
+        report.words_distinct += len(counts)
+        report.words_total += sum(count for _, count in counts)
+        # Commonest first, and of equally common ones the first in byte order.
+        ranked = ((-count, word) for word, count in counts)
+        commonest = heapq.nsmallest(COMMONEST, [*commonest, *ranked])
+        result.free(part)
+    report.top = [(word.decode(errors="backslashreplace"), -count) for count, word in commonest]
+
+
+def _await_release(client: Client, before: Status) -> Status:
+    """Watches until every block is free again and the server has reported the memory given back, or
+    3 s have passed; returns the last status."""
+    deadline = time.monotonic() + RELEASE_SECONDS
+    pause = threading.Event()
+    while True:
+        status = client.status()
+        settled = (
+            status["bytes_resident"] <= before["bytes_resident"] + before["bytes_resident"] // 4
+        )
+        if (status["free"] >= before["free"] and settled) or time.monotonic() > deadline:
+            return status
+        pause.wait(POLL_SECONDS)
+
+
+# -------------------------------------------------------------------------------------- the telling
+
+
+def render(report: Report) -> str:
+    """The report for people."""
+    memory = report.to_json()["memory"]
+    blank = ""
+    lines = [
+        _headline(report),
+        blank,
+        f"The {COMMONEST} commonest words",
+        *_top_lines(report.top),
+        blank,
+        "Time per stage",
+        *_stage_lines(report.stages),
+        blank,
+        f"Memory over time (blocks of {format_bytes(report.block_size)})",
+        memory_table(report.samples),
+        blank,
+        memory_plot(report.samples, memory["before"]["resident"]),
+        blank,
+        _saving(memory),
+        _given_back(memory),
+    ]
+    return "\n".join(lines)
+
+
+def _headline(report: Report) -> str:
+    return (
+        f"Word count of {report.text}: {report.words_total:,} words, {report.words_distinct:,} "
+        f"distinct, {format_bytes(report.text_bytes)}, {report.workers} workers"
+    )
+
+
+def _given_back(memory: dict[str, Any]) -> str:
+    before, after = memory["before"], memory["after"]
+    return (
+        f"At the end {after['free']:,} of {after['blocks']:,} blocks are free (before: "
+        f"{before['free']:,}), and {format_bytes(after['resident'])} are resident (before: "
+        f"{format_bytes(before['resident'])}, at the peak: {format_bytes(memory['resident_peak'])})."
+    )
+
+
+def _top_lines(top: list[tuple[str, int]]) -> Iterator[str]:
+    width = max((len(word) for word, _ in top), default=0)
+    cells = [f"{count:>9,}  {word:<{width}}" for word, count in top]
+    half = (len(cells) + 1) // 2
+    for row in range(half):
+        yield "".join(cells[row::half]).rstrip()
+
+
+def _stage_lines(stages: list[dict[str, Any]]) -> Iterator[str]:
+    for stage in stages:
+        line = f"  {stage['name']:<8}{stage['seconds']:>8.3f} s"
+        if "tasks" in stage:
+            line += (
+                f"  {stage['tasks']:>4} tasks  {stage['pairs_in']:>10,} pairs in  "
+                f"{stage['pairs_out']:>9,} out  {format_bytes(stage['bytes']):>10} written"
+            )
+            if stage["failures"]:
+                line += f"  {stage['failures']} attempts failed"
+        yield line
+
+
+def _saving(memory: dict[str, Any]) -> str:
+    reserved = memory["reserved_byte_seconds"]
+    share = memory["allocated_byte_seconds"] / reserved if reserved else 1.0
+    return (
+        f"A reservation for the job would have held {format_bytes(memory['allocated_peak'])} from "
+        f"start to end; block by block it held {share:.0%} of that over time."
+    )
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
+        prog="honeycomb demo",
+        description="Word count by MapReduce on an embedded cluster, with its memory over time.",
+    )
+    made.add_argument("--input", type=Path, metavar="PATH", help="a text of your own, plain or .gz")
+    made.add_argument(
+        "--scale", type=_positive, default=1, metavar="N", help="count the text N times over"
+    )
+    made.add_argument(
+        "--workers",
+        type=_positive,
+        default=len(os.sched_getaffinity(0)),
+        metavar="N",
+        help="worker processes (default: one for each core)",
+    )
+    made.add_argument(
+        "--block-size",
+        type=size_bytes,
+        default=64 * 1024,
+        metavar="SIZE",
+        help="bytes of a block, a power of two from 64KiB (the default)",
+    )
+    made.add_argument(
+        "--json", action="store_true", help="print one JSON object instead of the report"
+    )
+    return made
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
+    return number
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the demo; returns the exit code."""
+    options = parser().parse_args(arguments)
+    try:
+        path = options.input or default_text()
+        report = run(path, options.scale, options.workers, options.block_size)
+    except KeyboardInterrupt:
+        print("interrupted; everything was cleaned up", file=sys.stderr)
+        return 130
+    except (errors.HoneycombError, OSError) as error:
+        print(f"honeycomb demo: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(report.to_json()) if options.json else render(report))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""What a MapReduce job leaves: its output, its figures, and its memory to give back."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+from honeycomb import errors
+from honeycomb._info import Status
+from honeycomb.job import Job
+from honeycomb.mapreduce import plan
+from honeycomb.mapreduce.frames import committed_batches, read_frames
+from honeycomb.mapreduce.records import decode
+from honeycomb.mapreduce.tasks import Commit
+
+SAMPLES_MAX: Final = 4096
+SAMPLE_SECONDS: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class StageStats:
+    """One stage: wall time in seconds, tasks, attempts started and failed, pairs in and out, and
+    bytes written by committed attempts, frames included."""
+
+    name: str
+    seconds: float
+    tasks: int
+    attempts: int
+    failures: int
+    pairs_in: int
+    pairs_out: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySample:
+    """The cluster's memory at a moment: ``seconds`` since sampling began, bytes of data, of
+    allocated blocks, and resident in its servers, as :meth:`honeycomb.Client.status` has them."""
+
+    seconds: float
+    used: int
+    allocated: int
+    resident: int
+
+
+class MemorySampler:
+    """Samples the cluster's memory in the background, every 50 ms at first.
+
+    Keeps at most 4096 samples: when there are more, it drops every other one and samples half as
+    often. A status that fails is skipped.
+    """
+
+    def __init__(self, status: Callable[[], Status]) -> None:
+        self._status = status
+        self._samples: list[MemorySample] = []
+        self._interval = SAMPLE_SECONDS
+        self._started = time.monotonic()
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="memory-sampler", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self.sample()
+            self._stop.wait(self._interval)
+
+    def sample(self) -> MemorySample | None:
+        """Takes a sample now."""
+        try:
+            status = self._status()
+        except errors.HoneycombError:
+            return None
+        with self._lock:
+            sample = MemorySample(
+                time.monotonic() - self._started,
+                status["bytes_used"],
+                status["bytes_allocated"],
+                status["bytes_resident"],
+            )
+            self._samples.append(sample)
+            if len(self._samples) > SAMPLES_MAX:
+                self._samples = self._samples[::2]
+                self._interval *= 2
+            return sample
+
+    @property
+    def samples(self) -> list[MemorySample]:
+        """What was seen so far."""
+        with self._lock:
+            return list(self._samples)
+
+    def stop(self) -> None:
+        """Ends the sampling. Idempotent."""
+        self._stop.set()
+        self._thread.join()
+
+
+class Result:
+    """The output of a job that succeeded, still in its memory.
+
+    Use it in a ``with`` block, or call :meth:`close`: the job lives, and its leases are kept, until
+    then. ``stages`` are the figures of its stages, ``memory`` samples of the cluster's memory.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        commits: Sequence[Commit],
+        stages: Sequence[StageStats],
+        sampler: MemorySampler,
+        resources: ExitStack,
+    ) -> None:
+        self.job = job
+        self.stages = list(stages)
+        self._commits = list(commits)
+        self._sampler = sampler
+        self._resources = resources
+        # For a result that nobody closed. At the end of the program the leases see to it.
+        weakref.finalize(self, resources.close).atexit = False
+
+    @property
+    def memory(self) -> list[MemorySample]:
+        """Samples from the beginning of the job until now, or until it was closed."""
+        return self._sampler.samples
+
+    @property
+    def partitions(self) -> int:
+        """How many outputs there are: one for each reducer."""
+        return len(self._commits)
+
+    def partition(self, index: int) -> Iterator[tuple[Any, Any]]:
+        """The pairs of one reducer, in order of key unless the job ran with ``sort=False``."""
+        commit = self._commits[index]
+        if commit.frames[0] == 0:
+            return
+        file = self.job.open_file(plan.output_file(index))
+        frames = read_frames(file.read, file.size(), file.address)
+        wanted = {index: (commit.attempt, commit.frames[0])}
+        for _, batch in committed_batches(frames, wanted, file.address):
+            yield from decode(batch)
+
+    def items(self, *, consume: bool = False) -> Iterator[tuple[Any, Any]]:
+        """All pairs ``(key, reduced value)``, reducer by reducer, as they are read.
+
+        With ``consume`` each reducer's output is freed once it was read; then it can be read once.
+        """
+        for index in range(self.partitions):
+            yield from self.partition(index)
+            if consume:
+                self.free(index)
+
+    def free(self, index: int) -> None:
+        """Gives back the memory of one reducer's output, which cannot be read any more."""
+        self.job.remove(plan.output_file(index))
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        return self.items()
+
+    def close(self) -> None:
+        """Deregisters the job, which gives all its memory back. Idempotent."""
+        self._resources.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._resources.__exit__(exc_type, exc, traceback)
+
+    def __repr__(self) -> str:
+        seconds = sum(stage.seconds for stage in self.stages)
+        return f"<honeycomb.mapreduce.Result of {self.job.name}: {self.partitions} parts, {seconds:.2f} s>"

@@ -1,0 +1,262 @@
+//! The client as Python sees it.
+
+use crate::convert::{checked, job_info, prefix_info, raise, status};
+use crate::structures::{NativeFile, NativeKv, wrap};
+use honeycomb_client::{Client, ClientOptions, Error, JobTicket};
+use honeycomb_types::{JobId, PrefixId, Verbs};
+use honeycomb_wire::Status;
+use honeycomb_wire::messages::{DagNode, PrefixOptions};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use std::sync::Mutex;
+use std::time::Duration;
+
+type Ticket<'py> = (u64, u64, Bound<'py, PyBytes>);
+
+/// A client of one cluster with one token. Safe to share between threads; every call releases the
+/// GIL and ends by the timeout.
+#[pyclass(frozen, module = "honeycomb._native")]
+pub struct NativeClient {
+    client: Mutex<Option<Client>>,
+    address: String,
+    job: u64,
+}
+
+impl NativeClient {
+    fn client(&self, py: Python<'_>) -> PyResult<Client> {
+        let client = self.client.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
+        client.ok_or_else(|| raise(py, "InvalidArgument", "the client is closed"))
+    }
+
+    /// Runs a call of the client without the GIL.
+    fn call<T: Send>(
+        &self,
+        py: Python<'_>,
+        f: impl FnOnce(&Client) -> Result<T, Error> + Send,
+    ) -> PyResult<T> {
+        let client = self.client(py)?;
+        let result = py.detach(|| f(&client));
+        checked(py, result)
+    }
+}
+
+fn ticket(py: Python<'_>, t: JobTicket) -> Ticket<'_> {
+    (t.job.0, t.root.0, PyBytes::new(py, &t.token))
+}
+
+fn address(path: &str, name: &str) -> String {
+    if name.is_empty() { path.to_owned() } else { format!("{path}:{name}") }
+}
+
+#[pymethods]
+impl NativeClient {
+    #[new]
+    #[pyo3(signature = (address, token, task_prefix=0, timeout=10.0))]
+    fn new(
+        py: Python<'_>,
+        address: &str,
+        token: &[u8],
+        task_prefix: u64,
+        timeout: f64,
+    ) -> PyResult<NativeClient> {
+        if !(timeout > 0.0 && timeout < 1e9) {
+            let text = "the timeout is a positive number of seconds";
+            return Err(raise(py, "InvalidArgument", text));
+        }
+        let mut options = ClientOptions::new(address, token);
+        options.task_prefix = PrefixId(task_prefix);
+        options.timeout = Duration::from_secs_f64(timeout);
+        let client = Client::new(options);
+        // A wrong address or token is told here, not by the first call that happens to need it.
+        let greeted = py.detach(|| client.ping());
+        checked(py, greeted)?;
+        // The second to tenth bytes of a token name its job.
+        let job = token.get(1..9).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes);
+        let address = client.address().to_owned();
+        Ok(NativeClient { client: Mutex::new(Some(client)), address, job })
+    }
+
+    #[getter]
+    fn address(&self) -> &str {
+        &self.address
+    }
+
+    #[getter]
+    fn job(&self) -> u64 {
+        self.job
+    }
+
+    fn register_job<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+        lease_ms: u32,
+        quota_blocks: u64,
+    ) -> PyResult<Ticket<'py>> {
+        Ok(ticket(py, self.call(py, |c| c.register_job(name, lease_ms, quota_blocks))?))
+    }
+
+    fn find_job<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Ticket<'py>> {
+        Ok(ticket(py, self.call(py, |c| c.find_job(name))?))
+    }
+
+    fn deregister_job(&self, py: Python<'_>, job: u64) -> PyResult<()> {
+        self.call(py, |c| c.deregister_job(JobId(job)))
+    }
+
+    fn list_jobs<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let jobs = self.call(py, Client::list_jobs)?;
+        jobs.iter().map(|j| job_info(py, j)).collect()
+    }
+
+    fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let reply = self.call(py, Client::status)?;
+        status(py, &reply)
+    }
+
+    fn tree<'py>(&self, py: Python<'py>, job: u64) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let prefixes = self.call(py, |c| c.tree(JobId(job)))?;
+        prefixes.iter().map(|p| prefix_info(py, p)).collect()
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn create_prefix(
+        &self,
+        py: Python<'_>,
+        job: u64,
+        path: &str,
+        parents: Vec<String>,
+        lease_ms: u32,
+        pinned: bool,
+        owner_verbs: u16,
+        job_verbs: u16,
+    ) -> PyResult<u64> {
+        let options = PrefixOptions { lease_ms, pinned, owner_verbs, job_verbs };
+        let prefix = self.call(py, |c| c.create_prefix(JobId(job), path, &parents, options))?;
+        Ok(prefix.0)
+    }
+
+    fn create_hierarchy(
+        &self,
+        py: Python<'_>,
+        job: u64,
+        nodes: Vec<(String, Vec<String>, u32, bool)>,
+    ) -> PyResult<Vec<u64>> {
+        let nodes = nodes
+            .into_iter()
+            .map(|(name, parents, lease_ms, pinned)| DagNode {
+                name,
+                parents,
+                options: PrefixOptions { lease_ms, pinned, ..PrefixOptions::default() },
+            })
+            .collect();
+        let prefixes = self.call(py, |c| c.create_hierarchy(JobId(job), nodes))?;
+        Ok(prefixes.into_iter().map(|p| p.0).collect())
+    }
+
+    fn remove_prefix(&self, py: Python<'_>, job: u64, path: &str) -> PyResult<()> {
+        self.call(py, |c| c.remove_prefix(JobId(job), path))
+    }
+
+    fn renew(
+        &self,
+        py: Python<'_>,
+        job: u64,
+        paths: Vec<String>,
+    ) -> PyResult<Vec<(&'static str, u32, String)>> {
+        let results = self.call(py, |c| c.renew(JobId(job), &paths))?;
+        Ok(results
+            .into_iter()
+            .map(|r| {
+                let status = Status::from_code(r.status).unwrap_or(Status::Internal);
+                (status.name(), r.lease_ms, r.message)
+            })
+            .collect())
+    }
+
+    fn lease_info<'py>(
+        &self,
+        py: Python<'py>,
+        job: u64,
+        path: &str,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let lease = self.call(py, |c| c.lease(JobId(job), path))?;
+        let dict = PyDict::new(py);
+        dict.set_item("prefix", lease.prefix)?;
+        dict.set_item("lease_ms", lease.lease_ms)?;
+        dict.set_item("remaining_ms", lease.remaining_ms)?;
+        dict.set_item("pinned", lease.pinned)?;
+        Ok(dict)
+    }
+
+    fn set_permissions(
+        &self,
+        py: Python<'_>,
+        job: u64,
+        path: &str,
+        owner_verbs: u16,
+        job_verbs: u16,
+    ) -> PyResult<()> {
+        let (owner, others) = (Verbs(owner_verbs), Verbs(job_verbs));
+        self.call(py, |c| c.set_permissions(JobId(job), path, owner, others))
+    }
+
+    fn create_file(
+        &self,
+        py: Python<'_>,
+        job: u64,
+        path: &str,
+        name: &str,
+        blocks: u32,
+        open_existing: bool,
+    ) -> PyResult<NativeFile> {
+        let address = address(path, name);
+        self.call(py, |c| c.create_file(JobId(job), &address, blocks, open_existing))
+            .map(NativeFile)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn create_kv(
+        &self,
+        py: Python<'_>,
+        job: u64,
+        path: &str,
+        name: &str,
+        blocks: u32,
+        slots: u32,
+        open_existing: bool,
+    ) -> PyResult<NativeKv> {
+        let address = address(path, name);
+        self.call(py, |c| c.create_kv(JobId(job), &address, blocks, slots, open_existing))
+            .map(NativeKv)
+    }
+
+    fn open(&self, py: Python<'_>, job: u64, path: &str, name: &str) -> PyResult<Py<PyAny>> {
+        let client = self.client(py)?;
+        wrap(py, &client, JobId(job), &address(path, name))
+    }
+
+    fn remove_structure(&self, py: Python<'_>, job: u64, path: &str, name: &str) -> PyResult<()> {
+        let address = address(path, name);
+        self.call(py, |c| c.remove_structure(JobId(job), &address))
+    }
+
+    fn keep(&self, py: Python<'_>, job: u64, paths: Vec<String>) -> PyResult<()> {
+        let client = self.client(py)?;
+        py.detach(|| client.keep(JobId(job), &paths));
+        Ok(())
+    }
+
+    fn release(&self, py: Python<'_>, job: u64, paths: Vec<String>) -> PyResult<()> {
+        let client = self.client(py)?;
+        py.detach(|| client.release(JobId(job), &paths));
+        Ok(())
+    }
+
+    /// Closes the connections that are not in use and ends the keeper. Structures that were opened
+    /// through it go on working.
+    fn close(&self, py: Python<'_>) {
+        let client = self.client.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        py.detach(|| drop(client));
+    }
+}

@@ -1,0 +1,95 @@
+//! From Rust's answers to Python's objects.
+
+use honeycomb_client::Error;
+use honeycomb_wire::messages::{
+    ClusterStatusReply, JobInfo, PrefixInfo, ServerInfo, StructureInfo,
+};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+/// The exception that `honeycomb.errors` has for this cause.
+pub fn raise(py: Python<'_>, status: &str, message: &str) -> PyErr {
+    let made = py
+        .import("honeycomb.errors")
+        .and_then(|errors| errors.getattr("from_status")?.call1((status, message)));
+    match made {
+        Ok(exception) => PyErr::from_value(exception),
+        Err(e) => e,
+    }
+}
+
+/// A result, with its error as an exception.
+pub fn checked<T>(py: Python<'_>, result: Result<T, Error>) -> PyResult<T> {
+    result.map_err(|e| raise(py, e.status.name(), &e.message))
+}
+
+macro_rules! dict {
+    ($py:expr, $value:expr, $($field:ident),+ $(,)?) => {{
+        let dict = PyDict::new($py);
+        $( dict.set_item(stringify!($field), $value.$field.clone())?; )+
+        dict
+    }};
+}
+
+pub fn job_info<'py>(py: Python<'py>, j: &JobInfo) -> PyResult<Bound<'py, PyDict>> {
+    Ok(dict!(py, j, job, name, prefixes, structures, blocks, bytes_used, age_ms))
+}
+
+fn structure_info<'py>(py: Python<'py>, s: &StructureInfo) -> PyResult<Bound<'py, PyDict>> {
+    Ok(dict!(py, s, structure, name, kind, blocks, bytes_used, sealed))
+}
+
+pub fn prefix_info<'py>(py: Python<'py>, p: &PrefixInfo) -> PyResult<Bound<'py, PyDict>> {
+    let dict = dict!(py, p, prefix, name, parents, lease_ms, remaining_ms, pinned, state);
+    let structures = PyList::empty(py);
+    for s in &p.structures {
+        structures.append(structure_info(py, s)?)?;
+    }
+    dict.set_item("structures", structures)?;
+    Ok(dict)
+}
+
+fn server_info<'py>(py: Python<'py>, s: &ServerInfo) -> PyResult<Bound<'py, PyDict>> {
+    Ok(dict!(
+        py,
+        s,
+        server,
+        address,
+        alive,
+        shards,
+        block_size,
+        blocks,
+        free,
+        bytes_used,
+        bytes_resident,
+        connections,
+        requests,
+        forwarded,
+    ))
+}
+
+pub fn status<'py>(py: Python<'py>, s: &ClusterStatusReply) -> PyResult<Bound<'py, PyDict>> {
+    let dict = dict!(
+        py,
+        s,
+        uptime_ms,
+        jobs,
+        prefixes,
+        structures,
+        blocks,
+        free,
+        reserved,
+        quarantined,
+        bytes_allocated,
+        bytes_used,
+        bytes_resident,
+        bytes_metadata,
+        requests,
+    );
+    let servers = PyList::empty(py);
+    for server in &s.servers {
+        servers.append(server_info(py, server)?)?;
+    }
+    dict.set_item("servers", servers)?;
+    Ok(dict)
+}

@@ -1,0 +1,252 @@
+//! Files and key-value stores as Python sees them.
+
+use crate::buffer::{BytesRoom, Data, Target};
+use crate::convert::checked;
+use honeycomb_client::{Error, File, Kv, Swap};
+use honeycomb_wire::Status;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+/// Largest single read: what a caller may want at once without saying how the memory is found.
+const READ_MAX: usize = 1 << 40;
+
+type Page<'py> = (Vec<(Bound<'py, PyBytes>, Option<Bound<'py, PyBytes>>)>, Option<u64>);
+
+/// An open file. Safe to share between threads; every call releases the GIL.
+#[pyclass(frozen, module = "honeycomb._native")]
+pub struct NativeFile(pub File);
+
+#[pymethods]
+impl NativeFile {
+    /// The most bytes that one append takes.
+    #[getter]
+    fn append_limit(&self) -> usize {
+        self.0.append_limit()
+    }
+
+    /// Appends atomically; returns the offset.
+    fn append(&self, py: Python<'_>, data: Data<'_>) -> PyResult<u64> {
+        let bytes = data.slice();
+        let appended = py.detach(|| self.0.append(bytes));
+        checked(py, appended)
+    }
+
+    /// Appends in as many pieces as needed; returns the offset of the first.
+    fn write_all(&self, py: Python<'_>, data: Data<'_>) -> PyResult<u64> {
+        let bytes = data.slice();
+        let written = py.detach(|| self.0.write_all(bytes));
+        checked(py, written)
+    }
+
+    /// Up to `size` bytes from an offset; fewer only at the end.
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        offset: u64,
+        size: usize,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let read = py.detach(|| {
+            // What is asked for may be far more than what is there: ask first when it is large.
+            let size = if size > 1 << 20 {
+                size.min(READ_MAX).min(self.0.size()?.saturating_sub(offset) as usize)
+            } else {
+                size
+            };
+            let mut bytes = vec![0; size];
+            let length = self.0.read_into(offset, &mut bytes)?;
+            bytes.truncate(length);
+            Ok::<_, Error>(bytes)
+        });
+        Ok(PyBytes::new(py, &checked(py, read)?))
+    }
+
+    /// Reads into a buffer from an offset; returns how many bytes there were.
+    fn read_into(&self, py: Python<'_>, offset: u64, mut buffer: Target) -> PyResult<usize> {
+        let bytes = buffer.slice_mut();
+        let read = py.detach(|| self.0.read_into(offset, bytes));
+        checked(py, read)
+    }
+
+    /// Bytes appended so far.
+    fn size(&self, py: Python<'_>) -> PyResult<u64> {
+        let size = py.detach(|| self.0.size());
+        checked(py, size)
+    }
+
+    /// Makes it immutable; returns its final size.
+    fn seal(&self, py: Python<'_>) -> PyResult<u64> {
+        let sealed = py.detach(|| self.0.seal());
+        checked(py, sealed)
+    }
+
+    /// Whether it was sealed.
+    fn sealed(&self, py: Python<'_>) -> PyResult<bool> {
+        let sealed = py.detach(|| self.0.sealed());
+        checked(py, sealed)
+    }
+}
+
+/// An open key-value store. Safe to share between threads; every call releases the GIL.
+#[pyclass(frozen, module = "honeycomb._native")]
+pub struct NativeKv(pub Kv);
+
+#[pymethods]
+impl NativeKv {
+    /// The most bytes that one value may have.
+    #[getter]
+    fn value_limit(&self) -> usize {
+        self.0.value_limit()
+    }
+
+    /// The value of a key, or None.
+    fn get<'py>(&self, py: Python<'py>, key: Data<'_>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let key = key.slice();
+        let mut room = BytesRoom::default();
+        let found = py.detach(|| self.0.get_with(key, &mut room));
+        Ok(checked(py, found)?.then(|| room.finish(py)))
+    }
+
+    /// The value of a key into a buffer: its length, or None.
+    fn get_into(
+        &self,
+        py: Python<'_>,
+        key: Data<'_>,
+        mut buffer: Target,
+    ) -> PyResult<Option<usize>> {
+        let (key, bytes) = (key.slice(), buffer.slice_mut());
+        let found = py.detach(|| self.0.get_into(key, bytes));
+        checked(py, found)
+    }
+
+    /// Stores a value; whether one was replaced.
+    #[pyo3(signature = (key, value, only_if_absent=false))]
+    fn put(
+        &self,
+        py: Python<'_>,
+        key: Data<'_>,
+        value: Data<'_>,
+        only_if_absent: bool,
+    ) -> PyResult<bool> {
+        let (key, value) = (key.slice(), value.slice());
+        let stored = py.detach(|| match only_if_absent {
+            true => self.0.insert(key, value).map(|()| false),
+            false => self.0.put(key, value),
+        });
+        checked(py, stored)
+    }
+
+    /// Deletes a key; whether there was one.
+    fn delete(&self, py: Python<'_>, key: Data<'_>) -> PyResult<bool> {
+        let key = key.slice();
+        let deleted = py.detach(|| self.0.delete(key));
+        checked(py, deleted)
+    }
+
+    /// Deletes a key and returns its value, or None.
+    fn pop<'py>(&self, py: Python<'py>, key: Data<'_>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let key = key.slice();
+        let taken = py.detach(|| self.0.take(key));
+        Ok(checked(py, taken)?.map(|value| PyBytes::new(py, &value)))
+    }
+
+    /// The length of the value of a key, or None.
+    fn exists(&self, py: Python<'_>, key: Data<'_>) -> PyResult<Option<u64>> {
+        let key = key.slice();
+        let found = py.detach(|| self.0.exists(key));
+        checked(py, found)
+    }
+
+    /// Replaces the value of a key that has one; returns the old one.
+    fn update<'py>(
+        &self,
+        py: Python<'py>,
+        key: Data<'_>,
+        value: Data<'_>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let (key, value) = (key.slice(), value.slice());
+        let old = py.detach(|| self.0.update(key, value));
+        Ok(PyBytes::new(py, &checked(py, old)?))
+    }
+
+    /// Stores a value; returns the old one, or None.
+    fn upsert<'py>(
+        &self,
+        py: Python<'py>,
+        key: Data<'_>,
+        value: Data<'_>,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let (key, value) = (key.slice(), value.slice());
+        let old = py.detach(|| self.0.upsert(key, value));
+        Ok(checked(py, old)?.map(|value| PyBytes::new(py, &value)))
+    }
+
+    /// Stores `new` when the value is `expected` (None: absent). Whether it did, and what was found
+    /// when it did not.
+    fn compare_and_swap<'py>(
+        &self,
+        py: Python<'py>,
+        key: Data<'_>,
+        expected: Option<Data<'_>>,
+        new: Data<'_>,
+    ) -> PyResult<(bool, Option<Bound<'py, PyBytes>>)> {
+        let (key, new) = (key.slice(), new.slice());
+        let expected = expected.as_ref().map(Data::slice);
+        let swapped = py.detach(|| self.0.compare_and_swap(key, expected, new));
+        Ok(match checked(py, swapped)? {
+            Swap::Done => (true, None),
+            Swap::Found(found) => (false, found.map(|value| PyBytes::new(py, &value))),
+        })
+    }
+
+    /// A part of all entries, and where the next begins; None at the end.
+    fn scan<'py>(
+        &self,
+        py: Python<'py>,
+        cursor: u64,
+        prefix: Data<'_>,
+        keys_only: bool,
+        max_bytes: u32,
+    ) -> PyResult<Page<'py>> {
+        let prefix = prefix.slice();
+        let page = py.detach(|| self.0.scan(cursor, prefix, keys_only, max_bytes));
+        let page = checked(py, page)?;
+        let entries = page
+            .entries
+            .iter()
+            .map(|(key, value)| {
+                let value = (!keys_only).then(|| PyBytes::new(py, value));
+                (PyBytes::new(py, key), value)
+            })
+            .collect();
+        Ok((entries, page.next))
+    }
+
+    /// The number of entries.
+    fn length(&self, py: Python<'_>) -> PyResult<u64> {
+        let length = py.detach(|| self.0.length());
+        checked(py, length)
+    }
+}
+
+/// A structure of a kind that this build knows, as its Python class.
+pub fn wrap(
+    py: Python<'_>,
+    client: &honeycomb_client::Client,
+    job: honeycomb_types::JobId,
+    address: &str,
+) -> PyResult<Py<PyAny>> {
+    let opened = py.detach(|| match client.open_file(job, address) {
+        Ok(file) => Ok(Opened::File(file)),
+        Err(e) if e.status == Status::WrongKind => client.open_kv(job, address).map(Opened::Kv),
+        Err(e) => Err(e),
+    });
+    match checked(py, opened)? {
+        Opened::File(file) => Ok(Py::new(py, NativeFile(file))?.into_any()),
+        Opened::Kv(kv) => Ok(Py::new(py, NativeKv(kv))?.into_any()),
+    }
+}
+
+enum Opened {
+    File(File),
+    Kv(Kv),
+}
