@@ -41,17 +41,19 @@ setup:
 	@scripts/bootstrap.sh
 
 build: setup ## the wheel in dist/, installed into .venv
-	@$(MAKE) .stamps/wheel
+	@$(MAKE) -s .stamps/wheel
 
 .stamps/wheel: $(WHEEL_SOURCES) .stamps/requirements.txt
+	@mkdir -p python/honeycomb/data && touch $@.begun # what changes from here on is newer
 	scripts/build-wheel.sh
-	@touch $@
+	@mv $@.begun $@
 
 .PHONY: lint unit integration
 lint: setup ## formatting, clippy, generated code, ruff, mypy
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	$(VENV)/python protocol/generate.py --check
+	$(VENV)/python protocol/vectors.py --check
 	$(VENV)/ruff check $(PYTHON_CODE) --config python/pyproject.toml
 	$(VENV)/ruff format --check $(PYTHON_CODE) --config python/pyproject.toml
 	cd python && ../$(VENV)/mypy --strict honeycomb

@@ -807,14 +807,14 @@ DATA_SAMPLES = {
     ),
     "FileSeal": ([ask("the tail")], [data("sealed at 4103", value=4103)]),
     "KvGet": (
-        [key_case("a key", KEY), key_case("the empty key", b"")],
+        [key_case("a key", KEY), key_case("a key of any bytes", b"\0{\xff")],
         [data("its value", payload=VALUE), data("an empty value")],
     ),
     "KvPut": (
         [
             key_case("whether or not there is one", KEY, VALUE, 0),
             key_case("only when absent", KEY, VALUE, 1),
-            key_case("empty key, empty value", b"", b"", 0),
+            key_case("a short key, an empty value", b"k", b"", 0),
         ],
         [data("a new entry", value=0), data("an entry was replaced", value=1)],
     ),
@@ -849,9 +849,10 @@ DATA_SAMPLES = {
             scan_case("from the last hash", U64, U32, 0, bytes(range(256))),
         ],
         [
-            scanned_case("entries, and where to go on", [(KEY, VALUE), (b"", b"")], 1 << 62),
+            scanned_case("entries, and where to go on", [(KEY, VALUE), (b"k", b"")], 1 << 62),
             scanned_case("keys only, the last ones", [(KEY, b""), (b"k", b"")], 0),
             scanned_case("none", [], 0),
+            scanned_case("none so far, but go on", [], 1 << 63),
         ],
     ),
     "KvLength": ([ask("the block's")], [data("three entries", value=3)]),

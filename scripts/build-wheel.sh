@@ -16,10 +16,11 @@ main() {
     install_wheel
 }
 
-# An older name or an older version must not stay behind and be packed or installed.
+# An older name or an older version must not stay behind and be packed or installed. The folder
+# itself stays: its parent's time would change, which to the Makefile is a changed source.
 fresh_folder() {
-    rm -rf "$1"
     mkdir -p "$1"
+    rm -rf "${1:?}"/*
     echo "$1"
 }
 

@@ -62,14 +62,16 @@ def resample(samples: Sequence[MemorySample], count: int) -> list[MemorySample]:
     result: list[MemorySample] = []
     last = samples[0]
     for index, step in enumerate(steps):
-        used, allocated, resident = (
-            (max(one.used for one in step), max(one.allocated for one in step),
-             max(one.resident for one in step))
-            if step
-            else (last.used, last.allocated, last.resident)
-        )  # fmt: skip
-        result.append(MemorySample(end * (index + 1) / count, used, allocated, resident))
-        last = step[-1] if step else last
+        seen = step or [last]
+        last = seen[-1]
+        result.append(
+            MemorySample(
+                end * (index + 1) / count,
+                max(one.used for one in seen),
+                max(one.allocated for one in seen),
+                max(one.resident for one in seen),
+            )
+        )
     return result
 
 

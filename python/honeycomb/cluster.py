@@ -104,7 +104,7 @@ class Client:
         self._embedded = embedded
         self._release = weakref.finalize(self, _release, session, embedded, self._owner)
         try:
-            session.native.status()
+            _ = session.native  # greets the cluster: a wrong address or token is told here
         except BaseException:
             self._release()
             raise

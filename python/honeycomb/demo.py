@@ -41,6 +41,7 @@ from honeycomb.mapreduce import (
     TextSplit,
     split_text,
 )
+from honeycomb.mapreduce.plan import MAPS_MAX
 from honeycomb.pool import WorkerPool
 
 REDUCERS: Final = 8
@@ -166,7 +167,7 @@ def splits_of(path: Path, scale: int, workers: int) -> list[TextSplit]:
     """Map inputs: about 64 of them, of 256 KiB to 8 MiB, and a few for each worker."""
     size = path.stat().st_size * scale
     each = min(max(size // SPLITS_AIMED, SPLIT_MIN), SPLIT_MAX)
-    return split_text(path, max(size // each, 2 * workers, 1), scale)
+    return split_text(path, min(max(size // each, 2 * workers, 1), MAPS_MAX), scale)
 
 
 # ----------------------------------------------------------------------------------------- the job
@@ -188,7 +189,7 @@ def run(path: Path, scale: int, workers: int, block_size: int) -> Report:
             report.before = client.status()
             sampler = MemorySampler(client.status)
             try:
-                _count(client, pool, splits_of(text, scale, workers), bars, report)
+                _count(client, pool, splits_of(text, scale, workers), bars, sampler, report)
                 report.after = _await_release(client, report.before)
                 sampler.sample()
             finally:
@@ -202,9 +203,12 @@ def _count(
     pool: WorkerPool,
     splits: list[TextSplit],
     bars: ProgressBars,
+    sampler: MemorySampler,
     report: Report,
 ) -> None:
     def show(progress: Progress) -> None:
+        if progress.done == progress.total:
+            sampler.sample()
         if progress.note:
             bars.note(progress.note)
         bars.update(progress.stage, progress.done, progress.total)

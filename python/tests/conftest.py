@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import honeycomb
 import pytest
+
+import honeycomb
 
 BLOCK_SIZE = 64 * 1024
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -5,6 +5,7 @@ import tomllib
 
 import pytest
 from conftest import REPOSITORY
+
 from honeycomb import errors
 
 STATUSES = [

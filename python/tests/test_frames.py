@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
+
 from honeycomb.errors import InvalidArgument
 from honeycomb.mapreduce.frames import (
     HEADER_BYTES,
@@ -90,7 +91,7 @@ def test_a_missing_frame_is_told() -> None:
 
 def test_a_doubled_frame_is_told() -> None:
     file, attempt = written(1)
-    file.data += file.data
+    file.data += bytes(file.data)
     with pytest.raises(FrameError, match="number 1 was due and number 0 came"):
         list(file.batches({1: (attempt, 2)}))
 

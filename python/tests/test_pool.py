@@ -11,9 +11,10 @@ from concurrent.futures import CancelledError, wait
 from pathlib import Path
 from typing import Any
 
-import honeycomb
 import pytest
 from conftest import eventually
+
+import honeycomb
 from honeycomb import BrokenWorkerPool, WorkerDied, WorkerPool
 from honeycomb.errors import InvalidArgument
 
@@ -39,8 +40,12 @@ def raise_odd() -> None:
 
 def test_runs_functions_of_all_kinds(pool: WorkerPool) -> None:
     factor = 3
+
+    def scale(x: int, *, y: int) -> int:
+        return x * factor + y
+
     assert pool.submit(pow, 2, 10).result() == 1024
-    assert pool.submit(lambda x, *, y: x * factor + y, 5, y=1).result() == 16
+    assert pool.submit(scale, 5, y=1).result() == 16
     assert list(pool.map(lambda x: x * x, range(100))) == [x * x for x in range(100)]
     assert pool.submit(os.getpid).result() != os.getpid()
 
@@ -184,7 +189,9 @@ def test_workers_die_with_their_parent() -> None:
         "print(*pool.worker_pids(), flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    parent = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=False)
+    parent = subprocess.run(
+        [sys.executable, "-P", "-c", script], stdout=subprocess.PIPE, check=False
+    )
     assert parent.returncode == -signal.SIGKILL
     pids = [int(pid) for pid in parent.stdout.split()]
     assert len(pids) == 2

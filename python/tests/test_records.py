@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+
 from honeycomb.errors import InvalidArgument
 from honeycomb.mapreduce.records import decode, default_partition, encode, stable_hash
 
@@ -40,7 +41,7 @@ def test_the_hash_is_the_same_in_every_process() -> None:
         "from honeycomb.mapreduce import stable_hash; "
         f"print([stable_hash(key) for key in {KEYS!r}])"
     )
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    told = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, check=True)
     assert told.stdout.decode().strip() == str([stable_hash(key) for key in KEYS])
 
 

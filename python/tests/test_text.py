@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
+
 from honeycomb.errors import InvalidArgument
 from honeycomb.mapreduce import split_text
 

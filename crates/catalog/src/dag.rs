@@ -15,7 +15,7 @@
 //! stamp; renewals of its ancestors still reach its descendants.
 
 use crate::hash::HashKey;
-use crate::slab::{NONE, Slab};
+use crate::slab::{NONE, Slab, chain};
 use hashbrown::{HashMap, HashTable};
 use honeycomb_types::{Generation, PrefixId, Time, Verbs};
 
@@ -151,15 +151,13 @@ impl Dag {
     }
 
     pub(crate) fn parents(&self, n: u32) -> impl Iterator<Item = u32> {
-        let first = self.nodes[n].first_parent;
-        let edges = std::iter::successors(Some(first), |&e| Some(self.edges[e].next_parent));
-        edges.take_while(|&e| e != NONE).map(|e| self.edges[e].parent)
+        let edges = chain(self.nodes[n].first_parent, |e| self.edges[e].next_parent);
+        edges.map(|e| self.edges[e].parent)
     }
 
     pub(crate) fn children(&self, n: u32) -> impl Iterator<Item = u32> {
-        let first = self.nodes[n].first_child;
-        let edges = std::iter::successors(Some(first), |&e| Some(self.edges[e].next_sibling));
-        edges.take_while(|&e| e != NONE).map(|e| self.edges[e].child)
+        let edges = chain(self.nodes[n].first_child, |e| self.edges[e].next_sibling);
+        edges.map(|e| self.edges[e].child)
     }
 
     pub(crate) fn first_parent(&self, n: u32) -> Option<u32> {

@@ -3,7 +3,7 @@
 use crate::dag::Node;
 use crate::hash::HashKey;
 use crate::lease::remaining_ms;
-use crate::slab::{NONE, Slab};
+use crate::slab::{NONE, Slab, chain};
 use crate::tombstones::Tombstones;
 use crate::{
     Actor, Catalog, CatalogError, Effect, JobInfo, PrefixInfo, PrefixOptions, PrefixState, Reply,
@@ -228,7 +228,7 @@ impl Catalog {
         if self.jobs.len() >= JOBS_MAX && lingering.is_none() {
             return Err(CatalogError::LimitExceeded { what: "jobs", limit: JOBS_MAX as u64 });
         }
-        if self.jobs.last >= 1 << 24 {
+        if self.jobs.last + 1 >= 1 << 24 {
             let what = "registrations within one term of the controller";
             return Err(CatalogError::LimitExceeded { what, limit: 1 << 24 });
         }
@@ -357,8 +357,7 @@ impl Catalog {
     /// A job's prefixes, the root first and every parent before its children.
     fn parents_first(&self, j: u32) -> Vec<u32> {
         let job = &self.jobs[j];
-        let next = |&n: &u32| Some(self.dag.nodes[n].job_next);
-        let all = std::iter::successors(Some(job.first_node), next).take_while(|&n| n != NONE);
+        let all = chain(job.first_node, |n| self.dag.nodes[n].job_next);
         let parentless = all.filter(|&n| n != job.root && !self.dag.has_parents(n));
         let mut ready: VecDeque<u32> = std::iter::once(job.root).chain(parentless).collect();
         let mut missing: HashMap<u32, usize> = HashMap::new();

@@ -96,7 +96,7 @@ pub struct Catalog {
     tombstone_limit: usize,
     /// Parents of the prefix that is being created.
     scratch: Vec<u32>,
-    /// Dead prefixes that lost a place to the one that is being created.
+    /// Prefixes that lost a place or a child to the one that is being created.
     evicted: Vec<u32>,
 }
 

@@ -5,7 +5,7 @@
 //! one had, so that their addresses stay good.
 
 use crate::dag::{Life, Node};
-use crate::slab::NONE;
+use crate::slab::chain;
 use crate::tombstones::{Cause, Gone};
 use crate::{Actor, Catalog, CatalogError, Effect, PrefixOptions, Reply};
 use honeycomb_types::limits::{PARENTS_MAX, PREFIXES_PER_JOB_MAX};
@@ -236,6 +236,7 @@ impl Catalog {
                 while let Some(parent) = self.dag.first_parent(n) {
                     // What the parents granted downwards is older than the renewal made here.
                     self.dag.detach(parent, n);
+                    self.evicted.push(parent);
                 }
                 self.dag.replace(n, node);
                 n
@@ -262,7 +263,7 @@ impl Catalog {
         n
     }
 
-    /// Collects the dead prefixes that lost a place, once no place is about to be taken.
+    /// Collects the dead prefixes that lost a place or a child, once no place is about to be taken.
     pub(crate) fn collect_evicted(&mut self) {
         for n in std::mem::take(&mut self.evicted) {
             self.collect(n);
@@ -334,8 +335,6 @@ impl Catalog {
 
     /// The structures of a prefix, the newest first.
     pub(crate) fn structures_of(&self, n: u32) -> impl Iterator<Item = u32> {
-        let first = self.dag.nodes[n].first_structure;
-        let next = |&s: &u32| Some(self.structures[s].next);
-        std::iter::successors(Some(first), next).take_while(|&s| s != NONE)
+        chain(self.dag.nodes[n].first_structure, |s| self.structures[s].next)
     }
 }

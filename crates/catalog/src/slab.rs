@@ -5,6 +5,12 @@ use std::ops::{Index, IndexMut};
 /// The index of no record: the end of the intrusive lists.
 pub(crate) const NONE: u32 = u32::MAX;
 
+/// The members of an intrusive list.
+pub(crate) fn chain(first: u32, next: impl Fn(u32) -> u32) -> impl Iterator<Item = u32> {
+    let some = |at| if at == NONE { None } else { Some(at) };
+    std::iter::successors(some(first), move |&at| some(next(at)))
+}
+
 #[derive(Debug)]
 enum Entry<T> {
     Vacant(u32),

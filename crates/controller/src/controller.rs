@@ -41,7 +41,8 @@ impl Controller {
         let (mailbox, notes) = net.mailbox::<Note>();
         let token = root.token_key().issue(None);
         let thread = std::thread::Builder::new().name("controller".into()).spawn(move || {
-            let catalog = Catalog::new(Config { shard: 0, term: 1 });
+            let hash_seed = Entropy::system().next_u64();
+            let catalog = Catalog::new(Config { shard: 0, term: 1, hash_seed });
             let service = ControllerService::new(catalog, &root);
             run(net, service, notes).expect("the event loop of the controller does not fail");
         })?;

@@ -6,6 +6,7 @@ and reduce there is a barrier: reducers start when every map task has committed.
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from collections import deque
@@ -114,8 +115,8 @@ class MapReduce:
     ) -> Result:
         """Runs the program over ``inputs`` and returns its :class:`Result`, to be closed.
 
-        There is one map task for each of the ``inputs`` (1 to 65,536 of anything that pickles) and
-        ``reducers`` reduce tasks. They run on ``executor``, any ``concurrent.futures.Executor``
+        There is one map task for each of the ``inputs`` (1 to 4095 of anything that pickles) and
+        ``reducers`` reduce tasks (1 to 65,536). They run on ``executor``, any ``concurrent.futures.Executor``
         whose workers reach the cluster; by default on a :class:`~honeycomb.WorkerPool` of this
         machine made for the run. ``client`` defaults to :func:`honeycomb.connect`. ``attempts`` is
         how often each task is tried, the first time included. ``progress`` is called with
@@ -145,7 +146,13 @@ class MapReduce:
             resources.callback(sampler.stop)
             with _Tasks(executor, max(len(splits), reducers)) as tasks:
                 report = _reporter(progress)
-                run = _Run(job, self._program, splits, reducers, attempts, tasks, report)
+
+                def report_and_sample(told: Progress) -> None:
+                    if told.done == told.total:
+                        sampler.sample()  # the end of a stage is a turning point
+                    report(told)
+
+                run = _Run(job, self._program, splits, reducers, attempts, tasks, report_and_sample)
                 commits = run.execute()
             return Result(job, commits, run.stages, sampler, resources.pop_all())
 
@@ -172,7 +179,8 @@ class _Tasks:
     def __init__(self, executor: Executor | None, tasks: int) -> None:
         self._own: WorkerPool | None = None
         if executor is None:
-            executor = self._own = WorkerPool()
+            cores = len(os.sched_getaffinity(0))
+            executor = self._own = WorkerPool(max(1, min(cores, tasks)))
         self._executor = executor
         self.running: dict[Future[Commit], tuple[int, int]] = {}
 

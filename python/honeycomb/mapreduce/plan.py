@@ -27,8 +27,10 @@ from honeycomb.errors import InvalidArgument
 from honeycomb.job import Job, JobHandle
 
 SHUFFLE: Final = "shuffle"
-#: Most tasks of a stage: the entries of one control message.
-TASKS_MAX: Final = 65_536
+#: Most map tasks: a prefix has at most 4096 parents, and the shuffle has the root besides them.
+MAPS_MAX: Final = 4095
+#: Most reduce tasks: the structures of one prefix.
+REDUCERS_MAX: Final = 65_536
 
 
 def map_prefix(index: int) -> str:
@@ -51,9 +53,12 @@ class Plan:
     """A job's hierarchy and shuffle files, created, and the handles of its tasks."""
 
     def __init__(self, job: Job, maps: int, reducers: int) -> None:
-        for what, count in (("inputs", maps), ("reducers", reducers)):
-            if not 1 <= count <= TASKS_MAX:
-                raise InvalidArgument(f"a job has 1 to {TASKS_MAX} {what}, not {count}")
+        for what, count, most in (
+            ("inputs", maps, MAPS_MAX),
+            ("reducers", reducers, REDUCERS_MAX),
+        ):
+            if not 1 <= count <= most:
+                raise InvalidArgument(f"a job has 1 to {most} {what}, not {count}")
         self._job = job
         names = [map_prefix(index) for index in range(maps)]
         map_numbers = job.create_hierarchy({name: () for name in names})

@@ -3,8 +3,11 @@
 //! Only bookkeeping; nobody moves a byte here. Lengths and offsets are multiples of 8.
 
 use honeycomb_block::Backing;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
+
+/// Retired extents that one step of sweeping looks at.
+const SWEEP_STEP: usize = 4;
 
 /// What an extent holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +38,7 @@ pub(super) struct Arena {
     /// The holes by (length, offset), for the best fit.
     holes: BTreeSet<(usize, usize)>,
     used_bytes: usize,
-    zombies: Vec<usize>,
+    zombies: VecDeque<usize>,
     zombie_bytes: usize,
 }
 
@@ -51,7 +54,7 @@ impl Arena {
             used: BTreeMap::new(),
             holes: BTreeSet::from([(size, 0)]),
             used_bytes: 0,
-            zombies: Vec::new(),
+            zombies: VecDeque::new(),
             zombie_bytes: 0,
         }
     }
@@ -104,18 +107,26 @@ impl Arena {
         }
         *owner = Owner::Zombie;
         self.zombie_bytes += *len;
-        self.zombies.push(at);
+        self.zombies.push_back(at);
     }
 
-    /// Frees the retired extents whose pins are gone.
-    pub fn sweep(&mut self, block: &mut Backing) {
-        for at in std::mem::take(&mut self.zombies) {
+    /// Looks at the next few retired extents and frees those whose pins are gone.
+    pub fn sweep_some(&mut self, block: &mut Backing) {
+        for _ in 0..self.zombies.len().min(SWEEP_STEP) {
+            let at = self.zombies.pop_front().expect("it was counted");
             let len = self.used[&at].0;
             if block.is_pinned(&(at..at + len)) {
-                self.zombies.push(at);
+                self.zombies.push_back(at);
             } else {
                 self.free(at);
             }
+        }
+    }
+
+    /// Frees every retired extent whose pins are gone.
+    pub fn sweep(&mut self, block: &mut Backing) {
+        for _ in 0..self.zombies.len().div_ceil(SWEEP_STEP) {
+            self.sweep_some(block);
         }
     }
 

@@ -278,6 +278,7 @@ impl Structure for KvBlock {
         args: &[u8],
         payload: &[u8],
     ) -> Outcome {
+        self.table.arena.sweep_some(block);
         let result = match op {
             Op::KvGet => self.get(block, args),
             Op::KvPut | Op::KvUpdate | Op::KvUpsert => {

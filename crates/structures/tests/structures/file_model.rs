@@ -231,7 +231,6 @@ impl Model {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
     #[test]
     fn a_file_block_is_its_committed_appends_in_order(steps in steps()) {
         let mut model = Model::new();

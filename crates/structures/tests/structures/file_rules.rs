@@ -225,7 +225,7 @@ fn large_appends_ask_early() {
         assert!(!d.structure.wants_successor());
         append(&mut d, &vec![1; SIZE / 8]);
     }
-    append(&mut d, &[1]);
+    append(&mut d, &[1; 1100]);
     assert!(d.structure.wants_successor(), "less than two such appends are left");
 }
 

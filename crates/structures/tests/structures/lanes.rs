@@ -90,8 +90,7 @@ fn lanes_are_bounded_and_leave_when_idle() {
     let mut lanes = Lanes::new();
     let idle = Time::from_millis(2 * RETRY_WINDOW_MS);
     for lane in 0..LANES_PER_BLOCK_MAX as u32 {
-        let verdict =
-            lanes.begin(Time::ZERO, S, LaneId(lane), Sequence(1), Sequence(0), false, W);
+        let verdict = lanes.begin(Time::ZERO, S, LaneId(lane), Sequence(1), Sequence(0), false, W);
         assert_eq!(verdict, LaneVerdict::Run);
         lanes.record(S, LaneId(lane), Sequence(1), None, &Answer::ok(0));
     }

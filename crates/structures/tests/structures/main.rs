@@ -11,58 +11,58 @@ use honeycomb_structures::{Answer, Outcome, Payload, Structure, Ticket};
 use honeycomb_wire::Op;
 
 /// A structure with its block, as a shard would drive them.
-pub struct Driver<S> {
-    pub structure: S,
-    pub block: Backing,
+pub(crate) struct Driver<S> {
+    pub(crate) structure: S,
+    pub(crate) block: Backing,
     tickets: u64,
 }
 
 impl<S: Structure> Driver<S> {
-    pub fn new(size: usize, structure: S) -> Driver<S> {
+    pub(crate) fn new(size: usize, structure: S) -> Driver<S> {
         let block = Backing::map(size, &Reclaimer::inline()).unwrap();
         Driver { structure, block, tickets: 0 }
     }
 
-    pub fn ticket(&mut self) -> Ticket {
+    pub(crate) fn ticket(&mut self) -> Ticket {
         self.tickets += 1;
         Ticket(self.tickets)
     }
 
-    pub fn submit(&mut self, op: Op, args: &[u8], payload: &[u8]) -> (Ticket, Outcome) {
+    pub(crate) fn submit(&mut self, op: Op, args: &[u8], payload: &[u8]) -> (Ticket, Outcome) {
         let ticket = self.ticket();
         (ticket, self.structure.apply(&mut self.block, ticket, op, args, payload))
     }
 
     /// Runs an operation that must not be parked.
-    pub fn run(&mut self, op: Op, args: &[u8], payload: &[u8]) -> Answer {
+    pub(crate) fn run(&mut self, op: Op, args: &[u8], payload: &[u8]) -> Answer {
         match self.submit(op, args, payload).1 {
             Outcome::Done(answer) => answer,
             Outcome::Parked => panic!("{} was parked", op.name()),
         }
     }
 
-    pub fn reserve(&mut self, op: Op, args: &[u8], length: usize) -> Result<Ticket, Answer> {
+    pub(crate) fn reserve(&mut self, op: Op, args: &[u8], length: usize) -> Result<Ticket, Answer> {
         let ticket = self.ticket();
         self.structure.reserve(&mut self.block, ticket, op, args, length).map(|()| ticket)
     }
 
     /// Writes the next bytes of a reservation.
-    pub fn feed(&mut self, ticket: Ticket, bytes: &[u8]) {
+    pub(crate) fn feed(&mut self, ticket: Ticket, bytes: &[u8]) {
         let place = self.structure.fill(&mut self.block, ticket);
         place[..bytes.len()].copy_from_slice(bytes);
         self.structure.filled(ticket, bytes.len());
     }
 
-    pub fn commit(&mut self, ticket: Ticket) -> Outcome {
+    pub(crate) fn commit(&mut self, ticket: Ticket) -> Outcome {
         self.structure.commit(&mut self.block, ticket)
     }
 
-    pub fn abort(&mut self, ticket: Ticket) {
+    pub(crate) fn abort(&mut self, ticket: Ticket) {
         self.structure.abort(&mut self.block, ticket);
     }
 
     /// The payload of an answer, as its receiver sees it.
-    pub fn bytes(&self, answer: &Answer) -> Vec<u8> {
+    pub(crate) fn bytes(&self, answer: &Answer) -> Vec<u8> {
         match &answer.payload {
             Payload::None => Vec::new(),
             Payload::Bytes(bytes) => bytes.to_vec(),
@@ -72,7 +72,7 @@ impl<S: Structure> Driver<S> {
 }
 
 /// Bytes that tell where they came from.
-pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
+pub(crate) fn pattern(seed: u64, length: usize) -> Vec<u8> {
     let mut x = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     std::iter::repeat_with(|| {
         x ^= x << 13;

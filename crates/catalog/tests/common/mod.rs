@@ -1,0 +1,182 @@
+//! A catalog with its clock and its servers' hands, for tests. Checks every invariant after every
+//! command.
+#![allow(dead_code)] // Each test file uses its part.
+
+use honeycomb_catalog::{
+    Actor, Catalog, CatalogError, ClusterStatus, Command, Config, Effect, NewServer, NewStructure,
+    Opened, PlanNode, PrefixInfo, PrefixOptions, Reply,
+};
+use honeycomb_types::{BlockAt, JobId, Kind, PrefixId, ServerId, Time};
+use std::time::Duration;
+
+pub struct Bench {
+    pub catalog: Catalog,
+    pub now: Time,
+    pub effects: Vec<Effect>,
+}
+
+pub const LEASE: PrefixOptions = PrefixOptions {
+    lease_ms: 0,
+    pinned: false,
+    owner_verbs: honeycomb_types::Verbs::NONE,
+    job_verbs: honeycomb_types::Verbs::NONE,
+};
+
+pub fn lease(lease_ms: u32) -> PrefixOptions {
+    PrefixOptions { lease_ms, ..LEASE }
+}
+
+pub fn node<'a>(name: &'a str, parents: &'a [&'a str]) -> PlanNode<'a> {
+    PlanNode { name, parents, options: LEASE }
+}
+
+pub fn file<'a>(path: &'a str, name: &'a str, blocks: u32) -> NewStructure<'a> {
+    NewStructure { path, name, kind: Kind::File, blocks, slots: 0, open_existing: false }
+}
+
+pub fn kv<'a>(path: &'a str, name: &'a str, blocks: u32) -> NewStructure<'a> {
+    NewStructure { kind: Kind::Kv, ..file(path, name, blocks) }
+}
+
+impl Bench {
+    pub fn new() -> Bench {
+        let config = Config { shard: 3, term: 2, hash_seed: 11 };
+        let now = Time::from_millis(1_000_000);
+        Bench { catalog: Catalog::new(config), now, effects: Vec::new() }
+    }
+
+    pub fn run(&mut self, command: Command<'_>) -> Result<Reply, CatalogError> {
+        self.effects.clear();
+        let reply = self.catalog.apply(self.now, command, &mut self.effects);
+        if let Err(broken) = self.catalog.check_invariants() {
+            panic!("{broken} after {command:?}");
+        }
+        reply
+    }
+
+    pub fn job(&mut self, name: &str) -> JobId {
+        let actor = Actor::CLUSTER;
+        match self.run(Command::RegisterJob { actor, name, lease_ms: 0, quota_blocks: 0 }) {
+            Ok(Reply::Job { job, .. }) => job,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn create(
+        &mut self,
+        job: JobId,
+        path: &str,
+        parents: &[&str],
+        options: PrefixOptions,
+    ) -> Result<PrefixId, CatalogError> {
+        let actor = Actor::driver(job);
+        match self.run(Command::CreatePrefix { actor, job, path, parents, options })? {
+            Reply::Prefix(id) => Ok(id),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn plan(
+        &mut self,
+        job: JobId,
+        nodes: &[PlanNode<'_>],
+    ) -> Result<Vec<PrefixId>, CatalogError> {
+        let actor = Actor::driver(job);
+        match self.run(Command::CreateHierarchy { actor, job, nodes })? {
+            Reply::Prefixes(ids) => Ok(ids),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn remove(&mut self, job: JobId, path: &str) -> Result<Reply, CatalogError> {
+        self.run(Command::RemovePrefix { actor: Actor::driver(job), job, path })
+    }
+
+    pub fn renew(&mut self, job: JobId, paths: &[&str]) -> Vec<Result<u32, CatalogError>> {
+        match self.run(Command::RenewLeases { actor: Actor::driver(job), job, paths }) {
+            Ok(Reply::Renewed(results)) => results,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Lets time pass, and the tick that is due after it.
+    pub fn pass(&mut self, ms: u64) {
+        self.now = self.now + Duration::from_millis(ms);
+        self.run(Command::Tick).unwrap();
+    }
+
+    pub fn tree(&mut self, job: JobId) -> Vec<PrefixInfo> {
+        match self.run(Command::JobTree { actor: Actor::driver(job), job }) {
+            Ok(Reply::Tree(tree)) => tree,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Milliseconds that the lease at this path has left.
+    pub fn left(&mut self, job: JobId, path: &str) -> Result<i64, CatalogError> {
+        match self.run(Command::LeaseInfo { actor: Actor::driver(job), job, path })? {
+            Reply::Lease(info) => Ok(info.remaining_ms),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn join(&mut self, address: &str, shards: u8, blocks_per_shard: u32) -> ServerId {
+        let incarnation = address.bytes().fold(7, |h, b| h * 31 + b as u64);
+        let block_size = 65_536;
+        let server = NewServer { address, incarnation, shards, blocks_per_shard, block_size };
+        match self.run(Command::JoinServer { server }) {
+            Ok(Reply::Joined(id)) => id,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn make(
+        &mut self,
+        job: JobId,
+        structure: NewStructure<'_>,
+    ) -> Result<Opened, CatalogError> {
+        let actor = Actor::driver(job);
+        match self.run(Command::CreateStructure { actor, job, structure })? {
+            Reply::Opened(opened) => Ok(opened),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn open(&mut self, actor: Actor, path: &str, name: &str) -> Result<Opened, CatalogError> {
+        let job = actor.job.unwrap();
+        match self.run(Command::OpenStructure { actor, job, path, name })? {
+            Reply::Opened(opened) => Ok(opened),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn reopen(&mut self, job: JobId, opened: &Opened) -> Result<Opened, CatalogError> {
+        let (actor, structure) = (Actor::driver(job), opened.structure);
+        match self.run(Command::ReopenStructure { actor, job, structure })? {
+            Reply::Opened(opened) => Ok(opened),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn status(&mut self) -> ClusterStatus {
+        match self.run(Command::ClusterStatus { actor: Actor::CLUSTER }) {
+            Ok(Reply::Status(status)) => status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The blocks that the last command freed.
+    pub fn freed(&self) -> Vec<BlockAt> {
+        let freed = self.effects.iter().filter_map(|effect| match *effect {
+            Effect::FreeBlock { at, .. } => Some(at),
+            _ => None,
+        });
+        freed.collect()
+    }
+
+    pub fn confirm(&mut self, blocks: &[BlockAt]) {
+        for &at in blocks {
+            self.run(Command::BlockFreed { server: at.block.server(), at }).unwrap();
+        }
+    }
+}

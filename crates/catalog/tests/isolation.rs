@@ -1,0 +1,166 @@
+//! Who may do what: jobs do not see each other (INV-28), tasks have their own prefix and below.
+
+mod common;
+
+use common::{Bench, LEASE, file, node};
+use honeycomb_catalog::{Actor, CatalogError, Command, PrefixOptions, Reply};
+use honeycomb_types::{JobId, Verbs};
+
+/// Every command that a client can send, about one job.
+fn about<'a>(actor: Actor, job: JobId, nodes: &'a [honeycomb_catalog::PlanNode<'a>]) -> Vec<Command<'a>> {
+    let (path, name, parents) = ("t", "x", &["t"][..]);
+    let verbs = Verbs::READ;
+    vec![
+        Command::JobTree { actor, job },
+        Command::CreatePrefix { actor, job, path: "new", parents: &[], options: LEASE },
+        Command::CreateHierarchy { actor, job, nodes },
+        Command::RenewLeases { actor, job, paths: parents },
+        Command::LeaseInfo { actor, job, path },
+        Command::SetPermissions { actor, job, path, owner_verbs: verbs, job_verbs: verbs },
+        Command::CreateStructure { actor, job, structure: file("t", "y", 1) },
+        Command::OpenStructure { actor, job, path, name },
+        Command::ReopenStructure { actor, job, structure: honeycomb_types::StructureId(1) },
+        Command::RemoveStructure { actor, job, path, name },
+        Command::RemovePrefix { actor, job, path },
+        Command::DeregisterJob { actor, job },
+    ]
+}
+
+#[test]
+fn a_job_cannot_tell_another_one_from_none() {
+    let mut bench = Bench::new();
+    bench.join("s1:1", 1, 100);
+    let (a, b) = (bench.job("a"), bench.job("b"));
+    bench.create(a, "t", &[], LEASE).unwrap();
+    let opened = bench.make(a, file("t", "x", 1)).unwrap();
+    let nobody = JobId(b.0 + 1);
+    let nodes = [node("n", &[])];
+    let before = bench.tree(a);
+    for (theirs, none) in about(Actor::driver(b), a, &nodes)
+        .into_iter()
+        .zip(about(Actor::driver(b), nobody, &nodes))
+    {
+        assert_eq!(bench.run(theirs), Err(CatalogError::UnknownJob { job: a }), "{theirs:?}");
+        assert!(bench.effects.is_empty());
+        assert_eq!(bench.run(none), Err(CatalogError::UnknownJob { job: nobody }));
+    }
+    assert_eq!(bench.tree(a), before);
+    // By identity, too.
+    let (actor, structure) = (Actor::driver(b), opened.structure);
+    let theirs = bench.run(Command::ReopenStructure { actor, job: b, structure });
+    assert_eq!(theirs, Err(CatalogError::UnknownStructure { structure }));
+    bench.remove(a, "t").unwrap();
+    let gone = bench.run(Command::ReopenStructure { actor, job: b, structure });
+    assert_eq!(gone, theirs);
+    // Lists and totals.
+    let Ok(Reply::Jobs(jobs)) = bench.run(Command::ListJobs { actor }) else { panic!() };
+    assert!(jobs.len() == 1 && jobs[0].job == b);
+    let Ok(Reply::Status(status)) = bench.run(Command::ClusterStatus { actor }) else { panic!() };
+    assert!(status.servers.is_empty() && status.blocks == 100);
+    let find = bench.run(Command::FindJob { actor, name: "a" });
+    assert!(matches!(find, Err(CatalogError::PermissionDenied { .. })));
+    assert_eq!(bench.run(Command::FindJob { actor, name: "nobody" }), find);
+    let register = Command::RegisterJob { actor, name: "a", lease_ms: 0, quota_blocks: 0 };
+    assert!(matches!(bench.run(register), Err(CatalogError::PermissionDenied { .. })));
+}
+
+#[test]
+fn the_cluster_may_do_everything() {
+    let mut bench = Bench::new();
+    bench.join("s1:1", 1, 100);
+    let job = bench.job("a");
+    let nodes = [node("n", &[])];
+    let none = PrefixOptions { owner_verbs: Verbs::READ, ..LEASE };
+    bench.create(job, "t", &[], none).unwrap();
+    let structure = file("t", "x", 1);
+    bench.run(Command::CreateStructure { actor: Actor::CLUSTER, job, structure }).unwrap();
+    for command in about(Actor::CLUSTER, job, &nodes) {
+        assert!(bench.run(command).is_ok(), "{command:?}");
+    }
+    let Ok(Reply::Jobs(jobs)) = bench.run(Command::ListJobs { actor: Actor::CLUSTER }) else {
+        panic!()
+    };
+    assert!(jobs.is_empty());
+}
+
+#[test]
+fn a_task_has_its_own_prefix_and_what_is_below() {
+    let mut bench = Bench::new();
+    bench.join("s1:1", 1, 100);
+    let job = bench.job("a");
+    let own = bench.create(job, "own", &[], LEASE).unwrap();
+    bench.create(job, "other", &[], LEASE).unwrap();
+    bench.make(job, file("other", "x", 1)).unwrap();
+    let task = Actor::task(job, own);
+    let denied = |result: Result<Reply, CatalogError>| {
+        assert!(matches!(result, Err(CatalogError::PermissionDenied { .. })), "{result:?}");
+    };
+    let create = |path, parents| Command::CreatePrefix {
+        actor: task,
+        job,
+        path,
+        parents,
+        options: LEASE,
+    };
+    bench.run(create("own/sub", &[])).unwrap();
+    bench.run(create("own/sub/deep", &[])).unwrap();
+    bench.run(create("beside", &["own"])).unwrap();
+    denied(bench.run(create("free", &[])));
+    denied(bench.run(create("other/sub", &[])));
+    let plan = |nodes| Command::CreateHierarchy { actor: task, job, nodes };
+    let (below, partly) =
+        ([node("p", &["own/sub"]), node("q", &["p"])], [node("r", &["own"]), node("s", &[])]);
+    bench.run(plan(&below)).unwrap();
+    denied(bench.run(plan(&partly)));
+    let paths = &["own", "own/sub/deep", "own/beside", "other", ""][..];
+    let Ok(Reply::Renewed(results)) =
+        bench.run(Command::RenewLeases { actor: task, job, paths })
+    else {
+        panic!()
+    };
+    let renewed: Vec<bool> = results.iter().map(Result::is_ok).collect();
+    assert_eq!(renewed, [true, true, true, false, false]);
+    // It writes its own, reads its job's.
+    let make = |path| Command::CreateStructure { actor: task, job, structure: file(path, "f", 1) };
+    bench.run(make("own")).unwrap();
+    denied(bench.run(make("other")));
+    assert_eq!(bench.open(task, "own", "f").unwrap().verbs, Verbs::ALL);
+    assert_eq!(bench.open(task, "other", "x").unwrap().verbs, Verbs::READ);
+    let remove = |path, name| Command::RemoveStructure { actor: task, job, path, name };
+    denied(bench.run(remove("other", "x")));
+    bench.run(remove("own", "f")).unwrap();
+    denied(bench.run(Command::RemovePrefix { actor: task, job, path: "other" }));
+    denied(bench.run(Command::DeregisterJob { actor: task, job }));
+    bench.run(Command::RemovePrefix { actor: task, job, path: "own/sub" }).unwrap();
+    // Who takes the place of a dead prefix is not who was there.
+    bench.remove(job, "own").unwrap();
+    bench.create(job, "own", &[], LEASE).unwrap();
+    denied(bench.run(create("own/more", &[])));
+}
+
+#[test]
+fn what_a_grant_allows_is_what_both_the_prefix_and_the_token_allow() {
+    let mut bench = Bench::new();
+    bench.join("s1:1", 1, 100);
+    let job = bench.job("a");
+    let hidden = PrefixOptions { owner_verbs: Verbs::ALL, ..LEASE };
+    bench.create(job, "hidden", &[], hidden).unwrap();
+    bench.make(job, file("hidden", "x", 1)).unwrap();
+    let task = Actor::task(job, bench.create(job, "task", &[], LEASE).unwrap());
+    let refused = bench.open(task, "hidden", "x");
+    assert!(matches!(refused, Err(CatalogError::PermissionDenied { .. })));
+    let reader = Actor { verbs: Verbs::READ, ..Actor::driver(job) };
+    assert_eq!(bench.open(reader, "hidden", "x").unwrap().verbs, Verbs::READ);
+    for command in [
+        Command::CreatePrefix { actor: reader, job, path: "n", parents: &[], options: LEASE },
+        Command::CreateStructure { actor: reader, job, structure: file("hidden", "y", 1) },
+        Command::RemoveStructure { actor: reader, job, path: "hidden", name: "x" },
+        Command::RemovePrefix { actor: reader, job, path: "hidden" },
+        Command::DeregisterJob { actor: reader, job },
+    ] {
+        let refused = bench.run(command);
+        assert!(matches!(refused, Err(CatalogError::PermissionDenied { .. })), "{command:?}");
+    }
+    let paths = &["hidden"][..];
+    assert!(bench.run(Command::RenewLeases { actor: reader, job, paths }).is_ok());
+}

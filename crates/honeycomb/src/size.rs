@@ -1,0 +1,47 @@
+//! Sizes as people write them.
+
+/// Reads `64KiB`, `1.5 GiB`, `128M`, `4096`. The units are binary.
+pub fn parse(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let number: f64 = number.parse().map_err(|_| format!("'{text}' is not a size"))?;
+    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kb" | "kib" => 1 << 10,
+        "m" | "mb" | "mib" => 1 << 20,
+        "g" | "gb" | "gib" => 1 << 30,
+        "t" | "tb" | "tib" => 1 << 40,
+        other => return Err(format!("'{other}' is no unit: B, KiB, MiB, GiB or TiB")),
+    };
+    Ok((number * factor as f64) as u64)
+}
+
+/// Writes a size for people.
+pub fn show(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    match unit {
+        0 => format!("{bytes} B"),
+        _ => format!("{value:.1} {}", units[unit]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        assert_eq!(parse("64KiB"), Ok(65536));
+        assert_eq!(parse("1.5 g"), Ok(3 << 29));
+        assert_eq!(parse("4096"), Ok(4096));
+        assert!(parse("many").is_err() && parse("1 parsec").is_err());
+        assert_eq!(show(65536), "64.0 KiB");
+    }
+}
