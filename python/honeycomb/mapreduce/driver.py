@@ -22,7 +22,7 @@ from honeycomb import errors
 from honeycomb._progress import ProgressBars
 from honeycomb.cluster import Client, connect
 from honeycomb.job import Job
-from honeycomb.mapreduce.errors import MapReduceError, TaskFailed
+from honeycomb.mapreduce.errors import MapReduceError, TaskFailed, UserFunctionError
 from honeycomb.mapreduce.frames import TRIES_MAX
 from honeycomb.mapreduce.plan import Plan, map_prefix, reduce_prefix
 from honeycomb.mapreduce.records import default_partition
@@ -318,15 +318,15 @@ class _Run:
         address = f"{self._job.name}/{prefix}"
         if isinstance(error, _PERMANENT) or number + 1 >= self._attempts:
             if isinstance(error, MapReduceError):
-                raise error
+                raise error from None  # it carries the user's traceback; the worker's adds nothing
             raise TaskFailed(
                 f"{address} failed in attempt {number + 1} of {self._attempts}: "
                 f"{type(error).__name__}: {error}",
                 address,
                 number + 1,
             ) from error
-        first_line = str(error).partition("\n")[0]
-        note = f"{address} attempt {number + 1} failed, trying again: {first_line}"
+        words = repr(error) if isinstance(error, UserFunctionError) else str(error)
+        note = f"{address} attempt {number + 1} failed, trying again: {words}"
         self._report(stage.progress(len(self._tasks.running), note))
         stage.waiting.append(index)
 

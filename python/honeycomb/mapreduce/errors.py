@@ -46,6 +46,9 @@ class UserFunctionError(TaskFailed):
         self.error = error
         self.traceback = traceback
 
+    def __repr__(self) -> str:
+        return f"the {self.function} function raised {self.error}"
+
     def __reduce__(self) -> tuple[object, ...]:
         fields = (self.address, self.attempt, self.function, self.error, self.traceback)
         return UserFunctionError, fields

@@ -1,0 +1,115 @@
+//! What the tests of the wire share: the vectors, and every message by its operation.
+#![allow(dead_code)] // each test binary uses a part
+
+use honeycomb_wire::messages::*;
+use honeycomb_wire::{Field, Malformed};
+use serde_json::Value;
+use std::fmt::Debug;
+
+/// The folder that holds messages.toml and PROTOCOL.md.
+pub const PROTOCOL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../protocol");
+
+/// One of the files of golden vectors.
+pub fn vectors(name: &str) -> Value {
+    let path = format!("{PROTOCOL}/vectors/{name}.json");
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+/// The items of a list.
+pub fn list(value: &Value) -> &[Value] {
+    value.as_array().unwrap_or_else(|| panic!("a list, not {value}"))
+}
+
+/// A text.
+pub fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_else(|| panic!("a text, not {value}"))
+}
+
+/// A number of up to 64 bits, which is a decimal string when it is wide.
+pub fn number(value: &Value) -> u64 {
+    match value {
+        Value::String(digits) => digits.parse().expect("decimal digits"),
+        other => other.as_u64().unwrap_or_else(|| panic!("a number, not {other}")),
+    }
+}
+
+/// Bytes, from hexadecimal.
+pub fn bytes(value: &Value) -> Vec<u8> {
+    unhex(text(value)).unwrap_or_else(|| panic!("hexadecimal, not {value}"))
+}
+
+/// Bytes, from hexadecimal.
+pub fn unhex(hex: &str) -> Option<Vec<u8>> {
+    let pairs = hex.as_bytes().chunks(2);
+    let digits = pairs.map(|pair| std::str::from_utf8(pair).ok().filter(|p| p.len() == 2));
+    digits.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect()
+}
+
+/// The operation with this name.
+pub fn op(name: &Value) -> Op {
+    let found = Op::ALL.into_iter().find(|op| op.name() == text(name));
+    found.unwrap_or_else(|| panic!("no operation is called {name}"))
+}
+
+/// The status of a vector, whose name and code must agree.
+pub fn status(case: &Value) -> Status {
+    let found = Status::ALL.into_iter().find(|s| s.name() == text(&case["status"]));
+    let found = found.unwrap_or_else(|| panic!("no such status: {case}"));
+    assert_eq!(found as u64, number(&case["code"]), "{case}");
+    found
+}
+
+/// A message that was read: its bytes when written again, and how Rust shows it.
+pub type Again = Result<(Vec<u8>, String), Malformed>;
+
+fn again<T: Field + Debug>(bytes: &[u8]) -> Again {
+    let message = T::decode(bytes)?;
+    Ok((message.encode(), format!("{message:?}")))
+}
+
+macro_rules! by_operation {
+    ($op:ident, $request:ident, $bytes:ident: $($name:ident $asked:ident $told:ident,)*;
+     data $($data:ident)*) => {
+        match $op {
+            $(Op::$name if $request => again::<$asked>($bytes),
+              Op::$name => again::<$told>($bytes),)*
+            $(Op::$data)|* => panic!("{} has no message", $op.name()),
+        }
+    };
+}
+
+/// Reads the message of an operation and writes it again. A new operation does not compile until
+/// it is listed here.
+pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
+    by_operation!(op, request, bytes:
+        Hello HelloRequest HelloReply,
+        Ping PingRequest PingReply,
+        PresentGrant PresentGrantRequest PresentGrantReply,
+        RegisterJob RegisterJobRequest RegisterJobReply,
+        DeregisterJob DeregisterJobRequest DeregisterJobReply,
+        ListJobs ListJobsRequest ListJobsReply,
+        JobTree JobTreeRequest JobTreeReply,
+        FindJob FindJobRequest FindJobReply,
+        CreatePrefix CreatePrefixRequest CreatePrefixReply,
+        CreateHierarchy CreateHierarchyRequest CreateHierarchyReply,
+        RemovePrefix RemovePrefixRequest RemovePrefixReply,
+        RenewLeases RenewLeasesRequest RenewLeasesReply,
+        LeaseInfo LeaseInfoRequest LeaseInfoReply,
+        SetPermissions SetPermissionsRequest SetPermissionsReply,
+        CreateStructure CreateStructureRequest CreateStructureReply,
+        OpenStructure OpenStructureRequest OpenStructureReply,
+        ReopenStructure ReopenStructureRequest ReopenStructureReply,
+        RemoveStructure RemoveStructureRequest RemoveStructureReply,
+        ClusterStatus ClusterStatusRequest ClusterStatusReply,
+        JoinServer JoinServerRequest JoinServerReply,
+        Report ReportRequest ReportReply,
+        GrowStructure GrowStructureRequest GrowStructureReply,
+        SealBlock SealBlockRequest SealBlockReply,
+        OpenBlock OpenBlockRequest OpenBlockReply,
+        FreeBlock FreeBlockRequest FreeBlockReply,
+        SetGeneration SetGenerationRequest SetGenerationReply,;
+        data FileAppend FileRead FileSize FileSeal KvGet KvPut KvDelete KvExists KvUpdate KvUpsert
+             KvCompareAndSwap KvScan KvLength
+    )
+}
