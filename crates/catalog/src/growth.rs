@@ -140,11 +140,12 @@ impl Catalog {
             }
             Position::Chain(k) => {
                 let growth = structure.growth.as_mut().expect("the chain has this block");
-                if !last && growth.granted.len() <= k {
-                    return Err(CatalogError::NoSuccessor { at });
+                let has_next = growth.granted.len() > k;
+                match growth.granted[k - 1].sealed {
+                    Some(sealed) => self.same_seal(sealed == (length, last), length)?,
+                    None if last || has_next => growth.granted[k - 1].sealed = Some((length, last)),
+                    None => return Err(CatalogError::NoSuccessor { at }),
                 }
-                let sealed = *growth.granted[k - 1].sealed.get_or_insert((length, last));
-                self.same_seal(sealed == (length, last), length)?;
                 Ok(Reply::Sealed { version: MapVersion(before + k as u64 + 1) })
             }
         }

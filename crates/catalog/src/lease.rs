@@ -141,6 +141,10 @@ impl Catalog {
     }
 
     pub(crate) fn tick(&mut self, effects: &mut Vec<Effect>) -> Result<Reply, CatalogError> {
+        // Servers first: leases that end in the same tick then ask nothing of a dead one.
+        if self.silence <= self.now {
+            self.lose_silent_servers(effects);
+        }
         while let Some(timer) = self.timers.due(self.now) {
             if !self.timer_is_current(timer.node, timer.id) {
                 self.timers.stale -= 1;
@@ -157,9 +161,6 @@ impl Catalog {
             let late_ms = self.now.since(deadline).as_millis() as u64;
             let lease_ms = self.dag.nodes[n].lease_ms;
             self.end_prefix(n, Cause::Expired { lease_ms, late_ms }, deadline, effects);
-        }
-        if self.silence <= self.now {
-            self.lose_silent_servers(effects);
         }
         while let Some(j) = self.jobs.linger_due(self.now) {
             self.end_job(j, effects);
@@ -186,9 +187,7 @@ impl Catalog {
         let silent = |seen: Time| seen + SERVER_SILENCE <= self.now;
         let servers = self.pool.servers().filter(|(_, server)| silent(server.last_seen));
         let lost: Vec<_> = servers.map(|(id, _)| id).collect();
-        for server in lost {
-            self.lose_server(server, Loss::Silence, effects);
-        }
+        self.lose_servers(&lost, Loss::Silence, effects);
         let oldest = self.pool.servers().map(|(_, server)| server.last_seen).min();
         self.silence = oldest.map_or(Time::NEVER, |seen| seen + SERVER_SILENCE);
     }

@@ -63,7 +63,8 @@ impl Shard {
     fn new(blocks: u32) -> Shard {
         let next = |index| if index + 1 < blocks { FREE | (index + 1) } else { LAST_FREE };
         let slots = (0..blocks).map(|i| Slot { epoch: Epoch(0), state: next(i), used: 0 });
-        Shard { slots: slots.collect(), free_head: FREE, free: blocks }
+        let free_head = if blocks > 0 { FREE } else { LAST_FREE };
+        Shard { slots: slots.collect(), free_head, free: blocks }
     }
 
     fn take(&mut self, epoch: Epoch, structure: u32) -> u32 {

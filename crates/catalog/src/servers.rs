@@ -63,9 +63,7 @@ impl Catalog {
                 allowed: "it is that of the other servers of the cluster",
             });
         }
-        for id in earlier {
-            self.lose_server(id, Loss::Reset, effects);
-        }
+        self.lose_servers(&earlier, Loss::Reset, effects);
         self.block_size = new.block_size;
         self.silence = self.silence.min(self.now + SERVER_SILENCE);
         Ok(Reply::Joined(self.pool.join(new, self.now)))
@@ -108,26 +106,31 @@ impl Catalog {
         how: Loss,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
-        self.lose_server(server, how, effects);
+        self.lose_servers(&[server], how, effects);
         Ok(Reply::Done)
     }
 
-    /// Ends a server's membership. Every structure that had a block there is lost; its blocks on
-    /// other servers are freed. Nothing to do for one that is gone already.
-    pub(crate) fn lose_server(&mut self, id: ServerId, how: Loss, effects: &mut Vec<Effect>) {
-        let Some(server) = self.pool.server_mut(id) else { return };
-        let (owners, address) = (server.owners(), server.address.clone());
+    /// Ends the membership of servers. Every structure that had a block there is lost; its blocks
+    /// elsewhere are freed. Nothing to do for those that are gone already.
+    pub(crate) fn lose_servers(&mut self, ids: &[ServerId], how: Loss, effects: &mut Vec<Effect>) {
         let before = effects.len();
-        for s in owners {
-            let n = self.structures[s].prefix;
-            self.dag.nodes[n].data_lost = true;
-            let path: Arc<str> = self.dag.path_of(n).into();
-            self.end_structure(s, Cause::Lost { server: address.clone(), how }, &path, effects);
+        for &id in ids {
+            let Some(server) = self.pool.server_mut(id) else { continue };
+            let (owners, address) = (server.owners(), server.address.clone());
+            for s in owners {
+                let n = self.structures[s].prefix;
+                self.dag.nodes[n].data_lost = true;
+                let path: Arc<str> = self.dag.path_of(n).into();
+                let cause = Cause::Lost { server: address.clone(), how };
+                self.end_structure(s, cause, &path, effects);
+            }
         }
-        // The books were kept as for any free; the dead server itself is told nothing.
+        // The books were kept as for any free; the dead themselves are told nothing.
         let freed = effects.split_off(before);
-        effects.extend(freed.into_iter().filter(|effect| effect.server() != id));
-        self.pool.leave(id);
+        effects.extend(freed.into_iter().filter(|effect| !ids.contains(&effect.server())));
+        for &id in ids {
+            self.pool.leave(id);
+        }
     }
 
     pub(crate) fn block_opened(

@@ -3,11 +3,16 @@
 mod common;
 
 use common::{Bench, LEASE, file, node};
-use honeycomb_catalog::{Actor, CatalogError, Command, PrefixOptions, Reply};
-use honeycomb_types::{JobId, Verbs};
+use honeycomb_catalog::{Actor, CatalogError, Command, PlanNode, PrefixOptions, Reply};
+use honeycomb_types::{JobId, StructureId, Verbs};
 
 /// Every command that a client can send, about one job.
-fn about<'a>(actor: Actor, job: JobId, nodes: &'a [honeycomb_catalog::PlanNode<'a>]) -> Vec<Command<'a>> {
+fn about<'a>(
+    actor: Actor,
+    job: JobId,
+    structure: StructureId,
+    nodes: &'a [PlanNode<'a>],
+) -> Vec<Command<'a>> {
     let (path, name, parents) = ("t", "x", &["t"][..]);
     let verbs = Verbs::READ;
     vec![
@@ -19,7 +24,7 @@ fn about<'a>(actor: Actor, job: JobId, nodes: &'a [honeycomb_catalog::PlanNode<'
         Command::SetPermissions { actor, job, path, owner_verbs: verbs, job_verbs: verbs },
         Command::CreateStructure { actor, job, structure: file("t", "y", 1) },
         Command::OpenStructure { actor, job, path, name },
-        Command::ReopenStructure { actor, job, structure: honeycomb_types::StructureId(1) },
+        Command::ReopenStructure { actor, job, structure },
         Command::RemoveStructure { actor, job, path, name },
         Command::RemovePrefix { actor, job, path },
         Command::DeregisterJob { actor, job },
@@ -36,10 +41,9 @@ fn a_job_cannot_tell_another_one_from_none() {
     let nobody = JobId(b.0 + 1);
     let nodes = [node("n", &[])];
     let before = bench.tree(a);
-    for (theirs, none) in about(Actor::driver(b), a, &nodes)
-        .into_iter()
-        .zip(about(Actor::driver(b), nobody, &nodes))
-    {
+    let (actor, id) = (Actor::driver(b), opened.structure);
+    let of_nobody = about(actor, nobody, id, &nodes);
+    for (theirs, none) in about(actor, a, id, &nodes).into_iter().zip(of_nobody) {
         assert_eq!(bench.run(theirs), Err(CatalogError::UnknownJob { job: a }), "{theirs:?}");
         assert!(bench.effects.is_empty());
         assert_eq!(bench.run(none), Err(CatalogError::UnknownJob { job: nobody }));
@@ -73,8 +77,9 @@ fn the_cluster_may_do_everything() {
     let none = PrefixOptions { owner_verbs: Verbs::READ, ..LEASE };
     bench.create(job, "t", &[], none).unwrap();
     let structure = file("t", "x", 1);
-    bench.run(Command::CreateStructure { actor: Actor::CLUSTER, job, structure }).unwrap();
-    for command in about(Actor::CLUSTER, job, &nodes) {
+    let create = Command::CreateStructure { actor: Actor::CLUSTER, job, structure };
+    let Ok(Reply::Opened(opened)) = bench.run(create) else { panic!() };
+    for command in about(Actor::CLUSTER, job, opened.structure, &nodes) {
         assert!(bench.run(command).is_ok(), "{command:?}");
     }
     let Ok(Reply::Jobs(jobs)) = bench.run(Command::ListJobs { actor: Actor::CLUSTER }) else {

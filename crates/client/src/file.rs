@@ -2,10 +2,9 @@
 
 use crate::error::Error;
 use crate::route::Target;
-use crate::structure::{Exchange, Structure};
+use crate::structure::{Args, Exchange, Structure};
 use crate::transport::Sink;
 use honeycomb_types::limits::LARGE_FRACTION;
-use honeycomb_wire::data::ReadArgs;
 use honeycomb_wire::{Op, Status};
 
 /// Most bytes of one request to read.
@@ -46,7 +45,7 @@ impl File {
         let replied = self.0.run(Exchange {
             op: Op::FileAppend,
             target: Target::Tail,
-            args: &[],
+            args: Args::Fixed(&[]),
             payload: &[bytes],
             sink: Sink::None,
         })?;
@@ -78,29 +77,17 @@ impl File {
         Ok(done)
     }
 
+    /// One request: what one block has of the range.
     fn read_piece(&self, position: u64, buffer: &mut [u8]) -> Result<usize, Error> {
-        let target = Target::Offset(position);
-        let mut want = buffer.len().min(READ_PIECE);
-        // The block's own start is needed for the arguments; a Moved answer may change the block
-        // under way, and with it the offset, so each hop is a call of its own.
-        let Some(entry) = self.0.entry(target) else { return Ok(0) };
-        if entry.end != u64::MAX {
-            want = want.min((entry.end - position + 1) as usize);
-        }
-        let mut args = Vec::with_capacity(12);
-        ReadArgs { offset: position - entry.start, length: want as u32 }.put(&mut args);
+        let want = buffer.len().min(READ_PIECE);
         let replied = self.0.run(Exchange {
             op: Op::FileRead,
-            target,
-            args: &args,
+            target: Target::Offset(position),
+            args: Args::Read { position, length: want as u32 },
             payload: &[],
             sink: Sink::Slice(&mut buffer[..want]),
         })?;
-        if replied.entry.start != entry.start {
-            return self.read_piece(position, buffer);
-        }
-        let available = replied.header.value.saturating_sub(position - entry.start);
-        Ok((available as usize).min(want))
+        Ok(replied.header.payload_len as usize)
     }
 
     /// Bytes appended so far.
@@ -117,7 +104,7 @@ impl File {
         let replied = self.0.run(Exchange {
             op: Op::FileSize,
             target: Target::Tail,
-            args: &[],
+            args: Args::Fixed(&[]),
             payload: &[],
             sink: Sink::None,
         })?;
@@ -130,7 +117,7 @@ impl File {
         let replied = self.0.run(Exchange {
             op: Op::FileSeal,
             target: Target::Tail,
-            args: &[],
+            args: Args::Fixed(&[]),
             payload: &[],
             sink: Sink::None,
         })?;

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::route::Target;
-use crate::structure::{Exchange, Replied, Structure};
+use crate::structure::{Args, Exchange, Replied, Structure};
 use crate::transport::{Room, Sink};
 use honeycomb_types::limits::LARGE_FRACTION;
 use honeycomb_wire::data::{ScanArgs, SwapArgs, scan_entries};
@@ -171,7 +171,7 @@ impl Kv {
         let replied = self.0.run(Exchange {
             op: Op::KvScan,
             target,
-            args: &args,
+            args: Args::Fixed(&args),
             payload: &[],
             sink: Sink::Vec(&mut payload),
         })?;
@@ -194,7 +194,7 @@ impl Kv {
             let replied = self.0.run(Exchange {
                 op: Op::KvLength,
                 target: Target::Hash(entry.start),
-                args: &[],
+                args: Args::Fixed(&[]),
                 payload: &[],
                 sink: Sink::None,
             })?;
@@ -220,7 +220,8 @@ impl Kv {
             );
             return Err(Error::new(Status::KeyTooLarge, text));
         }
-        self.0.run(Exchange { op, target: Target::Hash(key_hash(key)), args, payload, sink })
+        let target = Target::Hash(key_hash(key));
+        self.0.run(Exchange { op, target, args: Args::Fixed(args), payload, sink })
     }
 
     fn check_value(&self, value: &[u8]) -> Result<(), Error> {

@@ -4,8 +4,9 @@ use crate::call::{Call, Event, Routing, Step};
 use crate::client::{Inner, Opened};
 use crate::error::Error;
 use crate::route::Target;
-use crate::transport::{Failure, Sink, Transport};
+use crate::transport::{Failure, Sink};
 use honeycomb_types::{BlockId, JobId, Kind, PrefixId, StructureId, Time, Verbs};
+use honeycomb_wire::data::ReadArgs;
 use honeycomb_wire::messages::{MapEntry, ReopenStructureReply, ReopenStructureRequest};
 use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -34,11 +35,33 @@ pub struct Structure {
     state: Mutex<State>,
 }
 
+/// The arguments of an operation.
+#[derive(Clone, Copy)]
+pub(crate) enum Args<'a> {
+    /// The same wherever it is sent.
+    Fixed(&'a [u8]),
+    /// A read of a file: its offset counts from the start of the block that it is sent to, so that
+    /// it is laid out anew for every hop.
+    Read { position: u64, length: u32 },
+}
+
+impl Args<'_> {
+    fn encode(self, entry: &MapEntry, buffer: &mut Vec<u8>) {
+        buffer.clear();
+        match self {
+            Args::Fixed(args) => buffer.extend_from_slice(args),
+            Args::Read { position, length } => {
+                ReadArgs { offset: position - entry.start, length }.put(buffer);
+            }
+        }
+    }
+}
+
 /// What an operation sends, and where its reply goes.
 pub(crate) struct Exchange<'a, 'b> {
     pub op: Op,
     pub target: Target,
-    pub args: &'a [u8],
+    pub args: Args<'a>,
     pub payload: &'a [&'a [u8]],
     pub sink: Sink<'b>,
 }
@@ -98,11 +121,6 @@ impl Structure {
     /// Bytes of each of its blocks.
     pub fn block_size(&self) -> u64 {
         self.state().routing.map.block_size
-    }
-
-    /// The entry that serves a target, as far as this client knows.
-    pub(crate) fn entry(&self, target: Target) -> Option<MapEntry> {
-        crate::route::route(&self.state().routing.map, target).cloned()
     }
 
     /// The entries of the map, as far as this client knows.
@@ -178,32 +196,20 @@ impl Structure {
         let grant = self.state().grant.clone();
         let pool = &self.client.pool;
         let mut transport = pool.take(&place, deadline)?;
-        let sent = self.send_on(&mut transport, &grant, &mut header, exchange, deadline, args);
+        let mut sent_args = Vec::new();
+        exchange.args.encode(entry, &mut sent_args);
+        let sent =
+            transport.grant(self.id, grant.version, &grant.bytes, deadline).and_then(|number| {
+                header.grant = number;
+                let (payload, sink) = (exchange.payload, exchange.sink.reborrow());
+                transport.exchange(header, &sent_args, payload, deadline, args, sink)
+            });
         match &sent {
             Ok(_) => pool.give(&place, transport),
             // What else is idle there has most likely broken with it.
             Err(_) => pool.forget(&place.0),
         }
         sent
-    }
-
-    fn send_on(
-        &self,
-        transport: &mut Transport,
-        grant: &Grant,
-        header: &mut RequestHeader,
-        exchange: &mut Exchange<'_, '_>,
-        deadline: Time,
-        args: &mut Vec<u8>,
-    ) -> Result<ReplyHeader, Failure> {
-        header.grant = transport.grant(self.id, grant.version, &grant.bytes, deadline)?;
-        let sink = match &mut exchange.sink {
-            Sink::Vec(out) => Sink::Vec(out),
-            Sink::Slice(out) => Sink::Slice(out),
-            Sink::Room(room) => Sink::Room(&mut **room),
-            Sink::None => Sink::None,
-        };
-        transport.exchange(*header, exchange.args, exchange.payload, deadline, args, sink)
     }
 
     /// Fetches a fresh grant and map, or the reason why the data is gone.

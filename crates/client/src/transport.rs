@@ -27,6 +27,18 @@ pub enum Sink<'a> {
     None,
 }
 
+impl Sink<'_> {
+    /// The same place again, for another try.
+    pub(crate) fn reborrow(&mut self) -> Sink<'_> {
+        match self {
+            Sink::Vec(out) => Sink::Vec(out),
+            Sink::Slice(out) => Sink::Slice(out),
+            Sink::Room(room) => Sink::Room(&mut **room),
+            Sink::None => Sink::None,
+        }
+    }
+}
+
 /// Makes the buffer for a payload when its length is known: for languages whose objects cannot be
 /// resized afterwards.
 pub trait Room {

@@ -79,8 +79,8 @@ fn key_value(value_len: usize, count: usize) {
         }));
     }
     show(&format!("put, new key, {value_len} B x {count}"), fresh);
-    show(&format!("put, same key, {value_len} B"), over);
-    show(&format!("get, {value_len} B"), gets);
+    show(&format!("put, same key, {value_len} B x {count}"), over);
+    show(&format!("get, {value_len} B x {count}"), gets);
 }
 
 fn appends(length: usize) {
@@ -142,6 +142,7 @@ fn utilisation(size: usize, value_len: usize) {
 fn main() {
     println!("{:<34} {:>9} {:>9} {:>9}", "128 MiB block", "min", "median", "max");
     key_value(64, 500_000);
+    key_value(64, 10_000);
     key_value(1024, 80_000);
     key_value(100 << 10, 1000);
     for length in [64, 1024, 100 << 10] {

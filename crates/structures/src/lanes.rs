@@ -30,7 +30,7 @@ pub enum LaneVerdict {
     /// One was skipped: this is the number expected next. Zero: the block does not know the lane
     /// (any more) and this mutation did not run; open a new lane, which begins at 1.
     Resume(Sequence),
-    /// It, or the one before which it must not run, is running. Answer `Busy`.
+    /// It, or one that it has to come after, is running. Answer `Busy`.
     InProgress,
     /// It may have run, but the record that would tell is gone.
     OutcomeUnknown,

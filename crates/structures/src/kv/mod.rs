@@ -1,8 +1,8 @@
 //! A block of a key-value store.
 //!
 //! Where a `put()` goes: `mod.rs` checks it and decides by its rules, `table.rs` finds and stores
-//! the entry, `region.rs` lays its bytes out, `room.rs` makes room when there is none, `arena.rs`
-//! keeps the books of what is where. Large payloads arrive through `fills.rs`; `scan.rs` reads in
+//! the entry, `region.rs` lays its bytes out, `room.rs` makes room when there is none (`pack.rs` when
+//! it is scattered), `arena.rs` keeps the books of what is where. Large payloads arrive through `fills.rs`; `scan.rs` reads in
 //! order.
 //!
 //! A block owns a range of hashes and divides it among *regions*: each a contiguous,
@@ -12,6 +12,7 @@
 
 mod arena;
 mod fills;
+mod pack;
 mod region;
 mod room;
 mod scan;

@@ -7,7 +7,8 @@
 //! divide the block for this purpose. Totals are checked before anything is touched: they decide
 //! whether there is room, and only a pin can then stand in the way.
 
-use super::arena::{Extent, Owner, round_up};
+use super::arena::{Owner, round_up};
+use super::pack::Squeeze;
 use super::region::{HEADER, Region, packed_len};
 use super::table::{EXTENT_COST, RESERVE_FRACTION, Table, WORD_COST};
 use crate::Answer;
@@ -18,23 +19,8 @@ use std::ops::Range;
 /// Delay told when a pinned range is in the way, in microseconds.
 const RETRY_PINNED_US: u64 = 300;
 
-/// An extent that a stretch to be packed may hold.
-struct Item {
-    extent: Extent,
-    /// Bytes that it takes after packing.
-    packed: usize,
-    /// Pinned: stays where it is.
-    fixed: bool,
-}
-
-/// How much regions are made to give.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Squeeze {
-    /// What they waste, beyond an eighth for growth.
-    Gently,
-    /// Everything but what they hold.
-    Fully,
-}
+/// Ways short of the last resort may move this many times the bytes that they make room for.
+const EFFORT: usize = 8;
 
 /// The refusal when only a pinned range stands in the way.
 pub(super) fn pinned_down() -> Answer {
@@ -248,20 +234,19 @@ impl Table {
         needed: usize,
         (entry, new): (usize, bool),
     ) -> bool {
-        let roomy = round_up(needed + needed / 16);
-        let ways =
-            [(Squeeze::Gently, roomy), (Squeeze::Fully, roomy), (Squeeze::Fully, round_up(needed))];
-        for (squeeze, len) in ways {
-            let items = self.items(block, squeeze);
-            let own = items.iter().position(|item| item.extent.owner == Owner::Region(id));
-            let own = own.expect("a region with bytes has an extent");
-            if let Some(stretch) = stretch_around(&items, own, len, self.size) {
-                let own = Some((own, len, entry, new));
-                self.pack(block, &items, stretch, own);
+        let free = self.size.saturating_sub(self.taken());
+        let len = round_up(needed + needed * free / self.size);
+        for squeeze in [Squeeze::Gently, Squeeze::Fairly, Squeeze::Fully] {
+            if self.widen(block, id, len, EFFORT * needed, squeeze, (entry, new)) {
+                return true;
+            }
+            if squeeze != Squeeze::Fully && self.gather(block, len, EFFORT * needed, squeeze) {
+                let at = self.arena.alloc(len, Owner::Region(id)).expect("it was gathered");
+                self.move_region(block, id, at..at + len, entry, new);
                 return true;
             }
         }
-        false
+        self.widen(block, id, round_up(needed), usize::MAX, Squeeze::Fully, (entry, new))
     }
 
     /// Takes a hole of `len` bytes, packing a part of the block when there is none. `None` when
@@ -276,10 +261,13 @@ impl Table {
             return Some(at);
         }
         self.arena.sweep(block);
-        for squeeze in [Squeeze::Gently, Squeeze::Fully] {
-            let items = self.items(block, squeeze);
-            if let Some(stretch) = stretch_anywhere(&items, len, self.size) {
-                self.pack(block, &items, stretch, None);
+        let ways = [
+            (Squeeze::Gently, EFFORT * len),
+            (Squeeze::Fairly, EFFORT * len),
+            (Squeeze::Fully, usize::MAX),
+        ];
+        for (squeeze, effort) in ways {
+            if self.gather(block, len, effort, squeeze) {
                 break;
             }
         }
@@ -294,135 +282,6 @@ impl Table {
     fn pinned(&self, block: &mut Backing) -> bool {
         block.is_pinned(&(0..self.size)) || self.arena.zombie_bytes() > 0
     }
-
-    /// All extents in order of offset, with what each would take after packing.
-    fn items(&self, block: &mut Backing, squeeze: Squeeze) -> Vec<Item> {
-        let mut items = Vec::with_capacity(self.arena.extents());
-        for extent in self.arena.iter() {
-            let packed = match extent.owner {
-                Owner::Region(id) => squeezed(&self.regions[id as usize], squeeze),
-                Owner::Large(_) | Owner::Zombie => extent.len,
-            };
-            let fixed = extent.owner == Owner::Zombie
-                || block.is_pinned(&(extent.at..extent.at + extent.len));
-            items.push(Item { extent, packed, fixed });
-        }
-        items
-    }
-
-    /// Packs a stretch to both sides of the region `own` (its place among the items, its new
-    /// length, and the entry that will come), or all to the left.
-    ///
-    /// The left part moves down in ascending order and the right part up in descending order, so
-    /// that nothing is overwritten before it has moved; the region itself comes last.
-    fn pack(
-        &mut self,
-        block: &mut Backing,
-        items: &[Item],
-        stretch: Range<usize>,
-        own: Option<(usize, usize, usize, bool)>,
-    ) {
-        let bounds = bounds(items, &stretch, self.size);
-        let middle = own.map_or(stretch.end, |(own, ..)| own);
-        let mut extents = Vec::with_capacity(stretch.len());
-        let mut from = bounds.start;
-        for item in &items[stretch.start..middle] {
-            extents.push(self.shift(block, item, from));
-            from += item.packed;
-        }
-        let behind = extents.len();
-        let mut to = bounds.end;
-        for item in items[middle..stretch.end].iter().skip(1).rev() {
-            to -= item.packed;
-            extents.push(self.shift(block, item, to));
-        }
-        extents[behind..].reverse();
-        if let Some((own, len, entry, new)) = own {
-            let owner = items[own].extent.owner;
-            let Owner::Region(id) = owner else { unreachable!("only regions grow") };
-            assert!(from + len <= to, "the stretch was chosen to have {len} bytes");
-            self.relay(block, id, from..from + len, entry, new);
-            extents.insert(behind, Extent { at: from, len, owner });
-        }
-        self.arena.relay(bounds, &extents);
-    }
-
-    /// Moves one extent to where it goes in packing.
-    fn shift(&mut self, block: &mut Backing, item: &Item, at: usize) -> Extent {
-        let extent = Extent { at, len: item.packed, ..item.extent };
-        if (at, item.packed) == (item.extent.at, item.extent.len) {
-            return extent;
-        }
-        match extent.owner {
-            Owner::Region(id) => {
-                self.regions[id as usize].slide(block, at..at + item.packed);
-            }
-            Owner::Large(id) => self.move_large(block, id, at),
-            Owner::Zombie => unreachable!("what a pin reads is never moved"),
-        }
-        extent
-    }
-}
-
-fn squeezed(region: &Region, squeeze: Squeeze) -> usize {
-    let packed = region.packed();
-    match squeeze {
-        Squeeze::Fully => packed,
-        Squeeze::Gently if region.size - packed < region.size / 4 => region.size,
-        Squeeze::Gently => round_up(packed + packed / 8).min(region.size),
-    }
-}
-
-/// The bytes of a stretch with the holes on both sides.
-fn bounds(items: &[Item], stretch: &Range<usize>, size: usize) -> Range<usize> {
-    let end = |item: &Item| item.extent.at + item.extent.len;
-    let from = stretch.start.checked_sub(1).map_or(0, |i| end(&items[i]));
-    from..items.get(stretch.end).map_or(size, |item| item.extent.at)
-}
-
-/// A short stretch around item `own` in which it can have `len` bytes.
-fn stretch_around(items: &[Item], own: usize, len: usize, size: usize) -> Option<Range<usize>> {
-    let mut stretch = own..own + 1;
-    let mut others = 0;
-    while bounds(items, &stretch, size).len() - others < len {
-        let left = stretch.start.checked_sub(1).map(|i| &items[i]).filter(|item| !item.fixed);
-        let right = items.get(stretch.end).filter(|item| !item.fixed);
-        let go_left = match (left, right) {
-            (Some(l), Some(r)) => l.extent.len < r.extent.len,
-            (Some(_), None) => true,
-            (None, Some(_)) => false,
-            (None, None) => return None,
-        };
-        if go_left {
-            stretch.start -= 1;
-            others += items[stretch.start].packed;
-        } else {
-            others += items[stretch.end].packed;
-            stretch.end += 1;
-        }
-    }
-    Some(stretch)
-}
-
-/// The stretch that yields a hole of `len` bytes for the fewest bytes moved.
-fn stretch_anywhere(items: &[Item], len: usize, size: usize) -> Option<Range<usize>> {
-    let mut best: Option<(usize, Range<usize>)> = None;
-    let (mut from, mut packed) = (0, 0);
-    for (i, item) in items.iter().enumerate() {
-        if item.fixed {
-            (from, packed) = (i + 1, 0);
-            continue;
-        }
-        packed += item.packed;
-        while from <= i && bounds(items, &(from..i + 1), size).len() - packed >= len {
-            if best.as_ref().is_none_or(|(cost, _)| packed < *cost) {
-                best = Some((packed, from..i + 1));
-            }
-            packed -= items[from].packed;
-            from += 1;
-        }
-    }
-    best.map(|(_, stretch)| stretch)
 }
 
 /// Where a region divides into halves of equal bytes: the first hash of the upper one, with its

@@ -409,3 +409,48 @@ fn a_key_value_block_has_no_successor() {
     assert_eq!(d.structure.sealed(), None);
     assert_eq!(d.structure.completed(), None);
 }
+
+/// A long mixed life in blocks that are mostly nearly full, checked now and then.
+#[test]
+fn a_long_life_keeps_everything() {
+    for (size, mean) in [(MIB, 60), (MIB, 900), (MIB, 12_000), (65536, 300)] {
+        let mut d = kv(size);
+        let mut model = std::collections::BTreeMap::new();
+        let mut pins = std::collections::VecDeque::new();
+        let random = pattern(mean, 8 * 30_000);
+        let keys = size as u64 * 2 / (mean + 60);
+        for (step, word) in random.chunks_exact(8).enumerate() {
+            let word = u64::from_le_bytes(word.try_into().unwrap());
+            let key = format!("key-{}", word % keys).into_bytes();
+            let length = (word >> 32) % (2 * mean);
+            match (word >> 60, step / 6000 % 2) {
+                (0..2, 0) | (0..11, 1) => {
+                    let answer = d.run(Op::KvDelete, &args(0, &key), &[]);
+                    assert_eq!(answer.status == Status::Ok, model.remove(&key).is_some());
+                }
+                (15, _) => {
+                    if let Payload::Block(range) = d.run(Op::KvGet, &key, &[]).payload {
+                        pins.push_back((d.block.pin(range.clone()), d.block.slice(range).to_vec()));
+                    }
+                    if pins.len() > 20 {
+                        let (pin, bytes) = pins.pop_front().unwrap();
+                        assert_eq!(pin.bytes(), bytes);
+                    }
+                }
+                _ => match put(&mut d, &key, &pattern(word, length as usize)).status {
+                    Status::Ok => drop(model.insert(key, (word, length))),
+                    Status::BlockFull => {}
+                    Status::Busy => assert!(!pins.is_empty()),
+                    other => panic!("{other:?}"),
+                },
+            }
+            if step % 3000 == 2999 {
+                d.structure.check(&d.block);
+                for (key, (word, length)) in &model {
+                    assert_eq!(get(&mut d, key).unwrap(), pattern(*word, *length as usize));
+                }
+                assert_eq!(d.run(Op::KvLength, &[], &[]).value, model.len() as u64);
+            }
+        }
+    }
+}

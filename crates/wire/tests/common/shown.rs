@@ -2,7 +2,7 @@
 //!
 //! This way each field of each message is compared by name without a line of code for it.
 
-use super::unhex;
+use crate::common::unhex;
 use serde_json::Value;
 
 /// A value as `Debug` writes it.
@@ -103,9 +103,9 @@ pub fn agrees(vector: &Value, shown: &Shown) -> bool {
     match (vector, shown) {
         (Value::Object(fields), Shown::Fields(found)) => {
             fields.len() == found.len()
-                && found.iter().all(|(name, value)| {
-                    fields.get(name).is_some_and(|field| agrees(field, value))
-                })
+                && found
+                    .iter()
+                    .all(|(name, value)| fields.get(name).is_some_and(|field| agrees(field, value)))
         }
         (Value::Object(fields), Shown::Word(_)) => fields.is_empty(),
         (Value::Array(items), Shown::List(found)) => {

@@ -1,0 +1,635 @@
+//! Random commands against the plain reference model of `reference`: outcomes, effects, trees with
+//! exact remaining leases, maps and free counts agree after every one, and every invariant holds.
+
+mod common;
+mod reference;
+
+use common::Bench;
+use honeycomb_catalog::{
+    Actor, CatalogError, Command, Effect, NewServer, NewStructure, PlanNode, PrefixOptions,
+    PrefixState, Reply,
+};
+use honeycomb_types::limits::SERVER_SILENCE;
+use honeycomb_types::{BlockAt, JobId, Kind, PrefixId, ServerId, Verbs};
+use proptest::prelude::*;
+use reference::{Cluster, File, Job, Life, Prefix};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Create { job: usize, path: String, parents: Vec<String>, lease: u32, pinned: bool },
+    Plan { job: usize, nodes: Vec<(String, Vec<String>)> },
+    Remove { job: usize, path: String },
+    Renew { job: usize, paths: Vec<String> },
+    Seen { job: usize, prefix: usize, ago: u32 },
+    Pass { ms: u64 },
+    Amnesty,
+    Make { job: usize, path: String, name: String, kv: bool, blocks: u32 },
+    Unmake { job: usize, path: String, name: String },
+    Join { shards: u8, blocks: u32 },
+    Lose { server: usize },
+    Confirm { block: usize, stale: bool },
+    Grow { job: usize, file: usize, block: usize },
+    Seal { job: usize, file: usize, block: usize, length: u64, last: bool },
+    Permit { job: usize, path: String },
+}
+
+fn name() -> impl Strategy<Value = String> {
+    (0..5u8).prop_map(|n| format!("T{n}"))
+}
+
+fn path() -> impl Strategy<Value = String> {
+    prop_oneof![
+        1 => Just(String::new()),
+        9 => prop::collection::vec(name(), 1..4).prop_map(|names| names.join("/")),
+    ]
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let job = || 0..2usize;
+    let lease = prop_oneof![Just(0u32), 200..3000u32];
+    let parents = prop::collection::vec(path(), 0..3);
+    let node = (name(), prop::collection::vec(prop_oneof![3 => name(), 1 => path()], 0..3));
+    prop_oneof![
+        8 => (job(), path(), parents, lease, prop::bool::weighted(0.05)).prop_map(
+            |(job, path, parents, lease, pinned)| Op::Create { job, path, parents, lease, pinned }
+        ),
+        3 => (job(), prop::collection::vec(node, 1..5))
+            .prop_map(|(job, nodes)| Op::Plan { job, nodes }),
+        2 => (job(), path()).prop_map(|(job, path)| Op::Remove { job, path }),
+        6 => (job(), prop::collection::vec(path(), 1..4))
+            .prop_map(|(job, paths)| Op::Renew { job, paths }),
+        2 => (job(), 0..20usize, 0..1500u32)
+            .prop_map(|(job, prefix, ago)| Op::Seen { job, prefix, ago }),
+        6 => (1..900u64).prop_map(|ms| Op::Pass { ms }),
+        1 => Just(Op::Amnesty),
+        4 => (job(), path(), name(), any::<bool>(), 0..6u32)
+            .prop_map(|(job, path, name, kv, blocks)| Op::Make { job, path, name, kv, blocks }),
+        1 => (job(), path(), name()).prop_map(|(job, path, name)| Op::Unmake { job, path, name }),
+        1 => (1..4u8, 0..8u32).prop_map(|(shards, blocks)| Op::Join { shards, blocks }),
+        1 => (0..4usize).prop_map(|server| Op::Lose { server }),
+        4 => (0..20usize, prop::bool::weighted(0.1))
+            .prop_map(|(block, stale)| Op::Confirm { block, stale }),
+        4 => (job(), 0..6usize, 0..6usize)
+            .prop_map(|(job, file, block)| Op::Grow { job, file, block }),
+        4 => (job(), 0..6usize, 0..6usize, 0..4u64, prop::bool::weighted(0.2)).prop_map(
+            |(job, file, block, length, last)| Op::Seal { job, file, block, length, last }
+        ),
+        1 => (job(), path()).prop_map(|(job, path)| Op::Permit { job, path }),
+    ]
+}
+
+/// The catalog, the model, and what the servers were told.
+struct Both {
+    bench: Bench,
+    model: Cluster,
+    ids: Vec<JobId>,
+    joined: u64,
+    /// Blocks that servers hold open, by the effects.
+    open: BTreeSet<BlockAt>,
+    last_epoch: u64,
+    versions: BTreeMap<u64, u64>,
+}
+
+fn cause<T>(result: &Result<T, CatalogError>) -> String {
+    match result {
+        Ok(_) => "Ok".into(),
+        Err(error) => {
+            let text = format!("{error:?}");
+            text.split([' ', '(']).next().unwrap().into()
+        }
+    }
+}
+
+fn outcome<T>(result: &Result<T, &'static str>) -> String {
+    match result {
+        Ok(_) => "Ok".into(),
+        Err(cause) => (*cause).into(),
+    }
+}
+
+impl Both {
+    fn new() -> Both {
+        let mut bench = Bench::new();
+        let mut model = Cluster { now: bench.now.as_millis(), ..Cluster::default() };
+        let mut ids = Vec::new();
+        for (name, quota_blocks) in [("one", 0), ("two", 7)] {
+            let actor = Actor::CLUSTER;
+            let register = Command::RegisterJob { actor, name, lease_ms: 2000, quota_blocks };
+            let Ok(Reply::Job { job, root }) = bench.run(register) else { panic!() };
+            ids.push(job);
+            let mut job = Job { quota: quota_blocks, lease: 2000, ..Job::default() };
+            job.prefixes.push(Some(new_prefix(root, "", vec![], 2000, false, model.now)));
+            model.jobs.push(job);
+        }
+        let (open, versions) = (BTreeSet::new(), BTreeMap::new());
+        Both { bench, model, ids, joined: 0, open, last_epoch: 0, versions }
+    }
+
+    fn apply(&mut self, op: &Op) {
+        match op {
+            Op::Create { job, path, parents, lease, pinned } => {
+                self.create(*job, path, parents, *lease, *pinned)
+            }
+            Op::Plan { job, nodes } => self.plan(*job, nodes),
+            Op::Remove { job, path } => {
+                let expected = self.model.jobs[*job].live(path);
+                let result = self.bench.remove(self.ids[*job], path);
+                assert_eq!(cause(&result), outcome(&expected));
+                if let Ok(i) = expected {
+                    let now = self.model.now;
+                    let freed = self.model.jobs[*job].end(i, Life::Removed, now);
+                    self.model.free(freed);
+                }
+            }
+            Op::Renew { job, paths } => {
+                let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+                let results = self.bench.renew(self.ids[*job], &paths);
+                for (path, result) in paths.iter().zip(results) {
+                    let (now, job) = (self.model.now, &mut self.model.jobs[*job]);
+                    let expected = job.live(path);
+                    assert_eq!(cause(&result), outcome(&expected));
+                    if let Ok(i) = expected {
+                        job.renew(i, now);
+                    }
+                }
+            }
+            Op::Seen { job, prefix, ago } => self.seen(*job, *prefix, *ago),
+            Op::Pass { ms } => self.pass(*ms),
+            Op::Amnesty => {
+                self.bench.run(Command::Amnesty).unwrap();
+                let now = self.model.now;
+                for job in &mut self.model.jobs {
+                    job.prefixes.iter_mut().flatten().for_each(|p| p.renewed = now);
+                }
+                self.model.servers.values_mut().for_each(|(_, seen)| *seen = now);
+            }
+            Op::Make { job, path, name, kv, blocks } => self.make(*job, path, name, *kv, *blocks),
+            Op::Unmake { job, path, name } => self.unmake(*job, path, name),
+            Op::Join { shards, blocks } => self.join(*shards, *blocks),
+            Op::Lose { server } => {
+                if let Some(&server) = self.model.servers.keys().nth(*server) {
+                    self.bench.run(Command::ServerLost { server }).unwrap();
+                    self.model.lose(server);
+                    self.forget(server);
+                }
+            }
+            Op::Confirm { block, stale } => self.confirm(*block, *stale),
+            Op::Grow { job, file, block } => self.grow(*job, *file, *block),
+            Op::Seal { job, file, block, length, last } => {
+                self.seal(*job, *file, *block, *length, *last)
+            }
+            Op::Permit { job, path } => {
+                let (actor, id) = (Actor::driver(self.ids[*job]), self.ids[*job]);
+                let (owner_verbs, job_verbs) = (Verbs::ALL, Verbs::READ);
+                let command =
+                    Command::SetPermissions { actor, job: id, path, owner_verbs, job_verbs };
+                let result = self.bench.run(command);
+                let expected = self.model.jobs[*job].live(path);
+                assert_eq!(cause(&result), outcome(&expected));
+                if let Ok(i) = expected {
+                    let files = self.model.jobs[*job].files.iter().filter(|f| f.prefix == i);
+                    let servers: BTreeSet<_> =
+                        files.flat_map(File::held).map(|at| at.block.server()).collect();
+                    let told: Vec<_> = self.bench.effects.iter().map(Effect::server).collect();
+                    assert_eq!(told, servers.into_iter().collect::<Vec<_>>());
+                }
+            }
+        }
+    }
+
+    fn create(&mut self, j: usize, path: &str, parents: &[String], lease: u32, pinned: bool) {
+        let named: Vec<&str> = parents.iter().map(String::as_str).collect();
+        let options = PrefixOptions { lease_ms: lease, pinned, ..common::LEASE };
+        let result = self.bench.create(self.ids[j], path, &named, options);
+        let (now, job) = (self.model.now, &mut self.model.jobs[j]);
+        let lease = if lease == 0 { job.lease } else { lease as u64 };
+        let expected = (|| {
+            let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
+            if path.is_empty() {
+                return match (job.live(""), parents.is_empty()) {
+                    (Ok(_), _) => Err("PrefixExists"),
+                    (_, false) => Err("UnknownParent"),
+                    _ => Ok((Some(0), "", vec![])),
+                };
+            }
+            let mut found = Vec::new();
+            for parent in std::iter::once(above).chain(named) {
+                let i = job.parent(parent)?;
+                if !found.contains(&i) {
+                    found.push(i);
+                }
+            }
+            let place = job.place(name, &found)?;
+            let mut trial = job.clone();
+            let new = new_prefix(PrefixId(0), name, found.clone(), lease, pinned, now);
+            trial.put(place, new, now);
+            if trial.cyclic() { Err("Cycle") } else { Ok((place, name, found)) }
+        })();
+        assert_eq!(cause(&result), outcome(&expected));
+        if let (Ok((place, name, parents)), Ok(id)) = (expected, result) {
+            job.put(place, new_prefix(id, name, parents, lease, pinned, now), now);
+            job.sweep();
+        }
+    }
+
+    fn plan(&mut self, j: usize, nodes: &[(String, Vec<String>)]) {
+        let parents: Vec<Vec<&str>> =
+            nodes.iter().map(|(_, p)| p.iter().map(String::as_str).collect()).collect();
+        let plan: Vec<PlanNode<'_>> =
+            nodes.iter().zip(&parents).map(|((name, _), p)| common::node(name, p)).collect();
+        let result = self.bench.plan(self.ids[j], &plan);
+        let expected = planned(&self.model.jobs[j], nodes, self.model.now);
+        assert_eq!(cause(&result), outcome(&expected), "{result:?}");
+        if let (Ok(ids), Ok((mut job, installed))) = (result, expected) {
+            for (i, id) in installed.into_iter().zip(ids) {
+                job.prefixes[i].as_mut().unwrap().id = id;
+            }
+            job.sweep();
+            self.model.jobs[j] = job;
+        }
+    }
+
+    fn seen(&mut self, j: usize, prefix: usize, ago_ms: u32) {
+        let (now, job) = (self.model.now, &mut self.model.jobs[j]);
+        let found = job.all().nth(prefix).map(|(i, p)| (i, p.id, p.life));
+        let Some((i, prefix, life)) = found else { return };
+        let other = self.ids[1 - j];
+        self.bench.run(Command::RenewPrefixById { job: other, prefix, ago_ms: 0 }).unwrap();
+        let job_id = self.ids[j];
+        self.bench.run(Command::RenewPrefixById { job: job_id, prefix, ago_ms }).unwrap();
+        if life == Life::Live {
+            job.renew(i, now - ago_ms as u64);
+        }
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.model.now += ms;
+        let now = self.model.now;
+        self.bench.pass(ms);
+        for j in 0..self.model.jobs.len() {
+            for i in self.model.jobs[j].due(now) {
+                let p = self.model.jobs[j].prefixes[i].as_ref().unwrap();
+                let missed = p.renewed + p.lease;
+                let freed = self.model.jobs[j].end(i, Life::Expired, missed);
+                self.model.free(freed);
+            }
+        }
+        let silence = SERVER_SILENCE.as_millis() as u64;
+        let silent = |&(_, (_, seen)): &(&ServerId, &(u64, u64))| seen + silence <= now;
+        let lost: Vec<_> = self.model.servers.iter().filter(silent).map(|(&id, _)| id).collect();
+        for server in lost {
+            self.model.lose(server);
+            self.forget(server);
+        }
+        if let Some(deadline) = self.bench.catalog.next_deadline() {
+            assert!(deadline > self.bench.now, "a tick left something due");
+        }
+    }
+
+    fn make(&mut self, j: usize, path: &str, name: &str, is_kv: bool, blocks: u32) {
+        let kind = if is_kv { Kind::Kv } else { Kind::File };
+        let new = NewStructure { path, name, kind, blocks, slots: 64, open_existing: true };
+        let result = self.bench.make(self.ids[j], new);
+        let expected = self.model.jobs[j].live(path).and_then(|i| {
+            let same = |f: &&File| f.prefix == i && f.name == name;
+            match self.model.jobs[j].files.iter().find(same) {
+                Some(file) if file.kv != is_kv => Err("WrongKind"),
+                Some(file) => Ok((i, Some(file.id))),
+                None => self.model.may_take(j, blocks.max(1) as u64).map(|()| (i, None)),
+            }
+        });
+        assert_eq!(cause(&result), outcome(&expected));
+        let (Ok((prefix, existing)), Ok(opened)) = (expected, result) else { return };
+        if let Some(id) = existing {
+            assert_eq!(opened.structure, id);
+            assert!(self.bench.effects.is_empty());
+            return;
+        }
+        let blocks = self.bench.effects.iter().map(|effect| match effect {
+            Effect::OpenBlock { at, .. } => *at,
+            other => panic!("{other:?}"),
+        });
+        let mut chain: Vec<BlockAt> = blocks.collect();
+        let spare = if is_kv { vec![] } else { chain.split_off(1) };
+        let starts: Vec<u64> = opened.map.entries.iter().map(|entry| entry.start).collect();
+        let n = starts.len() as u64;
+        assert!(!is_kv || starts.iter().zip(0..).all(|(&s, i)| s == (i * 64 / n) << 58));
+        let (id, name, seals) = (opened.structure, name.to_owned(), BTreeMap::new());
+        let file = File { id, prefix, name, kv: is_kv, chain, spare, seals, starts };
+        self.model.jobs[j].files.push(file);
+    }
+
+    fn unmake(&mut self, j: usize, path: &str, name: &str) {
+        let (actor, job) = (Actor::driver(self.ids[j]), self.ids[j]);
+        let result = self.bench.run(Command::RemoveStructure { actor, job, path, name });
+        let expected = self.model.jobs[j].live(path);
+        let files = &mut self.model.jobs[j].files;
+        match expected {
+            Err(why) => assert_eq!(cause(&result), why),
+            Ok(i) => match files.iter().position(|f| f.prefix == i && f.name == name) {
+                Some(at) => {
+                    assert!(result.is_ok());
+                    let freed = files.remove(at).held();
+                    self.model.free(freed);
+                }
+                None => assert!(result.is_err()),
+            },
+        }
+    }
+
+    fn join(&mut self, shards: u8, blocks_per_shard: u32) {
+        self.joined += 1;
+        let address = format!("s{}:1", self.joined);
+        let (incarnation, block_size) = (self.joined, 65_536);
+        let server =
+            NewServer { address: &address, incarnation, shards, blocks_per_shard, block_size };
+        let Ok(Reply::Joined(id)) = self.bench.run(Command::JoinServer { server }) else {
+            panic!()
+        };
+        let total = shards as u64 * blocks_per_shard as u64;
+        assert!(self.model.servers.insert(id, (total, self.model.now)).is_none());
+    }
+
+    fn confirm(&mut self, block: usize, stale: bool) {
+        let Some(&at) = self.model.quarantined.iter().nth(block) else { return };
+        let server = at.block.server();
+        self.model.servers.get_mut(&server).unwrap().1 = self.model.now;
+        if stale {
+            let epoch = honeycomb_types::Epoch(at.epoch.0 - 1);
+            self.bench.confirm(&[BlockAt { epoch, ..at }]);
+            return;
+        }
+        // Twice: the second changes nothing.
+        self.bench.confirm(&[at, at]);
+        self.model.quarantined.remove(&at);
+    }
+
+    fn file_block(&self, j: usize, file: usize, block: usize) -> Option<(usize, BlockAt)> {
+        let files = &self.model.jobs[j].files;
+        let f = file % files.len().max(1);
+        let file = files.get(f).filter(|file| !file.kv)?;
+        Some((f, file.chain[block % file.chain.len()]))
+    }
+
+    fn grow(&mut self, j: usize, file: usize, block: usize) {
+        let Some((f, at)) = self.file_block(j, file, block) else { return };
+        self.hear(at);
+        let file = self.model.jobs[j].files[f].clone();
+        let position = file.chain.iter().position(|&other| other == at).unwrap();
+        let command = Command::GrowStructure { structure: file.id, at };
+        let result = self.bench.run(command);
+        let (version, ranges, empty) = file.map();
+        let tail = ranges[ranges.len() - 1].2;
+        let ended = matches!(file.seals.get(&at.block), Some((_, true)));
+        let beyond = file.sealed() && position > file.chain.iter().position(|&b| b == tail).unwrap();
+        let expected = if empty.contains(&at.block) || beyond {
+            Err("StaleBlock")
+        } else if ended {
+            Err("Sealed")
+        } else if position + 1 < file.chain.len() || !file.spare.is_empty() {
+            Ok(())
+        } else {
+            self.model.may_take(j, 1)
+        };
+        assert_eq!(cause(&result), outcome(&expected));
+        let Ok(Reply::Grown { version: reserved, entry }) = result else { return };
+        let next = file.chain[position..].iter().skip(1).find(|b| !empty.contains(&b.block));
+        let in_map = ranges.iter().position(|(_, _, b)| *b == at);
+        if let Some(i) = in_map.filter(|i| i + 1 < ranges.len()) {
+            assert_eq!((reserved.0, entry.at), (version, ranges[i + 1].2));
+            return;
+        }
+        let tail_position = file.chain.iter().position(|&b| b == tail).unwrap();
+        assert_eq!(reserved.0, version + (position - tail_position) as u64 + 1);
+        match next {
+            Some(&next) => assert_eq!(entry.at, next),
+            None => {
+                let model = &mut self.model.jobs[j].files[f];
+                if !model.spare.is_empty() {
+                    assert_eq!(entry.at, model.spare.remove(0));
+                }
+                model.chain.push(entry.at);
+            }
+        }
+    }
+
+    fn seal(&mut self, j: usize, file: usize, block: usize, length: u64, last: bool) {
+        let Some((f, at)) = self.file_block(j, file, block) else { return };
+        self.hear(at);
+        let file = self.model.jobs[j].files[f].clone();
+        let position = file.chain.iter().position(|&other| other == at).unwrap();
+        let command = Command::SealBlock { structure: file.id, at, length, last };
+        let result = self.bench.run(command);
+        let quarantined = self.model.quarantined.contains(&at);
+        let held = file.held().contains(&at);
+        let recorded = file.seals.get(&at.block);
+        let applied_last = file.sealed() && recorded.is_some_and(|r| r.1);
+        let expected = match recorded {
+            _ if quarantined => Ok(false),
+            _ if !held => Err("StaleBlock"),
+            // Once the whole file is sealed, only that it is counts.
+            Some(_) if applied_last && last => Ok(false),
+            Some(&seal) if seal == (length, last) => Ok(false),
+            Some(_) => Err("InvalidArgument"),
+            None if !last && position + 1 == file.chain.len() => Err("NoSuccessor"),
+            None => Ok(true),
+        };
+        // A block that waits and has no successor cannot be told from one without: both refuse.
+        assert_eq!(cause(&result), outcome(&expected), "{file:?}");
+        if expected == Ok(true) {
+            let before = file.held();
+            let file = &mut self.model.jobs[j].files[f];
+            file.seals.insert(at.block, (length, last));
+            let after = file.held();
+            let freed: Vec<BlockAt> = before.difference(&after).copied().collect();
+            self.model.free(freed);
+        }
+    }
+
+    fn hear(&mut self, at: BlockAt) {
+        let now = self.model.now;
+        if let Some((_, seen)) = self.model.servers.get_mut(&at.block.server()) {
+            *seen = now;
+        }
+    }
+
+    fn forget(&mut self, server: ServerId) {
+        self.open.retain(|at| at.block.server() != server);
+    }
+
+    /// What servers were told by the last command agrees with what they had.
+    fn carry_out(&mut self) {
+        for effect in std::mem::take(&mut self.bench.effects) {
+            match effect {
+                Effect::OpenBlock { server, at, .. } => {
+                    assert_eq!(server, at.block.server());
+                    assert!(self.open.iter().all(|other| other.block != at.block), "INV-01");
+                    assert!(at.epoch.0 > self.last_epoch, "INV-01: epochs grow");
+                    self.last_epoch = at.epoch.0;
+                    self.open.insert(at);
+                }
+                Effect::FreeBlock { at, .. } => assert!(self.open.remove(&at), "INV-03: {at:?}"),
+                Effect::SetGeneration { .. } => {}
+            }
+        }
+    }
+
+    fn compare(&mut self) {
+        let held = self.model.jobs.iter().flat_map(|job| &job.files).flat_map(File::held);
+        assert_eq!(self.open, held.collect(), "INV-02: servers and catalog agree");
+        let status = self.bench.status();
+        let (ordinary, free, quarantined) = self.model.room();
+        assert_eq!(
+            (status.free - status.reserved, status.free, status.quarantined),
+            (ordinary, free, quarantined)
+        );
+        for j in 0..self.ids.len() {
+            self.compare_tree(j);
+            for file in self.model.jobs[j].files.clone() {
+                let (actor, job, structure) =
+                    (Actor::driver(self.ids[j]), self.ids[j], file.id);
+                let result = self.bench.run(Command::ReopenStructure { actor, job, structure });
+                let Ok(Reply::Opened(opened)) = result else { panic!("{result:?}") };
+                let entries = opened.map.entries.iter().map(|e| (e.start, e.end, e.at));
+                let (version, ranges, _) = file.map();
+                assert_eq!((opened.map.version.0, entries.collect::<Vec<_>>()), (version, ranges));
+                let before = self.versions.insert(structure.0, version);
+                assert!(before <= Some(version), "INV-17: versions only grow");
+            }
+        }
+    }
+
+    fn compare_tree(&mut self, j: usize) {
+        let tree = self.bench.tree(self.ids[j]);
+        let (now, job) = (self.model.now, &self.model.jobs[j]);
+        let hidden = |i: usize, p: &Prefix| {
+            p.life == Life::Removed && job.all().all(|(_, c)| !c.parents.contains(&i))
+        };
+        let expected: BTreeMap<u64, _> = job
+            .all()
+            .filter(|&(i, p)| !hidden(i, p))
+            .map(|(_, p)| {
+                let left = match p.life {
+                    Life::Live if p.pinned => i64::MAX,
+                    Life::Live => (p.renewed + p.lease) as i64 - now as i64,
+                    _ => p.missed as i64 - now as i64,
+                };
+                let parents = p.parents.iter().map(|&i| job.prefixes[i].as_ref().unwrap().id.0);
+                let parents: Vec<u64> = parents.collect();
+                (p.id.0, (p.name.clone(), p.life == Life::Live, left, parents))
+            })
+            .collect();
+        let seen: BTreeMap<u64, _> = tree
+            .iter()
+            .map(|info| {
+                let parents: Vec<u64> = info.parents.iter().map(|id| id.0).collect();
+                let live = info.state != PrefixState::Expired;
+                (info.prefix.0, (info.name.to_string(), live, info.remaining_ms, parents))
+            })
+            .collect();
+        assert_eq!(seen, expected);
+    }
+}
+
+fn new_prefix(
+    id: PrefixId,
+    name: &str,
+    parents: Vec<usize>,
+    lease: u64,
+    pinned: bool,
+    now: u64,
+) -> Prefix {
+    let name = name.to_owned();
+    Prefix { id, name, parents, renewed: now, lease, pinned, life: Life::Live, missed: 0 }
+}
+
+type Planned = Result<(Job, Vec<usize>), &'static str>;
+
+/// A plan on a copy of the job: each node as soon as its parents are there.
+fn planned(job: &Job, nodes: &[(String, Vec<String>)], now: u64) -> Planned {
+    let names: BTreeSet<&String> = nodes.iter().map(|(name, _)| name).collect();
+    if names.len() < nodes.len() {
+        return Err("DuplicateNode");
+    }
+    for (_, parents) in nodes {
+        let outside = parents.iter().filter(|parent| !names.contains(parent));
+        for parent in outside.map(String::as_str).chain(parents.is_empty().then_some("")) {
+            job.parent(parent)?;
+        }
+    }
+    let mut trial = job.clone();
+    let mut done: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut taken = None;
+    while done.len() < nodes.len() {
+        let ready = |parents: &[String]| {
+            parents.iter().all(|p| done.contains_key(p.as_str()) || !names.contains(p))
+        };
+        let next = nodes.iter().find(|(n, p)| !done.contains_key(n.as_str()) && ready(p));
+        let Some((name, named)) = next else { return Err("Cycle") };
+        let mut parents = Vec::new();
+        for parent in named.iter().map(String::as_str).chain(named.is_empty().then_some("")) {
+            let i = match done.get(parent) {
+                Some(&i) => i,
+                None => job.parent(parent)?,
+            };
+            if !parents.contains(&i) {
+                parents.push(i);
+            }
+        }
+        match trial.place(name, &parents) {
+            Ok(place) => {
+                let new = new_prefix(PrefixId(0), name, parents, job.lease, false, now);
+                done.insert(name, trial.put(place, new, now));
+            }
+            // A cycle within the plan is told first; go on as if the name were free.
+            Err(cause) => {
+                taken = Some(cause);
+                let new = new_prefix(PrefixId(0), "", vec![], job.lease, false, now);
+                done.insert(name, trial.put(None, new, now));
+            }
+        }
+    }
+    match taken {
+        Some(cause) => Err(cause),
+        None if trial.cyclic() => Err("Cycle"),
+        None => {
+            let order = nodes.iter().map(|(name, _)| done[name.as_str()]).collect();
+            Ok((trial, order))
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: std::env::var("CATALOG_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(300),
+        failure_persistence: None,
+        max_shrink_iters: 4000,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn the_catalog_does_what_the_plain_model_does(ops in prop::collection::vec(op(), 1..120)) {
+        let mut both = Both::new();
+        both.join(2, 6);
+        both.carry_out();
+        for op in &ops {
+            both.apply(op);
+            both.carry_out();
+            both.compare();
+        }
+        // INV-02, INV-13: when all leases are over and all frees confirmed, everything is free.
+        for job in both.ids.clone() {
+            let result = both.bench.run(Command::DeregisterJob { actor: Actor::driver(job), job });
+            prop_assert!(result.is_ok());
+            let freed = both.bench.freed();
+            both.bench.confirm(&freed);
+        }
+        let left: Vec<BlockAt> = both.model.quarantined.iter().copied().collect();
+        both.bench.confirm(&left);
+        let status = both.bench.status();
+        prop_assert_eq!((status.free, status.prefixes), (status.blocks, 0));
+        both.bench.now = both.bench.now + Duration::from_secs(10);
+    }
+}

@@ -1,0 +1,277 @@
+//! The catalog as plain collections, without cleverness: renewals are propagated at once over the
+//! whole DAG, maps are rebuilt from the list of seals, blocks are a set with owners. Times are in
+//! milliseconds. The oracle of `tests/model.rs`.
+
+use honeycomb_types::limits::{RESERVE_BLOCKS_MIN, RESERVE_FRACTION};
+use honeycomb_types::{BlockAt, BlockId, PrefixId, ServerId, StructureId};
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    Live,
+    Expired,
+    Removed,
+}
+
+#[derive(Clone, Debug)]
+pub struct Prefix {
+    pub id: PrefixId,
+    pub name: String,
+    pub parents: Vec<usize>,
+    pub renewed: u64,
+    pub lease: u64,
+    pub pinned: bool,
+    pub life: Life,
+    pub missed: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct File {
+    pub id: StructureId,
+    pub prefix: usize,
+    pub name: String,
+    pub kv: bool,
+    /// In the order in which they serve: those of the map and those granted.
+    pub chain: Vec<BlockAt>,
+    pub spare: Vec<BlockAt>,
+    /// Seals as they were told.
+    pub seals: BTreeMap<BlockId, (u64, bool)>,
+    pub starts: Vec<u64>,
+}
+
+impl File {
+    /// The map that the seals so far make: version, ranges, and blocks that turned out empty.
+    pub fn map(&self) -> (u64, Vec<(u64, u64, BlockAt)>, BTreeSet<BlockId>) {
+        let mut empty = BTreeSet::new();
+        if self.kv {
+            let end = |i: usize| self.starts.get(i + 1).map_or(u64::MAX, |s| s - 1);
+            let all = self.chain.iter().enumerate().map(|(i, &at)| (self.starts[i], end(i), at));
+            return (1, all.collect(), empty);
+        }
+        let (mut version, mut start, mut ranges) = (1, 0, Vec::new());
+        for &at in &self.chain {
+            match self.seals.get(&at.block) {
+                Some(&(length, false)) => {
+                    version += 1;
+                    if length == 0 {
+                        empty.insert(at.block);
+                    } else {
+                        ranges.push((start, start + length - 1, at));
+                    }
+                    start += length;
+                }
+                other => {
+                    version += u64::from(other.is_some());
+                    ranges.push((start, u64::MAX, at));
+                    break;
+                }
+            }
+        }
+        (version, ranges, empty)
+    }
+
+    pub fn sealed(&self) -> bool {
+        let (_, ranges, _) = self.map();
+        matches!(self.seals.get(&ranges[ranges.len() - 1].2.block), Some((_, true)))
+    }
+
+    /// The blocks that it holds now.
+    pub fn held(&self) -> BTreeSet<BlockAt> {
+        let (_, ranges, empty) = self.map();
+        if self.sealed() {
+            return ranges.into_iter().map(|(_, _, at)| at).collect();
+        }
+        let all = self.chain.iter().chain(&self.spare);
+        all.copied().filter(|at| !empty.contains(&at.block)).collect()
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Job {
+    /// Index 0 is the root. None: forgotten.
+    pub prefixes: Vec<Option<Prefix>>,
+    pub files: Vec<File>,
+    pub quota: u64,
+    pub lease: u64,
+}
+
+type Outcome<T> = Result<T, &'static str>;
+
+impl Job {
+    fn at(&self, i: usize) -> &Prefix {
+        self.prefixes[i].as_ref().unwrap()
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = (usize, &Prefix)> {
+        self.prefixes.iter().enumerate().filter_map(|(i, p)| Some((i, p.as_ref()?)))
+    }
+
+    fn child(&self, parent: usize, name: &str) -> Option<usize> {
+        let mut found = self.all().filter(|(_, p)| p.parents.contains(&parent) && p.name == name);
+        found.next().map(|(i, _)| i)
+    }
+
+    pub fn resolve(&self, path: &str) -> Option<usize> {
+        let parts = path.split('/').filter(|part| !part.is_empty());
+        parts.fold(Some(0), |at, part| self.child(at?, part))
+    }
+
+    pub fn live(&self, path: &str) -> Outcome<usize> {
+        let i = self.resolve(path).ok_or("PrefixNotFound")?;
+        match self.at(i).life {
+            Life::Live => Ok(i),
+            Life::Expired => Err("LeaseExpired"),
+            Life::Removed => Err("PrefixRemoved"),
+        }
+    }
+
+    pub fn parent(&self, path: &str) -> Outcome<usize> {
+        self.live(path).map_err(|e| if e == "PrefixNotFound" { "UnknownParent" } else { e })
+    }
+
+    fn descendants(&self, top: usize) -> BTreeSet<usize> {
+        let mut found = BTreeSet::new();
+        let mut todo = vec![top];
+        while let Some(at) = todo.pop() {
+            for (i, _) in self.all().filter(|(_, p)| p.parents.contains(&at)) {
+                if found.insert(i) {
+                    todo.push(i);
+                }
+            }
+        }
+        found
+    }
+
+    /// Renews a prefix, its direct parents and all descendants, now.
+    pub fn renew(&mut self, i: usize, when: u64) {
+        let mut reached = self.descendants(i);
+        reached.extend(self.at(i).parents.iter().copied());
+        reached.insert(i);
+        for reached in reached {
+            let p = self.prefixes[reached].as_mut().unwrap();
+            p.renewed = p.renewed.max(when);
+        }
+    }
+
+    /// The dead holder of a name under the first parent that has one.
+    pub fn place(&self, name: &str, parents: &[usize]) -> Outcome<Option<usize>> {
+        let mut place = None;
+        for &parent in parents {
+            if let Some(holder) = self.child(parent, name) {
+                if self.at(holder).life == Life::Live {
+                    return Err("PrefixExists");
+                }
+                place = place.or(Some(holder));
+            }
+        }
+        Ok(place)
+    }
+
+    pub fn cyclic(&self) -> bool {
+        self.all().any(|(i, _)| self.descendants(i).contains(&i))
+    }
+
+    /// Puts a prefix into a place (or a new one) and answers where it is.
+    pub fn put(&mut self, place: Option<usize>, mut new: Prefix, now: u64) -> usize {
+        let parents = new.parents.clone();
+        for p in self.prefixes.iter_mut().flatten().filter(|p| p.name == new.name) {
+            p.parents.retain(|parent| !parents.contains(parent));
+        }
+        let i = place.unwrap_or(self.prefixes.len());
+        if i == self.prefixes.len() {
+            self.prefixes.push(None);
+        } else {
+            new.renewed = new.renewed.max(self.at(i).renewed);
+        }
+        self.prefixes[i] = Some(new);
+        if !self.cyclic() {
+            self.renew(i, now);
+        }
+        i
+    }
+
+    /// Forgets dead prefixes that nothing leads to and nothing hangs on.
+    pub fn sweep(&mut self) {
+        for i in 1..self.prefixes.len() {
+            let Some(p) = &self.prefixes[i] else { continue };
+            let alone = p.parents.is_empty() && self.descendants(i).is_empty();
+            if alone && p.life != Life::Live {
+                self.prefixes[i] = None;
+            }
+        }
+    }
+
+    /// Ends a prefix; answers the blocks that its structures held.
+    pub fn end(&mut self, i: usize, life: Life, missed: u64) -> Vec<BlockAt> {
+        let p = self.prefixes[i].as_mut().unwrap();
+        (p.life, p.missed) = (life, missed);
+        let gone = self.files.iter().filter(|file| file.prefix == i);
+        let freed = gone.flat_map(File::held).collect();
+        self.files.retain(|file| file.prefix != i);
+        freed
+    }
+
+    pub fn due(&self, now: u64) -> Vec<usize> {
+        let due = |p: &Prefix| p.life == Life::Live && !p.pinned && now >= p.renewed + p.lease;
+        self.all().filter(|(_, p)| due(p)).map(|(i, _)| i).collect()
+    }
+
+    pub fn held(&self) -> u64 {
+        self.files.iter().map(|file| file.held().len() as u64).sum()
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Cluster {
+    pub now: u64,
+    pub jobs: Vec<Job>,
+    /// Total blocks of each live server, and when it was heard of.
+    pub servers: BTreeMap<ServerId, (u64, u64)>,
+    pub quarantined: BTreeSet<BlockAt>,
+}
+
+impl Cluster {
+    fn taken(&self, server: ServerId) -> u64 {
+        let files = self.jobs.iter().flat_map(|job| &job.files);
+        let held = files.flat_map(File::held).chain(self.quarantined.iter().copied());
+        held.filter(|at| at.block.server() == server).count() as u64
+    }
+
+    /// (ordinary, free, quarantined)
+    pub fn room(&self) -> (u64, u64, u64) {
+        let mut room = (0, 0, self.quarantined.len() as u64);
+        for (&server, &(total, _)) in &self.servers {
+            let free = total - self.taken(server);
+            let reserve = (RESERVE_BLOCKS_MIN as u64).max(total / RESERVE_FRACTION as u64);
+            room.0 += free.saturating_sub(reserve);
+            room.1 += free;
+        }
+        room
+    }
+
+    pub fn may_take(&self, job: usize, blocks: u64) -> Outcome<()> {
+        let job = &self.jobs[job];
+        if job.quota != 0 && job.held() + blocks > job.quota {
+            return Err("QuotaExceeded");
+        }
+        if self.room().0 < blocks { Err("OutOfMemory") } else { Ok(()) }
+    }
+
+    pub fn free(&mut self, blocks: impl IntoIterator<Item = BlockAt>) {
+        self.quarantined.extend(blocks);
+    }
+
+    /// A server dies; answers the structures that went with it.
+    pub fn lose(&mut self, server: ServerId) {
+        self.servers.remove(&server);
+        let here = |at: &BlockAt| at.block.server() == server;
+        for j in 0..self.jobs.len() {
+            let files = std::mem::take(&mut self.jobs[j].files);
+            let (lost, kept) = files.into_iter().partition(|f| f.held().iter().any(here));
+            self.jobs[j].files = kept;
+            let lost: Vec<File> = lost;
+            self.free(lost.iter().flat_map(File::held).collect::<Vec<_>>());
+        }
+        self.quarantined.retain(|at| !here(at));
+    }
+}
