@@ -52,6 +52,8 @@ SPLITS_AIMED: Final = 64
 MEMORY_MIN: Final = 256 << 20
 #: How long to watch memory go back after the end, in seconds.
 RELEASE_SECONDS: Final = 3.0
+#: Two reports of a server, which come every quarter of a second.
+SETTLE_SECONDS: Final = 0.6
 POLL_SECONDS: Final = 0.02
 
 
@@ -242,16 +244,18 @@ def _collect(result: Result, report: Report) -> None:
 
 
 def _await_release(client: Client, before: Status) -> Status:
-    """Watches until every block is free again and the server has reported the memory given back, or
-    3 s have passed; returns the last status."""
-    deadline = time.monotonic() + RELEASE_SECONDS
+    """Watches until every block is free again and the resident memory has not fallen for two
+    reports of the servers, or 3 s have passed; returns the last status."""
     pause = threading.Event()
+    now = fallen = time.monotonic()
+    deadline = now + RELEASE_SECONDS
+    lowest = sys.maxsize
     while True:
         status = client.status()
-        settled = (
-            status["bytes_resident"] <= before["bytes_resident"] + before["bytes_resident"] // 4
-        )
-        if (status["free"] >= before["free"] and settled) or time.monotonic() > deadline:
+        now = time.monotonic()
+        if status["bytes_resident"] < lowest or status["free"] < before["free"]:
+            lowest, fallen = status["bytes_resident"], now
+        if now - fallen >= SETTLE_SECONDS or now >= deadline:
             return status
         pause.wait(POLL_SECONDS)
 

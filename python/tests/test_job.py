@@ -240,5 +240,5 @@ def test_a_quota_bounds_a_job(cluster: honeycomb.Client) -> None:
 def test_no_memory_is_told_and_harms_nothing(cluster: honeycomb.Client, job: honeycomb.Job) -> None:
     job.kv("safe")["k"] = b"v"
     with pytest.raises(errors.OutOfMemory):
-        job.kv("huge", blocks=cluster.status()["blocks"] + 1)
+        job.file("huge", blocks=cluster.status()["blocks"] + 1)
     assert job.open_kv("safe")["k"] == b"v"

@@ -99,11 +99,19 @@ struct Edge {
     next_parent: u32,
 }
 
+/// An edge in the table of names. The ends are repeated here, so that a lookup does not read the
+/// edge's record.
+#[derive(Clone, Copy, Debug)]
+struct Named {
+    parent: u32,
+    child: u32,
+}
+
 #[derive(Debug)]
 pub(crate) struct Dag {
     pub(crate) nodes: Slab<Node>,
     edges: Slab<Edge>,
-    names: HashTable<u32>,
+    names: HashTable<Named>,
     ids: HashTable<u32>,
     key: HashKey,
     mark: u32,
@@ -130,11 +138,10 @@ impl Dag {
 
     pub(crate) fn child(&self, parent: u32, name: &str) -> Option<u32> {
         let hash = self.key.name(parent as u64, name);
-        let edge = self.names.find(hash, |&e| {
-            let edge = &self.edges[e];
-            edge.parent == parent && *self.nodes[edge.child].name == *name
-        })?;
-        Some(self.edges[*edge].child)
+        let same = |named: &Named| {
+            named.parent == parent && *self.nodes[named.child].name == *name
+        };
+        self.names.find(hash, same).map(|named| named.child)
     }
 
     pub(crate) fn by_id(&self, id: PrefixId) -> Option<u32> {
@@ -242,30 +249,26 @@ impl Dag {
         }
         self.nodes[parent].first_child = e;
         self.nodes[child].first_parent = e;
-        let (key, nodes, edges) = (self.key, &self.nodes, &self.edges);
-        let hash = |&e: &u32| {
-            let Edge { parent, child, .. } = edges[e];
-            key.name(parent as u64, &nodes[child].name)
-        };
-        self.names.insert_unique(hash(&e), e, hash);
+        let (key, nodes) = (self.key, &self.nodes);
+        let hash = |named: &Named| key.name(named.parent as u64, &nodes[named.child].name);
+        let named = Named { parent, child };
+        self.names.insert_unique(hash(&named), named, hash);
     }
 
     /// Cuts the edge between two prefixes.
     fn unlink(&mut self, parent: u32, child: u32) {
         let hash = self.key.name(parent as u64, &self.nodes[child].name);
-        let entry = self.names.find_entry(hash, |&e| {
-            let edge = &self.edges[e];
-            edge.parent == parent && edge.child == child
-        });
-        let (e, _) = entry.expect("every edge is in the table of names").remove();
-        let mut link = self.nodes[child].first_parent;
-        if link == e {
-            self.nodes[child].first_parent = self.edges[e].next_parent;
-        } else {
-            while self.edges[link].next_parent != e {
-                link = self.edges[link].next_parent;
-            }
-            self.edges[link].next_parent = self.edges[e].next_parent;
+        let entry = self.names.find_entry(hash, |n| n.parent == parent && n.child == child);
+        entry.expect("every edge is in the table of names").remove();
+        let mut before = NONE;
+        let mut e = self.nodes[child].first_parent;
+        while self.edges[e].parent != parent {
+            before = e;
+            e = self.edges[e].next_parent;
+        }
+        match before {
+            NONE => self.nodes[child].first_parent = self.edges[e].next_parent,
+            _ => self.edges[before].next_parent = self.edges[e].next_parent,
         }
         let edge = self.edges.remove(e);
         match edge.prev_sibling {

@@ -45,7 +45,7 @@ pub use reply::{
 
 use dag::Dag;
 use hash::HashKey;
-use honeycomb_types::{BlockAt, Time};
+use honeycomb_types::{BlockAt, ServerId, Time};
 use jobs::Jobs;
 use lease::Timers;
 use policy::{FirstCome, Policy};
@@ -197,6 +197,11 @@ impl Catalog {
     /// controller holds back replies that name a block until then.
     pub fn is_open(&self, at: BlockAt) -> bool {
         self.pool.is_open(at)
+    }
+
+    /// Whether the server is a member: it has joined and was not given up since.
+    pub fn is_member(&self, server: ServerId) -> bool {
+        self.pool.servers().any(|(id, _)| id == server)
     }
 
     /// What was looked at since the catalog was made.

@@ -66,10 +66,7 @@ fn what_is_wrong_with_a_plan_is_named() {
     let plan = [node("a", &[]), node("a", &[])];
     assert_eq!(bench.plan(job, &plan), Err(CatalogError::DuplicateNode { name: "a".into() }));
     let plan = [node("a", &[]), node("there", &[])];
-    assert_eq!(
-        bench.plan(job, &plan),
-        Err(CatalogError::PrefixExists { path: "there".into() })
-    );
+    assert_eq!(bench.plan(job, &plan), Err(CatalogError::PrefixExists { path: "there".into() }));
     let plan = [node("a", &["brief"])];
     assert!(matches!(bench.plan(job, &plan), Err(CatalogError::LeaseExpired { .. })));
     let bad = PlanNode { options: lease(3), ..node("a", &[]) };

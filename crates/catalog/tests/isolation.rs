@@ -100,13 +100,8 @@ fn a_task_has_its_own_prefix_and_what_is_below() {
     let denied = |result: Result<Reply, CatalogError>| {
         assert!(matches!(result, Err(CatalogError::PermissionDenied { .. })), "{result:?}");
     };
-    let create = |path, parents| Command::CreatePrefix {
-        actor: task,
-        job,
-        path,
-        parents,
-        options: LEASE,
-    };
+    let create =
+        |path, parents| Command::CreatePrefix { actor: task, job, path, parents, options: LEASE };
     bench.run(create("own/sub", &[])).unwrap();
     bench.run(create("own/sub/deep", &[])).unwrap();
     bench.run(create("beside", &["own"])).unwrap();
@@ -118,8 +113,7 @@ fn a_task_has_its_own_prefix_and_what_is_below() {
     bench.run(plan(&below)).unwrap();
     denied(bench.run(plan(&partly)));
     let paths = &["own", "own/sub/deep", "own/beside", "other", ""][..];
-    let Ok(Reply::Renewed(results)) =
-        bench.run(Command::RenewLeases { actor: task, job, paths })
+    let Ok(Reply::Renewed(results)) = bench.run(Command::RenewLeases { actor: task, job, paths })
     else {
         panic!()
     };

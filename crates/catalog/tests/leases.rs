@@ -55,8 +55,7 @@ fn every_path_and_the_dotted_form_reach_a_prefix() {
     let mut bench = Bench::new();
     let job = bench.job("figure 4");
     let t7 = figure_4(&mut bench, job)[1];
-    let paths =
-        ["T3/T7", "T1/T5/T7", "T2/T5/T7", "T4/T6/T7", "/T4/T6/T7", "T4.T6.T7", "T3.T7"];
+    let paths = ["T3/T7", "T1/T5/T7", "T2/T5/T7", "T4/T6/T7", "/T4/T6/T7", "T4.T6.T7", "T3.T7"];
     for path in paths {
         match bench.run(Command::LeaseInfo { actor: Actor::driver(job), job, path }) {
             Ok(Reply::Lease(info)) => assert_eq!(info.prefix, t7, "{path}"),

@@ -383,7 +383,8 @@ impl Both {
         let (version, ranges, empty) = file.map();
         let tail = ranges[ranges.len() - 1].2;
         let ended = matches!(file.seals.get(&at.block), Some((_, true)));
-        let beyond = file.sealed() && position > file.chain.iter().position(|&b| b == tail).unwrap();
+        let beyond =
+            file.sealed() && position > file.chain.iter().position(|&b| b == tail).unwrap();
         let expected = if empty.contains(&at.block) || beyond {
             Err("StaleBlock")
         } else if ended {
@@ -488,8 +489,7 @@ impl Both {
         for j in 0..self.ids.len() {
             self.compare_tree(j);
             for file in self.model.jobs[j].files.clone() {
-                let (actor, job, structure) =
-                    (Actor::driver(self.ids[j]), self.ids[j], file.id);
+                let (actor, job, structure) = (Actor::driver(self.ids[j]), self.ids[j], file.id);
                 let result = self.bench.run(Command::ReopenStructure { actor, job, structure });
                 let Ok(Reply::Opened(opened)) = result else { panic!("{result:?}") };
                 let entries = opened.map.entries.iter().map(|e| (e.start, e.end, e.at));

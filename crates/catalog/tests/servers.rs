@@ -112,9 +112,8 @@ fn reports_are_booked_on_the_owners_of_blocks() {
     bench.run(Command::BlockOpened { server, at }).unwrap();
     assert!(bench.catalog.is_open(at));
     let stale = honeycomb_types::BlockAt { epoch: honeycomb_types::Epoch(1), ..at };
-    let usage = |bytes| {
-        [BlockUsage { at, bytes_used: bytes }, BlockUsage { at: stale, bytes_used: 9999 }]
-    };
+    let usage =
+        |bytes| [BlockUsage { at, bytes_used: bytes }, BlockUsage { at: stale, bytes_used: 9999 }];
     for bytes in [4000, 1000] {
         let report = Report { usage: &usage(bytes), ..REPORT };
         bench.run(Command::ServerReport { server, report }).unwrap();
@@ -142,9 +141,7 @@ fn a_change_of_permissions_reaches_every_server_with_a_block() {
     let before = bench.make(job, kv("t", "x", 2)).unwrap();
     let actor = Actor::driver(job);
     let (owner_verbs, job_verbs) = (Verbs::READ, Verbs::NONE);
-    bench
-        .run(Command::SetPermissions { actor, job, path: "t", owner_verbs, job_verbs })
-        .unwrap();
+    bench.run(Command::SetPermissions { actor, job, path: "t", owner_verbs, job_verbs }).unwrap();
     let told: Vec<_> = bench.effects.iter().map(|effect| effect.server()).collect();
     let mut holders: Vec<_> =
         before.map.entries.iter().map(|entry| entry.at.block.server()).collect();

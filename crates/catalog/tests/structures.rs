@@ -50,8 +50,7 @@ fn a_kv_covers_the_hash_space_in_whole_slots_and_spreads_over_shards() {
     let opened = bench.make(job, kv("t", "table", 3)).unwrap();
     let slot = 1u64 << 54;
     let map: Vec<_> = ranges(&opened).into_iter().map(|(start, end, _)| (start, end)).collect();
-    let expected =
-        [(0, 341 * slot - 1), (341 * slot, 682 * slot - 1), (682 * slot, u64::MAX)];
+    let expected = [(0, 341 * slot - 1), (341 * slot, 682 * slot - 1), (682 * slot, u64::MAX)];
     assert_eq!(map, expected);
     let shards: BTreeSet<_> = ranges(&opened).iter().map(|(_, _, at)| at.block.shard()).collect();
     assert_eq!(shards.len(), 3);

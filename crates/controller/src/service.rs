@@ -160,7 +160,8 @@ impl ControllerService {
             | Op::LeaseInfo
             | Op::SetPermissions => self.serve_prefix(now, actor, header.op, args),
             Op::CreateStructure | Op::OpenStructure | Op::ReopenStructure | Op::RemoveStructure => {
-                self.serve_structure(now, actor, header.op, args)
+                let expires_ms = self.peers[&from].scope.expires_ms;
+                self.serve_structure(now, actor, expires_ms, header.op, args)
             }
             Op::ClusterStatus => {
                 ClusterStatusRequest::decode(args).map_err(malformed)?;
@@ -310,6 +311,7 @@ impl ControllerService {
         &mut self,
         now: Time,
         actor: Actor,
+        expires_ms: u64,
         op: Op,
         args: &[u8],
     ) -> Result<Vec<u8>, Refusal> {
@@ -348,7 +350,9 @@ impl ControllerService {
         };
         match reply.map_err(refusal)? {
             Reply::Done => Ok(Vec::new()),
-            Reply::Opened(opened) => Ok(translate::opened(&opened, &self.grant_key, now)),
+            Reply::Opened(opened) => {
+                Ok(translate::opened(&opened, &self.grant_key, now, expires_ms))
+            }
             other => unexpected(op, &other),
         }
     }
@@ -492,6 +496,22 @@ impl ControllerService {
         if self.catalog.next_deadline().is_some_and(|due| due <= now) {
             self.apply(now, Command::Tick).expect("time cannot be refused");
             self.dispatch(net, None);
+            self.drop_silent(net, now);
+        }
+    }
+
+    /// Ends the links of servers that the catalog has given up for their silence: what waits for
+    /// them is answered, and one that was only paused learns that it has to join again.
+    fn drop_silent(&mut self, net: &mut Net, now: Time) {
+        let silent: Vec<(ServerId, ConnId)> = self
+            .links
+            .iter()
+            .filter(|(server, _)| !self.catalog.is_member(**server))
+            .map(|(server, link)| (*server, *link))
+            .collect();
+        for (server, link) in silent {
+            net.close(link);
+            self.lose(net, now, server);
         }
     }
 
@@ -586,8 +606,6 @@ impl Service for ControllerService {
 
     fn on_tick(&mut self, net: &mut Net, now: Time) -> Option<Time> {
         self.tick(net, now);
-        // A server that the catalog gave up keeps a link that leads nowhere; its next report is
-        // refused and closes it.
         self.catalog.next_deadline().or(Some(now + SERVER_SILENCE.max(Duration::from_secs(1))))
     }
 

@@ -39,15 +39,21 @@ fn map(m: &catalog::PartitionMap) -> PartitionMap {
     }
 }
 
-/// The reply to creating, opening and reopening a structure: they are one in form.
-pub(crate) fn opened(o: &catalog::Opened, key: &GrantKey, now: Time) -> Vec<u8> {
+/// The reply to creating, opening and reopening a structure: they are one in form. The grant ends
+/// with the token that asked for it, if not before.
+pub(crate) fn opened(
+    o: &catalog::Opened,
+    key: &GrantKey,
+    now: Time,
+    token_expires_ms: u64,
+) -> Vec<u8> {
     let grant = Grant {
         job: o.job,
         prefix: o.prefix,
         structure: o.structure,
         verbs: o.verbs,
         generation: o.generation,
-        expires_ms: now.as_millis() + GRANT_MS,
+        expires_ms: (now.as_millis() + GRANT_MS).min(token_expires_ms),
     };
     OpenStructureReply {
         structure: o.structure.0,

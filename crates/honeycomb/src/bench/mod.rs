@@ -1,17 +1,140 @@
 //! `bench`: what this build does on this machine.
+//!
+//! Every measurement runs against a cluster of its own, a child process of this one, so that the
+//! server's CPU can be told from the client's. Systems that are compared take turns, round by
+//! round: only ratios of neighbouring rounds mean anything on a machine that others use too.
 
-use crate::{Outcome, Output};
-use clap::Args;
+mod cluster;
+mod controller;
+mod file;
+mod kv;
+mod measure;
+mod memory;
+mod process;
+mod redis;
+mod report;
+mod socket;
+mod wire;
+
+use crate::{Outcome, Output, size};
+use clap::{Args, Subcommand, ValueEnum};
+use std::time::Duration;
 
 /// Options of `bench`.
 #[derive(Args)]
 pub struct BenchArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Synchronous get and put, beside a redis-server when there is one
+    Kv(kv::KvArgs),
+    /// Appends and reads, synchronous and streaming
+    File(file::FileArgs),
+    /// Catalog operations on one core, and what a prefix and a block cost in memory
+    Controller(controller::ControllerArgs),
+}
+
+/// What every measurement shares.
+#[derive(Args, Clone)]
+struct Common {
+    /// Seconds of each measurement
+    #[arg(long, default_value_t = 0.5)]
+    seconds: f64,
+    /// Most operations of each measurement
+    #[arg(long)]
+    ops: Option<u64>,
+    /// Measurements of each kind; figures are their median, least and most
+    #[arg(long, default_value_t = 5)]
+    rounds: u32,
+    /// A few seconds in all: to see that it runs, not to quote
+    #[arg(long)]
+    quick: bool,
+    /// Cores that serve
+    #[arg(long, default_value_t = 1)]
+    shards: u8,
+    /// Memory for blocks, resident only where written
+    #[arg(long, value_parser = size::parse, default_value = "4GiB")]
+    memory: u64,
+    /// Bytes of a block
+    #[arg(long, value_parser = size::parse, default_value = "128MiB")]
+    block_size: u64,
+    /// How both sides wait: asleep, or polling for 50 us first
+    #[arg(long, value_enum, default_value_t = WaitingArg::Both)]
+    waiting: WaitingArg,
+    /// Leave it to the kernel which core runs what
+    #[arg(long)]
+    no_pin: bool,
     #[command(flatten)]
     output: Output,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum WaitingArg {
+    Sleeping,
+    Polling,
+    Both,
+}
+
+/// How both sides wait for each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waiting {
+    Sleeping,
+    Polling,
+}
+
+impl Waiting {
+    fn name(self) -> &'static str {
+        match self {
+            Waiting::Sleeping => "sleeping",
+            Waiting::Polling => "polling",
+        }
+    }
+
+    /// The default of client and server, or none.
+    fn spin(self) -> Duration {
+        match self {
+            Waiting::Sleeping => Duration::ZERO,
+            Waiting::Polling => Duration::from_micros(50),
+        }
+    }
+}
+
+impl Common {
+    /// The options as they count: `--quick` shortens.
+    fn settled(&self) -> Result<Common, String> {
+        let mut common = self.clone();
+        if common.quick {
+            common.seconds = common.seconds.min(0.05);
+            common.rounds = common.rounds.min(2);
+        }
+        if !(common.seconds > 0.0 && common.seconds < 3600.0) || common.rounds == 0 {
+            return Err("a measurement takes some seconds and at least one round".into());
+        }
+        Ok(common)
+    }
+
+    fn waitings(&self) -> &'static [Waiting] {
+        match self.waiting {
+            WaitingArg::Sleeping => &[Waiting::Sleeping],
+            WaitingArg::Polling => &[Waiting::Polling],
+            WaitingArg::Both => &[Waiting::Sleeping, Waiting::Polling],
+        }
+    }
+
+    fn limit(&self) -> measure::Limit {
+        let time = Duration::from_secs_f64(self.seconds);
+        measure::Limit { time, ops: self.ops.unwrap_or(u64::MAX) }
+    }
+}
+
 /// `honeycomb bench`.
 pub fn bench(args: &BenchArgs) -> Outcome {
-    let _ = args.output;
-    Err("under construction".into())
+    match &args.what {
+        What::Kv(args) => kv::run(args),
+        What::File(args) => file::run(args),
+        What::Controller(args) => controller::run(args),
+    }
 }

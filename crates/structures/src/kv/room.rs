@@ -146,6 +146,7 @@ impl Table {
         entry: usize,
         new: bool,
     ) -> Result<(), Answer> {
+        let pinned = self.pinned(block);
         let region = &self.regions[id as usize];
         let (size, extent) = (region.size, region.extent());
         let needed = region.packed_with(entry, new);
@@ -169,7 +170,10 @@ impl Table {
         }
         // Pins hold it in its place, or its neighbours.
         let len = round_up(needed);
-        let at = self.find_hole(block, len, Owner::Region(id)).ok_or_else(pinned_down)?;
+        let Some(at) = self.find_hole(block, len, Owner::Region(id)) else {
+            assert!(pinned, "a block whose totals have room and that has no pins has room");
+            return Err(pinned_down());
+        };
         self.move_region(block, id, at..at + len, entry, new);
         Ok(())
     }
@@ -203,7 +207,14 @@ impl Table {
         true
     }
 
-    fn relay(&mut self, block: &mut Backing, id: u32, to: Range<usize>, entry: usize, new: bool) {
+    pub(super) fn relay(
+        &mut self,
+        block: &mut Backing,
+        id: u32,
+        to: Range<usize>,
+        entry: usize,
+        new: bool,
+    ) {
         let region = &mut self.regions[id as usize];
         let before = region.packed();
         region.relay(block, to, entry, new);
@@ -249,8 +260,8 @@ impl Table {
         self.widen(block, id, round_up(needed), usize::MAX, Squeeze::Fully, (entry, new))
     }
 
-    /// Takes a hole of `len` bytes, packing a part of the block when there is none. `None` when
-    /// only pins stand in the way: the totals were checked.
+    /// Takes a hole of `len` bytes, packing a part of the block when there is none. When the totals
+    /// have room for it, only a pin can be why there is `None`.
     pub(super) fn find_hole(
         &mut self,
         block: &mut Backing,
@@ -271,15 +282,12 @@ impl Table {
                 break;
             }
         }
-        let at = self.arena.alloc(len, owner);
-        assert!(
-            at.is_some() || self.pinned(block),
-            "a block whose totals have room for {len} bytes and that has no pins has room"
-        );
-        at
+        self.arena.alloc(len, owner)
     }
 
-    fn pinned(&self, block: &mut Backing) -> bool {
+    /// Whether anything is pinned. Ask before looking for room: other threads drop pins at any
+    /// time, and only one that was there at the start excuses that no room was found.
+    pub(super) fn pinned(&self, block: &mut Backing) -> bool {
         block.is_pinned(&(0..self.size)) || self.arena.zombie_bytes() > 0
     }
 }

@@ -9,8 +9,8 @@ use honeycomb_wire::data::{ScanArgs, put_scan_entry, scan_entry_len};
 
 /// Most bytes of entries in a page, whatever is asked for; a single entry may be larger.
 const PAGE_MAX: usize = 1 << 20;
-/// Bytes of regions that one request reads without finding a key of the prefix before it answers
-/// with an empty page, so that a rare prefix does not hold the core.
+/// Bytes of regions that one request reads. After that it answers with what it has found, which of
+/// a rare prefix may be nothing: the page is empty then and the cursor goes on.
 const LOOK_MAX: usize = 4 << 20;
 
 /// An entry that a page may hold.
@@ -32,7 +32,10 @@ impl KvBlock {
         let mut looked = 0;
         for place in self.table.place_of(cursor)..self.table.order.len() {
             let region = &self.table.regions[self.table.order[place] as usize];
-            if !page.is_empty() && page.len() >= budget || looked >= LOOK_MAX {
+            let full = !page.is_empty() && page.len() >= budget;
+            // Without a prefix the first region with an entry ends the search for one.
+            let tired = looked >= LOOK_MAX && !(page.is_empty() && scan.prefix.is_empty());
+            if full || tired {
                 return Ok(answer(self.table.starts[place], page));
             }
             looked += region.size;

@@ -250,6 +250,7 @@ impl Table {
         let room = large_room(len);
         let gross = room + EXTENT_COST + WORD_COST;
         self.check_budget(block, gross, replaces)?;
+        let pinned = self.pinned(block);
         let id = match self.spare_larges.pop() {
             Some(id) => id,
             None => {
@@ -258,6 +259,7 @@ impl Table {
             }
         };
         let Some(at) = self.find_hole(block, room, Owner::Large(id)) else {
+            assert!(pinned, "a block whose totals have room and that has no pins has room");
             self.spare_larges.push(id);
             return Err(pinned_down());
         };

@@ -1,0 +1,92 @@
+//! A cluster of the benchmark's own, in a child process that ends with this one.
+
+use super::process::{Pinning, Watched};
+use super::{Common, Waiting};
+use crate::cluster::{ClusterFile, unhex};
+use honeycomb_client::{Client, ClientOptions, JobTicket};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+/// Lease of what a benchmark creates: longer than any run.
+const LEASE_MS: u32 = 24 * 3600 * 1000;
+
+/// A running cluster. Dropping it ends it.
+pub struct Cluster {
+    child: Child,
+    file: ClusterFile,
+    token: Vec<u8>,
+    waiting: Waiting,
+}
+
+impl Cluster {
+    /// Starts `honeycomb start --embedded` on the server's core and comes back on the client's.
+    pub fn start(common: &Common, waiting: Waiting, pinning: Pinning) -> Result<Cluster, String> {
+        let program = std::env::current_exe().map_err(|e| e.to_string())?;
+        let mut command = Command::new(program);
+        command.args(["start", "--embedded", "--json"]);
+        for (flag, value) in [
+            ("--memory", common.memory.to_string()),
+            ("--block-size", common.block_size.to_string()),
+            ("--shards", common.shards.to_string()),
+            ("--spin-us", waiting.spin().as_micros().to_string()),
+        ] {
+            command.arg(flag).arg(value);
+        }
+        pinning.for_server();
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        pinning.for_client();
+        let mut child = child.map_err(|e| format!("cannot start a cluster: {e}"))?;
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("piped");
+        BufReader::new(stdout).read_line(&mut line).map_err(|e| e.to_string())?;
+        let Ok(file) = serde_json::from_str::<ClusterFile>(&line) else {
+            let _ = child.wait();
+            // It has said why on standard error.
+            return Err("the cluster did not start".into());
+        };
+        let token = unhex(&file.token)?;
+        Ok(Cluster { child, file, token, waiting })
+    }
+
+    /// The process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The thread that runs the catalog.
+    pub fn controller_thread(&self) -> Watched {
+        Watched { pid: self.pid(), thread: Some("controller") }
+    }
+
+    /// host:port of the controller.
+    pub fn address(&self) -> &str {
+        &self.file.address
+    }
+
+    /// The cluster's token.
+    pub fn token(&self) -> &[u8] {
+        &self.token
+    }
+
+    /// A client with a token, waiting as the cluster does.
+    pub fn client(&self, token: &[u8]) -> Client {
+        let mut options = ClientOptions::new(self.address(), token);
+        options.spin = self.waiting.spin();
+        Client::new(options)
+    }
+
+    /// A job and a client with its token.
+    pub fn job(&self, name: &str) -> Result<(Client, JobTicket), String> {
+        let ticket = self.client(&self.token).register_job(name, LEASE_MS, 0);
+        let ticket = ticket.map_err(|e| e.to_string())?;
+        Ok((self.client(&ticket.token), ticket))
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // Its end of standard input closes, and it ends: that is what an embedded cluster does.
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,79 @@
+//! A socket that is waited for as the client waits: polled for a moment, then slept on.
+//!
+//! The peers' clients stand on it, so that a comparison shows the servers and not two ways of
+//! waiting.
+
+use honeycomb_env::Clock;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use std::io::{self, IoSlice, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// A server that has not answered after this has failed.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A connection to a server under test.
+pub struct Socket {
+    stream: TcpStream,
+    clock: Clock,
+    spin: Duration,
+}
+
+impl Socket {
+    /// Connects.
+    pub fn connect(address: &str, spin: Duration) -> io::Result<Socket> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        Ok(Socket { stream, clock: Clock::start(), spin })
+    }
+
+    /// Reads at least one byte.
+    pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.stream.read(buffer) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => return Ok(n),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.wait(PollFlags::IN)?,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Writes all pieces.
+    pub fn write(&mut self, pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
+        let mut rest = pieces;
+        IoSlice::advance_slices(&mut rest, 0);
+        while !rest.is_empty() {
+            match self.stream.write_vectored(rest) {
+                Ok(n) => IoSlice::advance_slices(&mut rest, n),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.wait(PollFlags::OUT)?,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&self, flags: PollFlags) -> io::Result<()> {
+        let begun = self.clock.now();
+        loop {
+            let waited = self.clock.now().since(begun);
+            if waited >= PATIENCE {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let spinning = waited < self.spin;
+            let left = if spinning { Duration::ZERO } else { PATIENCE - waited };
+            let timeout =
+                Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos() as i64 };
+            let mut fds = [PollFd::new(&self.stream, flags)];
+            match rustix::event::poll(&mut fds, Some(&timeout)) {
+                Ok(0) if spinning => std::thread::yield_now(),
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+}
