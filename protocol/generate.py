@@ -53,10 +53,12 @@ def limits(spec: dict) -> str:
     out = ["//! The limits that a client of any language has to know.", "//!", NOTE]
     out[1:3] = ["//!", "//! " + NOTE[3:]]
     major, minor = spec["protocol"]["major"], spec["protocol"]["minor"]
-    out += ["/// Major version of the protocol: a peer of another one is refused.",
-            f"pub const PROTOCOL_MAJOR: u16 = {major};",
-            "/// Minor version of the protocol: peers agree on the smaller one.",
-            f"pub const PROTOCOL_MINOR: u16 = {minor};"]
+    out += [
+        "/// Major version of the protocol: a peer of another one is refused.",
+        f"pub const PROTOCOL_MAJOR: u16 = {major};",
+        "/// Minor version of the protocol: peers agree on the smaller one.",
+        f"pub const PROTOCOL_MINOR: u16 = {minor};",
+    ]
     for name, limit in spec["limits"].items():
         value = f"{limit['value']:_}" if limit["value"] >= 100000 else limit["value"]
         out += [f"/// {limit['doc']}", f"pub const {name}: {limit['type']} = {value};"]
@@ -64,54 +66,93 @@ def limits(spec: dict) -> str:
 
 
 def enum(name: str, doc: str, variants: list, repr_: str) -> list:
-    out = [f"/// {doc}", "#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]",
-           f"#[repr({repr_})]", f"pub enum {name} {{"]
+    out = [
+        f"/// {doc}",
+        "#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]",
+        f"#[repr({repr_})]",
+        f"pub enum {name} {{",
+    ]
     for variant, code, text in variants:
         out += [f"    /// {text}", f"    {variant} = {code},"]
-    out += ["}", "", f"impl {name} {{", f"    /// Every {name.lower()} in order of code.",
-            f"    pub const ALL: [{name}; {len(variants)}] = ["]
-    out += [f"        {name}::{v}," for v, _, _ in variants] + ["    ];", ""]
-    out += [f"    /// The {name.lower()} with this code, if the protocol has one.",
-            f"    pub fn from_code(code: {repr_}) -> Option<{name}> {{", "        Some(match code {"]
+    out += [
+        "}",
+        "",
+        f"impl {name} {{",
+        f"    /// Every {name.lower()} in order of code.",
+        f"    pub const ALL: [{name}; {len(variants)}] = [",
+    ]
+    out += [f"        {name}::{v}," for v, _, _ in variants]
+    out += ["    ];", ""]
+    out += [
+        f"    /// The {name.lower()} with this code, if the protocol has one.",
+        f"    pub fn from_code(code: {repr_}) -> Option<{name}> {{",
+        "        Some(match code {",
+    ]
     out += [f"            {code} => {name}::{v}," for v, code, _ in variants]
     out += ["            _ => return None,", "        })", "    }", ""]
-    out += ["    /// The name that errors and documents use.", "    pub fn name(self) -> &'static str {",
-            "        match self {"]
+    out += [
+        "    /// The name that errors and documents use.",
+        "    pub fn name(self) -> &'static str {",
+        "        match self {",
+    ]
     out += [f'            {name}::{v} => "{v}",' for v, _, _ in variants] + ["        }", "    }"]
     return out
 
 
 def messages(spec: dict) -> str:
-    out = ["//! Statuses, operations and message bodies.", "//!", "//! " + NOTE[3:],
-           "use crate::fields::{Field, Malformed, Reader};",
-           "use crate::frame::{Auth, OpInfo, Plane};", "use honeycomb_types::Verbs;", ""]
-    status = [(s["name"], s["code"], f"{s['doc']} Raised by {s['raised_by']}; the client {s['client']}.")
-              for s in spec["status"]]
-    out += enum("Status", "How a request ended.", status, "u16") + ["}", ""]
+    out = [
+        "//! Statuses, operations and message bodies.",
+        "//!",
+        "//! " + NOTE[3:],
+        "use crate::fields::{Field, Malformed, Reader};",
+        "use crate::frame::{Auth, OpInfo, Plane};",
+        "use honeycomb_types::Verbs;",
+        "",
+    ]
+    status = [
+        (s["name"], s["code"], f"{s['doc']} Raised by {s['raised_by']}; the client {s['client']}.")
+        for s in spec["status"]
+    ]
+    out += [*enum("Status", "How a request ended.", status, "u16"), "}", ""]
     ops = [(o["name"], f"0x{o['code']:04X}", o["doc"]) for o in spec["op"]]
     out += enum("Op", "An operation: type in the high byte, operation in the low one.", ops, "u16")
-    out += ["", "    /// Who serves it, what it needs, how its body is laid out.",
-            "    pub fn info(self) -> OpInfo {", "        match self {"]
+    out += [
+        "",
+        "    /// Who serves it, what it needs, how its body is laid out.",
+        "    pub fn info(self) -> OpInfo {",
+        "        match self {",
+    ]
     for o in spec["op"]:
         verbs = f"Verbs({o.get('verbs', 0)})"
-        out.append(f"            Op::{o['name']} => OpInfo {{ plane: Plane::{o['plane'].title()}, "
-                   f"auth: Auth::{o['auth'].title()}, verbs: {verbs}, "
-                   f"lane: {str(o.get('lane', False)).lower()}, "
-                   f"message: {str(o.get('body', 'message') == 'message').lower()}, "
-                   f"payload: {str(o.get('payload', False)).lower()} }},")
+        out.append(
+            f"            Op::{o['name']} => OpInfo {{ plane: Plane::{o['plane'].title()}, "
+            f"auth: Auth::{o['auth'].title()}, verbs: {verbs}, "
+            f"lane: {str(o.get('lane', False)).lower()}, "
+            f"message: {str(o.get('body', 'message') == 'message').lower()}, "
+            f"payload: {str(o.get('payload', False)).lower()} }},"
+        )
     out += ["        }", "    }", "}", ""]
     for s in spec.get("struct", []):
         out.append(rust_struct(s["name"], s["doc"], s["fields"]))
     for o in spec["op"]:
         if o.get("body", "message") == "message":
-            out.append(rust_struct(o["name"] + "Request", f"Request of {o['name']}. {o['doc']}", o["request"]))
+            out.append(
+                rust_struct(
+                    o["name"] + "Request", f"Request of {o['name']}. {o['doc']}", o["request"]
+                )
+            )
             out.append(rust_struct(o["name"] + "Reply", f"Reply of {o['name']}.", o["reply"]))
     return "\n".join(out)
 
 
 def formatted(rust: str) -> str:
-    run = subprocess.run(["rustfmt", "--edition", "2024", "--config-path", str(ROOT)], input=rust,
-                         capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        ["rustfmt", "--edition", "2024", "--config-path", str(ROOT)],
+        input=rust,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return run.stdout
 
 
@@ -121,8 +162,10 @@ def main() -> int:
         codes = [entry["code"] for entry in spec[group]]
         assert codes == sorted(set(codes)), f"codes of [[{group}]] must be unique and ascending"
     stale = 0
-    for path, text in (("crates/types/src/wire_limits.rs", limits(spec)),
-                       ("crates/wire/src/messages.rs", messages(spec))):
+    for path, text in (
+        ("crates/types/src/wire_limits.rs", limits(spec)),
+        ("crates/wire/src/messages.rs", messages(spec)),
+    ):
         file, text = ROOT / path, formatted(text)
         if file.exists() and file.read_text() == text:
             continue

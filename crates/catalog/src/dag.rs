@@ -138,9 +138,7 @@ impl Dag {
 
     pub(crate) fn child(&self, parent: u32, name: &str) -> Option<u32> {
         let hash = self.key.name(parent as u64, name);
-        let same = |named: &Named| {
-            named.parent == parent && *self.nodes[named.child].name == *name
-        };
+        let same = |named: &Named| named.parent == parent && *self.nodes[named.child].name == *name;
         self.names.find(hash, same).map(|named| named.child)
     }
 

@@ -23,6 +23,9 @@ struct Timer {
     id: u32,
 }
 
+/// Timers that one tick examines; the rest stay due, so that requests are served in between.
+const TIMERS_PER_TICK: u64 = 16_384;
+
 /// The timers of all prefixes. Those of prefixes that are gone stay until they are due, or until
 /// they are the greater part.
 #[derive(Debug, Default)]
@@ -145,7 +148,10 @@ impl Catalog {
         if self.silence <= self.now {
             self.lose_silent_servers(effects);
         }
-        while let Some(timer) = self.timers.due(self.now) {
+        let enough = self.timers.examined + TIMERS_PER_TICK;
+        while self.timers.examined < enough
+            && let Some(timer) = self.timers.due(self.now)
+        {
             if !self.timer_is_current(timer.node, timer.id) {
                 self.timers.stale -= 1;
                 continue;
@@ -270,5 +276,112 @@ impl Catalog {
             job.nodes -= 1;
             self.dag.remove(n, &mut job.first_node);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Command, Config, PrefixOptions};
+
+    fn apply(catalog: &mut Catalog, ms: u64, command: Command<'_>) -> Result<Reply, CatalogError> {
+        let reply = catalog.apply(Time::from_millis(ms), command, &mut Vec::new());
+        catalog.check_invariants().unwrap();
+        reply
+    }
+
+    fn job(catalog: &mut Catalog) -> JobId {
+        let (actor, name) = (Actor::CLUSTER, "job");
+        let register = Command::RegisterJob { actor, name, lease_ms: 0, quota_blocks: 0 };
+        match apply(catalog, 0, register) {
+            Ok(Reply::Job { job, .. }) => job,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn create(job: JobId, path: &str, lease_ms: u32) -> Command<'_> {
+        let options = PrefixOptions { lease_ms, ..PrefixOptions::default() };
+        Command::CreatePrefix { actor: Actor::driver(job), job, path, parents: &[], options }
+    }
+
+    fn remove(job: JobId, path: &str) -> Command<'_> {
+        Command::RemovePrefix { actor: Actor::driver(job), job, path }
+    }
+
+    #[test]
+    fn dead_prefixes_stay_until_they_are_forgotten_and_nothing_hangs_on_them() {
+        let mut catalog = Catalog::new(Config::default());
+        catalog.tombstone_limit = 2;
+        let job = job(&mut catalog);
+        for path in ["a", "a/b", "x", "y", "z"] {
+            apply(&mut catalog, 0, create(job, path, 900)).unwrap();
+        }
+        for path in ["a", "a/b"] {
+            apply(&mut catalog, 1, remove(job, path)).unwrap();
+        }
+        assert_eq!(catalog.dag.nodes.len(), 6);
+        // `a` is forgotten, but `a/b` is below it and remembered.
+        apply(&mut catalog, 2, remove(job, "x")).unwrap();
+        assert_eq!(catalog.dag.nodes.len(), 6);
+        let gone = CatalogError::PrefixNotFound { path: "a".into() };
+        assert_eq!(apply(&mut catalog, 2, remove(job, "a")), Err(gone));
+        // With `a/b` forgotten, both go.
+        apply(&mut catalog, 3, remove(job, "y")).unwrap();
+        assert_eq!(catalog.dag.nodes.len(), 4);
+        // What the forgotten ones had granted their parents stays: root was renewed at 0 only,
+        // by the creation of its children at 0.
+        apply(&mut catalog, 999, Command::Tick).unwrap();
+        assert!(catalog.dag.nodes[catalog.jobs[0].root].live());
+        apply(&mut catalog, 1000, Command::Tick).unwrap();
+        assert!(!catalog.dag.nodes[catalog.jobs[0].root].live());
+    }
+
+    #[test]
+    fn a_forgotten_child_leaves_what_it_granted_to_its_parent() {
+        let mut catalog = Catalog::new(Config::default());
+        catalog.tombstone_limit = 1;
+        let job = job(&mut catalog);
+        for path in ["p", "p/c", "q"] {
+            apply(&mut catalog, 0, create(job, path, 1000)).unwrap();
+        }
+        let (actor, paths) = (Actor::driver(job), &["p/c"][..]);
+        apply(&mut catalog, 800, Command::RenewLeases { actor, job, paths }).unwrap();
+        apply(&mut catalog, 801, remove(job, "p/c")).unwrap();
+        apply(&mut catalog, 802, remove(job, "q")).unwrap();
+        assert_eq!(catalog.dag.nodes.len(), 3, "p/c is forgotten and gone");
+        apply(&mut catalog, 1799, Command::Tick).unwrap();
+        assert!(apply(&mut catalog, 1799, create(job, "p/d", 0)).is_ok(), "INV-12");
+    }
+
+    #[test]
+    fn timers_of_removed_prefixes_do_not_pile_up() {
+        let mut catalog = Catalog::new(Config::default());
+        let job = job(&mut catalog);
+        let mut effects = Vec::new();
+        for i in 0..20_000 {
+            for command in [create(job, "t", 600_000_000), remove(job, "t")] {
+                catalog.apply(Time::from_millis(i / 1000), command, &mut effects).unwrap();
+            }
+        }
+        assert!(catalog.timers.heap.len() <= 2 * Timers::STALE_MIN + 2);
+        catalog.check_invariants().unwrap();
+    }
+
+    #[test]
+    fn a_tick_is_bounded_and_says_that_it_is_due_again() {
+        let mut catalog = Catalog::new(Config::default());
+        let job = job(&mut catalog);
+        let mut effects = Vec::new();
+        let names: Vec<String> = (0..TIMERS_PER_TICK + 100).map(|i| format!("t{i}")).collect();
+        for name in &names {
+            catalog.apply(Time::ZERO, create(job, name, 0), &mut effects).unwrap();
+        }
+        let now = Time::from_millis(1000);
+        catalog.apply(now, Command::Tick, &mut effects).unwrap();
+        assert_eq!(catalog.live_prefixes, 101);
+        assert_eq!(catalog.next_deadline(), Some(now));
+        catalog.apply(now, Command::Tick, &mut effects).unwrap();
+        assert_eq!(catalog.live_prefixes, 0);
+        catalog.check_invariants().unwrap();
     }
 }

@@ -134,7 +134,8 @@ impl Catalog {
     /// Makes one transition and appends what servers have to do to `effects`.
     ///
     /// A `now` before that of an earlier command counts as that one. Leases end only in `Tick`,
-    /// which is due at [`Catalog::next_deadline`] and harmless at any other time.
+    /// which is due at [`Catalog::next_deadline`] and harmless at any other time. One tick does a
+    /// bounded amount of work: when more is due, the next deadline is not in the future.
     pub fn apply(
         &mut self,
         now: Time,

@@ -8,14 +8,14 @@ use crate::{
     Router, StructureInfo,
 };
 use hashbrown::HashTable;
-use honeycomb_types::limits::{SLOTS_DEFAULT, STRUCTURES_PER_PREFIX_MAX};
+use honeycomb_types::limits::{SLOTS_DEFAULT, SLOTS_MAX, SLOTS_MIN, STRUCTURES_PER_PREFIX_MAX};
 use honeycomb_types::{BlockAt, BlockId, JobId, Kind, MapVersion, StructureId, Verbs, check_name};
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
 /// Slots that a kv can have: a power of two in this range.
-const SLOTS: std::ops::RangeInclusive<u32> = 64..=65_536;
+const SLOTS: std::ops::RangeInclusive<u32> = SLOTS_MIN..=SLOTS_MAX;
 
 /// One range of a structure: from `start` to where the next one starts. 16 bytes; the epoch is in
 /// the block's slot.

@@ -1,4 +1,5 @@
 //! Creating whole plans: all or nothing, in any order, without cycles.
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Leases: what a renewal reaches, when a prefix ends, what is told afterwards (INV-12, 13, 14).
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod common;
 
@@ -297,9 +298,9 @@ fn deadlines_are_never_late() {
 #[cfg(feature = "bug-bank")]
 #[test]
 fn the_planted_early_expiry_shows() {
+    honeycomb_types::Bug::arm(Some(honeycomb_types::Bug::EarlyExpiry));
     let mut bench = Bench::new();
     let job = bench.job("planted");
-    honeycomb_types::Bug::arm(Some(honeycomb_types::Bug::EarlyExpiry));
     bench.create(job, "task", &[], LEASE).unwrap();
     bench.pass(600);
     let told = bench.left(job, "task");

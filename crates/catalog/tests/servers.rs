@@ -1,4 +1,5 @@
 //! Memory servers: joining, reports, and what goes with one that dies.
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod common;
 

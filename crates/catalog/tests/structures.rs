@@ -1,4 +1,5 @@
 //! Structures: maps, growth, seals, allocation, tombstones (INV-01, 02, 03, 17, 20, 30).
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod common;
 

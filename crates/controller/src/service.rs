@@ -12,9 +12,10 @@ use honeycomb_types::{
     BlockAt, BlockId, Epoch, JobId, Kind, PrefixId, ServerId, StructureId, Time, Verbs,
 };
 use honeycomb_wire::messages::*;
+use honeycomb_wire::token::Caveat;
 use honeycomb_wire::{
     Auth, Field, GrantKey, Greeted, Malformed, Op, Plane, ReplyHeader, RequestHeader, RootKey,
-    Scope, Status, TokenKey,
+    Scope, Status, TokenKey, attenuate,
 };
 use std::collections::HashMap;
 use std::time::Duration;
@@ -125,6 +126,10 @@ impl ControllerService {
             let text = format!("{} needs the cluster's token", op.name());
             return Err((Status::PermissionDenied, text));
         }
+        if peer.scope.job.is_none() && !peer.scope.verbs.contains(Verbs::WRITE) && changes(op) {
+            let text = format!("{} needs a token that was not narrowed to reading", op.name());
+            return Err((Status::PermissionDenied, text));
+        }
         let joined = op == Op::JoinServer;
         if info.plane == Plane::Link && peer.server.is_some() == joined {
             let text = if joined { "the server has joined already" } else { "join first" };
@@ -149,9 +154,10 @@ impl ControllerService {
     ) -> Result<Vec<u8>, Refusal> {
         let actor = self.actor(now, from, header.op)?;
         match header.op {
-            Op::Ping => Ok(Vec::new()),
+            Op::Ping => PingRequest::decode(args).map(|_| Vec::new()).map_err(malformed),
             Op::RegisterJob | Op::FindJob | Op::DeregisterJob | Op::ListJobs | Op::JobTree => {
-                self.serve_job(now, actor, header.op, args)
+                let scope = self.peers[&from].scope;
+                self.serve_job(now, actor, scope, header.op, args)
             }
             Op::CreatePrefix
             | Op::CreateHierarchy
@@ -170,7 +176,11 @@ impl ControllerService {
                     other => unexpected(header.op, &other),
                 }
             }
-            Op::JoinServer => self.join(now, from, args),
+            Op::JoinServer => {
+                let body = self.join(now, from, args)?;
+                net.link(from);
+                Ok(body)
+            }
             Op::Report | Op::GrowStructure | Op::SealBlock => {
                 self.serve_link(net, now, from, header.op, args)
             }
@@ -178,10 +188,26 @@ impl ControllerService {
         }
     }
 
+    /// A job's token, no wider than the one that asked for it.
+    fn job_token(&self, job: JobId, scope: Scope) -> Vec<u8> {
+        let mut token = self.token_key.issue(Some(job));
+        let mut narrow = |caveat| {
+            token = attenuate(&token, caveat).expect("a new token has room for two caveats");
+        };
+        if scope.expires_ms != u64::MAX {
+            narrow(Caveat::Expires(scope.expires_ms));
+        }
+        if scope.verbs != Verbs::ALL {
+            narrow(Caveat::Verbs(scope.verbs));
+        }
+        token
+    }
+
     fn serve_job(
         &mut self,
         now: Time,
         actor: Actor,
+        scope: Scope,
         op: Op,
         args: &[u8],
     ) -> Result<Vec<u8>, Refusal> {
@@ -212,7 +238,7 @@ impl ControllerService {
         match reply.map_err(refusal)? {
             Reply::Done => Ok(Vec::new()),
             Reply::Job { job, root } => {
-                let token = self.token_key.issue(Some(job));
+                let token = self.job_token(job, scope);
                 Ok(RegisterJobReply { job: job.0, root: root.0, token }.encode())
             }
             Reply::Jobs(jobs) => {
@@ -612,6 +638,21 @@ impl Service for ControllerService {
     fn finished(&self) -> bool {
         self.stopped
     }
+}
+
+/// Whether an operation changes the catalog. A job's token is judged there, prefix by prefix.
+fn changes(op: Op) -> bool {
+    !matches!(
+        op,
+        Op::Ping
+            | Op::FindJob
+            | Op::ListJobs
+            | Op::JobTree
+            | Op::LeaseInfo
+            | Op::OpenStructure
+            | Op::ReopenStructure
+            | Op::ClusterStatus
+    )
 }
 
 fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {

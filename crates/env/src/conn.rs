@@ -73,6 +73,8 @@ pub(crate) struct Conn {
     pub mode: Mode,
     /// The handshake has succeeded.
     pub greeted: bool,
+    /// This node sends requests on it, so replies may come.
+    pub link: bool,
     /// Close when everything is sent.
     pub closing: bool,
     /// Another loop shall have it after the current frame.
@@ -100,6 +102,7 @@ impl Conn {
             stream,
             mode: Mode::Frames,
             greeted: false,
+            link: false,
             closing: false,
             hand_over: None,
             inbuf: Vec::new(),

@@ -246,7 +246,9 @@ impl Net {
         stream.set_nonblocking(true)?;
         let conn = Conn::new(TcpStream::from_std(stream), self.clock.now(), &self.budget);
         let id = self.insert(conn)?;
-        self.conn(id).expect("just inserted").greeted = true;
+        let conn = self.conn(id).expect("just inserted");
+        conn.greeted = true;
+        conn.link = true;
         Ok(id)
     }
 
@@ -281,6 +283,13 @@ impl Net {
     /// Whether the handshake of this connection has succeeded.
     pub fn greeted(&mut self, id: ConnId) -> bool {
         self.conn(id).is_some_and(|c| c.greeted)
+    }
+
+    /// This node will send requests on the connection: replies are taken from now on.
+    pub fn link(&mut self, id: ConnId) {
+        if let Some(conn) = self.conn(id) {
+            conn.link = true;
+        }
     }
 
     /// Gives a connection to another loop once the current frame is handled.
@@ -676,6 +685,12 @@ fn consume<S: Service>(
             Ok(None) => break,
             Ok(Some((Header::Request(header), size))) => {
                 request(net, service, now, id, &header, &data[at + size..]).map(|n| size + n)
+            }
+            Ok(Some((Header::Reply(_), _))) if !conn.link => {
+                // Nobody asked: a stranger must not make this node buffer a body.
+                net.refuse(id, 0, Status::BadFrame, "a reply where no request was sent");
+                net.close(id);
+                return data.len();
             }
             Ok(Some((Header::Reply(header), size))) => {
                 reply(net, service, now, id, &header, &data[at + size..]).map(|n| size + n)

@@ -436,6 +436,9 @@ impl Service for ShardService {
                 net.refuse(from, header.request, Status::HandshakeRequired, "Hello comes once");
             }
             Op::Hello => self.hello(net, now, from, header.request, args),
+            Op::Ping if !args.is_empty() => {
+                net.refuse(from, header.request, Status::BadFrame, "Ping takes no arguments");
+            }
             Op::Ping => {
                 self.access(from, header);
                 net.reply(from, ok(header.request, 0), &[], ReplyPayload::Copy(&[]));

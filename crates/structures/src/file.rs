@@ -247,6 +247,9 @@ impl Structure for FileBlock {
                 Err(refusal) => refusal,
             },
             Op::FileRead => self.read(args),
+            Op::FileSize | Op::FileSeal if !args.is_empty() => {
+                Answer::refuse(Status::BadFrame, format!("{} takes no arguments", op.name()))
+            }
             Op::FileSize => self.file_size(),
             Op::FileSeal => self.seal(),
             other => panic!("{} is no operation of a file", other.name()),

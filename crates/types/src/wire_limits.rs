@@ -10,7 +10,7 @@ pub const PROTOCOL_MINOR: u16 = 0;
 pub const REQUEST_HEADER: usize = 64;
 /// Bytes of a reply header.
 pub const REPLY_HEADER: usize = 32;
-/// Largest body of a frame, in bytes.
+/// Largest payload of a frame, in bytes.
 pub const FRAME_MAX: usize = 268_435_456;
 /// Largest argument section of a data request, in bytes.
 pub const ARGS_MAX: usize = 65536;
@@ -48,5 +48,9 @@ pub const RETRY_WINDOW_MS: u64 = 10000;
 pub const RESULTS_WINDOW: u16 = 16;
 /// Largest W that a server grants.
 pub const RESULTS_WINDOW_MAX: u16 = 1024;
+/// Fewest hash slots of a key-value store.
+pub const SLOTS_MIN: u32 = 64;
+/// Most hash slots; the number is a power of two.
+pub const SLOTS_MAX: u32 = 65536;
 /// Hash slots of a key-value store (H; paper, 5.3).
 pub const SLOTS_DEFAULT: u32 = 1024;

@@ -81,7 +81,8 @@ impl<'a> SwapArgs<'a> {
 pub struct ScanArgs<'a> {
     /// First hash to look at.
     pub cursor: u64,
-    /// Most bytes of entries in the reply; at least one entry is always brought.
+    /// Most bytes of entries in the reply. One entry may exceed it; a page may also be empty when a
+    /// prefix was sought in vain for a while: only the cursor tells the end.
     pub bytes: u32,
     /// Leave the values out.
     pub keys_only: bool,

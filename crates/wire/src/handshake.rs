@@ -1,6 +1,6 @@
 //! What both kinds of node check in a `Hello`.
 
-use crate::fields::Field;
+use crate::fields::{Field, Malformed, Reader};
 use crate::messages::{HelloReply, HelloRequest, Status};
 use crate::token::{Scope, TokenKey};
 use honeycomb_types::limits::{PROTOCOL_MAJOR, PROTOCOL_MINOR};
@@ -23,11 +23,14 @@ impl Greeted {
     /// Checks the arguments of a `Hello`: version, session, token, task. `clock_ms` is the
     /// controller's clock. The error is the refusal to answer before the connection is closed.
     pub fn check(args: &[u8], key: &TokenKey, clock_ms: u64) -> Result<Greeted, (Status, String)> {
-        let hello = HelloRequest::decode(args).map_err(|e| (Status::BadFrame, e.to_string()))?;
-        if hello.major != PROTOCOL_MAJOR {
-            let text = format!("version {} is spoken here, not {}", PROTOCOL_MAJOR, hello.major);
+        // The major version comes first, because what follows may be laid out differently.
+        let bad_frame = |e: Malformed| (Status::BadFrame, e.to_string());
+        let major = u16::get(&mut Reader::new(args)).map_err(bad_frame)?;
+        if major != PROTOCOL_MAJOR {
+            let text = format!("version {PROTOCOL_MAJOR} is spoken here, not {major}");
             return Err((Status::UnsupportedVersion, text));
         }
+        let hello = HelloRequest::decode(args).map_err(bad_frame)?;
         if hello.session == 0 {
             return Err((Status::InvalidArgument, "a session is a random number, not 0".into()));
         }

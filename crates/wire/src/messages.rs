@@ -26,7 +26,7 @@ pub enum Status {
     HandshakeRequired = 106,
     /// The operation belongs to another kind of node (a data request at a controller, or the reverse). Raised by every server; the client reports it.
     NotServedHere = 107,
-    /// The token is missing, malformed, forged or past its time. Raised by the handshake; the client raises; a new token is needed.
+    /// The token is missing, malformed, forged or past its time. Raised by the handshake, and the controller on every request; the client raises; a new token is needed.
     Unauthenticated = 201,
     /// The token or grant does not cover this operation. Raised by the controller and every data request; the client raises.
     PermissionDenied = 202,
@@ -54,7 +54,7 @@ pub enum Status {
     BlockFull = 403,
     /// A value or append of more than an eighth of a block; the message names the limit. Raised by the structure; the client raises.
     ValueTooLarge = 404,
-    /// A key over the limit; the message names it. Raised by the structure; the client raises.
+    /// A key over the limit; the message names it. An empty key is InvalidArgument. Raised by the structure; the client raises.
     KeyTooLarge = 405,
     /// A named limit was reached; the message names it. Raised by whoever owns the limit; the client raises.
     LimitExceeded = 406,
@@ -314,17 +314,17 @@ pub enum Op {
     KvGet = 0x1201,
     /// Arguments: mode u8 (0 always, 1 only if absent), key. The payload is the value. The value is 1 when an entry was replaced.
     KvPut = 0x1202,
-    /// Arguments: mode u8 (0 plain, 1 return the old value), key.
+    /// Arguments: mode u8 (0 plain, 1 return the old value as payload), key. KeyNotFound when there is no entry.
     KvDelete = 0x1203,
     /// Arguments: the key. The value is 1 or 0; the reply's argument is the length of the stored value (u64) when it is 1.
     KvExists = 0x1204,
-    /// Arguments: the key. Replaces an entry that exists; the reply's payload is the old value.
+    /// Arguments: the key. Replaces an entry that exists; the reply's payload is the old value. KeyNotFound when there is none.
     KvUpdate = 0x1205,
     /// Arguments: the key. Stores the payload; value 1 and the old value as payload when there was one.
     KvUpsert = 0x1206,
-    /// Arguments: present u8, key length u16, key. Payload: expected length u32, expected value, new value. Stores the new value when the entry equals the expected one (present 1) or is absent (present 0).
+    /// Arguments: present u8, key length u16, key. Payload: expected length u32, expected value, new value. Stores the new value when the entry equals the expected one (present 1) or is absent (present 0). CompareFailed: value 1 and the entry as payload, or value 0 when there is none.
     KvCompareAndSwap = 0x1207,
-    /// Arguments: cursor u64, most bytes u32, mode u8 (0 keys and values, 1 keys only), prefix. Entries in order of (hash, key); the value is the next cursor, 0 at the end of the block.
+    /// Arguments: cursor u64, most bytes u32, mode u8 (0 keys and values, 1 keys only), prefix. Entries in order of (hash, key); the value is the next cursor, 0 at the end of the block; a page without entries is not the end.
     KvScan = 0x1208,
     /// The value is the number of entries in the block.
     KvLength = 0x1209,
@@ -793,7 +793,7 @@ pub struct PrefixOptions {
     pub pinned: bool,
     /// What the prefix's own task may do with its structures: 1 read, 2 write.
     pub owner_verbs: u16,
-    /// What the job's other tasks may do.
+    /// What the job's other tasks may do. Both 0 take the defaults: 3 and 1.
     pub job_verbs: u16,
 }
 

@@ -139,12 +139,14 @@ impl TokenKey {
 /// Adds a caveat to a token. Needs no key: the holder can do it offline, and cannot undo it.
 pub fn attenuate(token: &[u8], caveat: Caveat) -> Result<Vec<u8>, Unproven> {
     let parts = Parts::read(token)?;
-    let count = parts.caveats.len() as u8;
+    let Ok(count) = u8::try_from(parts.caveats.len() + 1) else {
+        return Err(Unproven::UnknownForm);
+    };
     let encoded = caveat.encode();
     let tag = mac(parts.tag, &[&encoded]);
     let body = &token[10..token.len() - TAG];
-    let narrowed = [&token[..9], &[count + 1], body, &encoded, &tag].concat();
-    if count == u8::MAX || narrowed.len() > TOKEN_MAX {
+    let narrowed = [&token[..9], &[count], body, &encoded, &tag].concat();
+    if narrowed.len() > TOKEN_MAX {
         return Err(Unproven::UnknownForm);
     }
     Ok(narrowed)

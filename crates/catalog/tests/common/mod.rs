@@ -1,5 +1,6 @@
 //! A catalog with its clock and its servers' hands, for tests. Checks every invariant after every
 //! command.
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 #![allow(dead_code)] // Each test file uses its part.
 
 use honeycomb_catalog::{
@@ -13,6 +14,8 @@ pub struct Bench {
     pub catalog: Catalog,
     pub now: Time,
     pub effects: Vec<Effect>,
+    /// Replies and effects so far, but for those that count bytes of tables.
+    pub log: Option<Vec<String>>,
 }
 
 pub const LEASE: PrefixOptions = PrefixOptions {
@@ -40,9 +43,13 @@ pub fn kv<'a>(path: &'a str, name: &'a str, blocks: u32) -> NewStructure<'a> {
 
 impl Bench {
     pub fn new() -> Bench {
-        let config = Config { shard: 3, term: 2, hash_seed: 11 };
+        Bench::with_seed(11)
+    }
+
+    pub fn with_seed(hash_seed: u64) -> Bench {
+        let config = Config { shard: 3, term: 2, hash_seed };
         let now = Time::from_millis(1_000_000);
-        Bench { catalog: Catalog::new(config), now, effects: Vec::new() }
+        Bench { catalog: Catalog::new(config), now, effects: Vec::new(), log: None }
     }
 
     pub fn run(&mut self, command: Command<'_>) -> Result<Reply, CatalogError> {
@@ -50,6 +57,9 @@ impl Bench {
         let reply = self.catalog.apply(self.now, command, &mut self.effects);
         if let Err(broken) = self.catalog.check_invariants() {
             panic!("{broken} after {command:?}");
+        }
+        if let (Some(log), false) = (&mut self.log, matches!(reply, Ok(Reply::Status(_)))) {
+            log.push(format!("{reply:?} {:?}", self.effects));
         }
         reply
     }

@@ -1,6 +1,7 @@
 //! The catalog as plain collections, without cleverness: renewals are propagated at once over the
 //! whole DAG, maps are rebuilt from the list of seals, blocks are a set with owners. Times are in
 //! milliseconds. The oracle of `tests/model.rs`.
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 use honeycomb_types::limits::{RESERVE_BLOCKS_MIN, RESERVE_FRACTION};
 use honeycomb_types::{BlockAt, BlockId, PrefixId, ServerId, StructureId};
