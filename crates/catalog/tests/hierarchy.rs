@@ -151,3 +151,17 @@ fn a_prefix_has_a_name_of_its_own_under_every_parent() {
         Err(CatalogError::UnknownParent { node, .. }) if &*node == "y"
     ));
 }
+
+#[test]
+fn a_holder_that_lost_its_last_place_is_forgotten() {
+    let mut bench = Bench::new();
+    let job = bench.job("holders");
+    for path in ["p", "q"] {
+        bench.create(job, path, &[], LEASE).unwrap();
+        bench.create(job, &format!("{path}/x"), &[], lease(200)).unwrap();
+    }
+    bench.pass(200);
+    assert_eq!(bench.tree(job).len(), 5);
+    bench.create(job, "p/x", &["q"], LEASE).unwrap();
+    assert_eq!(bench.tree(job).len(), 4);
+}

@@ -282,6 +282,27 @@ fn a_tick_with_nothing_due_looks_at_nothing() {
 }
 
 #[test]
+fn each_ancestor_is_looked_at_once_however_many_ways_lead_to_it() {
+    let mut bench = Bench::new();
+    let job = bench.job("layers");
+    let name = |layer: usize, i: usize| format!("L{layer}.{i}");
+    let names: Vec<Vec<String>> =
+        (0..8).map(|layer| (0..6).map(|i| name(layer, i)).collect()).collect();
+    let parents: Vec<Vec<&str>> =
+        names.iter().map(|layer| layer.iter().map(String::as_str).collect()).collect();
+    let mut plan = Vec::new();
+    for layer in 0..8 {
+        let above = if layer == 0 { &[][..] } else { &parents[layer - 1] };
+        plan.extend(parents[layer].iter().map(|&name| node(name, above)));
+    }
+    bench.plan(job, &plan).unwrap();
+    let before = bench.catalog.work().relatives;
+    let deepest: Vec<&str> = parents.iter().map(|layer| layer[0]).collect();
+    assert_eq!(bench.left(job, &deepest.join("/")), Ok(1000));
+    assert_eq!(bench.catalog.work().relatives - before, 7 * 6 + 1);
+}
+
+#[test]
 fn deadlines_are_never_late() {
     let mut bench = Bench::new();
     assert_eq!(bench.catalog.next_deadline(), None);

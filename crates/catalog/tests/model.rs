@@ -191,22 +191,23 @@ impl Both {
             Op::Seal { job, file, block, length, last } => {
                 self.seal(*job, *file, *block, *length, *last)
             }
-            Op::Permit { job, path } => {
-                let (actor, id) = (Actor::driver(self.ids[*job]), self.ids[*job]);
-                let (owner_verbs, job_verbs) = (Verbs::ALL, Verbs::READ);
-                let command =
-                    Command::SetPermissions { actor, job: id, path, owner_verbs, job_verbs };
-                let result = self.bench.run(command);
-                let expected = self.model.jobs[*job].live(path);
-                assert_eq!(cause(&result), outcome(&expected));
-                if let Ok(i) = expected {
-                    let files = self.model.jobs[*job].files.iter().filter(|f| f.prefix == i);
-                    let servers: BTreeSet<_> =
-                        files.flat_map(File::held).map(|at| at.block.server()).collect();
-                    let told: Vec<_> = self.bench.effects.iter().map(Effect::server).collect();
-                    assert_eq!(told, servers.into_iter().collect::<Vec<_>>());
-                }
-            }
+            Op::Permit { job, path } => self.permit(*job, path),
+        }
+    }
+
+    fn permit(&mut self, j: usize, path: &str) {
+        let (actor, job) = (Actor::driver(self.ids[j]), self.ids[j]);
+        let (owner_verbs, job_verbs) = (Verbs::ALL, Verbs::READ);
+        let command = Command::SetPermissions { actor, job, path, owner_verbs, job_verbs };
+        let result = self.bench.run(command);
+        let expected = self.model.jobs[j].live(path);
+        assert_eq!(cause(&result), outcome(&expected));
+        if let Ok(i) = expected {
+            let files = self.model.jobs[j].files.iter().filter(|f| f.prefix == i);
+            let servers: BTreeSet<_> =
+                files.flat_map(File::held).map(|at| at.block.server()).collect();
+            let told: Vec<_> = self.bench.effects.iter().map(Effect::server).collect();
+            assert_eq!(told, servers.into_iter().collect::<Vec<_>>());
         }
     }
 
@@ -393,10 +394,10 @@ impl Both {
         let result = self.bench.run(command);
         let (version, ranges, empty) = file.map();
         let tail = ranges[ranges.len() - 1].2;
-        let ended = matches!(file.seals.get(&at.block), Some((_, true)));
+        let ended = matches!(file.seals.get(&at), Some((_, true)));
         let beyond =
             file.sealed() && position > file.chain.iter().position(|&b| b == tail).unwrap();
-        let expected = if empty.contains(&at.block) || beyond {
+        let expected = if empty.contains(&at) || beyond {
             Err("StaleBlock")
         } else if ended {
             Err("Sealed")
@@ -407,7 +408,7 @@ impl Both {
         };
         assert_eq!(cause(&result), outcome(&expected));
         let Ok(Reply::Grown { version: reserved, entry }) = result else { return };
-        let next = file.chain[position..].iter().skip(1).find(|b| !empty.contains(&b.block));
+        let next = file.chain[position..].iter().skip(1).find(|b| !empty.contains(b));
         let in_map = ranges.iter().position(|(_, _, b)| *b == at);
         if let Some(i) = in_map.filter(|i| i + 1 < ranges.len()) {
             assert_eq!((reserved.0, entry.at), (version, ranges[i + 1].2));
@@ -436,7 +437,7 @@ impl Both {
         let result = self.bench.run(command);
         let quarantined = self.model.quarantined.contains(&at);
         let held = file.held().contains(&at);
-        let recorded = file.seals.get(&at.block);
+        let recorded = file.seals.get(&at);
         let applied_last = file.sealed() && recorded.is_some_and(|r| r.1);
         let expected = match recorded {
             _ if quarantined => Ok(false),
@@ -448,12 +449,11 @@ impl Both {
             None if !last && position + 1 == file.chain.len() => Err("NoSuccessor"),
             None => Ok(true),
         };
-        // A block that waits and has no successor cannot be told from one without: both refuse.
         assert_eq!(cause(&result), outcome(&expected), "{file:?}");
         if expected == Ok(true) {
             let before = file.held();
             let file = &mut self.model.jobs[j].files[f];
-            file.seals.insert(at.block, (length, last));
+            file.seals.insert(at, (length, last));
             let after = file.held();
             let freed: Vec<BlockAt> = before.difference(&after).copied().collect();
             self.model.free(freed);

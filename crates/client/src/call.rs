@@ -115,6 +115,13 @@ pub enum Event<'a> {
         /// What the operating system said.
         why: String,
     },
+    /// While the reply was awaited, the controller told why it will not come.
+    Gone {
+        /// Whether any byte may have arrived.
+        sent: bool,
+        /// Its reason.
+        reason: Error,
+    },
     /// The map was refreshed; the caller has put it into the routing already.
     Refreshed,
     /// The controller answered with a reason instead.
@@ -188,6 +195,12 @@ impl Call {
                 }
                 self.last_trouble = why;
                 self.after_trouble(now)
+            }
+            Event::Gone { sent, reason } => {
+                if sent && self.mutation {
+                    self.uncertain = self.entry.as_ref().map(route::at);
+                }
+                Step::Done(Err(self.explain(reason)))
             }
             Event::RefreshFailed(e) if e.status == Status::Unavailable => {
                 self.last_trouble = e.message;

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::pool::{Place, Pool};
-use crate::transport::{Failure, Sink};
+use crate::transport::{Failure, Sink, Wait};
 use honeycomb_types::Time;
 use honeycomb_wire::{Field, Op, RequestHeader, Status};
 use std::time::Duration;
@@ -44,6 +44,7 @@ pub(crate) fn ask<Q: Field, R: Field>(
                 let (sent, why) = match failure {
                     Failure::Lost { sent, why } => (sent, why),
                     Failure::Late { sent } => (sent, "no answer came in time".to_owned()),
+                    Failure::Gone { sent, reason } => (sent, reason.message),
                     Failure::Refused(e) => (false, e.message),
                 };
                 let effect = sent && !repeatable(op);
@@ -72,10 +73,12 @@ fn try_once(
     body: &[u8],
     deadline: Time,
 ) -> Result<Vec<u8>, Failure> {
-    let mut transport = pool.take(controller, deadline)?;
+    // Nobody knows better than the controller whether it is there.
+    let mut wait = Wait { deadline, idle: &mut || Ok(()) };
+    let mut transport = pool.take(controller, &mut wait)?;
     let mut args = Vec::new();
     let header = RequestHeader::new(op);
-    let reply = match transport.exchange(header, body, &[], deadline, &mut args, Sink::None) {
+    let reply = match transport.exchange(header, body, &[], &mut wait, &mut args, Sink::None) {
         Ok(reply) => reply,
         Err(failure) => {
             pool.forget(&controller.0);

@@ -1,9 +1,9 @@
 //! Connections that are not in use, by node and shard, and the session that they belong to.
 
 use crate::call::Lanes;
-use crate::transport::{Failure, Identity, Transport};
+use crate::transport::{Failure, Identity, Transport, Wait};
 use honeycomb_env::{Clock, Entropy};
-use honeycomb_types::{SessionId, Time};
+use honeycomb_types::SessionId;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -68,7 +68,7 @@ impl Pool {
     }
 
     /// A connection to a node, an idle one when there is any.
-    pub fn take(&self, place: &Place, deadline: Time) -> Result<Transport, Failure> {
+    pub fn take(&self, place: &Place, wait: &mut Wait<'_>) -> Result<Transport, Failure> {
         let session = {
             let mut inner = self.inner();
             if let Some(transport) = inner.idle.get_mut(place).and_then(Vec::pop) {
@@ -77,7 +77,7 @@ impl Pool {
             inner.lanes.session
         };
         let (address, shard) = place;
-        Transport::open(address, *shard, &self.identity, session, self.clock, self.spin, deadline)
+        Transport::open(address, *shard, &self.identity, session, self.clock, self.spin, wait)
     }
 
     /// Gives a connection back after a complete exchange.

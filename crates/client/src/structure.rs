@@ -4,7 +4,7 @@ use crate::call::{Call, Event, Routing, Step};
 use crate::client::{Inner, Opened};
 use crate::error::Error;
 use crate::route::Target;
-use crate::transport::{Failure, Sink};
+use crate::transport::{Failure, Sink, Wait};
 use honeycomb_types::{BlockId, JobId, Kind, PrefixId, StructureId, Time, Verbs};
 use honeycomb_wire::data::ReadArgs;
 use honeycomb_wire::messages::{MapEntry, ReopenStructureReply, ReopenStructureRequest};
@@ -168,6 +168,7 @@ impl Structure {
                     match self.send(&entry, header, &mut exchange, deadline, &mut args) {
                         Ok(reply) => Event::Reply(reply, &args),
                         Err(Failure::Lost { sent, why }) => Event::Lost { sent, why },
+                        Err(Failure::Gone { sent, reason }) => Event::Gone { sent, reason },
                         Err(Failure::Late { sent }) => {
                             Event::Lost { sent, why: "no answer came in time".into() }
                         }
@@ -195,14 +196,20 @@ impl Structure {
         let place = (entry.address.clone(), BlockId(entry.block).shard().0);
         let grant = self.state().grant.clone();
         let pool = &self.client.pool;
-        let mut transport = pool.take(&place, deadline)?;
+        // A server that is gone without a word is found out by asking the controller.
+        let mut idle = || match self.refresh(deadline) {
+            Err(e) if e.status != Status::Unavailable => Err(e),
+            _ => Ok(()),
+        };
+        let mut wait = Wait { deadline, idle: &mut idle };
+        let mut transport = pool.take(&place, &mut wait)?;
         let mut sent_args = Vec::new();
         exchange.args.encode(entry, &mut sent_args);
         let sent =
-            transport.grant(self.id, grant.version, &grant.bytes, deadline).and_then(|number| {
+            transport.grant(self.id, grant.version, &grant.bytes, &mut wait).and_then(|number| {
                 header.grant = number;
                 let (payload, sink) = (exchange.payload, exchange.sink.reborrow());
-                transport.exchange(header, &sent_args, payload, deadline, args, sink)
+                transport.exchange(header, &sent_args, payload, &mut wait, args, sink)
             });
         match &sent {
             Ok(_) => pool.give(&place, transport),

@@ -47,6 +47,21 @@ pub trait Room {
     fn room(&mut self, length: usize) -> &mut [u8];
 }
 
+/// How long a wait goes on without a byte before somebody asks whether the peer is still there.
+const PATIENCE: Duration = Duration::from_millis(400);
+
+/// How long one attempt to connect may take.
+const CONNECT: Duration = Duration::from_secs(1);
+
+/// How to wait for the peer.
+pub(crate) struct Wait<'a> {
+    /// When to give up.
+    pub deadline: Time,
+    /// Called each time that `PATIENCE` passed without a byte: a peer that is gone without a word
+    /// is noticed long before the deadline. An error ends the wait.
+    pub idle: &'a mut dyn FnMut() -> Result<(), Error>,
+}
+
 /// Who this side is, for the handshake.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
@@ -61,6 +76,8 @@ pub(crate) enum Failure {
     Lost { sent: bool, why: String },
     /// The deadline passed first; the connection cannot be used again.
     Late { sent: bool },
+    /// The controller told, while the reply was awaited, why it will not come.
+    Gone { sent: bool, reason: Error },
     /// The peer refused the handshake or broke the protocol.
     Refused(Error),
 }
@@ -93,13 +110,13 @@ impl Transport {
         session: SessionId,
         clock: Clock,
         spin: Duration,
-        deadline: Time,
+        wait: &mut Wait<'_>,
     ) -> Result<Transport, Failure> {
-        let left = deadline.since(clock.now());
+        let left = wait.deadline.since(clock.now());
         if left.is_zero() {
             return Err(Failure::Late { sent: false });
         }
-        let stream = connect(address, left).map_err(|e| {
+        let stream = connect(address, left.min(CONNECT)).map_err(|e| {
             let why = format!("cannot connect to {address}: {e}");
             Failure::Lost { sent: false, why }
         })?;
@@ -113,7 +130,7 @@ impl Transport {
             grants: HashMap::new(),
             hello: HelloReply::default(),
         };
-        transport.greet(identity, shard, session, deadline)?;
+        transport.greet(identity, shard, session, wait)?;
         Ok(transport)
     }
 
@@ -122,7 +139,7 @@ impl Transport {
         identity: &Identity,
         shard: u8,
         session: SessionId,
-        deadline: Time,
+        wait: &mut Wait<'_>,
     ) -> Result<(), Failure> {
         let hello = HelloRequest {
             major: PROTOCOL_MAJOR,
@@ -136,7 +153,7 @@ impl Transport {
         };
         let header = RequestHeader::new(Op::Hello);
         let mut args = Vec::new();
-        let reply = self.exchange(header, &hello.encode(), &[], deadline, &mut args, Sink::None)?;
+        let reply = self.exchange(header, &hello.encode(), &[], wait, &mut args, Sink::None)?;
         if reply.status != Status::Ok {
             return Err(Failure::Refused(Error::refused(reply.status, &args)));
         }
@@ -151,7 +168,7 @@ impl Transport {
         structure: StructureId,
         version: u64,
         grant: &[u8],
-        deadline: Time,
+        wait: &mut Wait<'_>,
     ) -> Result<u32, Failure> {
         if let Some(presented) = self.grants.get(&structure)
             && presented.version == version
@@ -161,14 +178,16 @@ impl Transport {
         let body = PresentGrantRequest { grant: grant.to_vec() }.encode();
         let mut args = Vec::new();
         let header = RequestHeader::new(Op::PresentGrant);
-        let reply = self.exchange(header, &body, &[], deadline, &mut args, Sink::None).map_err(
-            |failure| match failure {
-                // The request itself has not been sent: only its grant.
-                Failure::Lost { why, .. } => Failure::Lost { sent: false, why },
-                Failure::Late { .. } => Failure::Late { sent: false },
-                refused => refused,
-            },
-        )?;
+        let reply =
+            self.exchange(header, &body, &[], wait, &mut args, Sink::None).map_err(|failure| {
+                match failure {
+                    // The request itself has not been sent: only its grant.
+                    Failure::Lost { why, .. } => Failure::Lost { sent: false, why },
+                    Failure::Late { .. } => Failure::Late { sent: false },
+                    Failure::Gone { reason, .. } => Failure::Gone { sent: false, reason },
+                    refused => refused,
+                }
+            })?;
         if reply.status != Status::Ok {
             return Err(Failure::Refused(Error::refused(reply.status, &args)));
         }
@@ -183,7 +202,7 @@ impl Transport {
         mut header: RequestHeader,
         args: &[u8],
         payload: &[&[u8]],
-        deadline: Time,
+        wait: &mut Wait<'_>,
         reply_args: &mut Vec<u8>,
         sink: Sink<'_>,
     ) -> Result<ReplyHeader, Failure> {
@@ -191,8 +210,8 @@ impl Transport {
         header.request = self.next_request;
         header.args_len = args.len() as u32;
         header.payload_len = payload.iter().map(|p| p.len()).sum::<usize>() as u32;
-        self.send(&header.encode(), args, payload, deadline)?;
-        self.receive(deadline, reply_args, sink)
+        self.send(&header.encode(), args, payload, wait)?;
+        self.receive(wait, reply_args, sink)
     }
 
     fn send(
@@ -200,7 +219,7 @@ impl Transport {
         header: &[u8],
         args: &[u8],
         payload: &[&[u8]],
-        deadline: Time,
+        wait: &mut Wait<'_>,
     ) -> Result<(), Failure> {
         let mut pieces: Vec<&[u8]> = Vec::with_capacity(2 + payload.len());
         pieces.push(header);
@@ -217,7 +236,7 @@ impl Transport {
                     IoSlice::advance_slices(&mut rest, n);
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    self.await_ready(PollFlags::OUT, deadline).map_err(|e| failed(e, sent))?;
+                    self.await_ready(PollFlags::OUT, wait).map_err(|e| failed(e, sent))?;
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(failed(e, sent)),
@@ -228,20 +247,16 @@ impl Transport {
 
     fn receive(
         &mut self,
-        deadline: Time,
+        wait: &mut Wait<'_>,
         reply_args: &mut Vec<u8>,
         sink: Sink<'_>,
     ) -> Result<ReplyHeader, Failure> {
-        let read = self.receive_inner(deadline, reply_args, sink);
-        read.map_err(|e| match e.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
-            Some(error) => Failure::Refused(error.clone()),
-            None => failed(e, true),
-        })
+        self.receive_inner(wait, reply_args, sink).map_err(|e| failed(e, true))
     }
 
     fn receive_inner(
         &mut self,
-        deadline: Time,
+        wait: &mut Wait<'_>,
         reply_args: &mut Vec<u8>,
         sink: Sink<'_>,
     ) -> io::Result<ReplyHeader> {
@@ -250,7 +265,7 @@ impl Transport {
                 break ReplyHeader::decode(head)
                     .map_err(|r| io::Error::other(Error::new(Status::BadFrame, r.reason)))?;
             }
-            self.fill_some(deadline)?;
+            self.fill_some(wait)?;
         };
         if header.request != self.next_request && header.request != 0 {
             let text = "a reply to a request that was not made";
@@ -258,12 +273,17 @@ impl Transport {
         }
         self.take(REPLY_HEADER);
         reply_args.resize(header.args_len as usize, 0);
-        self.read_into(reply_args, deadline)?;
-        self.read_payload(header.payload_len as usize, deadline, sink)?;
+        self.read_into(reply_args, wait)?;
+        self.read_payload(header.payload_len as usize, wait, sink)?;
         Ok(header)
     }
 
-    fn read_payload(&mut self, length: usize, deadline: Time, sink: Sink<'_>) -> io::Result<()> {
+    fn read_payload(
+        &mut self,
+        length: usize,
+        wait: &mut Wait<'_>,
+        sink: Sink<'_>,
+    ) -> io::Result<()> {
         match sink {
             Sink::Vec(out) => {
                 out.clear();
@@ -271,17 +291,17 @@ impl Transport {
                 let buffered = length.min(self.filled);
                 out.extend_from_slice(&self.received[..buffered]);
                 self.take(buffered);
-                self.read_to_vec(out, length, deadline)
+                self.read_to_vec(out, length, wait)
             }
-            Sink::Slice(out) if length <= out.len() => self.read_into(&mut out[..length], deadline),
+            Sink::Slice(out) if length <= out.len() => self.read_into(&mut out[..length], wait),
             Sink::Room(_) if length == 0 => Ok(()),
-            Sink::Room(room) => self.read_into(room.room(length), deadline),
+            Sink::Room(room) => self.read_into(room.room(length), wait),
             Sink::Slice(_) | Sink::None => {
                 let mut left = length;
                 let mut bin = vec![0; left.min(RECEIVE)];
                 while left > 0 {
                     let n = left.min(RECEIVE);
-                    self.read_into(&mut bin[..n], deadline)?;
+                    self.read_into(&mut bin[..n], wait)?;
                     left -= n;
                 }
                 if length == 0 {
@@ -294,14 +314,19 @@ impl Transport {
     }
 
     /// Reads the rest of `length` bytes into spare capacity, which is not zeroed first.
-    fn read_to_vec(&mut self, out: &mut Vec<u8>, length: usize, deadline: Time) -> io::Result<()> {
+    fn read_to_vec(
+        &mut self,
+        out: &mut Vec<u8>,
+        length: usize,
+        wait: &mut Wait<'_>,
+    ) -> io::Result<()> {
         while out.len() < length {
             let left = (length - out.len()) as u64;
             match (&self.stream).take(left).read_to_end(out) {
                 Ok(_) if out.len() == length => {}
                 Ok(_) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    self.await_ready(PollFlags::IN, deadline)?;
+                    self.await_ready(PollFlags::IN, wait)?;
                 }
                 Err(e) => return Err(e),
             }
@@ -309,7 +334,7 @@ impl Transport {
         Ok(())
     }
 
-    fn read_into(&mut self, out: &mut [u8], deadline: Time) -> io::Result<()> {
+    fn read_into(&mut self, out: &mut [u8], wait: &mut Wait<'_>) -> io::Result<()> {
         let buffered = out.len().min(self.filled);
         out[..buffered].copy_from_slice(&self.received[..buffered]);
         self.take(buffered);
@@ -319,7 +344,7 @@ impl Transport {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(n) => at += n,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    self.await_ready(PollFlags::IN, deadline)?;
+                    self.await_ready(PollFlags::IN, wait)?;
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
@@ -329,7 +354,7 @@ impl Transport {
     }
 
     /// Reads whatever is there, at least a byte, behind what is buffered.
-    fn fill_some(&mut self, deadline: Time) -> io::Result<()> {
+    fn fill_some(&mut self, wait: &mut Wait<'_>) -> io::Result<()> {
         loop {
             match self.stream.read(&mut self.received[self.filled..]) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -338,7 +363,7 @@ impl Transport {
                     return Ok(());
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    self.await_ready(PollFlags::IN, deadline)?;
+                    self.await_ready(PollFlags::IN, wait)?;
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
@@ -353,15 +378,23 @@ impl Transport {
 
     /// Waits until the socket is ready: polls for a moment, because an answer is usually near and
     /// a wake-up costs more than the work it waits for, then sleeps.
-    fn await_ready(&self, flags: PollFlags, deadline: Time) -> io::Result<()> {
-        let spin_until = self.clock.now() + self.spin;
+    fn await_ready(&self, flags: PollFlags, wait: &mut Wait<'_>) -> io::Result<()> {
+        let began = self.clock.now();
+        let mut ask_at = began + PATIENCE;
         loop {
             let now = self.clock.now();
-            if now >= deadline {
+            if now >= wait.deadline {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            let spinning = now < spin_until;
-            let left = if spinning { Duration::ZERO } else { deadline.since(now) };
+            if now >= ask_at {
+                (wait.idle)().map_err(io::Error::other)?;
+                ask_at = self.clock.now() + PATIENCE;
+            }
+            let spinning = now.since(began) < self.spin;
+            let left = match spinning {
+                true => Duration::ZERO,
+                false => wait.deadline.min(ask_at).since(now),
+            };
             let timeout =
                 Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos() as i64 };
             let mut fds = [PollFd::new(&self.stream, flags)];
@@ -376,6 +409,12 @@ impl Transport {
 }
 
 fn failed(e: io::Error, sent: bool) -> Failure {
+    if let Some(error) = e.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+        return match error.status {
+            Status::BadFrame | Status::InvalidArgument => Failure::Refused(error.clone()),
+            _ => Failure::Gone { sent, reason: error.clone() },
+        };
+    }
     if e.kind() == io::ErrorKind::TimedOut {
         return Failure::Late { sent };
     }

@@ -111,6 +111,8 @@ pub(crate) struct ShardService {
     link: Mailbox<LinkNote>,
     /// Notes for the link that its full mailbox did not take yet.
     unsent: VecDeque<LinkNote>,
+    /// Answers for other cores whose rings did not take them yet.
+    undelivered: VecDeque<(ShardIx, Note)>,
     next_ticket: u64,
     clock_offset_ms: i64,
     active: Vec<(JobId, PrefixId)>,
@@ -142,6 +144,7 @@ impl ShardService {
             shards,
             link,
             unsent: VecDeque::new(),
+            undelivered: VecDeque::new(),
             next_ticket: 1,
             clock_offset_ms: 0,
             active: Vec::new(),
@@ -347,10 +350,19 @@ impl ShardService {
             }
             Payload::Block(range) => OwnedPayload::Pinned(self.shard.pin(header.at, range)),
         };
-        // When the ring back is full the reply is dropped: the client's retry is answered from
-        // the lane's record, or reads again.
-        let note = Note::Returned(to, reply, answer.args, payload);
-        let _ = self.shards[origin.0 as usize].post(note);
+        self.undelivered.push_back((origin, Note::Returned(to, reply, answer.args, payload)));
+        self.deliver();
+    }
+
+    /// Hands answers back to the cores that the requests came from. One whose ring is full gets
+    /// its answers at the next tick; there are no more of them than requests in its rings.
+    fn deliver(&mut self) {
+        while let Some((origin, note)) = self.undelivered.pop_front() {
+            if let Err(note) = self.shards[origin.0 as usize].post(note) {
+                self.undelivered.push_front((origin, note));
+                break;
+            }
+        }
     }
 
     /// Delivers what an operation set free, and tells the link what the shard wants done.
@@ -596,8 +608,10 @@ impl Service for ShardService {
             self.report(net, now);
         }
         let next = if self.active.is_empty() { self.next_report } else { self.next_activity };
-        // A link that is behind is tried again soon.
-        let retry = (!self.unsent.is_empty()).then_some(now + ACTIVITY_INTERVAL / 10);
+        // A link or a core that is behind is tried again soon.
+        self.deliver();
+        let behind = !self.unsent.is_empty() || !self.undelivered.is_empty();
+        let retry = behind.then_some(now + ACTIVITY_INTERVAL / 10);
         Some(retry.map_or(next, |r| r.min(next)))
     }
 

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 use honeycomb_types::limits::{RESERVE_BLOCKS_MIN, RESERVE_FRACTION};
-use honeycomb_types::{BlockAt, BlockId, PrefixId, ServerId, StructureId};
+use honeycomb_types::{BlockAt, PrefixId, ServerId, StructureId};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,13 +36,13 @@ pub struct File {
     pub chain: Vec<BlockAt>,
     pub spare: Vec<BlockAt>,
     /// Seals as they were told.
-    pub seals: BTreeMap<BlockId, (u64, bool)>,
+    pub seals: BTreeMap<BlockAt, (u64, bool)>,
     pub starts: Vec<u64>,
 }
 
 impl File {
     /// The map that the seals so far make: version, ranges, and blocks that turned out empty.
-    pub fn map(&self) -> (u64, Vec<(u64, u64, BlockAt)>, BTreeSet<BlockId>) {
+    pub fn map(&self) -> (u64, Vec<(u64, u64, BlockAt)>, BTreeSet<BlockAt>) {
         let mut empty = BTreeSet::new();
         if self.kv {
             let end = |i: usize| self.starts.get(i + 1).map_or(u64::MAX, |s| s - 1);
@@ -51,11 +51,11 @@ impl File {
         }
         let (mut version, mut start, mut ranges) = (1, 0, Vec::new());
         for &at in &self.chain {
-            match self.seals.get(&at.block) {
+            match self.seals.get(&at) {
                 Some(&(length, false)) => {
                     version += 1;
                     if length == 0 {
-                        empty.insert(at.block);
+                        empty.insert(at);
                     } else {
                         ranges.push((start, start + length - 1, at));
                     }
@@ -73,7 +73,7 @@ impl File {
 
     pub fn sealed(&self) -> bool {
         let (_, ranges, _) = self.map();
-        matches!(self.seals.get(&ranges[ranges.len() - 1].2.block), Some((_, true)))
+        matches!(self.seals.get(&ranges[ranges.len() - 1].2), Some((_, true)))
     }
 
     /// The blocks that it holds now.
@@ -83,7 +83,7 @@ impl File {
             return ranges.into_iter().map(|(_, _, at)| at).collect();
         }
         let all = self.chain.iter().chain(&self.spare);
-        all.copied().filter(|at| !empty.contains(&at.block)).collect()
+        all.copied().filter(|at| !empty.contains(at)).collect()
     }
 }
 

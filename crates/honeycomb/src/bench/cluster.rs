@@ -1,7 +1,7 @@
 //! A cluster of the benchmark's own, in a child process that ends with this one.
 
 use super::process::{Pinning, Watched};
-use super::{Common, Waiting};
+use super::{Common, Pool, Waiting};
 use crate::cluster::{ClusterFile, unhex};
 use honeycomb_client::{Client, ClientOptions, JobTicket};
 use std::io::{BufRead, BufReader};
@@ -20,13 +20,18 @@ pub struct Cluster {
 
 impl Cluster {
     /// Starts `honeycomb start --embedded` on the server's core and comes back on the client's.
-    pub fn start(common: &Common, waiting: Waiting, pinning: Pinning) -> Result<Cluster, String> {
+    pub fn start(
+        common: &Common,
+        pool: Pool,
+        waiting: Waiting,
+        pinning: Pinning,
+    ) -> Result<Cluster, String> {
         let program = std::env::current_exe().map_err(|e| e.to_string())?;
         let mut command = Command::new(program);
         command.args(["start", "--embedded", "--json"]);
         for (flag, value) in [
-            ("--memory", common.memory.to_string()),
-            ("--block-size", common.block_size.to_string()),
+            ("--memory", pool.memory.to_string()),
+            ("--block-size", pool.block_size.to_string()),
             ("--shards", common.shards.to_string()),
             ("--spin-us", waiting.spin().as_micros().to_string()),
         ] {

@@ -5,7 +5,7 @@ use super::kv::noise;
 use super::measure::{self, Figures, Limit, Series, Work};
 use super::process::{Pinning, Watched, machine};
 use super::report::{Progress, SERIES, Table, spread};
-use super::{Common, Waiting};
+use super::{Common, Pool, Waiting};
 use crate::{Outcome, size};
 use clap::Args;
 use honeycomb_client::{Client, File};
@@ -29,6 +29,8 @@ pub struct FileArgs {
     /// Bytes of the stream
     #[arg(long, value_parser = size::parse, default_value = "256MiB")]
     stream: u64,
+    #[command(flatten)]
+    pool: Pool,
     #[command(flatten)]
     common: Common,
 }
@@ -59,7 +61,7 @@ pub fn run(args: &FileArgs) -> Outcome {
     let progress = Progress::new();
     let mut rows = Vec::new();
     for &waiting in common.waitings() {
-        let cluster = Cluster::start(&common, waiting, pinning)?;
+        let cluster = Cluster::start(&common, args.pool, waiting, pinning)?;
         let (client, ticket) = cluster.job("file")?;
         let made = client.create_prefix(ticket.job, "/bench", &[], Default::default());
         made.map_err(|e| e.to_string())?;
@@ -105,7 +107,7 @@ impl Bench<'_> {
     fn synchronous(&self, size: u64, rows: &mut Vec<Row>) -> Outcome {
         let bytes = noise(size as usize);
         let limit = self.common.limit();
-        let most = (APPENDED_MAX.min(self.common.memory / 4) / size.max(1)).max(1);
+        let most = (APPENDED_MAX.min(self.args.pool.memory / 4) / size.max(1)).max(1);
         let limit = Limit { ops: limit.ops.min(most), ..limit };
         let (mut appends, mut reads) = (Vec::new(), Vec::new());
         for round in 0..self.common.rounds {
@@ -204,13 +206,7 @@ fn print(args: &FileArgs, common: &Common, pinning: Pinning, about: &str, rows: 
     table.print();
 }
 
-fn json_of(
-    args: &FileArgs,
-    common: &Common,
-    pinning: Pinning,
-    about: &str,
-    rows: &[Row],
-) -> Value {
+fn json_of(args: &FileArgs, common: &Common, pinning: Pinning, about: &str, rows: &[Row]) -> Value {
     let results: Vec<Value> = rows
         .iter()
         .map(|r| {

@@ -5,7 +5,7 @@ use super::measure::{self, Limit, Series, Work};
 use super::process::{Pinning, Watched, machine};
 use super::redis::{self, Redis, RedisClient};
 use super::report::{Progress, SERIES, Table, number, spread};
-use super::{Common, Waiting};
+use super::{Common, Pool, Waiting};
 use crate::{Outcome, size};
 use clap::{Args, ValueEnum};
 use honeycomb_client::Kv;
@@ -34,6 +34,8 @@ pub struct KvArgs {
     /// What to measure beside it
     #[arg(long, value_enum, default_value_t = Peer::Auto)]
     peer: Peer,
+    #[command(flatten)]
+    pool: Pool,
     #[command(flatten)]
     common: Common,
 }
@@ -99,7 +101,7 @@ struct Case {
     size: u64,
 }
 
-struct Result1 {
+struct Row {
     case: Case,
     op: Op,
     system: &'static str,
@@ -115,7 +117,7 @@ pub fn run(args: &KvArgs) -> Outcome {
     let progress = Progress::new();
     let mut results = Vec::new();
     for &waiting in common.waitings() {
-        let cluster = Cluster::start(&common, waiting, pinning)?;
+        let cluster = Cluster::start(&common, args.pool, waiting, pinning)?;
         let redis = version.as_ref().map(|_| Redis::start(pinning)).transpose()?;
         for &size in &args.sizes {
             let case = Case { waiting, size };
@@ -172,7 +174,7 @@ fn measure_case(
     case: Case,
     stores: &mut [Store],
     progress: &Progress,
-    results: &mut Vec<Result1>,
+    results: &mut Vec<Row>,
 ) -> Outcome {
     let count = (DATA / case.size.max(1)).clamp(16, KEYS_MAX);
     // Sizes have keys of their own, so that a store that is shared does not mix them.
@@ -204,7 +206,7 @@ fn measure_case(
         }
         for (store, figures) in stores.iter().zip(rounds) {
             let series = Series::of(figures);
-            results.push(Result1 { case, op, system: store.system, series });
+            results.push(Row { case, op, system: store.system, series });
         }
     }
     Ok(())
@@ -245,7 +247,7 @@ fn measure(
 }
 
 /// Pairs of the same case and operation: ours and the peer's.
-fn pairs(results: &[Result1]) -> impl Iterator<Item = (&Result1, &Result1)> {
+fn pairs(results: &[Row]) -> impl Iterator<Item = (&Row, &Row)> {
     results.chunks(2).filter_map(|pair| match pair {
         [ours, theirs] if ours.system != theirs.system => Some((ours, theirs)),
         _ => None,
@@ -258,13 +260,10 @@ fn print(
     version: &Option<String>,
     pinning: Pinning,
     about: &str,
-    results: &[Result1],
+    results: &[Row],
 ) {
     println!("{about}; {}; {} client thread(s)", pinning.show(), args.threads);
-    println!(
-        "{} rounds of {} s in turns; medians of the rounds\n",
-        common.rounds, common.seconds
-    );
+    println!("{} rounds of {} s in turns; medians of the rounds\n", common.rounds, common.seconds);
     let mut table = Table::new(&[&["waiting", "value", "op", "system"][..], &SERIES].concat());
     for r in results {
         let (waiting, value) = (r.case.waiting.name(), size::show(r.case.size));
@@ -296,7 +295,7 @@ fn json_of(
     version: &Option<String>,
     pinning: Pinning,
     about: &str,
-    results: &[Result1],
+    results: &[Row],
 ) -> Value {
     let series: Vec<Value> = results
         .iter()

@@ -55,12 +55,6 @@ struct Common {
     /// Cores that serve
     #[arg(long, default_value_t = 1)]
     shards: u8,
-    /// Memory for blocks, resident only where written
-    #[arg(long, value_parser = size::parse, default_value = "4GiB")]
-    memory: u64,
-    /// Bytes of a block
-    #[arg(long, value_parser = size::parse, default_value = "128MiB")]
-    block_size: u64,
     /// How both sides wait: asleep, or polling for 50 us first
     #[arg(long, value_enum, default_value_t = WaitingArg::Both)]
     waiting: WaitingArg,
@@ -69,6 +63,17 @@ struct Common {
     no_pin: bool,
     #[command(flatten)]
     output: Output,
+}
+
+/// The pool of the cluster that is measured.
+#[derive(Args, Clone, Copy)]
+struct Pool {
+    /// Memory for blocks, resident only where written
+    #[arg(long, value_parser = size::parse, default_value = "4GiB")]
+    memory: u64,
+    /// Bytes of a block
+    #[arg(long, value_parser = size::parse, default_value = "128MiB")]
+    block_size: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
