@@ -1,15 +1,15 @@
 //! A client of one cluster, with one token.
 
-use crate::control;
+use crate::context::Context;
 use crate::error::Error;
 use crate::file::File;
 use crate::keeper::Keeper;
 use crate::kv::Kv;
-use crate::pool::{Place, Pool};
-use crate::structure::Structure;
+use crate::pool::Pool;
+use crate::structure::{Opened, Structure};
 use crate::transport::Identity;
 use honeycomb_env::Clock;
-use honeycomb_types::{Address, JobId, Kind, PrefixId, StructureId, Time, Verbs};
+use honeycomb_types::{Address, JobId, Kind, PrefixId, StructureId, Verbs};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Field, Op, Status};
 use std::sync::Arc;
@@ -54,34 +54,9 @@ pub struct JobTicket {
     pub token: Vec<u8>,
 }
 
-/// What opening a structure yields.
-#[derive(Clone, Debug)]
-pub struct Opened {
-    /// The structure.
-    pub structure: StructureId,
-    /// Its prefix.
-    pub prefix: PrefixId,
-    /// Its kind.
-    pub kind: Kind,
-    /// What the grant allows.
-    pub verbs: Verbs,
-    /// For the data plane.
-    pub grant: Vec<u8>,
-    /// Who serves what.
-    pub map: PartitionMap,
-}
-
-pub(crate) struct Inner {
-    pub pool: Pool,
-    pub controller: Place,
-    pub timeout: Duration,
-    pub keeper: Keeper,
-}
-
-impl Inner {
-    pub fn ask<Q: Field, R: Field>(&self, op: Op, body: &Q, deadline: Time) -> Result<R, Error> {
-        control::ask(&self.pool, &self.controller, op, body, deadline)
-    }
+struct Inner {
+    context: Arc<Context>,
+    keeper: Keeper,
 }
 
 /// A client. Clones share connections, session and lease keeper. Every call has a deadline.
@@ -95,22 +70,19 @@ impl Client {
         let address = address.split('/').next().unwrap_or(address).to_owned();
         let identity = Identity { token: options.token, task_prefix: options.task_prefix };
         let pool = Pool::new(identity, Clock::start(), options.spin);
-        Client(Arc::new(Inner {
-            pool,
-            controller: (address, u8::MAX),
-            timeout: options.timeout,
-            keeper: Keeper::default(),
-        }))
+        let context =
+            Arc::new(Context { pool, controller: (address, u8::MAX), timeout: options.timeout });
+        let keeper = Keeper::new(context.clone());
+        Client(Arc::new(Inner { context, keeper }))
     }
 
     /// host:port of the controller.
     pub fn address(&self) -> &str {
-        &self.0.controller.0
+        &self.0.context.controller.0
     }
 
     fn ask<Q: Field, R: Field>(&self, op: Op, body: &Q) -> Result<R, Error> {
-        let deadline = self.0.pool.clock().now() + self.0.timeout;
-        self.0.ask(op, body, deadline)
+        self.0.context.ask(op, body, self.0.context.deadline())
     }
 
     /// Whether the controller is there and takes the token.
@@ -233,7 +205,7 @@ impl Client {
         let opened =
             opened(reply.structure, reply.prefix, reply.kind, reply.verbs, reply.grant, reply.map)?;
         let address = join(&body.path, &body.name);
-        Ok(Structure::new(self.0.clone(), JobId(body.job), address, opened))
+        Ok(Structure::new(self.0.context.clone(), JobId(body.job), address, opened))
     }
 
     /// Creates a file under a prefix with its initial blocks.
@@ -286,7 +258,7 @@ impl Client {
         let reply: OpenStructureReply = self.ask(Op::OpenStructure, &body)?;
         let opened =
             opened(reply.structure, reply.prefix, reply.kind, reply.verbs, reply.grant, reply.map)?;
-        Ok(Structure::new(self.0.clone(), job, join(path, name), opened))
+        Ok(Structure::new(self.0.context.clone(), job, join(path, name), opened))
     }
 
     /// Opens a file; `WrongKind` when it is something else.
@@ -309,7 +281,7 @@ impl Client {
     /// Renews these prefixes from now on, four times in each lease, until `release` or until the
     /// last clone of this client is dropped.
     pub fn keep(&self, job: JobId, paths: &[String]) {
-        Keeper::keep(&self.0, job, paths);
+        self.0.keeper.keep(job, paths);
     }
 
     /// Renews these prefixes no longer; with no paths, none of the job.

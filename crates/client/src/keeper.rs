@@ -1,8 +1,8 @@
 //! The lease keeper: one thread that renews what the driver wants kept.
 
-use crate::client::Inner;
+use crate::context::Context;
+use honeycomb_types::JobId;
 use honeycomb_types::limits::LEASE_DEFAULT_MS;
-use honeycomb_types::{JobId, Time};
 use honeycomb_wire::messages::{RenewLeasesReply, RenewLeasesRequest};
 use honeycomb_wire::{Op, Status};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,40 +23,51 @@ struct State {
     changed: bool,
 }
 
-/// What is kept, shared with the thread that keeps it.
 #[derive(Default)]
-pub(crate) struct Keeper {
+struct Shared {
     state: Mutex<State>,
     wake: Condvar,
 }
 
-impl Keeper {
+impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
+}
+
+/// What is kept. The thread that keeps it ends with its owner.
+pub(crate) struct Keeper {
+    context: Arc<Context>,
+    shared: Arc<Shared>,
+}
+
+impl Keeper {
+    /// A keeper of nothing; it has no thread until there is something to keep.
+    pub fn new(context: Arc<Context>) -> Keeper {
+        Keeper { context, shared: Arc::default() }
+    }
 
     /// Begins to keep these prefixes. The first renewal is sent at once.
-    pub fn keep(client: &Arc<Inner>, job: JobId, paths: &[String]) {
-        let keeper = &client.keeper;
-        let mut state = keeper.state();
+    pub fn keep(&self, job: JobId, paths: &[String]) {
+        let mut state = self.shared.state();
         state.kept.entry(job).or_default().extend(paths.iter().cloned());
         state.changed = true;
         if !state.running {
             state.running = true;
-            let weak = Arc::downgrade(client);
+            let (context, shared) = (self.context.clone(), Arc::downgrade(&self.shared));
             let spawned = std::thread::Builder::new()
                 .name("honeycomb-keeper".into())
-                .spawn(move || run(&weak));
+                .spawn(move || run(&context, &shared));
             // Without a thread nothing would be renewed and data would vanish: better to stop.
             spawned.expect("a thread can be started");
         }
         drop(state);
-        keeper.wake.notify_all();
+        self.shared.wake.notify_all();
     }
 
     /// Keeps these prefixes no longer; with no paths, none of the job.
     pub fn release(&self, job: JobId, paths: &[String]) {
-        let mut state = self.state();
+        let mut state = self.shared.state();
         if let Some(kept) = state.kept.get_mut(&job) {
             kept.retain(|p| !paths.is_empty() && !paths.contains(p));
             if kept.is_empty() {
@@ -67,15 +78,15 @@ impl Keeper {
 
     /// What could not be kept since the last call: job, path, status, message.
     pub fn take_lost(&self) -> Vec<(JobId, String, Status, String)> {
-        std::mem::take(&mut self.state().lost)
+        std::mem::take(&mut self.shared.state().lost)
     }
 }
 
-fn run(client: &Weak<Inner>) {
+fn run(context: &Context, shared: &Weak<Shared>) {
     loop {
-        let Some(client) = client.upgrade() else { return };
+        let Some(shared) = shared.upgrade() else { return };
         let work: Vec<_> = {
-            let mut state = client.keeper.state();
+            let mut state = shared.state();
             state.changed = false;
             if state.kept.is_empty() {
                 state.running = false;
@@ -85,9 +96,9 @@ fn run(client: &Weak<Inner>) {
         };
         let mut shortest = u32::MAX;
         for (job, paths) in work {
-            shortest = shortest.min(renew(&client, job, paths.into_iter().collect()));
+            shortest = shortest.min(renew(context, &shared, job, paths.into_iter().collect()));
         }
-        let mut state = client.keeper.state();
+        let mut state = shared.state();
         if shortest != u32::MAX {
             state.shortest_ms = shortest;
         }
@@ -96,17 +107,17 @@ fn run(client: &Weak<Inner>) {
         // Not later than a second, so that a client that was dropped ends this thread soon.
         let pause = pause.min(Duration::from_secs(1));
         if !state.changed {
-            let waited = client.keeper.wake.wait_timeout(state, pause);
+            let waited = shared.wake.wait_timeout(state, pause);
             drop(waited);
         }
     }
 }
 
 /// Renews the prefixes of one job; returns their shortest lease.
-fn renew(client: &Arc<Inner>, job: JobId, paths: Vec<String>) -> u32 {
-    let deadline: Time = client.pool.clock().now() + client.timeout;
+fn renew(context: &Context, shared: &Shared, job: JobId, paths: Vec<String>) -> u32 {
     let body = RenewLeasesRequest { job: job.0, paths };
-    let reply: Result<RenewLeasesReply, _> = client.ask(Op::RenewLeases, &body, deadline);
+    let reply: Result<RenewLeasesReply, _> =
+        context.ask(Op::RenewLeases, &body, context.deadline());
     let mut shortest = u32::MAX;
     match reply {
         Ok(reply) => {
@@ -115,7 +126,7 @@ fn renew(client: &Arc<Inner>, job: JobId, paths: Vec<String>) -> u32 {
                     Some(Status::Ok) => shortest = shortest.min(result.lease_ms),
                     status => {
                         let status = status.unwrap_or(Status::Internal);
-                        lose(client, job, path, status, &result.message);
+                        lose(shared, job, path, status, &result.message);
                     }
                 }
             }
@@ -124,15 +135,15 @@ fn renew(client: &Arc<Inner>, job: JobId, paths: Vec<String>) -> u32 {
         Err(e) if e.status == Status::Unavailable => {}
         Err(e) => {
             for path in &body.paths {
-                lose(client, job, path, e.status, &e.message);
+                lose(shared, job, path, e.status, &e.message);
             }
         }
     }
     shortest
 }
 
-fn lose(client: &Arc<Inner>, job: JobId, path: &str, status: Status, message: &str) {
-    let mut state = client.keeper.state();
+fn lose(shared: &Shared, job: JobId, path: &str, status: Status, message: &str) {
+    let mut state = shared.state();
     if let Some(kept) = state.kept.get_mut(&job) {
         kept.remove(path);
         if kept.is_empty() {

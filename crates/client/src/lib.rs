@@ -7,6 +7,7 @@
 
 pub mod call;
 mod client;
+mod context;
 mod control;
 mod error;
 mod file;
@@ -17,12 +18,12 @@ mod route;
 mod structure;
 mod transport;
 
-pub use client::{Client, ClientOptions, JobTicket, Opened};
+pub use client::{Client, ClientOptions, JobTicket};
 pub use error::Error;
 pub use file::File;
 pub use kv::{Kv, ScanPage, Swap};
 pub use route::{Target, route};
-pub use structure::Structure;
+pub use structure::{Opened, Structure};
 pub use transport::{Room, Sink};
 
 /// What every call of this crate answers.

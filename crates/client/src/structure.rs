@@ -1,15 +1,34 @@
 //! An open structure: its grant, its routing cache, and the loop that carries a call through.
 
 use crate::call::{Call, Event, Routing, Step};
-use crate::client::{Inner, Opened};
+use crate::context::Context;
 use crate::error::Error;
 use crate::route::Target;
 use crate::transport::{Failure, Sink, Wait};
 use honeycomb_types::{BlockId, JobId, Kind, PrefixId, StructureId, Time, Verbs};
 use honeycomb_wire::data::ReadArgs;
-use honeycomb_wire::messages::{MapEntry, ReopenStructureReply, ReopenStructureRequest};
+use honeycomb_wire::messages::{
+    MapEntry, PartitionMap, ReopenStructureReply, ReopenStructureRequest,
+};
 use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status};
 use std::sync::{Arc, Mutex, MutexGuard};
+
+/// What opening a structure yields.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// The structure.
+    pub structure: StructureId,
+    /// Its prefix.
+    pub prefix: PrefixId,
+    /// Its kind.
+    pub kind: Kind,
+    /// What the grant allows.
+    pub verbs: Verbs,
+    /// For the data plane.
+    pub grant: Vec<u8>,
+    /// Who serves what.
+    pub map: PartitionMap,
+}
 
 struct Grant {
     /// Tells one grant from the next on a connection.
@@ -25,7 +44,7 @@ struct State {
 /// A structure that was created or opened. Shared by threads; operations of different threads on
 /// it run side by side.
 pub struct Structure {
-    client: Arc<Inner>,
+    context: Arc<Context>,
     job: JobId,
     id: StructureId,
     prefix: PrefixId,
@@ -75,14 +94,14 @@ pub(crate) struct Replied {
 
 impl Structure {
     pub(crate) fn new(
-        client: Arc<Inner>,
+        context: Arc<Context>,
         job: JobId,
         address: String,
         opened: Opened,
     ) -> Structure {
         let grant = Arc::new(Grant { version: 1, bytes: opened.grant });
         Structure {
-            client,
+            context,
             job,
             id: opened.structure,
             prefix: opened.prefix,
@@ -129,7 +148,7 @@ impl Structure {
     }
 
     pub(crate) fn deadline(&self) -> Time {
-        self.client.pool.clock().now() + self.client.timeout
+        self.context.deadline()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -138,7 +157,7 @@ impl Structure {
 
     /// Carries one operation through to its answer.
     pub(crate) fn run(&self, mut exchange: Exchange<'_, '_>) -> Result<Replied, Error> {
-        let clock = self.client.pool.clock();
+        let clock = self.context.pool.clock();
         let deadline = self.deadline();
         let mut call = Call::new(exchange.op, exchange.target, deadline);
         let mut args = Vec::new();
@@ -146,7 +165,7 @@ impl Structure {
         loop {
             let step = {
                 let mut state = self.state();
-                self.client
+                self.context
                     .pool
                     .with_lanes(|lanes| call.next(clock.now(), &mut state.routing, lanes, event))
             };
@@ -195,7 +214,7 @@ impl Structure {
     ) -> Result<ReplyHeader, Failure> {
         let place = (entry.address.clone(), BlockId(entry.block).shard().0);
         let grant = self.state().grant.clone();
-        let pool = &self.client.pool;
+        let pool = &self.context.pool;
         // A server that is gone without a word is found out by asking the controller.
         let mut idle = || match self.refresh(deadline) {
             Err(e) if e.status != Status::Unavailable => Err(e),
@@ -222,7 +241,7 @@ impl Structure {
     /// Fetches a fresh grant and map, or the reason why the data is gone.
     pub(crate) fn refresh(&self, deadline: Time) -> Result<(), Error> {
         let body = ReopenStructureRequest { job: self.job.0, structure: self.id.0 };
-        let reply: ReopenStructureReply = self.client.ask(Op::ReopenStructure, &body, deadline)?;
+        let reply: ReopenStructureReply = self.context.ask(Op::ReopenStructure, &body, deadline)?;
         let mut state = self.state();
         state.routing.refresh(reply.map);
         let version = state.grant.version + 1;

@@ -3,18 +3,17 @@
 //! What a request does is decided in `shard`; here are the bytes around it. A request for a block
 //! of another core goes to that core's loop over its bounded mailbox and comes back as a note.
 
-use crate::link::LinkNote;
-use crate::shard::{Access, BlockOwner, Shard};
-use honeycomb_block::Pin;
+use crate::notes::{Forwarded, LinkNote, Note, OwnedPayload, Peer};
+use crate::shard::{Access, Shard};
 use honeycomb_env::{Begin, ConnId, Detached, Mailbox, Net, ReplyPayload, Service};
-use honeycomb_structures::{Answer, Outcome, Payload, Successor, Ticket, large_limit};
+use honeycomb_structures::{Answer, Outcome, Payload, Ticket, large_limit};
 use honeycomb_types::limits::{
     ACTIVITY_INTERVAL, GRANTS_MAX, REPORT_INTERVAL, RESULTS_WINDOW, RESULTS_WINDOW_MAX,
 };
-use honeycomb_types::{BlockAt, Generation, JobId, PrefixId, ServerId, SessionId, ShardIx, Time};
+use honeycomb_types::{JobId, PrefixId, ServerId, ShardIx, Time};
 use honeycomb_wire::messages::{ActivePrefix, BlockUsage, HelloReply, PresentGrantRequest};
 use honeycomb_wire::{
-    Field, Grant, GrantKey, Greeted, Op, Plane, ReplyHeader, RequestHeader, Status, TokenKey,
+    Field, GrantKey, Greeted, Op, Plane, ReplyHeader, RequestHeader, Status, TokenKey,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,60 +22,6 @@ use std::sync::Arc;
 const PIN_FROM: usize = 16 * 1024;
 /// What a client waits when admission is closed, in microseconds.
 const ADMISSION_RETRY_US: u64 = 1000;
-
-/// What other threads tell a shard.
-pub(crate) enum Note {
-    /// A connection whose handshake named this shard.
-    Adopt(Detached, Peer),
-    /// A request for a block of this shard that arrived elsewhere.
-    Forward(Box<Forwarded>),
-    /// The answer to a request that was forwarded from here.
-    Returned(ConnId, ReplyHeader, Vec<u8>, OwnedPayload),
-    /// The server has joined under this name, with these keys.
-    Joined { server: ServerId, token_key: TokenKey, grant_key: GrantKey, clock_offset_ms: i64 },
-    /// The controller's clock minus ours.
-    ClockOffset(i64),
-    /// The controller gives a block; confirm under this request number.
-    Open(BlockOwner, u64),
-    /// The controller takes a block; confirm under this request number.
-    Free(BlockAt, u64),
-    /// Older grants of the prefix are revoked; confirm under this request number.
-    SetGeneration(PrefixId, Generation, u64),
-    /// The controller's answer to a block that asked for its next.
-    Successor(BlockAt, Successor),
-    /// End the loop.
-    Stop,
-}
-
-/// A payload that can change threads.
-pub(crate) enum OwnedPayload {
-    Bytes(Arc<[u8]>),
-    Pinned(Pin),
-}
-
-/// A request on its way to the core that owns its block.
-pub(crate) struct Forwarded {
-    origin: ShardIx,
-    from: ConnId,
-    header: RequestHeader,
-    access: Access,
-    args: Vec<u8>,
-    payload: Vec<u8>,
-}
-
-/// What a connection's handshake has proven.
-#[derive(Clone, Debug)]
-pub(crate) struct Peer {
-    session: SessionId,
-    window: u16,
-    /// `None` for the cluster's own token.
-    job: Option<JobId>,
-    /// Whose lease the traffic renews.
-    task: Option<PrefixId>,
-    grants: Vec<Grant>,
-    /// The round of activity reports in which this peer is already listed.
-    listed: u64,
-}
 
 /// Where an answer goes that comes later.
 enum Origin {

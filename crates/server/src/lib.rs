@@ -6,6 +6,7 @@
 
 mod conn;
 mod link;
+mod notes;
 mod server;
 mod shard;
 

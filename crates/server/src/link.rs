@@ -4,7 +4,7 @@
 //! it has and tries to join again; the controller has declared the old name dead by then, so that
 //! a successful join begins with empty blocks under a new name.
 
-use crate::conn::Note;
+use crate::notes::{LinkNote, Note};
 use crate::shard::{BlockOwner, Effect};
 use honeycomb_env::{
     Clock, ConnId, Entropy, Mailbox, Net, ReplyPayload, Service, resident_anonymous_bytes,
@@ -12,8 +12,7 @@ use honeycomb_env::{
 use honeycomb_structures::Successor;
 use honeycomb_types::limits::REPORT_INTERVAL;
 use honeycomb_types::{
-    BlockAt, BlockId, Epoch, Generation, JobId, Kind, PrefixId, ServerId, ShardIx, StructureId,
-    Time,
+    BlockAt, BlockId, Epoch, Generation, JobId, Kind, PrefixId, ServerId, StructureId, Time,
 };
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::{
@@ -30,25 +29,6 @@ use std::time::Duration;
 const CONNECT: Duration = Duration::from_secs(1);
 /// The pause between attempts to join.
 const REJOIN: Duration = Duration::from_millis(200);
-
-/// What the shards tell the link.
-pub(crate) enum LinkNote {
-    /// What a shard wants the controller to do.
-    Effects(Vec<Effect>),
-    /// A shard's part of the next report.
-    Report {
-        shard: ShardIx,
-        connections: u32,
-        requests: u64,
-        forwarded: u64,
-        usage: Vec<BlockUsage>,
-        active: Vec<ActivePrefix>,
-    },
-    /// A shard has done what the controller asked under this number, or could not.
-    Confirmed { request: u64, refusal: Option<(Status, String)> },
-    /// End the loop.
-    Stop,
-}
 
 /// What the server tells the controller of itself.
 #[derive(Clone)]

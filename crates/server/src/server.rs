@@ -1,7 +1,8 @@
 //! Starts a memory server: one thread per shard, one for the link, one that gives memory back.
 
-use crate::conn::{Note, ShardService};
-use crate::link::{Identity, LinkNote, LinkService};
+use crate::conn::ShardService;
+use crate::link::{Identity, LinkService};
+use crate::notes::{LinkNote, Note};
 use crate::shard::{Shard, ShardConfig};
 use honeycomb_block::Reclaimer;
 use honeycomb_env::{Clock, Entropy, Mailbox, Net, NetOptions, run};

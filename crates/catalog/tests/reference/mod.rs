@@ -113,8 +113,8 @@ impl Job {
     }
 
     pub fn resolve(&self, path: &str) -> Option<usize> {
-        let parts = path.split('/').filter(|part| !part.is_empty());
-        parts.fold(Some(0), |at, part| self.child(at?, part))
+        let mut parts = path.split('/').filter(|part| !part.is_empty());
+        parts.try_fold(0, |at, part| self.child(at, part))
     }
 
     pub fn live(&self, path: &str) -> Outcome<usize> {

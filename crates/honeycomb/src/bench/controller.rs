@@ -195,7 +195,7 @@ fn queue(wire: &mut Wire, kind: Request, job: JobId, at: Place) {
         }
         Request::CreateRemove => {
             let (path, name) = (path(i % 64), format!("s{}-{}", at.wire, at.slot));
-            if at.batch % 2 == 0 {
+            if at.batch.is_multiple_of(2) {
                 let kind = Kind::File as u8;
                 let body = CreateStructureRequest { job, path, name, kind, ..Default::default() };
                 wire.queue(Op::CreateStructure, &body);
@@ -264,7 +264,9 @@ fn one(client: &Client, kind: Request, job: JobId, i: u64) -> Result<(), Error> 
             client.create_prefix(job, &path, &[], PrefixOptions::default()).map(drop)
         }
         Request::Open => client.open(job, &format!("/a{}", i % FAN_OUT)).map(drop),
-        Request::CreateRemove if i % 2 == 0 => client.create_file(job, "/a0:s", 1, false).map(drop),
+        Request::CreateRemove if i.is_multiple_of(2) => {
+            client.create_file(job, "/a0:s", 1, false).map(drop)
+        }
         Request::CreateRemove => client.remove_structure(job, "/a0:s"),
     }
 }

@@ -1,0 +1,27 @@
+//! What everything of one client shares: connections, the controller's place, the deadline.
+
+use crate::control;
+use crate::error::Error;
+use crate::pool::{Place, Pool};
+use honeycomb_types::Time;
+use honeycomb_wire::{Field, Op};
+use std::time::Duration;
+
+pub(crate) struct Context {
+    pub pool: Pool,
+    pub controller: Place,
+    /// Time within which every call ends.
+    pub timeout: Duration,
+}
+
+impl Context {
+    /// When a call that begins now ends at the latest.
+    pub fn deadline(&self) -> Time {
+        self.pool.clock().now() + self.timeout
+    }
+
+    /// Asks the controller.
+    pub fn ask<Q: Field, R: Field>(&self, op: Op, body: &Q, deadline: Time) -> Result<R, Error> {
+        control::ask(&self.pool, &self.controller, op, body, deadline)
+    }
+}

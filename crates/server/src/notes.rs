@@ -1,0 +1,83 @@
+//! What the threads of a server tell each other.
+
+use crate::shard::{Access, BlockOwner, Effect};
+use honeycomb_block::Pin;
+use honeycomb_env::{ConnId, Detached};
+use honeycomb_structures::Successor;
+use honeycomb_types::{BlockAt, Generation, JobId, PrefixId, ServerId, SessionId, ShardIx};
+use honeycomb_wire::messages::{ActivePrefix, BlockUsage};
+use honeycomb_wire::{Grant, GrantKey, ReplyHeader, RequestHeader, Status, TokenKey};
+use std::sync::Arc;
+
+/// What other threads tell a shard.
+pub(crate) enum Note {
+    /// A connection whose handshake named this shard.
+    Adopt(Detached, Peer),
+    /// A request for a block of this shard that arrived elsewhere.
+    Forward(Box<Forwarded>),
+    /// The answer to a request that was forwarded from here.
+    Returned(ConnId, ReplyHeader, Vec<u8>, OwnedPayload),
+    /// The server has joined under this name, with these keys.
+    Joined { server: ServerId, token_key: TokenKey, grant_key: GrantKey, clock_offset_ms: i64 },
+    /// The controller's clock minus ours.
+    ClockOffset(i64),
+    /// The controller gives a block; confirm under this request number.
+    Open(BlockOwner, u64),
+    /// The controller takes a block; confirm under this request number.
+    Free(BlockAt, u64),
+    /// Older grants of the prefix are revoked; confirm under this request number.
+    SetGeneration(PrefixId, Generation, u64),
+    /// The controller's answer to a block that asked for its next.
+    Successor(BlockAt, Successor),
+    /// End the loop.
+    Stop,
+}
+
+/// A payload that can change threads.
+pub(crate) enum OwnedPayload {
+    Bytes(Arc<[u8]>),
+    Pinned(Pin),
+}
+
+/// A request on its way to the core that owns its block.
+pub(crate) struct Forwarded {
+    pub origin: ShardIx,
+    pub from: ConnId,
+    pub header: RequestHeader,
+    pub access: Access,
+    pub args: Vec<u8>,
+    pub payload: Vec<u8>,
+}
+
+/// What a connection's handshake has proven.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    pub session: SessionId,
+    pub window: u16,
+    /// `None` for the cluster's own token.
+    pub job: Option<JobId>,
+    /// Whose lease the traffic renews.
+    pub task: Option<PrefixId>,
+    pub grants: Vec<Grant>,
+    /// The round of activity reports in which this peer is already listed.
+    pub listed: u64,
+}
+
+/// What the shards tell the link.
+pub(crate) enum LinkNote {
+    /// What a shard wants the controller to do.
+    Effects(Vec<Effect>),
+    /// A shard's part of the next report.
+    Report {
+        shard: ShardIx,
+        connections: u32,
+        requests: u64,
+        forwarded: u64,
+        usage: Vec<BlockUsage>,
+        active: Vec<ActivePrefix>,
+    },
+    /// A shard has done what the controller asked under this number, or could not.
+    Confirmed { request: u64, refusal: Option<(Status, String)> },
+    /// End the loop.
+    Stop,
+}
