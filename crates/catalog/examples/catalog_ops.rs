@@ -7,9 +7,9 @@
 #![allow(clippy::disallowed_methods)]
 
 use honeycomb_catalog::{
-    Actor, Catalog, Command, Config, Effect, NewServer, NewStructure, PrefixOptions, Reply,
+    Actor, Catalog, Command, Config, Effect, NewServer, NewStructure, PrefixOptions, Reply, Report,
 };
-use honeycomb_types::{JobId, Kind, PrefixId, Time};
+use honeycomb_types::{JobId, Kind, PrefixId, ServerId, Time};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -207,6 +207,9 @@ fn measure_ticks(run: &mut Run, prefixes: usize) {
     });
     let before = run.catalog.work();
     run.now = run.now + Duration::from_secs(61);
+    let report =
+        Report { bytes_resident: 0, connections: 0, requests: 0, forwarded: 0, usage: &[] };
+    run.apply(Command::ServerReport { server: ServerId(1), report });
     let (start, mut longest) = (Instant::now(), Duration::ZERO);
     while run.catalog.next_deadline().is_some_and(|at| at <= run.now) {
         let one = Instant::now();

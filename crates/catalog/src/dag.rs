@@ -17,7 +17,13 @@
 use crate::hash::HashKey;
 use crate::slab::{NONE, Slab, chain};
 use hashbrown::{HashMap, HashTable};
-use honeycomb_types::{Generation, PrefixId, Time, Verbs};
+use honeycomb_types::{Generation, PrefixId, Time, Verbs, limits};
+
+/// Bytes of a path that the catalog keeps or shows. A plan can be deeper than any path, and every
+/// tombstone of a job holds one.
+const PATH_SHOWN_MAX: usize = limits::MESSAGE_MAX / 2;
+
+const _: () = assert!(PATH_SHOWN_MAX > limits::NAME_MAX + 4, "the last name is always shown");
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
@@ -387,13 +393,26 @@ impl Dag {
         None
     }
 
-    /// The address of a prefix by way of its first parents.
+    /// The address of a prefix by way of its first parents, for people and tombstones: of a very
+    /// long one, the end.
     pub(crate) fn path_of(&self, n: u32) -> String {
-        let up = std::iter::successors(Some(n), |&at| self.first_parent(at));
-        let mut names: Vec<&str> = up.map(|at| &*self.nodes[at].name).collect();
+        let mut names: Vec<&str> = Vec::new();
+        let mut bytes = 0;
+        let mut at = Some(n);
+        while let Some(here) = at {
+            let name = &*self.nodes[here].name;
+            bytes += name.len() + 1;
+            if bytes > PATH_SHOWN_MAX {
+                names.push("...");
+                break;
+            }
+            // The root has no name and no place in a path.
+            if !name.is_empty() {
+                names.push(name);
+            }
+            at = self.first_parent(here);
+        }
         names.reverse();
-        // The root has no name and no place in a path.
-        names.retain(|name| !name.is_empty());
         names.join("/")
     }
 

@@ -133,7 +133,9 @@ pub enum CatalogError {
     )]
     QuotaExceeded { quota: u64, held: u64, asked: u64 },
     /// A named limit was reached.
-    #[error("{what} are limited to {limit}")]
+    #[error(
+        "{what} are limited to {limit}; use fewer, or divide the work over more requests, prefixes or jobs"
+    )]
     LimitExceeded { what: &'static str, limit: u64 },
     /// The file was sealed and grows no more.
     #[error("{} is sealed; nothing can be appended", Of(path, name))]

@@ -165,3 +165,22 @@ fn a_holder_that_lost_its_last_place_is_forgotten() {
     bench.create(job, "p/x", &["q"], LEASE).unwrap();
     assert_eq!(bench.tree(job).len(), 4);
 }
+
+#[test]
+fn a_plan_deeper_than_any_path_costs_no_more_to_tell() {
+    let mut bench = Bench::new();
+    let job = bench.job("deep");
+    let names: Vec<String> = (0..2000).map(|i| format!("level-{i:0>40}")).collect();
+    let parents: Vec<[&str; 1]> = names.iter().map(|name| [name.as_str()]).collect();
+    let above = |i: usize| if i == 0 { &[][..] } else { &parents[i - 1][..] };
+    let plan: Vec<PlanNode<'_>> =
+        names.iter().enumerate().map(|(i, name)| node(name, above(i))).collect();
+    bench.plan(job, &plan).unwrap();
+    let deep: Vec<&str> = names.iter().map(String::as_str).collect();
+    assert_eq!(bench.left(job, &deep.join("/")), Ok(1000));
+    bench.pass(1000);
+    let told = bench.left(job, &deep.join("/")).unwrap_err();
+    let CatalogError::LeaseExpired { path, .. } = told else { panic!("{told}") };
+    assert!(path.len() <= 520 && path.starts_with(".../level-") && path.ends_with("1999"));
+    assert!(bench.catalog.bytes_metadata() < 3_000_000);
+}

@@ -561,6 +561,7 @@ fn recall(
     header: &RequestHeader,
 ) -> Result<(), Answer> {
     let retry = header.flags & flags::RETRY != 0;
+    slot.lanes.expire(now);
     let verdict = slot.lanes.begin(
         now,
         access.session,
