@@ -7,7 +7,7 @@ use honeycomb_catalog::{
     Reply, Report,
 };
 use honeycomb_env::{ConnId, Net, ReplyPayload, Service};
-use honeycomb_types::limits::{RESULTS_WINDOW, SERVER_SILENCE};
+use honeycomb_types::limits::{BATCH_MAX, RESULTS_WINDOW, SERVER_SILENCE};
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, JobId, Kind, PrefixId, ServerId, StructureId, Time, Verbs,
 };
@@ -19,6 +19,9 @@ use honeycomb_wire::{
 };
 use std::collections::HashMap;
 use std::time::Duration;
+
+/// A gap between two rounds of the loop after which the controller was not there to hear renewals.
+const STOOD_STILL: Duration = Duration::from_millis(1000);
 
 /// What a handshake has proven, and what the connection turned out to be.
 struct Peer {
@@ -65,6 +68,7 @@ pub(crate) struct ControllerService {
     deferred: HashMap<u64, Deferred>,
     next_number: u64,
     requests: u64,
+    last_tick: Time,
     stopped: bool,
 }
 
@@ -81,6 +85,7 @@ impl ControllerService {
             deferred: HashMap::new(),
             next_number: 1,
             requests: 0,
+            last_tick: Time::NEVER,
             stopped: false,
         }
     }
@@ -243,6 +248,13 @@ impl ControllerService {
             }
             Reply::Jobs(jobs) => {
                 Ok(ListJobsReply { jobs: jobs.iter().map(translate::job_info).collect() }.encode())
+            }
+            Reply::Tree(prefixes) if prefixes.len() > BATCH_MAX => {
+                let text = format!(
+                    "the job has {} prefixes; a tree of more than {BATCH_MAX} is not shown",
+                    prefixes.len()
+                );
+                Err((Status::LimitExceeded, text))
             }
             Reply::Tree(prefixes) => {
                 let prefixes = prefixes.iter().map(translate::prefix_info).collect();
@@ -519,6 +531,12 @@ impl ControllerService {
     }
 
     fn tick(&mut self, net: &mut Net, now: Time) {
+        // The loop comes round at least twice a second. When it did not, this process stood still
+        // and heard nobody: nothing may end because of that (INV-27).
+        if now.since(self.last_tick) > STOOD_STILL {
+            self.apply(now, Command::Amnesty).expect("an amnesty cannot be refused");
+        }
+        self.last_tick = now;
         if self.catalog.next_deadline().is_some_and(|due| due <= now) {
             self.apply(now, Command::Tick).expect("time cannot be refused");
             self.dispatch(net, None);

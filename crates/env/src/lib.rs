@@ -16,4 +16,4 @@ pub use clock::Clock;
 pub use conn::ReplyPayload;
 pub use entropy::Entropy;
 pub use memory::resident_anonymous_bytes;
-pub use net::{Begin, ConnId, Detached, Mailbox, Net, NetOptions, Service, run};
+pub use net::{Begin, ConnId, Detached, Mailbox, Net, NetOptions, NotPosted, Service, run};

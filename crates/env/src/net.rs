@@ -153,17 +153,26 @@ impl<N> Clone for Mailbox<N> {
     }
 }
 
+/// Why a note was not left.
+#[derive(Debug)]
+pub enum NotPosted<N> {
+    /// The ring is full for now; here is the note again.
+    Full(N),
+    /// The loop has ended.
+    Ended,
+}
+
 impl<N> Mailbox<N> {
-    /// Leaves a note and wakes the loop. Gives the note back when the ring is full or the loop has
-    /// ended.
-    pub fn post(&self, note: N) -> Result<(), N> {
+    /// Leaves a note and wakes the loop.
+    pub fn post(&self, note: N) -> Result<(), NotPosted<N>> {
         match self.send.try_send(note) {
             Ok(()) => {
                 // A wake-up that fails leaves the note for the next round of the loop.
                 let _ = self.waker.wake();
                 Ok(())
             }
-            Err(TrySendError::Full(note) | TrySendError::Disconnected(note)) => Err(note),
+            Err(TrySendError::Full(note)) => Err(NotPosted::Full(note)),
+            Err(TrySendError::Disconnected(_)) => Err(NotPosted::Ended),
         }
     }
 }
@@ -451,7 +460,11 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
     let mut round = Round { scratch: vec![0; SCRATCH], spin: Spin::default() };
     let mut events = Events::with_capacity(1024);
     let mut next_sweep = net.clock.now() + SWEEP;
-    let mut deadline = None;
+    // Before the first wait: a service may have something to begin with.
+    let mut deadline = {
+        let now = net.clock.now();
+        service.on_tick(&mut net, now)
+    };
     while !service.finished() {
         round.wait(&mut net, &mut events, deadline, next_sweep)?;
         let now = net.clock.now();

@@ -1,88 +1,10 @@
 //! A controller, memory servers and clients in one process, over real sockets.
 
-use honeycomb_client::{Client, ClientOptions, Error, File, JobTicket, Kv, Swap};
-use honeycomb_controller::{Controller, ControllerOptions};
-use honeycomb_env::{Clock, Entropy, resident_anonymous_bytes};
-use honeycomb_server::{MemoryServer, ServerOptions};
-use honeycomb_types::PrefixId;
+mod common;
+
+use common::{Cluster, KIB, eventually, file, kv, noise, prefix, status};
+use honeycomb_client::Swap;
 use honeycomb_wire::Status;
-use honeycomb_wire::messages::PrefixOptions;
-use std::net::SocketAddr;
-use std::time::Duration;
-
-const KIB: u64 = 1024;
-const PATIENCE: Duration = Duration::from_secs(20);
-
-struct Cluster {
-    servers: Vec<MemoryServer>,
-    controller: Controller,
-}
-
-impl Cluster {
-    fn start(servers: usize, memory: u64, block_size: u64) -> Cluster {
-        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-        let spin = Duration::ZERO;
-        let options = ControllerOptions { listen, root_key: None, spin };
-        let controller = Controller::start(&options).unwrap();
-        let options = ServerOptions {
-            listen,
-            advertise: None,
-            controller: controller.address(),
-            token: controller.token().to_vec(),
-            memory,
-            block_size,
-            shards: 2,
-            spin,
-        };
-        let servers =
-            (0..servers).map(|_| MemoryServer::start(&options, PATIENCE).unwrap()).collect();
-        Cluster { servers, controller }
-    }
-
-    fn client(&self, token: &[u8], task: PrefixId) -> Client {
-        let mut options = ClientOptions::new(self.controller.address().to_string(), token);
-        options.task_prefix = task;
-        Client::new(options)
-    }
-
-    /// A job that keeps itself alive, and a client with its token.
-    fn job(&self, name: &str) -> (Client, JobTicket) {
-        let cluster = self.client(self.controller.token(), PrefixId(0));
-        let ticket = cluster.register_job(name, 60_000, 0).unwrap();
-        (self.client(&ticket.token, PrefixId(0)), ticket)
-    }
-}
-
-fn prefix(client: &Client, job: &JobTicket, path: &str, lease_ms: u32) -> PrefixId {
-    let options = PrefixOptions { lease_ms, ..PrefixOptions::default() };
-    client.create_prefix(job.job, path, &[], options).unwrap()
-}
-
-fn kv(client: &Client, job: &JobTicket, address: &str, blocks: u32) -> Kv {
-    client.create_kv(job.job, address, blocks, 0, false).unwrap()
-}
-
-fn file(client: &Client, job: &JobTicket, address: &str) -> File {
-    client.create_file(job.job, address, 1, false).unwrap()
-}
-
-fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut entropy = Entropy::seeded(seed);
-    (0..length).map(|_| entropy.next_u64() as u8).collect()
-}
-
-fn status<T: std::fmt::Debug>(result: Result<T, Error>) -> Status {
-    result.unwrap_err().status
-}
-
-/// Waits for something that the cluster does by itself, and fails when it does not.
-fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    let clock = Clock::start();
-    while !done() {
-        assert!(clock.now().as_millis() < PATIENCE.as_millis() as u64, "never happened: {what}");
-        clock.sleep_until(clock.now() + Duration::from_millis(5));
-    }
-}
 
 #[test]
 fn values_of_every_size_come_back_as_they_were_put() {
@@ -255,24 +177,6 @@ fn memory_without_a_free_block_is_told_and_harms_nothing() {
     // Memory that is given back can be had again.
     client.remove_structure(job.job, "a:safe").unwrap();
     eventually("the freed block serves the file", || log.append(&piece).is_ok());
-}
-
-#[test]
-fn freed_memory_goes_back_to_the_operating_system() {
-    let cluster = Cluster::start(1, 256 << 20, 16 << 20);
-    let (client, job) = cluster.job("resident");
-    prefix(&client, &job, "a", 0);
-    let before = resident_anonymous_bytes();
-    let log = file(&client, &job, "a:log");
-    let piece = noise(1, 2 << 20);
-    for _ in 0..40 {
-        log.append(&piece).unwrap();
-    }
-    let full = resident_anonymous_bytes();
-    assert!(full > before + (70 << 20), "{before} {full}: 80 MiB were written");
-    client.remove_prefix(job.job, "a").unwrap();
-    eventually("80 MiB go back", || resident_anonymous_bytes() < before + (16 << 20));
-    assert_eq!(status(log.append(b"x")), Status::Removed);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use crate::notes::{Forwarded, LinkNote, Note, OwnedPayload, Peer};
 use crate::shard::{Access, Shard};
-use honeycomb_env::{Begin, ConnId, Detached, Mailbox, Net, ReplyPayload, Service};
+use honeycomb_env::{Begin, ConnId, Detached, Mailbox, Net, NotPosted, ReplyPayload, Service};
 use honeycomb_structures::{Answer, Outcome, Payload, Ticket, large_limit};
 use honeycomb_types::limits::{
     ACTIVITY_INTERVAL, GRANTS_MAX, REPORT_INTERVAL, RESULTS_WINDOW, RESULTS_WINDOW_MAX,
@@ -303,7 +303,7 @@ impl ShardService {
     /// its answers at the next tick; there are no more of them than requests in its rings.
     fn deliver(&mut self) {
         while let Some((origin, note)) = self.undelivered.pop_front() {
-            if let Err(note) = self.shards[origin.0 as usize].post(note) {
+            if let Err(NotPosted::Full(note)) = self.shards[origin.0 as usize].post(note) {
                 self.undelivered.push_front((origin, note));
                 break;
             }
@@ -330,7 +330,7 @@ impl ShardService {
     fn tell_link(&mut self, note: LinkNote) {
         self.unsent.push_back(note);
         while let Some(note) = self.unsent.pop_front() {
-            if let Err(note) = self.link.post(note) {
+            if let Err(NotPosted::Full(note)) = self.link.post(note) {
                 self.unsent.push_front(note);
                 break;
             }

@@ -7,7 +7,8 @@
 use crate::notes::{LinkNote, Note};
 use crate::shard::{BlockOwner, Effect};
 use honeycomb_env::{
-    Clock, ConnId, Entropy, Mailbox, Net, ReplyPayload, Service, resident_anonymous_bytes,
+    Clock, ConnId, Entropy, Mailbox, Net, NotPosted, ReplyPayload, Service,
+    resident_anonymous_bytes,
 };
 use honeycomb_structures::Successor;
 use honeycomb_types::limits::REPORT_INTERVAL;
@@ -167,16 +168,13 @@ impl LinkService {
         let _ = self.joined.send(Ok(server));
     }
 
-    /// Leaves a note that must arrive: the link may wait for a shard, never the reverse.
+    /// Leaves a note that must arrive: the link may wait for a shard, never the reverse. A shard
+    /// that has ended takes nothing any more: the server is ending.
     fn post(&self, shard: &Mailbox<Note>, mut note: Note) {
-        for _ in 0..10_000 {
-            match shard.post(note) {
-                Ok(()) => return,
-                Err(back) => note = back,
-            }
-            self.clock.sleep_until(self.clock.now() + Duration::from_millis(1));
+        while let Err(NotPosted::Full(back)) = shard.post(note) {
+            note = back;
+            self.clock.sleep_until(self.clock.now() + Duration::from_micros(200));
         }
-        // Ten seconds without a round of its loop: the shard has ended, and with it the server.
     }
 
     fn report(&mut self, net: &mut Net, now: Time) {

@@ -1,0 +1,87 @@
+//! A cluster in this process, for the tests beside.
+#![allow(dead_code)] // Each test binary uses its own part.
+
+use honeycomb_client::{Client, ClientOptions, Error, File, JobTicket, Kv};
+use honeycomb_controller::{Controller, ControllerOptions};
+use honeycomb_env::{Clock, Entropy};
+use honeycomb_server::{MemoryServer, ServerOptions};
+use honeycomb_types::PrefixId;
+use honeycomb_wire::Status;
+use honeycomb_wire::messages::PrefixOptions;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+pub const KIB: u64 = 1024;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A cluster of this process; its memory servers can be dropped one by one.
+pub struct Cluster {
+    pub servers: Vec<MemoryServer>,
+    pub controller: Controller,
+}
+
+impl Cluster {
+    pub fn start(servers: usize, memory: u64, block_size: u64) -> Cluster {
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        let spin = Duration::ZERO;
+        let options = ControllerOptions { listen, root_key: None, spin };
+        let controller = Controller::start(&options).unwrap();
+        let options = ServerOptions {
+            listen,
+            advertise: None,
+            controller: controller.address(),
+            token: controller.token().to_vec(),
+            memory,
+            block_size,
+            shards: 2,
+            spin,
+        };
+        let servers =
+            (0..servers).map(|_| MemoryServer::start(&options, PATIENCE).unwrap()).collect();
+        Cluster { servers, controller }
+    }
+
+    pub fn client(&self, token: &[u8], task: PrefixId) -> Client {
+        let mut options = ClientOptions::new(self.controller.address().to_string(), token);
+        options.task_prefix = task;
+        Client::new(options)
+    }
+
+    /// A job that keeps itself alive, and a client with its token.
+    pub fn job(&self, name: &str) -> (Client, JobTicket) {
+        let cluster = self.client(self.controller.token(), PrefixId(0));
+        let ticket = cluster.register_job(name, 60_000, 0).unwrap();
+        (self.client(&ticket.token, PrefixId(0)), ticket)
+    }
+}
+
+pub fn prefix(client: &Client, job: &JobTicket, path: &str, lease_ms: u32) -> PrefixId {
+    let options = PrefixOptions { lease_ms, ..PrefixOptions::default() };
+    client.create_prefix(job.job, path, &[], options).unwrap()
+}
+
+pub fn kv(client: &Client, job: &JobTicket, address: &str, blocks: u32) -> Kv {
+    client.create_kv(job.job, address, blocks, 0, false).unwrap()
+}
+
+pub fn file(client: &Client, job: &JobTicket, address: &str) -> File {
+    client.create_file(job.job, address, 1, false).unwrap()
+}
+
+pub fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut entropy = Entropy::seeded(seed);
+    (0..length).map(|_| entropy.next_u64() as u8).collect()
+}
+
+pub fn status<T: std::fmt::Debug>(result: Result<T, Error>) -> Status {
+    result.unwrap_err().status
+}
+
+/// Waits for something that the cluster does by itself, and fails when it does not.
+pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let clock = Clock::start();
+    while !done() {
+        assert!(clock.now().as_millis() < PATIENCE.as_millis() as u64, "never happened: {what}");
+        clock.sleep_until(clock.now() + Duration::from_millis(5));
+    }
+}
