@@ -1,5 +1,6 @@
 //! A cluster in this process, for the tests beside.
-#![allow(dead_code)] // Each test binary uses its own part.
+// Each test binary uses its own part, and a helper of tests may unwrap like a test.
+#![allow(dead_code, clippy::unwrap_used)]
 
 use honeycomb_client::{Client, ClientOptions, Error, File, JobTicket, Kv};
 use honeycomb_controller::{Controller, ControllerOptions};
