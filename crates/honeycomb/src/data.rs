@@ -91,9 +91,12 @@ pub struct RmArgs {
     address: String,
     /// A key of a key-value store, to remove only that
     key: Option<String>,
-    /// Remove the prefix with everything it holds
+    /// Remove the prefix: all its structures and its name; prefixes below it stay
     #[arg(long, conflicts_with = "key")]
     prefix: bool,
+    /// Remove the prefix and all that are below it
+    #[arg(long, short, conflicts_with_all = ["key", "prefix"])]
+    recursive: bool,
     #[command(flatten)]
     whose: Whose,
 }
@@ -256,9 +259,13 @@ pub fn rm(args: &RmArgs) -> Outcome {
             }
             format!("key '{key}' of {}", args.address)
         }
+        None if args.recursive => {
+            let count = remove_below(&client, job, &args.address)?;
+            format!("{} and {} below it", args.address, count - 1)
+        }
         None if args.prefix => {
             client.remove_prefix(job, &args.address).map_err(said)?;
-            format!("prefix {} and all it held", args.address)
+            format!("prefix {}", args.address)
         }
         None => {
             client.remove_structure(job, &args.address).map_err(said)?;
@@ -267,4 +274,27 @@ pub fn rm(args: &RmArgs) -> Outcome {
     };
     args.whose.tell(json!({ "removed": removed }), || format!("removed {removed}"));
     Ok(())
+}
+
+/// Removes a prefix and its descendants, the lowest first; returns how many there were.
+fn remove_below(client: &Client, job: JobId, path: &str) -> Result<usize, String> {
+    let top = client.lease(job, path).map_err(said)?.prefix;
+    let tree = client.tree(job).map_err(said)?;
+    // Parents come before children, so one pass finds a path for everything below.
+    let mut paths = vec![(top, path.trim_start_matches('/').to_owned())];
+    for node in tree.iter().filter(|n| n.prefix != top) {
+        let above = paths.iter().find(|(id, _)| node.parents.contains(id));
+        if let Some((_, above)) = above {
+            paths.push((node.prefix, format!("{above}/{}", node.name)));
+        }
+    }
+    for (_, path) in paths.iter().rev() {
+        match client.remove_prefix(job, &format!("/{path}")) {
+            Ok(()) => {}
+            // Expired or removed meanwhile: gone is what was wanted.
+            Err(e) if matches!(e.status, Status::Removed | Status::LeaseExpired) => {}
+            Err(e) => return Err(said(e)),
+        }
+    }
+    Ok(paths.len())
 }

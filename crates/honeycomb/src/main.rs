@@ -52,7 +52,7 @@ enum Command {
     Append(data::AppendArgs),
     /// Prints a file
     Cat(data::CatArgs),
-    /// Removes a key, a structure, or a prefix with all it holds
+    /// Removes a key, a structure, or a prefix
     Rm(data::RmArgs),
     /// Counts the words of a book on elastic memory, with a job's memory over time
     Demo(demo::DemoArgs),

@@ -194,9 +194,9 @@ fn lease(p: &PrefixInfo) -> String {
     match (p.state, p.pinned) {
         (0, true) => "pinned".into(),
         (0, false) => format!(
-            "lease {:.1} s, {:.1} s left",
-            p.lease_ms as f64 / 1000.0,
-            p.remaining_ms as f64 / 1000.0
+            "lease {}, {} left",
+            size::duration(p.lease_ms as i64),
+            size::duration(p.remaining_ms)
         ),
         _ => state(p).into(),
     }

@@ -32,6 +32,17 @@ pub fn show(bytes: u64) -> String {
     }
 }
 
+/// Writes a duration for people.
+pub fn duration(ms: i64) -> String {
+    let seconds = ms as f64 / 1000.0;
+    match seconds.abs() {
+        s if s < 120.0 => format!("{seconds:.1} s"),
+        s if s < 7200.0 => format!("{:.1} min", seconds / 60.0),
+        s if s < 172_800.0 => format!("{:.1} h", seconds / 3600.0),
+        _ => format!("{:.1} days", seconds / 86_400.0),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -43,5 +54,6 @@ mod tests {
         assert_eq!(parse("4096"), Ok(4096));
         assert!(parse("many").is_err() && parse("1 parsec").is_err());
         assert_eq!(show(65536), "64.0 KiB");
+        assert_eq!((duration(900), duration(86_400_000)), ("0.9 s".into(), "24.0 h".into()));
     }
 }
