@@ -10,7 +10,7 @@ from typing import Final, TypedDict
 
 KIND_FILE: Final = 0x10
 KIND_KV: Final = 0x12
-PREFIX_STATES: Final = ("live", "expired", "data lost")
+PREFIX_STATES: Final = ("live", "expired", "data lost", "removed")
 #: ``remaining_ms`` of a prefix that never expires.
 PINNED_MS: Final = 2**63 - 1
 

@@ -36,7 +36,7 @@ class Structure:
 @dataclass(frozen=True, slots=True)
 class Node:
     """One prefix. ``lease`` and ``remaining`` are seconds; ``remaining`` is infinite when pinned and
-    negative when overdue. ``state`` is ``live``, ``expired`` or ``data lost``."""
+    negative when overdue. ``state`` is ``live``, ``expired``, ``data lost`` or ``removed``."""
 
     prefix: int
     name: str

@@ -1,6 +1,6 @@
 //! Jobs, and who may ask what of them.
 
-use crate::dag::Node;
+use crate::dag::{Life, Node};
 use crate::hash::HashKey;
 use crate::lease::remaining_ms;
 use crate::slab::{NONE, Slab, chain};
@@ -394,10 +394,11 @@ impl Catalog {
             lease_ms: node.lease_ms,
             remaining_ms: if pinned { i64::MAX } else { remaining_ms(deadline, self.now) },
             pinned: node.pinned,
-            state: match (node.live(), node.data_lost) {
-                (false, _) => PrefixState::Expired,
-                (true, true) => PrefixState::DataLost,
-                (true, false) => PrefixState::Live,
+            state: match (node.life, node.data_lost) {
+                (Life::Expired, _) => PrefixState::Expired,
+                (Life::Removed, _) => PrefixState::Removed,
+                (Life::Live, true) => PrefixState::DataLost,
+                (Life::Live, false) => PrefixState::Live,
             },
             structures: self.structures_of(n).map(|s| self.structure_info(s)).collect(),
         }

@@ -64,10 +64,12 @@ pub struct JobInfo {
 pub enum PrefixState {
     /// Its lease runs.
     Live = 0,
-    /// Its lease has ended, or it was removed and still has descendants.
+    /// Its lease has ended; it keeps its name for what is below it.
     Expired = 1,
     /// Live, but a server took some of its data away.
     DataLost = 2,
+    /// It was removed by request; it keeps its name for what is below it.
+    Removed = 3,
 }
 
 /// One node of a job's address DAG.

@@ -536,7 +536,7 @@ impl Both {
             .iter()
             .map(|info| {
                 let parents: Vec<u64> = info.parents.iter().map(|id| id.0).collect();
-                let live = info.state != PrefixState::Expired;
+                let live = matches!(info.state, PrefixState::Live | PrefixState::DataLost);
                 (info.prefix.0, (info.name.to_string(), live, info.remaining_ms, parents))
             })
             .collect();

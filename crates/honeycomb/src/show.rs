@@ -182,7 +182,8 @@ fn state(p: &PrefixInfo) -> &'static str {
     match p.state {
         0 => "live",
         1 => "expired",
-        _ => "data lost",
+        2 => "data lost",
+        _ => "removed",
     }
 }
 

@@ -1005,7 +1005,7 @@ pub struct PrefixInfo {
     pub remaining_ms: i64,
     /// Never expires.
     pub pinned: bool,
-    /// 0 live, 1 expired, 2 data lost.
+    /// 0 live, 1 expired, 2 data lost, 3 removed.
     pub state: u8,
     /// What it holds.
     pub structures: Vec<StructureInfo>,
