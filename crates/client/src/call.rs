@@ -234,11 +234,8 @@ impl Call {
             }
             let lane = match self.lane.take() {
                 Some((held, lane)) if held == at => lane,
-                Some((held, lane)) => {
-                    routing.give_lane(held, lane);
-                    routing.take_lane(lanes, at)
-                }
-                None => routing.take_lane(lanes, at),
+                // Of another block that refused: nobody may use its number for something else.
+                Some(_) | None => routing.take_lane(lanes, at),
             };
             self.lane = Some((at, lane));
             header.lane = lane.id;
@@ -276,7 +273,8 @@ impl Call {
                 self.send(now, routing, lanes)
             }
             Status::WrongEpoch | Status::UnknownBlock | Status::WrongRange => {
-                self.lane = None;
+                // The lane and its number stay with the block: should an earlier copy of this
+                // request still be on its way there, the two must be recognised as one.
                 self.last_trouble = String::from_utf8_lossy(args).into_owned();
                 self.after_trouble(now)
             }

@@ -529,8 +529,10 @@ fn authorize(
         let text = "the request names no grant that this connection has presented";
         return Err(Answer::refuse(Status::PermissionDenied, text));
     };
-    if grant.job != owner.job || grant.structure != owner.structure || grant.prefix != owner.prefix
-    {
+    let own = grant.job == owner.job
+        && grant.prefix == owner.prefix
+        && grant.structure == owner.structure;
+    if !own && !Bug::EpochUnchecked.active() {
         // Answered like a block that belongs to nobody: that it belongs to another job is not
         // for this caller to know.
         return Err(wrong_epoch(header.at));

@@ -19,6 +19,9 @@ const KEYS_MAX: u64 = 10_000;
 /// Operations that are not counted, before the first round.
 const WARM_UP: u64 = 200;
 
+/// What a synchronous operation may take, in times of what redis-server takes.
+const WITHIN: f64 = 1.3;
+
 /// Options of `bench kv`.
 #[derive(Args)]
 #[command(
@@ -273,7 +276,7 @@ fn print(
     let Some(version) = version else { return };
     println!("\nhoneycomb / redis {version} (less than 1 is faster, cheaper)\n");
     let mut table =
-        Table::new(&["waiting", "value", "op", "p50", "p99", "server CPU", "client CPU"]);
+        Table::new(&["waiting", "value", "op", "p50", "p99", "server CPU", "client CPU", "1.3x"]);
     for (ours, theirs) in pairs(results) {
         let ratio = |f: fn(&measure::Figures) -> f64| ours.series.ratio(&theirs.series, f);
         table.row(vec![
@@ -284,6 +287,7 @@ fn print(
             number(ratio(|f| f.latency[2]).median),
             spread(ratio(|f| f.server_us)),
             number(ratio(|f| f.client_us).median),
+            if ratio(|f| f.latency[0]).median <= WITHIN { "within" } else { "MISSED" }.into(),
         ]);
     }
     table.print();

@@ -59,7 +59,7 @@ impl Redis {
     pub fn client(&self, spin: Duration) -> io::Result<RedisClient> {
         let socket = Socket::connect(&self.address, spin)?;
         let head = Vec::with_capacity(256);
-        Ok(RedisClient { socket, head, received: vec![0; RECEIVE], filled: 0 })
+        Ok(RedisClient { socket, head, received: vec![0; RECEIVE], taken: 0, filled: 0 })
     }
 }
 
@@ -74,7 +74,9 @@ impl Drop for Redis {
 pub struct RedisClient {
     socket: Socket,
     head: Vec<u8>,
+    /// What was read ahead is `received[taken..filled]`.
     received: Vec<u8>,
+    taken: usize,
     filled: usize,
 }
 
@@ -87,10 +89,10 @@ impl RedisClient {
         let mut pieces = [&self.head[..], value, b"\r\n"].map(IoSlice::new);
         self.socket.write(&mut pieces)?;
         let end = self.line()?;
-        if !self.received.starts_with(b"+OK") {
+        if self.buffered()[..end] != *b"+OK\r\n" {
             return Err(self.unexpected());
         }
-        self.take(end);
+        self.taken += end;
         Ok(())
     }
 
@@ -100,14 +102,14 @@ impl RedisClient {
         self.bulk(key);
         self.socket.write(&mut [IoSlice::new(&self.head)])?;
         let end = self.line()?;
-        let text = std::str::from_utf8(&self.received[..end - 2]).ok();
+        let text = std::str::from_utf8(&self.buffered()[..end - 2]).ok();
         let length = text.and_then(|t| t.strip_prefix('$')).and_then(|n| n.parse::<usize>().ok());
         let Some(length) = length else { return Err(self.unexpected()) };
-        self.take(end);
+        self.taken += end;
         out.resize(length + 2, 0);
-        let mut at = out.len().min(self.filled);
-        out[..at].copy_from_slice(&self.received[..at]);
-        self.take(at);
+        let mut at = out.len().min(self.filled - self.taken);
+        out[..at].copy_from_slice(&self.buffered()[..at]);
+        self.taken += at;
         while at < out.len() {
             at += self.socket.read(&mut out[at..])?;
         }
@@ -130,21 +132,24 @@ impl RedisClient {
     /// Reads until a whole line is there; its length with its end.
     fn line(&mut self) -> io::Result<usize> {
         loop {
-            let found = self.received[..self.filled].windows(2).take(64).position(|w| w == b"\r\n");
+            let found = self.buffered().windows(2).take(64).position(|w| w == b"\r\n");
             if let Some(at) = found {
                 return Ok(at + 2);
             }
+            // Replies come one at a time: at most the beginning of a line is there.
+            self.received.copy_within(self.taken..self.filled, 0);
+            (self.taken, self.filled) = (0, self.filled - self.taken);
             self.filled += self.socket.read(&mut self.received[self.filled..])?;
         }
     }
 
-    fn take(&mut self, n: usize) {
-        self.received.copy_within(n..self.filled, 0);
-        self.filled -= n;
+    fn buffered(&self) -> &[u8] {
+        &self.received[self.taken..self.filled]
     }
 
     fn unexpected(&self) -> io::Error {
-        let text = String::from_utf8_lossy(&self.received[..self.filled.min(80)]).into_owned();
+        let text =
+            String::from_utf8_lossy(&self.buffered()[..self.buffered().len().min(80)]).into_owned();
         io::Error::other(format!("redis-server answered {text}"))
     }
 }

@@ -84,7 +84,11 @@ impl Table {
             cells.push(number(series.spread(|f| f.latency[i]).median));
         }
         cells.push(number(series.spread(|f| f.ops_s).median));
-        cells.push(number(series.spread(|f| f.mb_s).median));
+        cells.push(match series.spread(|f| f.mb_s).median {
+            // Operations that carry no data.
+            0.0 => "-".into(),
+            mb_s => number(mb_s),
+        });
         cells.push(number(series.spread(|f| f.server_us).median));
         cells.push(number(series.spread(|f| f.client_us).median));
         self.row(cells);

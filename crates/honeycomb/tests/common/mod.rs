@@ -2,6 +2,8 @@
 // Each test binary uses its own part, and a helper of tests may unwrap like a test.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod raw;
+
 use honeycomb_client::{Client, ClientOptions, Error, File, JobTicket, Kv};
 use honeycomb_controller::{Controller, ControllerOptions};
 use honeycomb_env::{Clock, Entropy};

@@ -1,0 +1,152 @@
+//! The reference model of a file: which appends it must hold, and where.
+//!
+//! Every append carries a record that tells who wrote it and its own length, with a body that
+//! follows from those, so that the bytes of a file explain themselves (INV-06, INV-16, INV-23).
+
+use honeycomb_env::Entropy;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Bytes before the body of a record: magic, writer, number, length.
+const HEAD: usize = 16;
+const MAGIC: u32 = 0x_5EED_F11E;
+
+/// Who appended what.
+pub type Key = (u32, u32);
+
+/// The bytes of one append of `length` bytes, at least a head.
+pub fn record(key: Key, length: usize) -> Vec<u8> {
+    let length = length.max(HEAD);
+    let mut bytes = Vec::with_capacity(length);
+    for word in [MAGIC, key.0, key.1, length as u32] {
+        bytes.extend_from_slice(&word.to_le_bytes());
+    }
+    let mut entropy = Entropy::seeded((key.0 as u64) << 32 | key.1 as u64);
+    while bytes.len() < length {
+        let word = entropy.next_u64().to_le_bytes();
+        bytes.extend_from_slice(&word[..word.len().min(length - bytes.len())]);
+    }
+    bytes
+}
+
+/// What is known of one file.
+#[derive(Debug, Default)]
+pub struct FileModel {
+    /// Acknowledged appends by offset.
+    acked: BTreeMap<u64, Vec<u8>>,
+    /// Appends whose outcome nobody knows.
+    unknown: BTreeSet<Key>,
+    /// Bytes that every read which begins from now on must find.
+    acked_end: u64,
+    /// Final size, once sealed.
+    pub sealed: Option<u64>,
+}
+
+impl FileModel {
+    /// An append was acknowledged at an offset.
+    pub fn appended(&mut self, offset: u64, bytes: Vec<u8>) -> Result<(), String> {
+        let end = offset + bytes.len() as u64;
+        if self.sealed.is_some_and(|size| end > size) {
+            return Err(format!("an append at {offset} after the file was sealed"));
+        }
+        let before = self.acked.range(..end).next_back();
+        if let Some((at, other)) = before
+            && at + other.len() as u64 > offset
+        {
+            return Err(format!("appends at {at} and {offset} overlap"));
+        }
+        self.acked.insert(offset, bytes);
+        self.acked_end = self.acked_end.max(end);
+        Ok(())
+    }
+
+    /// Nobody knows whether this append took effect.
+    pub fn unknown(&mut self, key: Key) {
+        self.unknown.insert(key);
+    }
+
+    /// Bytes that a read beginning now must be able to see.
+    pub fn floor(&self) -> u64 {
+        self.acked_end
+    }
+
+    /// Judges a read of `bytes` at `offset` of `wanted`, that began when the floor was `floor`.
+    pub fn read(&self, offset: u64, wanted: usize, floor: u64, bytes: &[u8]) -> Result<(), String> {
+        let due = floor.saturating_sub(offset).min(wanted as u64) as usize;
+        if bytes.len() < due {
+            return Err(format!(
+                "a read of {wanted} bytes at {offset} found {}, but {floor} were acknowledged",
+                bytes.len()
+            ));
+        }
+        let end = offset + bytes.len() as u64;
+        let first = self.acked.range(..offset).next_back().map_or(offset, |(at, _)| *at);
+        for (at, content) in self.acked.range(first..end) {
+            let from = (*at).max(offset);
+            let to = (at + content.len() as u64).min(end);
+            if from >= to {
+                continue;
+            }
+            let found = &bytes[(from - offset) as usize..(to - offset) as usize];
+            if found != &content[(from - at) as usize..(to - at) as usize] {
+                return Err(format!("bytes {from} to {to} are not what was appended there"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Judges the whole file: acknowledged appends are where they were said to be, and everything
+    /// else is one of the unknown ones, once.
+    pub fn whole(&self, bytes: &[u8]) -> Result<(), String> {
+        self.read(0, bytes.len().max(self.acked_end as usize), self.acked_end, bytes)?;
+        let (mut at, mut seen) = (0usize, BTreeSet::new());
+        while at < bytes.len() {
+            let word = |i: usize| {
+                let from = at + 4 * i;
+                bytes.get(from..from + 4).map(|b| u32::from_le_bytes(b.try_into().expect("four")))
+            };
+            let (Some(MAGIC), Some(writer), Some(number), Some(length)) =
+                (word(0), word(1), word(2), word(3))
+            else {
+                return Err(format!("no record begins at {at}"));
+            };
+            let key = (writer, number);
+            let end = at + length as usize;
+            if bytes.get(at..end) != Some(&record(key, length as usize)[..]) {
+                return Err(format!("the record {key:?} at {at} is torn"));
+            }
+            if !seen.insert(key) {
+                return Err(format!("the record {key:?} is there twice"));
+            }
+            if !self.acked.contains_key(&(at as u64)) && !self.unknown.contains(&key) {
+                return Err(format!("the record {key:?} at {at} was refused, but is there"));
+            }
+            at = end;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_model_tells_lost_doubled_and_torn_appends() {
+        let mut model = FileModel::default();
+        let (a, b) = (record((1, 1), 40), record((1, 2), 50));
+        model.appended(0, a.clone()).unwrap();
+        model.appended(40, b.clone()).unwrap();
+        assert!(model.appended(60, a.clone()).is_err(), "an overlap");
+        let good = [a.clone(), b.clone()].concat();
+        model.whole(&good).unwrap();
+        assert!(model.whole(&a).is_err(), "lost");
+        assert!(model.whole(&[good.clone(), b].concat()).is_err(), "doubled");
+        let mut torn = good.clone();
+        torn[70] ^= 1;
+        assert!(model.whole(&torn).is_err(), "torn");
+        let stranger = record((9, 9), 30);
+        assert!(model.whole(&[good.clone(), stranger.clone()].concat()).is_err(), "refused");
+        model.unknown((9, 9));
+        model.whole(&[good, stranger].concat()).unwrap();
+    }
+}

@@ -1,0 +1,151 @@
+//! The reference model of a key: is there an order of the operations that explains every answer?
+//!
+//! Linearizability is decided key by key, by a search over orders with a memory of states that led
+//! nowhere (Wing and Gong, with Lowe's cache). Values are numbers, each written once (INV-15).
+
+use honeycomb_types::Time;
+use std::collections::HashSet;
+
+/// What was asked of a key, and what was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Did {
+    /// A read, and the value found.
+    Get(Option<u64>),
+    /// A write that replaces; whether something was replaced.
+    Put(u64, Option<bool>),
+    /// A write of an absent key; whether it was done.
+    Insert(u64, Option<bool>),
+    /// A removal; whether there was something.
+    Delete(Option<bool>),
+    /// A replacement; the old value, when there was one.
+    Update(u64, Option<Option<u64>>),
+    /// A write; the old value.
+    Upsert(u64, Option<Option<u64>>),
+    /// Compare and swap from, to; `Ok` when done, else what was found.
+    Swap(Option<u64>, u64, Option<Result<(), Option<u64>>>),
+}
+
+/// One operation of a history. An outcome that is unknown has no answer and never returns.
+#[derive(Clone, Copy, Debug)]
+pub struct Op {
+    /// When it was asked.
+    pub begin: Time,
+    /// When the answer came; `NEVER` when it did not.
+    pub end: Time,
+    /// What it was.
+    pub did: Did,
+}
+
+/// The state after the operation, when its answer is right for the state before.
+fn step(state: Option<u64>, did: Did) -> Option<Option<u64>> {
+    let right = |answer: bool| answer.then_some(());
+    Some(match did {
+        Did::Get(found) => {
+            right(found == state)?;
+            state
+        }
+        Did::Put(new, replaced) => {
+            right(replaced.is_none_or(|r| r == state.is_some()))?;
+            Some(new)
+        }
+        Did::Insert(new, done) => {
+            right(done.is_none_or(|d| d == state.is_none()))?;
+            if state.is_none() { Some(new) } else { state }
+        }
+        Did::Delete(found) => {
+            right(found.is_none_or(|f| f == state.is_some()))?;
+            None
+        }
+        Did::Update(new, old) => {
+            right(old.is_none_or(|o| o == state))?;
+            state.map(|_| new)
+        }
+        Did::Upsert(new, old) => {
+            right(old.is_none_or(|o| o == state))?;
+            Some(new)
+        }
+        Did::Swap(from, to, answer) => {
+            let done = state == from;
+            right(answer.is_none_or(|a| a == if done { Ok(()) } else { Err(state) }))?;
+            if done { Some(to) } else { state }
+        }
+    })
+}
+
+/// Most operations of one history: they fit a set of bits.
+pub const HISTORY_MAX: usize = 128;
+
+/// Whether some order of the operations, each within its time, explains every answer. `Err` names
+/// the history.
+pub fn linearizable(history: &[Op]) -> Result<(), String> {
+    assert!(history.len() <= HISTORY_MAX, "histories are kept short enough to decide");
+    let finished: u128 = (0..history.len())
+        .filter(|i| history[*i].end != Time::NEVER)
+        .fold(0, |set, i| set | 1 << i);
+    let mut seen = HashSet::new();
+    let mut stack = vec![(0u128, None::<u64>)];
+    while let Some((done, state)) = stack.pop() {
+        if done & finished == finished {
+            return Ok(());
+        }
+        if !seen.insert((done, state)) {
+            continue;
+        }
+        // An operation may come next only if no other that is still due ended before it began.
+        let horizon = (0..history.len())
+            .filter(|i| done >> i & 1 == 0)
+            .map(|i| history[i].end)
+            .min()
+            .unwrap_or(Time::NEVER);
+        for (i, op) in history.iter().enumerate() {
+            if done >> i & 1 == 1 || op.begin > horizon {
+                continue;
+            }
+            if let Some(next) = step(state, op.did) {
+                stack.push((done | 1 << i, next));
+            }
+        }
+    }
+    Err(format!("no order explains {history:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn op(begin: u64, end: u64, did: Did) -> Op {
+        Op { begin: Time(begin), end: Time(end), did }
+    }
+
+    #[test]
+    fn a_stale_read_is_found_and_a_concurrent_one_is_not() {
+        let put = op(0, 10, Did::Put(1, Some(false)));
+        assert!(linearizable(&[put, op(11, 12, Did::Get(None))]).is_err());
+        linearizable(&[put, op(5, 12, Did::Get(None))]).unwrap();
+        linearizable(&[put, op(5, 12, Did::Get(Some(1)))]).unwrap();
+    }
+
+    #[test]
+    fn an_unknown_write_may_happen_late_or_never_but_not_twice() {
+        let unknown = Op { end: Time::NEVER, ..op(0, 0, Did::Put(1, None)) };
+        linearizable(&[unknown, op(5, 6, Did::Get(None)), op(7, 8, Did::Get(Some(1)))]).unwrap();
+        linearizable(&[unknown, op(5, 6, Did::Get(None))]).unwrap();
+        let again = [
+            unknown,
+            op(1, 2, Did::Get(Some(1))),
+            op(3, 4, Did::Delete(Some(true))),
+            op(5, 6, Did::Get(Some(1))),
+        ];
+        assert!(linearizable(&again).is_err());
+    }
+
+    #[test]
+    fn a_doubled_upsert_is_found() {
+        let history = [
+            op(0, 1, Did::Upsert(1, Some(None))),
+            op(2, 3, Did::Upsert(2, Some(Some(1)))),
+            op(4, 5, Did::Upsert(3, Some(Some(1)))),
+        ];
+        assert!(linearizable(&history).is_err());
+    }
+}
