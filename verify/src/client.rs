@@ -122,8 +122,13 @@ pub fn wake(world: &mut World, id: TryId) {
 /// What owners do: keep every job at some live prefixes, stop renewing some, remove some.
 fn tend(world: &mut World) {
     for job in 0..world.jobs.len() {
-        if world.jobs[job].kept.len() < PREFIXES {
+        // Crashes and removals leave prefixes without live structures: then there are more.
+        let live = world.structures.values().filter(|k| k.job == job && !k.gone).count();
+        if world.jobs[job].kept.len() < PREFIXES || live < PREFIXES {
             create(world, job);
+        }
+        if world.jobs[job].kept.len() > 3 * PREFIXES {
+            world.jobs[job].kept.remove(1);
         }
     }
     if world.rng.chance(world.faults.crash) {

@@ -69,11 +69,7 @@ fn open(raw: &mut Raw, job: &JobTicket, path: &str, name: &str) -> Held {
     let reply = raw.ask(Op::OpenStructure, &body.encode());
     assert_eq!(reply.status(), Status::Ok, "{}", reply.message());
     let opened = OpenStructureReply::decode(&reply.args).unwrap();
-    Held {
-        at: first_block(&opened.map),
-        id: StructureId(opened.structure),
-        grant: opened.grant,
-    }
+    Held { at: first_block(&opened.map), id: StructureId(opened.structure), grant: opened.grant }
 }
 
 /// Everything that can be seen of the victim and of the cluster's jobs.
@@ -152,7 +148,8 @@ impl<'a> Watch<'a> {
 
     /// The victim's lease was renewed by one who may: what is left of it counts from here.
     fn renewed(&mut self) {
-        self.remaining_ms = self.victim.client.lease(self.victim.job.job, "own").unwrap().remaining_ms;
+        self.remaining_ms =
+            self.victim.client.lease(self.victim.job.job, "own").unwrap().remaining_ms;
     }
 
     fn unharmed(&mut self, after: &str) {
@@ -276,9 +273,7 @@ fn request_of(op: Op, victim: &Victim) -> Request {
             }
             .encode(),
         ),
-        Op::FreeBlock => {
-            body(FreeBlockRequest { block: at.block.0, epoch: at.epoch.0 }.encode())
-        }
+        Op::FreeBlock => body(FreeBlockRequest { block: at.block.0, epoch: at.epoch.0 }.encode()),
         Op::SetGeneration => {
             body(SetGenerationRequest { prefix: victim.own.0, generation: 1000 }.encode())
         }
@@ -719,12 +714,7 @@ fn at_server(op: Op) -> AtServer {
         | Op::OpenBlock
         | Op::FreeBlock
         | Op::SetGeneration => all(NotServedHere),
-        Op::FileRead
-        | Op::FileSize
-        | Op::KvGet
-        | Op::KvExists
-        | Op::KvScan
-        | Op::KvLength => reads,
+        Op::FileRead | Op::FileSize | Op::KvGet | Op::KvExists | Op::KvScan | Op::KvLength => reads,
         Op::FileAppend
         | Op::FileSeal
         | Op::KvPut
@@ -859,9 +849,8 @@ fn a_memory_server_serves_nobody_what_is_not_theirs() {
         let cut = [&victim.kv.grant, &victim.file.grant].map(|g| g[..g.len() - 1].to_vec());
         let stolen = [victim.kv.grant.clone(), victim.file.grant.clone()];
         let foreign_key = RootKey([0xA5; 32]).grant_key();
-        let other_cluster = [&victim.kv, &victim.file].map(|held| {
-            foreign_key.issue(&root.grant_key().verify(&held.grant).unwrap())
-        });
+        let other_cluster = [&victim.kv, &victim.file]
+            .map(|held| foreign_key.issue(&root.grant_key().verify(&held.grant).unwrap()));
         for (who, token, grants) in [
             ("a forged grant", own, &forged),
             ("a cut grant", own, &cut),
@@ -895,10 +884,7 @@ fn a_revoked_grant_serves_nothing() {
         let token = &victim.job.token;
         holders.push(Holder::new("a revoked grant", node, token, shard, grants, expected));
     }
-    victim
-        .client
-        .set_permissions(victim.job.job, "own", Verbs::ALL, Verbs::READ)
-        .unwrap();
+    victim.client.set_permissions(victim.job.job, "own", Verbs::ALL, Verbs::READ).unwrap();
     for holder in &mut holders {
         eventually("the grants are revoked", || {
             [Op::KvGet, Op::FileSize].into_iter().all(|op| {

@@ -313,7 +313,7 @@ fn print(args: &ControllerArgs, common: &Common, pinning: Pinning, about: &str, 
     };
     cost("prefix", &found.costs.prefix, "256", "64");
     cost("block, free", &found.costs.free_block, "24", "8");
-    cost("block, what a structure that holds it adds", &found.costs.held_block, "", "");
+    cost("block, held by a structure", &found.costs.held_block, "24", "8");
     table.print();
 }
 

@@ -56,7 +56,7 @@ pub struct Costs {
     pub prefix: Cost,
     /// A block that its server has announced.
     pub free_block: Cost,
-    /// What a block costs on top of that while a structure has it.
+    /// A block that a structure has: its record and its place in the structure's map.
     pub held_block: Cost,
 }
 
@@ -96,17 +96,17 @@ pub fn measure(cluster: &Cluster, prefixes: u64, blocks: u32) -> Result<Costs, S
     let stop = AtomicBool::new(false);
     let mut phantom = Phantom::join(cluster)?;
     std::thread::scope(|scope| {
-        let mut free_block = None;
-        let mut joined = || phantom.announce(blocks);
-        free_block.replace(meter.cost(blocks as u64, &mut joined)?);
+        let free_block = meter.cost(blocks as u64, || phantom.announce(blocks))?;
         let serving = scope.spawn(|| phantom.serve(&stop));
         let held = blocks / 4 / BLOCKS_EACH * BLOCKS_EACH;
         let held_block =
             meter.cost(held as u64, || hold_blocks(&mut wire, ticket.job, held / BLOCKS_EACH));
         stop.store(true, Ordering::Relaxed);
         serving.join().expect("the phantom does not panic")?;
-        let free_block = free_block.expect("measured above");
-        Ok(Costs { prefix, free_block, held_block: held_block? })
+        let mut held_block = held_block?;
+        held_block.resident += free_block.resident;
+        held_block.counted += free_block.counted;
+        Ok(Costs { prefix, free_block, held_block })
     })
 }
 

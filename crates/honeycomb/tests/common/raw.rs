@@ -150,10 +150,8 @@ impl Raw {
                 Ok(0) => return,
                 Ok(_) => {}
                 Err(e) => {
-                    let late = matches!(
-                        e.kind(),
-                        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
-                    );
+                    let late =
+                        matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
                     assert!(!late, "the peer did not close within ten seconds");
                     return;
                 }
