@@ -11,7 +11,7 @@ export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 export RUSTUP_AUTO_INSTALL := 0
 export PYO3_PYTHON := $(CURDIR)/.venv/bin/python
 
-SECONDS := 60# for simulate and fuzz
+SECONDS := 60# for simulate
 ARGS :=# handed on to demo, bench and simulate: make demo ARGS="--scale 4"
 
 VENV := .venv/bin
@@ -64,12 +64,9 @@ unit: setup ## the Rust tests
 integration: build ## the Python tests, against the installed wheel and real processes
 	$(VENV)/pytest -c python/pyproject.toml python/tests
 
-.PHONY: simulate fuzz bench
+.PHONY: simulate bench
 simulate: setup ## the simulator, for SECONDS=60
 	cargo run --release --locked -p honeycomb-verify --bin simulate -- --seconds $(SECONDS) $(ARGS)
-
-fuzz: setup ## malformed frames against a live server, for SECONDS=60
-	cargo run --release --locked -p honeycomb-verify --bin fuzz -- --seconds $(SECONDS) $(ARGS)
 
 bench: build ## latency, throughput and server CPU per operation: kv, file, controller
 	@scripts/bootstrap.sh bench

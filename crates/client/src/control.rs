@@ -35,6 +35,7 @@ pub(crate) fn ask<Q: Field, R: Field>(
     deadline: Time,
 ) -> Result<R, Error> {
     let clock = pool.clock();
+    pool.enter();
     let body = body.encode();
     loop {
         match try_once(pool, controller, op, &body, deadline) {

@@ -5,6 +5,7 @@ use crate::transport::{Failure, Identity, Transport, Wait};
 use honeycomb_env::{Clock, Entropy};
 use honeycomb_types::SessionId;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -19,12 +20,12 @@ pub(crate) struct Pool {
     identity: Identity,
     clock: Clock,
     spin: Duration,
+    /// The process that the sockets belong to: a forked child must not touch them.
+    process: AtomicU32,
     inner: Mutex<Inner>,
 }
 
 struct Inner {
-    /// The process that the sockets belong to: a forked child must not touch them.
-    process: u32,
     lanes: Lanes,
     idle: HashMap<Place, Vec<Transport>>,
 }
@@ -37,29 +38,34 @@ fn new_session() -> SessionId {
 
 impl Pool {
     pub fn new(identity: Identity, clock: Clock, spin: Duration) -> Pool {
-        let inner = Inner {
-            process: std::process::id(),
-            lanes: Lanes::new(new_session()),
-            idle: HashMap::new(),
-        };
-        Pool { identity, clock, spin, inner: Mutex::new(inner) }
+        let inner = Inner { lanes: Lanes::new(new_session()), idle: HashMap::new() };
+        let process = AtomicU32::new(std::process::id());
+        Pool { identity, clock, spin, process, inner: Mutex::new(inner) }
     }
 
     pub fn clock(&self) -> Clock {
         self.clock
     }
 
-    /// The state of this process. In a forked child, a new session without connections: the
-    /// parent's are its own (decision 15).
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        let mut inner = self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if inner.process != std::process::id() {
-            inner.process = std::process::id();
+    /// Begins an operation. In a forked child the first one finds that the connections and the
+    /// session are the parent's, and begins its own (decision 15). Asked once per operation and not
+    /// at every step, because the kernel is asked each time; a thread does not fork in between.
+    pub fn enter(&self) {
+        let process = std::process::id();
+        if self.process.load(Ordering::Relaxed) != process {
+            let mut inner = self.inner();
+            // Under the lock: of two threads of the child, one begins the session for both.
+            if self.process.swap(process, Ordering::Relaxed) == process {
+                return;
+            }
             inner.lanes = Lanes::new(new_session());
             // Closing the copies of the descriptors does not end the parent's connections.
             inner.idle.clear();
         }
-        inner
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Runs `f` with the session's lane numbers.

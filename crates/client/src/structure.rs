@@ -158,6 +158,7 @@ impl Structure {
     /// Carries one operation through to its answer.
     pub(crate) fn run(&self, mut exchange: Exchange<'_, '_>) -> Result<Replied, Error> {
         let clock = self.context.pool.clock();
+        self.context.pool.enter();
         let deadline = self.deadline();
         let mut call = Call::new(exchange.op, exchange.target, deadline);
         let mut args = Vec::new();
