@@ -494,6 +494,8 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
         net.flush_dirty();
         if now >= next_sweep {
             net.sweep(now);
+            // Connections that could not be taken (no descriptor was free) raise no new event.
+            net.accept_all();
             next_sweep = now + SWEEP;
         }
         for id in std::mem::take(&mut net.closed) {

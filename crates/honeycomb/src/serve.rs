@@ -155,6 +155,7 @@ pub fn start(args: &StartArgs) -> Outcome {
     if args.background {
         return start_in_background(args);
     }
+    raise_descriptor_limit();
     let path = file_path()?;
     if !args.embedded
         && let Some(running) = ClusterFile::read(&path)?
@@ -285,6 +286,14 @@ pub fn stop(output: Output) -> Outcome {
     Ok(())
 }
 
+/// Takes as many file descriptors as the system allows: each connection needs one.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // The soft limit may be raised to the hard one by anybody; where not, fewer clients fit.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
 fn start_controller(listen: SocketAddr, spin: Duration) -> Result<Controller, String> {
     let options = ControllerOptions { listen, root_key: None, spin };
     Controller::start(&options).map_err(|e| match e.kind() {
@@ -297,6 +306,7 @@ fn start_controller(listen: SocketAddr, spin: Duration) -> Result<Controller, St
 
 /// `honeycomb controller`.
 pub fn controller(args: &ControllerArgs) -> Outcome {
+    raise_descriptor_limit();
     check_listen(args.listen, args.insecure)?;
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|e| e.to_string())?;
     let controller = start_controller(args.listen, Duration::from_micros(50))?;
@@ -319,6 +329,7 @@ pub fn controller(args: &ControllerArgs) -> Outcome {
 
 /// `honeycomb server`.
 pub fn server(args: &ServerArgs) -> Outcome {
+    raise_descriptor_limit();
     check_listen(args.listen, args.insecure)?;
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|e| e.to_string())?;
     let token = unhex(&args.token)?;
