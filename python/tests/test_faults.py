@@ -1,0 +1,97 @@
+"""Memory servers that are killed or stand still while they are in use: real processes, by signal."""
+
+import json
+import os
+import signal
+import subprocess
+import sysconfig
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+import honeycomb
+from honeycomb import errors
+
+BINARY = Path(sysconfig.get_path("scripts")) / "honeycomb"
+#: The promise is 3 s after the last sign of life; the rest is for a machine that is busy.
+TOLD_WITHIN = 6.0
+
+
+@contextmanager
+def process(*args: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
+    """A node of the cluster, and what it tells of itself. Killed at the end."""
+    child = subprocess.Popen([BINARY, *args, "--json"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout is not None
+        yield child, json.loads(child.stdout.readline())
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+
+@contextmanager
+def cluster(servers: int) -> Iterator[tuple[honeycomb.Client, list[subprocess.Popen[str]]]]:
+    with ExitStack() as stack:
+        _, told = stack.enter_context(process("controller", "--listen", "127.0.0.1:0"))
+        join = ["--controller", told["address"], "--token", told["token"]]
+        pool = ["--memory", "64MiB", "--block-size", "1MiB", "--shards", "2"]
+        nodes = [stack.enter_context(process("server", *join, *pool))[0] for _ in range(servers)]
+        yield stack.enter_context(honeycomb.connect(told["address"], told["token"])), nodes
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_server_that_goes_while_in_use_is_told_as_data_lost(how: signal.Signals) -> None:
+    with cluster(1) as (hc, [server]), hc.job("victim", lease=30.0) as job:
+        kv, log = job.kv("a:kv"), job.file("b:log")
+        kv[b"k"] = b"v" * 1000
+        log.append(b"bytes")
+        os.kill(server.pid, how)
+        began = time.monotonic()
+        with pytest.raises(errors.DataLost, match="a:kv"):
+            kv[b"k"] = b"w"
+        with pytest.raises(errors.DataLost, match="b:log"):
+            log.read()
+        assert time.monotonic() - began < TOLD_WITHIN
+        # Nobody is left to hold anything, and that is told too.
+        with pytest.raises(errors.OutOfMemory):
+            job.kv("c:kv")
+
+
+def test_the_others_go_on_when_one_server_is_killed() -> None:
+    with cluster(3) as (hc, servers), hc.job("survivor", lease=30.0) as job:
+        stores = [job.kv(f"p{i}:kv") for i in range(30)]
+        for store in stores:
+            store[b"k"] = b"v"
+        assert hc.status()["blocks"] == 3 * 64
+        os.kill(servers[0].pid, signal.SIGKILL)
+        lost = kept = 0
+        for store in stores:
+            try:
+                assert store[b"k"] == b"v", "never a wrong or empty answer"
+                kept += 1
+            except errors.DataLost:
+                lost += 1
+        assert lost > 0, "blocks are spread over the servers"
+        assert kept > 0
+        job.kv("new:kv")[b"k"] = b"v"
+        assert hc.status()["blocks"] == 2 * 64
+
+
+def test_a_server_that_stood_still_joins_again_with_nothing() -> None:
+    with cluster(1) as (hc, [server]), hc.job("again", lease=30.0) as job:
+        before = job.kv("a:kv")
+        before[b"k"] = b"v"
+        os.kill(server.pid, signal.SIGSTOP)
+        with pytest.raises(errors.DataLost):
+            before[b"k"]
+        os.kill(server.pid, signal.SIGCONT)
+        deadline = time.monotonic() + 30
+        while hc.status()["blocks"] == 0:
+            assert time.monotonic() < deadline, "it never joined again"
+        job.kv("b:kv")[b"k"] = b"fresh"
+        with pytest.raises(errors.DataLost):
+            before[b"k"]
