@@ -43,13 +43,19 @@ def cluster(servers: int) -> Iterator[tuple[honeycomb.Client, list[subprocess.Po
         yield stack.enter_context(honeycomb.connect(told["address"], told["token"])), nodes
 
 
+def hit(child: subprocess.Popen[str], how: signal.Signals) -> None:
+    """Sends a signal, and returns when it has taken effect."""
+    os.kill(child.pid, how)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_server_that_goes_while_in_use_is_told_as_data_lost(how: signal.Signals) -> None:
     with cluster(1) as (hc, [server]), hc.job("victim", lease=30.0) as job:
         kv, log = job.kv("a:kv"), job.file("b:log")
         kv[b"k"] = b"v" * 1000
         log.append(b"bytes")
-        os.kill(server.pid, how)
+        hit(server, how)
         began = time.monotonic()
         with pytest.raises(errors.DataLost, match="a:kv"):
             kv[b"k"] = b"w"
@@ -67,7 +73,7 @@ def test_the_others_go_on_when_one_server_is_killed() -> None:
         for store in stores:
             store[b"k"] = b"v"
         assert hc.status()["blocks"] == 3 * 64
-        os.kill(servers[0].pid, signal.SIGKILL)
+        hit(servers[0], signal.SIGKILL)
         lost = kept = 0
         for store in stores:
             try:
@@ -85,7 +91,7 @@ def test_a_server_that_stood_still_joins_again_with_nothing() -> None:
     with cluster(1) as (hc, [server]), hc.job("again", lease=30.0) as job:
         before = job.kv("a:kv")
         before[b"k"] = b"v"
-        os.kill(server.pid, signal.SIGSTOP)
+        hit(server, signal.SIGSTOP)
         with pytest.raises(errors.DataLost):
             before[b"k"]
         os.kill(server.pid, signal.SIGCONT)
