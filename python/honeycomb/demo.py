@@ -125,7 +125,10 @@ def _brief(status: Status | None) -> dict[str, int]:
 
 def byte_seconds(samples: Sequence[MemorySample]) -> tuple[float, float]:
     """What was allocated, summed over time, and what a reservation of its peak from start to end
-    would have held."""
+    would have held. The job ends with its last block; the wait for the memory after it is nobody's
+    reservation."""
+    last = max((i for i, one in enumerate(samples) if one.allocated), default=-1)
+    samples = samples[: last + 2]
     held = sum((later.seconds - one.seconds) * one.allocated for one, later in pairwise(samples))
     if not samples:
         return 0.0, 0.0

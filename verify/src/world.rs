@@ -436,7 +436,7 @@ impl World {
                     }
                     Ok(other) => panic!("growth was answered with {other:?}"),
                     Err(e) => {
-                        let successor = Successor::Denied(e.to_string());
+                        let successor = Successor::Denied(Status::OutOfMemory, e.to_string());
                         self.tell_successor(Growing { server, asker: at, successor });
                     }
                 }

@@ -138,7 +138,10 @@ pub struct Call {
     lane: Option<(BlockAt, Lane)>,
     /// A try may have reached a server and its answer did not come back.
     uncertain: Option<BlockAt>,
-    first_sent: Option<Time>,
+    /// When the current try was sent.
+    sent_at: Time,
+    /// When the first try was sent whose outcome is in doubt.
+    doubt_since: Option<Time>,
     backoff: Duration,
     hops: u32,
     revoked: bool,
@@ -158,7 +161,8 @@ impl Call {
             mutation: op.info().lane,
             lane: None,
             uncertain: None,
-            first_sent: None,
+            sent_at: Time::ZERO,
+            doubt_since: None,
             backoff: BACKOFF_MIN,
             hops: 0,
             revoked: false,
@@ -190,15 +194,15 @@ impl Call {
             Event::Refreshed => self.send(now, routing, lanes),
             Event::Reply(header, args) => self.reply(now, routing, lanes, header, args),
             Event::Lost { sent, why } => {
-                if sent && self.mutation {
-                    self.uncertain = self.entry.as_ref().map(route::at);
+                if sent {
+                    self.doubt();
                 }
                 self.last_trouble = why;
                 self.after_trouble(now)
             }
             Event::Gone { sent, reason } => {
-                if sent && self.mutation {
-                    self.uncertain = self.entry.as_ref().map(route::at);
+                if sent {
+                    self.doubt();
                 }
                 Step::Done(Err(self.explain(reason)))
             }
@@ -227,9 +231,8 @@ impl Call {
         let at = route::at(&entry);
         let mut header = RequestHeader { at, ..RequestHeader::new(self.op) };
         if self.mutation {
-            let first = *self.first_sent.get_or_insert(now);
             let window = Duration::from_millis(RETRY_WINDOW_MS);
-            if self.uncertain.is_some() && now.since(first) >= window {
+            if self.doubt_since.is_some_and(|since| now.since(since) >= window) {
                 return Step::Done(Err(self.unknown("it could not be repeated for 10 s")));
             }
             let lane = match self.lane.take() {
@@ -246,6 +249,7 @@ impl Call {
             }
         }
         self.entry = Some(entry.clone());
+        self.sent_at = now;
         Step::Send(entry, header)
     }
 
@@ -315,6 +319,7 @@ impl Call {
         route::correct(&mut routing.map, refused, header.value, &moved);
         // It said so after looking into its records: this was not executed there.
         self.uncertain = None;
+        self.doubt_since = None;
         if let Some((at, lane)) = self.lane.take() {
             routing.give_lane(at, lane);
         }
@@ -324,6 +329,14 @@ impl Call {
             return Step::Done(Err(Error::new(Status::Internal, why)));
         }
         self.send(now, routing, lanes)
+    }
+
+    /// The current try may have taken effect, and nobody told.
+    fn doubt(&mut self) {
+        if self.mutation {
+            self.uncertain = self.entry.as_ref().map(route::at);
+            self.doubt_since.get_or_insert(self.sent_at);
+        }
     }
 
     /// A result came: the lane's number is used up and the lane is free for the next operation.

@@ -4,7 +4,7 @@ use crate::call::{Call, Event, Routing, Step};
 use crate::context::Context;
 use crate::error::Error;
 use crate::route::Target;
-use crate::transport::{Failure, Sink, Wait};
+use crate::transport::{Failure, PATIENCE, Sink, Wait};
 use honeycomb_types::{BlockId, JobId, Kind, PrefixId, StructureId, Time, Verbs};
 use honeycomb_wire::data::ReadArgs;
 use honeycomb_wire::messages::{
@@ -217,7 +217,8 @@ impl Structure {
         let grant = self.state().grant.clone();
         let pool = &self.context.pool;
         // A server that is gone without a word is found out by asking the controller.
-        let mut idle = || match self.refresh(deadline) {
+        let clock = pool.clock();
+        let mut idle = || match self.refresh(deadline.min(clock.now() + PATIENCE)) {
             Err(e) if e.status != Status::Unavailable => Err(e),
             _ => Ok(()),
         };

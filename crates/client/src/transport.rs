@@ -47,8 +47,9 @@ pub trait Room {
     fn room(&mut self, length: usize) -> &mut [u8];
 }
 
-/// How long a wait goes on without a byte before somebody asks whether the peer is still there.
-const PATIENCE: Duration = Duration::from_millis(400);
+/// How long a wait goes on without a byte before somebody asks whether the peer is still there, and
+/// how long that question may take.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(400);
 
 /// How long one attempt to connect may take.
 const CONNECT: Duration = Duration::from_secs(1);

@@ -2,7 +2,7 @@
 
 use crate::service::{ControllerService, Note};
 use honeycomb_catalog::{Catalog, Config};
-use honeycomb_env::{Clock, Entropy, Mailbox, Net, NetOptions, run};
+use honeycomb_env::{AbortOnPanic, Clock, Entropy, Mailbox, Net, NetOptions, run};
 use honeycomb_types::limits::SERVER_BUFFER_BYTES;
 use honeycomb_wire::RootKey;
 use std::io;
@@ -41,6 +41,7 @@ impl Controller {
         let (mailbox, notes) = net.mailbox::<Note>();
         let token = root.token_key().issue(None);
         let thread = std::thread::Builder::new().name("controller".into()).spawn(move || {
+            let _guard = AbortOnPanic("controller's");
             let hash_seed = Entropy::system().next_u64();
             let catalog = Catalog::new(Config { shard: 0, term: 1, hash_seed });
             let service = ControllerService::new(catalog, &root);

@@ -20,6 +20,8 @@ use honeycomb_wire::{
 use std::collections::HashMap;
 use std::time::Duration;
 
+/// What a client waits when admission is closed, in microseconds.
+const BUSY_RETRY_US: u64 = 1000;
 /// A gap between two rounds of the loop after which the controller was not there to hear renewals.
 const STOOD_STILL: Duration = Duration::from_millis(1000);
 
@@ -65,6 +67,9 @@ pub(crate) struct ControllerService {
     links: HashMap<ServerId, ConnId>,
     effects: Vec<Effect>,
     errands: HashMap<u64, Errand>,
+    /// Blocks that their servers have not confirmed to be open: a reply that names one asks for it
+    /// again, and waits.
+    opening: HashMap<BlockAt, Effect>,
     deferred: HashMap<u64, Deferred>,
     next_number: u64,
     requests: u64,
@@ -82,6 +87,7 @@ impl ControllerService {
             links: HashMap::new(),
             effects: Vec::new(),
             errands: HashMap::new(),
+            opening: HashMap::new(),
             deferred: HashMap::new(),
             next_number: 1,
             requests: 0,
@@ -127,9 +133,13 @@ impl ControllerService {
         if now.as_millis() >= peer.scope.expires_ms {
             return Err((Status::Unauthenticated, "the token is past its time".into()));
         }
-        if info.auth == Auth::Cluster && (peer.scope.job.is_some() || peer.scope.task.is_some()) {
+        if info.auth == Auth::Cluster && peer.scope.job.is_some() {
             let text = format!("{} needs the cluster's token", op.name());
             return Err((Status::PermissionDenied, text));
+        }
+        if peer.scope.job.is_none() && peer.scope.task.is_some() {
+            let text = "the cluster's token cannot be narrowed to a task; narrow the job's";
+            return Err((Status::PermissionDenied, text.into()));
         }
         if peer.scope.job.is_none() && !peer.scope.verbs.contains(Verbs::WRITE) && changes(op) {
             let text = format!("{} needs a token that was not narrowed to reading", op.name());
@@ -389,6 +399,7 @@ impl ControllerService {
         match reply.map_err(refusal)? {
             Reply::Done => Ok(Vec::new()),
             Reply::Opened(opened) => {
+                self.await_open(opened.map.entries.iter().map(|e| e.at));
                 Ok(translate::opened(&opened, &self.grant_key, now, expires_ms))
             }
             other => unexpected(op, &other),
@@ -440,6 +451,7 @@ impl ControllerService {
                 let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
                 match self.apply(now, Command::GrowStructure { structure, at }).map_err(refusal)? {
                     Reply::Grown { version, entry } => {
+                        self.await_open([entry.at]);
                         let entry = translate::entry(&entry);
                         Ok(GrowStructureReply { version: version.0, entry }.encode())
                     }
@@ -493,10 +505,32 @@ impl ControllerService {
         self.dispatch(net, Some(number));
     }
 
+    /// Asks again for blocks that are to be named and are not open yet, so that the reply waits for
+    /// them, or tells why they cannot be opened. Opening is idempotent.
+    fn await_open(&mut self, blocks: impl IntoIterator<Item = BlockAt>) {
+        for at in blocks {
+            let asked = |e: &Effect| matches!(e, Effect::OpenBlock { at: a, .. } if *a == at);
+            if let Some(effect) = self.opening.get(&at)
+                && !self.effects.iter().any(asked)
+            {
+                self.effects.push(effect.clone());
+            }
+        }
+    }
+
     /// Sends the effects of the last command to their servers.
     fn dispatch(&mut self, net: &mut Net, deferred: Option<u64>) {
         for effect in std::mem::take(&mut self.effects) {
             let number = self.number();
+            match &effect {
+                Effect::OpenBlock { at, .. } => {
+                    self.opening.insert(*at, effect.clone());
+                }
+                Effect::FreeBlock { at, .. } => {
+                    self.opening.remove(at);
+                }
+                Effect::SetGeneration { .. } => {}
+            }
             let (server, op, body) = message_of(&effect);
             let waits = deferred.filter(|_| matches!(effect, Effect::OpenBlock { .. }));
             let Some(link) = self.links.get(&server).copied() else {
@@ -561,6 +595,7 @@ impl ControllerService {
 
     fn lose(&mut self, net: &mut Net, now: Time, server: ServerId) {
         self.links.remove(&server);
+        self.opening.retain(|at, _| at.block.server() != server);
         // The catalog may have declared it dead already, for its silence.
         let _ = self.apply(now, Command::ServerLost { server });
         let broken: Vec<u64> =
@@ -596,6 +631,12 @@ impl Service for ControllerService {
                 );
             }
             (Op::Hello, false) => return self.hello(net, now, from, header.request, args),
+            // Links are the node's own: they bring what sets memory free.
+            _ if net.exhausted() && self.peers[&from].server.is_none() => {
+                let reply = ReplyHeader::new(Status::Busy, header.request, BUSY_RETRY_US);
+                let text = b"the controller's buffers are full";
+                return net.reply(from, reply, text, ReplyPayload::Copy(&[]));
+            }
             _ => {}
         }
         match self.serve(net, now, from, header, args) {
@@ -625,6 +666,7 @@ impl Service for ControllerService {
             .then(|| (header.status, String::from_utf8_lossy(args).into_owned()));
         match (&errand.effect, &failure) {
             (Effect::OpenBlock { at, .. }, None) => {
+                self.opening.remove(at);
                 let _ = self.apply(now, Command::BlockOpened { server, at: *at });
             }
             (Effect::FreeBlock { at, .. }, None) => {

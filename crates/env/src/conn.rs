@@ -88,6 +88,10 @@ pub(crate) struct Conn {
     pub dirty: bool,
     /// Not read because too much waits to be sent.
     pub paused: bool,
+    /// The peer sends no more: the end follows what is still unread.
+    pub hung_up: bool,
+    /// Requests that other loops have and have not answered.
+    pub forwarded: usize,
     out: VecDeque<Chunk>,
     /// Bytes of the first chunk that are sent.
     sent: usize,
@@ -110,6 +114,8 @@ impl Conn {
             progress: now,
             dirty: false,
             paused: false,
+            hung_up: false,
+            forwarded: 0,
             out: VecDeque::new(),
             sent: 0,
             backlog: 0,

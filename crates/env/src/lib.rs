@@ -8,6 +8,7 @@ mod budget;
 mod clock;
 mod conn;
 mod entropy;
+mod guard;
 mod memory;
 mod net;
 
@@ -15,5 +16,6 @@ pub use budget::{Budget, Permit};
 pub use clock::Clock;
 pub use conn::ReplyPayload;
 pub use entropy::Entropy;
+pub use guard::AbortOnPanic;
 pub use memory::resident_anonymous_bytes;
 pub use net::{Begin, ConnId, Detached, Mailbox, Net, NetOptions, NotPosted, Service, run};

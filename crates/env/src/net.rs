@@ -4,7 +4,7 @@
 //! one write per connection and round. It knows the framing and the limits; it does not know what
 //! an operation means. Controller, memory-server shards and the link between them all run on it.
 
-use crate::budget::Budget;
+use crate::budget::{Budget, Permit};
 use crate::clock::Clock;
 use crate::conn::{Conn, Mode, ReplyPayload};
 use honeycomb_types::Time;
@@ -27,12 +27,17 @@ use std::time::Duration;
 const WHOLE_PAYLOAD_MAX: usize = 64 * 1024;
 /// The buffer that all connections of a loop read into.
 const SCRATCH: usize = 256 * 1024;
+/// Unfinished frames of up to this size are kept even when the budget is used up.
+const SMALL_FRAME: usize = 16 * 1024;
 /// Bytes that one connection may have read before the others get their turn.
 const TURN: usize = 4 << 20;
 /// A connection that has not finished its handshake after this is closed.
 const GREETING: Duration = Duration::from_secs(5);
 /// How often the deadlines of connections are looked at.
 const SWEEP: Duration = Duration::from_millis(500);
+
+/// Requests of one connection that may be with other loops at a time.
+const FORWARDED_MAX: usize = 16;
 
 const LISTENER: Token = Token(usize::MAX);
 const WAKER: Token = Token(usize::MAX - 1);
@@ -277,6 +282,13 @@ impl Net {
         self.open
     }
 
+    /// A loan from the loop's budget, for what a service holds of a request.
+    pub fn permit(&self, bytes: usize) -> Permit {
+        let mut permit = self.budget.permit();
+        permit.resize(bytes);
+        permit
+    }
+
     /// Whether admission is closed for now.
     pub fn exhausted(&self) -> bool {
         self.budget.exhausted()
@@ -298,6 +310,22 @@ impl Net {
     pub fn link(&mut self, id: ConnId) {
         if let Some(conn) = self.conn(id) {
             conn.link = true;
+        }
+    }
+
+    /// A request of this connection went to another loop: its reply, of a size not known yet, will
+    /// come through `returned`. Few of them may be under way, so that a peer that does not read is
+    /// not owed more than `CONNECTION_BACKLOG_MAX` by much.
+    pub fn forwarded(&mut self, id: ConnId) {
+        if let Some(conn) = self.conn(id) {
+            conn.forwarded += 1;
+        }
+    }
+
+    /// One of them has come back; its reply follows.
+    pub fn returned(&mut self, id: ConnId) {
+        if let Some(conn) = self.conn(id) {
+            conn.forwarded -= 1;
         }
     }
 
@@ -426,7 +454,8 @@ impl Net {
         conn.dirty = false;
         let done = conn.flush(now);
         let (closing, paused) = (conn.closing, conn.paused);
-        let resume = paused && conn.backlog() < CONNECTION_BACKLOG_MAX / 2;
+        let room = conn.forwarded < FORWARDED_MAX;
+        let resume = paused && room && conn.backlog() < CONNECTION_BACKLOG_MAX / 2;
         if resume {
             conn.paused = false;
             self.ready.push_back(id);
@@ -476,6 +505,11 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
                     let id = ConnId(raw as u64);
                     if event.is_writable() && net.conn(id).is_some_and(|c| c.backlog() > 0) {
                         net.mark(id);
+                    }
+                    if event.is_read_closed()
+                        && let Some(conn) = net.conn(id)
+                    {
+                        conn.hung_up = true;
                     }
                     if event.is_readable() || event.is_read_closed() || event.is_error() {
                         round.read(&mut net, &mut service, now, id);
@@ -593,8 +627,9 @@ impl Round {
             }
             Ok(Some(n)) => n,
         };
-        // A short read means that the socket is empty: no second call to learn it.
-        let drained = read < self.scratch.len();
+        // A short read means that the socket is empty: no second call to learn it, unless the end
+        // of the stream stands behind it, of which no further event tells.
+        let drained = read < self.scratch.len() && !conn.hung_up;
         let rest = if kept.is_empty() {
             let used = consume(net, service, now, id, &self.scratch[..read]);
             settle(net, service, id, &self.scratch[used..read])
@@ -646,7 +681,14 @@ enum Step {
 
 /// Keeps the rest of what was read, and carries out a hand-over.
 fn settle<S: Service>(net: &mut Net, service: &mut S, id: ConnId, rest: &[u8]) -> Option<Step> {
+    let exhausted = net.exhausted();
     let Some(conn) = net.conn(id) else { return Some(Step::Gone) };
+    if exhausted && rest.len() > SMALL_FRAME {
+        // Frames that are never finished must not take what others need.
+        net.refuse(id, 0, Status::Busy, "the node's buffers are full");
+        net.close(id);
+        return Some(Step::Gone);
+    }
     conn.keep(rest);
     let target = conn.hand_over?;
     let now = net.clock.now();
@@ -671,7 +713,7 @@ fn consume<S: Service>(
         if conn.closing || conn.hand_over.is_some() {
             break;
         }
-        if conn.backlog() > CONNECTION_BACKLOG_MAX {
+        if conn.backlog() > CONNECTION_BACKLOG_MAX || conn.forwarded >= FORWARDED_MAX {
             conn.paused = true;
             break;
         }

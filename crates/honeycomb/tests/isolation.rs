@@ -2,6 +2,8 @@
 //!
 //! The tables are `match`es over `Op` without a wildcard: an operation that is added does not
 //! compile until somebody has said who may use it.
+// A helper of tests may unwrap like a test.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 
@@ -146,17 +148,22 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// The victim's lease was renewed by one who may: what is left of it counts from here.
+    fn remaining_ms(&self) -> i64 {
+        self.victim.client.lease(self.victim.job.job, "own").unwrap().remaining_ms
+    }
+
+    /// The victim's lease was renewed by one who may: what is left of it counts from here. It is
+    /// left to age until a renewal by another would show.
     fn renewed(&mut self) {
-        self.remaining_ms =
-            self.victim.client.lease(self.victim.job.job, "own").unwrap().remaining_ms;
+        eventually("the lease ages", || self.remaining_ms() < 60_000 - 50);
+        self.remaining_ms = self.remaining_ms();
     }
 
     fn unharmed(&mut self, after: &str) {
         let now = self.look();
         assert_eq!(now, self.before, "after {after}");
         let last = self.remaining_ms;
-        self.renewed();
+        self.remaining_ms = self.remaining_ms();
         assert!(self.remaining_ms <= last, "{after} renewed the victim's lease");
     }
 }
@@ -640,6 +647,11 @@ fn a_task_is_no_other_task() {
         let reply = send_to(&mut raw, op, &victim, 0, 1);
         assert_eq!(reply.status(), Status::PermissionDenied, "{op:?}: {}", reply.message());
     }
+    // Nor does it keep alive what its first task could not: narrowing never adds anything.
+    let reply = send_to(&mut raw, Op::RenewLeases, &victim, 0, 1);
+    let results = RenewLeasesReply::decode(&reply.args).unwrap().results;
+    let statuses: Vec<u16> = results.iter().map(|r| r.status).collect();
+    assert_eq!(statuses, [Status::PermissionDenied as u16], "a renewal by two tasks");
     watch.unharmed("a token of two tasks");
 }
 

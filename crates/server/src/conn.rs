@@ -5,7 +5,9 @@
 
 use crate::notes::{Forwarded, LinkNote, Note, OwnedPayload, Peer};
 use crate::shard::{Access, Shard};
-use honeycomb_env::{Begin, ConnId, Detached, Mailbox, Net, NotPosted, ReplyPayload, Service};
+use honeycomb_env::{
+    Begin, ConnId, Detached, Mailbox, Net, NotPosted, Permit, ReplyPayload, Service,
+};
 use honeycomb_structures::{Answer, Outcome, Payload, Ticket, large_limit};
 use honeycomb_types::limits::{
     ACTIVITY_INTERVAL, GRANTS_MAX, REPORT_INTERVAL, RESULTS_WINDOW, RESULTS_WINDOW_MAX,
@@ -34,7 +36,7 @@ enum Filling {
     /// Straight into its block.
     Block(Ticket),
     /// Into a buffer, for another core's block.
-    Gather { header: RequestHeader, args: Vec<u8>, bytes: Vec<u8>, filled: usize },
+    Gather { header: RequestHeader, args: Vec<u8>, bytes: Vec<u8>, filled: usize, _permit: Permit },
 }
 
 struct Keys {
@@ -241,8 +243,9 @@ impl ShardService {
         let forwarded = Forwarded { origin: self.ix, from, header, access, args, payload };
         if self.shards[target].post(Note::Forward(Box::new(forwarded))).is_err() {
             let text = "the ring to the block's core is full";
-            busy(net, from, header.request, text);
+            return busy(net, from, header.request, text);
         }
+        net.forwarded(from);
     }
 
     fn run_forwarded(&mut self, now: Time, request: Forwarded) {
@@ -444,8 +447,13 @@ impl Service for ShardService {
                 return Begin::Skip;
             }
             let bytes = vec![0; header.payload_len as usize];
-            let filling =
-                Filling::Gather { header: *header, args: args.to_vec(), bytes, filled: 0 };
+            let filling = Filling::Gather {
+                header: *header,
+                args: args.to_vec(),
+                _permit: net.permit(bytes.len()),
+                bytes,
+                filled: 0,
+            };
             self.fillings.insert(from, filling);
             return Begin::Fill;
         }
@@ -519,6 +527,7 @@ impl Service for ShardService {
                     OwnedPayload::Bytes(bytes) => ReplyPayload::Shared(bytes),
                     OwnedPayload::Pinned(pin) => ReplyPayload::Pinned(pin),
                 };
+                net.returned(to);
                 net.reply(to, header, &args, payload);
             }
             Note::Joined { server, token_key, grant_key, clock_offset_ms } => {

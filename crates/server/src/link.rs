@@ -208,7 +208,7 @@ impl LinkService {
                 };
                 if self.conn.is_none() {
                     let text = "the controller cannot be reached".to_owned();
-                    return self.successor(at, Successor::Denied(text));
+                    return self.successor(at, Successor::Denied(Status::Unavailable, text));
                 }
                 self.ask(net, Op::GrowStructure, &body, Asked::Grow(at));
             }
@@ -236,8 +236,8 @@ impl LinkService {
                 let moved = MovedArgs { version: reply.version, entry: reply.entry };
                 Successor::Ready(moved.encode())
             }
-            (Status::Ok, Err(e)) => Successor::Denied(e.to_string()),
-            _ => Successor::Denied(String::from_utf8_lossy(args).into_owned()),
+            (Status::Ok, Err(e)) => Successor::Denied(Status::Internal, e.to_string()),
+            (status, _) => Successor::Denied(status, String::from_utf8_lossy(args).into_owned()),
         };
         self.successor(at, successor);
     }
@@ -360,7 +360,8 @@ impl Service for LinkService {
             Asked::Grow(at) => Some(at),
             _ => None,
         }) {
-            self.successor(at, Successor::Denied("the controller cannot be reached".into()));
+            let text = "the controller cannot be reached".to_owned();
+            self.successor(at, Successor::Denied(Status::Unavailable, text));
         }
     }
 

@@ -5,7 +5,7 @@ use crate::link::{Identity, LinkService};
 use crate::notes::{LinkNote, Note};
 use crate::shard::{Shard, ShardConfig};
 use honeycomb_block::Reclaimer;
-use honeycomb_env::{Clock, Entropy, Mailbox, Net, NetOptions, run};
+use honeycomb_env::{AbortOnPanic, Clock, Entropy, Mailbox, Net, NetOptions, run};
 use honeycomb_types::limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, SERVER_BUFFER_BYTES};
 use honeycomb_types::{BlockId, ServerId, ShardIx};
 use std::io;
@@ -178,5 +178,8 @@ fn check(options: &ServerOptions) -> io::Result<u32> {
 }
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(body)
+    std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+        let _guard = AbortOnPanic("memory server's");
+        body();
+    })
 }

@@ -6,6 +6,7 @@
 use honeycomb_block::{Backing, Pin, Reclaimer};
 use honeycomb_structures::{
     Answer, FileBlock, KvBlock, LaneVerdict, Lanes, Outcome, Structure, Successor, Ticket,
+    record_hash,
 };
 use honeycomb_types::limits::RETRY_WINDOW_MS;
 use honeycomb_types::{
@@ -125,6 +126,7 @@ struct Pending {
     session: SessionId,
     lane: LaneId,
     sequence: u64,
+    hash: Option<u64>,
 }
 
 /// One core's share of a memory server.
@@ -266,7 +268,7 @@ impl Shard {
             && let Some(slot) = &mut self.slots[index]
             && slot.owner.at == at
         {
-            if matches!(successor, Successor::Denied(_)) {
+            if matches!(successor, Successor::Denied(..)) {
                 slot.ask_after = now + ASK_AGAIN;
             }
             slot.structure.set_successor(successor);
@@ -289,7 +291,7 @@ impl Shard {
             Err(answer) => return Outcome::Done(answer),
         };
         let outcome = slot.structure.apply(&mut slot.backing, ticket, header.op, args, payload);
-        self.conclude(now, access, header, ticket, outcome)
+        self.conclude(now, access, header, args, ticket, outcome)
     }
 
     /// Begins a request whose payload of `header.payload_len` bytes is still arriving.
@@ -313,11 +315,12 @@ impl Shard {
                     session: access.session,
                     lane: header.lane,
                     sequence: header.sequence.0,
+                    hash: record_hash(header.op, args),
                 });
                 Ok(())
             }
             Err(answer) => {
-                match self.conclude(now, access, header, ticket, Outcome::Done(answer)) {
+                match self.conclude(now, access, header, args, ticket, Outcome::Done(answer)) {
                     Outcome::Done(answer) => Err(answer),
                     Outcome::Parked => unreachable!("a refusal is final"),
                 }
@@ -435,6 +438,7 @@ impl Shard {
         now: Time,
         access: &Access,
         header: &RequestHeader,
+        args: &[u8],
         ticket: Ticket,
         outcome: Outcome,
     ) -> Outcome {
@@ -447,6 +451,7 @@ impl Shard {
             session: access.session,
             lane: header.lane,
             sequence: header.sequence.0,
+            hash: record_hash(header.op, args),
         };
         let outcome = match outcome {
             Outcome::Done(answer) => Outcome::Done(self.record(pending, answer)),
@@ -463,7 +468,7 @@ impl Shard {
         if let Some(slot) = self.slot_at(pending.at) {
             let sequence = honeycomb_types::Sequence(pending.sequence);
             if answer.executed() {
-                slot.lanes.record(pending.session, pending.lane, sequence, None, &answer);
+                slot.lanes.record(pending.session, pending.lane, sequence, pending.hash, &answer);
             } else {
                 slot.lanes.abandon(pending.session, pending.lane);
             }

@@ -37,6 +37,7 @@ enum Next {
     Unknown,
     Ready(Vec<u8>),
     Denied {
+        status: Status,
         message: String,
         /// Ask again when the tail has reached this.
         again_at: usize,
@@ -130,9 +131,9 @@ impl FileBlock {
                 self.seal = Some(Seal::Continues(successor));
                 answer
             }
-            Next::Denied { message, .. } => {
-                let answer = Answer::refuse(Status::OutOfMemory, message.clone());
-                self.next = Next::Denied { message, again_at: 0 };
+            Next::Denied { status, message, .. } => {
+                let answer = Answer::refuse(status, message.clone());
+                self.next = Next::Denied { status, message, again_at: 0 };
                 answer
             }
         }
@@ -338,8 +339,8 @@ impl Structure for FileBlock {
             Successor::Ready(args) => Next::Ready(args),
             // Asked again when an append does not fit, or every 1/64 of the block until then: often
             // enough to recover before that, not so often that a full cluster is flooded.
-            Successor::Denied(message) => {
-                Next::Denied { message, again_at: self.tail() + self.size / 64 }
+            Successor::Denied(status, message) => {
+                Next::Denied { status, message, again_at: self.tail() + self.size / 64 }
             }
         };
     }

@@ -100,8 +100,8 @@ pub enum Outcome {
 pub enum Successor {
     /// Encoded arguments of a `Moved` reply (`wire::data::MovedArgs`).
     Ready(Vec<u8>),
-    /// There is none to be had; the message of the `OutOfMemory` that appends get meanwhile.
-    Denied(String),
+    /// There is none to be had: what appends that need it are answered meanwhile.
+    Denied(Status, String),
 }
 
 /// One block of a data structure. See the crate's documentation for who may call.
@@ -163,6 +163,18 @@ pub trait Structure: Send {
     /// When the block was sealed since the last call: its length, and whether the structure as a
     /// whole was sealed with it.
     fn sealed(&mut self) -> Option<(u64, bool)>;
+}
+
+/// The hash by which a mutation was routed, when it was routed by one: its retry record carries it,
+/// so that the record can move with the region that holds the key (decision 2).
+pub fn record_hash(op: Op, args: &[u8]) -> Option<u64> {
+    let key = match op {
+        Op::KvPut | Op::KvDelete => args.get(1..)?,
+        Op::KvUpdate | Op::KvUpsert => args,
+        Op::KvCompareAndSwap => args.get(3..)?,
+        _ => return None,
+    };
+    Some(honeycomb_wire::key_hash(key))
 }
 
 /// The largest value, item or append that a block of this size takes.

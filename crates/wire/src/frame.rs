@@ -209,7 +209,8 @@ impl RequestHeader {
         if self.flags & !flags::KNOWN != 0 {
             return Err(skip(Status::UnknownFlag, "a flag is set that version 1.0 does not have"));
         }
-        if !info.message && self.args_len as usize > ARGS_MAX {
+        let control = matches!(info.plane, Plane::Control | Plane::Link);
+        if !control && self.args_len as usize > ARGS_MAX {
             return Err(fatal(Status::FrameTooLarge, "arguments of more than 64 KiB"));
         }
         if self.payload_len != 0 && !info.payload {

@@ -116,8 +116,8 @@ impl TokenKey {
             match kind {
                 1 => {
                     let task = PrefixId(u64::get(&mut reader)?);
-                    task_conflict |= scope.task.is_some_and(|t| t != task);
-                    scope.task = Some(task);
+                    // The first one stays: a caveat added later takes away, it adds no other place.
+                    task_conflict |= *scope.task.get_or_insert(task) != task;
                 }
                 2 => scope.verbs = scope.verbs.and(Verbs(u16::get(&mut reader)?)),
                 3 => scope.expires_ms = scope.expires_ms.min(u64::get(&mut reader)?),

@@ -188,7 +188,7 @@ impl Model {
                     self.ready = ready;
                     self.driver.structure.set_successor(match ready {
                         true => Successor::Ready(vec![7]),
-                        false => Successor::Denied("none".into()),
+                        false => Successor::Denied(Status::OutOfMemory, "none".into()),
                     });
                 }
             }

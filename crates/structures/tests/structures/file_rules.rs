@@ -191,14 +191,15 @@ fn a_refused_successor_is_told_and_asked_for_again() {
     let mut d = file();
     fill_up(&mut d, 1000);
     assert!(d.structure.wants_successor());
-    d.structure.set_successor(Successor::Denied("0 of 9 blocks are free".into()));
+    d.structure
+        .set_successor(Successor::Denied(Status::OutOfMemory, "0 of 9 blocks are free".into()));
     assert!(!d.structure.wants_successor());
     let refusal = append(&mut d, &[1; 2000]);
     assert_eq!(refusal.status, Status::OutOfMemory);
     assert_eq!(refusal.args, b"0 of 9 blocks are free");
     assert!(d.structure.wants_successor(), "the attempt asks again");
     assert!(!d.structure.wants_successor());
-    d.structure.set_successor(Successor::Denied("still none".into()));
+    d.structure.set_successor(Successor::Denied(Status::OutOfMemory, "still none".into()));
     assert_eq!(append(&mut d, &[1; 2000]).args, b"still none");
     assert!(d.structure.wants_successor());
     d.structure.set_successor(Successor::Ready(b"next".to_vec()));
@@ -210,7 +211,7 @@ fn a_refused_block_asks_again_as_it_fills() {
     let mut d = file();
     fill_up(&mut d, SIZE / 10);
     assert!(d.structure.wants_successor());
-    d.structure.set_successor(Successor::Denied("none".into()));
+    d.structure.set_successor(Successor::Denied(Status::OutOfMemory, "none".into()));
     append(&mut d, &vec![1; SIZE / 64 - 1]);
     assert!(!d.structure.wants_successor());
     append(&mut d, &[1]);

@@ -405,7 +405,7 @@ fn a_key_value_block_has_no_successor() {
     let mut d = kv(65536);
     fill_up(&mut d, 0, 100);
     assert!(!d.structure.wants_successor());
-    d.structure.set_successor(Successor::Denied("x".into()));
+    d.structure.set_successor(Successor::Denied(Status::OutOfMemory, "x".into()));
     assert_eq!(d.structure.sealed(), None);
     assert_eq!(d.structure.completed(), None);
 }
