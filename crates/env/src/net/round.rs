@@ -1,0 +1,430 @@
+//! One round of the loop after the other: wait, read, hand frames to the service, send.
+
+use super::*;
+
+/// Runs a loop until its service has finished.
+pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -> io::Result<()> {
+    let mut round = Round { scratch: vec![0; SCRATCH], spin: Spin::default() };
+    let mut events = Events::with_capacity(1024);
+    let mut next_sweep = net.clock.now() + SWEEP;
+    // Before the first wait: a service may have something to begin with.
+    let mut deadline = {
+        let now = net.clock.now();
+        service.on_tick(&mut net, now)
+    };
+    while !service.finished() {
+        round.wait(&mut net, &mut events, deadline, next_sweep)?;
+        let now = net.clock.now();
+        for event in &events {
+            match event.token() {
+                LISTENER => net.accept_all(),
+                WAKER => {}
+                Token(raw) => {
+                    let id = ConnId(raw as u64);
+                    if event.is_writable() && net.conn(id).is_some_and(|c| c.backlog() > 0) {
+                        net.mark(id);
+                    }
+                    if event.is_read_closed()
+                        && let Some(conn) = net.conn(id)
+                    {
+                        conn.hung_up = true;
+                    }
+                    if event.is_readable() || event.is_read_closed() || event.is_error() {
+                        round.read(&mut net, &mut service, now, id);
+                    }
+                }
+            }
+        }
+        for _ in 0..net.ready.len() {
+            let id = net.ready.pop_front().expect("counted");
+            round.read(&mut net, &mut service, now, id);
+        }
+        for note in notes.try_iter().take(RING_CAPACITY) {
+            service.on_note(&mut net, now, note);
+        }
+        deadline = service.on_tick(&mut net, now);
+        net.flush_dirty();
+        if now >= next_sweep {
+            net.sweep(now);
+            // Connections that could not be taken (no descriptor was free) raise no new event.
+            net.accept_all();
+            next_sweep = now + SWEEP;
+        }
+        for id in std::mem::take(&mut net.closed) {
+            service.on_close(&mut net, now, id);
+        }
+    }
+    net.flush_dirty();
+    Ok(())
+}
+
+struct Round {
+    scratch: Vec<u8>,
+    spin: Spin,
+}
+
+impl Round {
+    /// Waits for something to do, polling briefly first when that has paid off lately.
+    fn wait(
+        &mut self,
+        net: &mut Net,
+        events: &mut Events,
+        deadline: Option<Time>,
+        next_sweep: Time,
+    ) -> io::Result<()> {
+        let at_once = !net.ready.is_empty() || !net.dirty.is_empty() || !net.closed.is_empty();
+        if !at_once && net.options.spin > Duration::ZERO && self.spin.worth_it() {
+            let until = net.clock.now() + net.options.spin;
+            loop {
+                poll_once(&mut net.poll, events, Duration::ZERO)?;
+                if !events.is_empty() {
+                    self.spin.hit();
+                    return Ok(());
+                }
+                if net.clock.now() >= until {
+                    break;
+                }
+                std::thread::yield_now();
+            }
+            self.spin.miss();
+        }
+        let wake = deadline.map_or(next_sweep, |d| d.min(next_sweep));
+        let timeout = if at_once { Duration::ZERO } else { wake.since(net.clock.now()) };
+        poll_once(&mut net.poll, events, timeout)
+    }
+
+    /// Reads what a connection has, up to its turn.
+    fn read<S: Service>(&mut self, net: &mut Net, service: &mut S, now: Time, id: ConnId) {
+        let mut taken = 0;
+        loop {
+            let Some(conn) = net.conn(id) else { return };
+            if conn.paused || conn.closing {
+                return;
+            }
+            let step = match conn.mode {
+                Mode::Fill { left } => fill(net, service, now, id, left),
+                Mode::Skip { left } => self.skip(net, service, now, id, left),
+                Mode::Frames => self.frames(net, service, now, id),
+            };
+            match step {
+                Step::Read(n) => taken += n,
+                Step::Drained => return,
+                Step::Ended => return net.drop_conn(id),
+                Step::Gone => return,
+            }
+            if taken >= TURN {
+                net.ready.push_back(id);
+                return;
+            }
+        }
+    }
+
+    fn frames<S: Service>(
+        &mut self,
+        net: &mut Net,
+        service: &mut S,
+        now: Time,
+        id: ConnId,
+    ) -> Step {
+        let conn = net.conn(id).expect("checked by the caller");
+        let mut kept = conn.take_kept();
+        // What was kept may hold whole frames: after a pause, or when handed over.
+        if !kept.is_empty() {
+            let used = consume(net, service, now, id, &kept);
+            if used > 0 {
+                kept.drain(..used);
+                return settle(net, service, id, &kept).unwrap_or(Step::Read(used));
+            }
+        }
+        let conn = net.conn(id).expect("nothing was consumed");
+        let read = match conn.read(&mut self.scratch, now) {
+            Ok(Some(0)) | Err(_) => return Step::Ended,
+            Ok(None) => {
+                conn.keep(&kept);
+                return Step::Drained;
+            }
+            Ok(Some(n)) => n,
+        };
+        // A short read means that the socket is empty: no second call to learn it, unless the end
+        // of the stream stands behind it, of which no further event tells.
+        let drained = read < self.scratch.len() && !conn.hung_up;
+        let rest = if kept.is_empty() {
+            let used = consume(net, service, now, id, &self.scratch[..read]);
+            settle(net, service, id, &self.scratch[used..read])
+        } else {
+            kept.extend_from_slice(&self.scratch[..read]);
+            let used = consume(net, service, now, id, &kept);
+            settle(net, service, id, &kept[used..])
+        };
+        match rest {
+            Some(step) => step,
+            None if drained && net.conn(id).is_some_and(|c| c.mode == Mode::Frames) => {
+                Step::Drained
+            }
+            None => Step::Read(read),
+        }
+    }
+
+    fn skip<S: Service>(
+        &mut self,
+        net: &mut Net,
+        service: &mut S,
+        now: Time,
+        id: ConnId,
+        left: usize,
+    ) -> Step {
+        let conn = net.conn(id).expect("checked by the caller");
+        let want = left.min(self.scratch.len());
+        match conn.read(&mut self.scratch[..want], now) {
+            Ok(Some(0)) | Err(_) => Step::Ended,
+            Ok(None) => Step::Drained,
+            Ok(Some(n)) => {
+                skipped(net, service, now, id, left - n);
+                Step::Read(n)
+            }
+        }
+    }
+}
+
+enum Step {
+    /// So many bytes were taken; there may be more.
+    Read(usize),
+    /// Nothing more for now.
+    Drained,
+    /// The peer has closed or the connection failed.
+    Ended,
+    /// The connection is no longer here.
+    Gone,
+}
+
+/// Keeps the rest of what was read, and carries out a hand-over.
+fn settle<S: Service>(net: &mut Net, service: &mut S, id: ConnId, rest: &[u8]) -> Option<Step> {
+    let exhausted = net.exhausted();
+    let Some(conn) = net.conn(id) else { return Some(Step::Gone) };
+    if exhausted && rest.len() > SMALL_FRAME {
+        // Frames that are never finished must not take what others need.
+        net.refuse(id, 0, Status::Busy, "the node's buffers are full");
+        net.close(id);
+        return Some(Step::Gone);
+    }
+    conn.keep(rest);
+    let target = conn.hand_over?;
+    let now = net.clock.now();
+    net.flush_one(id, now);
+    let mut conn = net.remove(id)?;
+    let kept = conn.take_kept();
+    let (greeted, opened) = (conn.greeted, conn.opened);
+    service.on_detached(id, target, Detached { stream: conn.stream, kept, greeted, opened });
+    Some(Step::Gone)
+}
+
+/// Handles the frames at the start of `data`; returns the bytes used.
+fn consume<S: Service>(
+    net: &mut Net,
+    service: &mut S,
+    now: Time,
+    id: ConnId,
+    data: &[u8],
+) -> usize {
+    let mut at = 0;
+    while let Some(conn) = net.conn(id) {
+        if conn.closing || conn.hand_over.is_some() {
+            break;
+        }
+        if conn.backlog() > CONNECTION_BACKLOG_MAX || conn.forwarded >= FORWARDED_MAX {
+            conn.paused = true;
+            break;
+        }
+        match conn.mode {
+            Mode::Frames => {}
+            Mode::Skip { left } => {
+                let n = left.min(data.len() - at);
+                if n == 0 {
+                    break;
+                }
+                at += n;
+                skipped(net, service, now, id, left - n);
+                continue;
+            }
+            Mode::Fill { left } => {
+                let n = left.min(data.len() - at);
+                if n == 0 {
+                    break;
+                }
+                fill_from(net, service, now, id, left, &data[at..at + n]);
+                at += n;
+                continue;
+            }
+        }
+        let used = match Header::decode(&data[at..], conn.greeted) {
+            Ok(None) => break,
+            Ok(Some((Header::Request(header), size))) => {
+                request(net, service, now, id, &header, &data[at + size..]).map(|n| size + n)
+            }
+            Ok(Some((Header::Reply(_), _))) if !conn.link => {
+                // Nobody asked: a stranger must not make this node buffer a body.
+                net.refuse(id, 0, Status::BadFrame, "a reply where no request was sent");
+                net.close(id);
+                return data.len();
+            }
+            Ok(Some((Header::Reply(header), size))) => {
+                reply(net, service, now, id, &header, &data[at + size..]).map(|n| size + n)
+            }
+            Err(refusal) => Some(refused(net, id, &refusal, &data[at..])),
+        };
+        let Some(used) = used else { break };
+        at += used;
+    }
+    at
+}
+
+/// Handles a request of which the header is complete; returns the bytes of its body that were
+/// used, or `None` when more are needed first.
+fn request<S: Service>(
+    net: &mut Net,
+    service: &mut S,
+    now: Time,
+    id: ConnId,
+    header: &RequestHeader,
+    body: &[u8],
+) -> Option<usize> {
+    let (args_len, payload_len) = (header.args_len as usize, header.payload_len as usize);
+    if payload_len > WHOLE_PAYLOAD_MAX && body.len() < header.body_len() {
+        let args = body.get(..args_len)?;
+        let begun = service.begin_fill(net, now, id, header, args);
+        if let Some(conn) = net.conn(id) {
+            conn.mode = match begun {
+                Begin::Fill => Mode::Fill { left: payload_len },
+                Begin::Skip => Mode::Skip { left: payload_len },
+            };
+        }
+        return Some(args_len);
+    }
+    let body = body.get(..header.body_len())?;
+    let (args, payload) = body.split_at(args_len);
+    service.on_request(net, now, id, header, args, payload);
+    Some(body.len())
+}
+
+fn reply<S: Service>(
+    net: &mut Net,
+    service: &mut S,
+    now: Time,
+    id: ConnId,
+    header: &ReplyHeader,
+    body: &[u8],
+) -> Option<usize> {
+    let body = body.get(..header.body_len())?;
+    service.on_reply(net, now, id, header, &body[..header.args_len as usize]);
+    Some(body.len())
+}
+
+/// Answers a header that was refused; the body is thrown away when its length can be believed.
+fn refused(net: &mut Net, id: ConnId, refusal: &Refusal, data: &[u8]) -> usize {
+    let number = |at: usize, n: usize| {
+        let mut bytes = [0; 8];
+        if let Some(found) = data.get(at..at + n) {
+            bytes[..n].copy_from_slice(found);
+        }
+        u64::from_le_bytes(bytes)
+    };
+    net.refuse(id, number(16, 8), refusal.status, refusal.reason);
+    let Some(conn) = net.conn(id) else { return data.len() };
+    if !refusal.skip {
+        conn.closing = true;
+        return data.len();
+    }
+    let left = number(8, 4) as usize + number(12, 4) as usize;
+    if left > 0 {
+        conn.mode = Mode::Skip { left };
+    }
+    honeycomb_types::limits::REQUEST_HEADER
+}
+
+/// Reads from the socket straight to where the service wants the bytes.
+fn fill<S: Service>(net: &mut Net, service: &mut S, now: Time, id: ConnId, left: usize) -> Step {
+    let conn = net.conn(id).expect("checked by the caller");
+    let Some(place) = service.fill(id) else {
+        conn.mode = Mode::Skip { left };
+        return Step::Read(0);
+    };
+    assert_eq!(place.len(), left, "the place of a payload has room for what is left of it");
+    match conn.read(place, now) {
+        Ok(Some(0)) | Err(_) => Step::Ended,
+        Ok(None) => Step::Drained,
+        Ok(Some(n)) => {
+            service.filled(now, id, n);
+            fill_progress(net, service, now, id, left - n);
+            Step::Read(n)
+        }
+    }
+}
+
+fn fill_from<S: Service>(
+    net: &mut Net,
+    service: &mut S,
+    now: Time,
+    id: ConnId,
+    left: usize,
+    bytes: &[u8],
+) {
+    match service.fill(id) {
+        Some(place) => {
+            place[..bytes.len()].copy_from_slice(bytes);
+            service.filled(now, id, bytes.len());
+            fill_progress(net, service, now, id, left - bytes.len());
+        }
+        None => skipped(net, service, now, id, left - bytes.len()),
+    }
+}
+
+fn fill_progress<S: Service>(net: &mut Net, service: &mut S, now: Time, id: ConnId, left: usize) {
+    if let Some(conn) = net.conn(id) {
+        conn.mode = if left == 0 { Mode::Frames } else { Mode::Fill { left } };
+    }
+    if left == 0 {
+        service.end_fill(net, now, id);
+    }
+}
+
+fn skipped<S: Service>(net: &mut Net, service: &mut S, now: Time, id: ConnId, left: usize) {
+    if let Some(conn) = net.conn(id) {
+        conn.mode = if left == 0 { Mode::Frames } else { Mode::Skip { left } };
+    }
+    if left == 0 {
+        service.end_fill(net, now, id);
+    }
+}
+
+fn poll_once(poll: &mut Poll, events: &mut Events, timeout: Duration) -> io::Result<()> {
+    match poll.poll(events, Some(timeout)) {
+        Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(()),
+        other => other,
+    }
+}
+
+/// Whether polling before sleeping pays off: it costs a core for a moment and saves a wake-up.
+#[derive(Default)]
+struct Spin {
+    score: u32,
+    idle: u32,
+}
+
+impl Spin {
+    /// Yes while it has lately found work; now and then anyway, to notice a change.
+    fn worth_it(&mut self) -> bool {
+        if self.score > 0 {
+            return true;
+        }
+        self.idle += 1;
+        self.idle.is_multiple_of(16)
+    }
+
+    fn hit(&mut self) {
+        self.score = (self.score + 4).min(64);
+    }
+
+    fn miss(&mut self) {
+        self.score = self.score.saturating_sub(1);
+    }
+}
