@@ -1,0 +1,257 @@
+"""Vectors of message bodies and of the arguments that are laid out by hand."""
+
+import hashlib
+
+from peer import (
+    INTEGERS,
+    SPEC,
+    STRUCTS,
+    U32,
+    U64,
+    put,
+    put_fields,
+    shown_fields,
+)
+
+TYPICAL = {
+    "name": "part-0",
+    "path": "T4/T6",
+    "address": "10.0.0.7:7070",
+    "message": "the lease of T4/T6 (1000 ms) ended 350 ms ago",
+    "job": 0x0001_0000_0000_0005,
+    "major": 1,
+    "minor": 0,
+    "features": 0,
+    "session": 0x0123456789ABCDEF0011223344556677,
+    "shard": 255,
+    "shards": 4,
+    "window": 16,
+    "kind": 0x12,
+    "slots": 1024,
+    "verbs": 3,
+    "owner_verbs": 3,
+    "job_verbs": 1,
+    "lease_ms": 1000,
+    "router": 3,
+    "block": 0x0000_0003_0100_0002,
+    "epoch": 0x0000_0100_0000_0005,
+    "block_size": 1 << 27,
+    "start": 0x4000_0000_0000_0000,
+    "end": 0x7FFF_FFFF_FFFF_FFFF,
+    "remaining_ms": -350,
+    "version": 6,
+}
+
+
+def sample(name: str, kind: str, style: str, depth: int = 0) -> object:
+    """A value of a type: 'zero', 'typical' (by the field's name) or 'extreme'."""
+    if kind in STRUCTS:
+        return sample_fields(STRUCTS[kind], style, depth)
+    if kind.startswith("list:"):
+        if style == "zero":
+            return []
+        styles = ["typical", "extreme"] if style == "typical" else ["extreme", "zero", "typical"]
+        return [sample(name.removesuffix("s"), kind[5:], s, depth + 1) for s in styles[: 3 - depth]]
+    if kind.startswith("opt:"):
+        return None if style == "zero" else sample(name, kind[4:], style, depth)
+    if style == "zero":
+        return {"bool": False, "str": "", "bytes": b""}.get(kind, 0)
+    if style == "typical":
+        if name in TYPICAL:
+            return TYPICAL[name]
+        digest = hashlib.sha256(f"{name} {kind}".encode()).digest()
+        if kind in INTEGERS:
+            return int.from_bytes(digest[: max(1, INTEGERS[kind][0] // 2)], "little")
+        return {"bool": True, "str": f"a {name}", "bytes": digest}[kind]
+    if kind in INTEGERS:
+        size, signed = INTEGERS[kind]
+        return -(1 << 63) if signed else (1 << 8 * size) - 1
+    return {"bool": True, "str": "\u00fc\u4e2d\U0001f41d{}\"\\'" * 12, "bytes": bytes(range(256))}[
+        kind
+    ]
+
+
+def sample_fields(fields: list, style: str, depth: int = 0) -> dict:
+    return {name: sample(name, kind, style, depth) for name, kind, _ in fields}
+
+
+ENTRY = STRUCTS["MapEntry"]
+MOVED_SAMPLES = [
+    {
+        "name": "a file's tail was sealed at 65,000; its successor starts where it ends",
+        "own_start": 131_000,
+        "value": 65_000,
+        "version": 7,
+        "entry": {
+            "start": 0,
+            "end": U64,
+            "block": 0x0000_0003_0000_0009,
+            "epoch": 0x0000_0100_0000_0008,
+            "address": "10.0.0.7:7070",
+        },
+        "becomes": {"own_end": 195_999, "start": 196_000, "end": U64},
+    },
+    {
+        "name": "a file's first block was sealed at 1",
+        "own_start": 0,
+        "value": 1,
+        "version": 2,
+        "entry": {"start": 0, "end": U64, "block": 1, "epoch": 1, "address": "[::1]:1"},
+        "becomes": {"own_end": 0, "start": 1, "end": U64},
+    },
+]
+
+
+def moved_bytes(version: int, entry: dict) -> bytes:
+    return put("u64", version) + put_fields(ENTRY, entry)
+
+
+def moved_cases() -> list:
+    out = []
+    for case in MOVED_SAMPLES:
+        start = case["own_start"] + case["value"] + case["entry"]["start"]
+        assert (start, start - 1) == (case["becomes"]["start"], case["becomes"]["own_end"])
+        out.append(
+            {
+                "name": case["name"],
+                "own_start": str(case["own_start"]),
+                "value": str(case["value"]),
+                "args": moved_bytes(case["version"], case["entry"]).hex(),
+                "version": str(case["version"]),
+                "entry": shown_fields(ENTRY, case["entry"]),
+                "becomes": {key: str(value) for key, value in case["becomes"].items()},
+            }
+        )
+    return out
+
+
+def data(name: str, fields: dict | None = None, args=b"", payload=b"", value=0) -> dict:
+    case = {"name": name, "fields": fields or {}, "args": args.hex(), "payload": payload.hex()}
+    return case | {"value": str(value)}
+
+
+def ask(name: str, fields: dict | None = None, args: bytes = b"", payload: bytes = b"") -> dict:
+    case = data(name, fields, args, payload)
+    del case["value"]
+    return case
+
+
+def read_case(offset: int, length: int) -> dict:
+    fields = {"offset": str(offset), "length": length}
+    return ask(f"{length} bytes at {offset}", fields, put("u64", offset) + put("u32", length))
+
+
+def key_case(name: str, key: bytes, payload: bytes = b"", mode: int | None = None) -> dict:
+    fields = {"key": key.hex()} if mode is None else {"mode": mode, "key": key.hex()}
+    return ask(name, fields, (b"" if mode is None else bytes([mode])) + key, payload)
+
+
+def swap_case(name: str, present: int, key: bytes, expected: bytes, new: bytes) -> dict:
+    fields = {"present": present, "key": key.hex(), "expected": expected.hex(), "new": new.hex()}
+    args = bytes([present]) + put("u16", len(key)) + key
+    return ask(name, fields, args, put("bytes", expected) + new)
+
+
+def scan_case(name: str, cursor: int, most: int, mode: int, prefix: bytes) -> dict:
+    fields = {"cursor": str(cursor), "bytes": most, "mode": mode, "prefix": prefix.hex()}
+    return ask(name, fields, put("u64", cursor) + put("u32", most) + bytes([mode]) + prefix)
+
+
+def scanned_case(name: str, entries: list, value: int) -> dict:
+    layout = [put("u16", len(k)) + put("u32", len(v)) + k + v for k, v in entries]
+    fields = {"entries": [[k.hex(), v.hex()] for k, v in entries]}
+    return data(name, fields, b"", b"".join(layout), value)
+
+
+KEY, VALUE, OLD = b"{user7}:name", b"Ada", b"Grace"
+DATA_SAMPLES = {
+    "FileAppend": (
+        [ask("a line", payload=b"a line\n"), ask("nothing", payload=b"")],
+        [data("it begins at byte 4096 of the block", value=4096)],
+    ),
+    "FileRead": (
+        [read_case(0, 4096), read_case(U64, U32)],
+        [
+            data("all that was asked", payload=b"a line\n", value=4103),
+            data("at the end of the file", value=4103),
+        ],
+    ),
+    "FileSize": (
+        [ask("the block's")],
+        [
+            data("open", {"sealed": 0}, b"\0", value=4103),
+            data("sealed", {"sealed": 1}, b"\1", value=4103),
+        ],
+    ),
+    "FileSeal": ([ask("the tail")], [data("sealed at 4103", value=4103)]),
+    "KvGet": (
+        [key_case("a key", KEY), key_case("a key of any bytes", b"\0{\xff")],
+        [data("its value", payload=VALUE), data("an empty value")],
+    ),
+    "KvPut": (
+        [
+            key_case("whether or not there is one", KEY, VALUE, 0),
+            key_case("only when absent", KEY, VALUE, 1),
+            key_case("a short key, an empty value", b"k", b"", 0),
+        ],
+        [data("a new entry", value=0), data("an entry was replaced", value=1)],
+    ),
+    "KvDelete": (
+        [key_case("plain", KEY, mode=0), key_case("with the old value", KEY, mode=1)],
+        [data("plain"), data("with the old value", payload=OLD)],
+    ),
+    "KvExists": (
+        [key_case("a key", KEY)],
+        [
+            data("no", {"length": None}, value=0),
+            data("yes, of 3 bytes", {"length": "3"}, put("u64", 3), value=1),
+        ],
+    ),
+    "KvUpdate": ([key_case("a key", KEY, VALUE)], [data("the old value", payload=OLD)]),
+    "KvUpsert": (
+        [key_case("a key", KEY, VALUE)],
+        [data("there was none", value=0), data("the old value", payload=OLD, value=1)],
+    ),
+    "KvCompareAndSwap": (
+        [
+            swap_case("expects a value", 1, KEY, OLD, VALUE),
+            swap_case("expects an empty value", 1, KEY, b"", VALUE),
+            swap_case("expects no entry", 0, KEY, b"", VALUE),
+        ],
+        [data("swapped")],
+    ),
+    "KvScan": (
+        [
+            scan_case("from the start", 0, 65536, 0, b""),
+            scan_case("keys only, below a prefix", 0x4000_0000_0000_0000, 1, 1, b"user"),
+            scan_case("from the last hash", U64, U32, 0, bytes(range(256))),
+        ],
+        [
+            scanned_case("entries, and where to go on", [(KEY, VALUE), (b"k", b"")], 1 << 62),
+            scanned_case("keys only, the last ones", [(KEY, b""), (b"k", b"")], 0),
+            scanned_case("none", [], 0),
+            scanned_case("none so far, but go on", [], 1 << 63),
+        ],
+    ),
+    "KvLength": ([ask("the block's")], [data("three entries", value=3)]),
+}
+
+
+def messages() -> dict:
+    operations = []
+    for op in SPEC["op"]:
+        case = {"op": op["name"], "code": op["code"]}
+        if op.get("body") == "data":
+            case["request"], case["reply"] = DATA_SAMPLES[op["name"]]
+        else:
+            for part in ("request", "reply"):
+                case[part] = []
+                for style in ("typical", "zero", "extreme") if op[part] else ("zero",):
+                    values = sample_fields(op[part], style)
+                    fields = shown_fields(op[part], values)
+                    args = put_fields(op[part], values).hex()
+                    case[part].append({"name": style, "fields": fields, "args": args})
+        operations.append(case)
+    # PresentGrant answers by the reply's value, like a data operation.
+    next(o for o in operations if o["op"] == "PresentGrant")["reply"][0]["value"] = "1"
+    return {"operations": operations, "moved": moved_cases()}
