@@ -7,6 +7,7 @@ use honeycomb_types::limits::SERVER_BUFFER_BYTES;
 use honeycomb_wire::RootKey;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -35,7 +36,11 @@ impl Controller {
         let root = RootKey(options.root_key.unwrap_or_else(Entropy::secret));
         let listener = TcpListener::bind(options.listen)?;
         let address = listener.local_addr()?;
-        let net_options = NetOptions { spin: options.spin, budget: SERVER_BUFFER_BYTES };
+        let net_options = NetOptions {
+            spin: options.spin,
+            budget: SERVER_BUFFER_BYTES,
+            connections: Arc::default(),
+        };
         let mut net = Net::new(Clock::start(), net_options)?;
         net.listen(listener)?;
         let (mailbox, notes) = net.mailbox::<Note>();

@@ -24,6 +24,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
@@ -195,12 +196,14 @@ pub struct Detached {
 }
 
 /// How a loop behaves.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct NetOptions {
     /// How long to poll before sleeping when requests come in quick succession. Zero never does.
     pub spin: Duration,
     /// Bytes of requests and replies that the loop may hold.
     pub budget: usize,
+    /// Open connections of all loops of the node, which together have one limit.
+    pub connections: Arc<AtomicUsize>,
 }
 
 /// The connections of one loop.
@@ -409,6 +412,7 @@ impl Net {
         conn.stream.register(self.poll.registry(), Token(id.0 as usize), interest)?;
         self.conns[index] = Some(conn);
         self.open += 1;
+        self.options.connections.fetch_add(1, Relaxed);
         Ok(id)
     }
 
@@ -420,6 +424,7 @@ impl Net {
         self.generations[id.index()] = self.generations[id.index()].wrapping_add(1);
         self.free.push(id.index());
         self.open -= 1;
+        self.options.connections.fetch_sub(1, Relaxed);
         Some(conn)
     }
 
@@ -433,7 +438,7 @@ impl Net {
         while let Some(listener) = &self.listener {
             let Ok((stream, _)) = listener.accept() else { break };
             let mut conn = Conn::new(stream, self.clock.now(), &self.budget);
-            if self.open >= CONNECTIONS_MAX {
+            if self.options.connections.load(Relaxed) >= CONNECTIONS_MAX {
                 let header = ReplyHeader::new(Status::LimitExceeded, 0, 0);
                 let message = b"the server has as many connections as it takes (10,000)";
                 let header = ReplyHeader { args_len: message.len() as u32, ..header };

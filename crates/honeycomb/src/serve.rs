@@ -47,6 +47,9 @@ pub struct StartArgs {
     listen: SocketAddr,
     #[command(flatten)]
     pool: Pool,
+    /// The host that clients are told, when it is not the one listened on
+    #[arg(long)]
+    advertise: Option<String>,
     /// Go on in the background; `honeycomb stop` ends it
     #[arg(long, conflicts_with = "embedded")]
     background: bool,
@@ -170,11 +173,16 @@ pub fn start(args: &StartArgs) -> Outcome {
     let controller = start_controller(listen, args.pool.spin())?;
     let data = SocketAddr::new(listen.ip(), 0);
     let token = controller.token().to_vec();
-    let options = args.pool.options(data, controller.address(), token, fitting_block_size)?;
+    let near = match listen.ip().is_unspecified() {
+        true => SocketAddr::from(([127, 0, 0, 1], controller.address().port())),
+        false => controller.address(),
+    };
+    let mut options = args.pool.options(data, near, token, fitting_block_size)?;
+    options.advertise.clone_from(&args.advertise);
     let server = MemoryServer::start(&options, PATIENCE).map_err(|e| e.to_string())?;
 
     let file = ClusterFile {
-        address: controller.address().to_string(),
+        address: near.to_string(),
         token: hex(controller.token()),
         pid: std::process::id() as i32,
     };
@@ -241,6 +249,9 @@ fn start_in_background(args: &StartArgs) -> Outcome {
     }
     if args.insecure {
         command.arg("--insecure");
+    }
+    if let Some(host) = &args.advertise {
+        command.arg("--advertise").arg(host);
     }
     // A process group of its own: Ctrl-C in this terminal is not meant for it.
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn();

@@ -10,6 +10,7 @@ use honeycomb_types::limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, SERVER_BUFFER_BYTE
 use honeycomb_types::{BlockId, ServerId, ShardIx};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -19,7 +20,8 @@ use std::time::Duration;
 pub struct ServerOptions {
     /// Where to listen; port 0 takes a free one.
     pub listen: SocketAddr,
-    /// The address that clients are told; `None` tells the one listened on.
+    /// The host, or host:port, that clients are told; `None` tells the address listened on, which
+    /// must then be one that they can reach.
     pub advertise: Option<String>,
     /// The controller.
     pub controller: SocketAddr,
@@ -56,16 +58,17 @@ impl MemoryServer {
         let mut threads = vec![spawn("reclaim", move || worker.run())?];
 
         let budget = SERVER_BUFFER_BYTES / options.shards as usize;
-        let net_options = NetOptions { spin: options.spin, budget };
+        let connections = Arc::default();
+        let net_options = NetOptions { spin: options.spin, budget, connections };
         let mut nets = Vec::new();
         for _ in 0..options.shards {
-            let net = Net::new(clock, net_options)?;
+            let net = Net::new(clock, net_options.clone())?;
             let (mailbox, notes) = net.mailbox::<Note>();
             nets.push((net, mailbox, notes));
         }
         nets[0].0.listen(listener)?;
         let shards: Vec<_> = nets.iter().map(|(_, mailbox, _)| mailbox.clone()).collect();
-        let link_net = Net::new(clock, NetOptions { spin: Duration::ZERO, budget })?;
+        let link_net = Net::new(clock, NetOptions { spin: Duration::ZERO, ..net_options })?;
         let (link, link_notes) = link_net.mailbox::<LinkNote>();
 
         for (ix, (net, _, notes)) in nets.into_iter().enumerate() {
@@ -87,7 +90,7 @@ impl MemoryServer {
         let identity = Identity {
             controller: options.controller,
             token: options.token.clone(),
-            address: options.advertise.clone().unwrap_or_else(|| address.to_string()),
+            address: advertised(options, address),
             shards: options.shards,
             blocks_per_shard,
             block_size: options.block_size,
@@ -150,12 +153,30 @@ fn await_join(
     }
 }
 
+fn advertised(options: &ServerOptions, listening: SocketAddr) -> String {
+    match &options.advertise {
+        Some(host)
+            if host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) =>
+        {
+            host.clone()
+        }
+        Some(host) => format!("{host}:{}", listening.port()),
+        None => listening.to_string(),
+    }
+}
+
 fn check(options: &ServerOptions) -> io::Result<u32> {
     let refuse = |text: String| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     let size = options.block_size;
     if !size.is_power_of_two() || !(BLOCK_SIZE_MIN..=BLOCK_SIZE_MAX).contains(&size) {
         return refuse(format!(
             "the block size is a power of two from {BLOCK_SIZE_MIN} to {BLOCK_SIZE_MAX}, not {size}"
+        ));
+    }
+    if options.listen.ip().is_unspecified() && options.advertise.is_none() {
+        return refuse(format!(
+            "{} is every address of this machine; --advertise says which one clients shall use",
+            options.listen
         ));
     }
     if options.shards == 0 || options.shards == u8::MAX {
