@@ -71,26 +71,28 @@ def running_cluster() -> Endpoint | None:
                 f"{stat.S_IMODE(found.st_mode):04o}); run: chmod 600 {path}"
             )
         announced = _announcement(file.read(CLUSTER_FILE_MAX), f"the cluster file {path}")
-    endpoint, pid = announced
-    return endpoint if _alive(pid) else None
+    endpoint, pid, started = announced
+    # A process number that is used again belongs to another process.
+    return endpoint if _started(pid) == started else None
 
 
-def _announcement(line: bytes, source: str) -> tuple[Endpoint, int]:
+def _announcement(line: bytes, source: str) -> tuple[Endpoint, int, int]:
     try:
         told: dict[str, Any] = json.loads(line)
-        return Endpoint(str(told["address"]), bytes.fromhex(told["token"])), int(told["pid"])
+        endpoint = Endpoint(str(told["address"]), bytes.fromhex(told["token"]))
+        return endpoint, int(told["pid"]), int(told["started"])
     except (ValueError, KeyError, TypeError) as error:
         raise errors.InvalidArgument(f"{source} is not what a cluster writes: {error!r}") from error
 
 
-def _alive(pid: int) -> bool:
+def _started(pid: int) -> int | None:
+    """When a process started, in ticks since the machine did; ``None`` when there is none."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        # The name stands in parentheses and may hold anything.
+        return int(stat.rpartition(")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return None
 
 
 class EmbeddedCluster:

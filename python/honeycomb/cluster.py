@@ -99,7 +99,7 @@ class Client:
 
     def __init__(self, session: Session, embedded: EmbeddedCluster | None = None) -> None:
         self._session = session
-        self._jobs: weakref.WeakSet[Job] = weakref.WeakSet()
+        self._jobs: set[Job] = set()
         self._owner = fork_generation()
         self._embedded = embedded
         self._release = weakref.finalize(self, _release, session, embedded, self._owner)
@@ -171,8 +171,8 @@ class Client:
     def close(self) -> None:
         """Closes its jobs and connections. Idempotent."""
         if self._owner == fork_generation():
-            for job in list(self._jobs):
-                job.close()
+            while self._jobs:
+                self._jobs.pop().close()
         self._release()
 
     def __enter__(self) -> Self:

@@ -14,10 +14,13 @@ import heapq
 import json
 import os
 import shutil
+import signal
+import stat
 import sys
 import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import resources
@@ -157,15 +160,20 @@ def default_text() -> Path:
 
 @contextlib.contextmanager
 def plain_text(path: Path) -> Iterator[Path]:
-    """The text as a plain file; one that ends in ``.gz`` is unpacked for the time of the demo."""
-    if path.suffix != ".gz":
-        yield path
-        return
-    with tempfile.NamedTemporaryFile(prefix="honeycomb-", suffix=".txt") as unpacked:
-        with gzip.open(path, "rb") as packed:
-            shutil.copyfileobj(packed, unpacked, 1 << 20)
-        unpacked.flush()
-        yield Path(unpacked.name)
+    """The text as a plain file that workers can open: what is packed, or is no ordinary file (a
+    pipe, a device), is copied for the time of the demo."""
+    with open(path, "rb") as source:
+        seekable = stat.S_ISREG(os.fstat(source.fileno()).st_mode)
+        head = source.peek(2)[:2]
+        packed = head == b"\x1f\x8b"
+        if seekable and not packed and os.fstat(source.fileno()).st_size > 0:
+            yield path
+            return
+        with tempfile.NamedTemporaryFile(prefix="honeycomb-", suffix=".txt") as plain:
+            text = gzip.GzipFile(fileobj=source) if packed else source
+            shutil.copyfileobj(text, plain, 1 << 20)
+            plain.flush()
+            yield Path(plain.name)
 
 
 def splits_of(path: Path, scale: int, workers: int) -> list[TextSplit]:
@@ -376,16 +384,19 @@ def _positive(text: str) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the demo; returns the exit code."""
     options = parser().parse_args(arguments)
+    # Being told to end is no reason to leave processes or files behind.
+    for how in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(how, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         path = options.input or default_text()
         report = run(path, options.scale, options.workers, options.block_size)
+        print(json.dumps(report.to_json()) if options.json else render(report), flush=True)
     except KeyboardInterrupt:
         print("interrupted; everything was cleaned up", file=sys.stderr)
         return 130
-    except (errors.HoneycombError, OSError) as error:
+    except (errors.HoneycombError, OSError, EOFError, zlib.error) as error:
         print(f"honeycomb demo: {error}", file=sys.stderr)
         return 1
-    print(json.dumps(report.to_json()) if options.json else render(report))
     return 0
 
 

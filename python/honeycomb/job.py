@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import weakref
@@ -325,10 +326,11 @@ class Job:
             path = Address.parse(addr).path
             if not path:
                 raise
-        try:
-            self.create_addr_prefix(path)
-        except errors.AlreadyExists:
-            pass  # another task was faster
+        levels = path.strip("/").split("/")
+        for depth in range(1, len(levels) + 1):
+            # Levels that are there, or that another task was faster to make, are fine.
+            with contextlib.suppress(errors.AlreadyExists):
+                self.create_addr_prefix("/" + "/".join(levels[:depth]))
         return create()
 
     # ------------------------------------------------------------------------- other processes
@@ -375,8 +377,8 @@ class Job:
         try:
             if self._owned and self._made_in == fork_generation():
                 self._session.native.deregister_job(self.id)
-        except errors.UnknownJob:
-            pass
+        except (errors.UnknownJob, errors.Unavailable):
+            pass  # gone already, or with its controller
         finally:
             self._session.close()
 

@@ -88,9 +88,12 @@ class Kv(MutableMapping[bytes, bytes]):
             raise errors.KeyNotFound(f"{self.address} has no key {key!r}")
 
     def __contains__(self, key: object) -> bool:
-        if not isinstance(key, (str, bytes, bytearray, memoryview)):
-            return False
-        return self._handle.get().exists(_key(key)) is not None
+        if not isinstance(key, (str, bytes, bytearray)):
+            try:
+                memoryview(key)  # type: ignore[arg-type]
+            except TypeError:
+                return False  # no bytes, so no key
+        return self._handle.get().exists(_key(key)) is not None  # type: ignore[arg-type]
 
     @overload
     def get(self, key: Key, default: None = None) -> bytes | None: ...

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,20 @@ from conftest import eventually
 import honeycomb
 from honeycomb import errors
 from honeycomb._address import size_bytes
-from honeycomb._local import Endpoint, cluster_file, running_cluster
+from honeycomb._local import Endpoint, _started, cluster_file, running_cluster
+
+
+def announcement(pid: int, started: int) -> str:
+    told = {"address": "127.0.0.1:9", "token": "abcd", "pid": pid, "started": started}
+    return json.dumps(told)
 
 
 @pytest.fixture
 def announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "cluster.json"
-    path.write_text(json.dumps({"address": "127.0.0.1:9", "token": "abcd", "pid": os.getpid()}))
+    started = _started(os.getpid())
+    assert started is not None
+    path.write_text(announcement(os.getpid(), started))
     path.chmod(0o600)
     monkeypatch.setenv("HONEYCOMB_CLUSTER_FILE", str(path))
     return path
@@ -64,8 +72,19 @@ def test_a_link_is_refused(announced: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_stale_file_is_ignored(announced: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-P", "-c", ""])
     gone.wait()
-    announced.write_text(json.dumps({"address": "127.0.0.1:9", "token": "ab", "pid": gone.pid}))
+    announced.write_text(announcement(gone.pid, 1))
     assert running_cluster() is None
+
+
+def test_a_process_that_took_over_the_number_is_not_the_cluster(announced: Path) -> None:
+    announced.write_text(announcement(os.getpid(), 1))
+    assert running_cluster() is None
+    binary = Path(sysconfig.get_path("scripts")) / "honeycomb"
+    stopped = subprocess.run(
+        [binary, "stop"], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert stopped.returncode == 1
+    assert "no cluster is running" in stopped.stderr  # and this process is still here
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"address": "a", "token": "xyz", "pid": 1}'])

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import os
 import pickle
+import time
 from dataclasses import replace
 
 import pytest
@@ -242,3 +243,25 @@ def test_no_memory_is_told_and_harms_nothing(cluster: honeycomb.Client, job: hon
     with pytest.raises(errors.OutOfMemory):
         job.file("huge", blocks=cluster.status()["blocks"] + 1)
     assert job.open_kv("safe")["k"] == b"v"
+
+
+def test_a_short_lease_is_kept_beside_a_long_one(cluster: honeycomb.Client) -> None:
+    """The keeper renews by the root; it once paced itself by the root's lease alone."""
+    with cluster.job("long-and-short", lease=60.0) as job:
+        job.create_addr_prefix("p", lease=0.3)
+        store = job.create_kv("p:kv")
+        store[b"k"] = b"v"
+        deadline = time.monotonic() + 1.5
+        while time.monotonic() < deadline:
+            assert store[b"k"] == b"v"
+
+
+def test_what_is_missing_of_a_path_is_created(job: honeycomb.Job) -> None:
+    job.kv("one/two/three:kv")[b"k"] = b"v"
+    assert job.kv("one/two/three:kv")[b"k"] == b"v"
+
+
+def test_a_client_closes_the_jobs_that_nobody_holds(cluster: honeycomb.Client) -> None:
+    with honeycomb.connect(cluster.address, cluster.token) as other:
+        other.job("forgotten")
+    assert "forgotten" not in [job["name"] for job in cluster.jobs()]

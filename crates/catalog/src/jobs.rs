@@ -21,6 +21,8 @@ pub(crate) struct Job {
     pub(crate) name: Box<str>,
     pub(crate) root: u32,
     pub(crate) lease_ms: u32,
+    /// Shortest lease of any prefix that it ever had: a bound for whoever keeps them all.
+    pub(crate) shortest_ms: u32,
     /// Most blocks that it may hold; 0 for no quota.
     pub(crate) quota: u64,
     pub(crate) registered: Time,
@@ -243,6 +245,7 @@ impl Catalog {
             name: name.into(),
             root: NONE,
             lease_ms,
+            shortest_ms: u32::MAX,
             quota,
             registered: self.now,
             first_node: NONE,

@@ -45,7 +45,7 @@ pub use reply::{
 
 use dag::Dag;
 use hash::HashKey;
-use honeycomb_types::{BlockAt, ServerId, Time};
+use honeycomb_types::{BlockAt, JobId, ServerId, Time};
 use jobs::Jobs;
 use lease::Timers;
 use policy::{FirstCome, Policy};
@@ -198,6 +198,12 @@ impl Catalog {
     /// controller holds back replies that name a block until then.
     pub fn is_open(&self, at: BlockAt) -> bool {
         self.pool.is_open(at)
+    }
+
+    /// The shortest lease that a prefix of the job ever had: who renews all of them by their root
+    /// has to do it well within this.
+    pub fn shortest_lease_ms(&self, job: JobId) -> Option<u32> {
+        self.jobs.find(job).map(|j| self.jobs[j].shortest_ms)
     }
 
     /// Whether the server is a member: it has joined and was not given up since.

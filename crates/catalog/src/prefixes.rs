@@ -256,8 +256,12 @@ impl Catalog {
             }
             self.dag.link(parent, n);
         }
-        self.jobs[j].live_prefixes += 1;
-        self.jobs[j].lingers_until = None;
+        let job = &mut self.jobs[j];
+        if !options.pinned {
+            job.shortest_ms = job.shortest_ms.min(options.lease_ms);
+        }
+        job.live_prefixes += 1;
+        job.lingers_until = None;
         self.live_prefixes += 1;
         self.set_timer(n);
         n

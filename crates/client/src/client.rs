@@ -148,9 +148,10 @@ impl Client {
             job: job.0,
             path: path.into(),
             parents: parents.to_vec(),
-            options,
+            options: options.clone(),
         };
         let reply: CreatePrefixReply = self.ask(Op::CreatePrefix, &body)?;
+        self.0.keeper.created(job, options.lease_ms);
         Ok(PrefixId(reply.prefix))
     }
 
@@ -160,8 +161,10 @@ impl Client {
         job: JobId,
         nodes: Vec<DagNode>,
     ) -> Result<Vec<PrefixId>, Error> {
+        let shortest = nodes.iter().map(|n| n.options.lease_ms).filter(|ms| *ms != 0).min();
         let body = CreateHierarchyRequest { job: job.0, nodes };
         let reply: CreateHierarchyReply = self.ask(Op::CreateHierarchy, &body)?;
+        self.0.keeper.created(job, shortest.unwrap_or(0));
         Ok(reply.prefixes.into_iter().map(PrefixId).collect())
     }
 

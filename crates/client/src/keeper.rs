@@ -12,6 +12,9 @@ use std::time::Duration;
 /// A lease is renewed four times in its period, so that three renewals may get lost.
 const RENEWALS_PER_LEASE: u32 = 4;
 
+/// Longest pause between two renewals.
+const PAUSE_MAX: Duration = Duration::from_millis(250);
+
 #[derive(Default)]
 struct State {
     kept: BTreeMap<JobId, BTreeSet<String>>,
@@ -65,6 +68,17 @@ impl Keeper {
         self.shared.wake.notify_all();
     }
 
+    /// This client made a prefix with this lease: when it keeps something of the job, the new one may
+    /// be among what it keeps, and wants its renewals in time.
+    pub fn created(&self, job: JobId, lease_ms: u32) {
+        let mut state = self.shared.state();
+        if lease_ms != 0 && state.kept.contains_key(&job) {
+            state.changed = true;
+            drop(state);
+            self.shared.wake.notify_all();
+        }
+    }
+
     /// Keeps these prefixes no longer; with no paths, none of the job.
     pub fn release(&self, job: JobId, paths: &[String]) {
         let mut state = self.shared.state();
@@ -104,8 +118,9 @@ fn run(context: &Context, shared: &Weak<Shared>) {
         }
         let lease = if state.shortest_ms == 0 { LEASE_DEFAULT_MS } else { state.shortest_ms };
         let pause = Duration::from_millis((lease / RENEWALS_PER_LEASE).max(1) as u64);
-        // Not later than a second, so that a client that was dropped ends this thread soon.
-        let pause = pause.min(Duration::from_secs(1));
+        // Not later than this: others may have made a prefix of a shorter lease since, and a client
+        // that was dropped ends this thread soon.
+        let pause = pause.min(PAUSE_MAX);
         if !state.changed {
             let waited = shared.wake.wait_timeout(state, pause);
             drop(waited);
@@ -121,9 +136,11 @@ fn renew(context: &Context, shared: &Shared, job: JobId, paths: Vec<String>) -> 
     let mut shortest = u32::MAX;
     match reply {
         Ok(reply) => {
+            let within = if reply.shortest_ms == 0 { u32::MAX } else { reply.shortest_ms };
             for (path, result) in body.paths.iter().zip(reply.results) {
                 match Status::from_code(result.status) {
-                    Some(Status::Ok) => shortest = shortest.min(result.lease_ms),
+                    // Renewing a prefix renews what is below it, whose leases may be shorter.
+                    Some(Status::Ok) => shortest = shortest.min(result.lease_ms.min(within)),
                     status => {
                         let status = status.unwrap_or(Status::Internal);
                         lose(shared, job, path, status, &result.message);

@@ -281,6 +281,7 @@ impl ControllerService {
         op: Op,
         args: &[u8],
     ) -> Result<Vec<u8>, Refusal> {
+        let mut renewed_job = None;
         let reply = match op {
             Op::CreatePrefix => {
                 let q = CreatePrefixRequest::decode(args).map_err(malformed)?;
@@ -297,6 +298,7 @@ impl ControllerService {
             Op::RenewLeases => {
                 let q = RenewLeasesRequest::decode(args).map_err(malformed)?;
                 let paths: Vec<&str> = q.paths.iter().map(String::as_str).collect();
+                renewed_job = Some(JobId(q.job));
                 self.apply(now, Command::RenewLeases { actor, job: JobId(q.job), paths: &paths })
             }
             Op::LeaseInfo => {
@@ -314,7 +316,13 @@ impl ControllerService {
         match reply.map_err(refusal)? {
             Reply::Done => Ok(Vec::new()),
             Reply::Prefix(prefix) => Ok(CreatePrefixReply { prefix: prefix.0 }.encode()),
-            Reply::Renewed(results) => Ok(translate::renewed(&results).encode()),
+            Reply::Renewed(results) => {
+                let results = translate::renewed(&results);
+                let shortest_ms = renewed_job
+                    .and_then(|job| self.catalog.shortest_lease_ms(job))
+                    .unwrap_or_default();
+                Ok(RenewLeasesReply { results, shortest_ms }.encode())
+            }
             Reply::Lease(l) => Ok(LeaseInfoReply {
                 prefix: l.prefix.0,
                 lease_ms: l.lease_ms,
@@ -492,9 +500,10 @@ impl ControllerService {
         Ok(())
     }
 
-    /// Answers, at once or when the blocks that the effects of this command open are open.
+    /// Answers, at once or when the memory servers have done what the answer says: opened the blocks
+    /// that it names, made those unreadable that it takes away.
     fn conclude(&mut self, net: &mut Net, from: ConnId, request: u64, body: Vec<u8>) {
-        let opens = self.effects.iter().filter(|e| matches!(e, Effect::OpenBlock { .. })).count();
+        let opens = self.effects.iter().filter(|e| is_awaited(e)).count();
         if opens == 0 {
             self.dispatch(net, None);
             return send(net, from, request, &body);
@@ -532,9 +541,9 @@ impl ControllerService {
                 Effect::SetGeneration { .. } => {}
             }
             let (server, op, body) = message_of(&effect);
-            let waits = deferred.filter(|_| matches!(effect, Effect::OpenBlock { .. }));
+            let waits = deferred.filter(|_| is_awaited(&effect));
             let Some(link) = self.links.get(&server).copied() else {
-                self.release(net, waits, Some(lost_server()));
+                self.release(net, waits, loss_of(&effect));
                 continue;
             };
             let header = RequestHeader { request: number, ..RequestHeader::new(op) };
@@ -602,7 +611,7 @@ impl ControllerService {
             self.errands.iter().filter(|(_, e)| e.server == server).map(|(n, _)| *n).collect();
         for number in broken {
             let errand = self.errands.remove(&number).expect("listed just now");
-            self.release(net, errand.deferred, Some(lost_server()));
+            self.release(net, errand.deferred, loss_of(&errand.effect));
         }
         self.dispatch(net, None);
     }
@@ -674,6 +683,8 @@ impl Service for ControllerService {
             }
             _ => {}
         }
+        // What was to be freed and is not there is as good as freed.
+        let failure = failure.filter(|_| matches!(errand.effect, Effect::OpenBlock { .. }));
         self.release(net, errand.deferred, failure);
         self.dispatch(net, None);
     }
@@ -763,8 +774,15 @@ fn send(net: &mut Net, to: ConnId, request: u64, body: &[u8]) {
     net.reply(to, header, body, ReplyPayload::Copy(&[]));
 }
 
-fn lost_server() -> Refusal {
-    (Status::DataLost, "the memory server that was to hold the blocks is gone; try again".into())
+/// Whether a reply waits for this.
+fn is_awaited(effect: &Effect) -> bool {
+    matches!(effect, Effect::OpenBlock { .. } | Effect::FreeBlock { .. })
+}
+
+/// What it means for a reply that the server is gone which was to do this.
+fn loss_of(effect: &Effect) -> Option<Refusal> {
+    let text = "the memory server that was to hold the blocks is gone; try again";
+    matches!(effect, Effect::OpenBlock { .. }).then(|| (Status::DataLost, text.to_owned()))
 }
 
 fn refusal(error: CatalogError) -> Refusal {

@@ -138,12 +138,12 @@ pub(crate) fn status(s: &catalog::ClusterStatus, requests: u64) -> ClusterStatus
     }
 }
 
-pub(crate) fn renewed(results: &[Result<u32, catalog::CatalogError>]) -> RenewLeasesReply {
+pub(crate) fn renewed(results: &[Result<u32, catalog::CatalogError>]) -> Vec<RenewResult> {
     let results = results.iter().map(|result| match result {
         Ok(lease_ms) => {
             RenewResult { status: Status::Ok as u16, lease_ms: *lease_ms, message: String::new() }
         }
         Err(e) => RenewResult { status: status_of(e) as u16, lease_ms: 0, message: e.to_string() },
     });
-    RenewLeasesReply { results: results.collect() }
+    results.collect()
 }

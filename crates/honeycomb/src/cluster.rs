@@ -39,6 +39,16 @@ pub struct ClusterFile {
     pub token: String,
     /// The process.
     pub pid: i32,
+    /// When it started, in ticks since the machine did: a number that is used again belongs to
+    /// another process.
+    pub started: u64,
+}
+
+/// When a process started, as the kernel says; `None` when there is none.
+pub fn started(pid: i32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name stands in parentheses and may hold anything; the 20th field after it is the start.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
 /// Where the file is.
@@ -69,7 +79,7 @@ impl ClusterFile {
             .mode(0o600)
             .open(&draft)
             .map_err(failed)?;
-        let text = serde_json::to_string(self).expect("three plain fields");
+        let text = serde_json::to_string(self).expect("four plain fields");
         file.write_all(text.as_bytes()).map_err(failed)?;
         fs::rename(&draft, path).map_err(failed)
     }
@@ -93,10 +103,9 @@ impl ClusterFile {
         Ok(file.alive().then_some(file))
     }
 
-    /// Whether its process is there.
+    /// Whether the very process that wrote it is there.
     pub fn alive(&self) -> bool {
-        rustix::process::Pid::from_raw(self.pid)
-            .is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok())
+        started(self.pid) == Some(self.started)
     }
 }
 

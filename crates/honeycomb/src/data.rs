@@ -115,9 +115,9 @@ impl Whose {
 
     fn tell(&self, value: serde_json::Value, text: impl FnOnce() -> String) {
         if self.output.json {
-            println!("{value}");
+            say!("{value}");
         } else {
-            println!("{}", text());
+            say!("{}", text());
         }
     }
 }
@@ -172,19 +172,21 @@ pub fn get(args: &GetArgs) -> Outcome {
     }
     if args.whose.output.json {
         let text = std::str::from_utf8(&value).ok();
-        println!(
+        say!(
             "{}",
             json!({ "bytes": value.len(), "text": text, "hex": crate::cluster::hex(&value) })
         );
         return Ok(());
     }
     let mut out = std::io::stdout().lock();
-    out.write_all(&value).map_err(|e| e.to_string())?;
-    // A line for people; a pipe gets the bytes and nothing else.
-    if std::io::IsTerminal::is_terminal(&out) {
-        let _ = out.write_all(b"\n");
-    }
-    Ok(())
+    let written = out.write_all(&value).and_then(|()| {
+        // A line for people; a pipe gets the bytes and nothing else.
+        if std::io::IsTerminal::is_terminal(&out) {
+            out.write_all(b"\n")?;
+        }
+        out.flush()
+    });
+    written.or_else(|e| crate::end_of_output(&e))
 }
 
 /// `honeycomb append`.
@@ -227,7 +229,7 @@ pub fn cat(args: &CatArgs) -> Outcome {
     let end = args.length.map_or(u64::MAX, |n| args.offset.saturating_add(n));
     if args.whose.output.json {
         let (size, sealed) = (file.size().map_err(said)?, file.sealed().map_err(said)?);
-        println!("{}", json!({ "size": size, "sealed": sealed }));
+        say!("{}", json!({ "size": size, "sealed": sealed }));
         return Ok(());
     }
     let mut out = std::io::stdout().lock();

@@ -1,6 +1,13 @@
 //! The one binary: `honeycomb start`, and the tools around it.
 #![forbid(unsafe_code)]
 
+/// Prints a line of results. A reader that has seen enough ends the program quietly; results that
+/// cannot be written end it with an error, because a script must not take them for written.
+macro_rules! say {
+    () => { crate::print_line(format_args!("")) };
+    ($($text:tt)*) => { crate::print_line(format_args!($($text)*)) };
+}
+
 mod bench;
 mod cluster;
 mod data;
@@ -10,6 +17,7 @@ mod show;
 mod size;
 
 use clap::{Args, Parser, Subcommand};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Elastic, ephemeral memory for analytics: files and key-value stores that tasks share, leased by
@@ -70,6 +78,21 @@ struct Output {
 
 /// What went wrong, for the person at the terminal.
 type Outcome = Result<(), String>;
+
+fn print_line(text: std::fmt::Arguments<'_>) {
+    let mut out = std::io::stdout().lock();
+    if let Err(e) = writeln!(out, "{text}").and_then(|()| out.flush()) {
+        end_of_output(&e);
+    }
+}
+
+fn end_of_output(e: &std::io::Error) -> ! {
+    if e.kind() == std::io::ErrorKind::BrokenPipe {
+        std::process::exit(0);
+    }
+    eprintln!("honeycomb: the results cannot be written: {e}");
+    std::process::exit(1);
+}
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {

@@ -1,6 +1,6 @@
 //! `start`, `stop`, `controller`, `server`.
 
-use crate::cluster::{ClusterFile, file_path, hex, unhex};
+use crate::cluster::{ClusterFile, file_path, hex, started, unhex};
 use crate::{Outcome, Output, size};
 use clap::Args;
 use honeycomb_controller::{Controller, ControllerOptions};
@@ -181,10 +181,12 @@ pub fn start(args: &StartArgs) -> Outcome {
     options.advertise.clone_from(&args.advertise);
     let server = MemoryServer::start(&options, PATIENCE).map_err(|e| e.to_string())?;
 
+    let pid = std::process::id() as i32;
     let file = ClusterFile {
         address: near.to_string(),
         token: hex(controller.token()),
-        pid: std::process::id() as i32,
+        pid,
+        started: started(pid).ok_or("the kernel does not say when this process started")?,
     };
     if !args.embedded {
         file.write(&path)?;
@@ -204,19 +206,19 @@ pub fn start(args: &StartArgs) -> Outcome {
 
 fn announce(output: Output, file: &ClusterFile, options: &ServerOptions) {
     if output.json {
-        println!("{}", serde_json::to_string(file).expect("three plain fields"));
+        say!("{}", serde_json::to_string(file).expect("four plain fields"));
         return;
     }
-    println!("honeycomb is running at {}", file.address);
-    println!("  token       {}", file.token);
-    println!(
+    say!("honeycomb is running at {}", file.address);
+    say!("  token       {}", file.token);
+    say!(
         "  memory      {} in blocks of {}, on {} cores",
         size::show(options.memory),
         size::show(options.block_size),
         options.shards
     );
-    println!("  try         honeycomb put notes:kv color blue");
-    println!("  stop        Ctrl-C, or honeycomb stop");
+    say!("  try         honeycomb put notes:kv color blue");
+    say!("  stop        Ctrl-C, or honeycomb stop");
 }
 
 /// Ends the process when the parent that embeds it is gone: its end of standard input closes.
@@ -264,11 +266,11 @@ fn start_in_background(args: &StartArgs) -> Outcome {
         return Err("the cluster did not start".into());
     };
     if args.output.json {
-        print!("{line}");
+        say!("{}", line.trim_end());
     } else {
-        println!("honeycomb is running at {} (process {})", file.address, file.pid);
-        println!("  token       {}", file.token);
-        println!("  stop        honeycomb stop");
+        say!("honeycomb is running at {} (process {})", file.address, file.pid);
+        say!("  token       {}", file.token);
+        say!("  stop        honeycomb stop");
     }
     Ok(())
 }
@@ -290,9 +292,9 @@ pub fn stop(output: Output) -> Outcome {
         clock.sleep_until(clock.now() + Duration::from_millis(5));
     }
     if output.json {
-        println!("{}", json!({ "stopped": file.pid }));
+        say!("{}", json!({ "stopped": file.pid }));
     } else {
-        println!("stopped {} (process {})", file.address, file.pid);
+        say!("stopped {} (process {})", file.address, file.pid);
     }
     Ok(())
 }
@@ -325,14 +327,11 @@ pub fn controller(args: &ControllerArgs) -> Outcome {
     if args.output.json {
         let address = controller.address().to_string();
         let pid = std::process::id();
-        println!("{}", json!({ "address": address, "token": token, "pid": pid }));
+        say!("{}", json!({ "address": address, "token": token, "pid": pid }));
     } else {
-        println!("the controller is running at {}", controller.address());
-        println!("  token       {token}");
-        println!(
-            "  add memory  honeycomb server --controller {} --token ...",
-            controller.address()
-        );
+        say!("the controller is running at {}", controller.address());
+        say!("  token       {token}");
+        say!("  add memory  honeycomb server --controller {} --token ...", controller.address());
     }
     signals.forever().next();
     Ok(())
@@ -351,9 +350,9 @@ pub fn server(args: &ServerArgs) -> Outcome {
     if args.output.json {
         let address = server.address().to_string();
         let pid = std::process::id();
-        println!("{}", json!({ "address": address, "server": server.server().0, "pid": pid }));
+        say!("{}", json!({ "address": address, "server": server.server().0, "pid": pid }));
     } else {
-        println!(
+        say!(
             "memory server {} is running at {}: {} in blocks of {}, on {} cores",
             server.server().0,
             server.address(),

@@ -47,18 +47,23 @@ pub fn status(args: &StatusArgs) -> Outcome {
             .collect();
         let mut value = status_json(&status);
         value["job_list"] = json!(jobs);
-        println!("{value}");
+        say!("{value}");
         return Ok(());
     }
     print_status(&status);
     if !jobs.is_empty() {
-        println!(
+        say!(
             "\n{:<24} {:>9} {:>10} {:>8} {:>12} {:>9}",
-            "JOB", "PREFIXES", "STRUCTURES", "BLOCKS", "USED", "AGE"
+            "JOB",
+            "PREFIXES",
+            "STRUCTURES",
+            "BLOCKS",
+            "USED",
+            "AGE"
         );
     }
     for j in jobs {
-        println!(
+        say!(
             "{:<24} {:>9} {:>10} {:>8} {:>12} {:>8}s",
             j.name,
             j.prefixes,
@@ -72,19 +77,22 @@ pub fn status(args: &StatusArgs) -> Outcome {
 }
 
 fn print_status(s: &ClusterStatusReply) {
-    println!("up {} s, {} requests to the controller", s.uptime_ms / 1000, s.requests);
-    println!(
+    say!("up {} s, {} requests to the controller", s.uptime_ms / 1000, s.requests);
+    say!(
         "jobs {}   prefixes {}   structures {}   metadata {}",
         s.jobs,
         s.prefixes,
         s.structures,
         size::show(s.bytes_metadata)
     );
-    println!(
+    say!(
         "blocks {} of {} free ({} kept back for moves and repairs, {} being given back)",
-        s.free, s.blocks, s.reserved, s.quarantined
+        s.free,
+        s.blocks,
+        s.reserved,
+        s.quarantined
     );
-    println!(
+    say!(
         "memory {} allocated, {} used, {} resident",
         size::show(s.bytes_allocated),
         size::show(s.bytes_used),
@@ -93,12 +101,20 @@ fn print_status(s: &ClusterStatusReply) {
     if s.servers.is_empty() {
         return;
     }
-    println!(
+    say!(
         "\n{:>6} {:<22} {:>5} {:>10} {:>13} {:>10} {:>10} {:>6} {:>10}",
-        "SERVER", "ADDRESS", "CORES", "BLOCK", "FREE", "USED", "RESIDENT", "CONNS", "REQUESTS"
+        "SERVER",
+        "ADDRESS",
+        "CORES",
+        "BLOCK",
+        "FREE",
+        "USED",
+        "RESIDENT",
+        "CONNS",
+        "REQUESTS"
     );
     for server in &s.servers {
-        println!(
+        say!(
             "{:>6} {:<22} {:>5} {:>10} {:>13} {:>10} {:>10} {:>6} {:>10}{}",
             server.server,
             server.address,
@@ -143,7 +159,7 @@ pub fn tree(args: &TreeArgs) -> Outcome {
     let prefixes = client.tree(ticket.job).map_err(|e| e.to_string())?;
     if args.output.json {
         let nodes: Vec<Value> = prefixes.iter().map(prefix_json).collect();
-        println!("{}", json!({ "job": args.job, "prefixes": nodes }));
+        say!("{}", json!({ "job": args.job, "prefixes": nodes }));
         return Ok(());
     }
     let mut children: HashMap<u64, Vec<&PrefixInfo>> = HashMap::new();
@@ -153,7 +169,7 @@ pub fn tree(args: &TreeArgs) -> Outcome {
         }
     }
     let Some(root) = prefixes.first() else { return Ok(()) };
-    println!("{}  {}", args.job, lease(root));
+    say!("{}  {}", args.job, lease(root));
     let mut seen = HashSet::from([root.prefix]);
     print_structures(root, "");
     print_children(root.prefix, &children, &mut seen, "");
@@ -206,7 +222,7 @@ fn lease(p: &PrefixInfo) -> String {
 fn print_structures(p: &PrefixInfo, indent: &str) {
     for s in &p.structures {
         let name = if s.name.is_empty() { "(unnamed)" } else { &s.name };
-        println!(
+        say!(
             "{indent}  : {name}  {}, {} {}, {}{}",
             kind(s),
             s.blocks,
@@ -229,10 +245,10 @@ fn print_children(
         let last = i + 1 == list.len();
         let (branch, below) = if last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
         if !seen.insert(child.prefix) {
-            println!("{indent}{branch}{}  (above)", child.name);
+            say!("{indent}{branch}{}  (above)", child.name);
             continue;
         }
-        println!("{indent}{branch}{}  {}", child.name, lease(child));
+        say!("{indent}{branch}{}  {}", child.name, lease(child));
         let deeper = format!("{indent}{below}");
         print_structures(child, &deeper);
         print_children(PrefixId(child.prefix).0, children, seen, &deeper);

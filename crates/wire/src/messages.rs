@@ -1664,15 +1664,18 @@ impl Field for RenewLeasesRequest {
 pub struct RenewLeasesReply {
     /// In the order of the request.
     pub results: Vec<RenewResult>,
+    /// The shortest lease that a prefix of the job ever had: who renews all of them by their root does it well within this.
+    pub shortest_ms: u32,
 }
 
 impl Field for RenewLeasesReply {
     fn put(&self, out: &mut Vec<u8>) {
         self.results.put(out);
+        self.shortest_ms.put(out);
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        Ok(RenewLeasesReply { results: Field::get(from)? })
+        Ok(RenewLeasesReply { results: Field::get(from)?, shortest_ms: Field::get(from)? })
     }
 }
 

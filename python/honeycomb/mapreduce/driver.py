@@ -44,6 +44,7 @@ _PERMANENT: Final = (
     errors.LeaseExpired,
     errors.DataLost,
     errors.UnknownJob,
+    errors.Unavailable,  # the calls inside have waited for the controller as long as they may
     errors.Removed,
     errors.Sealed,
     errors.InvalidArgument,

@@ -120,7 +120,7 @@ pub fn run(args: &ControllerArgs) -> Outcome {
     drop((cluster, progress));
     let found = Found { rates, latencies, costs };
     if common.output.json {
-        println!("{}", json_of(args, &common, pinning, &about, &found));
+        say!("{}", json_of(args, &common, pinning, &about, &found));
     } else {
         print(args, &common, pinning, &about, &found);
     }
@@ -272,11 +272,12 @@ fn one(client: &Client, kind: Request, job: JobId, i: u64) -> Result<(), Error> 
 }
 
 fn print(args: &ControllerArgs, common: &Common, pinning: Pinning, about: &str, found: &Found) {
-    println!("{about}; {}", pinning.show());
-    println!("{} rounds of {} s; medians of the rounds\n", common.rounds, common.seconds);
-    println!(
+    say!("{about}; {}", pinning.show());
+    say!("{} rounds of {} s; medians of the rounds\n", common.rounds, common.seconds);
+    say!(
         "Pipelined: {} connections with {} requests in flight each; one controller thread\n",
-        args.connections, args.window
+        args.connections,
+        args.window
     );
     let head = ["operation", "ops/s (min..max)", "controller us/op", "client us/op", "45,000/s"];
     let mut table = Table::new(&head);
@@ -297,13 +298,13 @@ fn print(args: &ControllerArgs, common: &Common, pinning: Pinning, about: &str, 
         ]);
     }
     table.print();
-    println!("\nOne at a time, through the client library\n");
+    say!("\nOne at a time, through the client library\n");
     let mut table = Table::new(&[&["waiting", "operation"][..], &SERIES].concat());
     for (waiting, kind, series) in &found.latencies {
         table.series(&[waiting.name(), kind.name()], series);
     }
     table.print();
-    println!("\nMemory of the controller\n");
+    say!("\nMemory of the controller\n");
     let head = ["of each", "count", "resident bytes", "counted bytes", "aim", "paper"];
     let mut table = Table::new(&head);
     let mut cost = |name: &str, c: &Cost, aim: &str, paper: &str| {

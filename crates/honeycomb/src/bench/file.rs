@@ -81,7 +81,7 @@ pub fn run(args: &FileArgs) -> Outcome {
     }
     drop(progress);
     if common.output.json {
-        println!("{}", json_of(args, &common, pinning, &about, &rows));
+        say!("{}", json_of(args, &common, pinning, &about, &rows));
     } else {
         print(args, &common, pinning, &about, &rows);
     }
@@ -182,14 +182,14 @@ fn read<'a>(file: &'a File, seed: u64, length: u64, size: u64) -> Work<'a> {
 }
 
 fn print(args: &FileArgs, common: &Common, pinning: Pinning, about: &str, rows: &[Row]) {
-    println!("{about}; {}; {} client thread(s)", pinning.show(), args.threads);
-    println!("{} rounds of {} s; medians of the rounds\n", common.rounds, common.seconds);
+    say!("{about}; {}; {} client thread(s)", pinning.show(), args.threads);
+    say!("{} rounds of {} s; medians of the rounds\n", common.rounds, common.seconds);
     let mut table = Table::new(&[&["waiting", "size", "op"][..], &SERIES].concat());
     for r in rows.iter().filter(|r| !r.op.starts_with("stream")) {
         table.series(&[r.waiting.name(), &size::show(r.size), r.op], &r.series);
     }
     table.print();
-    println!();
+    say!();
     let mut table =
         Table::new(&["waiting", "size", "op", "MB/s (min..max)", "server s/GB", "client s/GB"]);
     for r in rows.iter().filter(|r| r.op.starts_with("stream")) {

@@ -133,7 +133,7 @@ pub fn run(args: &KvArgs) -> Outcome {
     }
     drop(progress);
     if common.output.json {
-        println!("{}", json_of(args, &common, &version, pinning, &about, &results));
+        say!("{}", json_of(args, &common, &version, pinning, &about, &results));
     } else {
         print(args, &common, &version, pinning, &about, &results);
     }
@@ -265,8 +265,8 @@ fn print(
     about: &str,
     results: &[Row],
 ) {
-    println!("{about}; {}; {} client thread(s)", pinning.show(), args.threads);
-    println!("{} rounds of {} s in turns; medians of the rounds\n", common.rounds, common.seconds);
+    say!("{about}; {}; {} client thread(s)", pinning.show(), args.threads);
+    say!("{} rounds of {} s in turns; medians of the rounds\n", common.rounds, common.seconds);
     let mut table = Table::new(&[&["waiting", "value", "op", "system"][..], &SERIES].concat());
     for r in results {
         let (waiting, value) = (r.case.waiting.name(), size::show(r.case.size));
@@ -274,7 +274,7 @@ fn print(
     }
     table.print();
     let Some(version) = version else { return };
-    println!("\nhoneycomb / redis {version} (less than 1 is faster, cheaper)\n");
+    say!("\nhoneycomb / redis {version} (less than 1 is faster, cheaper)\n");
     let mut table =
         Table::new(&["waiting", "value", "op", "p50", "p99", "server CPU", "client CPU", "1.3x"]);
     for (ours, theirs) in pairs(results) {

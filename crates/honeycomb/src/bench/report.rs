@@ -101,10 +101,10 @@ impl Table {
         for (i, row) in self.rows.iter().enumerate() {
             let cells: Vec<String> =
                 row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-            println!("| {} |", cells.join(" | "));
+            say!("| {} |", cells.join(" | "));
             if i == 0 {
                 let rules: Vec<String> = widths.iter().map(|w| "-".repeat(*w)).collect();
-                println!("| {} |", rules.join(" | "));
+                say!("| {} |", rules.join(" | "));
             }
         }
     }
