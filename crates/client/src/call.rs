@@ -136,6 +136,9 @@ pub struct Call {
     deadline: Time,
     mutation: bool,
     lane: Option<(BlockAt, Lane)>,
+    /// The block that answered `Busy`: it may hold a copy of this request that is under way, so it
+    /// is asked again before any other, also when the map has moved on.
+    stays_at: Option<BlockAt>,
     /// A try may have reached a server and its answer did not come back.
     uncertain: Option<BlockAt>,
     /// When the current try was sent.
@@ -160,6 +163,7 @@ impl Call {
             deadline,
             mutation: op.info().lane,
             lane: None,
+            stays_at: None,
             uncertain: None,
             sent_at: Time::ZERO,
             doubt_since: None,
@@ -220,9 +224,12 @@ impl Call {
         }
         // A retry goes first to the block of the first try: only it can know the outcome.
         let retry_at = self.uncertain;
+        let named = |at| routing.map.entries.iter().find(|e| route::at(e) == at);
         let entry = match retry_at {
-            Some(at) => routing.map.entries.iter().find(|e| route::at(e) == at),
-            None => route::route(&routing.map, self.target),
+            Some(at) => named(at),
+            None => {
+                self.stays_at.and_then(named).or_else(|| route::route(&routing.map, self.target))
+            }
         };
         let Some(entry) = entry.cloned() else {
             let why = "the block that may have executed it is gone";
@@ -263,6 +270,7 @@ impl Call {
     ) -> Step {
         match header.status {
             Status::Busy => {
+                self.stays_at = self.entry.as_ref().map(route::at).filter(|_| self.mutation);
                 self.last_trouble = String::from_utf8_lossy(args).into_owned();
                 let asked = Duration::from_micros(header.value).min(Duration::from_secs(1));
                 self.wait(now, asked)
@@ -318,6 +326,7 @@ impl Call {
         };
         route::correct(&mut routing.map, refused, header.value, &moved);
         // It said so after looking into its records: this was not executed there.
+        self.stays_at = None;
         self.uncertain = None;
         self.doubt_since = None;
         if let Some((at, lane)) = self.lane.take() {

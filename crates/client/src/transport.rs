@@ -1,7 +1,7 @@
 //! One connection to one node: frames out, frames in, a deadline on every byte.
 
 use crate::error::Error;
-use honeycomb_env::Clock;
+use honeycomb_env::{Clock, Poller};
 use honeycomb_types::limits::{PROTOCOL_MAJOR, PROTOCOL_MINOR, REPLY_HEADER};
 use honeycomb_types::{PrefixId, SessionId, StructureId, Time};
 use honeycomb_wire::messages::{HelloReply, HelloRequest, PresentGrantRequest};
@@ -95,6 +95,7 @@ pub(crate) struct Transport {
     stream: TcpStream,
     clock: Clock,
     spin: Duration,
+    poller: Poller,
     received: Vec<u8>,
     filled: usize,
     next_request: u64,
@@ -125,6 +126,7 @@ impl Transport {
             stream,
             clock,
             spin,
+            poller: Poller::default(),
             received: vec![0; RECEIVE],
             filled: 0,
             next_request: 0,
@@ -379,9 +381,10 @@ impl Transport {
 
     /// Waits until the socket is ready: polls for a moment, because an answer is usually near and
     /// a wake-up costs more than the work it waits for, then sleeps.
-    fn await_ready(&self, flags: PollFlags, wait: &mut Wait<'_>) -> io::Result<()> {
+    fn await_ready(&mut self, flags: PollFlags, wait: &mut Wait<'_>) -> io::Result<()> {
         let began = self.clock.now();
         let mut ask_at = began + PATIENCE;
+        let mut polling = !self.spin.is_zero() && self.poller.worth_it(began);
         loop {
             let now = self.clock.now();
             if now >= wait.deadline {
@@ -391,8 +394,11 @@ impl Transport {
                 (wait.idle)().map_err(io::Error::other)?;
                 ask_at = self.clock.now() + PATIENCE;
             }
-            let spinning = now.since(began) < self.spin;
-            let left = match spinning {
+            if polling && now.since(began) >= self.spin {
+                self.poller.miss();
+                polling = false;
+            }
+            let left = match polling {
                 true => Duration::ZERO,
                 false => wait.deadline.min(ask_at).since(now),
             };
@@ -400,9 +406,17 @@ impl Transport {
                 Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos() as i64 };
             let mut fds = [PollFd::new(&self.stream, flags)];
             match rustix::event::poll(&mut fds, Some(&timeout)) {
-                Ok(0) if spinning => std::thread::yield_now(),
+                Ok(0) if polling => {
+                    let clock = self.clock;
+                    polling = self.poller.yielded(now, || clock.now());
+                }
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
-                Ok(_) => return Ok(()),
+                Ok(_) => {
+                    if polling {
+                        self.poller.hit();
+                    }
+                    return Ok(());
+                }
                 Err(e) => return Err(e.into()),
             }
         }

@@ -11,6 +11,7 @@ mod entropy;
 mod guard;
 mod memory;
 mod net;
+mod poller;
 
 pub use budget::{Budget, Permit};
 pub use clock::Clock;
@@ -19,3 +20,4 @@ pub use entropy::Entropy;
 pub use guard::AbortOnPanic;
 pub use memory::resident_anonymous_bytes;
 pub use net::{Begin, ConnId, Detached, Mailbox, Net, NetOptions, NotPosted, Service, run};
+pub use poller::Poller;

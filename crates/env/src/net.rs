@@ -11,6 +11,7 @@ pub use round::run;
 use crate::budget::{Budget, Permit};
 use crate::clock::Clock;
 use crate::conn::{Conn, Mode, ReplyPayload};
+use crate::poller::Poller;
 use honeycomb_types::Time;
 use honeycomb_types::limits::{
     CONNECTION_BACKLOG_MAX, CONNECTION_STALL, CONNECTIONS_MAX, FILL_STALL, MESSAGE_MAX,

@@ -4,7 +4,7 @@ use super::*;
 
 /// Runs a loop until its service has finished.
 pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -> io::Result<()> {
-    let mut round = Round { scratch: vec![0; SCRATCH], spin: Spin::default() };
+    let mut round = Round { scratch: vec![0; SCRATCH], spin: Poller::default() };
     let mut events = Events::with_capacity(1024);
     let mut next_sweep = net.clock.now() + SWEEP;
     // Before the first wait: a service may have something to begin with.
@@ -60,7 +60,7 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
 
 struct Round {
     scratch: Vec<u8>,
-    spin: Spin,
+    spin: Poller,
 }
 
 impl Round {
@@ -73,18 +73,20 @@ impl Round {
         next_sweep: Time,
     ) -> io::Result<()> {
         let at_once = !net.ready.is_empty() || !net.dirty.is_empty() || !net.closed.is_empty();
-        if !at_once && net.options.spin > Duration::ZERO && self.spin.worth_it() {
-            let until = net.clock.now() + net.options.spin;
-            loop {
+        let began = net.clock.now();
+        if !at_once && net.options.spin > Duration::ZERO && self.spin.worth_it(began) {
+            let clock = net.clock;
+            let mut now = began;
+            while now.since(began) < net.options.spin {
                 poll_once(&mut net.poll, events, Duration::ZERO)?;
                 if !events.is_empty() {
                     self.spin.hit();
                     return Ok(());
                 }
-                if net.clock.now() >= until {
+                if !self.spin.yielded(now, || clock.now()) {
                     break;
                 }
-                std::thread::yield_now();
+                now = clock.now();
             }
             self.spin.miss();
         }
@@ -400,31 +402,5 @@ fn poll_once(poll: &mut Poll, events: &mut Events, timeout: Duration) -> io::Res
     match poll.poll(events, Some(timeout)) {
         Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(()),
         other => other,
-    }
-}
-
-/// Whether polling before sleeping pays off: it costs a core for a moment and saves a wake-up.
-#[derive(Default)]
-struct Spin {
-    score: u32,
-    idle: u32,
-}
-
-impl Spin {
-    /// Yes while it has lately found work; now and then anyway, to notice a change.
-    fn worth_it(&mut self) -> bool {
-        if self.score > 0 {
-            return true;
-        }
-        self.idle += 1;
-        self.idle.is_multiple_of(16)
-    }
-
-    fn hit(&mut self) {
-        self.score = (self.score + 4).min(64);
-    }
-
-    fn miss(&mut self) {
-        self.score = self.score.saturating_sub(1);
     }
 }
