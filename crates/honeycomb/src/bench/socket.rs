@@ -3,7 +3,7 @@
 //! The peers' clients stand on it, so that a comparison shows the servers and not two ways of
 //! waiting.
 
-use honeycomb_env::Clock;
+use honeycomb_env::{Clock, Poller};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;
@@ -17,6 +17,7 @@ pub struct Socket {
     stream: TcpStream,
     clock: Clock,
     spin: Duration,
+    poller: Poller,
 }
 
 impl Socket {
@@ -25,7 +26,7 @@ impl Socket {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
-        Ok(Socket { stream, clock: Clock::start(), spin })
+        Ok(Socket { stream, clock: Clock::start(), spin, poller: Poller::default() })
     }
 
     /// Reads at least one byte.
@@ -56,22 +57,35 @@ impl Socket {
         Ok(())
     }
 
-    fn wait(&self, flags: PollFlags) -> io::Result<()> {
+    fn wait(&mut self, flags: PollFlags) -> io::Result<()> {
         let begun = self.clock.now();
+        let mut polling = !self.spin.is_zero() && self.poller.worth_it(begun);
         loop {
-            let waited = self.clock.now().since(begun);
+            let now = self.clock.now();
+            let waited = now.since(begun);
             if waited >= PATIENCE {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            let spinning = waited < self.spin;
-            let left = if spinning { Duration::ZERO } else { PATIENCE - waited };
+            if polling && waited >= self.spin {
+                self.poller.miss();
+                polling = false;
+            }
+            let left = if polling { Duration::ZERO } else { PATIENCE - waited };
             let timeout =
                 Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos() as i64 };
             let mut fds = [PollFd::new(&self.stream, flags)];
             match rustix::event::poll(&mut fds, Some(&timeout)) {
-                Ok(0) if spinning => std::thread::yield_now(),
+                Ok(0) if polling => {
+                    let clock = self.clock;
+                    polling = self.poller.yielded(now, || clock.now());
+                }
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
-                Ok(_) => return Ok(()),
+                Ok(_) => {
+                    if polling {
+                        self.poller.hit();
+                    }
+                    return Ok(());
+                }
                 Err(e) => return Err(e.into()),
             }
         }
