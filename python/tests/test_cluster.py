@@ -243,3 +243,18 @@ def test_a_pool_is_useless_in_a_forked_child(pool: honeycomb.WorkerPool) -> None
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert pool.submit(int).result() == 0
+
+
+def test_results_that_cannot_be_written_are_an_error(cluster: honeycomb.Client) -> None:
+    binary = Path(sysconfig.get_path("scripts")) / "honeycomb"
+    place = ["--address", cluster.address, "--token", cluster.token.hex()]
+    with open("/dev/full", "wb") as full:
+        told = subprocess.run(
+            [binary, "status", *place], stdout=full, stderr=subprocess.PIPE, timeout=30, check=False
+        )
+    assert told.returncode == 1
+    assert b"cannot be written" in told.stderr
+    # A reader that has seen enough is no error.
+    piped = f"{binary} status {' '.join(place)} | head -n 0; echo ${{PIPESTATUS[0]}}"
+    quiet = subprocess.run(["bash", "-c", piped], capture_output=True, timeout=30, check=True)
+    assert (quiet.stdout, quiet.stderr) == (b"0\n", b"")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -126,3 +127,20 @@ def test_bars_have_eighths() -> None:
     assert bar(0.0, 4) == "    "
     assert bar(1.0, 4) == bar(7.0, 4) == "████"
     assert bar(0.5 + 1 / 32, 4) == "██▏ "
+
+
+def test_the_demo_reads_a_pipe_and_tells_a_broken_file(tmp_path: Path) -> None:
+    """A pipe has no size to divide by; it was once counted as no words at all."""
+    program = [sys.executable, "-P", "-m", "honeycomb.demo", "--json", "--input"]
+    piped = subprocess.run(
+        [*program, "/dev/stdin"], input=b"a b a\nc  a", capture_output=True, timeout=60, check=True
+    )
+    assert json.loads(piped.stdout.splitlines()[-1])["top"] == [["a", 3], ["b", 1], ["c", 1]]
+    broken = tmp_path / "broken.gz"
+    broken.write_bytes(gzip.compress(b"word " * 10_000)[:30])
+    told = subprocess.run(
+        [*program, broken], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert told.returncode == 1
+    assert "honeycomb demo:" in told.stderr
+    assert "Traceback" not in told.stderr
