@@ -170,8 +170,16 @@ fn create(world: &mut World, job: usize) {
     world.jobs[job].kept.push(path.clone());
     for (kind, name) in [(Kind::File, "file"), (Kind::Kv, "kv")] {
         let blocks = 1 + world.rng.below(2) as u32;
-        let structure =
-            NewStructure { path: &path, name, kind, blocks, slots: 64, open_existing: false };
+        let structure = NewStructure {
+            path: &path,
+            name,
+            kind,
+            blocks,
+            slots: 64,
+            max_items: 0,
+            max_bytes: 0,
+            open_existing: false,
+        };
         if let Ok(Reply::Opened(opened)) =
             world.command(Command::CreateStructure { actor, job: id, structure })
         {
@@ -224,6 +232,7 @@ fn begin(world: &mut World, task: usize) {
     let what = match kind {
         Kind::File => choose_file(world, task, structure),
         Kind::Kv => choose_kv(world, structure),
+        Kind::Queue => unreachable!("none is created yet"),
     };
     let (op, target, args, payload) = lay_out(world, &what);
     let deadline = world.now + TIMEOUT;

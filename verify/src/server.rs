@@ -4,7 +4,7 @@ use crate::world::{Message, TryId};
 use honeycomb_block::Reclaimer;
 use honeycomb_catalog::Effect as Order;
 use honeycomb_server::{Access, BlockOwner, Effect, Shard, ShardConfig};
-use honeycomb_structures::{Answer, Outcome, Payload, Ticket};
+use honeycomb_structures::{Answer, News, Outcome, Payload, Ticket};
 use honeycomb_types::{BlockAt, ServerId, SessionId, ShardIx, Time};
 use honeycomb_wire::data::ReadArgs;
 use honeycomb_wire::{Grant, Op, RequestHeader};
@@ -175,7 +175,7 @@ impl SimServer {
     }
 
     /// Carries out what the controller ordered; whether it could be done.
-    pub fn order(&mut self, order: &Order) -> (bool, Vec<Message>, Option<BlockAt>) {
+    pub fn order(&mut self, now: Time, order: &Order) -> (bool, Vec<Message>, Option<BlockAt>) {
         let (done, opened) = match order {
             Order::OpenBlock {
                 at,
@@ -187,6 +187,9 @@ impl SimServer {
                 start,
                 end,
                 slots,
+                max_items,
+                max_bytes,
+                first,
                 ..
             } => {
                 let owner = BlockOwner {
@@ -199,6 +202,9 @@ impl SimServer {
                     start: *start,
                     end: *end,
                     slots: *slots,
+                    max_items: *max_items,
+                    max_bytes: *max_bytes,
+                    first: *first,
                 };
                 (self.shard(*at).open(owner).is_ok(), Some(*at))
             }
@@ -209,8 +215,21 @@ impl SimServer {
                 }
                 (true, None)
             }
+            Order::QueueAhead { at, items, bytes, .. } => {
+                let news = News::Ahead { items: *items, bytes: *bytes };
+                self.shard(*at).tell(now, *at, news);
+                (true, None)
+            }
         };
         (done, self.settle(), opened)
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now: Time) -> Vec<Message> {
+        for shard in &mut self.shards {
+            shard.tick(now);
+        }
+        self.settle()
     }
 
     /// Answers that were set free, and what the shards want from the controller.
@@ -234,6 +253,7 @@ impl SimServer {
         let payload = match answer.payload {
             Payload::None => Vec::new(),
             Payload::Bytes(bytes) => bytes.to_vec(),
+            Payload::Pinned(pin) => pin.bytes().to_vec(),
             Payload::Block(range) => self.shard(header.at).bytes(header.at, range).to_vec(),
         };
         Message::Reply {

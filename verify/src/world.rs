@@ -6,12 +6,12 @@ use crate::file::FileModel;
 use crate::lease::LeaseModel;
 use crate::server::{BLOCK, SimServer, Taken};
 use honeycomb_catalog::{
-    Actor, Catalog, CatalogError, Command, Config, Effect as Order, NewServer, Opened, Reply,
+    Actor, Catalog, CatalogError, Command, Config, Effect as Order, NewServer, Opened, Reply, Seal,
 };
 use honeycomb_client::call::{Lanes, Routing};
 use honeycomb_env::Entropy;
 use honeycomb_server::{Access, Effect};
-use honeycomb_structures::{Successor, Ticket};
+use honeycomb_structures::{News, Successor, Ticket};
 use honeycomb_types::{BlockAt, JobId, ServerId, SessionId, StructureId, Time};
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::MapEntry;
@@ -65,6 +65,8 @@ pub enum Event {
     Arrive(Message),
     /// An order of the controller arrives at its server.
     Order(Order),
+    /// A block hears that what was taken from it has been noted.
+    TakenHeard(BlockAt),
     /// A server's confirmation arrives at the controller.
     Confirmed(Order),
     /// A task has waited long enough.
@@ -105,6 +107,8 @@ pub struct Stats {
     pub endings: BTreeMap<&'static str, u64>,
     /// Blocks sealed with a successor.
     pub grown: u64,
+    /// Blocks of queues retired.
+    pub retired: u64,
     /// Events that happened.
     pub events: u64,
     /// Hash of everything that happened, in order (INV-35).
@@ -338,6 +342,7 @@ impl World {
             Event::Piece { server, id, ticket } => self.piece(server, id, ticket),
             Event::Arrive(message) => self.arrive(message),
             Event::Order(order) => self.order(order),
+            Event::TakenHeard(at) => self.tell(at, News::TakenHeard),
             Event::Confirmed(order) => self.confirmed(&order),
             Event::Wake(id) => crate::client::wake(self, id),
             Event::Lost(id, sent) => crate::client::lost(self, id, sent),
@@ -441,10 +446,21 @@ impl World {
                     }
                 }
             }
-            Effect::Sealed { structure, at, length, last } => {
+            Effect::Sealed { structure, at, length, bytes, last } => {
                 self.stats.grown += u64::from(!last);
                 // The structure may have ended meanwhile.
-                let _ = self.command(Command::SealBlock { structure, at, length, last });
+                let seal = Seal { length, bytes, last };
+                let _ = self.command(Command::SealBlock { structure, at, seal });
+            }
+            Effect::Taken { structure, at, items, bytes } => {
+                let _ = self.command(Command::QueueTaken { structure, at, items, bytes });
+                let after = self.way();
+                self.schedule(after, Event::TakenHeard(at));
+            }
+            Effect::Retire { structure, at } => {
+                if self.command(Command::RetireBlock { structure, at }).is_ok() {
+                    self.stats.retired += 1;
+                }
             }
         }
     }
@@ -474,7 +490,7 @@ impl World {
         else {
             return;
         };
-        let (done, messages, opened) = self.servers[index].order(&order);
+        let (done, messages, opened) = self.servers[index].order(self.now, &order);
         if let Some(at) = opened.filter(|_| done) {
             let bytes = self.servers[index].shard(at).bytes(at, 0..BLOCK);
             if bytes.iter().any(|b| *b != 0) {
@@ -500,14 +516,25 @@ impl World {
             Order::FreeBlock { at, .. } => {
                 let _ = self.command(Command::BlockFreed { server, at: *at });
             }
-            Order::SetGeneration { .. } => {}
+            Order::SetGeneration { .. } | Order::QueueAhead { .. } => {}
         }
     }
 
     fn tell_successor(&mut self, growing: Growing) {
         let Growing { server, asker, successor } = growing;
-        if let Some(server) = self.servers.iter_mut().find(|s| s.id == server && s.alive) {
-            server.shard(asker).set_successor(self.now, asker, successor);
+        if self.servers.iter().any(|s| s.id == server && s.alive) {
+            self.tell(asker, News::Successor(successor));
+        }
+    }
+
+    /// The controller's word reaches a block.
+    fn tell(&mut self, at: BlockAt, news: News) {
+        let now = self.now;
+        let found = self.servers.iter_mut().find(|s| s.id == at.block.server() && s.alive);
+        if let Some(server) = found {
+            server.shard(at).tell(now, at, news);
+            let messages = server.settle();
+            self.send_all(messages);
         }
     }
 
@@ -552,6 +579,8 @@ impl World {
         for server in 0..self.servers.len() {
             let (id, alive) = (self.servers[server].id, self.servers[server].alive);
             if alive {
+                let messages = self.servers[server].tick(self.now);
+                self.send_all(messages);
                 let report = honeycomb_catalog::Report {
                     bytes_resident: 0,
                     connections: 0,

@@ -142,7 +142,8 @@ impl fmt::Debug for Backing {
     }
 }
 
-/// A range of a block that stays readable, and unchanged, until this is dropped.
+/// A range of a block that stays readable, and unchanged, until this and its clones are dropped.
+#[derive(Clone)]
 pub struct Pin {
     mapping: Arc<Mapping>,
     range: Range<usize>,
@@ -160,6 +161,14 @@ impl Pin {
         }
     }
 }
+
+impl PartialEq for Pin {
+    fn eq(&self, other: &Pin) -> bool {
+        self.bytes() == other.bytes()
+    }
+}
+
+impl Eq for Pin {}
 
 impl fmt::Debug for Pin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

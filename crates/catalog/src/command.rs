@@ -71,6 +71,10 @@ pub struct NewStructure<'a> {
     pub blocks: u32,
     /// Hash slots of a kv, a power of two from 64 to 65,536; 0 takes 1024. Files ignore it.
     pub slots: u32,
+    /// Most items of a queue; 0 for no bound. Others ignore it.
+    pub max_items: u64,
+    /// Most bytes of a queue's items together; 0 for no bound. Others ignore it.
+    pub max_bytes: u64,
     /// Open it when one of the same kind exists.
     pub open_existing: bool,
 }
@@ -88,6 +92,17 @@ pub struct NewServer<'a> {
     pub blocks_per_shard: u32,
     /// Bytes of each block; all live servers have the same.
     pub block_size: u64,
+}
+
+/// How a block was sealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seal {
+    /// Bytes of a file's block; items that went through a queue's.
+    pub length: u64,
+    /// Bytes of a queue's items.
+    pub bytes: u64,
+    /// The structure itself was sealed with it: nothing follows.
+    pub last: bool,
 }
 
 /// What one block holds, as its server sees it.
@@ -177,8 +192,12 @@ pub enum Command<'a> {
     BlockFreed { server: ServerId, at: BlockAt },
     /// A block asks for its successor; the same block gets the same answer again.
     GrowStructure { structure: StructureId, at: BlockAt },
-    /// A block was sealed at this length; `last` when the structure itself was.
-    SealBlock { structure: StructureId, at: BlockAt, length: u64, last: bool },
+    /// A block was sealed.
+    SealBlock { structure: StructureId, at: BlockAt, seal: Seal },
+    /// So much was taken, in all, from a queue's block that is not its tail.
+    QueueTaken { structure: StructureId, at: BlockAt, items: u64, bytes: u64 },
+    /// A queue's first block is empty for good.
+    RetireBlock { structure: StructureId, at: BlockAt },
 
     /// Time has passed: expires leases, silent servers and lingering jobs that are due.
     Tick,

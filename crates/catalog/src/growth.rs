@@ -1,4 +1,4 @@
-//! How a file grows: its tail asks for a successor, seals itself at its actual length, and the
+//! How a file or a queue grows: its tail asks for a successor, seals itself at its actual length, and the
 //! successor serves what follows.
 //!
 //! A tail points its clients at the successor before the catalog hears of the seal, so the
@@ -6,12 +6,13 @@
 //! granted successors, gives each the map version that the seal of its predecessor will make, and
 //! applies seals in the order of the chain. Every request can be repeated.
 
+use crate::command::Seal;
 use crate::pool::Held;
 use crate::structures::{Granted, Placed, Structure};
 use crate::{Catalog, CatalogError, Effect, Reply};
 use honeycomb_types::{BlockAt, BlockId, Kind, MapVersion, StructureId};
 
-/// Where a block stands in a file.
+/// Where a block stands in a file or a queue.
 enum Position {
     /// In the map, sealed; the place in the map.
     Sealed(usize),
@@ -33,13 +34,13 @@ fn position(structure: &Structure, block: BlockId) -> Option<Position> {
 
 impl Catalog {
     /// The structure that a server's request names, if the block is its own in this epoch.
-    fn named_by_block(&self, id: StructureId, at: BlockAt) -> Result<u32, CatalogError> {
+    pub(crate) fn named_by_block(&self, id: StructureId, at: BlockAt) -> Result<u32, CatalogError> {
         let s = self.structures.find(id).ok_or(CatalogError::UnknownStructure { structure: id })?;
         if self.pool.held(at) != Some(Held::By(s)) {
             return Err(CatalogError::StaleBlock { at });
         }
         let structure = &self.structures[s];
-        if structure.kind == Kind::File {
+        if structure.kind != Kind::Kv {
             return Ok(s);
         }
         let path = self.dag.path_of(structure.prefix).into();
@@ -79,7 +80,7 @@ impl Catalog {
         let structure = &self.structures[s];
         let mut granted = structure.growth.iter().flat_map(|growth| &growth.granted);
         let own_seal = asker.checked_sub(1).and_then(|k| granted.nth(k)).and_then(|g| g.sealed);
-        if structure.sealed || own_seal.is_some_and(|(_, last)| last) {
+        if structure.sealed || own_seal.is_some_and(|seal| seal.last) {
             let path = self.dag.path_of(structure.prefix).into();
             return Err(CatalogError::Sealed { path, name: structure.name.clone() });
         }
@@ -106,8 +107,7 @@ impl Catalog {
         &mut self,
         id: StructureId,
         at: BlockAt,
-        length: u64,
-        last: bool,
+        seal: Seal,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
         self.heard_from(at.block.server());
@@ -116,7 +116,8 @@ impl Catalog {
             return Ok(Reply::Sealed { version: MapVersion(self.structures[s].version) });
         }
         let s = self.named_by_block(id, at)?;
-        if length > self.block_size {
+        let Seal { length, last, .. } = seal;
+        if self.structures[s].kind == Kind::File && length > self.block_size {
             let (what, given) = ("the length of a sealed block", length);
             let allowed = "a block holds at most the block size";
             return Err(CatalogError::InvalidArgument { what, given, allowed });
@@ -135,15 +136,15 @@ impl Catalog {
                 Ok(Reply::Sealed { version: MapVersion(before) })
             }
             Position::Chain(0) => {
-                self.seal_tail(s, at, length, last, effects)?;
+                self.seal_tail(s, at, seal, effects)?;
                 Ok(Reply::Sealed { version: MapVersion(before + 1) })
             }
             Position::Chain(k) => {
                 let growth = structure.growth.as_mut().expect("the chain has this block");
                 let has_next = growth.granted.len() > k;
                 match growth.granted[k - 1].sealed {
-                    Some(sealed) => self.same_seal(sealed == (length, last), length)?,
-                    None if last || has_next => growth.granted[k - 1].sealed = Some((length, last)),
+                    Some(sealed) => self.same_seal(sealed == seal, length)?,
+                    None if last || has_next => growth.granted[k - 1].sealed = Some(seal),
                     None => return Err(CatalogError::NoSuccessor { at }),
                 }
                 Ok(Reply::Sealed { version: MapVersion(before + k as u64 + 1) })
@@ -163,25 +164,27 @@ impl Catalog {
         &mut self,
         s: u32,
         at: BlockAt,
-        length: u64,
-        last: bool,
+        seal: Seal,
         effects: &mut Vec<Effect>,
     ) -> Result<(), CatalogError> {
         let growth = self.structures[s].growth.as_ref();
-        if !last && growth.is_none_or(|growth| growth.granted.is_empty()) {
+        if !seal.last && growth.is_none_or(|growth| growth.granted.is_empty()) {
             return Err(CatalogError::NoSuccessor { at });
         }
-        let mut seal = Some((length, last));
-        while let Some((length, last)) = seal {
-            seal =
-                if last { self.seal_last(s, effects) } else { self.seal_full(s, length, effects) };
+        let mut next = Some(seal);
+        while let Some(seal) = next {
+            next = if seal.last {
+                self.seal_last(s, effects)
+            } else {
+                self.seal_full(s, seal, effects)
+            };
         }
         Ok(())
     }
 
     /// The structure itself is sealed. Its last range stays open, so that the map still says who
     /// answers beyond the end; blocks that were to follow are freed.
-    fn seal_last(&mut self, s: u32, effects: &mut Vec<Effect>) -> Option<(u64, bool)> {
+    fn seal_last(&mut self, s: u32, effects: &mut Vec<Effect>) -> Option<Seal> {
         let structure = &mut self.structures[s];
         structure.version += 1;
         structure.sealed = true;
@@ -197,12 +200,13 @@ impl Catalog {
 
     /// Closes the tail's range at its length and makes its successor the tail; answers the seal of
     /// that one, if it was heard of already.
-    fn seal_full(&mut self, s: u32, length: u64, effects: &mut Vec<Effect>) -> Option<(u64, bool)> {
+    fn seal_full(&mut self, s: u32, seal: Seal, effects: &mut Vec<Effect>) -> Option<Seal> {
+        let length = seal.length;
         let structure = &mut self.structures[s];
         let growth = structure.growth.as_mut().expect("a block that sealed has a successor");
         let next = growth.granted.pop_front().expect("a block that sealed has a successor");
-        let tail = structure.entries.last_mut().expect("a file has a tail");
-        let end = tail.start.checked_add(length).expect("a file is shorter than 2^64 bytes");
+        let tail = structure.entries.last_mut().expect("there is always a tail");
+        let end = tail.start.checked_add(length).expect("positions are below 2^64");
         structure.version += 1;
         if length > 0 {
             structure.entries.push(Placed { start: end, block: next.block });
@@ -212,6 +216,7 @@ impl Catalog {
             let j = structure.job;
             self.give_back(j, s, empty, effects);
         }
+        self.sealed_in_queue(s, length > 0, seal.bytes, effects);
         next.sealed
     }
 }

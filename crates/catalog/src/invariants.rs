@@ -64,7 +64,12 @@ impl Catalog {
     fn check_map(&self, s: u32, structure: &Structure) -> Result<(), Broken> {
         let what = || format!("structure {} has the map {:?}", structure.id, structure.entries);
         let starts: Vec<u64> = structure.entries.iter().map(|entry| entry.start).collect();
-        require(starts.first() == Some(&0), 17, what)?;
+        // A queue's first blocks go as they are emptied.
+        let first = structure.kind == Kind::Queue || starts.first() == Some(&0);
+        require(first && !starts.is_empty(), 17, what)?;
+        if let Some(queue) = &structure.queue {
+            require(queue.fits(structure), 22, what)?;
+        }
         require(starts.is_sorted_by(|a, b| a < b), 17, what)?;
         if structure.kind == Kind::Kv {
             let slot = 1u64 << (u64::BITS - structure.slots.trailing_zeros());

@@ -10,7 +10,8 @@
 //! they were emitted.
 //!
 //! Where to look: `dag` holds prefixes and what a renewal is worth; `lease` the timers and the end
-//! of a prefix; `plan` whole hierarchies; `pool` blocks; `growth` how files grow; `policy` who
+//! of a prefix; `plan` whole hierarchies; `pool` blocks; `growth` how files and queues grow; `queue` how
+//! queues are bounded and shrink; `policy` who
 //! gets which block.
 
 #![forbid(unsafe_code)]
@@ -27,6 +28,7 @@ mod plan;
 pub mod policy;
 mod pool;
 mod prefixes;
+mod queue;
 mod reply;
 mod servers;
 mod slab;
@@ -34,7 +36,7 @@ mod structures;
 mod tombstones;
 
 pub use command::{
-    Actor, BlockUsage, Command, NewServer, NewStructure, PlanNode, PrefixOptions, Report,
+    Actor, BlockUsage, Command, NewServer, NewStructure, PlanNode, PrefixOptions, Report, Seal,
 };
 pub use error::{CatalogError, Loss};
 pub use invariants::Broken;
@@ -179,9 +181,11 @@ impl Catalog {
             C::BlockOpened { server, at } => self.block_opened(server, at),
             C::BlockFreed { server, at } => self.block_freed(server, at),
             C::GrowStructure { structure, at } => self.grow(structure, at, effects),
-            C::SealBlock { structure, at, length, last } => {
-                self.seal(structure, at, length, last, effects)
+            C::SealBlock { structure, at, seal } => self.seal(structure, at, seal, effects),
+            C::QueueTaken { structure, at, items, bytes } => {
+                self.queue_taken(structure, at, items, bytes, effects)
             }
+            C::RetireBlock { structure, at } => self.retire(structure, at, effects),
             C::Tick => self.tick(effects),
             C::Amnesty => self.amnesty(),
         }

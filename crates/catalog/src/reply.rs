@@ -140,6 +140,10 @@ pub struct Opened {
     pub generation: Generation,
     /// Who serves what.
     pub map: PartitionMap,
+    /// Most items of a queue; 0 for no bound.
+    pub max_items: u64,
+    /// Most bytes of a queue's items; 0 for no bound.
+    pub max_bytes: u64,
 }
 
 /// How a structure's operations find their block; the code is the wire's.
@@ -148,6 +152,8 @@ pub struct Opened {
 pub enum Router {
     /// By byte offset.
     Offset = 1,
+    /// By what is wanted: a get goes to the first block, a put to the last.
+    Ends = 2,
     /// By the hash of the key.
     HashRange = 3,
 }
@@ -161,14 +167,15 @@ pub struct PartitionMap {
     pub router: Router,
     /// Bytes of each block.
     pub block_size: u64,
-    /// In order of start, without gaps, from 0 to 2^64-1 (INV-17).
+    /// In order of start, without gaps, from 0 (of a queue, from the first item that its blocks still
+    /// know) to 2^64-1 (INV-17).
     pub entries: Vec<MapEntry>,
 }
 
 /// Who serves one range of a structure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapEntry {
-    /// First position of the range: a byte offset or a key hash.
+    /// First position of the range: a byte offset, the number of an item or a key hash.
     pub start: u64,
     /// Last position, inclusive.
     pub end: u64,
@@ -255,9 +262,14 @@ pub enum Effect {
         start: u64,
         end: u64,
         slots: u32,
+        max_items: u64,
+        max_bytes: u64,
+        first: bool,
     },
     /// Take a block back; answered by `BlockFreed` when nothing of it can be read any more.
     FreeBlock { server: ServerId, at: BlockAt },
     /// Refuse grants of the prefix of an earlier generation.
     SetGeneration { server: ServerId, prefix: PrefixId, generation: Generation },
+    /// Tell the tail of a bounded queue what is left in the blocks before it.
+    QueueAhead { server: ServerId, at: BlockAt, items: u64, bytes: u64 },
 }

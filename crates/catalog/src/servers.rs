@@ -14,7 +14,8 @@ impl Effect {
         match *self {
             Effect::OpenBlock { server, .. }
             | Effect::FreeBlock { server, .. }
-            | Effect::SetGeneration { server, .. } => server,
+            | Effect::SetGeneration { server, .. }
+            | Effect::QueueAhead { server, .. } => server,
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Structures: their blocks, their partition maps, and who may open them.
 
+use crate::command::Seal;
 use crate::hash::HashKey;
+use crate::queue::QueueState;
 use crate::slab::{NONE, Slab};
 use crate::tombstones::{Cause, Gone, Tombstone};
 use crate::{
@@ -29,10 +31,10 @@ pub(crate) struct Placed {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Granted {
     pub(crate) block: BlockId,
-    pub(crate) sealed: Option<(u64, bool)>,
+    pub(crate) sealed: Option<Seal>,
 }
 
-/// The blocks of a file that are not in its map yet.
+/// The blocks of a file or queue that are not in its map yet.
 #[derive(Debug, Default)]
 pub(crate) struct Growth {
     /// Given out, in order: the first follows the tail.
@@ -53,6 +55,7 @@ pub(crate) struct Structure {
     pub(crate) version: u64,
     pub(crate) entries: Vec<Placed>,
     pub(crate) growth: Option<Box<Growth>>,
+    pub(crate) queue: Option<Box<QueueState>>,
     /// The structures of a prefix are a list.
     pub(crate) next: u32,
     prev: u32,
@@ -79,7 +82,8 @@ impl Structure {
             let granted = growth.granted.capacity() * size_of::<Granted>();
             size_of::<Growth>() + granted + growth.spare.capacity() * size_of::<BlockId>()
         });
-        self.name.len() + self.entries.capacity() * size_of::<Placed>() + growth
+        let queue = self.queue.as_ref().map_or(0, |queue| queue.bytes());
+        self.name.len() + self.entries.capacity() * size_of::<Placed>() + growth + queue
     }
 }
 
@@ -169,7 +173,7 @@ impl Structures {
 /// Blocks and slots of a new structure, with their defaults in place.
 fn checked_size(new: &NewStructure<'_>) -> Result<(u32, u32), CatalogError> {
     let blocks = new.blocks.max(1);
-    if new.kind == Kind::File {
+    if new.kind != Kind::Kv {
         return Ok((blocks, 0));
     }
     let slots = if new.slots == 0 { SLOTS_DEFAULT } else { new.slots };
@@ -272,7 +276,7 @@ impl Catalog {
                 let placed = |(i, at): (u32, &BlockAt)| Placed { start: start(i), block: at.block };
                 ((0..).zip(blocks).map(placed).collect(), None)
             }
-            Kind::File => {
+            Kind::File | Kind::Queue => {
                 let spare: VecDeque<BlockId> = blocks[1..].iter().map(|at| at.block).collect();
                 let growth = Growth { granted: VecDeque::new(), spare };
                 let growth = (count > 1).then(|| Box::new(growth));
@@ -293,6 +297,7 @@ impl Catalog {
             version: 1,
             entries,
             growth,
+            queue: QueueState::of(new),
             next: node.first_structure,
             prev: NONE,
         });
@@ -307,8 +312,8 @@ impl Catalog {
         for (i, block) in structure.blocks().enumerate() {
             let (start, end) = match structure.kind {
                 Kind::Kv => (structure.entries[i].start, structure.end(i)),
-                // A file's blocks count from their own start.
-                Kind::File => (0, u64::MAX),
+                // Their blocks count from their own start.
+                Kind::File | Kind::Queue => (0, u64::MAX),
             };
             effects.push(self.open_effect(s, block, start, end));
         }
@@ -328,6 +333,9 @@ impl Catalog {
             start,
             end,
             slots: structure.slots,
+            max_items: structure.max_items(),
+            max_bytes: structure.max_bytes(),
+            first: structure.entries[0].block == block,
         }
     }
 
@@ -445,6 +453,8 @@ impl Catalog {
             verbs,
             generation: node.generation,
             map: self.map_of(structure),
+            max_items: structure.max_items(),
+            max_bytes: structure.max_bytes(),
         }
     }
 
@@ -454,6 +464,7 @@ impl Catalog {
             version: MapVersion(structure.version),
             router: match structure.kind {
                 Kind::File => Router::Offset,
+                Kind::Queue => Router::Ends,
                 Kind::Kv => Router::HashRange,
             },
             block_size: self.block_size,

@@ -35,6 +35,9 @@ struct Lane {
 pub struct Routing {
     /// Who serves what, as far as known.
     pub map: PartitionMap,
+    /// Blocks of a queue that were empty when they were asked last, and whose successors serve. An
+    /// item that was reserved may come back to one of them.
+    pub left: Vec<MapEntry>,
     lanes: HashMap<BlockAt, Vec<Lane>>,
 }
 
@@ -56,13 +59,40 @@ impl Lanes {
 impl Routing {
     /// Begins with a map.
     pub fn new(map: PartitionMap) -> Routing {
-        Routing { map, lanes: HashMap::new() }
+        Routing { map, left: Vec::new(), lanes: HashMap::new() }
+    }
+
+    fn named(&self, at: BlockAt) -> Option<&MapEntry> {
+        self.map.entries.iter().chain(&self.left).find(|entry| route::at(entry) == at)
+    }
+
+    fn route(&self, target: Target) -> Option<&MapEntry> {
+        match target {
+            Target::Block(at) => self.named(at),
+            target => route::route(&self.map, target),
+        }
+    }
+
+    /// Makes sure that a block can be asked although the map may not name it any more.
+    pub fn remember(&mut self, entry: &MapEntry) {
+        if self.named(route::at(entry)).is_none() {
+            self.left.push(entry.clone());
+        }
+    }
+
+    /// A queue's first block has nothing to take: the next one is asked from now on.
+    fn leave(&mut self, at: BlockAt) {
+        if self.map.entries.len() > 1 && route::at(&self.map.entries[0]) == at {
+            self.left.push(self.map.entries.remove(0));
+        }
     }
 
     /// Takes a map from the controller unless a newer one is known.
     pub fn refresh(&mut self, map: PartitionMap) {
         if map.version >= self.map.version {
             self.map = map;
+            // What the controller does not know any more is gone.
+            self.left.clear();
         }
         let known: std::collections::HashSet<BlockAt> =
             self.map.entries.iter().map(route::at).collect();
@@ -223,15 +253,18 @@ impl Call {
             return self.give_up();
         }
         // A retry goes first to the block of the first try: only it can know the outcome.
-        let retry_at = self.uncertain;
-        let named = |at| routing.map.entries.iter().find(|e| route::at(e) == at);
-        let entry = match retry_at {
-            Some(at) => named(at),
+        let entry = match self.uncertain {
+            Some(at) => routing.named(at),
             None => {
-                self.stays_at.and_then(named).or_else(|| route::route(&routing.map, self.target))
+                let stays = self.stays_at.and_then(|at| routing.named(at));
+                stays.or_else(|| routing.route(self.target))
             }
         };
         let Some(entry) = entry.cloned() else {
+            if self.uncertain.is_none() {
+                let why = "the block is no longer part of the structure";
+                return Step::Done(Err(Error::new(Status::UnknownBlock, why)));
+            }
             let why = "the block that may have executed it is gone";
             return Step::Done(Err(self.unknown(why)));
         };
@@ -301,6 +334,7 @@ impl Call {
                     Status::Ok
                     | Status::KeyNotFound
                     | Status::KeyExists
+                    | Status::QueueEmpty
                     | Status::CompareFailed => Step::Done(Ok(header)),
                     Status::OutcomeUnknown => {
                         Step::Done(Err(self.unknown(&String::from_utf8_lossy(args))))
@@ -325,6 +359,9 @@ impl Call {
             Err(e) => return Step::Done(Err(e.into())),
         };
         route::correct(&mut routing.map, refused, header.value, &moved);
+        if self.target == Target::Head {
+            routing.leave(refused);
+        }
         // It said so after looking into its records: this was not executed there.
         self.stays_at = None;
         self.uncertain = None;

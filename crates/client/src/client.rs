@@ -6,6 +6,7 @@ use crate::file::File;
 use crate::keeper::Keeper;
 use crate::kv::Kv;
 use crate::pool::Pool;
+use crate::queue::Queue;
 use crate::structure::{Opened, Structure};
 use crate::transport::Identity;
 use honeycomb_env::Clock;
@@ -204,9 +205,9 @@ impl Client {
     }
 
     fn create(&self, body: CreateStructureRequest) -> Result<Structure, Error> {
-        let reply: CreateStructureReply = self.ask(Op::CreateStructure, &body)?;
-        let opened =
-            opened(reply.structure, reply.prefix, reply.kind, reply.verbs, reply.grant, reply.map)?;
+        // The three replies that open a structure are one in form.
+        let reply: OpenStructureReply = self.ask(Op::CreateStructure, &body)?;
+        let opened = opened(reply)?;
         let address = join(&body.path, &body.name);
         Ok(Structure::new(self.0.context.clone(), JobId(body.job), address, opened))
     }
@@ -219,17 +220,8 @@ impl Client {
         blocks: u32,
         open_existing: bool,
     ) -> Result<File, Error> {
-        let Address { path, name } = Address::parse(address)?;
-        self.create(CreateStructureRequest {
-            job: job.0,
-            path: path.into(),
-            name: name.into(),
-            kind: Kind::File as u8,
-            blocks,
-            slots: 0,
-            open_existing,
-        })
-        .map(File)
+        let body = new_structure(job, address, Kind::File, blocks, open_existing)?;
+        self.create(body).map(File)
     }
 
     /// Creates a key-value store under a prefix with its blocks.
@@ -241,17 +233,22 @@ impl Client {
         slots: u32,
         open_existing: bool,
     ) -> Result<Kv, Error> {
-        let Address { path, name } = Address::parse(address)?;
-        self.create(CreateStructureRequest {
-            job: job.0,
-            path: path.into(),
-            name: name.into(),
-            kind: Kind::Kv as u8,
-            blocks,
-            slots,
-            open_existing,
-        })
-        .map(Kv)
+        let body = new_structure(job, address, Kind::Kv, blocks, open_existing)?;
+        self.create(CreateStructureRequest { slots, ..body }).map(Kv)
+    }
+
+    /// Creates a queue under a prefix. `max_items` (maxQueueLength) and `max_bytes` bound what it
+    /// holds; 0 for no bound. Opening one that exists leaves its bounds as they are.
+    pub fn create_queue(
+        &self,
+        job: JobId,
+        address: &str,
+        max_items: u64,
+        max_bytes: u64,
+        open_existing: bool,
+    ) -> Result<Queue, Error> {
+        let body = new_structure(job, address, Kind::Queue, 1, open_existing)?;
+        self.create(CreateStructureRequest { max_items, max_bytes, ..body }).map(Queue::new)
     }
 
     /// Opens a structure of any kind.
@@ -259,8 +256,7 @@ impl Client {
         let Address { path, name } = Address::parse(address)?;
         let body = OpenStructureRequest { job: job.0, path: path.into(), name: name.into() };
         let reply: OpenStructureReply = self.ask(Op::OpenStructure, &body)?;
-        let opened =
-            opened(reply.structure, reply.prefix, reply.kind, reply.verbs, reply.grant, reply.map)?;
+        let opened = opened(reply)?;
         Ok(Structure::new(self.0.context.clone(), job, join(path, name), opened))
     }
 
@@ -272,6 +268,11 @@ impl Client {
     /// Opens a key-value store; `WrongKind` when it is something else.
     pub fn open_kv(&self, job: JobId, address: &str) -> Result<Kv, Error> {
         of_kind(self.open(job, address)?, Kind::Kv).map(Kv)
+    }
+
+    /// Opens a queue; `WrongKind` when it is something else.
+    pub fn open_queue(&self, job: JobId, address: &str) -> Result<Queue, Error> {
+        of_kind(self.open(job, address)?, Kind::Queue).map(Queue::new)
     }
 
     /// Frees a structure's blocks at once.
@@ -298,25 +299,21 @@ impl Client {
     }
 }
 
-fn opened(
-    structure: u64,
-    prefix: u64,
-    kind: u8,
-    verbs: u16,
-    grant: Vec<u8>,
-    map: PartitionMap,
-) -> Result<Opened, Error> {
-    let known = Kind::from_code(kind).ok_or_else(|| {
-        let text = format!("a structure of kind {kind:#x}, which this client does not know");
+fn opened(reply: OpenStructureReply) -> Result<Opened, Error> {
+    let kind = Kind::from_code(reply.kind).ok_or_else(|| {
+        let text =
+            format!("a structure of kind {:#x}, which this client does not know", reply.kind);
         Error::new(Status::WrongKind, text)
     })?;
     Ok(Opened {
-        structure: StructureId(structure),
-        prefix: PrefixId(prefix),
-        kind: known,
-        verbs: Verbs(verbs),
-        grant,
-        map,
+        structure: StructureId(reply.structure),
+        prefix: PrefixId(reply.prefix),
+        kind,
+        verbs: Verbs(reply.verbs),
+        grant: reply.grant,
+        map: reply.map,
+        max_items: reply.max_items,
+        max_bytes: reply.max_bytes,
     })
 }
 
@@ -327,6 +324,25 @@ fn of_kind(structure: Structure, kind: Kind) -> Result<Structure, Error> {
     let text =
         format!("{} is a {}, not a {}", structure.address(), structure.kind().name(), kind.name());
     Err(Error::new(Status::WrongKind, text))
+}
+
+fn new_structure(
+    job: JobId,
+    address: &str,
+    kind: Kind,
+    blocks: u32,
+    open_existing: bool,
+) -> Result<CreateStructureRequest, Error> {
+    let Address { path, name } = Address::parse(address)?;
+    Ok(CreateStructureRequest {
+        job: job.0,
+        path: path.into(),
+        name: name.into(),
+        kind: kind as u8,
+        blocks,
+        open_existing,
+        ..Default::default()
+    })
 }
 
 fn join(path: &str, name: &str) -> String {

@@ -44,6 +44,7 @@ pub(crate) fn ask<Q: Field, R: Field>(
             Err(failure) => {
                 let (sent, why) = match failure {
                     Failure::Lost { sent, why } => (sent, why),
+                    Failure::Interrupted => (true, "a signal came".to_owned()),
                     Failure::Late { sent } => (sent, "no answer came in time".to_owned()),
                     Failure::Gone { sent, reason } => (sent, reason.message),
                     Failure::Refused(e) => (false, e.message),
@@ -75,7 +76,7 @@ fn try_once(
     deadline: Time,
 ) -> Result<Vec<u8>, Failure> {
     // Nobody knows better than the controller whether it is there.
-    let mut wait = Wait { deadline, idle: &mut || Ok(()) };
+    let mut wait = Wait { deadline, idle: &mut || Ok(()), interruptible: false };
     let mut transport = pool.take(controller, &mut wait)?;
     let mut args = Vec::new();
     let header = RequestHeader::new(op);

@@ -48,6 +48,7 @@ impl File {
             args: Args::Fixed(&[]),
             payload: &[bytes],
             sink: Sink::None,
+            wait_until: None,
         })?;
         Ok(replied.entry.start + replied.header.value)
     }
@@ -86,6 +87,7 @@ impl File {
             args: Args::Read { position, length: want as u32 },
             payload: &[],
             sink: Sink::Slice(&mut buffer[..want]),
+            wait_until: None,
         })?;
         Ok(replied.header.payload_len as usize)
     }
@@ -107,6 +109,7 @@ impl File {
             args: Args::Fixed(&[]),
             payload: &[],
             sink: Sink::None,
+            wait_until: None,
         })?;
         let sealed = replied.args.first() == Some(&1);
         Ok((replied.entry.start + replied.header.value, sealed))
@@ -120,6 +123,7 @@ impl File {
             args: Args::Fixed(&[]),
             payload: &[],
             sink: Sink::None,
+            wait_until: None,
         })?;
         Ok(replied.entry.start + replied.header.value)
     }

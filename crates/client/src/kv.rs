@@ -174,6 +174,7 @@ impl Kv {
             args: Args::Fixed(&args),
             payload: &[],
             sink: Sink::Vec(&mut payload),
+            wait_until: None,
         })?;
         let entries = scan_entries(&payload)?
             .into_iter()
@@ -197,6 +198,7 @@ impl Kv {
                 args: Args::Fixed(&[]),
                 payload: &[],
                 sink: Sink::None,
+                wait_until: None,
             })?;
             sum += replied.header.value;
         }
@@ -221,7 +223,14 @@ impl Kv {
             return Err(Error::new(Status::KeyTooLarge, text));
         }
         let target = Target::Hash(key_hash(key));
-        self.0.run(Exchange { op, target, args: Args::Fixed(args), payload, sink })
+        self.0.run(Exchange {
+            op,
+            target,
+            args: Args::Fixed(args),
+            payload,
+            sink,
+            wait_until: None,
+        })
     }
 
     fn check_value(&self, value: &[u8]) -> Result<(), Error> {

@@ -1,7 +1,7 @@
 //! The client: routing cache, sessions, the only retry loop, deadlines, lease keeper.
 //!
 //! `call` decides (pure, what the simulator runs): which block, which lane, when to try again,
-//! when to give up and what to say. `transport` and `pool` move the bytes. `file` and `kv` are what
+//! when to give up and what to say. `transport` and `pool` move the bytes. `file`, `queue` and `kv` are what
 //! users hold. A `Client` is cheap to clone and may be used from any number of threads.
 #![forbid(unsafe_code)]
 
@@ -14,6 +14,7 @@ mod file;
 mod keeper;
 mod kv;
 mod pool;
+mod queue;
 mod route;
 mod structure;
 mod transport;
@@ -22,6 +23,7 @@ pub use client::{Client, ClientOptions, JobTicket};
 pub use error::Error;
 pub use file::File;
 pub use kv::{Kv, ScanPage, Swap};
+pub use queue::{Delivery, Queue, QueueCounts};
 pub use route::{Target, route};
 pub use structure::{Opened, Structure};
 pub use transport::{Room, Sink};

@@ -11,8 +11,12 @@ pub enum Target {
     Hash(u64),
     /// An offset of a file.
     Offset(u64),
-    /// The block that takes a file's appends.
+    /// The block that takes a file's appends and a queue's puts.
     Tail,
+    /// The block that a queue's items are taken from.
+    Head,
+    /// This block and no other.
+    Block(BlockAt),
 }
 
 /// The entry of a map that serves a target. A map without gaps always has one.
@@ -20,6 +24,8 @@ pub fn route(map: &PartitionMap, target: Target) -> Option<&MapEntry> {
     let position = match target {
         Target::Hash(position) | Target::Offset(position) => position,
         Target::Tail => return map.entries.last(),
+        Target::Head => return map.entries.first(),
+        Target::Block(wanted) => return map.entries.iter().find(|e| at(e) == wanted),
     };
     let after = map.entries.partition_point(|e| e.start <= position);
     map.entries[..after].last()
@@ -31,7 +37,8 @@ pub(crate) fn at(entry: &MapEntry) -> BlockAt {
 }
 
 /// Corrects a map by what a block said when it refused: `length` is the length at which the block
-/// was sealed, `moved` what follows it. Older knowledge than the map's changes nothing.
+/// was sealed, `moved` what follows it. Older knowledge than the map's changes nothing. Of a queue,
+/// see also `Routing::leave`.
 pub(crate) fn correct(map: &mut PartitionMap, refused: BlockAt, length: u64, moved: &MovedArgs) {
     let Some(found) = map.entries.iter().position(|e| at(e) == refused) else { return };
     if found + 1 < map.entries.len() {

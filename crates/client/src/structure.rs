@@ -5,6 +5,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::route::Target;
 use crate::transport::{Failure, PATIENCE, Sink, Wait};
+use honeycomb_types::limits::WAIT_MAX_MS;
 use honeycomb_types::{BlockId, JobId, Kind, PrefixId, StructureId, Time, Verbs};
 use honeycomb_wire::data::ReadArgs;
 use honeycomb_wire::messages::{
@@ -28,6 +29,10 @@ pub struct Opened {
     pub grant: Vec<u8>,
     /// Who serves what.
     pub map: PartitionMap,
+    /// Most items of a queue; 0 for no bound.
+    pub max_items: u64,
+    /// Most bytes of a queue's items; 0 for no bound.
+    pub max_bytes: u64,
 }
 
 struct Grant {
@@ -51,6 +56,8 @@ pub struct Structure {
     kind: Kind,
     verbs: Verbs,
     address: String,
+    max_items: u64,
+    max_bytes: u64,
     state: Mutex<State>,
 }
 
@@ -83,6 +90,9 @@ pub(crate) struct Exchange<'a, 'b> {
     pub args: Args<'a>,
     pub payload: &'a [&'a [u8]],
     pub sink: Sink<'b>,
+    /// Until when the server may let the operation wait for something to happen; a signal ends the
+    /// wait early.
+    pub wait_until: Option<Time>,
 }
 
 /// The end of a call: the reply's header and arguments, and the entry of the block that gave it.
@@ -108,6 +118,8 @@ impl Structure {
             kind: opened.kind,
             verbs: opened.verbs,
             address,
+            max_items: opened.max_items,
+            max_bytes: opened.max_bytes,
             state: Mutex::new(State { routing: Routing::new(opened.map), grant }),
         }
     }
@@ -142,6 +154,11 @@ impl Structure {
         self.state().routing.map.block_size
     }
 
+    /// The bounds of a queue, in items and bytes; 0 for none.
+    pub(crate) fn bounds(&self) -> (u64, u64) {
+        (self.max_items, self.max_bytes)
+    }
+
     /// The entries of the map, as far as this client knows.
     pub(crate) fn entries(&self) -> Vec<MapEntry> {
         self.state().routing.map.entries.clone()
@@ -155,11 +172,28 @@ impl Structure {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
+    /// Makes sure that a block can be asked although the map may not name it any more.
+    pub(crate) fn remember(&self, entry: &MapEntry) {
+        self.state().routing.remember(entry);
+    }
+
+    /// A queue's blocks that were left behind empty; see `Routing::left`.
+    pub(crate) fn left(&self) -> Vec<MapEntry> {
+        self.state().routing.left.clone()
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.context.pool.clock().now()
+    }
+
     /// Carries one operation through to its answer.
     pub(crate) fn run(&self, mut exchange: Exchange<'_, '_>) -> Result<Replied, Error> {
         let clock = self.context.pool.clock();
         self.context.pool.enter();
-        let deadline = self.deadline();
+        let mut deadline = self.deadline();
+        if let Some(until) = exchange.wait_until {
+            deadline = deadline.max(until + self.context.timeout);
+        }
         let mut call = Call::new(exchange.op, exchange.target, deadline);
         let mut args = Vec::new();
         let mut event = Event::Go;
@@ -189,6 +223,11 @@ impl Structure {
                         Ok(reply) => Event::Reply(reply, &args),
                         Err(Failure::Lost { sent, why }) => Event::Lost { sent, why },
                         Err(Failure::Gone { sent, reason }) => Event::Gone { sent, reason },
+                        Err(Failure::Interrupted) => {
+                            // Asked once more, without waiting: it may have had its effect.
+                            exchange.wait_until = Some(Time::ZERO);
+                            Event::Lost { sent: true, why: "a signal came".into() }
+                        }
                         Err(Failure::Late { sent }) => {
                             Event::Lost { sent, why: "no answer came in time".into() }
                         }
@@ -222,7 +261,11 @@ impl Structure {
             Err(e) if e.status != Status::Unavailable => Err(e),
             _ => Ok(()),
         };
-        let mut wait = Wait { deadline, idle: &mut idle };
+        let waits = exchange.wait_until.map(|until| until.since(clock.now()));
+        let waits = waits.map_or(0, |left| left.as_nanos().div_ceil(1_000_000));
+        header.deadline_ms = waits.min(WAIT_MAX_MS as u128) as u32;
+        let interruptible = header.deadline_ms > 0;
+        let mut wait = Wait { deadline, idle: &mut idle, interruptible };
         let mut transport = pool.take(&place, &mut wait)?;
         let mut sent_args = Vec::new();
         exchange.args.encode(entry, &mut sent_args);

@@ -61,6 +61,8 @@ pub(crate) struct Wait<'a> {
     /// Called each time that `PATIENCE` passed without a byte: a peer that is gone without a word
     /// is noticed long before the deadline. An error ends the wait.
     pub idle: &'a mut dyn FnMut() -> Result<(), Error>,
+    /// Whether a signal to this thread ends the wait.
+    pub interruptible: bool,
 }
 
 /// Who this side is, for the handshake.
@@ -79,6 +81,8 @@ pub(crate) enum Failure {
     Late { sent: bool },
     /// The controller told, while the reply was awaited, why it will not come.
     Gone { sent: bool, reason: Error },
+    /// A signal ended the wait for a reply.
+    Interrupted,
     /// The peer refused the handshake or broke the protocol.
     Refused(Error),
 }
@@ -188,6 +192,10 @@ impl Transport {
                     Failure::Lost { why, .. } => Failure::Lost { sent: false, why },
                     Failure::Late { .. } => Failure::Late { sent: false },
                     Failure::Gone { reason, .. } => Failure::Gone { sent: false, reason },
+                    Failure::Interrupted => {
+                        let why = "a signal came".to_owned();
+                        Failure::Lost { sent: false, why }
+                    }
                     refused => refused,
                 }
             })?;
@@ -410,6 +418,9 @@ impl Transport {
                     let clock = self.clock;
                     polling = self.poller.yielded(now, || clock.now());
                 }
+                Err(rustix::io::Errno::INTR) if wait.interruptible => {
+                    return Err(io::ErrorKind::Interrupted.into());
+                }
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
                 Ok(_) => {
                     if polling {
@@ -430,8 +441,10 @@ fn failed(e: io::Error, sent: bool) -> Failure {
             _ => Failure::Gone { sent, reason: error.clone() },
         };
     }
-    if e.kind() == io::ErrorKind::TimedOut {
-        return Failure::Late { sent };
+    match e.kind() {
+        io::ErrorKind::TimedOut => return Failure::Late { sent },
+        io::ErrorKind::Interrupted => return Failure::Interrupted,
+        _ => {}
     }
     let why = match e.kind() {
         io::ErrorKind::UnexpectedEof => "the server closed the connection".to_owned(),

@@ -4,7 +4,7 @@ use crate::status::status_of;
 use crate::translate;
 use honeycomb_catalog::{
     Actor, BlockUsage, Catalog, CatalogError, Command, Effect, NewServer, NewStructure, PlanNode,
-    Reply, Report,
+    Reply, Report, Seal,
 };
 use honeycomb_env::{ConnId, Net, ReplyPayload, Service};
 use honeycomb_types::limits::{BATCH_MAX, RESULTS_WINDOW, SERVER_SILENCE};
@@ -124,9 +124,8 @@ impl ControllerService {
     fn actor(&mut self, now: Time, from: ConnId, op: Op) -> Result<Actor, Refusal> {
         let peer = &self.peers[&from];
         let info = op.info();
-        if matches!(op, Op::OpenBlock | Op::FreeBlock | Op::SetGeneration)
-            || info.plane == Plane::Data
-        {
+        let servers = [Op::OpenBlock, Op::FreeBlock, Op::SetGeneration, Op::QueueAhead];
+        if servers.contains(&op) || info.plane == Plane::Data {
             let text = format!("{} is served by memory servers", op.name());
             return Err((Status::NotServedHere, text));
         }
@@ -196,7 +195,7 @@ impl ControllerService {
                 net.link(from);
                 Ok(body)
             }
-            Op::Report | Op::GrowStructure | Op::SealBlock => {
+            Op::Report | Op::GrowStructure | Op::SealBlock | Op::QueueTaken | Op::RetireBlock => {
                 self.serve_link(net, now, from, header.op, args)
             }
             op => Err((Status::NotServedHere, format!("{} is not served here", op.name()))),
@@ -384,6 +383,8 @@ impl ControllerService {
                     kind,
                     blocks: q.blocks,
                     slots: q.slots,
+                    max_items: q.max_items,
+                    max_bytes: q.max_bytes,
                     open_existing: q.open_existing,
                 };
                 self.apply(now, Command::CreateStructure { actor, job: JobId(q.job), structure })
@@ -466,10 +467,25 @@ impl ControllerService {
                     other => unexpected(op, &other),
                 }
             }
+            Op::QueueTaken => {
+                let q = QueueTakenRequest::decode(args).map_err(malformed)?;
+                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
+                let (items, bytes) = (q.items, q.bytes);
+                let command = Command::QueueTaken { structure, at, items, bytes };
+                self.apply(now, command).map_err(refusal)?;
+                Ok(QueueTakenReply {}.encode())
+            }
+            Op::RetireBlock => {
+                let q = RetireBlockRequest::decode(args).map_err(malformed)?;
+                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
+                self.apply(now, Command::RetireBlock { structure, at }).map_err(refusal)?;
+                Ok(RetireBlockReply {}.encode())
+            }
             _ => {
                 let q = SealBlockRequest::decode(args).map_err(malformed)?;
                 let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
-                let command = Command::SealBlock { structure, at, length: q.length, last: q.last };
+                let seal = Seal { length: q.length, bytes: q.bytes, last: q.last };
+                let command = Command::SealBlock { structure, at, seal };
                 match self.apply(now, command).map_err(refusal)? {
                     Reply::Sealed { version } => Ok(SealBlockReply { version: version.0 }.encode()),
                     other => unexpected(op, &other),
@@ -538,7 +554,7 @@ impl ControllerService {
                 Effect::FreeBlock { at, .. } => {
                     self.opening.remove(at);
                 }
-                Effect::SetGeneration { .. } => {}
+                Effect::SetGeneration { .. } | Effect::QueueAhead { .. } => {}
             }
             let (server, op, body) = message_of(&effect);
             let waits = deferred.filter(|_| is_awaited(&effect));
@@ -739,6 +755,9 @@ fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
             start,
             end,
             slots,
+            max_items,
+            max_bytes,
+            first,
         } => {
             let body = OpenBlockRequest {
                 block: at.block.0,
@@ -751,6 +770,9 @@ fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
                 start: *start,
                 end: *end,
                 slots: *slots,
+                max_items: *max_items,
+                max_bytes: *max_bytes,
+                first: *first,
             };
             (*server, Op::OpenBlock, body.encode())
         }
@@ -761,6 +783,15 @@ fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
         Effect::SetGeneration { server, prefix, generation } => {
             let body = SetGenerationRequest { prefix: prefix.0, generation: generation.0 };
             (*server, Op::SetGeneration, body.encode())
+        }
+        Effect::QueueAhead { server, at, items, bytes } => {
+            let body = QueueAheadRequest {
+                block: at.block.0,
+                epoch: at.epoch.0,
+                items: *items,
+                bytes: *bytes,
+            };
+            (*server, Op::QueueAhead, body.encode())
         }
     }
 }

@@ -62,6 +62,8 @@ pub(crate) fn opened(
         verbs: o.verbs.0,
         grant: key.issue(&grant),
         map: map(&o.map),
+        max_items: o.max_items,
+        max_bytes: o.max_bytes,
     }
     .encode()
 }

@@ -290,6 +290,11 @@ impl Net {
         self.open
     }
 
+    /// Bytes that wait to be sent on a connection; none for one that is gone.
+    pub fn backlog(&mut self, id: ConnId) -> usize {
+        self.conn(id).map_or(0, |conn| conn.backlog())
+    }
+
     /// A loan from the loop's budget, for what a service holds of a request.
     pub fn permit(&self, bytes: usize) -> Permit {
         let mut permit = self.budget.permit();

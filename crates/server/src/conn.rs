@@ -10,10 +10,12 @@ use honeycomb_env::{
 };
 use honeycomb_structures::{Answer, Outcome, Payload, Ticket, large_limit};
 use honeycomb_types::limits::{
-    ACTIVITY_INTERVAL, GRANTS_MAX, REPORT_INTERVAL, RESULTS_WINDOW, RESULTS_WINDOW_MAX,
+    ACTIVITY_INTERVAL, GRANTS_MAX, NOTICE_BACKLOG_MAX, REPORT_INTERVAL, RESULTS_WINDOW,
+    RESULTS_WINDOW_MAX,
 };
-use honeycomb_types::{JobId, PrefixId, ServerId, ShardIx, Time};
+use honeycomb_types::{BlockAt, JobId, PrefixId, ServerId, ShardIx, Time};
 use honeycomb_wire::messages::{ActivePrefix, BlockUsage, HelloReply, PresentGrantRequest};
+use honeycomb_wire::notice::{Notice, SubscribeArgs};
 use honeycomb_wire::{
     Field, GrantKey, Greeted, Op, Plane, ReplyHeader, RequestHeader, Status, TokenKey,
 };
@@ -39,6 +41,18 @@ enum Filling {
     Gather { header: RequestHeader, args: Vec<u8>, bytes: Vec<u8>, filled: usize, _permit: Permit },
 }
 
+/// Where the notices of a subscription go.
+struct Subscriber {
+    conn: ConnId,
+    /// The client's number for it.
+    number: u32,
+    at: BlockAt,
+    /// Notices that were left out because those before them were not read, and the number of the
+    /// last one.
+    missed: u64,
+    last_missed: u64,
+}
+
 struct Keys {
     token: TokenKey,
     grant: GrantKey,
@@ -53,6 +67,9 @@ pub(crate) struct ShardService {
     keys: Option<Keys>,
     peers: hashbrown::HashMap<ConnId, Peer>,
     origins: hashbrown::HashMap<Ticket, Origin>,
+    subscribers: hashbrown::HashMap<Ticket, Subscriber>,
+    /// Subscribers that have missed something and were not told yet.
+    gaps: usize,
     fillings: hashbrown::HashMap<ConnId, Filling>,
     shards: Vec<Mailbox<Note>>,
     link: Mailbox<LinkNote>,
@@ -87,6 +104,8 @@ impl ShardService {
             keys: None,
             peers: hashbrown::HashMap::new(),
             origins: hashbrown::HashMap::new(),
+            subscribers: hashbrown::HashMap::new(),
+            gaps: 0,
             fillings: hashbrown::HashMap::new(),
             shards,
             link,
@@ -218,11 +237,20 @@ impl ShardService {
         let access = self.access(from, header);
         let owner = header.at.block.shard();
         if owner != self.ix && (owner.0 as usize) < self.shards.len() {
+            if header.op == Op::Subscribe {
+                let text = "subscribe on a connection to the block's own shard";
+                return net.refuse(from, header.request, Status::NotServedHere, text);
+            }
             return self.forward(net, from, *header, access, args.to_vec(), payload.to_vec());
         }
         let ticket = self.ticket();
         match self.shard.apply(now, &access, header, args, payload, ticket) {
-            Outcome::Done(answer) => self.answer(net, from, header, answer),
+            Outcome::Done(answer) => {
+                if header.op == Op::Subscribe && answer.status == Status::Ok {
+                    self.subscribed(from, header.at, args, ticket);
+                }
+                self.answer(net, from, header, answer);
+            }
             Outcome::Parked => {
                 self.origins.insert(ticket, Origin::Here(from, *header));
             }
@@ -271,6 +299,7 @@ impl ShardService {
             Payload::Bytes(bytes) => {
                 net.reply(to, reply, &answer.args, ReplyPayload::Shared(bytes));
             }
+            Payload::Pinned(pin) => net.reply(to, reply, &answer.args, ReplyPayload::Pinned(pin)),
             Payload::Block(range) if range.len() < PIN_FROM => {
                 let bytes = self.shard.bytes(header.at, range);
                 net.reply(to, reply, &answer.args, ReplyPayload::Copy(bytes));
@@ -293,6 +322,7 @@ impl ShardService {
         let payload = match answer.payload {
             Payload::None => OwnedPayload::Bytes(Arc::new([])),
             Payload::Bytes(bytes) => OwnedPayload::Bytes(bytes),
+            Payload::Pinned(pin) => OwnedPayload::Pinned(pin),
             Payload::Block(range) if range.len() < PIN_FROM => {
                 OwnedPayload::Bytes(self.shard.bytes(header.at, range).into())
             }
@@ -324,9 +354,53 @@ impl ShardService {
                 None => {}
             }
         }
+        for (ticket, number, notice) in self.shard.take_notices() {
+            self.notify(net, ticket, number, notice);
+        }
         if self.shard.has_effects() {
             let effects = self.shard.take_effects();
             self.tell_link(LinkNote::Effects(effects));
+        }
+    }
+
+    fn subscribed(&mut self, conn: ConnId, at: BlockAt, args: &[u8], ticket: Ticket) {
+        let number = SubscribeArgs::decode(args).expect("the shard has read it").subscription;
+        let subscriber = Subscriber { conn, number, at, missed: 0, last_missed: 0 };
+        self.subscribers.insert(ticket, subscriber);
+    }
+
+    /// Pushes a notice, unless its subscriber does not read: what it misses then is counted, and
+    /// told as soon as it has read what waits. The last notice of a subscription is never left out.
+    fn notify(&mut self, net: &mut Net, ticket: Ticket, number: u64, notice: Notice) {
+        let Some(subscriber) = self.subscribers.get_mut(&ticket) else { return };
+        let ends = matches!(notice, Notice::Ended(..));
+        let needed = ends || matches!(notice, Notice::Handover { .. });
+        if !needed && net.backlog(subscriber.conn) > NOTICE_BACKLOG_MAX {
+            self.gaps += usize::from(subscriber.missed == 0);
+            subscriber.missed += 1;
+            subscriber.last_missed = number;
+            return;
+        }
+        if subscriber.missed > 0 {
+            self.gaps -= 1;
+            tell_gap(net, subscriber);
+        }
+        push(net, subscriber, number, &notice);
+        if ends {
+            self.subscribers.remove(&ticket);
+        }
+    }
+
+    /// Tells those who have missed something, once they have read what was waiting for them.
+    fn tell_gaps(&mut self, net: &mut Net) {
+        if self.gaps == 0 {
+            return;
+        }
+        for subscriber in self.subscribers.values_mut().filter(|s| s.missed > 0) {
+            if net.backlog(subscriber.conn) <= NOTICE_BACKLOG_MAX / 2 {
+                self.gaps -= 1;
+                tell_gap(net, subscriber);
+            }
         }
     }
 
@@ -363,11 +437,28 @@ impl ShardService {
         });
     }
 
+    /// Everything that waits for a connection that is gone, waits no longer.
+    fn hang_up(&mut self, conn: ConnId) {
+        let waits = |origin: &Origin| matches!(origin, Origin::Here(to, _) if *to == conn);
+        let shard = &mut self.shard;
+        for (ticket, _) in self.origins.extract_if(|_, origin| waits(origin)) {
+            shard.hang_up(ticket);
+        }
+        for (ticket, gone) in self.subscribers.extract_if(|_, s| s.conn == conn) {
+            self.gaps -= usize::from(gone.missed > 0);
+            shard.unsubscribe(gone.at, ticket);
+        }
+    }
+
     fn clock_ms(&self, now: Time) -> u64 {
         now.as_millis().saturating_add_signed(self.clock_offset_ms)
     }
 
+    /// Confirms what the controller asked under a number; nothing under 0.
     fn confirm(&mut self, request: u64, refused: Option<Answer>) {
+        if request == 0 {
+            return;
+        }
         let refusal = refused.map(|a| (a.status, String::from_utf8_lossy(&a.args).into_owned()));
         self.tell_link(LinkNote::Confirmed { request, refusal });
     }
@@ -501,6 +592,7 @@ impl Service for ShardService {
 
     fn on_close(&mut self, net: &mut Net, now: Time, conn: ConnId) {
         self.peers.remove(&conn);
+        self.hang_up(conn);
         if let Some(Filling::Block(ticket)) = self.fillings.remove(&conn) {
             self.origins.remove(&ticket);
             self.shard.abort(now, ticket);
@@ -550,7 +642,10 @@ impl Service for ShardService {
                 self.shard.set_generation(prefix, generation);
                 self.confirm(request, None);
             }
-            Note::Successor(at, successor) => self.shard.set_successor(now, at, successor),
+            Note::Tell(at, news, request) => {
+                self.shard.tell(now, at, news);
+                self.confirm(request, None);
+            }
             Note::Stop => self.stopped = true,
         }
         self.settle(net);
@@ -562,16 +657,31 @@ impl Service for ShardService {
             self.report(net, now);
         }
         let next = if self.active.is_empty() { self.next_report } else { self.next_activity };
-        // A link or a core that is behind is tried again soon.
+        if self.shard.deadline().is_some_and(|due| due <= now) {
+            self.shard.tick(now);
+            self.settle(net);
+        }
+        self.tell_gaps(net);
+        // A link, a core or a subscriber that is behind is tried again soon.
         self.deliver();
-        let behind = !self.unsent.is_empty() || !self.undelivered.is_empty();
+        let behind = !self.unsent.is_empty() || !self.undelivered.is_empty() || self.gaps > 0;
         let retry = behind.then_some(now + ACTIVITY_INTERVAL / 10);
-        Some(retry.map_or(next, |r| r.min(next)))
+        [retry, self.shard.deadline()].into_iter().flatten().chain([next]).min()
     }
 
     fn finished(&self) -> bool {
         self.stopped
     }
+}
+
+fn push(net: &mut Net, to: &Subscriber, number: u64, notice: &Notice) {
+    let header = ReplyHeader::new(Status::Notice, 0, number);
+    net.reply(to.conn, header, &notice.encode(to.number), ReplyPayload::Copy(&[]));
+}
+
+fn tell_gap(net: &mut Net, subscriber: &mut Subscriber) {
+    push(net, subscriber, subscriber.last_missed, &Notice::Gap(subscriber.missed));
+    subscriber.missed = 0;
 }
 
 fn ok(request: u64, value: u64) -> ReplyHeader {

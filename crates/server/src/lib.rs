@@ -9,6 +9,7 @@ mod link;
 mod notes;
 mod server;
 mod shard;
+mod watch;
 
 pub use server::{MemoryServer, ServerOptions};
 pub use shard::{Access, BlockOwner, Effect, Shard, ShardConfig, Stage};

@@ -10,7 +10,7 @@ use honeycomb_env::{
     Clock, ConnId, Entropy, Mailbox, Net, NotPosted, ReplyPayload, Service,
     resident_anonymous_bytes,
 };
-use honeycomb_structures::Successor;
+use honeycomb_structures::{News, Successor};
 use honeycomb_types::limits::REPORT_INTERVAL;
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, Generation, JobId, Kind, PrefixId, ServerId, StructureId, Time,
@@ -18,8 +18,9 @@ use honeycomb_types::{
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::{
     ActivePrefix, BlockUsage, FreeBlockRequest, GrowStructureReply, GrowStructureRequest,
-    HelloRequest, JoinServerReply, JoinServerRequest, OpenBlockRequest, ReportReply, ReportRequest,
-    SealBlockRequest, SetGenerationRequest,
+    HelloRequest, JoinServerReply, JoinServerRequest, OpenBlockRequest, QueueAheadRequest,
+    QueueTakenRequest, ReportReply, ReportRequest, RetireBlockRequest, SealBlockRequest,
+    SetGenerationRequest,
 };
 use honeycomb_wire::{Field, GrantKey, Op, ReplyHeader, RequestHeader, Status, TokenKey};
 use std::collections::HashMap;
@@ -47,9 +48,13 @@ pub(crate) struct Identity {
 enum Asked {
     Hello,
     Join,
-    Report { sent: Time },
+    Report {
+        sent: Time,
+    },
     Grow(BlockAt),
-    Seal,
+    Taken(BlockAt),
+    /// Nothing hangs on the answer: a block that is not retired asks again.
+    Told,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -212,22 +217,45 @@ impl LinkService {
                 }
                 self.ask(net, Op::GrowStructure, &body, Asked::Grow(at));
             }
-            Effect::Sealed { structure, at, length, last } => {
+            Effect::Sealed { structure, at, length, bytes, last } => {
                 let body = SealBlockRequest {
                     structure: structure.0,
                     block: at.block.0,
                     epoch: at.epoch.0,
                     length,
+                    bytes,
                     last,
                 };
-                self.ask(net, Op::SealBlock, &body, Asked::Seal);
+                self.ask(net, Op::SealBlock, &body, Asked::Told);
+            }
+            Effect::Taken { structure, at, items, bytes } => {
+                let body = QueueTakenRequest {
+                    structure: structure.0,
+                    block: at.block.0,
+                    epoch: at.epoch.0,
+                    items,
+                    bytes,
+                };
+                self.ask(net, Op::QueueTaken, &body, Asked::Taken(at));
+            }
+            Effect::Retire { structure, at } => {
+                let body = RetireBlockRequest {
+                    structure: structure.0,
+                    block: at.block.0,
+                    epoch: at.epoch.0,
+                };
+                self.ask(net, Op::RetireBlock, &body, Asked::Told);
             }
         }
     }
 
     fn successor(&self, at: BlockAt, successor: Successor) {
+        self.tell(at, News::Successor(successor));
+    }
+
+    fn tell(&self, at: BlockAt, news: News) {
         let shard = at.block.shard().0 as usize;
-        self.post(&self.shards[shard], Note::Successor(at, successor));
+        self.post(&self.shards[shard], Note::Tell(at, news, 0));
     }
 
     fn grown(&mut self, at: BlockAt, header: &ReplyHeader, args: &[u8]) {
@@ -254,6 +282,12 @@ impl LinkService {
                 let body = FreeBlockRequest::decode(args).map_err(malformed)?;
                 let at = BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) };
                 (at.block.shard(), Note::Free(at, header.request))
+            }
+            Op::QueueAhead => {
+                let body = QueueAheadRequest::decode(args).map_err(malformed)?;
+                let at = BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) };
+                let news = News::Ahead { items: body.items, bytes: body.bytes };
+                (at.block.shard(), Note::Tell(at, news, header.request))
             }
             Op::SetGeneration => {
                 let body = SetGenerationRequest::decode(args).map_err(malformed)?;
@@ -289,6 +323,9 @@ fn owner_of(body: &OpenBlockRequest) -> Result<BlockOwner, (Status, String)> {
         start: body.start,
         end: body.end,
         slots: body.slots,
+        max_items: body.max_items,
+        max_bytes: body.max_bytes,
+        first: body.first,
     })
 }
 
@@ -344,7 +381,8 @@ impl Service for LinkService {
             }
             // The controller no longer knows this name: join again under a new one.
             Asked::Report { .. } => net.close(from),
-            Asked::Seal => {}
+            Asked::Taken(at) => self.tell(at, News::TakenHeard),
+            Asked::Told => {}
         }
     }
 

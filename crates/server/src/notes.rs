@@ -3,7 +3,7 @@
 use crate::shard::{Access, BlockOwner, Effect};
 use honeycomb_block::Pin;
 use honeycomb_env::{ConnId, Detached};
-use honeycomb_structures::Successor;
+use honeycomb_structures::News;
 use honeycomb_types::{BlockAt, Generation, JobId, PrefixId, ServerId, SessionId, ShardIx};
 use honeycomb_wire::messages::{ActivePrefix, BlockUsage};
 use honeycomb_wire::{Grant, GrantKey, ReplyHeader, RequestHeader, Status, TokenKey};
@@ -27,8 +27,8 @@ pub(crate) enum Note {
     Free(BlockAt, u64),
     /// Older grants of the prefix are revoked; confirm under this request number.
     SetGeneration(PrefixId, Generation, u64),
-    /// The controller's answer to a block that asked for its next.
-    Successor(BlockAt, Successor),
+    /// What the controller has to say to a block; confirm under this request number, 0 for not.
+    Tell(BlockAt, News, u64),
     /// End the loop.
     Stop,
 }

@@ -3,22 +3,28 @@
 //! An operation on a block is atomic because one thread runs it. The stages of a request are those
 //! of `Stage`, in that order; logs, metrics and failpoints use these words.
 
+use crate::watch::{Watcher, Watchers};
 use honeycomb_block::{Backing, Pin, Reclaimer};
 use honeycomb_structures::{
-    Answer, FileBlock, KvBlock, LaneVerdict, Lanes, Outcome, Structure, Successor, Ticket,
-    record_hash,
+    Answer, Event, FileBlock, KvBlock, LaneVerdict, Lanes, News, Operation, Outcome, QueueBlock,
+    QueueBounds, Structure, Successor, Ticket, record_hash,
 };
-use honeycomb_types::limits::RETRY_WINDOW_MS;
+use honeycomb_types::limits::{RETRY_WINDOW_MS, WAIT_MAX_MS};
 use honeycomb_types::{
-    BlockAt, BlockId, Bug, Epoch, Generation, JobId, Kind, LaneId, PrefixId, ServerId, SessionId,
-    ShardIx, StructureId, Time,
+    BlockAt, BlockId, Bug, Epoch, Generation, JobId, Kind, LaneId, PrefixId, Sequence, ServerId,
+    SessionId, ShardIx, StructureId, Time,
 };
-use honeycomb_wire::{Grant, OpInfo, RequestHeader, Status, flags};
+use honeycomb_wire::notice::{Notice, SubscribeArgs};
+use honeycomb_wire::{Grant, Op, OpInfo, RequestHeader, Status, flags};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::ops::Range;
 use std::time::Duration;
 
 /// How often a block that was refused a successor asks again.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
+/// How often a block that is to be retired looks whether it can be, and asks again.
+const RETIRE_AGAIN: Duration = Duration::from_millis(100);
 /// What a request has to wait whose earlier try is still under way, in microseconds.
 const IN_PROGRESS_RETRY_US: u64 = 500;
 
@@ -69,6 +75,12 @@ pub struct BlockOwner {
     pub end: u64,
     /// Hash slots of a kv.
     pub slots: u32,
+    /// Most items of a queue; 0 for no bound.
+    pub max_items: u64,
+    /// Most bytes of a queue; 0 for no bound.
+    pub max_bytes: u64,
+    /// The structure's first block.
+    pub first: bool,
 }
 
 /// What a shard wants done elsewhere.
@@ -87,10 +99,31 @@ pub enum Effect {
         structure: StructureId,
         /// The block.
         at: BlockAt,
-        /// Its length for good.
+        /// Its length for good: bytes of a file's, items of a queue's.
         length: u64,
+        /// Bytes of a queue's items.
+        bytes: u64,
         /// The structure was sealed with it.
         last: bool,
+    },
+    /// Tell the controller how much was taken from a queue's block; answered by
+    /// `News::TakenHeard`.
+    Taken {
+        /// The structure.
+        structure: StructureId,
+        /// The block.
+        at: BlockAt,
+        /// Items, since it began.
+        items: u64,
+        /// Their bytes.
+        bytes: u64,
+    },
+    /// Ask the controller to take the block out of its structure. Repeated until it is freed.
+    Retire {
+        /// The structure.
+        structure: StructureId,
+        /// The block.
+        at: BlockAt,
     },
 }
 
@@ -116,6 +149,11 @@ struct Slot {
     touched: bool,
     /// When a refused block may ask for a successor again.
     ask_after: Time,
+    /// When the structure is to be told that time has passed, if a timer is set for it.
+    timer: Option<Time>,
+    /// It is drained: when to look next whether it can be retired.
+    retire_at: Option<Time>,
+    watchers: Watchers,
 }
 
 /// A mutation whose answer is still to come: where its result must be kept.
@@ -125,8 +163,10 @@ struct Pending {
     at: BlockAt,
     session: SessionId,
     lane: LaneId,
-    sequence: u64,
+    sequence: Sequence,
     hash: Option<u64>,
+    /// Its payload is still arriving, or waits for those before it: it cannot be given up.
+    filling: bool,
 }
 
 /// One core's share of a memory server.
@@ -140,6 +180,9 @@ pub struct Shard {
     touched: Vec<u32>,
     effects: Vec<Effect>,
     completed: Vec<(Ticket, Answer)>,
+    notices: Vec<(Ticket, u64, Notice)>,
+    /// When blocks want to know that time has passed.
+    timers: BinaryHeap<Reverse<(Time, u32)>>,
     /// What the controller's clock shows minus what ours does, in milliseconds.
     clock_offset_ms: i64,
     /// Backings that a planted defect hands on unscrubbed.
@@ -159,6 +202,8 @@ impl Shard {
             touched: Vec::new(),
             effects: Vec::new(),
             completed: Vec::new(),
+            notices: Vec::new(),
+            timers: BinaryHeap::new(),
             clock_offset_ms: 0,
             stale: Vec::new(),
         }
@@ -208,6 +253,10 @@ impl Shard {
         let size = self.config.block_size;
         let structure: Box<dyn Structure> = match owner.kind {
             Kind::File => Box::new(FileBlock::new(size)),
+            Kind::Queue => {
+                let bounds = QueueBounds::from_wire(owner.max_items, owner.max_bytes);
+                Box::new(QueueBlock::new(size, bounds, owner.first))
+            }
             Kind::Kv => Box::new(KvBlock::new(size, owner.start, owner.end, owner.slots)),
         };
         self.last_epoch[index] = owner.at.epoch;
@@ -218,6 +267,9 @@ impl Shard {
             lanes: Lanes::new(),
             touched: false,
             ask_after: Time::ZERO,
+            timer: None,
+            retire_at: None,
+            watchers: Watchers::default(),
         }));
         Ok(())
     }
@@ -243,7 +295,9 @@ impl Shard {
         if self.slots[index].as_ref().is_none_or(|s| s.owner.at.epoch != at.epoch) {
             return;
         }
-        let slot = self.slots[index].take().expect("checked above");
+        let mut slot = self.slots[index].take().expect("checked above");
+        let text = "the block went to another owner, or to none";
+        slot.watchers.end(Status::WrongEpoch, text, &mut self.notices);
         if Bug::StaleBytes.active() {
             self.stale.push(slot.backing);
         }
@@ -258,21 +312,82 @@ impl Shard {
         for slot in self.slots.iter_mut().flatten() {
             if slot.owner.prefix == prefix {
                 slot.owner.generation = slot.owner.generation.max(generation);
+                slot.watchers.revoke(slot.owner.generation, &mut self.notices);
             }
         }
     }
 
-    /// Brings the controller's answer to `Effect::Grow`.
-    pub fn set_successor(&mut self, now: Time, at: BlockAt, successor: Successor) {
+    /// Brings what the controller has to say to a block: its answer to `Effect::Grow` or
+    /// `Effect::Taken`, or what is ahead of it. A block that is gone hears nothing.
+    pub fn tell(&mut self, now: Time, at: BlockAt, news: News) {
         if let Some(index) = self.index(at.block)
             && let Some(slot) = &mut self.slots[index]
             && slot.owner.at == at
         {
-            if matches!(successor, Successor::Denied(..)) {
+            if matches!(news, News::Successor(Successor::Denied(..))) {
                 slot.ask_after = now + ASK_AGAIN;
             }
-            slot.structure.set_successor(successor);
+            slot.structure.tell(&mut slot.backing, now, news);
+            self.after(now, at);
         }
+    }
+
+    /// Time has passed: waits end, reservations run out, blocks that nobody needs are retired.
+    pub fn tick(&mut self, now: Time) {
+        while let Some(Reverse((due, index))) = self.timers.peek().copied() {
+            if due > now {
+                return;
+            }
+            self.timers.pop();
+            let Some(slot) = &mut self.slots[index as usize] else { continue };
+            if slot.timer != Some(due) {
+                continue;
+            }
+            slot.timer = None;
+            slot.structure.tick(&mut slot.backing, now);
+            let at = slot.owner.at;
+            self.after(now, at);
+        }
+    }
+
+    /// When `tick` is due next. May be early, never late.
+    pub fn deadline(&self) -> Option<Time> {
+        self.timers.peek().map(|Reverse((due, _))| *due)
+    }
+
+    /// The caller of a parked operation is gone: it waits no longer, unless it is under way.
+    pub fn hang_up(&mut self, ticket: Ticket) {
+        if Bug::QueueFeedsTheDead.active() {
+            return;
+        }
+        if let Some(pending) = self.pending.iter().find(|p| p.ticket == ticket).copied() {
+            self.give_up_waiting(pending);
+        }
+    }
+
+    /// Takes an operation back that waits. False when it is under way.
+    fn give_up_waiting(&mut self, pending: Pending) -> bool {
+        let Some(slot) = self.slot_at(pending.at) else { return false };
+        if pending.filling || !slot.structure.cancel(pending.ticket) {
+            return false;
+        }
+        slot.lanes.abandon(pending.session, pending.lane);
+        self.pending.retain(|p| p.ticket != pending.ticket);
+        true
+    }
+
+    /// Ends a subscription: its connection is gone.
+    pub fn unsubscribe(&mut self, at: BlockAt, ticket: Ticket) {
+        if let Some(slot) = self.slot_at(at)
+            && slot.watchers.remove(ticket)
+        {
+            slot.structure.watch(false);
+        }
+    }
+
+    /// The next notice: of which subscription, its number within the block, and what it says.
+    pub fn take_notices(&mut self) -> Vec<(Ticket, u64, Notice)> {
+        std::mem::take(&mut self.notices)
     }
 
     /// Runs a request whose payload is here. `ticket` must be fresh; it names the answer when the
@@ -290,7 +405,12 @@ impl Shard {
             Ok(index) => self.slots[index].as_mut().expect("admitted"),
             Err(answer) => return Outcome::Done(answer),
         };
-        let outcome = slot.structure.apply(&mut slot.backing, ticket, header.op, args, payload);
+        if header.op == Op::Subscribe {
+            let grant = access.grant.expect("authorized by one");
+            return Outcome::Done(subscribe(slot, ticket, grant, args));
+        }
+        let operation = operation(now, header, args, ticket);
+        let outcome = slot.structure.apply(&mut slot.backing, &operation, payload);
         self.conclude(now, access, header, args, ticket, outcome)
     }
 
@@ -306,7 +426,8 @@ impl Shard {
         let index = self.admit(now, access, header)?;
         let slot = self.slots[index].as_mut().expect("admitted");
         let length = header.payload_len as usize;
-        let held = slot.structure.reserve(&mut slot.backing, ticket, header.op, args, length);
+        let operation = operation(now, header, args, ticket);
+        let held = slot.structure.reserve(&mut slot.backing, &operation, length);
         match held {
             Ok(()) => {
                 self.pending.push(Pending {
@@ -314,8 +435,9 @@ impl Shard {
                     at: header.at,
                     session: access.session,
                     lane: header.lane,
-                    sequence: header.sequence.0,
+                    sequence: header.sequence,
                     hash: record_hash(header.op, args),
+                    filling: true,
                 });
                 Ok(())
             }
@@ -351,7 +473,7 @@ impl Shard {
             return;
         };
         let Some(slot) = self.slot_at(pending.at) else { return };
-        if let Outcome::Done(answer) = slot.structure.commit(&mut slot.backing, ticket) {
+        if let Outcome::Done(answer) = slot.structure.commit(&mut slot.backing, now, ticket) {
             self.finish(pending, answer);
         }
         self.after(now, pending.at);
@@ -362,7 +484,7 @@ impl Shard {
         let Some(found) = self.pending.iter().position(|p| p.ticket == ticket) else { return };
         let pending = self.pending.swap_remove(found);
         if let Some(slot) = self.slot_at(pending.at) {
-            slot.structure.abort(&mut slot.backing, ticket);
+            slot.structure.abort(&mut slot.backing, now, ticket);
             slot.lanes.abandon(pending.session, pending.lane);
             self.after(now, pending.at);
         }
@@ -427,9 +549,36 @@ impl Shard {
         }
         authorize(&slot.owner, access, header, &info, clock_ms)?;
         if info.lane {
-            recall(slot, now, access, header)?;
+            self.recall(index, now, access, header)?;
         }
         Ok(index)
+    }
+
+    /// `Stage::Recall`. A repeated request whose first try only waits takes that one's place: the
+    /// caller has lost the connection on which the answer would have come.
+    fn recall(
+        &mut self,
+        index: usize,
+        now: Time,
+        access: &Access,
+        header: &RequestHeader,
+    ) -> Result<(), Answer> {
+        let slot = self.slots[index].as_mut().expect("located");
+        let mut verdict = verdict_of(slot, now, access, header);
+        if verdict == LaneVerdict::InProgress {
+            let earlier = self.pending.iter().find(|p| {
+                (p.session, p.lane, p.sequence) == (access.session, header.lane, header.sequence)
+            });
+            if let Some(earlier) = earlier.copied()
+                && self.give_up_waiting(earlier)
+            {
+                let text = "the request came again on another connection";
+                self.completed.push((earlier.ticket, in_progress(text)));
+                let slot = self.slots[index].as_mut().expect("located");
+                verdict = verdict_of(slot, now, access, header);
+            }
+        }
+        refusal_of(verdict)
     }
 
     /// `Stage::Record` and the answer.
@@ -450,8 +599,9 @@ impl Shard {
             at: header.at,
             session: access.session,
             lane: header.lane,
-            sequence: header.sequence.0,
+            sequence: header.sequence,
             hash: record_hash(header.op, args),
+            filling: false,
         };
         let outcome = match outcome {
             Outcome::Done(answer) => Outcome::Done(self.record(pending, answer)),
@@ -466,11 +616,11 @@ impl Shard {
 
     fn record(&mut self, pending: Pending, answer: Answer) -> Answer {
         if let Some(slot) = self.slot_at(pending.at) {
-            let sequence = honeycomb_types::Sequence(pending.sequence);
+            let Pending { session, lane, sequence, hash, .. } = pending;
             if answer.executed() {
-                slot.lanes.record(pending.session, pending.lane, sequence, pending.hash, &answer);
+                slot.lanes.record(session, lane, sequence, hash, &answer);
             } else {
-                slot.lanes.abandon(pending.session, pending.lane);
+                slot.lanes.abandon(session, lane);
             }
         }
         answer
@@ -482,28 +632,61 @@ impl Shard {
         self.completed.push((pending.ticket, answer));
     }
 
-    /// What follows every change of a block: parked answers, growth, seals, usage.
+    /// What follows every change of a block: its events, growth, timers, usage.
     fn after(&mut self, now: Time, at: BlockAt) {
         let index = self.index(at.block).expect("an operation just ran on it");
         let Some(slot) = &mut self.slots[index] else { return };
-        let owner = slot.owner;
         if !slot.touched {
             slot.touched = true;
             self.touched.push(index as u32);
         }
-        if let Some((length, last)) = slot.structure.sealed() {
-            let structure = owner.structure;
-            self.effects.push(Effect::Sealed { structure, at: owner.at, length, last });
+        while let Some(event) = self.slots[index].as_mut().and_then(|s| s.structure.event()) {
+            self.event(now, index, event);
         }
+        let Some(slot) = &mut self.slots[index] else { return };
+        let owner = slot.owner;
         if now >= slot.ask_after && slot.structure.wants_successor() {
             self.effects.push(Effect::Grow { structure: owner.structure, at: owner.at });
         }
-        while let Some((ticket, answer)) =
-            self.slots[index].as_mut().and_then(|s| s.structure.completed())
+        if slot.retire_at.is_some_and(|due| due <= now) {
+            if slot.lanes.is_quiet(now) {
+                self.effects.push(Effect::Retire { structure: owner.structure, at: owner.at });
+            }
+            slot.retire_at = Some(now + RETIRE_AGAIN);
+        }
+        let due = [slot.structure.deadline(), slot.retire_at].into_iter().flatten().min();
+        if let Some(due) = due
+            && slot.timer.is_none_or(|timer| due < timer)
         {
-            let found = self.pending.iter().find(|p| p.ticket == ticket).copied();
-            let pending = found.expect("a parked operation is pending until it is answered");
-            self.finish(pending, answer);
+            slot.timer = Some(due);
+            self.timers.push(Reverse((due, index as u32)));
+        }
+    }
+
+    fn event(&mut self, now: Time, index: usize, event: Event) {
+        let slot = self.slots[index].as_mut().expect("it just spoke");
+        let BlockOwner { at, structure, .. } = slot.owner;
+        match event {
+            Event::Answered(ticket, answer) => {
+                let found = self.pending.iter().find(|p| p.ticket == ticket).copied();
+                let pending = found.expect("a parked operation is pending until it is answered");
+                self.finish(pending, answer);
+            }
+            Event::Changed(change) => {
+                let clock_ms = now.as_millis().saturating_add_signed(self.clock_offset_ms);
+                slot.watchers.changed(change, clock_ms, &mut self.notices);
+            }
+            Event::Sealed { length, bytes, successor } => {
+                let last = successor.is_none();
+                if let Some(successor) = successor {
+                    slot.watchers.hand_over(length, &successor, &mut self.notices);
+                }
+                self.effects.push(Effect::Sealed { structure, at, length, bytes, last });
+            }
+            Event::Taken { items, bytes } => {
+                self.effects.push(Effect::Taken { structure, at, items, bytes });
+            }
+            Event::Drained => slot.retire_at = Some(now),
         }
     }
 
@@ -553,31 +736,53 @@ fn authorize(
         let text = format!("the grant allows to {}, not to {}", grant.verbs, info.verbs);
         return Err(Answer::refuse(Status::PermissionDenied, text));
     }
-    if (header.op as u16 >> 8) as u8 != owner.kind as u8 {
+    if header.op != Op::Subscribe && (header.op as u16 >> 8) as u8 != owner.kind as u8 {
         let text = format!("the structure is a {}", owner.kind.name());
         return Err(Answer::refuse(Status::WrongKind, text));
     }
     Ok(())
 }
 
-/// `Stage::Recall`: only the next mutation of a lane runs (INV-16).
-fn recall(
-    slot: &mut Slot,
+/// The operation that a request asks for.
+fn operation<'a>(
     now: Time,
-    access: &Access,
     header: &RequestHeader,
-) -> Result<(), Answer> {
-    let retry = header.flags & flags::RETRY != 0;
+    args: &'a [u8],
+    ticket: Ticket,
+) -> Operation<'a> {
+    let wait = Duration::from_millis(header.deadline_ms.min(WAIT_MAX_MS) as u64);
+    Operation { now, ticket, op: header.op, args, wait_until: now + wait }
+}
+
+fn subscribe(slot: &mut Slot, ticket: Ticket, grant: Grant, args: &[u8]) -> Answer {
+    let SubscribeArgs { kinds, filter, .. } = match SubscribeArgs::decode(args) {
+        Ok(args) => args,
+        Err(e) => return e.into(),
+    };
+    match slot.watchers.add(Watcher { ticket, kinds, filter, grant }) {
+        Ok(number) => {
+            slot.structure.watch(true);
+            Answer::ok(number)
+        }
+        Err(refusal) => refusal,
+    }
+}
+
+/// Only the next mutation of a lane runs (INV-16).
+fn verdict_of(slot: &mut Slot, now: Time, access: &Access, header: &RequestHeader) -> LaneVerdict {
     slot.lanes.expire(now);
-    let verdict = slot.lanes.begin(
+    slot.lanes.begin(
         now,
         access.session,
         header.lane,
         header.sequence,
         header.acked(),
-        retry,
+        header.flags & flags::RETRY != 0,
         access.window,
-    );
+    )
+}
+
+fn refusal_of(verdict: LaneVerdict) -> Result<(), Answer> {
     Err(match verdict {
         LaneVerdict::Run => return Ok(()),
         LaneVerdict::Replay(answer) => answer,
@@ -585,10 +790,7 @@ fn recall(
             let text = format!("the lane continues at {}", next.0);
             Answer { value: next.0, ..Answer::refuse(Status::Resume, text) }
         }
-        LaneVerdict::InProgress => Answer {
-            value: IN_PROGRESS_RETRY_US,
-            ..Answer::refuse(Status::Busy, "an earlier try of this request is under way")
-        },
+        LaneVerdict::InProgress => in_progress("an earlier try of this request is under way"),
         LaneVerdict::OutcomeUnknown => Answer::refuse(
             Status::OutcomeUnknown,
             format!("the record of this mutation is gone after {} s", RETRY_WINDOW_MS / 1000),
@@ -598,6 +800,10 @@ fn recall(
             ..Answer::refuse(Status::Busy, "too many results wait to be acknowledged")
         },
     })
+}
+
+fn in_progress(text: &str) -> Answer {
+    Answer { value: IN_PROGRESS_RETRY_US, ..Answer::refuse(Status::Busy, text) }
 }
 
 fn unknown_block(at: BlockAt) -> Answer {

@@ -4,7 +4,7 @@
 
 use honeycomb_block::{Backing, Reclaimer};
 use honeycomb_structures::{
-    Answer, FileBlock, KvBlock, LaneVerdict, Lanes, Outcome, Payload, Structure, Ticket,
+    Answer, FileBlock, KvBlock, LaneVerdict, Lanes, Operation, Outcome, Payload, Structure, Ticket,
 };
 use honeycomb_types::{LaneId, Sequence, SessionId, Time};
 use honeycomb_wire::{Op, Status};
@@ -25,7 +25,9 @@ impl<S: Structure> Store<S> {
     }
 
     fn run(&mut self, op: Op, args: &[u8], payload: &[u8]) -> Answer {
-        match self.structure.apply(&mut self.block, Ticket(0), op, args, payload) {
+        let (now, ticket) = (Time::ZERO, Ticket(0));
+        let operation = Operation { now, ticket, op, args, wait_until: now };
+        match self.structure.apply(&mut self.block, &operation, payload) {
             Outcome::Done(answer) => answer,
             Outcome::Parked => unreachable!("nothing here waits"),
         }

@@ -10,7 +10,6 @@ use honeycomb_types::{Bug, LaneId, Sequence, SessionId, Time};
 use honeycomb_wire::Status;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// A lane that was idle for this long is forgotten. No client retries after half of it.
@@ -50,19 +49,16 @@ struct Record {
 /// The rarer parts of an answer.
 struct More {
     args: Vec<u8>,
-    payload: Option<Arc<[u8]>>,
+    payload: Payload,
 }
 
 impl Record {
     fn new(hash: Option<u64>, answer: &Answer) -> Record {
-        let payload = match &answer.payload {
-            Payload::None => None,
-            Payload::Bytes(bytes) => Some(bytes.clone()),
-            Payload::Block(_) => {
-                panic!("INV-16: a mutation's answer must outlive changes of the block")
-            }
-        };
-        let more = (payload.is_some() || !answer.args.is_empty())
+        let payload = answer.payload.clone();
+        if let Payload::Block(_) = payload {
+            panic!("INV-16: a mutation's answer must outlive changes of the block");
+        }
+        let more = (payload != Payload::None || !answer.args.is_empty())
             .then(|| Box::new(More { args: answer.args.clone(), payload }));
         Record {
             hash: hash.unwrap_or(0),
@@ -75,18 +71,17 @@ impl Record {
 
     fn answer(&self) -> Answer {
         let (args, payload) = match &self.more {
-            None => (Vec::new(), None),
+            None => (Vec::new(), Payload::None),
             Some(more) => (more.args.clone(), more.payload.clone()),
         };
-        let payload = payload.map_or(Payload::None, Payload::Bytes);
         Answer { status: self.status, value: self.value, args, payload }
     }
 
     /// Bytes beside the record itself.
     fn heap_bytes(&self) -> usize {
-        self.more.as_ref().map_or(0, |more| {
-            size_of::<More>() + more.args.len() + more.payload.as_ref().map_or(0, |p| p.len())
-        })
+        self.more
+            .as_ref()
+            .map_or(0, |more| size_of::<More>() + more.args.len() + more.payload.beside())
     }
 }
 
@@ -222,6 +217,16 @@ impl Lanes {
                 self.evict(ix);
             }
         }
+    }
+
+    /// Whether nobody can come back for an answer any more: what was answered is acknowledged, or so
+    /// old that no client asks for it, and nothing is under way.
+    pub fn is_quiet(&self, now: Time) -> bool {
+        Bug::QueueRetiresEarly.active()
+            || self.lanes.iter().flatten().all(|lane| {
+                let settled = lane.records.is_empty() || lane.last_used + IDLE_MAX <= now;
+                lane.running.is_none() && settled
+            })
     }
 
     /// Bytes of memory that the records take.

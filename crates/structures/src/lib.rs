@@ -13,13 +13,19 @@
 mod file;
 mod kv;
 mod lanes;
+mod next;
+mod pieces;
+mod queue;
 
 pub use file::FileBlock;
 pub use kv::{KvBlock, key_limit};
 pub use lanes::{LaneVerdict, Lanes};
+pub use queue::{QueueBlock, QueueBounds};
 
-use honeycomb_block::Backing;
+use honeycomb_block::{Backing, Pin};
+use honeycomb_types::Time;
 use honeycomb_types::limits::LARGE_FRACTION;
+use honeycomb_wire::notice::Change;
 use honeycomb_wire::{Malformed, Op, Status};
 use std::ops::Range;
 use std::sync::Arc;
@@ -48,8 +54,21 @@ pub enum Payload {
     None,
     /// Bytes of their own, for answers that must outlive a change of the block.
     Bytes(Arc<[u8]>),
+    /// A range of the block that nobody changes while the answer, or its record, is kept.
+    Pinned(Pin),
     /// A range of the block, valid until the next operation: the caller copies or pins it at once.
     Block(Range<usize>),
+}
+
+impl Payload {
+    /// Bytes that it keeps beside the block.
+    pub(crate) fn beside(&self) -> usize {
+        match self {
+            Payload::None | Payload::Block(_) => 0,
+            Payload::Bytes(bytes) => bytes.len(),
+            Payload::Pinned(_) => size_of::<Pin>(),
+        }
+    }
 }
 
 impl Answer {
@@ -86,12 +105,27 @@ impl From<Malformed> for Answer {
     }
 }
 
+/// An operation as the shard hands it in.
+#[derive(Clone, Copy, Debug)]
+pub struct Operation<'a> {
+    /// The shard's clock.
+    pub now: Time,
+    /// Names the answer if it comes later. Never reused.
+    pub ticket: Ticket,
+    /// An opcode of the structure's kind; others are the shard's mistake and panic.
+    pub op: Op,
+    /// Its arguments, not checked yet.
+    pub args: &'a [u8],
+    /// Until when it may be kept waiting for something to happen; `now` for not at all.
+    pub wait_until: Time,
+}
+
 /// What became of an operation that was handed in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Finished.
     Done(Answer),
-    /// Its answer comes through `Structure::completed`, under its ticket.
+    /// Its answer comes as `Event::Answered`, under its ticket.
     Parked,
 }
 
@@ -100,37 +134,72 @@ pub enum Outcome {
 pub enum Successor {
     /// Encoded arguments of a `Moved` reply (`wire::data::MovedArgs`).
     Ready(Vec<u8>),
-    /// There is none to be had: what appends that need it are answered meanwhile.
+    /// There is none to be had: what operations that need it are answered meanwhile.
     Denied(Status, String),
+}
+
+/// What a structure has to say besides its answers, in the order in which it happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// An operation that was parked is finished.
+    Answered(Ticket, Answer),
+    /// Something changed that a subscriber may want to know; only while it is watched.
+    Changed(Change),
+    /// The block takes no more.
+    Sealed {
+        /// Bytes of a file's block; items that went through a queue's.
+        length: u64,
+        /// Bytes of those items.
+        bytes: u64,
+        /// Arguments of `Moved` to where the structure goes on; none when it was sealed as a whole.
+        successor: Option<Vec<u8>>,
+    },
+    /// So much was taken from the block since it began. Not repeated before `News::TakenHeard`.
+    Taken {
+        /// Items, for good.
+        items: u64,
+        /// Their bytes.
+        bytes: u64,
+    },
+    /// The block is empty for good and its successor serves what follows: when nobody can need its
+    /// records any more, it can go.
+    Drained,
+}
+
+/// What the controller has to say to a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum News {
+    /// The answer to a wish for a successor.
+    Successor(Successor),
+    /// So much is left in the blocks before this one.
+    Ahead {
+        /// Items.
+        items: u64,
+        /// Their bytes.
+        bytes: u64,
+    },
+    /// The last `Event::Taken` has arrived.
+    TakenHeard,
 }
 
 /// One block of a data structure. See the crate's documentation for who may call.
 ///
-/// `op` is an opcode of the structure's kind; others are the shard's mistake and panic. Operations
-/// that carry a payload come either whole (`apply`) or, when it is large, as `reserve`, then
-/// `fill`/`filled` until nothing is left, then `commit`; `abort` may come at any point before the
-/// commit and leaves no trace.
+/// Operations that carry a payload come either whole (`apply`) or, when it is large, as `reserve`,
+/// then `fill`/`filled` until nothing is left, then `commit`; `abort` may come at any point before
+/// the commit and leaves no trace. After every call that is given the block, the shard takes the
+/// events and asks for `wants_successor` and `deadline`.
 pub trait Structure: Send {
     /// Runs one operation.
     ///
     /// A mutation's answer never holds `Payload::Block`: it is kept for retries.
-    fn apply(
-        &mut self,
-        block: &mut Backing,
-        ticket: Ticket,
-        op: Op,
-        args: &[u8],
-        payload: &[u8],
-    ) -> Outcome;
+    fn apply(&mut self, block: &mut Backing, operation: &Operation<'_>, payload: &[u8]) -> Outcome;
 
     /// Makes room for a payload of `length` bytes that will arrive piece by piece. `Err` is the
     /// refusal to answer; nothing is held then.
     fn reserve(
         &mut self,
         block: &mut Backing,
-        ticket: Ticket,
-        op: Op,
-        args: &[u8],
+        operation: &Operation<'_>,
         length: usize,
     ) -> Result<(), Answer>;
 
@@ -142,27 +211,43 @@ pub trait Structure: Send {
     fn filled(&mut self, ticket: Ticket, n: usize);
 
     /// Makes a complete reservation visible and answers, at once or later.
-    fn commit(&mut self, block: &mut Backing, ticket: Ticket) -> Outcome;
+    fn commit(&mut self, block: &mut Backing, now: Time, ticket: Ticket) -> Outcome;
 
     /// Gives a reservation up.
-    fn abort(&mut self, block: &mut Backing, ticket: Ticket);
+    fn abort(&mut self, block: &mut Backing, now: Time, ticket: Ticket);
 
-    /// The next answer to an operation that was parked.
-    fn completed(&mut self) -> Option<(Ticket, Answer)>;
+    /// Gives up waiting for an operation that was parked. True when it was waiting and had no
+    /// effect; no answer comes for it then. False when it is under way.
+    fn cancel(&mut self, ticket: Ticket) -> bool {
+        let _ = ticket;
+        false
+    }
+
+    /// The next thing that it has to say.
+    fn event(&mut self) -> Option<Event>;
+
+    /// Time has passed: waits and reservations end that are due.
+    fn tick(&mut self, block: &mut Backing, now: Time) {
+        let _ = (block, now);
+    }
+
+    /// When `tick` is due next. May be early, never late.
+    fn deadline(&self) -> Option<Time> {
+        None
+    }
 
     /// Bytes of the block that hold data, index and bookkeeping included.
     fn bytes_used(&self) -> u64;
 
     /// Whether the block should have a successor by now and has not asked yet. Asking is the
-    /// shard's work; after `true` it is not repeated until `set_successor` brought a refusal.
+    /// shard's work; after `true` it is not repeated until `News::Successor` brought a refusal.
     fn wants_successor(&mut self) -> bool;
 
-    /// Brings the controller's answer.
-    fn set_successor(&mut self, successor: Successor);
+    /// The controller has said something.
+    fn tell(&mut self, block: &mut Backing, now: Time, news: News);
 
-    /// When the block was sealed since the last call: its length, and whether the structure as a
-    /// whole was sealed with it.
-    fn sealed(&mut self) -> Option<(u64, bool)>;
+    /// Whether anybody wants to know of changes from now on.
+    fn watch(&mut self, watched: bool);
 }
 
 /// The hash by which a mutation was routed, when it was routed by one: its retry record carries it,

@@ -17,16 +17,34 @@ pub enum Bug {
     EarlyExpiry = 4,
     /// A block's backing goes to the next owner with the old bytes (INV-04).
     StaleBytes = 5,
+    /// A new tail of a bounded queue does not count what earlier blocks hold (INV-22).
+    QueueForgetsAhead = 6,
+    /// A queue's block that was sealed sends consumers on while it still has items (INV-22).
+    QueueMovesEarly = 7,
+    /// A reservation is settled by somebody whose time had passed (INV-22).
+    QueueAcksStale = 8,
+    /// An item whose reservation ran out does not come back (INV-22).
+    QueueLosesReturned = 9,
+    /// A queue's block is retired while an answer that it gave may still be asked for (INV-16).
+    QueueRetiresEarly = 10,
+    /// A get whose caller has hung up takes an item all the same (INV-22).
+    QueueFeedsTheDead = 11,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 5] = [
+    pub const ALL: [Bug; 11] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
         Bug::EarlyExpiry,
         Bug::StaleBytes,
+        Bug::QueueForgetsAhead,
+        Bug::QueueMovesEarly,
+        Bug::QueueAcksStale,
+        Bug::QueueLosesReturned,
+        Bug::QueueRetiresEarly,
+        Bug::QueueFeedsTheDead,
     ];
 }
 

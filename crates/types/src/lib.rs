@@ -24,6 +24,8 @@ pub use time::Time;
 pub enum Kind {
     /// Append-only bytes, routed by offset.
     File = 0x10,
+    /// Items in the order in which they were put, taken from the front.
+    Queue = 0x11,
     /// Keys and values, routed by the hash of the key.
     Kv = 0x12,
 }
@@ -33,15 +35,17 @@ impl Kind {
     pub fn from_code(code: u8) -> Option<Kind> {
         match code {
             0x10 => Some(Kind::File),
+            0x11 => Some(Kind::Queue),
             0x12 => Some(Kind::Kv),
             _ => None,
         }
     }
 
-    /// The word that people read: `file`, `kv`.
+    /// The word that people read: `file`, `queue`, `kv`.
     pub fn name(self) -> &'static str {
         match self {
             Kind::File => "file",
+            Kind::Queue => "queue",
             Kind::Kv => "kv",
         }
     }

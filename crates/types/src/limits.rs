@@ -35,6 +35,10 @@ pub const CONNECTION_STALL: Duration = Duration::from_secs(10);
 pub const FILL_STALL: Duration = Duration::from_secs(2);
 /// Bytes of requests and replies in flight that one server holds outside its blocks.
 pub const SERVER_BUFFER_BYTES: usize = 256 * 1024 * 1024;
+/// Bytes of notices that may wait for one subscriber; what comes then is left out, and the gap told.
+pub const NOTICE_BACKLOG_MAX: usize = 256 * 1024;
+/// Subscriptions to one block.
+pub const WATCHERS_PER_BLOCK_MAX: usize = 16_384;
 /// Messages that may wait in the ring between two shards.
 pub const RING_CAPACITY: usize = 4096;
 

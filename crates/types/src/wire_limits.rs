@@ -42,6 +42,14 @@ pub const LEASE_MIN_MS: u32 = 200;
 pub const LEASE_DEFAULT_MS: u32 = 1000;
 /// Longest lease, in milliseconds: a week.
 pub const LEASE_MAX_MS: u32 = 604_800_000;
+/// Longest time that a server holds a request that waits, in milliseconds; a client that waits longer asks again.
+pub const WAIT_MAX_MS: u32 = 60000;
+/// Most items of one QueuePut, QueueGet or QueuePeek.
+pub const QUEUE_BATCH_MAX: u32 = 4096;
+/// Most reservations that one QueueAck names.
+pub const QUEUE_ACK_MAX: u32 = 4096;
+/// Longest time-out of a reservation, in milliseconds: a day.
+pub const RESERVE_MAX_MS: u32 = 86_400_000;
 /// After this a mutation is not retried: its outcome is unknown.
 pub const RETRY_WINDOW_MS: u64 = 10000;
 /// Results that a lane keeps when the handshake asks for nothing else (W).

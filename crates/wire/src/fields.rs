@@ -35,6 +35,11 @@ impl<'a> Reader<'a> {
         Ok(&rest[..n])
     }
 
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.at == self.bytes.len()
+    }
+
     /// Everything that is left.
     pub fn rest(&mut self) -> &'a [u8] {
         let rest = &self.bytes[self.at..];
@@ -50,7 +55,8 @@ impl<'a> Reader<'a> {
         Err(self.malformed("bytes are left over"))
     }
 
-    fn malformed(&self, why: &'static str) -> Malformed {
+    /// The refusal of what stands here.
+    pub fn malformed(&self, why: &'static str) -> Malformed {
         Malformed { at: self.at, why }
     }
 }

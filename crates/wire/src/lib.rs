@@ -10,6 +10,8 @@ pub mod frame;
 mod handshake;
 pub mod hash;
 pub mod messages;
+pub mod notice;
+pub mod queue;
 pub mod token;
 
 pub use fields::{Field, Malformed};

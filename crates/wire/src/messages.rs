@@ -88,19 +88,27 @@ pub enum Status {
     InvalidArgument = 513,
     /// The structure or prefix was removed by request. Raised by the catalog; the client raises.
     Removed = 514,
+    /// There is no item, and none came in the time that the request was willing to wait. Raised by a queue; the client answers 'nothing' or raises, as the call says.
+    QueueEmpty = 515,
+    /// The queue is at its bound of items or bytes, and no room came in the time that the request was willing to wait. Nothing was put. Raised by a queue; the client raises.
+    QueueFull = 516,
+    /// The queue was closed: nothing can be put, and every item has been taken. Raised by a queue; the client ends its loop or raises, as the call says.
+    QueueClosed = 517,
     /// The operation did not finish in its time; for a mutation the message says whether it may have taken effect. Raised by the client; the client raises.
     DeadlineExceeded = 601,
     /// The peer could not be reached within the deadline. Raised by the client; the client raises.
     Unavailable = 602,
     /// Reserved from the start: the reply carries extents to be read instead of the value. No server sends it in version 1.0. Raised by reserved: a structure whose value is a list of extents; the client refuses it as unknown in version 1.0.
     Extents = 701,
+    /// A notice of a change, under request number 0: the value numbers it within its block, the arguments say what changed. Raised by a memory server, unasked, to a connection that subscribed; the client hands it to the listener of the subscription.
+    Notice = 702,
     /// A defect; the message says where. Raised by any node that finds its own state wrong; the client raises.
     Internal = 900,
 }
 
 impl Status {
     /// Every status in order of code.
-    pub const ALL: [Status; 43] = [
+    pub const ALL: [Status; 47] = [
         Status::Ok,
         Status::BadFrame,
         Status::UnsupportedVersion,
@@ -140,9 +148,13 @@ impl Status {
         Status::UnknownJob,
         Status::InvalidArgument,
         Status::Removed,
+        Status::QueueEmpty,
+        Status::QueueFull,
+        Status::QueueClosed,
         Status::DeadlineExceeded,
         Status::Unavailable,
         Status::Extents,
+        Status::Notice,
         Status::Internal,
     ];
 
@@ -188,9 +200,13 @@ impl Status {
             512 => Status::UnknownJob,
             513 => Status::InvalidArgument,
             514 => Status::Removed,
+            515 => Status::QueueEmpty,
+            516 => Status::QueueFull,
+            517 => Status::QueueClosed,
             601 => Status::DeadlineExceeded,
             602 => Status::Unavailable,
             701 => Status::Extents,
+            702 => Status::Notice,
             900 => Status::Internal,
             _ => return None,
         })
@@ -238,9 +254,13 @@ impl Status {
             Status::UnknownJob => "UnknownJob",
             Status::InvalidArgument => "InvalidArgument",
             Status::Removed => "Removed",
+            Status::QueueEmpty => "QueueEmpty",
+            Status::QueueFull => "QueueFull",
+            Status::QueueClosed => "QueueClosed",
             Status::DeadlineExceeded => "DeadlineExceeded",
             Status::Unavailable => "Unavailable",
             Status::Extents => "Extents",
+            Status::Notice => "Notice",
             Status::Internal => "Internal",
         }
     }
@@ -256,6 +276,8 @@ pub enum Op {
     Ping = 0x0002,
     /// Hands a grant to this connection; the reply's value is the number by which later requests name it.
     PresentGrant = 0x0003,
+    /// Asks for notices of changes of one block, pushed on this connection until it closes. Arguments: subscription u32 (the client's number for it), kinds u16 (bits: 1 append, 2 seal, 4 data, 8 space, 16 close, 32 put, 64 delete), match u8 (0 every key, 1 the key that follows, 2 keys that begin with what follows), key. The value is the number of the last change before the subscription.
+    Subscribe = 0x0004,
     /// Registers a job. Its hierarchy is a single node, the root, until prefixes are created.
     RegisterJob = 0x0101,
     /// Ends a job: all its prefixes, structures and blocks go at once.
@@ -296,12 +318,18 @@ pub enum Op {
     GrowStructure = 0x0304,
     /// A block tells the length at which it was sealed, and whether its successor now serves what follows.
     SealBlock = 0x0305,
+    /// A block of a bounded queue that is not its tail tells how much was taken from it since it began; what that sets free is the tail's to give away (QueueAhead).
+    QueueTaken = 0x0306,
+    /// A queue's first block is empty for good and owes nobody an answer: the controller takes it out of the map and frees it. Refused while it is not the first; asked again then.
+    RetireBlock = 0x0307,
     /// The controller gives a block to a structure. Idempotent by (block, epoch).
     OpenBlock = 0x0311,
     /// The controller takes a block back. The reply confirms that nothing of it can be read any more. Idempotent by (block, epoch).
     FreeBlock = 0x0312,
     /// Grants of this prefix of an earlier generation are refused from now on.
     SetGeneration = 0x0313,
+    /// Tells the tail of a bounded queue how much is still in the blocks before it. Never more than the last time.
+    QueueAhead = 0x0314,
     /// Appends the payload, contiguously and atomically. The reply's value is the offset within the block.
     FileAppend = 0x1001,
     /// Reads committed bytes of the block. Arguments: offset u64, length u32. The payload is what is there, at most that much; the value is the committed length of the block.
@@ -310,6 +338,18 @@ pub enum Op {
     FileSize = 0x1003,
     /// Makes the file immutable, for good. The value is the final length of the block. Sealing twice is fine.
     FileSeal = 0x1004,
+    /// Puts items at the tail, in order and without others between them, all or none. Arguments: empty (the payload is one item), or the length of each item (u32), of which the payload is the concatenation. Waits for room of a bounded queue up to the header's deadline, then answers QueueFull. The value is the number of the first item within the block.
+    QueuePut = 0x1101,
+    /// Takes items from the head, waiting for the first up to the header's deadline. Arguments: most items u32, most bytes u32 (the first item may exceed it), time-out u32 (0 takes them for good; otherwise they are reserved for so many milliseconds), stay u8 (1: a block that is full and empty answers QueueEmpty instead of Moved). The payload is the items, the value how many; reply arguments: number of the first u64 (the others follow it), deliveries u32 (how often they have been given out, this time included; alike for all of them), the length of each u32. QueueEmpty, or QueueClosed when it ended.
+    QueueGet = 0x1102,
+    /// What QueueGet would bring, left where it is. Arguments: most items u32, most bytes u32. The reply is that of QueueGet.
+    QueuePeek = 0x1103,
+    /// The value is the number of items that were ever put into the block; reply arguments: taken u64, bytes put u64, bytes taken u64, reserved u64, closed u8. Argument: tail u8 (1: a block that is full answers Moved; 0: every block answers for itself).
+    QueueLength = 0x1104,
+    /// Ends the queue for good: nothing can be put, what is there can be taken. Closing twice is fine.
+    QueueClose = 0x1105,
+    /// Settles reservations of this block. Arguments: action u8 (0 done with it, 1 give it back at once, 2 keep it for longer), time-out u32 (milliseconds, of action 2), then the number u64 and the deliveries u32 of each, as QueueGet told them. The value is how many were still reserved under that delivery; reply arguments: a byte for each, 1 or 0.
+    QueueAck = 0x1106,
     /// Arguments: the key. The payload is the value.
     KvGet = 0x1201,
     /// Arguments: mode u8 (0 always, 1 only if absent), key. The payload is the value. The value is 1 when an entry was replaced.
@@ -332,10 +372,11 @@ pub enum Op {
 
 impl Op {
     /// Every op in order of code.
-    pub const ALL: [Op; 39] = [
+    pub const ALL: [Op; 49] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
+        Op::Subscribe,
         Op::RegisterJob,
         Op::DeregisterJob,
         Op::ListJobs,
@@ -356,13 +397,22 @@ impl Op {
         Op::Report,
         Op::GrowStructure,
         Op::SealBlock,
+        Op::QueueTaken,
+        Op::RetireBlock,
         Op::OpenBlock,
         Op::FreeBlock,
         Op::SetGeneration,
+        Op::QueueAhead,
         Op::FileAppend,
         Op::FileRead,
         Op::FileSize,
         Op::FileSeal,
+        Op::QueuePut,
+        Op::QueueGet,
+        Op::QueuePeek,
+        Op::QueueLength,
+        Op::QueueClose,
+        Op::QueueAck,
         Op::KvGet,
         Op::KvPut,
         Op::KvDelete,
@@ -380,6 +430,7 @@ impl Op {
             0x0001 => Op::Hello,
             0x0002 => Op::Ping,
             0x0003 => Op::PresentGrant,
+            0x0004 => Op::Subscribe,
             0x0101 => Op::RegisterJob,
             0x0102 => Op::DeregisterJob,
             0x0103 => Op::ListJobs,
@@ -400,13 +451,22 @@ impl Op {
             0x0303 => Op::Report,
             0x0304 => Op::GrowStructure,
             0x0305 => Op::SealBlock,
+            0x0306 => Op::QueueTaken,
+            0x0307 => Op::RetireBlock,
             0x0311 => Op::OpenBlock,
             0x0312 => Op::FreeBlock,
             0x0313 => Op::SetGeneration,
+            0x0314 => Op::QueueAhead,
             0x1001 => Op::FileAppend,
             0x1002 => Op::FileRead,
             0x1003 => Op::FileSize,
             0x1004 => Op::FileSeal,
+            0x1101 => Op::QueuePut,
+            0x1102 => Op::QueueGet,
+            0x1103 => Op::QueuePeek,
+            0x1104 => Op::QueueLength,
+            0x1105 => Op::QueueClose,
+            0x1106 => Op::QueueAck,
             0x1201 => Op::KvGet,
             0x1202 => Op::KvPut,
             0x1203 => Op::KvDelete,
@@ -426,6 +486,7 @@ impl Op {
             Op::Hello => "Hello",
             Op::Ping => "Ping",
             Op::PresentGrant => "PresentGrant",
+            Op::Subscribe => "Subscribe",
             Op::RegisterJob => "RegisterJob",
             Op::DeregisterJob => "DeregisterJob",
             Op::ListJobs => "ListJobs",
@@ -446,13 +507,22 @@ impl Op {
             Op::Report => "Report",
             Op::GrowStructure => "GrowStructure",
             Op::SealBlock => "SealBlock",
+            Op::QueueTaken => "QueueTaken",
+            Op::RetireBlock => "RetireBlock",
             Op::OpenBlock => "OpenBlock",
             Op::FreeBlock => "FreeBlock",
             Op::SetGeneration => "SetGeneration",
+            Op::QueueAhead => "QueueAhead",
             Op::FileAppend => "FileAppend",
             Op::FileRead => "FileRead",
             Op::FileSize => "FileSize",
             Op::FileSeal => "FileSeal",
+            Op::QueuePut => "QueuePut",
+            Op::QueueGet => "QueueGet",
+            Op::QueuePeek => "QueuePeek",
+            Op::QueueLength => "QueueLength",
+            Op::QueueClose => "QueueClose",
+            Op::QueueAck => "QueueAck",
             Op::KvGet => "KvGet",
             Op::KvPut => "KvPut",
             Op::KvDelete => "KvDelete",
@@ -490,6 +560,14 @@ impl Op {
                 verbs: Verbs(0),
                 lane: false,
                 message: true,
+                payload: false,
+            },
+            Op::Subscribe => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Grant,
+                verbs: Verbs(1),
+                lane: false,
+                message: false,
                 payload: false,
             },
             Op::RegisterJob => OpInfo {
@@ -652,6 +730,22 @@ impl Op {
                 message: true,
                 payload: false,
             },
+            Op::QueueTaken => OpInfo {
+                plane: Plane::Link,
+                auth: Auth::Cluster,
+                verbs: Verbs(0),
+                lane: false,
+                message: true,
+                payload: false,
+            },
+            Op::RetireBlock => OpInfo {
+                plane: Plane::Link,
+                auth: Auth::Cluster,
+                verbs: Verbs(0),
+                lane: false,
+                message: true,
+                payload: false,
+            },
             Op::OpenBlock => OpInfo {
                 plane: Plane::Link,
                 auth: Auth::Cluster,
@@ -669,6 +763,14 @@ impl Op {
                 payload: false,
             },
             Op::SetGeneration => OpInfo {
+                plane: Plane::Link,
+                auth: Auth::Cluster,
+                verbs: Verbs(0),
+                lane: false,
+                message: true,
+                payload: false,
+            },
+            Op::QueueAhead => OpInfo {
                 plane: Plane::Link,
                 auth: Auth::Cluster,
                 verbs: Verbs(0),
@@ -704,6 +806,54 @@ impl Op {
                 plane: Plane::Data,
                 auth: Auth::Grant,
                 verbs: Verbs(2),
+                lane: true,
+                message: false,
+                payload: false,
+            },
+            Op::QueuePut => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Grant,
+                verbs: Verbs(2),
+                lane: true,
+                message: false,
+                payload: true,
+            },
+            Op::QueueGet => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Grant,
+                verbs: Verbs(1),
+                lane: true,
+                message: false,
+                payload: false,
+            },
+            Op::QueuePeek => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Grant,
+                verbs: Verbs(1),
+                lane: false,
+                message: false,
+                payload: false,
+            },
+            Op::QueueLength => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Grant,
+                verbs: Verbs(1),
+                lane: false,
+                message: false,
+                payload: false,
+            },
+            Op::QueueClose => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Grant,
+                verbs: Verbs(2),
+                lane: true,
+                message: false,
+                payload: false,
+            },
+            Op::QueueAck => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Grant,
+                verbs: Verbs(1),
                 lane: true,
                 message: false,
                 payload: false,
@@ -845,7 +995,7 @@ impl Field for DagNode {
 /// Who serves one range of a structure.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct MapEntry {
-    /// First position of the range: a byte offset or a key hash.
+    /// First position of the range: a byte offset, the number of an item or a key hash.
     pub start: u64,
     /// Last position, inclusive; 2^64-1 for an open end.
     pub end: u64,
@@ -958,7 +1108,7 @@ pub struct StructureInfo {
     pub structure: u64,
     /// Its name; empty for the unnamed one.
     pub name: String,
-    /// 0x10 file, 0x12 kv.
+    /// 0x10 file, 0x11 queue, 0x12 kv.
     pub kind: u8,
     /// Blocks allocated.
     pub blocks: u32,
@@ -1782,12 +1932,16 @@ pub struct CreateStructureRequest {
     pub path: String,
     /// Name of the structure; empty for the unnamed one.
     pub name: String,
-    /// 0x10 file, 0x12 kv.
+    /// 0x10 file, 0x11 queue, 0x12 kv.
     pub kind: u8,
     /// Initial capacity in blocks; 0 takes 1.
     pub blocks: u32,
     /// Hash slots of a kv; 0 takes 1024.
     pub slots: u32,
+    /// Most items of a queue (maxQueueLength); 0 for no bound.
+    pub max_items: u64,
+    /// Most bytes of a queue's items together; 0 for no bound.
+    pub max_bytes: u64,
     /// Open it when one of the same kind exists.
     pub open_existing: bool,
 }
@@ -1800,6 +1954,8 @@ impl Field for CreateStructureRequest {
         self.kind.put(out);
         self.blocks.put(out);
         self.slots.put(out);
+        self.max_items.put(out);
+        self.max_bytes.put(out);
         self.open_existing.put(out);
     }
 
@@ -1811,6 +1967,8 @@ impl Field for CreateStructureRequest {
             kind: Field::get(from)?,
             blocks: Field::get(from)?,
             slots: Field::get(from)?,
+            max_items: Field::get(from)?,
+            max_bytes: Field::get(from)?,
             open_existing: Field::get(from)?,
         })
     }
@@ -1831,6 +1989,10 @@ pub struct CreateStructureReply {
     pub grant: Vec<u8>,
     /// Who serves what.
     pub map: PartitionMap,
+    /// Most items of a queue; 0 for no bound.
+    pub max_items: u64,
+    /// Most bytes of a queue's items; 0 for no bound.
+    pub max_bytes: u64,
 }
 
 impl Field for CreateStructureReply {
@@ -1841,6 +2003,8 @@ impl Field for CreateStructureReply {
         self.verbs.put(out);
         self.grant.put(out);
         self.map.put(out);
+        self.max_items.put(out);
+        self.max_bytes.put(out);
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -1851,6 +2015,8 @@ impl Field for CreateStructureReply {
             verbs: Field::get(from)?,
             grant: Field::get(from)?,
             map: Field::get(from)?,
+            max_items: Field::get(from)?,
+            max_bytes: Field::get(from)?,
         })
     }
 }
@@ -1897,6 +2063,10 @@ pub struct OpenStructureReply {
     pub grant: Vec<u8>,
     /// Who serves what.
     pub map: PartitionMap,
+    /// Most items of a queue; 0 for no bound.
+    pub max_items: u64,
+    /// Most bytes of a queue's items; 0 for no bound.
+    pub max_bytes: u64,
 }
 
 impl Field for OpenStructureReply {
@@ -1907,6 +2077,8 @@ impl Field for OpenStructureReply {
         self.verbs.put(out);
         self.grant.put(out);
         self.map.put(out);
+        self.max_items.put(out);
+        self.max_bytes.put(out);
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -1917,6 +2089,8 @@ impl Field for OpenStructureReply {
             verbs: Field::get(from)?,
             grant: Field::get(from)?,
             map: Field::get(from)?,
+            max_items: Field::get(from)?,
+            max_bytes: Field::get(from)?,
         })
     }
 }
@@ -1956,6 +2130,10 @@ pub struct ReopenStructureReply {
     pub grant: Vec<u8>,
     /// Who serves what.
     pub map: PartitionMap,
+    /// Most items of a queue; 0 for no bound.
+    pub max_items: u64,
+    /// Most bytes of a queue's items; 0 for no bound.
+    pub max_bytes: u64,
 }
 
 impl Field for ReopenStructureReply {
@@ -1966,6 +2144,8 @@ impl Field for ReopenStructureReply {
         self.verbs.put(out);
         self.grant.put(out);
         self.map.put(out);
+        self.max_items.put(out);
+        self.max_bytes.put(out);
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -1976,6 +2156,8 @@ impl Field for ReopenStructureReply {
             verbs: Field::get(from)?,
             grant: Field::get(from)?,
             map: Field::get(from)?,
+            max_items: Field::get(from)?,
+            max_bytes: Field::get(from)?,
         })
     }
 }
@@ -2280,8 +2462,10 @@ pub struct SealBlockRequest {
     pub block: u64,
     /// Its epoch.
     pub epoch: u64,
-    /// Bytes that it holds, for good.
+    /// Bytes of a file's block, items that went through a queue's, for good.
     pub length: u64,
+    /// Bytes of the items that went through a queue's block; of a file, the length.
+    pub bytes: u64,
     /// The structure itself is sealed; there is no successor.
     pub last: bool,
 }
@@ -2292,6 +2476,7 @@ impl Field for SealBlockRequest {
         self.block.put(out);
         self.epoch.put(out);
         self.length.put(out);
+        self.bytes.put(out);
         self.last.put(out);
     }
 
@@ -2301,6 +2486,7 @@ impl Field for SealBlockRequest {
             block: Field::get(from)?,
             epoch: Field::get(from)?,
             length: Field::get(from)?,
+            bytes: Field::get(from)?,
             last: Field::get(from)?,
         })
     }
@@ -2320,6 +2506,92 @@ impl Field for SealBlockReply {
 
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(SealBlockReply { version: Field::get(from)? })
+    }
+}
+
+/// Request of QueueTaken. A block of a bounded queue that is not its tail tells how much was taken from it since it began; what that sets free is the tail's to give away (QueueAhead).
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct QueueTakenRequest {
+    /// The structure.
+    pub structure: u64,
+    /// The block.
+    pub block: u64,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Items taken from it for good.
+    pub items: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Field for QueueTakenRequest {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.structure.put(out);
+        self.block.put(out);
+        self.epoch.put(out);
+        self.items.put(out);
+        self.bytes.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(QueueTakenRequest {
+            structure: Field::get(from)?,
+            block: Field::get(from)?,
+            epoch: Field::get(from)?,
+            items: Field::get(from)?,
+            bytes: Field::get(from)?,
+        })
+    }
+}
+
+/// Reply of QueueTaken.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct QueueTakenReply {}
+
+impl Field for QueueTakenReply {
+    fn put(&self, _: &mut Vec<u8>) {}
+
+    fn get(_: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(QueueTakenReply {})
+    }
+}
+
+/// Request of RetireBlock. A queue's first block is empty for good and owes nobody an answer: the controller takes it out of the map and frees it. Refused while it is not the first; asked again then.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct RetireBlockRequest {
+    /// The structure.
+    pub structure: u64,
+    /// The block.
+    pub block: u64,
+    /// Its epoch.
+    pub epoch: u64,
+}
+
+impl Field for RetireBlockRequest {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.structure.put(out);
+        self.block.put(out);
+        self.epoch.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(RetireBlockRequest {
+            structure: Field::get(from)?,
+            block: Field::get(from)?,
+            epoch: Field::get(from)?,
+        })
+    }
+}
+
+/// Reply of RetireBlock.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct RetireBlockReply {}
+
+impl Field for RetireBlockReply {
+    fn put(&self, _: &mut Vec<u8>) {}
+
+    fn get(_: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(RetireBlockReply {})
     }
 }
 
@@ -2346,6 +2618,12 @@ pub struct OpenBlockRequest {
     pub end: u64,
     /// Hash slots of a kv.
     pub slots: u32,
+    /// Bound of a queue, in items; 0 for none.
+    pub max_items: u64,
+    /// Bound of a queue, in bytes; 0 for none.
+    pub max_bytes: u64,
+    /// The structure's first block: nothing of a queue is ahead of it.
+    pub first: bool,
 }
 
 impl Field for OpenBlockRequest {
@@ -2360,6 +2638,9 @@ impl Field for OpenBlockRequest {
         self.start.put(out);
         self.end.put(out);
         self.slots.put(out);
+        self.max_items.put(out);
+        self.max_bytes.put(out);
+        self.first.put(out);
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -2374,6 +2655,9 @@ impl Field for OpenBlockRequest {
             start: Field::get(from)?,
             end: Field::get(from)?,
             slots: Field::get(from)?,
+            max_items: Field::get(from)?,
+            max_bytes: Field::get(from)?,
+            first: Field::get(from)?,
         })
     }
 }
@@ -2451,5 +2735,48 @@ impl Field for SetGenerationReply {
 
     fn get(_: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(SetGenerationReply {})
+    }
+}
+
+/// Request of QueueAhead. Tells the tail of a bounded queue how much is still in the blocks before it. Never more than the last time.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct QueueAheadRequest {
+    /// The tail.
+    pub block: u64,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Items in the blocks before it that are not taken.
+    pub items: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Field for QueueAheadRequest {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.block.put(out);
+        self.epoch.put(out);
+        self.items.put(out);
+        self.bytes.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(QueueAheadRequest {
+            block: Field::get(from)?,
+            epoch: Field::get(from)?,
+            items: Field::get(from)?,
+            bytes: Field::get(from)?,
+        })
+    }
+}
+
+/// Reply of QueueAhead.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct QueueAheadReply {}
+
+impl Field for QueueAheadReply {
+    fn put(&self, _: &mut Vec<u8>) {}
+
+    fn get(_: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(QueueAheadReply {})
     }
 }

@@ -18,12 +18,15 @@ mod room;
 mod scan;
 mod table;
 
-use crate::{Answer, Outcome, Payload, Structure, Successor, Ticket, large_limit};
+use crate::{Answer, Event, News, Operation, Outcome, Payload, Structure, Ticket, large_limit};
 use fills::Fills;
 use honeycomb_block::Backing;
+use honeycomb_types::Time;
 use honeycomb_types::limits::{KEY_MAX, REGION_MIN};
 use honeycomb_wire::data::{SwapArgs, mode_and_key};
+use honeycomb_wire::notice::Change;
 use honeycomb_wire::{Op, Status, key_hash};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use table::{Hit, Table, Value};
@@ -42,6 +45,9 @@ pub struct KvBlock {
     end: u64,
     slots: u32,
     inline_max: usize,
+    watched: bool,
+    /// Not told yet; only while the block is watched.
+    changes: VecDeque<Change>,
 }
 
 /// A value that a mutation brings.
@@ -67,6 +73,8 @@ impl KvBlock {
             end: end_hash,
             slots,
             inline_max: (block_size / 256).clamp(1024, 16 * 1024),
+            watched: false,
+            changes: VecDeque::new(),
         }
     }
 
@@ -154,6 +162,7 @@ impl KvBlock {
         };
         let old = if return_old { self.copy_of(block, &hit) } else { Payload::None };
         self.table.remove(block, &hit);
+        self.changed(|| Change::Delete { key: key.into() });
         Ok(Answer::ok(0).with(old))
     }
 
@@ -239,8 +248,29 @@ impl KvBlock {
         Ok(Answer::ok(0))
     }
 
+    /// Notes a change for those who watch.
+    #[inline]
+    fn changed(&mut self, change: impl FnOnce() -> Change) {
+        if self.watched {
+            self.changes.push_back(change());
+        }
+    }
+
     /// Stores a value under a key, in place of `old`.
     fn store(
+        &mut self,
+        block: &mut Backing,
+        hash: u64,
+        key: &[u8],
+        old: Option<Hit>,
+        value: Incoming<'_>,
+    ) -> Result<(), Answer> {
+        self.place(block, hash, key, old, value)?;
+        self.changed(|| Change::Put { key: key.into() });
+        Ok(())
+    }
+
+    fn place(
         &mut self,
         block: &mut Backing,
         hash: u64,
@@ -271,14 +301,8 @@ impl KvBlock {
 }
 
 impl Structure for KvBlock {
-    fn apply(
-        &mut self,
-        block: &mut Backing,
-        _ticket: Ticket,
-        op: Op,
-        args: &[u8],
-        payload: &[u8],
-    ) -> Outcome {
+    fn apply(&mut self, block: &mut Backing, operation: &Operation<'_>, payload: &[u8]) -> Outcome {
+        let (op, args) = (operation.op, operation.args);
         self.table.arena.sweep_some(block);
         let result = match op {
             Op::KvGet => self.get(block, args),
@@ -298,12 +322,10 @@ impl Structure for KvBlock {
     fn reserve(
         &mut self,
         block: &mut Backing,
-        ticket: Ticket,
-        op: Op,
-        args: &[u8],
+        operation: &Operation<'_>,
         length: usize,
     ) -> Result<(), Answer> {
-        self.begin_fill(block, ticket, op, args, length)
+        self.begin_fill(block, operation.ticket, operation.op, operation.args, length)
     }
 
     fn fill<'b>(&mut self, block: &'b mut Backing, ticket: Ticket) -> &'b mut [u8] {
@@ -314,17 +336,17 @@ impl Structure for KvBlock {
         self.fills.filled(ticket, n);
     }
 
-    fn commit(&mut self, block: &mut Backing, ticket: Ticket) -> Outcome {
+    fn commit(&mut self, block: &mut Backing, _now: Time, ticket: Ticket) -> Outcome {
         Outcome::Done(self.end_fill(block, ticket).unwrap_or_else(|refusal| refusal))
     }
 
-    fn abort(&mut self, block: &mut Backing, ticket: Ticket) {
+    fn abort(&mut self, block: &mut Backing, _now: Time, ticket: Ticket) {
         let fill = self.fills.take(ticket);
         self.table.free_large(block, fill.large);
     }
 
-    fn completed(&mut self) -> Option<(Ticket, Answer)> {
-        None
+    fn event(&mut self) -> Option<Event> {
+        self.changes.pop_front().map(Event::Changed)
     }
 
     fn bytes_used(&self) -> u64 {
@@ -335,10 +357,10 @@ impl Structure for KvBlock {
         false
     }
 
-    fn set_successor(&mut self, _successor: Successor) {}
+    fn tell(&mut self, _block: &mut Backing, _now: Time, _news: News) {}
 
-    fn sealed(&mut self) -> Option<(u64, bool)> {
-        None
+    fn watch(&mut self, watched: bool) {
+        self.watched = watched;
     }
 }
 

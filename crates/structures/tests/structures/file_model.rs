@@ -88,7 +88,7 @@ impl Model {
                 None => assert_eq!(outcome, Outcome::Parked),
             }
         }
-        let told: Vec<_> = std::iter::from_fn(|| self.driver.structure.completed()).collect();
+        let told: Vec<_> = std::iter::from_fn(|| self.driver.completed()).collect();
         assert_eq!(told, expected);
     }
 
@@ -186,7 +186,7 @@ impl Model {
             Step::Successor { ready } => {
                 if std::mem::take(&mut self.asked) {
                     self.ready = ready;
-                    self.driver.structure.set_successor(match ready {
+                    self.driver.set_successor(match ready {
                         true => Successor::Ready(vec![7]),
                         false => Successor::Denied(Status::OutOfMemory, "none".into()),
                     });
@@ -238,7 +238,7 @@ proptest! {
         for step in steps {
             model.step(step);
             model.read(0, u32::MAX);
-            told = told.or(model.driver.structure.sealed());
+            told = told.or(model.driver.sealed());
             prop_assert_eq!(told, model.sealed.map(|last| (model.committed.len() as u64, last)));
             prop_assert!(model.driver.structure.bytes_used() >= model.tail() as u64);
         }

@@ -82,12 +82,12 @@ fn appends_behind_a_fill_wait_for_it() {
     assert_eq!(outcome, Outcome::Parked);
     d.feed(fill, b"01234");
     assert_eq!(read(&mut d, 0, 100).value, 0, "nothing is committed");
-    assert_eq!(d.structure.completed(), None);
+    assert_eq!(d.completed(), None);
     d.feed(fill, b"56789");
     assert!(d.structure.fill(&mut d.block, fill).is_empty());
     assert_eq!(done(d.commit(fill)), Answer::ok(0));
-    assert_eq!(d.structure.completed(), Some((behind, Answer::ok(10))));
-    assert_eq!(d.structure.completed(), None);
+    assert_eq!(d.completed(), Some((behind, Answer::ok(10))));
+    assert_eq!(d.completed(), None);
     let all = read(&mut d, 0, 100);
     assert_eq!(d.bytes(&all), b"0123456789behind");
 }
@@ -101,7 +101,7 @@ fn a_later_fill_that_is_ready_first_is_parked() {
     assert_eq!(d.commit(second), Outcome::Parked);
     d.feed(first, b"one");
     assert_eq!(done(d.commit(first)), Answer::ok(0));
-    assert_eq!(d.structure.completed(), Some((second, Answer::ok(3))));
+    assert_eq!(d.completed(), Some((second, Answer::ok(3))));
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn an_abort_closes_the_gap() {
     d.abort(gone);
     d.feed(stays, b"ys!");
     assert_eq!(done(d.commit(stays)), Answer::ok(4));
-    assert_eq!(d.structure.completed(), Some((parked, Answer::ok(10))));
+    assert_eq!(d.completed(), Some((parked, Answer::ok(10))));
     let all = read(&mut d, 0, 100);
     assert_eq!(d.bytes(&all), b"headstays!tail");
 }
@@ -127,7 +127,7 @@ fn the_abort_of_the_first_releases_what_waited_for_it() {
     let gone = d.reserve(Op::FileAppend, &[], 100).unwrap();
     let (parked, _) = d.submit(Op::FileAppend, &[], b"tail");
     d.abort(gone);
-    assert_eq!(d.structure.completed(), Some((parked, Answer::ok(0))));
+    assert_eq!(d.completed(), Some((parked, Answer::ok(0))));
     let all = read(&mut d, 0, 100);
     assert_eq!(d.bytes(&all), b"tail");
 }
@@ -142,15 +142,15 @@ fn a_full_block_seals_at_its_length_and_points_on() {
     let busy = append(&mut d, &[2; 2000]);
     assert_eq!((busy.status, busy.value), (Status::Busy, 300));
     assert!(!busy.executed());
-    d.structure.set_successor(Successor::Ready(b"next".to_vec()));
-    assert_eq!(d.structure.sealed(), None);
+    d.set_successor(Successor::Ready(b"next".to_vec()));
+    assert_eq!(d.sealed(), None);
     assert_eq!(append(&mut d, &[2; 10]).status, Status::Ok, "it still fits");
     let length = (SIZE - 990) as u64;
     let moved = append(&mut d, &[2; 2000]);
     assert_eq!((moved.status, moved.value), (Status::Moved, length));
     assert_eq!(moved.args, b"next");
-    assert_eq!(d.structure.sealed(), Some((length, false)));
-    assert_eq!(d.structure.sealed(), None);
+    assert_eq!(d.sealed(), Some((length, false)));
+    assert_eq!(d.sealed(), None);
     let mut read_args = Vec::new();
     ReadArgs { offset: length, length: 1 }.put(&mut read_args);
     let asks: [(Op, &[u8], &[u8]); 5] = [
@@ -175,7 +175,7 @@ fn a_full_block_seals_at_its_length_and_points_on() {
 fn a_block_does_not_seal_under_a_fill() {
     let mut d = file();
     fill_up(&mut d, 1000);
-    d.structure.set_successor(Successor::Ready(b"next".to_vec()));
+    d.set_successor(Successor::Ready(b"next".to_vec()));
     let fill = d.reserve(Op::FileAppend, &[], 500).unwrap();
     for (op, payload) in [(Op::FileAppend, &[1u8; 600][..]), (Op::FileSeal, &[])] {
         let busy = d.run(op, &[], payload);
@@ -191,18 +191,17 @@ fn a_refused_successor_is_told_and_asked_for_again() {
     let mut d = file();
     fill_up(&mut d, 1000);
     assert!(d.structure.wants_successor());
-    d.structure
-        .set_successor(Successor::Denied(Status::OutOfMemory, "0 of 9 blocks are free".into()));
+    d.set_successor(Successor::Denied(Status::OutOfMemory, "0 of 9 blocks are free".into()));
     assert!(!d.structure.wants_successor());
     let refusal = append(&mut d, &[1; 2000]);
     assert_eq!(refusal.status, Status::OutOfMemory);
     assert_eq!(refusal.args, b"0 of 9 blocks are free");
     assert!(d.structure.wants_successor(), "the attempt asks again");
     assert!(!d.structure.wants_successor());
-    d.structure.set_successor(Successor::Denied(Status::OutOfMemory, "still none".into()));
+    d.set_successor(Successor::Denied(Status::OutOfMemory, "still none".into()));
     assert_eq!(append(&mut d, &[1; 2000]).args, b"still none");
     assert!(d.structure.wants_successor());
-    d.structure.set_successor(Successor::Ready(b"next".to_vec()));
+    d.set_successor(Successor::Ready(b"next".to_vec()));
     assert_eq!(append(&mut d, &[1; 2000]).status, Status::Moved);
 }
 
@@ -211,7 +210,7 @@ fn a_refused_block_asks_again_as_it_fills() {
     let mut d = file();
     fill_up(&mut d, SIZE / 10);
     assert!(d.structure.wants_successor());
-    d.structure.set_successor(Successor::Denied(Status::OutOfMemory, "none".into()));
+    d.set_successor(Successor::Denied(Status::OutOfMemory, "none".into()));
     append(&mut d, &vec![1; SIZE / 64 - 1]);
     assert!(!d.structure.wants_successor());
     append(&mut d, &[1]);
@@ -235,9 +234,9 @@ fn a_final_seal_is_for_good() {
     let mut d = file();
     append(&mut d, b"all");
     assert_eq!(d.run(Op::FileSeal, &[], &[]).value, 3);
-    assert_eq!(d.structure.sealed(), Some((3, true)));
+    assert_eq!(d.sealed(), Some((3, true)));
     assert_eq!(d.run(Op::FileSeal, &[], &[]), Answer::ok(3));
-    assert_eq!(d.structure.sealed(), None);
+    assert_eq!(d.sealed(), None);
     assert_eq!(append(&mut d, b"x").status, Status::Sealed);
     assert_eq!(d.reserve(Op::FileAppend, &[], 1).unwrap_err().status, Status::Sealed);
     let size = d.run(Op::FileSize, &[], &[]);
@@ -275,6 +274,6 @@ fn the_planted_early_answer_tells_a_wrong_offset() {
     assert_eq!(append(&mut d, b"early").value, 10);
     assert_eq!(read(&mut d, 10, 5).payload, Payload::None);
     d.abort(fill);
-    assert_eq!(d.structure.completed(), None);
+    assert_eq!(d.completed(), None);
     Bug::arm(None);
 }

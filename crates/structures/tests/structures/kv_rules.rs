@@ -405,9 +405,9 @@ fn a_key_value_block_has_no_successor() {
     let mut d = kv(65536);
     fill_up(&mut d, 0, 100);
     assert!(!d.structure.wants_successor());
-    d.structure.set_successor(Successor::Denied(Status::OutOfMemory, "x".into()));
-    assert_eq!(d.structure.sealed(), None);
-    assert_eq!(d.structure.completed(), None);
+    d.set_successor(Successor::Denied(Status::OutOfMemory, "x".into()));
+    assert_eq!(d.sealed(), None);
+    assert_eq!(d.completed(), None);
 }
 
 /// A long mixed life in blocks that are mostly nearly full, checked now and then.

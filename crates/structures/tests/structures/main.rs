@@ -6,22 +6,31 @@ mod file_rules;
 mod kv_model;
 mod kv_rules;
 mod lanes;
+mod queue_model;
+mod queue_rules;
 
 use honeycomb_block::{Backing, Reclaimer};
-use honeycomb_structures::{Answer, Outcome, Payload, Structure, Ticket};
+use honeycomb_structures::{
+    Answer, Event, News, Operation, Outcome, Payload, Structure, Successor, Ticket,
+};
+use honeycomb_types::Time;
 use honeycomb_wire::Op;
+use std::collections::VecDeque;
 
 /// A structure with its block, as a shard would drive them.
 pub(crate) struct Driver<S> {
     pub(crate) structure: S,
     pub(crate) block: Backing,
+    pub(crate) now: Time,
     tickets: u64,
+    events: VecDeque<Event>,
 }
 
 impl<S: Structure> Driver<S> {
     pub(crate) fn new(size: usize, structure: S) -> Driver<S> {
         let block = Backing::map(size, &Reclaimer::inline()).unwrap();
-        Driver { structure, block, tickets: 0 }
+        let now = Time::from_millis(1000);
+        Driver { structure, block, now, tickets: 0, events: VecDeque::new() }
     }
 
     pub(crate) fn ticket(&mut self) -> Ticket {
@@ -30,8 +39,20 @@ impl<S: Structure> Driver<S> {
     }
 
     pub(crate) fn submit(&mut self, op: Op, args: &[u8], payload: &[u8]) -> (Ticket, Outcome) {
+        self.submit_until(self.now, op, args, payload)
+    }
+
+    /// Runs an operation that may wait.
+    pub(crate) fn submit_until(
+        &mut self,
+        wait_until: Time,
+        op: Op,
+        args: &[u8],
+        payload: &[u8],
+    ) -> (Ticket, Outcome) {
         let ticket = self.ticket();
-        (ticket, self.structure.apply(&mut self.block, ticket, op, args, payload))
+        let operation = Operation { now: self.now, ticket, op, args, wait_until };
+        (ticket, self.structure.apply(&mut self.block, &operation, payload))
     }
 
     /// Runs an operation that must not be parked.
@@ -44,7 +65,8 @@ impl<S: Structure> Driver<S> {
 
     pub(crate) fn reserve(&mut self, op: Op, args: &[u8], length: usize) -> Result<Ticket, Answer> {
         let ticket = self.ticket();
-        self.structure.reserve(&mut self.block, ticket, op, args, length).map(|()| ticket)
+        let operation = Operation { now: self.now, ticket, op, args, wait_until: self.now };
+        self.structure.reserve(&mut self.block, &operation, length).map(|()| ticket)
     }
 
     /// Writes the next bytes of a reservation.
@@ -54,12 +76,63 @@ impl<S: Structure> Driver<S> {
         self.structure.filled(ticket, bytes.len());
     }
 
+    /// Commits; the answer, when it is there at once.
     pub(crate) fn commit(&mut self, ticket: Ticket) -> Outcome {
-        self.structure.commit(&mut self.block, ticket)
+        let outcome = self.structure.commit(&mut self.block, self.now, ticket);
+        self.hear();
+        let own = |event: &Event| matches!(event, Event::Answered(t, _) if *t == ticket);
+        match self.events.iter().position(own).and_then(|i| self.events.remove(i)) {
+            Some(Event::Answered(_, answer)) => Outcome::Done(answer),
+            _ => outcome,
+        }
     }
 
     pub(crate) fn abort(&mut self, ticket: Ticket) {
-        self.structure.abort(&mut self.block, ticket);
+        self.structure.abort(&mut self.block, self.now, ticket);
+    }
+
+    fn hear(&mut self) {
+        self.events.extend(std::iter::from_fn(|| self.structure.event()));
+    }
+
+    /// Everything that it had to say.
+    pub(crate) fn events(&mut self) -> Vec<Event> {
+        self.hear();
+        self.events.drain(..).collect()
+    }
+
+    /// The next answer to an operation that was parked.
+    pub(crate) fn completed(&mut self) -> Option<(Ticket, Answer)> {
+        self.hear();
+        let at = self.events.iter().position(|e| matches!(e, Event::Answered(..)))?;
+        match self.events.remove(at) {
+            Some(Event::Answered(ticket, answer)) => Some((ticket, answer)),
+            _ => unreachable!("it was just seen there"),
+        }
+    }
+
+    /// Whether it has said that it was sealed: its length, and whether nothing follows.
+    pub(crate) fn sealed(&mut self) -> Option<(u64, bool)> {
+        self.hear();
+        let at = self.events.iter().position(|e| matches!(e, Event::Sealed { .. }))?;
+        match self.events.remove(at) {
+            Some(Event::Sealed { length, successor, .. }) => Some((length, successor.is_none())),
+            _ => unreachable!("it was just seen there"),
+        }
+    }
+
+    pub(crate) fn set_successor(&mut self, successor: Successor) {
+        self.tell(News::Successor(successor));
+    }
+
+    pub(crate) fn tell(&mut self, news: News) {
+        self.structure.tell(&mut self.block, self.now, news);
+    }
+
+    /// Lets time pass.
+    pub(crate) fn sleep(&mut self, ms: u64) {
+        self.now = self.now + std::time::Duration::from_millis(ms);
+        self.structure.tick(&mut self.block, self.now);
     }
 
     /// The payload of an answer, as its receiver sees it.
@@ -67,6 +140,7 @@ impl<S: Structure> Driver<S> {
         match &answer.payload {
             Payload::None => Vec::new(),
             Payload::Bytes(bytes) => bytes.to_vec(),
+            Payload::Pinned(pin) => pin.bytes().to_vec(),
             Payload::Block(range) => self.block.slice(range.clone()).to_vec(),
         }
     }

@@ -1,0 +1,186 @@
+//! Queues: how their bound reaches across blocks, and how they shrink.
+//!
+//! A queue's map is in numbers of items. Its tail keeps the bound (INV-22), so it has to know what
+//! the blocks before it still hold: what went into them is told by their seals, what was taken from
+//! them by their servers. Both can be late, never early, so the tail is told too much rather than
+//! too little. The first block goes when its server says that it is empty for good.
+
+use crate::structures::Structure;
+use crate::{Catalog, CatalogError, Effect, NewStructure, Reply};
+use honeycomb_types::{BlockAt, BlockId, Kind, MapVersion, StructureId};
+use std::collections::VecDeque;
+
+/// What was taken from one block.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    block: BlockId,
+    items: u64,
+    bytes: u64,
+}
+
+/// What a queue has beside its map.
+#[derive(Debug)]
+pub(crate) struct QueueState {
+    max_items: u64,
+    max_bytes: u64,
+    /// Bytes that went through each block of the map but the tail.
+    through: VecDeque<u64>,
+    /// What was heard to have been taken, of blocks in the map or about to be.
+    taken: Vec<Taken>,
+}
+
+impl QueueState {
+    /// The state of a new structure, if it is a queue.
+    pub(crate) fn of(new: &NewStructure<'_>) -> Option<Box<QueueState>> {
+        (new.kind == Kind::Queue).then(|| {
+            let (max_items, max_bytes) = (new.max_items, new.max_bytes);
+            Box::new(QueueState {
+                max_items,
+                max_bytes,
+                through: VecDeque::new(),
+                taken: Vec::new(),
+            })
+        })
+    }
+
+    fn bounded(&self) -> bool {
+        self.max_items != 0 || self.max_bytes != 0
+    }
+
+    fn taken_from(&self, block: BlockId) -> (u64, u64) {
+        let found = self.taken.iter().find(|taken| taken.block == block);
+        found.map_or((0, 0), |taken| (taken.items, taken.bytes))
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<QueueState>()
+            + self.through.capacity() * size_of::<u64>()
+            + self.taken.capacity() * size_of::<Taken>()
+    }
+
+    /// Whether it agrees with the map, and nothing is taken twice (INV-22).
+    pub(crate) fn fits(&self, structure: &Structure) -> bool {
+        let taken = structure.entries.iter().enumerate().all(|(i, entry)| {
+            let ends = structure.entries.get(i + 1).map(|next| next.start - entry.start);
+            ends.is_none_or(|items| self.taken_from(entry.block).0 <= items)
+        });
+        taken && self.through.len() + 1 == structure.entries.len()
+    }
+}
+
+impl Structure {
+    /// Most items of a queue; 0 for no bound.
+    pub(crate) fn max_items(&self) -> u64 {
+        self.queue.as_ref().map_or(0, |queue| queue.max_items)
+    }
+
+    /// Most bytes of a queue; 0 for no bound.
+    pub(crate) fn max_bytes(&self) -> u64 {
+        self.queue.as_ref().map_or(0, |queue| queue.max_bytes)
+    }
+
+    /// Items and bytes that the blocks before a queue's tail still hold.
+    fn ahead(&self) -> (u64, u64) {
+        let queue = self.queue.as_ref().expect("only queues are asked");
+        let tail = self.entries.len() - 1;
+        let put = self.entries[tail].start - self.entries[0].start;
+        let put_bytes: u64 = queue.through.iter().sum();
+        let taken = self.entries[..tail].iter().map(|entry| queue.taken_from(entry.block));
+        let (items, bytes) = taken.fold((0, 0), |(i, b), (items, bytes)| (i + items, b + bytes));
+        (put.saturating_sub(items), put_bytes.saturating_sub(bytes))
+    }
+}
+
+impl Catalog {
+    /// The tail of a queue was sealed and its successor has become the tail. `kept` when the sealed
+    /// block stays in the map.
+    pub(crate) fn sealed_in_queue(
+        &mut self,
+        s: u32,
+        kept: bool,
+        bytes: u64,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(queue) = self.structures[s].queue.as_mut() else { return };
+        if kept {
+            queue.through.push_back(bytes);
+        }
+        self.tell_ahead(s, effects);
+    }
+
+    fn tell_ahead(&self, s: u32, effects: &mut Vec<Effect>) {
+        let structure = &self.structures[s];
+        let bounded = structure.queue.as_ref().is_some_and(|queue| queue.bounded());
+        if !bounded || structure.sealed {
+            return;
+        }
+        let tail = structure.entries.last().expect("there is always a tail").block;
+        let (items, bytes) = structure.ahead();
+        let (server, at) = (tail.server(), self.pool.at(tail));
+        effects.push(Effect::QueueAhead { server, at, items, bytes });
+    }
+
+    fn queue_of_block(&self, id: StructureId, at: BlockAt) -> Result<u32, CatalogError> {
+        let s = self.named_by_block(id, at)?;
+        if self.structures[s].queue.is_some() {
+            return Ok(s);
+        }
+        Err(CatalogError::StaleBlock { at })
+    }
+
+    pub(crate) fn queue_taken(
+        &mut self,
+        id: StructureId,
+        at: BlockAt,
+        items: u64,
+        bytes: u64,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        self.heard_from(at.block.server());
+        let s = self.queue_of_block(id, at)?;
+        let structure = &mut self.structures[s];
+        // A server must not be believed to have taken more than there was.
+        let index = structure.entries.iter().position(|entry| entry.block == at.block);
+        if let Some(next) = index.and_then(|i| structure.entries.get(i + 1)) {
+            let most = next.start - structure.entries[index.expect("just found")].start;
+            if items > most {
+                let (what, given) = ("the items taken from a block", items);
+                let allowed = "no more are taken than went through it";
+                return Err(CatalogError::InvalidArgument { what, given, allowed });
+            }
+        }
+        let queue = structure.queue.as_mut().expect("it is a queue");
+        match queue.taken.iter_mut().find(|taken| taken.block == at.block) {
+            Some(taken) => {
+                (taken.items, taken.bytes) = (taken.items.max(items), taken.bytes.max(bytes));
+            }
+            None => queue.taken.push(Taken { block: at.block, items, bytes }),
+        }
+        self.tell_ahead(s, effects);
+        Ok(Reply::Done)
+    }
+
+    /// Takes the first block out of a queue's map. Refused for any other: its turn comes.
+    pub(crate) fn retire(
+        &mut self,
+        id: StructureId,
+        at: BlockAt,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        self.heard_from(at.block.server());
+        let s = self.queue_of_block(id, at)?;
+        let structure = &mut self.structures[s];
+        if structure.entries.len() < 2 || structure.entries[0].block != at.block {
+            return Err(CatalogError::NotFirst { at });
+        }
+        structure.entries.remove(0);
+        structure.version += 1;
+        let (j, version) = (structure.job, MapVersion(structure.version));
+        let queue = structure.queue.as_mut().expect("it is a queue");
+        queue.through.pop_front();
+        queue.taken.retain(|taken| taken.block != at.block);
+        self.give_back(j, s, at.block, effects);
+        self.tell_ahead(s, effects);
+        Ok(Reply::Sealed { version })
+    }
+}

@@ -1,0 +1,380 @@
+//! Queues: many producers, many consumers, first in, first out (paper, 5.2).
+
+use crate::error::Error;
+use crate::route::{self, Target};
+use crate::structure::{Args, Exchange, Replied, Structure};
+use crate::transport::Sink;
+use honeycomb_types::limits::{LARGE_FRACTION, QUEUE_ACK_MAX, QUEUE_BATCH_MAX, WAIT_MAX_MS};
+use honeycomb_types::{BlockAt, Time};
+use honeycomb_wire::messages::MapEntry;
+use honeycomb_wire::queue::{AckAction, AckArgs, Counts, GetArgs, Items, put_lengths};
+use honeycomb_wire::{Op, ReplyHeader, Status};
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// Bytes of one batch of puts: what the server takes in one piece, and may keep waiting.
+const PUT_BATCH_BYTES: usize = 56 * 1024;
+/// Most bytes that one request to get brings, unless a single item has more.
+const GET_BYTES: u32 = 1 << 20;
+/// How often blocks that were left behind empty are looked at: a reserved item may come back there.
+const LOOK_BACK: Duration = Duration::from_millis(500);
+
+/// An open queue.
+///
+/// Linearizable: an item that was put is got after all that were put before it. Each put and get is
+/// exactly once in effect under retry. An item that `get` answered to a consumer that then dies is
+/// gone; `reserve` and `acknowledge` deliver at least once instead. Data is lost with its server
+/// (`memory`). Safe to share between threads.
+pub struct Queue {
+    structure: Structure,
+    looked_back: Mutex<Time>,
+}
+
+/// An item, and what it takes to acknowledge it when it was reserved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// The item.
+    pub item: Vec<u8>,
+    /// Where it is kept until it is acknowledged.
+    pub entry: MapEntry,
+    /// Its number within the block.
+    pub number: u64,
+    /// How often it has been given out, this time included.
+    pub deliveries: u32,
+}
+
+/// What a queue holds: exact when nobody puts or takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueCounts {
+    /// Items that are not taken for good; reserved ones included.
+    pub items: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Of the items, those that are reserved.
+    pub reserved: u64,
+    /// Nothing can be put any more.
+    pub closed: bool,
+}
+
+impl Queue {
+    pub(crate) fn new(structure: Structure) -> Queue {
+        Queue { structure, looked_back: Mutex::new(Time::ZERO) }
+    }
+
+    /// What every structure has.
+    pub fn structure(&self) -> &Structure {
+        &self.structure
+    }
+
+    /// The most bytes that one item may have: an eighth of a block, less its place in the index.
+    pub fn item_limit(&self) -> usize {
+        (self.structure.block_size() / LARGE_FRACTION) as usize - 4
+    }
+
+    /// The bounds, in items and in bytes; 0 for none.
+    pub fn bounds(&self) -> (u64, u64) {
+        self.structure.bounds()
+    }
+
+    /// Puts an item at the end, waiting up to `wait` for room. `QueueFull` when there is none,
+    /// `QueueClosed` after `close`, `ValueTooLarge` above `item_limit`.
+    pub fn put(&self, item: &[u8], wait: Duration) -> Result<(), Error> {
+        self.put_batch(&[item], self.structure.now() + wait).map(drop)
+    }
+
+    /// Puts items at the end, in order, as many requests as it takes; those of one request have no
+    /// others between them. `Err` tells how many were put before it failed.
+    pub fn put_many(&self, items: &[&[u8]], wait: Duration) -> Result<(), (usize, Error)> {
+        let until = self.structure.now() + wait;
+        let mut done = 0;
+        while done < items.len() {
+            let batch = self.batch_of(&items[done..]);
+            self.put_batch(&items[done..done + batch], until).map_err(|e| (done, e))?;
+            done += batch;
+        }
+        Ok(())
+    }
+
+    /// How many of the items go into one request.
+    fn batch_of(&self, items: &[&[u8]]) -> usize {
+        let part = |bound: u64| if bound == 0 { usize::MAX } else { (bound / 4).max(1) as usize };
+        let (max_items, max_bytes) = self.structure.bounds();
+        let most = (QUEUE_BATCH_MAX as usize).min(part(max_items));
+        let limit = self.item_limit().min(PUT_BATCH_BYTES).min(part(max_bytes));
+        let mut bytes = 0;
+        let fits = |item: &&&[u8]| {
+            bytes += item.len() + 4;
+            bytes <= limit
+        };
+        items.iter().take(most).take_while(fits).count().max(1)
+    }
+
+    fn put_batch(&self, items: &[&[u8]], until: Time) -> Result<(), Error> {
+        let mut args = Vec::new();
+        put_lengths(items, &mut args);
+        loop {
+            let replied = self.structure.run(Exchange {
+                op: Op::QueuePut,
+                target: Target::Tail,
+                args: Args::Fixed(&args),
+                payload: items,
+                sink: Sink::None,
+                wait_until: Some(until),
+            });
+            match replied {
+                // The server waits for a limited time; ours may be longer.
+                Err(e) if e.status == Status::QueueFull && self.structure.now() < until => {}
+                other => return other.map(drop),
+            }
+        }
+    }
+
+    /// Takes the first item, waiting up to `wait` for one. `None` when there is none; `QueueClosed`
+    /// when the queue was closed and everything has been taken. A signal to the thread ends the
+    /// wait.
+    pub fn get(&self, wait: Duration) -> Result<Option<Vec<u8>>, Error> {
+        Ok(self.deliver(1, GET_BYTES, Duration::ZERO, wait)?.pop().map(|one| one.item))
+    }
+
+    /// Takes up to `items` of the first items, waiting up to `wait` for one: what there is then, at
+    /// most `GET_BYTES` bytes or one item. Otherwise as `get`.
+    pub fn get_many(&self, items: usize, wait: Duration) -> Result<Vec<Vec<u8>>, Error> {
+        let delivered = self.deliver(items, GET_BYTES, Duration::ZERO, wait)?;
+        Ok(delivered.into_iter().map(|one| one.item).collect())
+    }
+
+    /// As `get_many`, but the items stay in the queue until they are acknowledged. One that is not
+    /// within `timeout` goes to somebody else, before all others: each is delivered at least once.
+    pub fn reserve(
+        &self,
+        items: usize,
+        timeout: Duration,
+        wait: Duration,
+    ) -> Result<Vec<Delivery>, Error> {
+        if timeout.is_zero() {
+            let text = "a reservation needs a time-out of at least a millisecond";
+            return Err(Error::new(Status::InvalidArgument, text));
+        }
+        self.deliver(items, GET_BYTES, timeout, wait)
+    }
+
+    fn deliver(
+        &self,
+        items: usize,
+        bytes: u32,
+        reserve: Duration,
+        wait: Duration,
+    ) -> Result<Vec<Delivery>, Error> {
+        let until = self.structure.now() + wait;
+        let reserve_ms = reserve.as_nanos().div_ceil(1_000_000).min(u32::MAX as u128) as u32;
+        let items = items.clamp(1, QUEUE_BATCH_MAX as usize) as u32;
+        let args = GetArgs { items, bytes, reserve_ms, stay: false };
+        loop {
+            let found = self.look_back(args)?;
+            if !found.is_empty() {
+                return Ok(found);
+            }
+            let now = self.structure.now();
+            // An item may come back to a block that was left behind: nobody tells us.
+            let most = match self.structure.left().is_empty() {
+                true => Duration::from_millis(WAIT_MAX_MS as u64),
+                false => LOOK_BACK,
+            };
+            let began = now;
+            let asked = until.min(now + most);
+            let found = self.ask(Target::Head, args, asked)?;
+            let now = self.structure.now();
+            // A wait that ended before its time was ended by a signal.
+            if !found.is_empty() || now >= until || (now < asked && asked > began) {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Asks the blocks that were left behind empty, now and then.
+    fn look_back(&self, args: GetArgs) -> Result<Vec<Delivery>, Error> {
+        let left = self.structure.left();
+        if left.is_empty() {
+            return Ok(Vec::new());
+        }
+        {
+            let mut looked =
+                self.looked_back.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let now = self.structure.now();
+            if now.since(*looked) < LOOK_BACK {
+                return Ok(Vec::new());
+            }
+            *looked = now;
+        }
+        for entry in left {
+            let target = Target::Block(route::at(&entry));
+            match self.ask(target, GetArgs { stay: true, ..args }, Time::ZERO) {
+                Ok(found) if found.is_empty() => {}
+                // It is gone, with nothing left in it; the map is fresh now.
+                Err(e) if e.status == Status::UnknownBlock => {}
+                other => return other,
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// One request for items.
+    fn ask(&self, target: Target, args: GetArgs, until: Time) -> Result<Vec<Delivery>, Error> {
+        let (mut encoded, mut payload) = (Vec::new(), Vec::new());
+        args.put(&mut encoded);
+        let replied = self.structure.run(Exchange {
+            op: Op::QueueGet,
+            target,
+            args: Args::Fixed(&encoded),
+            payload: &[],
+            sink: Sink::Vec(&mut payload),
+            wait_until: Some(until),
+        })?;
+        self.deliveries(replied, payload)
+    }
+
+    fn deliveries(&self, replied: Replied, payload: Vec<u8>) -> Result<Vec<Delivery>, Error> {
+        let Replied { header: ReplyHeader { status, .. }, args, entry } = replied;
+        if status == Status::QueueEmpty {
+            return Ok(Vec::new());
+        }
+        let Items { first, deliveries, lengths } = Items::decode(&args, payload.len())?;
+        if let [_] = lengths[..] {
+            return Ok(vec![Delivery { item: payload, entry, number: first, deliveries }]);
+        }
+        let mut rest = &payload[..];
+        let items = lengths.iter().zip(first..).map(|(length, number)| {
+            let (item, others) = rest.split_at(*length as usize);
+            rest = others;
+            Delivery { item: item.to_vec(), entry: entry.clone(), number, deliveries }
+        });
+        Ok(items.collect())
+    }
+
+    /// Settles reservations; for each, whether it was still held.
+    fn settle(
+        &self,
+        action: AckAction,
+        timeout: Duration,
+        deliveries: &[&Delivery],
+    ) -> Result<Vec<bool>, Error> {
+        let timeout_ms = timeout.as_nanos().div_ceil(1_000_000).min(u32::MAX as u128) as u32;
+        let mut held = vec![false; deliveries.len()];
+        let mut blocks: Vec<BlockAt> = deliveries.iter().map(|d| route::at(&d.entry)).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        for block in blocks {
+            let of_block: Vec<usize> = (0..deliveries.len())
+                .filter(|i| route::at(&deliveries[*i].entry) == block)
+                .collect();
+            for part in of_block.chunks(QUEUE_ACK_MAX as usize) {
+                let items = part
+                    .iter()
+                    .map(|i| (deliveries[*i].number, deliveries[*i].deliveries))
+                    .collect();
+                self.structure.remember(&deliveries[part[0]].entry);
+                let args = AckArgs { action, timeout_ms, items }.encode();
+                let replied = self.structure.run(Exchange {
+                    op: Op::QueueAck,
+                    target: Target::Block(block),
+                    args: Args::Fixed(&args),
+                    payload: &[],
+                    sink: Sink::None,
+                    wait_until: None,
+                });
+                match replied {
+                    Ok(replied) => {
+                        for (i, byte) in part.iter().zip(&replied.args) {
+                            held[*i] = *byte == 1;
+                        }
+                    }
+                    // A block goes only when nothing of it is reserved any more.
+                    Err(e) if e.status == Status::UnknownBlock => {}
+                    Err(e) => return Err(e),
+                }
+            }
+        }
+        Ok(held)
+    }
+
+    /// Takes reserved items for good. For each, whether it was still held by this delivery; when
+    /// not, its time had passed and somebody else has it or had it.
+    pub fn acknowledge(&self, deliveries: &[&Delivery]) -> Result<Vec<bool>, Error> {
+        self.settle(AckAction::Done, Duration::ZERO, deliveries)
+    }
+
+    /// Gives reserved items back: they are the next to go out. Otherwise as `acknowledge`.
+    pub fn give_back(&self, deliveries: &[&Delivery]) -> Result<Vec<bool>, Error> {
+        self.settle(AckAction::GiveBack, Duration::ZERO, deliveries)
+    }
+
+    /// Keeps reserved items for `timeout` from now on. Otherwise as `acknowledge`.
+    pub fn extend(&self, deliveries: &[&Delivery], timeout: Duration) -> Result<Vec<bool>, Error> {
+        self.settle(AckAction::Extend, timeout, deliveries)
+    }
+
+    /// The first items, up to so many, left where they are. Empty when there is none now.
+    pub fn peek(&self, items: usize) -> Result<Vec<Vec<u8>>, Error> {
+        let (mut args, mut payload) = (Vec::new(), Vec::new());
+        args.extend_from_slice(&(items.clamp(1, QUEUE_BATCH_MAX as usize) as u32).to_le_bytes());
+        args.extend_from_slice(&GET_BYTES.to_le_bytes());
+        let replied = self.structure.run(Exchange {
+            op: Op::QueuePeek,
+            target: Target::Head,
+            args: Args::Fixed(&args),
+            payload: &[],
+            sink: Sink::Vec(&mut payload),
+            wait_until: None,
+        })?;
+        Ok(self.deliveries(replied, payload)?.into_iter().map(|one| one.item).collect())
+    }
+
+    /// What it holds.
+    pub fn counts(&self) -> Result<QueueCounts, Error> {
+        self.structure.refresh(self.structure.deadline())?;
+        let tail = self.count(Target::Tail, 1)?;
+        let mut sum = QueueCounts { closed: tail.2.closed, ..QueueCounts::default() };
+        for entry in self.structure.entries() {
+            let (_, put, counts) = match route::at(&entry) == tail.0 {
+                true => tail,
+                false => match self.count(Target::Block(route::at(&entry)), 0) {
+                    // Empty and gone.
+                    Err(e) if e.status == Status::UnknownBlock => continue,
+                    other => other?,
+                },
+            };
+            sum.items += put - counts.taken;
+            sum.bytes += counts.bytes_put - counts.bytes_taken;
+            sum.reserved += counts.reserved;
+        }
+        Ok(sum)
+    }
+
+    fn count(&self, target: Target, tail: u8) -> Result<(BlockAt, u64, Counts), Error> {
+        let replied = self.structure.run(Exchange {
+            op: Op::QueueLength,
+            target,
+            args: Args::Fixed(&[tail]),
+            payload: &[],
+            sink: Sink::None,
+            wait_until: None,
+        })?;
+        let counts = Counts::decode(&replied.args)?;
+        Ok((route::at(&replied.entry), replied.header.value, counts))
+    }
+
+    /// Ends the queue for good: nothing can be put any more, what is there can be taken, and
+    /// consumers learn of the end after the last item. Closing twice is fine.
+    pub fn close(&self) -> Result<(), Error> {
+        self.structure
+            .run(Exchange {
+                op: Op::QueueClose,
+                target: Target::Tail,
+                args: Args::Fixed(&[]),
+                payload: &[],
+                sink: Sink::None,
+                wait_until: None,
+            })
+            .map(drop)
+    }
+}

@@ -1,0 +1,97 @@
+//! Who wants to know of a block's changes.
+
+use honeycomb_structures::{Answer, Ticket};
+use honeycomb_types::Generation;
+use honeycomb_types::limits::WATCHERS_PER_BLOCK_MAX;
+use honeycomb_wire::data::MovedArgs;
+use honeycomb_wire::notice::{Change, Filter, Notice};
+use honeycomb_wire::{Grant, Status};
+
+/// What goes to whom: subscription, number within the block, notice.
+type Out = Vec<(Ticket, u64, Notice)>;
+
+/// One subscription.
+pub(crate) struct Watcher {
+    /// Its name; notices carry it.
+    pub ticket: Ticket,
+    /// Bits of the kinds of changes.
+    pub kinds: u16,
+    /// Which keys.
+    pub filter: Filter,
+    /// By what right.
+    pub grant: Grant,
+}
+
+/// The subscriptions to one block. Changes are numbered from 1 in the order in which they can be
+/// seen, from the first subscription on (INV-24: never before a reader would see them).
+#[derive(Default)]
+pub(crate) struct Watchers {
+    all: Vec<Watcher>,
+    changes: u64,
+}
+
+impl Watchers {
+    /// Adds one; the number of the last change before it.
+    pub fn add(&mut self, watcher: Watcher) -> Result<u64, Answer> {
+        if self.all.len() >= WATCHERS_PER_BLOCK_MAX {
+            let text = format!("a block has at most {WATCHERS_PER_BLOCK_MAX} subscriptions");
+            return Err(Answer::refuse(Status::LimitExceeded, text));
+        }
+        self.all.push(watcher);
+        Ok(self.changes)
+    }
+
+    /// Removes one; whether it was the last.
+    pub fn remove(&mut self, ticket: Ticket) -> bool {
+        self.all.retain(|watcher| watcher.ticket != ticket);
+        self.all.is_empty()
+    }
+
+    /// Tells of a change. A grant that is past its time ends its subscription.
+    pub fn changed(&mut self, change: Change, clock_ms: u64, out: &mut Out) {
+        self.changes += 1;
+        let number = self.changes;
+        self.all.retain(|watcher| {
+            if watcher.kinds & change.kind() == 0 || !watcher.filter.takes(&change) {
+                return true;
+            }
+            if clock_ms >= watcher.grant.expires_ms {
+                let text = "the grant is past its time".to_owned();
+                out.push((watcher.ticket, number, Notice::Ended(Status::GrantExpired, text)));
+                return false;
+            }
+            out.push((watcher.ticket, number, Notice::Changed(change.clone())));
+            true
+        });
+    }
+
+    /// The block was sealed: what follows happens in its successor. Subscriptions stay, for what is
+    /// still taken from it.
+    pub fn hand_over(&mut self, length: u64, successor: &[u8], out: &mut Out) {
+        let to = MovedArgs::decode(successor).expect("the link encoded it");
+        for watcher in &self.all {
+            let notice = Notice::Handover { length, to: to.clone() };
+            out.push((watcher.ticket, self.changes, notice));
+        }
+    }
+
+    /// Ends all of them.
+    pub fn end(&mut self, status: Status, text: &str, out: &mut Out) {
+        for watcher in self.all.drain(..) {
+            out.push((watcher.ticket, self.changes, Notice::Ended(status, text.into())));
+        }
+    }
+
+    /// Ends those whose grants are older than this (INV-29).
+    pub fn revoke(&mut self, generation: Generation, out: &mut Out) {
+        let number = self.changes;
+        self.all.retain(|watcher| {
+            let good = watcher.grant.generation >= generation;
+            if !good {
+                let text = "the permissions of the prefix changed".to_owned();
+                out.push((watcher.ticket, number, Notice::Ended(Status::GrantRevoked, text)));
+            }
+            good
+        });
+    }
+}

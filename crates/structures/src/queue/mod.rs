@@ -1,0 +1,778 @@
+//! A block of a queue: items in the order in which they were put, taken from the front.
+//!
+//! The bytes of the items grow from the start of the block, a directory of where each ends grows
+//! from its end, so that a run of neighbours is one range and the block explains itself. Nothing is
+//! reused before the block is empty and nobody reads from it; then it begins anew. A block that
+//! fills up is sealed and a successor takes what follows; one that is sealed and empty is `Drained`.
+//!
+//! A bounded queue is bounded at its tail (INV-22): what the tail has, what it has promised to
+//! payloads that are arriving, and what it was last told to be ahead of it in earlier blocks, which
+//! can only have become less since. So the bound is never exceeded, and a put may be refused a
+//! moment longer than it had to be.
+//!
+//! Where to look: `mod.rs` the rules, `waiters.rs` who waits for items or for room, `reserved.rs`
+//! items that are given out and not acknowledged.
+
+mod reserved;
+mod waiters;
+
+use crate::next::{Next, busy, moved};
+use crate::pieces::Pieces;
+use crate::{Answer, Event, News, Operation, Outcome, Payload, Structure, Ticket, large_limit};
+use honeycomb_block::Backing;
+use honeycomb_types::limits::{QUEUE_BATCH_MAX, RESERVE_MAX_MS};
+use honeycomb_types::{Bug, Time};
+use honeycomb_wire::notice::Change;
+use honeycomb_wire::queue::{AckAction, AckArgs, Counts, GetArgs, Items, lengths};
+use honeycomb_wire::{Op, Status};
+use reserved::Reserved;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+use waiters::{Getter, Putter, Waiters};
+
+/// Delay told when the end of payloads that are arriving must be awaited, in microseconds.
+const RETRY_FILLS_US: u64 = 200;
+/// Delay told while a new tail has not heard yet what is ahead of it, in microseconds.
+const RETRY_AHEAD_US: u64 = 300;
+/// Delay told to a large payload that has to wait for room, in microseconds: it is not kept.
+const RETRY_LARGE_US: u64 = 2000;
+/// Bytes of a place in the directory.
+const PLACE: usize = 4;
+/// Items of at least this size are kept for retries where they are; smaller ones are copied.
+const PIN_FROM: usize = 16 * 1024;
+
+/// The bound of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueBounds {
+    /// Most items (maxQueueLength; paper, 5.2); `u64::MAX` for no bound.
+    pub items: u64,
+    /// Most bytes of the items together; `u64::MAX` for no bound.
+    pub bytes: u64,
+}
+
+impl QueueBounds {
+    /// No bound.
+    pub const NONE: QueueBounds = QueueBounds { items: u64::MAX, bytes: u64::MAX };
+
+    /// Bounds as they are on the wire, where 0 is none.
+    pub fn from_wire(items: u64, bytes: u64) -> QueueBounds {
+        let bound = |n: u64| if n == 0 { u64::MAX } else { n };
+        QueueBounds { items: bound(items), bytes: bound(bytes) }
+    }
+}
+
+/// How the block was closed.
+enum Seal {
+    /// Full: the queue goes on in the block that these arguments of `Moved` name.
+    Continues(Vec<u8>),
+    /// The queue itself was closed.
+    Final,
+}
+
+/// One block of a queue. Items are numbered from 0 within the block.
+pub struct QueueBlock {
+    size: usize,
+    bounds: QueueBounds,
+    /// The items' bytes; with each payload that is under way, the lengths of its items.
+    pieces: Pieces<Vec<u32>>,
+    /// Items that went through before the block last began anew.
+    base: u64,
+    /// Items in the directory.
+    count: usize,
+    /// Places in the directory for payloads that are under way.
+    promised: usize,
+    /// The first item that was never given out.
+    head: usize,
+    reserved: Reserved,
+    put_bytes: u64,
+    taken: u64,
+    taken_bytes: u64,
+    /// Items and bytes in earlier blocks. Unknown to a successor at first.
+    ahead: Option<(u64, u64)>,
+    waiters: Waiters,
+    next: Next,
+    seal: Option<Seal>,
+    /// What was last told to have been taken, and whether that has arrived.
+    taken_told: u64,
+    taken_heard: bool,
+    drained_told: bool,
+    watched: bool,
+    events: VecDeque<Event>,
+}
+
+/// Items that can be given out together.
+struct Run {
+    items: Range<usize>,
+    deliveries: u32,
+    /// They had been given out before and came back.
+    returned: bool,
+}
+
+impl QueueBlock {
+    /// An empty block. `first` when no block comes before it.
+    pub fn new(block_size: usize, bounds: QueueBounds, first: bool) -> QueueBlock {
+        QueueBlock {
+            size: block_size,
+            bounds,
+            pieces: Pieces::new(),
+            base: 0,
+            count: 0,
+            promised: 0,
+            head: 0,
+            reserved: Reserved::default(),
+            put_bytes: 0,
+            taken: 0,
+            taken_bytes: 0,
+            ahead: (first || bounds == QueueBounds::NONE).then_some((0, 0)),
+            waiters: Waiters::default(),
+            next: Next::new(block_size),
+            seal: None,
+            taken_told: 0,
+            taken_heard: true,
+            drained_told: false,
+            watched: false,
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Items that were put into the block, ever.
+    fn through(&self) -> u64 {
+        self.base + self.count as u64
+    }
+
+    fn changed(&mut self, change: Change) {
+        if self.watched {
+            self.events.push_back(Event::Changed(change));
+        }
+    }
+
+    // ---------------------------------------------------------------------------- the directory
+
+    fn place_of(&self, item: usize) -> Range<usize> {
+        self.size - PLACE * (item + 1)..self.size - PLACE * item
+    }
+
+    fn end_of(&self, block: &Backing, item: usize) -> usize {
+        let place = block.slice(self.place_of(item));
+        u32::from_le_bytes(place.try_into().expect("a place has four bytes")) as usize
+    }
+
+    fn start_of(&self, block: &Backing, item: usize) -> usize {
+        item.checked_sub(1).map_or(0, |before| self.end_of(block, before))
+    }
+
+    fn bytes_of(&self, block: &Backing, items: &Range<usize>) -> Range<usize> {
+        if items.is_empty() {
+            return 0..0;
+        }
+        self.start_of(block, items.start)..self.end_of(block, items.end - 1)
+    }
+
+    /// Bytes taken by items, directory and what is promised.
+    fn used(&self) -> usize {
+        self.pieces.tail() + PLACE * (self.count + self.promised)
+    }
+
+    // ------------------------------------------------------------------------------------- putting
+
+    /// The lengths of a put's items, if the block and the queue could ever take them.
+    fn admit(&mut self, args: &[u8], length: usize) -> Result<Vec<u32>, Answer> {
+        let lengths = lengths(args, length)?;
+        match &self.seal {
+            Some(Seal::Continues(successor)) => return Err(moved(self.through(), successor)),
+            Some(Seal::Final) => return Err(closed()),
+            None => {}
+        }
+        let (cost, limit) = (length + PLACE * lengths.len(), large_limit(self.size));
+        if cost > limit {
+            let text = format!(
+                "{} of {length} bytes together {} over the limit of {} (block / 8, less 4 for each \
+                 item)",
+                if lengths.len() == 1 {
+                    "an item".into()
+                } else {
+                    format!("{} items", lengths.len())
+                },
+                if lengths.len() == 1 { "is" } else { "are" },
+                limit.saturating_sub(PLACE * lengths.len())
+            );
+            return Err(Answer::refuse(Status::ValueTooLarge, text));
+        }
+        if lengths.len() as u64 > self.bounds.items || length as u64 > self.bounds.bytes {
+            let text = format!(
+                "{} items of {length} bytes together never fit a queue of at most {}",
+                lengths.len(),
+                bound_text(self.bounds)
+            );
+            return Err(Answer::refuse(Status::InvalidArgument, text));
+        }
+        self.next.wrote(cost);
+        Ok(lengths)
+    }
+
+    /// Whether the bound leaves room; `None` when that is not known yet.
+    fn within_bound(&self, items: u64, bytes: u64) -> Option<bool> {
+        let (ahead, ahead_bytes) = match self.ahead {
+            _ if Bug::QueueForgetsAhead.active() => (0, 0),
+            ahead => ahead?,
+        };
+        let promised_bytes = (self.pieces.tail() - self.pieces.committed()) as u64;
+        let held = ahead + self.through() + self.promised as u64 - self.taken;
+        let held_bytes = ahead_bytes + self.put_bytes + promised_bytes - self.taken_bytes;
+        Some(
+            held.saturating_add(items) <= self.bounds.items
+                && held_bytes.saturating_add(bytes) <= self.bounds.bytes,
+        )
+    }
+
+    /// Whether the block has room. What to answer when it has not: it is sealed when it can be.
+    fn make_room(&mut self, lengths: &[u32], bytes: usize) -> Result<(), Answer> {
+        if self.pieces.is_full() {
+            return Err(busy(RETRY_FILLS_US));
+        }
+        if bytes + PLACE * lengths.len() <= self.size - self.used() {
+            return Ok(());
+        }
+        if !self.pieces.is_settled() {
+            return Err(busy(RETRY_FILLS_US));
+        }
+        let successor = self.next.take()?;
+        let answer = moved(self.through(), &successor);
+        self.close(Seal::Continues(successor));
+        Err(answer)
+    }
+
+    fn put(&mut self, block: &mut Backing, operation: &Operation<'_>, payload: &[u8]) -> Outcome {
+        let lengths = match self.admit(operation.args, payload.len()) {
+            Ok(lengths) => lengths,
+            Err(refusal) => return Outcome::Done(refusal),
+        };
+        let room = match self.waiters.anybody_puts() {
+            true => Some(false),
+            false => self.within_bound(lengths.len() as u64, payload.len() as u64),
+        };
+        if room != Some(true) {
+            return self.wait_to_put(operation, lengths, payload, room.is_none());
+        }
+        match self.make_room(&lengths, payload.len()) {
+            Ok(()) => self.store(block, operation.ticket, lengths, payload),
+            Err(answer) => Outcome::Done(answer),
+        }
+    }
+
+    fn wait_to_put(
+        &mut self,
+        operation: &Operation<'_>,
+        lengths: Vec<u32>,
+        payload: &[u8],
+        unknown: bool,
+    ) -> Outcome {
+        if operation.wait_until <= operation.now {
+            return Outcome::Done(if unknown { busy(RETRY_AHEAD_US) } else { self.full() });
+        }
+        let (ticket, until) = (operation.ticket, operation.wait_until);
+        let putter = Putter { ticket, until, lengths, payload: payload.into() };
+        match self.waiters.add_putter(putter, large_limit(self.size)) {
+            true => Outcome::Parked,
+            // Others' payloads that wait take all the memory there is for waiting.
+            false => Outcome::Done(busy(RETRY_LARGE_US)),
+        }
+    }
+
+    /// Stores items for which there is room.
+    fn store(
+        &mut self,
+        block: &mut Backing,
+        ticket: Ticket,
+        lengths: Vec<u32>,
+        payload: &[u8],
+    ) -> Outcome {
+        let (start, items) = (self.pieces.tail(), lengths.len());
+        let kept = if self.pieces.is_settled() { Vec::new() } else { lengths.clone() };
+        if self.pieces.append(block, ticket, payload, kept).is_some() {
+            self.promised += items;
+            return Outcome::Parked;
+        }
+        let first = self.enter(block, start, &lengths);
+        Outcome::Done(Answer::ok(first))
+    }
+
+    /// Lists items whose bytes are committed; the number of the first.
+    fn enter(&mut self, block: &mut Backing, start: usize, lengths: &[u32]) -> u64 {
+        let first = self.through();
+        let mut end = start;
+        for length in lengths {
+            end += *length as usize;
+            let place = self.place_of(self.count);
+            block.slice_mut(place).copy_from_slice(&(end as u32).to_le_bytes());
+            self.count += 1;
+        }
+        self.put_bytes += (end - start) as u64;
+        self.changed(Change::Data { items: lengths.len() as u64 });
+        first
+    }
+
+    /// Lists and answers the complete payloads at the front.
+    fn advance(&mut self, block: &mut Backing) {
+        while let Some(piece) = self.pieces.advance() {
+            self.promised -= piece.with.len();
+            let first = self.enter(block, piece.start, &piece.with);
+            self.events.push_back(Event::Answered(piece.ticket, Answer::ok(first)));
+        }
+    }
+
+    // ------------------------------------------------------------------------------------- taking
+
+    /// The next items to give out, if there are any.
+    fn next_run(&self, block: &Backing, args: &GetArgs) -> Option<Run> {
+        if let Some((item, deliveries)) = self.reserved.first_returned() {
+            return Some(Run { items: item..item + 1, deliveries, returned: true });
+        }
+        if self.head == self.count {
+            return None;
+        }
+        let start = self.start_of(block, self.head);
+        let last = self.count.min(self.head + args.items as usize);
+        let mut end = self.head + 1;
+        while end < last && self.end_of(block, end) - start <= args.bytes as usize {
+            end += 1;
+        }
+        Some(Run { items: self.head..end, deliveries: 0, returned: false })
+    }
+
+    fn describe(&self, block: &Backing, run: &Run) -> Items {
+        let mut start = self.start_of(block, run.items.start);
+        let lengths = run.items.clone().map(|item| {
+            let end = self.end_of(block, item);
+            let length = (end - start) as u32;
+            start = end;
+            length
+        });
+        let lengths = lengths.collect();
+        Items { first: self.base + run.items.start as u64, deliveries: run.deliveries + 1, lengths }
+    }
+
+    /// Gives items out: taken for good, or reserved.
+    fn give(&mut self, block: &mut Backing, now: Time, args: &GetArgs, run: Run) -> Answer {
+        let bytes = self.bytes_of(block, &run.items);
+        let described = self.describe(block, &run);
+        let payload = match bytes.len() {
+            0..PIN_FROM => Payload::Bytes(Arc::from(block.slice(bytes.clone()))),
+            _ => Payload::Pinned(block.pin(bytes.clone())),
+        };
+        if run.returned {
+            self.reserved.take_returned(run.items.start);
+        } else {
+            self.head = run.items.end;
+        }
+        let count = run.items.len() as u64;
+        if args.reserve_ms == 0 {
+            self.release(count, bytes.len() as u64);
+        } else {
+            let until = now + Duration::from_millis(args.reserve_ms as u64);
+            for item in run.items {
+                self.reserved.reserve(item, until, described.deliveries);
+            }
+        }
+        Answer { args: described.encode(), ..Answer::ok(count) }.with(payload)
+    }
+
+    /// Items are taken for good.
+    fn release(&mut self, items: u64, bytes: u64) {
+        self.taken += items;
+        self.taken_bytes += bytes;
+        self.changed(Change::Space { items });
+    }
+
+    fn check_get(args: &GetArgs) -> Result<(), Answer> {
+        if args.items == 0 || args.items > QUEUE_BATCH_MAX {
+            let text = format!("1 to {QUEUE_BATCH_MAX} items at a time, not {}", args.items);
+            return Err(Answer::refuse(Status::InvalidArgument, text));
+        }
+        if args.reserve_ms > RESERVE_MAX_MS {
+            let text = format!(
+                "a reservation of {} ms is over the limit of {RESERVE_MAX_MS}",
+                args.reserve_ms
+            );
+            return Err(Answer::refuse(Status::InvalidArgument, text));
+        }
+        Ok(())
+    }
+
+    /// What a get is answered for which there is nothing and never will be here; `None` when it may
+    /// wait.
+    fn exhausted(&self, stay: bool) -> Option<Answer> {
+        match &self.seal {
+            Some(Seal::Continues(successor)) if !stay => Some(moved(self.through(), successor)),
+            // What is reserved may come back.
+            Some(Seal::Final) if self.reserved.none_out() => Some(closed()),
+            _ => None,
+        }
+    }
+
+    fn get(&mut self, block: &mut Backing, operation: &Operation<'_>) -> Result<Outcome, Answer> {
+        let args = GetArgs::decode(operation.args)?;
+        Self::check_get(&args)?;
+        let early = Bug::QueueMovesEarly.active() && matches!(self.seal, Some(Seal::Continues(_)));
+        if let Some(run) = self.next_run(block, &args).filter(|_| !early) {
+            let answer = self.give(block, operation.now, &args, run);
+            return Ok(Outcome::Done(answer));
+        }
+        if let Some(answer) = self.exhausted(args.stay) {
+            return Err(answer);
+        }
+        if operation.wait_until <= operation.now {
+            return Err(empty());
+        }
+        let getter = Getter { ticket: operation.ticket, until: operation.wait_until, args };
+        match self.waiters.add_getter(getter) {
+            true => Ok(Outcome::Parked),
+            false => Err(busy(RETRY_LARGE_US)),
+        }
+    }
+
+    fn peek(&self, block: &Backing, args: &[u8]) -> Result<Answer, Answer> {
+        let args = GetArgs::decode_peek(args)?;
+        Self::check_get(&args)?;
+        let Some(run) = self.next_run(block, &args) else {
+            return Err(self.exhausted(false).unwrap_or_else(empty));
+        };
+        let (bytes, described) = (self.bytes_of(block, &run.items), self.describe(block, &run));
+        let answer = Answer { args: described.encode(), ..Answer::ok(run.items.len() as u64) };
+        Ok(answer.with(Payload::Block(bytes)))
+    }
+
+    fn acknowledge(&mut self, block: &Backing, now: Time, args: &[u8]) -> Result<Answer, Answer> {
+        let AckArgs { action, timeout_ms, items } = AckArgs::decode(args)?;
+        if action == AckAction::Extend && (timeout_ms == 0 || timeout_ms > RESERVE_MAX_MS) {
+            let text = format!("a reservation lasts 1 to {RESERVE_MAX_MS} ms, not {timeout_ms}");
+            return Err(Answer::refuse(Status::InvalidArgument, text));
+        }
+        let until = now + Duration::from_millis(timeout_ms as u64);
+        let mut held = Vec::with_capacity(items.len());
+        for (number, deliveries) in items {
+            let item = number.checked_sub(self.base).map(|item| item as usize);
+            let item = item.filter(|item| self.reserved.is_out(*item, deliveries));
+            held.push(item.is_some() as u8);
+            let Some(item) = item else { continue };
+            match action {
+                AckAction::Done => {
+                    self.reserved.settle(item);
+                    self.release(1, self.bytes_of(block, &(item..item + 1)).len() as u64);
+                }
+                AckAction::GiveBack => {
+                    self.reserved.give_back(item);
+                    self.changed(Change::Data { items: 1 });
+                }
+                AckAction::Extend => self.reserved.reserve(item, until, deliveries),
+            }
+        }
+        let count = held.iter().filter(|held| **held == 1).count() as u64;
+        Ok(Answer { args: held, ..Answer::ok(count) })
+    }
+
+    // ------------------------------------------------------------------------------ the block
+
+    fn close(&mut self, seal: Seal) {
+        let successor = match &seal {
+            Seal::Continues(successor) => Some(successor.clone()),
+            Seal::Final => {
+                self.changed(Change::Close);
+                None
+            }
+        };
+        self.seal = Some(seal);
+        let (length, bytes) = (self.through(), self.put_bytes);
+        self.events.push_back(Event::Sealed { length, bytes, successor });
+    }
+
+    fn close_queue(&mut self) -> Answer {
+        match &self.seal {
+            Some(Seal::Continues(successor)) => return moved(self.through(), successor),
+            Some(Seal::Final) => {}
+            None if !self.pieces.is_settled() => return busy(RETRY_FILLS_US),
+            None => self.close(Seal::Final),
+        }
+        Answer::ok(0)
+    }
+
+    fn counts(&self, args: &[u8]) -> Answer {
+        match (args, &self.seal) {
+            ([1], Some(Seal::Continues(successor))) => return moved(self.through(), successor),
+            ([0 | 1], _) => {}
+            _ => return Answer::refuse(Status::BadFrame, "QueueLength takes one byte, 0 or 1"),
+        }
+        let counts = Counts {
+            taken: self.taken,
+            bytes_put: self.put_bytes,
+            bytes_taken: self.taken_bytes,
+            reserved: self.reserved.count() as u64,
+            closed: matches!(self.seal, Some(Seal::Final)),
+        };
+        Answer { args: counts.encode(), ..Answer::ok(self.through()) }
+    }
+
+    /// Whether every item has been given out and none can come back.
+    fn is_spent(&self) -> bool {
+        self.head == self.count
+            && self.reserved.none_out()
+            && self.reserved.first_returned().is_none()
+            && self.pieces.is_settled()
+    }
+
+    /// What follows a change: those who wait are served, an empty block begins anew or goes.
+    fn settle(&mut self, block: &mut Backing, now: Time) {
+        loop {
+            let gave = self.serve_getters(block, now);
+            let stored = self.serve_putters(block);
+            if !gave && !stored {
+                break;
+            }
+        }
+        self.send_on();
+        if self.seal.is_none() && self.count > 0 && self.is_spent() {
+            self.begin_anew(block);
+        }
+        let continues = matches!(self.seal, Some(Seal::Continues(_)));
+        if !continues {
+            return;
+        }
+        if self.bounds != QueueBounds::NONE && self.taken_heard && self.taken != self.taken_told {
+            (self.taken_heard, self.taken_told) = (false, self.taken);
+            let (items, bytes) = (self.taken, self.taken_bytes);
+            self.events.push_back(Event::Taken { items, bytes });
+        }
+        if self.is_spent() && !self.drained_told {
+            self.drained_told = true;
+            self.events.push_back(Event::Drained);
+        }
+    }
+
+    fn serve_getters(&mut self, block: &mut Backing, now: Time) -> bool {
+        let mut gave = false;
+        while let Some(args) = self.waiters.first_getter().map(|getter| getter.args) {
+            let Some(run) = self.next_run(block, &args) else { break };
+            let getter = self.waiters.take_getter().expect("the first was just seen");
+            let answer = self.give(block, now, &args, run);
+            self.events.push_back(Event::Answered(getter.ticket, answer));
+            gave = true;
+        }
+        gave
+    }
+
+    fn serve_putters(&mut self, block: &mut Backing) -> bool {
+        let mut stored = false;
+        while self.seal.is_none()
+            && let Some((items, bytes)) = self.waiters.first_putter()
+            && self.within_bound(items, bytes) == Some(true)
+        {
+            let Putter { ticket, lengths, payload, .. } =
+                self.waiters.take_putter().expect("the first was just seen");
+            let outcome = match self.make_room(&lengths, payload.len()) {
+                Ok(()) => self.store(block, ticket, lengths, &payload),
+                Err(answer) => Outcome::Done(answer),
+            };
+            if let Outcome::Done(answer) = outcome {
+                self.events.push_back(Event::Answered(ticket, answer));
+            }
+            stored = true;
+        }
+        stored
+    }
+
+    /// Sends those on who wait at a block that was sealed.
+    fn send_on(&mut self) {
+        let putters = match &self.seal {
+            None => return,
+            Some(Seal::Continues(successor)) => moved(self.through(), successor),
+            Some(Seal::Final) => closed(),
+        };
+        while let Some(putter) = self.waiters.take_putter() {
+            self.events.push_back(Event::Answered(putter.ticket, putters.clone()));
+        }
+        // Nobody waits for items while there are some.
+        let mut stay = Vec::new();
+        while let Some(getter) = self.waiters.take_getter() {
+            match self.exhausted(getter.args.stay) {
+                Some(answer) => self.events.push_back(Event::Answered(getter.ticket, answer)),
+                None => stay.push(getter),
+            }
+        }
+        for getter in stay {
+            self.waiters.add_getter(getter);
+        }
+    }
+
+    fn begin_anew(&mut self, block: &mut Backing) {
+        // A reply or a record may still read the old bytes.
+        if block.is_pinned(&(0..self.pieces.committed())) {
+            return;
+        }
+        self.base += self.count as u64;
+        (self.count, self.head) = (0, 0);
+        self.pieces.restart();
+    }
+}
+
+impl Structure for QueueBlock {
+    fn apply(&mut self, block: &mut Backing, operation: &Operation<'_>, payload: &[u8]) -> Outcome {
+        let args = operation.args;
+        let outcome = match operation.op {
+            Op::QueuePut => self.put(block, operation, payload),
+            Op::QueueGet => match self.get(block, operation) {
+                Ok(outcome) => outcome,
+                Err(refusal) => Outcome::Done(refusal),
+            },
+            Op::QueuePeek => {
+                // It changes nothing, and its answer is a range of the block: no settling here.
+                let peeked = self.peek(block, args);
+                return Outcome::Done(peeked.unwrap_or_else(|refusal| refusal));
+            }
+            Op::QueueAck => {
+                let settled = self.acknowledge(block, operation.now, args);
+                Outcome::Done(settled.unwrap_or_else(|refusal| refusal))
+            }
+            Op::QueueClose if !args.is_empty() => {
+                let text = format!("{} takes no arguments", operation.op.name());
+                Outcome::Done(Answer::refuse(Status::BadFrame, text))
+            }
+            Op::QueueLength => return Outcome::Done(self.counts(args)),
+            Op::QueueClose => Outcome::Done(self.close_queue()),
+            other => panic!("{} is no operation of a queue", other.name()),
+        };
+        self.settle(block, operation.now);
+        outcome
+    }
+
+    fn reserve(
+        &mut self,
+        _block: &mut Backing,
+        operation: &Operation<'_>,
+        length: usize,
+    ) -> Result<(), Answer> {
+        assert_eq!(operation.op, Op::QueuePut, "only a put carries a payload");
+        let lengths = self.admit(operation.args, length)?;
+        let room = match self.waiters.anybody_puts() {
+            true => Some(false),
+            false => self.within_bound(lengths.len() as u64, length as u64),
+        };
+        match room {
+            Some(true) => self.make_room(&lengths, length)?,
+            None => return Err(busy(RETRY_AHEAD_US)),
+            Some(false) if operation.wait_until > operation.now => {
+                return Err(busy(RETRY_LARGE_US));
+            }
+            Some(false) => return Err(self.full()),
+        }
+        self.promised += lengths.len();
+        self.pieces.place(operation.ticket, length, lengths);
+        Ok(())
+    }
+
+    fn fill<'b>(&mut self, block: &'b mut Backing, ticket: Ticket) -> &'b mut [u8] {
+        block.slice_mut(self.pieces.rest(ticket))
+    }
+
+    fn filled(&mut self, ticket: Ticket, n: usize) {
+        self.pieces.filled(ticket, n);
+    }
+
+    fn commit(&mut self, block: &mut Backing, now: Time, ticket: Ticket) -> Outcome {
+        self.pieces.complete(ticket);
+        self.advance(block);
+        self.settle(block, now);
+        Outcome::Parked
+    }
+
+    fn abort(&mut self, block: &mut Backing, now: Time, ticket: Ticket) {
+        let lengths = self.pieces.abort(block, ticket);
+        self.promised -= lengths.len();
+        self.advance(block);
+        self.settle(block, now);
+    }
+
+    fn cancel(&mut self, ticket: Ticket) -> bool {
+        self.waiters.cancel(ticket)
+    }
+
+    fn event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    fn tick(&mut self, block: &mut Backing, now: Time) {
+        let returned = self.reserved.expire(now);
+        if returned > 0 {
+            self.changed(Change::Data { items: returned });
+        }
+        self.settle(block, now);
+        for (ticket, puts) in self.waiters.expire(now) {
+            let answer = if puts { self.full() } else { empty() };
+            self.events.push_back(Event::Answered(ticket, answer));
+        }
+        // One that gave up may have stood before others that have room.
+        self.settle(block, now);
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        [self.waiters.due(), self.reserved.due()].into_iter().flatten().min()
+    }
+
+    fn bytes_used(&self) -> u64 {
+        let promised = (self.pieces.tail() - self.pieces.committed()) as u64;
+        let live = self.put_bytes - self.taken_bytes + promised;
+        let items = self.through() - self.taken + self.promised as u64;
+        let beside = self.pieces.bytes() + self.waiters.bytes() + self.reserved.bytes();
+        live + items * PLACE as u64 + beside as u64
+    }
+
+    fn wants_successor(&mut self) -> bool {
+        self.seal.is_none() && self.next.wanted(self.used())
+    }
+
+    fn tell(&mut self, block: &mut Backing, now: Time, news: News) {
+        match news {
+            News::Successor(successor) => {
+                let used = self.used();
+                self.next.set(successor, used);
+            }
+            News::Ahead { items, bytes } => {
+                // News may overtake each other; what is ahead only becomes less.
+                self.ahead = Some(match self.ahead {
+                    Some((i, b)) => (i.min(items), b.min(bytes)),
+                    None => (items, bytes),
+                });
+            }
+            News::TakenHeard => self.taken_heard = true,
+        }
+        self.settle(block, now);
+    }
+
+    fn watch(&mut self, watched: bool) {
+        self.watched = watched;
+    }
+}
+
+impl QueueBlock {
+    fn full(&self) -> Answer {
+        let text = format!("the queue is at its bound of {}", bound_text(self.bounds));
+        Answer::refuse(Status::QueueFull, text)
+    }
+}
+
+fn bound_text(bounds: QueueBounds) -> String {
+    match (bounds.items, bounds.bytes) {
+        (items, u64::MAX) => format!("{items} items"),
+        (u64::MAX, bytes) => format!("{bytes} bytes"),
+        (items, bytes) => format!("{items} items and {bytes} bytes"),
+    }
+}
+
+fn empty() -> Answer {
+    Answer::refuse(Status::QueueEmpty, "")
+}
+
+fn closed() -> Answer {
+    Answer::refuse(Status::QueueClosed, "the queue was closed")
+}

@@ -1,0 +1,138 @@
+//! Who waits at a queue: for items, or for room. First come, first served.
+
+use crate::Ticket;
+use honeycomb_types::Time;
+use honeycomb_wire::queue::GetArgs;
+use std::collections::VecDeque;
+
+/// Requests that may wait at one block, of each kind.
+const WAITERS_MAX: usize = 65_536;
+
+/// A get that waits for items.
+pub(super) struct Getter {
+    pub ticket: Ticket,
+    pub until: Time,
+    pub args: GetArgs,
+}
+
+/// A put that waits for room, with what it brings.
+pub(super) struct Putter {
+    pub ticket: Ticket,
+    pub until: Time,
+    pub lengths: Vec<u32>,
+    pub payload: Box<[u8]>,
+}
+
+impl Putter {
+    fn bytes(&self) -> usize {
+        size_of::<Putter>() + 4 * self.lengths.len() + self.payload.len()
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Waiters {
+    getters: VecDeque<Getter>,
+    putters: VecDeque<Putter>,
+    /// Of the putters, with their payloads.
+    bytes: usize,
+    /// Nobody's time is up before this.
+    due: Option<Time>,
+}
+
+impl Waiters {
+    fn due_by(&mut self, until: Time) {
+        self.due = Some(self.due.map_or(until, |due| due.min(until)));
+    }
+
+    /// Lets a get wait; false when too many do.
+    pub fn add_getter(&mut self, getter: Getter) -> bool {
+        if self.getters.len() >= WAITERS_MAX {
+            return false;
+        }
+        self.due_by(getter.until);
+        self.getters.push_back(getter);
+        true
+    }
+
+    /// Lets a put wait; false when too many do, or when their payloads would exceed `most` bytes.
+    pub fn add_putter(&mut self, putter: Putter, most: usize) -> bool {
+        if self.putters.len() >= WAITERS_MAX || self.bytes + putter.bytes() > most {
+            return false;
+        }
+        self.bytes += putter.bytes();
+        self.due_by(putter.until);
+        self.putters.push_back(putter);
+        true
+    }
+
+    pub fn anybody_puts(&self) -> bool {
+        !self.putters.is_empty()
+    }
+
+    pub fn first_getter(&self) -> Option<&Getter> {
+        self.getters.front()
+    }
+
+    pub fn take_getter(&mut self) -> Option<Getter> {
+        self.getters.pop_front()
+    }
+
+    /// Items and bytes of the put that has waited longest.
+    pub fn first_putter(&self) -> Option<(u64, u64)> {
+        self.putters.front().map(|p| (p.lengths.len() as u64, p.payload.len() as u64))
+    }
+
+    pub fn take_putter(&mut self) -> Option<Putter> {
+        let putter = self.putters.pop_front()?;
+        self.bytes -= putter.bytes();
+        Some(putter)
+    }
+
+    /// Forgets one that waits. False when it does not wait here.
+    pub fn cancel(&mut self, ticket: Ticket) -> bool {
+        if let Some(at) = self.getters.iter().position(|g| g.ticket == ticket) {
+            self.getters.remove(at);
+            return true;
+        }
+        let Some(at) = self.putters.iter().position(|p| p.ticket == ticket) else { return false };
+        let putter = self.putters.remove(at).expect("the position was just found");
+        self.bytes -= putter.bytes();
+        true
+    }
+
+    /// Those whose time is up, and whether each is a put. They wait no longer.
+    pub fn expire(&mut self, now: Time) -> Vec<(Ticket, bool)> {
+        if self.due.is_none_or(|due| due > now) {
+            return Vec::new();
+        }
+        let mut late = Vec::new();
+        self.getters.retain(|getter| {
+            let stays = getter.until > now;
+            if !stays {
+                late.push((getter.ticket, false));
+            }
+            stays
+        });
+        let bytes = &mut self.bytes;
+        self.putters.retain(|putter| {
+            let stays = putter.until > now;
+            if !stays {
+                *bytes -= putter.bytes();
+                late.push((putter.ticket, true));
+            }
+            stays
+        });
+        let getters = self.getters.iter().map(|getter| getter.until);
+        self.due = getters.chain(self.putters.iter().map(|putter| putter.until)).min();
+        late
+    }
+
+    /// When somebody's time may be up.
+    pub fn due(&self) -> Option<Time> {
+        self.due
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes + self.getters.len() * size_of::<Getter>()
+    }
+}

@@ -1,0 +1,1 @@
+//! Placeholder of the queue model; see the next commit.
