@@ -3,6 +3,8 @@
 
 use crate::file::{Key, record};
 use crate::kv::{Did, HISTORY_MAX, Op as KvOp};
+use crate::queue::QueueModel;
+use crate::queueing::{self, Held, Queueing};
 use crate::world::{Event, Known, PATIENCE, SimJob, TryId, World, wire_entry};
 use honeycomb_catalog::{Actor, CatalogError, Command, NewStructure, Opened, PrefixOptions, Reply};
 use honeycomb_client::Error;
@@ -26,11 +28,12 @@ static NOBODY: &str = "";
 
 /// What an operation does.
 #[derive(Debug, Clone)]
-enum What {
+pub(crate) enum What {
     Append { key: Key, bytes: Vec<u8> },
     Read { position: u64, wanted: u32 },
     Size,
     Kv { key: Vec<u8>, did: Did },
+    Queue(Queueing),
 }
 
 impl What {
@@ -38,6 +41,7 @@ impl What {
         match self {
             What::Append { key, bytes } => format!("append {key:?} of {} bytes", bytes.len()),
             What::Kv { key, did } => format!("{} {did:?}", String::from_utf8_lossy(key)),
+            What::Queue(queueing) => format!("{:?}", queueing.kind),
             other => format!("{other:?}"),
         }
     }
@@ -45,15 +49,19 @@ impl What {
 
 /// An operation under way.
 #[derive(Debug)]
-struct Active {
-    call: Call,
+pub(crate) struct Active {
+    pub(crate) call: Call,
     structure: StructureId,
     what: What,
-    begin: Time,
+    pub(crate) begin: Time,
+    /// Until when the server may let it wait.
+    wait_until: Time,
     floor: u64,
     args: Vec<u8>,
     payload: Vec<u8>,
-    found: Vec<u8>,
+    pub(crate) found: Vec<u8>,
+    /// Arguments of the reply.
+    pub(crate) told: Vec<u8>,
 }
 
 /// One task: one operation at a time.
@@ -61,8 +69,10 @@ struct Active {
 pub struct Task {
     session: usize,
     number: u64,
-    appended: u32,
+    pub(crate) appended: u32,
     active: Option<Active>,
+    /// Items that it has reserved and not settled.
+    pub(crate) held: Vec<Held>,
 }
 
 impl Task {
@@ -74,6 +84,11 @@ impl Task {
     /// What is under way.
     pub fn describe(&self) -> String {
         self.active.as_ref().map_or("nothing".into(), |a| a.what.describe())
+    }
+
+    /// The session that it belongs to.
+    pub fn session(&self) -> usize {
+        self.session
     }
 
     /// What it works on.
@@ -98,7 +113,8 @@ pub fn set_up(world: &mut World) {
     }
     for task in 0..TASKS {
         let session = task % world.sessions.len();
-        world.tasks.push(Task { session, number: 0, appended: 0, active: None });
+        let held = Vec::new();
+        world.tasks.push(Task { session, number: 0, appended: 0, active: None, held });
         let after = Duration::from_micros(100 + world.rng.below(2000));
         world.schedule(after, Event::Wake(TryId { task, number: 0 }));
     }
@@ -168,16 +184,17 @@ fn create(world: &mut World, job: usize) {
     let now = world.now;
     world.jobs[job].leases.created(now, &path, &parents, lease);
     world.jobs[job].kept.push(path.clone());
-    for (kind, name) in [(Kind::File, "file"), (Kind::Kv, "kv")] {
+    for (kind, name) in [(Kind::File, "file"), (Kind::Queue, "queue"), (Kind::Kv, "kv")] {
         let blocks = 1 + world.rng.below(2) as u32;
+        let (max_items, max_bytes) = queueing::bounds(world, kind);
         let structure = NewStructure {
             path: &path,
             name,
             kind,
             blocks,
             slots: 64,
-            max_items: 0,
-            max_bytes: 0,
+            max_items,
+            max_bytes,
             open_existing: false,
         };
         if let Ok(Reply::Opened(opened)) =
@@ -189,6 +206,7 @@ fn create(world: &mut World, job: usize) {
                 name: name.to_owned(),
                 opened,
                 file: Default::default(),
+                queue: QueueModel::new(max_items, max_bytes),
                 history: Default::default(),
                 gone: false,
                 next_value: 1,
@@ -227,24 +245,40 @@ fn begin(world: &mut World, task: usize) {
     if live.is_empty() {
         return rest(world, task);
     }
-    let structure = live[world.rng.below(live.len() as u64) as usize];
+    let mut structure = live[world.rng.below(live.len() as u64) as usize];
+    let wanted = |id: &&StructureId| Some(world.structures[*id].opened.kind) == world.focus;
+    if let Some(first) = live.iter().find(wanted)
+        && world.rng.chance(700_000)
+    {
+        structure = *first;
+    }
     let kind = world.structures[&structure].opened.kind;
     let what = match kind {
         Kind::File => choose_file(world, task, structure),
         Kind::Kv => choose_kv(world, structure),
-        Kind::Queue => unreachable!("none is created yet"),
+        Kind::Queue => What::Queue(queueing::choose(world, task, structure)),
+    };
+    let structure = match &what {
+        What::Queue(queueing) => queueing.structure().unwrap_or(structure),
+        _ => structure,
     };
     let (op, target, args, payload) = lay_out(world, &what);
-    let deadline = world.now + TIMEOUT;
+    let wait_until = match &what {
+        What::Queue(queueing) => world.now + queueing.wait,
+        _ => world.now,
+    };
+    let deadline = wait_until + TIMEOUT;
     let active = Active {
         call: Call::new(op, target, deadline),
         structure,
         what,
         begin: world.now,
+        wait_until,
         floor: world.structures[&structure].file.floor(),
         args,
         payload,
         found: Vec::new(),
+        told: Vec::new(),
     };
     world.tasks[task].active = Some(active);
     go(world, task, CallEvent::Go);
@@ -314,6 +348,7 @@ fn number(bytes: &[u8]) -> Result<u64, String> {
 fn lay_out(world: &mut World, what: &What) -> (Op, Target, Vec<u8>, Vec<u8>) {
     let _ = &world;
     match what {
+        What::Queue(queueing) => queueing.lay_out(),
         What::Append { bytes, .. } => (Op::FileAppend, Target::Tail, Vec::new(), bytes.clone()),
         What::Read { position, .. } => {
             (Op::FileRead, Target::Offset(*position), Vec::new(), Vec::new())
@@ -397,13 +432,15 @@ fn send(
     }
     let payload = active.payload.clone();
     let mut header = header;
+    let left = active.wait_until.since(world.now);
+    header.deadline_ms = left.as_nanos().div_ceil(1_000_000) as u32;
     (header.grant, header.request) = (1, id.number);
     (header.args_len, header.payload_len) = (args.len() as u32, payload.len() as u32);
     let Some(server) = world.servers.iter().position(|s| s.address == address) else {
         return world.broken(format!("a map names {address}, where nobody is"));
     };
     let name = world.servers[server].id;
-    let patience = PATIENCE + Duration::from_micros(world.rng.below(1000));
+    let patience = left + PATIENCE + Duration::from_micros(world.rng.below(1000));
     world.schedule(patience, Event::Lost(id, true));
     if world.rng.chance(world.faults.lose_request) {
         return world.fault("lost request");
@@ -444,6 +481,7 @@ pub fn replied(
     let mut header = ReplyHeader::new(status, to.number, value);
     header.payload_len = payload.len() as u32;
     active.found = payload;
+    active.told = args.to_vec();
     go(world, to.task, CallEvent::Reply(header, args));
 }
 
@@ -451,6 +489,11 @@ pub fn replied(
 pub fn lost(world: &mut World, id: TryId, sent: bool) {
     if world.tasks[id.task].number != id.number || world.tasks[id.task].idle() {
         return;
+    }
+    // The connection is closed; the server hears of it soon, or not at all.
+    if world.rng.chance(800_000) {
+        let after = world.way();
+        world.schedule(after, Event::HungUp(id));
     }
     go(world, id.task, CallEvent::Lost { sent, why: "no answer".into() });
 }
@@ -494,10 +537,15 @@ fn finish(world: &mut World, task: usize, result: Result<ReplyHeader, Error>) {
     let now = world.now;
     let structure = active.structure;
     let known = world.structures.get_mut(&structure).expect("known since it was created");
-    let judged = match &result {
-        Ok(header) => judge(known, &active, header, start, now),
-        Err(e) => failed(known, &active, e),
+    let mut held = std::mem::take(&mut world.tasks[task].held);
+    let judged = match (&active.what, &result) {
+        (What::Queue(queueing), _) => {
+            queueing::finished(known, &active, queueing, &result, now, &mut held)
+        }
+        (_, Ok(header)) => judge(known, &active, header, start, now),
+        (_, Err(e)) => failed(known, &active, e),
     };
+    world.tasks[task].held = held;
     if let Err(what) = judged {
         let place = format!("{}:{}", known.path, known.name);
         world.broken(format!("{place}: {what} ({})", active.what.describe()));
@@ -537,6 +585,7 @@ fn judge(
                 false => Ok(()),
             }
         }
+        What::Queue(_) => unreachable!("judged elsewhere"),
         What::Kv { key, did } => {
             let did = answered(*did, header, &active.found)?;
             let op = KvOp { begin: active.begin, end: now, did };
@@ -577,11 +626,7 @@ fn failed(known: &mut Known, active: &Active, e: &Error) -> Result<(), String> {
         Status::OutOfMemory | Status::BlockFull => false,
         _ => return Err(format!("ended with {e}")),
     };
-    match e.status {
-        Status::DataLost if !known.lost => return Err(format!("nothing was lost, but {e}")),
-        Status::LeaseExpired | Status::DataLost | Status::Removed => known.gone = true,
-        _ => {}
-    }
+    note_end(known, e)?;
     if !unknown {
         return Ok(());
     }
@@ -591,6 +636,16 @@ fn failed(known: &mut Known, active: &Active, e: &Error) -> Result<(), String> {
             let op = KvOp { begin: active.begin, end: Time::NEVER, did: *did };
             known.history.entry(key.clone()).or_default().push(op);
         }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// An error may tell that the structure has ended; whether that can be so.
+pub(crate) fn note_end(known: &mut Known, e: &Error) -> Result<(), String> {
+    match e.status {
+        Status::DataLost if !known.lost => return Err(format!("nothing was lost, but {e}")),
+        Status::LeaseExpired | Status::DataLost | Status::Removed => known.gone = true,
         _ => {}
     }
     Ok(())

@@ -19,6 +19,8 @@ use std::time::Duration;
 const BACKOFF_MIN: Duration = Duration::from_millis(2);
 /// Longest wait between two tries.
 const BACKOFF_MAX: Duration = Duration::from_millis(100);
+/// The router of queues: gets go to the first block, puts to the last.
+const ROUTER_ENDS: u8 = 2;
 /// `Moved` answers that one call follows: more than blocks can be added in a deadline.
 const HOPS_MAX: u32 = 100_000;
 
@@ -253,6 +255,13 @@ impl Call {
             return self.give_up();
         }
         // A retry goes first to the block of the first try: only it can know the outcome.
+        if routing.map.router == ROUTER_ENDS
+            && self.uncertain.is_some_and(|at| routing.named(at).is_none())
+        {
+            // A block of a queue is retired only when it owes nobody an answer that can still be
+            // asked for: this request never ran there.
+            (self.uncertain, self.doubt_since, self.lane) = (None, None, None);
+        }
         let entry = match self.uncertain {
             Some(at) => routing.named(at),
             None => {
@@ -366,9 +375,7 @@ impl Call {
         self.stays_at = None;
         self.uncertain = None;
         self.doubt_since = None;
-        if let Some((at, lane)) = self.lane.take() {
-            routing.give_lane(at, lane);
-        }
+        self.finish_lane(routing);
         self.hops += 1;
         if self.hops > HOPS_MAX {
             let why = "blocks keep pointing elsewhere; this is a defect";

@@ -182,6 +182,10 @@ impl Structure {
         self.state().routing.left.clone()
     }
 
+    pub(crate) fn sleep_until(&self, time: Time) {
+        self.context.pool.clock().sleep_until(time);
+    }
+
     pub(crate) fn now(&self) -> Time {
         self.context.pool.clock().now()
     }
