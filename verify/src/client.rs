@@ -11,9 +11,9 @@ use honeycomb_client::Error;
 use honeycomb_client::Target;
 use honeycomb_client::call::{Call, Event as CallEvent, Routing, Step};
 use honeycomb_server::Access;
-use honeycomb_types::{Kind, StructureId, Time};
-use honeycomb_wire::data::{ReadArgs, SwapArgs};
-use honeycomb_wire::messages::PartitionMap;
+use honeycomb_types::{Kind, LaneId, Sequence, StructureId, Time};
+use honeycomb_wire::data::{ReadArgs, SwapArgs, put_acks};
+use honeycomb_wire::messages::{MapEntry, PartitionMap};
 use honeycomb_wire::{Grant, Op, ReplyHeader, RequestHeader, Status, key_hash};
 use std::time::Duration;
 
@@ -391,6 +391,9 @@ fn go(world: &mut World, task: usize, event: CallEvent<'_>) {
         .entry((session, structure))
         .or_insert_with(|| Routing::new(wire_map(opened)));
     let step = active.call.next(now, routing, &mut world.sessions[session], event);
+    for (entry, acks) in routing.take_owed() {
+        acknowledge(world, task, structure, &entry, &acks);
+    }
     let id = TryId { task, number: world.tasks[task].number };
     match step {
         Step::Send(entry, header) => {
@@ -405,15 +408,41 @@ fn go(world: &mut World, task: usize, event: CallEvent<'_>) {
     }
 }
 
-fn send(
+/// Tells a block that was left behind that results have arrived; nobody waits for an answer.
+fn acknowledge(
     world: &mut World,
-    id: TryId,
+    task: usize,
     structure: StructureId,
-    address: &str,
-    start: u64,
-    header: RequestHeader,
+    entry: &MapEntry,
+    acks: &[(LaneId, Sequence)],
 ) {
-    let session = world.tasks[id.task].session;
+    let mut args = Vec::new();
+    put_acks(acks, &mut args);
+    let at = honeycomb_client::at(entry);
+    let mut header = RequestHeader { at, grant: 1, ..RequestHeader::new(Op::AckResults) };
+    header.args_len = args.len() as u32;
+    let Some(server) = world.servers.iter().position(|s| s.address == entry.address) else {
+        return;
+    };
+    if world.rng.chance(world.faults.lose_request) {
+        return world.fault("lost request");
+    }
+    let request = Event::Request {
+        server,
+        id: world.servers[server].id,
+        to: TryId { task, number: 0 },
+        access: Box::new(access(world, task, structure)),
+        header: header.encode(),
+        args,
+        payload: Vec::new(),
+    };
+    let after = world.way();
+    world.schedule(after, request);
+}
+
+/// What a task's connection has proven.
+fn access(world: &World, task: usize, structure: StructureId) -> Access {
+    let session = world.tasks[task].session;
     let opened = &world.structures[&structure].opened;
     let grant = Grant {
         job: opened.job,
@@ -423,8 +452,18 @@ fn send(
         generation: opened.generation,
         expires_ms: u64::MAX,
     };
-    let access =
-        Access { session: world.sessions[session].session, window: 16, grant: Some(grant) };
+    Access { session: world.sessions[session].session, window: 16, grant: Some(grant) }
+}
+
+fn send(
+    world: &mut World,
+    id: TryId,
+    structure: StructureId,
+    address: &str,
+    start: u64,
+    header: RequestHeader,
+) {
+    let access = access(world, id.task, structure);
     let active = world.tasks[id.task].active.as_ref().expect("it sends");
     let mut args = active.args.clone();
     if let What::Read { position, wanted } = active.what {

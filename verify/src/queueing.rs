@@ -239,12 +239,13 @@ fn failed(known: &mut Known, queueing: &Queueing, span: Span, e: &Error) -> Resu
     };
     match &queueing.kind {
         QueueDoes::Put(items) => match e.status {
-            _ if unknown => known.queue.put(Span { end: Time::NEVER, ..span }, items),
+            // A copy of the request, which only this world makes, may have been under way when the
+            // structure ended.
+            _ if unknown || ended => known.queue.put(Span { end: Time::NEVER, ..span }, items),
             Status::QueueFull | Status::OutOfMemory | Status::DeadlineExceeded => {
                 known.queue.refused(items)
             }
             Status::QueueClosed if known.queue.closing.is_some() => known.queue.refused(items),
-            _ if ended => known.queue.refused(items),
             _ => Err(format!("a put ended with {e}")),
         },
         QueueDoes::Get { items, reserve_ms } => match e.status {

@@ -406,6 +406,11 @@ impl Shard {
             let grant = access.grant.expect("authorized by one");
             return Outcome::Done(subscribe(slot, ticket, grant, args));
         }
+        if header.op == Op::AckResults {
+            let answer = acknowledge(slot, access.session, args);
+            self.after(now, header.at);
+            return Outcome::Done(answer);
+        }
         let operation = operation(now, header, args, ticket);
         let outcome = slot.structure.apply(&mut slot.backing, &operation, payload);
         self.conclude(now, access, header, args, ticket, outcome)
@@ -737,7 +742,8 @@ fn authorize(
         let text = format!("the grant allows to {}, not to {}", grant.verbs, info.verbs);
         return Err(Answer::refuse(Status::PermissionDenied, text));
     }
-    if header.op != Op::Subscribe && (header.op as u16 >> 8) as u8 != owner.kind as u8 {
+    let any_kind = matches!(header.op, Op::Subscribe | Op::AckResults);
+    if !any_kind && (header.op as u16 >> 8) as u8 != owner.kind as u8 {
         let text = format!("the structure is a {}", owner.kind.name());
         return Err(Answer::refuse(Status::WrongKind, text));
     }
@@ -753,6 +759,17 @@ fn operation<'a>(
 ) -> Operation<'a> {
     let wait = Duration::from_millis(header.deadline_ms.min(WAIT_MAX_MS) as u64);
     Operation { now, ticket, op: header.op, args, wait_until: now + wait }
+}
+
+fn acknowledge(slot: &mut Slot, session: SessionId, args: &[u8]) -> Answer {
+    match honeycomb_wire::data::acks(args) {
+        Ok(acks) => {
+            let known =
+                acks.iter().filter(|(lane, up_to)| slot.lanes.forget(session, *lane, *up_to));
+            Answer::ok(known.count() as u64)
+        }
+        Err(e) => e.into(),
+    }
 }
 
 fn subscribe(slot: &mut Slot, ticket: Ticket, grant: Grant, args: &[u8]) -> Answer {
