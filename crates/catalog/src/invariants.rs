@@ -23,7 +23,11 @@ impl fmt::Display for Broken {
     }
 }
 
-fn require(holds: bool, invariant: u8, what: impl FnOnce() -> String) -> Result<(), Broken> {
+pub(crate) fn require(
+    holds: bool,
+    invariant: u8,
+    what: impl FnOnce() -> String,
+) -> Result<(), Broken> {
     if holds { Ok(()) } else { Err(Broken { invariant, what: what() }) }
 }
 
@@ -38,6 +42,7 @@ impl Catalog {
             self.check_map(s, structure)?;
         }
         self.check_jobs()?;
+        self.check_readers()?;
         self.check_timers()
     }
 

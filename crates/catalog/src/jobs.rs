@@ -307,6 +307,8 @@ impl Catalog {
                 self.free_structure(s, effects);
             }
             self.dag.isolate(n);
+            self.readers.withdraw(n);
+            self.readers.lose(n);
             let node: Node = self.dag.remove(n, &mut self.jobs[j].first_node);
             self.live_prefixes -= u64::from(node.live());
             timers += usize::from(node.live() && !node.pinned);
@@ -393,17 +395,19 @@ impl Catalog {
         PrefixInfo {
             prefix: node.id,
             name: node.name.clone(),
-            parents: self.dag.parents(n).map(|p| self.dag.nodes[p].id).collect(),
+            parents: self.parents_in_order(n),
             lease_ms: node.lease_ms,
             remaining_ms: if pinned { i64::MAX } else { remaining_ms(deadline, self.now) },
             pinned: node.pinned,
             state: match (node.life, node.data_lost) {
                 (Life::Expired, _) => PrefixState::Expired,
-                (Life::Removed, _) => PrefixState::Removed,
+                (Life::Removed | Life::Read, _) => PrefixState::Removed,
                 (Life::Live, true) => PrefixState::DataLost,
                 (Life::Live, false) => PrefixState::Live,
             },
             structures: self.structures_of(n).map(|s| self.structure_info(s)).collect(),
+            readers_left: self.readers.left(n),
+            committed: node.committed,
         }
     }
 }

@@ -150,7 +150,10 @@ impl ControllerService {
             let text = if joined { "the server has joined already" } else { "join first" };
             return Err((Status::PermissionDenied, text.into()));
         }
-        let actor = Actor { job: peer.scope.job, task: peer.scope.task, verbs: peer.scope.verbs };
+        let Scope { job, task, verbs, .. } = peer.scope;
+        // As with renewals: only a session of a job runs for a task of that job.
+        let session = peer.task.filter(|_| job.is_some());
+        let actor = Actor { job, task, session, verbs };
         if let (Some(job), Some(prefix)) = (peer.scope.job, peer.task) {
             // Any traffic of a session is a sign of life of its task; that the prefix may be gone
             // is the catalog's business.

@@ -86,7 +86,7 @@ pub enum Status {
     UnknownJob = 512,
     /// A name, option or number is outside what is allowed; the message says which and why. Raised by whoever checks the argument; the client raises.
     InvalidArgument = 513,
-    /// The structure or prefix was removed by request. Raised by the catalog; the client raises.
+    /// The structure or prefix was removed by request, or freed because its declared readers had all committed. Raised by the catalog; the client raises.
     Removed = 514,
     /// The operation did not finish in its time; for a mutation the message says whether it may have taken effect. Raised by the client; the client raises.
     DeadlineExceeded = 601,
@@ -278,6 +278,10 @@ pub enum Op {
     LeaseInfo = 0x0205,
     /// Changes who may do what with a prefix's structures; revokes every grant issued before, within a second.
     SetPermissions = 0x0206,
+    /// Says who will read a prefix: when the last of them has committed, the prefix and its structures are freed at once, whatever its lease.
+    DeclareReaders = 0x0207,
+    /// The attempt of the task that this prefix stands for has committed: it has read what it reads. Asked again, it changes nothing.
+    CommitTask = 0x0208,
     /// Creates a structure under a prefix (Table 1, initDataStructure) with its initial blocks, and opens it.
     CreateStructure = 0x0210,
     /// Opens a structure: yields a grant for what the token and the prefix allow, and the map.
@@ -332,7 +336,7 @@ pub enum Op {
 
 impl Op {
     /// Every op in order of code.
-    pub const ALL: [Op; 39] = [
+    pub const ALL: [Op; 41] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -347,6 +351,8 @@ impl Op {
         Op::RenewLeases,
         Op::LeaseInfo,
         Op::SetPermissions,
+        Op::DeclareReaders,
+        Op::CommitTask,
         Op::CreateStructure,
         Op::OpenStructure,
         Op::ReopenStructure,
@@ -391,6 +397,8 @@ impl Op {
             0x0204 => Op::RenewLeases,
             0x0205 => Op::LeaseInfo,
             0x0206 => Op::SetPermissions,
+            0x0207 => Op::DeclareReaders,
+            0x0208 => Op::CommitTask,
             0x0210 => Op::CreateStructure,
             0x0211 => Op::OpenStructure,
             0x0212 => Op::ReopenStructure,
@@ -437,6 +445,8 @@ impl Op {
             Op::RenewLeases => "RenewLeases",
             Op::LeaseInfo => "LeaseInfo",
             Op::SetPermissions => "SetPermissions",
+            Op::DeclareReaders => "DeclareReaders",
+            Op::CommitTask => "CommitTask",
             Op::CreateStructure => "CreateStructure",
             Op::OpenStructure => "OpenStructure",
             Op::ReopenStructure => "ReopenStructure",
@@ -573,6 +583,22 @@ impl Op {
                 payload: false,
             },
             Op::SetPermissions => OpInfo {
+                plane: Plane::Control,
+                auth: Auth::Job,
+                verbs: Verbs(0),
+                lane: false,
+                message: true,
+                payload: false,
+            },
+            Op::DeclareReaders => OpInfo {
+                plane: Plane::Control,
+                auth: Auth::Job,
+                verbs: Verbs(0),
+                lane: false,
+                message: true,
+                payload: false,
+            },
+            Op::CommitTask => OpInfo {
                 plane: Plane::Control,
                 auth: Auth::Job,
                 verbs: Verbs(0),
@@ -824,6 +850,8 @@ pub struct DagNode {
     pub parents: Vec<String>,
     /// How the prefix lives.
     pub options: PrefixOptions,
+    /// Who will read it: names within the plan or paths; freed when all have committed. None declares nothing.
+    pub readers: Vec<String>,
 }
 
 impl Field for DagNode {
@@ -831,6 +859,7 @@ impl Field for DagNode {
         self.name.put(out);
         self.parents.put(out);
         self.options.put(out);
+        self.readers.put(out);
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -838,6 +867,7 @@ impl Field for DagNode {
             name: Field::get(from)?,
             parents: Field::get(from)?,
             options: Field::get(from)?,
+            readers: Field::get(from)?,
         })
     }
 }
@@ -1009,6 +1039,10 @@ pub struct PrefixInfo {
     pub state: u8,
     /// What it holds.
     pub structures: Vec<StructureInfo>,
+    /// Declared readers that have not committed; 0 also when none is declared.
+    pub readers_left: u32,
+    /// The attempt of its task has committed.
+    pub committed: bool,
 }
 
 impl Field for PrefixInfo {
@@ -1021,6 +1055,8 @@ impl Field for PrefixInfo {
         self.pinned.put(out);
         self.state.put(out);
         self.structures.put(out);
+        self.readers_left.put(out);
+        self.committed.put(out);
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -1033,6 +1069,8 @@ impl Field for PrefixInfo {
             pinned: Field::get(from)?,
             state: Field::get(from)?,
             structures: Field::get(from)?,
+            readers_left: Field::get(from)?,
+            committed: Field::get(from)?,
         })
     }
 }
@@ -1773,6 +1811,91 @@ impl Field for SetPermissionsReply {
     }
 }
 
+/// Request of DeclareReaders. Says who will read a prefix: when the last of them has committed, the prefix and its structures are freed at once, whatever its lease.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct DeclareReadersRequest {
+    /// The job.
+    pub job: u64,
+    /// The prefix that is read.
+    pub path: String,
+    /// Paths of the prefixes of the tasks that read it.
+    pub readers: Vec<String>,
+    /// These instead of those declared before; none withdraws the declaration.
+    pub replace: bool,
+}
+
+impl Field for DeclareReadersRequest {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.job.put(out);
+        self.path.put(out);
+        self.readers.put(out);
+        self.replace.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(DeclareReadersRequest {
+            job: Field::get(from)?,
+            path: Field::get(from)?,
+            readers: Field::get(from)?,
+            replace: Field::get(from)?,
+        })
+    }
+}
+
+/// Reply of DeclareReaders.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct DeclareReadersReply {
+    /// Declared readers that have not committed. 0: it was freed, or the declaration withdrawn.
+    pub left: u32,
+}
+
+impl Field for DeclareReadersReply {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.left.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(DeclareReadersReply { left: Field::get(from)? })
+    }
+}
+
+/// Request of CommitTask. The attempt of the task that this prefix stands for has committed: it has read what it reads. Asked again, it changes nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct CommitTaskRequest {
+    /// The job.
+    pub job: u64,
+    /// The prefix of the task.
+    pub path: String,
+}
+
+impl Field for CommitTaskRequest {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.job.put(out);
+        self.path.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(CommitTaskRequest { job: Field::get(from)?, path: Field::get(from)? })
+    }
+}
+
+/// Reply of CommitTask.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct CommitTaskReply {
+    /// Prefixes that were freed, because this was the last of their declared readers.
+    pub freed: u32,
+}
+
+impl Field for CommitTaskReply {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.freed.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(CommitTaskReply { freed: Field::get(from)? })
+    }
+}
+
 /// Request of CreateStructure. Creates a structure under a prefix (Table 1, initDataStructure) with its initial blocks, and opens it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct CreateStructureRequest {
@@ -1831,6 +1954,8 @@ pub struct CreateStructureReply {
     pub grant: Vec<u8>,
     /// Who serves what.
     pub map: PartitionMap,
+    /// The edge from this prefix to the session's task: 0 none needed, 1 added, 2 there already, 3 not possible.
+    pub edge: u8,
 }
 
 impl Field for CreateStructureReply {
@@ -1841,6 +1966,7 @@ impl Field for CreateStructureReply {
         self.verbs.put(out);
         self.grant.put(out);
         self.map.put(out);
+        self.edge.put(out);
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -1851,6 +1977,7 @@ impl Field for CreateStructureReply {
             verbs: Field::get(from)?,
             grant: Field::get(from)?,
             map: Field::get(from)?,
+            edge: Field::get(from)?,
         })
     }
 }
@@ -1897,6 +2024,8 @@ pub struct OpenStructureReply {
     pub grant: Vec<u8>,
     /// Who serves what.
     pub map: PartitionMap,
+    /// The edge from this prefix to the session's task: 0 none needed, 1 added, 2 there already, 3 not possible.
+    pub edge: u8,
 }
 
 impl Field for OpenStructureReply {
@@ -1907,6 +2036,7 @@ impl Field for OpenStructureReply {
         self.verbs.put(out);
         self.grant.put(out);
         self.map.put(out);
+        self.edge.put(out);
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -1917,6 +2047,7 @@ impl Field for OpenStructureReply {
             verbs: Field::get(from)?,
             grant: Field::get(from)?,
             map: Field::get(from)?,
+            edge: Field::get(from)?,
         })
     }
 }
@@ -1956,6 +2087,8 @@ pub struct ReopenStructureReply {
     pub grant: Vec<u8>,
     /// Who serves what.
     pub map: PartitionMap,
+    /// Always 0: only opening by address adds an edge.
+    pub edge: u8,
 }
 
 impl Field for ReopenStructureReply {
@@ -1966,6 +2099,7 @@ impl Field for ReopenStructureReply {
         self.verbs.put(out);
         self.grant.put(out);
         self.map.put(out);
+        self.edge.put(out);
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -1976,6 +2110,7 @@ impl Field for ReopenStructureReply {
             verbs: Field::get(from)?,
             grant: Field::get(from)?,
             map: Field::get(from)?,
+            edge: Field::get(from)?,
         })
     }
 }
