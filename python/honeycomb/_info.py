@@ -43,6 +43,8 @@ class PrefixInfo(TypedDict):
     pinned: bool
     state: int
     structures: list[StructureInfo]
+    readers_left: int
+    committed: bool
 
 
 class LeaseInfo(TypedDict):

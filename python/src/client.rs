@@ -140,14 +140,15 @@ impl NativeClient {
         &self,
         py: Python<'_>,
         job: u64,
-        nodes: Vec<(String, Vec<String>, u32, bool)>,
+        nodes: Vec<(String, Vec<String>, u32, bool, Vec<String>)>,
     ) -> PyResult<Vec<u64>> {
         let nodes = nodes
             .into_iter()
-            .map(|(name, parents, lease_ms, pinned)| DagNode {
+            .map(|(name, parents, lease_ms, pinned, readers)| DagNode {
                 name,
                 parents,
                 options: PrefixOptions { lease_ms, pinned, ..PrefixOptions::default() },
+                readers,
             })
             .collect();
         let prefixes = self.call(py, |c| c.create_hierarchy(JobId(job), nodes))?;
@@ -156,6 +157,21 @@ impl NativeClient {
 
     fn remove_prefix(&self, py: Python<'_>, job: u64, path: &str) -> PyResult<()> {
         self.call(py, |c| c.remove_prefix(JobId(job), path))
+    }
+
+    fn declare_readers(
+        &self,
+        py: Python<'_>,
+        job: u64,
+        path: &str,
+        readers: Vec<String>,
+        replace: bool,
+    ) -> PyResult<u32> {
+        self.call(py, |c| c.declare_readers(JobId(job), path, &readers, replace))
+    }
+
+    fn commit_task(&self, py: Python<'_>, job: u64, path: &str) -> PyResult<u32> {
+        self.call(py, |c| c.commit_task(JobId(job), path))
     }
 
     fn renew(

@@ -40,7 +40,19 @@ fn structure_info<'py>(py: Python<'py>, s: &StructureInfo) -> PyResult<Bound<'py
 }
 
 pub fn prefix_info<'py>(py: Python<'py>, p: &PrefixInfo) -> PyResult<Bound<'py, PyDict>> {
-    let dict = dict!(py, p, prefix, name, parents, lease_ms, remaining_ms, pinned, state);
+    let dict = dict!(
+        py,
+        p,
+        prefix,
+        name,
+        parents,
+        lease_ms,
+        remaining_ms,
+        pinned,
+        state,
+        readers_left,
+        committed,
+    );
     let structures = PyList::empty(py);
     for s in &p.structures {
         structures.append(structure_info(py, s)?)?;

@@ -62,6 +62,7 @@ pub(crate) fn opened(
         verbs: o.verbs.0,
         grant: key.issue(&grant),
         map: map(&o.map),
+        edge: o.edge as u8,
     }
     .encode()
 }
@@ -99,6 +100,8 @@ pub(crate) fn prefix_info(p: &catalog::PrefixInfo) -> PrefixInfo {
         pinned: p.pinned,
         state: p.state as u8,
         structures: p.structures.iter().map(structure_info).collect(),
+        readers_left: p.readers_left,
+        committed: p.committed,
     }
 }
 

@@ -190,7 +190,8 @@ fn prefix_json(p: &PrefixInfo) -> Value {
     json!({
         "prefix": p.prefix, "name": p.name, "parents": p.parents, "lease_ms": p.lease_ms,
         "remaining_ms": (!p.pinned).then_some(p.remaining_ms), "pinned": p.pinned,
-        "state": state(p), "structures": structures,
+        "state": state(p), "structures": structures, "readers_left": p.readers_left,
+        "committed": p.committed,
     })
 }
 
@@ -208,7 +209,13 @@ fn kind(s: &StructureInfo) -> &'static str {
 }
 
 fn lease(p: &PrefixInfo) -> String {
-    match (p.state, p.pinned) {
+    let committed = if p.committed { ", committed" } else { "" };
+    let readers = match p.readers_left {
+        0 => String::new(),
+        1 => ", freed by 1 reader".into(),
+        left => format!(", freed by {left} readers"),
+    };
+    let lease = match (p.state, p.pinned) {
         (0, true) => "pinned".into(),
         (0, false) => format!(
             "lease {}, {} left",
@@ -216,7 +223,8 @@ fn lease(p: &PrefixInfo) -> String {
             size::duration(p.remaining_ms)
         ),
         _ => state(p).into(),
-    }
+    };
+    format!("{lease}{readers}{committed}")
 }
 
 fn print_structures(p: &PrefixInfo, indent: &str) {

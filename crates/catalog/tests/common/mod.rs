@@ -65,8 +65,12 @@ impl Bench {
     }
 
     pub fn job(&mut self, name: &str) -> JobId {
+        self.job_leased(name, 0)
+    }
+
+    pub fn job_leased(&mut self, name: &str, lease_ms: u32) -> JobId {
         let actor = Actor::CLUSTER;
-        match self.run(Command::RegisterJob { actor, name, lease_ms: 0, quota_blocks: 0 }) {
+        match self.run(Command::RegisterJob { actor, name, lease_ms, quota_blocks: 0 }) {
             Ok(Reply::Job { job, .. }) => job,
             other => panic!("{other:?}"),
         }

@@ -59,6 +59,8 @@ fn at_server(op: Op) -> AtServer {
         | Op::RenewLeases
         | Op::LeaseInfo
         | Op::SetPermissions
+        | Op::DeclareReaders
+        | Op::CommitTask
         | Op::CreateStructure
         | Op::OpenStructure
         | Op::ReopenStructure
