@@ -137,6 +137,8 @@ impl<'a> Watch<'a> {
             node.remaining_ms = 0;
             node.structures.iter_mut().for_each(|s| s.bytes_used = 0);
         }
+        // Parents come before children: the order changes with the edges.
+        tree.sort_by_key(|node| node.prefix);
         let jobs = self.cluster.list_jobs().unwrap();
         Seen {
             value: self.data(Op::KvGet, b"k").payload,
