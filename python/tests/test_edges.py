@@ -212,8 +212,11 @@ def test_a_pinned_prefix_never_expires_and_ends_with_its_readers(
         assert words is not None and words.pinned and words.state == "live"
         assert "pinned, freed by 1 reader" in str(job.tree())
         assert job.tree().blocks == 3, "it holds its blocks as any other"
+        assert cluster.status()["pinned"] == 1
+        assert [one["pinned"] for one in cluster.jobs() if one["name"] == "pinned"] == [1]
         assert job.open_file("words").read() == b"a dictionary"
         assert job.commit("T1") == 1
+        assert cluster.status()["pinned"] == 0
         assert cluster.status()["free"] == free + 3
 
 

@@ -92,6 +92,8 @@ impl Catalog {
             let nodes = || self.dag.nodes.iter().map(|(_, node)| node).filter(|n| n.job == j);
             let live = nodes().filter(|node| node.live()).count() as u64;
             live_prefixes += live;
+            let pinned = nodes().filter(|node| node.live() && node.pinned).count() as u64;
+            require(pinned == job.pinned, 0, || format!("job {}: {pinned} pinned", job.id))?;
             let counted = (
                 (nodes().count(), live, own().count() as u64),
                 (own().flat_map(Structure::blocks).count() as u64, bytes),

@@ -30,6 +30,8 @@ pub(crate) struct Job {
     /// Prefixes in the DAG, the dead ones included.
     pub(crate) nodes: usize,
     pub(crate) live_prefixes: u64,
+    /// Of these, those that never expire.
+    pub(crate) pinned: u64,
     pub(crate) structures: u64,
     pub(crate) blocks: u64,
     pub(crate) bytes_used: u64,
@@ -251,6 +253,7 @@ impl Catalog {
             first_node: NONE,
             nodes: 0,
             live_prefixes: 0,
+            pinned: 0,
             structures: 0,
             blocks: 0,
             bytes_used: 0,
@@ -334,6 +337,7 @@ impl Catalog {
             job: job.id,
             name: job.name.clone(),
             prefixes: job.live_prefixes,
+            pinned: job.pinned,
             structures: job.structures,
             blocks: job.blocks,
             bytes_used: job.bytes_used,

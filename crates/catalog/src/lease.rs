@@ -226,13 +226,14 @@ impl Catalog {
         assert!(node.live(), "a prefix ends once");
         node.life = life;
         node.carried_below = deadline;
-        let (id, j) = (node.id, node.job);
+        let (id, j, pinned) = (node.id, node.job, node.pinned);
         if life != Life::Expired && !node.pinned {
             self.orphan_timers(1);
         }
         self.live_prefixes -= 1;
         let job = &mut self.jobs[j];
         job.live_prefixes -= 1;
+        job.pinned -= u64::from(pinned);
         if job.live_prefixes == 0 {
             self.jobs.linger(j, self.now + JOB_LINGER);
         }

@@ -299,6 +299,7 @@ impl Catalog {
             job.shortest_ms = job.shortest_ms.min(options.lease_ms);
         }
         job.live_prefixes += 1;
+        job.pinned += u64::from(options.pinned);
         job.lingers_until = None;
         self.live_prefixes += 1;
         self.set_timer(n);

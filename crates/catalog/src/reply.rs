@@ -53,6 +53,8 @@ pub struct JobInfo {
     pub name: Box<str>,
     /// Live prefixes.
     pub prefixes: u64,
+    /// Of these, pinned.
+    pub pinned: u64,
     /// Live structures.
     pub structures: u64,
     /// Blocks allocated.
@@ -247,6 +249,8 @@ pub struct ClusterStatus {
     pub jobs: u64,
     /// Live prefixes.
     pub prefixes: u64,
+    /// Of these, pinned.
+    pub pinned: u64,
     /// Live structures.
     pub structures: u64,
     /// Blocks of all live servers.

@@ -947,6 +947,8 @@ pub struct JobInfo {
     pub name: String,
     /// Live prefixes.
     pub prefixes: u64,
+    /// Of these, pinned: they never expire.
+    pub pinned: u64,
     /// Live structures.
     pub structures: u64,
     /// Blocks allocated.
@@ -962,6 +964,7 @@ impl Field for JobInfo {
         self.job.put(out);
         self.name.put(out);
         self.prefixes.put(out);
+        self.pinned.put(out);
         self.structures.put(out);
         self.blocks.put(out);
         self.bytes_used.put(out);
@@ -973,6 +976,7 @@ impl Field for JobInfo {
             job: Field::get(from)?,
             name: Field::get(from)?,
             prefixes: Field::get(from)?,
+            pinned: Field::get(from)?,
             structures: Field::get(from)?,
             blocks: Field::get(from)?,
             bytes_used: Field::get(from)?,
@@ -2175,6 +2179,8 @@ pub struct ClusterStatusReply {
     pub jobs: u64,
     /// Live prefixes.
     pub prefixes: u64,
+    /// Of these, pinned: they never expire.
+    pub pinned: u64,
     /// Live structures.
     pub structures: u64,
     /// Blocks of all live servers.
@@ -2204,6 +2210,7 @@ impl Field for ClusterStatusReply {
         self.uptime_ms.put(out);
         self.jobs.put(out);
         self.prefixes.put(out);
+        self.pinned.put(out);
         self.structures.put(out);
         self.blocks.put(out);
         self.free.put(out);
@@ -2222,6 +2229,7 @@ impl Field for ClusterStatusReply {
             uptime_ms: Field::get(from)?,
             jobs: Field::get(from)?,
             prefixes: Field::get(from)?,
+            pinned: Field::get(from)?,
             structures: Field::get(from)?,
             blocks: Field::get(from)?,
             free: Field::get(from)?,
