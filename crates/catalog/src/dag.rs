@@ -341,22 +341,17 @@ impl Dag {
 
     /// Cuts an edge and keeps what each end had granted the other (INV-12).
     pub(crate) fn detach(&mut self, parent: u32, child: u32) {
-        self.keep_above(child);
+        if self.has_children(child) {
+            let above = self.latest_above(child, Time::NEVER);
+            let node = &mut self.nodes[child];
+            node.carried_above = node.carried_above.max(above);
+        }
         let stamp = self.nodes[child].stamp;
         if self.nodes[parent].live() {
             let carried = &mut self.nodes[parent].carried_below;
             *carried = (*carried).max(stamp);
         }
         self.unlink(parent, child);
-    }
-
-    /// Keeps for a prefix's descendants what its ancestors had granted, before edges to it are cut.
-    pub(crate) fn keep_above(&mut self, child: u32) {
-        if self.has_children(child) {
-            let above = self.latest_above(child, Time::NEVER);
-            let node = &mut self.nodes[child];
-            node.carried_above = node.carried_above.max(above);
-        }
     }
 
     /// Cuts all of a prefix's edges without keeping anything; for the end of a job.

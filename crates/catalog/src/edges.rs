@@ -73,7 +73,8 @@ impl Dag {
     }
 
     /// Makes room for one more parent where there is none: drops edges that use made from prefixes
-    /// that are dead, and counts. Answers the parents that lost their child, if there is room.
+    /// that are dead, and counts. Answers the parents that lost their child, if there is room. What
+    /// they had granted is older than the renewal that the new edge is.
     fn make_room(&mut self, n: u32) -> Option<Vec<u32>> {
         let full = |dag: &Dag| {
             let first = dag.first_parent_edge(n);
@@ -82,7 +83,6 @@ impl Dag {
         if !full(self) {
             return Some(Vec::new());
         }
-        self.keep_above(n);
         let (mut kept, mut dropped) = (Vec::new(), Vec::new());
         let mut e = self.first_parent_edge(n);
         while e != NONE {
