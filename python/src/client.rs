@@ -12,6 +12,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 type Ticket<'py> = (u64, u64, Bound<'py, PyBytes>);
+/// Name, parents, lease in milliseconds, pinned, readers.
+type PlannedNode = (String, Vec<String>, u32, bool, Vec<String>);
 
 /// A client of one cluster with one token. Safe to share between threads; every call releases the
 /// GIL and ends by the timeout.
@@ -140,7 +142,7 @@ impl NativeClient {
         &self,
         py: Python<'_>,
         job: u64,
-        nodes: Vec<(String, Vec<String>, u32, bool, Vec<String>)>,
+        nodes: Vec<PlannedNode>,
     ) -> PyResult<Vec<u64>> {
         let nodes = nodes
             .into_iter()
