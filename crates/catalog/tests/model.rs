@@ -13,13 +13,15 @@ use honeycomb_catalog::{
 use honeycomb_types::limits::SERVER_SILENCE;
 use honeycomb_types::{BlockAt, JobId, Kind, PrefixId, ServerId, Verbs};
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 use reference::{Cluster, File, Job, Life, Prefix};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Debug)]
 enum Op {
     Create { job: usize, path: String, parents: Vec<String>, lease: u32, pinned: bool },
-    Plan { job: usize, nodes: Vec<(String, Vec<String>)> },
+    Plan { job: usize, nodes: Vec<(String, Vec<String>)>, readers: Vec<String> },
     Remove { job: usize, path: String },
     Renew { job: usize, paths: Vec<String> },
     Seen { job: usize, prefix: usize, ago: u32 },
@@ -27,6 +29,9 @@ enum Op {
     Amnesty,
     Make { job: usize, path: String, name: String, kv: bool, blocks: u32 },
     Unmake { job: usize, path: String, name: String },
+    Use { job: usize, file: usize, task: usize, create: bool },
+    Declare { job: usize, path: String, readers: Vec<String>, replace: bool },
+    Commit { job: usize, path: String },
     Join { shards: u8, blocks: u32 },
     Lose { server: usize },
     Confirm { block: usize, stale: bool },
@@ -55,8 +60,8 @@ fn op() -> impl Strategy<Value = Op> {
         8 => (job(), path(), parents, lease, prop::bool::weighted(0.05)).prop_map(
             |(job, path, parents, lease, pinned)| Op::Create { job, path, parents, lease, pinned }
         ),
-        3 => (job(), prop::collection::vec(node, 1..5))
-            .prop_map(|(job, nodes)| Op::Plan { job, nodes }),
+        3 => (job(), prop::collection::vec(node, 1..5), prop::collection::vec(path(), 0..2))
+            .prop_map(|(job, nodes, readers)| Op::Plan { job, nodes, readers }),
         2 => (job(), path()).prop_map(|(job, path)| Op::Remove { job, path }),
         6 => (job(), prop::collection::vec(path(), 1..4))
             .prop_map(|(job, paths)| Op::Renew { job, paths }),
@@ -67,6 +72,12 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (job(), path(), name(), any::<bool>(), 0..6u32)
             .prop_map(|(job, path, name, kv, blocks)| Op::Make { job, path, name, kv, blocks }),
         1 => (job(), path(), name()).prop_map(|(job, path, name)| Op::Unmake { job, path, name }),
+        9 => (job(), 0..6usize, 0..20usize, any::<bool>())
+            .prop_map(|(job, file, task, create)| Op::Use { job, file, task, create }),
+        3 => (job(), path(), prop::collection::vec(path(), 0..3), any::<bool>()).prop_map(
+            |(job, path, readers, replace)| Op::Declare { job, path, readers, replace }
+        ),
+        4 => (job(), path()).prop_map(|(job, path)| Op::Commit { job, path }),
         1 => (1..4u8, 0..8u32).prop_map(|(shards, blocks)| Op::Join { shards, blocks }),
         1 => (0..4usize).prop_map(|server| Op::Lose { server }),
         4 => (0..20usize, prop::bool::weighted(0.1))
@@ -80,6 +91,20 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// What the first job begins with, so that not everything asked is about what is not there.
+fn first() -> Vec<Op> {
+    let tasks = (0..5).flat_map(|n| {
+        let (path, parents) = (format!("T{n}"), vec![]);
+        let made = Op::Make { job: 0, path: path.clone(), name: "f".into(), kv: false, blocks: 1 };
+        [Op::Create { job: 0, path, parents, lease: 0, pinned: false }, made]
+    });
+    let declare = |path: &str, readers: &[&str]| {
+        let readers = readers.iter().map(|&reader| reader.into()).collect();
+        Op::Declare { job: 0, path: path.into(), readers, replace: false }
+    };
+    tasks.chain([declare("T0", &["T1", "T2"]), declare("T3", &["T4"])]).collect()
+}
+
 /// The catalog, the model, and what the servers were told.
 struct Both {
     bench: Bench,
@@ -90,6 +115,10 @@ struct Both {
     open: BTreeSet<BlockAt>,
     last_epoch: u64,
     versions: BTreeMap<u64, u64>,
+    /// How often opening had each outcome for an edge.
+    edges: [u64; 4],
+    /// Prefixes that were freed for their readers.
+    read: u64,
 }
 
 fn cause<T>(result: &Result<T, CatalogError>) -> String {
@@ -117,21 +146,22 @@ impl Both {
         let mut ids = Vec::new();
         for (name, quota_blocks) in [("one", 0), ("two", 7)] {
             let actor = Actor::CLUSTER;
-            let register = Command::RegisterJob { actor, name, lease_ms: 2000, quota_blocks };
+            let register = Command::RegisterJob { actor, name, lease_ms: 5000, quota_blocks };
             let Ok(Reply::Job { job, root }) = bench.run(register) else { panic!() };
             ids.push(job);
-            let mut job = Job { quota: quota_blocks, lease: 2000, ..Job::default() };
-            job.prefixes.push(Some(new_prefix(root, "", vec![], 2000, false, model.now)));
+            let mut job = Job { quota: quota_blocks, lease: 5000, ..Job::default() };
+            job.prefixes.push(Some(new_prefix(root, "", vec![], 5000, false, model.now)));
             model.jobs.push(job);
         }
         let (open, versions) = (BTreeSet::new(), BTreeMap::new());
-        Both { bench, model, ids, joined: 0, open, last_epoch: 0, versions }
+        let (edges, read) = ([0; 4], 0);
+        Both { bench, model, ids, joined: 0, open, last_epoch: 0, versions, edges, read }
     }
 
     fn run(&mut self, ops: &[Op]) {
-        self.join(2, 6);
+        self.join(2, 12);
         self.carry_out();
-        for op in ops {
+        for op in first().iter().chain(ops) {
             self.apply(op);
             self.carry_out();
             self.compare();
@@ -143,7 +173,7 @@ impl Both {
             Op::Create { job, path, parents, lease, pinned } => {
                 self.create(*job, path, parents, *lease, *pinned)
             }
-            Op::Plan { job, nodes } => self.plan(*job, nodes),
+            Op::Plan { job, nodes, readers } => self.plan(*job, nodes, readers),
             Op::Remove { job, path } => {
                 let expected = self.model.jobs[*job].live(path);
                 let result = self.bench.remove(self.ids[*job], path);
@@ -178,6 +208,11 @@ impl Both {
             }
             Op::Make { job, path, name, kv, blocks } => self.make(*job, path, name, *kv, *blocks),
             Op::Unmake { job, path, name } => self.unmake(*job, path, name),
+            Op::Use { job, file, task, create } => self.open(*job, *file, *task, *create),
+            Op::Declare { job, path, readers, replace } => {
+                self.declare(*job, path, readers, *replace)
+            }
+            Op::Commit { job, path } => self.commit(*job, path),
             Op::Join { shards, blocks } => self.join(*shards, *blocks),
             Op::Lose { server } => {
                 if let Some(&server) = self.model.servers.keys().nth(*server) {
@@ -246,21 +281,98 @@ impl Both {
         }
     }
 
-    fn plan(&mut self, j: usize, nodes: &[(String, Vec<String>)]) {
+    /// A plan, whose first node has readers: names of the plan or paths of prefixes that exist.
+    fn plan(&mut self, j: usize, nodes: &[(String, Vec<String>)], readers: &[String]) {
         let parents: Vec<Vec<&str>> =
             nodes.iter().map(|(_, p)| p.iter().map(String::as_str).collect()).collect();
-        let plan: Vec<PlanNode<'_>> =
+        let mut plan: Vec<PlanNode<'_>> =
             nodes.iter().zip(&parents).map(|((name, _), p)| common::node(name, p)).collect();
+        let named: Vec<&str> = readers.iter().map(String::as_str).collect();
+        plan[0].readers = &named;
         let result = self.bench.plan(self.ids[j], &plan);
-        let expected = planned(&self.model.jobs[j], nodes, self.model.now);
+        let before = &self.model.jobs[j];
+        let outside = |name: &&str| !nodes.iter().any(|(planned, _)| planned == name);
+        let known: Vec<_> =
+            named.iter().map(|name| outside(name).then(|| before.reader(name))).collect();
+        let unknown = known.iter().flatten().find_map(|reader| reader.err());
+        let expected = planned(before, nodes, unknown, self.model.now);
         assert_eq!(cause(&result), outcome(&expected), "{result:?}");
         if let (Ok(ids), Ok((mut job, installed))) = (result, expected) {
-            for (i, id) in installed.into_iter().zip(ids) {
+            for (&i, &id) in installed.iter().zip(&ids) {
                 job.prefixes[i].as_mut().unwrap().id = id;
             }
+            let readers = named.iter().zip(known).map(|(name, known)| match known {
+                Some(existing) => existing.unwrap(),
+                None => ids[nodes.iter().position(|(planned, _)| planned == name).unwrap()],
+            });
+            job.prefixes[installed[0]].as_mut().unwrap().readers = readers.collect();
             job.sweep();
+            let (_, freed) = job.free_read(self.model.now);
             self.model.jobs[j] = job;
+            self.model.free(freed);
         }
+    }
+
+    /// The session of a task opens a structure, maybe by creating what is there.
+    fn open(&mut self, j: usize, file: usize, task: usize, create: bool) {
+        let (now, job) = (self.model.now, &mut self.model.jobs[j]);
+        let task = job.all().nth(task % job.all().count()).unwrap().1.id;
+        let Some(file) = job.files.get(file % job.files.len().max(1)).cloned() else { return };
+        let (path, name) = (job.path_of(file.prefix), file.name.as_str());
+        let actor = Actor { session: Some(task), ..Actor::driver(self.ids[j]) };
+        let (job_id, path) = (self.ids[j], path.as_str());
+        let opened = if create {
+            let kind = if file.kv { Kind::Kv } else { Kind::File };
+            let structure =
+                NewStructure { path, name, kind, blocks: 1, slots: 64, open_existing: true };
+            let command = Command::CreateStructure { actor, job: job_id, structure };
+            match self.bench.run(command) {
+                Ok(Reply::Opened(opened)) => opened,
+                other => panic!("{other:?}"),
+            }
+        } else {
+            self.bench.open(actor, path, name).unwrap()
+        };
+        assert_eq!(opened.structure, file.id);
+        let edge = self.model.jobs[j].consume(task, file.prefix, now);
+        assert_eq!(opened.edge as u8, edge);
+        self.edges[edge as usize] += 1;
+    }
+
+    fn declare(&mut self, j: usize, path: &str, readers: &[String], replace: bool) {
+        let named: Vec<&str> = readers.iter().map(String::as_str).collect();
+        let result = self.bench.declare_as(Actor::driver(self.ids[j]), path, &named, replace);
+        let (now, job) = (self.model.now, &mut self.model.jobs[j]);
+        let expected = job.live(path).and_then(|i| {
+            if named.is_empty() && !replace {
+                return Err("InvalidArgument");
+            }
+            let ids: Result<BTreeSet<_>, _> = named.iter().map(|path| job.reader(path)).collect();
+            Ok((i, ids?))
+        });
+        assert_eq!(cause(&result), outcome(&expected));
+        let (Ok(left), Ok((i, ids))) = (result, expected) else { return };
+        let p = job.prefixes[i].as_mut().unwrap();
+        p.readers = if replace { ids } else { &p.readers | &ids };
+        assert_eq!(left, job.left(i));
+        let (_, freed) = job.free_read(now);
+        self.model.free(freed);
+    }
+
+    fn commit(&mut self, j: usize, path: &str) {
+        let result = self.bench.commit(Actor::driver(self.ids[j]), path);
+        let (now, job) = (self.model.now, &mut self.model.jobs[j]);
+        let expected = match job.resolve(path).map(|i| job.prefixes[i].as_ref().unwrap()) {
+            Some(p) if job.committed.contains(&p.id) || p.life == Life::Read => Ok(p.id),
+            _ => job.live(path).map(|i| job.prefixes[i].as_ref().unwrap().id),
+        };
+        assert_eq!(cause(&result), outcome(&expected));
+        let (Ok(count), Ok(id)) = (result, expected) else { return };
+        job.committed.insert(id);
+        let (expected, freed) = job.free_read(now);
+        assert_eq!(count, expected);
+        self.read += count as u64;
+        self.model.free(freed);
     }
 
     fn seen(&mut self, j: usize, prefix: usize, ago_ms: u32) {
@@ -516,7 +628,8 @@ impl Both {
         let tree = self.bench.tree(self.ids[j]);
         let (now, job) = (self.model.now, &self.model.jobs[j]);
         let hidden = |i: usize, p: &Prefix| {
-            p.life == Life::Removed && job.all().all(|(_, c)| !c.parents.contains(&i))
+            matches!(p.life, Life::Removed | Life::Read)
+                && job.all().all(|(_, c)| !c.parents.contains(&i))
         };
         let expected: BTreeMap<u64, _> = job
             .all()
@@ -529,7 +642,10 @@ impl Both {
                 };
                 let parents = p.parents.iter().map(|&i| job.prefixes[i].as_ref().unwrap().id.0);
                 let parents: Vec<u64> = parents.collect();
-                (p.id.0, (p.name.clone(), p.life == Life::Live, left, parents))
+                let readers = if p.life == Life::Live { job.left(job.at_id(p.id)) } else { 0 };
+                let committed = job.committed.contains(&p.id);
+                let live = p.life == Life::Live;
+                (p.id.0, (p.name.clone(), live, left, parents, readers, committed))
             })
             .collect();
         let seen: BTreeMap<u64, _> = tree
@@ -537,7 +653,9 @@ impl Both {
             .map(|info| {
                 let parents: Vec<u64> = info.parents.iter().map(|id| id.0).collect();
                 let live = matches!(info.state, PrefixState::Live | PrefixState::DataLost);
-                (info.prefix.0, (info.name.to_string(), live, info.remaining_ms, parents))
+                let (name, left) = (info.name.to_string(), info.remaining_ms);
+                let seen = (name, live, left, parents, info.readers_left, info.committed);
+                (info.prefix.0, seen)
             })
             .collect();
         assert_eq!(seen, expected);
@@ -553,21 +671,32 @@ fn new_prefix(
     now: u64,
 ) -> Prefix {
     let name = name.to_owned();
-    Prefix { id, name, parents, renewed: now, lease, pinned, life: Life::Live, missed: 0 }
+    let (deduced, readers) = (BTreeSet::new(), BTreeSet::new());
+    let (life, missed) = (Life::Live, 0);
+    Prefix { id, name, parents, deduced, readers, renewed: now, lease, pinned, life, missed }
 }
 
 type Planned = Result<(Job, Vec<usize>), &'static str>;
 
 /// A plan on a copy of the job: each node as soon as its parents are there.
-fn planned(job: &Job, nodes: &[(String, Vec<String>)], now: u64) -> Planned {
+fn planned(
+    job: &Job,
+    nodes: &[(String, Vec<String>)],
+    unknown: Option<&'static str>,
+    now: u64,
+) -> Planned {
     let names: BTreeSet<&String> = nodes.iter().map(|(name, _)| name).collect();
     if names.len() < nodes.len() {
         return Err("DuplicateNode");
     }
-    for (_, parents) in nodes {
+    for (i, (_, parents)) in nodes.iter().enumerate() {
         let outside = parents.iter().filter(|parent| !names.contains(parent));
         for parent in outside.map(String::as_str).chain(parents.is_empty().then_some("")) {
             job.parent(parent)?;
+        }
+        // The first node's readers are looked at with its parents.
+        if let (0, Some(cause)) = (i, unknown) {
+            return Err(cause);
         }
     }
     let mut trial = job.clone();
@@ -640,4 +769,20 @@ proptest! {
         let status = both.bench.status();
         prop_assert_eq!((status.free, status.prefixes), (status.blocks, 0));
     }
+}
+
+/// The random commands do reach what they are for: a model that agrees because nothing happens
+/// shows nothing.
+#[test]
+fn the_random_commands_make_edges_and_free_what_was_read() {
+    let mut runner = TestRunner::deterministic();
+    let (mut edges, mut read) = ([0; 4], 0);
+    for _ in 0..200 {
+        let ops = prop::collection::vec(op(), 1..120).new_tree(&mut runner).unwrap().current();
+        let mut both = Both::new(11);
+        both.run(&ops);
+        edges.iter_mut().zip(both.edges).for_each(|(all, one)| *all += one);
+        read += both.read;
+    }
+    assert!(edges.iter().all(|&count| count >= 5) && read >= 5, "{edges:?}, {read} were read");
 }

@@ -18,6 +18,7 @@ fn repeatable(op: Op) -> bool {
             | Op::CreatePrefix
             | Op::CreateHierarchy
             | Op::RemovePrefix
+            | Op::DeclareReaders
             | Op::CreateStructure
             | Op::RemoveStructure
             | Op::DeregisterJob

@@ -6,7 +6,7 @@ use clap::Args;
 use honeycomb_types::{Kind, PrefixId};
 use honeycomb_wire::messages::{ClusterStatusReply, PrefixInfo, StructureInfo};
 use serde_json::{Value, json};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 /// Options of `status`.
 #[derive(Args)]
@@ -39,7 +39,7 @@ pub fn status(args: &StatusArgs) -> Outcome {
             .iter()
             .map(|j| {
                 json!({
-                    "job": j.job, "name": j.name, "prefixes": j.prefixes,
+                    "job": j.job, "name": j.name, "prefixes": j.prefixes, "pinned": j.pinned,
                     "structures": j.structures, "blocks": j.blocks,
                     "bytes_used": j.bytes_used, "age_ms": j.age_ms,
                 })
@@ -79,9 +79,10 @@ pub fn status(args: &StatusArgs) -> Outcome {
 fn print_status(s: &ClusterStatusReply) {
     say!("up {} s, {} requests to the controller", s.uptime_ms / 1000, s.requests);
     say!(
-        "jobs {}   prefixes {}   structures {}   metadata {}",
+        "jobs {}   prefixes {} ({} pinned)   structures {}   metadata {}",
         s.jobs,
         s.prefixes,
+        s.pinned,
         s.structures,
         size::show(s.bytes_metadata)
     );
@@ -144,7 +145,7 @@ fn status_json(s: &ClusterStatusReply) -> Value {
         })
         .collect();
     json!({
-        "uptime_ms": s.uptime_ms, "jobs": s.jobs, "prefixes": s.prefixes,
+        "uptime_ms": s.uptime_ms, "jobs": s.jobs, "prefixes": s.prefixes, "pinned": s.pinned,
         "structures": s.structures, "blocks": s.blocks, "free": s.free, "reserved": s.reserved,
         "quarantined": s.quarantined, "bytes_allocated": s.bytes_allocated,
         "bytes_used": s.bytes_used, "bytes_resident": s.bytes_resident,
@@ -170,9 +171,8 @@ pub fn tree(args: &TreeArgs) -> Outcome {
     }
     let Some(root) = prefixes.first() else { return Ok(()) };
     say!("{}  {}", args.job, lease(root));
-    let mut seen = HashSet::from([root.prefix]);
     print_structures(root, "");
-    print_children(root.prefix, &children, &mut seen, "");
+    print_children(root.prefix, &children, "");
     Ok(())
 }
 
@@ -190,7 +190,8 @@ fn prefix_json(p: &PrefixInfo) -> Value {
     json!({
         "prefix": p.prefix, "name": p.name, "parents": p.parents, "lease_ms": p.lease_ms,
         "remaining_ms": (!p.pinned).then_some(p.remaining_ms), "pinned": p.pinned,
-        "state": state(p), "structures": structures,
+        "state": state(p), "structures": structures, "readers_left": p.readers_left,
+        "committed": p.committed,
     })
 }
 
@@ -208,7 +209,13 @@ fn kind(s: &StructureInfo) -> &'static str {
 }
 
 fn lease(p: &PrefixInfo) -> String {
-    match (p.state, p.pinned) {
+    let committed = if p.committed { ", committed" } else { "" };
+    let readers = match p.readers_left {
+        0 => String::new(),
+        1 => ", freed by 1 reader".into(),
+        left => format!(", freed by {left} readers"),
+    };
+    let lease = match (p.state, p.pinned) {
         (0, true) => "pinned".into(),
         (0, false) => format!(
             "lease {}, {} left",
@@ -216,7 +223,8 @@ fn lease(p: &PrefixInfo) -> String {
             size::duration(p.remaining_ms)
         ),
         _ => state(p).into(),
-    }
+    };
+    format!("{lease}{readers}{committed}")
 }
 
 fn print_structures(p: &PrefixInfo, indent: &str) {
@@ -233,24 +241,20 @@ fn print_structures(p: &PrefixInfo, indent: &str) {
     }
 }
 
-/// A prefix with several parents is drawn in full under the first and named under the others.
-fn print_children(
-    of: u64,
-    children: &HashMap<u64, Vec<&PrefixInfo>>,
-    seen: &mut HashSet<u64>,
-    indent: &str,
-) {
+/// A prefix with several parents is drawn in full under the first and named under the others: those
+/// that were named, and those that it reads.
+fn print_children(of: u64, children: &HashMap<u64, Vec<&PrefixInfo>>, indent: &str) {
     let Some(list) = children.get(&of) else { return };
     for (i, child) in list.iter().enumerate() {
         let last = i + 1 == list.len();
         let (branch, below) = if last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
-        if !seen.insert(child.prefix) {
-            say!("{indent}{branch}{}  (above)", child.name);
+        if child.parents.first() != Some(&of) {
+            say!("{indent}{branch}{}  (also here)", child.name);
             continue;
         }
         say!("{indent}{branch}{}  {}", child.name, lease(child));
         let deeper = format!("{indent}{below}");
         print_structures(child, &deeper);
-        print_children(PrefixId(child.prefix).0, children, seen, &deeper);
+        print_children(PrefixId(child.prefix).0, children, &deeper);
     }
 }

@@ -176,6 +176,7 @@ mod tests {
             name: "reduce-0".into(),
             parents: vec!["map-0".into(), "map-1".into()],
             options: PrefixOptions { lease_ms: 500, pinned: true, owner_verbs: 3, job_verbs: 1 },
+            readers: vec!["write-0".into()],
         };
         assert_eq!(DagNode::decode(&node.encode()).unwrap(), node);
         assert_eq!(Vec::<u8>::decode(&vec![7u8; 9].encode()).unwrap(), vec![7u8; 9]);

@@ -59,6 +59,8 @@ fn at_server(op: Op) -> AtServer {
         | Op::RenewLeases
         | Op::LeaseInfo
         | Op::SetPermissions
+        | Op::DeclareReaders
+        | Op::CommitTask
         | Op::CreateStructure
         | Op::OpenStructure
         | Op::ReopenStructure
@@ -142,7 +144,12 @@ fn a_memory_server_serves_nobody_what_is_not_theirs() {
     let others = ["other-kv", "other-log"].map(|n| open(&mut controller, &victim.job, "own", n));
     let peer = victim.token(Caveat::Task(victim.peer));
     let mut peer_raw = Raw::greeted(cluster.controller.address(), &peer, ANY_SHARD);
-    let peers = ["kv", "log"].map(|name| open(&mut peer_raw, &victim.job, "own", name).grant);
+    // By identity: opening by address would make the task a reader, whose traffic may renew.
+    let peers = [&victim.kv, &victim.file].map(|held| {
+        let body = ReopenStructureRequest { job: victim.job.job.0, structure: held.id.0 };
+        let reply = peer_raw.ask(Op::ReopenStructure, &body.encode());
+        ReopenStructureReply::decode(&reply.args).unwrap().grant
+    });
 
     // The victim's own grants, with one thing altered and issued under the cluster's key.
     let altered = |alter: &dyn Fn(&mut Grant)| {

@@ -393,7 +393,8 @@ fn control_bodies(setup: &Setup) -> Vec<(Op, Vec<u8>)> {
     let job = setup.job.job.0;
     let (path, name) = (String::from("a"), String::from("kv"));
     let options = PrefixOptions::default();
-    let node = DagNode { name: "n".into(), parents: vec!["a".into()], options: options.clone() };
+    let (parents, readers) = (vec!["a".into()], vec!["a".into()]);
+    let node = DagNode { name: "n".into(), parents, options: options.clone(), readers };
     vec![
         (Op::Ping, Vec::new()),
         (Op::DeregisterJob, DeregisterJobRequest { job }.encode()),
@@ -413,6 +414,17 @@ fn control_bodies(setup: &Setup) -> Vec<(Op, Vec<u8>)> {
             SetPermissionsRequest { job, path: path.clone(), owner_verbs: 3, job_verbs: 3 }
                 .encode(),
         ),
+        (
+            Op::DeclareReaders,
+            DeclareReadersRequest {
+                job,
+                path: path.clone(),
+                readers: vec!["a".into()],
+                replace: true,
+            }
+            .encode(),
+        ),
+        (Op::CommitTask, CommitTaskRequest { job, path: String::new() }.encode()),
         (
             Op::CreateStructure,
             CreateStructureRequest {

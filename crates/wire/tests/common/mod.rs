@@ -97,6 +97,8 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         RenewLeases RenewLeasesRequest RenewLeasesReply,
         LeaseInfo LeaseInfoRequest LeaseInfoReply,
         SetPermissions SetPermissionsRequest SetPermissionsReply,
+        DeclareReaders DeclareReadersRequest DeclareReadersReply,
+        CommitTask CommitTaskRequest CommitTaskReply,
         CreateStructure CreateStructureRequest CreateStructureReply,
         OpenStructure OpenStructureRequest OpenStructureReply,
         ReopenStructure ReopenStructureRequest ReopenStructureReply,
