@@ -6,7 +6,9 @@ use crate::structure::{Args, Exchange, Replied, Structure};
 use crate::transport::{Room, Sink};
 use honeycomb_types::limits::LARGE_FRACTION;
 use honeycomb_wire::data::{ScanArgs, SwapArgs, scan_entries};
+use honeycomb_wire::notice::{Filter, kinds};
 use honeycomb_wire::{Op, Status, key_hash};
+use std::time::Duration;
 
 /// An open key-value store.
 ///
@@ -186,6 +188,12 @@ impl Kv {
             cursor => Some(cursor),
         };
         Ok(ScanPage { entries, next })
+    }
+
+    /// Waits until a key has a value; false when `wait` passed first, or a signal came to the thread.
+    pub fn wait_for(&self, key: &[u8], wait: Duration) -> Result<bool, Error> {
+        let filter = Filter::Key(key.to_vec());
+        self.0.wait_until(kinds::PUT, filter, wait, || Ok(self.exists(key)?.is_some()))
     }
 
     /// The number of entries: exact when nobody is writing.

@@ -75,13 +75,15 @@ impl Pool {
 
     /// A connection to a node, an idle one when there is any.
     pub fn take(&self, place: &Place, wait: &mut Wait<'_>) -> Result<Transport, Failure> {
-        let session = {
-            let mut inner = self.inner();
-            if let Some(transport) = inner.idle.get_mut(place).and_then(Vec::pop) {
-                return Ok(transport);
-            }
-            inner.lanes.session
-        };
+        if let Some(transport) = self.inner().idle.get_mut(place).and_then(Vec::pop) {
+            return Ok(transport);
+        }
+        self.open(place, wait)
+    }
+
+    /// A new connection to a node.
+    pub fn open(&self, place: &Place, wait: &mut Wait<'_>) -> Result<Transport, Failure> {
+        let session = self.inner().lanes.session;
         let (address, shard) = place;
         Transport::open(address, *shard, &self.identity, session, self.clock, self.spin, wait)
     }

@@ -3,16 +3,19 @@
 use crate::call::{Call, Event, Routing, Step};
 use crate::context::Context;
 use crate::error::Error;
+use crate::listener::Listener;
 use crate::route::{self, Target};
-use crate::transport::{Failure, PATIENCE, Sink, Wait};
+use crate::transport::{Failure, PATIENCE, Sink, Transport, Wait};
 use honeycomb_types::limits::{ACK_LANES_MAX, WAIT_MAX_MS};
 use honeycomb_types::{BlockId, JobId, Kind, LaneId, PrefixId, Sequence, StructureId, Time, Verbs};
 use honeycomb_wire::data::{ReadArgs, put_acks};
 use honeycomb_wire::messages::{
     MapEntry, PartitionMap, ReopenStructureReply, ReopenStructureRequest,
 };
+use honeycomb_wire::notice::Filter;
 use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 /// What opening a structure yields.
 #[derive(Clone, Debug)]
@@ -286,14 +289,10 @@ impl Structure {
         args: &mut Vec<u8>,
     ) -> Result<ReplyHeader, Failure> {
         let place = (entry.address.clone(), BlockId(entry.block).shard().0);
-        let grant = self.state().grant.clone();
         let pool = &self.context.pool;
         // A server that is gone without a word is found out by asking the controller.
         let clock = pool.clock();
-        let mut idle = || match self.refresh(deadline.min(clock.now() + PATIENCE)) {
-            Err(e) if e.status != Status::Unavailable => Err(e),
-            _ => Ok(()),
-        };
+        let mut idle = || self.still_there(deadline.min(clock.now() + PATIENCE));
         let waits = exchange.wait_until.map(|until| until.since(clock.now()));
         let waits = waits.map_or(0, |left| left.as_nanos().div_ceil(1_000_000));
         header.deadline_ms = waits.min(WAIT_MAX_MS as u128) as u32;
@@ -302,18 +301,85 @@ impl Structure {
         let mut transport = pool.take(&place, &mut wait)?;
         let mut sent_args = Vec::new();
         exchange.args.encode(entry, &mut sent_args);
-        let sent =
-            transport.grant(self.id, grant.version, &grant.bytes, &mut wait).and_then(|number| {
-                header.grant = number;
-                let (payload, sink) = (exchange.payload, exchange.sink.reborrow());
-                transport.exchange(header, &sent_args, payload, &mut wait, args, sink)
-            });
+        let sent = self.present(&mut transport, &mut wait).and_then(|number| {
+            header.grant = number;
+            let (payload, sink) = (exchange.payload, exchange.sink.reborrow());
+            transport.exchange(header, &sent_args, payload, &mut wait, args, sink)
+        });
         match &sent {
             Ok(_) => pool.give(&place, transport),
             // What else is idle there has most likely broken with it.
             Err(_) => pool.forget(&place.0),
         }
         sent
+    }
+
+    /// Presents the grant on a connection: the number by which requests name it there.
+    pub(crate) fn present(
+        &self,
+        transport: &mut Transport,
+        wait: &mut Wait<'_>,
+    ) -> Result<u32, Failure> {
+        let grant = self.state().grant.clone();
+        transport.grant(self.id, grant.version, &grant.bytes, wait)
+    }
+
+    /// Asks the controller whether the structure is still there; the error tells why not. A
+    /// controller that does not answer says nothing about that.
+    pub(crate) fn still_there(&self, deadline: Time) -> Result<(), Error> {
+        match self.refresh(deadline) {
+            Err(e) if e.status != Status::Unavailable => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    /// Subscribes to changes: see `Listener`. `wanted` is bits of `wire::notice::kinds`.
+    pub fn listen(&self, wanted: u16, filter: Filter) -> Result<Listener, Error> {
+        let (map, grant) = {
+            let state = self.state();
+            (state.routing.map.clone(), state.grant.clone())
+        };
+        // One of its own, so that it lives as long as it likes.
+        let twin = Structure {
+            context: self.context.clone(),
+            job: self.job,
+            id: self.id,
+            prefix: self.prefix,
+            kind: self.kind,
+            verbs: self.verbs,
+            address: self.address.clone(),
+            max_items: self.max_items,
+            max_bytes: self.max_bytes,
+            state: Mutex::new(State { routing: Routing::new(map), grant }),
+        };
+        let listener = Listener::open(twin, self.context.clone(), wanted, filter);
+        listener.map_err(|e| self.named(e))
+    }
+
+    /// Waits until `check` says yes, asking it again after each change of the wanted kinds; false
+    /// when `wait` passed first, or a signal came to the thread.
+    pub(crate) fn wait_until(
+        &self,
+        wanted: u16,
+        filter: Filter,
+        wait: Duration,
+        mut check: impl FnMut() -> Result<bool, Error>,
+    ) -> Result<bool, Error> {
+        let until = self.now() + wait;
+        if check()? {
+            return Ok(true);
+        }
+        let mut listener = self.listen(wanted, filter)?;
+        loop {
+            // After the subscription: a change before it is seen here, one after it is told.
+            if check()? {
+                return Ok(true);
+            }
+            let now = self.now();
+            if now >= until || listener.next(until.since(now))?.is_none() {
+                return Ok(false);
+            }
+        }
     }
 
     /// Fetches a fresh grant and map, or the reason why the data is gone.

@@ -7,7 +7,7 @@ use honeycomb_types::{PrefixId, SessionId, StructureId, Time};
 use honeycomb_wire::messages::{HelloReply, HelloRequest, PresentGrantRequest};
 use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, Status};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
@@ -102,6 +102,8 @@ pub(crate) struct Transport {
     poller: Poller,
     received: Vec<u8>,
     filled: usize,
+    /// Notices that came while a reply was awaited.
+    notices: VecDeque<(u64, Vec<u8>)>,
     next_request: u64,
     grants: HashMap<StructureId, Presented>,
     pub hello: HelloReply,
@@ -133,6 +135,7 @@ impl Transport {
             poller: Poller::default(),
             received: vec![0; RECEIVE],
             filled: 0,
+            notices: VecDeque::new(),
             next_request: 0,
             grants: HashMap::new(),
             hello: HelloReply::default(),
@@ -278,6 +281,13 @@ impl Transport {
             }
             self.fill_some(wait)?;
         };
+        if header.status == Status::Notice {
+            self.take(REPLY_HEADER);
+            let mut args = vec![0; header.args_len as usize];
+            self.read_into(&mut args, wait)?;
+            self.notices.push_back((header.value, args));
+            return self.receive_inner(wait, reply_args, sink);
+        }
         if header.request != self.next_request && header.request != 0 {
             let text = "a reply to a request that was not made";
             return Err(io::Error::other(Error::new(Status::BadFrame, text)));
@@ -287,6 +297,42 @@ impl Transport {
         self.read_into(reply_args, wait)?;
         self.read_payload(header.payload_len as usize, wait, sink)?;
         Ok(header)
+    }
+
+    /// The next notice that was pushed, if a whole one is there: its number and arguments. Does not
+    /// wait.
+    pub fn pushed(&mut self) -> io::Result<Option<(u64, Vec<u8>)>> {
+        if let Some(notice) = self.notices.pop_front() {
+            return Ok(Some(notice));
+        }
+        loop {
+            if let Some(head) = self.received[..self.filled].first_chunk::<REPLY_HEADER>() {
+                let header = ReplyHeader::decode(head)
+                    .map_err(|r| io::Error::other(Error::new(Status::BadFrame, r.reason)))?;
+                let whole = REPLY_HEADER + header.args_len as usize;
+                if header.status != Status::Notice || whole > RECEIVE {
+                    let text = "something else than a notice came unasked";
+                    return Err(io::Error::other(Error::new(Status::BadFrame, text)));
+                }
+                if self.filled >= whole {
+                    let args = self.received[REPLY_HEADER..whole].to_vec();
+                    self.take(whole);
+                    return Ok(Some((header.value, args)));
+                }
+            }
+            match self.stream.read(&mut self.received[self.filled..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => self.filled += n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// The socket, to wait for several at once.
+    pub fn socket(&self) -> &TcpStream {
+        &self.stream
     }
 
     fn read_payload(
