@@ -5,6 +5,8 @@
 //! gaps (INV-23): when a piece is given up, the later ones move down before anybody was told where
 //! they are.
 
+mod many;
+
 use crate::{Answer, Outcome, Payload, Structure, Successor, Ticket, large_limit};
 use honeycomb_block::Backing;
 use honeycomb_types::Bug;
@@ -248,6 +250,7 @@ impl Structure for FileBlock {
                 Err(refusal) => refusal,
             },
             Op::FileRead => self.read(args),
+            Op::FileReadMany => self.read_many(block, args),
             Op::FileSize | Op::FileSeal if !args.is_empty() => {
                 Answer::refuse(Status::BadFrame, format!("{} takes no arguments", op.name()))
             }

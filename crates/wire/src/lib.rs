@@ -4,12 +4,14 @@
 //! the tables in `messages` are generated from `protocol/messages.toml`.
 #![forbid(unsafe_code)]
 
+pub mod batch;
 pub mod data;
 pub mod fields;
 pub mod frame;
 mod handshake;
 pub mod hash;
 pub mod messages;
+pub mod stored;
 pub mod token;
 
 pub use fields::{Field, Malformed};

@@ -310,6 +310,8 @@ pub enum Op {
     FileSize = 0x1003,
     /// Makes the file immutable, for good. The value is the final length of the block. Sealing twice is fine.
     FileSeal = 0x1004,
+    /// Reads many ranges of the block. Arguments: most bytes u32, count u32, then offset u64 and length u32 of each. The value is the number of ranges answered, the payload for each of these a length u32 and bytes.
+    FileReadMany = 0x1005,
     /// Arguments: the key. The payload is the value.
     KvGet = 0x1201,
     /// Arguments: mode u8 (0 always, 1 only if absent), key. The payload is the value. The value is 1 when an entry was replaced.
@@ -328,11 +330,17 @@ pub enum Op {
     KvScan = 0x1208,
     /// The value is the number of entries in the block.
     KvLength = 0x1209,
+    /// Reads many entries. Arguments: most bytes u32. Payload: count u32, then length u16 and bytes of each key. The value is the number of keys answered, the payload a result for each of these.
+    KvMultiGet = 0x120A,
+    /// Runs many operations in order. Arguments: atomic u8. Payload: count u32, then the operations. The value is the number of operations answered, the payload a result for each of these; the reply's argument byte is 1, or 0 when an atomic batch was not applied, and the value is then the index of the operation that failed.
+    KvBatch = 0x120B,
+    /// Arguments: function u8, key. The payload is the operand. Combines it with the stored value; the value is the new number (its 64 bits), the new length, or the number of items, of which the payload is then the list.
+    KvAccumulate = 0x120C,
 }
 
 impl Op {
     /// Every op in order of code.
-    pub const ALL: [Op; 39] = [
+    pub const ALL: [Op; 43] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -363,6 +371,7 @@ impl Op {
         Op::FileRead,
         Op::FileSize,
         Op::FileSeal,
+        Op::FileReadMany,
         Op::KvGet,
         Op::KvPut,
         Op::KvDelete,
@@ -372,6 +381,9 @@ impl Op {
         Op::KvCompareAndSwap,
         Op::KvScan,
         Op::KvLength,
+        Op::KvMultiGet,
+        Op::KvBatch,
+        Op::KvAccumulate,
     ];
 
     /// The op with this code, if the protocol has one.
@@ -407,6 +419,7 @@ impl Op {
             0x1002 => Op::FileRead,
             0x1003 => Op::FileSize,
             0x1004 => Op::FileSeal,
+            0x1005 => Op::FileReadMany,
             0x1201 => Op::KvGet,
             0x1202 => Op::KvPut,
             0x1203 => Op::KvDelete,
@@ -416,6 +429,9 @@ impl Op {
             0x1207 => Op::KvCompareAndSwap,
             0x1208 => Op::KvScan,
             0x1209 => Op::KvLength,
+            0x120A => Op::KvMultiGet,
+            0x120B => Op::KvBatch,
+            0x120C => Op::KvAccumulate,
             _ => return None,
         })
     }
@@ -453,6 +469,7 @@ impl Op {
             Op::FileRead => "FileRead",
             Op::FileSize => "FileSize",
             Op::FileSeal => "FileSeal",
+            Op::FileReadMany => "FileReadMany",
             Op::KvGet => "KvGet",
             Op::KvPut => "KvPut",
             Op::KvDelete => "KvDelete",
@@ -462,6 +479,9 @@ impl Op {
             Op::KvCompareAndSwap => "KvCompareAndSwap",
             Op::KvScan => "KvScan",
             Op::KvLength => "KvLength",
+            Op::KvMultiGet => "KvMultiGet",
+            Op::KvBatch => "KvBatch",
+            Op::KvAccumulate => "KvAccumulate",
         }
     }
 
@@ -708,6 +728,14 @@ impl Op {
                 message: false,
                 payload: false,
             },
+            Op::FileReadMany => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Grant,
+                verbs: Verbs(1),
+                lane: false,
+                message: false,
+                payload: false,
+            },
             Op::KvGet => OpInfo {
                 plane: Plane::Data,
                 auth: Auth::Grant,
@@ -779,6 +807,30 @@ impl Op {
                 lane: false,
                 message: false,
                 payload: false,
+            },
+            Op::KvMultiGet => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Grant,
+                verbs: Verbs(1),
+                lane: false,
+                message: false,
+                payload: true,
+            },
+            Op::KvBatch => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Grant,
+                verbs: Verbs(2),
+                lane: true,
+                message: false,
+                payload: true,
+            },
+            Op::KvAccumulate => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Grant,
+                verbs: Verbs(2),
+                lane: true,
+                message: false,
+                payload: true,
             },
         }
     }

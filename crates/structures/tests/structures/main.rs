@@ -62,6 +62,11 @@ impl<S: Structure> Driver<S> {
         self.structure.abort(&mut self.block, ticket);
     }
 
+    /// Bytes of the block that are spoken for.
+    pub(crate) fn structure_bytes(&self) -> usize {
+        self.structure.bytes_used() as usize
+    }
+
     /// The payload of an answer, as its receiver sees it.
     pub(crate) fn bytes(&self, answer: &Answer) -> Vec<u8> {
         match &answer.payload {
