@@ -227,9 +227,19 @@ impl Call {
         let named = |at| routing.map.entries.iter().find(|e| route::at(e) == at);
         let entry = match retry_at {
             Some(at) => named(at),
-            None => {
-                self.stays_at.and_then(named).or_else(|| route::route(&routing.map, self.target))
-            }
+            None => match self.stays_at.and_then(named) {
+                Some(entry) => Some(entry),
+                None => {
+                    let entry = route::route(&routing.map, self.target);
+                    if let (Target::Hashes(_, last), Some(entry)) = (self.target, entry)
+                        && entry.end < last
+                    {
+                        let why = "the keys are no longer of one block";
+                        return Step::Done(Err(Error::new(Status::WrongRange, why)));
+                    }
+                    entry
+                }
+            },
         };
         let Some(entry) = entry.cloned() else {
             let why = "the block that may have executed it is gone";

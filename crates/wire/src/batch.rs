@@ -93,11 +93,6 @@ impl<'a> BatchOp<'a> {
         }
     }
 
-    /// Whether it may change the entry.
-    pub fn writes(&self) -> bool {
-        !matches!(self, BatchOp::Get { .. })
-    }
-
     /// Bytes that it takes in a request.
     pub fn size(&self) -> usize {
         let more = match self {

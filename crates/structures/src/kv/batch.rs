@@ -2,7 +2,8 @@
 //!
 //! A batch runs its operations in order, each seeing what those before it did. Without `atomic`
 //! each succeeds or fails alone, and the answer may end early: where the reply is full, where a key
-//! has gone to another block, where only a pin stands in the way. What it does not answer has not
+//! has gone to another block, where only a pin stands in the way, behind a value that has no room in
+//! any reply. What it does not answer has not
 //! run, and is asked again.
 //!
 //! An atomic batch is worked out beside the block first. Then every new value is written next to
@@ -51,6 +52,15 @@ fn passing(answer: &Answer) -> bool {
     !answer.executed()
 }
 
+/// What a reply tells of a value that was found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Told {
+    Value,
+    /// Its length alone.
+    Length,
+    Nothing,
+}
+
 /// The results of a reply, which has room for `most` bytes.
 struct Reply {
     out: Vec<u8>,
@@ -79,19 +89,20 @@ impl Reply {
         self.count += 1;
     }
 
-    /// Adds a value that was found. False, and nothing added, when it has no room now but would
-    /// have in a reply that begins with it; one that never has is told as too large, by its length.
-    fn add_found(&mut self, status: Status, value: u64, found: &[u8]) -> bool {
+    /// Adds a value that was found. Nothing is added when it has no room now but would have in a
+    /// reply that begins with it; one that never has is told as too large, by its length.
+    fn add_found(&mut self, status: Status, value: u64, found: &[u8]) -> Told {
         if found.len() <= self.room() {
             self.add(status, value, found);
         } else if found.len() + RESULT <= self.most {
-            return false;
+            return Told::Nothing;
         } else if status == Status::CompareFailed {
             self.add(status, UNTOLD, &[]);
         } else {
             self.add(Status::ValueTooLarge, found.len() as u64, &[]);
+            return Told::Length;
         }
-        true
+        Told::Value
     }
 
     /// Adds the refusal of one operation; its message as far as there is room.
@@ -197,7 +208,7 @@ impl KvBlock {
                     reply.add_found(Status::Ok, 0, block.slice(self.value_of(block, &hit)))
                 }
             };
-            if !told {
+            if told == Told::Nothing {
                 break;
             }
         }
@@ -237,17 +248,18 @@ impl KvBlock {
                     }
                     _ => {
                         reply.add(answer.status, answer.value, &[]);
-                        true
+                        Told::Value
                     }
                 },
                 Err(refusal) if passing(&refusal) && reply.count == 0 => return Err(refusal),
                 Err(refusal) if passing(&refusal) => break,
                 Err(refusal) => {
                     reply.add_refusal(&refusal);
-                    true
+                    Told::Value
                 }
             };
-            if !told {
+            // Who reads a value on its own shall find it as it was in its turn.
+            if told != Told::Value {
                 break;
             }
         }
@@ -258,6 +270,7 @@ impl KvBlock {
     fn run_one(&mut self, block: &mut Backing, op: &BatchOp<'_>) -> Result<Answer, Answer> {
         let key = op.key();
         let hash = self.admit(key)?;
+        self.admit_value(brings(op))?;
         let old = self.table.find(block, hash, key);
         let there = old.is_some() as u64;
         let (value, answer) = match *op {
@@ -278,7 +291,6 @@ impl KvBlock {
             BatchOp::Insert { .. } if old.is_some() => return Err(bare(Status::KeyExists)),
             BatchOp::Insert { value, .. } => (value, Answer::ok(0)),
             BatchOp::Swap { expected, new, .. } => {
-                self.admit_value(new.len())?;
                 let found = old.map(|hit| self.value_of(block, &hit));
                 if found.as_ref().map(|range| block.slice(range.clone())) != expected {
                     let answer = Answer { value: there, ..bare(Status::CompareFailed) };
@@ -290,7 +302,6 @@ impl KvBlock {
                 (new, Answer::ok(0))
             }
         };
-        self.admit_value(value.len())?;
         self.store(block, hash, key, old, Incoming::Bytes(value))?;
         Ok(answer)
     }
@@ -346,6 +357,7 @@ impl KvBlock {
     ) -> Result<(), Result<Answer, Vec<u8>>> {
         let key = op.key();
         let hash = self.admit(key).map_err(Ok)?;
+        self.admit_value(brings(op)).map_err(Ok)?;
         let stored = || {
             let hit = self.table.find(block, hash, key)?;
             Some(block.slice(self.value_of(block, &hit)))
@@ -398,13 +410,11 @@ impl KvBlock {
                 let made = combine(function, found, operand).map_err(Ok)?;
                 overlay.admit(made.bytes().len()).map_err(Ok)?;
                 overlay.made += made.bytes().len();
+                self.admit_value(made.bytes().len()).map_err(Ok)?;
                 let value = made.value();
                 (Some(Cow::Owned(made.into_bytes())), value)
             }
         };
-        if let Some(value) = &value {
-            self.admit_value(value.len()).map_err(Ok)?;
-        }
         overlay.set(key, hash, value, by);
         reply.add(Status::Ok, result, &[]);
         Ok(())
@@ -493,6 +503,15 @@ fn refused(by: usize, why: Result<Answer, Vec<u8>>) -> Result<Answer, Answer> {
         Err(found) => reply.add(Status::CompareFailed, 1, &found),
     }
     Ok(Answer { args: vec![0], ..reply.answer(by as u64) })
+}
+
+/// Length of the value that an operation brings as it is.
+fn brings(op: &BatchOp<'_>) -> usize {
+    match op {
+        BatchOp::Put { value, .. } | BatchOp::Insert { value, .. } => value.len(),
+        BatchOp::Swap { new, .. } => new.len(),
+        BatchOp::Get { .. } | BatchOp::Delete { .. } | BatchOp::Accumulate { .. } => 0,
+    }
 }
 
 /// In a batch a list is answered by its number of items alone.

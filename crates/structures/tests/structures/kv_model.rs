@@ -225,7 +225,11 @@ impl Model {
         answer: &Answer,
     ) {
         let (status, number, payload) = self.ruled(kind, key, expected, &value);
-        if self.refused_for_room(answer, key.len() + value.len()) {
+        let old = match kind {
+            Kind::Accumulate => self.entry(key).map_or(0, Vec::len),
+            _ => 0,
+        };
+        if self.refused_for_room(answer, key.len() + old + value.len()) {
             assert_eq!(status, Status::Ok, "room matters only when there is an effect");
             return;
         }

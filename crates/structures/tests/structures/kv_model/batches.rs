@@ -153,6 +153,7 @@ impl Model {
         let mut total = 0;
         for (kind, n, length) in ops {
             let key = key_of(if atomic { n - n % 7 } else { n });
+            let length = if matches!(kind, Some(Kind::Delete { .. })) { 0 } else { length };
             total += length;
             let length = if total > KV_BATCH_BYTES_MAX / 2 { 0 } else { length };
             let value = self.value(length);
