@@ -36,7 +36,7 @@ pub const BATCH_MAX: usize = 65536;
 pub const KV_BATCH_MAX: usize = 1024;
 /// Largest payload of a KvMultiGet or KvBatch request and of a KvBatch reply, and largest operand of an accumulate, in bytes.
 pub const KV_BATCH_BYTES_MAX: usize = 61440;
-/// Largest payload of a KvMultiGet or FileReadMany reply, and all values that an atomic KvBatch writes, in bytes.
+/// Largest payload of a KvMultiGet or FileReadMany reply, and of all values that the accumulates of one atomic KvBatch make, in bytes.
 pub const MANY_BYTES_MAX: usize = 1_048_576;
 /// Ranges of one FileReadMany.
 pub const READ_RANGES_MAX: usize = 4096;
