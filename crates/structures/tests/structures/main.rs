@@ -6,6 +6,7 @@ mod file_rules;
 mod kv_model;
 mod kv_rules;
 mod lanes;
+mod many_rules;
 
 use honeycomb_block::{Backing, Reclaimer};
 use honeycomb_structures::{Answer, Outcome, Payload, Structure, Ticket};
