@@ -55,6 +55,11 @@ class Kv(MutableMapping[bytes, bytes]):
     :class:`~honeycomb.errors.PermissionDenied`, :class:`~honeycomb.errors.DeadlineExceeded` and
     :class:`~honeycomb.errors.Unavailable`.
 
+    *Many at a time*: :meth:`multi_get`, :meth:`multi_put`, :meth:`multi_delete` and :meth:`batch` take
+    thousands of keys about as fast as one; :meth:`atomic` changes several keys of one tag together, or
+    none. :meth:`increment`, :meth:`accumulate`, :meth:`append` and :meth:`top_add` change a value where
+    it lies.
+
     Two calls are named ``update``: with one argument it is a dictionary's (stores all its entries,
     each on its own); with two, ``update(key, value)``, it is the paper's (Table 2) and another name
     for :meth:`replace`.
