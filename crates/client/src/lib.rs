@@ -5,6 +5,7 @@
 //! users hold. A `Client` is cheap to clone and may be used from any number of threads.
 #![forbid(unsafe_code)]
 
+mod batch;
 pub mod call;
 mod client;
 mod context;
@@ -14,12 +15,15 @@ mod file;
 mod keeper;
 mod kv;
 mod listener;
+mod many;
 mod pool;
 mod queue;
+mod ranges;
 mod route;
 mod structure;
 mod transport;
 
+pub use batch::{Accumulated, Atomic, Done, Number, TopItem};
 pub use client::{Client, ClientOptions, JobTicket};
 pub use error::Error;
 pub use file::File;

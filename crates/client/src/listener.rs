@@ -154,7 +154,7 @@ impl Listener {
         let clock = context.pool.clock();
         loop {
             let structure = &self.structure;
-            let mut idle = || structure.still_there(deadline.min(clock.now() + PATIENCE));
+            let mut idle = || structure.ask_whether_gone(deadline);
             let mut wait = Wait { deadline, idle: &mut idle, interruptible: false };
             let subscribed = context.pool.open(&place, &mut wait).and_then(|mut transport| {
                 let number = structure.present(&mut transport, &mut wait)?;
@@ -254,7 +254,7 @@ impl Listener {
                 return Ok(None);
             }
             if now >= ask_at {
-                self.structure.still_there(now + self.context.timeout)?;
+                self.structure.ask_whether_gone(now + PATIENCE)?;
                 ask_at = clock.now() + PATIENCE;
             }
             if self.sleep(until.min(ask_at).since(now))? {

@@ -186,7 +186,7 @@ impl Queue {
             let found = match self.ask(Target::Head, args, asked) {
                 // The last block has ended; one that was left behind may get an item back.
                 Err(e) if e.status == Status::QueueClosed && self.may_come_back()? => {
-                    self.structure.sleep_until(asked);
+                    self.structure.clock().sleep_until(asked);
                     Vec::new()
                 }
                 other => other?,

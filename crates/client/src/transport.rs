@@ -213,19 +213,30 @@ impl Transport {
     /// Sends a request and awaits its reply. `args` receives the reply's arguments.
     pub fn exchange(
         &mut self,
-        mut header: RequestHeader,
+        header: RequestHeader,
         args: &[u8],
         payload: &[&[u8]],
         wait: &mut Wait<'_>,
         reply_args: &mut Vec<u8>,
         sink: Sink<'_>,
     ) -> Result<ReplyHeader, Failure> {
+        self.ask(header, args, payload, wait)?;
+        self.answer(wait, reply_args, sink)
+    }
+
+    /// Sends a request. Its reply is to be taken by `answer` before the next one is sent.
+    pub fn ask(
+        &mut self,
+        mut header: RequestHeader,
+        args: &[u8],
+        payload: &[&[u8]],
+        wait: &mut Wait<'_>,
+    ) -> Result<(), Failure> {
         self.next_request += 1;
         header.request = self.next_request;
         header.args_len = args.len() as u32;
         header.payload_len = payload.iter().map(|p| p.len()).sum::<usize>() as u32;
-        self.send(&header.encode(), args, payload, wait)?;
-        self.receive(wait, reply_args, sink)
+        self.send(&header.encode(), args, payload, wait)
     }
 
     fn send(
@@ -259,7 +270,8 @@ impl Transport {
         Ok(())
     }
 
-    fn receive(
+    /// Awaits the reply to what `ask` sent.
+    pub fn answer(
         &mut self,
         wait: &mut Wait<'_>,
         reply_args: &mut Vec<u8>,
@@ -478,6 +490,44 @@ impl Transport {
             }
         }
     }
+}
+
+/// Waits until one of several connections that await a reply has something to read, and tells which
+/// have; none when `until` comes first. Polls for a moment first, as for a single one.
+pub(crate) fn await_any(waiting: &mut [&mut Transport], until: Time) -> io::Result<Vec<usize>> {
+    let Some(first) = waiting.first_mut() else { return Ok(Vec::new()) };
+    let (clock, spin) = (first.clock, first.spin);
+    let mut poller = std::mem::take(&mut first.poller);
+    let began = clock.now();
+    let mut polling = !spin.is_zero() && poller.worth_it(began);
+    let mut fds: Vec<PollFd<'_>> =
+        waiting.iter().map(|t| PollFd::new(&t.stream, PollFlags::IN)).collect();
+    let ready = loop {
+        let now = clock.now();
+        if polling && now.since(began) >= spin {
+            poller.miss();
+            polling = false;
+        }
+        let left = if polling { Duration::ZERO } else { until.since(now) };
+        let timeout =
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos() as i64 };
+        match rustix::event::poll(&mut fds, Some(&timeout)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) if clock.now() >= until => break Ok(Vec::new()),
+            Ok(0) if polling => polling = poller.yielded(now, || clock.now()),
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) => {
+                if polling {
+                    poller.hit();
+                }
+                let ready = fds.iter().enumerate().filter(|(_, fd)| !fd.revents().is_empty());
+                break Ok(ready.map(|(at, _)| at).collect());
+            }
+            Err(e) => break Err(e.into()),
+        }
+    };
+    drop(fds);
+    waiting[0].poller = poller;
+    ready
 }
 
 fn failed(e: io::Error, sent: bool) -> Failure {

@@ -259,6 +259,9 @@ pub fn record_hash(op: Op, args: &[u8]) -> Option<u64> {
         Op::KvPut | Op::KvDelete => args.get(1..)?,
         Op::KvUpdate | Op::KvUpsert => args,
         Op::KvCompareAndSwap => args.get(3..)?,
+        Op::KvAccumulate => args.get(1..)?,
+        // A batch has many keys, and its record stays with the block that ran it.
+        Op::KvBatch => return None,
         _ => return None,
     };
     Some(honeycomb_wire::key_hash(key))

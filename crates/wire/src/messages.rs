@@ -344,6 +344,8 @@ pub enum Op {
     FileSize = 0x1003,
     /// Makes the file immutable, for good. The value is the final length of the block. Sealing twice is fine.
     FileSeal = 0x1004,
+    /// Reads many ranges of the block. Arguments: most bytes u32, count u32, then offset u64 and length u32 of each. The value is the number of ranges answered, the payload for each of these a length u32 and bytes.
+    FileReadMany = 0x1005,
     /// Puts items at the tail, in order and without others between them, all or none. Arguments: empty (the payload is one item), or the length of each item (u32), of which the payload is the concatenation. Waits for room of a bounded queue up to the header's deadline, then answers QueueFull. The value is the number of the first item within the block.
     QueuePut = 0x1101,
     /// Takes items from the head, waiting for the first up to the header's deadline. Arguments: most items u32, most bytes u32 (the first item may exceed it), time-out u32 (0 takes them for good; otherwise they are reserved for so many milliseconds), stay u8 (1: a block that is full and empty answers QueueEmpty instead of Moved). The payload is the items, the value how many; reply arguments: number of the first u64 (the others follow it), deliveries u32 (how often they have been given out, this time included; alike for all of them), the length of each u32. QueueEmpty, or QueueClosed when it ended.
@@ -374,11 +376,17 @@ pub enum Op {
     KvScan = 0x1208,
     /// The value is the number of entries in the block.
     KvLength = 0x1209,
+    /// Reads many entries. Arguments: most bytes u32. Payload: count u32, then length u16 and bytes of each key. The value is the number of keys answered, the payload a result for each of these.
+    KvMultiGet = 0x120A,
+    /// Runs many operations in order. Arguments: atomic u8. Payload: count u32, then the operations. The value is the number of operations answered, the payload a result for each of these; the reply's argument byte is 1, or 0 when an atomic batch was not applied, and the value is then the index of the operation that failed.
+    KvBatch = 0x120B,
+    /// Arguments: function u8, key. The payload is the operand. Combines it with the stored value; the value is the new number (its 64 bits), the new length, or the number of items, of which the payload is then the list.
+    KvAccumulate = 0x120C,
 }
 
 impl Op {
     /// Every op in order of code.
-    pub const ALL: [Op; 52] = [
+    pub const ALL: [Op; 56] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -416,6 +424,7 @@ impl Op {
         Op::FileRead,
         Op::FileSize,
         Op::FileSeal,
+        Op::FileReadMany,
         Op::QueuePut,
         Op::QueueGet,
         Op::QueuePeek,
@@ -431,6 +440,9 @@ impl Op {
         Op::KvCompareAndSwap,
         Op::KvScan,
         Op::KvLength,
+        Op::KvMultiGet,
+        Op::KvBatch,
+        Op::KvAccumulate,
     ];
 
     /// The op with this code, if the protocol has one.
@@ -473,6 +485,7 @@ impl Op {
             0x1002 => Op::FileRead,
             0x1003 => Op::FileSize,
             0x1004 => Op::FileSeal,
+            0x1005 => Op::FileReadMany,
             0x1101 => Op::QueuePut,
             0x1102 => Op::QueueGet,
             0x1103 => Op::QueuePeek,
@@ -488,6 +501,9 @@ impl Op {
             0x1207 => Op::KvCompareAndSwap,
             0x1208 => Op::KvScan,
             0x1209 => Op::KvLength,
+            0x120A => Op::KvMultiGet,
+            0x120B => Op::KvBatch,
+            0x120C => Op::KvAccumulate,
             _ => return None,
         })
     }
@@ -532,6 +548,7 @@ impl Op {
             Op::FileRead => "FileRead",
             Op::FileSize => "FileSize",
             Op::FileSeal => "FileSeal",
+            Op::FileReadMany => "FileReadMany",
             Op::QueuePut => "QueuePut",
             Op::QueueGet => "QueueGet",
             Op::QueuePeek => "QueuePeek",
@@ -547,6 +564,9 @@ impl Op {
             Op::KvCompareAndSwap => "KvCompareAndSwap",
             Op::KvScan => "KvScan",
             Op::KvLength => "KvLength",
+            Op::KvMultiGet => "KvMultiGet",
+            Op::KvBatch => "KvBatch",
+            Op::KvAccumulate => "KvAccumulate",
         }
     }
 
@@ -849,6 +869,14 @@ impl Op {
                 message: false,
                 payload: false,
             },
+            Op::FileReadMany => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Grant,
+                verbs: Verbs(1),
+                lane: false,
+                message: false,
+                payload: false,
+            },
             Op::QueuePut => OpInfo {
                 plane: Plane::Data,
                 auth: Auth::Grant,
@@ -968,6 +996,30 @@ impl Op {
                 lane: false,
                 message: false,
                 payload: false,
+            },
+            Op::KvMultiGet => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Grant,
+                verbs: Verbs(1),
+                lane: false,
+                message: false,
+                payload: true,
+            },
+            Op::KvBatch => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Grant,
+                verbs: Verbs(2),
+                lane: true,
+                message: false,
+                payload: true,
+            },
+            Op::KvAccumulate => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Grant,
+                verbs: Verbs(2),
+                lane: true,
+                message: false,
+                payload: true,
             },
         }
     }

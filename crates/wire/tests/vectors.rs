@@ -4,6 +4,8 @@
 //! (protocol/vectors.py), so that agreement means what the document says.
 #![allow(clippy::unwrap_used)]
 
+#[path = "common/batches.rs"]
+mod batches;
 mod common;
 #[path = "common/shown.rs"]
 mod shown;
@@ -20,7 +22,8 @@ use honeycomb_wire::messages::HelloRequest;
 use honeycomb_wire::token::{Caveat, Unproven};
 use honeycomb_wire::{
     Auth, Durability, Field, Grant, GrantKey, Greeted, Header, Malformed, Op, Plane, Refusal,
-    ReplyHeader, RequestHeader, RootKey, Scope, Status, TokenKey, attenuate, key_hash,
+    ReplyHeader, RequestHeader, RootKey, Scope, Status, TokenKey, attenuate, batch, key_hash,
+    stored,
 };
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -155,6 +158,10 @@ fn data_request(op: Op, args: &[u8], payload: &[u8]) -> Result<(), Malformed> {
         Op::KvPut | Op::KvDelete => mode_and_key(args).map(drop),
         Op::KvCompareAndSwap => SwapArgs::decode(args, payload).map(drop),
         Op::KvScan => ScanArgs::decode(args).map(drop),
+        Op::FileReadMany => batch::ReadManyArgs::decode(args).map(drop),
+        Op::KvMultiGet => u32::decode(args).and(batch::keys(payload).map(drop)),
+        Op::KvBatch => bool::decode(args).and(batch::batch_ops(payload).map(drop)),
+        Op::KvAccumulate => stored::function_and_key(args).map(drop),
         other => panic!("{} has no layout to break", other.name()),
     }
 }
@@ -426,6 +433,9 @@ fn check_data_request(op: Op, sample: &Value) {
             scan.put(&mut out);
             assert_eq!((ScanArgs::decode(&args), &out), (Ok(scan), &args), "{at}");
         }
+        Op::FileReadMany | Op::KvMultiGet | Op::KvBatch | Op::KvAccumulate => {
+            batches::check_request(op, sample, &args, &payload)
+        }
         other => panic!("{} is a message", other.name()),
     }
 }
@@ -452,8 +462,16 @@ fn check_data_reply(op: Op, sample: &Value) {
             assert_eq!(entries.len(), list(&sample["fields"]["entries"]).len(), "{at}");
             assert_eq!(out, payload, "{at}");
         }
+        Op::FileReadMany | Op::KvMultiGet | Op::KvBatch => {
+            batches::check_reply(op, sample, value, &args, &payload)
+        }
         _ => assert!(args.is_empty(), "{at}"),
     }
+}
+
+#[test]
+fn stored_values_are_what_the_vectors_say() {
+    list(&vectors("messages")["stored"]).iter().for_each(batches::check_stored);
 }
 
 #[test]
@@ -597,6 +615,11 @@ fn the_document_lists_every_limit() {
         ("TOKEN_MAX", l::TOKEN_MAX as u64),
         ("GRANTS_MAX", l::GRANTS_MAX as u64),
         ("BATCH_MAX", l::BATCH_MAX as u64),
+        ("KV_BATCH_MAX", l::KV_BATCH_MAX as u64),
+        ("KV_BATCH_BYTES_MAX", l::KV_BATCH_BYTES_MAX as u64),
+        ("MANY_BYTES_MAX", l::MANY_BYTES_MAX as u64),
+        ("READ_RANGES_MAX", l::READ_RANGES_MAX as u64),
+        ("TOP_ITEMS_MAX", l::TOP_ITEMS_MAX as u64),
         ("BLOCK_SIZE_MIN", l::BLOCK_SIZE_MIN),
         ("BLOCK_SIZE_MAX", l::BLOCK_SIZE_MAX),
         ("LEASE_MIN_MS", l::LEASE_MIN_MS as u64),

@@ -18,8 +18,10 @@ use honeycomb_client::{Client, JobTicket};
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, Generation, JobId, Kind, PrefixId, StructureId, Verbs,
 };
+use honeycomb_wire::batch::{BatchOp, ReadManyArgs, put_batch, put_keys};
 use honeycomb_wire::data::{ReadArgs, ScanArgs, SwapArgs};
 use honeycomb_wire::messages::*;
+use honeycomb_wire::stored::{Function, accumulate_args};
 use honeycomb_wire::token::{Caveat, Grant};
 use honeycomb_wire::{Auth, Field, Plane, RootKey, attenuate};
 use std::net::SocketAddr;
@@ -316,7 +318,25 @@ fn request_of(op: Op, victim: &Victim) -> Request {
             ScanArgs { cursor: 0, bytes: 1000, keys_only: false, prefix: b"" }.put(&mut args);
             body(args)
         }
+        Op::FileReadMany => {
+            let mut args = Vec::new();
+            ReadManyArgs { bytes: 1000, ranges: vec![(0, 5), (3, 1000)] }.put(&mut args);
+            body(args)
+        }
+        Op::KvMultiGet => {
+            Request { args: 1000u32.to_le_bytes().to_vec(), payload: put_keys(&[b"k", b"none"]) }
+        }
+        Op::KvBatch => {
+            let ops = [BatchOp::Get { key: b"k" }, BatchOp::Put { key: b"k", value: b"harm" }];
+            Request { args: vec![1], payload: put_batch(&ops) }
+        }
+        Op::KvAccumulate => write(&accumulate_args(Function::Append, b"k")),
     }
+}
+
+/// Whether a payload of more than is awaited whole is too much for it, whoever asks.
+fn small_only(op: Op) -> bool {
+    matches!(op, Op::KvMultiGet | Op::KvBatch | Op::KvAccumulate)
 }
 
 /// Sends one to a node under a grant of this connection.
@@ -489,7 +509,11 @@ fn at_controller(op: Op) -> AtController {
         | Op::KvUpsert
         | Op::KvCompareAndSwap
         | Op::KvScan
-        | Op::KvLength => all(NotServedHere),
+        | Op::KvLength
+        | Op::FileReadMany
+        | Op::KvMultiGet
+        | Op::KvBatch
+        | Op::KvAccumulate => all(NotServedHere),
     }
 }
 

@@ -73,14 +73,23 @@ fn at_server(op: Op) -> AtServer {
         | Op::OpenBlock
         | Op::FreeBlock
         | Op::SetGeneration => all(NotServedHere),
-        Op::FileRead | Op::FileSize | Op::KvGet | Op::KvExists | Op::KvScan | Op::KvLength => reads,
+        Op::FileRead
+        | Op::FileReadMany
+        | Op::FileSize
+        | Op::KvGet
+        | Op::KvMultiGet
+        | Op::KvExists
+        | Op::KvScan
+        | Op::KvLength => reads,
         Op::FileAppend
         | Op::FileSeal
         | Op::KvPut
         | Op::KvDelete
         | Op::KvUpdate
         | Op::KvUpsert
-        | Op::KvCompareAndSwap => writes,
+        | Op::KvCompareAndSwap
+        | Op::KvBatch
+        | Op::KvAccumulate => writes,
     }
 }
 
@@ -123,6 +132,10 @@ impl Holder {
             if op.info().payload {
                 // On another core's connection it is gathered first.
                 let early = held.at.block.shard().0 == self.shard;
+                let expected = match expected {
+                    Status::Ok if small_only(op) => Status::ValueTooLarge,
+                    other => other,
+                };
                 large_is_refused(&mut self.raw, header_of(op, victim, grant, 1), expected, early);
                 watch.unharmed(&format!("a large {op:?} with {who}"));
             }
@@ -379,7 +392,8 @@ fn serve_data(cluster: &Cluster, victim: &Victim, op: Op, shard: u8) {
     raw.send(first);
     raw.send(rest);
     let reply = raw.reply();
-    assert_eq!(reply.status(), Status::Ok, "a large {op:?}: {}", reply.message());
+    let expected = if small_only(op) { Status::ValueTooLarge } else { Status::Ok };
+    assert_eq!(reply.status(), expected, "a large {op:?}: {}", reply.message());
 }
 
 // -------------------------------------------------------------------------------- two jobs

@@ -112,6 +112,6 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         FreeBlock FreeBlockRequest FreeBlockReply,
         SetGeneration SetGenerationRequest SetGenerationReply,;
         data FileAppend FileRead FileSize FileSeal KvGet KvPut KvDelete KvExists KvUpdate KvUpsert
-             KvCompareAndSwap KvScan KvLength
+             KvCompareAndSwap KvScan KvLength FileReadMany KvMultiGet KvBatch KvAccumulate
     )
 }
