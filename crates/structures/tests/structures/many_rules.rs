@@ -254,7 +254,7 @@ fn ranges_are_answered_as_far_as_there_is_room_and_the_block_goes() {
 fn ranges_beyond_a_sealed_block_are_elsewhere() {
     let mut d = Driver::new(65536, FileBlock::new(65536));
     while d.run(Op::FileAppend, &[], &[1; 8192]).status == Status::Ok {}
-    d.structure.set_successor(Successor::Ready(b"there".to_vec()));
+    d.set_successor(Successor::Ready(b"there".to_vec()));
     assert_eq!(d.run(Op::FileAppend, &[], &[1; 8192]).status, Status::Moved);
     let (answer, bytes) = read_many(&mut d, 9999, &[(65_530, 10), (0, 1), (65_536, 1), (1, 1)]);
     let told = ranges(&bytes, answer.value as usize).unwrap();
