@@ -188,6 +188,7 @@ impl Structure {
                     match self.send(&entry, header, &mut exchange, deadline, &mut args) {
                         Ok(reply) => Event::Reply(reply, &args),
                         Err(Failure::Lost { sent, why }) => Event::Lost { sent, why },
+                        Err(Failure::Nobody { why, .. }) => Event::Lost { sent: false, why },
                         Err(Failure::Gone { sent, reason }) => Event::Gone { sent, reason },
                         Err(Failure::Late { sent }) => {
                             Event::Lost { sent, why: "no answer came in time".into() }
