@@ -27,7 +27,8 @@ pub struct DemoArgs {
     /// Worker processes (one for each core)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     workers: Option<u32>,
-    /// Bytes of a block: a power of two from 64KiB; each of some hundred files takes one at least
+    /// Bytes of a block: a power of two from 64KiB to 16MiB; each of the job's files takes one at
+    /// least
     #[arg(long, value_name = "SIZE", default_value = "64KiB")]
     block_size: String,
     #[command(flatten)]

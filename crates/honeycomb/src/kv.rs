@@ -15,7 +15,10 @@ use std::path::{Path, PathBuf};
 /// Bytes of entries that one request of a scan asks for.
 const PAGE: u32 = 1 << 20;
 
-/// Key-value stores: put, get, delete and list entries
+/// Key-value stores: puts, gets, deletes and lists entries.
+///
+/// A store is at an address, prefix[/prefix...][:name]. Keys have 1 to 4096 bytes, values up to an
+/// eighth of a block. Each of these commands renews the whole job that it works in.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb kv put notes:kv color blue
@@ -29,15 +32,23 @@ pub struct KvArgs {
 
 #[derive(Subcommand)]
 enum What {
-    /// Stores a value under a key
     Put(Box<PutArgs>),
-    /// Prints the value of a key
     Get(Box<GetArgs>),
-    /// Deletes keys
     Del(Box<DelArgs>),
-    /// Lists entries
     Scan(Box<ScanArgs>),
 }
+
+/// The examples of the short form of `kv put`.
+pub const PUT_EXAMPLES: &str = "Examples:
+  honeycomb put notes:kv color blue
+  echo red | honeycomb put notes:kv color -
+  honeycomb put notes:kv logo --file logo.png --json";
+
+/// The examples of the short form of `kv get`.
+pub const GET_EXAMPLES: &str = "Examples:
+  honeycomb put notes:kv color blue
+  honeycomb get notes:kv color
+  honeycomb get notes:kv color --json";
 
 /// Stores a value under a key.
 ///
@@ -49,7 +60,7 @@ enum What {
   honeycomb kv put notes:kv color blue
   date | honeycomb kv put notes:kv today -            # from standard input
   honeycomb kv put notes:kv logo --file logo.png
-  honeycomb kv put notes:kv 00ff cafe --key-hex --if-absent")]
+  honeycomb kv put notes:kv 00ff once --key-hex --if-absent")]
 pub struct PutArgs {
     /// The store: prefix[/prefix...][:name]
     #[arg(value_parser = place::structure)]

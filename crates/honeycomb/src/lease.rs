@@ -43,7 +43,6 @@ struct ShowArgs {
 
 #[derive(Subcommand)]
 enum What {
-    /// Renews leases
     Renew(Box<RenewArgs>),
 }
 

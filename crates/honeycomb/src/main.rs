@@ -36,8 +36,12 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use failure::{Exit, Outcome, error_json};
 use std::process::ExitCode;
 
-/// Elastic, ephemeral memory for analytics: files and key-value stores that tasks share, leased by
-/// the block.
+/// Elastic, ephemeral memory for analytics.
+///
+/// Files and key-value stores that the tasks of a job share, leased by the block. Data lies under
+/// addresses, prefix[/prefix...][:name], in a job; the command line has a job of its own, `cli`, and
+/// creates what is missing. Without an address every command finds the cluster that `honeycomb start`
+/// runs for this user.
 #[derive(Parser)]
 #[command(version, propagate_version = true)]
 struct Cli {
@@ -46,10 +50,10 @@ struct Cli {
 }
 
 const EXAMPLES: &str = "Examples:
-  honeycomb start --background       # a cluster here, found by every later command
+  honeycomb start --background       # a cluster, found by later commands
   honeycomb put notes:kv color blue  # a key and its value
   honeycomb get notes:kv color
-  honeycomb append logs < app.log    # appended by the server; any number of writers
+  honeycomb append logs < app.log    # appended by the server, for any writers
   honeycomb cat logs
   honeycomb tree                     # the job that the command line works in
   honeycomb doctor                   # what is wrong here, and how to mend it
@@ -60,49 +64,31 @@ which of them counts.
 
 ";
 
+/// What each of them says of itself stands at its arguments.
 #[derive(Subcommand)]
 enum Command {
-    /// Starts a controller and a memory server on this machine
     Start(Box<serve::StartArgs>),
-    /// Stops the cluster that `start` started
     Stop(Box<serve::StopArgs>),
-    /// Starts a controller alone
     Controller(Box<serve::ControllerArgs>),
-    /// Starts a memory server and joins a controller
     Server(Box<serve::ServerArgs>),
-    /// Shows servers, memory, totals and jobs
     Status(Box<show::StatusArgs>),
-    /// Lists the jobs
     Jobs(Box<jobs::JobsArgs>),
-    /// Shows a job's address DAG: leases counting down, structures, blocks, bytes
     Tree(Box<show::TreeArgs>),
-    /// Lists prefixes and structures
     Ls(Box<ls::LsArgs>),
-    /// Sums up the memory of prefixes
     Du(Box<ls::DuArgs>),
-    /// Shows and renews leases
     Lease(Box<lease::LeaseArgs>),
-    /// Key-value stores: put, get, delete and list entries
     Kv(Box<kv::KvArgs>),
-    /// Stores a value under a key: short for `kv put`
+    #[command(about = "Stores a value under a key: short for `kv put`", after_help = kv::PUT_EXAMPLES)]
     Put(Box<kv::PutArgs>),
-    /// Prints the value of a key: short for `kv get`
+    #[command(about = "Prints the value of a key: short for `kv get`", after_help = kv::GET_EXAMPLES)]
     Get(Box<kv::GetArgs>),
-    /// Appends to a file what a file or standard input holds
     Append(Box<file::AppendArgs>),
-    /// Prints a file
     Cat(Box<file::CatArgs>),
-    /// Removes a structure, a prefix, or a key
     Rm(Box<rm::RmArgs>),
-    /// Shows the configuration and where it comes from
     Config(Box<config::ConfigArgs>),
-    /// Checks this machine and the cluster, and says how to mend what is wrong
     Doctor(Box<doctor::DoctorArgs>),
-    /// Prints a completion script for a shell
     Completion(Box<completion::CompletionArgs>),
-    /// Counts the words of a book on elastic memory, with a job's memory over time
     Demo(Box<demo::DemoArgs>),
-    /// Measures this build on this machine: latency percentiles, throughput, server CPU
     Bench(Box<bench::BenchArgs>),
 }
 

@@ -85,7 +85,7 @@ pub struct StopArgs {
 #[command(after_help = "Examples:
   honeycomb controller
   honeycomb controller --listen 127.0.0.1:0 --json
-  honeycomb controller --listen 0.0.0.0:0 --insecure     # other machines can reach it")]
+  honeycomb controller --listen 0.0.0.0:0 --insecure  # from other machines")]
 pub struct ControllerArgs {
     #[command(flatten)]
     given: Given<ForController>,
@@ -101,7 +101,7 @@ pub struct ControllerArgs {
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb server --controller $CONTROLLER --token $TOKEN --memory 1GiB
-  HONEYCOMB_TOKEN=$TOKEN honeycomb server --controller $CONTROLLER --memory 512MiB --shards 1")]
+  HONEYCOMB_TOKEN=$TOKEN honeycomb server --controller $CONTROLLER --shards 1")]
 pub struct ServerArgs {
     /// Accept more memory than this machine has
     #[arg(long)]
@@ -298,8 +298,8 @@ fn end_with_parent() {
 }
 
 /// Starts the same command again, in a process group of its own: Ctrl-C in this terminal is not
-/// meant for it. It inherits environment and standard error, so it finds the same settings and says
-/// itself what is wrong.
+/// meant for it. It inherits the environment, so it finds the same settings, and says itself what is
+/// wrong.
 fn start_in_background(args: &StartArgs, path: &Path) -> Outcome {
     let program = std::env::current_exe().map_err(|e| Failure::io("this program", &e))?;
     let mut command = Command::new(program);
@@ -310,13 +310,21 @@ fn start_in_background(args: &StartArgs, path: &Path) -> Outcome {
     if args.output.json {
         command.arg("--json");
     }
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn();
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+    if stderr_is_awaited() {
+        command.stderr(Stdio::piped());
+    }
+    let child = command.spawn();
     let mut child = child.map_err(|e| Failure::io("cannot start", &e))?;
     let mut line = String::new();
     let stdout = child.stdout.take().expect("piped");
     let read = std::io::BufReader::new(stdout).read_line(&mut line);
     read.map_err(|e| Failure::io("what the cluster says", &e))?;
     if line.is_empty() {
+        if let Some(mut said) = child.stderr.take() {
+            let copied = std::io::copy(&mut said, &mut std::io::stderr());
+            copied.map_err(|e| Failure::io("what the cluster says", &e))?;
+        }
         let ended = child.wait().map_err(|e| Failure::io("the cluster", &e))?;
         return match ended.code() {
             Some(code @ 1..=255) => Err(Failure::of_child(code as u8)),
@@ -335,6 +343,15 @@ fn start_in_background(args: &StartArgs, path: &Path) -> Outcome {
         )
     });
     Ok(())
+}
+
+/// Whether standard error is a pipe: whoever reads it waits for its end, and a cluster that has it
+/// too would keep it open for good. A terminal or a file is shared, so that it has the message of a
+/// defect.
+fn stderr_is_awaited() -> bool {
+    use rustix::fs::{FileType, fstat};
+    let kind = fstat(std::io::stderr()).map(|found| FileType::from_raw_mode(found.st_mode));
+    matches!(kind, Ok(FileType::Fifo | FileType::Socket))
 }
 
 /// `honeycomb stop`.

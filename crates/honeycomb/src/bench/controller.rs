@@ -29,7 +29,7 @@ const POOL: Pool = Pool { memory: 256 << 20, block_size: 64 << 10 };
 /// memory for each prefix and block, on a cluster of its own.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  honeycomb bench controller --quick --ops 200 --prefixes 20000 --blocks 100000")]
+  honeycomb bench controller --quick --prefixes 20000 --blocks 100000")]
 pub struct ControllerArgs {
     /// Connections
     #[arg(long, default_value_t = 4)]

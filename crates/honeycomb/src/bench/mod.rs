@@ -37,11 +37,8 @@ pub struct BenchArgs {
 
 #[derive(Subcommand)]
 enum What {
-    /// Synchronous get and put, beside a redis-server when there is one
     Kv(kv::KvArgs),
-    /// Appends and reads, synchronous and streaming
     File(file::FileArgs),
-    /// Catalog operations on one core, and what a prefix and a block cost in memory
     Controller(controller::ControllerArgs),
 }
 

@@ -6,7 +6,10 @@ use crate::output::Output;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-/// The configuration: what counts, and where it comes from
+/// Shows the configuration and where it comes from.
+///
+/// Nothing is written: settings are flags, variables of the environment and keys of one file that
+/// belongs to you.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  honeycomb config show --origin")]
 pub struct ConfigArgs {
@@ -16,7 +19,6 @@ pub struct ConfigArgs {
 
 #[derive(Subcommand)]
 enum What {
-    /// Prints every setting and its value
     Show(Box<ShowArgs>),
 }
 
