@@ -63,11 +63,9 @@ def _file() -> tuple[Path, dict[str, Any]]:
         with open(path, "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             table = tomllib.load(file)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        if not named:
-            return path, {}
-        raise errors.InvalidArgument(f"{path} cannot be read: {error}") from error
     except OSError as error:
+        if not named and isinstance(error, FileNotFoundError | NotADirectoryError):
+            return path, {}
         raise errors.InvalidArgument(f"{path} cannot be read: {error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise errors.InvalidArgument(f"{path} is not TOML: {error}") from error

@@ -54,7 +54,7 @@ SPLIT_MAX: Final = 8 << 20
 SPLITS_AIMED: Final = 64
 MEMORY_MIN: Final = 256 << 20
 # Each file of the job takes a block at least, whatever it holds.
-BLOCKS_MIN: Final = 256
+BLOCKS_MIN: Final = 64
 BLOCK_SIZES: Final = tuple(1 << power for power in range(16, 25))
 #: How long to watch memory go back after the end, in seconds.
 RELEASE_SECONDS: Final = 3.0
@@ -385,6 +385,12 @@ def _positive(text: str) -> int:
     return number
 
 
+def _told(error: Exception) -> str:
+    """An error as the program's other commands print it with ``--json``."""
+    status = type(error).__name__ if isinstance(error, errors.HoneycombError) else "Failed"
+    return json.dumps({"error": {"status": status, "exit": 1, "message": str(error)}})
+
+
 def _block_size(text: str) -> int:
     try:
         size = size_bytes(text)
@@ -392,8 +398,8 @@ def _block_size(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
     if size not in BLOCK_SIZES:
         raise argparse.ArgumentTypeError(
-            f"'{text}' is not a power of two from 64KiB to 16MiB: each of some hundred files takes a "
-            "block at least, and larger ones would show nothing of their growth"
+            f"'{text}' is not a power of two from 64KiB to 16MiB: each of the job's files takes a "
+            "block at least, and in larger ones nobody would see them grow"
         )
     return size
 
@@ -412,7 +418,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted; everything was cleaned up", file=sys.stderr)
         return 130
     except (errors.HoneycombError, OSError, EOFError, zlib.error) as error:
-        print(f"honeycomb demo: {error}", file=sys.stderr)
+        print(_told(error) if options.json else f"honeycomb demo: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -99,6 +99,7 @@ def run_shell(home: Path, line: str, **more: str) -> subprocess.CompletedProcess
         capture_output=True,
         text=True,
         timeout=SECONDS,
+        check=False,
     )
 
 
@@ -177,9 +178,7 @@ def test_every_example_works(
 ) -> None:
     lines = [line.strip() for line in section(help_of(command), "Examples")]
     assert lines, f"{name_of(command)} has no example"
-    assert any(name_of(command) in line for line in lines), (
-        f"no example shows {name_of(command)}"
-    )
+    assert any(name_of(command) in line for line in lines), f"no example shows {name_of(command)}"
     for line in lines:
         assert "honeycomb " in line.split("#")[0], f"wrapped, or no command: {line}"
         words = line.split("#")[0].split("honeycomb ", 1)[1].split()

@@ -46,7 +46,7 @@ fn what_is_not_there_or_stands_against_it_has_its_exit_code() {
     home.ok(&["put", "n:kv", "new", "2", "--if-absent"]);
     let large = home.feed(&["put", "n:kv", "large", "--json"], &[b'x'; 10_000]);
     assert_eq!((large.code, large.error()["status"].as_str()), (7, Some("ValueTooLarge")));
-    assert_eq!(codes(&["put", "n:many", "a", "1", "--blocks", "2000"]), is(7, "OutOfMemory"));
+    assert_eq!(codes(&["put", "n:many", "a", "1", "--blocks", "1010"]), is(7, "OutOfMemory"));
     home.ok(&["rm", "--prefix", "n"]);
     assert_eq!(codes(&["get", "n:kv", "a"]), is(3, "Removed"));
     for wrong in ["", "/", "a:", "a//b", "a:b:c"] {
