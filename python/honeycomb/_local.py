@@ -87,11 +87,13 @@ def _announcement(line: bytes, source: str) -> tuple[Endpoint, int, int]:
 
 
 def _started(pid: int) -> int | None:
-    """When a process started, in ticks since the machine did; ``None`` when there is none."""
+    """When a process started, in ticks since the machine did; ``None`` when there is none, or when
+    it has ended and nobody has asked for its exit code yet."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
         # The name stands in parentheses and may hold anything.
-        return int(stat.rpartition(")")[2].split()[19])
+        state, *fields = stat.rpartition(")")[2].split()
+        return None if state in "ZX" else int(fields[18])
     except (OSError, IndexError, ValueError):
         return None
 

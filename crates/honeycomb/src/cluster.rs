@@ -33,11 +33,15 @@ pub struct ClusterFile {
     pub started: u64,
 }
 
-/// When a process started, as the kernel says; `None` when there is none.
+/// When a process started, as the kernel says; `None` when there is none, or when it has ended and
+/// nobody has asked for its exit code yet.
 pub fn started(pid: i32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name stands in parentheses and may hold anything; the 20th field after it is the start.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+    // The name stands in parentheses and may hold anything; its state comes next, and the 20th field
+    // after the name is the start.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let ended = matches!(fields.next()?, "Z" | "X");
+    fields.nth(18)?.parse().ok().filter(|_| !ended)
 }
 
 impl ClusterFile {
