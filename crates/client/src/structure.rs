@@ -322,6 +322,7 @@ impl Structure {
                 Happened::Refreshed(Err(e)) => Event::RefreshFailed(e),
                 Happened::Failed(Failure::Lost { sent, why }) => Event::Lost { sent, why },
                 Happened::Failed(Failure::Gone { sent, reason }) => Event::Gone { sent, reason },
+                Happened::Failed(Failure::Nobody { why, .. }) => Event::Lost { sent: false, why },
                 Happened::Failed(Failure::Interrupted) => {
                     // Asked once more, without waiting: it may have had its effect.
                     exchange.wait_until = Some(Time::ZERO);

@@ -77,6 +77,8 @@ pub(crate) struct Identity {
 pub(crate) enum Failure {
     /// The connection failed; `sent` when the peer may have received the request.
     Lost { sent: bool, why: String },
+    /// Nobody is at the address: no port there listens, or (not `known`) its name has no address.
+    Nobody { known: bool, why: String },
     /// The deadline passed first; the connection cannot be used again.
     Late { sent: bool },
     /// The controller told, while the reply was awaited, why it will not come.
@@ -126,7 +128,11 @@ impl Transport {
         }
         let stream = connect(address, left.min(CONNECT)).map_err(|e| {
             let why = format!("cannot connect to {address}: {e}");
-            Failure::Lost { sent: false, why }
+            match e.kind() {
+                io::ErrorKind::ConnectionRefused => Failure::Nobody { known: true, why },
+                io::ErrorKind::NotFound => Failure::Nobody { known: false, why },
+                _ => Failure::Lost { sent: false, why },
+            }
         })?;
         let mut transport = Transport {
             stream,
@@ -194,6 +200,7 @@ impl Transport {
                     // The request itself has not been sent: only its grant.
                     Failure::Lost { why, .. } => Failure::Lost { sent: false, why },
                     Failure::Late { .. } => Failure::Late { sent: false },
+                    Failure::Nobody { known, why } => Failure::Nobody { known, why },
                     Failure::Gone { reason, .. } => Failure::Gone { sent: false, reason },
                     Failure::Interrupted => {
                         let why = "a signal came".to_owned();
@@ -549,9 +556,13 @@ fn failed(e: io::Error, sent: bool) -> Failure {
     Failure::Lost { sent, why }
 }
 
+/// Connects to the first address of a name that takes it; `NotFound` when the name has none.
 fn connect(address: &str, timeout: Duration) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for candidate in address.to_socket_addrs()? {
+    let unknown = |why: String| io::Error::new(io::ErrorKind::NotFound, why);
+    let mut last = unknown("the name has no address".into());
+    let candidates =
+        address.to_socket_addrs().map_err(|e| unknown(format!("the name is not known: {e}")))?;
+    for candidate in candidates {
         match TcpStream::connect_timeout(&candidate, timeout) {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
