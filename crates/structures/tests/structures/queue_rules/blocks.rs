@@ -2,6 +2,28 @@
 
 use super::*;
 
+#[test]
+fn an_empty_block_begins_anew() {
+    let mut d = queue();
+    for round in 0..20u64 {
+        for i in 0..4 {
+            assert_eq!(put(&mut d, &pattern(i, LARGEST / 2)), Answer::ok(4 * round + i));
+        }
+        assert!(d.structure.bytes_used() > 2 * LARGEST as u64 - 10);
+        assert_eq!(take(&mut d, 1), [pattern(0, LARGEST / 2)]);
+        let held = reserve_one(&mut d, 1000);
+        assert_eq!(held, (4 * round + 1, 1));
+        assert_eq!(take(&mut d, 1), [pattern(2, LARGEST / 2)]);
+        assert_eq!(take(&mut d, 1), [pattern(3, LARGEST / 2)]);
+        assert!(settle(&mut d, held));
+        assert!(!settle(&mut d, held), "it belongs to an earlier round");
+        assert_eq!(d.structure.bytes_used(), 0);
+        assert!(!d.structure.wants_successor());
+    }
+    let (put, counts) = counts(&mut d);
+    assert_eq!((put, counts.taken, counts.bytes_put), (80, 80, 80 * (LARGEST as u64 / 2)));
+}
+
 /// Whether a large item can be put at the very start of the block.
 fn begins_at_the_start(d: &mut Queue) -> bool {
     put(d, b"probe");

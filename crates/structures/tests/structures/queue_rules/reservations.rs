@@ -106,6 +106,29 @@ fn an_item_that_came_back_can_be_taken_for_good() {
     assert_eq!(take(&mut d, 1), [b"y"]);
 }
 
+#[test]
+fn the_books_of_reservations_grow_with_what_is_out_only() {
+    let mut d = queue();
+    put(&mut d, b"held");
+    let held = reserve_one(&mut d, RESERVE_MAX_MS);
+    let work = |d: &mut Queue| {
+        put(d, b"work");
+        let item = reserve_one(d, RESERVE_MAX_MS);
+        assert_eq!(ack(d, AckAction::Extend, RESERVE_MAX_MS - 1, &[item]), [1]);
+        assert_eq!(ack(d, AckAction::GiveBack, 0, &[item]), [1]);
+        let item = reserve_one(d, RESERVE_MAX_MS);
+        assert!(settle(d, item));
+    };
+    work(&mut d);
+    let used = d.structure.bytes_used();
+    for _ in 0..1000 {
+        work(&mut d);
+    }
+    assert_eq!(d.structure.bytes_used(), used, "one item is out, as before");
+    assert!(settle(&mut d, held));
+    assert_eq!((d.structure.bytes_used(), d.structure.deadline()), (0, None));
+}
+
 // -------------------------------------------------------------------------------------- closing
 
 #[test]
