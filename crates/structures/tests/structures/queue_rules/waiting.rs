@@ -121,6 +121,19 @@ fn who_hangs_up_gets_nothing_and_puts_nothing() {
 }
 
 #[test]
+fn who_hangs_up_no_longer_stands_before_others() {
+    let mut d = bounded(10, 0);
+    put_all(&mut d, &[&b"x"[..]; 8]);
+    let whole = wait_to_put(&mut d, 1000, &[&b"y"[..]; 3]);
+    let small = wait_to_put(&mut d, 1000, &[b"z"]);
+    assert!(d.structure.cancel(whole));
+    assert!(d.structure.deadline().unwrap() <= d.now, "there is something to do at once");
+    d.sleep(0);
+    assert_eq!(answers(&mut d), [(small, Answer::ok(8))]);
+    assert!(d.structure.deadline().is_none_or(|due| due > d.now), "and it is done");
+}
+
+#[test]
 fn payloads_that_wait_take_a_bounded_memory() {
     let mut d = bounded(1, 0);
     put(&mut d, b"x");
