@@ -406,6 +406,7 @@ impl QueueBlock {
     fn exhausted(&self, stay: bool) -> Option<Answer> {
         match &self.seal {
             Some(Seal::Continues(successor)) if !stay => Some(moved(self.through(), successor)),
+            Some(Seal::Continues(_)) if self.is_spent() => Some(empty()),
             // What is reserved may come back.
             Some(Seal::Final) if self.reserved.none_out() => Some(closed()),
             _ => None,

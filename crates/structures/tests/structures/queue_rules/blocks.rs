@@ -188,6 +188,28 @@ fn puts_that_wait_are_sent_on_when_the_first_seals_the_block() {
 }
 
 #[test]
+fn who_stays_is_told_that_nothing_can_come_back() {
+    let mut d = queue();
+    let through = seal(&mut d);
+    let items = through as u32;
+    get(&mut d, GetArgs { items, reserve_ms: 100, ..TAKE });
+    let stay = GetArgs { stay: true, ..TAKE };
+    assert_eq!(get(&mut d, stay).status, Status::QueueEmpty, "not moved");
+    assert_eq!(get(&mut d, TAKE), moved(through));
+    let patient = wait_to_get(&mut d, 10, stay);
+    d.sleep(10);
+    assert_eq!(statuses(&mut d), [(patient, Status::QueueEmpty)]);
+    let patient = wait_to_get(&mut d, 1000, stay);
+    let done: Vec<_> = (0..through).map(|number| (number, 1)).collect();
+    ack(&mut d, AckAction::Done, 0, &done);
+    assert_eq!(statuses(&mut d), [(patient, Status::QueueEmpty)], "nothing is left to wait for");
+    let until = d.now + Duration::from_millis(9);
+    let (_, outcome) = d.submit_until(until, Op::QueueGet, &encoded(stay), &[]);
+    let Outcome::Done(answer) = outcome else { panic!("it waits for nothing") };
+    assert_eq!(answer.status, Status::QueueEmpty);
+}
+
+#[test]
 fn a_sealed_bounded_block_tells_what_is_taken_from_it() {
     let mut d = bounded(100, 0);
     let one = LARGEST as u64;
