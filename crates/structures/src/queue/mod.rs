@@ -212,6 +212,12 @@ impl QueueBlock {
         Ok(lengths)
     }
 
+    /// Whether a put that comes now has room in the bound, those who wait being before it; `None`
+    /// when that is not known yet.
+    fn admits(&self, items: u64, bytes: u64) -> Option<bool> {
+        Some(self.within_bound(items, bytes)? && !self.waiters.anybody_puts())
+    }
+
     /// Whether the bound leaves room; `None` when that is not known yet.
     fn within_bound(&self, items: u64, bytes: u64) -> Option<bool> {
         let (ahead, ahead_bytes) = match self.ahead {
@@ -249,10 +255,7 @@ impl QueueBlock {
             Ok(lengths) => lengths,
             Err(refusal) => return Outcome::Done(refusal),
         };
-        let room = match self.waiters.anybody_puts() {
-            true => Some(false),
-            false => self.within_bound(lengths.len() as u64, payload.len() as u64),
-        };
+        let room = self.admits(lengths.len() as u64, payload.len() as u64);
         if room != Some(true) {
             return self.wait_to_put(operation, lengths, payload, room.is_none());
         }
@@ -655,11 +658,7 @@ impl Structure for QueueBlock {
     ) -> Result<(), Answer> {
         assert_eq!(operation.op, Op::QueuePut, "only a put carries a payload");
         let lengths = self.admit(operation.args, length)?;
-        let room = match self.waiters.anybody_puts() {
-            true => Some(false),
-            false => self.within_bound(lengths.len() as u64, length as u64),
-        };
-        match room {
+        match self.admits(lengths.len() as u64, length as u64) {
             Some(true) => self.make_room(&lengths, length)?,
             None => return Err(busy(RETRY_AHEAD_US)),
             Some(false) if operation.wait_until > operation.now => {

@@ -431,6 +431,27 @@ fn what_is_arriving_or_reserved_counts() {
 }
 
 #[test]
+fn a_successor_takes_nothing_before_it_knows_what_is_ahead() {
+    let mut d = second(10, 0);
+    let large = |d: &mut Queue| d.reserve(Op::QueuePut, &[], 20_000).err().map(|a| a.status);
+    assert_eq!(put(&mut d, b"x").status, Status::Busy, "not full: unknown");
+    assert_eq!(large(&mut d), Some(Status::Busy));
+    let waits = wait_to_put(&mut d, 100, &[b"a", b"b"]);
+    assert_eq!(put(&mut d, b"x").status, Status::Busy, "still unknown, also behind another");
+    assert_eq!(large(&mut d), Some(Status::Busy));
+    d.tell(News::Ahead { items: 9, bytes: 90 });
+    assert_eq!(answers(&mut d), []);
+    assert_eq!(put(&mut d, b"x").status, Status::QueueFull, "now it is known");
+    assert_eq!(large(&mut d), Some(Status::QueueFull));
+    d.tell(News::Ahead { items: 8, bytes: 80 });
+    assert_eq!(answers(&mut d), [(waits, Answer::ok(0))]);
+    assert_eq!(put(&mut d, b"x").status, Status::QueueFull);
+    d.tell(News::Ahead { items: 0, bytes: 0 });
+    assert_eq!(put_all(&mut d, &[&b"x"[..]; 8]), Answer::ok(2));
+    assert_eq!(put(&mut d, b"y").status, Status::QueueFull);
+}
+
+#[test]
 fn what_is_ahead_only_becomes_less() {
     let mut d = second(10, 100);
     d.tell(News::Ahead { items: 8, bytes: 20 });
