@@ -284,6 +284,22 @@ impl QueueBlock {
         }
     }
 
+    /// Makes a place for a payload that will arrive piece by piece. It is never kept waiting.
+    fn promise(&mut self, operation: &Operation<'_>, length: usize) -> Result<(), Answer> {
+        let lengths = self.admit(operation.args, length)?;
+        match self.admits(lengths.len() as u64, length as u64) {
+            Some(true) => self.make_room(&lengths, length)?,
+            None => return Err(busy(RETRY_AHEAD_US)),
+            Some(false) if operation.wait_until > operation.now => {
+                return Err(busy(RETRY_LARGE_US));
+            }
+            Some(false) => return Err(self.full()),
+        }
+        self.promised += lengths.len();
+        self.pieces.place(operation.ticket, length, lengths);
+        Ok(())
+    }
+
     /// Stores items for which there is room.
     fn store(
         &mut self,
@@ -652,23 +668,17 @@ impl Structure for QueueBlock {
 
     fn reserve(
         &mut self,
-        _block: &mut Backing,
+        block: &mut Backing,
         operation: &Operation<'_>,
         length: usize,
     ) -> Result<(), Answer> {
         assert_eq!(operation.op, Op::QueuePut, "only a put carries a payload");
-        let lengths = self.admit(operation.args, length)?;
-        match self.admits(lengths.len() as u64, length as u64) {
-            Some(true) => self.make_room(&lengths, length)?,
-            None => return Err(busy(RETRY_AHEAD_US)),
-            Some(false) if operation.wait_until > operation.now => {
-                return Err(busy(RETRY_LARGE_US));
-            }
-            Some(false) => return Err(self.full()),
+        let placed = self.promise(operation, length);
+        if placed.is_err() {
+            // It may have sealed the block.
+            self.settle(block, operation.now);
         }
-        self.promised += lengths.len();
-        self.pieces.place(operation.ticket, length, lengths);
-        Ok(())
+        placed
     }
 
     fn fill<'b>(&mut self, block: &'b mut Backing, ticket: Ticket) -> &'b mut [u8] {

@@ -188,6 +188,22 @@ fn puts_that_wait_are_sent_on_when_the_first_seals_the_block() {
 }
 
 #[test]
+fn a_large_payload_that_seals_the_block_sends_those_who_wait_on() {
+    let mut d = bounded(100, 0);
+    let through = fill_up(&mut d);
+    let item = reserve_one(&mut d, 1000);
+    take(&mut d, through as u32 - 1);
+    let getter = wait_to_get(&mut d, 1000, TAKE);
+    grant_successor(&mut d);
+    assert_eq!(d.reserve(Op::QueuePut, &[], LARGEST), Err(moved(through)));
+    assert_eq!(d.sealed(), Some((through, false)));
+    let taken = Event::Taken { items: through - 1, bytes: (through - 1) * LARGEST as u64 };
+    assert_eq!(d.events(), [Event::Answered(getter, moved(through)), taken]);
+    assert!(settle(&mut d, item));
+    assert_eq!(drained(&d.events()), 1);
+}
+
+#[test]
 fn who_stays_is_told_that_nothing_can_come_back() {
     let mut d = queue();
     let through = seal(&mut d);
