@@ -91,7 +91,7 @@ class Kv(MutableMapping[bytes, bytes]):
     # ------------------------------------------------------------------------------ one entry
 
     def __getitem__(self, key: Key) -> bytes:
-        value = self._handle.get().get(asas_key(key))
+        value = self._handle.get().get(as_key(key))
         if value is None:
             raise errors.KeyNotFound(f"{self.address} has no key {key!r}")
         return value
@@ -100,7 +100,7 @@ class Kv(MutableMapping[bytes, bytes]):
         self.put(key, value)
 
     def __delitem__(self, key: Key) -> None:
-        if not self._handle.get().delete(asas_key(key)):
+        if not self._handle.get().delete(as_key(key)):
             raise errors.KeyNotFound(f"{self.address} has no key {key!r}")
 
     def __contains__(self, key: object) -> bool:
@@ -109,7 +109,7 @@ class Kv(MutableMapping[bytes, bytes]):
                 memoryview(key)  # type: ignore[arg-type]
             except TypeError:
                 return False  # no bytes, so no key
-        return self._handle.get().exists(asas_key(key)) is not None  # type: ignore[arg-type]
+        return self._handle.get().exists(as_key(key)) is not None  # type: ignore[arg-type]
 
     @overload
     def get(self, key: Key, default: None = None) -> bytes | None: ...
@@ -119,13 +119,13 @@ class Kv(MutableMapping[bytes, bytes]):
     def get(self, key: Key, default: D) -> bytes | D: ...
     def get(self, key: Key, default: Any = None) -> Any:
         """The value, or ``default``."""
-        value = self._handle.get().get(asas_key(key))
+        value = self._handle.get().get(as_key(key))
         return default if value is None else value
 
     def get_into(self, key: Key, buffer: bytearray | memoryview) -> int | None:
         """Reads the value into ``buffer`` and returns its length; ``None`` without such a key.
         Raises :class:`~honeycomb.errors.InvalidArgument` when the buffer is too short."""
-        return self._handle.get().get_into(asas_key(key), buffer)
+        return self._handle.get().get_into(as_key(key), buffer)
 
     def put(self, key: Key, value: Value) -> bool:
         """Stores an entry; tells whether it replaced one.
@@ -133,11 +133,11 @@ class Kv(MutableMapping[bytes, bytes]):
         Raises :class:`~honeycomb.errors.ValueTooLarge`, :class:`~honeycomb.errors.KeyTooLarge`, and
         :class:`~honeycomb.errors.BlockFull` when the block that owns the key has no room left.
         """
-        return self._handle.get().put(asas_key(key), as_value(value))
+        return self._handle.get().put(as_key(key), as_value(value))
 
     def add(self, key: Key, value: Value) -> None:
         """Stores an entry where there is none; raises :class:`~honeycomb.errors.KeyExists`."""
-        self._handle.get().put(asas_key(key), as_value(value), True)
+        self._handle.get().put(as_key(key), as_value(value), True)
 
     @overload
     def pop(self, key: Key) -> bytes: ...
@@ -148,7 +148,7 @@ class Kv(MutableMapping[bytes, bytes]):
     def pop(self, key: Key, default: Any = _MISSING) -> Any:
         """Removes an entry and returns its value, in one step. Without such a key returns
         ``default``, or raises :class:`~honeycomb.errors.KeyNotFound` when there is none."""
-        value = self._handle.get().pop(asas_key(key))
+        value = self._handle.get().pop(as_key(key))
         if value is not None:
             return value
         if default is _MISSING:
@@ -157,16 +157,16 @@ class Kv(MutableMapping[bytes, bytes]):
 
     def delete(self, key: Key) -> bool:
         """Removes an entry; tells whether there was one."""
-        return self._handle.get().delete(asas_key(key))
+        return self._handle.get().delete(as_key(key))
 
     def replace(self, key: Key, value: Value) -> bytes:
         """Changes an entry that exists and returns its old value, in one step. Raises
         :class:`~honeycomb.errors.KeyNotFound`."""
-        return self._handle.get().update(asas_key(key), as_value(value))
+        return self._handle.get().update(as_key(key), as_value(value))
 
     def upsert(self, key: Key, value: Value) -> bytes | None:
         """Stores an entry and returns the value it replaced, in one step; ``None`` if it is new."""
-        return self._handle.get().upsert(asas_key(key), as_value(value))
+        return self._handle.get().upsert(as_key(key), as_value(value))
 
     def compare_and_swap(
         self, key: Key, expected: Value | None, new: Value
@@ -175,7 +175,7 @@ class Kv(MutableMapping[bytes, bytes]):
 
         Returns whether it did, and the value found when it did not.
         """
-        return self._handle.get().compare_and_swap(asas_key(key), expected, as_value(new))
+        return self._handle.get().compare_and_swap(as_key(key), expected, as_value(new))
 
     def setdefault(self, key: Key, default: Any = None) -> bytes:
         """The value of ``key``; stores ``default`` first where there is none."""
@@ -215,20 +215,20 @@ class Kv(MutableMapping[bytes, bytes]):
         When some could not be read, the error of the first is raised; its ``failures`` has the
         error of each of them by its place, its ``results`` the values of the others.
         """
-        return _batch.checked(self._handle.get().multi_get([asas_key(key) for key in keys]))
+        return _batch.checked(self._handle.get().multi_get([as_key(key) for key in keys]))
 
     def multi_put(self, entries: Mapping[Any, Value] | Iterable[tuple[Key, Value]]) -> int:
         """Stores many entries, each on its own; returns how many replaced one. Of equal keys the
         last one stays. Requests, errors and ``failures`` are those of :meth:`multi_get`: what could
         be stored is stored."""
         pairs = entries.items() if isinstance(entries, Mapping) else entries
-        ops = [(PUT, asas_key(key), as_value(value), None) for key, value in pairs]
+        ops = [(PUT, as_key(key), as_value(value), None) for key, value in pairs]
         return sum(map(bool, _batch.checked(self._handle.get().batch(ops))))
 
     def multi_delete(self, keys: Iterable[Key]) -> int:
         """Removes many entries, each on its own; returns how many there were. Requests, errors and
         ``failures`` are those of :meth:`multi_get`."""
-        ops = [(DELETE, asas_key(key), None, None) for key in keys]
+        ops = [(DELETE, as_key(key), None, None) for key in keys]
         return sum(map(bool, _batch.checked(self._handle.get().batch(ops))))
 
     def batch(self) -> Batch:
@@ -308,7 +308,7 @@ class Kv(MutableMapping[bytes, bytes]):
         :attr:`value_limit`.
         """
         number, data = FUNCTIONS.encode(function, operand)
-        return self._handle.get().accumulate(number, asas_key(key), data)
+        return self._handle.get().accumulate(number, as_key(key), data)
 
     def increment(self, key: Key, n: int = 1) -> int:
         """Adds ``n`` to an integer, which begins at 0; returns the sum. See :meth:`accumulate`."""
@@ -322,7 +322,7 @@ class Kv(MutableMapping[bytes, bytes]):
     def number(self, key: Key) -> int | float | None:
         """The number that :meth:`accumulate` keeps under a key; ``None`` without an entry. Raises
         :class:`~honeycomb.errors.InvalidArgument` when the value is no such number."""
-        return self._handle.get().number(asas_key(key))
+        return self._handle.get().number(as_key(key))
 
     def top_add(
         self, key: Key, item: Value | str, score: float, *, k: int = 10
@@ -340,7 +340,7 @@ class Kv(MutableMapping[bytes, bytes]):
     def top(self, key: Key, k: int | None = None) -> list[tuple[float, bytes]]:
         """The list that :meth:`top_add` keeps, or its first ``k``; empty without an entry. Raises
         :class:`~honeycomb.errors.InvalidArgument` when the value is no such list."""
-        return (self._handle.get().top(asas_key(key)) or [])[:k]
+        return (self._handle.get().top(as_key(key)) or [])[:k]
 
     def scan(self, prefix: Key = b"", *, keys_only: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Entries whose keys begin with ``prefix``, in order of key hash, a MiB at a time. With
