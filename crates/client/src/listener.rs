@@ -7,6 +7,7 @@
 
 use crate::context::Context;
 use crate::error::Error;
+use crate::interrupt::{self, Woken};
 use crate::route;
 use crate::structure::Structure;
 use crate::transport::{Failure, PATIENCE, Sink, Transport, Wait};
@@ -14,7 +15,7 @@ use honeycomb_types::{BlockAt, BlockId, Kind};
 use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::notice::{Change, Filter, Notice, SubscribeArgs, kinds};
 use honeycomb_wire::{Op, RequestHeader, Status};
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -263,15 +264,13 @@ impl Listener {
         }
     }
 
-    /// Waits for any source; true when a signal came.
+    /// Waits for any source; true when a signal or the thread's interrupt came.
     fn sleep(&self, time: Duration) -> Result<bool, Error> {
-        let timeout =
-            Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos() as i64 };
-        let mut fds: Vec<PollFd<'_>> =
+        let fds: Vec<PollFd<'_>> =
             self.sources.iter().map(|s| PollFd::new(s.transport.socket(), PollFlags::IN)).collect();
-        match rustix::event::poll(&mut fds, Some(&timeout)) {
-            Ok(_) => Ok(false),
-            Err(rustix::io::Errno::INTR) => Ok(true),
+        let interrupt = interrupt::adopted();
+        match interrupt::poll_any(fds, time, interrupt.as_ref()) {
+            Ok(woken) => Ok(matches!(woken, Woken::Interrupted)),
             Err(e) => Err(Error::new(Status::Internal, format!("cannot wait: {e}"))),
         }
     }
