@@ -24,7 +24,7 @@ impl NativeDelivery {
     #[new]
     fn new(
         py: Python<'_>,
-        item: Vec<u8>,
+        item: &[u8],
         at: &[u8],
         number: u64,
         deliveries: u32,
