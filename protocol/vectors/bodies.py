@@ -12,6 +12,7 @@ from peer import (
     put_fields,
     shown_fields,
 )
+from queues import QUEUE_SAMPLES, SUBSCRIBE_SAMPLES, notices
 
 TYPICAL = {
     "name": "part-0",
@@ -99,6 +100,18 @@ MOVED_SAMPLES = [
         "entry": {"start": 0, "end": U64, "block": 1, "epoch": 1, "address": "[::1]:1"},
         "becomes": {"own_end": 0, "start": 1, "end": U64},
     },
+    {
+        "name": "a queue's tail was sealed after 100,000 items",
+        "own_start": 1 << 40,
+        "value": 100_000,
+        "version": 12,
+        "entry": {"start": 0, "end": U64, "block": 2, "epoch": 9, "address": "10.0.0.8:7070"},
+        "becomes": {
+            "own_end": (1 << 40) + 99_999,
+            "start": (1 << 40) + 100_000,
+            "end": U64,
+        },
+    },
 ]
 
 
@@ -165,6 +178,7 @@ def scanned_case(name: str, entries: list, value: int) -> dict:
 
 KEY, VALUE, OLD = b"{user7}:name", b"Ada", b"Grace"
 DATA_SAMPLES = {
+    "Subscribe": SUBSCRIBE_SAMPLES,
     "FileAppend": (
         [ask("a line", payload=b"a line\n"), ask("nothing", payload=b"")],
         [data("it begins at byte 4096 of the block", value=4096)],
@@ -184,6 +198,7 @@ DATA_SAMPLES = {
         ],
     ),
     "FileSeal": ([ask("the tail")], [data("sealed at 4103", value=4103)]),
+    **QUEUE_SAMPLES,
     "KvGet": (
         [key_case("a key", KEY), key_case("a key of any bytes", b"\0{\xff")],
         [data("its value", payload=VALUE), data("an empty value")],
@@ -237,6 +252,12 @@ DATA_SAMPLES = {
 }
 
 
+def notice_cases() -> list:
+    moved = MOVED_SAMPLES[0]
+    version, entry = moved["version"], moved["entry"]
+    return notices(moved_bytes(version, entry), version, entry)
+
+
 def messages() -> dict:
     operations = []
     for op in SPEC["op"]:
@@ -254,4 +275,4 @@ def messages() -> dict:
         operations.append(case)
     # PresentGrant answers by the reply's value, like a data operation.
     next(o for o in operations if o["op"] == "PresentGrant")["reply"][0]["value"] = "1"
-    return {"operations": operations, "moved": moved_cases()}
+    return {"operations": operations, "moved": moved_cases(), "notices": notice_cases()}

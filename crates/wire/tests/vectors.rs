@@ -17,6 +17,8 @@ use honeycomb_wire::data::{
     MovedArgs, ReadArgs, ScanArgs, SwapArgs, mode_and_key, put_scan_entry, scan_entries,
 };
 use honeycomb_wire::messages::HelloRequest;
+use honeycomb_wire::notice::{Change, Filter, Notice, SubscribeArgs};
+use honeycomb_wire::queue::{AckAction, AckArgs, Counts, GetArgs, Items, lengths, put_lengths};
 use honeycomb_wire::token::{Caveat, Unproven};
 use honeycomb_wire::{
     Auth, Durability, Field, Grant, GrantKey, Greeted, Header, Malformed, Op, Plane, Refusal,
@@ -155,8 +157,27 @@ fn data_request(op: Op, args: &[u8], payload: &[u8]) -> Result<(), Malformed> {
         Op::KvPut | Op::KvDelete => mode_and_key(args).map(drop),
         Op::KvCompareAndSwap => SwapArgs::decode(args, payload).map(drop),
         Op::KvScan => ScanArgs::decode(args).map(drop),
+        Op::Subscribe => SubscribeArgs::decode(args).map(drop),
+        Op::QueuePut => lengths(args, payload.len()).map(drop),
+        Op::QueueGet => GetArgs::decode(args).map(drop),
+        Op::QueuePeek => GetArgs::decode_peek(args).map(drop),
+        Op::QueueAck => AckArgs::decode(args).map(drop),
         other => panic!("{} has no layout to break", other.name()),
     }
+}
+
+fn data_reply(op: Op, args: &[u8], payload: &[u8]) -> Result<(), Malformed> {
+    match op {
+        Op::KvScan => scan_entries(payload).map(drop),
+        Op::QueueGet | Op::QueuePeek => Items::decode(args, payload.len()).map(drop),
+        Op::QueueLength => Counts::decode(args).map(drop),
+        other => panic!("the reply to {} has no layout to break", other.name()),
+    }
+}
+
+/// Arguments so simple that the structure itself reads them; its tests cover these bodies.
+fn read_by_the_structure(op: Op) -> bool {
+    matches!(op, Op::QueueLength | Op::QueueClose)
 }
 
 #[test]
@@ -169,8 +190,10 @@ fn bad_bodies_are_refused() {
         ops.insert(op);
         let refused = match (op.info().message, text(&case["part"])) {
             (true, part) => message(op, part == "request", &args).is_err(),
+            (false, "notice") => Notice::decode(&args).is_err(),
+            (false, "request") if read_by_the_structure(op) => continue,
             (false, "request") => data_request(op, &args, &payload).is_err(),
-            (false, _) => scan_entries(&payload).is_err(),
+            (false, _) => data_reply(op, &args, &payload).is_err(),
         };
         assert!(refused, "{}", case["name"]);
     }
@@ -186,6 +209,15 @@ fn a_list_has_at_most_its_limit() {
     let paths = |n: u32| [&path[..], &n.to_le_bytes(), &vec![0; 2 * n as usize]].concat();
     assert!(message(Op::RenewLeases, true, &paths(65_536)).is_ok());
     assert!(message(Op::RenewLeases, true, &paths(65_537)).is_err());
+}
+
+#[test]
+fn a_batch_of_items_has_at_most_its_limit() {
+    for (entries, fits) in [(4096, true), (4097, false)] {
+        assert_eq!(lengths(&vec![0; 4 * entries], 0).is_ok(), fits);
+        assert_eq!(Items::decode(&vec![0; 12 + 4 * entries], 0).is_ok(), fits);
+        assert_eq!(AckArgs::decode(&vec![0; 5 + 12 * entries]).is_ok(), fits);
+    }
 }
 
 fn hello_with(changes: &Value, key: &TokenKey) -> HelloRequest {
@@ -389,8 +421,24 @@ fn check_data_request(op: Op, sample: &Value) {
     let field = |name: &str| &sample["fields"][name];
     assert!(op.info().payload || payload.is_empty(), "{at}");
     match op {
-        Op::FileAppend | Op::FileSize | Op::FileSeal | Op::KvLength => {
+        Op::FileAppend | Op::FileSize | Op::FileSeal | Op::QueueClose | Op::KvLength => {
             assert!(args.is_empty(), "{at}");
+        }
+        Op::Subscribe => {
+            let key = bytes(field("key"));
+            let filter = match number(field("match")) {
+                0 => Filter::All,
+                1 => Filter::Key(key),
+                _ => Filter::Prefix(key),
+            };
+            let (subscription, kinds) = (number(field("subscription")), number(field("kinds")));
+            let (subscription, kinds) = (subscription as u32, kinds as u16);
+            let told = SubscribeArgs { subscription, kinds, filter };
+            assert_eq!(told.encode(), args, "{at}");
+            assert_eq!(SubscribeArgs::decode(&args), Ok(told), "{at}");
+        }
+        Op::QueuePut | Op::QueueGet | Op::QueuePeek | Op::QueueLength | Op::QueueAck => {
+            check_queue_request(op, &sample["fields"], &args, &payload, &at);
         }
         Op::FileRead => {
             let (offset, length) = (number(field("offset")), number(field("length")) as u32);
@@ -430,6 +478,81 @@ fn check_data_request(op: Op, sample: &Value) {
     }
 }
 
+fn check_queue_request(op: Op, fields: &Value, args: &[u8], payload: &[u8], at: &str) {
+    let narrow = |name: &str| number(&fields[name]) as u32;
+    let mut out = Vec::new();
+    match op {
+        Op::QueuePut => {
+            let items: Vec<Vec<u8>> = list(&fields["items"]).iter().map(bytes).collect();
+            let items: Vec<&[u8]> = items.iter().map(|item| &item[..]).collect();
+            put_lengths(&items, &mut out);
+            assert_eq!(items.concat(), payload, "{at}");
+            let told: Vec<u32> = items.iter().map(|item| item.len() as u32).collect();
+            assert_eq!(lengths(args, payload.len()), Ok(told), "{at}");
+        }
+        Op::QueueGet => {
+            let (items, bytes) = (narrow("items"), narrow("bytes"));
+            let (reserve_ms, stay) = (narrow("reserve_ms"), narrow("stay") == 1);
+            let get = GetArgs { items, bytes, reserve_ms, stay };
+            get.put(&mut out);
+            assert_eq!(GetArgs::decode(args), Ok(get), "{at}");
+        }
+        Op::QueuePeek => {
+            let (items, bytes) = (narrow("items"), narrow("bytes"));
+            out = [items.to_le_bytes(), bytes.to_le_bytes()].concat();
+            let peek = GetArgs { items, bytes, reserve_ms: 0, stay: false };
+            assert_eq!(GetArgs::decode_peek(args), Ok(peek), "{at}");
+        }
+        Op::QueueAck => {
+            let action = match narrow("action") {
+                0 => AckAction::Done,
+                1 => AckAction::GiveBack,
+                _ => AckAction::Extend,
+            };
+            let pair = |pair: &Value| (number(&pair[0]), number(&pair[1]) as u32);
+            let items = list(&fields["items"]).iter().map(pair).collect();
+            let ack = AckArgs { action, timeout_ms: narrow("timeout_ms"), items };
+            out = ack.encode();
+            assert_eq!(AckArgs::decode(args), Ok(ack), "{at}");
+        }
+        _ => out.push(narrow("tail") as u8),
+    }
+    assert_eq!(out, args, "{at}");
+}
+
+fn check_queue_reply(op: Op, sample: &Value, args: &[u8], payload: &[u8], at: &str) {
+    let (fields, value) = (&sample["fields"], number(&sample["value"]));
+    let wide = |name: &str| number(&fields[name]);
+    match op {
+        Op::QueueGet | Op::QueuePeek => {
+            let items: Vec<Vec<u8>> = list(&fields["items"]).iter().map(bytes).collect();
+            assert_eq!((items.concat(), items.len() as u64), (payload.to_vec(), value), "{at}");
+            let lengths = items.iter().map(|item| item.len() as u32).collect();
+            let (first, deliveries) = (wide("first"), wide("deliveries") as u32);
+            let told = Items { first, deliveries, lengths };
+            assert_eq!(told.encode(), args, "{at}");
+            assert_eq!(Items::decode(args, payload.len()), Ok(told), "{at}");
+        }
+        Op::QueueLength => {
+            let counts = Counts {
+                taken: wide("taken"),
+                bytes_put: wide("bytes_put"),
+                bytes_taken: wide("bytes_taken"),
+                reserved: wide("reserved"),
+                closed: wide("closed") == 1,
+            };
+            assert_eq!(counts.encode(), args, "{at}");
+            assert_eq!(Counts::decode(args), Ok(counts), "{at}");
+        }
+        _ => {
+            let held: Vec<u8> =
+                list(&fields["held"]).iter().map(|held| number(held) as u8).collect();
+            assert_eq!(args, held, "{at}");
+            assert_eq!(held.iter().map(|held| *held as u64).sum::<u64>(), value, "{at}");
+        }
+    }
+}
+
 fn check_data_reply(op: Op, sample: &Value) {
     let at = format!("{} {}", op.name(), sample["name"]);
     let (args, payload) = (bytes(&sample["args"]), bytes(&sample["payload"]));
@@ -451,6 +574,9 @@ fn check_data_reply(op: Op, sample: &Value) {
             }
             assert_eq!(entries.len(), list(&sample["fields"]["entries"]).len(), "{at}");
             assert_eq!(out, payload, "{at}");
+        }
+        Op::QueueGet | Op::QueuePeek | Op::QueueLength | Op::QueueAck => {
+            check_queue_reply(op, sample, &args, &payload, &at);
         }
         _ => assert!(args.is_empty(), "{at}"),
     }
@@ -479,8 +605,61 @@ fn every_operation_has_its_messages() {
     assert_eq!(seen, Op::ALL, "a new operation needs its vectors");
 }
 
+fn notice_of(told: &Value) -> Notice {
+    let wide = |name: &str| number(&told[name]);
+    let key = || bytes(&told["key"]).into_boxed_slice();
+    Notice::Changed(match text(&told["what"]) {
+        "append" => Change::Append { offset: wide("offset"), length: wide("length") },
+        "seal" => Change::Seal { length: wide("length") },
+        "data" => Change::Data { items: wide("items") },
+        "space" => Change::Space { items: wide("items") },
+        "close" => Change::Close,
+        "put" => Change::Put { key: key() },
+        "delete" => Change::Delete { key: key() },
+        "gap" => return Notice::Gap(wide("missed")),
+        "handover" => {
+            let entry = &told["entry"];
+            let field = |name: &str| number(&entry[name]);
+            let entry = honeycomb_wire::messages::MapEntry {
+                start: field("start"),
+                end: field("end"),
+                block: field("block"),
+                epoch: field("epoch"),
+                address: text(&entry["address"]).into(),
+            };
+            let to = MovedArgs { version: wide("version"), entry };
+            return Notice::Handover { length: wide("length"), to };
+        }
+        "ended" => {
+            let named = |status: &Status| status.name() == text(&told["status"]);
+            let status = Status::ALL.into_iter().find(named).unwrap();
+            return Notice::Ended(status, text(&told["message"]).into());
+        }
+        other => panic!("no notice is called {other}"),
+    })
+}
+
 #[test]
-fn moved_answers_tell_where_a_file_goes_on() {
+fn notices_say_what_changed() {
+    let file = vectors("messages");
+    let mut codes = BTreeSet::new();
+    for case in list(&file["notices"]) {
+        let (told, args) = (&case["fields"], bytes(&case["args"]));
+        let expected = (number(&told["subscription"]) as u32, notice_of(told));
+        assert_eq!(expected.1.encode(expected.0), args, "{}", case["name"]);
+        assert_eq!(Notice::decode(&args), Ok(expected), "{}", case["name"]);
+        codes.insert(number(&told["code"]));
+    }
+    assert_eq!(Vec::from_iter(codes), [1, 2, 3, 4, 5, 6, 7, 64, 65, 66]);
+    // Whole frames of notices answer no request.
+    let frames = vectors("frames");
+    let notices = list(&frames["whole"]).iter().filter(|case| case["fields"]["status"] == "Notice");
+    let numbers: Vec<u64> = notices.map(|case| number(&case["fields"]["request"])).collect();
+    assert_eq!(numbers, vec![0; list(&file["notices"]).len()]);
+}
+
+#[test]
+fn moved_answers_tell_where_a_structure_goes_on() {
     for case in list(&vectors("messages")["moved"]) {
         let args = bytes(&case["args"]);
         let moved = MovedArgs::decode(&args).unwrap();
@@ -602,6 +781,10 @@ fn the_document_lists_every_limit() {
         ("LEASE_MIN_MS", l::LEASE_MIN_MS as u64),
         ("LEASE_DEFAULT_MS", l::LEASE_DEFAULT_MS as u64),
         ("LEASE_MAX_MS", l::LEASE_MAX_MS as u64),
+        ("WAIT_MAX_MS", l::WAIT_MAX_MS as u64),
+        ("QUEUE_BATCH_MAX", l::QUEUE_BATCH_MAX as u64),
+        ("QUEUE_ACK_MAX", l::QUEUE_ACK_MAX as u64),
+        ("RESERVE_MAX_MS", l::RESERVE_MAX_MS as u64),
         ("RETRY_WINDOW_MS", l::RETRY_WINDOW_MS),
         ("RESULTS_WINDOW", l::RESULTS_WINDOW as u64),
         ("RESULTS_WINDOW_MAX", l::RESULTS_WINDOW_MAX as u64),

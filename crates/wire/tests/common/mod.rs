@@ -106,10 +106,14 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         Report ReportRequest ReportReply,
         GrowStructure GrowStructureRequest GrowStructureReply,
         SealBlock SealBlockRequest SealBlockReply,
+        QueueTaken QueueTakenRequest QueueTakenReply,
+        RetireBlock RetireBlockRequest RetireBlockReply,
         OpenBlock OpenBlockRequest OpenBlockReply,
         FreeBlock FreeBlockRequest FreeBlockReply,
-        SetGeneration SetGenerationRequest SetGenerationReply,;
-        data FileAppend FileRead FileSize FileSeal KvGet KvPut KvDelete KvExists KvUpdate KvUpsert
-             KvCompareAndSwap KvScan KvLength
+        SetGeneration SetGenerationRequest SetGenerationReply,
+        QueueAhead QueueAheadRequest QueueAheadReply,;
+        data Subscribe FileAppend FileRead FileSize FileSeal QueuePut QueueGet QueuePeek QueueLength
+             QueueClose QueueAck KvGet KvPut KvDelete KvExists KvUpdate KvUpsert KvCompareAndSwap
+             KvScan KvLength
     )
 }
