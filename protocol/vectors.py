@@ -162,7 +162,8 @@ def whole_frames() -> list:
     key, value, message = b"\0colour", b"octarine", b"no such key"
     moved = moved_bytes(MOVED_SAMPLES[0]["version"], MOVED_SAMPLES[0]["entry"])
     kv_put = typical_header(OPS["KvPut"], args_len=len(key), payload_len=len(value))
-    return queue_frames() + [
+    return [
+        *queue_frames(),
         whole_case(
             "a handshake of a task",
             request_case("", "Hello", request=1, args_len=len(hello)),

@@ -32,7 +32,11 @@ def peek_case(name: str, items: int, most: int) -> dict:
 
 
 def got_case(name: str, first: int, deliveries: int, items: list) -> dict:
-    fields = {"first": str(first), "deliveries": deliveries, "items": [item.hex() for item in items]}
+    fields = {
+        "first": str(first),
+        "deliveries": deliveries,
+        "items": [item.hex() for item in items],
+    }
     args = put("u64", first) + put("u32", deliveries) + sizes([len(item) for item in items])
     return sample(name, fields, args, b"".join(items)) | {"value": str(len(items))}
 
@@ -80,8 +84,13 @@ QUEUE_SAMPLES = {
             get_case("one item, for good", 1, 1 << 20, 0, 0),
             get_case("a batch, reserved for 30 s", 64, 65536, 30_000, 0),
             get_case("of a block that was left behind", 1, U32, 0, 1),
-            get_case("every field at its most", LIMITS["QUEUE_BATCH_MAX"], U32,
-                     LIMITS["RESERVE_MAX_MS"], 1),
+            get_case(
+                "every field at its most",
+                LIMITS["QUEUE_BATCH_MAX"],
+                U32,
+                LIMITS["RESERVE_MAX_MS"],
+                1,
+            ),
         ],
         [
             got_case("one item", 7, 1, [b"an item"]),
@@ -145,7 +154,10 @@ SUBSCRIBE_SAMPLES = (
         subscribe_case("a prefix that every key has", 5, KINDS["delete"], 2, b""),
         subscribe_case("every kind there is", U32, EVERY, 0, b""),
     ],
-    [number_case("nothing changed since anybody subscribed", 0), number_case("after 41 changes", 41)],
+    [
+        number_case("nothing changed since anybody subscribed", 0),
+        number_case("after 41 changes", 41),
+    ],
 )
 
 
