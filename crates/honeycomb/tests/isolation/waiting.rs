@@ -6,7 +6,7 @@ use honeycomb_env::Clock;
 use honeycomb_types::{LaneId, Time};
 use honeycomb_wire::RequestHeader;
 use honeycomb_wire::notice::{Change, Notice};
-use honeycomb_wire::queue::Counts;
+use honeycomb_wire::queue::{Counts, put_lengths};
 
 /// A right that ends is noticed within this.
 const SOON: Duration = Duration::from_secs(1);
@@ -273,5 +273,74 @@ fn a_get_whose_connection_is_gone_takes_nothing() {
         assert_eq!(own.now(Op::QueuePut, at, &[], ITEM).status(), Status::Ok);
         assert_eq!(own.held(at), 1, "an item went to a closed connection of shard {shard}");
         assert_eq!(own.now(Op::QueueGet, at, &get_one(), &[]).payload, ITEM);
+    }
+}
+
+/// A large put that gave up no longer stands before a small one for which there is room.
+#[test]
+fn who_stood_behind_one_that_is_gone_is_served() {
+    let (cluster, _) = keyed_cluster(MEMORY, BLOCK);
+    let victim = emptied(&cluster, "victim");
+    let (client, job) = (&victim.client, &victim.job);
+    let bounded = client.create_queue(job.job, "own:bounded", 2, 0, false).unwrap();
+    bounded.put(ITEM, Duration::ZERO).unwrap();
+    let mut controller = Raw::greeted(cluster.controller.address(), &job.token, ANY_SHARD);
+    let held = open(&mut controller, job, "own", "bounded");
+    for shard in [0, 1] {
+        let mut first = Waiter::new(&cluster, &job.token, shard, &held.grant);
+        let mut lengths = Vec::new();
+        put_lengths(&[b"a", b"b"], &mut lengths);
+        let header = first.header(Op::QueuePut, held.at, LONG_MS);
+        first.raw.send(&frame(header, &lengths, b"ab"));
+        first.taken_up(held.at);
+        let mut second = Waiter::new(&cluster, &job.token, shard, &held.grant);
+        let request = second.begin(Op::QueuePut, held.at, b"c", LONG_MS);
+        second.taken_up(held.at);
+        drop(first);
+        let (reply, took) = second.end(request);
+        assert_eq!(reply.status(), Status::Ok, "{}", reply.message());
+        assert!(took < SOON, "it stood behind nobody for {took:?}");
+        let queue = client.open_queue(job.job, "own:bounded").unwrap();
+        assert_eq!(queue.get(Duration::ZERO).unwrap().unwrap(), ITEM);
+        assert_eq!(queue.get(Duration::ZERO).unwrap().unwrap(), b"c");
+        queue.put(ITEM, Duration::ZERO).unwrap();
+    }
+}
+
+/// Lanes belong to a block: a repeated request takes the place of its own earlier try and of no
+/// other that has the same numbers elsewhere.
+#[test]
+fn a_repeated_request_takes_the_place_of_its_own_try() {
+    let (cluster, _) = keyed_cluster(MEMORY, BLOCK);
+    let victim = emptied(&cluster, "victim");
+    let (client, job) = (&victim.client, &victim.job);
+    let mut controller = Raw::greeted(cluster.controller.address(), &job.token, ANY_SHARD);
+    // Two queues on one core.
+    let names: Vec<String> = (0..4).map(|i| format!("q{i}")).collect();
+    let mut queues = names.iter().map(|name| {
+        let queue = queue(client, job, &format!("own:{name}"));
+        (open(&mut controller, job, "own", name), queue)
+    });
+    let first = queues.next().unwrap();
+    let second = queues.find(|(held, _)| shard_of(held) == shard_of(&first.0)).unwrap();
+    let mut raw = Raw::greeted(cluster.servers[0].address(), &job.token, shard_of(&first.0));
+    let grants = [&first, &second].map(|(held, _)| raw.present(&held.grant));
+    let mut begin = |which: usize, flags: u16| {
+        let at = [first.0.at, second.0.at][which];
+        let request = raw.number();
+        let header = data_header(Op::QueueGet, at, grants[which], 1);
+        let header = RequestHeader { request, flags, deadline_ms: LONG_MS, ..header };
+        raw.send(&frame(header, &get_one(), &[]));
+        request
+    };
+    let (of_first, lost, again) =
+        (begin(0, 0), begin(1, 0), begin(1, honeycomb_wire::flags::RETRY));
+    let reply = raw.reply();
+    assert_eq!((reply.header.request, reply.status()), (lost, Status::Busy));
+    for ((_, queue), request) in [(&first, of_first), (&second, again)] {
+        queue.put(ITEM, Duration::ZERO).unwrap();
+        let reply = raw.reply();
+        assert_eq!((reply.header.request, reply.status()), (request, Status::Ok));
+        assert_eq!(reply.payload, ITEM);
     }
 }

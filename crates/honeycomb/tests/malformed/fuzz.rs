@@ -1,6 +1,8 @@
 //! Ten thousand damaged frames beside a victim that works.
 
 use super::*;
+use honeycomb_wire::notice::{Filter, SubscribeArgs, kinds};
+use honeycomb_wire::queue::{AckAction, AckArgs};
 
 const FRAMES: usize = 10_000;
 
@@ -115,6 +117,11 @@ fn ten_thousand_fuzzed_frames_harm_nobody() {
     ScanArgs { cursor: 0, bytes: 1000, keys_only: false, prefix: b"" }.put(&mut scan);
     let kv = |op, args: &[u8], payload: &[u8]| frame(setup.kv_header(op, 1), args, payload);
     let log = |op, args: &[u8], payload: &[u8]| frame(setup.file_header(op, 1), args, payload);
+    let queue = |op, args: &[u8], payload: &[u8]| frame(setup.queue_header(op, 1), args, payload);
+    let get = queues::get(3, 1000, 0);
+    let filter = Filter::Prefix(b"k".to_vec());
+    let watch = SubscribeArgs { subscription: 1, kinds: kinds::ALL, filter }.encode();
+    let ack = AckArgs { action: AckAction::GiveBack, timeout_ms: 0, items: vec![(0, 1), (1, 1)] };
     let data = vec![
         frame(RequestHeader::new(Op::Ping), &[], &[]),
         frame(RequestHeader::new(Op::PresentGrant), &grant, &[]),
@@ -132,6 +139,16 @@ fn ten_thousand_fuzzed_frames_harm_nobody() {
         kv(Op::KvCompareAndSwap, b"\x01\x01\0k", b"\x01\0\0\0vnew"),
         kv(Op::KvScan, &scan, b""),
         kv(Op::KvLength, b"", b""),
+        kv(Op::Subscribe, &watch, b""),
+        queue(Op::QueuePut, b"", &[5; 100]),
+        queue(Op::QueuePut, b"\x01\0\0\0\0\0\0\0\x02\0\0\0", b"abc"),
+        queue(Op::QueuePut, b"", &[5; 70_000]),
+        queue(Op::QueueGet, &get, b""),
+        queue(Op::QueueGet, &queues::get(2, 10, 5000), b""),
+        queue(Op::QueuePeek, &get[..8], b""),
+        queue(Op::QueueLength, b"\0", b""),
+        queue(Op::QueueAck, &ack.encode(), b""),
+        queue(Op::QueueClose, b"", b""),
     ];
     // Only data requests are missing here when one is added.
     for op in Op::ALL.into_iter().filter(|op| op.info().auth == Auth::Grant) {
