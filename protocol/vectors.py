@@ -263,7 +263,7 @@ def refusals() -> dict:
     both = request_bytes("KvPut", **typical_header(store, args_len=U32, payload_len=U32))
     request("both lengths negative", both, "FrameTooLarge")
     oversize_requests(request)
-    for code in (0x0000, 0x0005, 0x0400, 0x1000, 0x1107, 0x1301, 0x8001, 0xFFFF):
+    for code in (0x0000, 0x0006, 0x0400, 0x1000, 0x1107, 0x1301, 0x8001, 0xFFFF):
         request(
             f"unknown opcode {code:#06x}", request_bytes(code, args_len=9), "UnknownOpcode", True
         )
@@ -359,7 +359,7 @@ def misplaced_fields(request) -> None:
         request(f"{name} with a payload", bad, "BadFrame", True)
     bad = request_bytes("Hello", args_len=60, payload_len=1)
     request("Hello with a payload", bad, "BadFrame", True, False)
-    for name in ("QueueLength", "QueuePeek", "Subscribe"):
+    for name in ("QueueLength", "QueuePeek", "Subscribe", "AckResults"):
         bad = request_bytes(name, **typical_header(OPS[name]) | {"lane": 1})
         request(f"{name} with a lane", bad, "BadFrame", True)
     for name in ("QueuePut", "QueueGet", "QueueClose", "QueueAck"):

@@ -12,7 +12,7 @@ from peer import (
     put_fields,
     shown_fields,
 )
-from queues import QUEUE_SAMPLES, SUBSCRIBE_SAMPLES, notices
+from queues import ACK_SAMPLES, QUEUE_SAMPLES, SUBSCRIBE_SAMPLES, notices
 
 TYPICAL = {
     "name": "part-0",
@@ -179,6 +179,7 @@ def scanned_case(name: str, entries: list, value: int) -> dict:
 KEY, VALUE, OLD = b"{user7}:name", b"Ada", b"Grace"
 DATA_SAMPLES = {
     "Subscribe": SUBSCRIBE_SAMPLES,
+    "AckResults": ACK_SAMPLES,
     "FileAppend": (
         [ask("a line", payload=b"a line\n"), ask("nothing", payload=b"")],
         [data("it begins at byte 4096 of the block", value=4096)],

@@ -131,6 +131,21 @@ QUEUE_SAMPLES = {
 }
 
 
+def results_case(name: str, lanes: list) -> dict:
+    args = b"".join(put("u32", lane) + put("u64", number) for lane, number in lanes)
+    return sample(name, {"lanes": [[lane, str(number)] for lane, number in lanes]}, args)
+
+
+ACK_SAMPLES = (
+    [
+        results_case("one lane", [(3, 17)]),
+        results_case("two lanes", [(1, 1), (U32, U64)]),
+        results_case("none", []),
+    ],
+    [number_case("both were known", 2), number_case("none was known any more", 0)],
+)
+
+
 # ----------------------------------------------------------------------------------------- notices
 
 CHANGES = {"append": 1, "seal": 2, "data": 3, "space": 4, "close": 5, "put": 6, "delete": 7}
@@ -239,6 +254,8 @@ def bad_bodies(body) -> None:
     body("length reply: closed 2", "QueueLength", "reply", bytes(32) + b"\2")
     body("length reply: long", "QueueLength", "reply", bytes(34))
 
+    body("results: a lane is cut", "AckResults", "request", bytes(11))
+    body("results: too many lanes", "AckResults", "request", bytes(12 * 1025))
     body("subscribe: nothing", "Subscribe", "request", b"")
     body("subscribe: short", "Subscribe", "request", bytes(4) + b"\1\0")
     body("subscribe: no kind", "Subscribe", "request", bytes(7))

@@ -36,7 +36,7 @@ RETRIES = {
     "GrantRevoked": ("reopen", "free", 1),
     "WrongEpoch": ("reopen", "free", None),
     "UnknownBlock": ("reopen", "free", None),
-    "Moved": ("reroute", "free", None),
+    "Moved": ("reroute", "used", None),
     "Resume": ("resume", "free", None),
     "OutcomeUnknown": ("raise", "abandon", 0),
     "WrongRange": ("reopen", "free", None),
@@ -98,6 +98,11 @@ DATA_LAYOUTS = {
     "FileRead": ("offset u64, length u32", "-", "value: committed length; payload: the bytes"),
     "FileSize": ("-", "-", "value: committed length; args: sealed u8"),
     "FileSeal": ("-", "-", "value: final length of the block"),
+    "AckResults": (
+        "for each: lane u32, number u64",
+        "-",
+        "value: how many of the lanes were known",
+    ),
     "QueuePut": ("length u32 of each item, or none", "the items", "value: number of the first"),
     "QueueGet": (
         "items u32, bytes u32, time-out u32, stay u8",

@@ -3,15 +3,17 @@
 
 use crate::file::{Key, record};
 use crate::kv::{Did, HISTORY_MAX, Op as KvOp};
+use crate::queue::QueueModel;
+use crate::queueing::{self, Held, Queueing};
 use crate::world::{Event, Known, PATIENCE, SimJob, TryId, World, wire_entry};
 use honeycomb_catalog::{Actor, CatalogError, Command, NewStructure, Opened, PrefixOptions, Reply};
 use honeycomb_client::Error;
 use honeycomb_client::Target;
 use honeycomb_client::call::{Call, Event as CallEvent, Routing, Step};
 use honeycomb_server::Access;
-use honeycomb_types::{Kind, StructureId, Time};
-use honeycomb_wire::data::{ReadArgs, SwapArgs};
-use honeycomb_wire::messages::PartitionMap;
+use honeycomb_types::{Kind, LaneId, Sequence, StructureId, Time};
+use honeycomb_wire::data::{ReadArgs, SwapArgs, put_acks};
+use honeycomb_wire::messages::{MapEntry, PartitionMap};
 use honeycomb_wire::{Grant, Op, ReplyHeader, RequestHeader, Status, key_hash};
 use std::time::Duration;
 
@@ -26,11 +28,12 @@ static NOBODY: &str = "";
 
 /// What an operation does.
 #[derive(Debug, Clone)]
-enum What {
+pub(crate) enum What {
     Append { key: Key, bytes: Vec<u8> },
     Read { position: u64, wanted: u32 },
     Size,
     Kv { key: Vec<u8>, did: Did },
+    Queue(Queueing),
 }
 
 impl What {
@@ -38,6 +41,7 @@ impl What {
         match self {
             What::Append { key, bytes } => format!("append {key:?} of {} bytes", bytes.len()),
             What::Kv { key, did } => format!("{} {did:?}", String::from_utf8_lossy(key)),
+            What::Queue(queueing) => format!("{:?}", queueing.kind),
             other => format!("{other:?}"),
         }
     }
@@ -45,15 +49,19 @@ impl What {
 
 /// An operation under way.
 #[derive(Debug)]
-struct Active {
-    call: Call,
+pub(crate) struct Active {
+    pub(crate) call: Call,
     structure: StructureId,
     what: What,
-    begin: Time,
+    pub(crate) begin: Time,
+    /// Until when the server may let it wait.
+    wait_until: Time,
     floor: u64,
     args: Vec<u8>,
     payload: Vec<u8>,
-    found: Vec<u8>,
+    pub(crate) found: Vec<u8>,
+    /// Arguments of the reply.
+    pub(crate) told: Vec<u8>,
 }
 
 /// One task: one operation at a time.
@@ -61,8 +69,10 @@ struct Active {
 pub struct Task {
     session: usize,
     number: u64,
-    appended: u32,
+    pub(crate) appended: u32,
     active: Option<Active>,
+    /// Items that it has reserved and not settled.
+    pub(crate) held: Vec<Held>,
 }
 
 impl Task {
@@ -74,6 +84,11 @@ impl Task {
     /// What is under way.
     pub fn describe(&self) -> String {
         self.active.as_ref().map_or("nothing".into(), |a| a.what.describe())
+    }
+
+    /// The session that it belongs to.
+    pub fn session(&self) -> usize {
+        self.session
     }
 
     /// What it works on.
@@ -98,7 +113,8 @@ pub fn set_up(world: &mut World) {
     }
     for task in 0..TASKS {
         let session = task % world.sessions.len();
-        world.tasks.push(Task { session, number: 0, appended: 0, active: None });
+        let held = Vec::new();
+        world.tasks.push(Task { session, number: 0, appended: 0, active: None, held });
         let after = Duration::from_micros(100 + world.rng.below(2000));
         world.schedule(after, Event::Wake(TryId { task, number: 0 }));
     }
@@ -168,16 +184,17 @@ fn create(world: &mut World, job: usize) {
     let now = world.now;
     world.jobs[job].leases.created(now, &path, &parents, lease);
     world.jobs[job].kept.push(path.clone());
-    for (kind, name) in [(Kind::File, "file"), (Kind::Kv, "kv")] {
+    for (kind, name) in [(Kind::File, "file"), (Kind::Queue, "queue"), (Kind::Kv, "kv")] {
         let blocks = 1 + world.rng.below(2) as u32;
+        let (max_items, max_bytes) = queueing::bounds(world, kind);
         let structure = NewStructure {
             path: &path,
             name,
             kind,
             blocks,
             slots: 64,
-            max_items: 0,
-            max_bytes: 0,
+            max_items,
+            max_bytes,
             open_existing: false,
         };
         if let Ok(Reply::Opened(opened)) =
@@ -189,6 +206,7 @@ fn create(world: &mut World, job: usize) {
                 name: name.to_owned(),
                 opened,
                 file: Default::default(),
+                queue: QueueModel::new(max_items, max_bytes),
                 history: Default::default(),
                 gone: false,
                 next_value: 1,
@@ -227,24 +245,40 @@ fn begin(world: &mut World, task: usize) {
     if live.is_empty() {
         return rest(world, task);
     }
-    let structure = live[world.rng.below(live.len() as u64) as usize];
+    let mut structure = live[world.rng.below(live.len() as u64) as usize];
+    let wanted = |id: &&StructureId| Some(world.structures[*id].opened.kind) == world.focus;
+    if let Some(first) = live.iter().find(wanted)
+        && world.rng.chance(700_000)
+    {
+        structure = *first;
+    }
     let kind = world.structures[&structure].opened.kind;
     let what = match kind {
         Kind::File => choose_file(world, task, structure),
         Kind::Kv => choose_kv(world, structure),
-        Kind::Queue => unreachable!("none is created yet"),
+        Kind::Queue => What::Queue(queueing::choose(world, task, structure)),
+    };
+    let structure = match &what {
+        What::Queue(queueing) => queueing.structure().unwrap_or(structure),
+        _ => structure,
     };
     let (op, target, args, payload) = lay_out(world, &what);
-    let deadline = world.now + TIMEOUT;
+    let wait_until = match &what {
+        What::Queue(queueing) => world.now + queueing.wait,
+        _ => world.now,
+    };
+    let deadline = wait_until + TIMEOUT;
     let active = Active {
         call: Call::new(op, target, deadline),
         structure,
         what,
         begin: world.now,
+        wait_until,
         floor: world.structures[&structure].file.floor(),
         args,
         payload,
         found: Vec::new(),
+        told: Vec::new(),
     };
     world.tasks[task].active = Some(active);
     go(world, task, CallEvent::Go);
@@ -314,6 +348,7 @@ fn number(bytes: &[u8]) -> Result<u64, String> {
 fn lay_out(world: &mut World, what: &What) -> (Op, Target, Vec<u8>, Vec<u8>) {
     let _ = &world;
     match what {
+        What::Queue(queueing) => queueing.lay_out(),
         What::Append { bytes, .. } => (Op::FileAppend, Target::Tail, Vec::new(), bytes.clone()),
         What::Read { position, .. } => {
             (Op::FileRead, Target::Offset(*position), Vec::new(), Vec::new())
@@ -356,6 +391,9 @@ fn go(world: &mut World, task: usize, event: CallEvent<'_>) {
         .entry((session, structure))
         .or_insert_with(|| Routing::new(wire_map(opened)));
     let step = active.call.next(now, routing, &mut world.sessions[session], event);
+    for (entry, acks) in routing.take_owed() {
+        acknowledge(world, task, structure, &entry, &acks);
+    }
     let id = TryId { task, number: world.tasks[task].number };
     match step {
         Step::Send(entry, header) => {
@@ -370,15 +408,41 @@ fn go(world: &mut World, task: usize, event: CallEvent<'_>) {
     }
 }
 
-fn send(
+/// Tells a block that was left behind that results have arrived; nobody waits for an answer.
+fn acknowledge(
     world: &mut World,
-    id: TryId,
+    task: usize,
     structure: StructureId,
-    address: &str,
-    start: u64,
-    header: RequestHeader,
+    entry: &MapEntry,
+    acks: &[(LaneId, Sequence)],
 ) {
-    let session = world.tasks[id.task].session;
+    let mut args = Vec::new();
+    put_acks(acks, &mut args);
+    let at = honeycomb_client::at(entry);
+    let mut header = RequestHeader { at, grant: 1, ..RequestHeader::new(Op::AckResults) };
+    header.args_len = args.len() as u32;
+    let Some(server) = world.servers.iter().position(|s| s.address == entry.address) else {
+        return;
+    };
+    if world.rng.chance(world.faults.lose_request) {
+        return world.fault("lost request");
+    }
+    let request = Event::Request {
+        server,
+        id: world.servers[server].id,
+        to: TryId { task, number: 0 },
+        access: Box::new(access(world, task, structure)),
+        header: header.encode(),
+        args,
+        payload: Vec::new(),
+    };
+    let after = world.way();
+    world.schedule(after, request);
+}
+
+/// What a task's connection has proven.
+fn access(world: &World, task: usize, structure: StructureId) -> Access {
+    let session = world.tasks[task].session;
     let opened = &world.structures[&structure].opened;
     let grant = Grant {
         job: opened.job,
@@ -388,8 +452,18 @@ fn send(
         generation: opened.generation,
         expires_ms: u64::MAX,
     };
-    let access =
-        Access { session: world.sessions[session].session, window: 16, grant: Some(grant) };
+    Access { session: world.sessions[session].session, window: 16, grant: Some(grant) }
+}
+
+fn send(
+    world: &mut World,
+    id: TryId,
+    structure: StructureId,
+    address: &str,
+    start: u64,
+    header: RequestHeader,
+) {
+    let access = access(world, id.task, structure);
     let active = world.tasks[id.task].active.as_ref().expect("it sends");
     let mut args = active.args.clone();
     if let What::Read { position, wanted } = active.what {
@@ -397,13 +471,15 @@ fn send(
     }
     let payload = active.payload.clone();
     let mut header = header;
+    let left = active.wait_until.since(world.now);
+    header.deadline_ms = left.as_nanos().div_ceil(1_000_000) as u32;
     (header.grant, header.request) = (1, id.number);
     (header.args_len, header.payload_len) = (args.len() as u32, payload.len() as u32);
     let Some(server) = world.servers.iter().position(|s| s.address == address) else {
         return world.broken(format!("a map names {address}, where nobody is"));
     };
     let name = world.servers[server].id;
-    let patience = PATIENCE + Duration::from_micros(world.rng.below(1000));
+    let patience = left + PATIENCE + Duration::from_micros(world.rng.below(1000));
     world.schedule(patience, Event::Lost(id, true));
     if world.rng.chance(world.faults.lose_request) {
         return world.fault("lost request");
@@ -444,6 +520,7 @@ pub fn replied(
     let mut header = ReplyHeader::new(status, to.number, value);
     header.payload_len = payload.len() as u32;
     active.found = payload;
+    active.told = args.to_vec();
     go(world, to.task, CallEvent::Reply(header, args));
 }
 
@@ -451,6 +528,11 @@ pub fn replied(
 pub fn lost(world: &mut World, id: TryId, sent: bool) {
     if world.tasks[id.task].number != id.number || world.tasks[id.task].idle() {
         return;
+    }
+    // The connection is closed; the server hears of it soon, or not at all.
+    if world.rng.chance(800_000) {
+        let after = world.way();
+        world.schedule(after, Event::HungUp(id));
     }
     go(world, id.task, CallEvent::Lost { sent, why: "no answer".into() });
 }
@@ -494,10 +576,15 @@ fn finish(world: &mut World, task: usize, result: Result<ReplyHeader, Error>) {
     let now = world.now;
     let structure = active.structure;
     let known = world.structures.get_mut(&structure).expect("known since it was created");
-    let judged = match &result {
-        Ok(header) => judge(known, &active, header, start, now),
-        Err(e) => failed(known, &active, e),
+    let mut held = std::mem::take(&mut world.tasks[task].held);
+    let judged = match (&active.what, &result) {
+        (What::Queue(queueing), _) => {
+            queueing::finished(known, &active, queueing, &result, now, &mut held)
+        }
+        (_, Ok(header)) => judge(known, &active, header, start, now),
+        (_, Err(e)) => failed(known, &active, e),
     };
+    world.tasks[task].held = held;
     if let Err(what) = judged {
         let place = format!("{}:{}", known.path, known.name);
         world.broken(format!("{place}: {what} ({})", active.what.describe()));
@@ -537,6 +624,7 @@ fn judge(
                 false => Ok(()),
             }
         }
+        What::Queue(_) => unreachable!("judged elsewhere"),
         What::Kv { key, did } => {
             let did = answered(*did, header, &active.found)?;
             let op = KvOp { begin: active.begin, end: now, did };
@@ -577,11 +665,7 @@ fn failed(known: &mut Known, active: &Active, e: &Error) -> Result<(), String> {
         Status::OutOfMemory | Status::BlockFull => false,
         _ => return Err(format!("ended with {e}")),
     };
-    match e.status {
-        Status::DataLost if !known.lost => return Err(format!("nothing was lost, but {e}")),
-        Status::LeaseExpired | Status::DataLost | Status::Removed => known.gone = true,
-        _ => {}
-    }
+    note_end(known, e)?;
     if !unknown {
         return Ok(());
     }
@@ -591,6 +675,16 @@ fn failed(known: &mut Known, active: &Active, e: &Error) -> Result<(), String> {
             let op = KvOp { begin: active.begin, end: Time::NEVER, did: *did };
             known.history.entry(key.clone()).or_default().push(op);
         }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// An error may tell that the structure has ended; whether that can be so.
+pub(crate) fn note_end(known: &mut Known, e: &Error) -> Result<(), String> {
+    match e.status {
+        Status::DataLost if !known.lost => return Err(format!("nothing was lost, but {e}")),
+        Status::LeaseExpired | Status::DataLost | Status::Removed => known.gone = true,
         _ => {}
     }
     Ok(())

@@ -11,6 +11,8 @@ mod faults;
 mod file;
 mod kv;
 mod lease;
+mod queue;
+mod queueing;
 mod server;
 mod world;
 

@@ -7,7 +7,8 @@ use honeycomb_server::{Access, BlockOwner, Effect, Shard, ShardConfig};
 use honeycomb_structures::{Answer, News, Outcome, Payload, Ticket};
 use honeycomb_types::{BlockAt, ServerId, SessionId, ShardIx, Time};
 use honeycomb_wire::data::ReadArgs;
-use honeycomb_wire::{Grant, Op, RequestHeader};
+use honeycomb_wire::queue::{GetArgs, Items};
+use honeycomb_wire::{Grant, Op, RequestHeader, Status};
 use std::collections::BTreeMap;
 
 /// Shards of each server.
@@ -222,6 +223,61 @@ impl SimServer {
             }
         };
         (done, self.settle(), opened)
+    }
+
+    /// The connection on which a request came is gone.
+    pub fn hang_up(&mut self, to: TryId) -> Vec<Message> {
+        let gone: Vec<(Ticket, BlockAt)> = self
+            .waiting
+            .iter()
+            .filter(|(_, (waiting, _))| *waiting == to)
+            .map(|(ticket, (_, header))| (*ticket, header.at))
+            .collect();
+        for (ticket, at) in gone {
+            self.waiting.remove(&ticket);
+            self.shard(at).hang_up(ticket);
+        }
+        self.settle()
+    }
+
+    /// Takes everything that a queue's block has, as a consumer would.
+    pub fn take_all(
+        &mut self,
+        now: Time,
+        opened: &honeycomb_catalog::Opened,
+        at: BlockAt,
+    ) -> Vec<(u32, Vec<u8>)> {
+        let grant = Grant {
+            job: opened.job,
+            prefix: opened.prefix,
+            structure: opened.structure,
+            verbs: opened.verbs,
+            generation: opened.generation,
+            expires_ms: u64::MAX,
+        };
+        let access = Access { session: SessionId(u128::MAX - 1), window: 16, grant: Some(grant) };
+        let mut args = Vec::new();
+        GetArgs { items: 1, bytes: 1, reserve_ms: 0, stay: true }.put(&mut args);
+        let mut items = Vec::new();
+        for sequence in 1.. {
+            let sequence = honeycomb_types::Sequence(sequence);
+            let lane = honeycomb_types::LaneId(1);
+            let op = RequestHeader::new(Op::QueueGet);
+            let header = RequestHeader { at, grant: 1, lane, sequence, ack_lag: 1, ..op };
+            let ticket = self.ticket();
+            let outcome = self.shard(at).apply(now, &access, &header, &args, &[], ticket);
+            let Outcome::Done(Answer { status: Status::Ok, payload, args, .. }) = outcome else {
+                break;
+            };
+            let bytes = match payload {
+                Payload::Bytes(bytes) => bytes.to_vec(),
+                Payload::Pinned(pin) => pin.bytes().to_vec(),
+                _ => Vec::new(),
+            };
+            let told = Items::decode(&args, bytes.len()).expect("a block's answer can be read");
+            items.push((told.deliveries, bytes));
+        }
+        items
     }
 
     /// Time has passed.

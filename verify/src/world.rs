@@ -4,6 +4,7 @@ use crate::client::Task;
 use crate::faults::Faults;
 use crate::file::FileModel;
 use crate::lease::LeaseModel;
+use crate::queue::QueueModel;
 use crate::server::{BLOCK, SimServer, Taken};
 use honeycomb_catalog::{
     Actor, Catalog, CatalogError, Command, Config, Effect as Order, NewServer, Opened, Reply, Seal,
@@ -12,7 +13,7 @@ use honeycomb_client::call::{Lanes, Routing};
 use honeycomb_env::Entropy;
 use honeycomb_server::{Access, Effect};
 use honeycomb_structures::{News, Successor, Ticket};
-use honeycomb_types::{BlockAt, JobId, ServerId, SessionId, StructureId, Time};
+use honeycomb_types::{BlockAt, JobId, Kind, ServerId, SessionId, StructureId, Time};
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::{RequestHeader, Status};
@@ -73,6 +74,8 @@ pub enum Event {
     Wake(TryId),
     /// A try had no answer for too long, or its connection failed.
     Lost(TryId, bool),
+    /// A server learns that the connection of a try was closed.
+    HungUp(TryId),
     /// A task's question to the controller arrives there.
     Ask(usize),
     /// The controller's answer arrives at the task.
@@ -129,6 +132,7 @@ pub struct Known {
     pub name: String,
     pub opened: Opened,
     pub file: FileModel,
+    pub queue: QueueModel,
     pub history: BTreeMap<Vec<u8>, Vec<crate::kv::Op>>,
     /// Its end is known: removed, expired or lost.
     pub gone: bool,
@@ -176,6 +180,8 @@ pub struct World {
     pub(crate) routings: BTreeMap<(usize, StructureId), Routing>,
     trace: Option<Vec<String>>,
     pub(crate) working: bool,
+    /// The kind of structure that most operations of this run go to, so that it gets deep.
+    pub(crate) focus: Option<Kind>,
 }
 
 /// Runs one seed of about `operations` operations to its end.
@@ -189,6 +195,8 @@ impl World {
     pub fn new(seed: u64, keep_trace: bool) -> World {
         let mut rng = Entropy::seeded(seed);
         let faults = Faults::draw(&mut rng);
+        let focus = [None, None, Some(Kind::File), Some(Kind::Queue), Some(Kind::Queue)];
+        let focus = focus[rng.below(5) as usize];
         let mut world = World {
             seed,
             now: Time::from_millis(1000),
@@ -211,6 +219,7 @@ impl World {
             routings: BTreeMap::new(),
             trace: keep_trace.then(Vec::new),
             working: true,
+            focus,
         };
         for index in 0..SERVERS {
             let server = world.join(index);
@@ -259,6 +268,7 @@ impl World {
         let deadline = self.now + Duration::from_secs(1);
         self.until(|w| w.now > deadline)?;
         crate::client::judge_files(self);
+        crate::queueing::judge(self);
         self.until(|w| w.tasks.iter().all(Task::idle))?;
         crate::client::judge_histories(self);
         for job in &mut self.jobs {
@@ -346,6 +356,12 @@ impl World {
             Event::Confirmed(order) => self.confirmed(&order),
             Event::Wake(id) => crate::client::wake(self, id),
             Event::Lost(id, sent) => crate::client::lost(self, id, sent),
+            Event::HungUp(id) => {
+                for server in 0..self.servers.len() {
+                    let messages = self.servers[server].hang_up(id);
+                    self.send_all(messages);
+                }
+            }
             Event::Ask(task) => self.answer(task),
             Event::Told(task, answer) => crate::client::told(self, task, *answer),
             Event::Renew(job) => self.renew(job),

@@ -36,12 +36,13 @@ fn the_same_seed_gives_the_same_trace() {
 #[test]
 fn a_run_draws_what_it_is_meant_to_draw() {
     let (mut faults, mut endings) = (std::collections::BTreeSet::new(), Vec::new());
-    let mut grown = 0;
+    let (mut grown, mut retired) = (0, 0);
     for seed in 1..=40 {
         let stats = run_seed(seed, OPERATIONS).unwrap();
         faults.extend(stats.faults.keys().copied());
         endings.extend(stats.endings.keys().copied());
         grown += stats.grown;
+        retired += stats.retired;
     }
     for fault in [
         "abandoned prefix",
@@ -55,10 +56,21 @@ fn a_run_draws_what_it_is_meant_to_draw() {
     ] {
         assert!(faults.contains(fault), "{fault} was never drawn: {faults:?}");
     }
-    for ending in ["Ok", "KeyNotFound", "DataLost", "LeaseExpired", "Removed"] {
+    let seen = [
+        "Ok",
+        "KeyNotFound",
+        "DataLost",
+        "LeaseExpired",
+        "Removed",
+        "QueueEmpty",
+        "QueueFull",
+        "QueueClosed",
+    ];
+    for ending in seen {
         assert!(endings.contains(&ending), "nothing ever ended with {ending}");
     }
-    assert!(grown > 10, "files grew {grown} times");
+    assert!(grown > 10, "files and queues grew {grown} times");
+    assert!(retired > 3, "blocks of queues were retired {retired} times");
 }
 
 /// The first seed that shows the bug, and what was seen. A panic of the product is no catch: the
@@ -89,4 +101,10 @@ caught! {
     an_epoch_that_is_not_checked_is_caught: EpochUnchecked,
     a_lease_that_ends_early_is_caught: EarlyExpiry,
     a_block_with_old_bytes_is_caught: StaleBytes,
+    a_bound_that_forgets_other_blocks_is_caught: QueueForgetsAhead,
+    consumers_that_are_sent_on_early_are_caught: QueueMovesEarly,
+    a_stale_acknowledgement_is_caught: QueueAcksStale,
+    an_item_that_does_not_come_back_is_caught: QueueLosesReturned,
+    a_block_that_is_retired_early_is_caught: QueueRetiresEarly,
+    a_get_for_a_caller_who_hung_up_is_caught: QueueFeedsTheDead,
 }

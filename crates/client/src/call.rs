@@ -19,6 +19,8 @@ use std::time::Duration;
 const BACKOFF_MIN: Duration = Duration::from_millis(2);
 /// Longest wait between two tries.
 const BACKOFF_MAX: Duration = Duration::from_millis(100);
+/// The router of queues: gets go to the first block, puts to the last.
+const ROUTER_ENDS: u8 = 2;
 /// `Moved` answers that one call follows: more than blocks can be added in a deadline.
 const HOPS_MAX: u32 = 100_000;
 
@@ -38,8 +40,22 @@ pub struct Routing {
     /// Blocks of a queue that were empty when they were asked last, and whose successors serve. An
     /// item that was reserved may come back to one of them.
     pub left: Vec<MapEntry>,
-    lanes: HashMap<BlockAt, Vec<Lane>>,
+    /// Not in use, by block and by the end of a queue that they serve.
+    lanes: HashMap<(BlockAt, End), Vec<Lane>>,
+    /// Results that were received, of lanes that will not be used again.
+    owed: Vec<Owed>,
 }
+
+/// Which end of a queue a lane serves, so that it is known when it will not be used again. Other
+/// structures have one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum End {
+    Tail,
+    Head,
+}
+
+/// What a block should be told, so that it need not keep results for us.
+pub type Owed = (MapEntry, Vec<(LaneId, Sequence)>);
 
 /// Hands out lane numbers; one for each session.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +75,48 @@ impl Lanes {
 impl Routing {
     /// Begins with a map.
     pub fn new(map: PartitionMap) -> Routing {
-        Routing { map, left: Vec::new(), lanes: HashMap::new() }
+        Routing { map, left: Vec::new(), lanes: HashMap::new(), owed: Vec::new() }
+    }
+
+    /// What blocks of a queue that were left behind should be told (`AckResults`): without it they
+    /// would be kept for as long as somebody could ask for our answers again.
+    pub fn take_owed(&mut self) -> Vec<Owed> {
+        std::mem::take(&mut self.owed)
+    }
+
+    /// Whether lanes to a block will not be used again.
+    fn is_behind(&self, at: BlockAt, end: End) -> bool {
+        let entry = match end {
+            End::Tail => self.map.entries.last(),
+            End::Head => self.map.entries.first(),
+        };
+        self.map.router == ROUTER_ENDS && entry.is_none_or(|entry| route::at(entry) != at)
+    }
+
+    /// The map has changed: lanes to blocks that were left behind are given up.
+    fn give_up_lanes(&mut self) {
+        if self.map.router != ROUTER_ENDS {
+            return;
+        }
+        let behind: Vec<(BlockAt, End)> =
+            self.lanes.keys().filter(|(at, end)| self.is_behind(*at, *end)).copied().collect();
+        for key in behind {
+            for lane in self.lanes.remove(&key).unwrap_or_default() {
+                self.owe(key.0, lane);
+            }
+        }
+    }
+
+    fn owe(&mut self, at: BlockAt, lane: Lane) {
+        let ack = (lane.id, Sequence(lane.next.0 - 1));
+        if ack.1.0 == 0 {
+            return;
+        }
+        if let Some((_, acks)) = self.owed.iter_mut().find(|(e, _)| route::at(e) == at) {
+            acks.push(ack);
+        } else if let Some(entry) = self.named(at) {
+            self.owed.push((entry.clone(), vec![ack]));
+        }
     }
 
     fn named(&self, at: BlockAt) -> Option<&MapEntry> {
@@ -96,11 +153,12 @@ impl Routing {
         }
         let known: std::collections::HashSet<BlockAt> =
             self.map.entries.iter().map(route::at).collect();
-        self.lanes.retain(|at, _| known.contains(at));
+        self.lanes.retain(|(at, _), _| known.contains(at));
+        self.give_up_lanes();
     }
 
-    fn take_lane(&mut self, lanes: &mut Lanes, at: BlockAt) -> Lane {
-        let free = self.lanes.entry(at).or_default();
+    fn take_lane(&mut self, lanes: &mut Lanes, at: BlockAt, end: End) -> Lane {
+        let free = self.lanes.entry((at, end)).or_default();
         // Lanes of an earlier session (before a fork) are somebody else's.
         while let Some(lane) = free.pop() {
             if lane.session == lanes.session {
@@ -112,8 +170,11 @@ impl Routing {
         Lane { id, session: lanes.session, next: Sequence(1) }
     }
 
-    fn give_lane(&mut self, at: BlockAt, lane: Lane) {
-        self.lanes.entry(at).or_default().push(lane);
+    fn give_lane(&mut self, at: BlockAt, end: End, lane: Lane) {
+        match self.is_behind(at, end) {
+            true => self.owe(at, lane),
+            false => self.lanes.entry((at, end)).or_default().push(lane),
+        }
     }
 }
 
@@ -253,6 +314,13 @@ impl Call {
             return self.give_up();
         }
         // A retry goes first to the block of the first try: only it can know the outcome.
+        if routing.map.router == ROUTER_ENDS
+            && self.uncertain.is_some_and(|at| routing.named(at).is_none())
+        {
+            // A block of a queue is retired only when it owes nobody an answer that can still be
+            // asked for: this request never ran there.
+            (self.uncertain, self.doubt_since, self.lane) = (None, None, None);
+        }
         let entry = match self.uncertain {
             Some(at) => routing.named(at),
             None => {
@@ -278,7 +346,7 @@ impl Call {
             let lane = match self.lane.take() {
                 Some((held, lane)) if held == at => lane,
                 // Of another block that refused: nobody may use its number for something else.
-                Some(_) | None => routing.take_lane(lanes, at),
+                Some(_) | None => routing.take_lane(lanes, at, self.end()),
             };
             self.lane = Some((at, lane));
             header.lane = lane.id;
@@ -366,9 +434,8 @@ impl Call {
         self.stays_at = None;
         self.uncertain = None;
         self.doubt_since = None;
-        if let Some((at, lane)) = self.lane.take() {
-            routing.give_lane(at, lane);
-        }
+        self.finish_lane(routing);
+        routing.give_up_lanes();
         self.hops += 1;
         if self.hops > HOPS_MAX {
             let why = "blocks keep pointing elsewhere; this is a defect";
@@ -389,7 +456,14 @@ impl Call {
     fn finish_lane(&mut self, routing: &mut Routing) {
         if let Some((at, mut lane)) = self.lane.take() {
             lane.next = Sequence(lane.next.0 + 1);
-            routing.give_lane(at, lane);
+            routing.give_lane(at, self.end(), lane);
+        }
+    }
+
+    fn end(&self) -> End {
+        match self.target {
+            Target::Head | Target::Block(_) => End::Head,
+            _ => End::Tail,
         }
     }
 

@@ -24,7 +24,7 @@ pub use error::Error;
 pub use file::File;
 pub use kv::{Kv, ScanPage, Swap};
 pub use queue::{Delivery, Queue, QueueCounts};
-pub use route::{Target, route};
+pub use route::{Target, at, route};
 pub use structure::{Opened, Structure};
 pub use transport::{Room, Sink};
 

@@ -182,7 +182,14 @@ impl Queue {
             };
             let began = now;
             let asked = until.min(now + most);
-            let found = self.ask(Target::Head, args, asked)?;
+            let found = match self.ask(Target::Head, args, asked) {
+                // The last block has ended; one that was left behind may get an item back.
+                Err(e) if e.status == Status::QueueClosed && self.may_come_back()? => {
+                    self.structure.sleep_until(asked);
+                    Vec::new()
+                }
+                other => other?,
+            };
             let now = self.structure.now();
             // A wait that ended before its time was ended by a signal.
             if !found.is_empty() || now >= until || (now < asked && asked > began) {
@@ -216,6 +223,18 @@ impl Queue {
             }
         }
         Ok(Vec::new())
+    }
+
+    /// Whether an item of a block that was left behind is reserved by somebody.
+    fn may_come_back(&self) -> Result<bool, Error> {
+        for entry in self.structure.left() {
+            match self.count(Target::Block(route::at(&entry)), 0) {
+                Ok((_, put, counts)) if put > counts.taken => return Ok(true),
+                Err(e) if e.status != Status::UnknownBlock => return Err(e),
+                _ => {}
+            }
+        }
+        Ok(false)
     }
 
     /// One request for items.

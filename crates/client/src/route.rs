@@ -32,7 +32,7 @@ pub fn route(map: &PartitionMap, target: Target) -> Option<&MapEntry> {
 }
 
 /// The block and epoch of an entry.
-pub(crate) fn at(entry: &MapEntry) -> BlockAt {
+pub fn at(entry: &MapEntry) -> BlockAt {
     BlockAt { block: BlockId(entry.block), epoch: Epoch(entry.epoch) }
 }
 

@@ -3,11 +3,11 @@
 use crate::call::{Call, Event, Routing, Step};
 use crate::context::Context;
 use crate::error::Error;
-use crate::route::Target;
+use crate::route::{self, Target};
 use crate::transport::{Failure, PATIENCE, Sink, Wait};
-use honeycomb_types::limits::WAIT_MAX_MS;
-use honeycomb_types::{BlockId, JobId, Kind, PrefixId, StructureId, Time, Verbs};
-use honeycomb_wire::data::ReadArgs;
+use honeycomb_types::limits::{ACK_LANES_MAX, WAIT_MAX_MS};
+use honeycomb_types::{BlockId, JobId, Kind, LaneId, PrefixId, Sequence, StructureId, Time, Verbs};
+use honeycomb_wire::data::{ReadArgs, put_acks};
 use honeycomb_wire::messages::{
     MapEntry, PartitionMap, ReopenStructureReply, ReopenStructureRequest,
 };
@@ -182,12 +182,45 @@ impl Structure {
         self.state().routing.left.clone()
     }
 
+    pub(crate) fn sleep_until(&self, time: Time) {
+        self.context.pool.clock().sleep_until(time);
+    }
+
     pub(crate) fn now(&self) -> Time {
         self.context.pool.clock().now()
     }
 
     /// Carries one operation through to its answer.
-    pub(crate) fn run(&self, mut exchange: Exchange<'_, '_>) -> Result<Replied, Error> {
+    pub(crate) fn run(&self, exchange: Exchange<'_, '_>) -> Result<Replied, Error> {
+        let result = self.carry(exchange);
+        let owed = self.state().routing.take_owed();
+        for (entry, acks) in owed {
+            self.acknowledge(&entry, &acks);
+        }
+        result
+    }
+
+    /// Tells a block that was left behind that our results have arrived. When it cannot be told it
+    /// keeps them until nobody could ask for them again, which only costs memory for that long.
+    fn acknowledge(&self, entry: &MapEntry, acks: &[(LaneId, Sequence)]) {
+        let header = RequestHeader { at: route::at(entry), ..RequestHeader::new(Op::AckResults) };
+        for part in acks.chunks(ACK_LANES_MAX as usize) {
+            let mut args = Vec::new();
+            put_acks(part, &mut args);
+            let mut exchange = Exchange {
+                op: Op::AckResults,
+                target: Target::Block(header.at),
+                args: Args::Fixed(&args),
+                payload: &[],
+                sink: Sink::None,
+                wait_until: None,
+            };
+            let deadline = self.now() + PATIENCE;
+            let _ = self.send(entry, header, &mut exchange, deadline, &mut Vec::new());
+        }
+    }
+
+    fn carry(&self, mut exchange: Exchange<'_, '_>) -> Result<Replied, Error> {
         let clock = self.context.pool.clock();
         self.context.pool.enter();
         let mut deadline = self.deadline();

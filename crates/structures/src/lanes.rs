@@ -219,6 +219,14 @@ impl Lanes {
         }
     }
 
+    /// A client will not use a lane again and has received its results up to `acked`; whether the
+    /// lane is known.
+    pub fn forget(&mut self, session: SessionId, lane: LaneId, acked: Sequence) -> bool {
+        let Some(ix) = self.find((session, lane)) else { return false };
+        self.acknowledge(ix, acked.0);
+        true
+    }
+
     /// Whether nobody can come back for an answer any more: what was answered is acknowledged, or so
     /// old that no client asks for it, and nothing is under way.
     pub fn is_quiet(&self, now: Time) -> bool {

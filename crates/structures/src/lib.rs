@@ -89,12 +89,14 @@ impl Answer {
     }
 
     /// Whether a mutation that was answered like this counts as executed: its result is recorded
-    /// for retries and its sequence number is used up. `Busy` and the routing answers are not:
-    /// the same number comes again, here or elsewhere.
+    /// for retries and its sequence number is used up. `Busy` and most routing answers are not: the
+    /// same number comes again. `Moved` is, because its caller goes elsewhere and will not come
+    /// back: a copy that was on its way for long must find that answer, and not an item that has
+    /// returned to the block since.
     pub fn executed(&self) -> bool {
         !matches!(
             self.status,
-            Status::Busy | Status::Moved | Status::WrongRange | Status::WrongEpoch | Status::Resume
+            Status::Busy | Status::WrongRange | Status::WrongEpoch | Status::Resume
         )
     }
 }

@@ -48,6 +48,8 @@ pub const WAIT_MAX_MS: u32 = 60000;
 pub const QUEUE_BATCH_MAX: u32 = 4096;
 /// Most reservations that one QueueAck names.
 pub const QUEUE_ACK_MAX: u32 = 4096;
+/// Most lanes of one AckResults.
+pub const ACK_LANES_MAX: u32 = 1024;
 /// Longest time-out of a reservation, in milliseconds: a day.
 pub const RESERVE_MAX_MS: u32 = 86_400_000;
 /// After this a mutation is not retried: its outcome is unknown.

@@ -2,6 +2,8 @@
 
 use crate::fields::{Field, Malformed, Reader};
 use crate::messages::MapEntry;
+use honeycomb_types::limits::ACK_LANES_MAX;
+use honeycomb_types::{LaneId, Sequence};
 
 /// `FileRead`: which bytes of the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +28,27 @@ impl ReadArgs {
         r.finish()?;
         Ok(read)
     }
+}
+
+/// Appends the arguments of an `AckResults`.
+pub fn put_acks(acks: &[(LaneId, Sequence)], out: &mut Vec<u8>) {
+    for (lane, sequence) in acks {
+        lane.0.put(out);
+        sequence.0.put(out);
+    }
+}
+
+/// Reads the arguments of an `AckResults`.
+pub fn acks(args: &[u8]) -> Result<Vec<(LaneId, Sequence)>, Malformed> {
+    let mut r = Reader::new(args);
+    let mut acks = Vec::new();
+    while !r.is_empty() {
+        if acks.len() == ACK_LANES_MAX as usize {
+            return Err(r.malformed("more lanes than one request takes"));
+        }
+        acks.push((LaneId(u32::get(&mut r)?), Sequence(u64::get(&mut r)?)));
+    }
+    Ok(acks)
 }
 
 /// Splits the one-byte mode from the key in the arguments of `KvPut` and `KvDelete`.
@@ -172,6 +195,16 @@ impl MovedArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn acknowledgements_round_trip() {
+        let given = [(LaneId(1), Sequence(2)), (LaneId(u32::MAX), Sequence(u64::MAX))];
+        let mut out = Vec::new();
+        put_acks(&given, &mut out);
+        assert_eq!(acks(&out).unwrap(), given);
+        assert!(acks(&out[1..]).is_err());
+        assert!(acks(&[0; 12 * 1025]).is_err());
+    }
 
     #[test]
     fn data_arguments_round_trip() {

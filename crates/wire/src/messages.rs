@@ -278,6 +278,8 @@ pub enum Op {
     PresentGrant = 0x0003,
     /// Asks for notices of changes of one block, pushed on this connection until it closes. Arguments: subscription u32 (the client's number for it), kinds u16 (bits: 1 append, 2 seal, 4 data, 8 space, 16 close, 32 put, 64 delete), match u8 (0 every key, 1 the key that follows, 2 keys that begin with what follows), key. The value is the number of the last change before the subscription.
     Subscribe = 0x0004,
+    /// Says that the results of some lanes have been received, for lanes of this session that will not be used again: the block need not keep them. Arguments: for each, lane u32 and the last number received u64; at most 1,024. The value is how many of the lanes the block knew.
+    AckResults = 0x0005,
     /// Registers a job. Its hierarchy is a single node, the root, until prefixes are created.
     RegisterJob = 0x0101,
     /// Ends a job: all its prefixes, structures and blocks go at once.
@@ -372,11 +374,12 @@ pub enum Op {
 
 impl Op {
     /// Every op in order of code.
-    pub const ALL: [Op; 49] = [
+    pub const ALL: [Op; 50] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
         Op::Subscribe,
+        Op::AckResults,
         Op::RegisterJob,
         Op::DeregisterJob,
         Op::ListJobs,
@@ -431,6 +434,7 @@ impl Op {
             0x0002 => Op::Ping,
             0x0003 => Op::PresentGrant,
             0x0004 => Op::Subscribe,
+            0x0005 => Op::AckResults,
             0x0101 => Op::RegisterJob,
             0x0102 => Op::DeregisterJob,
             0x0103 => Op::ListJobs,
@@ -487,6 +491,7 @@ impl Op {
             Op::Ping => "Ping",
             Op::PresentGrant => "PresentGrant",
             Op::Subscribe => "Subscribe",
+            Op::AckResults => "AckResults",
             Op::RegisterJob => "RegisterJob",
             Op::DeregisterJob => "DeregisterJob",
             Op::ListJobs => "ListJobs",
@@ -566,6 +571,14 @@ impl Op {
                 plane: Plane::Data,
                 auth: Auth::Grant,
                 verbs: Verbs(1),
+                lane: false,
+                message: false,
+                payload: false,
+            },
+            Op::AckResults => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Grant,
+                verbs: Verbs(0),
                 lane: false,
                 message: false,
                 payload: false,

@@ -6,7 +6,8 @@ use common::{bytes, list, message, op, vectors};
 use honeycomb_types::limits::{CONTROL_ARGS_MAX, FRAME_MAX, REPLY_HEADER, REQUEST_HEADER};
 use honeycomb_types::{BlockAt, BlockId, Epoch, LaneId, Sequence};
 use honeycomb_wire::data::{
-    MovedArgs, ReadArgs, ScanArgs, SwapArgs, mode_and_key, put_scan_entry, scan_entries,
+    MovedArgs, ReadArgs, ScanArgs, SwapArgs, acks, mode_and_key, put_acks, put_scan_entry,
+    scan_entries,
 };
 use honeycomb_wire::notice::{Notice, SubscribeArgs};
 use honeycomb_wire::queue::{AckArgs, Counts, GetArgs, Items, lengths, put_lengths};
@@ -239,6 +240,11 @@ fn read_data(args: &[u8], payload: &[u8]) {
     if let Ok(scan) = ScanArgs::decode(args) {
         out.clear();
         scan.put(&mut out);
+        assert_eq!(out, args);
+    }
+    if let Ok(lanes) = acks(args) {
+        out.clear();
+        put_acks(&lanes, &mut out);
         assert_eq!(out, args);
     }
     if let Ok(moved) = MovedArgs::decode(args) {

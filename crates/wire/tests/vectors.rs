@@ -14,7 +14,8 @@ use honeycomb_types::{
     BlockAt, BlockId, Epoch, Generation, JobId, LaneId, PrefixId, Sequence, StructureId, Verbs,
 };
 use honeycomb_wire::data::{
-    MovedArgs, ReadArgs, ScanArgs, SwapArgs, mode_and_key, put_scan_entry, scan_entries,
+    MovedArgs, ReadArgs, ScanArgs, SwapArgs, acks, mode_and_key, put_acks, put_scan_entry,
+    scan_entries,
 };
 use honeycomb_wire::messages::HelloRequest;
 use honeycomb_wire::notice::{Change, Filter, Notice, SubscribeArgs};
@@ -158,6 +159,7 @@ fn data_request(op: Op, args: &[u8], payload: &[u8]) -> Result<(), Malformed> {
         Op::KvCompareAndSwap => SwapArgs::decode(args, payload).map(drop),
         Op::KvScan => ScanArgs::decode(args).map(drop),
         Op::Subscribe => SubscribeArgs::decode(args).map(drop),
+        Op::AckResults => acks(args).map(drop),
         Op::QueuePut => lengths(args, payload.len()).map(drop),
         Op::QueueGet => GetArgs::decode(args).map(drop),
         Op::QueuePeek => GetArgs::decode_peek(args).map(drop),
@@ -218,6 +220,7 @@ fn a_batch_of_items_has_at_most_its_limit() {
         assert_eq!(Items::decode(&vec![0; 12 + 4 * entries], 0).is_ok(), fits);
         assert_eq!(AckArgs::decode(&vec![0; 5 + 12 * entries]).is_ok(), fits);
     }
+    assert_eq!(acks(&vec![0; 12 * 1024]).map(|acks| acks.len()), Ok(1024));
 }
 
 fn hello_with(changes: &Value, key: &TokenKey) -> HelloRequest {
@@ -436,6 +439,13 @@ fn check_data_request(op: Op, sample: &Value) {
             let told = SubscribeArgs { subscription, kinds, filter };
             assert_eq!(told.encode(), args, "{at}");
             assert_eq!(SubscribeArgs::decode(&args), Ok(told), "{at}");
+        }
+        Op::AckResults => {
+            let pair = |pair: &Value| (LaneId(number(&pair[0]) as u32), Sequence(number(&pair[1])));
+            let lanes: Vec<_> = list(field("lanes")).iter().map(pair).collect();
+            let mut out = Vec::new();
+            put_acks(&lanes, &mut out);
+            assert_eq!((acks(&args), out), (Ok(lanes), args), "{at}");
         }
         Op::QueuePut | Op::QueueGet | Op::QueuePeek | Op::QueueLength | Op::QueueAck => {
             check_queue_request(op, &sample["fields"], &args, &payload, &at);
@@ -784,6 +794,7 @@ fn the_document_lists_every_limit() {
         ("WAIT_MAX_MS", l::WAIT_MAX_MS as u64),
         ("QUEUE_BATCH_MAX", l::QUEUE_BATCH_MAX as u64),
         ("QUEUE_ACK_MAX", l::QUEUE_ACK_MAX as u64),
+        ("ACK_LANES_MAX", l::ACK_LANES_MAX as u64),
         ("RESERVE_MAX_MS", l::RESERVE_MAX_MS as u64),
         ("RETRY_WINDOW_MS", l::RETRY_WINDOW_MS),
         ("RESULTS_WINDOW", l::RESULTS_WINDOW as u64),

@@ -85,7 +85,7 @@ fn many(args: &Args) -> ExitCode {
     if args.json {
         let value = json!({
             "seeds": seeds, "operations": sum.operations, "faults": sum.fault_count(),
-            "faults_by_kind": sum.faults, "endings": sum.endings, "grown": sum.grown,
+            "faults_by_kind": sum.faults, "endings": sum.endings, "grown": sum.grown, "retired": sum.retired,
             "events": sum.events, "violations": 0,
         });
         println!("{value}");
@@ -93,7 +93,7 @@ fn many(args: &Args) -> ExitCode {
     }
     println!("faults:  {}", histogram(&sum.faults));
     println!("endings: {}", histogram(&sum.endings));
-    println!("blocks sealed with a successor: {}", sum.grown);
+    println!("blocks sealed with a successor: {}, retired: {}", sum.grown, sum.retired);
     println!(
         "simulated {seeds} seeds, {} operations, {} faults: no violation",
         sum.operations,
@@ -105,6 +105,7 @@ fn many(args: &Args) -> ExitCode {
 fn add(sum: &mut Stats, more: &Stats) {
     sum.operations += more.operations;
     sum.grown += more.grown;
+    sum.retired += more.retired;
     sum.events += more.events;
     for (name, count) in &more.faults {
         *sum.faults.entry(name).or_default() += count;

@@ -17,9 +17,10 @@ use common::raw::{
 use common::{Cluster, KIB, eventually, file, kv, prefix};
 use honeycomb_client::{Client, JobTicket, Queue};
 use honeycomb_types::{
-    BlockAt, BlockId, Epoch, Generation, JobId, Kind, PrefixId, StructureId, Verbs,
+    BlockAt, BlockId, Epoch, Generation, JobId, Kind, LaneId, PrefixId, Sequence, StructureId,
+    Verbs,
 };
-use honeycomb_wire::data::{ReadArgs, ScanArgs, SwapArgs};
+use honeycomb_wire::data::{ReadArgs, ScanArgs, SwapArgs, put_acks};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::notice::{Filter, SubscribeArgs, kinds};
 use honeycomb_wire::queue::{AckAction, AckArgs, GetArgs};
@@ -88,9 +89,14 @@ impl Victim {
     }
 }
 
+/// What can be asked of every block, whatever it holds.
+fn of_any_kind(op: Op) -> bool {
+    matches!(op, Op::Subscribe | Op::AckResults)
+}
+
 fn kind_of(op: Op) -> Kind {
     match Kind::from_code((op as u16 >> 8) as u8) {
-        None if op == Op::Subscribe => Kind::Queue,
+        None if of_any_kind(op) => Kind::Queue,
         kind => kind.unwrap_or(Kind::Kv),
     }
 }
@@ -396,6 +402,11 @@ fn request_of(op: Op, victim: &Victim) -> Request {
             let filter = Filter::All;
             body(SubscribeArgs { subscription: 7, kinds: kinds::ALL, filter }.encode())
         }
+        Op::AckResults => {
+            let mut args = Vec::new();
+            put_acks(&[(LaneId(1), Sequence(u64::MAX))], &mut args);
+            body(args)
+        }
         Op::FileAppend => write(&[]),
         Op::FileRead => {
             let mut args = Vec::new();
@@ -591,6 +602,7 @@ fn at_controller(op: Op) -> AtController {
         Op::OpenBlock | Op::FreeBlock | Op::SetGeneration | Op::QueueAhead => all(NotServedHere),
         Op::PresentGrant
         | Op::Subscribe
+        | Op::AckResults
         | Op::FileAppend
         | Op::FileRead
         | Op::FileSize

@@ -3,7 +3,7 @@
 
 use super::*;
 use honeycomb_env::Clock;
-use honeycomb_types::{LaneId, Time};
+use honeycomb_types::Time;
 use honeycomb_wire::RequestHeader;
 use honeycomb_wire::notice::{Change, Notice};
 use honeycomb_wire::queue::{Counts, put_lengths};

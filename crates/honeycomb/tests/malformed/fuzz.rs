@@ -140,6 +140,7 @@ fn ten_thousand_fuzzed_frames_harm_nobody() {
         kv(Op::KvScan, &scan, b""),
         kv(Op::KvLength, b"", b""),
         kv(Op::Subscribe, &watch, b""),
+        kv(Op::AckResults, &[1, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255], b""),
         queue(Op::QueuePut, b"", &[5; 100]),
         queue(Op::QueuePut, b"\x01\0\0\0\0\0\0\0\x02\0\0\0", b"abc"),
         queue(Op::QueuePut, b"", &[5; 70_000]),

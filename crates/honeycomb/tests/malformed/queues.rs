@@ -39,6 +39,8 @@ fn malformed() -> Vec<(&'static str, Op, Vec<u8>, &'static [u8])> {
         ("an acknowledgement of action 3", Op::QueueAck, vec![3, 0, 0, 0, 0], b""),
         ("an acknowledgement that is cut", Op::QueueAck, vec![0; 5 + 11], b""),
         ("too many acknowledgements", Op::QueueAck, vec![0; 5 + 12 * (most + 1)], b""),
+        ("results of a lane that is cut", Op::AckResults, vec![0; 11], b""),
+        ("results of too many lanes", Op::AckResults, vec![0; 12 * 1025], b""),
         ("a subscription to nothing", Op::Subscribe, vec![0; 7], b""),
         ("a subscription to what there is not", Op::Subscribe, vec![0, 0, 0, 0, 128, 0, 0], b""),
         ("a subscription that matches 3", Op::Subscribe, vec![0, 0, 0, 0, 1, 0, 3], b""),

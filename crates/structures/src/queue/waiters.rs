@@ -1,7 +1,7 @@
 //! Who waits at a queue: for items, or for room. First come, first served.
 
 use crate::Ticket;
-use honeycomb_types::Time;
+use honeycomb_types::{Bug, Time};
 use honeycomb_wire::queue::GetArgs;
 use std::collections::VecDeque;
 
@@ -90,6 +90,9 @@ impl Waiters {
 
     /// Forgets one that waits. False when it does not wait here.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
+        if Bug::QueueFeedsTheDead.active() {
+            return self.getters.iter().any(|g| g.ticket == ticket);
+        }
         if let Some(at) = self.getters.iter().position(|g| g.ticket == ticket) {
             self.getters.remove(at);
             return true;

@@ -112,7 +112,7 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         FreeBlock FreeBlockRequest FreeBlockReply,
         SetGeneration SetGenerationRequest SetGenerationReply,
         QueueAhead QueueAheadRequest QueueAheadReply,;
-        data Subscribe FileAppend FileRead FileSize FileSeal QueuePut QueueGet QueuePeek QueueLength
+        data Subscribe AckResults FileAppend FileRead FileSize FileSeal QueuePut QueueGet QueuePeek QueueLength
              QueueClose QueueAck KvGet KvPut KvDelete KvExists KvUpdate KvUpsert KvCompareAndSwap
              KvScan KvLength
     )

@@ -1,0 +1,341 @@
+//! The workload on queues: puts and gets of several kinds, and how their answers are judged.
+
+use crate::client::{Active, note_end};
+use crate::queue::{Given, Key, Span, item};
+use crate::world::{Known, World};
+use honeycomb_catalog::{Actor, Command, Reply};
+use honeycomb_client::{Error, Target};
+use honeycomb_types::{BlockAt, Kind, StructureId, Time};
+use honeycomb_wire::queue::{AckAction, AckArgs, GetArgs, Items, put_lengths};
+use honeycomb_wire::{Op, ReplyHeader, Status};
+use std::time::Duration;
+
+/// Items that one queue sees in a run: enough to fill blocks, few enough to judge their order.
+const ITEMS_MAX: usize = 400;
+
+/// What an operation does to a queue.
+#[derive(Debug, Clone)]
+pub enum QueueDoes {
+    Put(Vec<(Key, usize)>),
+    Get {
+        items: u32,
+        reserve_ms: u32,
+    },
+    /// Looks at a block that was left behind.
+    LookBack {
+        at: BlockAt,
+    },
+    Settle {
+        action: AckAction,
+        held: Held,
+    },
+    Close,
+}
+
+/// An operation on a queue, and how long it waits at the server.
+#[derive(Debug, Clone)]
+pub struct Queueing {
+    pub kind: QueueDoes,
+    pub wait: Duration,
+}
+
+/// A reserved item.
+#[derive(Debug, Clone)]
+pub struct Held {
+    structure: StructureId,
+    at: BlockAt,
+    number: u64,
+    deliveries: u32,
+    key: Key,
+}
+
+/// The bounds of a new structure.
+pub fn bounds(world: &mut World, kind: Kind) -> (u64, u64) {
+    if kind != Kind::Queue {
+        return (0, 0);
+    }
+    match world.rng.below(4) {
+        0 => (0, 0),
+        1 => (1 + world.rng.below(4), 0),
+        2 => (20 + world.rng.below(60), 0),
+        _ => (0, 30_000 + world.rng.below(200_000)),
+    }
+}
+
+/// Chooses an operation.
+pub fn choose(world: &mut World, task: usize, structure: StructureId) -> Queueing {
+    let wait = match world.rng.below(3) {
+        0 => Duration::ZERO,
+        _ => Duration::from_millis(world.rng.below(120)),
+    };
+    let session = world.tasks[task].session();
+    let left = world.routings.get(&(session, structure)).map_or(&[][..], |r| &r.left);
+    let left = left.first().map(honeycomb_client::at);
+    let full = world.structures[&structure].queue.len() >= ITEMS_MAX;
+    // Some tasks rather put, others rather take, so that queues fill and drain.
+    let puts = if (task + world.structures[&structure].opened.structure.0 as usize) % 2 == 0 {
+        7
+    } else {
+        3
+    };
+    let kind = match world.rng.below(12) {
+        n if n < puts && !full => put(world, task, structure),
+        9 if !world.tasks[task].held.is_empty() => settle(world, task),
+        10 if left.is_some() => QueueDoes::LookBack { at: left.expect("just seen") },
+        11 if world.rng.chance(20_000) => {
+            let now = world.now;
+            let known = world.structures.get_mut(&structure).expect("just chosen");
+            known.queue.closing.get_or_insert(now);
+            QueueDoes::Close
+        }
+        _ => QueueDoes::Get {
+            items: 1 + world.rng.below(5) as u32,
+            reserve_ms: if world.rng.chance(300_000) {
+                20 + world.rng.below(200) as u32
+            } else {
+                0
+            },
+        },
+    };
+    Queueing { kind, wait }
+}
+
+fn put(world: &mut World, task: usize, structure: StructureId) -> QueueDoes {
+    let known = &world.structures[&structure].queue;
+    let (max_items, max_bytes) = (known.max_items, known.max_bytes);
+    let most = if max_items == 0 { 4 } else { max_items.min(4) };
+    let count = if world.rng.chance(300_000) { 1 + world.rng.below(most) } else { 1 };
+    let large = count == 1 && world.rng.chance(600_000);
+    let items = (0..count).map(|_| {
+        world.tasks[task].appended += 1;
+        let key = (task as u32, world.tasks[task].appended);
+        let length = world.rng.below(if large { 8000 } else { 1500 }) as usize;
+        (key, item(key, length).len())
+    });
+    let items: Vec<_> = items.collect();
+    assert!(max_bytes == 0 || items.iter().map(|i| i.1 as u64).sum::<u64>() <= max_bytes);
+    let now = world.now;
+    world.structures.get_mut(&structure).expect("just chosen").queue.asked(now, &items);
+    QueueDoes::Put(items)
+}
+
+fn settle(world: &mut World, task: usize) -> QueueDoes {
+    let at = world.rng.below(world.tasks[task].held.len() as u64) as usize;
+    let held = world.tasks[task].held.swap_remove(at);
+    let action = if world.rng.chance(200_000) { AckAction::GiveBack } else { AckAction::Done };
+    QueueDoes::Settle { action, held }
+}
+
+impl Queueing {
+    /// The structure that it must work on, when that is not free to choose.
+    pub fn structure(&self) -> Option<StructureId> {
+        match &self.kind {
+            QueueDoes::Settle { held, .. } => Some(held.structure),
+            _ => None,
+        }
+    }
+
+    /// The request.
+    pub fn lay_out(&self) -> (Op, Target, Vec<u8>, Vec<u8>) {
+        let mut args = Vec::new();
+        match &self.kind {
+            QueueDoes::Put(items) => {
+                let bytes: Vec<Vec<u8>> = items.iter().map(|(key, len)| item(*key, *len)).collect();
+                let slices: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
+                put_lengths(&slices, &mut args);
+                (Op::QueuePut, Target::Tail, args, bytes.concat())
+            }
+            QueueDoes::Get { items, reserve_ms } => {
+                let (items, reserve_ms) = (*items, *reserve_ms);
+                GetArgs { items, bytes: 9000, reserve_ms, stay: false }.put(&mut args);
+                (Op::QueueGet, Target::Head, args, Vec::new())
+            }
+            QueueDoes::LookBack { at } => {
+                GetArgs { items: 1, bytes: 9000, reserve_ms: 0, stay: true }.put(&mut args);
+                (Op::QueueGet, Target::Block(*at), args, Vec::new())
+            }
+            QueueDoes::Settle { action, held } => {
+                let items = vec![(held.number, held.deliveries)];
+                let args = AckArgs { action: *action, timeout_ms: 0, items }.encode();
+                (Op::QueueAck, Target::Block(held.at), args, Vec::new())
+            }
+            QueueDoes::Close => (Op::QueueClose, Target::Tail, args, Vec::new()),
+        }
+    }
+}
+
+/// Holds the end of an operation against the model.
+pub fn finished(
+    known: &mut Known,
+    active: &Active,
+    queueing: &Queueing,
+    result: &Result<ReplyHeader, Error>,
+    now: Time,
+    held: &mut Vec<Held>,
+) -> Result<(), String> {
+    let span = Span { begin: active.begin, end: now };
+    let header = match result {
+        Ok(header) => header,
+        Err(e) => return failed(known, queueing, span, e),
+    };
+    match &queueing.kind {
+        QueueDoes::Put(items) => known.queue.put(span, items),
+        QueueDoes::Close => {
+            known.queue.closed.get_or_insert(now);
+            Ok(())
+        }
+        QueueDoes::Settle { action, held } => match (action, header.value) {
+            (AckAction::Done, 1) => known.queue.settled(span, held.key, held.deliveries),
+            _ => Ok(()),
+        },
+        QueueDoes::Get { .. } if header.status == Status::QueueEmpty => {
+            known.queue.empty(span);
+            Ok(())
+        }
+        QueueDoes::LookBack { .. } if header.status == Status::QueueEmpty => Ok(()),
+        QueueDoes::Get { .. } | QueueDoes::LookBack { .. } => {
+            let reserve =
+                matches!(queueing.kind, QueueDoes::Get { reserve_ms, .. } if reserve_ms > 0);
+            let told =
+                Items::decode(&active.told, active.found.len()).map_err(|e| e.to_string())?;
+            let mut rest = &active.found[..];
+            let items = told.lengths.iter().map(|length| {
+                let (item, others) = rest.split_at(*length as usize);
+                rest = others;
+                item.to_vec()
+            });
+            let items: Vec<Vec<u8>> = items.collect();
+            let how = Given { delivery: told.deliveries, reserved: reserve };
+            let keys = known.queue.given(span, how, &items)?;
+            if reserve {
+                let at = honeycomb_client::at(active.call.entry().expect("it was answered"));
+                let structure = known.opened.structure;
+                let deliveries = told.deliveries;
+                held.extend(keys.into_iter().zip(told.first..).map(|(key, number)| Held {
+                    structure,
+                    at,
+                    number,
+                    deliveries,
+                    key,
+                }));
+            }
+            Ok(())
+        }
+    }
+}
+
+fn failed(known: &mut Known, queueing: &Queueing, span: Span, e: &Error) -> Result<(), String> {
+    let ended = matches!(e.status, Status::DataLost | Status::LeaseExpired | Status::Removed);
+    if e.status == Status::OutcomeUnknown && e.message.contains("the block that may") && !known.lost
+    {
+        return Err(format!("an answer could not be asked for again: {e}"));
+    }
+    note_end(known, e)?;
+    let unknown = match e.status {
+        Status::OutcomeUnknown => true,
+        Status::DeadlineExceeded => e.message.contains("may have taken effect"),
+        _ if ended => e.message.contains("may have taken effect"),
+        _ => false,
+    };
+    match &queueing.kind {
+        QueueDoes::Put(items) => match e.status {
+            // A copy of the request, which only this world makes, may have been under way when the
+            // structure ended.
+            _ if unknown || ended => known.queue.put(Span { end: Time::NEVER, ..span }, items),
+            Status::QueueFull | Status::OutOfMemory | Status::DeadlineExceeded => {
+                known.queue.refused(items)
+            }
+            Status::QueueClosed if known.queue.closing.is_some() => known.queue.refused(items),
+            _ => Err(format!("a put ended with {e}")),
+        },
+        QueueDoes::Get { items, reserve_ms } => match e.status {
+            _ if unknown && *reserve_ms == 0 => {
+                known.queue.swallow(*items as usize);
+                Ok(())
+            }
+            Status::QueueClosed => {
+                known.queue.ended(span);
+                Ok(())
+            }
+            _ if unknown => {
+                known.queue.haze();
+                Ok(())
+            }
+            _ if ended || e.status == Status::DeadlineExceeded => Ok(()),
+            _ => Err(format!("a get ended with {e}")),
+        },
+        QueueDoes::LookBack { .. } => match e.status {
+            _ if unknown => {
+                known.queue.swallow(1);
+                Ok(())
+            }
+            Status::QueueClosed => {
+                known.queue.ended(span);
+                Ok(())
+            }
+            Status::UnknownBlock | Status::DeadlineExceeded => Ok(()),
+            _ if ended => Ok(()),
+            _ => Err(format!("a look back ended with {e}")),
+        },
+        QueueDoes::Settle { action, .. } => match e.status {
+            // Nobody knows whether it was taken: then it need not come back.
+            _ if unknown && *action == AckAction::Done => {
+                known.queue.swallow(1);
+                Ok(())
+            }
+            Status::UnknownBlock | Status::DeadlineExceeded => Ok(()),
+            _ if unknown || ended => Ok(()),
+            _ => Err(format!("an acknowledgement ended with {e}")),
+        },
+        QueueDoes::Close => match e.status {
+            _ if unknown || ended || e.status == Status::DeadlineExceeded => Ok(()),
+            Status::OutOfMemory => Ok(()),
+            _ => Err(format!("a close ended with {e}")),
+        },
+    }
+}
+
+/// Every queue that is still there is emptied, straight from its blocks, and judged as a whole.
+pub fn judge(world: &mut World) {
+    let queues: Vec<StructureId> = world
+        .structures
+        .iter()
+        .filter(|(_, k)| k.opened.kind == Kind::Queue)
+        .map(|(id, _)| *id)
+        .collect();
+    for structure in queues {
+        let known = world.structures.get_mut(&structure).expect("listed just now");
+        let mut judged = known.queue.history();
+        if !known.gone {
+            let left = empty_out(world, structure);
+            let now = world.now;
+            let known = world.structures.get_mut(&structure).expect("listed just now");
+            if let Some(left) = left {
+                judged = judged.and_then(|()| known.queue.whole(now, &left));
+            }
+        }
+        if let Err(what) = judged {
+            let known = &world.structures[&structure];
+            let place = format!("{}:{}", known.path, known.name);
+            return world.broken(format!("{place}, as a whole: {what}"));
+        }
+    }
+}
+
+/// Everything that is still in a queue; nothing when the queue has ended meanwhile.
+fn empty_out(world: &mut World, structure: StructureId) -> Option<Vec<(u32, Vec<u8>)>> {
+    let id = world.jobs[world.structures[&structure].job].id;
+    let command = Command::ReopenStructure { actor: Actor::driver(id), job: id, structure };
+    let Ok(Reply::Opened(opened)) = world.command(command) else { return None };
+    let mut items = Vec::new();
+    let now = world.now;
+    for entry in &opened.map.entries {
+        let server = world.servers.iter_mut().find(|s| s.id == entry.at.block.server());
+        let Some(server) = server else {
+            world.broken("a map names a server that is gone".into());
+            return None;
+        };
+        items.extend(server.take_all(now, &opened, entry.at));
+    }
+    Some(items)
+}
