@@ -2,6 +2,20 @@
 
 import hashlib
 
+from batches import (
+    FUNCTIONS,
+    OPERATIONS,
+    RANGES,
+    RESULTS,
+    batch_parts,
+    integer,
+    keys_parts,
+    operand_cases,
+    ranges_parts,
+    result_parts,
+    stored_cases,
+    top,
+)
 from peer import (
     INTEGERS,
     SPEC,
@@ -176,6 +190,25 @@ def scanned_case(name: str, entries: list, value: int) -> dict:
     return data(name, fields, b"", b"".join(layout), value)
 
 
+def accumulate_case(name: str, function: str, operand: bytes) -> dict:
+    fields = {"function": FUNCTIONS[function], "key": KEY.hex()}
+    return ask(name, fields, bytes([FUNCTIONS[function]]) + KEY, operand)
+
+
+def ranges_case(name: str, most: int, ranges: list) -> dict:
+    return ask(name, *ranges_parts(most, ranges))
+
+
+def answered_case(name: str, args: bytes, results: list, value: int) -> dict:
+    shown, payload = result_parts(results)
+    return data(name, {"results": shown}, args, payload, value)
+
+
+def answered_ranges(name: str, ranges: list) -> dict:
+    payload = b"".join(put("bytes", one) for one in ranges)
+    return data(name, {"ranges": [r.hex() for r in ranges]}, b"", payload, len(ranges))
+
+
 KEY, VALUE, OLD = b"{user7}:name", b"Ada", b"Grace"
 DATA_SAMPLES = {
     "Subscribe": SUBSCRIBE_SAMPLES,
@@ -250,7 +283,52 @@ DATA_SAMPLES = {
         ],
     ),
     "KvLength": ([ask("the block's")], [data("three entries", value=3)]),
+    "FileReadMany": (
+        [ranges_case("three ranges", 65536, RANGES), ranges_case("none", U32, [])],
+        [
+            answered_ranges("two of the three", [b"ten bytes.", b""]),
+            answered_ranges("none", []),
+        ],
+    ),
+    "KvMultiGet": (
+        [
+            ask("three keys", *keys_parts(65536, [KEY, b"k", b"\0{\xff"])),
+            ask("none", *keys_parts(0, [])),
+        ],
+        [
+            answered_case(
+                "found, absent, and one of 5,000,000 bytes to be read alone",
+                b"",
+                [("Ok", 0, VALUE), ("KeyNotFound", 0, b""), ("ValueTooLarge", 5_000_000, b"")],
+                3,
+            ),
+            answered_case("none", b"", [], 0),
+        ],
+    ),
+    "KvBatch": (
+        [
+            ask("each operation on its own", *batch_parts(0, OPERATIONS)),
+            ask("all or none", *batch_parts(1, OPERATIONS[:2])),
+            ask("nothing", *batch_parts(1, [])),
+        ],
+        [
+            answered_case("what each answered", b"\1", RESULTS, len(RESULTS)),
+            answered_case("the first two; the rest is asked again", b"\1", RESULTS[:2], 2),
+            answered_case("not applied: the third one failed", b"\0", RESULTS[2:3], 2),
+            answered_case("nothing", b"\1", [], 0),
+        ],
+    ),
+    "KvAccumulate": (
+        [accumulate_case(*case) for case in operand_cases()],
+        [
+            data("an i64 is -5", value=U64 - 4),
+            data("an f64 is 1.0", value=0x3FF0_0000_0000_0000),
+            data("a length of 12 bytes", value=12),
+            data("a list of two", payload=top([(2.0, b"b"), (1.0, b"a")]), value=2),
+        ],
+    ),
 }
+assert integer(-5)[2:] == put("u64", U64 - 4), "the reply's value has the bits of the number"
 
 
 def notice_cases() -> list:
@@ -276,4 +354,9 @@ def messages() -> dict:
         operations.append(case)
     # PresentGrant answers by the reply's value, like a data operation.
     next(o for o in operations if o["op"] == "PresentGrant")["reply"][0]["value"] = "1"
-    return {"operations": operations, "moved": moved_cases(), "notices": notice_cases()}
+    return {
+        "operations": operations,
+        "moved": moved_cases(),
+        "notices": notice_cases(),
+        "stored": stored_cases(),
+    }

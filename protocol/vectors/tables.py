@@ -138,6 +138,26 @@ DATA_LAYOUTS = {
         "value: next cursor, or 0; payload: entries",
     ),
     "KvLength": ("-", "-", "value: entries in the block"),
+    "FileReadMany": (
+        "bytes u32, count u32, then offset u64, length u32 of each",
+        "-",
+        "value: ranges answered; payload: length u32 and bytes of each",
+    ),
+    "KvMultiGet": (
+        "bytes u32",
+        "count u32, then length u16, key of each",
+        "value: keys answered; payload: results",
+    ),
+    "KvBatch": (
+        "atomic u8",
+        "count u32, then the operations",
+        "value: how many, or the index of the failed one; args: applied u8; payload: results",
+    ),
+    "KvAccumulate": (
+        "function u8, key",
+        "the operand",
+        "value: the number, length or items; payload: the list of a top",
+    ),
 }
 
 

@@ -12,6 +12,7 @@ Start with :func:`connect`, :class:`Job` and :mod:`honeycomb.mapreduce`.
 """
 
 from honeycomb import errors
+from honeycomb._batch import AtomicBatch, Batch, Result
 from honeycomb._native import version as _version
 from honeycomb.cluster import Client, connect
 from honeycomb.errors import HoneycombError
@@ -25,6 +26,8 @@ __version__ = _version()
 
 __all__ = [
     "Appender",
+    "AtomicBatch",
+    "Batch",
     "BrokenWorkerPool",
     "Client",
     "HoneyFile",
@@ -35,6 +38,7 @@ __all__ = [
     "Lease",
     "Node",
     "Renewal",
+    "Result",
     "Tree",
     "WorkerDied",
     "WorkerPool",

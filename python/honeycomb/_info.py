@@ -19,6 +19,7 @@ class JobInfo(TypedDict):
     job: int
     name: str
     prefixes: int
+    pinned: int
     structures: int
     blocks: int
     bytes_used: int
@@ -43,6 +44,8 @@ class PrefixInfo(TypedDict):
     pinned: bool
     state: int
     structures: list[StructureInfo]
+    readers_left: int
+    committed: bool
 
 
 class LeaseInfo(TypedDict):
@@ -71,6 +74,7 @@ class Status(TypedDict):
     uptime_ms: int
     jobs: int
     prefixes: int
+    pinned: int
     structures: int
     blocks: int
     free: int

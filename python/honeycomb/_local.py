@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from honeycomb import errors
+from honeycomb._settings import setting
 
 START_SECONDS: Final = 20.0
 STOP_SECONDS: Final = 5.0
@@ -39,9 +40,9 @@ class Endpoint:
 
 
 def cluster_file() -> Path:
-    """Where a local cluster announces itself: ``$HONEYCOMB_CLUSTER_FILE``, else
+    """Where a local cluster announces itself: the setting ``cluster_file``, else
     ``$XDG_RUNTIME_DIR/honeycomb/cluster.json``, else ``~/.honeycomb/cluster.json``."""
-    if named := os.environ.get("HONEYCOMB_CLUSTER_FILE"):
+    if named := setting("cluster_file"):
         return Path(named)
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
         return Path(runtime, "honeycomb", "cluster.json")
@@ -86,11 +87,13 @@ def _announcement(line: bytes, source: str) -> tuple[Endpoint, int, int]:
 
 
 def _started(pid: int) -> int | None:
-    """When a process started, in ticks since the machine did; ``None`` when there is none."""
+    """When a process started, in ticks since the machine did; ``None`` when there is none, or when
+    it has ended and nobody has asked for its exit code yet."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
         # The name stands in parentheses and may hold anything.
-        return int(stat.rpartition(")")[2].split()[19])
+        state, *fields = stat.rpartition(")")[2].split()
+        return None if state in "ZX" else int(fields[18])
     except (OSError, IndexError, ValueError):
         return None
 

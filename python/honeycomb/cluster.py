@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import weakref
 from types import TracebackType
@@ -12,6 +11,7 @@ from honeycomb import _address, errors
 from honeycomb._info import JobInfo, Status
 from honeycomb._local import EmbeddedCluster, Endpoint, running_cluster
 from honeycomb._session import Session, fork_generation
+from honeycomb._settings import setting
 from honeycomb.job import Job
 
 __all__ = ["Client", "connect"]
@@ -28,7 +28,8 @@ def connect(
     """Connects to a cluster (paper, Table 1), the first of these that there is:
 
     1. ``address`` (``"host:port"``) with ``token``;
-    2. the environment: ``HONEYCOMB_ADDRESS`` and ``HONEYCOMB_TOKEN`` (hex);
+    2. the environment, ``HONEYCOMB_ADDRESS`` and ``HONEYCOMB_TOKEN`` (hex), or else ``address`` and
+       ``token`` of the configuration file (``docs/operating.md``, Configuration);
     3. the cluster that ``honeycomb start`` runs for this user on this machine;
     4. an embedded cluster: a child process that lives until the last client of this process closes
        or the process ends. Its data is gone then.
@@ -38,8 +39,8 @@ def connect(
     process has one embedded cluster; asking for another with other sizes raises
     :class:`~honeycomb.errors.InvalidArgument`.
 
-    ``token`` is bytes or hex; without one, that of the environment or of the local cluster at the
-    same address is taken. ``timeout`` is the deadline of each later call, in seconds.
+    ``token`` is bytes or hex; without one, that of the environment, of the configuration file, or of
+    the local cluster at the same address (``localhost`` is ``127.0.0.1``) is taken. ``timeout`` is the deadline of each later call, in seconds.
 
     Raises :class:`~honeycomb.errors.Unavailable` when the cluster does not answer,
     :class:`~honeycomb.errors.Unauthenticated` when it refuses the token and
@@ -65,19 +66,25 @@ def connect(
 
 def _find(address: str | None, token: bytes | str | None) -> Endpoint | None:
     """Steps 1 to 3 of :func:`connect`."""
-    given = _token_bytes(token) or _token_bytes(os.environ.get("HONEYCOMB_TOKEN"))
-    address = address or os.environ.get("HONEYCOMB_ADDRESS")
+    given = _token_bytes(token) or _token_bytes(setting("token"))
+    address = address or setting("address")
     if address is None:
         return None if EmbeddedCluster.running() else running_cluster()
     address = address.removeprefix("honeycomb://").rstrip("/")
     if given is None:
         local = running_cluster()
-        if local is None or local.address != address:
+        if local is None or _numeric(local.address) != _numeric(address):
             raise errors.Unauthenticated(
                 f"no token for {address}: pass token=, or set HONEYCOMB_TOKEN (hex)"
             )
         given = local.token
     return Endpoint(address, given)
+
+
+def _numeric(address: str) -> str:
+    """The cluster file has numbers where people say ``localhost``."""
+    host, colon, port = address.rpartition(":")
+    return f"127.0.0.1{colon}{port}" if host.lower() == "localhost" else address
 
 
 def _token_bytes(token: bytes | str | None) -> bytes | None:

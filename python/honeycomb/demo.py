@@ -53,6 +53,9 @@ SPLIT_MIN: Final = 256 * 1024
 SPLIT_MAX: Final = 8 << 20
 SPLITS_AIMED: Final = 64
 MEMORY_MIN: Final = 256 << 20
+# Each file of the job takes a block at least, whatever it holds.
+BLOCKS_MIN: Final = 64
+BLOCK_SIZES: Final = tuple(1 << power for power in range(16, 25))
 #: How long to watch memory go back after the end, in seconds.
 RELEASE_SECONDS: Final = 3.0
 #: Two reports of a server, which come every quarter of a second.
@@ -192,8 +195,9 @@ def run(path: Path, scale: int, workers: int, block_size: int) -> Report:
     with plain_text(path) as text:
         text_bytes = text.stat().st_size * scale
         started = time.monotonic()
+        memory = max(MEMORY_MIN + text_bytes, BLOCKS_MIN * block_size)
         with (
-            connect(memory=MEMORY_MIN + text_bytes, block_size=block_size) as client,
+            connect(memory=memory, block_size=block_size) as client,
             WorkerPool(workers) as pool,
         ):
             pool.warm()
@@ -363,10 +367,10 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument(
         "--block-size",
-        type=size_bytes,
+        type=_block_size,
         default=64 * 1024,
         metavar="SIZE",
-        help="bytes of a block, a power of two from 64KiB (the default)",
+        help="bytes of a block, a power of two from 64KiB (the default) to 16MiB",
     )
     made.add_argument(
         "--json", action="store_true", help="print one JSON object instead of the report"
@@ -379,6 +383,25 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
     return number
+
+
+def _told(error: Exception) -> str:
+    """An error as the program's other commands print it with ``--json``."""
+    status = type(error).__name__ if isinstance(error, errors.HoneycombError) else "Failed"
+    return json.dumps({"error": {"status": status, "exit": 1, "message": str(error)}})
+
+
+def _block_size(text: str) -> int:
+    try:
+        size = size_bytes(text)
+    except errors.InvalidArgument as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if size not in BLOCK_SIZES:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is not a power of two from 64KiB to 16MiB: each of the job's files takes a "
+            "block at least, and in larger ones nobody would see them grow"
+        )
+    return size
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -395,7 +418,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted; everything was cleaned up", file=sys.stderr)
         return 130
     except (errors.HoneycombError, OSError, EOFError, zlib.error) as error:
-        print(f"honeycomb demo: {error}", file=sys.stderr)
+        print(_told(error) if options.json else f"honeycomb demo: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -11,11 +11,23 @@ class tells what the program can do about it.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 
 class HoneycombError(Exception):
-    """Base of all errors that Honeycomb raises on purpose."""
+    """Base of all errors that Honeycomb raises on purpose.
+
+    A call about many keys raises the error of the first one that failed; :attr:`failures` then has
+    all of them, and :attr:`results` what the others answered.
+    """
+
+    #: The error of each key or operation that failed, by its place in the call. Empty for calls
+    #: about a single one.
+    failures: Mapping[int, HoneycombError] = MappingProxyType({})
+    #: What each answered, in order; ``None`` at the places of :attr:`failures`.
+    results: Sequence[Any] = ()
 
     @property
     def status(self) -> str:

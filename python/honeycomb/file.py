@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, overload
 
 from honeycomb import errors
@@ -100,6 +101,22 @@ class HoneyFile:
         """Reads into ``buffer`` and returns how many bytes; 0 at the end. May stop short of a full
         buffer before the end of the file."""
         return self._handle.get().read_into(offset, buffer)
+
+    def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
+        """The bytes of many ranges, each an offset and a size in bytes, in the same order. Shorter
+        where the file ends, empty at or after its end.
+
+        Ranges of one block travel together and those of all blocks at a time, so that a thousand
+        short ones take about as long as one; long ones (over 256 KiB) are read one by one. They may
+        overlap. Each is read like :meth:`read`; nothing orders one with another. An error of one
+        fails the call.
+        """
+        wanted = []
+        for offset, size in ranges:
+            if offset < 0 or size < 0:
+                raise errors.InvalidArgument(f"{size} bytes at {offset}: neither is below 0")
+            wanted.append((offset, size))
+        return self._handle.get().read_ranges(wanted)
 
     def size(self) -> int:
         """Bytes appended so far."""

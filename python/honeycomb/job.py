@@ -33,12 +33,16 @@ class Node:
 
     ``parents`` are names within the plan or paths of prefixes that exist; none makes it a child of
     the root. ``lease`` is in seconds, ``None`` for the job's. A ``pinned`` prefix never expires.
+    ``readers`` are the tasks that will read its data, named as parents are: when all of them have
+    committed (:meth:`Job.commit`), the prefix is freed at once; none leaves it to its lease. A
+    single string is one name, for both.
     """
 
     name: str
-    parents: Sequence[str] = ()
+    parents: str | Sequence[str] = ()
     lease: float | None = None
     pinned: bool = False
+    readers: str | Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,21 +168,29 @@ class Job:
             _address.verbs(job_verbs),
         )
 
-    def create_hierarchy(self, dag: Mapping[str, Iterable[str]] | Iterable[Node]) -> dict[str, int]:
+    def create_hierarchy(
+        self, dag: Mapping[str, str | Iterable[str]] | Iterable[Node]
+    ) -> dict[str, int]:
         """Adds all prefixes of an execution plan, or none (Table 1, createHierarchy).
 
-        ``dag`` maps each name to its parents, or is a series of :class:`Node`; at most 65,536 of
-        them, in any order. Returns the number of each prefix by name. Raises as
-        :meth:`create_addr_prefix`; a cycle is named by its members.
+        ``dag`` maps each name to its parents (a single string is one parent), or is a series of
+        :class:`Node`; at most 65,536 of them, in any order. Returns the number of each prefix by
+        name. Raises as :meth:`create_addr_prefix`; a cycle is named by its members.
         """
         if isinstance(dag, Mapping):
-            nodes = [Node(name, tuple(parents)) for name, parents in dag.items()]
+            nodes = [Node(name, tuple(prefix_paths(parents))) for name, parents in dag.items()]
         else:
             nodes = list(dag)
         numbers = self._session.native.create_hierarchy(
             self.id,
             [
-                (node.name, prefix_paths(node.parents), _address.lease_ms(node.lease), node.pinned)
+                (
+                    node.name,
+                    prefix_paths(node.parents),
+                    _address.lease_ms(node.lease),
+                    node.pinned,
+                    prefix_paths(node.readers),
+                )
                 for node in nodes
             ],
         )
@@ -187,6 +199,42 @@ class Job:
     def remove_prefix(self, addr: str) -> None:
         """Frees the prefix's structures at once and ends its lease; descendants stay."""
         self._session.native.remove_prefix(self.id, prefix_path(addr))
+
+    def declare_readers(
+        self, addr: str, readers: str | Iterable[str], *, replace: bool = False
+    ) -> int:
+        """Says which tasks will read the prefix, by the addresses of their prefixes. When the last
+        of them has committed (:meth:`commit`), the prefix is freed at once, as by
+        :meth:`remove_prefix`, however long its lease is and even if it is pinned.
+
+        Adds to the readers declared before; with ``replace`` takes their place, and no readers
+        withdraw the declaration. Returns how many have not committed yet: with 0 the prefix is gone
+        (or nothing is declared). A reader that ends without having committed never will, and its
+        name created again is another prefix: declare that one with ``replace``.
+
+        For the prefix's own task and the driver. Raises :class:`~honeycomb.errors.NotFound` for a
+        reader that does not exist and :class:`~honeycomb.errors.LeaseExpired` or
+        :class:`~honeycomb.errors.Removed` for one that has ended.
+        """
+        return self._session.native.declare_readers(
+            self.id, prefix_path(addr), prefix_paths(readers), replace
+        )
+
+    def commit(self, addr: str | None = None) -> int:
+        """Says that this attempt of a task has committed: it has read what it reads, and will not be
+        tried again. Prefixes whose last declared reader it was are freed at once.
+
+        ``addr`` is the task's prefix; ``None`` where the job is attached as that task
+        (:meth:`JobHandle.attach`). A task commits only itself; the driver may commit any. Returns
+        how many prefixes were freed; committed again, none.
+        """
+        if addr is not None:
+            return self._session.native.commit_task(self.id, prefix_path(addr))
+        if not self._session.task_prefix:
+            raise errors.InvalidArgument(
+                "this job is not attached as a task; name the prefix whose task has committed"
+            )
+        return self._session.native.commit_task(self.id, self.task)
 
     def set_permissions(self, addr: str, owner_verbs: str = "rw", job_verbs: str = "r") -> None:
         """Changes who may do what with the prefix's structures. Whoever has them open feels it

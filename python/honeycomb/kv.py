@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, overload
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
-from honeycomb import errors
+from honeycomb import _batch, errors
 from honeycomb._address import Address
+from honeycomb._batch import (
+    DELETE,
+    FUNCTIONS,
+    PUT,
+    AtomicBatch,
+    Batch,
+    Key,
+    Value,
+    as_key,
+    as_value,
+)
 from honeycomb._native import NativeClient, NativeKv
 from honeycomb._session import Handle
 
@@ -15,16 +27,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Kv"]
 
-Key: TypeAlias = str | bytes | bytearray | memoryview
-Value: TypeAlias = bytes | bytearray | memoryview
 D = TypeVar("D")
 
 SCAN_BYTES: Final = 1 << 20
+#: What a scan that looks for a single entry asks for, in bytes.
+GLANCE_BYTES: Final = 1 << 10
+#: Entries that :meth:`Kv.update` gathers before it sends them.
+UPDATE_ENTRIES: Final = 4096
 _MISSING: Final[Any] = object()
-
-
-def _key(key: Key) -> Value:
-    return key.encode() if isinstance(key, str) else key
 
 
 class Kv(MutableMapping[bytes, bytes]):
@@ -44,6 +54,11 @@ class Kv(MutableMapping[bytes, bytes]):
     or may not be seen. *Errors* of every call: besides the two above,
     :class:`~honeycomb.errors.PermissionDenied`, :class:`~honeycomb.errors.DeadlineExceeded` and
     :class:`~honeycomb.errors.Unavailable`.
+
+    *Many at a time*: :meth:`multi_get`, :meth:`multi_put`, :meth:`multi_delete` and :meth:`batch` take
+    thousands of keys about as fast as one; :meth:`atomic` changes several keys of one tag together, or
+    none. :meth:`increment`, :meth:`accumulate`, :meth:`append` and :meth:`top_add` change a value where
+    it lies.
 
     Two calls are named ``update``: with one argument it is a dictionary's (stores all its entries,
     each on its own); with two, ``update(key, value)``, it is the paper's (Table 2) and another name
@@ -75,7 +90,7 @@ class Kv(MutableMapping[bytes, bytes]):
     # ------------------------------------------------------------------------------ one entry
 
     def __getitem__(self, key: Key) -> bytes:
-        value = self._handle.get().get(_key(key))
+        value = self._handle.get().get(as_key(key))
         if value is None:
             raise errors.KeyNotFound(f"{self.address} has no key {key!r}")
         return value
@@ -84,7 +99,7 @@ class Kv(MutableMapping[bytes, bytes]):
         self.put(key, value)
 
     def __delitem__(self, key: Key) -> None:
-        if not self._handle.get().delete(_key(key)):
+        if not self._handle.get().delete(as_key(key)):
             raise errors.KeyNotFound(f"{self.address} has no key {key!r}")
 
     def __contains__(self, key: object) -> bool:
@@ -93,7 +108,7 @@ class Kv(MutableMapping[bytes, bytes]):
                 memoryview(key)  # type: ignore[arg-type]
             except TypeError:
                 return False  # no bytes, so no key
-        return self._handle.get().exists(_key(key)) is not None  # type: ignore[arg-type]
+        return self._handle.get().exists(as_key(key)) is not None  # type: ignore[arg-type]
 
     @overload
     def get(self, key: Key, default: None = None) -> bytes | None: ...
@@ -103,13 +118,13 @@ class Kv(MutableMapping[bytes, bytes]):
     def get(self, key: Key, default: D) -> bytes | D: ...
     def get(self, key: Key, default: Any = None) -> Any:
         """The value, or ``default``."""
-        value = self._handle.get().get(_key(key))
+        value = self._handle.get().get(as_key(key))
         return default if value is None else value
 
     def get_into(self, key: Key, buffer: bytearray | memoryview) -> int | None:
         """Reads the value into ``buffer`` and returns its length; ``None`` without such a key.
         Raises :class:`~honeycomb.errors.InvalidArgument` when the buffer is too short."""
-        return self._handle.get().get_into(_key(key), buffer)
+        return self._handle.get().get_into(as_key(key), buffer)
 
     def put(self, key: Key, value: Value) -> bool:
         """Stores an entry; tells whether it replaced one.
@@ -117,11 +132,11 @@ class Kv(MutableMapping[bytes, bytes]):
         Raises :class:`~honeycomb.errors.ValueTooLarge`, :class:`~honeycomb.errors.KeyTooLarge`, and
         :class:`~honeycomb.errors.BlockFull` when the block that owns the key has no room left.
         """
-        return self._handle.get().put(_key(key), _value(value))
+        return self._handle.get().put(as_key(key), as_value(value))
 
     def add(self, key: Key, value: Value) -> None:
         """Stores an entry where there is none; raises :class:`~honeycomb.errors.KeyExists`."""
-        self._handle.get().put(_key(key), _value(value), True)
+        self._handle.get().put(as_key(key), as_value(value), True)
 
     @overload
     def pop(self, key: Key) -> bytes: ...
@@ -132,7 +147,7 @@ class Kv(MutableMapping[bytes, bytes]):
     def pop(self, key: Key, default: Any = _MISSING) -> Any:
         """Removes an entry and returns its value, in one step. Without such a key returns
         ``default``, or raises :class:`~honeycomb.errors.KeyNotFound` when there is none."""
-        value = self._handle.get().pop(_key(key))
+        value = self._handle.get().pop(as_key(key))
         if value is not None:
             return value
         if default is _MISSING:
@@ -141,16 +156,16 @@ class Kv(MutableMapping[bytes, bytes]):
 
     def delete(self, key: Key) -> bool:
         """Removes an entry; tells whether there was one."""
-        return self._handle.get().delete(_key(key))
+        return self._handle.get().delete(as_key(key))
 
     def replace(self, key: Key, value: Value) -> bytes:
         """Changes an entry that exists and returns its old value, in one step. Raises
         :class:`~honeycomb.errors.KeyNotFound`."""
-        return self._handle.get().update(_key(key), _value(value))
+        return self._handle.get().update(as_key(key), as_value(value))
 
     def upsert(self, key: Key, value: Value) -> bytes | None:
         """Stores an entry and returns the value it replaced, in one step; ``None`` if it is new."""
-        return self._handle.get().upsert(_key(key), _value(value))
+        return self._handle.get().upsert(as_key(key), as_value(value))
 
     def compare_and_swap(
         self, key: Key, expected: Value | None, new: Value
@@ -159,7 +174,7 @@ class Kv(MutableMapping[bytes, bytes]):
 
         Returns whether it did, and the value found when it did not.
         """
-        return self._handle.get().compare_and_swap(_key(key), expected, _value(new))
+        return self._handle.get().compare_and_swap(as_key(key), expected, as_value(new))
 
     def setdefault(self, key: Key, default: Any = None) -> bytes:
         """The value of ``key``; stores ``default`` first where there is none."""
@@ -180,22 +195,161 @@ class Kv(MutableMapping[bytes, bytes]):
     @overload
     def update(self, key: Key, value: Value, /) -> bytes: ...
     def update(self, entries: Any = (), value: Any = _MISSING, /) -> bytes | None:
-        """``update(mapping)`` stores its entries, each on its own; ``update(key, value)`` is
-        :meth:`replace`."""
+        """``update(mapping)`` stores its entries, each on its own, many at a time as
+        :meth:`multi_put` does; ``update(key, value)`` is :meth:`replace`."""
         if value is not _MISSING:
             return self.replace(entries, value)
-        pairs = entries.items() if isinstance(entries, Mapping) else entries
-        for key, one in pairs:
-            self.put(key, one)
+        pairs = iter(entries.items() if isinstance(entries, Mapping) else entries)
+        while some := list(islice(pairs, UPDATE_ENTRIES)):
+            self.multi_put(some)
         return None
+
+    def multi_get(self, keys: Iterable[Key]) -> list[bytes | None]:
+        """The values of many keys, in the order of the keys; ``None`` for those that have none.
+
+        One request for each block that holds some of them, all blocks at a time: thousands of keys
+        take about as long as one. Each key is read like :meth:`get`; nothing orders one with
+        another. The client's timeout holds for each request.
+
+        When some could not be read, the error of the first is raised; its ``failures`` has the
+        error of each of them by its place, its ``results`` the values of the others.
+        """
+        return _batch.checked(self._handle.get().multi_get([as_key(key) for key in keys]))
+
+    def multi_put(self, entries: Mapping[Any, Value] | Iterable[tuple[Key, Value]]) -> int:
+        """Stores many entries, each on its own; returns how many replaced one. Of equal keys the
+        last one stays. Requests, errors and ``failures`` are those of :meth:`multi_get`: what could
+        be stored is stored."""
+        pairs = entries.items() if isinstance(entries, Mapping) else entries
+        ops = [(PUT, as_key(key), as_value(value), None) for key, value in pairs]
+        return sum(map(bool, _batch.checked(self._handle.get().batch(ops))))
+
+    def multi_delete(self, keys: Iterable[Key]) -> int:
+        """Removes many entries, each on its own; returns how many there were. Requests, errors and
+        ``failures`` are those of :meth:`multi_get`."""
+        ops = [(DELETE, as_key(key), None, None) for key in keys]
+        return sum(map(bool, _batch.checked(self._handle.get().batch(ops))))
+
+    def batch(self) -> Batch:
+        """Gathers operations of any keys and runs them together when the ``with`` block ends, each
+        on its own::
+
+            with kv.batch() as b:
+                b.put("a", b"1")
+                old = b.get("b")
+            print(old.value)
+
+        Operations on the same key take effect in their order; nothing orders different keys.
+        Requests, errors and ``failures`` are those of :meth:`multi_get`. Nothing is sent when the
+        block raises.
+        """
+        return Batch(self._handle.get)
+
+    def atomic(self, tag: str | None = None) -> AtomicBatch:
+        """Gathers operations that all take effect when the ``with`` block ends, or none::
+
+            with kv.atomic("user:7") as b:
+                b.put("name", b"Ada")
+                logins = b.accumulate("logins", "count")
+            print(logins.value)
+
+        All keys are of one hash slot. With a ``tag``, every key of the batch gets it in front
+        (``name`` is stored as ``{user:7}name``), which sees to that; without one, give the keys the
+        same ``{tag}``, or :class:`~honeycomb.errors.InvalidArgument` names two that differ.
+
+        Operations see what those before them did, and nobody sees a part of them. Reading or
+        deleting an absent key is no failure; ``add``, ``compare_and_swap`` and ``accumulate`` fail
+        the batch by the error they have alone, whose ``failures`` tells the place: nothing is
+        changed then. A block that is nearly full has no room for new values beside the old ones
+        (:class:`~honeycomb.errors.BlockFull`). At most 1024 operations of 60 KiB in all. Nothing is
+        sent when the block raises.
+        """
+        return AtomicBatch(self._handle.get, tag)
+
+    # ------------------------------------------------------------------------------- accumulating
+
+    @overload
+    def accumulate(self, key: Key, function: Literal["sum", "min", "max"], operand: int) -> int: ...
+    @overload
+    def accumulate(
+        self, key: Key, function: Literal["sum", "min", "max"], operand: float
+    ) -> float: ...
+    @overload
+    def accumulate(self, key: Key, function: Literal["count"]) -> int: ...
+    @overload
+    def accumulate(self, key: Key, function: Literal["append"], operand: Value) -> int: ...
+    @overload
+    def accumulate(
+        self, key: Key, function: Literal["top"], operand: tuple[int, float, Value | str]
+    ) -> list[tuple[float, bytes]]: ...
+    def accumulate(self, key: Key, function: str, operand: Any = None) -> Any:
+        """Combines the stored value with ``operand``, in one step and without reading it first;
+        returns what it is now. An absent key begins from nothing.
+
+        ==========  ==========================  =================================================
+        function    operand                     the value becomes
+        ==========  ==========================  =================================================
+        ``sum``     ``int`` or ``float``        the sum
+        ``min``     ``int`` or ``float``        the smaller one
+        ``max``     ``int`` or ``float``        the larger one
+        ``count``   none                        one more, an ``int``
+        ``append``  bytes                       the bytes behind it; returns the length in bytes
+        ``top``     ``(k, score, item)``        the list of the k best, see :meth:`top_add`
+        ==========  ==========================  =================================================
+
+        An ``int`` is stored as an i64 and a ``float`` as an f64, and stays one: the type of the
+        operand has to be that of the value. Numbers have a form of their own
+        (``protocol/PROTOCOL.md``); read them with :meth:`number`.
+
+        Raises :class:`~honeycomb.errors.InvalidArgument`, and changes nothing, when the value is of
+        another type (the message says what it is), when an integer leaves 64 bits, and for NaN;
+        :class:`~honeycomb.errors.ValueTooLarge` for operands over 60 KiB and values over
+        :attr:`value_limit`.
+        """
+        number, data = FUNCTIONS.encode(function, operand)
+        return self._handle.get().accumulate(number, as_key(key), data)
+
+    def increment(self, key: Key, n: int = 1) -> int:
+        """Adds ``n`` to an integer, which begins at 0; returns the sum. See :meth:`accumulate`."""
+        return self.accumulate(key, "sum", int(n))
+
+    def append(self, key: Key, data: Value) -> int:
+        """Appends bytes to a value, in one piece; returns its length in bytes. The server writes
+        the whole value again: what grows long belongs into a file. See :meth:`accumulate`."""
+        return self.accumulate(key, "append", data)
+
+    def number(self, key: Key) -> int | float | None:
+        """The number that :meth:`accumulate` keeps under a key; ``None`` without an entry. Raises
+        :class:`~honeycomb.errors.InvalidArgument` when the value is no such number."""
+        return self._handle.get().number(as_key(key))
+
+    def top_add(
+        self, key: Key, item: Value | str, score: float, *, k: int = 10
+    ) -> list[tuple[float, bytes]]:
+        """Puts ``item`` into the list of the ``k`` best (1 to 1024) and returns the list, pairs of
+        score and item, best first.
+
+        The highest scores are best; of equal ones the smaller item comes first. An item is in the
+        list once, with the best score it ever came with. A smaller ``k`` than before cuts the list.
+        The list has at most 60 KiB (:class:`~honeycomb.errors.ValueTooLarge`). A ``str`` item means
+        its UTF-8 bytes.
+        """
+        return self.accumulate(key, "top", (k, score, item))
+
+    def top(self, key: Key, k: int | None = None) -> list[tuple[float, bytes]]:
+        """The list that :meth:`top_add` keeps, or its first ``k``; empty without an entry. Raises
+        :class:`~honeycomb.errors.InvalidArgument` when the value is no such list."""
+        return (self._handle.get().top(as_key(key)) or [])[:k]
 
     def scan(self, prefix: Key = b"", *, keys_only: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Entries whose keys begin with ``prefix``, in order of key hash, a MiB at a time. With
         ``keys_only`` the values do not travel and are empty."""
+        return self._scan(as_key(prefix), keys_only, SCAN_BYTES)
+
+    def _scan(self, prefix: Value, keys_only: bool, page: int) -> Iterator[tuple[bytes, bytes]]:
         cursor: int | None = 0
-        wanted = _key(prefix)
         while cursor is not None:
-            entries, cursor = self._handle.get().scan(cursor, wanted, keys_only, SCAN_BYTES)
+            entries, cursor = self._handle.get().scan(cursor, prefix, keys_only, page)
             for key, value in entries:
                 yield key, value if value is not None else b""
 
@@ -218,16 +372,19 @@ class Kv(MutableMapping[bytes, bytes]):
 
     def popitem(self) -> tuple[bytes, bytes]:
         """Removes some entry and returns it; each is handed out once, whoever else pops."""
-        for key in self:
+        for key, _ in self._scan(b"", True, GLANCE_BYTES):
             value = self._handle.get().pop(key)
             if value is not None:
                 return key, value
         raise errors.KeyNotFound(f"{self.address} is empty")
 
     def clear(self) -> None:
-        """Deletes the entries one by one. Removing the structure is faster."""
-        for key in self:
-            self._handle.get().delete(key)
+        """Deletes the entries, a page of a scan at a time, each on its own; what others store
+        meanwhile may stay. Removing the structure is faster."""
+        cursor: int | None = 0
+        while cursor is not None:
+            entries, cursor = self._handle.get().scan(cursor, b"", True, SCAN_BYTES)
+            self.multi_delete(key for key, _ in entries)
 
     # ------------------------------------------------------------------------------ the object
 
@@ -245,10 +402,3 @@ class Kv(MutableMapping[bytes, bytes]):
 
     def __repr__(self) -> str:
         return f"<honeycomb.Kv {self.address}>"
-
-
-def _value(value: Value) -> Value:
-    given: object = value
-    if isinstance(given, str):
-        raise TypeError("values are bytes; encode the text first, for example with .encode()")
-    return value

@@ -36,7 +36,10 @@ class Structure:
 @dataclass(frozen=True, slots=True)
 class Node:
     """One prefix. ``lease`` and ``remaining`` are seconds; ``remaining`` is infinite when pinned and
-    negative when overdue. ``state`` is ``live``, ``expired``, ``data lost`` or ``removed``."""
+    negative when overdue. ``state`` is ``live``, ``expired``, ``data lost`` or ``removed``.
+    ``parents`` are those that were named and then those whose data its task opened.
+    ``readers_left`` counts its declared readers that have not committed; ``committed`` says whether
+    its own task has."""
 
     prefix: int
     name: str
@@ -45,6 +48,8 @@ class Node:
     remaining: float
     state: str
     structures: tuple[Structure, ...]
+    readers_left: int
+    committed: bool
 
     @property
     def pinned(self) -> bool:
@@ -62,10 +67,18 @@ class Node:
             remaining=math.inf if pinned else info["remaining_ms"] / 1000,
             state=PREFIX_STATES[info["state"]],
             structures=tuple(Structure._from(one) for one in info["structures"]),
+            readers_left=info["readers_left"],
+            committed=info["committed"],
         )
 
     def describe(self) -> str:
-        """Its lease in words."""
+        """Its lease in words, its readers and whether its task has committed."""
+        words = self._lease()
+        if self.readers_left:
+            words += f", freed by {self.readers_left} reader{'s'[: self.readers_left > 1]}"
+        return words + (", committed" if self.committed else "")
+
+    def _lease(self) -> str:
         if self.state != "live":
             return self.state
         if self.pinned:

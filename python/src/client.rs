@@ -12,6 +12,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 type Ticket<'py> = (u64, u64, Bound<'py, PyBytes>);
+/// Name, parents, lease in milliseconds, pinned, readers.
+type PlannedNode = (String, Vec<String>, u32, bool, Vec<String>);
 
 /// A client of one cluster with one token. Safe to share between threads; every call releases the
 /// GIL and ends by the timeout.
@@ -140,14 +142,15 @@ impl NativeClient {
         &self,
         py: Python<'_>,
         job: u64,
-        nodes: Vec<(String, Vec<String>, u32, bool)>,
+        nodes: Vec<PlannedNode>,
     ) -> PyResult<Vec<u64>> {
         let nodes = nodes
             .into_iter()
-            .map(|(name, parents, lease_ms, pinned)| DagNode {
+            .map(|(name, parents, lease_ms, pinned, readers)| DagNode {
                 name,
                 parents,
                 options: PrefixOptions { lease_ms, pinned, ..PrefixOptions::default() },
+                readers,
             })
             .collect();
         let prefixes = self.call(py, |c| c.create_hierarchy(JobId(job), nodes))?;
@@ -156,6 +159,21 @@ impl NativeClient {
 
     fn remove_prefix(&self, py: Python<'_>, job: u64, path: &str) -> PyResult<()> {
         self.call(py, |c| c.remove_prefix(JobId(job), path))
+    }
+
+    fn declare_readers(
+        &self,
+        py: Python<'_>,
+        job: u64,
+        path: &str,
+        readers: Vec<String>,
+        replace: bool,
+    ) -> PyResult<u32> {
+        self.call(py, |c| c.declare_readers(JobId(job), path, &readers, replace))
+    }
+
+    fn commit_task(&self, py: Python<'_>, job: u64, path: &str) -> PyResult<u32> {
+        self.call(py, |c| c.commit_task(JobId(job), path))
     }
 
     fn renew(

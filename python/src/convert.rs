@@ -32,7 +32,7 @@ macro_rules! dict {
 }
 
 pub fn job_info<'py>(py: Python<'py>, j: &JobInfo) -> PyResult<Bound<'py, PyDict>> {
-    Ok(dict!(py, j, job, name, prefixes, structures, blocks, bytes_used, age_ms))
+    Ok(dict!(py, j, job, name, prefixes, pinned, structures, blocks, bytes_used, age_ms))
 }
 
 fn structure_info<'py>(py: Python<'py>, s: &StructureInfo) -> PyResult<Bound<'py, PyDict>> {
@@ -40,7 +40,19 @@ fn structure_info<'py>(py: Python<'py>, s: &StructureInfo) -> PyResult<Bound<'py
 }
 
 pub fn prefix_info<'py>(py: Python<'py>, p: &PrefixInfo) -> PyResult<Bound<'py, PyDict>> {
-    let dict = dict!(py, p, prefix, name, parents, lease_ms, remaining_ms, pinned, state);
+    let dict = dict!(
+        py,
+        p,
+        prefix,
+        name,
+        parents,
+        lease_ms,
+        remaining_ms,
+        pinned,
+        state,
+        readers_left,
+        committed,
+    );
     let structures = PyList::empty(py);
     for s in &p.structures {
         structures.append(structure_info(py, s)?)?;
@@ -75,6 +87,7 @@ pub fn status<'py>(py: Python<'py>, s: &ClusterStatusReply) -> PyResult<Bound<'p
         uptime_ms,
         jobs,
         prefixes,
+        pinned,
         structures,
         blocks,
         free,

@@ -2,6 +2,7 @@
 //!
 //! Every call that may wait releases the GIL. Errors become the classes of `honeycomb.errors`.
 
+mod batch;
 mod buffer;
 mod client;
 mod convert;

@@ -1,11 +1,12 @@
 //! Files and key-value stores as Python sees them.
 
+use crate::batch::{self, Asked};
 use crate::buffer::{BytesRoom, Data, Target};
 use crate::convert::checked;
-use honeycomb_client::{Error, File, Kv, Swap};
+use honeycomb_client::{Atomic, Error, File, Kv, Swap};
 use honeycomb_wire::Status;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyList};
 
 /// Largest single read: what a caller may want at once without saying how the memory is found.
 const READ_MAX: usize = 1 << 40;
@@ -65,6 +66,16 @@ impl NativeFile {
         let bytes = buffer.slice_mut();
         let read = py.detach(|| self.0.read_into(offset, bytes));
         checked(py, read)
+    }
+
+    /// Many ranges, each an offset and a length; short only at the end.
+    fn read_ranges<'py>(
+        &self,
+        py: Python<'py>,
+        ranges: Vec<(u64, usize)>,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let read = py.detach(|| self.0.read_ranges(&ranges));
+        Ok(checked(py, read)?.iter().map(|bytes| PyBytes::new(py, bytes)).collect())
     }
 
     /// Bytes appended so far.
@@ -219,6 +230,72 @@ impl NativeKv {
             })
             .collect();
         Ok((entries, page.next))
+    }
+
+    /// The values of many keys, in order: bytes, None, or the exception of a key that failed.
+    fn multi_get<'py>(
+        &self,
+        py: Python<'py>,
+        keys: Vec<Data<'py>>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let keys: Vec<&[u8]> = keys.iter().map(Data::slice).collect();
+        let values = py.detach(|| self.0.multi_get(&keys));
+        batch::listed(py, values, |value| Ok(batch::bytes_or_none(py, value)))
+    }
+
+    /// Runs operations, each on its own; what each answered, or its exception.
+    fn batch<'py>(&self, py: Python<'py>, ops: Vec<Asked<'py>>) -> PyResult<Bound<'py, PyList>> {
+        let ops = batch::ops(&ops)?;
+        let done = py.detach(|| self.0.batch(&ops));
+        batch::listed(py, done, |done| batch::done(py, done))
+    }
+
+    /// Runs operations, all or none: what each answered; or the index of the one that failed, its
+    /// exception, whether it is a comparison that told what it found, and what that is.
+    fn atomic<'py>(&self, py: Python<'py>, ops: Vec<Asked<'py>>) -> PyResult<Py<PyAny>> {
+        let ops = batch::ops(&ops)?;
+        let ended = py.detach(|| self.0.atomic(&ops));
+        match checked(py, ended)? {
+            Atomic::Applied(done) => {
+                let done = done.into_iter().map(Ok).collect();
+                let list = batch::listed(py, done, |done| batch::done(py, done))?;
+                Ok(list.into_any().unbind())
+            }
+            Atomic::Refused { index, error, found } => {
+                let told = found.is_some();
+                let found = batch::bytes_or_none(py, found.flatten());
+                let refused = (index, batch::exception(py, &error), told, found);
+                Ok(refused.into_pyobject(py)?.into_any().unbind())
+            }
+        }
+    }
+
+    /// Combines the value of a key with an operand; what it is now.
+    fn accumulate(
+        &self,
+        py: Python<'_>,
+        function: u8,
+        key: Data<'_>,
+        operand: Data<'_>,
+    ) -> PyResult<Py<PyAny>> {
+        let function = batch::function_of(function)?;
+        let (key, operand) = (key.slice(), operand.slice());
+        let value = py.detach(|| self.0.accumulate(key, function, operand));
+        batch::accumulated(py, checked(py, value)?)
+    }
+
+    /// The number of a key, or None.
+    fn number(&self, py: Python<'_>, key: Data<'_>) -> PyResult<Py<PyAny>> {
+        let key = key.slice();
+        let number = py.detach(|| self.0.number(key));
+        batch::number(py, checked(py, number)?)
+    }
+
+    /// The top list of a key, or None.
+    fn top(&self, py: Python<'_>, key: Data<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let key = key.slice();
+        let top = py.detach(|| self.0.top(key));
+        checked(py, top)?.map(|items| batch::top(py, &items)).transpose()
     }
 
     /// The number of entries.

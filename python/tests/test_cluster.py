@@ -76,6 +76,13 @@ def test_a_stale_file_is_ignored(announced: Path) -> None:
     assert running_cluster() is None
 
 
+def test_a_process_that_has_ended_is_gone_before_its_parent_knows() -> None:
+    ended = subprocess.Popen([sys.executable, "-P", "-c", ""])
+    assert eventually(lambda: _started(ended.pid) is None)
+    assert Path(f"/proc/{ended.pid}").exists()  # the kernel keeps its exit code
+    ended.wait()
+
+
 def test_a_process_that_took_over_the_number_is_not_the_cluster(announced: Path) -> None:
     announced.write_text(announcement(os.getpid(), 1))
     assert running_cluster() is None
@@ -83,7 +90,7 @@ def test_a_process_that_took_over_the_number_is_not_the_cluster(announced: Path)
     stopped = subprocess.run(
         [binary, "stop"], capture_output=True, text=True, timeout=30, check=False
     )
-    assert stopped.returncode == 1
+    assert stopped.returncode == 5
     assert "no cluster is running" in stopped.stderr  # and this process is still here
 
 

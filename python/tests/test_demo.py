@@ -142,5 +142,21 @@ def test_the_demo_reads_a_pipe_and_tells_a_broken_file(tmp_path: Path) -> None:
         [*program, broken], capture_output=True, text=True, timeout=60, check=False
     )
     assert told.returncode == 1
-    assert "honeycomb demo:" in told.stderr
+    assert "end-of-stream marker" in json.loads(told.stderr)["error"]["message"]
     assert "Traceback" not in told.stderr
+
+
+@pytest.mark.parametrize("size", ["1GiB", "3MiB", "64", "many"])
+def test_a_block_size_that_shows_nothing_is_refused(size: str) -> None:
+    told = run_demo("--block-size", size)
+    assert told.returncode == 2
+    assert size.encode() in told.stderr
+    assert b"Traceback" not in told.stderr
+
+
+def test_an_error_is_json_when_the_result_would_be(tmp_path: Path) -> None:
+    told = run_demo("--json", "--input", str(tmp_path / "none"))
+    assert told.returncode == 1
+    error = json.loads(told.stderr)["error"]
+    assert (error["status"], error["exit"]) == ("Failed", 1)
+    assert "none" in error["message"]

@@ -12,8 +12,10 @@ use honeycomb_client::Target;
 use honeycomb_client::call::{Call, Event as CallEvent, Routing, Step};
 use honeycomb_server::Access;
 use honeycomb_types::{Kind, LaneId, Sequence, StructureId, Time};
+use honeycomb_wire::batch::{BatchOp, put_batch, results};
 use honeycomb_wire::data::{ReadArgs, SwapArgs, put_acks};
 use honeycomb_wire::messages::{MapEntry, PartitionMap};
+use honeycomb_wire::stored::{Function, Stored, accumulate_args};
 use honeycomb_wire::{Grant, Op, ReplyHeader, RequestHeader, Status, key_hash};
 use std::time::Duration;
 
@@ -304,8 +306,11 @@ fn choose_file(world: &mut World, task: usize, structure: StructureId) -> What {
 
 fn choose_kv(world: &mut World, structure: StructureId) -> What {
     let mut turn = 0;
+    // Numbers have keys of their own: what is put is no number.
+    let counter = world.rng.chance(250_000);
+    let kind = if counter { 'n' } else { 'k' };
     let key = loop {
-        let name = format!("k{}", world.rng.below(6) + 6 * turn).into_bytes();
+        let name = format!("{kind}{}", world.rng.below(6) + 6 * turn).into_bytes();
         let history = world.structures[&structure].history.get(&name);
         if history.is_none_or(|h| h.len() < HISTORY_MAX - TASKS) {
             break name;
@@ -317,6 +322,9 @@ fn choose_kv(world: &mut World, structure: StructureId) -> What {
     let new = known.next_value;
     let seen = new.saturating_sub(1 + world.rng.below(4));
     let did = match world.rng.below(12) {
+        0..3 if counter => Did::Get(None),
+        3 if counter => Did::Delete(None),
+        _ if counter => Did::Add(new, None),
         0..4 => Did::Get(None),
         4..6 => Did::Put(new, None),
         6 => Did::Insert(new, None),
@@ -337,6 +345,9 @@ fn value(number: u64) -> Vec<u8> {
 }
 
 fn number(bytes: &[u8]) -> Result<u64, String> {
+    if let Stored::Integer(sum) = Stored::of(bytes) {
+        return Ok(sum as u64);
+    }
     let head = bytes.first_chunk().ok_or("a value without its number")?;
     let number = u64::from_le_bytes(*head);
     if value(number) != bytes {
@@ -371,6 +382,18 @@ fn lay_out(world: &mut World, what: &What) -> (Op, Target, Vec<u8>, Vec<u8>) {
                         SwapArgs { present: from.is_some(), key, expected: &expected, new: &new };
                     let (args, payload) = swap.encode();
                     (Op::KvCompareAndSwap, args, payload)
+                }
+                Did::Add(n, _) if n % 2 == 0 => {
+                    let args = accumulate_args(Function::SumI64, key);
+                    (Op::KvAccumulate, args, n.to_le_bytes().to_vec())
+                }
+                // As an atomic batch that looks first and adds in two steps.
+                Did::Add(n, _) => {
+                    let (one, rest) = (1u64.to_le_bytes(), (n - 1).to_le_bytes());
+                    let add =
+                        |operand| BatchOp::Accumulate { key, function: Function::SumI64, operand };
+                    let ops = [BatchOp::Get { key }, add(&one), add(&rest)];
+                    (Op::KvBatch, vec![1], put_batch(&ops))
                 }
             };
             (op, target, args, payload)
@@ -626,11 +649,35 @@ fn judge(
         }
         What::Queue(_) => unreachable!("judged elsewhere"),
         What::Kv { key, did } => {
-            let did = answered(*did, header, &active.found)?;
+            let did = match did {
+                Did::Add(n, _) if n % 2 == 1 => match added(*n, header, &active.found)? {
+                    Some(did) => did,
+                    None => return Ok(()),
+                },
+                did => answered(*did, header, &active.found)?,
+            };
             let op = KvOp { begin: active.begin, end: now, did };
             known.history.entry(key.clone()).or_default().push(op);
             Ok(())
         }
+    }
+}
+
+/// What an addition in an atomic batch did: nothing when its block was full.
+fn added(n: u64, header: &ReplyHeader, found: &[u8]) -> Result<Option<Did>, String> {
+    let parse = |e: honeycomb_wire::Malformed| format!("the results do not parse: {e}");
+    if header.value != 3 {
+        return match results(found, 1).map_err(parse)?[0].status {
+            Status::BlockFull => Ok(None),
+            other => Err(format!("operation {} was refused by {}", header.value, other.name())),
+        };
+    }
+    let told = results(found, 3).map_err(parse)?;
+    let before = if told[0].status == Status::Ok { number(told[0].bytes)? } else { 0 };
+    let sum = told[2].value;
+    match (told[1].value, sum) == (before + 1, before + n) {
+        true => Ok(Some(Did::Add(n, Some(sum)))),
+        false => Err(format!("{before} and 1 is {}, and {n} is {sum}", told[1].value)),
     }
 }
 
@@ -652,6 +699,7 @@ fn answered(did: Did, header: &ReplyHeader, found: &[u8]) -> Result<Did, String>
             let found = if header.value == 1 { Some(number(found)?) } else { None };
             Did::Swap(from, to, Some(Err(found)))
         }
+        Did::Add(n, _) => Did::Add(n, Some(header.value)),
     })
 }
 

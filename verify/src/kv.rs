@@ -23,6 +23,8 @@ pub enum Did {
     Upsert(u64, Option<Option<u64>>),
     /// Compare and swap from, to; `Ok` when done, else what was found.
     Swap(Option<u64>, u64, Option<Result<(), Option<u64>>>),
+    /// An addition to what is there, which begins at 0; the sum.
+    Add(u64, Option<u64>),
 }
 
 /// One operation of a history. An outcome that is unknown has no answer and never returns.
@@ -68,6 +70,11 @@ fn step(state: Option<u64>, did: Did) -> Option<Option<u64>> {
             let done = state == from;
             right(answer.is_none_or(|a| a == if done { Ok(()) } else { Err(state) }))?;
             if done { Some(to) } else { state }
+        }
+        Did::Add(n, answer) => {
+            let sum = state.unwrap_or(0) + n;
+            right(answer.is_none_or(|a| a == sum))?;
+            Some(sum)
         }
     })
 }
@@ -137,6 +144,15 @@ mod tests {
             op(5, 6, Did::Get(Some(1))),
         ];
         assert!(linearizable(&again).is_err());
+    }
+
+    #[test]
+    fn a_doubled_addition_is_found() {
+        let unknown = Op { end: Time::NEVER, ..op(0, 0, Did::Add(5, None)) };
+        let history = [unknown, op(1, 2, Did::Add(1, Some(6))), op(3, 4, Did::Get(Some(6)))];
+        linearizable(&history).unwrap();
+        let doubled = [unknown, op(1, 2, Did::Add(1, Some(6))), op(3, 4, Did::Get(Some(11)))];
+        assert!(linearizable(&doubled).is_err());
     }
 
     #[test]

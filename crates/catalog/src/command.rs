@@ -13,22 +13,25 @@ pub struct Actor {
     pub job: Option<JobId>,
     /// The prefix of the task that the token was attenuated to.
     pub task: Option<PrefixId>,
+    /// The prefix that the session runs for, as its handshake said: its traffic renews that prefix,
+    /// and what it opens is data that the prefix consumes. A task's own for a task's token.
+    pub session: Option<PrefixId>,
     /// What the token lets its holder do with data; without `WRITE` it also changes no metadata.
     pub verbs: Verbs,
 }
 
 impl Actor {
     /// The holder of the cluster's token.
-    pub const CLUSTER: Actor = Actor { job: None, task: None, verbs: Verbs::ALL };
+    pub const CLUSTER: Actor = Actor { job: None, task: None, session: None, verbs: Verbs::ALL };
 
     /// The holder of a job's own token.
     pub fn driver(job: JobId) -> Actor {
-        Actor { job: Some(job), task: None, verbs: Verbs::ALL }
+        Actor { job: Some(job), task: None, session: None, verbs: Verbs::ALL }
     }
 
     /// The holder of a token attenuated to one task.
     pub fn task(job: JobId, prefix: PrefixId) -> Actor {
-        Actor { job: Some(job), task: Some(prefix), verbs: Verbs::ALL }
+        Actor { job: Some(job), task: Some(prefix), session: Some(prefix), verbs: Verbs::ALL }
     }
 }
 
@@ -56,6 +59,8 @@ pub struct PlanNode<'a> {
     pub parents: &'a [&'a str],
     /// How the prefix lives.
     pub options: PrefixOptions,
+    /// Who will read it: names within the plan (these win) or paths of prefixes that exist.
+    pub readers: &'a [&'a str],
 }
 
 /// A structure to create.
@@ -167,10 +172,23 @@ pub enum Command<'a> {
     /// Changes who may do what with a prefix's structures and revokes earlier grants. Both sets
     /// are taken as they are: empty ones allow nothing.
     SetPermissions { actor: Actor, job: JobId, path: &'a str, owner_verbs: Verbs, job_verbs: Verbs },
+    /// Says who will read a prefix: when the last of them has committed, it is freed at once. Adds
+    /// to those declared before, or takes their place.
+    DeclareReaders {
+        actor: Actor,
+        job: JobId,
+        path: &'a str,
+        readers: &'a [&'a str],
+        replace: bool,
+    },
+    /// The attempt of the task that a prefix stands for has committed. Cluster, driver, or the task
+    /// itself; idempotent.
+    CommitTask { actor: Actor, job: JobId, path: &'a str },
 
     /// Creates a structure with its initial blocks and opens it.
     CreateStructure { actor: Actor, job: JobId, structure: NewStructure<'a> },
-    /// Opens a structure by address, or says why it is gone.
+    /// Opens a structure by address, or says why it is gone. Its prefix becomes a parent of the one
+    /// that the session runs for, where that is of use and possible (`EdgeOutcome`).
     OpenStructure { actor: Actor, job: JobId, path: &'a str, name: &'a str },
     /// Opens a structure by identity, or says why it is gone.
     ReopenStructure { actor: Actor, job: JobId, structure: StructureId },

@@ -30,6 +30,8 @@ pub(crate) enum Life {
     Live,
     Expired,
     Removed,
+    /// Its declared readers had all committed.
+    Read,
 }
 
 /// A prefix: 96 bytes and its name.
@@ -61,6 +63,8 @@ pub(crate) struct Node {
     pub(crate) pinned: bool,
     /// A server took some of its data away.
     pub(crate) data_lost: bool,
+    /// The attempt of the task that it stands for has committed.
+    pub(crate) committed: bool,
 }
 
 const _: () = assert!(size_of::<Node>() <= 96);
@@ -88,6 +92,7 @@ impl Node {
             life: Life::Live,
             pinned: false,
             data_lost: false,
+            committed: false,
         }
     }
 
@@ -97,13 +102,20 @@ impl Node {
 }
 
 #[derive(Debug)]
-struct Edge {
-    parent: u32,
-    child: u32,
-    next_sibling: u32,
+pub(crate) struct Edge {
+    pub(crate) parent: u32,
+    pub(crate) child: u32,
+    pub(crate) next_sibling: u32,
     prev_sibling: u32,
-    next_parent: u32,
+    pub(crate) next_parent: u32,
+    /// At most so many edges follow in the child's list: a bound on its parents that costs no walk.
+    pub(crate) behind: u16,
+    /// Use made it, not a plan: it carries renewals and an address, and no rights.
+    pub(crate) deduced: bool,
 }
+
+const _: () = assert!(size_of::<Edge>() <= 24);
+const _: () = assert!(limits::PARENTS_MAX <= u16::MAX as usize);
 
 /// An edge in the table of names. The ends are repeated here, so that a lookup does not read the
 /// edge's record.
@@ -116,7 +128,7 @@ struct Named {
 #[derive(Debug)]
 pub(crate) struct Dag {
     pub(crate) nodes: Slab<Node>,
-    edges: Slab<Edge>,
+    pub(crate) edges: Slab<Edge>,
     names: HashTable<Named>,
     ids: HashTable<u32>,
     key: HashKey,
@@ -162,8 +174,22 @@ impl Dag {
     }
 
     pub(crate) fn parents(&self, n: u32) -> impl Iterator<Item = u32> {
-        let edges = chain(self.nodes[n].first_parent, |e| self.edges[e].next_parent);
-        edges.map(|e| self.edges[e].parent)
+        self.parent_edges(n).map(|e| self.edges[e].parent)
+    }
+
+    /// The edges to a prefix's parents: the first that was named, those that use made, the latest
+    /// first, and the others that were named.
+    pub(crate) fn parent_edges(&self, n: u32) -> impl Iterator<Item = u32> {
+        chain(self.nodes[n].first_parent, |e| self.edges[e].next_parent)
+    }
+
+    /// The edges to a prefix's children, the newest first.
+    pub(crate) fn first_child_edge(&self, n: u32) -> u32 {
+        self.nodes[n].first_child
+    }
+
+    pub(crate) fn first_parent_edge(&self, n: u32) -> u32 {
+        self.nodes[n].first_parent
     }
 
     pub(crate) fn children(&self, n: u32) -> impl Iterator<Item = u32> {
@@ -244,32 +270,61 @@ impl Dag {
 
     /// Makes `parent` the first parent of `child`.
     pub(crate) fn link(&mut self, parent: u32, child: u32) {
-        let next_sibling = self.nodes[parent].first_child;
         let next_parent = self.nodes[child].first_parent;
-        let edge = Edge { parent, child, next_sibling, prev_sibling: NONE, next_parent };
+        let behind = if next_parent == NONE { 0 } else { self.edges[next_parent].behind + 1 };
+        let e = self.add_edge(parent, child, next_parent, (behind, false));
+        self.nodes[child].first_parent = e;
+    }
+
+    /// Makes `parent` a further parent of `child`, behind its first, because of use.
+    pub(crate) fn link_deduced(&mut self, parent: u32, child: u32) {
+        let first = self.nodes[child].first_parent;
+        let behind = self.edges[first].behind;
+        let e = self.add_edge(parent, child, self.edges[first].next_parent, (behind, true));
+        let first = &mut self.edges[first];
+        (first.next_parent, first.behind) = (e, behind + 1);
+    }
+
+    /// Records an edge with its parent and its name; the child's list is the caller's.
+    fn add_edge(
+        &mut self,
+        parent: u32,
+        child: u32,
+        next_parent: u32,
+        (behind, deduced): (u16, bool),
+    ) -> u32 {
+        let next_sibling = self.nodes[parent].first_child;
+        let prev_sibling = NONE;
+        let edge = Edge { parent, child, next_sibling, prev_sibling, next_parent, behind, deduced };
         let e = self.edges.insert(edge);
         if next_sibling != NONE {
             self.edges[next_sibling].prev_sibling = e;
         }
         self.nodes[parent].first_child = e;
-        self.nodes[child].first_parent = e;
         let (key, nodes) = (self.key, &self.nodes);
         let hash = |named: &Named| key.name(named.parent as u64, &nodes[named.child].name);
         let named = Named { parent, child };
         self.names.insert_unique(hash(&named), named, hash);
+        e
     }
 
     /// Cuts the edge between two prefixes.
     fn unlink(&mut self, parent: u32, child: u32) {
-        let hash = self.key.name(parent as u64, &self.nodes[child].name);
-        let entry = self.names.find_entry(hash, |n| n.parent == parent && n.child == child);
-        entry.expect("every edge is in the table of names").remove();
         let mut before = NONE;
         let mut e = self.nodes[child].first_parent;
         while self.edges[e].parent != parent {
             before = e;
             e = self.edges[e].next_parent;
         }
+        self.cut(before, e);
+    }
+
+    /// Cuts the edge that follows `before` in its child's list.
+    pub(crate) fn cut(&mut self, before: u32, e: u32) {
+        let Edge { parent, child, .. } = self.edges[e];
+        let hash = self.key.name(parent as u64, &self.nodes[child].name);
+        let entry = self.names.find_entry(hash, |n| n.parent == parent && n.child == child);
+        entry.expect("every edge is in the table of names").remove();
         match before {
             NONE => self.nodes[child].first_parent = self.edges[e].next_parent,
             _ => self.edges[before].next_parent = self.edges[e].next_parent,
@@ -328,20 +383,31 @@ impl Dag {
     /// The latest renewal that reaches a prefix from its ancestors, as far as `enough`.
     fn latest_above(&mut self, n: u32, enough: Time) -> Time {
         let mut latest = Time::ZERO;
-        self.climb(n, |_, node| {
-            latest = latest.max(node.stamp).max(node.carried_above);
-            latest >= enough
-        });
+        self.climb(
+            n,
+            |_| true,
+            |_, node| {
+                latest = latest.max(node.stamp).max(node.carried_above);
+                latest >= enough
+            },
+        );
         latest
     }
 
-    /// Whether `n` is `above` or a descendant of it.
+    /// Whether `n` is `above` or a descendant of it by edges that were named: what somebody may do
+    /// does not change by who reads what.
     pub(crate) fn at_or_below(&mut self, n: u32, above: u32) -> bool {
-        n == above || self.climb(n, |ancestor, _| ancestor == above)
+        n == above || self.climb(n, |edge| !edge.deduced, |ancestor, _| ancestor == above)
     }
 
-    /// Visits every ancestor once, until told to stop; answers whether it was.
-    fn climb(&mut self, n: u32, mut stop: impl FnMut(u32, &Node) -> bool) -> bool {
+    /// Visits every ancestor that these edges lead to once, until told to stop; answers whether it
+    /// was.
+    fn climb(
+        &mut self,
+        n: u32,
+        by: impl Fn(&Edge) -> bool,
+        mut stop: impl FnMut(u32, &Node) -> bool,
+    ) -> bool {
         self.mark = self.mark.wrapping_add(1);
         if self.mark == 0 {
             self.nodes.iter_mut().for_each(|node| node.mark = 0);
@@ -355,8 +421,12 @@ impl Dag {
         'climb: while let Some(at) = stack.pop() {
             let mut e = self.nodes[at].first_parent;
             while e != NONE {
-                let Edge { parent, next_parent, .. } = self.edges[e];
-                e = next_parent;
+                let edge = &self.edges[e];
+                let (parent, follow) = (edge.parent, by(edge));
+                e = edge.next_parent;
+                if !follow {
+                    continue;
+                }
                 let node = &mut self.nodes[parent];
                 if node.mark == mark {
                     continue;
@@ -435,6 +505,7 @@ impl Dag {
                     return Err(format!("'{}' does not know a parent", self.path_of(child)));
                 }
             }
+            self.check_parents(n)?;
         }
         if (edges, edges) != (self.edges.len(), self.names.len()) {
             return Err(format!("{edges} edges, {} records", self.edges.len()));

@@ -48,6 +48,16 @@ impl fmt::Display for Of<'_> {
     }
 }
 
+/// Where a name that is not an address is to be found.
+struct Elsewhere<'a>(&'a str, &'a [Box<str>]);
+
+impl fmt::Display for Elsewhere<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Elsewhere(name, at) = self;
+        if at.is_empty() { Ok(()) } else { write!(f, " ('{name}' is at {})", at.join(", ")) }
+    }
+}
+
 /// What a job asked for and was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)] // Each variant says what its fields are.
@@ -70,8 +80,8 @@ pub enum CatalogError {
     #[error("not permitted to {what} at {}: {why}", At(path))]
     PermissionDenied { what: &'static str, path: Box<str>, why: &'static str },
     /// No prefix has this address.
-    #[error("no {} exists in this job; create it first", At(path))]
-    PrefixNotFound { path: Box<str> },
+    #[error("no {} exists in this job{}; create it first", At(path), Elsewhere(path, at))]
+    PrefixNotFound { path: Box<str>, at: Vec<Box<str>> },
     /// No structure has this address.
     #[error("{} does not exist; create it first", Of(path, name))]
     StructureNotFound { path: Box<str>, name: Box<str> },
@@ -101,9 +111,17 @@ pub enum CatalogError {
     DuplicateNode { name: Box<str> },
     /// A parent that was named does not exist.
     #[error(
-        "'{node}' names '{parent}' as a parent, and no prefix has that name or path; create it first, or add it to the plan"
+        "'{node}' names '{parent}' as a parent, and no prefix has that name or path{}; create it first, or add it to the plan",
+        Elsewhere(parent, at)
     )]
-    UnknownParent { node: Box<str>, parent: Box<str> },
+    UnknownParent { node: Box<str>, parent: Box<str>, at: Vec<Box<str>> },
+    /// A reader that was declared does not exist.
+    #[error(
+        "{} is to be read by '{reader}', and no prefix has that name or path{}; create it first, or add it to the plan",
+        At(path),
+        Elsewhere(reader, at)
+    )]
+    UnknownReader { path: Box<str>, reader: Box<str>, at: Vec<Box<str>> },
     /// The prefix's lease ended.
     #[error(
         "the lease of {} ended {ago_ms} ms ago: nothing had renewed its {lease_ms} ms, {late_ms} ms past their end; its data is freed. Create it again, and renew more often or ask for a longer lease",
@@ -122,6 +140,18 @@ pub enum CatalogError {
     /// The structure was removed by request, itself or with its prefix.
     #[error("{} was removed by request {ago_ms} ms ago; create it again to use it", Of(path, name))]
     StructureRemoved { path: Box<str>, name: Box<str>, ago_ms: u64 },
+    /// The prefix's declared readers had all committed.
+    #[error(
+        "{} was freed {ago_ms} ms ago, because its last declared reader, '{reader}', had committed; create it again to use it",
+        At(path)
+    )]
+    PrefixRead { path: Box<str>, reader: Arc<str>, ago_ms: u64 },
+    /// The declared readers of the structure's prefix had all committed.
+    #[error(
+        "{} was freed {ago_ms} ms ago, because the last declared reader of its prefix, '{reader}', had committed; create it again to use it",
+        Of(path, name)
+    )]
+    StructureRead { path: Box<str>, name: Box<str>, reader: Arc<str>, ago_ms: u64 },
     /// No free block that ordinary allocation may take.
     #[error(
         "asked for {asked} blocks; the cluster has {free} free, of which {reserved} are kept back for moves and repairs. Existing data is unharmed: free some, let leases end, or add a memory server"

@@ -23,7 +23,11 @@ impl fmt::Display for Broken {
     }
 }
 
-fn require(holds: bool, invariant: u8, what: impl FnOnce() -> String) -> Result<(), Broken> {
+pub(crate) fn require(
+    holds: bool,
+    invariant: u8,
+    what: impl FnOnce() -> String,
+) -> Result<(), Broken> {
     if holds { Ok(()) } else { Err(Broken { invariant, what: what() }) }
 }
 
@@ -38,6 +42,7 @@ impl Catalog {
             self.check_map(s, structure)?;
         }
         self.check_jobs()?;
+        self.check_readers()?;
         self.check_timers()
     }
 
@@ -92,6 +97,8 @@ impl Catalog {
             let nodes = || self.dag.nodes.iter().map(|(_, node)| node).filter(|n| n.job == j);
             let live = nodes().filter(|node| node.live()).count() as u64;
             live_prefixes += live;
+            let pinned = nodes().filter(|node| node.live() && node.pinned).count() as u64;
+            require(pinned == job.pinned, 0, || format!("job {}: {pinned} pinned", job.id))?;
             let counted = (
                 (nodes().count(), live, own().count() as u64),
                 (own().flat_map(Structure::blocks).count() as u64, bytes),

@@ -30,6 +30,8 @@ pub(crate) struct Job {
     /// Prefixes in the DAG, the dead ones included.
     pub(crate) nodes: usize,
     pub(crate) live_prefixes: u64,
+    /// Of these, those that never expire.
+    pub(crate) pinned: u64,
     pub(crate) structures: u64,
     pub(crate) blocks: u64,
     pub(crate) bytes_used: u64,
@@ -251,6 +253,7 @@ impl Catalog {
             first_node: NONE,
             nodes: 0,
             live_prefixes: 0,
+            pinned: 0,
             structures: 0,
             blocks: 0,
             bytes_used: 0,
@@ -307,6 +310,8 @@ impl Catalog {
                 self.free_structure(s, effects);
             }
             self.dag.isolate(n);
+            self.readers.withdraw(n);
+            self.readers.lose(n);
             let node: Node = self.dag.remove(n, &mut self.jobs[j].first_node);
             self.live_prefixes -= u64::from(node.live());
             timers += usize::from(node.live() && !node.pinned);
@@ -332,6 +337,7 @@ impl Catalog {
             job: job.id,
             name: job.name.clone(),
             prefixes: job.live_prefixes,
+            pinned: job.pinned,
             structures: job.structures,
             blocks: job.blocks,
             bytes_used: job.bytes_used,
@@ -393,17 +399,19 @@ impl Catalog {
         PrefixInfo {
             prefix: node.id,
             name: node.name.clone(),
-            parents: self.dag.parents(n).map(|p| self.dag.nodes[p].id).collect(),
+            parents: self.parents_in_order(n),
             lease_ms: node.lease_ms,
             remaining_ms: if pinned { i64::MAX } else { remaining_ms(deadline, self.now) },
             pinned: node.pinned,
             state: match (node.life, node.data_lost) {
                 (Life::Expired, _) => PrefixState::Expired,
-                (Life::Removed, _) => PrefixState::Removed,
+                (Life::Removed | Life::Read, _) => PrefixState::Removed,
                 (Life::Live, true) => PrefixState::DataLost,
                 (Life::Live, false) => PrefixState::Live,
             },
             structures: self.structures_of(n).map(|s| self.structure_info(s)).collect(),
+            readers_left: self.readers.left(n),
+            committed: node.committed,
         }
     }
 }

@@ -88,7 +88,8 @@ impl Catalog {
     }
 
     fn renew(&mut self, actor: Actor, j: u32, path: &str) -> Result<u32, CatalogError> {
-        let n = self.live_prefix(j, path)?;
+        // Without a search for where an unknown name might be: one request has many paths.
+        let n = self.live_at(j, path)?;
         self.need_own(actor, n, "renew", path)?;
         let node = &mut self.dag.nodes[n];
         node.stamp = self.now;
@@ -212,18 +213,27 @@ impl Catalog {
             let s = self.dag.nodes[n].first_structure;
             self.end_structure(s, cause.clone(), &path, effects);
         }
-        let expired = matches!(cause, Cause::Expired { .. });
+        let life = match cause {
+            Cause::Expired { .. } => Life::Expired,
+            Cause::Read { .. } => Life::Read,
+            Cause::Removed | Cause::Lost { .. } => Life::Removed,
+        };
+        self.readers.withdraw(n);
+        if life != Life::Read {
+            self.readers.lose(n);
+        }
         let node = &mut self.dag.nodes[n];
         assert!(node.live(), "a prefix ends once");
-        node.life = if expired { Life::Expired } else { Life::Removed };
+        node.life = life;
         node.carried_below = deadline;
-        let (id, j) = (node.id, node.job);
-        if !expired && !node.pinned {
+        let (id, j, pinned) = (node.id, node.job, node.pinned);
+        if life != Life::Expired && !node.pinned {
             self.orphan_timers(1);
         }
         self.live_prefixes -= 1;
         let job = &mut self.jobs[j];
         job.live_prefixes -= 1;
+        job.pinned -= u64::from(pinned);
         if job.live_prefixes == 0 {
             self.jobs.linger(j, self.now + JOB_LINGER);
         }
@@ -274,6 +284,7 @@ impl Catalog {
             }
             let job = &mut self.jobs[j];
             job.nodes -= 1;
+            self.readers.lose(n);
             self.dag.remove(n, &mut job.first_node);
         }
     }
@@ -323,7 +334,7 @@ mod tests {
         // `a` is forgotten, but `a/b` is below it and remembered.
         apply(&mut catalog, 2, remove(job, "x")).unwrap();
         assert_eq!(catalog.dag.nodes.len(), 6);
-        let gone = CatalogError::PrefixNotFound { path: "a".into() };
+        let gone = CatalogError::PrefixNotFound { path: "a".into(), at: vec![] };
         assert_eq!(apply(&mut catalog, 2, remove(job, "a")), Err(gone));
         // With `a/b` forgotten, both go.
         apply(&mut catalog, 3, remove(job, "y")).unwrap();

@@ -10,14 +10,15 @@
 //! they were emitted.
 //!
 //! Where to look: `dag` holds prefixes and what a renewal is worth; `lease` the timers and the end
-//! of a prefix; `plan` whole hierarchies; `pool` blocks; `growth` how files and queues grow; `queue` how
-//! queues are bounded and shrink; `policy` who
-//! gets which block.
+//! of a prefix; `edges` those that use makes; `readers` who was declared to read what; `plan` whole
+//! hierarchies; `pool` blocks; `growth` how files and queues grow; `queue` how queues are bounded
+//! and shrink; `policy` who gets which block.
 
 #![forbid(unsafe_code)]
 
 mod command;
 mod dag;
+mod edges;
 mod error;
 mod growth;
 mod hash;
@@ -29,6 +30,7 @@ pub mod policy;
 mod pool;
 mod prefixes;
 mod queue;
+mod readers;
 mod reply;
 mod servers;
 mod slab;
@@ -41,8 +43,8 @@ pub use command::{
 pub use error::{CatalogError, Loss};
 pub use invariants::Broken;
 pub use reply::{
-    ClusterStatus, Effect, JobInfo, LeaseInfo, MapEntry, Opened, PartitionMap, PrefixInfo,
-    PrefixState, Reply, Router, ServerInfo, StructureInfo,
+    ClusterStatus, EdgeOutcome, Effect, JobInfo, LeaseInfo, MapEntry, Opened, PartitionMap,
+    PrefixInfo, PrefixState, Reply, Router, ServerInfo, StructureInfo,
 };
 
 use dag::Dag;
@@ -52,6 +54,7 @@ use jobs::Jobs;
 use lease::Timers;
 use policy::{FirstCome, Policy};
 use pool::Pool;
+use readers::Readers;
 use structures::Structures;
 
 /// What makes one controller shard's catalog its own.
@@ -86,6 +89,7 @@ pub struct Catalog {
     dag: Dag,
     timers: Timers,
     jobs: Jobs,
+    readers: Readers,
     structures: Structures,
     pool: Pool,
     policy: Box<dyn Policy>,
@@ -120,6 +124,7 @@ impl Catalog {
             dag: Dag::new(key),
             timers: Timers::default(),
             jobs: Jobs::new(key),
+            readers: Readers::default(),
             structures: Structures::new(key),
             pool: Pool::new(config.term),
             policy,
@@ -161,7 +166,13 @@ impl Catalog {
             C::CreatePrefix { actor, job, path, parents, options } => {
                 self.create_prefix(actor, job, path, parents, options)
             }
-            C::CreateHierarchy { actor, job, nodes } => self.create_hierarchy(actor, job, nodes),
+            C::CreateHierarchy { actor, job, nodes } => {
+                self.create_hierarchy(actor, job, nodes, effects)
+            }
+            C::DeclareReaders { actor, job, path, readers, replace } => {
+                self.declare_readers(actor, job, path, readers, replace, effects)
+            }
+            C::CommitTask { actor, job, path } => self.commit_task(actor, job, path, effects),
             C::RemovePrefix { actor, job, path } => self.remove_prefix(actor, job, path, effects),
             C::LeaseInfo { actor, job, path } => self.lease_info(actor, job, path),
             C::SetPermissions { actor, job, path, owner_verbs, job_verbs } => {
@@ -228,6 +239,7 @@ impl Catalog {
             self.dag.bytes(),
             self.timers.bytes(),
             self.jobs.bytes(),
+            self.readers.bytes(),
             self.structures.bytes(),
             self.pool.bytes(),
             scratch,

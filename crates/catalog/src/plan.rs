@@ -2,15 +2,17 @@
 //!
 //! The stages, of which only the last changes anything: names, parents, order (refusing cycles
 //! within the plan), places (refusing names that are taken), cycles by way of prefixes that exist,
-//! rights, install.
+//! rights, install, readers.
 
 use crate::prefixes::Checked;
-use crate::{Actor, Catalog, CatalogError, PlanNode, Reply};
+use crate::readers::{need_readers, need_reads};
+use crate::tombstones::Cause;
+use crate::{Actor, Catalog, CatalogError, Effect, PlanNode, Reply};
 use hashbrown::{HashMap, HashSet};
 use honeycomb_types::limits::{BATCH_MAX, PARENTS_MAX};
 use honeycomb_types::{JobId, check_name};
 
-/// A parent of a planned node.
+/// A parent or a reader of a planned node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Parent {
     Planned(usize),
@@ -22,6 +24,8 @@ struct Planned {
     options: Checked,
     /// The dead prefix whose place it takes.
     place: Option<u32>,
+    /// Who will read it and has not committed; none when nobody was declared.
+    readers: Option<Vec<Parent>>,
 }
 
 fn index_names<'a>(nodes: &[PlanNode<'a>]) -> Result<HashMap<&'a str, usize>, CatalogError> {
@@ -94,6 +98,7 @@ impl Catalog {
         actor: Actor,
         job: JobId,
         nodes: &[PlanNode<'_>],
+        effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
         let j = self.admit(actor, job)?;
         self.need_write(actor, "create a hierarchy", "")?;
@@ -110,6 +115,7 @@ impl Catalog {
         self.refuse_foreign(actor, nodes, &plan, &order)?;
         let fresh = plan.iter().filter(|node| node.place.is_none()).count();
         self.need_room_for_prefixes(j, fresh)?;
+        self.need_room_for_reads(&plan)?;
 
         let mut installed = vec![0; plan.len()];
         for i in order {
@@ -122,8 +128,51 @@ impl Catalog {
             installed[i] = self.install(j, nodes[i].name, &parents, place, options);
         }
         self.collect_evicted();
-        let ids = installed.into_iter().map(|n| self.dag.nodes[n].id);
-        Ok(Reply::Prefixes(ids.collect()))
+        let ids = installed.iter().map(|&n| self.dag.nodes[n].id).collect();
+        self.declare_planned(nodes, &plan, &installed, effects);
+        Ok(Reply::Prefixes(ids))
+    }
+
+    /// Refuses a plan by which a prefix that exists would be named as a reader by too many.
+    fn need_room_for_reads(&self, plan: &[Planned]) -> Result<(), CatalogError> {
+        let mut named: HashMap<Parent, usize> = HashMap::new();
+        for &reader in plan.iter().flat_map(|node| node.readers.iter().flatten()) {
+            let by_now = match reader {
+                Parent::Existing(n) => self.readers.reads(n),
+                Parent::Planned(_) => 0,
+            };
+            let by = named.entry(reader).or_insert(by_now);
+            *by += 1;
+            need_reads(*by)?;
+        }
+        Ok(())
+    }
+
+    /// Declares the readers of a plan that was carried out. A prefix whose readers had all
+    /// committed before ends at once.
+    fn declare_planned(
+        &mut self,
+        nodes: &[PlanNode<'_>],
+        plan: &[Planned],
+        installed: &[u32],
+        effects: &mut Vec<Effect>,
+    ) {
+        for (i, node) in plan.iter().enumerate() {
+            let Some(readers) = &node.readers else { continue };
+            let readers: Vec<u32> = readers
+                .iter()
+                .map(|reader| match *reader {
+                    Parent::Existing(n) => n,
+                    Parent::Planned(k) => installed[k],
+                })
+                .collect();
+            self.readers.declare(installed[i], &readers);
+            if readers.is_empty() {
+                let last = nodes[i].readers.last().copied().unwrap_or_default();
+                let cause = Cause::Read { reader: last.into() };
+                self.end_prefix(installed[i], cause, self.now, effects);
+            }
+        }
     }
 
     fn plan_node(
@@ -149,7 +198,29 @@ impl Catalog {
                 parents.push(parent);
             }
         }
-        Ok(Planned { parents, options, place: None })
+        let readers = self.plan_readers(j, node, names)?;
+        Ok(Planned { parents, options, place: None, readers })
+    }
+
+    fn plan_readers(
+        &self,
+        j: u32,
+        node: &PlanNode<'_>,
+        names: &HashMap<&str, usize>,
+    ) -> Result<Option<Vec<Parent>>, CatalogError> {
+        if node.readers.is_empty() {
+            return Ok(None);
+        }
+        need_readers(node.readers.len())?;
+        let (mut readers, mut seen) = (Vec::new(), HashSet::new());
+        for &name in node.readers {
+            let reader = match names.get(name) {
+                Some(&k) => Some(Parent::Planned(k)),
+                None => self.find_reader(j, node.name, name)?.map(Parent::Existing),
+            };
+            readers.extend(reader.filter(|&reader| seen.insert(reader)));
+        }
+        Ok(Some(readers))
     }
 
     /// Finds the dead prefixes whose places the plan takes. A parent that takes such a place

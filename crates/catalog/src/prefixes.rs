@@ -13,6 +13,10 @@ use honeycomb_types::{Generation, JobId, PrefixId, Verbs, dotted_path, split_pat
 
 const OWNER_VERBS_DEFAULT: Verbs = Verbs::ALL;
 const JOB_VERBS_DEFAULT: Verbs = Verbs::READ;
+/// Paths that an error suggests for an unknown name.
+const SUGGESTED_MAX: usize = 3;
+/// Prefixes that are looked at to find them.
+const SEARCHED_MAX: usize = 4096;
 
 /// Options that were checked, with their defaults in place.
 #[derive(Clone, Copy, Debug)]
@@ -45,11 +49,41 @@ impl Catalog {
         }
         split_path(path)?;
         let dotted = dotted_path(path).and_then(|names| self.dag.walk(root, names.into_iter()));
-        dotted.ok_or_else(|| CatalogError::PrefixNotFound { path: path.into() })
+        dotted.ok_or_else(|| CatalogError::PrefixNotFound { path: path.into(), at: Vec::new() })
+    }
+
+    /// The live prefix at this address, or what became of it, or where else its name is.
+    pub(crate) fn live_prefix(&self, j: u32, path: &str) -> Result<u32, CatalogError> {
+        self.live_at(j, path).map_err(|error| match error {
+            CatalogError::PrefixNotFound { path, .. } => {
+                let at = self.elsewhere(j, &path);
+                CatalogError::PrefixNotFound { path, at }
+            }
+            other => other,
+        })
+    }
+
+    /// Some addresses of live prefixes that have this name: few, and looked for among the newest
+    /// prefixes only.
+    fn elsewhere(&self, j: u32, name: &str) -> Vec<Box<str>> {
+        if name.contains('/') {
+            return Vec::new();
+        }
+        let newest = chain(self.jobs[j].first_node, |n| self.dag.nodes[n].job_next);
+        let named = newest.take(SEARCHED_MAX).filter(|&n| {
+            let node = &self.dag.nodes[n];
+            node.live() && *node.name == *name
+        });
+        let by_parent = named.flat_map(|n| self.dag.parents(n));
+        let address = |parent: u32| match self.dag.path_of(parent).as_str() {
+            "" => name.into(),
+            above => format!("{above}/{name}").into(),
+        };
+        by_parent.take(SUGGESTED_MAX).map(address).collect()
     }
 
     /// The live prefix at this address, or what became of it.
-    pub(crate) fn live_prefix(&self, j: u32, path: &str) -> Result<u32, CatalogError> {
+    pub(crate) fn live_at(&self, j: u32, path: &str) -> Result<u32, CatalogError> {
         let n = self.resolve(j, path)?;
         if self.dag.nodes[n].live() { Ok(n) } else { Err(self.why_dead(n, path)) }
     }
@@ -58,12 +92,12 @@ impl Catalog {
         let node = &self.dag.nodes[n];
         match self.jobs[node.job].tombstones.find(self.key, Gone::Prefix(node.id)) {
             Some(tombstone) => tombstone.error(self.now),
-            None => CatalogError::PrefixNotFound { path: path.into() },
+            None => CatalogError::PrefixNotFound { path: path.into(), at: Vec::new() },
         }
     }
 
     pub(crate) fn was_removed(&self, n: u32) -> bool {
-        self.dag.nodes[n].life == Life::Removed
+        matches!(self.dag.nodes[n].life, Life::Removed | Life::Read)
     }
 
     pub(crate) fn checked_options(
@@ -122,7 +156,7 @@ impl Catalog {
         }
         if let Some(parent) = parents.first() {
             let (node, parent) = ("the root".into(), (*parent).into());
-            return Err(CatalogError::UnknownParent { node, parent });
+            return Err(CatalogError::UnknownParent { node, parent, at: Vec::new() });
         }
         self.install_root(j, options).map(Reply::Prefix)
     }
@@ -155,8 +189,8 @@ impl Catalog {
         parent: &str,
     ) -> Result<u32, CatalogError> {
         self.live_prefix(j, parent).map_err(|error| match error {
-            CatalogError::PrefixNotFound { .. } => {
-                CatalogError::UnknownParent { node: node.into(), parent: parent.into() }
+            CatalogError::PrefixNotFound { at, .. } => {
+                CatalogError::UnknownParent { node: node.into(), parent: parent.into(), at }
             }
             other => other,
         })
@@ -204,7 +238,9 @@ impl Catalog {
                 let path = if above.is_empty() { name.into() } else { format!("{above}/{name}") };
                 Err(CatalogError::PrefixExists { path: path.into() })
             }
-            vacancy => Ok(vacancy),
+            // A place is where a plan put the prefix; where it only read, its name stands in nobody's
+            // way, and its descendants are not for whoever it read from.
+            vacancy => Ok(vacancy.filter(|&n| self.dag.is_named(parent, n))),
         }
     }
 
@@ -233,6 +269,8 @@ impl Catalog {
         (node.owner_verbs, node.job_verbs) = (options.owner_verbs, options.job_verbs);
         let n = match reuse {
             Some(n) => {
+                // Whoever waits for the dead one's commit waits in vain: this is another prefix.
+                self.readers.lose(n);
                 while let Some(parent) = self.dag.first_parent(n) {
                     // What the parents granted downwards is older than the renewal made here.
                     self.dag.detach(parent, n);
@@ -261,6 +299,7 @@ impl Catalog {
             job.shortest_ms = job.shortest_ms.min(options.lease_ms);
         }
         job.live_prefixes += 1;
+        job.pinned += u64::from(options.pinned);
         job.lingers_until = None;
         self.live_prefixes += 1;
         self.set_timer(n);

@@ -26,6 +26,11 @@ pub enum Reply {
     Renewed(Vec<Result<u32, CatalogError>>),
     /// LeaseInfo.
     Lease(LeaseInfo),
+    /// DeclareReaders: readers that have not committed; 0 when the prefix was freed or the
+    /// declaration withdrawn.
+    Readers { left: u32 },
+    /// CommitTask: prefixes that were freed by it.
+    Committed { freed: u32 },
     /// CreateStructure, OpenStructure, ReopenStructure.
     Opened(Opened),
     /// ClusterStatus.
@@ -48,6 +53,8 @@ pub struct JobInfo {
     pub name: Box<str>,
     /// Live prefixes.
     pub prefixes: u64,
+    /// Of these, pinned.
+    pub pinned: u64,
     /// Live structures.
     pub structures: u64,
     /// Blocks allocated.
@@ -68,7 +75,8 @@ pub enum PrefixState {
     Expired = 1,
     /// Live, but a server took some of its data away.
     DataLost = 2,
-    /// It was removed by request; it keeps its name for what is below it.
+    /// It was removed by request, or its declared readers had all committed; it keeps its name for
+    /// what is below it.
     Removed = 3,
 }
 
@@ -79,7 +87,7 @@ pub struct PrefixInfo {
     pub prefix: PrefixId,
     /// Its name; empty for the root.
     pub name: Box<str>,
-    /// Its parents, in the order in which they were named.
+    /// Its parents: in the order in which they were named, then in that of their use.
     pub parents: Vec<PrefixId>,
     /// Its lease.
     pub lease_ms: u32,
@@ -91,6 +99,10 @@ pub struct PrefixInfo {
     pub state: PrefixState,
     /// What it holds, the newest first.
     pub structures: Vec<StructureInfo>,
+    /// Declared readers that have not committed; 0 also when none is declared.
+    pub readers_left: u32,
+    /// The attempt of its task has committed.
+    pub committed: bool,
 }
 
 /// One structure of a prefix.
@@ -144,6 +156,27 @@ pub struct Opened {
     pub max_items: u64,
     /// Most bytes of a queue's items; 0 for no bound.
     pub max_bytes: u64,
+    /// What became of the edge from the structure's prefix to the session's.
+    pub edge: EdgeOutcome,
+}
+
+/// Whether opening a structure made its prefix a parent of the one that the session runs for, so
+/// that renewing the latter keeps the former; the code is the wire's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum EdgeOutcome {
+    /// None is needed: the session runs for no prefix, for this one, or for one above it, whose
+    /// renewals reach it anyway; or the prefix is the root, which its driver keeps; or the
+    /// structure was just created, or reopened by identity.
+    NotNeeded = 0,
+    /// It was added.
+    Added = 1,
+    /// It was there already.
+    There = 2,
+    /// It is not possible, and only others keep the prefix: the session's own has ended or has
+    /// `limits::PARENTS_MAX` parents, its name is taken below this one, or whether the edge would
+    /// close a cycle takes too long to find out.
+    Impossible = 3,
 }
 
 /// How a structure's operations find their block; the code is the wire's.
@@ -223,6 +256,8 @@ pub struct ClusterStatus {
     pub jobs: u64,
     /// Live prefixes.
     pub prefixes: u64,
+    /// Of these, pinned.
+    pub pinned: u64,
     /// Live structures.
     pub structures: u64,
     /// Blocks of all live servers.

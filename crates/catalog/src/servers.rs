@@ -167,6 +167,7 @@ impl Catalog {
             uptime_ms: self.now.since(self.started.unwrap_or(self.now)).as_millis() as u64,
             jobs: self.jobs.len() as u64,
             prefixes: self.live_prefixes,
+            pinned: self.jobs.iter().map(|(_, job)| job.pinned).sum(),
             structures: self.structures.len() as u64,
             free,
             reserved,

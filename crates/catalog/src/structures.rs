@@ -6,8 +6,8 @@ use crate::queue::QueueState;
 use crate::slab::{NONE, Slab};
 use crate::tombstones::{Cause, Gone, Tombstone};
 use crate::{
-    Actor, Catalog, CatalogError, Effect, MapEntry, NewStructure, Opened, PartitionMap, Reply,
-    Router, StructureInfo,
+    Actor, Catalog, CatalogError, EdgeOutcome, Effect, MapEntry, NewStructure, Opened,
+    PartitionMap, Reply, Router, StructureInfo,
 };
 use hashbrown::HashTable;
 use honeycomb_types::limits::{SLOTS_DEFAULT, SLOTS_MAX, SLOTS_MIN, STRUCTURES_PER_PREFIX_MAX};
@@ -216,7 +216,7 @@ impl Catalog {
         let n = self.live_prefix(j, new.path)?;
         let verbs = self.verbs_at(actor, n)?;
         if let Some(s) = self.structures.named(n, new.name) {
-            return self.open_existing(s, verbs, &new);
+            return self.open_existing(actor, s, verbs, &new);
         }
         if !verbs.contains(Verbs::WRITE) {
             let (what, why) =
@@ -234,7 +234,8 @@ impl Catalog {
     }
 
     fn open_existing(
-        &self,
+        &mut self,
+        actor: Actor,
         s: u32,
         verbs: Verbs,
         new: &NewStructure<'_>,
@@ -246,7 +247,8 @@ impl Catalog {
         if is != new.kind {
             return Err(CatalogError::WrongKind { path, name, is, asked: new.kind });
         }
-        Ok(Reply::Opened(self.opened(s, verbs)))
+        let edge = self.consume(actor, self.structures[s].prefix);
+        Ok(Reply::Opened(Opened { edge, ..self.opened(s, verbs) }))
     }
 
     /// Takes blocks for a structure within the job's quota: all of them or none.
@@ -350,7 +352,8 @@ impl Catalog {
         let n = self.live_prefix(j, path)?;
         let s = self.find_named(n, path, name)?;
         let verbs = self.verbs_at(actor, n)?;
-        Ok(Reply::Opened(self.opened(s, verbs)))
+        let edge = self.consume(actor, n);
+        Ok(Reply::Opened(Opened { edge, ..self.opened(s, verbs) }))
     }
 
     pub(crate) fn reopen(
@@ -455,6 +458,7 @@ impl Catalog {
             map: self.map_of(structure),
             max_items: structure.max_items(),
             max_bytes: structure.max_bytes(),
+            edge: EdgeOutcome::NotNeeded,
         }
     }
 

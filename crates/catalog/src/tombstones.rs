@@ -17,9 +17,19 @@ pub(crate) enum Gone {
 /// Why.
 #[derive(Clone, Debug)]
 pub(crate) enum Cause {
-    Expired { lease_ms: u32, late_ms: u64 },
+    Expired {
+        lease_ms: u32,
+        late_ms: u64,
+    },
     Removed,
-    Lost { server: Arc<str>, how: Loss },
+    /// The last of its declared readers to commit.
+    Read {
+        reader: Arc<str>,
+    },
+    Lost {
+        server: Arc<str>,
+        how: Loss,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -44,6 +54,13 @@ impl Tombstone {
             (Cause::Removed, Gone::Prefix(_)) => CatalogError::PrefixRemoved { path, ago_ms },
             (Cause::Removed, Gone::Structure(_)) => {
                 CatalogError::StructureRemoved { path, name: self.name.clone(), ago_ms }
+            }
+            (Cause::Read { reader }, Gone::Prefix(_)) => {
+                CatalogError::PrefixRead { path, reader: reader.clone(), ago_ms }
+            }
+            (Cause::Read { reader }, Gone::Structure(_)) => {
+                let (name, reader) = (self.name.clone(), reader.clone());
+                CatalogError::StructureRead { path, name, reader, ago_ms }
             }
             (Cause::Lost { server, how }, _) => {
                 let (name, server, how) = (self.name.clone(), server.clone(), *how);

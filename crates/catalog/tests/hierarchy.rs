@@ -60,7 +60,8 @@ fn what_is_wrong_with_a_plan_is_named() {
     bench.create(job, "there", &[], LEASE).unwrap();
     bench.create(job, "brief", &[], lease(200)).unwrap();
     bench.pass(200);
-    let unknown = CatalogError::UnknownParent { node: "b".into(), parent: "nowhere".into() };
+    let unknown =
+        CatalogError::UnknownParent { node: "b".into(), parent: "nowhere".into(), at: vec![] };
     let plan = [node("a", &[]), node("b", &["a", "nowhere"])];
     assert_eq!(bench.plan(job, &plan), Err(unknown.clone()));
     assert!(unknown.to_string().contains("'b' names 'nowhere'"));

@@ -22,11 +22,13 @@ fn about<'a>(
         Command::CreateHierarchy { actor, job, nodes },
         Command::RenewLeases { actor, job, paths: parents },
         Command::LeaseInfo { actor, job, path },
+        Command::DeclareReaders { actor, job, path, readers: parents, replace: true },
         Command::SetPermissions { actor, job, path, owner_verbs: verbs, job_verbs: verbs },
         Command::CreateStructure { actor, job, structure: file("t", "y", 1) },
         Command::OpenStructure { actor, job, path, name },
         Command::ReopenStructure { actor, job, structure },
         Command::RemoveStructure { actor, job, path, name },
+        Command::CommitTask { actor, job, path: "" },
         Command::RemovePrefix { actor, job, path },
         Command::DeregisterJob { actor, job },
     ]

@@ -64,7 +64,10 @@ fn every_path_and_the_dotted_form_reach_a_prefix() {
         }
     }
     for path in ["T7", "T3/T5", "T7/T3", "T9.T7"] {
-        let missing = CatalogError::PrefixNotFound { path: path.into() };
+        // Where a name that is not an address is to be found, as far as it fits an error.
+        let at: &[&str] = if path == "T7" { &["T3/T7", "T1/T5/T7", "T4/T6/T7"] } else { &[] };
+        let at = at.iter().map(|&path| path.into()).collect();
+        let missing = CatalogError::PrefixNotFound { path: path.into(), at };
         assert_eq!(bench.left(job, path), Err(missing));
     }
     // A literal name with dots wins over the dotted reading.
@@ -86,7 +89,10 @@ fn a_bad_path_in_a_batch_fails_alone() {
     bench.pass(400);
     let results = bench.renew(job, &["a", "nowhere", "short", "a//b", "b"]);
     assert_eq!(results[0], Ok(1000));
-    assert_eq!(results[1], Err(CatalogError::PrefixNotFound { path: "nowhere".into() }));
+    assert_eq!(
+        results[1],
+        Err(CatalogError::PrefixNotFound { path: "nowhere".into(), at: vec![] })
+    );
     let path = "short".into();
     let expired = CatalogError::LeaseExpired { path, lease_ms: 300, late_ms: 100, ago_ms: 0 };
     assert_eq!(results[2], Err(expired));

@@ -323,10 +323,19 @@ impl Call {
         }
         let entry = match self.uncertain {
             Some(at) => routing.named(at),
-            None => {
-                let stays = self.stays_at.and_then(|at| routing.named(at));
-                stays.or_else(|| routing.route(self.target))
-            }
+            None => match self.stays_at.and_then(|at| routing.named(at)) {
+                Some(entry) => Some(entry),
+                None => {
+                    let entry = routing.route(self.target);
+                    if let (Target::Hashes(_, last), Some(entry)) = (self.target, entry)
+                        && entry.end < last
+                    {
+                        let why = "the keys are no longer of one block";
+                        return Step::Done(Err(Error::new(Status::WrongRange, why)));
+                    }
+                    entry
+                }
+            },
         };
         let Some(entry) = entry.cloned() else {
             if self.uncertain.is_none() {
@@ -517,5 +526,65 @@ impl Call {
             reason.message.push_str("; the last operation may have taken effect before");
         }
         reason
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEADLINE: Time = Time(10_000_000_000);
+
+    fn entry(start: u64, end: u64, block: u64) -> MapEntry {
+        MapEntry { start, end, block, epoch: 1, address: "a:1".into() }
+    }
+
+    fn map(version: u64, entries: Vec<MapEntry>) -> PartitionMap {
+        PartitionMap { version, router: 3, block_size: 65536, entries }
+    }
+
+    fn whole() -> PartitionMap {
+        map(1, vec![entry(0, u64::MAX, 1)])
+    }
+
+    fn divided() -> PartitionMap {
+        map(2, vec![entry(0, 99, 1), entry(100, u64::MAX, 2)])
+    }
+
+    fn begin() -> (Call, Routing, Lanes) {
+        let call = Call::new(Op::KvBatch, Target::Hashes(50, 150), DEADLINE);
+        (call, Routing::new(whole()), Lanes::new(SessionId(7)))
+    }
+
+    #[test]
+    fn keys_that_the_map_divides_are_given_back() {
+        let (mut call, mut routing, mut lanes) = begin();
+        let step = call.next(Time(1), &mut routing, &mut lanes, Event::Go);
+        assert!(matches!(step, Step::Send(entry, _) if entry.block == 1));
+        let refused = ReplyHeader::new(Status::WrongRange, 1, 0);
+        let step = call.next(Time(2), &mut routing, &mut lanes, Event::Reply(refused, &[]));
+        assert_eq!(step, Step::Refresh);
+        routing.refresh(divided());
+        let step = call.next(Time(3), &mut routing, &mut lanes, Event::Refreshed);
+        assert!(matches!(step, Step::Wait(_)));
+        let step = call.next(Time(4), &mut routing, &mut lanes, Event::Go);
+        let Step::Done(Err(e)) = step else { panic!("{step:?}") };
+        assert_eq!(e.status, Status::WrongRange);
+    }
+
+    #[test]
+    fn keys_in_doubt_stay_with_the_block_that_may_have_them() {
+        let (mut call, mut routing, mut lanes) = begin();
+        call.next(Time(1), &mut routing, &mut lanes, Event::Go);
+        let lost = Event::Lost { sent: true, why: "gone".into() };
+        assert_eq!(call.next(Time(2), &mut routing, &mut lanes, lost), Step::Refresh);
+        routing.refresh(divided());
+        call.next(Time(3), &mut routing, &mut lanes, Event::Refreshed);
+        let step = call.next(Time(4), &mut routing, &mut lanes, Event::Go);
+        let Step::Send(entry, header) = step else { panic!("{step:?}") };
+        assert_eq!((entry.block, header.flags), (1, flags::RETRY));
+        let done = ReplyHeader::new(Status::Ok, 1, 3);
+        let step = call.next(Time(5), &mut routing, &mut lanes, Event::Reply(done, &[]));
+        assert_eq!(step, Step::Done(Ok(done)));
     }
 }

@@ -204,6 +204,28 @@ impl Client {
         self.ask::<_, SetPermissionsReply>(Op::SetPermissions, &body).map(drop)
     }
 
+    /// Says which tasks will read a prefix, by the paths of their prefixes: when the last of them
+    /// has committed, the prefix is freed at once. Adds to those declared before, or takes their
+    /// place. Answers how many have not committed; 0 when that freed it, or nobody is declared.
+    pub fn declare_readers(
+        &self,
+        job: JobId,
+        path: &str,
+        readers: &[String],
+        replace: bool,
+    ) -> Result<u32, Error> {
+        let (path, readers) = (path.into(), readers.to_vec());
+        let body = DeclareReadersRequest { job: job.0, path, readers, replace };
+        Ok(self.ask::<_, DeclareReadersReply>(Op::DeclareReaders, &body)?.left)
+    }
+
+    /// Says that the attempt of the task of this prefix has committed, and with it what it read.
+    /// Answers how many prefixes that freed; said again, none.
+    pub fn commit_task(&self, job: JobId, path: &str) -> Result<u32, Error> {
+        let body = CommitTaskRequest { job: job.0, path: path.into() };
+        Ok(self.ask::<_, CommitTaskReply>(Op::CommitTask, &body)?.freed)
+    }
+
     fn create(&self, body: CreateStructureRequest) -> Result<Structure, Error> {
         // The three replies that open a structure are one in form.
         let reply: OpenStructureReply = self.ask(Op::CreateStructure, &body)?;

@@ -10,6 +10,11 @@ use std::time::Duration;
 /// The pause between two tries while the controller cannot be reached.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// How long a client that has never reached anybody asks a port where nobody listens. A controller
+/// that starts at this moment is found; an address that is wrong is told soon, and a name without an
+/// address at once. Who has been reached once is restarting, and is awaited up to the deadline.
+const FIRST_CONTACT: Duration = Duration::from_secs(1);
+
 /// Operations that may be repeated without asking whether the first try took effect.
 fn repeatable(op: Op) -> bool {
     !matches!(
@@ -18,6 +23,7 @@ fn repeatable(op: Op) -> bool {
             | Op::CreatePrefix
             | Op::CreateHierarchy
             | Op::RemovePrefix
+            | Op::DeclareReaders
             | Op::CreateStructure
             | Op::RemoveStructure
             | Op::DeregisterJob
@@ -35,14 +41,21 @@ pub(crate) fn ask<Q: Field, R: Field>(
     deadline: Time,
 ) -> Result<R, Error> {
     let clock = pool.clock();
+    let stranger_until = clock.now() + FIRST_CONTACT;
     pool.enter();
     let body = body.encode();
     loop {
         match try_once(pool, controller, op, &body, deadline) {
             Ok(args) => return Ok(R::decode(&args)?),
             Err(Failure::Refused(e)) if e.status != Status::Busy => return Err(e),
+            Err(Failure::Nobody { known, why })
+                if !pool.has_connected() && (!known || clock.now() + PAUSE >= stranger_until) =>
+            {
+                return Err(unavailable(op, &controller.0, &why, false));
+            }
             Err(failure) => {
                 let (sent, why) = match failure {
+                    Failure::Nobody { why, .. } => (false, why),
                     Failure::Lost { sent, why } => (sent, why),
                     Failure::Interrupted => (true, "a signal came".to_owned()),
                     Failure::Late { sent } => (sent, "no answer came in time".to_owned()),

@@ -5,7 +5,9 @@ use crate::route::Target;
 use crate::structure::{Args, Exchange, Structure};
 use crate::transport::Sink;
 use honeycomb_types::limits::LARGE_FRACTION;
+use honeycomb_wire::notice::{Filter, kinds};
 use honeycomb_wire::{Op, Status};
+use std::time::Duration;
 
 /// Most bytes of one request to read.
 const READ_PIECE: usize = 16 << 20;
@@ -113,6 +115,16 @@ impl File {
         })?;
         let sealed = replied.args.first() == Some(&1);
         Ok((replied.entry.start + replied.header.value, sealed))
+    }
+
+    /// Waits until it is sealed, or has at least `size` bytes when that is given; false when `wait`
+    /// passed first, or a signal came to the thread.
+    pub fn wait_until(&self, size: Option<u64>, wait: Duration) -> Result<bool, Error> {
+        let wanted = if size.is_some() { kinds::APPEND | kinds::SEAL } else { kinds::SEAL };
+        self.0.wait_until(wanted, Filter::All, wait, || {
+            let (now, sealed) = self.size_and_seal()?;
+            Ok(sealed || size.is_some_and(|size| now >= size))
+        })
     }
 
     /// Makes it immutable, for good; returns its final size. Sealing twice is fine.

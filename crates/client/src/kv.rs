@@ -6,7 +6,9 @@ use crate::structure::{Args, Exchange, Replied, Structure};
 use crate::transport::{Room, Sink};
 use honeycomb_types::limits::LARGE_FRACTION;
 use honeycomb_wire::data::{ScanArgs, SwapArgs, scan_entries};
+use honeycomb_wire::notice::{Filter, kinds};
 use honeycomb_wire::{Op, Status, key_hash};
+use std::time::Duration;
 
 /// An open key-value store.
 ///
@@ -62,33 +64,33 @@ impl Kv {
         let mut args = Vec::with_capacity(1 + key.len());
         args.push(only_if_absent as u8);
         args.extend_from_slice(key);
-        self.run(Op::KvPut, key, &args, &[value], Sink::None)
+        self.send_one(Op::KvPut, key, &args, &[value], Sink::None)
     }
 
     /// The value of a key into `out`; `false` when it has none.
     pub fn get(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, Error> {
-        let replied = self.run(Op::KvGet, key, key, &[], Sink::Vec(out))?;
+        let replied = self.send_one(Op::KvGet, key, key, &[], Sink::Vec(out))?;
         Ok(replied.header.status == Status::Ok)
     }
 
     /// As `get`, into a buffer that `room` makes; `false`, and no buffer asked for, when the key has
     /// no value.
     pub fn get_with(&self, key: &[u8], room: &mut dyn Room) -> Result<bool, Error> {
-        let replied = self.run(Op::KvGet, key, key, &[], Sink::Room(room))?;
+        let replied = self.send_one(Op::KvGet, key, key, &[], Sink::Room(room))?;
         Ok(replied.header.status == Status::Ok)
     }
 
     /// The value of a key into a buffer, and its length; `None` when it has none. A longer value
     /// is `InvalidArgument`.
     pub fn get_into(&self, key: &[u8], buffer: &mut [u8]) -> Result<Option<usize>, Error> {
-        let replied = self.run(Op::KvGet, key, key, &[], Sink::Slice(buffer))?;
+        let replied = self.send_one(Op::KvGet, key, key, &[], Sink::Slice(buffer))?;
         let length = replied.header.payload_len as usize;
         Ok((replied.header.status == Status::Ok).then_some(length))
     }
 
     /// The length of the value of a key; `None` when it has none.
     pub fn exists(&self, key: &[u8]) -> Result<Option<u64>, Error> {
-        let replied = self.run(Op::KvExists, key, key, &[], Sink::None)?;
+        let replied = self.send_one(Op::KvExists, key, key, &[], Sink::None)?;
         if replied.header.value == 0 {
             return Ok(None);
         }
@@ -101,14 +103,14 @@ impl Kv {
     /// Deletes a key; whether there was one.
     pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
         let args = [&[0], key].concat();
-        let replied = self.run(Op::KvDelete, key, &args, &[], Sink::None)?;
+        let replied = self.send_one(Op::KvDelete, key, &args, &[], Sink::None)?;
         Ok(replied.header.status == Status::Ok)
     }
 
     /// Deletes a key and returns the value that it had.
     pub fn take(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let (mut old, args) = (Vec::new(), [&[1], key].concat());
-        let replied = self.run(Op::KvDelete, key, &args, &[], Sink::Vec(&mut old))?;
+        let replied = self.send_one(Op::KvDelete, key, &args, &[], Sink::Vec(&mut old))?;
         Ok((replied.header.status == Status::Ok).then_some(old))
     }
 
@@ -116,7 +118,7 @@ impl Kv {
     pub fn update(&self, key: &[u8], value: &[u8]) -> Result<Vec<u8>, Error> {
         self.check_value(value)?;
         let mut old = Vec::new();
-        let replied = self.run(Op::KvUpdate, key, key, &[value], Sink::Vec(&mut old))?;
+        let replied = self.send_one(Op::KvUpdate, key, key, &[value], Sink::Vec(&mut old))?;
         match replied.header.status {
             Status::KeyNotFound => Err(self.about(Status::KeyNotFound, key, "has no value")),
             _ => Ok(old),
@@ -127,7 +129,7 @@ impl Kv {
     pub fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         self.check_value(value)?;
         let mut old = Vec::new();
-        let replied = self.run(Op::KvUpsert, key, key, &[value], Sink::Vec(&mut old))?;
+        let replied = self.send_one(Op::KvUpsert, key, key, &[value], Sink::Vec(&mut old))?;
         Ok((replied.header.value == 1).then_some(old))
     }
 
@@ -148,7 +150,7 @@ impl Kv {
         let (args, payload) = swap.encode();
         let mut found = Vec::new();
         let op = Op::KvCompareAndSwap;
-        let replied = self.run(op, key, &args, &[&payload], Sink::Vec(&mut found))?;
+        let replied = self.send_one(op, key, &args, &[&payload], Sink::Vec(&mut found))?;
         Ok(match replied.header.status {
             Status::CompareFailed => Swap::Found((replied.header.value == 1).then_some(found)),
             _ => Swap::Done,
@@ -188,6 +190,12 @@ impl Kv {
         Ok(ScanPage { entries, next })
     }
 
+    /// Waits until a key has a value; false when `wait` passed first, or a signal came to the thread.
+    pub fn wait_for(&self, key: &[u8], wait: Duration) -> Result<bool, Error> {
+        let filter = Filter::Key(key.to_vec());
+        self.0.wait_until(kinds::PUT, filter, wait, || Ok(self.exists(key)?.is_some()))
+    }
+
     /// The number of entries: exact when nobody is writing.
     pub fn length(&self) -> Result<u64, Error> {
         let mut sum = 0;
@@ -205,7 +213,8 @@ impl Kv {
         Ok(sum)
     }
 
-    fn run(
+    /// Runs an operation on one key.
+    pub(crate) fn send_one(
         &self,
         op: Op,
         key: &[u8],
@@ -246,7 +255,7 @@ impl Kv {
         Err(Error::new(Status::ValueTooLarge, text))
     }
 
-    fn about(&self, status: Status, key: &[u8], what: &str) -> Error {
+    pub(crate) fn about(&self, status: Status, key: &[u8], what: &str) -> Error {
         let key = String::from_utf8_lossy(&key[..key.len().min(80)]);
         Error::new(status, format!("{}: the key '{key}' {what}", self.0.address()))
     }

@@ -5,6 +5,7 @@
 //! users hold. A `Client` is cheap to clone and may be used from any number of threads.
 #![forbid(unsafe_code)]
 
+mod batch;
 pub mod call;
 mod client;
 mod context;
@@ -13,16 +14,21 @@ mod error;
 mod file;
 mod keeper;
 mod kv;
+mod listener;
+mod many;
 mod pool;
 mod queue;
+mod ranges;
 mod route;
 mod structure;
 mod transport;
 
+pub use batch::{Accumulated, Atomic, Done, Number, TopItem};
 pub use client::{Client, ClientOptions, JobTicket};
 pub use error::Error;
 pub use file::File;
 pub use kv::{Kv, ScanPage, Swap};
+pub use listener::{Heard, Listener, Notification};
 pub use queue::{Delivery, Queue, QueueCounts};
 pub use route::{Target, at, route};
 pub use structure::{Opened, Structure};

@@ -5,7 +5,7 @@ use crate::transport::{Failure, Identity, Transport, Wait};
 use honeycomb_env::{Clock, Entropy};
 use honeycomb_types::SessionId;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -22,6 +22,8 @@ pub(crate) struct Pool {
     spin: Duration,
     /// The process that the sockets belong to: a forked child must not touch them.
     process: AtomicU32,
+    /// Whether any connection was ever made.
+    connected: AtomicBool,
     inner: Mutex<Inner>,
 }
 
@@ -40,7 +42,8 @@ impl Pool {
     pub fn new(identity: Identity, clock: Clock, spin: Duration) -> Pool {
         let inner = Inner { lanes: Lanes::new(new_session()), idle: HashMap::new() };
         let process = AtomicU32::new(std::process::id());
-        Pool { identity, clock, spin, process, inner: Mutex::new(inner) }
+        let connected = AtomicBool::new(false);
+        Pool { identity, clock, spin, process, connected, inner: Mutex::new(inner) }
     }
 
     pub fn clock(&self) -> Clock {
@@ -75,15 +78,25 @@ impl Pool {
 
     /// A connection to a node, an idle one when there is any.
     pub fn take(&self, place: &Place, wait: &mut Wait<'_>) -> Result<Transport, Failure> {
-        let session = {
-            let mut inner = self.inner();
-            if let Some(transport) = inner.idle.get_mut(place).and_then(Vec::pop) {
-                return Ok(transport);
-            }
-            inner.lanes.session
-        };
+        if let Some(transport) = self.inner().idle.get_mut(place).and_then(Vec::pop) {
+            return Ok(transport);
+        }
+        self.open(place, wait)
+    }
+
+    /// A new connection to a node.
+    pub fn open(&self, place: &Place, wait: &mut Wait<'_>) -> Result<Transport, Failure> {
+        let session = self.inner().lanes.session;
         let (address, shard) = place;
-        Transport::open(address, *shard, &self.identity, session, self.clock, self.spin, wait)
+        let (clock, spin) = (self.clock, self.spin);
+        let made = Transport::open(address, *shard, &self.identity, session, clock, spin, wait)?;
+        self.connected.store(true, Ordering::Relaxed);
+        Ok(made)
+    }
+
+    /// Whether this client has ever reached anybody.
+    pub fn has_connected(&self) -> bool {
+        self.connected.load(Ordering::Relaxed)
     }
 
     /// Gives a connection back after a complete exchange.

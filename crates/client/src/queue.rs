@@ -7,6 +7,7 @@ use crate::transport::Sink;
 use honeycomb_types::limits::{LARGE_FRACTION, QUEUE_ACK_MAX, QUEUE_BATCH_MAX, WAIT_MAX_MS};
 use honeycomb_types::{BlockAt, Time};
 use honeycomb_wire::messages::MapEntry;
+use honeycomb_wire::notice::{Filter, kinds};
 use honeycomb_wire::queue::{AckAction, AckArgs, Counts, GetArgs, Items, put_lengths};
 use honeycomb_wire::{Op, ReplyHeader, Status};
 use std::sync::Mutex;
@@ -185,7 +186,7 @@ impl Queue {
             let found = match self.ask(Target::Head, args, asked) {
                 // The last block has ended; one that was left behind may get an item back.
                 Err(e) if e.status == Status::QueueClosed && self.may_come_back()? => {
-                    self.structure.sleep_until(asked);
+                    self.structure.clock().sleep_until(asked);
                     Vec::new()
                 }
                 other => other?,
@@ -380,6 +381,13 @@ impl Queue {
         })?;
         let counts = Counts::decode(&replied.args)?;
         Ok((route::at(&replied.entry), replied.header.value, counts))
+    }
+
+    /// Waits until the queue was closed; false when `wait` passed first, or a signal came to the
+    /// thread.
+    pub fn wait_closed(&self, wait: Duration) -> Result<bool, Error> {
+        let closed = || Ok(self.count(Target::Tail, 1)?.2.closed);
+        self.structure.wait_until(kinds::CLOSE, Filter::All, wait, closed)
     }
 
     /// Ends the queue for good: nothing can be put any more, what is there can be taken, and

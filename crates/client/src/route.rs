@@ -9,6 +9,9 @@ use honeycomb_wire::messages::{MapEntry, PartitionMap};
 pub enum Target {
     /// The hash of a key.
     Hash(u64),
+    /// Hashes of several keys, from the first to the last, that one block is to serve. When the map
+    /// has come to divide them, the call ends with `WrongRange`, and its maker divides them too.
+    Hashes(u64, u64),
     /// An offset of a file.
     Offset(u64),
     /// The block that takes a file's appends and a queue's puts.
@@ -22,7 +25,7 @@ pub enum Target {
 /// The entry of a map that serves a target. A map without gaps always has one.
 pub fn route(map: &PartitionMap, target: Target) -> Option<&MapEntry> {
     let position = match target {
-        Target::Hash(position) | Target::Offset(position) => position,
+        Target::Hash(position) | Target::Hashes(position, _) | Target::Offset(position) => position,
         Target::Tail => return map.entries.last(),
         Target::Head => return map.entries.first(),
         Target::Block(wanted) => return map.entries.iter().find(|e| at(e) == wanted),

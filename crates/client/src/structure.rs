@@ -3,16 +3,22 @@
 use crate::call::{Call, Event, Routing, Step};
 use crate::context::Context;
 use crate::error::Error;
+use crate::listener::Listener;
+use crate::pool::Place;
 use crate::route::{self, Target};
-use crate::transport::{Failure, PATIENCE, Sink, Wait};
+use crate::transport::{Failure, PATIENCE, Sink, Transport, Wait};
+use honeycomb_env::Clock;
 use honeycomb_types::limits::{ACK_LANES_MAX, WAIT_MAX_MS};
 use honeycomb_types::{BlockId, JobId, Kind, LaneId, PrefixId, Sequence, StructureId, Time, Verbs};
+use honeycomb_wire::batch::ReadManyArgs;
 use honeycomb_wire::data::{ReadArgs, put_acks};
 use honeycomb_wire::messages::{
     MapEntry, PartitionMap, ReopenStructureReply, ReopenStructureRequest,
 };
+use honeycomb_wire::notice::Filter;
 use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 /// What opening a structure yields.
 #[derive(Clone, Debug)]
@@ -69,6 +75,8 @@ pub(crate) enum Args<'a> {
     /// A read of a file: its offset counts from the start of the block that it is sent to, so that
     /// it is laid out anew for every hop.
     Read { position: u64, length: u32 },
+    /// The same for many ranges, none of which begins before the first.
+    ReadMany { ranges: &'a [(u64, u32)], bytes: u32 },
 }
 
 impl Args<'_> {
@@ -78,6 +86,10 @@ impl Args<'_> {
             Args::Fixed(args) => buffer.extend_from_slice(args),
             Args::Read { position, length } => {
                 ReadArgs { offset: position - entry.start, length }.put(buffer);
+            }
+            Args::ReadMany { ranges, bytes } => {
+                let ranges = ranges.iter().map(|(at, length)| (at - entry.start, *length));
+                ReadManyArgs { bytes, ranges: ranges.collect() }.put(buffer);
             }
         }
     }
@@ -100,6 +112,59 @@ pub(crate) struct Replied {
     pub header: ReplyHeader,
     pub args: Vec<u8>,
     pub entry: MapEntry,
+}
+
+/// One operation on its way: the call that decides, and what its steps need.
+pub(crate) struct Flight<'a, 'b> {
+    exchange: Exchange<'a, 'b>,
+    call: Call,
+    deadline: Time,
+    /// Arguments of the last reply.
+    args: Vec<u8>,
+    happened: Happened,
+}
+
+/// What came of the last step.
+enum Happened {
+    Nothing,
+    Replied(ReplyHeader),
+    Failed(Failure),
+    Refreshed(Result<(), Error>),
+}
+
+/// A request that was sent, and the connection that will bring its reply.
+pub(crate) struct Sent {
+    pub transport: Transport,
+    place: Place,
+}
+
+/// What an operation does next.
+#[allow(clippy::large_enum_variant)] // made once for a request, and taken apart at once
+pub(crate) enum Next {
+    /// It awaits its reply: `Structure::collect`, then `Structure::advance`.
+    Sent(Sent),
+    /// It goes on after this.
+    Pause(Duration),
+    /// It is finished.
+    Done(Result<Replied, Error>),
+}
+
+impl Flight<'_, '_> {
+    /// When it has to be finished.
+    pub fn deadline(&self) -> Time {
+        self.deadline
+    }
+
+    /// How long the server may let it wait, in milliseconds.
+    fn may_wait_ms(&self, now: Time) -> u32 {
+        let left = self.exchange.wait_until.map_or(0, |until| until.since(now).as_nanos());
+        left.div_ceil(1_000_000).min(WAIT_MAX_MS as u128) as u32
+    }
+
+    /// Says why the reply to what was sent will not come. The connection must not be used again.
+    pub fn fail(&mut self, why: Failure) {
+        self.happened = Happened::Failed(why);
+    }
 }
 
 impl Structure {
@@ -164,6 +229,11 @@ impl Structure {
         self.state().routing.map.entries.clone()
     }
 
+    /// Looks something up in the map, as far as this client knows it.
+    pub(crate) fn with_map<T>(&self, look: impl FnOnce(&PartitionMap) -> T) -> T {
+        look(&self.state().routing.map)
+    }
+
     pub(crate) fn deadline(&self) -> Time {
         self.context.deadline()
     }
@@ -182,17 +252,25 @@ impl Structure {
         self.state().routing.left.clone()
     }
 
-    pub(crate) fn sleep_until(&self, time: Time) {
-        self.context.pool.clock().sleep_until(time);
+    pub(crate) fn now(&self) -> Time {
+        self.clock().now()
     }
 
-    pub(crate) fn now(&self) -> Time {
-        self.context.pool.clock().now()
+    pub(crate) fn clock(&self) -> Clock {
+        self.context.pool.clock()
     }
 
     /// Carries one operation through to its answer.
     pub(crate) fn run(&self, exchange: Exchange<'_, '_>) -> Result<Replied, Error> {
-        let result = self.carry(exchange);
+        let clock = self.clock();
+        let mut flight = self.depart(exchange);
+        let result = loop {
+            match self.advance(&mut flight) {
+                Next::Sent(sent) => self.collect(&mut flight, sent),
+                Next::Pause(pause) => clock.sleep_until(clock.now() + pause),
+                Next::Done(result) => break result,
+            }
+        };
         let owed = self.state().routing.take_owed();
         for (entry, acks) in owed {
             self.acknowledge(&entry, &acks);
@@ -207,73 +285,89 @@ impl Structure {
         for part in acks.chunks(ACK_LANES_MAX as usize) {
             let mut args = Vec::new();
             put_acks(part, &mut args);
-            let mut exchange = Exchange {
+            let mut flight = self.depart(Exchange {
                 op: Op::AckResults,
                 target: Target::Block(header.at),
                 args: Args::Fixed(&args),
                 payload: &[],
                 sink: Sink::None,
                 wait_until: None,
-            };
-            let deadline = self.now() + PATIENCE;
-            let _ = self.send(entry, header, &mut exchange, deadline, &mut Vec::new());
+            });
+            flight.deadline = self.now() + PATIENCE;
+            if let Ok(sent) = self.send(entry, header, &flight) {
+                self.collect(&mut flight, sent);
+            }
         }
     }
 
-    fn carry(&self, mut exchange: Exchange<'_, '_>) -> Result<Replied, Error> {
-        let clock = self.context.pool.clock();
+    /// Begins an operation; its deadline counts from now.
+    pub(crate) fn depart<'a, 'b>(&self, exchange: Exchange<'a, 'b>) -> Flight<'a, 'b> {
         self.context.pool.enter();
         let mut deadline = self.deadline();
         if let Some(until) = exchange.wait_until {
             deadline = deadline.max(until + self.context.timeout);
         }
-        let mut call = Call::new(exchange.op, exchange.target, deadline);
-        let mut args = Vec::new();
-        let mut event = Event::Go;
+        let call = Call::new(exchange.op, exchange.target, deadline);
+        Flight { exchange, call, deadline, args: Vec::new(), happened: Happened::Nothing }
+    }
+
+    /// Takes an operation on, until it has sent something, has to wait or is finished.
+    pub(crate) fn advance(&self, flight: &mut Flight<'_, '_>) -> Next {
         loop {
+            let Flight { call, args, happened, deadline, exchange } = flight;
+            let event = match std::mem::replace(happened, Happened::Nothing) {
+                Happened::Nothing => Event::Go,
+                Happened::Replied(reply) => Event::Reply(reply, args),
+                Happened::Refreshed(Ok(())) => Event::Refreshed,
+                Happened::Refreshed(Err(e)) => Event::RefreshFailed(e),
+                Happened::Failed(Failure::Lost { sent, why }) => Event::Lost { sent, why },
+                Happened::Failed(Failure::Gone { sent, reason }) => Event::Gone { sent, reason },
+                Happened::Failed(Failure::Nobody { why, .. }) => Event::Lost { sent: false, why },
+                Happened::Failed(Failure::Interrupted) => {
+                    // Asked once more, without waiting: it may have had its effect.
+                    exchange.wait_until = Some(Time::ZERO);
+                    Event::Lost { sent: true, why: "a signal came".into() }
+                }
+                Happened::Failed(Failure::Late { sent }) => {
+                    Event::Lost { sent, why: "no answer came in time".into() }
+                }
+                Happened::Failed(Failure::Refused(e)) => match e.status {
+                    Status::PermissionDenied
+                    | Status::Unauthenticated
+                    | Status::InvalidArgument
+                    | Status::BadFrame => return Next::Done(Err(self.named(e))),
+                    _ => Event::Lost { sent: false, why: e.to_string() },
+                },
+            };
             let step = {
                 let mut state = self.state();
-                self.context
-                    .pool
-                    .with_lanes(|lanes| call.next(clock.now(), &mut state.routing, lanes, event))
+                let pool = &self.context.pool;
+                pool.with_lanes(|lanes| {
+                    call.next(pool.clock().now(), &mut state.routing, lanes, event)
+                })
             };
-            event = match step {
+            match step {
                 Step::Done(Ok(header)) => {
                     let entry = call.entry().expect("an answer came from a block").clone();
-                    return Ok(Replied { header, args, entry });
+                    return Next::Done(Ok(Replied { header, args: std::mem::take(args), entry }));
                 }
-                Step::Done(Err(e)) => return Err(self.named(e)),
-                Step::Wait(pause) => {
-                    clock.sleep_until(clock.now() + pause);
-                    Event::Go
-                }
-                Step::Refresh => match self.refresh(deadline) {
-                    Ok(()) => Event::Refreshed,
-                    Err(e) => Event::RefreshFailed(e),
+                Step::Done(Err(e)) => return Next::Done(Err(self.named(e))),
+                Step::Wait(pause) => return Next::Pause(pause),
+                Step::Refresh => *happened = Happened::Refreshed(self.refresh(*deadline)),
+                Step::Send(entry, header) => match self.send(&entry, header, flight) {
+                    Ok(sent) => return Next::Sent(sent),
+                    Err(failure) => flight.fail(failure),
                 },
-                Step::Send(entry, header) => {
-                    match self.send(&entry, header, &mut exchange, deadline, &mut args) {
-                        Ok(reply) => Event::Reply(reply, &args),
-                        Err(Failure::Lost { sent, why }) => Event::Lost { sent, why },
-                        Err(Failure::Gone { sent, reason }) => Event::Gone { sent, reason },
-                        Err(Failure::Interrupted) => {
-                            // Asked once more, without waiting: it may have had its effect.
-                            exchange.wait_until = Some(Time::ZERO);
-                            Event::Lost { sent: true, why: "a signal came".into() }
-                        }
-                        Err(Failure::Late { sent }) => {
-                            Event::Lost { sent, why: "no answer came in time".into() }
-                        }
-                        Err(Failure::Refused(e)) => match e.status {
-                            Status::PermissionDenied
-                            | Status::Unauthenticated
-                            | Status::InvalidArgument
-                            | Status::BadFrame => return Err(self.named(e)),
-                            _ => Event::Lost { sent: false, why: e.to_string() },
-                        },
-                    }
-                }
-            };
+            }
+        }
+    }
+
+    /// Asks the controller, while a server says nothing, whether the structure is still there; the
+    /// error tells why not. A controller that does not answer says nothing about that.
+    pub(crate) fn ask_whether_gone(&self, deadline: Time) -> Result<(), Error> {
+        match self.refresh(deadline.min(self.now() + PATIENCE)) {
+            Err(e) if e.status != Status::Unavailable => Err(e),
+            _ => Ok(()),
         }
     }
 
@@ -281,39 +375,114 @@ impl Structure {
         &self,
         entry: &MapEntry,
         mut header: RequestHeader,
-        exchange: &mut Exchange<'_, '_>,
-        deadline: Time,
-        args: &mut Vec<u8>,
-    ) -> Result<ReplyHeader, Failure> {
+        flight: &Flight<'_, '_>,
+    ) -> Result<Sent, Failure> {
         let place = (entry.address.clone(), BlockId(entry.block).shard().0);
-        let grant = self.state().grant.clone();
         let pool = &self.context.pool;
-        // A server that is gone without a word is found out by asking the controller.
-        let clock = pool.clock();
-        let mut idle = || match self.refresh(deadline.min(clock.now() + PATIENCE)) {
-            Err(e) if e.status != Status::Unavailable => Err(e),
-            _ => Ok(()),
-        };
-        let waits = exchange.wait_until.map(|until| until.since(clock.now()));
-        let waits = waits.map_or(0, |left| left.as_nanos().div_ceil(1_000_000));
-        header.deadline_ms = waits.min(WAIT_MAX_MS as u128) as u32;
-        let interruptible = header.deadline_ms > 0;
-        let mut wait = Wait { deadline, idle: &mut idle, interruptible };
+        let Flight { exchange, deadline, .. } = flight;
+        header.deadline_ms = flight.may_wait_ms(self.now());
+        let mut idle = || self.ask_whether_gone(*deadline);
+        let mut wait = Wait { deadline: *deadline, idle: &mut idle, interruptible: false };
         let mut transport = pool.take(&place, &mut wait)?;
-        let mut sent_args = Vec::new();
-        exchange.args.encode(entry, &mut sent_args);
-        let sent =
-            transport.grant(self.id, grant.version, &grant.bytes, &mut wait).and_then(|number| {
-                header.grant = number;
-                let (payload, sink) = (exchange.payload, exchange.sink.reborrow());
-                transport.exchange(header, &sent_args, payload, &mut wait, args, sink)
-            });
-        match &sent {
-            Ok(_) => pool.give(&place, transport),
+        let mut args = Vec::new();
+        exchange.args.encode(entry, &mut args);
+        let sent = self.present(&mut transport, &mut wait).and_then(|number| {
+            header.grant = number;
+            transport.ask(header, &args, exchange.payload, &mut wait)
+        });
+        match sent {
+            Ok(()) => Ok(Sent { transport, place }),
             // What else is idle there has most likely broken with it.
-            Err(_) => pool.forget(&place.0),
+            Err(failure) => {
+                pool.forget(&place.0);
+                Err(failure)
+            }
         }
-        sent
+    }
+
+    /// Awaits the reply to what was sent.
+    pub(crate) fn collect(&self, flight: &mut Flight<'_, '_>, sent: Sent) {
+        let Sent { mut transport, place } = sent;
+        let deadline = flight.deadline;
+        let mut idle = || self.ask_whether_gone(deadline);
+        let interruptible = flight.may_wait_ms(self.now()) > 0;
+        let mut wait = Wait { deadline, idle: &mut idle, interruptible };
+        let sink = flight.exchange.sink.reborrow();
+        flight.happened = match transport.answer(&mut wait, &mut flight.args, sink) {
+            Ok(reply) => {
+                self.context.pool.give(&place, transport);
+                Happened::Replied(reply)
+            }
+            Err(failure) => {
+                self.context.pool.forget(&place.0);
+                Happened::Failed(failure)
+            }
+        };
+    }
+
+    /// Gives up a reply that will not come.
+    pub(crate) fn lose(&self, flight: &mut Flight<'_, '_>, sent: Sent, why: Failure) {
+        self.context.pool.forget(&sent.place.0);
+        flight.fail(why);
+    }
+
+    /// Presents the grant on a connection: the number by which requests name it there.
+    pub(crate) fn present(
+        &self,
+        transport: &mut Transport,
+        wait: &mut Wait<'_>,
+    ) -> Result<u32, Failure> {
+        let grant = self.state().grant.clone();
+        transport.grant(self.id, grant.version, &grant.bytes, wait)
+    }
+
+    /// Subscribes to changes: see `Listener`. `wanted` is bits of `wire::notice::kinds`.
+    pub fn listen(&self, wanted: u16, filter: Filter) -> Result<Listener, Error> {
+        let (map, grant) = {
+            let state = self.state();
+            (state.routing.map.clone(), state.grant.clone())
+        };
+        // One of its own, so that it lives as long as it likes.
+        let twin = Structure {
+            context: self.context.clone(),
+            job: self.job,
+            id: self.id,
+            prefix: self.prefix,
+            kind: self.kind,
+            verbs: self.verbs,
+            address: self.address.clone(),
+            max_items: self.max_items,
+            max_bytes: self.max_bytes,
+            state: Mutex::new(State { routing: Routing::new(map), grant }),
+        };
+        let listener = Listener::open(twin, self.context.clone(), wanted, filter);
+        listener.map_err(|e| self.named(e))
+    }
+
+    /// Waits until `check` says yes, asking it again after each change of the wanted kinds; false
+    /// when `wait` passed first, or a signal came to the thread.
+    pub(crate) fn wait_until(
+        &self,
+        wanted: u16,
+        filter: Filter,
+        wait: Duration,
+        mut check: impl FnMut() -> Result<bool, Error>,
+    ) -> Result<bool, Error> {
+        let until = self.now() + wait;
+        if check()? {
+            return Ok(true);
+        }
+        let mut listener = self.listen(wanted, filter)?;
+        loop {
+            // After the subscription: a change before it is seen here, one after it is told.
+            if check()? {
+                return Ok(true);
+            }
+            let now = self.now();
+            if now >= until || listener.next(until.since(now))?.is_none() {
+                return Ok(false);
+            }
+        }
     }
 
     /// Fetches a fresh grant and map, or the reason why the data is gone.

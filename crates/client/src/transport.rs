@@ -7,7 +7,7 @@ use honeycomb_types::{PrefixId, SessionId, StructureId, Time};
 use honeycomb_wire::messages::{HelloReply, HelloRequest, PresentGrantRequest};
 use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, Status};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
@@ -77,6 +77,8 @@ pub(crate) struct Identity {
 pub(crate) enum Failure {
     /// The connection failed; `sent` when the peer may have received the request.
     Lost { sent: bool, why: String },
+    /// Nobody is at the address: no port there listens, or (not `known`) its name has no address.
+    Nobody { known: bool, why: String },
     /// The deadline passed first; the connection cannot be used again.
     Late { sent: bool },
     /// The controller told, while the reply was awaited, why it will not come.
@@ -102,6 +104,8 @@ pub(crate) struct Transport {
     poller: Poller,
     received: Vec<u8>,
     filled: usize,
+    /// Notices that came while a reply was awaited.
+    notices: VecDeque<(u64, Vec<u8>)>,
     next_request: u64,
     grants: HashMap<StructureId, Presented>,
     pub hello: HelloReply,
@@ -124,7 +128,11 @@ impl Transport {
         }
         let stream = connect(address, left.min(CONNECT)).map_err(|e| {
             let why = format!("cannot connect to {address}: {e}");
-            Failure::Lost { sent: false, why }
+            match e.kind() {
+                io::ErrorKind::ConnectionRefused => Failure::Nobody { known: true, why },
+                io::ErrorKind::NotFound => Failure::Nobody { known: false, why },
+                _ => Failure::Lost { sent: false, why },
+            }
         })?;
         let mut transport = Transport {
             stream,
@@ -133,6 +141,7 @@ impl Transport {
             poller: Poller::default(),
             received: vec![0; RECEIVE],
             filled: 0,
+            notices: VecDeque::new(),
             next_request: 0,
             grants: HashMap::new(),
             hello: HelloReply::default(),
@@ -191,6 +200,7 @@ impl Transport {
                     // The request itself has not been sent: only its grant.
                     Failure::Lost { why, .. } => Failure::Lost { sent: false, why },
                     Failure::Late { .. } => Failure::Late { sent: false },
+                    Failure::Nobody { known, why } => Failure::Nobody { known, why },
                     Failure::Gone { reason, .. } => Failure::Gone { sent: false, reason },
                     Failure::Interrupted => {
                         let why = "a signal came".to_owned();
@@ -210,19 +220,30 @@ impl Transport {
     /// Sends a request and awaits its reply. `args` receives the reply's arguments.
     pub fn exchange(
         &mut self,
-        mut header: RequestHeader,
+        header: RequestHeader,
         args: &[u8],
         payload: &[&[u8]],
         wait: &mut Wait<'_>,
         reply_args: &mut Vec<u8>,
         sink: Sink<'_>,
     ) -> Result<ReplyHeader, Failure> {
+        self.ask(header, args, payload, wait)?;
+        self.answer(wait, reply_args, sink)
+    }
+
+    /// Sends a request. Its reply is to be taken by `answer` before the next one is sent.
+    pub fn ask(
+        &mut self,
+        mut header: RequestHeader,
+        args: &[u8],
+        payload: &[&[u8]],
+        wait: &mut Wait<'_>,
+    ) -> Result<(), Failure> {
         self.next_request += 1;
         header.request = self.next_request;
         header.args_len = args.len() as u32;
         header.payload_len = payload.iter().map(|p| p.len()).sum::<usize>() as u32;
-        self.send(&header.encode(), args, payload, wait)?;
-        self.receive(wait, reply_args, sink)
+        self.send(&header.encode(), args, payload, wait)
     }
 
     fn send(
@@ -256,7 +277,8 @@ impl Transport {
         Ok(())
     }
 
-    fn receive(
+    /// Awaits the reply to what `ask` sent.
+    pub fn answer(
         &mut self,
         wait: &mut Wait<'_>,
         reply_args: &mut Vec<u8>,
@@ -278,6 +300,13 @@ impl Transport {
             }
             self.fill_some(wait)?;
         };
+        if header.status == Status::Notice {
+            self.take(REPLY_HEADER);
+            let mut args = vec![0; header.args_len as usize];
+            self.read_into(&mut args, wait)?;
+            self.notices.push_back((header.value, args));
+            return self.receive_inner(wait, reply_args, sink);
+        }
         if header.request != self.next_request && header.request != 0 {
             let text = "a reply to a request that was not made";
             return Err(io::Error::other(Error::new(Status::BadFrame, text)));
@@ -287,6 +316,42 @@ impl Transport {
         self.read_into(reply_args, wait)?;
         self.read_payload(header.payload_len as usize, wait, sink)?;
         Ok(header)
+    }
+
+    /// The next notice that was pushed, if a whole one is there: its number and arguments. Does not
+    /// wait.
+    pub fn pushed(&mut self) -> io::Result<Option<(u64, Vec<u8>)>> {
+        if let Some(notice) = self.notices.pop_front() {
+            return Ok(Some(notice));
+        }
+        loop {
+            if let Some(head) = self.received[..self.filled].first_chunk::<REPLY_HEADER>() {
+                let header = ReplyHeader::decode(head)
+                    .map_err(|r| io::Error::other(Error::new(Status::BadFrame, r.reason)))?;
+                let whole = REPLY_HEADER + header.args_len as usize;
+                if header.status != Status::Notice || whole > RECEIVE {
+                    let text = "something else than a notice came unasked";
+                    return Err(io::Error::other(Error::new(Status::BadFrame, text)));
+                }
+                if self.filled >= whole {
+                    let args = self.received[REPLY_HEADER..whole].to_vec();
+                    self.take(whole);
+                    return Ok(Some((header.value, args)));
+                }
+            }
+            match self.stream.read(&mut self.received[self.filled..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => self.filled += n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// The socket, to wait for several at once.
+    pub fn socket(&self) -> &TcpStream {
+        &self.stream
     }
 
     fn read_payload(
@@ -434,6 +499,44 @@ impl Transport {
     }
 }
 
+/// Waits until one of several connections that await a reply has something to read, and tells which
+/// have; none when `until` comes first. Polls for a moment first, as for a single one.
+pub(crate) fn await_any(waiting: &mut [&mut Transport], until: Time) -> io::Result<Vec<usize>> {
+    let Some(first) = waiting.first_mut() else { return Ok(Vec::new()) };
+    let (clock, spin) = (first.clock, first.spin);
+    let mut poller = std::mem::take(&mut first.poller);
+    let began = clock.now();
+    let mut polling = !spin.is_zero() && poller.worth_it(began);
+    let mut fds: Vec<PollFd<'_>> =
+        waiting.iter().map(|t| PollFd::new(&t.stream, PollFlags::IN)).collect();
+    let ready = loop {
+        let now = clock.now();
+        if polling && now.since(began) >= spin {
+            poller.miss();
+            polling = false;
+        }
+        let left = if polling { Duration::ZERO } else { until.since(now) };
+        let timeout =
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos() as i64 };
+        match rustix::event::poll(&mut fds, Some(&timeout)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) if clock.now() >= until => break Ok(Vec::new()),
+            Ok(0) if polling => polling = poller.yielded(now, || clock.now()),
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) => {
+                if polling {
+                    poller.hit();
+                }
+                let ready = fds.iter().enumerate().filter(|(_, fd)| !fd.revents().is_empty());
+                break Ok(ready.map(|(at, _)| at).collect());
+            }
+            Err(e) => break Err(e.into()),
+        }
+    };
+    drop(fds);
+    waiting[0].poller = poller;
+    ready
+}
+
 fn failed(e: io::Error, sent: bool) -> Failure {
     if let Some(error) = e.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
         return match error.status {
@@ -453,9 +556,13 @@ fn failed(e: io::Error, sent: bool) -> Failure {
     Failure::Lost { sent, why }
 }
 
+/// Connects to the first address of a name that takes it; `NotFound` when the name has none.
 fn connect(address: &str, timeout: Duration) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for candidate in address.to_socket_addrs()? {
+    let unknown = |why: String| io::Error::new(io::ErrorKind::NotFound, why);
+    let mut last = unknown("the name has no address".into());
+    let candidates =
+        address.to_socket_addrs().map_err(|e| unknown(format!("the name is not known: {e}")))?;
+    for candidate in candidates {
         match TcpStream::connect_timeout(&candidate, timeout) {
             Ok(stream) => {
                 stream.set_nodelay(true)?;

@@ -149,7 +149,10 @@ impl ControllerService {
             let text = if joined { "the server has joined already" } else { "join first" };
             return Err((Status::PermissionDenied, text.into()));
         }
-        let actor = Actor { job: peer.scope.job, task: peer.scope.task, verbs: peer.scope.verbs };
+        let Scope { job, task, verbs, .. } = peer.scope;
+        // As with renewals: only a session of a job runs for a task of that job.
+        let session = peer.task.filter(|_| job.is_some());
+        let actor = Actor { job, task, session, verbs };
         if let (Some(job), Some(prefix)) = (peer.scope.job, peer.task) {
             // Any traffic of a session is a sign of life of its task; that the prefix may be gone
             // is the catalog's business.
@@ -179,6 +182,7 @@ impl ControllerService {
             | Op::RenewLeases
             | Op::LeaseInfo
             | Op::SetPermissions => self.serve_prefix(now, actor, header.op, args),
+            Op::DeclareReaders | Op::CommitTask => self.serve_readers(now, actor, header.op, args),
             Op::CreateStructure | Op::OpenStructure | Op::ReopenStructure | Op::RemoveStructure => {
                 let expires_ms = self.peers[&from].scope.expires_ms;
                 self.serve_structure(now, actor, expires_ms, header.op, args)
@@ -340,16 +344,17 @@ impl ControllerService {
         args: &[u8],
     ) -> Result<Vec<u8>, Refusal> {
         let q = CreateHierarchyRequest::decode(args).map_err(malformed)?;
-        let parents: Vec<Vec<&str>> =
-            q.nodes.iter().map(|n| n.parents.iter().map(String::as_str).collect()).collect();
+        let named: Vec<[Vec<&str>; 2]> =
+            q.nodes.iter().map(|n| [strs(&n.parents), strs(&n.readers)]).collect();
         let nodes: Vec<PlanNode<'_>> = q
             .nodes
             .iter()
-            .zip(&parents)
-            .map(|(node, parents)| PlanNode {
+            .zip(&named)
+            .map(|(node, [parents, readers])| PlanNode {
                 name: &node.name,
                 parents,
                 options: translate::options(&node.options),
+                readers,
             })
             .collect();
         let command = Command::CreateHierarchy { actor, job: JobId(q.job), nodes: &nodes };
@@ -359,6 +364,29 @@ impl ControllerService {
                 Ok(CreateHierarchyReply { prefixes }.encode())
             }
             other => unexpected(Op::CreateHierarchy, &other),
+        }
+    }
+
+    fn serve_readers(
+        &mut self,
+        now: Time,
+        actor: Actor,
+        op: Op,
+        args: &[u8],
+    ) -> Result<Vec<u8>, Refusal> {
+        let reply = if op == Op::DeclareReaders {
+            let q = DeclareReadersRequest::decode(args).map_err(malformed)?;
+            let (job, path, readers) = (JobId(q.job), q.path.as_str(), &strs(&q.readers)[..]);
+            let replace = q.replace;
+            self.apply(now, Command::DeclareReaders { actor, job, path, readers, replace })
+        } else {
+            let q = CommitTaskRequest::decode(args).map_err(malformed)?;
+            self.apply(now, Command::CommitTask { actor, job: JobId(q.job), path: &q.path })
+        };
+        match reply.map_err(refusal)? {
+            Reply::Readers { left } => Ok(DeclareReadersReply { left }.encode()),
+            Reply::Committed { freed } => Ok(CommitTaskReply { freed }.encode()),
+            other => unexpected(op, &other),
         }
     }
 
@@ -794,6 +822,10 @@ fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
             (*server, Op::QueueAhead, body.encode())
         }
     }
+}
+
+fn strs(list: &[String]) -> Vec<&str> {
+    list.iter().map(String::as_str).collect()
 }
 
 fn block_at(block: u64, epoch: u64) -> BlockAt {

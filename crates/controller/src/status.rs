@@ -10,9 +10,10 @@ pub fn status_of(error: &CatalogError) -> Status {
         E::UnknownJob { .. } | E::UnknownJobName { .. } => Status::UnknownJob,
         E::InvalidName(_) | E::InvalidArgument { .. } => Status::InvalidArgument,
         E::PermissionDenied { .. } => Status::PermissionDenied,
-        E::PrefixNotFound { .. } | E::StructureNotFound { .. } | E::UnknownStructure { .. } => {
-            Status::NotFound
-        }
+        E::PrefixNotFound { .. }
+        | E::UnknownReader { .. }
+        | E::StructureNotFound { .. }
+        | E::UnknownStructure { .. } => Status::NotFound,
         E::JobExists { .. } | E::PrefixExists { .. } | E::StructureExists { .. } => {
             Status::AlreadyExists
         }
@@ -23,6 +24,7 @@ pub fn status_of(error: &CatalogError) -> Status {
         E::LeaseExpired { .. } => Status::LeaseExpired,
         E::DataLost { .. } => Status::DataLost,
         E::PrefixRemoved { .. } | E::StructureRemoved { .. } => Status::Removed,
+        E::PrefixRead { .. } | E::StructureRead { .. } => Status::Removed,
         E::OutOfMemory { .. } => Status::OutOfMemory,
         E::QuotaExceeded { .. } => Status::QuotaExceeded,
         E::LimitExceeded { .. } => Status::LimitExceeded,

@@ -64,6 +64,7 @@ pub(crate) fn opened(
         map: map(&o.map),
         max_items: o.max_items,
         max_bytes: o.max_bytes,
+        edge: o.edge as u8,
     }
     .encode()
 }
@@ -73,6 +74,7 @@ pub(crate) fn job_info(j: &catalog::JobInfo) -> JobInfo {
         job: j.job.0,
         name: j.name.to_string(),
         prefixes: j.prefixes,
+        pinned: j.pinned,
         structures: j.structures,
         blocks: j.blocks,
         bytes_used: j.bytes_used,
@@ -101,6 +103,8 @@ pub(crate) fn prefix_info(p: &catalog::PrefixInfo) -> PrefixInfo {
         pinned: p.pinned,
         state: p.state as u8,
         structures: p.structures.iter().map(structure_info).collect(),
+        readers_left: p.readers_left,
+        committed: p.committed,
     }
 }
 
@@ -126,6 +130,7 @@ pub(crate) fn status(s: &catalog::ClusterStatus, requests: u64) -> ClusterStatus
         uptime_ms: s.uptime_ms,
         jobs: s.jobs,
         prefixes: s.prefixes,
+        pinned: s.pinned,
         structures: s.structures,
         blocks: s.blocks,
         free: s.free,

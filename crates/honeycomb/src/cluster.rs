@@ -1,34 +1,23 @@
-//! How the command line finds its cluster.
+//! How the command line finds its cluster, and the job that it works in.
 //!
-//! By `--address` and `--token`, by the environment, or by the file that `honeycomb start` leaves
-//! where only its user can read it.
+//! By the settings `address` and `token`, or by the file that `honeycomb start` leaves where only
+//! its user can read it.
 
-use clap::Args;
-use honeycomb_client::{Client, ClientOptions, Error, JobTicket};
+use crate::config::{Given, Group, Settings, unhex};
+use crate::failure::{Failure, Outcome};
+use crate::output::hex;
+use honeycomb_client::{Client, ClientOptions, Error};
+use honeycomb_types::JobId;
 use honeycomb_wire::Status;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// Lease of what the command line creates: a day, because nobody renews it between two commands.
 const CLI_LEASE_MS: u32 = 24 * 3600 * 1000;
-
-/// Where the cluster is.
-#[derive(Args, Clone)]
-pub struct Where {
-    /// host:port of the controller (else the cluster that `honeycomb start` left here)
-    #[arg(long, env = "HONEYCOMB_ADDRESS", global = true)]
-    pub address: Option<String>,
-    /// The token, in hexadecimal
-    #[arg(long, env = "HONEYCOMB_TOKEN", hide_env_values = true, global = true)]
-    pub token: Option<String>,
-    /// Seconds after which a command gives up
-    #[arg(long, env = "HONEYCOMB_TIMEOUT", default_value_t = 10.0, global = true)]
-    pub timeout: f64,
-}
 
 /// What `honeycomb start` tells of itself.
 #[derive(Serialize, Deserialize, Clone, Debug)]
@@ -44,31 +33,21 @@ pub struct ClusterFile {
     pub started: u64,
 }
 
-/// When a process started, as the kernel says; `None` when there is none.
+/// When a process started, as the kernel says; `None` when there is none, or when it has ended and
+/// nobody has asked for its exit code yet.
 pub fn started(pid: i32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name stands in parentheses and may hold anything; the 20th field after it is the start.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
-}
-
-/// Where the file is.
-pub fn file_path() -> Result<PathBuf, String> {
-    if let Some(path) = std::env::var_os("HONEYCOMB_CLUSTER_FILE") {
-        return Ok(path.into());
-    }
-    if let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR").filter(|v| !v.is_empty()) {
-        return Ok(Path::new(&runtime).join("honeycomb/cluster.json"));
-    }
-    match std::env::var_os("HOME").filter(|v| !v.is_empty()) {
-        Some(home) => Ok(Path::new(&home).join(".honeycomb/cluster.json")),
-        None => Err("no HOME and no XDG_RUNTIME_DIR: set HONEYCOMB_CLUSTER_FILE".into()),
-    }
+    // The name stands in parentheses and may hold anything; its state comes next, and the 20th field
+    // after the name is the start.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let ended = matches!(fields.next()?, "Z" | "X");
+    fields.nth(18)?.parse().ok().filter(|_| !ended)
 }
 
 impl ClusterFile {
     /// Writes it so that only its user can read it, in one step.
-    pub fn write(&self, path: &Path) -> Result<(), String> {
-        let failed = |e: std::io::Error| format!("cannot write {}: {e}", path.display());
+    pub fn write(&self, path: &Path) -> Outcome {
+        let failed = |e| Failure::io(format_args!("cannot write {}", path.display()), &e);
         let folder = path.parent().ok_or("the cluster file needs a folder")?;
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
         let draft = path.with_extension(format!("{}.tmp", self.pid));
@@ -85,21 +64,25 @@ impl ClusterFile {
     }
 
     /// Reads it; `None` when there is none or its process is gone.
-    pub fn read(path: &Path) -> Result<Option<ClusterFile>, String> {
+    pub fn read(path: &Path) -> Outcome<Option<ClusterFile>> {
         let metadata = match fs::metadata(path) {
             Ok(metadata) => metadata,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(format!("cannot read {}: {e}", path.display())),
+            Err(e) => {
+                return Err(Failure::io(format_args!("cannot read {}", path.display()), &e));
+            }
         };
         if metadata.uid() != rustix::process::geteuid().as_raw() || metadata.mode() & 0o077 != 0 {
-            return Err(format!(
+            let text = format!(
                 "{} holds a token and must be yours alone: chmod 600 it, or remove it",
                 path.display()
-            ));
+            );
+            return Err(Failure::new(Status::PermissionDenied, text));
         }
-        let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
-        let file: ClusterFile = serde_json::from_str(&text)
-            .map_err(|e| format!("{} is not a cluster file: {e}", path.display()))?;
+        let text = fs::read_to_string(path).map_err(|e| Failure::io(path.display(), &e))?;
+        let file: ClusterFile = serde_json::from_str(&text).map_err(|e| {
+            Failure::invalid(format!("{} is not a cluster file: {e}", path.display()))
+        })?;
         Ok(file.alive().then_some(file))
     }
 
@@ -107,46 +90,132 @@ impl ClusterFile {
     pub fn alive(&self) -> bool {
         started(self.pid) == Some(self.started)
     }
+
+    /// The file of a cluster of this process.
+    pub fn of_this_process(address: String, token: &[u8]) -> Outcome<ClusterFile> {
+        let pid = std::process::id() as i32;
+        let started = started(pid).ok_or("the kernel does not say when this process started")?;
+        Ok(ClusterFile { address, token: hex(token), pid, started })
+    }
+
+    /// The token's bytes.
+    pub fn token(&self) -> Outcome<Vec<u8>> {
+        unhex(&self.token).map_err(|why| Failure::invalid(format!("the cluster file: {why}")))
+    }
 }
 
-impl Where {
-    /// The address and token that are meant.
-    pub fn find(&self) -> Result<(String, Vec<u8>), String> {
-        if let Some(address) = &self.address {
-            let token = self.token.as_deref().ok_or("an address needs a token: --token")?;
-            return Ok((address.clone(), unhex(token)?));
-        }
-        match ClusterFile::read(&file_path()?)? {
-            Some(file) => Ok((file.address.clone(), unhex(&file.token)?)),
-            None => Err("no cluster is running here: `honeycomb start --background` starts one, \
-                 --address and --token name another"
-                .into()),
+/// A cluster that was found: where it is, and the token that opens it.
+pub struct Place {
+    /// host:port of the controller.
+    pub address: String,
+    /// The token.
+    pub token: Vec<u8>,
+    timeout: Duration,
+}
+
+impl Place {
+    /// The cluster that the settings mean; `Unavailable` when there is none.
+    pub fn find(settings: &Settings) -> Outcome<Place> {
+        let timeout = settings.timeout();
+        let path = settings.cluster_file()?;
+        match (settings.address(), settings.token()) {
+            (Some(address), Some(token)) => Ok(Place { address, token, timeout }),
+            (Some(address), None) => match ClusterFile::read(&path)? {
+                Some(local) if same_place(&local.address, &address) => {
+                    Ok(Place { address, token: local.token()?, timeout })
+                }
+                _ => {
+                    let text = format!(
+                        "no token for {address}: --token, HONEYCOMB_TOKEN or `token` in the \
+                         configuration file; only the cluster that `honeycomb start` runs here \
+                         needs none"
+                    );
+                    Err(Failure::new(Status::Unauthenticated, text))
+                }
+            },
+            (None, token) => match ClusterFile::read(&path)? {
+                Some(local) => {
+                    let token = token.map_or_else(|| local.token(), Ok)?;
+                    Ok(Place { address: local.address, token, timeout })
+                }
+                None => {
+                    let text = format!(
+                        "no cluster is running here ({} names none): `honeycomb start \
+                         --background` starts one, --address and --token name another",
+                        path.display()
+                    );
+                    Err(Failure::new(Status::Unavailable, text))
+                }
+            },
         }
     }
 
-    /// A client with the token that is meant.
-    pub fn client(&self) -> Result<Client, String> {
-        let (address, token) = self.find()?;
-        self.client_of(address, token)
+    /// A client with the token that was found. It has reached the cluster.
+    pub fn client(&self) -> Outcome<Client> {
+        self.client_with(self.token.clone())
     }
 
-    fn client_of(&self, address: String, token: Vec<u8>) -> Result<Client, String> {
-        if !(self.timeout > 0.0 && self.timeout < 1e6) {
-            return Err("the timeout is a positive number of seconds".into());
-        }
-        let mut options = ClientOptions::new(address, token);
-        options.timeout = Duration::from_secs_f64(self.timeout);
+    fn client_with(&self, token: Vec<u8>) -> Outcome<Client> {
+        let mut options = ClientOptions::new(self.address.clone(), token);
+        options.timeout = self.timeout;
         let client = Client::new(options);
-        client.ping().map_err(|e| e.to_string())?;
+        client.ping()?;
         Ok(client)
     }
+}
 
-    /// A client with the token of a job, which is registered when `create` says so.
-    pub fn job(&self, name: &str, create: bool) -> Result<(Client, JobTicket), String> {
-        let (address, token) = self.find()?;
-        let cluster = self.client_of(address.clone(), token)?;
+/// Whether two addresses are the same place as far as can be told without asking anybody: the
+/// cluster file has numbers, people say `localhost`.
+fn same_place(a: &str, b: &str) -> bool {
+    let numeric = |text: &str| match text.rsplit_once(':') {
+        Some((host, port)) if host.eq_ignore_ascii_case("localhost") => format!("127.0.0.1:{port}"),
+        _ => text.to_owned(),
+    };
+    numeric(a) == numeric(b)
+}
+
+impl<G: Group> Given<G> {
+    /// A client of the cluster that is meant. The group has the settings of `Reach`.
+    pub fn client(&self) -> Outcome<Client> {
+        Place::find(&self.settings()?)?.client()
+    }
+}
+
+/// What a command does in its job.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Intent {
+    /// It looks, and renews nothing.
+    Look,
+    /// It works with what is there: a sign of life for the whole job.
+    Use,
+    /// As `Use`, and a job that is missing is registered.
+    Create,
+}
+
+/// A job that a command works in.
+pub struct Work {
+    /// With the job's token.
+    pub client: Client,
+    /// With the token that was found.
+    pub cluster: Client,
+    /// The job.
+    pub job: JobId,
+    /// Its name.
+    pub name: String,
+}
+
+impl Work {
+    /// Opens the job of the settings.
+    pub fn open(settings: &Settings, intent: Intent) -> Outcome<Work> {
+        Work::open_named(settings, settings.job(), intent)
+    }
+
+    /// Opens a job; `UnknownJob` when it is not registered and nothing is to be created.
+    pub fn open_named(settings: &Settings, name: &str, intent: Intent) -> Outcome<Work> {
+        let place = Place::find(settings)?;
+        let cluster = place.client()?;
         let ticket = match cluster.find_job(name) {
-            Err(Error { status: Status::UnknownJob, .. }) if create => {
+            Err(Error { status: Status::UnknownJob, .. }) if intent == Intent::Create => {
                 eprintln!(
                     "registered the job '{name}' for the command line; what it holds is kept for a \
                      day after it was last used"
@@ -155,25 +224,24 @@ impl Where {
             }
             found => found,
         };
-        let ticket = ticket.map_err(|e| e.to_string())?;
-        let client = self.client_of(address, ticket.token.clone())?;
-        Ok((client, ticket))
+        let ticket = ticket?;
+        let client = place.client_with(ticket.token)?;
+        if intent != Intent::Look {
+            client.renew(ticket.job, &[String::new()])?;
+        }
+        Ok(Work { client, cluster, job: ticket.job, name: name.to_owned() })
     }
 }
 
-/// Bytes as hexadecimal digits.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Hexadecimal digits as bytes.
-pub fn unhex(text: &str) -> Result<Vec<u8>, String> {
-    let text = text.trim();
-    if !text.len().is_multiple_of(2) || !text.is_ascii() {
-        return Err("the token is not hexadecimal".into());
+    #[test]
+    fn localhost_is_this_machine_and_other_ports_are_other_places() {
+        assert!(same_place("127.0.0.1:7420", "localhost:7420"));
+        assert!(same_place("127.0.0.1:7420", "LocalHost:7420"));
+        assert!(!same_place("127.0.0.1:7420", "localhost:7421"));
+        assert!(!same_place("127.0.0.1:7420", "node:7420"));
     }
-    (0..text.len() / 2)
-        .map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16))
-        .collect::<Result<_, _>>()
-        .map_err(|_| "the token is not hexadecimal".into())
 }

@@ -1,43 +1,55 @@
 //! `demo`: the word count of the Python package.
 
-use crate::Outcome;
+use crate::failure::{Failure, Outcome};
+use crate::output::Output;
+use crate::python;
 use clap::Args;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Options of `demo`: handed on as they are.
+/// Counts the words of a book on elastic memory, and shows the job's memory over time.
+///
+/// A MapReduce job of the Python package on an embedded cluster: a process of its own that ends with
+/// the demo, so no cluster has to run. The text is the King James Bible unless --input names one.
 #[derive(Args)]
-#[command(disable_help_flag = true)]
+#[command(after_help = "Examples:
+  honeycomb demo
+  honeycomb demo --input book.txt --scale 2 --workers 2
+  honeycomb demo --json")]
 pub struct DemoArgs {
-    /// --input PATH, --scale N, --workers N, --block-size SIZE, --json; --help explains
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, num_args = 0..)]
-    rest: Vec<String>,
+    /// A text of your own, plain or .gz
+    #[arg(long, value_name = "PATH")]
+    input: Option<PathBuf>,
+    /// Count the text N times over
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    scale: u32,
+    /// Worker processes (one for each core)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    workers: Option<u32>,
+    /// Bytes of a block: a power of two from 64KiB to 16MiB; each of the job's files takes one at
+    /// least
+    #[arg(long, value_name = "SIZE", default_value = "64KiB")]
+    block_size: String,
+    #[command(flatten)]
+    output: Output,
 }
 
 /// `honeycomb demo`: becomes the Python that has the package.
 pub fn demo(args: &DemoArgs) -> Outcome {
-    let python = find_python()?;
-    let error = Command::new(&python).args(["-m", "honeycomb.demo"]).args(&args.rest).exec();
-    Err(format!("cannot run {}: {error}", python.display()))
-}
-
-/// The interpreter beside this binary, as in a virtual environment; else the one on the path, when
-/// it has the package.
-fn find_python() -> Result<PathBuf, String> {
-    let here = std::env::current_exe().map_err(|e| e.to_string())?;
-    let folder = here.parent().ok_or("the binary has no folder")?;
-    for name in ["python", "python3"] {
-        let beside = folder.join(name);
-        if beside.is_file() {
-            return Ok(beside);
-        }
+    let (python, _) = python::find()?;
+    let mut command = Command::new(&python);
+    command.args(["-m", "honeycomb.demo", "--scale", &args.scale.to_string()]);
+    command.arg("--block-size").arg(&args.block_size);
+    if let Some(path) = &args.input {
+        command.arg("--input").arg(path);
     }
-    let has_package = Command::new("python3").args(["-c", "import honeycomb"]).output();
-    match has_package {
-        Ok(output) if output.status.success() => Ok("python3".into()),
-        _ => Err("the demo is part of the Python package: install the wheel, and run the \
-             `honeycomb` of its environment"
-            .into()),
+    if let Some(workers) = args.workers {
+        command.arg("--workers").arg(workers.to_string());
     }
+    if args.output.json {
+        command.arg("--json");
+    }
+    let e = command.exec();
+    Err(Failure::io(format_args!("cannot run {}", python.display()), &e))
 }

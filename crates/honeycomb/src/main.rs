@@ -1,120 +1,155 @@
 //! The one binary: `honeycomb start`, and the tools around it.
+//!
+//! One file for each noun or family of commands; settings in `config`, errors and exit codes in
+//! `failure`, the cluster and the job that a command works in in `cluster`.
 #![forbid(unsafe_code)]
 
-/// Prints a line of results. A reader that has seen enough ends the program quietly; results that
-/// cannot be written end it with an error, because a script must not take them for written.
+/// Prints a line of results; see `output::print_line`.
 macro_rules! say {
-    () => { crate::print_line(format_args!("")) };
-    ($($text:tt)*) => { crate::print_line(format_args!($($text)*)) };
+    () => { crate::output::print_line(format_args!("")) };
+    ($($text:tt)*) => { crate::output::print_line(format_args!($($text)*)) };
 }
 
 mod bench;
 mod cluster;
-mod data;
+mod completion;
+mod config;
+mod dag;
 mod demo;
+mod doctor;
+mod failure;
+mod file;
+mod jobs;
+mod kv;
+mod lease;
+mod ls;
+mod machine;
+mod output;
+mod place;
+mod python;
+mod rm;
 mod serve;
 mod show;
 mod size;
 
-use clap::{Args, Parser, Subcommand};
-use std::io::Write;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use failure::{Exit, Outcome, error_json};
 use std::process::ExitCode;
 
-/// Elastic, ephemeral memory for analytics: files and key-value stores that tasks share, leased by
-/// the block.
+/// Elastic, ephemeral memory for analytics.
+///
+/// Files and key-value stores that the tasks of a job share, leased by the block. Data lies under
+/// addresses, prefix[/prefix...][:name], in a job; the command line has a job of its own, `cli`, and
+/// creates what is missing. Without an address every command finds the cluster that `honeycomb start`
+/// runs for this user.
 #[derive(Parser)]
-#[command(version, propagate_version = true, after_help = EXAMPLES)]
+#[command(version, propagate_version = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
 const EXAMPLES: &str = "Examples:
-  honeycomb start --background           a cluster on this machine, found by every later command
-  honeycomb put notes:kv color blue      a key and its value
+  honeycomb start --background       # a cluster, found by later commands
+  honeycomb put notes:kv color blue  # a key and its value
   honeycomb get notes:kv color
-  honeycomb append logs < app.log        server-side append; any number of writers
+  honeycomb append logs < app.log    # appended by the server, for any writers
   honeycomb cat logs
-  honeycomb tree cli                     the job that the command line works in
-  honeycomb demo                         count the words of a book on elastic memory";
+  honeycomb tree                     # the job that the command line works in
+  honeycomb doctor                   # what is wrong here, and how to mend it
+  honeycomb stop
 
+Settings are flags, HONEYCOMB_* variables and one file; `honeycomb config show --origin` tells
+which of them counts.
+
+";
+
+/// What each of them says of itself stands at its arguments.
 #[derive(Subcommand)]
 enum Command {
-    /// Starts a controller and a memory server on this machine
-    Start(serve::StartArgs),
-    /// Stops the cluster that `start` started
-    Stop(Output),
-    /// Starts a controller alone
-    Controller(serve::ControllerArgs),
-    /// Starts a memory server and joins a controller
-    Server(serve::ServerArgs),
-    /// Shows servers, memory and totals
-    Status(show::StatusArgs),
-    /// Shows a job's address DAG: leases counting down, structures, blocks, bytes
-    Tree(show::TreeArgs),
-    /// Stores a value under a key
-    Put(data::PutArgs),
-    /// Prints the value of a key
-    Get(data::GetArgs),
-    /// Appends to a file what a file or standard input holds
-    Append(data::AppendArgs),
-    /// Prints a file
-    Cat(data::CatArgs),
-    /// Removes a key, a structure, or a prefix
-    Rm(data::RmArgs),
-    /// Counts the words of a book on elastic memory, with a job's memory over time
-    Demo(demo::DemoArgs),
-    /// Measures this build on this machine: latency percentiles, throughput, server CPU
-    Bench(bench::BenchArgs),
+    Start(Box<serve::StartArgs>),
+    Stop(Box<serve::StopArgs>),
+    Controller(Box<serve::ControllerArgs>),
+    Server(Box<serve::ServerArgs>),
+    Status(Box<show::StatusArgs>),
+    Jobs(Box<jobs::JobsArgs>),
+    Tree(Box<show::TreeArgs>),
+    Ls(Box<ls::LsArgs>),
+    Du(Box<ls::DuArgs>),
+    Lease(Box<lease::LeaseArgs>),
+    Kv(Box<kv::KvArgs>),
+    #[command(about = "Stores a value under a key: short for `kv put`", after_help = kv::PUT_EXAMPLES)]
+    Put(Box<kv::PutArgs>),
+    #[command(about = "Prints the value of a key: short for `kv get`", after_help = kv::GET_EXAMPLES)]
+    Get(Box<kv::GetArgs>),
+    Append(Box<file::AppendArgs>),
+    Cat(Box<file::CatArgs>),
+    Rm(Box<rm::RmArgs>),
+    Config(Box<config::ConfigArgs>),
+    Doctor(Box<doctor::DoctorArgs>),
+    Completion(Box<completion::CompletionArgs>),
+    Demo(Box<demo::DemoArgs>),
+    Bench(Box<bench::BenchArgs>),
 }
 
-/// How results are printed.
-#[derive(Args, Clone, Copy)]
-struct Output {
-    /// One JSON object instead of text
-    #[arg(long)]
-    json: bool,
+/// The whole command line.
+fn definition() -> clap::Command {
+    Cli::command().after_help(format!("{EXAMPLES}{}", failure::exit_codes_text()))
 }
 
-/// What went wrong, for the person at the terminal.
-type Outcome = Result<(), String>;
-
-fn print_line(text: std::fmt::Arguments<'_>) {
-    let mut out = std::io::stdout().lock();
-    if let Err(e) = writeln!(out, "{text}").and_then(|()| out.flush()) {
-        end_of_output(&e);
-    }
-}
-
-fn end_of_output(e: &std::io::Error) -> ! {
-    if e.kind() == std::io::ErrorKind::BrokenPipe {
-        std::process::exit(0);
-    }
-    eprintln!("honeycomb: the results cannot be written: {e}");
-    std::process::exit(1);
+/// Whether an error shall be JSON: asked of the words, because also those that clap refuses count.
+fn wants_json() -> bool {
+    std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json")
 }
 
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let parsed = definition().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
+        Ok(cli) => cli,
+        Err(e) if e.use_stderr() && wants_json() => {
+            let text = e.render().to_string();
+            let message = text.trim().strip_prefix("error: ").unwrap_or(&text).trim();
+            eprintln!("{}", error_json("Usage", Exit::Usage, message));
+            return ExitCode::from(Exit::Usage as u8);
+        }
+        Err(e) => e.exit(),
+    };
+    match run(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(wants_json()),
+    }
+}
+
+fn run(command: Command) -> Outcome {
+    match command {
         Command::Start(args) => serve::start(&args),
-        Command::Stop(output) => serve::stop(output),
+        Command::Stop(args) => serve::stop(&args),
         Command::Controller(args) => serve::controller(&args),
         Command::Server(args) => serve::server(&args),
         Command::Status(args) => show::status(&args),
+        Command::Jobs(args) => jobs::jobs(&args),
         Command::Tree(args) => show::tree(&args),
-        Command::Put(args) => data::put(&args),
-        Command::Get(args) => data::get(&args),
-        Command::Append(args) => data::append(&args),
-        Command::Cat(args) => data::cat(&args),
-        Command::Rm(args) => data::rm(&args),
+        Command::Ls(args) => ls::ls(&args),
+        Command::Du(args) => ls::du(&args),
+        Command::Lease(args) => lease::lease(&args),
+        Command::Kv(args) => kv::kv(&args),
+        Command::Put(args) => kv::put(&args),
+        Command::Get(args) => kv::get(&args),
+        Command::Append(args) => file::append(&args),
+        Command::Cat(args) => file::cat(&args),
+        Command::Rm(args) => rm::rm(&args),
+        Command::Config(args) => config::config(&args),
+        Command::Doctor(args) => doctor::doctor(&args),
+        Command::Completion(args) => completion::completion(&args, definition()),
         Command::Demo(args) => demo::demo(&args),
         Command::Bench(args) => bench::bench(&args),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(message) => {
-            eprintln!("honeycomb: {message}");
-            ExitCode::FAILURE
-        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_command_line_is_sound() {
+        super::definition().debug_assert();
     }
 }

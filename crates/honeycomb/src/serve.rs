@@ -1,18 +1,23 @@
 //! `start`, `stop`, `controller`, `server`.
 
-use crate::cluster::{ClusterFile, file_path, hex, started, unhex};
-use crate::{Outcome, Output, size};
+use crate::cluster::ClusterFile;
+use crate::config::{ForController, ForServer, ForStart, ForStop, Given, Settings};
+use crate::failure::{Failure, Outcome};
+use crate::output::{Output, hex};
+use crate::{machine, size};
 use clap::Args;
 use honeycomb_controller::{Controller, ControllerOptions};
 use honeycomb_env::Clock;
 use honeycomb_server::{MemoryServer, ServerOptions};
 use honeycomb_types::limits::{BLOCK_SIZE_DEFAULT, BLOCK_SIZE_MIN};
-use serde_json::json;
+use honeycomb_wire::Status;
+use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::{BufRead, Read};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -20,121 +25,148 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A pool is cut into about this many blocks when nobody says how large they are.
 const BLOCKS_WANTED: u64 = 512;
+/// Where a controller listens when nobody says.
+pub const LISTEN_DEFAULT: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7420);
+/// A free port of this machine.
+const LISTEN_ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// What a memory server has.
-#[derive(Args, Clone)]
-pub struct Pool {
-    /// Memory for blocks, resident only where written (half of the machine's)
-    #[arg(long, value_parser = size::parse, env = "HONEYCOMB_MEMORY")]
-    memory: Option<u64>,
-    /// Bytes of a block: a power of two from 64KiB to 1GiB
-    #[arg(long, value_parser = size::parse, env = "HONEYCOMB_BLOCK_SIZE")]
-    block_size: Option<u64>,
-    /// Cores that serve (all)
-    #[arg(long, env = "HONEYCOMB_SHARDS")]
-    shards: Option<u8>,
-    /// Microseconds that a core polls before it sleeps while requests follow each other quickly;
-    /// 0 never polls
-    #[arg(long, env = "HONEYCOMB_SPIN_US", default_value_t = 50)]
-    spin_us: u64,
-}
-
-/// Options of `start`.
+/// Starts a controller and a memory server on this machine, in one process.
+///
+/// It leaves a file by which later commands of the same user find it, which holds its token; it runs
+/// until Ctrl-C, SIGTERM, SIGHUP or `honeycomb stop`. Everything is in memory: the end of the
+/// process is the end of the data. Only one cluster of a user has that file; another is refused.
 #[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb start --background
+  honeycomb start --background --memory 64MiB --block-size 64KiB --shards 1
+  honeycomb start                        # in the foreground; Ctrl-C ends it
+  honeycomb start --listen 127.0.0.1:0 --background --json")]
 pub struct StartArgs {
-    /// Where the controller listens
-    #[arg(long, default_value = "127.0.0.1:7420")]
-    listen: SocketAddr,
-    #[command(flatten)]
-    pool: Pool,
-    /// The host that clients are told, when it is not the one listened on
-    #[arg(long)]
-    advertise: Option<String>,
     /// Go on in the background; `honeycomb stop` ends it
     #[arg(long, conflicts_with = "embedded")]
     background: bool,
-    /// End when standard input closes, on a free port, without leaving a cluster file
+    /// For programs: end when standard input closes, listen on a free port of this machine, leave no
+    /// cluster file, and tell the token in the first line with --json
     #[arg(long)]
     embedded: bool,
-    /// Allow to listen beyond this machine although nothing is encrypted
+    /// Accept more memory than this machine has
     #[arg(long)]
-    insecure: bool,
+    force: bool,
+    /// Started by `start --background`, which reads one line of JSON
+    #[arg(long, hide = true, conflicts_with = "embedded")]
+    child: bool,
+    #[command(flatten)]
+    given: Given<ForStart>,
     #[command(flatten)]
     output: Output,
 }
 
-/// Options of `controller`.
+/// Stops the cluster that `start` started.
+///
+/// Every job ends and all memory is given back. Returns when its process has ended, or after 10 s
+/// with an error.
 #[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb stop
+  honeycomb stop --json")]
+pub struct StopArgs {
+    #[command(flatten)]
+    given: Given<ForStop>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Starts a controller alone, for a cluster of several machines.
+///
+/// It prints the token that servers and clients need, and runs until Ctrl-C or SIGTERM. A new
+/// controller has a new token; what the last one knew is gone with it.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb controller
+  honeycomb controller --listen 127.0.0.1:0 --json
+  honeycomb controller --listen 0.0.0.0:0 --insecure  # from other machines")]
 pub struct ControllerArgs {
-    /// Where to listen
-    #[arg(long, default_value = "127.0.0.1:7420")]
-    listen: SocketAddr,
-    /// Allow to listen beyond this machine although nothing is encrypted
-    #[arg(long)]
-    insecure: bool,
+    #[command(flatten)]
+    given: Given<ForController>,
     #[command(flatten)]
     output: Output,
 }
 
-/// Options of `server`.
+/// Starts a memory server and joins a controller.
+///
+/// All servers of a cluster have one block size, 128 MiB unless it is said. It runs until Ctrl-C or
+/// SIGTERM; its blocks and what they hold end with it. CONTROLLER and TOKEN stand for what
+/// `honeycomb controller` printed.
 #[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb server --controller $CONTROLLER --token $TOKEN --memory 1GiB
+  HONEYCOMB_TOKEN=$TOKEN honeycomb server --controller $CONTROLLER --shards 1")]
 pub struct ServerArgs {
-    /// host:port of the controller
+    /// Accept more memory than this machine has
     #[arg(long)]
-    controller: SocketAddr,
-    /// The cluster's token, in hexadecimal
-    #[arg(long, env = "HONEYCOMB_TOKEN", hide_env_values = true)]
-    token: String,
-    /// Where to listen
-    #[arg(long, default_value = "127.0.0.1:0")]
-    listen: SocketAddr,
-    /// The address that clients are told, when it is not the one listened on
-    #[arg(long)]
-    advertise: Option<String>,
+    force: bool,
     #[command(flatten)]
-    pool: Pool,
-    /// Allow to listen beyond this machine although nothing is encrypted
-    #[arg(long)]
-    insecure: bool,
+    given: Given<ForServer>,
     #[command(flatten)]
     output: Output,
 }
 
-impl Pool {
-    fn spin(&self) -> Duration {
-        Duration::from_micros(self.spin_us)
+/// What a memory server is started with, as far as settings tell it.
+fn server_options(
+    settings: &Settings,
+    force: bool,
+    listen: SocketAddr,
+    controller: SocketAddr,
+    token: Vec<u8>,
+    block_size: impl FnOnce(u64) -> u64,
+) -> Outcome<ServerOptions> {
+    let memory = match settings.memory() {
+        Some(memory) if force => memory,
+        Some(memory) => within_machine(memory)?,
+        None => machine::memory()? / 2,
+    };
+    let block_size = settings.block_size().unwrap_or_else(|| block_size(memory));
+    // As many cores as there are, but not more than have a block each.
+    let shards = settings.shards().unwrap_or_else(|| {
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get().min(64));
+        cores.min((memory / block_size).max(1) as usize) as u8
+    });
+    if memory / block_size / shards as u64 == 0 {
+        let text = format!(
+            "memory of {} holds no block of {} for each of {shards} cores: give more --memory, \
+             smaller blocks (--block-size) or fewer cores (--shards)",
+            size::show(memory),
+            size::show(block_size)
+        );
+        return Err(Failure::invalid(text));
     }
-
-    fn options(
-        &self,
-        listen: SocketAddr,
-        controller: SocketAddr,
-        token: Vec<u8>,
-        block_size: impl FnOnce(u64) -> u64,
-    ) -> Result<ServerOptions, String> {
-        let memory = match self.memory {
-            Some(memory) => memory,
-            None => machine_memory()? / 2,
-        };
-        let cores = std::thread::available_parallelism().map_or(1, |n| n.get().min(64) as u8);
-        Ok(ServerOptions {
-            listen,
-            advertise: None,
-            controller,
-            token,
-            memory,
-            block_size: self.block_size.unwrap_or_else(|| block_size(memory)),
-            shards: self.shards.unwrap_or(cores),
-            spin: self.spin(),
-        })
-    }
+    let spin = settings.spin();
+    Ok(ServerOptions {
+        listen,
+        advertise: settings.advertise(),
+        controller,
+        token,
+        memory,
+        block_size,
+        shards,
+        spin,
+    })
 }
 
-fn machine_memory() -> Result<u64, String> {
-    let text = std::fs::read_to_string("/proc/meminfo").map_err(|e| e.to_string())?;
-    let line = text.lines().find_map(|l| l.strip_prefix("MemTotal:"));
-    let kib = line.and_then(|l| l.trim().strip_suffix(" kB")).and_then(|n| n.trim().parse().ok());
-    kib.map(|k: u64| k * 1024).ok_or_else(|| "how much memory? say --memory".into())
+/// Refuses memory that the machine does not have: the kernel would end the process when it is used.
+fn within_machine(memory: u64) -> Outcome<u64> {
+    let there = machine::memory()?;
+    if memory <= there {
+        return Ok(memory);
+    }
+    Err(Failure::invalid(format!(
+        "memory of {} is more than the {} that this machine, or the control group of this process, \
+         has: blocks are never swapped out, and the kernel would end the server when they are \
+         written. Give less --memory, or --force it",
+        size::show(memory),
+        size::show(there)
+    )))
 }
 
 /// Blocks of a pool on one machine: small enough that there are some hundreds.
@@ -147,53 +179,56 @@ fn check_listen(listen: SocketAddr, insecure: bool) -> Outcome {
     if listen.ip().is_loopback() || insecure {
         return Ok(());
     }
-    Err(format!(
+    Err(Failure::invalid(format!(
         "{listen} can be reached from other machines and nothing is encrypted: --insecure allows it"
-    ))
+    )))
 }
 
 /// `honeycomb start`.
 pub fn start(args: &StartArgs) -> Outcome {
-    check_listen(args.listen, args.insecure)?;
+    let settings = args.given.settings()?;
+    let listen = settings.listen().unwrap_or(LISTEN_DEFAULT);
+    let listen = if args.embedded { LISTEN_ANY } else { listen };
+    check_listen(listen, settings.insecure())?;
+    let path = settings.cluster_file()?;
     if args.background {
-        return start_in_background(args);
+        return start_in_background(args, &path);
     }
     raise_descriptor_limit();
-    let path = file_path()?;
     if !args.embedded
         && let Some(running) = ClusterFile::read(&path)?
     {
-        return Err(format!(
-            "a cluster is running here already: {} (process {}); `honeycomb stop` ends it",
-            running.address, running.pid
+        return Err(Failure::new(
+            Status::AlreadyExists,
+            format!(
+                "a cluster is running here already: {} (process {}); `honeycomb stop` ends it",
+                running.address, running.pid
+            ),
         ));
     }
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|e| e.to_string())?;
-    let listen = if args.embedded { SocketAddr::from(([127, 0, 0, 1], 0)) } else { args.listen };
-    let controller = start_controller(listen, args.pool.spin())?;
+    let mut signals = signals(&[SIGINT, SIGTERM, SIGHUP])?;
     let data = SocketAddr::new(listen.ip(), 0);
-    let token = controller.token().to_vec();
+    // What is wrong with the settings is told before anything listens.
+    server_options(&settings, args.force, data, listen, Vec::new(), fitting_block_size)?;
+    let controller = start_controller(listen, settings.spin())?;
     let near = match listen.ip().is_unspecified() {
         true => SocketAddr::from(([127, 0, 0, 1], controller.address().port())),
         false => controller.address(),
     };
-    let mut options = args.pool.options(data, near, token, fitting_block_size)?;
-    options.advertise.clone_from(&args.advertise);
-    let server = MemoryServer::start(&options, PATIENCE).map_err(|e| e.to_string())?;
-
-    let pid = std::process::id() as i32;
-    let file = ClusterFile {
-        address: near.to_string(),
-        token: hex(controller.token()),
-        pid,
-        started: started(pid).ok_or("the kernel does not say when this process started")?,
-    };
-    if !args.embedded {
-        file.write(&path)?;
-    }
-    announce(args.output, &file, &options);
+    let token = controller.token().to_vec();
+    let mut options = server_options(&settings, args.force, data, near, token, fitting_block_size)?;
     if args.embedded {
+        options.advertise = None;
+    }
+    let server = start_server(&options)?;
+    let file = ClusterFile::of_this_process(near.to_string(), controller.token())?;
+    if args.embedded {
+        announce_embedded(args.output, &file);
         end_with_parent();
+    } else {
+        file.write(&path)?;
+        let output = Output { json: args.output.json || args.child };
+        announce(output, &file, &path, &options);
     }
     signals.forever().next();
     if !args.embedded {
@@ -204,21 +239,49 @@ pub fn start(args: &StartArgs) -> Outcome {
     Ok(())
 }
 
-fn announce(output: Output, file: &ClusterFile, options: &ServerOptions) {
+fn signals(which: &[i32]) -> Outcome<Signals> {
+    Signals::new(which).map_err(|e| Failure::io("signals cannot be waited for", &e))
+}
+
+fn start_server(options: &ServerOptions) -> Outcome<MemoryServer> {
+    MemoryServer::start(options, PATIENCE).map_err(|e| match e.kind() {
+        std::io::ErrorKind::InvalidInput => Failure::invalid(e.to_string()),
+        std::io::ErrorKind::Other => Failure::new(Status::Unavailable, e.to_string()),
+        _ => Failure::io("the memory server cannot start", &e),
+    })
+}
+
+/// What is told of a cluster that others can find: the token stays in the file.
+fn told(file: &ClusterFile, path: &Path) -> Value {
+    json!({
+        "address": file.address, "pid": file.pid, "started": file.started,
+        "cluster_file": path.to_string_lossy(),
+    })
+}
+
+fn announce(output: Output, file: &ClusterFile, path: &Path, options: &ServerOptions) {
+    output.tell(&told(file, path), || {
+        format!(
+            "honeycomb is running at {} (process {})\n  token       in {}\n  memory      {} in \
+             blocks of {}, on {} cores\n  try         honeycomb put notes:kv color blue\n  stop  \
+             \x20     Ctrl-C, or honeycomb stop",
+            file.address,
+            file.pid,
+            path.display(),
+            size::show(options.memory),
+            size::show(options.block_size),
+            options.shards
+        )
+    });
+}
+
+/// The one who embeds it needs the token, and has no file to find it in.
+fn announce_embedded(output: Output, file: &ClusterFile) {
     if output.json {
         say!("{}", serde_json::to_string(file).expect("four plain fields"));
-        return;
+    } else {
+        say!("honeycomb is running at {}, token {}", file.address, file.token);
     }
-    say!("honeycomb is running at {}", file.address);
-    say!("  token       {}", file.token);
-    say!(
-        "  memory      {} in blocks of {}, on {} cores",
-        size::show(options.memory),
-        size::show(options.block_size),
-        options.shards
-    );
-    say!("  try         honeycomb put notes:kv color blue");
-    say!("  stop        Ctrl-C, or honeycomb stop");
 }
 
 /// Ends the process when the parent that embeds it is gone: its end of standard input closes.
@@ -234,68 +297,85 @@ fn end_with_parent() {
         .expect("a thread can be started");
 }
 
-fn start_in_background(args: &StartArgs) -> Outcome {
-    let program = std::env::current_exe().map_err(|e| e.to_string())?;
+/// Starts the same command again, in a process group of its own: Ctrl-C in this terminal is not
+/// meant for it. It inherits the environment, so it finds the same settings, and says itself what is
+/// wrong.
+fn start_in_background(args: &StartArgs, path: &Path) -> Outcome {
+    let program = std::env::current_exe().map_err(|e| Failure::io("this program", &e))?;
     let mut command = Command::new(program);
-    command.arg("start").arg("--json").arg("--listen").arg(args.listen.to_string());
-    let pool = &args.pool;
-    for (flag, value) in [
-        ("--memory", pool.memory.map(|v| v.to_string())),
-        ("--block-size", pool.block_size.map(|v| v.to_string())),
-        ("--shards", pool.shards.map(|v| v.to_string())),
-        ("--spin-us", Some(pool.spin_us.to_string())),
-    ] {
-        if let Some(value) = value {
-            command.arg(flag).arg(value);
-        }
+    command.args(["start", "--child"]).args(args.given.as_arguments());
+    if args.force {
+        command.arg("--force");
     }
-    if args.insecure {
-        command.arg("--insecure");
+    if args.output.json {
+        command.arg("--json");
     }
-    if let Some(host) = &args.advertise {
-        command.arg("--advertise").arg(host);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+    if stderr_is_awaited() {
+        command.stderr(Stdio::piped());
     }
-    // A process group of its own: Ctrl-C in this terminal is not meant for it.
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn();
-    let mut child = child.map_err(|e| format!("cannot start: {e}"))?;
+    let child = command.spawn();
+    let mut child = child.map_err(|e| Failure::io("cannot start", &e))?;
     let mut line = String::new();
     let stdout = child.stdout.take().expect("piped");
-    std::io::BufReader::new(stdout).read_line(&mut line).map_err(|e| e.to_string())?;
-    let Ok(file) = serde_json::from_str::<ClusterFile>(&line) else {
-        // It has said why on standard error.
-        return Err("the cluster did not start".into());
-    };
-    if args.output.json {
-        say!("{}", line.trim_end());
-    } else {
-        say!("honeycomb is running at {} (process {})", file.address, file.pid);
-        say!("  token       {}", file.token);
-        say!("  stop        honeycomb stop");
+    let read = std::io::BufReader::new(stdout).read_line(&mut line);
+    read.map_err(|e| Failure::io("what the cluster says", &e))?;
+    if line.is_empty() {
+        if let Some(mut said) = child.stderr.take() {
+            let copied = std::io::copy(&mut said, &mut std::io::stderr());
+            copied.map_err(|e| Failure::io("what the cluster says", &e))?;
+        }
+        let ended = child.wait().map_err(|e| Failure::io("the cluster", &e))?;
+        return match ended.code() {
+            Some(code @ 1..=255) => Err(Failure::of_child(code as u8)),
+            _ => Err(format!("the cluster did not start: {ended}").into()),
+        };
     }
+    let value: Value = serde_json::from_str(&line)
+        .map_err(|e| format!("the cluster said something unexpected: {e}"))?;
+    args.output.tell(&value, || {
+        format!(
+            "honeycomb is running at {} (process {})\n  token       in {}\n  stop        honeycomb \
+             stop",
+            value["address"].as_str().unwrap_or_default(),
+            value["pid"],
+            path.display()
+        )
+    });
     Ok(())
 }
 
+/// Whether standard error is a pipe: whoever reads it waits for its end, and a cluster that has it
+/// too would keep it open for good. A terminal or a file is shared, so that it has the message of a
+/// defect.
+fn stderr_is_awaited() -> bool {
+    use rustix::fs::{FileType, fstat};
+    let kind = fstat(std::io::stderr()).map(|found| FileType::from_raw_mode(found.st_mode));
+    matches!(kind, Ok(FileType::Fifo | FileType::Socket))
+}
+
 /// `honeycomb stop`.
-pub fn stop(output: Output) -> Outcome {
-    let path = file_path()?;
-    let file = ClusterFile::read(&path)?;
-    let Some(file) = file else { return Err("no cluster is running here".into()) };
+pub fn stop(args: &StopArgs) -> Outcome {
+    let path = args.given.settings()?.cluster_file()?;
+    let Some(file) = ClusterFile::read(&path)? else {
+        let text = format!("no cluster is running here ({} names none)", path.display());
+        return Err(Failure::new(Status::Unavailable, text));
+    };
     let pid =
         rustix::process::Pid::from_raw(file.pid).ok_or("the cluster file names no process")?;
     rustix::process::kill_process(pid, rustix::process::Signal::TERM)
-        .map_err(|e| format!("cannot stop process {}: {e}", file.pid))?;
+        .map_err(|e| Failure::io(format_args!("cannot stop process {}", file.pid), &e.into()))?;
     let clock = Clock::start();
     while file.alive() {
         if clock.now().as_millis() > PATIENCE.as_millis() as u64 {
-            return Err(format!("process {} has not ended after 10 s", file.pid));
+            let text = format!("process {} has not ended after 10 s", file.pid);
+            return Err(Failure::new(Status::DeadlineExceeded, text));
         }
         clock.sleep_until(clock.now() + Duration::from_millis(5));
     }
-    if output.json {
-        say!("{}", json!({ "stopped": file.pid }));
-    } else {
-        say!("stopped {} (process {})", file.address, file.pid);
-    }
+    args.output.tell(&json!({ "address": file.address, "stopped": file.pid }), || {
+        format!("stopped {} (process {})", file.address, file.pid)
+    });
     Ok(())
 }
 
@@ -307,60 +387,70 @@ fn raise_descriptor_limit() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-fn start_controller(listen: SocketAddr, spin: Duration) -> Result<Controller, String> {
+fn start_controller(listen: SocketAddr, spin: Duration) -> Outcome<Controller> {
     let options = ControllerOptions { listen, root_key: None, spin };
     Controller::start(&options).map_err(|e| match e.kind() {
         std::io::ErrorKind::AddrInUse => {
-            format!("{listen} is taken; --listen 127.0.0.1:0 takes any free port")
+            let text = format!(
+                "{listen} is taken; --listen 127.0.0.1:0 takes any free port, and `honeycomb \
+                 doctor` may know who has it"
+            );
+            Failure::new(Status::AlreadyExists, text)
         }
-        _ => format!("cannot listen on {listen}: {e}"),
+        _ => Failure::io(format_args!("cannot listen on {listen}"), &e),
     })
 }
 
 /// `honeycomb controller`.
 pub fn controller(args: &ControllerArgs) -> Outcome {
+    let settings = args.given.settings()?;
+    let listen = settings.listen().unwrap_or(LISTEN_DEFAULT);
+    check_listen(listen, settings.insecure())?;
     raise_descriptor_limit();
-    check_listen(args.listen, args.insecure)?;
-    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|e| e.to_string())?;
-    let controller = start_controller(args.listen, Duration::from_micros(50))?;
-    let token = hex(controller.token());
-    if args.output.json {
-        let address = controller.address().to_string();
-        let pid = std::process::id();
-        say!("{}", json!({ "address": address, "token": token, "pid": pid }));
-    } else {
-        say!("the controller is running at {}", controller.address());
-        say!("  token       {token}");
-        say!("  add memory  honeycomb server --controller {} --token ...", controller.address());
-    }
+    let mut signals = signals(&[SIGINT, SIGTERM])?;
+    let controller = start_controller(listen, settings.spin())?;
+    let (address, token) = (controller.address(), hex(controller.token()));
+    let told = json!({ "address": address.to_string(), "token": token, "pid": std::process::id() });
+    args.output.tell(&told, || {
+        format!(
+            "the controller is running at {address}\n  token       {token}\n  add memory  honeycomb \
+             server --controller {address} --token ..."
+        )
+    });
     signals.forever().next();
     Ok(())
 }
 
 /// `honeycomb server`.
 pub fn server(args: &ServerArgs) -> Outcome {
+    let settings = args.given.settings()?;
+    let listen = settings.listen().unwrap_or(LISTEN_ANY);
+    check_listen(listen, settings.insecure())?;
+    let Some(controller) = settings.controller() else {
+        return Err(Failure::invalid("which controller? say --controller HOST:PORT"));
+    };
+    let Some(token) = settings.token() else {
+        return Err(Failure::invalid("a server needs the cluster's token: --token HEX"));
+    };
     raise_descriptor_limit();
-    check_listen(args.listen, args.insecure)?;
-    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|e| e.to_string())?;
-    let token = unhex(&args.token)?;
-    let mut options =
-        args.pool.options(args.listen, args.controller, token, |_| BLOCK_SIZE_DEFAULT)?;
-    options.advertise.clone_from(&args.advertise);
-    let server = MemoryServer::start(&options, PATIENCE).map_err(|e| e.to_string())?;
-    if args.output.json {
-        let address = server.address().to_string();
-        let pid = std::process::id();
-        say!("{}", json!({ "address": address, "server": server.server().0, "pid": pid }));
-    } else {
-        say!(
+    let mut signals = signals(&[SIGINT, SIGTERM])?;
+    let options =
+        server_options(&settings, args.force, listen, controller, token, |_| BLOCK_SIZE_DEFAULT)?;
+    let server = start_server(&options)?;
+    let told = json!({
+        "address": server.address().to_string(), "server": server.server().0,
+        "pid": std::process::id(),
+    });
+    args.output.tell(&told, || {
+        format!(
             "memory server {} is running at {}: {} in blocks of {}, on {} cores",
             server.server().0,
             server.address(),
             size::show(options.memory),
             size::show(options.block_size),
             options.shards
-        );
-    }
+        )
+    });
     signals.forever().next();
     Ok(())
 }

@@ -1,77 +1,69 @@
 //! `status` and `tree`.
 
-use crate::cluster::Where;
-use crate::{Outcome, Output, size};
+use crate::cluster::{Intent, Work};
+use crate::config::{Given, InJob, Reach};
+use crate::dag::{Dag, kind, lease, remaining_ms, state, structure_json};
+use crate::failure::Outcome;
+use crate::jobs::{jobs_json, print_jobs};
+use crate::output::Output;
+use crate::size;
 use clap::Args;
-use honeycomb_types::{Kind, PrefixId};
-use honeycomb_wire::messages::{ClusterStatusReply, PrefixInfo, StructureInfo};
+use honeycomb_wire::messages::{ClusterStatusReply, PrefixInfo};
 use serde_json::{Value, json};
-use std::collections::{HashMap, HashSet};
 
-/// Options of `status`.
+/// Shows servers, memory, totals and jobs.
+///
+/// Allocated bytes count whole blocks, exactly; used bytes are data with their index, resident bytes
+/// the anonymous memory of the servers' processes as the kernel counts it, both as the servers last
+/// reported, a quarter of a second ago at most.
 #[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb status
+  honeycomb status --json
+  honeycomb status --timeout 2")]
 pub struct StatusArgs {
     #[command(flatten)]
-    place: Where,
+    given: Given<Reach>,
     #[command(flatten)]
     output: Output,
 }
 
-/// Options of `tree`.
+/// Shows a job's address DAG: what is left of each lease, structures, blocks, bytes.
+///
+/// Prefixes and structures in the order of their names. A prefix with several parents is drawn in
+/// full under the first and named under the others. One that has expired, was removed, or has lost
+/// data keeps its place while something below it lives or its reason is remembered. Nothing is
+/// renewed by looking.
 #[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb put notes:kv color blue
+  honeycomb tree
+  honeycomb tree cli --json")]
 pub struct TreeArgs {
-    /// The job's name
-    #[arg(default_value = "cli")]
-    job: String,
+    /// The job's name; instead of --job
+    #[arg(value_name = "JOB", conflicts_with = "setting job")]
+    name: Option<String>,
     #[command(flatten)]
-    place: Where,
+    given: Given<InJob>,
     #[command(flatten)]
     output: Output,
 }
 
 /// `honeycomb status`.
 pub fn status(args: &StatusArgs) -> Outcome {
-    let client = args.place.client()?;
-    let status = client.status().map_err(|e| e.to_string())?;
-    let jobs = client.list_jobs().map_err(|e| e.to_string())?;
+    let client = args.given.client()?;
+    let status = client.status()?;
+    let jobs = client.list_jobs()?;
     if args.output.json {
-        let jobs: Vec<Value> = jobs
-            .iter()
-            .map(|j| {
-                json!({
-                    "job": j.job, "name": j.name, "prefixes": j.prefixes,
-                    "structures": j.structures, "blocks": j.blocks,
-                    "bytes_used": j.bytes_used, "age_ms": j.age_ms,
-                })
-            })
-            .collect();
         let mut value = status_json(&status);
-        value["job_list"] = json!(jobs);
+        value["job_list"] = json!(jobs_json(&jobs));
         say!("{value}");
         return Ok(());
     }
     print_status(&status);
     if !jobs.is_empty() {
-        say!(
-            "\n{:<24} {:>9} {:>10} {:>8} {:>12} {:>9}",
-            "JOB",
-            "PREFIXES",
-            "STRUCTURES",
-            "BLOCKS",
-            "USED",
-            "AGE"
-        );
-    }
-    for j in jobs {
-        say!(
-            "{:<24} {:>9} {:>10} {:>8} {:>12} {:>8}s",
-            j.name,
-            j.prefixes,
-            j.structures,
-            j.blocks,
-            size::show(j.bytes_used),
-            j.age_ms / 1000
-        );
+        say!();
+        print_jobs(&jobs);
     }
     Ok(())
 }
@@ -79,9 +71,10 @@ pub fn status(args: &StatusArgs) -> Outcome {
 fn print_status(s: &ClusterStatusReply) {
     say!("up {} s, {} requests to the controller", s.uptime_ms / 1000, s.requests);
     say!(
-        "jobs {}   prefixes {}   structures {}   metadata {}",
+        "jobs {}   prefixes {} ({} pinned)   structures {}   metadata {}",
         s.jobs,
         s.prefixes,
+        s.pinned,
         s.structures,
         size::show(s.bytes_metadata)
     );
@@ -144,7 +137,7 @@ fn status_json(s: &ClusterStatusReply) -> Value {
         })
         .collect();
     json!({
-        "uptime_ms": s.uptime_ms, "jobs": s.jobs, "prefixes": s.prefixes,
+        "uptime_ms": s.uptime_ms, "jobs": s.jobs, "prefixes": s.prefixes, "pinned": s.pinned,
         "structures": s.structures, "blocks": s.blocks, "free": s.free, "reserved": s.reserved,
         "quarantined": s.quarantined, "bytes_allocated": s.bytes_allocated,
         "bytes_used": s.bytes_used, "bytes_resident": s.bytes_resident,
@@ -154,69 +147,29 @@ fn status_json(s: &ClusterStatusReply) -> Value {
 
 /// `honeycomb tree`.
 pub fn tree(args: &TreeArgs) -> Outcome {
-    let client = args.place.client()?;
-    let ticket = client.find_job(&args.job).map_err(|e| e.to_string())?;
-    let prefixes = client.tree(ticket.job).map_err(|e| e.to_string())?;
+    let settings = args.given.settings()?;
+    let name = args.name.as_deref().unwrap_or_else(|| settings.job());
+    let work = Work::open_named(&settings, name, Intent::Look)?;
+    let dag = Dag::new(work.client.tree(work.job)?);
     if args.output.json {
-        let nodes: Vec<Value> = prefixes.iter().map(prefix_json).collect();
-        say!("{}", json!({ "job": args.job, "prefixes": nodes }));
+        let nodes: Vec<Value> = dag.nodes().iter().map(prefix_json).collect();
+        say!("{}", json!({ "job": work.name, "prefixes": nodes }));
         return Ok(());
     }
-    let mut children: HashMap<u64, Vec<&PrefixInfo>> = HashMap::new();
-    for prefix in &prefixes {
-        for parent in &prefix.parents {
-            children.entry(*parent).or_default().push(prefix);
-        }
-    }
-    let Some(root) = prefixes.first() else { return Ok(()) };
-    say!("{}  {}", args.job, lease(root));
-    let mut seen = HashSet::from([root.prefix]);
+    let Some(root) = dag.nodes().first() else { return Ok(()) };
+    say!("{}  {}", work.name, lease(root));
     print_structures(root, "");
-    print_children(root.prefix, &children, &mut seen, "");
+    print_children(&dag, 0, "");
     Ok(())
 }
 
 fn prefix_json(p: &PrefixInfo) -> Value {
-    let structures: Vec<Value> = p
-        .structures
-        .iter()
-        .map(|s| {
-            json!({
-                "structure": s.structure, "name": s.name, "kind": kind(s), "blocks": s.blocks,
-                "bytes_used": s.bytes_used, "sealed": s.sealed,
-            })
-        })
-        .collect();
+    let structures: Vec<Value> = p.structures.iter().map(structure_json).collect();
     json!({
         "prefix": p.prefix, "name": p.name, "parents": p.parents, "lease_ms": p.lease_ms,
-        "remaining_ms": (!p.pinned).then_some(p.remaining_ms), "pinned": p.pinned,
-        "state": state(p), "structures": structures,
+        "remaining_ms": remaining_ms(p), "pinned": p.pinned, "state": state(p),
+        "structures": structures, "readers_left": p.readers_left, "committed": p.committed,
     })
-}
-
-fn state(p: &PrefixInfo) -> &'static str {
-    match p.state {
-        0 => "live",
-        1 => "expired",
-        2 => "data lost",
-        _ => "removed",
-    }
-}
-
-fn kind(s: &StructureInfo) -> &'static str {
-    Kind::from_code(s.kind).map_or("unknown", Kind::name)
-}
-
-fn lease(p: &PrefixInfo) -> String {
-    match (p.state, p.pinned) {
-        (0, true) => "pinned".into(),
-        (0, false) => format!(
-            "lease {}, {} left",
-            size::duration(p.lease_ms as i64),
-            size::duration(p.remaining_ms)
-        ),
-        _ => state(p).into(),
-    }
 }
 
 fn print_structures(p: &PrefixInfo, indent: &str) {
@@ -233,24 +186,21 @@ fn print_structures(p: &PrefixInfo, indent: &str) {
     }
 }
 
-/// A prefix with several parents is drawn in full under the first and named under the others.
-fn print_children(
-    of: u64,
-    children: &HashMap<u64, Vec<&PrefixInfo>>,
-    seen: &mut HashSet<u64>,
-    indent: &str,
-) {
-    let Some(list) = children.get(&of) else { return };
-    for (i, child) in list.iter().enumerate() {
+/// A prefix with several parents is drawn in full under the first and named under the others: those
+/// that were named, and those that it reads.
+fn print_children(dag: &Dag, of: usize, indent: &str) {
+    let list = dag.children(of);
+    for (i, node) in list.iter().enumerate() {
+        let child = dag.node(*node);
         let last = i + 1 == list.len();
         let (branch, below) = if last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
-        if !seen.insert(child.prefix) {
-            say!("{indent}{branch}{}  (above)", child.name);
+        if dag.first_parent(*node) != Some(of) {
+            say!("{indent}{branch}{}  (also here)", child.name);
             continue;
         }
         say!("{indent}{branch}{}  {}", child.name, lease(child));
         let deeper = format!("{indent}{below}");
         print_structures(child, &deeper);
-        print_children(PrefixId(child.prefix).0, children, seen, &deeper);
+        print_children(dag, *node, &deeper);
     }
 }

@@ -5,7 +5,8 @@ pub fn parse(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
-    let number: f64 = number.parse().map_err(|_| format!("'{text}' is not a size"))?;
+    let wrong = || format!("'{text}' is not a size, such as 4096, 64KiB or 1.5GiB");
+    let number: f64 = number.parse().map_err(|_| wrong())?;
     let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
         "" | "b" => 1,
         "k" | "kb" | "kib" => 1 << 10,
@@ -14,7 +15,12 @@ pub fn parse(text: &str) -> Result<u64, String> {
         "t" | "tb" | "tib" => 1 << 40,
         other => return Err(format!("'{other}' is no unit: B, KiB, MiB, GiB or TiB")),
     };
-    Ok((number * factor as f64) as u64)
+    let bytes = number * factor as f64;
+    // 2^63 bytes are more than any address space.
+    if bytes >= 9_223_372_036_854_775_808.0 {
+        return Err(format!("'{text}' is too large for a size"));
+    }
+    Ok(bytes as u64)
 }
 
 /// Writes a size for people.
@@ -52,7 +58,8 @@ mod tests {
         assert_eq!(parse("64KiB"), Ok(65536));
         assert_eq!(parse("1.5 g"), Ok(3 << 29));
         assert_eq!(parse("4096"), Ok(4096));
-        assert!(parse("many").is_err() && parse("1 parsec").is_err());
+        assert!(parse("many").is_err() && parse("1 parsec").is_err() && parse("-1").is_err());
+        assert!(parse("99999999TiB").is_err());
         assert_eq!(show(65536), "64.0 KiB");
         assert_eq!((duration(900), duration(86_400_000)), ("0.9 s".into(), "24.0 h".into()));
     }

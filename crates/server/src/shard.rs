@@ -154,6 +154,8 @@ struct Slot {
     /// It is drained: when to look next whether it can be retired.
     retire_at: Option<Time>,
     watchers: Watchers,
+    /// Its length, and arguments of `Moved` to its successor, once it has one.
+    sealed: Option<(u64, Box<[u8]>)>,
 }
 
 /// A mutation whose answer is still to come: where its result must be kept.
@@ -272,6 +274,7 @@ impl Shard {
             timer: None,
             retire_at: None,
             watchers: Watchers::default(),
+            sealed: None,
         }));
         Ok(())
     }
@@ -425,7 +428,12 @@ impl Shard {
         };
         if header.op == Op::Subscribe {
             let grant = access.grant.expect("authorized by one");
-            return Outcome::Done(subscribe(slot, ticket, grant, args));
+            let answer = subscribe(slot, ticket, grant, args);
+            // Who comes to a block that was sealed before must not wait here for what follows.
+            if let (Status::Ok, Some((length, successor))) = (answer.status, &slot.sealed) {
+                slot.watchers.hand_over_to(ticket, *length, successor, &mut self.notices);
+            }
+            return Outcome::Done(answer);
         }
         if header.op == Op::AckResults {
             let answer = acknowledge(slot, access.session, args);
@@ -711,6 +719,7 @@ impl Shard {
                 let last = successor.is_none();
                 if let Some(successor) = successor {
                     slot.watchers.hand_over(length, &successor, &mut self.notices);
+                    slot.sealed = Some((length, successor.into()));
                 }
                 self.effects.push(Effect::Sealed { structure, at, length, bytes, last });
             }

@@ -68,11 +68,15 @@ impl Watchers {
     /// The block was sealed: what follows happens in its successor. Subscriptions stay, for what is
     /// still taken from it.
     pub fn hand_over(&mut self, length: u64, successor: &[u8], out: &mut Out) {
-        let to = MovedArgs::decode(successor).expect("the link encoded it");
         for watcher in &self.all {
-            let notice = Notice::Handover { length, to: to.clone() };
-            out.push((watcher.ticket, self.changes, notice));
+            self.hand_over_to(watcher.ticket, length, successor, out);
         }
+    }
+
+    /// Tells one of them.
+    pub fn hand_over_to(&self, ticket: Ticket, length: u64, successor: &[u8], out: &mut Out) {
+        let to = MovedArgs::decode(successor).expect("the link encoded it");
+        out.push((ticket, self.changes, Notice::Handover { length, to }));
     }
 
     /// Ends all of them.

@@ -1,5 +1,7 @@
 //! A block of a file: bytes that are only ever appended.
 
+mod many;
+
 use crate::next::{Next, busy, moved};
 use crate::pieces::Pieces;
 use crate::{Answer, Event, News, Operation, Outcome, Payload, Structure, Ticket, large_limit};
@@ -190,6 +192,7 @@ impl Structure for FileBlock {
                 Err(refusal) => refusal,
             },
             Op::FileRead => self.read(args),
+            Op::FileReadMany => self.read_many(block, args),
             Op::FileSize | Op::FileSeal if !args.is_empty() => {
                 Answer::refuse(Status::BadFrame, format!("{} takes no arguments", op.name()))
             }

@@ -219,7 +219,8 @@ pub trait Structure: Send {
     fn abort(&mut self, block: &mut Backing, now: Time, ticket: Ticket);
 
     /// Gives up waiting for an operation that was parked. True when it was waiting and had no
-    /// effect; no answer comes for it then. False when it is under way.
+    /// effect; no answer comes for it then. False when it is under way. Others may have room for it
+    /// then, so ask for `deadline` afterwards: it is due at once if they may.
     fn cancel(&mut self, ticket: Ticket) -> bool {
         let _ = ticket;
         false
@@ -259,6 +260,9 @@ pub fn record_hash(op: Op, args: &[u8]) -> Option<u64> {
         Op::KvPut | Op::KvDelete => args.get(1..)?,
         Op::KvUpdate | Op::KvUpsert => args,
         Op::KvCompareAndSwap => args.get(3..)?,
+        Op::KvAccumulate => args.get(1..)?,
+        // A batch has many keys, and its record stays with the block that ran it.
+        Op::KvBatch => return None,
         _ => return None,
     };
     Some(honeycomb_wire::key_hash(key))

@@ -46,6 +46,10 @@ pub const RING_CAPACITY: usize = 4096;
 pub const PREFIXES_PER_JOB_MAX: usize = 1 << 20;
 /// Parents of one prefix.
 pub const PARENTS_MAX: usize = 4096;
+/// Declared readers of one prefix that have not committed.
+pub const READERS_MAX: usize = 65_536;
+/// Prefixes that name one reader and wait for its commit: as many as it can have as parents.
+pub const READS_MAX: usize = PARENTS_MAX;
 /// Structures under one prefix.
 pub const STRUCTURES_PER_PREFIX_MAX: usize = 65_536;
 /// Reasons of loss that a job remembers; the oldest are forgotten first.

@@ -32,6 +32,16 @@ pub const TOKEN_MAX: usize = 1024;
 pub const GRANTS_MAX: usize = 65536;
 /// Entries of one list in a control message.
 pub const BATCH_MAX: usize = 65536;
+/// Keys of one KvMultiGet, and operations of one KvBatch.
+pub const KV_BATCH_MAX: usize = 1024;
+/// Largest payload of a KvMultiGet or KvBatch request and of a KvBatch reply, and largest operand of an accumulate, in bytes.
+pub const KV_BATCH_BYTES_MAX: usize = 61440;
+/// Largest payload of a KvMultiGet or FileReadMany reply, and of all values that the accumulates of one atomic KvBatch make, in bytes.
+pub const MANY_BYTES_MAX: usize = 1_048_576;
+/// Ranges of one FileReadMany.
+pub const READ_RANGES_MAX: usize = 4096;
+/// Largest k of a top list.
+pub const TOP_ITEMS_MAX: u32 = 1024;
 /// Smallest block, in bytes. Sizes are powers of two.
 pub const BLOCK_SIZE_MIN: u64 = 65536;
 /// Largest block, in bytes.

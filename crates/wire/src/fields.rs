@@ -55,6 +55,16 @@ impl<'a> Reader<'a> {
         Err(self.malformed("bytes are left over"))
     }
 
+    /// A count of items of at least `each` bytes, checked against what is left: a lie is refused
+    /// before it costs memory.
+    pub(crate) fn count(&mut self, each: usize) -> Result<usize, Malformed> {
+        let count = u32::get(self)? as usize;
+        if count > (self.bytes.len() - self.at) / each {
+            return Err(self.malformed("a list claims more items than there are bytes"));
+        }
+        Ok(count)
+    }
+
     /// The refusal of what stands here.
     pub fn malformed(&self, why: &'static str) -> Malformed {
         Malformed { at: self.at, why }
@@ -176,6 +186,7 @@ mod tests {
             name: "reduce-0".into(),
             parents: vec!["map-0".into(), "map-1".into()],
             options: PrefixOptions { lease_ms: 500, pinned: true, owner_verbs: 3, job_verbs: 1 },
+            readers: vec!["write-0".into()],
         };
         assert_eq!(DagNode::decode(&node.encode()).unwrap(), node);
         assert_eq!(Vec::<u8>::decode(&vec![7u8; 9].encode()).unwrap(), vec![7u8; 9]);

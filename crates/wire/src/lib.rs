@@ -4,6 +4,7 @@
 //! the tables in `messages` are generated from `protocol/messages.toml`.
 #![forbid(unsafe_code)]
 
+pub mod batch;
 pub mod data;
 pub mod fields;
 pub mod frame;
@@ -12,6 +13,7 @@ pub mod hash;
 pub mod messages;
 pub mod notice;
 pub mod queue;
+pub mod stored;
 pub mod token;
 
 pub use fields::{Field, Malformed};

@@ -86,7 +86,7 @@ pub enum Status {
     UnknownJob = 512,
     /// A name, option or number is outside what is allowed; the message says which and why. Raised by whoever checks the argument; the client raises.
     InvalidArgument = 513,
-    /// The structure or prefix was removed by request. Raised by the catalog; the client raises.
+    /// The structure or prefix was removed by request, or freed because its declared readers had all committed. Raised by the catalog; the client raises.
     Removed = 514,
     /// There is no item, and none came in the time that the request was willing to wait. Raised by a queue; the client answers 'nothing' or raises, as the call says.
     QueueEmpty = 515,
@@ -302,6 +302,10 @@ pub enum Op {
     LeaseInfo = 0x0205,
     /// Changes who may do what with a prefix's structures; revokes every grant issued before, within a second.
     SetPermissions = 0x0206,
+    /// Says who will read a prefix: when the last of them has committed, the prefix and its structures are freed at once, whatever its lease.
+    DeclareReaders = 0x0207,
+    /// The attempt of the task that this prefix stands for has committed: it has read what it reads. Asked again, it changes nothing.
+    CommitTask = 0x0208,
     /// Creates a structure under a prefix (Table 1, initDataStructure) with its initial blocks, and opens it.
     CreateStructure = 0x0210,
     /// Opens a structure: yields a grant for what the token and the prefix allow, and the map.
@@ -340,6 +344,8 @@ pub enum Op {
     FileSize = 0x1003,
     /// Makes the file immutable, for good. The value is the final length of the block. Sealing twice is fine.
     FileSeal = 0x1004,
+    /// Reads many ranges of the block. Arguments: most bytes u32, count u32, then offset u64 and length u32 of each. The value is the number of ranges answered, the payload for each of these a length u32 and bytes.
+    FileReadMany = 0x1005,
     /// Puts items at the tail, in order and without others between them, all or none. Arguments: empty (the payload is one item), or the length of each item (u32), of which the payload is the concatenation. Waits for room of a bounded queue up to the header's deadline, then answers QueueFull. The value is the number of the first item within the block.
     QueuePut = 0x1101,
     /// Takes items from the head, waiting for the first up to the header's deadline. Arguments: most items u32, most bytes u32 (the first item may exceed it), time-out u32 (0 takes them for good; otherwise they are reserved for so many milliseconds), stay u8 (1: a block that is full and empty answers QueueEmpty instead of Moved). The payload is the items, the value how many; reply arguments: number of the first u64 (the others follow it), deliveries u32 (how often they have been given out, this time included; alike for all of them), the length of each u32. QueueEmpty, or QueueClosed when it ended.
@@ -370,11 +376,17 @@ pub enum Op {
     KvScan = 0x1208,
     /// The value is the number of entries in the block.
     KvLength = 0x1209,
+    /// Reads many entries. Arguments: most bytes u32. Payload: count u32, then length u16 and bytes of each key. The value is the number of keys answered, the payload a result for each of these.
+    KvMultiGet = 0x120A,
+    /// Runs many operations in order. Arguments: atomic u8. Payload: count u32, then the operations. The value is the number of operations answered, the payload a result for each of these; the reply's argument byte is 1, or 0 when an atomic batch was not applied, and the value is then the index of the operation that failed.
+    KvBatch = 0x120B,
+    /// Arguments: function u8, key. The payload is the operand. Combines it with the stored value; the value is the new number (its 64 bits), the new length, or the number of items, of which the payload is then the list.
+    KvAccumulate = 0x120C,
 }
 
 impl Op {
     /// Every op in order of code.
-    pub const ALL: [Op; 50] = [
+    pub const ALL: [Op; 56] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -391,6 +403,8 @@ impl Op {
         Op::RenewLeases,
         Op::LeaseInfo,
         Op::SetPermissions,
+        Op::DeclareReaders,
+        Op::CommitTask,
         Op::CreateStructure,
         Op::OpenStructure,
         Op::ReopenStructure,
@@ -410,6 +424,7 @@ impl Op {
         Op::FileRead,
         Op::FileSize,
         Op::FileSeal,
+        Op::FileReadMany,
         Op::QueuePut,
         Op::QueueGet,
         Op::QueuePeek,
@@ -425,6 +440,9 @@ impl Op {
         Op::KvCompareAndSwap,
         Op::KvScan,
         Op::KvLength,
+        Op::KvMultiGet,
+        Op::KvBatch,
+        Op::KvAccumulate,
     ];
 
     /// The op with this code, if the protocol has one.
@@ -446,6 +464,8 @@ impl Op {
             0x0204 => Op::RenewLeases,
             0x0205 => Op::LeaseInfo,
             0x0206 => Op::SetPermissions,
+            0x0207 => Op::DeclareReaders,
+            0x0208 => Op::CommitTask,
             0x0210 => Op::CreateStructure,
             0x0211 => Op::OpenStructure,
             0x0212 => Op::ReopenStructure,
@@ -465,6 +485,7 @@ impl Op {
             0x1002 => Op::FileRead,
             0x1003 => Op::FileSize,
             0x1004 => Op::FileSeal,
+            0x1005 => Op::FileReadMany,
             0x1101 => Op::QueuePut,
             0x1102 => Op::QueueGet,
             0x1103 => Op::QueuePeek,
@@ -480,6 +501,9 @@ impl Op {
             0x1207 => Op::KvCompareAndSwap,
             0x1208 => Op::KvScan,
             0x1209 => Op::KvLength,
+            0x120A => Op::KvMultiGet,
+            0x120B => Op::KvBatch,
+            0x120C => Op::KvAccumulate,
             _ => return None,
         })
     }
@@ -503,6 +527,8 @@ impl Op {
             Op::RenewLeases => "RenewLeases",
             Op::LeaseInfo => "LeaseInfo",
             Op::SetPermissions => "SetPermissions",
+            Op::DeclareReaders => "DeclareReaders",
+            Op::CommitTask => "CommitTask",
             Op::CreateStructure => "CreateStructure",
             Op::OpenStructure => "OpenStructure",
             Op::ReopenStructure => "ReopenStructure",
@@ -522,6 +548,7 @@ impl Op {
             Op::FileRead => "FileRead",
             Op::FileSize => "FileSize",
             Op::FileSeal => "FileSeal",
+            Op::FileReadMany => "FileReadMany",
             Op::QueuePut => "QueuePut",
             Op::QueueGet => "QueueGet",
             Op::QueuePeek => "QueuePeek",
@@ -537,6 +564,9 @@ impl Op {
             Op::KvCompareAndSwap => "KvCompareAndSwap",
             Op::KvScan => "KvScan",
             Op::KvLength => "KvLength",
+            Op::KvMultiGet => "KvMultiGet",
+            Op::KvBatch => "KvBatch",
+            Op::KvAccumulate => "KvAccumulate",
         }
     }
 
@@ -664,6 +694,22 @@ impl Op {
                 payload: false,
             },
             Op::SetPermissions => OpInfo {
+                plane: Plane::Control,
+                auth: Auth::Job,
+                verbs: Verbs(0),
+                lane: false,
+                message: true,
+                payload: false,
+            },
+            Op::DeclareReaders => OpInfo {
+                plane: Plane::Control,
+                auth: Auth::Job,
+                verbs: Verbs(0),
+                lane: false,
+                message: true,
+                payload: false,
+            },
+            Op::CommitTask => OpInfo {
                 plane: Plane::Control,
                 auth: Auth::Job,
                 verbs: Verbs(0),
@@ -823,6 +869,14 @@ impl Op {
                 message: false,
                 payload: false,
             },
+            Op::FileReadMany => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Grant,
+                verbs: Verbs(1),
+                lane: false,
+                message: false,
+                payload: false,
+            },
             Op::QueuePut => OpInfo {
                 plane: Plane::Data,
                 auth: Auth::Grant,
@@ -943,6 +997,30 @@ impl Op {
                 message: false,
                 payload: false,
             },
+            Op::KvMultiGet => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Grant,
+                verbs: Verbs(1),
+                lane: false,
+                message: false,
+                payload: true,
+            },
+            Op::KvBatch => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Grant,
+                verbs: Verbs(2),
+                lane: true,
+                message: false,
+                payload: true,
+            },
+            Op::KvAccumulate => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Grant,
+                verbs: Verbs(2),
+                lane: true,
+                message: false,
+                payload: true,
+            },
         }
     }
 }
@@ -987,6 +1065,8 @@ pub struct DagNode {
     pub parents: Vec<String>,
     /// How the prefix lives.
     pub options: PrefixOptions,
+    /// Who will read it: names within the plan or paths; freed when all have committed. None declares nothing.
+    pub readers: Vec<String>,
 }
 
 impl Field for DagNode {
@@ -994,6 +1074,7 @@ impl Field for DagNode {
         self.name.put(out);
         self.parents.put(out);
         self.options.put(out);
+        self.readers.put(out);
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -1001,6 +1082,7 @@ impl Field for DagNode {
             name: Field::get(from)?,
             parents: Field::get(from)?,
             options: Field::get(from)?,
+            readers: Field::get(from)?,
         })
     }
 }
@@ -1080,6 +1162,8 @@ pub struct JobInfo {
     pub name: String,
     /// Live prefixes.
     pub prefixes: u64,
+    /// Of these, pinned: they never expire.
+    pub pinned: u64,
     /// Live structures.
     pub structures: u64,
     /// Blocks allocated.
@@ -1095,6 +1179,7 @@ impl Field for JobInfo {
         self.job.put(out);
         self.name.put(out);
         self.prefixes.put(out);
+        self.pinned.put(out);
         self.structures.put(out);
         self.blocks.put(out);
         self.bytes_used.put(out);
@@ -1106,6 +1191,7 @@ impl Field for JobInfo {
             job: Field::get(from)?,
             name: Field::get(from)?,
             prefixes: Field::get(from)?,
+            pinned: Field::get(from)?,
             structures: Field::get(from)?,
             blocks: Field::get(from)?,
             bytes_used: Field::get(from)?,
@@ -1172,6 +1258,10 @@ pub struct PrefixInfo {
     pub state: u8,
     /// What it holds.
     pub structures: Vec<StructureInfo>,
+    /// Declared readers that have not committed; 0 also when none is declared.
+    pub readers_left: u32,
+    /// The attempt of its task has committed.
+    pub committed: bool,
 }
 
 impl Field for PrefixInfo {
@@ -1184,6 +1274,8 @@ impl Field for PrefixInfo {
         self.pinned.put(out);
         self.state.put(out);
         self.structures.put(out);
+        self.readers_left.put(out);
+        self.committed.put(out);
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -1196,6 +1288,8 @@ impl Field for PrefixInfo {
             pinned: Field::get(from)?,
             state: Field::get(from)?,
             structures: Field::get(from)?,
+            readers_left: Field::get(from)?,
+            committed: Field::get(from)?,
         })
     }
 }
@@ -1936,6 +2030,91 @@ impl Field for SetPermissionsReply {
     }
 }
 
+/// Request of DeclareReaders. Says who will read a prefix: when the last of them has committed, the prefix and its structures are freed at once, whatever its lease.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct DeclareReadersRequest {
+    /// The job.
+    pub job: u64,
+    /// The prefix that is read.
+    pub path: String,
+    /// Paths of the prefixes of the tasks that read it.
+    pub readers: Vec<String>,
+    /// These instead of those declared before; none withdraws the declaration.
+    pub replace: bool,
+}
+
+impl Field for DeclareReadersRequest {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.job.put(out);
+        self.path.put(out);
+        self.readers.put(out);
+        self.replace.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(DeclareReadersRequest {
+            job: Field::get(from)?,
+            path: Field::get(from)?,
+            readers: Field::get(from)?,
+            replace: Field::get(from)?,
+        })
+    }
+}
+
+/// Reply of DeclareReaders.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct DeclareReadersReply {
+    /// Declared readers that have not committed. 0: it was freed, or the declaration withdrawn.
+    pub left: u32,
+}
+
+impl Field for DeclareReadersReply {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.left.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(DeclareReadersReply { left: Field::get(from)? })
+    }
+}
+
+/// Request of CommitTask. The attempt of the task that this prefix stands for has committed: it has read what it reads. Asked again, it changes nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct CommitTaskRequest {
+    /// The job.
+    pub job: u64,
+    /// The prefix of the task.
+    pub path: String,
+}
+
+impl Field for CommitTaskRequest {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.job.put(out);
+        self.path.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(CommitTaskRequest { job: Field::get(from)?, path: Field::get(from)? })
+    }
+}
+
+/// Reply of CommitTask.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct CommitTaskReply {
+    /// Prefixes that were freed, because this was the last of their declared readers.
+    pub freed: u32,
+}
+
+impl Field for CommitTaskReply {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.freed.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(CommitTaskReply { freed: Field::get(from)? })
+    }
+}
+
 /// Request of CreateStructure. Creates a structure under a prefix (Table 1, initDataStructure) with its initial blocks, and opens it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct CreateStructureRequest {
@@ -2006,6 +2185,8 @@ pub struct CreateStructureReply {
     pub max_items: u64,
     /// Most bytes of a queue's items; 0 for no bound.
     pub max_bytes: u64,
+    /// The edge from this prefix to the session's task: 0 none needed, 1 added, 2 there already, 3 not possible.
+    pub edge: u8,
 }
 
 impl Field for CreateStructureReply {
@@ -2018,6 +2199,7 @@ impl Field for CreateStructureReply {
         self.map.put(out);
         self.max_items.put(out);
         self.max_bytes.put(out);
+        self.edge.put(out);
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -2030,6 +2212,7 @@ impl Field for CreateStructureReply {
             map: Field::get(from)?,
             max_items: Field::get(from)?,
             max_bytes: Field::get(from)?,
+            edge: Field::get(from)?,
         })
     }
 }
@@ -2080,6 +2263,8 @@ pub struct OpenStructureReply {
     pub max_items: u64,
     /// Most bytes of a queue's items; 0 for no bound.
     pub max_bytes: u64,
+    /// The edge from this prefix to the session's task: 0 none needed, 1 added, 2 there already, 3 not possible.
+    pub edge: u8,
 }
 
 impl Field for OpenStructureReply {
@@ -2092,6 +2277,7 @@ impl Field for OpenStructureReply {
         self.map.put(out);
         self.max_items.put(out);
         self.max_bytes.put(out);
+        self.edge.put(out);
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -2104,6 +2290,7 @@ impl Field for OpenStructureReply {
             map: Field::get(from)?,
             max_items: Field::get(from)?,
             max_bytes: Field::get(from)?,
+            edge: Field::get(from)?,
         })
     }
 }
@@ -2147,6 +2334,8 @@ pub struct ReopenStructureReply {
     pub max_items: u64,
     /// Most bytes of a queue's items; 0 for no bound.
     pub max_bytes: u64,
+    /// Always 0: only opening by address adds an edge.
+    pub edge: u8,
 }
 
 impl Field for ReopenStructureReply {
@@ -2159,6 +2348,7 @@ impl Field for ReopenStructureReply {
         self.map.put(out);
         self.max_items.put(out);
         self.max_bytes.put(out);
+        self.edge.put(out);
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -2171,6 +2361,7 @@ impl Field for ReopenStructureReply {
             map: Field::get(from)?,
             max_items: Field::get(from)?,
             max_bytes: Field::get(from)?,
+            edge: Field::get(from)?,
         })
     }
 }
@@ -2235,6 +2426,8 @@ pub struct ClusterStatusReply {
     pub jobs: u64,
     /// Live prefixes.
     pub prefixes: u64,
+    /// Of these, pinned: they never expire.
+    pub pinned: u64,
     /// Live structures.
     pub structures: u64,
     /// Blocks of all live servers.
@@ -2264,6 +2457,7 @@ impl Field for ClusterStatusReply {
         self.uptime_ms.put(out);
         self.jobs.put(out);
         self.prefixes.put(out);
+        self.pinned.put(out);
         self.structures.put(out);
         self.blocks.put(out);
         self.free.put(out);
@@ -2282,6 +2476,7 @@ impl Field for ClusterStatusReply {
             uptime_ms: Field::get(from)?,
             jobs: Field::get(from)?,
             prefixes: Field::get(from)?,
+            pinned: Field::get(from)?,
             structures: Field::get(from)?,
             blocks: Field::get(from)?,
             free: Field::get(from)?,

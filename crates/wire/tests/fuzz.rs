@@ -5,12 +5,14 @@ mod common;
 use common::{bytes, list, message, op, vectors};
 use honeycomb_types::limits::{CONTROL_ARGS_MAX, FRAME_MAX, REPLY_HEADER, REQUEST_HEADER};
 use honeycomb_types::{BlockAt, BlockId, Epoch, LaneId, Sequence};
+use honeycomb_wire::batch::{ReadManyArgs, batch_ops, keys, put_batch, put_keys};
 use honeycomb_wire::data::{
     MovedArgs, ReadArgs, ScanArgs, SwapArgs, acks, mode_and_key, put_acks, put_scan_entry,
     scan_entries,
 };
 use honeycomb_wire::notice::{Notice, SubscribeArgs};
 use honeycomb_wire::queue::{AckArgs, Counts, GetArgs, Items, lengths, put_lengths};
+use honeycomb_wire::stored::{Stored, top};
 use honeycomb_wire::token::Caveat;
 use honeycomb_wire::{
     Durability, Header, Op, ReplyHeader, RequestHeader, RootKey, Status, attenuate, key_hash,
@@ -249,6 +251,21 @@ fn read_data(args: &[u8], payload: &[u8]) {
     }
     if let Ok(moved) = MovedArgs::decode(args) {
         assert_eq!(moved.encode(), args);
+    }
+    if let Ok(many) = ReadManyArgs::decode(args) {
+        out.clear();
+        many.put(&mut out);
+        assert_eq!(out, args);
+    }
+    if let Ok(keys) = keys(payload) {
+        assert_eq!(put_keys(&keys), payload);
+    }
+    if let Ok(ops) = batch_ops(payload) {
+        // What a swap of an absent entry expects is not looked at, and not kept.
+        assert_eq!(batch_ops(&put_batch(&ops)).as_ref(), Ok(&ops));
+    }
+    if let Stored::Top(items) = Stored::of(payload) {
+        assert_eq!(top(&items), payload);
     }
     if let Ok(entries) = scan_entries(payload) {
         out.clear();

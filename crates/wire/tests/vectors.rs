@@ -4,7 +4,11 @@
 //! (protocol/vectors.py), so that agreement means what the document says.
 #![allow(clippy::unwrap_used)]
 
+#[path = "common/batches.rs"]
+mod batches;
 mod common;
+#[path = "common/queues.rs"]
+mod queues;
 #[path = "common/shown.rs"]
 mod shown;
 
@@ -18,12 +22,13 @@ use honeycomb_wire::data::{
     scan_entries,
 };
 use honeycomb_wire::messages::HelloRequest;
-use honeycomb_wire::notice::{Change, Filter, Notice, SubscribeArgs};
-use honeycomb_wire::queue::{AckAction, AckArgs, Counts, GetArgs, Items, lengths, put_lengths};
+use honeycomb_wire::notice::{Filter, Notice, SubscribeArgs};
+use honeycomb_wire::queue::{AckArgs, Counts, GetArgs, Items, lengths};
 use honeycomb_wire::token::{Caveat, Unproven};
 use honeycomb_wire::{
     Auth, Durability, Field, Grant, GrantKey, Greeted, Header, Malformed, Op, Plane, Refusal,
-    ReplyHeader, RequestHeader, RootKey, Scope, Status, TokenKey, attenuate, key_hash,
+    ReplyHeader, RequestHeader, RootKey, Scope, Status, TokenKey, attenuate, batch, key_hash,
+    stored,
 };
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -164,6 +169,10 @@ fn data_request(op: Op, args: &[u8], payload: &[u8]) -> Result<(), Malformed> {
         Op::QueueGet => GetArgs::decode(args).map(drop),
         Op::QueuePeek => GetArgs::decode_peek(args).map(drop),
         Op::QueueAck => AckArgs::decode(args).map(drop),
+        Op::FileReadMany => batch::ReadManyArgs::decode(args).map(drop),
+        Op::KvMultiGet => u32::decode(args).and(batch::keys(payload).map(drop)),
+        Op::KvBatch => bool::decode(args).and(batch::batch_ops(payload).map(drop)),
+        Op::KvAccumulate => stored::function_and_key(args).map(drop),
         other => panic!("{} has no layout to break", other.name()),
     }
 }
@@ -448,7 +457,7 @@ fn check_data_request(op: Op, sample: &Value) {
             assert_eq!((acks(&args), out), (Ok(lanes), args), "{at}");
         }
         Op::QueuePut | Op::QueueGet | Op::QueuePeek | Op::QueueLength | Op::QueueAck => {
-            check_queue_request(op, &sample["fields"], &args, &payload, &at);
+            queues::check_request(op, &sample["fields"], &args, &payload, &at);
         }
         Op::FileRead => {
             let (offset, length) = (number(field("offset")), number(field("length")) as u32);
@@ -484,82 +493,10 @@ fn check_data_request(op: Op, sample: &Value) {
             scan.put(&mut out);
             assert_eq!((ScanArgs::decode(&args), &out), (Ok(scan), &args), "{at}");
         }
+        Op::FileReadMany | Op::KvMultiGet | Op::KvBatch | Op::KvAccumulate => {
+            batches::check_request(op, sample, &args, &payload)
+        }
         other => panic!("{} is a message", other.name()),
-    }
-}
-
-fn check_queue_request(op: Op, fields: &Value, args: &[u8], payload: &[u8], at: &str) {
-    let narrow = |name: &str| number(&fields[name]) as u32;
-    let mut out = Vec::new();
-    match op {
-        Op::QueuePut => {
-            let items: Vec<Vec<u8>> = list(&fields["items"]).iter().map(bytes).collect();
-            let items: Vec<&[u8]> = items.iter().map(|item| &item[..]).collect();
-            put_lengths(&items, &mut out);
-            assert_eq!(items.concat(), payload, "{at}");
-            let told: Vec<u32> = items.iter().map(|item| item.len() as u32).collect();
-            assert_eq!(lengths(args, payload.len()), Ok(told), "{at}");
-        }
-        Op::QueueGet => {
-            let (items, bytes) = (narrow("items"), narrow("bytes"));
-            let (reserve_ms, stay) = (narrow("reserve_ms"), narrow("stay") == 1);
-            let get = GetArgs { items, bytes, reserve_ms, stay };
-            get.put(&mut out);
-            assert_eq!(GetArgs::decode(args), Ok(get), "{at}");
-        }
-        Op::QueuePeek => {
-            let (items, bytes) = (narrow("items"), narrow("bytes"));
-            out = [items.to_le_bytes(), bytes.to_le_bytes()].concat();
-            let peek = GetArgs { items, bytes, reserve_ms: 0, stay: false };
-            assert_eq!(GetArgs::decode_peek(args), Ok(peek), "{at}");
-        }
-        Op::QueueAck => {
-            let action = match narrow("action") {
-                0 => AckAction::Done,
-                1 => AckAction::GiveBack,
-                _ => AckAction::Extend,
-            };
-            let pair = |pair: &Value| (number(&pair[0]), number(&pair[1]) as u32);
-            let items = list(&fields["items"]).iter().map(pair).collect();
-            let ack = AckArgs { action, timeout_ms: narrow("timeout_ms"), items };
-            out = ack.encode();
-            assert_eq!(AckArgs::decode(args), Ok(ack), "{at}");
-        }
-        _ => out.push(narrow("tail") as u8),
-    }
-    assert_eq!(out, args, "{at}");
-}
-
-fn check_queue_reply(op: Op, sample: &Value, args: &[u8], payload: &[u8], at: &str) {
-    let (fields, value) = (&sample["fields"], number(&sample["value"]));
-    let wide = |name: &str| number(&fields[name]);
-    match op {
-        Op::QueueGet | Op::QueuePeek => {
-            let items: Vec<Vec<u8>> = list(&fields["items"]).iter().map(bytes).collect();
-            assert_eq!((items.concat(), items.len() as u64), (payload.to_vec(), value), "{at}");
-            let lengths = items.iter().map(|item| item.len() as u32).collect();
-            let (first, deliveries) = (wide("first"), wide("deliveries") as u32);
-            let told = Items { first, deliveries, lengths };
-            assert_eq!(told.encode(), args, "{at}");
-            assert_eq!(Items::decode(args, payload.len()), Ok(told), "{at}");
-        }
-        Op::QueueLength => {
-            let counts = Counts {
-                taken: wide("taken"),
-                bytes_put: wide("bytes_put"),
-                bytes_taken: wide("bytes_taken"),
-                reserved: wide("reserved"),
-                closed: wide("closed") == 1,
-            };
-            assert_eq!(counts.encode(), args, "{at}");
-            assert_eq!(Counts::decode(args), Ok(counts), "{at}");
-        }
-        _ => {
-            let held: Vec<u8> =
-                list(&fields["held"]).iter().map(|held| number(held) as u8).collect();
-            assert_eq!(args, held, "{at}");
-            assert_eq!(held.iter().map(|held| *held as u64).sum::<u64>(), value, "{at}");
-        }
     }
 }
 
@@ -586,10 +523,18 @@ fn check_data_reply(op: Op, sample: &Value) {
             assert_eq!(out, payload, "{at}");
         }
         Op::QueueGet | Op::QueuePeek | Op::QueueLength | Op::QueueAck => {
-            check_queue_reply(op, sample, &args, &payload, &at);
+            queues::check_reply(op, sample, &args, &payload, &at);
+        }
+        Op::FileReadMany | Op::KvMultiGet | Op::KvBatch => {
+            batches::check_reply(op, sample, value, &args, &payload)
         }
         _ => assert!(args.is_empty(), "{at}"),
     }
+}
+
+#[test]
+fn stored_values_are_what_the_vectors_say() {
+    list(&vectors("messages")["stored"]).iter().for_each(batches::check_stored);
 }
 
 #[test]
@@ -613,59 +558,6 @@ fn every_operation_has_its_messages() {
         }
     }
     assert_eq!(seen, Op::ALL, "a new operation needs its vectors");
-}
-
-fn notice_of(told: &Value) -> Notice {
-    let wide = |name: &str| number(&told[name]);
-    let key = || bytes(&told["key"]).into_boxed_slice();
-    Notice::Changed(match text(&told["what"]) {
-        "append" => Change::Append { offset: wide("offset"), length: wide("length") },
-        "seal" => Change::Seal { length: wide("length") },
-        "data" => Change::Data { items: wide("items") },
-        "space" => Change::Space { items: wide("items") },
-        "close" => Change::Close,
-        "put" => Change::Put { key: key() },
-        "delete" => Change::Delete { key: key() },
-        "gap" => return Notice::Gap(wide("missed")),
-        "handover" => {
-            let entry = &told["entry"];
-            let field = |name: &str| number(&entry[name]);
-            let entry = honeycomb_wire::messages::MapEntry {
-                start: field("start"),
-                end: field("end"),
-                block: field("block"),
-                epoch: field("epoch"),
-                address: text(&entry["address"]).into(),
-            };
-            let to = MovedArgs { version: wide("version"), entry };
-            return Notice::Handover { length: wide("length"), to };
-        }
-        "ended" => {
-            let named = |status: &Status| status.name() == text(&told["status"]);
-            let status = Status::ALL.into_iter().find(named).unwrap();
-            return Notice::Ended(status, text(&told["message"]).into());
-        }
-        other => panic!("no notice is called {other}"),
-    })
-}
-
-#[test]
-fn notices_say_what_changed() {
-    let file = vectors("messages");
-    let mut codes = BTreeSet::new();
-    for case in list(&file["notices"]) {
-        let (told, args) = (&case["fields"], bytes(&case["args"]));
-        let expected = (number(&told["subscription"]) as u32, notice_of(told));
-        assert_eq!(expected.1.encode(expected.0), args, "{}", case["name"]);
-        assert_eq!(Notice::decode(&args), Ok(expected), "{}", case["name"]);
-        codes.insert(number(&told["code"]));
-    }
-    assert_eq!(Vec::from_iter(codes), [1, 2, 3, 4, 5, 6, 7, 64, 65, 66]);
-    // Whole frames of notices answer no request.
-    let frames = vectors("frames");
-    let notices = list(&frames["whole"]).iter().filter(|case| case["fields"]["status"] == "Notice");
-    let numbers: Vec<u64> = notices.map(|case| number(&case["fields"]["request"])).collect();
-    assert_eq!(numbers, vec![0; list(&file["notices"]).len()]);
 }
 
 #[test]
@@ -786,6 +678,11 @@ fn the_document_lists_every_limit() {
         ("TOKEN_MAX", l::TOKEN_MAX as u64),
         ("GRANTS_MAX", l::GRANTS_MAX as u64),
         ("BATCH_MAX", l::BATCH_MAX as u64),
+        ("KV_BATCH_MAX", l::KV_BATCH_MAX as u64),
+        ("KV_BATCH_BYTES_MAX", l::KV_BATCH_BYTES_MAX as u64),
+        ("MANY_BYTES_MAX", l::MANY_BYTES_MAX as u64),
+        ("READ_RANGES_MAX", l::READ_RANGES_MAX as u64),
+        ("TOP_ITEMS_MAX", l::TOP_ITEMS_MAX as u64),
         ("BLOCK_SIZE_MIN", l::BLOCK_SIZE_MIN),
         ("BLOCK_SIZE_MAX", l::BLOCK_SIZE_MAX),
         ("LEASE_MIN_MS", l::LEASE_MIN_MS as u64),

@@ -30,7 +30,7 @@ pub fn lease(lease_ms: u32) -> PrefixOptions {
 }
 
 pub fn node<'a>(name: &'a str, parents: &'a [&'a str]) -> PlanNode<'a> {
-    PlanNode { name, parents, options: LEASE }
+    PlanNode { name, parents, options: LEASE, readers: &[] }
 }
 
 pub fn file<'a>(path: &'a str, name: &'a str, blocks: u32) -> NewStructure<'a> {
@@ -78,8 +78,12 @@ impl Bench {
     }
 
     pub fn job(&mut self, name: &str) -> JobId {
+        self.job_leased(name, 0)
+    }
+
+    pub fn job_leased(&mut self, name: &str, lease_ms: u32) -> JobId {
         let actor = Actor::CLUSTER;
-        match self.run(Command::RegisterJob { actor, name, lease_ms: 0, quota_blocks: 0 }) {
+        match self.run(Command::RegisterJob { actor, name, lease_ms, quota_blocks: 0 }) {
             Ok(Reply::Job { job, .. }) => job,
             other => panic!("{other:?}"),
         }
@@ -113,6 +117,39 @@ impl Bench {
 
     pub fn remove(&mut self, job: JobId, path: &str) -> Result<Reply, CatalogError> {
         self.run(Command::RemovePrefix { actor: Actor::driver(job), job, path })
+    }
+
+    /// Declares further readers; answers how many have not committed.
+    pub fn declare(
+        &mut self,
+        job: JobId,
+        path: &str,
+        readers: &[&str],
+    ) -> Result<u32, CatalogError> {
+        self.declare_as(Actor::driver(job), path, readers, false)
+    }
+
+    pub fn declare_as(
+        &mut self,
+        actor: Actor,
+        path: &str,
+        readers: &[&str],
+        replace: bool,
+    ) -> Result<u32, CatalogError> {
+        let job = actor.job.unwrap();
+        match self.run(Command::DeclareReaders { actor, job, path, readers, replace })? {
+            Reply::Readers { left } => Ok(left),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Commits a task; answers how many prefixes that freed.
+    pub fn commit(&mut self, actor: Actor, path: &str) -> Result<u32, CatalogError> {
+        let job = actor.job.unwrap();
+        match self.run(Command::CommitTask { actor, job, path })? {
+            Reply::Committed { freed } => Ok(freed),
+            other => panic!("{other:?}"),
+        }
     }
 
     pub fn renew(&mut self, job: JobId, paths: &[&str]) -> Vec<Result<u32, CatalogError>> {

@@ -12,6 +12,8 @@ pub enum Life {
     Live,
     Expired,
     Removed,
+    /// All declared readers had committed.
+    Read,
 }
 
 #[derive(Clone, Debug)]
@@ -19,6 +21,10 @@ pub struct Prefix {
     pub id: PrefixId,
     pub name: String,
     pub parents: Vec<usize>,
+    /// Those of its parents that it has by use.
+    pub deduced: BTreeSet<usize>,
+    /// Everyone who was declared to read it.
+    pub readers: BTreeSet<PrefixId>,
     pub renewed: u64,
     pub lease: u64,
     pub pinned: bool,
@@ -115,6 +121,8 @@ pub struct Job {
     /// Index 0 is the root. None: forgotten.
     pub prefixes: Vec<Option<Prefix>>,
     pub files: Vec<File>,
+    /// Every prefix whose task has committed, whatever became of it.
+    pub committed: BTreeSet<PrefixId>,
     pub quota: u64,
     pub lease: u64,
 }
@@ -124,6 +132,20 @@ type Outcome<T> = Result<T, &'static str>;
 impl Job {
     fn at(&self, i: usize) -> &Prefix {
         self.prefixes[i].as_ref().unwrap()
+    }
+
+    /// An address of a prefix, by its first parents.
+    pub fn path_of(&self, i: usize) -> String {
+        let p = self.at(i);
+        match p.parents.first() {
+            None => p.name.clone(),
+            Some(0) => p.name.clone(),
+            Some(&parent) => format!("{}/{}", self.path_of(parent), p.name),
+        }
+    }
+
+    pub fn at_id(&self, id: PrefixId) -> usize {
+        self.all().find(|(_, p)| p.id == id).unwrap().0
     }
 
     pub fn all(&self) -> impl Iterator<Item = (usize, &Prefix)> {
@@ -146,6 +168,7 @@ impl Job {
             Life::Live => Ok(i),
             Life::Expired => Err("LeaseExpired"),
             Life::Removed => Err("PrefixRemoved"),
+            Life::Read => Err("PrefixRead"),
         }
     }
 
@@ -185,7 +208,9 @@ impl Job {
                 if self.at(holder).life == Life::Live {
                     return Err("PrefixExists");
                 }
-                place = place.or(Some(holder));
+                // Where it only read, it has no place.
+                let named = !self.at(holder).deduced.contains(&parent);
+                place = place.or(named.then_some(holder));
             }
         }
         Ok(place)
@@ -200,6 +225,7 @@ impl Job {
         let parents = new.parents.clone();
         for p in self.prefixes.iter_mut().flatten().filter(|p| p.name == new.name) {
             p.parents.retain(|parent| !parents.contains(parent));
+            p.deduced.retain(|parent| !parents.contains(parent));
         }
         let i = place.unwrap_or(self.prefixes.len());
         if i == self.prefixes.len() {
@@ -233,6 +259,60 @@ impl Job {
         let freed = gone.flat_map(File::held).collect();
         self.files.retain(|file| file.prefix != i);
         freed
+    }
+
+    /// The session of prefix `t` opens data of `p`: the edge is there from now on, and `t` is
+    /// renewed, if that makes sense.
+    pub fn consume(&mut self, t: PrefixId, p: usize, now: u64) -> u8 {
+        let Some(t) = self.all().find(|(_, own)| own.id == t).map(|(i, _)| i) else { return 3 };
+        if self.at(t).life != Life::Live {
+            return 3;
+        }
+        if p == 0 || p == t || self.descendants(t).contains(&p) {
+            return 0;
+        }
+        match self.child(p, &self.at(t).name.clone()) {
+            Some(holder) if holder == t => return 2,
+            Some(holder) => {
+                let holder = self.prefixes[holder].as_mut().unwrap();
+                if holder.life == Life::Live || !holder.deduced.contains(&p) {
+                    return 3;
+                }
+                holder.parents.retain(|&parent| parent != p);
+                holder.deduced.remove(&p);
+            }
+            None => {}
+        }
+        let own = self.prefixes[t].as_mut().unwrap();
+        own.parents.push(p);
+        own.deduced.insert(p);
+        self.renew(t, now);
+        self.sweep();
+        1
+    }
+
+    /// Readers that have not committed.
+    pub fn left(&self, i: usize) -> u32 {
+        self.at(i).readers.difference(&self.committed).count() as u32
+    }
+
+    /// A reader that can be declared: live or committed.
+    pub fn reader(&self, path: &str) -> Outcome<PrefixId> {
+        let i = self.resolve(path).ok_or("UnknownReader")?;
+        let id = self.at(i).id;
+        if self.committed.contains(&id) { Ok(id) } else { self.live(path).map(|_| id) }
+    }
+
+    /// Ends every prefix whose declared readers have all committed; answers how many, and the blocks
+    /// that they held.
+    pub fn free_read(&mut self, now: u64) -> (u32, Vec<BlockAt>) {
+        let done = |&(i, p): &(usize, &Prefix)| {
+            p.life == Life::Live && !p.readers.is_empty() && self.left(i) == 0
+        };
+        let done: Vec<usize> = self.all().filter(done).map(|(i, _)| i).collect();
+        let ended = done.iter().flat_map(|&i| self.end(i, Life::Read, now));
+        let blocks = ended.collect();
+        (done.len() as u32, blocks)
     }
 
     pub fn due(&self, now: u64) -> Vec<usize> {

@@ -2,7 +2,8 @@
 
 use super::process::{Pinning, Watched};
 use super::{Common, Pool, Waiting};
-use crate::cluster::{ClusterFile, unhex};
+use crate::cluster::ClusterFile;
+use crate::config::unhex;
 use honeycomb_client::{Client, ClientOptions, JobTicket};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -28,7 +29,8 @@ impl Cluster {
     ) -> Result<Cluster, String> {
         let program = std::env::current_exe().map_err(|e| e.to_string())?;
         let mut command = Command::new(program);
-        command.args(["start", "--embedded", "--json"]);
+        // Its memory is resident only where written: what is measured decides, not the machine.
+        command.args(["start", "--embedded", "--force", "--json"]);
         for (flag, value) in [
             ("--memory", pool.memory.to_string()),
             ("--block-size", pool.block_size.to_string()),

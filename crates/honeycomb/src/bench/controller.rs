@@ -7,7 +7,7 @@ use super::process::{Pinning, machine, thread_cpu};
 use super::report::{Progress, SERIES, Table, number, spread};
 use super::wire::Wire;
 use super::{Common, Pool, Waiting};
-use crate::Outcome;
+use crate::failure::Outcome;
 use clap::Args;
 use honeycomb_client::{Client, Error};
 use honeycomb_env::Clock;
@@ -23,8 +23,13 @@ const REQUIRED: f64 = 45_000.0;
 /// Many small blocks: a structure that is created takes one.
 const POOL: Pool = Pool { memory: 256 << 20, block_size: 64 << 10 };
 
-/// Options of `bench controller`.
+/// Measures catalog operations on one core, and what a prefix and a block cost in memory.
+///
+/// Rates of pipelined requests over several connections, latencies of single ones, and bytes of
+/// memory for each prefix and block, on a cluster of its own.
 #[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb bench controller --quick --prefixes 20000 --blocks 100000")]
 pub struct ControllerArgs {
     /// Connections
     #[arg(long, default_value_t = 4)]

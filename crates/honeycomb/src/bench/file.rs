@@ -6,7 +6,8 @@ use super::measure::{self, Figures, Limit, Series, Work};
 use super::process::{Pinning, Watched, machine};
 use super::report::{Progress, SERIES, Table, spread};
 use super::{Common, Pool, Waiting};
-use crate::{Outcome, size};
+use crate::failure::Outcome;
+use crate::size;
 use clap::Args;
 use honeycomb_client::{Client, File};
 use honeycomb_env::Entropy;
@@ -17,8 +18,13 @@ use serde_json::{Value, json};
 /// which is still being given back.
 const APPENDED_MAX: u64 = 512 << 20;
 
-/// Options of `bench file`.
+/// Measures appends and reads of files, synchronous and streaming, on a cluster of its own.
+///
+/// A quotable run takes some minutes; --quick shows that it runs.
 #[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb bench file --quick --ops 200 --stream 4MiB
+  honeycomb bench file --quick --sizes 64 --threads 2 --stream 4MiB --json")]
 pub struct FileArgs {
     /// Sizes of appends and reads
     #[arg(long, value_delimiter = ',', value_parser = size::parse, default_values = ["64", "1KiB", "64KiB", "1MiB"])]

@@ -6,7 +6,8 @@ use super::process::{Pinning, Watched, machine};
 use super::redis::{self, Redis, RedisClient};
 use super::report::{Progress, SERIES, Table, number, spread};
 use super::{Common, Pool, Waiting};
-use crate::{Outcome, size};
+use crate::failure::Outcome;
+use crate::size;
 use clap::{Args, ValueEnum};
 use honeycomb_client::Kv;
 use honeycomb_env::Entropy;
@@ -22,11 +23,15 @@ const WARM_UP: u64 = 200;
 /// What a synchronous operation may take, in times of what redis-server takes.
 const WITHIN: f64 = 1.3;
 
-/// Options of `bench kv`.
+/// Measures synchronous get and put, beside a redis-server when there is one.
+///
+/// On clusters of its own; systems that are compared take turns, round by round. A quotable run
+/// takes some minutes; --quick shows that it runs.
 #[derive(Args)]
-#[command(
-    after_help = "Examples:\n  honeycomb bench kv\n  honeycomb bench kv --sizes 64,64KiB --threads 4 --waiting polling\n  honeycomb bench kv --quick --json"
-)]
+#[command(after_help = "Examples:
+  honeycomb bench kv --quick --ops 200
+  honeycomb bench kv --quick --sizes 64,64KiB --threads 2 --waiting polling
+  honeycomb bench kv --quick --ops 200 --peer none --json")]
 pub struct KvArgs {
     /// Sizes of values
     #[arg(long, value_delimiter = ',', value_parser = size::parse, default_values = ["64", "1KiB", "1MiB"])]

@@ -16,12 +16,20 @@ mod report;
 mod socket;
 mod wire;
 
-use crate::{Outcome, Output, size};
+use crate::failure::Outcome;
+use crate::output::Output;
+use crate::size;
 use clap::{Args, Subcommand, ValueEnum};
 use std::time::Duration;
 
-/// Options of `bench`.
+/// Measures this build on this machine: latency percentiles, throughput, server CPU.
+///
+/// Each measurement runs against a cluster of its own and leaves nothing behind. Only ratios of
+/// neighbouring rounds mean anything on a machine that others use too.
 #[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb bench kv --quick --ops 200
+  honeycomb bench file --quick --ops 200 --stream 4MiB")]
 pub struct BenchArgs {
     #[command(subcommand)]
     what: What,
@@ -29,11 +37,8 @@ pub struct BenchArgs {
 
 #[derive(Subcommand)]
 enum What {
-    /// Synchronous get and put, beside a redis-server when there is one
     Kv(kv::KvArgs),
-    /// Appends and reads, synchronous and streaming
     File(file::FileArgs),
-    /// Catalog operations on one core, and what a prefix and a block cost in memory
     Controller(controller::ControllerArgs),
 }
 

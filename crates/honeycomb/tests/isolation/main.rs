@@ -20,10 +20,12 @@ use honeycomb_types::{
     BlockAt, BlockId, Epoch, Generation, JobId, Kind, LaneId, PrefixId, Sequence, StructureId,
     Verbs,
 };
+use honeycomb_wire::batch::{BatchOp, ReadManyArgs, put_batch, put_keys};
 use honeycomb_wire::data::{ReadArgs, ScanArgs, SwapArgs, put_acks};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::notice::{Filter, SubscribeArgs, kinds};
 use honeycomb_wire::queue::{AckAction, AckArgs, GetArgs};
+use honeycomb_wire::stored::{Function, accumulate_args};
 use honeycomb_wire::token::{Caveat, Grant};
 use honeycomb_wire::{Auth, Field, Plane, RootKey, attenuate};
 use std::net::SocketAddr;
@@ -206,6 +208,8 @@ impl<'a> Watch<'a> {
             node.remaining_ms = 0;
             node.structures.iter_mut().for_each(|s| s.bytes_used = 0);
         }
+        // Parents come before children: the order changes with the edges.
+        tree.sort_by_key(|node| node.prefix);
         let jobs = self.cluster.list_jobs().unwrap();
         let counts = self.data(Op::QueueLength, &[0]);
         Seen {
@@ -276,7 +280,8 @@ fn request_of(op: Op, victim: &Victim) -> Request {
             body(CreatePrefixRequest { job, path, parents: Vec::new(), options }.encode())
         }
         Op::CreateHierarchy => {
-            let node = DagNode { name: "new".into(), parents: vec![path], options };
+            let (name, parents, readers) = ("new".into(), vec![path.clone()], vec![path]);
+            let node = DagNode { name, parents, options, readers };
             body(CreateHierarchyRequest { job, nodes: vec![node] }.encode())
         }
         Op::RemovePrefix => body(RemovePrefixRequest { job, path }.encode()),
@@ -285,6 +290,11 @@ fn request_of(op: Op, victim: &Victim) -> Request {
         Op::SetPermissions => {
             body(SetPermissionsRequest { job, path, owner_verbs: 3, job_verbs: 3 }.encode())
         }
+        Op::DeclareReaders => {
+            let (readers, replace) = (vec!["peer".into()], false);
+            body(DeclareReadersRequest { job, path, readers, replace }.encode())
+        }
+        Op::CommitTask => body(CommitTaskRequest { job, path }.encode()),
         Op::CreateStructure => {
             let kind = Kind::Kv as u8;
             let name = "new".into();
@@ -437,7 +447,25 @@ fn request_of(op: Op, victim: &Victim) -> Request {
             ScanArgs { cursor: 0, bytes: 1000, keys_only: false, prefix: b"" }.put(&mut args);
             body(args)
         }
+        Op::FileReadMany => {
+            let mut args = Vec::new();
+            ReadManyArgs { bytes: 1000, ranges: vec![(0, 5), (3, 1000)] }.put(&mut args);
+            body(args)
+        }
+        Op::KvMultiGet => {
+            Request { args: 1000u32.to_le_bytes().to_vec(), payload: put_keys(&[b"k", b"none"]) }
+        }
+        Op::KvBatch => {
+            let ops = [BatchOp::Get { key: b"k" }, BatchOp::Put { key: b"k", value: b"harm" }];
+            Request { args: vec![1], payload: put_batch(&ops) }
+        }
+        Op::KvAccumulate => write(&accumulate_args(Function::Append, b"k")),
     }
+}
+
+/// Whether a payload of more than is awaited whole is too much for it, whoever asks.
+fn small_only(op: Op) -> bool {
+    matches!(op, Op::KvMultiGet | Op::KvBatch | Op::KvAccumulate)
 }
 
 /// Sends one to a node under a grant of this connection.
@@ -587,6 +615,8 @@ fn at_controller(op: Op) -> AtController {
         | Op::CreateHierarchy
         | Op::RemovePrefix
         | Op::SetPermissions
+        | Op::DeclareReaders
+        | Op::CommitTask
         | Op::CreateStructure
         | Op::RemoveStructure => {
             row(UnknownJob, PermissionDenied, PermissionDenied, PermissionDenied)
@@ -621,7 +651,11 @@ fn at_controller(op: Op) -> AtController {
         | Op::KvUpsert
         | Op::KvCompareAndSwap
         | Op::KvScan
-        | Op::KvLength => all(NotServedHere),
+        | Op::KvLength
+        | Op::FileReadMany
+        | Op::KvMultiGet
+        | Op::KvBatch
+        | Op::KvAccumulate => all(NotServedHere),
     }
 }
 
@@ -652,6 +686,9 @@ fn the_controller_serves_nobody_what_is_not_theirs() {
     ];
     for (who, raw, expected) in &mut callers {
         for op in Op::ALL {
+            if op == Op::OpenStructure && *who == "another task" {
+                continue; // It makes the task a reader, whose traffic renews what it reads: below.
+            }
             let reply = send_to(raw, op, &victim, 1, 1);
             let expected = expected(&at_controller(op));
             assert_eq!(reply.status(), expected, "{op:?} by {who}: {}", reply.message());
@@ -668,6 +705,47 @@ fn the_controller_serves_nobody_what_is_not_theirs() {
         }
         raw.expect_alive();
     }
+    let own = Raw::greeted(node, &victim.token(Caveat::Task(victim.own)), ANY_SHARD);
+    let (who, raw, _) = &mut callers[2];
+    becomes_a_reader(who, raw, own, &victim, &mut watch);
+}
+
+/// What opening gives a task of the same job beside the data: an edge by which it renews what it
+/// reads. It gives nobody any right: neither the reader over the prefix, nor that over the reader.
+fn becomes_a_reader(
+    who: &str,
+    raw: &mut Raw,
+    mut own: Raw,
+    victim: &Victim,
+    watch: &mut Watch<'_>,
+) {
+    let edge = |raw: &mut Raw, op| {
+        let reply = send_to(raw, op, victim, 0, 0);
+        assert_eq!(reply.status(), Status::Ok, "{op:?} by {who}: {}", reply.message());
+        OpenStructureReply::decode(&reply.args).unwrap().edge
+    };
+    let edges = [Op::OpenStructure, Op::OpenStructure, Op::ReopenStructure];
+    assert_eq!(edges.map(|op| edge(raw, op)), [1, 2, 0]);
+    let peer = watch.before.tree.iter_mut().find(|p| p.prefix == victim.peer.0).unwrap();
+    peer.parents.push(victim.own.0);
+    watch.remaining_ms = i64::MAX;
+    watch.unharmed("opening made an edge");
+    for op in [Op::RemovePrefix, Op::SetPermissions, Op::DeclareReaders, Op::CommitTask] {
+        let reply = send_to(raw, op, victim, 0, 0);
+        assert_eq!(reply.status(), Status::PermissionDenied, "{op:?} by {who}");
+        watch.remaining_ms = i64::MAX;
+        watch.unharmed(&format!("{op:?} by a reader"));
+    }
+    let (job, path) = (victim.job.job.0, String::from("peer"));
+    let paths = vec![path.clone()];
+    let reply =
+        own.ask(Op::RemovePrefix, &RemovePrefixRequest { job, path: path.clone() }.encode());
+    assert_eq!(reply.status(), Status::PermissionDenied, "{}", reply.message());
+    let reply = own.ask(Op::CommitTask, &CommitTaskRequest { job, path }.encode());
+    assert_eq!(reply.status(), Status::PermissionDenied, "{}", reply.message());
+    let reply = own.ask(Op::RenewLeases, &RenewLeasesRequest { job, paths }.encode());
+    let results = RenewLeasesReply::decode(&reply.args).unwrap().results;
+    assert_eq!(results[0].status, Status::PermissionDenied as u16);
 }
 
 /// An answer that is no refusal tells nothing of others and hands out no more than was there.

@@ -1,8 +1,10 @@
 //! Ten thousand damaged frames beside a victim that works.
 
 use super::*;
+use honeycomb_wire::batch::{BatchOp, ReadManyArgs, put_batch, put_keys};
 use honeycomb_wire::notice::{Filter, SubscribeArgs, kinds};
 use honeycomb_wire::queue::{AckAction, AckArgs};
+use honeycomb_wire::stored::Function;
 
 const FRAMES: usize = 10_000;
 
@@ -115,6 +117,14 @@ fn ten_thousand_fuzzed_frames_harm_nobody() {
     ReadArgs { offset: 0, length: 100 }.put(&mut range);
     let mut scan = Vec::new();
     ScanArgs { cursor: 0, bytes: 1000, keys_only: false, prefix: b"" }.put(&mut scan);
+    let mut ranges = Vec::new();
+    ReadManyArgs { bytes: 1000, ranges: vec![(0, 10), (100, 50)] }.put(&mut ranges);
+    let batch = put_batch(&[
+        BatchOp::Get { key: b"{k}" },
+        BatchOp::Put { key: b"{k}", value: &[6; 100] },
+        BatchOp::Swap { key: b"{k}", expected: None, new: b"new" },
+        BatchOp::Accumulate { key: b"{k}n", function: Function::Count, operand: b"" },
+    ]);
     let kv = |op, args: &[u8], payload: &[u8]| frame(setup.kv_header(op, 1), args, payload);
     let log = |op, args: &[u8], payload: &[u8]| frame(setup.file_header(op, 1), args, payload);
     let queue = |op, args: &[u8], payload: &[u8]| frame(setup.queue_header(op, 1), args, payload);
@@ -150,6 +160,13 @@ fn ten_thousand_fuzzed_frames_harm_nobody() {
         queue(Op::QueueLength, b"\0", b""),
         queue(Op::QueueAck, &ack.encode(), b""),
         queue(Op::QueueClose, b"", b""),
+        log(Op::FileReadMany, &ranges, b""),
+        kv(Op::KvMultiGet, &1000u32.to_le_bytes(), &put_keys(&[b"k", b"large", b"none"])),
+        kv(Op::KvBatch, b"\0", &batch),
+        kv(Op::KvBatch, b"\x01", &batch),
+        kv(Op::KvAccumulate, b"\x01n", &5i64.to_le_bytes()),
+        kv(Op::KvAccumulate, b"\x08k", &[5; 200]),
+        kv(Op::KvAccumulate, b"\x09top", b"\x03\0\0\0\0\0\0\0\0\0\xf0\x3fitem"),
     ];
     // Only data requests are missing here when one is added.
     for op in Op::ALL.into_iter().filter(|op| op.info().auth == Auth::Grant) {

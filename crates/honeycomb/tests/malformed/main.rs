@@ -407,7 +407,8 @@ fn control_bodies(setup: &Setup) -> Vec<(Op, Vec<u8>)> {
     let job = setup.job.job.0;
     let (path, name) = (String::from("a"), String::from("kv"));
     let options = PrefixOptions::default();
-    let node = DagNode { name: "n".into(), parents: vec!["a".into()], options: options.clone() };
+    let (parents, readers) = (vec!["a".into()], vec!["a".into()]);
+    let node = DagNode { name: "n".into(), parents, options: options.clone(), readers };
     vec![
         (Op::Ping, Vec::new()),
         (Op::DeregisterJob, DeregisterJobRequest { job }.encode()),
@@ -427,6 +428,17 @@ fn control_bodies(setup: &Setup) -> Vec<(Op, Vec<u8>)> {
             SetPermissionsRequest { job, path: path.clone(), owner_verbs: 3, job_verbs: 3 }
                 .encode(),
         ),
+        (
+            Op::DeclareReaders,
+            DeclareReadersRequest {
+                job,
+                path: path.clone(),
+                readers: vec!["a".into()],
+                replace: true,
+            }
+            .encode(),
+        ),
+        (Op::CommitTask, CommitTaskRequest { job, path: String::new() }.encode()),
         (
             Op::CreateStructure,
             CreateStructureRequest {
@@ -579,7 +591,35 @@ fn bodies_that_do_not_parse_are_refused_whole() {
                 Survives,
             ),
         ];
+        let batch = b"\x01\0\0\0\x01\x01\0k\x01\0\0\0v";
+        let many: Vec<u8> = [&[0, 16, 0, 0, 1, 0, 0, 0][..], &[0; 12]].concat();
+        cases.extend([
+            case("no ranges where one is told", log(Op::FileReadMany, &many[..8]), bad, Survives),
+            case("half a range", log(Op::FileReadMany, &many[..19]), bad, Survives),
+            case("keys without a bound", kv(Op::KvMultiGet, b"", b"\0\0\0\0"), bad, Survives),
+            case(
+                "more keys than bytes",
+                kv(Op::KvMultiGet, &[0; 4], b"\xFF\xFF\xFF\xFF"),
+                bad,
+                Survives,
+            ),
+            case("a batch of no kind", kv(Op::KvBatch, b"", batch), bad, Survives),
+            case("a batch of atomicity 2", kv(Op::KvBatch, b"\x02", batch), bad, Survives),
+            case("a batch that is cut", kv(Op::KvBatch, b"\0", &batch[..12]), bad, Survives),
+            case(
+                "more operations than bytes",
+                kv(Op::KvBatch, b"\x01", b"\xFF\xFF\xFF\x7F"),
+                bad,
+                Survives,
+            ),
+            case("no function", kv(Op::KvAccumulate, b"", b""), bad, Survives),
+            case("function 10", kv(Op::KvAccumulate, b"\x0Ak", b""), bad, Survives),
+            case("half a number", kv(Op::KvAccumulate, b"\x01k", b"1234"), bad, Survives),
+            case("half an item", kv(Op::KvAccumulate, b"\x09k", b"\x01\0\0\0"), bad, Survives),
+        ]);
         let invalid = Status::InvalidArgument;
+        let nan = f64::NAN.to_le_bytes();
+        cases.push(case("a NaN", kv(Op::KvAccumulate, b"\x04none", &nan), invalid, Survives));
         let long = vec![b'k'; KEY_MAX + 1];
         for op in [Op::KvGet, Op::KvExists, Op::KvUpdate, Op::KvUpsert] {
             cases.push(case(format!("{op:?} of no key"), kv(op, b"", b""), invalid, Survives));

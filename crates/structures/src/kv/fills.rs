@@ -3,6 +3,7 @@
 //! What an operation does is decided at its commit, by the entry that is there then (INV-15):
 //! until that moment it has changed nothing but the free space.
 
+use super::batch::too_much;
 use super::table::Table;
 use super::{Incoming, KvBlock};
 use crate::{Answer, Ticket, large_limit};
@@ -88,6 +89,7 @@ impl KvBlock {
         length: usize,
     ) -> Result<(), Answer> {
         let key = match op {
+            Op::KvMultiGet | Op::KvBatch | Op::KvAccumulate => return Err(too_much(length)),
             Op::KvPut => mode_and_key(args)?.1,
             Op::KvUpdate | Op::KvUpsert => args,
             Op::KvCompareAndSwap => SwapArgs::decode(args, &[0; SWAP_PREFIX])?.key,

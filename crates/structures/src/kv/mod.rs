@@ -2,15 +2,18 @@
 //!
 //! Where a `put()` goes: `mod.rs` checks it and decides by its rules, `table.rs` finds and stores
 //! the entry, `region.rs` lays its bytes out, `room.rs` makes room when there is none (`pack.rs` when
-//! it is scattered), `arena.rs` keeps the books of what is where. Large payloads arrive through `fills.rs`; `scan.rs` reads in
-//! order.
+//! it is scattered), `arena.rs` keeps the books of what is where. Large payloads arrive through
+//! `fills.rs`; `scan.rs` reads in order; `batch.rs` runs many operations at once, and
+//! `accumulate.rs` combines values with operands.
 //!
 //! A block owns a range of hashes and divides it among *regions*: each a contiguous,
 //! position-independent run of bytes with its own index, so that moving one is copying it. Values
 //! over `inline_max` have extents of their own, written once, so that a reply can be sent straight
 //! from them. All of it, bookkeeping beside the block included, counts against the block's size.
 
+mod accumulate;
 mod arena;
+mod batch;
 mod fills;
 mod pack;
 mod region;
@@ -265,12 +268,12 @@ impl KvBlock {
         old: Option<Hit>,
         value: Incoming<'_>,
     ) -> Result<(), Answer> {
-        self.place(block, hash, key, old, value)?;
+        self.write(block, hash, key, old, value)?;
         self.changed(|| Change::Put { key: key.into() });
         Ok(())
     }
 
-    fn place(
+    fn write(
         &mut self,
         block: &mut Backing,
         hash: u64,
@@ -314,6 +317,9 @@ impl Structure for KvBlock {
             Op::KvCompareAndSwap => self.swap(block, args, payload),
             Op::KvScan => self.scan(block, args),
             Op::KvLength => Ok(self.length(args)),
+            Op::KvMultiGet => self.multi_get(block, args, payload),
+            Op::KvBatch => self.batch(block, args, payload),
+            Op::KvAccumulate => self.accumulate(block, args, payload),
             other => panic!("{} is no operation of a key-value store", other.name()),
         };
         Outcome::Done(result.unwrap_or_else(|refusal| refusal))

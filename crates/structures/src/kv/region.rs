@@ -25,6 +25,8 @@ pub(super) const LARGE_REF: usize = 4;
 const MAGIC: u32 = u32::from_le_bytes(*b"HCR1");
 const DEAD: u8 = 1;
 const LARGE: u8 = 2;
+/// Written by an atomic batch that is not decided yet. Never seen between two operations.
+const STAGED: u8 = 4;
 const FLAGS_AT: usize = 10;
 
 /// Slots of an index that holds `entries` at a load of at most 7/8.
@@ -77,6 +79,16 @@ impl Head {
 
     pub fn large(&self) -> bool {
         self.flags & LARGE != 0
+    }
+
+    #[inline]
+    pub fn staged(&self) -> bool {
+        self.flags & STAGED != 0
+    }
+
+    /// The same, not to be found until `publish`.
+    pub fn stage(self) -> Head {
+        Head { flags: self.flags | STAGED, ..self }
     }
 
     /// Bytes of value that are in the log itself.
@@ -351,6 +363,7 @@ impl Region {
         for (at, head) in self.walk(block) {
             end = at + head.size();
             if !head.dead() {
+                assert!(!head.staged(), "INV-38: no batch is half applied between operations");
                 count += 1;
                 live += head.size();
                 assert!(self.find(block, head.hash, |_, found| found == at).is_some());
@@ -397,6 +410,11 @@ fn copy_live(block: &mut Backing, from: Range<usize>, to: usize) -> usize {
         at += dead;
     }
     to
+}
+
+/// Makes a staged entry an ordinary one.
+pub(super) fn publish(block: &mut Backing, at: usize) {
+    block.slice_mut(at + FLAGS_AT..at + FLAGS_AT + 1)[0] &= !STAGED;
 }
 
 fn kill(block: &mut Backing, at: usize) {

@@ -62,25 +62,27 @@ impl Table {
         ))
     }
 
-    /// Makes room for an entry of `size` bytes with this hash, which replaces one of `old` bytes.
+    /// Makes room for an entry of `size` bytes with this hash, which has a place of its own in the
+    /// index when it is `new`, and for which `replaces` bytes will be given back.
     pub(super) fn make_room(
         &mut self,
         block: &mut Backing,
         hash: u64,
         size: usize,
-        old: Option<usize>,
+        new: bool,
+        replaces: usize,
     ) -> Result<(), Answer> {
         let id = self.region_of(hash) as usize;
         let begin = if self.regions[id].size == 0 { HEADER + EXTENT_COST } else { 0 };
         let gross = size + WORD_COST + begin;
-        self.check_budget(block, gross, old.unwrap_or(0))?;
+        self.check_budget(block, gross, replaces)?;
         self.arena.sweep(block);
         self.split_while_large(block, hash, size);
         let id = self.region_of(hash);
-        if self.regions[id as usize].fits(size, old.is_none()) {
+        if self.regions[id as usize].fits(size, new) {
             return Ok(());
         }
-        self.grow(block, id, size, old.is_none())
+        self.grow(block, id, size, new)
     }
 
     /// Divides the region of `hash` until it is no longer so full that it had to outgrow its

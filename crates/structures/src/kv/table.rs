@@ -1,7 +1,7 @@
 //! The entries of a block: regions in order of hash, and large values beside them.
 
 use super::arena::{Arena, Owner, round_up};
-use super::region::{ENTRY, Head, LARGE_REF, Region};
+use super::region::{ENTRY, Head, LARGE_REF, Region, publish};
 use super::room::pinned_down;
 use crate::Answer;
 use honeycomb_block::Backing;
@@ -106,9 +106,21 @@ impl Table {
 
     #[inline]
     pub fn find(&self, block: &Backing, hash: u64, key: &[u8]) -> Option<Hit> {
+        self.look_up(block, hash, key, false)
+    }
+
+    /// The entry that an atomic batch has staged for a key.
+    pub(super) fn find_staged(&self, block: &Backing, hash: u64, key: &[u8]) -> Option<Hit> {
+        self.look_up(block, hash, key, true)
+    }
+
+    #[inline]
+    fn look_up(&self, block: &Backing, hash: u64, key: &[u8], staged: bool) -> Option<Hit> {
         let region = self.region_of(hash);
         let found = self.regions[region as usize].find(block, hash, |head, at| {
-            head.key_len == key.len() && block.slice(at + ENTRY..at + ENTRY + key.len()) == key
+            head.key_len == key.len()
+                && head.staged() == staged
+                && block.slice(at + ENTRY..at + ENTRY + key.len()) == key
         });
         found.map(|(slot, at, head)| Hit { region, slot, at, head })
     }
@@ -147,15 +159,8 @@ impl Table {
         mut old: Option<Hit>,
         value: Value<'_>,
     ) -> Result<(), Answer> {
-        let reference;
-        let (stored, len, large) = match value {
-            Value::Inline(bytes) => (bytes, bytes.len(), false),
-            Value::Large(id) => {
-                reference = id.to_le_bytes();
-                (&reference[..], self.larges[id as usize].len, true)
-            }
-        };
-        let head = Head::new(hash, key.len(), len, large);
+        let mut reference = [0; LARGE_REF];
+        let (head, stored) = self.lay_out(hash, key, value, &mut reference);
         if let Some(hit) = &old
             && hit.head.size() == head.size()
             && !block.is_pinned(&(hit.at..hit.at + head.size()))
@@ -166,7 +171,8 @@ impl Table {
         let mut region = self.region_of(hash);
         let fits = self.regions[region as usize].fits(head.size(), old.is_none());
         if !fits || self.taken() + head.size() + WORD_COST > self.size {
-            self.make_room(block, hash, head.size(), old.map(|hit| hit.head.size()))?;
+            let replaces = old.map_or(0, |hit| hit.head.size());
+            self.make_room(block, hash, head.size(), old.is_none(), replaces)?;
             region = self.region_of(hash);
             if old.is_some() {
                 old = self.find(block, hash, key);
@@ -189,6 +195,72 @@ impl Table {
             self.free_large(block, id);
         }
         Ok(())
+    }
+
+    /// The head of an entry and the bytes behind its key.
+    fn lay_out<'b>(
+        &self,
+        hash: u64,
+        key: &[u8],
+        value: Value<'b>,
+        reference: &'b mut [u8; LARGE_REF],
+    ) -> (Head, &'b [u8]) {
+        match value {
+            Value::Inline(bytes) => (Head::new(hash, key.len(), bytes.len(), false), bytes),
+            Value::Large(id) => {
+                *reference = id.to_le_bytes();
+                (Head::new(hash, key.len(), self.larges[id as usize].len, true), reference)
+            }
+        }
+    }
+
+    /// Writes an entry that nobody finds until it is published, beside the one of the same key,
+    /// which will give `replaces` bytes back. On refusal nothing has changed, and a new large value
+    /// remains the caller's.
+    pub fn stage(
+        &mut self,
+        block: &mut Backing,
+        hash: u64,
+        key: &[u8],
+        value: Value<'_>,
+        replaces: usize,
+    ) -> Result<(), Answer> {
+        let mut reference = [0; LARGE_REF];
+        let (head, stored) = self.lay_out(hash, key, value, &mut reference);
+        let head = head.stage();
+        let fits = self.regions[self.region_of(hash) as usize].fits(head.size(), true);
+        if !fits || self.taken() + head.size() + WORD_COST > self.size {
+            self.make_room(block, hash, head.size(), true, replaces)?;
+        }
+        let region = self.region_of(hash) as usize;
+        let region = &mut self.regions[region];
+        let before = region.packed();
+        let at = region.append(block, head, key, stored);
+        region.link(block, at, &head);
+        self.packed = self.packed - before + region.packed();
+        self.length += 1;
+        Ok(())
+    }
+
+    /// Lets the entry that was staged for a key take the place of the one that is there, if any.
+    pub fn publish(&mut self, block: &mut Backing, hash: u64, key: &[u8]) {
+        if let Some(old) = self.find(block, hash, key) {
+            self.remove(block, &old);
+        }
+        let staged = self.find_staged(block, hash, key).expect("INV-38: it was staged");
+        publish(block, staged.at);
+    }
+
+    /// Whether an inline value can be written over an entry as it lies, without any room.
+    pub fn overwrites(&self, block: &mut Backing, old: &Hit, key: &[u8], value: &[u8]) -> bool {
+        let head = Head::new(old.head.hash, key.len(), value.len(), false);
+        head.size() == old.head.size() && !block.is_pinned(&(old.at..old.at + head.size()))
+    }
+
+    /// Writes an inline value over an entry for which `overwrites` held.
+    pub fn overwrite_with(&mut self, block: &mut Backing, old: &Hit, key: &[u8], value: &[u8]) {
+        let head = Head::new(old.head.hash, key.len(), value.len(), false);
+        self.overwrite(block, old, head, value);
     }
 
     /// Puts a value of the same encoded size in the old one's place.

@@ -212,6 +212,12 @@ impl QueueBlock {
         Ok(lengths)
     }
 
+    /// Whether a put that comes now has room in the bound, those who wait being before it; `None`
+    /// when that is not known yet.
+    fn admits(&self, items: u64, bytes: u64) -> Option<bool> {
+        Some(self.within_bound(items, bytes)? && !self.waiters.anybody_puts())
+    }
+
     /// Whether the bound leaves room; `None` when that is not known yet.
     fn within_bound(&self, items: u64, bytes: u64) -> Option<bool> {
         let (ahead, ahead_bytes) = match self.ahead {
@@ -249,10 +255,7 @@ impl QueueBlock {
             Ok(lengths) => lengths,
             Err(refusal) => return Outcome::Done(refusal),
         };
-        let room = match self.waiters.anybody_puts() {
-            true => Some(false),
-            false => self.within_bound(lengths.len() as u64, payload.len() as u64),
-        };
+        let room = self.admits(lengths.len() as u64, payload.len() as u64);
         if room != Some(true) {
             return self.wait_to_put(operation, lengths, payload, room.is_none());
         }
@@ -279,6 +282,22 @@ impl QueueBlock {
             // Others' payloads that wait take all the memory there is for waiting.
             false => Outcome::Done(busy(RETRY_LARGE_US)),
         }
+    }
+
+    /// Makes a place for a payload that will arrive piece by piece. It is never kept waiting.
+    fn promise(&mut self, operation: &Operation<'_>, length: usize) -> Result<(), Answer> {
+        let lengths = self.admit(operation.args, length)?;
+        match self.admits(lengths.len() as u64, length as u64) {
+            Some(true) => self.make_room(&lengths, length)?,
+            None => return Err(busy(RETRY_AHEAD_US)),
+            Some(false) if operation.wait_until > operation.now => {
+                return Err(busy(RETRY_LARGE_US));
+            }
+            Some(false) => return Err(self.full()),
+        }
+        self.promised += lengths.len();
+        self.pieces.place(operation.ticket, length, lengths);
+        Ok(())
     }
 
     /// Stores items for which there is room.
@@ -406,6 +425,7 @@ impl QueueBlock {
     fn exhausted(&self, stay: bool) -> Option<Answer> {
         match &self.seal {
             Some(Seal::Continues(successor)) if !stay => Some(moved(self.through(), successor)),
+            Some(Seal::Continues(_)) if self.is_spent() => Some(empty()),
             // What is reserved may come back.
             Some(Seal::Final) if self.reserved.none_out() => Some(closed()),
             _ => None,
@@ -648,27 +668,17 @@ impl Structure for QueueBlock {
 
     fn reserve(
         &mut self,
-        _block: &mut Backing,
+        block: &mut Backing,
         operation: &Operation<'_>,
         length: usize,
     ) -> Result<(), Answer> {
         assert_eq!(operation.op, Op::QueuePut, "only a put carries a payload");
-        let lengths = self.admit(operation.args, length)?;
-        let room = match self.waiters.anybody_puts() {
-            true => Some(false),
-            false => self.within_bound(lengths.len() as u64, length as u64),
-        };
-        match room {
-            Some(true) => self.make_room(&lengths, length)?,
-            None => return Err(busy(RETRY_AHEAD_US)),
-            Some(false) if operation.wait_until > operation.now => {
-                return Err(busy(RETRY_LARGE_US));
-            }
-            Some(false) => return Err(self.full()),
+        let placed = self.promise(operation, length);
+        if placed.is_err() {
+            // It may have sealed the block.
+            self.settle(block, operation.now);
         }
-        self.promised += lengths.len();
-        self.pieces.place(operation.ticket, length, lengths);
-        Ok(())
+        placed
     }
 
     fn fill<'b>(&mut self, block: &'b mut Backing, ticket: Ticket) -> &'b mut [u8] {

@@ -6,8 +6,7 @@
 //! else works on.
 
 use honeycomb_types::{Bug, Time};
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet};
 
 struct Out {
     until: Time,
@@ -19,15 +18,17 @@ pub(super) struct Reserved {
     out: BTreeMap<usize, Out>,
     /// Deliveries of each item that came back.
     returned: BTreeMap<usize, u32>,
-    /// When to look at an item; stale entries are recognised by their time.
-    due: BinaryHeap<Reverse<(Time, usize)>>,
+    /// When each item that is out comes back by itself. Exactly one entry for each: a work queue
+    /// settles items long before their time, for as long as it runs.
+    due: BTreeSet<(Time, usize)>,
 }
 
 impl Reserved {
     /// An item goes out, or stays out until another time.
     pub fn reserve(&mut self, item: usize, until: Time, deliveries: u32) {
+        self.settle(item);
         self.out.insert(item, Out { until, deliveries });
-        self.due.push(Reverse((until, item)));
+        self.due.insert((until, item));
     }
 
     /// Whether an item is out under this delivery.
@@ -36,15 +37,17 @@ impl Reserved {
         self.out.get(&item).is_some_and(|out| out.deliveries == deliveries || any)
     }
 
-    /// An item is done with.
-    pub fn settle(&mut self, item: usize) {
-        self.out.remove(&item);
+    /// An item is out no longer: it is done with. Its deliveries, if it was out.
+    pub fn settle(&mut self, item: usize) -> Option<u32> {
+        let Out { until, deliveries } = self.out.remove(&item)?;
+        self.due.remove(&(until, item));
+        Some(deliveries)
     }
 
     /// An item comes back.
     pub fn give_back(&mut self, item: usize) {
-        if let Some(out) = self.out.remove(&item) {
-            self.returned.insert(item, out.deliveries);
+        if let Some(deliveries) = self.settle(item) {
+            self.returned.insert(item, deliveries);
         }
     }
 
@@ -70,35 +73,24 @@ impl Reserved {
     /// Items whose time has passed come back; how many.
     pub fn expire(&mut self, now: Time) -> u64 {
         let mut returned = 0;
-        while let Some(Reverse((until, item))) = self.due.peek().copied() {
-            if until > now {
-                break;
-            }
-            self.due.pop();
-            // Settled, given back or extended since: another entry stands for it, or none.
-            if self.out.get(&item).is_none_or(|out| out.until != until) {
-                continue;
-            }
+        while let Some((_, item)) = self.due.first().copied().filter(|(until, _)| *until <= now) {
             returned += 1;
             if Bug::QueueLosesReturned.active() {
-                self.out.remove(&item);
+                self.settle(item);
             } else {
                 self.give_back(item);
             }
         }
-        if self.out.is_empty() {
-            self.due.clear();
-        }
         returned
     }
 
+    /// When the next item comes back by itself.
     pub fn due(&self) -> Option<Time> {
-        self.due.peek().map(|Reverse((until, _))| *until)
+        self.due.first().map(|(until, _)| *until)
     }
 
     pub fn bytes(&self) -> usize {
-        self.out.len() * size_of::<(usize, Out)>()
+        self.out.len() * (size_of::<(usize, Out)>() + size_of::<(Time, usize)>())
             + self.returned.len() * size_of::<(usize, u32)>()
-            + self.due.len() * size_of::<(Time, usize)>()
     }
 }

@@ -35,7 +35,7 @@ pub(super) struct Waiters {
     putters: VecDeque<Putter>,
     /// Of the putters, with their payloads.
     bytes: usize,
-    /// Nobody's time is up before this.
+    /// There is nothing to do before this.
     due: Option<Time>,
 }
 
@@ -88,7 +88,8 @@ impl Waiters {
         Some(putter)
     }
 
-    /// Forgets one that waits. False when it does not wait here.
+    /// Forgets one that waits. False when it does not wait here. When it stood before others, there
+    /// is something to do at once.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
         if Bug::QueueFeedsTheDead.active() {
             return self.getters.iter().any(|g| g.ticket == ticket);
@@ -100,6 +101,10 @@ impl Waiters {
         let Some(at) = self.putters.iter().position(|p| p.ticket == ticket) else { return false };
         let putter = self.putters.remove(at).expect("the position was just found");
         self.bytes -= putter.bytes();
+        if at == 0 && self.anybody_puts() {
+            // The next one may have room.
+            self.due_by(Time::ZERO);
+        }
         true
     }
 
@@ -130,7 +135,8 @@ impl Waiters {
         late
     }
 
-    /// When somebody's time may be up.
+    /// When there may be something to do: somebody's time is up, or one is gone who stood before
+    /// others.
     pub fn due(&self) -> Option<Time> {
         self.due
     }

@@ -1,5 +1,6 @@
 use crate::{Driver, pattern};
 use honeycomb_structures::{Answer, FileBlock, Outcome, Payload, Structure, Successor, Ticket};
+use honeycomb_wire::batch::{ReadManyArgs, ranges};
 use honeycomb_wire::data::ReadArgs;
 use honeycomb_wire::{Op, Status};
 use proptest::prelude::*;
@@ -226,6 +227,25 @@ impl Model {
         assert_eq!(self.driver.bytes(&answer), self.committed[from..to]);
         if let Payload::Block(range) = answer.payload {
             assert!(range.end <= end, "INV-23");
+        }
+        self.read_many(offset, length);
+    }
+
+    /// The same range, once whole and once from its middle on, in one request.
+    fn read_many(&mut self, offset: u64, length: u32) {
+        let (end, middle) = (self.committed.len(), offset + length as u64 / 2);
+        let mut args = Vec::new();
+        ReadManyArgs { bytes: u32::MAX, ranges: vec![(offset, length), (middle, length)] }
+            .put(&mut args);
+        let answer = self.driver.run(Op::FileReadMany, &args, &[]);
+        assert_eq!(answer.status, Status::Ok);
+        let moved = self.sealed == Some(false) && middle as usize >= end;
+        assert_eq!(answer.value, if moved { 1 } else { 2 });
+        let payload = self.driver.bytes(&answer);
+        let told = ranges(&payload, answer.value as usize).unwrap();
+        for (at, told) in [offset, middle].into_iter().zip(told) {
+            let from = (at as usize).min(end);
+            assert_eq!(told, &self.committed[from..(from + length as usize).min(end)], "INV-23");
         }
     }
 }

@@ -1,7 +1,10 @@
+mod batches;
+
 use crate::{Driver, pattern};
 use honeycomb_block::Pin;
 use honeycomb_structures::{Answer, KvBlock, Outcome, Payload, Structure, Ticket};
 use honeycomb_wire::data::{ScanArgs, SwapArgs, scan_entries};
+use honeycomb_wire::stored::{Function, accumulate_args};
 use honeycomb_wire::{Op, Status, key_hash};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -23,10 +26,14 @@ enum Kind {
     Delete {
         old: bool,
     },
+    /// With a function that the key chooses; what it brings is made of the value.
+    Accumulate,
 }
 
 #[derive(Clone, Debug)]
 enum Step {
+    Batch { atomic: bool, ops: Vec<(Option<Kind>, u16, usize)> },
+    MultiGet { keys: Vec<u16>, bytes: u32 },
     Mutate { kind: Kind, key: u16, length: usize },
     Reserve { kind: Kind, key: u16, length: usize },
     Feed { which: usize, length: usize },
@@ -46,11 +53,14 @@ fn kinds() -> impl Strategy<Value = Kind> {
         2 => Just(Kind::Upsert),
         2 => any::<bool>().prop_map(|right| Kind::Swap { right }),
         4 => any::<bool>().prop_map(|old| Kind::Delete { old }),
+        5 => Just(Kind::Accumulate),
     ]
 }
 
 fn bring() -> impl Strategy<Value = Kind> {
-    kinds().prop_filter("it brings a payload", |kind| !matches!(kind, Kind::Delete { .. }))
+    kinds().prop_filter("it may bring a large payload", |kind| {
+        !matches!(kind, Kind::Delete { .. } | Kind::Accumulate)
+    })
 }
 
 /// `keys` keys; values of mixed or mostly one size.
@@ -75,6 +85,10 @@ fn steps(keys: u16) -> impl Strategy<Value = Vec<Step>> {
         2 => (0usize..8).prop_map(|which| Step::Unpin { which }),
         1 => (0u32..20_000, any::<bool>())
             .prop_map(|(bytes, keys_only)| Step::Scan { bytes, keys_only }),
+        6 => (any::<bool>(), prop::collection::vec(batches::op(keys), 0..12))
+            .prop_map(|(atomic, ops)| Step::Batch { atomic, ops }),
+        2 => (prop::collection::vec(0..keys, 0..20), 0u32..70_000)
+            .prop_map(|(keys, bytes)| Step::MultiGet { keys, bytes }),
     ];
     prop::collection::vec(step, 1..400)
 }
@@ -127,6 +141,10 @@ fn request(
             let (args, payload) = SwapArgs { present, key, expected, new: value }.encode();
             (Op::KvCompareAndSwap, args, payload)
         }
+        Kind::Accumulate => {
+            let function = batches::function_of(key);
+            (Op::KvAccumulate, accumulate_args(function, key), batches::operand(function, value))
+        }
     }
 }
 
@@ -171,6 +189,17 @@ impl Model {
         let old = || found.cloned().unwrap_or_default();
         let there = found.is_some() as u64;
         match kind {
+            Kind::Accumulate => {
+                let function = batches::function_of(key);
+                match batches::reference(function, found, &batches::operand(function, value)) {
+                    Ok((new, number)) if new.len() <= LIMIT => {
+                        let list = if function == Function::Top { new } else { Vec::new() };
+                        (Status::Ok, number, list)
+                    }
+                    Ok(_) => (Status::ValueTooLarge, 0, Vec::new()),
+                    Err(status) => (status, 0, Vec::new()),
+                }
+            }
             _ if value.len() > LIMIT => (Status::ValueTooLarge, 0, Vec::new()),
             Kind::Put => (Status::Ok, there, Vec::new()),
             Kind::PutNew if found.is_some() => (Status::KeyExists, 0, Vec::new()),
@@ -196,7 +225,11 @@ impl Model {
         answer: &Answer,
     ) {
         let (status, number, payload) = self.ruled(kind, key, expected, &value);
-        if self.refused_for_room(answer, key.len() + value.len()) {
+        let old = match kind {
+            Kind::Accumulate => self.entry(key).map_or(0, Vec::len),
+            _ => 0,
+        };
+        if self.refused_for_room(answer, key.len() + old + value.len()) {
             assert_eq!(status, Status::Ok, "room matters only when there is an effect");
             return;
         }
@@ -204,12 +237,26 @@ impl Model {
         assert!(!matches!(answer.payload, Payload::Block(_)), "it is kept for retries");
         assert_eq!(self.driver.bytes(answer), payload, "{kind:?}");
         if status == Status::Ok {
-            let id = (key_hash(key), key.to_vec());
-            match kind {
-                Kind::Delete { .. } => drop(self.entries.remove(&id)),
-                _ => drop(self.entries.insert(id, value)),
-            }
+            self.take_over(kind, key, value);
         }
+    }
+
+    /// The effect of a mutation that succeeded.
+    fn take_over(&mut self, kind: Kind, key: &[u8], value: Vec<u8>) {
+        let id = (key_hash(key), key.to_vec());
+        let value = match kind {
+            Kind::Delete { .. } => {
+                self.entries.remove(&id);
+                return;
+            }
+            Kind::Accumulate => {
+                let function = batches::function_of(key);
+                let operand = batches::operand(function, &value);
+                batches::reference(function, self.entries.get(&id), &operand).unwrap().0
+            }
+            _ => value,
+        };
+        self.entries.insert(id, value);
     }
 
     /// Whether an answer says that there was no room, and rightly so.
@@ -274,6 +321,8 @@ impl Model {
                 self.pins.swap_remove(which % self.pins.len());
             }
             Step::Scan { bytes, keys_only } => self.scan(bytes, keys_only),
+            Step::Batch { atomic, ops } => self.batch(atomic, ops),
+            Step::MultiGet { keys, bytes } => self.multi_get(&keys, bytes),
             _ => {}
         }
     }

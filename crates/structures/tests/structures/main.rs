@@ -6,6 +6,7 @@ mod file_rules;
 mod kv_model;
 mod kv_rules;
 mod lanes;
+mod many_rules;
 mod queue_model;
 mod queue_rules;
 
@@ -133,6 +134,11 @@ impl<S: Structure> Driver<S> {
     pub(crate) fn sleep(&mut self, ms: u64) {
         self.now = self.now + std::time::Duration::from_millis(ms);
         self.structure.tick(&mut self.block, self.now);
+    }
+
+    /// Bytes of the block that are spoken for.
+    pub(crate) fn structure_bytes(&self) -> usize {
+        self.structure.bytes_used() as usize
     }
 
     /// The payload of an answer, as its receiver sees it.

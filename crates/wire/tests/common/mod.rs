@@ -97,6 +97,8 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         RenewLeases RenewLeasesRequest RenewLeasesReply,
         LeaseInfo LeaseInfoRequest LeaseInfoReply,
         SetPermissions SetPermissionsRequest SetPermissionsReply,
+        DeclareReaders DeclareReadersRequest DeclareReadersReply,
+        CommitTask CommitTaskRequest CommitTaskReply,
         CreateStructure CreateStructureRequest CreateStructureReply,
         OpenStructure OpenStructureRequest OpenStructureReply,
         ReopenStructure ReopenStructureRequest ReopenStructureReply,
@@ -112,8 +114,9 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         FreeBlock FreeBlockRequest FreeBlockReply,
         SetGeneration SetGenerationRequest SetGenerationReply,
         QueueAhead QueueAheadRequest QueueAheadReply,;
-        data Subscribe AckResults FileAppend FileRead FileSize FileSeal QueuePut QueueGet QueuePeek QueueLength
-             QueueClose QueueAck KvGet KvPut KvDelete KvExists KvUpdate KvUpsert KvCompareAndSwap
-             KvScan KvLength
+        data Subscribe AckResults FileAppend FileRead FileSize FileSeal FileReadMany
+             QueuePut QueueGet QueuePeek QueueLength QueueClose QueueAck
+             KvGet KvPut KvDelete KvExists KvUpdate KvUpsert KvCompareAndSwap KvScan KvLength
+             KvMultiGet KvBatch KvAccumulate
     )
 }

@@ -1,0 +1,165 @@
+//! Edges that use makes: the hierarchy deduced on the fly (paper, 3.1).
+//!
+//! A session that runs for prefix t and opens a structure of prefix p shows that t consumes p's
+//! data: p becomes a parent of t, so that whatever renews t keeps p too, and no plan has to say so.
+//! Opening succeeds whether or not the edge is possible; its reply tells which ([`EdgeOutcome`]).
+//!
+//! A new edge counts as a renewal of t, as the creation of a prefix does: it follows from a request
+//! of t's own session. So both ends agree at once on what the edge grants, and nothing granted
+//! before goes back (INV-12).
+//!
+//! An edge of this kind carries renewals and an address (`p/t`), and no rights: a task that may
+//! remove what is below its prefix may not, because of it, remove its reader. It is never a
+//! prefix's first parent, so that the path which people see stays the one that was named. It lasts
+//! as long as t and p do: t's name created again has the parents that are named then.
+
+use crate::dag::{Dag, Edge};
+use crate::slab::NONE;
+use crate::{Actor, Catalog, EdgeOutcome};
+use hashbrown::HashMap;
+use honeycomb_types::PrefixId;
+use honeycomb_types::limits::PARENTS_MAX;
+
+/// Edges that one search for a cycle looks at.
+const SEARCH_MAX: u32 = 16_384;
+
+/// From which end a search came to a prefix.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Top,
+    Bottom,
+}
+
+impl Dag {
+    /// Whether a plan made this edge, not use.
+    pub(crate) fn is_named(&self, parent: u32, child: u32) -> bool {
+        let edge = |&e: &u32| self.edges[e].parent == parent;
+        self.parent_edges(child).find(edge).is_some_and(|e| !self.edges[e].deduced)
+    }
+
+    /// Whether a way leads down from `top` to `bottom`; none when that takes too long to find out.
+    ///
+    /// Searches from both ends in turn, edge by edge, and is done when they meet or when one end has
+    /// seen all there is on its side: a reader has few descendants, a source few ancestors, and
+    /// either is enough.
+    pub(crate) fn leads_down(&mut self, top: u32, bottom: u32) -> Option<bool> {
+        if !self.has_children(top) {
+            return Some(false);
+        }
+        let mut seen = HashMap::new();
+        seen.extend([(top, End::Top), (bottom, End::Bottom)]);
+        let mut down = vec![self.first_child_edge(top)];
+        let mut up = vec![self.first_parent_edge(bottom)];
+        for turn in 0..SEARCH_MAX {
+            let (stack, from) =
+                if turn % 2 == 0 { (&mut down, End::Top) } else { (&mut up, End::Bottom) };
+            // Each entry is the next edge to follow of one list.
+            while stack.last() == Some(&NONE) {
+                stack.pop();
+            }
+            let Some(next) = stack.last_mut() else { return Some(false) };
+            self.visited += 1;
+            let edge = &self.edges[*next];
+            let at = if from == End::Top { edge.child } else { edge.parent };
+            *next = if from == End::Top { edge.next_sibling } else { edge.next_parent };
+            match seen.insert(at, from) {
+                Some(other) if other != from => return Some(true),
+                Some(_) => {}
+                None if from == End::Top => stack.push(self.first_child_edge(at)),
+                None => stack.push(self.first_parent_edge(at)),
+            }
+        }
+        None
+    }
+
+    /// Makes room for one more parent where there is none: drops edges that use made from prefixes
+    /// that are dead, and counts. Answers the parents that lost their child, if there is room. What
+    /// they had granted is older than the renewal that the new edge is.
+    fn make_room(&mut self, n: u32) -> Option<Vec<u32>> {
+        let full = |dag: &Dag| {
+            let first = dag.first_parent_edge(n);
+            first == NONE || dag.edges[first].behind as usize + 1 >= PARENTS_MAX
+        };
+        if !full(self) {
+            return Some(Vec::new());
+        }
+        let (mut kept, mut dropped) = (Vec::new(), Vec::new());
+        let mut e = self.first_parent_edge(n);
+        while e != NONE {
+            let Edge { parent, next_parent, deduced, .. } = self.edges[e];
+            if deduced && !self.nodes[parent].live() {
+                self.cut(kept.last().copied().unwrap_or(NONE), e);
+                dropped.push(parent);
+            } else {
+                kept.push(e);
+            }
+            e = next_parent;
+        }
+        for (behind, &e) in kept.iter().rev().enumerate() {
+            self.edges[e].behind = behind as u16;
+        }
+        (!full(self)).then_some(dropped)
+    }
+
+    /// What must hold of the edges to one prefix's parents; for `check_invariants`.
+    pub(crate) fn check_parents(&self, n: u32) -> Result<(), String> {
+        let edges: Vec<&Edge> = self.parent_edges(n).map(|e| &self.edges[e]).collect();
+        let bounded = edges.iter().rev().enumerate().all(|(i, e)| e.behind as usize >= i);
+        let named_first = edges.first().is_none_or(|e| !e.deduced || !self.nodes[n].live());
+        if bounded && named_first && edges.len() <= PARENTS_MAX {
+            return Ok(());
+        }
+        Err(format!("the parents of '{}' are {edges:?}", self.path_of(n)))
+    }
+}
+
+impl Catalog {
+    /// The session of `actor` consumes data of prefix `p`: adds the edge that follows from it.
+    pub(crate) fn consume(&mut self, actor: Actor, p: u32) -> EdgeOutcome {
+        let Some(session) = actor.session else { return EdgeOutcome::NotNeeded };
+        let j = self.dag.nodes[p].job;
+        let own = self.dag.by_id(session).filter(|&t| self.dag.nodes[t].job == j);
+        let Some(t) = own.filter(|&t| self.dag.nodes[t].live()) else {
+            return EdgeOutcome::Impossible;
+        };
+        if p == t || p == self.jobs[j].root || t == self.jobs[j].root {
+            return EdgeOutcome::NotNeeded;
+        }
+        let holder = self.dag.child(p, &self.dag.nodes[t].name);
+        if holder == Some(t) {
+            return EdgeOutcome::There;
+        }
+        match self.dag.leads_down(t, p) {
+            Some(false) => {}
+            Some(true) => return EdgeOutcome::NotNeeded,
+            None => return EdgeOutcome::Impossible,
+        }
+        // A dead prefix that only read here is in nobody's way.
+        let gone = |&h: &u32| !self.dag.nodes[h].live() && !self.dag.is_named(p, h);
+        let evicted = holder.filter(gone);
+        if holder.is_some() && evicted.is_none() {
+            return EdgeOutcome::Impossible;
+        }
+        let room = self.dag.make_room(t);
+        let left: Vec<u32> = room.iter().flatten().copied().chain(evicted).collect();
+        if let Some(holder) = evicted.filter(|_| room.is_some()) {
+            self.dag.detach(p, holder);
+        }
+        if room.is_some() {
+            self.dag.link_deduced(p, t);
+            self.dag.nodes[t].stamp = self.now;
+        }
+        for n in left {
+            self.collect(n);
+        }
+        if room.is_some() { EdgeOutcome::Added } else { EdgeOutcome::Impossible }
+    }
+
+    /// A prefix's parents as they were named, and then those that use added, in that order.
+    pub(crate) fn parents_in_order(&self, n: u32) -> Vec<PrefixId> {
+        let edges = || self.dag.parent_edges(n).map(|e| &self.dag.edges[e]);
+        let deduced: Vec<u32> = edges().filter(|e| e.deduced).map(|e| e.parent).collect();
+        let named = edges().filter(|e| !e.deduced).map(|e| e.parent);
+        named.chain(deduced.into_iter().rev()).map(|p| self.dag.nodes[p].id).collect()
+    }
+}

@@ -1,0 +1,604 @@
+//! Many keys of a key-value store at a time, and combining a value where it lies.
+
+use crate::error::Error;
+use crate::kv::{Kv, Swap};
+use crate::many::run_many;
+use crate::route::{Target, route};
+use crate::structure::{Args, Exchange, Replied};
+use crate::transport::Sink;
+use honeycomb_types::limits::{KEY_MAX, KV_BATCH_BYTES_MAX, KV_BATCH_MAX, MANY_BYTES_MAX};
+use honeycomb_wire::batch::{BatchOp, BatchResult, put_batch, put_keys, results};
+use honeycomb_wire::stored::{Function, Item, Stored, TopOperand, accumulate_args};
+use honeycomb_wire::{Op, Status, key_hash};
+
+/// Bytes of a list's count.
+const COUNT: usize = 4;
+
+/// What one operation of a batch answered.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Done {
+    /// The value that was read; `None` without an entry.
+    Read(Option<Vec<u8>>),
+    /// Stored; whether an entry was replaced.
+    Stored(bool),
+    /// Whether there was an entry to delete.
+    Deleted(bool),
+    /// What compare-and-swap found.
+    Swapped(Swap),
+    /// What the value is now. A list is told by its number of items alone.
+    Combined(Accumulated),
+}
+
+/// What an accumulated value is now.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Accumulated {
+    /// A whole number.
+    Integer(i64),
+    /// A floating-point number.
+    Float(f64),
+    /// The length of what was appended to, in bytes.
+    Length(u64),
+    /// A top list, best first.
+    Top(Vec<TopItem>),
+    /// The number of items of a top list.
+    Items(u64),
+}
+
+/// One item of a top list.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TopItem {
+    /// Larger is better.
+    pub score: f64,
+    /// The item.
+    pub item: Vec<u8>,
+}
+
+/// A number that is stored under a key.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Number {
+    /// A whole number.
+    Integer(i64),
+    /// A floating-point number.
+    Float(f64),
+}
+
+/// The end of an atomic batch.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Atomic {
+    /// All operations took effect; what each answered.
+    Applied(Vec<Done>),
+    /// None did: this one failed.
+    Refused {
+        /// Which, from 0.
+        index: usize,
+        /// Why.
+        error: Error,
+        /// For a compare-and-swap that failed: the entry that it found, `None` for none. A value
+        /// that has no room in the reply reads as empty; `error` says so.
+        found: Option<Option<Vec<u8>>>,
+    },
+}
+
+/// What is asked of many keys.
+struct Ask<'a> {
+    op: Op,
+    args: &'a [u8],
+    /// Requests to one block follow each other.
+    ordered: bool,
+    /// The payload of a request for some of them.
+    payload: &'a dyn Fn(&[usize]) -> Vec<u8>,
+    /// Bytes that one takes in a payload.
+    size: &'a dyn Fn(usize) -> usize,
+}
+
+/// What became of one key.
+enum Outcome<'a> {
+    Answered(BatchResult<'a>),
+    /// It has no room in any request for many; nothing behind it in its block has been sent.
+    Alone,
+    Failed(Error),
+}
+
+/// Some keys of one block, in one request.
+struct Group {
+    indices: Vec<usize>,
+    /// The hashes of the block.
+    start: u64,
+    end: u64,
+}
+
+impl Kv {
+    /// The values of many keys, in the order of the keys; `None` for those that have none. A key
+    /// that could not be read has its own error, and the others their values.
+    ///
+    /// One request for each block that holds some of the keys (as far as keys and values have room
+    /// in one), all under way together; the time limit holds for each. Each key is read as by
+    /// `get`; nothing orders one with another.
+    pub fn multi_get(&self, keys: &[&[u8]]) -> Vec<Result<Option<Vec<u8>>, Error>> {
+        let mut out: Vec<Result<Option<Vec<u8>>, Error>> = vec![Ok(None); keys.len()];
+        let mut alone = Vec::new();
+        let args = (MANY_BYTES_MAX as u32).to_le_bytes();
+        let ask = Ask {
+            op: Op::KvMultiGet,
+            args: &args,
+            ordered: false,
+            payload: &|group| put_keys(&group.iter().map(|i| keys[*i]).collect::<Vec<_>>()),
+            size: &|index| 2 + keys[index].len(),
+        };
+        self.rounds(&ask, keys, |index, result| {
+            out[index] = match result {
+                Outcome::Failed(e) => Err(e),
+                Outcome::Alone => unreachable!("every key has room in a request"),
+                Outcome::Answered(result) => match result.status {
+                    Status::Ok => Ok(Some(result.bytes.to_vec())),
+                    Status::KeyNotFound => Ok(None),
+                    Status::ValueTooLarge => {
+                        alone.push(index);
+                        Ok(None)
+                    }
+                    _ => Err(self.refusal(keys[index], &result)),
+                },
+            };
+        });
+        let mut values: Vec<Vec<u8>> = vec![Vec::new(); alone.len()];
+        let exchanges = alone.iter().zip(&mut values).map(|(index, value)| Exchange {
+            op: Op::KvGet,
+            target: Target::Hash(key_hash(keys[*index])),
+            args: Args::Fixed(keys[*index]),
+            payload: &[],
+            sink: Sink::Vec(value),
+            wait_until: None,
+        });
+        let replies = run_many(&self.0, exchanges.collect());
+        for ((index, reply), value) in alone.into_iter().zip(replies).zip(values) {
+            out[index] = reply.map(|r| (r.header.status == Status::Ok).then_some(value));
+        }
+        out
+    }
+
+    /// Stores many entries, each on its own: for each whether it replaced one, or its error. Of
+    /// equal keys the last one stays.
+    pub fn multi_put(&self, entries: &[(&[u8], &[u8])]) -> Vec<Result<bool, Error>> {
+        let ops: Vec<BatchOp<'_>> =
+            entries.iter().map(|&(key, value)| BatchOp::Put { key, value }).collect();
+        let done = self.batch(&ops).into_iter();
+        done.map(|done| done.map(|done| done == Done::Stored(true))).collect()
+    }
+
+    /// Deletes many keys, each on its own: for each whether there was an entry, or its error.
+    pub fn multi_delete(&self, keys: &[&[u8]]) -> Vec<Result<bool, Error>> {
+        let ops: Vec<BatchOp<'_>> = keys.iter().map(|&key| BatchOp::Delete { key }).collect();
+        let done = self.batch(&ops).into_iter();
+        done.map(|done| done.map(|done| done == Done::Deleted(true))).collect()
+    }
+
+    /// Runs any number of operations, each on its own, and answers each in order. Operations on the
+    /// same key take effect in their order; nothing orders those on different keys. Each takes
+    /// effect once. One that fails leaves the others alone.
+    ///
+    /// Requests travel as for `multi_get`. After one that failed as a whole (a server that is gone,
+    /// a deadline), what is left for the same block is not sent, and its error says so.
+    pub fn batch(&self, ops: &[BatchOp<'_>]) -> Vec<Result<Done, Error>> {
+        let keys: Vec<&[u8]> = ops.iter().map(BatchOp::key).collect();
+        let mut out: Vec<Result<Done, Error>> = vec![Ok(Done::Read(None)); ops.len()];
+        let ask = Ask {
+            op: Op::KvBatch,
+            args: &[0],
+            ordered: true,
+            payload: &|group| put_batch(&group.iter().map(|i| ops[*i]).collect::<Vec<_>>()),
+            size: &|index| ops[index].size(),
+        };
+        self.rounds(&ask, &keys, |index, result| {
+            let op = &ops[index];
+            out[index] = match result {
+                Outcome::Failed(e) => Err(e),
+                Outcome::Alone => self.single(op),
+                // The block ran nothing behind it, so that this comes in its turn.
+                Outcome::Answered(result)
+                    if result.status == Status::ValueTooLarge
+                        && matches!(op, BatchOp::Get { .. }) =>
+                {
+                    self.single(op)
+                }
+                Outcome::Answered(result) => self.done(op, &result),
+            };
+        });
+        out
+    }
+
+    /// Runs operations on keys of one hash slot (give them the same `{tag}`): all take effect, at
+    /// once for every reader, or none does. Operations see what those before them in the batch did.
+    /// Reading or deleting an absent key is no failure; use compare-and-swap to demand an entry.
+    ///
+    /// At most `KV_BATCH_MAX` operations of `KV_BATCH_BYTES_MAX` bytes in all. `InvalidArgument`
+    /// when the keys are of different slots; a full block has no room for an atomic batch whose
+    /// new values do not fit beside the old ones.
+    pub fn atomic(&self, ops: &[BatchOp<'_>]) -> Result<Atomic, Error> {
+        let Some(first) = ops.first() else { return Ok(Atomic::Applied(Vec::new())) };
+        self.admit_atomic(ops)?;
+        let payload = put_batch(ops);
+        let mut bytes = Vec::new();
+        let replied = self.0.run(Exchange {
+            op: Op::KvBatch,
+            target: Target::Hash(key_hash(first.key())),
+            args: Args::Fixed(&[1]),
+            payload: &[&payload],
+            sink: Sink::Vec(&mut bytes),
+            wait_until: None,
+        })?;
+        let value = replied.header.value as usize;
+        if replied.args.first() == Some(&1) && value == ops.len() {
+            let done = ops.iter().zip(results(&bytes, value)?);
+            let done = done.map(|(op, result)| self.done(op, &result));
+            return Ok(Atomic::Applied(done.collect::<Result<_, _>>()?));
+        }
+        let (Some(op), [result]) = (ops.get(value), &results(&bytes, 1)?[..]) else {
+            return Err(unexpected("a batch", replied.header.value));
+        };
+        let found = match (result.status, result.value) {
+            (Status::CompareFailed, 0) => Some(None),
+            (Status::CompareFailed, _) => Some(Some(result.bytes.to_vec())),
+            _ => None,
+        };
+        let mut error = self.refusal(op.key(), result);
+        error.message = format!(
+            "operation {value} of an atomic batch, none of which was applied: {}",
+            error.message
+        );
+        Ok(Atomic::Refused { index: value, error, found })
+    }
+
+    fn admit_atomic(&self, ops: &[BatchOp<'_>]) -> Result<(), Error> {
+        let refuse =
+            |status, text| Err(Error::new(status, format!("{}: {text}", self.0.address())));
+        if ops.len() > KV_BATCH_MAX {
+            let text =
+                format!("an atomic batch of {} operations; the limit is {KV_BATCH_MAX}", ops.len());
+            return refuse(Status::InvalidArgument, text);
+        }
+        if let Some(op) = ops.iter().find(|op| op.key().len() > KEY_MAX) {
+            let text = format!("a key of {} bytes; the limit is {KEY_MAX}", op.key().len());
+            return refuse(Status::KeyTooLarge, text);
+        }
+        let size = COUNT + ops.iter().map(BatchOp::size).sum::<usize>();
+        if size > KV_BATCH_BYTES_MAX {
+            let text =
+                format!("an atomic batch of {size} bytes; the limit is {KV_BATCH_BYTES_MAX}");
+            return refuse(Status::ValueTooLarge, text);
+        }
+        Ok(())
+    }
+
+    /// Combines the value of a key with an operand, in one step. Without an entry the operand alone
+    /// decides. `InvalidArgument`, and nothing changed, when what is stored has another type, when a
+    /// sum leaves an `i64` or becomes NaN, and for NaN operands.
+    pub fn accumulate(
+        &self,
+        key: &[u8],
+        function: Function,
+        operand: &[u8],
+    ) -> Result<Accumulated, Error> {
+        if operand.len() > KV_BATCH_BYTES_MAX {
+            let text = format!(
+                "{}: an operand of {} bytes; the limit is {KV_BATCH_BYTES_MAX}",
+                self.0.address(),
+                operand.len()
+            );
+            return Err(Error::new(Status::ValueTooLarge, text));
+        }
+        let args = accumulate_args(function, key);
+        let mut bytes = Vec::new();
+        let replied =
+            self.send_one(Op::KvAccumulate, key, &args, &[operand], Sink::Vec(&mut bytes))?;
+        if function == Function::Top {
+            let Stored::Top(items) = Stored::of(&bytes) else {
+                return Err(unexpected("KvAccumulate", bytes.len() as u64));
+            };
+            return Ok(Accumulated::Top(owned(&items)));
+        }
+        Ok(accumulated(function, replied.header.value))
+    }
+
+    /// Adds to the `i64` of a key; what it is now.
+    pub fn add(&self, key: &[u8], n: i64) -> Result<i64, Error> {
+        match self.accumulate(key, Function::SumI64, &n.to_le_bytes())? {
+            Accumulated::Integer(n) => Ok(n),
+            _ => unreachable!("a sum of i64 is one"),
+        }
+    }
+
+    /// Appends to the value of a key, in one piece; its length now. The whole value is written
+    /// again: what grows long belongs into a file.
+    pub fn append(&self, key: &[u8], bytes: &[u8]) -> Result<u64, Error> {
+        match self.accumulate(key, Function::Append, bytes)? {
+            Accumulated::Length(length) => Ok(length),
+            _ => unreachable!("appending answers a length"),
+        }
+    }
+
+    /// Puts an item into the list of the `k` best; the list now. An item is there once, with its
+    /// best score; of equal scores the smaller item is first.
+    pub fn top_add(
+        &self,
+        key: &[u8],
+        k: u32,
+        score: f64,
+        item: &[u8],
+    ) -> Result<Vec<TopItem>, Error> {
+        let operand = TopOperand { k, item: Item { score, bytes: item } }.encode();
+        match self.accumulate(key, Function::Top, &operand)? {
+            Accumulated::Top(items) => Ok(items),
+            _ => unreachable!("top answers a list"),
+        }
+    }
+
+    /// The number of a key; `None` without an entry, `InvalidArgument` when it is none.
+    pub fn number(&self, key: &[u8]) -> Result<Option<Number>, Error> {
+        let mut value = Vec::new();
+        if !self.get(key, &mut value)? {
+            return Ok(None);
+        }
+        match Stored::of(&value) {
+            Stored::Integer(n) => Ok(Some(Number::Integer(n))),
+            Stored::Float(n) => Ok(Some(Number::Float(n))),
+            other => Err(self.not_stored(key, &value, &other, "a number")),
+        }
+    }
+
+    /// The top list of a key, best first; `None` without an entry, `InvalidArgument` when it is
+    /// none.
+    pub fn top(&self, key: &[u8]) -> Result<Option<Vec<TopItem>>, Error> {
+        let mut value = Vec::new();
+        if !self.get(key, &mut value)? {
+            return Ok(None);
+        }
+        match Stored::of(&value) {
+            Stored::Top(items) => Ok(Some(owned(&items))),
+            other => Err(self.not_stored(key, &value, &other, "a top list")),
+        }
+    }
+
+    fn not_stored(&self, key: &[u8], value: &[u8], found: &Stored<'_>, wanted: &str) -> Error {
+        let what = format!("holds {} ({} bytes), not {wanted}", found.name(), value.len());
+        self.about(Status::InvalidArgument, key, &what)
+    }
+
+    /// Asks for many keys: grouped by block, every block at a time, again and again until each is
+    /// answered. `answer` gets the result of each, once.
+    ///
+    /// A group that the map has come to divide is divided by the fresh map in the next round; one
+    /// that was answered in part is asked for the rest.
+    fn rounds(&self, ask: &Ask<'_>, keys: &[&[u8]], mut answer: impl FnMut(usize, Outcome<'_>)) {
+        let hashes: Vec<u64> = keys.iter().map(|key| key_hash(key)).collect();
+        let mut open = vec![true; keys.len()];
+        for (index, key) in keys.iter().enumerate().filter(|(_, key)| key.len() > KEY_MAX) {
+            open[index] = false;
+            let text = format!(
+                "{}: a key of {} bytes; the limit is {KEY_MAX}",
+                self.0.address(),
+                key.len()
+            );
+            answer(index, Outcome::Failed(Error::new(Status::KeyTooLarge, text)));
+        }
+        loop {
+            let pending: Vec<usize> = (0..keys.len()).filter(|index| open[*index]).collect();
+            if pending.is_empty() {
+                return;
+            }
+            let groups = self.groups(ask, &pending, &hashes);
+            let (lone, groups): (Vec<Group>, Vec<Group>) =
+                groups.into_iter().partition(|group| too_large(ask, group.indices[0]));
+            for index in lone.into_iter().map(|group| group.indices[0]) {
+                open[index] = false;
+                answer(index, Outcome::Alone);
+            }
+            let payloads: Vec<Vec<u8>> =
+                groups.iter().map(|group| (ask.payload)(&group.indices)).collect();
+            let pieces: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [&payload[..]]).collect();
+            let mut replies: Vec<Vec<u8>> = vec![Vec::new(); groups.len()];
+            let exchanges = groups.iter().zip(&pieces).zip(&mut replies);
+            let exchanges = exchanges.map(|((group, piece), reply)| Exchange {
+                op: ask.op,
+                target: span(&group.indices, &hashes),
+                args: Args::Fixed(ask.args),
+                payload: piece,
+                sink: Sink::Vec(reply),
+                wait_until: None,
+            });
+            let ended = run_many(&self.0, exchanges.collect());
+            for ((group, ended), bytes) in groups.iter().zip(ended).zip(&replies) {
+                self.take_group(group, ended, bytes, &hashes, &mut open, &mut answer);
+            }
+        }
+    }
+
+    /// Hands out what one request brought.
+    fn take_group(
+        &self,
+        group: &Group,
+        ended: Result<Replied, Error>,
+        bytes: &[u8],
+        hashes: &[u64],
+        open: &mut [bool],
+        answer: &mut impl FnMut(usize, Outcome<'_>),
+    ) {
+        let answered = ended.and_then(|replied| {
+            let count = replied.header.value;
+            if count == 0 || count > group.indices.len() as u64 {
+                return Err(unexpected("a request for many keys", count));
+            }
+            Ok(results(bytes, count as usize)?)
+        });
+        match answered {
+            Ok(results) => {
+                for (index, result) in group.indices.iter().zip(results) {
+                    open[*index] = false;
+                    answer(*index, Outcome::Answered(result));
+                }
+            }
+            // The map divides them now: the next round does, too.
+            Err(e) if e.status == Status::WrongRange => {}
+            Err(e) => {
+                for index in &group.indices {
+                    open[*index] = false;
+                    answer(*index, Outcome::Failed(e.clone()));
+                }
+                let status = match e.status {
+                    Status::OutcomeUnknown => Status::Unavailable,
+                    status => status,
+                };
+                let text = format!(
+                    "not sent, because what went to the block before failed: {}",
+                    e.message
+                );
+                for index in 0..hashes.len() {
+                    if open[index] && (group.start..=group.end).contains(&hashes[index]) {
+                        open[index] = false;
+                        answer(index, Outcome::Failed(Error::new(status, text.clone())));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Divides keys into requests by the map: the first one for each block, or all of them when
+    /// order does not matter.
+    fn groups(&self, ask: &Ask<'_>, pending: &[usize], hashes: &[u64]) -> Vec<Group> {
+        let mut by_block: Vec<Group> = self.0.with_map(|map| {
+            let mut blocks: Vec<Group> = Vec::new();
+            let mut place = std::collections::HashMap::new();
+            for &index in pending {
+                let entry = route(map, Target::Hash(hashes[index]));
+                let (start, end) = entry.map_or((0, u64::MAX), |entry| (entry.start, entry.end));
+                let at = *place.entry(start).or_insert_with(|| {
+                    blocks.push(Group { indices: Vec::new(), start, end });
+                    blocks.len() - 1
+                });
+                blocks[at].indices.push(index);
+            }
+            blocks
+        });
+        let mut groups = Vec::new();
+        for Group { indices, start, end } in by_block.drain(..) {
+            let mut rest = &indices[..];
+            while !rest.is_empty() {
+                let (first, more) = rest.split_at(fitting(ask, rest));
+                groups.push(Group { indices: first.to_vec(), start, end });
+                rest = if ask.ordered { &[] } else { more };
+            }
+        }
+        groups
+    }
+
+    /// What one operation answered, for its caller.
+    fn done(&self, op: &BatchOp<'_>, result: &BatchResult<'_>) -> Result<Done, Error> {
+        let BatchResult { status, value, bytes } = *result;
+        Ok(match (op, status) {
+            (BatchOp::Get { .. }, Status::Ok) => Done::Read(Some(bytes.to_vec())),
+            (BatchOp::Get { .. }, Status::KeyNotFound) => Done::Read(None),
+            (BatchOp::Put { .. } | BatchOp::Insert { .. }, Status::Ok) => Done::Stored(value == 1),
+            (BatchOp::Delete { .. }, Status::Ok) => Done::Deleted(true),
+            (BatchOp::Delete { .. }, Status::KeyNotFound) => Done::Deleted(false),
+            (BatchOp::Swap { .. }, Status::Ok) => Done::Swapped(Swap::Done),
+            (BatchOp::Swap { .. }, Status::CompareFailed) => match value {
+                0 => Done::Swapped(Swap::Found(None)),
+                1 => Done::Swapped(Swap::Found(Some(bytes.to_vec()))),
+                _ => return Err(self.refusal(op.key(), result)),
+            },
+            (BatchOp::Accumulate { function, .. }, Status::Ok) => {
+                Done::Combined(accumulated(*function, value))
+            }
+            _ => return Err(self.refusal(op.key(), result)),
+        })
+    }
+
+    /// An operation that has no room in a batch, as a request of its own.
+    fn single(&self, op: &BatchOp<'_>) -> Result<Done, Error> {
+        Ok(match *op {
+            BatchOp::Get { key } => {
+                let mut value = Vec::new();
+                let found = self.get(key, &mut value)?;
+                Done::Read(found.then_some(value))
+            }
+            BatchOp::Put { key, value } => Done::Stored(self.put(key, value)?),
+            BatchOp::Insert { key, value } => {
+                self.insert(key, value)?;
+                Done::Stored(false)
+            }
+            BatchOp::Delete { key } => Done::Deleted(self.delete(key)?),
+            BatchOp::Swap { key, expected, new } => {
+                Done::Swapped(self.compare_and_swap(key, expected, new)?)
+            }
+            BatchOp::Accumulate { key, function, operand } => {
+                match self.accumulate(key, function, operand)? {
+                    Accumulated::Top(items) => {
+                        Done::Combined(Accumulated::Items(items.len() as u64))
+                    }
+                    other => Done::Combined(other),
+                }
+            }
+        })
+    }
+
+    /// The error of one operation.
+    fn refusal(&self, key: &[u8], result: &BatchResult<'_>) -> Error {
+        let what = match result.status {
+            Status::KeyExists => "has a value already".to_owned(),
+            Status::KeyNotFound => "has no value".to_owned(),
+            Status::CompareFailed if result.value == 2 => {
+                "is not as expected, and its value has no room in the reply".to_owned()
+            }
+            Status::CompareFailed => "is not as expected".to_owned(),
+            _ => format!("was refused: {}", String::from_utf8_lossy(result.bytes)),
+        };
+        self.about(result.status, key, &what)
+    }
+}
+
+/// As many as go into one request; one that is too large for any is alone.
+fn fitting(ask: &Ask<'_>, indices: &[usize]) -> usize {
+    let (mut count, mut bytes) = (0, COUNT);
+    for index in indices.iter().take(KV_BATCH_MAX) {
+        bytes += (ask.size)(*index);
+        if count > 0 && bytes > KV_BATCH_BYTES_MAX {
+            break;
+        }
+        count += 1;
+    }
+    count
+}
+
+fn too_large(ask: &Ask<'_>, index: usize) -> bool {
+    COUNT + (ask.size)(index) > KV_BATCH_BYTES_MAX
+}
+
+/// The hashes that a group's block has to serve.
+fn span(indices: &[usize], hashes: &[u64]) -> Target {
+    let of = indices.iter().map(|index| hashes[*index]);
+    let (least, most) = of.fold((u64::MAX, 0), |(a, b), hash| (a.min(hash), b.max(hash)));
+    Target::Hashes(least, most)
+}
+
+fn accumulated(function: Function, value: u64) -> Accumulated {
+    match function {
+        Function::SumI64 | Function::MinI64 | Function::MaxI64 | Function::Count => {
+            Accumulated::Integer(value as i64)
+        }
+        Function::SumF64 | Function::MinF64 | Function::MaxF64 => {
+            Accumulated::Float(f64::from_bits(value))
+        }
+        Function::Append => Accumulated::Length(value),
+        Function::Top => Accumulated::Items(value),
+    }
+}
+
+fn owned(items: &[Item<'_>]) -> Vec<TopItem> {
+    items.iter().map(|i| TopItem { score: i.score, item: i.bytes.to_vec() }).collect()
+}
+
+fn unexpected(what: &str, number: u64) -> Error {
+    Error::new(
+        Status::BadFrame,
+        format!("{what} was answered with {number}, which is not possible"),
+    )
+}

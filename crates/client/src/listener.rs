@@ -1,0 +1,379 @@
+//! Notices of changes (paper, Table 1: subscribe, listener.get): pushed by the blocks, one
+//! connection to each, read when somebody asks for the next.
+//!
+//! Nothing here runs by itself. What is not read waits in the sockets; when a server cannot send any
+//! more it leaves notices out and tells so (`Heard::Gap`), so that a slow listener costs bounded
+//! memory.
+
+use crate::context::Context;
+use crate::error::Error;
+use crate::route;
+use crate::structure::Structure;
+use crate::transport::{Failure, PATIENCE, Sink, Transport, Wait};
+use honeycomb_types::{BlockAt, BlockId, Kind};
+use honeycomb_wire::messages::MapEntry;
+use honeycomb_wire::notice::{Change, Filter, Notice, SubscribeArgs, kinds};
+use honeycomb_wire::{Op, RequestHeader, Status};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What was heard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// Bytes were appended to a file.
+    Append {
+        /// Where they begin.
+        offset: u64,
+        /// How many.
+        length: u64,
+    },
+    /// A file was sealed at this size.
+    Seal {
+        /// Bytes.
+        size: u64,
+    },
+    /// A queue has more items to take.
+    Data {
+        /// How many came.
+        items: u64,
+    },
+    /// Items were taken from a queue.
+    Space {
+        /// How many.
+        items: u64,
+    },
+    /// A queue was closed.
+    Close,
+    /// A key got a value.
+    Put {
+        /// The key.
+        key: Box<[u8]>,
+    },
+    /// A key was deleted.
+    Delete {
+        /// The key.
+        key: Box<[u8]>,
+    },
+    /// Changes were not told, because those before them were not read in time; `None` when nobody
+    /// knows how many, because a connection was lost.
+    Gap {
+        /// How many.
+        missed: Option<u64>,
+    },
+}
+
+/// One notice. Numbers grow within a block, and are not dense where a filter leaves changes out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notification {
+    /// What happened.
+    pub heard: Heard,
+    /// In which block.
+    pub at: BlockAt,
+    /// Its number there.
+    pub number: u64,
+}
+
+/// One block that is listened to.
+struct Source {
+    entry: MapEntry,
+    transport: Transport,
+    /// What follows happens elsewhere; only takes are still heard of.
+    handed_over: bool,
+}
+
+/// A subscription to changes of one structure.
+///
+/// Notices come in order per key, per end of a queue and per file, never before a reader can see what
+/// they tell of (INV-24). Not shared: one thread at a time asks for the next.
+pub struct Listener {
+    structure: Structure,
+    context: Arc<Context>,
+    kinds: u16,
+    filter: Filter,
+    sources: Vec<Source>,
+    ready: VecDeque<Notification>,
+    /// Bytes of a file of which was told.
+    told_to: u64,
+}
+
+impl Listener {
+    /// Subscribes to every block that the changes can happen in. `wanted` is bits of
+    /// `wire::notice::kinds`, those of the structure's kind. From its return on nothing is missed
+    /// without being told.
+    pub(crate) fn open(
+        structure: Structure,
+        context: Arc<Context>,
+        wanted: u16,
+        filter: Filter,
+    ) -> Result<Listener, Error> {
+        let possible = match structure.kind() {
+            Kind::File => kinds::APPEND | kinds::SEAL,
+            Kind::Queue => kinds::DATA | kinds::SPACE | kinds::CLOSE,
+            Kind::Kv => kinds::PUT | kinds::DELETE,
+        };
+        if wanted == 0 || wanted & !possible != 0 {
+            let text = format!("a {} has no such changes to tell of", structure.kind().name());
+            return Err(Error::new(Status::InvalidArgument, text));
+        }
+        let mut listener = Listener {
+            structure,
+            context,
+            kinds: wanted,
+            filter,
+            sources: Vec::new(),
+            ready: VecDeque::new(),
+            told_to: 0,
+        };
+        listener.subscribe_all()?;
+        Ok(listener)
+    }
+
+    fn subscribe_all(&mut self) -> Result<(), Error> {
+        self.structure.refresh(self.context.deadline())?;
+        let mut entries = self.structure.entries();
+        if self.structure.kind() == Kind::File {
+            entries.drain(..entries.len() - 1);
+            self.told_to = self.told_to.max(entries[0].start);
+        }
+        for entry in entries {
+            self.subscribe(entry, false)?;
+        }
+        Ok(())
+    }
+
+    /// Subscribes to one block. `late` when changes may have happened there that should be told.
+    fn subscribe(&mut self, entry: MapEntry, late: bool) -> Result<(), Error> {
+        if self.sources.iter().any(|s| route::at(&s.entry) == route::at(&entry)) {
+            return Ok(());
+        }
+        let context = self.context.clone();
+        let deadline = context.deadline();
+        let place = (entry.address.clone(), BlockId(entry.block).shard().0);
+        let clock = context.pool.clock();
+        loop {
+            let structure = &self.structure;
+            let mut idle = || structure.ask_whether_gone(deadline);
+            let mut wait = Wait { deadline, idle: &mut idle, interruptible: false };
+            let subscribed = context.pool.open(&place, &mut wait).and_then(|mut transport| {
+                let number = structure.present(&mut transport, &mut wait)?;
+                let filter = self.filter.clone();
+                let args = SubscribeArgs { subscription: 1, kinds: self.kinds, filter }.encode();
+                let at = route::at(&entry);
+                let header =
+                    RequestHeader { at, grant: number, ..RequestHeader::new(Op::Subscribe) };
+                let mut reply = Vec::new();
+                let told =
+                    transport.exchange(header, &args, &[], &mut wait, &mut reply, Sink::None)?;
+                let now_there = match (told.status, late) {
+                    (Status::Ok, true) => length_of(structure, &mut transport, header, &mut wait)?,
+                    _ => 0,
+                };
+                Ok((transport, told, reply, now_there))
+            });
+            match subscribed {
+                Ok((transport, told, _, there)) if told.status == Status::Ok => {
+                    self.sources.push(Source { entry, transport, handed_over: false });
+                    self.catch_up(told.value, there);
+                    return Ok(());
+                }
+                Ok((_, told, reply, _)) => match told.status {
+                    Status::GrantExpired | Status::GrantRevoked => {
+                        self.structure.refresh(deadline)?
+                    }
+                    // It went while we were on our way; the map knows better, or the reason.
+                    Status::WrongEpoch | Status::UnknownBlock => {
+                        return self.structure.refresh(deadline);
+                    }
+                    status => return Err(Error::refused(status, &reply)),
+                },
+                Err(Failure::Gone { reason, .. } | Failure::Refused(reason)) => return Err(reason),
+                Err(failure) => {
+                    self.structure.refresh(deadline)?;
+                    if clock.now() >= deadline {
+                        let text = format!("could not subscribe: {failure:?}");
+                        return Err(Error::new(Status::DeadlineExceeded, text));
+                    }
+                    clock.sleep_until(clock.now() + Duration::from_millis(20));
+                }
+            }
+        }
+    }
+
+    /// Tells what happened in the newest source before it was subscribed to.
+    fn catch_up(&mut self, number: u64, there: u64) {
+        let source = self.sources.last().expect("just subscribed to");
+        let (at, start) = (route::at(&source.entry), source.entry.start);
+        if there == 0 {
+            return;
+        }
+        let heard = match self.structure.kind() {
+            Kind::File => Heard::Append { offset: start, length: there },
+            _ => Heard::Data { items: there },
+        };
+        self.hear(Notification { heard, at, number });
+    }
+
+    fn hear(&mut self, notification: Notification) {
+        if let Heard::Append { offset, length } = notification.heard {
+            // Told already, by the length that the block had when it was subscribed to.
+            if offset + length <= self.told_to {
+                return;
+            }
+            self.told_to = offset + length;
+        }
+        if self.wants(&notification.heard) {
+            self.ready.push_back(notification);
+        }
+    }
+
+    fn wants(&self, heard: &Heard) -> bool {
+        let kind = match heard {
+            Heard::Append { .. } => kinds::APPEND,
+            Heard::Data { .. } => kinds::DATA,
+            _ => return true,
+        };
+        self.kinds & kind != 0
+    }
+
+    /// The next notice, waiting up to `wait` for it; `None` when there is none, or when a signal came
+    /// to the thread. The error tells why there will be no more.
+    pub fn next(&mut self, wait: Duration) -> Result<Option<Notification>, Error> {
+        self.context.pool.enter();
+        let clock = self.context.pool.clock();
+        let until = clock.now() + wait;
+        let mut ask_at = clock.now() + PATIENCE;
+        loop {
+            self.take_pushed()?;
+            if let Some(notification) = self.ready.pop_front() {
+                return Ok(Some(notification));
+            }
+            let now = clock.now();
+            if now >= until {
+                return Ok(None);
+            }
+            if now >= ask_at {
+                self.structure.ask_whether_gone(now + PATIENCE)?;
+                ask_at = clock.now() + PATIENCE;
+            }
+            if self.sleep(until.min(ask_at).since(now))? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Waits for any source; true when a signal came.
+    fn sleep(&self, time: Duration) -> Result<bool, Error> {
+        let timeout =
+            Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos() as i64 };
+        let mut fds: Vec<PollFd<'_>> =
+            self.sources.iter().map(|s| PollFd::new(s.transport.socket(), PollFlags::IN)).collect();
+        match rustix::event::poll(&mut fds, Some(&timeout)) {
+            Ok(_) => Ok(false),
+            Err(rustix::io::Errno::INTR) => Ok(true),
+            Err(e) => Err(Error::new(Status::Internal, format!("cannot wait: {e}"))),
+        }
+    }
+
+    /// Reads what the sources have pushed, without waiting.
+    fn take_pushed(&mut self) -> Result<(), Error> {
+        let mut index = 0;
+        while index < self.sources.len() {
+            let next = match self.sources[index].transport.pushed() {
+                Ok(None) => {
+                    index += 1;
+                    continue;
+                }
+                Ok(Some((number, args))) => {
+                    let (_, notice) = Notice::decode(&args)?;
+                    self.notice(index, number, notice)?
+                }
+                Err(_) => Then::Lost,
+            };
+            // What was subscribed to meanwhile is behind it.
+            match next {
+                Then::Stay => {}
+                Then::Drop => drop(self.sources.remove(index)),
+                Then::Lost => {
+                    let lost = self.sources.remove(index);
+                    self.lost(&lost)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn notice(&mut self, index: usize, number: u64, notice: Notice) -> Result<Then, Error> {
+        let source = &mut self.sources[index];
+        let (at, start) = (route::at(&source.entry), source.entry.start);
+        let heard = match notice {
+            Notice::Changed(change) => heard(change, start),
+            Notice::Gap(missed) => Heard::Gap { missed: Some(missed) },
+            Notice::Handover { length, to } => {
+                source.handed_over = true;
+                let next = MapEntry { start: start + length, ..to.entry };
+                self.subscribe(next, true)?;
+                // A queue's items are still taken from it; a file's block has said everything.
+                let file = self.structure.kind() == Kind::File;
+                return Ok(if file { Then::Drop } else { Then::Stay });
+            }
+            Notice::Ended(..) => return Ok(Then::Lost),
+        };
+        self.hear(Notification { heard, at, number });
+        Ok(Then::Stay)
+    }
+
+    /// A source has ended or its connection broke: the structure is gone, or the block was retired,
+    /// or it is subscribed to again and what happened meanwhile is a gap.
+    fn lost(&mut self, source: &Source) -> Result<(), Error> {
+        self.structure.refresh(self.context.deadline())?;
+        if source.handed_over {
+            return Ok(());
+        }
+        self.subscribe_all()?;
+        let heard = Heard::Gap { missed: None };
+        self.hear(Notification { heard, at: route::at(&source.entry), number: 0 });
+        Ok(())
+    }
+}
+
+/// What becomes of a source after a notice.
+enum Then {
+    Stay,
+    /// It has nothing more to say.
+    Drop,
+    /// It has ended before its time.
+    Lost,
+}
+
+/// A change as users see it: the offsets of a file count from its beginning.
+fn heard(change: Change, start: u64) -> Heard {
+    match change {
+        Change::Append { offset, length } => Heard::Append { offset: start + offset, length },
+        Change::Seal { length } => Heard::Seal { size: start + length },
+        Change::Data { items } => Heard::Data { items },
+        Change::Space { items } => Heard::Space { items },
+        Change::Close => Heard::Close,
+        Change::Put { key } => Heard::Put { key },
+        Change::Delete { key } => Heard::Delete { key },
+    }
+}
+
+/// What a block has that is not told of any more: bytes of a file's, items of a queue's.
+fn length_of(
+    structure: &Structure,
+    transport: &mut Transport,
+    like: RequestHeader,
+    wait: &mut Wait<'_>,
+) -> Result<u64, Failure> {
+    let (op, args): (Op, &[u8]) = match structure.kind() {
+        Kind::File => (Op::FileSize, &[]),
+        Kind::Queue => (Op::QueueLength, &[0]),
+        Kind::Kv => return Ok(0),
+    };
+    let header = RequestHeader { op, ..like };
+    let reply = transport.exchange(header, args, &[], wait, &mut Vec::new(), Sink::None)?;
+    // A block that is full answers `Moved`, with its length as well.
+    Ok(if matches!(reply.status, Status::Ok | Status::Moved) { reply.value } else { 0 })
+}

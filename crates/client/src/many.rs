@@ -1,0 +1,162 @@
+//! Many operations of one structure at a time: every request is sent before any reply is awaited.
+//!
+//! Each is the same call with the same steps as a single one (`Structure::advance`); this only
+//! decides whose turn it is. Replies are taken as they come, so that a block that is slow, or a
+//! server that is gone, delays nobody else.
+
+use crate::error::Error;
+use crate::structure::{Exchange, Flight, Next, Replied, Sent, Structure};
+use crate::transport::{Failure, PATIENCE, await_any};
+use honeycomb_types::Time;
+
+/// Requests of one call that are under way at a time, each on a connection of its own. Below what a
+/// pool keeps idle, so that the next call finds the connections.
+const FLIGHTS_MAX: usize = 48;
+
+/// Where one operation is.
+#[allow(clippy::large_enum_variant)] // a few dozen are large at a time, and boxes would be moved too
+enum Stage<'a, 'b> {
+    /// Its turn has not come.
+    Waiting(Exchange<'a, 'b>),
+    /// It goes on at this time.
+    Paused(Flight<'a, 'b>, Time),
+    /// It awaits its reply, and its server has been silent since.
+    Awaits(Flight<'a, 'b>, Sent, Time),
+    Done(Result<Replied, Error>),
+    /// Taken out, for as long as somebody has it in hand.
+    Taken,
+}
+
+/// Carries all operations through to their answers, which come in the order of the operations.
+/// Each has a deadline of its own, which counts from its first step.
+pub(crate) fn run_many(
+    structure: &Structure,
+    exchanges: Vec<Exchange<'_, '_>>,
+) -> Vec<Result<Replied, Error>> {
+    let mut stages: Vec<Stage<'_, '_>> = exchanges.into_iter().map(Stage::Waiting).collect();
+    let (mut begun, mut done) = (0, 0);
+    while done < stages.len() {
+        while begun < stages.len() && begun - done < FLIGHTS_MAX {
+            let Stage::Waiting(exchange) = take(&mut stages[begun]) else {
+                unreachable!("operations begin in their order")
+            };
+            stages[begun] = go_on(structure, structure.depart(exchange));
+            begun += 1;
+        }
+        step(structure, &mut stages[..begun]);
+        done = stages.iter().filter(|stage| matches!(stage, Stage::Done(_))).count();
+    }
+    let results = stages.into_iter().map(|stage| match stage {
+        Stage::Done(result) => result,
+        _ => unreachable!("the loop ends when all are done"),
+    });
+    results.collect()
+}
+
+fn take<'a, 'b>(stage: &mut Stage<'a, 'b>) -> Stage<'a, 'b> {
+    std::mem::replace(stage, Stage::Taken)
+}
+
+fn go_on<'a, 'b>(structure: &Structure, mut flight: Flight<'a, 'b>) -> Stage<'a, 'b> {
+    match structure.advance(&mut flight) {
+        Next::Sent(sent) => Stage::Awaits(flight, sent, structure.clock().now()),
+        Next::Pause(pause) => Stage::Paused(flight, structure.clock().now() + pause),
+        Next::Done(result) => Stage::Done(result),
+    }
+}
+
+/// Waits until something can go on, and lets everything go on that can.
+fn step(structure: &Structure, stages: &mut [Stage<'_, '_>]) {
+    let clock = structure.clock();
+    let until = stages.iter().filter_map(next_at).min();
+    let mut places = Vec::new();
+    let mut waiting = Vec::new();
+    for (place, stage) in stages.iter_mut().enumerate() {
+        if let Stage::Awaits(_, sent, _) = stage {
+            places.push(place);
+            waiting.push(&mut sent.transport);
+        }
+    }
+    let Some(until) = until else { return };
+    let ready = if waiting.is_empty() {
+        clock.sleep_until(until);
+        Ok(Vec::new())
+    } else {
+        await_any(&mut waiting, until)
+    };
+    match ready {
+        Ok(ready) => {
+            for place in ready.into_iter().map(|at| places[at]) {
+                if let Stage::Awaits(mut flight, sent, _) = take(&mut stages[place]) {
+                    structure.collect(&mut flight, sent);
+                    stages[place] = go_on(structure, flight);
+                }
+            }
+        }
+        Err(e) => {
+            for place in places {
+                lose(structure, &mut stages[place], || Failure::Lost {
+                    sent: true,
+                    why: e.to_string(),
+                });
+            }
+        }
+    }
+    let now = clock.now();
+    for stage in &mut *stages {
+        if matches!(stage, Stage::Paused(_, at) if *at <= now)
+            && let Stage::Paused(flight, _) = take(stage)
+        {
+            *stage = go_on(structure, flight);
+        }
+    }
+    ask_about_the_silent(structure, stages, now);
+}
+
+/// When a stage wants to be looked at, if nothing comes before.
+fn next_at(stage: &Stage<'_, '_>) -> Option<Time> {
+    match stage {
+        Stage::Paused(_, at) => Some(*at),
+        Stage::Awaits(flight, _, since) => Some(flight.deadline().min(*since + PATIENCE)),
+        Stage::Waiting(_) | Stage::Done(_) | Stage::Taken => None,
+    }
+}
+
+/// Gives up the replies whose deadline is over. Of servers that have been silent for a while it asks
+/// the controller, once for all of them: what it says of the structure holds for each.
+fn ask_about_the_silent(structure: &Structure, stages: &mut [Stage<'_, '_>], now: Time) {
+    let mut silent = false;
+    let mut latest = now;
+    for stage in &mut *stages {
+        if let Stage::Awaits(flight, _, since) = stage {
+            if now >= flight.deadline() {
+                lose(structure, stage, || Failure::Late { sent: true });
+            } else if now.since(*since) >= PATIENCE {
+                silent = true;
+                latest = latest.max(flight.deadline());
+            }
+        }
+    }
+    if !silent {
+        return;
+    }
+    let gone = structure.ask_whether_gone(latest);
+    let asked = structure.clock().now();
+    for stage in &mut *stages {
+        let Stage::Awaits(_, _, since) = stage else { continue };
+        if now.since(*since) < PATIENCE {
+            continue;
+        }
+        *since = asked;
+        if let Err(reason) = &gone {
+            lose(structure, stage, || Failure::Gone { sent: true, reason: reason.clone() });
+        }
+    }
+}
+
+fn lose(structure: &Structure, stage: &mut Stage<'_, '_>, why: impl FnOnce() -> Failure) {
+    if let Stage::Awaits(mut flight, sent, _) = take(stage) {
+        structure.lose(&mut flight, sent, why());
+        *stage = go_on(structure, flight);
+    }
+}

@@ -1,0 +1,126 @@
+//! Many ranges of a file at a time.
+
+use crate::error::Error;
+use crate::file::File;
+use crate::many::run_many;
+use crate::route::{Target, route};
+use crate::structure::{Args, Exchange};
+use crate::transport::Sink;
+use honeycomb_types::limits::{MANY_BYTES_MAX, READ_RANGES_MAX};
+use honeycomb_wire::messages::MapEntry;
+use honeycomb_wire::{Op, Status, batch};
+
+/// Ranges of more bytes are read by plain reads, straight into their buffers.
+const PLAIN_FROM: usize = MANY_BYTES_MAX / 4;
+/// Bytes of a range in a reply beside its own.
+const LENGTH: usize = 4;
+
+/// What is still wanted of one range.
+struct Wanted {
+    /// Which of the caller's.
+    index: usize,
+    at: u64,
+    length: usize,
+}
+
+impl File {
+    /// Reads many ranges, each an offset and a length, and returns their bytes in the same order. A
+    /// result is short only where the file ends. Ranges may overlap and come in any order.
+    ///
+    /// Ranges of one block travel in one request, of at most 1 MiB of replies; all requests are
+    /// under way together. The time limit holds for each of them. Each range is read as by
+    /// `read_into`; nothing orders one with another. An error of one fails the call.
+    pub fn read_ranges(&self, ranges: &[(u64, usize)]) -> Result<Vec<Vec<u8>>, Error> {
+        let mut out: Vec<Vec<u8>> = vec![Vec::new(); ranges.len()];
+        let mut wanted = Vec::new();
+        let mut size = None;
+        for (index, &(at, length)) in ranges.iter().enumerate() {
+            if length > PLAIN_FROM {
+                // What is asked for may be far more than what is there.
+                let size = match size {
+                    Some(size) => size,
+                    None => *size.insert(self.size()?),
+                };
+                let mut buffer = vec![0; (length as u64).min(size.saturating_sub(at)) as usize];
+                let got = self.read_into(at, &mut buffer)?;
+                buffer.truncate(got);
+                out[index] = buffer;
+            } else if length > 0 {
+                wanted.push(Wanted { index, at, length });
+            }
+        }
+        while !wanted.is_empty() {
+            wanted = self.read_round(wanted, &mut out)?;
+        }
+        Ok(out)
+    }
+
+    /// Asks for everything that is wanted; returns what is still wanted afterwards.
+    fn read_round(
+        &self,
+        mut wanted: Vec<Wanted>,
+        out: &mut [Vec<u8>],
+    ) -> Result<Vec<Wanted>, Error> {
+        wanted.sort_by_key(|wanted| wanted.at);
+        let groups = group(&wanted, |at| self.0.with_map(|map| route(map, at).cloned()));
+        let ranges: Vec<Vec<(u64, u32)>> = groups
+            .iter()
+            .map(|group| group.iter().map(|w| (w.at, w.length as u32)).collect())
+            .collect();
+        let mut payloads: Vec<Vec<u8>> = vec![Vec::new(); groups.len()];
+        let exchanges = ranges.iter().zip(&mut payloads).map(|(ranges, payload)| Exchange {
+            op: Op::FileReadMany,
+            target: Target::Offset(ranges[0].0),
+            args: Args::ReadMany { ranges, bytes: MANY_BYTES_MAX as u32 },
+            payload: &[],
+            sink: Sink::Vec(payload),
+            wait_until: None,
+        });
+        let replies = run_many(&self.0, exchanges.collect());
+        let mut left = Vec::new();
+        for ((group, reply), payload) in groups.into_iter().zip(replies).zip(&payloads) {
+            let answered = reply?.header.value as usize;
+            if answered == 0 || answered > group.len() {
+                let text = format!("{answered} of {} ranges were answered", group.len());
+                return Err(Error::new(Status::BadFrame, text));
+            }
+            let answers = batch::ranges(payload, answered)?;
+            for (at, want) in group.iter().enumerate() {
+                let got = answers.get(at).copied();
+                if got.is_some_and(|got| got.len() > want.length) {
+                    let text = "a range was answered with more than was asked";
+                    return Err(Error::new(Status::BadFrame, text));
+                }
+                let bytes = got.unwrap_or_default();
+                out[want.index].extend_from_slice(bytes);
+                let (index, length) = (want.index, want.length - bytes.len());
+                // Nothing at all is the end of the file; less than asked may only be the block's.
+                if length > 0 && got.is_none_or(|got| !got.is_empty()) {
+                    left.push(Wanted { index, at: want.at + bytes.len() as u64, length });
+                }
+            }
+        }
+        Ok(left)
+    }
+}
+
+/// Divides what is wanted, in order of offset, into requests: of one block each, within the limits.
+fn group(wanted: &[Wanted], entry_of: impl Fn(Target) -> Option<MapEntry>) -> Vec<&[Wanted]> {
+    let mut groups = Vec::new();
+    let mut rest = wanted;
+    while let Some(first) = rest.first() {
+        let end = entry_of(Target::Offset(first.at)).map_or(u64::MAX, |entry| entry.end);
+        let (mut count, mut bytes) = (0, 0);
+        for wanted in rest.iter().take(READ_RANGES_MAX) {
+            bytes += LENGTH + wanted.length;
+            if count > 0 && (wanted.at > end || bytes > MANY_BYTES_MAX) {
+                break;
+            }
+            count += 1;
+        }
+        let (group, more) = rest.split_at(count);
+        groups.push(group);
+        rest = more;
+    }
+    groups
+}

@@ -1,0 +1,35 @@
+//! `completion`: what a shell needs to complete commands and options.
+
+use crate::failure::Outcome;
+use crate::output::print_bytes;
+use clap::{Args, Command};
+use clap_complete::Shell;
+
+/// Prints a completion script for a shell.
+///
+/// It is made from the same definition as the command line itself, so print it again after an
+/// update. bash: put it where bash-completion looks, or source it; zsh: into a folder of $fpath,
+/// as `_honeycomb`; fish: into ~/.config/fish/completions.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb completion bash > honeycomb.bash
+  honeycomb completion zsh > _honeycomb
+  honeycomb completion fish > honeycomb.fish")]
+pub struct CompletionArgs {
+    /// The shell
+    #[arg(value_parser = ["bash", "zsh", "fish"])]
+    shell: String,
+}
+
+/// `honeycomb completion`.
+pub fn completion(args: &CompletionArgs, mut command: Command) -> Outcome {
+    let shell = match args.shell.as_str() {
+        "bash" => Shell::Bash,
+        "zsh" => Shell::Zsh,
+        _ => Shell::Fish,
+    };
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command, "honeycomb", &mut script);
+    print_bytes(&script);
+    Ok(())
+}

@@ -1,0 +1,186 @@
+//! What values settings have, and how a wrong one is told.
+
+use crate::size;
+use honeycomb_types::limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN};
+use std::net::SocketAddr;
+
+/// The longest time that a core may poll before it sleeps: a second is polling for good.
+const SPIN_MAX: u64 = 1_000_000;
+
+/// The kind of a setting's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Text,
+    Path,
+    Name,
+    Token,
+    Endpoint,
+    Socket,
+    Seconds,
+    Size,
+    BlockSize,
+    Micros,
+    Switch,
+    /// 1 to this.
+    Count(u64),
+}
+
+impl Kind {
+    /// What stands for a value in help.
+    pub fn placeholder(self) -> &'static str {
+        match self {
+            Kind::Text => "HOST",
+            Kind::Path => "FILE",
+            Kind::Name => "NAME",
+            Kind::Token => "HEX",
+            Kind::Endpoint | Kind::Socket => "HOST:PORT",
+            Kind::Seconds => "SECONDS",
+            Kind::Size | Kind::BlockSize => "SIZE",
+            Kind::Micros | Kind::Count(_) => "N",
+            Kind::Switch => "BOOL",
+        }
+    }
+
+    /// Whether a text is a value of this kind; if not, why.
+    pub fn check(self, text: &str) -> Result<(), String> {
+        match self {
+            Kind::Text | Kind::Path if text.is_empty() => Err("it is empty".into()),
+            Kind::Text | Kind::Path => Ok(()),
+            Kind::Name => honeycomb_types::check_name(text).map_err(|e| e.to_string()),
+            Kind::Token => unhex(text).map(drop),
+            Kind::Endpoint => check_endpoint(text),
+            Kind::Socket => text.parse::<SocketAddr>().map(drop).map_err(|_| {
+                format!("'{text}' is not a numeric address with a port, such as 127.0.0.1:7420")
+            }),
+            Kind::Seconds => match text.trim().parse::<f64>() {
+                Ok(seconds) if seconds > 0.0 && seconds < 1e6 => Ok(()),
+                _ => Err(format!("'{text}' is not a number of seconds above 0 and below 1000000")),
+            },
+            Kind::Size => match size::parse(text)? {
+                0 => Err("it is 0".into()),
+                _ => Ok(()),
+            },
+            Kind::BlockSize => {
+                let bytes = size::parse(text)?;
+                let range = BLOCK_SIZE_MIN..=BLOCK_SIZE_MAX;
+                match bytes.is_power_of_two() && range.contains(&bytes) {
+                    true => Ok(()),
+                    false => Err(format!("'{text}' is not a power of two from 64KiB to 1GiB")),
+                }
+            }
+            Kind::Micros => count(text, 0, SPIN_MAX),
+            Kind::Count(most) => count(text, 1, most),
+            Kind::Switch => match text {
+                "true" | "false" => Ok(()),
+                _ => Err(format!("'{text}' is neither true nor false")),
+            },
+        }
+    }
+
+    /// The number that a checked text of a numeric kind means.
+    pub fn number(self, text: &str) -> u64 {
+        match self {
+            Kind::Size | Kind::BlockSize => size::parse(text).expect("checked"),
+            _ => text.trim().parse().expect("checked"),
+        }
+    }
+}
+
+fn count(text: &str, least: u64, most: u64) -> Result<(), String> {
+    match text.trim().parse::<u64>() {
+        Ok(n) if (least..=most).contains(&n) => Ok(()),
+        _ => Err(format!("'{text}' is not a whole number from {least} to {most}")),
+    }
+}
+
+fn check_endpoint(text: &str) -> Result<(), String> {
+    let plain = text.strip_prefix("honeycomb://").unwrap_or(text).trim_end_matches('/');
+    let port = plain.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+    match port.and_then(|(_, port)| port.parse::<u16>().ok()) {
+        Some(1..) => Ok(()),
+        _ => Err(format!("'{text}' is not HOST:PORT, such as localhost:7420")),
+    }
+}
+
+/// Hexadecimal digits as bytes.
+pub fn unhex(text: &str) -> Result<Vec<u8>, String> {
+    let digits = text.trim();
+    // The text is not repeated: it may be a mistyped secret.
+    let wrong = || "it is not hexadecimal: two digits for each byte".to_owned();
+    if digits.is_empty() || !digits.len().is_multiple_of(2) || !digits.is_ascii() {
+        return Err(wrong());
+    }
+    (0..digits.len() / 2)
+        .map(|i| u8::from_str_radix(&digits[2 * i..2 * i + 2], 16).map_err(|_| wrong()))
+        .collect()
+}
+
+/// The name that was probably meant.
+pub fn nearest<'a>(wrong: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let wrong = wrong.replace('-', "_");
+    names
+        .map(|name| (distance(&wrong.to_lowercase(), &name.to_lowercase()), name))
+        .filter(|(distance, name)| *distance <= 1 + name.len() / 4)
+        .min()
+        .map(|(_, name)| name)
+}
+
+/// How many letters have to be put in, left out or changed.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut corner = row[0];
+        row[0] = i + 1;
+        for (j, to) in b.iter().enumerate() {
+            let changed = corner + usize::from(from != *to);
+            corner = row[j + 1];
+            row[j + 1] = changed.min(row[j] + 1).min(corner + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name_is_found_and_a_far_one_is_not() {
+        let names = ["block_size", "memory", "shards", "token"];
+        let near = |wrong| nearest(wrong, names.iter().copied());
+        assert_eq!(near("blocksize"), Some("block_size"));
+        assert_eq!(near("block-size"), Some("block_size"));
+        assert_eq!(near("shard"), Some("shards"));
+        assert_eq!(near("colour"), None);
+        assert_eq!(
+            (distance("abc", "abc"), distance("", "abc"), distance("kitten", "sitting")),
+            (0, 3, 3)
+        );
+    }
+
+    #[test]
+    fn values_are_checked_by_their_kind() {
+        for (kind, good, bad) in [
+            (Kind::Endpoint, "honeycomb://node:7420/", "node"),
+            (Kind::Endpoint, "[::1]:1", ":7420"),
+            (Kind::Socket, "0.0.0.0:0", "localhost:1"),
+            (Kind::Seconds, "0.5", "0"),
+            (Kind::Seconds, "30", "inf"),
+            (Kind::Size, "1.5GiB", "0"),
+            (Kind::BlockSize, "64KiB", "100KiB"),
+            (Kind::BlockSize, "1GiB", "2GiB"),
+            (Kind::Micros, "0", "-1"),
+            (Kind::Count(254), "254", "255"),
+            (Kind::Switch, "true", "yes"),
+            (Kind::Token, "00ff", "00f"),
+            (Kind::Name, "cli", "a/b"),
+            (Kind::Path, "x", ""),
+        ] {
+            assert_eq!(kind.check(good), Ok(()), "{kind:?} {good}");
+            assert!(kind.check(bad).is_err(), "{kind:?} {bad}");
+        }
+        assert_eq!(unhex("00ff"), Ok(vec![0, 255]));
+        assert!(!unhex("secret").unwrap_err().contains("secret"));
+    }
+}

@@ -1,0 +1,523 @@
+//! Settings: one table, one name each, four places where a value may come from.
+//!
+//! A setting `block_size` is the flag `--block-size`, the environment's `HONEYCOMB_BLOCK_SIZE`, the
+//! key `block_size` of the configuration file, or its default; the first that is there counts. An
+//! empty variable of the environment is one that is not set. `TABLE` is the only definition: flags,
+//! their help, the checks, `config show` and the table in `docs/operating.md` come from it.
+//!
+//! Commands take the settings that concern them as a [`Given`] of some [`Group`], which clap fills,
+//! and ask it for [`Settings`]. A value that cannot be is an error with its place; of the file also
+//! keys that no setting has, whatever command reads it.
+
+mod file;
+mod kind;
+mod show;
+
+pub use kind::unhex;
+pub use show::{ConfigArgs, config};
+
+use crate::failure::{Failure, Outcome};
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use kind::Kind;
+use std::marker::PhantomData;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// One setting.
+pub struct Setting {
+    /// As the file has it; flag and variable are made from it.
+    pub name: &'static str,
+    kind: Kind,
+    /// The value when nobody says one; `None` when there is none or it depends.
+    default: Option<&'static str>,
+    /// What happens without a value, for people.
+    otherwise: &'static str,
+    /// The commands that look at it.
+    pub of: &'static str,
+    help: &'static str,
+}
+
+const CLIENTS: &str = "commands that use a cluster";
+
+/// Every setting.
+pub const TABLE: [Setting; 13] = [
+    Setting {
+        name: "address",
+        kind: Kind::Endpoint,
+        default: None,
+        otherwise: "that of the cluster file",
+        of: CLIENTS,
+        help: "host:port of the controller",
+    },
+    Setting {
+        name: "token",
+        kind: Kind::Token,
+        default: None,
+        otherwise: "that of the cluster file, when the address is its address",
+        of: "commands that use a cluster, `server`",
+        help: "The cluster's token, in hexadecimal",
+    },
+    Setting {
+        name: "timeout",
+        kind: Kind::Seconds,
+        default: Some("10"),
+        otherwise: "10",
+        of: CLIENTS,
+        help: "Seconds after which each request gives up",
+    },
+    Setting {
+        name: "job",
+        kind: Kind::Name,
+        default: Some("cli"),
+        otherwise: "`cli`",
+        of: "commands that use a job",
+        help: "The job to work in",
+    },
+    Setting {
+        name: "cluster_file",
+        kind: Kind::Path,
+        default: None,
+        otherwise: "`$XDG_RUNTIME_DIR/honeycomb/cluster.json`, else `~/.honeycomb/cluster.json`",
+        of: "`start`, `stop`, commands that use a cluster",
+        help: "The file by which `start` tells where its cluster is",
+    },
+    Setting {
+        name: "listen",
+        kind: Kind::Socket,
+        default: None,
+        otherwise: "`127.0.0.1:7420`; `127.0.0.1:0` for `server`",
+        of: "`start`, `controller`, `server`",
+        help: "Address and port to listen on; port 0 takes a free one",
+    },
+    Setting {
+        name: "advertise",
+        kind: Kind::Text,
+        default: None,
+        otherwise: "the address listened on",
+        of: "`start`, `server`",
+        help: "HOST or HOST:PORT of the memory server that clients are told",
+    },
+    Setting {
+        name: "insecure",
+        kind: Kind::Switch,
+        default: Some("false"),
+        otherwise: "`false`",
+        of: "`start`, `controller`, `server`",
+        help: "Whether to listen beyond this machine although nothing is encrypted",
+    },
+    Setting {
+        name: "controller",
+        kind: Kind::Socket,
+        default: None,
+        otherwise: "none: `server` needs one",
+        of: "`server`",
+        help: "Address and port of the controller to join",
+    },
+    Setting {
+        name: "memory",
+        kind: Kind::Size,
+        default: None,
+        otherwise: "half of the machine's, or of the limit of its control group",
+        of: "`start`, `server`",
+        help: "Memory for blocks, in bytes or with a unit (64MiB); resident only where written",
+    },
+    Setting {
+        name: "block_size",
+        kind: Kind::BlockSize,
+        default: None,
+        otherwise: "about 1/512 of the memory, 64KiB to 128MiB; 128MiB for `server`",
+        of: "`start`, `server`",
+        help: "Bytes of a block: a power of two from 64KiB to 1GiB",
+    },
+    Setting {
+        name: "shards",
+        kind: Kind::Count(254),
+        default: None,
+        otherwise: "all cores, at most 64",
+        of: "`start`, `server`",
+        help: "Cores that serve, 1 to 254",
+    },
+    Setting {
+        name: "spin_us",
+        kind: Kind::Micros,
+        default: Some("50"),
+        otherwise: "50",
+        of: "`start`, `controller`, `server`",
+        help: "Microseconds that a core polls before it sleeps while requests follow each other \
+               quickly, up to 1000000; 0 never polls",
+    },
+];
+
+/// Where a value came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The command line.
+    Flag,
+    /// The environment.
+    Environment,
+    /// The configuration file, and its line.
+    File(PathBuf, usize),
+    /// Nobody said.
+    Default,
+}
+
+/// Settings that a command looks at.
+pub trait Group: 'static {
+    /// Their names.
+    const NAMES: &'static [&'static str];
+}
+
+macro_rules! groups {
+    ($($(#[$doc:meta])* $name:ident = [$($setting:literal),*];)*) => {$(
+        $(#[$doc])*
+        pub struct $name;
+        impl Group for $name {
+            const NAMES: &'static [&'static str] = &[$($setting),*];
+        }
+    )*};
+}
+
+groups! {
+    /// How to reach a cluster.
+    Reach = ["address", "token", "timeout", "cluster_file"];
+    /// How to reach a cluster, and the job.
+    InJob = ["job", "address", "token", "timeout", "cluster_file"];
+    /// What `start` needs.
+    ForStart = [
+        "listen", "advertise", "insecure", "memory", "block_size", "shards", "spin_us",
+        "cluster_file"
+    ];
+    /// What `stop` needs.
+    ForStop = ["cluster_file"];
+    /// What `controller` needs.
+    ForController = ["listen", "insecure", "spin_us"];
+    /// What `server` needs.
+    ForServer = [
+        "controller", "token", "listen", "advertise", "insecure", "memory", "block_size", "shards",
+        "spin_us"
+    ];
+    /// What `doctor` looks at.
+    ForDoctor = [
+        "address", "token", "timeout", "cluster_file", "listen", "memory", "block_size", "shards"
+    ];
+    /// All.
+    All = [
+        "address", "token", "timeout", "job", "cluster_file", "listen", "advertise", "insecure",
+        "controller", "memory", "block_size", "shards", "spin_us"
+    ];
+}
+
+impl Setting {
+    /// The setting of this name.
+    fn named(name: &str) -> Option<&'static Setting> {
+        TABLE.iter().find(|s| s.name == name)
+    }
+
+    /// `--block-size`, without the dashes in front.
+    pub fn flag(&self) -> String {
+        self.name.replace('_', "-")
+    }
+
+    /// `HONEYCOMB_BLOCK_SIZE`.
+    pub fn variable(&self) -> String {
+        format!("HONEYCOMB_{}", self.name.to_uppercase())
+    }
+
+    /// By which clap knows the flag: commands have arguments of the same names.
+    fn id(&self) -> String {
+        format!("setting {}", self.name)
+    }
+
+    fn arg(&'static self) -> Arg {
+        let otherwise = self.otherwise.replace('`', "");
+        let arg = Arg::new(self.id())
+            .long(self.flag())
+            .value_name(self.kind.placeholder())
+            .help(format!("{} [env: {}] [default: {otherwise}]", self.help, self.variable()))
+            .help_heading("Settings")
+            .value_parser(|text: &str| self.kind.check(text).map(|()| text.to_owned()));
+        match self.kind {
+            Kind::Switch => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
+            _ => arg,
+        }
+    }
+}
+
+/// Settings of a group as the command line gave them.
+pub struct Given<G> {
+    flags: Vec<(&'static str, String)>,
+    file: Option<PathBuf>,
+    group: PhantomData<G>,
+}
+
+impl<G: Group> clap::Args for Given<G> {
+    fn augment_args(mut command: Command) -> Command {
+        for name in G::NAMES {
+            command = command.arg(Setting::named(name).expect("groups name settings").arg());
+        }
+        command.arg(
+            Arg::new("config")
+                .long("config")
+                .value_name("FILE")
+                .help(
+                    "The configuration file [env: HONEYCOMB_CONFIG] [default: \
+                     $XDG_CONFIG_HOME/honeycomb/config.toml, else ~/.config/honeycomb/config.toml]",
+                )
+                .help_heading("Settings")
+                .action(ArgAction::Set)
+                .value_parser(clap::value_parser!(PathBuf)),
+        )
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl<G: Group> clap::FromArgMatches for Given<G> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = |name: &'static str| {
+            let id = Setting::named(name).expect("groups name settings").id();
+            matches.get_one::<String>(&id).map(|text| (name, text.clone()))
+        };
+        let flags = G::NAMES.iter().filter_map(|name| given(name)).collect();
+        let file = matches.get_one::<PathBuf>("config").cloned();
+        Ok(Given { flags, file, group: PhantomData })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl<G> Given<G> {
+    /// The flags again, for a process that is to see the same settings.
+    pub fn as_arguments(&self) -> Vec<std::ffi::OsString> {
+        let flags = self
+            .flags
+            .iter()
+            .map(|(name, text)| format!("--{}={text}", name.replace('_', "-")).into());
+        let file = self.file.iter().flat_map(|path| ["--config".into(), path.into()]);
+        flags.chain(file).collect()
+    }
+}
+
+impl<G: Group> Given<G> {
+    /// The settings of the group, from wherever each of them comes.
+    ///
+    /// `InvalidArgument` with file and line, or with the variable, when a value cannot be.
+    pub fn settings(&self) -> Outcome<Settings> {
+        let path = file::path(self.file.as_deref());
+        let file = match &path {
+            Some((path, named)) => file::read(path, *named)?,
+            None => None,
+        };
+        let mut values = Vec::new();
+        for name in G::NAMES {
+            let setting = Setting::named(name).expect("groups name settings");
+            let flag = self.flags.iter().find(|(n, _)| n == name);
+            let (text, origin) = match (flag, variable(&setting.variable())) {
+                (Some((_, text)), _) => (Some(text.clone()), Origin::Flag),
+                (None, Some(text)) => {
+                    setting.kind.check(&text).map_err(|why| {
+                        Failure::invalid(format!("{}: {why}", setting.variable()))
+                    })?;
+                    (Some(text), Origin::Environment)
+                }
+                (None, None) => match file.as_ref().and_then(|f| f.get(name)) {
+                    Some((text, line)) => {
+                        let path = file.as_ref().expect("it had the value").path.clone();
+                        (Some(text.to_owned()), Origin::File(path, line))
+                    }
+                    None => (setting.default.map(str::to_owned), Origin::Default),
+                },
+            };
+            values.push(Resolved { setting, text, origin });
+        }
+        Ok(Settings { values, file: file.map(|f| f.path) })
+    }
+}
+
+/// A variable of the environment; an empty one is none.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|text| !text.is_empty())
+}
+
+struct Resolved {
+    setting: &'static Setting,
+    text: Option<String>,
+    origin: Origin,
+}
+
+/// Settings with their values. Asking for one that the group does not have is a defect.
+pub struct Settings {
+    values: Vec<Resolved>,
+    /// The configuration file, when there is one.
+    file: Option<PathBuf>,
+}
+
+impl Settings {
+    fn of(&self, name: &str) -> &Resolved {
+        self.values.iter().find(|r| r.setting.name == name).expect("a setting of this group")
+    }
+
+    fn text(&self, name: &str) -> Option<&str> {
+        self.of(name).text.as_deref()
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        let resolved = self.of(name);
+        resolved.text.as_deref().map(|text| resolved.setting.kind.number(text))
+    }
+
+    fn socket(&self, name: &str) -> Option<SocketAddr> {
+        self.text(name).map(|text| text.parse().expect("checked"))
+    }
+
+    /// Where a setting's value came from.
+    pub fn origin(&self, name: &str) -> &Origin {
+        &self.of(name).origin
+    }
+
+    /// The configuration file that was read.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// host:port of the controller, without a scheme.
+    pub fn address(&self) -> Option<String> {
+        let text = self.text("address")?;
+        Some(text.strip_prefix("honeycomb://").unwrap_or(text).trim_end_matches('/').to_owned())
+    }
+
+    /// The token.
+    pub fn token(&self) -> Option<Vec<u8>> {
+        self.text("token").map(|text| kind::unhex(text).expect("checked"))
+    }
+
+    /// The time that a request may take.
+    pub fn timeout(&self) -> Duration {
+        let text = self.text("timeout").expect("it has a default");
+        Duration::from_secs_f64(text.trim().parse().expect("checked"))
+    }
+
+    /// The job.
+    pub fn job(&self) -> &str {
+        self.text("job").expect("it has a default")
+    }
+
+    /// The cluster file.
+    pub fn cluster_file(&self) -> Outcome<PathBuf> {
+        if let Some(path) = self.text("cluster_file") {
+            return Ok(path.into());
+        }
+        if let Some(runtime) = variable("XDG_RUNTIME_DIR") {
+            return Ok(Path::new(&runtime).join("honeycomb/cluster.json"));
+        }
+        match variable("HOME") {
+            Some(home) => Ok(Path::new(&home).join(".honeycomb/cluster.json")),
+            None => Err("no HOME and no XDG_RUNTIME_DIR: set HONEYCOMB_CLUSTER_FILE".into()),
+        }
+    }
+
+    /// Where to listen.
+    pub fn listen(&self) -> Option<SocketAddr> {
+        self.socket("listen")
+    }
+
+    /// What clients are told.
+    pub fn advertise(&self) -> Option<String> {
+        self.text("advertise").map(str::to_owned)
+    }
+
+    /// Whether to listen beyond this machine.
+    pub fn insecure(&self) -> bool {
+        self.text("insecure").is_some_and(|text| text == "true")
+    }
+
+    /// The controller to join.
+    pub fn controller(&self) -> Option<SocketAddr> {
+        self.socket("controller")
+    }
+
+    /// Bytes for blocks.
+    pub fn memory(&self) -> Option<u64> {
+        self.number("memory")
+    }
+
+    /// Bytes of a block.
+    pub fn block_size(&self) -> Option<u64> {
+        self.number("block_size")
+    }
+
+    /// Cores that serve.
+    pub fn shards(&self) -> Option<u8> {
+        self.number("shards").map(|n| n as u8)
+    }
+
+    /// How long a core polls.
+    pub fn spin(&self) -> Duration {
+        Duration::from_micros(self.number("spin_us").expect("it has a default"))
+    }
+}
+
+/// Variables that look like settings and are none, each with the name that is nearest to it.
+pub fn unknown_variables() -> Vec<(String, Option<String>)> {
+    let known: Vec<String> = TABLE.iter().map(Setting::variable).collect();
+    let mut unknown: Vec<_> = std::env::vars_os()
+        .filter_map(|(name, _)| name.into_string().ok())
+        .filter(|name| name.starts_with("HONEYCOMB_") && name != "HONEYCOMB_CONFIG")
+        .filter(|name| !known.contains(name))
+        .map(|name| {
+            let near = kind::nearest(&name, known.iter().map(String::as_str));
+            (name, near.map(str::to_owned))
+        })
+        .collect();
+    unknown.sort();
+    unknown
+}
+
+/// Where the configuration file is, or would be.
+pub fn default_file() -> Option<PathBuf> {
+    file::path(None).map(|(path, _)| path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn markdown() -> String {
+        let mut text = String::from(
+            "| Setting | Flag | Environment | Default | Of |\n| --- | --- | --- | --- | --- |\n",
+        );
+        for s in &TABLE {
+            text += &format!(
+                "| `{}` | `--{} {}` | `{}` | {} | {} |\n",
+                s.name,
+                s.flag(),
+                s.kind.placeholder(),
+                s.variable(),
+                s.otherwise,
+                s.of
+            );
+        }
+        text
+    }
+
+    #[test]
+    fn the_document_has_the_table() {
+        let document = include_str!("../../../../docs/operating.md");
+        assert!(document.contains(&markdown()), "docs/operating.md shall have:\n{}", markdown());
+    }
+
+    #[test]
+    fn every_setting_is_in_the_group_of_all_and_defaults_are_valid() {
+        assert_eq!(All::NAMES.len(), TABLE.len());
+        for setting in &TABLE {
+            assert!(All::NAMES.contains(&setting.name));
+            assert_eq!(setting.default.map_or(Ok(()), |text| setting.kind.check(text)), Ok(()));
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! `config show`.
+
+use super::{All, Given, Kind, Origin, Resolved};
+use crate::failure::Outcome;
+use crate::output::Output;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+/// Shows the configuration and where it comes from.
+///
+/// Nothing is written: settings are flags, variables of the environment and keys of one file that
+/// belongs to you.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  honeycomb config show --origin")]
+pub struct ConfigArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    Show(Box<ShowArgs>),
+}
+
+/// Prints every setting and its value.
+///
+/// A setting is a flag (--block-size), else a variable of the environment (HONEYCOMB_BLOCK_SIZE),
+/// else a key of the configuration file (block_size), else its default; the first that is there
+/// counts. The file is checked as a whole: a key that no setting has and a value that cannot be are
+/// errors with their line. Secrets are not printed. Settings given as flags here are shown as a
+/// command with them would see them.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb config show
+  honeycomb config show --origin --block-size 1MiB    # what a flag would change
+  HONEYCOMB_MEMORY=1GiB honeycomb config show --json")]
+struct ShowArgs {
+    /// Where each value comes from: flag, environment, file and line, or default
+    #[arg(long)]
+    origin: bool,
+    #[command(flatten)]
+    given: Given<All>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// `honeycomb config`.
+pub fn config(args: &ConfigArgs) -> Outcome {
+    let What::Show(args) = &args.what;
+    let settings = args.given.settings()?;
+    if args.output.json {
+        let all: Vec<Value> = settings.values.iter().map(as_json).collect();
+        say!(
+            "{}",
+            json!({ "file": settings.file().map(|p| p.to_string_lossy()), "settings": all })
+        );
+        return Ok(());
+    }
+    for resolved in &settings.values {
+        let value = shown(resolved).unwrap_or_else(|| "-".into());
+        match args.origin {
+            true => say!("{:<13} {value:<28} {}", resolved.setting.name, whence(resolved)),
+            false => say!("{:<13} {value}", resolved.setting.name),
+        }
+    }
+    Ok(())
+}
+
+/// A value that may be seen; `None` when there is none.
+fn shown(resolved: &Resolved) -> Option<String> {
+    let text = resolved.text.as_ref()?;
+    Some(match resolved.setting.kind {
+        Kind::Token => "(secret)".into(),
+        _ => text.clone(),
+    })
+}
+
+fn whence(resolved: &Resolved) -> String {
+    match &resolved.origin {
+        Origin::Flag => format!("flag --{}", resolved.setting.flag()),
+        Origin::Environment => format!("environment {}", resolved.setting.variable()),
+        Origin::File(path, line) => format!("file {}:{line}", path.display()),
+        Origin::Default => format!("default: {}", resolved.setting.otherwise.replace('`', "")),
+    }
+}
+
+fn as_json(resolved: &Resolved) -> Value {
+    let origin = match &resolved.origin {
+        Origin::Flag => json!({ "from": "flag" }),
+        Origin::Environment => json!({ "from": "environment" }),
+        Origin::File(path, line) => {
+            json!({ "from": "file", "file": path.to_string_lossy(), "line": line })
+        }
+        Origin::Default => json!({ "from": "default" }),
+    };
+    json!({
+        "name": resolved.setting.name, "value": shown(resolved), "origin": origin,
+        "flag": format!("--{}", resolved.setting.flag()),
+        "environment": resolved.setting.variable(), "of": resolved.setting.of,
+    })
+}

@@ -1,0 +1,183 @@
+//! A job's address DAG as one reply of the controller tells it, for the commands that look at it.
+
+use crate::failure::{Failure, Outcome};
+use crate::size;
+use honeycomb_types::{Kind, dotted_path, split_path};
+use honeycomb_wire::Status;
+use honeycomb_wire::messages::{PrefixInfo, StructureInfo};
+use serde_json::{Value, json};
+use std::collections::{HashMap, HashSet};
+
+/// The prefixes of a job, each with its children and structures in the order of their names.
+pub struct Dag {
+    nodes: Vec<PrefixInfo>,
+    children: Vec<Vec<usize>>,
+    parents: Vec<Vec<usize>>,
+}
+
+impl Dag {
+    /// Reads a reply: parents before children, the root first.
+    pub fn new(mut nodes: Vec<PrefixInfo>) -> Dag {
+        let places: HashMap<u64, usize> =
+            nodes.iter().enumerate().map(|(i, node)| (node.prefix, i)).collect();
+        let parents: Vec<Vec<usize>> = nodes
+            .iter()
+            .map(|node| node.parents.iter().filter_map(|p| places.get(p).copied()).collect())
+            .collect();
+        let mut children = vec![Vec::new(); nodes.len()];
+        for (node, above) in parents.iter().enumerate() {
+            for parent in above {
+                children[*parent].push(node);
+            }
+        }
+        for list in &mut children {
+            list.sort_by(|a, b| nodes[*a].name.cmp(&nodes[*b].name));
+        }
+        for node in &mut nodes {
+            node.structures.sort_by(|a, b| a.name.cmp(&b.name));
+        }
+        Dag { nodes, children, parents }
+    }
+
+    /// All prefixes, parents before children.
+    pub fn nodes(&self) -> &[PrefixInfo] {
+        &self.nodes
+    }
+
+    /// One of them.
+    pub fn node(&self, node: usize) -> &PrefixInfo {
+        &self.nodes[node]
+    }
+
+    /// Its direct children, by name.
+    pub fn children(&self, node: usize) -> &[usize] {
+        &self.children[node]
+    }
+
+    /// The parent under which it is shown in full.
+    pub fn first_parent(&self, node: usize) -> Option<usize> {
+        self.parents[node].first().copied()
+    }
+
+    /// The prefix of a path; `NotFound` when there is none. One that has ended is found as long as
+    /// it is remembered.
+    pub fn find(&self, path: &str) -> Outcome<usize> {
+        let literal = self.walk(&split_path(path)?);
+        let found = literal.or_else(|| self.walk(&dotted_path(path)?));
+        found.ok_or_else(|| {
+            Failure::new(Status::NotFound, format!("there is no prefix '{path}' in this job"))
+        })
+    }
+
+    fn walk(&self, parts: &[&str]) -> Option<usize> {
+        if self.nodes.is_empty() {
+            return None;
+        }
+        parts.iter().try_fold(0, |at, part| {
+            self.children[at].iter().copied().find(|child| self.nodes[*child].name == *part)
+        })
+    }
+
+    /// A path to a prefix: by its first parent, and the first parent's.
+    pub fn path(&self, node: usize) -> String {
+        let mut parts = Vec::new();
+        let mut at = node;
+        while let Some(parent) = self.parents[at].first() {
+            parts.push(self.nodes[at].name.as_str());
+            at = *parent;
+        }
+        parts.reverse();
+        parts.join("/")
+    }
+
+    /// A prefix and all that are below it, each once, parents before children.
+    pub fn below(&self, top: usize) -> Vec<usize> {
+        let mut seen = HashSet::from([top]);
+        let mut waiting = vec![top];
+        while let Some(node) = waiting.pop() {
+            let new = self.children[node].iter().filter(|child| seen.insert(**child));
+            waiting.extend(new);
+        }
+        let mut found: Vec<usize> = seen.into_iter().collect();
+        found.sort_unstable();
+        found
+    }
+}
+
+/// What became of a prefix, in a word.
+pub fn state(p: &PrefixInfo) -> &'static str {
+    match p.state {
+        0 => "live",
+        1 => "expired",
+        2 => "data lost",
+        _ => "removed",
+    }
+}
+
+/// The kind of a structure, in a word.
+pub fn kind(s: &StructureInfo) -> &'static str {
+    Kind::from_code(s.kind).map_or("unknown", Kind::name)
+}
+
+/// A prefix's lease for people, and what else may free it.
+pub fn lease(p: &PrefixInfo) -> String {
+    let committed = if p.committed { ", committed" } else { "" };
+    let readers = match p.readers_left {
+        0 => String::new(),
+        1 => ", freed by 1 reader".into(),
+        left => format!(", freed by {left} readers"),
+    };
+    let lease = match (p.state, p.pinned) {
+        (0, true) => "pinned".into(),
+        (0, false) => format!(
+            "lease {}, {} left",
+            size::duration(p.lease_ms as i64),
+            size::duration(p.remaining_ms)
+        ),
+        _ => state(p).into(),
+    };
+    format!("{lease}{readers}{committed}")
+}
+
+/// What is left of a prefix's lease, in milliseconds; `None` when it is pinned or over.
+pub fn remaining_ms(p: &PrefixInfo) -> Option<i64> {
+    (!p.pinned && p.state == 0).then_some(p.remaining_ms)
+}
+
+/// A structure as JSON has it everywhere.
+pub fn structure_json(s: &StructureInfo) -> Value {
+    json!({
+        "structure": s.structure, "name": s.name, "kind": kind(s), "blocks": s.blocks,
+        "bytes_used": s.bytes_used, "sealed": s.sealed,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefix(id: u64, name: &str, parents: &[u64]) -> PrefixInfo {
+        PrefixInfo { prefix: id, name: name.into(), parents: parents.into(), ..Default::default() }
+    }
+
+    #[test]
+    fn a_prefix_with_two_parents_is_found_by_both_paths_and_counted_once() {
+        let dag = Dag::new(vec![
+            prefix(10, "", &[]),
+            prefix(11, "b", &[10]),
+            prefix(12, "a", &[10]),
+            prefix(13, "both", &[11, 12]),
+            prefix(14, "v1.2", &[13]),
+        ]);
+        assert_eq!(dag.children(0), [2, 1]);
+        assert_eq!(dag.find("a/both").unwrap(), 3);
+        assert_eq!(dag.find("/b/both").unwrap(), 3);
+        assert_eq!(dag.find("b.both").unwrap(), 3);
+        assert_eq!(dag.find("a/both/v1.2").unwrap(), 4);
+        assert_eq!(dag.find("").unwrap(), 0);
+        assert_eq!(dag.path(4), "b/both/v1.2");
+        assert_eq!(dag.below(0), [0, 1, 2, 3, 4]);
+        assert_eq!(dag.below(2), [2, 3, 4]);
+        assert_eq!(dag.find("a/none").unwrap_err().status(), Some(Status::NotFound));
+    }
+}

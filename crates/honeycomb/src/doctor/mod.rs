@@ -1,0 +1,125 @@
+//! `doctor`: what of this machine and its cluster could be in the way, and how to mend it.
+//!
+//! Every check answers in bounded time, whatever it meets, and changes nothing.
+
+mod cluster;
+mod machine;
+mod network;
+
+use crate::config::{ForDoctor, Given, Settings};
+use crate::failure::{Failure, Outcome};
+use crate::output::Output;
+use clap::Args;
+use honeycomb_env::Clock;
+use serde_json::{Value, json};
+
+/// Checks this machine and the cluster, and says how to mend what is wrong.
+///
+/// Each line is ok, warn or fail, with a sentence, and with what to do where something is not as it
+/// should be. The settings are those that `start` and the other commands would use. Nothing is
+/// changed, and it ends within some seconds. Exit code 0 without a fail, else 1.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb doctor
+  honeycomb doctor --memory 64MiB
+  honeycomb doctor --json")]
+pub struct DoctorArgs {
+    #[command(flatten)]
+    given: Given<ForDoctor>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// How a check ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Grade {
+    Ok,
+    Warn,
+    Fail,
+}
+
+/// What a check found.
+struct Finding {
+    check: &'static str,
+    grade: Grade,
+    text: String,
+    remedy: Option<String>,
+}
+
+impl Finding {
+    fn ok(check: &'static str, text: impl Into<String>) -> Finding {
+        Finding { check, grade: Grade::Ok, text: text.into(), remedy: None }
+    }
+
+    fn warn(check: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Finding {
+        Finding { check, grade: Grade::Warn, text: text.into(), remedy: Some(remedy.into()) }
+    }
+
+    fn fail(check: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Finding {
+        Finding { check, grade: Grade::Fail, text: text.into(), remedy: Some(remedy.into()) }
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "check": self.check, "grade": self.grade.name(), "text": self.text,
+            "remedy": self.remedy,
+        })
+    }
+
+    fn print(&self) {
+        say!("{:<4}  {:<13} {}", self.grade.name(), self.check, self.text);
+        if let Some(remedy) = &self.remedy {
+            say!("{:21}-> {remedy}", "");
+        }
+    }
+}
+
+impl Grade {
+    fn name(self) -> &'static str {
+        match self {
+            Grade::Ok => "ok",
+            Grade::Warn => "warn",
+            Grade::Fail => "fail",
+        }
+    }
+}
+
+/// `honeycomb doctor`.
+pub fn doctor(args: &DoctorArgs) -> Outcome {
+    let clock = Clock::start();
+    let found = match args.given.settings() {
+        Ok(settings) => examine(clock, &settings),
+        // Without settings there is nothing to hold the machine against.
+        Err(e) => vec![Finding::fail("configuration", e.to_string(), "mend it there")],
+    };
+    let count = |grade| found.iter().filter(|f| f.grade == grade).count();
+    let (warnings, failures) = (count(Grade::Warn), count(Grade::Fail));
+    if args.output.json {
+        let findings: Vec<Value> = found.iter().map(Finding::to_json).collect();
+        say!("{}", json!({ "findings": findings, "warn": warnings, "fail": failures }));
+    } else {
+        found.iter().for_each(Finding::print);
+        say!("{warnings} warnings, {failures} failures");
+    }
+    match failures {
+        0 => Ok(()),
+        // The report is what there is to say.
+        _ => Err(Failure::from("the doctor found failures").told()),
+    }
+}
+
+fn examine(clock: Clock, settings: &Settings) -> Vec<Finding> {
+    let mut found = cluster::configuration(settings);
+    found.extend(cluster::reach(clock, settings));
+    found.extend(network::ports(settings));
+    found.push(network::wake_up(clock));
+    found.extend(machine::limits());
+    found.extend(machine::memory(settings));
+    found.push(machine::clock());
+    found.push(machine::huge_pages());
+    found.push(machine::shared_memory());
+    found.push(machine::cores(settings));
+    found.push(cluster::python());
+    found.extend(cluster::folders(settings));
+    found
+}

@@ -1,0 +1,159 @@
+//! `append` and `cat`: files by hand.
+
+use crate::cluster::{Intent, Work};
+use crate::config::{Given, InJob};
+use crate::failure::{Failure, Outcome};
+use crate::output::{Output, print_bytes, put_bytes};
+use crate::{place, size};
+use clap::Args;
+use honeycomb_client::File;
+use honeycomb_wire::Status;
+use serde_json::json;
+use std::io::Read;
+use std::path::PathBuf;
+
+/// Bytes that `cat` reads and `append` reads ahead at a time.
+const PIECE: usize = 4 << 20;
+/// Most bytes of a file in one JSON object, which is made as a whole.
+const JSON_MAX: u64 = 64 << 20;
+
+/// Appends to a file what a file of this machine or standard input holds.
+///
+/// The job, the prefixes and the file are created when they are missing. Any number of writers may
+/// append at the same time; what one request carries (at most an eighth of a block) stays together.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb append logs:today app.log
+  echo one line | honeycomb append logs:today
+  honeycomb append logs:done app.log --seal --json")]
+pub struct AppendArgs {
+    /// The file: prefix[/prefix...][:name]
+    #[arg(value_parser = place::structure)]
+    address: String,
+    /// What to read; `-`, or none, is standard input
+    file: Option<PathBuf>,
+    /// Make the file immutable afterwards, for good
+    #[arg(long)]
+    seal: bool,
+    #[command(flatten)]
+    given: Given<InJob>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Prints a file, or a part of it, as it is.
+///
+/// With --json one object tells `offset`, `bytes` (of the part), `bytes_total` (of the file),
+/// `sealed`, and the part itself: `content` when it is UTF-8, else `content_hex`. A part of more
+/// than 64 MiB is not put into an object.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb append logs:today app.log
+  honeycomb cat logs:today
+  honeycomb cat logs:today --offset 4 --length 16
+  honeycomb cat logs:today --length 64 --json")]
+pub struct CatArgs {
+    /// The file: prefix[/prefix...][:name]
+    #[arg(value_parser = place::structure)]
+    address: String,
+    /// Where to begin, in bytes; a size such as 64KiB is understood
+    #[arg(long, default_value = "0", value_parser = size::parse, value_name = "BYTES")]
+    offset: u64,
+    /// Most bytes to print (to the end)
+    #[arg(long, value_parser = size::parse, value_name = "BYTES")]
+    length: Option<u64>,
+    #[command(flatten)]
+    given: Given<InJob>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// `honeycomb append`.
+pub fn append(args: &AppendArgs) -> Outcome {
+    let settings = args.given.settings()?;
+    let mut input: Box<dyn Read> = match args.file.as_deref() {
+        Some(path) if path.as_os_str() != "-" => {
+            Box::new(std::fs::File::open(path).map_err(|e| Failure::io(path.display(), &e))?)
+        }
+        _ => Box::new(std::io::stdin().lock()),
+    };
+    let work = Work::open(&settings, Intent::Create)?;
+    place::ensure_prefix(&work, &args.address)?;
+    let file = work.client.create_file(work.job, &args.address, 1, true)?;
+    let mut buffer = vec![0; PIECE.min(file.append_limit())];
+    let (mut bytes, mut offset) = (0, None);
+    loop {
+        let n = input.read(&mut buffer).map_err(|e| Failure::io("what is appended", &e))?;
+        if n == 0 {
+            break;
+        }
+        let at = file.append(&buffer[..n])?;
+        offset.get_or_insert(at);
+        bytes += n as u64;
+    }
+    if args.seal {
+        file.seal()?;
+    }
+    let told = json!({
+        "address": args.address, "bytes": bytes, "offset": offset, "sealed": args.seal,
+    });
+    args.output.tell(&told, || match offset {
+        Some(offset) => format!("appended {} at {offset}", size::show(bytes)),
+        None => "there was nothing to append".into(),
+    });
+    Ok(())
+}
+
+/// `honeycomb cat`.
+pub fn cat(args: &CatArgs) -> Outcome {
+    let settings = args.given.settings()?;
+    let work = Work::open(&settings, Intent::Use)?;
+    let file = work.client.open_file(work.job, &args.address)?;
+    let end = args.length.map_or(u64::MAX, |n| args.offset.saturating_add(n));
+    if args.output.json {
+        return cat_json(args, &file, end);
+    }
+    read_pieces(&file, args.offset, end, print_bytes)
+}
+
+/// Reads from an offset up to an end, or up to that of the file.
+fn read_pieces(file: &File, mut offset: u64, end: u64, mut each: impl FnMut(&[u8])) -> Outcome {
+    let mut buffer = vec![0; PIECE];
+    while offset < end {
+        let want = (buffer.len() as u64).min(end - offset) as usize;
+        let n = file.read_into(offset, &mut buffer[..want])?;
+        if n == 0 {
+            break;
+        }
+        each(&buffer[..n]);
+        offset += n as u64;
+    }
+    Ok(())
+}
+
+fn cat_json(args: &CatArgs, file: &File, end: u64) -> Outcome {
+    // Sealed is asked first: what was sealed then has its final size in the second answer.
+    let sealed = file.sealed()?;
+    let total = file.size()?;
+    let end = end.min(total);
+    let bytes = end.saturating_sub(args.offset);
+    if bytes > JSON_MAX {
+        let text = format!(
+            "{} of {} do not go into one JSON object (at most {}): say --length, or leave --json \
+             out",
+            size::show(bytes),
+            args.address,
+            size::show(JSON_MAX)
+        );
+        return Err(Failure::new(Status::LimitExceeded, text));
+    }
+    let mut content = Vec::with_capacity(bytes as usize);
+    read_pieces(file, args.offset, end, |piece| content.extend_from_slice(piece))?;
+    let mut told = json!({
+        "address": args.address, "offset": args.offset, "bytes": content.len(),
+        "bytes_total": total, "sealed": sealed,
+    });
+    put_bytes(&mut told, "content", &content);
+    say!("{told}");
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! `jobs`: what is registered.
+
+use crate::config::{Given, Reach};
+use crate::failure::Outcome;
+use crate::output::Output;
+use crate::size;
+use clap::Args;
+use honeycomb_wire::messages::JobInfo;
+use serde_json::{Value, json};
+
+/// Lists the jobs, with what each of them holds.
+///
+/// In the order of their registration: live prefixes, structures, blocks, bytes of data in them (as
+/// the servers last reported), and the time since it was registered. Needs the cluster's token; a
+/// job's own shows that job alone. With --json one object holds `jobs`.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb jobs
+  honeycomb jobs --json")]
+pub struct JobsArgs {
+    #[command(flatten)]
+    given: Given<Reach>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// `honeycomb jobs`.
+pub fn jobs(args: &JobsArgs) -> Outcome {
+    let jobs = args.given.client()?.list_jobs()?;
+    if args.output.json {
+        say!("{}", json!({ "jobs": jobs_json(&jobs) }));
+    } else {
+        print_jobs(&jobs);
+    }
+    Ok(())
+}
+
+/// The jobs as a table; nothing when there are none.
+pub fn print_jobs(jobs: &[JobInfo]) {
+    if jobs.is_empty() {
+        return;
+    }
+    say!(
+        "{:<24} {:>9} {:>10} {:>8} {:>12} {:>11}",
+        "JOB",
+        "PREFIXES",
+        "STRUCTURES",
+        "BLOCKS",
+        "USED",
+        "AGE"
+    );
+    for j in jobs {
+        say!(
+            "{:<24} {:>9} {:>10} {:>8} {:>12} {:>11}",
+            j.name,
+            j.prefixes,
+            j.structures,
+            j.blocks,
+            size::show(j.bytes_used),
+            size::duration(j.age_ms as i64)
+        );
+    }
+}
+
+/// The jobs as JSON has them.
+pub fn jobs_json(jobs: &[JobInfo]) -> Vec<Value> {
+    jobs.iter()
+        .map(|j| {
+            json!({
+                "job": j.job, "name": j.name, "prefixes": j.prefixes, "pinned": j.pinned, "structures": j.structures,
+                "blocks": j.blocks, "bytes_used": j.bytes_used, "age_ms": j.age_ms,
+            })
+        })
+        .collect()
+}

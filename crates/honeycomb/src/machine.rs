@@ -1,0 +1,52 @@
+//! What the kernel tells of this machine. Nothing here waits for anybody.
+
+use crate::failure::Outcome;
+use std::fs;
+
+/// Bytes that a process here may have: the machine's, or the limit of its control group when that
+/// is less.
+pub fn memory() -> Outcome<u64> {
+    let total = meminfo("MemTotal").ok_or("how much memory has this machine? say --memory")?;
+    Ok(group_limit().map_or(total, |limit| limit.min(total)))
+}
+
+/// A line of `/proc/meminfo`, in bytes.
+pub fn meminfo(name: &str) -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let rest = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))?;
+    let kib: u64 = rest.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+/// The memory limit of the control groups that this process is in, version 2 or 1; the smallest on
+/// the way up counts. `None` without a limit.
+pub fn group_limit() -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let limits = groups.lines().filter_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next()?, fields.next()?);
+        if controllers.is_empty() {
+            smallest("/sys/fs/cgroup", path, "memory.max")
+        } else if controllers.split(',').any(|c| c == "memory") {
+            smallest("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes")
+        } else {
+            None
+        }
+    });
+    // Version 1 says "none" by a number that no machine has.
+    limits.min().filter(|limit| *limit < 1 << 60)
+}
+
+fn smallest(root: &str, path: &str, file: &str) -> Option<u64> {
+    let mut path = path.trim_matches('/');
+    let mut least = None;
+    loop {
+        let limit = fs::read_to_string(format!("{root}/{path}/{file}")).ok();
+        let limit: Option<u64> = limit.and_then(|text| text.trim().parse().ok());
+        least = least.into_iter().chain(limit).min();
+        if path.is_empty() {
+            return least;
+        }
+        path = path.rsplit_once('/').map_or("", |(above, _)| above);
+    }
+}

@@ -1,0 +1,69 @@
+//! The Python that has the package.
+
+use crate::failure::{Failure, Outcome};
+use honeycomb_env::Clock;
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// How long an interpreter may take to tell its package's version.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The interpreters where the package may be: beside this binary, as in a virtual environment, else
+/// the one on the path.
+fn candidates() -> Vec<PathBuf> {
+    let here = std::env::current_exe().ok();
+    let folder = here.as_deref().and_then(|program| program.parent());
+    let beside = folder.into_iter().flat_map(|f| ["python", "python3"].map(|name| f.join(name)));
+    let mut found: Vec<PathBuf> = beside.filter(|path| path.is_file()).take(1).collect();
+    if found.is_empty() {
+        found.push("python3".into());
+    }
+    found
+}
+
+/// The interpreter that has the package, and the package's version; else why there is none. Takes
+/// at most some seconds.
+pub fn find() -> Outcome<(PathBuf, String)> {
+    let mut last = String::new();
+    for python in candidates() {
+        match version(&python) {
+            Ok(version) => return Ok((python, version)),
+            Err(why) => last = format!("{}: {why}", python.display()),
+        }
+    }
+    Err(Failure::from(format!(
+        "the Python package was not found ({last}): install the wheel, and run the `honeycomb` of \
+         its environment"
+    )))
+}
+
+fn version(python: &PathBuf) -> Result<String, String> {
+    let mut child = Command::new(python)
+        // -P: a folder called honeycomb that happens to be here is not the package.
+        .args(["-P", "-c", "import honeycomb; print(honeycomb.__version__)"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|e| e.to_string())?;
+    let clock = Clock::start();
+    loop {
+        match child.try_wait().map_err(|e| e.to_string())? {
+            Some(ended) if ended.success() => break,
+            Some(_) => return Err("it does not have the package".into()),
+            None if clock.now().as_millis() > PATIENCE.as_millis() as u64 => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err("it did not answer within 5 s".into());
+            }
+            None => clock.sleep_until(clock.now() + Duration::from_millis(5)),
+        }
+    }
+    let mut text = String::new();
+    if let Some(mut out) = child.stdout.take() {
+        out.read_to_string(&mut text).map_err(|e| e.to_string())?;
+    }
+    Ok(text.trim().to_owned())
+}

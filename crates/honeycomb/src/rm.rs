@@ -1,0 +1,91 @@
+//! `rm`: takes away keys, structures and prefixes.
+
+use crate::cluster::{Intent, Work};
+use crate::config::{Given, InJob};
+use crate::dag::Dag;
+use crate::failure::{Failure, Outcome};
+use crate::output::Output;
+use crate::{kv, place};
+use clap::Args;
+use honeycomb_wire::Status;
+use serde_json::json;
+
+/// Removes a structure, a prefix, or a key.
+///
+/// What is removed is gone at once, for everybody, and its blocks are free again. With a KEY it is
+/// `honeycomb kv del`.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb put old/notes:kv color blue
+  honeycomb rm old/notes:kv color     # one key
+  honeycomb rm old/notes:kv           # the store
+  honeycomb rm --prefix old/notes     # the prefix, and all structures in it
+  honeycomb rm --recursive old        # a prefix and all that are below it")]
+pub struct RmArgs {
+    /// The structure, prefix[/prefix...][:name]; or a prefix, with --prefix or --recursive
+    #[arg(value_parser = place::structure)]
+    address: String,
+    /// A key of the store, to delete only that
+    key: Option<String>,
+    /// Remove the prefix: all its structures and its name; prefixes below it stay
+    #[arg(long, conflicts_with = "key")]
+    prefix: bool,
+    /// Remove the prefix and all that are below it
+    #[arg(long, short, conflicts_with_all = ["key", "prefix"])]
+    recursive: bool,
+    #[command(flatten)]
+    given: Given<InJob>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// `honeycomb rm`.
+pub fn rm(args: &RmArgs) -> Outcome {
+    let settings = args.given.settings()?;
+    let path = match args.prefix || args.recursive {
+        true => {
+            let wrong = |why| Failure::invalid(format!("'{}': {why}", args.address));
+            place::prefix(&args.address).map_err(wrong)?
+        }
+        false => args.address.clone(),
+    };
+    let work = Work::open(&settings, Intent::Use)?;
+    if let Some(key) = &args.key {
+        return kv::delete(&work, &path, std::slice::from_ref(key), false, args.output);
+    }
+    let prefixes = match () {
+        () if args.recursive => remove_below(&work, &path)?,
+        () if args.prefix => {
+            work.client.remove_prefix(work.job, &path)?;
+            1
+        }
+        () => {
+            work.client.remove_structure(work.job, &path)?;
+            0
+        }
+    };
+    args.output.tell(&json!({ "removed": path, "prefixes": prefixes }), || match prefixes {
+        0 => format!("removed {path}"),
+        1 => format!("removed the prefix {path}"),
+        n => format!("removed the prefix {path} and {} below it", n - 1),
+    });
+    Ok(())
+}
+
+/// Removes a prefix and its descendants, the lowest first; returns how many there were.
+fn remove_below(work: &Work, path: &str) -> Outcome<usize> {
+    // Tells why, when it is gone already.
+    work.client.lease(work.job, path)?;
+    let dag = Dag::new(work.client.tree(work.job)?);
+    let top = dag.find(path)?;
+    let below = dag.below(top);
+    for node in below.iter().rev() {
+        match work.client.remove_prefix(work.job, &format!("/{}", dag.path(*node))) {
+            Ok(()) => {}
+            // Expired or removed meanwhile: gone is what was wanted.
+            Err(e) if matches!(e.status, Status::Removed | Status::LeaseExpired) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(below.len())
+}

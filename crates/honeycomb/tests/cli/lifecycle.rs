@@ -1,0 +1,136 @@
+//! `start`, `stop`, `controller`, `server`, `completion`, and reaching nobody.
+
+use crate::home::Home;
+use honeycomb_env::Clock;
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command};
+
+#[test]
+fn start_tells_where_the_token_is_and_not_what_it_is() {
+    let home = Home::with_cluster();
+    let (address, token) = home.place();
+    let again = home.run(&["start", "--background", "--listen", "127.0.0.1:0", "--json"]);
+    assert_eq!((again.code, again.error()["status"].as_str()), (8, Some("AlreadyExists")));
+    let sentence = home.run(&["start", "--background", "--listen", "127.0.0.1:0"]);
+    assert!(sentence.code == 8 && sentence.err.contains(&address), "{}", sentence.err);
+    assert_eq!(home.json(&["stop"])["address"], address.as_str());
+    assert_eq!(home.run(&["stop"]).code, 5);
+    let args = ["start", "--background", "--listen", "127.0.0.1:0", "--memory", "64MiB"];
+    for json in [&[][..], &["--json"]] {
+        let ran = home.run(&[&args[..], json].concat());
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        let (_, new) = home.place();
+        assert_ne!(new, token);
+        assert!(!ran.out.contains(&new), "the token is on the screen: {}", ran.out);
+        assert!(ran.out.contains(home.cluster_file().to_str().unwrap()), "{}", ran.out);
+        home.ok(&["status"]);
+        home.ok(&["stop"]);
+    }
+}
+
+#[test]
+fn settings_that_cannot_be_are_refused_before_anything_starts() {
+    let home = Home::new();
+    for (args, told) in [
+        (&["--memory", "999TiB"][..], "is more than the"),
+        (&["--memory", "1MiB", "--block-size", "1GiB"], "holds no block of 1.0 GiB"),
+        (&["--block-size", "100KiB"], "not a power of two from 64KiB to 1GiB"),
+        (&["--listen", "0.0.0.0:0"], "--insecure allows it"),
+        (&["--listen", "0.0.0.0:0", "--insecure"], "--advertise"),
+        (&["--memory", "many"], "is not a size"),
+    ] {
+        for how in ["--background", "--json"] {
+            let ran = home.run(&[&["start", how], args].concat());
+            assert_eq!(ran.code, 2, "{args:?}: {}", ran.err);
+            assert!(ran.err.contains(told), "{args:?}: {}", ran.err);
+        }
+    }
+    assert!(!home.cluster_file().exists());
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let ran = home.run(&["start", "--listen", &address]);
+    assert!(ran.code == 8 && ran.err.contains("is taken"), "{} {}", ran.code, ran.err);
+}
+
+/// A process that runs until it is told to end, and its first line.
+fn running(mut command: Command) -> (Child, Value) {
+    let mut child = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    (child, serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line:?}")))
+}
+
+fn end(mut child: Child) {
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(child.wait().unwrap().success(), "SIGTERM is a clean end");
+}
+
+#[test]
+fn force_takes_more_memory_than_there_is_until_it_is_written() {
+    let home = Home::new();
+    let args = ["start", "--json", "--listen", "127.0.0.1:0", "--force", "--memory", "1TiB"];
+    let (child, told) = running(home.command(&[&args[..], &["--block-size", "1GiB"]].concat()));
+    assert_eq!(told["cluster_file"], home.cluster_file().to_str().unwrap());
+    assert!(home.json(&["status"])["blocks"].as_u64().unwrap() >= 1000);
+    end(child);
+    assert!(!home.cluster_file().exists());
+}
+
+#[test]
+fn controller_and_server_take_their_settings_from_the_environment() {
+    let home = Home::new();
+    let mut command = home.command(&["controller", "--json"]);
+    command.env("HONEYCOMB_LISTEN", "127.0.0.1:0");
+    let (controller, told) = running(command);
+    let (address, token) = (told["address"].as_str().unwrap(), told["token"].as_str().unwrap());
+    let needed = home.run(&["server", "--controller", address, "--json"]);
+    assert_eq!((needed.code, needed.error()["status"].as_str()), (2, Some("InvalidArgument")));
+    let mut command = home.command(&["server", "--json", "--memory", "64MiB", "--shards", "1"]);
+    command.env("HONEYCOMB_CONTROLLER", address).env("HONEYCOMB_TOKEN", token);
+    command.env("HONEYCOMB_BLOCK_SIZE", "64KiB");
+    let (server, _) = running(command);
+    let status = home.json(&["status", "--address", address, "--token", token]);
+    assert_eq!(
+        (&status["blocks"], &status["servers"][0]["block_size"]),
+        (&1024.into(), &65536.into())
+    );
+    end(server);
+    end(controller);
+}
+
+#[test]
+fn nobody_at_the_address_is_told_soon() {
+    let home = Home::new();
+    let none = home.run(&["status", "--json"]);
+    assert_eq!((none.code, none.error()["status"].as_str()), (5, Some("Unavailable")));
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for (address, told) in [
+        (free.to_string(), "refused"),
+        // Reserved for names that never exist (RFC 2606).
+        ("nobody.invalid:1".to_owned(), "the name is not known"),
+    ] {
+        let clock = Clock::start();
+        let ran = home.run(&["status", "--address", &address, "--token", "00", "--json"]);
+        assert_eq!((ran.code, ran.error()["status"].as_str()), (5, Some("Unavailable")));
+        assert!(ran.err.contains(told) && ran.err.contains(&address), "{}", ran.err);
+        // The default is ten; a slow resolver may take some of them.
+        assert!(clock.now().as_millis() < 9_000, "{address} took {} ms", clock.now().as_millis());
+    }
+}
+
+#[test]
+fn completions_know_every_command() {
+    let home = Home::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = home.ok(&["completion", shell]);
+        for word in ["doctor", "lease", "scan", "if-absent", "block-size"] {
+            assert!(script.contains(word), "{shell} has no {word}");
+        }
+    }
+    let script = home.write("c.bash", home.ok(&["completion", "bash"]));
+    let checked = Command::new("bash").arg("-n").arg(script).status().unwrap();
+    assert!(checked.success());
+    assert_eq!(home.run(&["completion", "sh"]).code, 2);
+}

@@ -1,0 +1,9 @@
+//! The command line, as a script uses it: the program, a home of its own, a real cluster.
+#![allow(clippy::unwrap_used)]
+
+mod config;
+mod data;
+mod doctor;
+mod home;
+mod lifecycle;
+mod look;

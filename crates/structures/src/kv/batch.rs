@@ -1,0 +1,532 @@
+//! Many keys in one request: `KvMultiGet` and `KvBatch`.
+//!
+//! A batch runs its operations in order, each seeing what those before it did. Without `atomic`
+//! each succeeds or fails alone, and the answer may end early: where the reply is full, where a key
+//! has gone to another block, where only a pin stands in the way, behind a value that has no room in
+//! any reply. What it does not answer has not
+//! run, and is asked again.
+//!
+//! An atomic batch is worked out beside the block first. Then every new value is written next to
+//! the one that it will replace, flagged so that nobody finds it: that is the step that can fail,
+//! and taking it back needs no room. Publishing them cannot fail (INV-38).
+
+use super::accumulate::combine;
+use super::table::{Hit, Value};
+use super::{Incoming, KvBlock, bare};
+use crate::{Answer, Payload};
+use hashbrown::HashMap;
+use honeycomb_block::Backing;
+use honeycomb_types::limits::{KV_BATCH_BYTES_MAX, KV_BATCH_MAX, MANY_BYTES_MAX};
+use honeycomb_wire::batch::{BatchOp, BatchResult, RESULT, batch_ops, keys, put_result};
+use honeycomb_wire::data::mode_and_key;
+use honeycomb_wire::notice::Change;
+use honeycomb_wire::stored::Function;
+use honeycomb_wire::{Field, Status, key_hash};
+use std::borrow::Cow;
+
+/// The refusal of a request that is too long to be worked on in one go.
+pub(super) fn too_much(length: usize) -> Answer {
+    Answer::refuse(
+        Status::ValueTooLarge,
+        format!("a payload of {length} bytes is over the limit of {KV_BATCH_BYTES_MAX}"),
+    )
+}
+
+/// Looked at before the payload is read: what it lists takes room of its own.
+fn admit_request(payload: &[u8]) -> Result<(), Answer> {
+    if payload.len() > KV_BATCH_BYTES_MAX {
+        return Err(too_much(payload.len()));
+    }
+    Ok(())
+}
+
+fn admit_count(count: usize) -> Result<(), Answer> {
+    if count <= KV_BATCH_MAX {
+        return Ok(());
+    }
+    let message = format!("{count} keys in one request; the limit is {KV_BATCH_MAX}");
+    Err(Answer::refuse(Status::InvalidArgument, message))
+}
+
+/// Whether a refusal says that an operation may succeed later or elsewhere, unchanged.
+fn passing(answer: &Answer) -> bool {
+    !answer.executed()
+}
+
+/// What a reply tells of a value that was found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Told {
+    Value,
+    /// Its length alone.
+    Length,
+    Nothing,
+}
+
+/// The results of a reply, which has room for `most` bytes.
+struct Reply {
+    out: Vec<u8>,
+    count: u64,
+    most: usize,
+}
+
+impl Reply {
+    fn new(most: usize) -> Reply {
+        Reply { out: Vec::new(), count: 0, most }
+    }
+
+    /// Bytes that another result may bring.
+    fn room(&self) -> usize {
+        self.most.saturating_sub(self.out.len() + RESULT)
+    }
+
+    /// Whether there is no room for another result at all. The first always has some.
+    fn full(&self) -> bool {
+        self.count > 0 && self.out.len() + RESULT > self.most
+    }
+
+    /// Adds a result whose bytes have room.
+    fn add(&mut self, status: Status, value: u64, bytes: &[u8]) {
+        put_result(&mut self.out, &BatchResult { status, value, bytes });
+        self.count += 1;
+    }
+
+    /// Adds a value that was found. Nothing is added when it has no room now but would have in a
+    /// reply that begins with it; one that never has is told as too large, by its length.
+    fn add_found(&mut self, status: Status, value: u64, found: &[u8]) -> Told {
+        if found.len() <= self.room() {
+            self.add(status, value, found);
+        } else if found.len() + RESULT <= self.most {
+            return Told::Nothing;
+        } else if status == Status::CompareFailed {
+            self.add(status, UNTOLD, &[]);
+        } else {
+            self.add(Status::ValueTooLarge, found.len() as u64, &[]);
+            return Told::Length;
+        }
+        Told::Value
+    }
+
+    /// Adds the refusal of one operation; its message as far as there is room.
+    fn add_refusal(&mut self, refusal: &Answer) {
+        let cut = refusal.args.len().min(self.room());
+        let text = String::from_utf8_lossy(&refusal.args[..cut]);
+        let text = text.trim_end_matches(char::REPLACEMENT_CHARACTER).to_owned();
+        self.add(refusal.status, refusal.value, text.as_bytes());
+    }
+
+    fn answer(self, value: u64) -> Answer {
+        let payload =
+            if self.out.is_empty() { Payload::None } else { Payload::Bytes(self.out.into()) };
+        Answer::ok(value).with(payload)
+    }
+}
+
+/// The value of a `CompareFailed` result whose entry has no room in the reply.
+const UNTOLD: u64 = 2;
+
+/// What an atomic batch makes of one key.
+struct Write<'a> {
+    key: &'a [u8],
+    hash: u64,
+    /// `None` to delete it.
+    value: Option<Cow<'a, [u8]>>,
+    /// The operation that decided it last.
+    by: usize,
+}
+
+/// The writes of an atomic batch so far, over what is in the block.
+#[derive(Default)]
+struct Overlay<'a> {
+    writes: Vec<Write<'a>>,
+    by_key: HashMap<&'a [u8], usize>,
+    /// Bytes of all values that combinations made.
+    made: usize,
+}
+
+impl<'a> Overlay<'a> {
+    /// Whether so many more bytes may be made.
+    fn admit(&self, bytes: usize) -> Result<(), Answer> {
+        if self.made + bytes <= MANY_BYTES_MAX {
+            return Ok(());
+        }
+        let text = format!("the values that an atomic batch makes are over {MANY_BYTES_MAX} bytes");
+        Err(Answer::refuse(Status::ValueTooLarge, text))
+    }
+
+    fn set(&mut self, key: &'a [u8], hash: u64, value: Option<Cow<'a, [u8]>>, by: usize) {
+        match self.by_key.get(key) {
+            Some(at) => {
+                let write = &mut self.writes[*at];
+                (write.value, write.by) = (value, by);
+            }
+            None => {
+                self.by_key.insert(key, self.writes.len());
+                self.writes.push(Write { key, hash, value, by });
+            }
+        }
+    }
+}
+
+/// A write that has its place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Placed {
+    /// Written beside the entry; to be published.
+    Beside,
+    /// Will be written over the entry, which has the same size.
+    Over,
+    /// Will delete the entry.
+    Gone,
+}
+
+impl KvBlock {
+    pub(super) fn multi_get(
+        &self,
+        block: &Backing,
+        args: &[u8],
+        payload: &[u8],
+    ) -> Result<Answer, Answer> {
+        let most = u32::decode(args)? as usize;
+        admit_request(payload)?;
+        let keys = keys(payload)?;
+        admit_count(keys.len())?;
+        let mut reply = Reply::new(most.min(MANY_BYTES_MAX));
+        for key in keys {
+            if reply.full() {
+                break;
+            }
+            let hit = match self.admit(key) {
+                Ok(hash) => self.table.find(block, hash, key),
+                Err(refusal) if passing(&refusal) && reply.count == 0 => return Err(refusal),
+                Err(refusal) if passing(&refusal) => break,
+                Err(refusal) => {
+                    reply.add_refusal(&refusal);
+                    continue;
+                }
+            };
+            let told = match hit {
+                None => reply.add_found(Status::KeyNotFound, 0, &[]),
+                Some(hit) => {
+                    reply.add_found(Status::Ok, 0, block.slice(self.value_of(block, &hit)))
+                }
+            };
+            if told == Told::Nothing {
+                break;
+            }
+        }
+        let count = reply.count;
+        Ok(reply.answer(count))
+    }
+
+    pub(super) fn batch(
+        &mut self,
+        block: &mut Backing,
+        args: &[u8],
+        payload: &[u8],
+    ) -> Result<Answer, Answer> {
+        let (atomic, rest) = mode_and_key(args)?;
+        if !rest.is_empty() {
+            return Err(Answer::refuse(Status::BadFrame, "KvBatch takes one byte of arguments"));
+        }
+        admit_request(payload)?;
+        let ops = batch_ops(payload)?;
+        admit_count(ops.len())?;
+        if atomic { self.run_atomic(block, &ops) } else { self.run_each(block, &ops) }
+    }
+
+    /// Runs operations one after the other, each on its own, until one has to wait.
+    fn run_each(&mut self, block: &mut Backing, ops: &[BatchOp<'_>]) -> Result<Answer, Answer> {
+        let mut reply = Reply::new(KV_BATCH_BYTES_MAX);
+        for op in ops {
+            if reply.full() {
+                break;
+            }
+            let told = match self.run_one(block, op) {
+                Ok(answer) => match &answer.payload {
+                    // Only operations that change nothing answer with bytes of the block.
+                    Payload::Block(range) => {
+                        let found = block.slice(range.clone());
+                        reply.add_found(answer.status, answer.value, found)
+                    }
+                    _ => {
+                        reply.add(answer.status, answer.value, &[]);
+                        Told::Value
+                    }
+                },
+                Err(refusal) if passing(&refusal) && reply.count == 0 => return Err(refusal),
+                Err(refusal) if passing(&refusal) => break,
+                Err(refusal) => {
+                    reply.add_refusal(&refusal);
+                    Told::Value
+                }
+            };
+            // Who reads a value on its own shall find it as it was in its turn.
+            if told != Told::Value {
+                break;
+            }
+        }
+        let count = reply.count;
+        Ok(Answer { args: vec![1], ..reply.answer(count) })
+    }
+
+    fn run_one(&mut self, block: &mut Backing, op: &BatchOp<'_>) -> Result<Answer, Answer> {
+        let key = op.key();
+        let hash = self.admit(key)?;
+        self.admit_value(brings(op))?;
+        let old = self.table.find(block, hash, key);
+        let there = old.is_some() as u64;
+        let (value, answer) = match *op {
+            BatchOp::Get { .. } => {
+                let hit = old.ok_or_else(|| bare(Status::KeyNotFound))?;
+                return Ok(Answer::ok(0).with(Payload::Block(self.value_of(block, &hit))));
+            }
+            BatchOp::Delete { .. } => {
+                let hit = old.ok_or_else(|| bare(Status::KeyNotFound))?;
+                self.table.remove(block, &hit);
+                self.changed(|| Change::Delete { key: key.into() });
+                return Ok(Answer::ok(0));
+            }
+            BatchOp::Accumulate { function, operand, .. } => {
+                let args = honeycomb_wire::stored::accumulate_args(function, key);
+                return self.accumulate(block, &args, operand).map(without_list);
+            }
+            BatchOp::Put { value, .. } => (value, Answer::ok(there)),
+            BatchOp::Insert { .. } if old.is_some() => return Err(bare(Status::KeyExists)),
+            BatchOp::Insert { value, .. } => (value, Answer::ok(0)),
+            BatchOp::Swap { expected, new, .. } => {
+                let found = old.map(|hit| self.value_of(block, &hit));
+                if found.as_ref().map(|range| block.slice(range.clone())) != expected {
+                    let answer = Answer { value: there, ..bare(Status::CompareFailed) };
+                    return Ok(match found {
+                        Some(range) => answer.with(Payload::Block(range)),
+                        None => answer,
+                    });
+                }
+                (new, Answer::ok(0))
+            }
+        };
+        self.store(block, hash, key, old, Incoming::Bytes(value))?;
+        Ok(answer)
+    }
+
+    /// Runs all operations or none.
+    fn run_atomic(&mut self, block: &mut Backing, ops: &[BatchOp<'_>]) -> Result<Answer, Answer> {
+        self.admit_slot(ops)?;
+        let mut overlay = Overlay::default();
+        // Every operation has at least its bare result, so that much is set aside.
+        let mut reply = Reply::new(KV_BATCH_BYTES_MAX - RESULT * ops.len());
+        for (by, op) in ops.iter().enumerate() {
+            reply.most += RESULT;
+            if let Err(refusal) = self.plan(block, op, by, &mut overlay, &mut reply) {
+                return refused(by, refusal);
+            }
+        }
+        if let Err((by, refusal)) = self.write_all(block, &overlay.writes) {
+            return refused(by, Ok(refusal));
+        }
+        Ok(Answer { args: vec![1], ..reply.answer(ops.len() as u64) })
+    }
+
+    /// All keys of an atomic batch are of one slot, and of this block.
+    fn admit_slot(&self, ops: &[BatchOp<'_>]) -> Result<(), Answer> {
+        let slot = |key| key_hash(key) >> (u64::BITS - self.slots.trailing_zeros());
+        let Some(first) = ops.first().map(BatchOp::key) else { return Ok(()) };
+        if let Some(other) = ops.iter().map(BatchOp::key).find(|key| slot(key) != slot(first)) {
+            return Err(Answer::refuse(
+                Status::InvalidArgument,
+                format!(
+                    "the keys of an atomic batch are of one hash slot, which '{}' and '{}' are \
+                     not; give them the same {{tag}}",
+                    shown(first),
+                    shown(other)
+                ),
+            ));
+        }
+        match self.admit(first) {
+            Err(refusal) if refusal.status == Status::WrongRange => Err(refusal),
+            _ => Ok(()),
+        }
+    }
+
+    /// Works out one operation of an atomic batch and adds its result. `Err` is what ends the
+    /// batch: a result of its own, or the bytes that one found.
+    fn plan<'a>(
+        &self,
+        block: &Backing,
+        op: &BatchOp<'a>,
+        by: usize,
+        overlay: &mut Overlay<'a>,
+        reply: &mut Reply,
+    ) -> Result<(), Result<Answer, Vec<u8>>> {
+        let key = op.key();
+        let hash = self.admit(key).map_err(Ok)?;
+        self.admit_value(brings(op)).map_err(Ok)?;
+        let stored = || {
+            let hit = self.table.find(block, hash, key)?;
+            Some(block.slice(self.value_of(block, &hit)))
+        };
+        let known = overlay.by_key.get(key).map(|at| overlay.writes[*at].value.as_deref());
+        let found: Option<&[u8]> = known.unwrap_or_else(stored);
+        let there = found.is_some() as u64;
+        let (value, result) = match *op {
+            BatchOp::Get { .. } => {
+                match found {
+                    None => reply.add(Status::KeyNotFound, 0, &[]),
+                    Some(found) if found.len() <= reply.room() => {
+                        reply.add(Status::Ok, 0, found);
+                    }
+                    Some(found) => {
+                        let text = format!("{} bytes have no room in the reply", found.len());
+                        return Err(Ok(Answer::refuse(Status::ValueTooLarge, text)));
+                    }
+                }
+                return Ok(());
+            }
+            BatchOp::Delete { .. } if found.is_none() => {
+                reply.add(Status::KeyNotFound, 0, &[]);
+                return Ok(());
+            }
+            BatchOp::Delete { .. } => (None, 0),
+            BatchOp::Put { value, .. } => (Some(Cow::Borrowed(value)), there),
+            BatchOp::Insert { .. } if found.is_some() => return Err(Ok(bare(Status::KeyExists))),
+            BatchOp::Insert { value, .. } => (Some(Cow::Borrowed(value)), 0),
+            BatchOp::Swap { expected, new, .. } => {
+                if found != expected {
+                    let failed = bare(Status::CompareFailed);
+                    return Err(match found {
+                        Some(found) if found.len() + RESULT <= KV_BATCH_BYTES_MAX => {
+                            Err(found.to_vec())
+                        }
+                        Some(_) => Ok(Answer { value: UNTOLD, ..failed }),
+                        None => Ok(failed),
+                    });
+                }
+                (Some(Cow::Borrowed(new)), 0)
+            }
+            BatchOp::Accumulate { function, operand, .. } => {
+                let makes = match function {
+                    // Looked at before the value is copied, which may be a long one.
+                    Function::Append => found.map_or(0, <[u8]>::len) + operand.len(),
+                    _ => 0,
+                };
+                overlay.admit(makes).map_err(Ok)?;
+                let made = combine(function, found, operand).map_err(Ok)?;
+                overlay.admit(made.bytes().len()).map_err(Ok)?;
+                overlay.made += made.bytes().len();
+                self.admit_value(made.bytes().len()).map_err(Ok)?;
+                let value = made.value();
+                (Some(Cow::Owned(made.into_bytes())), value)
+            }
+        };
+        overlay.set(key, hash, value, by);
+        reply.add(Status::Ok, result, &[]);
+        Ok(())
+    }
+
+    /// Makes all writes, or none: then the operation that had no room, and why.
+    fn write_all(
+        &mut self,
+        block: &mut Backing,
+        writes: &[Write<'_>],
+    ) -> Result<(), (usize, Answer)> {
+        let mut placed = Vec::with_capacity(writes.len());
+        for write in writes {
+            match self.place(block, write) {
+                Ok(place) => placed.push(place),
+                Err(refusal) => {
+                    self.take_back(block, writes, &placed);
+                    return Err((write.by, refusal));
+                }
+            }
+        }
+        for (write, place) in writes.iter().zip(placed) {
+            let Write { key, hash, value, .. } = write;
+            if value.is_some() {
+                self.changed(|| Change::Put { key: (*key).into() });
+            }
+            match place {
+                Placed::Beside => self.table.publish(block, *hash, key),
+                Placed::Over => {
+                    let old = self.table.find(block, *hash, key);
+                    let old = old.expect("INV-38: an entry that is written over is there");
+                    let value = value.as_deref().expect("only values are written");
+                    self.table.overwrite_with(block, &old, key, value);
+                }
+                Placed::Gone => {
+                    if let Some(old) = self.table.find(block, *hash, key) {
+                        self.table.remove(block, &old);
+                        self.changed(|| Change::Delete { key: (*key).into() });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn place(&mut self, block: &mut Backing, write: &Write<'_>) -> Result<Placed, Answer> {
+        let Write { key, hash, value, .. } = write;
+        let Some(value) = value.as_deref() else { return Ok(Placed::Gone) };
+        let old = self.table.find(block, *hash, key);
+        let gives = old.map_or(0, |hit: Hit| hit.head.size());
+        if value.len() <= self.inline_max {
+            if let Some(hit) = &old
+                && self.table.overwrites(block, hit, key, value)
+            {
+                return Ok(Placed::Over);
+            }
+            self.table.stage(block, *hash, key, Value::Inline(value), gives)?;
+            return Ok(Placed::Beside);
+        }
+        let replaces = old.map_or(0, |hit| hit.head.value_len);
+        let id = self.table.alloc_large(block, value.len(), replaces)?;
+        block.slice_mut(self.table.large(id)).copy_from_slice(value);
+        let staged = self.table.stage(block, *hash, key, Value::Large(id), gives);
+        if let Err(refusal) = staged {
+            self.table.free_large(block, id);
+            return Err(refusal);
+        }
+        Ok(Placed::Beside)
+    }
+
+    fn take_back(&mut self, block: &mut Backing, writes: &[Write<'_>], placed: &[Placed]) {
+        for (write, place) in writes.iter().zip(placed) {
+            if *place == Placed::Beside {
+                let staged = self.table.find_staged(block, write.hash, write.key);
+                let staged =
+                    staged.expect("INV-38: what was staged is found until it is published");
+                self.table.remove(block, &staged);
+            }
+        }
+    }
+}
+
+/// The answer of an atomic batch that was not applied: the index of the operation that failed, and
+/// its result, which is a refusal or what a comparison found instead. What may succeed later or elsewhere is answered for the batch as a whole.
+fn refused(by: usize, why: Result<Answer, Vec<u8>>) -> Result<Answer, Answer> {
+    let mut reply = Reply::new(KV_BATCH_BYTES_MAX);
+    match why {
+        Ok(refusal) if passing(&refusal) => return Err(refusal),
+        Ok(refusal) => reply.add_refusal(&refusal),
+        Err(found) => reply.add(Status::CompareFailed, 1, &found),
+    }
+    Ok(Answer { args: vec![0], ..reply.answer(by as u64) })
+}
+
+/// Length of the value that an operation brings as it is.
+fn brings(op: &BatchOp<'_>) -> usize {
+    match op {
+        BatchOp::Put { value, .. } | BatchOp::Insert { value, .. } => value.len(),
+        BatchOp::Swap { new, .. } => new.len(),
+        BatchOp::Get { .. } | BatchOp::Delete { .. } | BatchOp::Accumulate { .. } => 0,
+    }
+}
+
+/// In a batch a list is answered by its number of items alone.
+fn without_list(mut answer: Answer) -> Answer {
+    answer.payload = Payload::None;
+    answer
+}
+
+/// A key as a message shows it.
+fn shown(key: &[u8]) -> String {
+    String::from_utf8_lossy(&key[..key.len().min(80)]).into_owned()
+}

@@ -1,0 +1,251 @@
+"""Many operations on a key-value store at a time: what a ``with`` block gathers, and its results."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar, overload
+
+from honeycomb import errors
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from honeycomb._native import Asked, NativeKv
+
+Key: TypeAlias = str | bytes | bytearray | memoryview
+Value: TypeAlias = bytes | bytearray | memoryview
+T = TypeVar("T")
+
+# Kinds of operations, as python/src/batch.rs reads them.
+GET: Final = 0
+PUT: Final = 1
+ADD: Final = 2
+DELETE: Final = 3
+SWAP: Final = 4
+ACCUMULATE: Final = 16
+
+_UNKNOWN: Final[Any] = object()
+
+
+def as_key(key: Key) -> Value:
+    """The bytes of a key."""
+    return key.encode() if isinstance(key, str) else key
+
+
+def as_value(value: Value) -> Value:
+    """A value, unless it is text."""
+    given: object = value
+    if isinstance(given, str):
+        raise TypeError("values are bytes; encode the text first, for example with .encode()")
+    return value
+
+
+def checked(results: Sequence[Any]) -> list[Any]:
+    """The results, when none of them is an error. Otherwise raises the first error, with all of
+    them in its ``failures`` and what the others answered in its ``results``."""
+    failures = {i: r for i, r in enumerate(results) if isinstance(r, errors.HoneycombError)}
+    if not failures:
+        return list(results)
+    first = next(iter(failures.values()))
+    first.failures = failures
+    first.results = [None if i in failures else result for i, result in enumerate(results)]
+    if len(results) > 1:
+        first.add_note(f"{len(failures)} of {len(results)} failed; `failures` has each of them")
+    raise first
+
+
+class _Functions:
+    """The numbers of the functions and the bytes of their operands (``protocol/PROTOCOL.md``)."""
+
+    _INTEGER: Final = {"sum": 1, "min": 2, "max": 3}
+    _FLOAT: Final = {"sum": 4, "min": 5, "max": 6}
+
+    def encode(self, function: str, operand: Any) -> tuple[int, Value]:
+        """The number of a function and the bytes of its operand."""
+        match function, operand:
+            case "count", None:
+                return 7, b""
+            case "append", data if data is not None:
+                return 8, as_value(data)
+            case "top", (int(k), int() | float() as score, item):
+                if not 0 <= k < 1 << 32:
+                    raise errors.InvalidArgument(f"a list of the {k} best; k is 1 to 1024")
+                item = item.encode() if isinstance(item, str) else bytes(memoryview(item))
+                return 9, struct.pack("<Id", k, float(score)) + item
+            case (("sum" | "min" | "max"), int(n)):
+                if not -(1 << 63) <= n < 1 << 63:
+                    raise errors.InvalidArgument(f"{n} is outside the 64 bits of an integer")
+                return self._INTEGER[function], struct.pack("<q", n)
+            case (("sum" | "min" | "max"), float(x)):
+                return self._FLOAT[function], struct.pack("<d", x)
+            case (("sum" | "min" | "max" | "count" | "append" | "top"), _):
+                raise TypeError(
+                    f"{function!r} takes no operand like {type(operand).__name__}: sum, min and max "
+                    "take an int or a float, count takes none, append bytes, top (k, score, item)"
+                )
+        raise errors.InvalidArgument(
+            f"no function {function!r}: there are sum, min, max, count, append and top"
+        )
+
+
+FUNCTIONS: Final = _Functions()
+
+
+class Result(Generic[T]):
+    """What one operation of a batch will have answered."""
+
+    def __init__(self) -> None:
+        self._answer: Any = _UNKNOWN
+
+    @property
+    def value(self) -> T:
+        """The answer. Raises the operation's own error when it failed, and
+        :class:`~honeycomb.errors.InvalidArgument` while the batch has not run."""
+        if self._answer is _UNKNOWN:
+            raise errors.InvalidArgument(
+                "the batch has not run: its `with` block has not ended well"
+            )
+        if isinstance(self._answer, errors.HoneycombError):
+            raise self._answer
+        answer: T = self._answer
+        return answer
+
+    def __repr__(self) -> str:
+        known = "not run" if self._answer is _UNKNOWN else repr(self._answer)
+        return f"<honeycomb.Result {known}>"
+
+
+class Batch:
+    """Operations that run when the ``with`` block ends; see :meth:`honeycomb.Kv.batch`. Each method
+    returns a :class:`Result`, whose ``value`` can be read afterwards. Not thread-safe; runs once.
+    """
+
+    def __init__(self, native: Callable[[], NativeKv]) -> None:
+        self._native = native
+        self._ops: list[Asked] = []
+        self._results: list[Result[Any]] = []
+        self._ended = False
+
+    def get(self, key: Key) -> Result[bytes | None]:
+        """Reads an entry: its value, or ``None``."""
+        return self._ask(GET, key)
+
+    def put(self, key: Key, value: Value) -> Result[bool]:
+        """Stores an entry: whether it replaced one."""
+        return self._ask(PUT, key, as_value(value))
+
+    def add(self, key: Key, value: Value) -> Result[bool]:
+        """Stores an entry where there is none; otherwise fails by
+        :class:`~honeycomb.errors.KeyExists`."""
+        return self._ask(ADD, key, as_value(value))
+
+    def delete(self, key: Key) -> Result[bool]:
+        """Removes an entry: whether there was one."""
+        return self._ask(DELETE, key)
+
+    def compare_and_swap(
+        self, key: Key, expected: Value | None, new: Value
+    ) -> Result[tuple[bool, bytes | None]]:
+        """Stores ``new`` if the value is ``expected`` (``None``: if there is no entry): whether it
+        did, and the value found when it did not. In an atomic batch not to do so is a failure
+        (:class:`~honeycomb.errors.CompareFailed`)."""
+        return self._ask(SWAP, key, expected, as_value(new))
+
+    @overload
+    def accumulate(
+        self, key: Key, function: Literal["sum", "min", "max"], operand: int
+    ) -> Result[int]: ...
+    @overload
+    def accumulate(
+        self, key: Key, function: Literal["sum", "min", "max"], operand: float
+    ) -> Result[float]: ...
+    @overload
+    def accumulate(self, key: Key, function: Literal["count"]) -> Result[int]: ...
+    @overload
+    def accumulate(self, key: Key, function: Literal["append"], operand: Value) -> Result[int]: ...
+    @overload
+    def accumulate(
+        self, key: Key, function: Literal["top"], operand: tuple[int, float, Value | str]
+    ) -> Result[int]: ...
+    def accumulate(self, key: Key, function: str, operand: Any = None) -> Result[Any]:
+        """Combines an entry with ``operand``, as :meth:`honeycomb.Kv.accumulate` does: what it is
+        now. Of ``top`` it is the number of items."""
+        number, data = FUNCTIONS.encode(function, operand)
+        return self._ask(ACCUMULATE + number, key, data)
+
+    def increment(self, key: Key, n: int = 1) -> Result[int]:
+        """Adds ``n`` to an integer: the sum."""
+        return self.accumulate(key, "sum", int(n))
+
+    def append(self, key: Key, data: Value) -> Result[int]:
+        """Appends bytes to a value: its length in bytes."""
+        return self.accumulate(key, "append", data)
+
+    def key(self, key: Key) -> Value:
+        """The key in the store that a key of this batch means."""
+        return as_key(key)
+
+    def __len__(self) -> int:
+        return len(self._ops)
+
+    def __enter__(self) -> Self:
+        if self._ended:
+            raise errors.InvalidArgument("a batch runs once; begin another one")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._ended = True
+        if error is None and self._ops:
+            self._run()
+
+    def _ask(
+        self, kind: int, key: Key, first: Value | None = None, second: Value | None = None
+    ) -> Result[Any]:
+        if self._ended:
+            raise errors.InvalidArgument("the batch has ended; begin another one")
+        self._ops.append((kind, self.key(key), first, second))
+        self._results.append(Result())
+        return self._results[-1]
+
+    def _run(self) -> None:
+        answers = self._native().batch(self._ops)
+        self._tell(answers)
+        checked(answers)
+
+    def _tell(self, answers: Sequence[Any]) -> None:
+        for result, answer in zip(self._results, answers, strict=True):
+            result._answer = answer
+
+
+class AtomicBatch(Batch):
+    """Operations that all take effect when the ``with`` block ends, or none; see
+    :meth:`honeycomb.Kv.atomic`."""
+
+    def __init__(self, native: Callable[[], NativeKv], tag: str | None) -> None:
+        super().__init__(native)
+        if tag is not None and (not tag or "}" in tag):
+            raise errors.InvalidArgument(f"a tag has at least one character and no '}}': {tag!r}")
+        self._prefix = b"" if tag is None else b"{" + tag.encode() + b"}"
+
+    def key(self, key: Key) -> Value:
+        """The key in the store that a key of this batch means: with the tag in front."""
+        return self._prefix + as_key(key) if self._prefix else as_key(key)
+
+    def _run(self) -> None:
+        answer = self._native().atomic(self._ops)
+        if isinstance(answer, list):
+            return self._tell(answer)
+        index, error, told, found = answer
+        error.failures = {index: error}
+        if told:
+            shown = "no value" if found is None else f"{found[:80]!r}"
+            error.add_note(f"it found {shown}")
+            error.results = [(False, found) if i == index else None for i in range(len(self._ops))]
+        raise error

@@ -1,0 +1,82 @@
+"""The settings that a client looks at: the environment's, else those of the configuration file.
+
+``honeycomb config show --origin`` shows all of them; ``docs/operating.md`` lists them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+
+from honeycomb import errors
+
+# All that the file may have, so that a mistyped one is told. The program owns the list.
+NAMES: Final = (
+    "address",
+    "token",
+    "timeout",
+    "job",
+    "cluster_file",
+    "listen",
+    "advertise",
+    "insecure",
+    "controller",
+    "memory",
+    "block_size",
+    "shards",
+    "spin_us",
+)
+
+
+def setting(name: str) -> str | None:
+    """A setting that is text: ``HONEYCOMB_<NAME>``, else that of the file, else ``None``. Empty
+    variables count as not set.
+
+    Raises :class:`InvalidArgument` for a file that is wrong, and :class:`PermissionDenied` for one
+    that holds a token and can be read by others.
+    """
+    if value := os.environ.get(f"HONEYCOMB_{name.upper()}"):
+        return value
+    path, table = _file()
+    value = table.get(name)
+    if value is not None and not isinstance(value, str):
+        raise errors.InvalidArgument(f"{path}: {name} is text in quotes, not {value!r}")
+    return value
+
+
+def config_file() -> tuple[Path, bool]:
+    """Where the configuration file is, and whether somebody named it: then it has to be there."""
+    if named := os.environ.get("HONEYCOMB_CONFIG"):
+        return Path(named), True
+    folder = os.environ.get("XDG_CONFIG_HOME")
+    base = Path(folder) if folder else Path.home() / ".config"
+    return base / "honeycomb" / "config.toml", False
+
+
+def _file() -> tuple[Path, dict[str, Any]]:
+    path, named = config_file()
+    try:
+        with open(path, "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            table = tomllib.load(file)
+    except OSError as error:
+        if not named and isinstance(error, FileNotFoundError | NotADirectoryError):
+            return path, {}
+        raise errors.InvalidArgument(f"{path} cannot be read: {error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise errors.InvalidArgument(f"{path} is not TOML: {error}") from error
+    for key in table:
+        if key not in NAMES:
+            near = difflib.get_close_matches(key, NAMES, 1)
+            hint = f"; {near[0]!r} was probably meant" if near else ""
+            raise errors.InvalidArgument(f"{path}: there is no setting {key!r}{hint}")
+    if "token" in table and mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise errors.PermissionDenied(
+            f"{path} holds a token and can be read by others (mode {stat.S_IMODE(mode):04o}); "
+            f"run: chmod 600 {path}"
+        )
+    return path, table

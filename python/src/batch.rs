@@ -1,0 +1,124 @@
+//! Operations of batches from Python's tuples, and their answers as Python's objects.
+
+use crate::buffer::Data;
+use crate::convert::raise;
+use honeycomb_client::{Accumulated, Done, Error, Number, Swap, TopItem};
+use honeycomb_wire::batch::BatchOp;
+use honeycomb_wire::stored::Function;
+use pyo3::IntoPyObjectExt;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+
+/// Kinds from here on are accumulates; what is above it names the function.
+const ACCUMULATE: u8 = 16;
+
+/// One operation as `_batch.py` hands it in: its kind, the key, and what it brings.
+pub type Asked<'py> = (u8, Data<'py>, Option<Data<'py>>, Option<Data<'py>>);
+
+/// The function with this number.
+pub fn function_of(number: u8) -> PyResult<Function> {
+    let found = Function::ALL.into_iter().find(|function| *function as u8 == number);
+    found.ok_or_else(|| PyValueError::new_err(format!("no function has the number {number}")))
+}
+
+/// The operations that were asked for.
+pub fn ops<'a>(asked: &'a [Asked<'_>]) -> PyResult<Vec<BatchOp<'a>>> {
+    asked.iter().map(op).collect()
+}
+
+fn op<'a>((kind, key, first, second): &'a Asked<'_>) -> PyResult<BatchOp<'a>> {
+    let key = key.slice();
+    let brought = |data: &'a Option<Data<'_>>| match data {
+        Some(data) => Ok(data.slice()),
+        None => Err(PyValueError::new_err(format!("operation {kind} brings a value"))),
+    };
+    Ok(match kind {
+        0 => BatchOp::Get { key },
+        1 => BatchOp::Put { key, value: brought(first)? },
+        2 => BatchOp::Insert { key, value: brought(first)? },
+        3 => BatchOp::Delete { key },
+        4 => {
+            let expected = first.as_ref().map(Data::slice);
+            BatchOp::Swap { key, expected, new: brought(second)? }
+        }
+        kind if *kind > ACCUMULATE => {
+            let function = function_of(kind - ACCUMULATE)?;
+            BatchOp::Accumulate { key, function, operand: brought(first)? }
+        }
+        kind => return Err(PyValueError::new_err(format!("no operation has the number {kind}"))),
+    })
+}
+
+/// The exception for an error, as an object.
+pub fn exception(py: Python<'_>, e: &Error) -> Py<PyAny> {
+    raise(py, e.status.name(), &e.message).into_value(py).into_any()
+}
+
+/// Results in order; those that failed as exceptions.
+pub fn listed<'py, T>(
+    py: Python<'py>,
+    results: Vec<Result<T, Error>>,
+    shown: impl Fn(T) -> PyResult<Py<PyAny>>,
+) -> PyResult<Bound<'py, PyList>> {
+    let list = PyList::empty(py);
+    for result in results {
+        match result {
+            Ok(value) => list.append(shown(value)?)?,
+            Err(e) => list.append(exception(py, &e))?,
+        }
+    }
+    Ok(list)
+}
+
+/// Bytes, or None.
+pub fn bytes_or_none(py: Python<'_>, value: Option<Vec<u8>>) -> Py<PyAny> {
+    match value {
+        Some(value) => PyBytes::new(py, &value).into_any().unbind(),
+        None => py.None(),
+    }
+}
+
+/// What one operation answered.
+pub fn done(py: Python<'_>, done: Done) -> PyResult<Py<PyAny>> {
+    match done {
+        Done::Read(value) => Ok(bytes_or_none(py, value)),
+        Done::Stored(yes) | Done::Deleted(yes) => yes.into_py_any(py),
+        Done::Swapped(swap) => {
+            let (swapped, found) = match swap {
+                Swap::Done => (true, None),
+                Swap::Found(found) => (false, found),
+            };
+            (swapped, bytes_or_none(py, found)).into_py_any(py)
+        }
+        Done::Combined(value) => accumulated(py, value),
+    }
+}
+
+/// What an accumulated value is now.
+pub fn accumulated(py: Python<'_>, value: Accumulated) -> PyResult<Py<PyAny>> {
+    match value {
+        Accumulated::Integer(n) => n.into_py_any(py),
+        Accumulated::Float(n) => n.into_py_any(py),
+        Accumulated::Length(n) | Accumulated::Items(n) => n.into_py_any(py),
+        Accumulated::Top(items) => top(py, &items),
+    }
+}
+
+/// A top list: pairs of score and item, best first.
+pub fn top(py: Python<'_>, items: &[TopItem]) -> PyResult<Py<PyAny>> {
+    let list = PyList::empty(py);
+    for TopItem { score, item } in items {
+        list.append((*score, PyBytes::new(py, item)))?;
+    }
+    Ok(list.into_any().unbind())
+}
+
+/// A stored number, or None.
+pub fn number(py: Python<'_>, number: Option<Number>) -> PyResult<Py<PyAny>> {
+    match number {
+        Some(Number::Integer(n)) => n.into_py_any(py),
+        Some(Number::Float(n)) => n.into_py_any(py),
+        None => Ok(py.None()),
+    }
+}

@@ -1,0 +1,207 @@
+"""Every example in every ``--help`` works: all are run, in order, against a real cluster.
+
+A command without an example fails. The examples run in a folder of their own, with a home of their
+own, so nothing of the user's is seen or touched; what they would wait for for ever (a server in the
+foreground) is ended as a user would end it, and has to end cleanly.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+BINARY = Path(sysconfig.get_path("scripts"), "honeycomb")
+# They run until they are told to end: the first line says that they are ready.
+FOREGROUND = ("controller", "server", "start")
+SECONDS = 60
+
+
+def shell_environment(home: Path) -> dict[str, str]:
+    """A user who has nothing yet; a cluster that they start is small and on a free port."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HONEYCOMB_")}
+    return kept | {
+        "HOME": str(home),
+        "XDG_RUNTIME_DIR": str(home / "run"),
+        "XDG_CONFIG_HOME": str(home / "config"),
+        "PATH": f"{BINARY.parent}:{os.environ['PATH']}",
+        "HONEYCOMB_LISTEN": "127.0.0.1:0",
+    }
+
+
+def help_of(command: tuple[str, ...]) -> str:
+    return subprocess.run(
+        [BINARY, *command, "--help"],
+        env=os.environ | {"COLUMNS": "80"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=SECONDS,
+    ).stdout
+
+
+def section(text: str, title: str) -> list[str]:
+    """The lines of a section of a help text: those below its title, up to the next empty one."""
+    lines = iter(text.splitlines())
+    for line in lines:
+        if line == f"{title}:":
+            break
+    found = []
+    for line in lines:
+        if not line.strip():
+            break
+        found.append(line)
+    return found
+
+
+def commands(above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every command, those that have others below them first."""
+    yield above
+    for line in section(help_of(above), "Commands"):
+        name = line.split()[0]
+        # Descriptions that are wrapped go on further to the right.
+        if line.startswith("  ") and line[2] != " " and name != "help":
+            yield from commands((*above, name))
+
+
+COMMANDS = tuple(commands())
+
+
+def name_of(command: tuple[str, ...]) -> str:
+    return " ".join(("honeycomb", *command))
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the files that examples name, and a cluster that later commands find."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "run").mkdir()
+    (home / "app.log").write_text("one line\nanother line\n")
+    (home / "logo.png").write_bytes(b"\x89PNG\r\n\x1a\n\x00\xff")
+    (home / "book.txt").write_text("the bee and the honeycomb\n" * 1000)
+    yield home
+    run_shell(home, "honeycomb stop || true")
+
+
+def run_shell(home: Path, line: str, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", line],
+        cwd=home,
+        env=shell_environment(home) | more,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+def run_foreground(home: Path, line: str, **more: str) -> None:
+    """Starts it, awaits its first line, and ends it with SIGTERM."""
+    process = subprocess.Popen(
+        ["bash", "-euo", "pipefail", "-c", f"exec env {line}"],
+        cwd=home,
+        env=shell_environment(home) | more,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    with process:
+        try:
+            assert process.stdout is not None and process.stderr is not None
+            ready, _, _ = select.select([process.stdout], [], [], SECONDS)
+            first = process.stdout.readline() if ready else b""
+            if not first:
+                process.kill()
+                pytest.fail(f"{line}: {process.stderr.read().decode()}")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(SECONDS) == 0, line
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def started(home: Path) -> None:
+    """The cluster that examples use, unless it is there."""
+    if run_shell(home, "honeycomb status").returncode != 0:
+        ran = run_shell(
+            home, "honeycomb start --background --memory 256MiB --block-size 64KiB --shards 1"
+        )
+        assert ran.returncode == 0, ran.stderr
+
+
+@pytest.fixture(scope="module")
+def controller(home: Path) -> Iterator[dict[str, str]]:
+    """What the examples of ``server`` call CONTROLLER and TOKEN."""
+    process = subprocess.Popen(
+        [BINARY, "controller", "--json"],
+        env=shell_environment(home),
+        stdout=subprocess.PIPE,
+    )
+    with process:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        yield {"CONTROLLER": told["address"], "TOKEN": told["token"]}
+        process.terminate()
+
+
+def test_there_are_all_commands() -> None:
+    names = {name_of(command) for command in COMMANDS}
+    for name in ("kv scan", "lease renew", "config show", "doctor", "bench kv", "completion"):
+        assert f"honeycomb {name}" in names
+    assert len(names) == len(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=name_of)
+def test_help_explains_every_option(command: tuple[str, ...]) -> None:
+    text = help_of(command)
+    about = text.split("Usage:")[0].strip().split("\n\n")
+    assert len(about) >= 2, f"{name_of(command)} says what it is and nothing more"
+    lines = text.splitlines()
+    for at, line in enumerate(lines):
+        if line.lstrip().startswith(("-", "<", "[")) and line.startswith("  "):
+            words = [w for w in line.split() if not w.startswith(("-", "<", "["))]
+            below = lines[at + 1].strip() if at + 1 < len(lines) else ""
+            assert words or below, f"{name_of(command)}: nothing explains {line.strip()}"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=name_of)
+def test_every_example_works(
+    command: tuple[str, ...], home: Path, controller: dict[str, str]
+) -> None:
+    lines = [line.strip() for line in section(help_of(command), "Examples")]
+    assert lines, f"{name_of(command)} has no example"
+    assert any(name_of(command) in line for line in lines), f"no example shows {name_of(command)}"
+    for line in lines:
+        assert "honeycomb " in line.split("#")[0], f"wrapped, or no command: {line}"
+        words = line.split("#")[0].split("honeycomb ", 1)[1].split()
+        if words[0] in ("start", "stop"):
+            # Beside the cluster of the other examples, which is left alone.
+            _run_start_or_stop(home / "beside", line, words)
+        elif words[0] in FOREGROUND:
+            run_foreground(home, line, **controller)
+        else:
+            started(home)
+            ran = run_shell(home, line, **controller)
+            assert ran.returncode == 0, f"{line}: {ran.stderr}"
+
+
+def _run_start_or_stop(home: Path, line: str, words: list[str]) -> None:
+    (home / "run").mkdir(parents=True, exist_ok=True)
+    if words[0] == "start" and "--background" not in words:
+        run_foreground(home, line.split("#")[0])
+        return
+    if words[0] == "stop":
+        before = run_shell(home, "honeycomb start --background --memory 64MiB")
+        assert before.returncode == 0, before.stderr
+    ran = run_shell(home, line)
+    after = run_shell(home, "honeycomb stop")
+    assert ran.returncode == 0, f"{line}: {ran.stderr}"
+    assert after.returncode == (0 if words[0] == "start" else 5), after.stderr
