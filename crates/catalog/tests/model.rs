@@ -92,16 +92,16 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0..4usize).prop_map(|server| Op::Lose { server }),
         4 => (0..20usize, prop::bool::weighted(0.1))
             .prop_map(|(block, stale)| Op::Confirm { block, stale }),
-        4 => (job(), 0..6usize, 0..6usize)
+        6 => (job(), 0..6usize, 0..6usize)
             .prop_map(|(job, file, block)| Op::Grow { job, file, block }),
-        5 => (job(), 0..6usize, 0..6usize, 0..4u64, odd(), prop::bool::weighted(0.2)).prop_map(
+        8 => (job(), 0..6usize, 0..6usize, 0..4u64, odd(), prop::bool::weighted(0.2)).prop_map(
             |(job, file, block, length, odd, last)| {
                 Op::Seal { job, file, block, length, odd, last }
             }
         ),
-        4 => (job(), 0..6usize, 0..6usize, 0..4u64, odd())
+        7 => (job(), 0..6usize, 0..6usize, 0..4u64, odd())
             .prop_map(|(job, file, block, items, odd)| Op::Taken { job, file, block, items, odd }),
-        3 => (job(), 0..6usize, 0..6usize)
+        6 => (job(), 0..6usize, 0..6usize)
             .prop_map(|(job, file, block)| Op::Retire { job, file, block }),
         1 => (job(), path()).prop_map(|(job, path)| Op::Permit { job, path }),
     ]
