@@ -6,7 +6,7 @@
 //! too little. The first block goes when its server says that it is empty for good.
 
 use crate::command::Seal;
-use crate::structures::Structure;
+use crate::structures::{Placed, Structure};
 use crate::{Catalog, CatalogError, Effect, NewStructure, Reply};
 use honeycomb_types::{BlockAt, BlockId, Kind, MapVersion, StructureId};
 use std::collections::VecDeque;
@@ -28,6 +28,8 @@ pub(crate) struct QueueState {
     through: VecDeque<u64>,
     /// What was heard to have been taken, of blocks in the map or about to be.
     taken: Vec<Taken>,
+    /// Blocks of the map that are empty for good and wait for those before them to go.
+    spent: Vec<BlockId>,
 }
 
 impl QueueState {
@@ -40,6 +42,7 @@ impl QueueState {
                 max_bytes,
                 through: VecDeque::new(),
                 taken: Vec::new(),
+                spent: Vec::new(),
             })
         })
     }
@@ -62,6 +65,7 @@ impl QueueState {
         size_of::<QueueState>()
             + self.through.capacity() * size_of::<u64>()
             + self.taken.capacity() * size_of::<Taken>()
+            + self.spent.capacity() * size_of::<BlockId>()
     }
 
     /// Whether it agrees with the map, and nothing is taken twice (INV-22).
@@ -221,7 +225,9 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// Takes the first block out of a queue's map. Refused for any other: its turn comes.
+    /// A block is empty for good: it leaves the map when no block comes before it any more, and those
+    /// behind it that are as empty leave with it. Refused for the tail, and for a block whose seal was
+    /// not heard of yet.
     pub(crate) fn retire(
         &mut self,
         id: StructureId,
@@ -231,18 +237,30 @@ impl Catalog {
         self.heard_from(at.block.server());
         let s = self.queue_of_block(id, at)?;
         let structure = &mut self.structures[s];
-        if structure.entries.len() < 2 || structure.entries[0].block != at.block {
-            return Err(CatalogError::NotFirst { at });
+        let sealed = &structure.entries[..structure.entries.len() - 1];
+        if !sealed.iter().any(|entry| entry.block == at.block) {
+            return Err(CatalogError::NotSealed { at });
         }
-        structure.entries.remove(0);
         // The version is not raised: a tail was told which one its seal will make, and must be right.
         // Maps of one version differ at most in how many of the first blocks they still list.
         let (j, version) = (structure.job, MapVersion(structure.version));
         let queue = structure.queue.as_mut().expect("it is a queue");
-        queue.through.pop_front();
-        queue.taken.retain(|taken| taken.block != at.block);
-        self.give_back(j, s, at.block, effects);
-        self.tell_ahead(s, effects);
+        if !queue.spent.contains(&at.block) {
+            queue.spent.push(at.block);
+        }
+        let is_spent = |entry: &&Placed| queue.spent.contains(&entry.block);
+        let count = sealed.iter().take_while(is_spent).count();
+        let gone: Vec<BlockId> =
+            structure.entries.drain(..count).map(|entry| entry.block).collect();
+        queue.through.drain(..count);
+        queue.spent.retain(|block| !gone.contains(block));
+        queue.taken.retain(|taken| !gone.contains(&taken.block));
+        for block in &gone {
+            self.give_back(j, s, *block, effects);
+        }
+        if !gone.is_empty() {
+            self.tell_ahead(s, effects);
+        }
         Ok(Reply::Sealed { version })
     }
 }

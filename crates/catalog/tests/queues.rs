@@ -203,14 +203,11 @@ fn positions_that_no_queue_has_are_refused() {
 fn an_empty_first_block_goes_in_its_turn() {
     let mut q = Queues::new(100, 3);
     let [a, b, c] = q.blocks[..] else { panic!() };
-    assert_eq!(q.retire(0), Err(CatalogError::NotFirst { at: a }), "the only one stays");
+    assert_eq!(q.retire(0), Err(CatalogError::NotSealed { at: a }), "the only one stays");
     q.full(0, 30).unwrap();
+    assert_eq!(q.retire(1), Err(CatalogError::NotSealed { at: b }), "it is the tail");
     q.full(1, 20).unwrap();
-    for i in [1, 2] {
-        let at = q.blocks[i];
-        assert_eq!(q.retire(i), Err(CatalogError::NotFirst { at }), "it is not its turn");
-        assert!(q.bench.effects.is_empty());
-    }
+    assert_eq!(q.retire(2), Err(CatalogError::NotSealed { at: c }), "it is the tail");
     q.taken(0, 30, 300).unwrap();
     q.taken(1, 4, 40).unwrap();
     let before = q.bench.status();
@@ -233,7 +230,24 @@ fn an_empty_first_block_goes_in_its_turn() {
     // The next is the first now. What was not told to be taken goes with its block.
     q.retire(1).unwrap();
     assert_eq!((q.bench.freed(), q.bench.ahead()), (vec![b], vec![(c, 0, 0)]));
-    assert_eq!(q.retire(2), Err(CatalogError::NotFirst { at: c }));
+    assert_eq!(q.retire(2), Err(CatalogError::NotSealed { at: c }));
+}
+
+#[test]
+fn blocks_that_are_empty_before_their_turn_go_with_the_first() {
+    let mut q = Queues::new(100, 4);
+    let [a, b, c, d] = q.blocks[..] else { panic!() };
+    for i in 0..3 {
+        q.full(i, 10).unwrap();
+    }
+    q.bench.effects.clear();
+    for i in [1, 2, 1] {
+        q.retire(i).unwrap();
+        assert!(q.bench.effects.is_empty(), "it is not its turn");
+    }
+    q.retire(0).unwrap();
+    assert_eq!((q.bench.freed(), q.bench.ahead()), (vec![a, b, c], vec![(d, 0, 0)]));
+    assert_eq!(q.map().1, [(30, d)]);
 }
 
 #[test]
@@ -314,7 +328,7 @@ fn a_closed_queue_of_several_blocks_is_drained_to_its_last() {
     q.retire(1).unwrap();
     assert_eq!(
         q.retire(2),
-        Err(CatalogError::NotFirst { at: c }),
+        Err(CatalogError::NotSealed { at: c }),
         "the last one says that it ended"
     );
     assert_eq!(q.map(), (4, vec![(50, c)]));

@@ -121,16 +121,19 @@ impl Both {
         let (_, ranges, _) = file.map();
         let expected = if !file.held().contains(&at) || file.kind != Kind::Queue {
             Err("StaleBlock")
-        } else if ranges.len() == 1 || ranges[0].2 != at {
-            Err("NotFirst")
+        } else if !ranges[..ranges.len() - 1].iter().any(|range| range.2 == at) {
+            Err("NotSealed")
         } else {
             Ok(())
         };
         assert_eq!(cause(&result), outcome(&expected), "{file:?}");
         if expected.is_ok() {
-            assert_eq!(self.bench.freed(), [at]);
-            file.retired.insert(at);
-            self.model.free([at]);
+            file.spent.insert(at);
+            let sealed = ranges[..ranges.len() - 1].iter().map(|range| range.2);
+            let gone: Vec<BlockAt> = sealed.take_while(|at| file.spent.contains(at)).collect();
+            assert_eq!(self.bench.freed(), gone);
+            file.retired.extend(&gone);
+            self.model.free(gone);
         }
     }
 

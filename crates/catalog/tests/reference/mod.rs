@@ -54,6 +54,8 @@ pub struct File {
     pub taken: BTreeMap<BlockAt, (u64, u64)>,
     /// Blocks that a queue no longer needs.
     pub retired: BTreeSet<BlockAt>,
+    /// Blocks that it will not need when those before them are gone.
+    pub spent: BTreeSet<BlockAt>,
 }
 
 impl File {
