@@ -13,16 +13,18 @@ and given a moment, because a native thread must not come back to an interpreter
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import threading
 import time
-import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
 from honeycomb._native import NativeInterrupt
+
+_log: Final = logging.getLogger("honeycomb")
 
 #: How long a thread stays without work, in seconds.
 IDLE_SECONDS: Final = 10.0
@@ -104,6 +106,11 @@ class Crew:
         """How many threads there are."""
         return len(self._threads)
 
+    @property
+    def full(self) -> bool:
+        """Whether every thread that there may be is in a call."""
+        return len(self._busy) >= self.limit
+
     def call(
         self,
         function: Callable[[], Any],
@@ -124,11 +131,10 @@ class Crew:
             crowded = self.name == WAITERS and not self._told
             self._told = self._told or crowded
         if crowded:
-            warnings.warn(
-                f"{self.limit} calls wait already; more of them await their turn "
+            _log.warning(
+                "%d calls of this process wait already; more of them await their turn "
                 "(honeycomb.aio.waiting_limit() raises the limit)",
-                RuntimeWarning,
-                stacklevel=3,
+                self.limit,
             )
         return call
 

@@ -118,7 +118,7 @@ impl Queue {
         loop {
             // The server waits for a limited time; ours may be longer.
             let began = self.structure.now();
-            let asked = until.min(began + Duration::from_millis(WAIT_MAX_MS as u64));
+            let asked = until.min(began + Duration::from_millis(WAIT_STEP_MS as u64));
             let replied = self.structure.run(Exchange {
                 op: Op::QueuePut,
                 target: Target::Tail,

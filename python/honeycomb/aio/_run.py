@@ -1,0 +1,154 @@
+"""Blocking calls as coroutines, in threads of the package's own (see ``honeycomb/_threads.py``)."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, Generic, Protocol, TypeVar
+
+from honeycomb import errors
+from honeycomb._threads import CALLS, WAITS, Crew
+
+T = TypeVar("T")
+C = TypeVar("C", bound=type[Any])
+
+
+class _Leaving(Protocol):
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> bool | None: ...
+
+
+L = TypeVar("L", bound=_Leaving)
+
+
+async def run(
+    function: Callable[[], T],
+    *,
+    crew: Crew = CALLS,
+    late: Callable[[T], object] | None = None,
+    turn: float | None = None,
+) -> T:
+    """What ``function`` returns, called in a thread of ``crew``.
+
+    When the task is cancelled it goes on at once. A call that still stands in line is not made; a
+    wait is ended; any other call comes to its end unseen. What a call brings that nobody awaits any
+    more goes to ``late``, in a thread, so that it can be kept, given back or closed. One that had no
+    ``turn`` within so many seconds fails.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(value: T, error: BaseException | None) -> None:
+        if future.done():
+            dispose(value, error)
+        elif error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(value)
+
+    def dispose(value: T, error: BaseException | None) -> None:
+        if error is None and late is not None:
+            keep = late
+            CALLS.call(lambda: keep(value), lambda _value, _error: None)
+
+    def done(value: Any, error: BaseException | None) -> None:
+        try:
+            loop.call_soon_threadsafe(settle, value, error)
+        except RuntimeError:  # the loop is closed
+            dispose(value, error)
+
+    def expire() -> None:
+        if crew.full and call.withdraw() and not future.done():
+            text = (
+                f"{crew.limit} calls of this process wait already, and none of them ended within "
+                f"{turn} s; honeycomb.aio.waiting_limit() raises the limit"
+            )
+            future.set_exception(errors.LimitExceeded(text))
+
+    call = crew.call(function, done)
+    timer = None if turn is None else loop.call_later(turn, expire)
+    try:
+        return await future
+    except BaseException as error:
+        if not future.done():
+            future.cancel()
+        elif not future.cancelled() and future.exception() is not error:
+            # It was answered, and cancelled before anybody could look.
+            settle(*_outcome(future))
+        call.cancel()
+        raise
+    finally:
+        if timer is not None:
+            timer.cancel()
+
+
+def _outcome(future: asyncio.Future[T]) -> tuple[Any, BaseException | None]:
+    error = future.exception()
+    return (None, error) if error is not None else (future.result(), None)
+
+
+async def wait(
+    function: Callable[[float | None], T],
+    timeout: float | None,
+    *,
+    crew: Crew = WAITS,
+    late: Callable[[T], object] | None = None,
+) -> T:
+    """What ``function`` returns, given the seconds that are left of ``timeout``. For calls that wait
+    for something to happen: cancelling the task ends the wait."""
+    if timeout is None:
+        return await run(lambda: function(None), crew=crew, late=late)
+    if timeout == 0:
+        return await run(lambda: function(0), late=late)
+    until = time.monotonic() + timeout
+    return await run(
+        lambda: function(max(0.0, until - time.monotonic())), crew=crew, late=late, turn=timeout
+    )
+
+
+class Opening(Awaitable[L], AbstractAsyncContextManager[L], Generic[L]):
+    """What opens something: ``await`` it, or use it in ``async with``, which closes it again."""
+
+    __slots__ = ("_coroutine", "_opened")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, L]) -> None:
+        self._coroutine = coroutine
+
+    def __await__(self) -> Generator[Any, Any, L]:
+        return self._coroutine.__await__()
+
+    async def __aenter__(self) -> L:
+        self._opened: L = await self._coroutine
+        return self._opened
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        return await self._opened.__aexit__(kind, error, traceback)
+
+
+def twin_of(blocking: type[Any]) -> Callable[[C], C]:
+    """Gives a class, and each of its public members that has none, the docstring of its twin."""
+
+    def decorate(cls: C) -> C:
+        for name, member in list(vars(cls).items()):
+            original = inspect.getattr_static(blocking, name, None)
+            if name.startswith("_") or original is None or member.__doc__:
+                continue
+            member.__doc__ = original.__doc__
+        cls.__doc__ = f"{cls.__doc__}\n\n{inspect.getdoc(blocking)}"
+        return cls
+
+    return decorate
