@@ -339,7 +339,8 @@ def from_status(status_name: str, message: str) -> HoneycombError:
     ``status_name`` is a name of ``protocol/messages.toml``; one that is not known here (a newer
     peer) gives :class:`UnknownStatus`. ``message`` is what the peer said, at most 1024 bytes.
     """
-    cls = _BY_STATUS.get(status_name)
+    # The native half closes listeners, which no peer ever tells of.
+    cls = Closed if status_name == "Closed" else _BY_STATUS.get(status_name)
     if cls is None:
         return UnknownStatus(f"{status_name}: {message}")
     error = cls(message)

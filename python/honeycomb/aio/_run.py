@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
@@ -47,24 +49,33 @@ async def run(
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
-    def settle(value: T, error: BaseException | None) -> None:
-        if future.done():
-            dispose(value, error)
-        elif error is not None:
+    # The answer, until somebody takes it out: a loop may close before it gets round to `settle`.
+    answer: deque[tuple[Any, BaseException | None]] = deque(maxlen=1)
+    awaited = True
+
+    def settle() -> None:
+        if not answer or future.done():
+            return dispose()
+        value, error = answer.pop()
+        if error is not None:
             future.set_exception(error)
         else:
             future.set_result(value)
 
-    def dispose(value: T, error: BaseException | None) -> None:
-        if error is None and late is not None:
-            keep = late
-            CALLS.call(lambda: keep(value), lambda _value, _error: None)
+    def dispose() -> None:
+        while answer:
+            value, error = answer.pop()
+            if error is None and late is not None:
+                CALLS.call(functools.partial(late, value), lambda _value, _error: None)
 
     def done(value: Any, error: BaseException | None) -> None:
+        answer.append((value, error))
+        if not awaited:
+            return dispose()
         try:
-            loop.call_soon_threadsafe(settle, value, error)
+            loop.call_soon_threadsafe(settle)
         except RuntimeError:  # the loop is closed
-            dispose(value, error)
+            dispose()
 
     def expire() -> None:
         if crew.full and call.withdraw() and not future.done():
@@ -79,21 +90,19 @@ async def run(
     try:
         return await future
     except BaseException as error:
+        awaited = False
         if not future.done():
             future.cancel()
-        elif not future.cancelled() and future.exception() is not error:
+        elif not future.cancelled() and future.exception() is None:
             # It was answered, and cancelled before anybody could look.
-            settle(*_outcome(future))
-        call.cancel()
+            answer.append((future.result(), None))
+        if future.cancelled() or future.exception() is not error:
+            dispose()
+            call.cancel()
         raise
     finally:
         if timer is not None:
             timer.cancel()
-
-
-def _outcome(future: asyncio.Future[T]) -> tuple[Any, BaseException | None]:
-    error = future.exception()
-    return (None, error) if error is not None else (future.result(), None)
 
 
 async def wait(

@@ -55,6 +55,8 @@ class Taker(Generic[T]):
         self._lock = threading.Lock()
         self._kept: deque[T] = deque()
         self._waiters: deque[_Waiter[T]] = deque()
+        # What is on its way to somebody, whose loop has not got round to it.
+        self._given: dict[_Waiter[T], list[T]] = {}
         self._call: Call | None = None
         # Of the call under way: for how many it asks, and until when it waits.
         self._asked = 0
@@ -74,9 +76,11 @@ class Taker(Generic[T]):
             return waiter
         try:
             return await waiter.future
-        except BaseException as error:
-            self._leave(waiter, error)
+        except BaseException:
+            self._leave(waiter)
             raise
+        finally:
+            del waiter  # an error's traceback would hold it, and it the error
 
     def keep(self, found: Sequence[T]) -> None:
         """Takes back what nobody received: the next who asks gets it, or who waits already."""
@@ -90,6 +94,8 @@ class Taker(Generic[T]):
         if self._made_in != fork_generation():
             self._reset()
         with self._lock:
+            for waiter in [one for one in self._given if one.loop.is_closed()]:
+                self._kept.extendleft(reversed(self._given.pop(waiter)))
             count = len(self._kept) if wanted is None else min(wanted, len(self._kept))
             return [self._kept.popleft() for _ in range(count)]
 
@@ -111,17 +117,18 @@ class Taker(Generic[T]):
             self._adjust()
         return waiter
 
-    def _leave(self, waiter: _Waiter[T], error: BaseException) -> None:
+    def _leave(self, waiter: _Waiter[T]) -> None:
         with self._lock:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
                 self._adjust()
+            found = self._given.pop(waiter, [])
         if not waiter.future.done():
             waiter.future.cancel()
-        elif not waiter.future.cancelled():
-            failure = waiter.future.exception()
-            if failure is None:  # it was answered, and cancelled before it could look
-                self.keep(waiter.future.result())
+        elif not waiter.future.cancelled() and waiter.future.exception() is None:
+            found = waiter.future.result()  # cancelled before it could look
+        if found:
+            self.keep(found)
 
     # ------------------------------------------------------------------------- what is asked for
 
@@ -202,17 +209,22 @@ class Taker(Generic[T]):
         """Answers somebody, in his loop. Under the lock."""
 
         def answer() -> None:
-            if waiter.future.done():  # cancelled on the way
-                self.keep(found)
-            elif error is not None:
+            if waiter.future.done():
+                return  # cancelled on the way: he gives it back
+            with self._lock:
+                mine = self._given.pop(waiter, None)
+            if mine is None:
+                return  # given back
+            if error is not None:
                 waiter.future.set_exception(error)
             else:
-                waiter.future.set_result(found)
+                waiter.future.set_result(mine)
 
+        self._given[waiter] = found
         try:
             waiter.loop.call_soon_threadsafe(answer)
         except RuntimeError:  # his loop is closed
-            self._kept.extendleft(reversed(found))
+            self._kept.extendleft(reversed(self._given.pop(waiter)))
 
     def __del__(self) -> None:
         if self._loss and self._kept and self._made_in == fork_generation():
