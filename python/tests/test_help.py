@@ -154,7 +154,15 @@ def controller(home: Path) -> Iterator[dict[str, str]]:
 
 def test_there_are_all_commands() -> None:
     names = {name_of(command) for command in COMMANDS}
-    for name in ("kv scan", "lease renew", "config show", "doctor", "bench kv", "completion"):
+    for name in (
+        "kv scan",
+        "queue put",
+        "lease renew",
+        "watch",
+        "config show",
+        "doctor",
+        "bench kv",
+    ):
         assert f"honeycomb {name}" in names
     assert len(names) == len(COMMANDS)
 
