@@ -110,18 +110,25 @@ impl ClusterFile {
 }
 
 impl Where {
-    /// The address and token that are meant.
-    pub fn find(&self) -> Result<(String, Vec<u8>), String> {
+    /// The address and token that are meant; `None` when none are named and no cluster runs here.
+    pub fn find_running(&self) -> Result<Option<(String, Vec<u8>)>, String> {
         if let Some(address) = &self.address {
             let token = self.token.as_deref().ok_or("an address needs a token: --token")?;
-            return Ok((address.clone(), unhex(token)?));
+            return Ok(Some((address.clone(), unhex(token)?)));
         }
         match ClusterFile::read(&file_path()?)? {
-            Some(file) => Ok((file.address.clone(), unhex(&file.token)?)),
-            None => Err("no cluster is running here: `honeycomb start --background` starts one, \
-                 --address and --token name another"
-                .into()),
+            Some(file) => Ok(Some((file.address.clone(), unhex(&file.token)?))),
+            None => Ok(None),
         }
+    }
+
+    /// The address and token that are meant.
+    pub fn find(&self) -> Result<(String, Vec<u8>), String> {
+        self.find_running()?.ok_or_else(|| {
+            "no cluster is running here: `honeycomb start --background` starts one, --address and \
+             --token name another"
+                .into()
+        })
     }
 
     /// A client with the token that is meant.

@@ -1,9 +1,9 @@
 //! `demo`: the word count of the Python package.
 
 use crate::Outcome;
+use crate::run::find_python;
 use clap::Args;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::Command;
 
 /// Options of `demo`: handed on as they are.
@@ -17,27 +17,7 @@ pub struct DemoArgs {
 
 /// `honeycomb demo`: becomes the Python that has the package.
 pub fn demo(args: &DemoArgs) -> Outcome {
-    let python = find_python()?;
+    let python = find_python("the demo")?;
     let error = Command::new(&python).args(["-m", "honeycomb.demo"]).args(&args.rest).exec();
     Err(format!("cannot run {}: {error}", python.display()))
-}
-
-/// The interpreter beside this binary, as in a virtual environment; else the one on the path, when
-/// it has the package.
-fn find_python() -> Result<PathBuf, String> {
-    let here = std::env::current_exe().map_err(|e| e.to_string())?;
-    let folder = here.parent().ok_or("the binary has no folder")?;
-    for name in ["python", "python3"] {
-        let beside = folder.join(name);
-        if beside.is_file() {
-            return Ok(beside);
-        }
-    }
-    let has_package = Command::new("python3").args(["-c", "import honeycomb"]).output();
-    match has_package {
-        Ok(output) if output.status.success() => Ok("python3".into()),
-        _ => Err("the demo is part of the Python package: install the wheel, and run the \
-             `honeycomb` of its environment"
-            .into()),
-    }
 }

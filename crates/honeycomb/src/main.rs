@@ -12,6 +12,7 @@ mod bench;
 mod cluster;
 mod data;
 mod demo;
+mod run;
 mod serve;
 mod show;
 mod size;
@@ -36,6 +37,7 @@ const EXAMPLES: &str = "Examples:
   honeycomb append logs < app.log        server-side append; any number of writers
   honeycomb cat logs
   honeycomb tree cli                     the job that the command line works in
+  honeycomb run job.py -- input.txt      a Python script, with the cluster in its environment
   honeycomb demo                         count the words of a book on elastic memory";
 
 #[derive(Subcommand)]
@@ -62,6 +64,8 @@ enum Command {
     Cat(data::CatArgs),
     /// Removes a key, a structure, or a prefix
     Rm(data::RmArgs),
+    /// Runs a Python script, with the cluster in its environment
+    Run(run::RunArgs),
     /// Counts the words of a book on elastic memory, with a job's memory over time
     Demo(demo::DemoArgs),
     /// Measures this build on this machine: latency percentiles, throughput, server CPU
@@ -107,6 +111,7 @@ fn main() -> ExitCode {
         Command::Append(args) => data::append(&args),
         Command::Cat(args) => data::cat(&args),
         Command::Rm(args) => data::rm(&args),
+        Command::Run(args) => run::run(&args),
         Command::Demo(args) => demo::demo(&args),
         Command::Bench(args) => bench::bench(&args),
     };

@@ -245,7 +245,8 @@ def run_sample(task: MapTask) -> Commit:
             if seen >= ranges.SAMPLE_PAIRS or size >= ranges.SAMPLE_BYTES:
                 break
         if program.combine is not None:
-            kept = list(dict.fromkeys(kept))  # a key travels once, however often it comes
+            with _user("map"):  # keys have to be hashable
+                kept = list(dict.fromkeys(kept))  # a key travels once, however often it comes
         if program.sort_key is not None:
             with _user("sort_key"):
                 kept = [program.sort_key(key) for key in kept]
