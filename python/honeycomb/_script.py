@@ -54,7 +54,8 @@ def run(path: str, arguments: list[str]) -> int:
 def _show(error: BaseException) -> None:
     """The traceback, without the frame of this module."""
     frames = error.__traceback__
-    sys.excepthook(type(error), error, frames.tb_next if frames is not None else None)
+    shown = error.with_traceback(frames.tb_next if frames is not None else None)
+    sys.excepthook(type(shown), shown, shown.__traceback__)
 
 
 if __name__ == "__main__":

@@ -187,16 +187,19 @@ def test_the_loser_s_output_and_counters_do_not_count(hc: honeycomb.Client, tmp_
             gate.wait(30)
         yield "n", 1
 
-    with ThreadPoolExecutor(3) as threads, MapReduce(_Unpicklable(slow), total).run(
-        range(8), client=hc, executor=threads, reducers=1, speculate=EAGER
-    ) as result:
+    with (
+        ThreadPoolExecutor(3) as threads,
+        MapReduce(ByReference(slow), total).run(
+            range(8), client=hc, executor=threads, reducers=1, speculate=EAGER
+        ) as result,
+    ):
         gate.set()
         assert dict(result) == {"n": 16}
         assert result.counters == {"seen": 80}
         assert result.stages[0].copies_won == 1
 
 
-class _Unpicklable:
+class ByReference:
     """A function that shares this process's objects: it "pickles" to itself."""
 
     known: ClassVar[dict[int, Callable[..., Any]]] = {}
@@ -212,8 +215,8 @@ class _Unpicklable:
         return self.known[self.number](*args)
 
 
-def _again(number: int) -> _Unpicklable:
-    return _Unpicklable(_Unpicklable.known[number])
+def _again(number: int) -> ByReference:
+    return ByReference(ByReference.known[number])
 
 
 def test_without_speculation_there_are_no_copies(hc: honeycomb.Client) -> None:

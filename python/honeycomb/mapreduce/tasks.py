@@ -265,7 +265,7 @@ def _mapped(program: Program, task: MapTask) -> Iterator[Pair]:
 def _chunks(pairs: Iterator[Pair], function: str) -> Iterator[tuple[list[Pair], int]]:
     """Pieces of what a function yields, each with an estimate of its bytes. Their length adapts to
     the size of the pairs, so that a piece of large ones does not get out of hand."""
-    length = 64
+    length = 1
     while True:
         with _user(function):
             chunk = list(islice(pairs, length))
