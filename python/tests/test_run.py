@@ -130,7 +130,7 @@ def test_signals_reach_the_script(
 def test_which_python(somewhere: dict[str, str], tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import sys; print(sys.executable)\n")
-    assert run(somewhere, script).stdout.strip() == str(BINARY.parent / "python3")
+    assert run(somewhere, script).stdout.strip() == str(BINARY.parent / "python")
     named = tmp_path / "named"
     named.symlink_to(sys.executable)
     stub = tmp_path / "stub"
@@ -140,7 +140,7 @@ def test_which_python(somewhere: dict[str, str], tmp_path: Path) -> None:
     assert told.stdout.startswith("stub\n")
     told = run({**somewhere, "HONEYCOMB_PYTHON": "/bin/false"}, script)
     assert told.returncode == 1
-    assert "HONEYCOMB_PYTHON is /bin/false, but it cannot import honeycomb" in told.stderr
+    assert "/bin/false: it does not have the package" in told.stderr
     elsewhere = tmp_path / "honeycomb"
     elsewhere.write_bytes(BINARY.read_bytes())
     elsewhere.chmod(0o755)
@@ -152,14 +152,14 @@ def test_which_python(somewhere: dict[str, str], tmp_path: Path) -> None:
         check=False,
     )
     assert told.returncode == 1
-    assert "HONEYCOMB_PYTHON" in told.stderr and "Install the wheel" in told.stderr
+    assert "--python" in told.stderr and "install the wheel" in told.stderr
 
 
 def test_what_is_wrong_is_told(somewhere: dict[str, str], tmp_path: Path) -> None:
     told = run(somewhere, tmp_path / "gone.py")
-    assert told.returncode == 1 and "there is no script" in told.stderr
+    assert told.returncode == 3 and "there is no script" in told.stderr
     script = tmp_path / "script.py"
     script.touch()
     env = {key: value for key, value in somewhere.items() if key != "HONEYCOMB_TOKEN"}
     told = run(env, script)
-    assert told.returncode == 1 and "an address needs a token" in told.stderr
+    assert told.returncode == 4 and "no token for" in told.stderr
