@@ -131,6 +131,16 @@ def test_what_is_no_function_is_refused() -> None:
             MapReduce(words, total, **wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("wrong", ["abc", 3, ("key",), None])
+def test_what_is_no_pair_is_the_map_function_s_error(
+    cluster: honeycomb.Client, pool: honeycomb.WorkerPool, wrong: Any
+) -> None:
+    program = MapReduce(lambda line: [("fine", 1), wrong], total)
+    with pytest.raises(UserFunctionError, match=r"yields pairs \(key, value\)") as caught:
+        program.run(["x"], client=cluster, executor=pool, attempts=1)
+    assert caught.value.function == "map" and repr(wrong) in caught.value.error
+
+
 def test_what_cannot_be_pickled_is_named(
     cluster: honeycomb.Client, pool: honeycomb.WorkerPool
 ) -> None:

@@ -220,6 +220,8 @@ class Run:
                 submit(books.attempt(books.waiting.popleft()))
             for attempt, future in self._workers.settled():
                 self._settle(books, attempt, future, committed)
+            while self._workers.notes:
+                self._tell(books, self._workers.notes.pop(0))
             for index in books.stragglers(running.values(), time.monotonic()):
                 if self._workers.room:
                     submit(books.attempt(index, copy=True))
@@ -244,7 +246,6 @@ class Run:
             return  # another attempt of the task was first, and whatever this one did is ignored
         if future is None:
             self._try_again(books, attempt)
-            self._tell(books, "the worker pool broke; its tasks go on in a new one")
             return
         error = _failure(future)
         if error is not None:

@@ -269,6 +269,7 @@ def _chunks(pairs: Iterator[Pair], function: str) -> Iterator[tuple[list[Pair], 
     while True:
         with _user(function):
             chunk = list(islice(pairs, length))
+            _check_pairs(chunk)
         if not chunk:
             return
         sample = chunk[:: max(1, len(chunk) // 16)]
@@ -276,6 +277,19 @@ def _chunks(pairs: Iterator[Pair], function: str) -> Iterator[tuple[list[Pair], 
             average = max(1, sum(_weight(pair) for pair in sample) // len(sample))
         yield chunk, average * len(chunk)
         length = max(1, min(CHUNK_PAIRS, length * 4, CHUNK_BYTES // average))
+
+
+def _check_pairs(chunk: list[Pair]) -> None:
+    try:
+        for _, _ in chunk:
+            pass
+    except (TypeError, ValueError):
+        for pair in chunk:
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+                raise TypeError(
+                    f"a map function yields pairs (key, value), and this one {key_words(pair)}"
+                ) from None
+        raise
 
 
 def _weight(value: Any, levels: int = WEIGHED_LEVELS) -> int:

@@ -36,6 +36,8 @@ class Workers:
         self._executor = WorkerPool(self._size) if executor is None else executor
         self._pools = 1
         self._settled: list[tuple[Attempt, Future[Commit] | None]] = []
+        #: What people may want to know: a pool that broke. Whoever tells it empties the list.
+        self.notes: list[str] = []
         self.running: dict[Future[Commit], Attempt] = {}
 
     def close(self) -> None:
@@ -82,6 +84,8 @@ class Workers:
         else:
             self._settled += [(self.running.pop(future), future) for future in done]
         settled, self._settled = self._settled, []
+        # Of two attempts of a task that ended in the same moment, the one that committed counts.
+        settled.sort(key=lambda one: one[1] is None or _failed(one[1]))
         self._note_begun()
         return settled
 
@@ -120,10 +124,10 @@ class Workers:
                 f"{POOLS_MAX} worker pools broke, one after another; the last one because: {error}"
             ) from error
         for future, attempt in self.running.items():
-            finished = future.done() and not future.cancelled() and future.exception() is None
-            self._settled.append((attempt, future if finished else None))
+            self._settled.append((attempt, None if _failed(future) else future))
         self.running.clear()
         self._pools += 1
+        self.notes.append(f"the worker pool broke, and its tasks go on in a new one: {error}")
         self._executor = WorkerPool(self._size)
 
     def _broken(self, error: BaseException) -> ExecutorBroken:
@@ -131,6 +135,10 @@ class Workers:
             f"the executor ({type(self._executor).__name__}) takes no more tasks: {error}; "
             "pass one that works, or none for a pool of the run's own"
         )
+
+
+def _failed(future: Future[Commit]) -> bool:
+    return not future.done() or future.cancelled() or future.exception() is not None
 
 
 def _break_of(future: Future[Commit]) -> BrokenExecutor | None:
