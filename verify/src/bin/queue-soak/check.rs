@@ -231,7 +231,12 @@ impl Checker {
                     self.in_answer(who, head, &mut last);
                     let killed = life.killed;
                     if let Some(item) = self.item(who, head) {
-                        item.delivered.push(Delivery { number, span, outcome: Outcome::Open, killed });
+                        item.delivered.push(Delivery {
+                            number,
+                            span,
+                            outcome: Outcome::Open,
+                            killed,
+                        });
                     }
                 }
                 Record::Acknowledged { head, deliveries, held } => {

@@ -131,7 +131,9 @@ fn beside(name: &str) -> Result<PathBuf, String> {
     let path = own.parent().unwrap_or(Path::new(".")).join(name);
     match path.is_file() {
         true => Ok(path),
-        false => Err(format!("there is no {}; build it, or name one with --program", path.display())),
+        false => {
+            Err(format!("there is no {}; build it, or name one with --program", path.display()))
+        }
     }
 }
 
@@ -161,5 +163,7 @@ fn print(settings: &Settings, report: &Report) {
         s.acknowledgement_unknown,
         s.too_late
     );
-    println!("nothing else was lost, nothing came twice, order was kept, every block is free again");
+    println!(
+        "nothing else was lost, nothing came twice, order was kept, every block is free again"
+    );
 }

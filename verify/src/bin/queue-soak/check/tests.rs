@@ -2,8 +2,7 @@
 
 use super::*;
 
-const RULES: Rules =
-    Rules { seed: 1, each: 4, limit: 1000, batch: 2, reservation: 1000 };
+const RULES: Rules = Rules { seed: 1, each: 4, limit: 1000, batch: 2, reservation: 1000 };
 
 fn head(incarnation: u64, number: u64) -> u64 {
     Head::new(0, incarnation, number, length_of(RULES.seed, 0, number, RULES.limit)).0
@@ -124,7 +123,8 @@ fn what_is_reserved_comes_again_only_when_its_time_has_passed() {
     let rest = || taker(vec![finished(answer(20, &got(&[2, 3])))]);
     let begun = answer(0, &[reserved(0, 1), reserved(1, 1), acknowledged(0, 1, true)]);
     let again = |at| answer(at, &[reserved(1, 2), acknowledged(1, 2, true)]);
-    let summary = judge_all(&[rest(), reserver(vec![life(&begun), finished(again(1000))])]).unwrap();
+    let summary =
+        judge_all(&[rest(), reserver(vec![life(&begun), finished(again(1000))])]).unwrap();
     assert_eq!((summary.redelivered, summary.acknowledgement_unknown), (1, 0));
     wrong(&[rest(), reserver(vec![life(&begun), finished(again(900))])], "while delivery 1 held");
     let after_done = answer(2000, &[reserved(0, 2), acknowledged(0, 2, false)]);
