@@ -373,6 +373,8 @@ impl Shard {
         }
         slot.lanes.abandon(pending.session, pending.lane);
         self.pending.retain(|p| p.ticket != pending.ticket);
+        // Those who waited behind it may have what they waited for.
+        self.arm(self.index(pending.at.block).expect("it waited at one of ours"));
         true
     }
 
@@ -664,6 +666,12 @@ impl Shard {
             }
             slot.retire_at = Some(now + RETIRE_AGAIN);
         }
+        self.arm(index);
+    }
+
+    /// Sets a block's timer to when it is due.
+    fn arm(&mut self, index: usize) {
+        let Some(slot) = &mut self.slots[index] else { return };
         let due = [slot.structure.deadline(), slot.retire_at].into_iter().flatten().min();
         if let Some(due) = due
             && slot.timer.is_none_or(|timer| due < timer)
