@@ -1,0 +1,193 @@
+"""Pages that list things list all of them, as the code has them: errors, limits, calls."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from conftest import REPOSITORY
+from pages import matches
+
+import honeycomb
+from honeycomb import errors
+
+MESSAGES = tomllib.loads((REPOSITORY / "protocol" / "messages.toml").read_text(encoding="utf-8"))
+#: Statuses that are no errors.
+NO_ERRORS = ("Ok", "Notice")
+
+
+def document(name: str) -> str:
+    return (REPOSITORY / "docs" / name).read_text(encoding="utf-8")
+
+
+def source(name: str) -> str:
+    return (REPOSITORY / "crates" / name).read_text(encoding="utf-8")
+
+
+# ------------------------------------------------------------------------------------------ errors
+
+
+def exit_codes() -> dict[str, int]:
+    """The exit code of each status, as ``Exit::of`` has it; statuses that it does not name fail
+    with 1."""
+    text = source("honeycomb/src/failure.rs")
+    numbers = {
+        one[1]: int(one[2]) for one in re.finditer(r"^    (\w+) = (\d),$", text, re.MULTILINE)
+    }
+    assert numbers["Done"] == 0 and numbers["Failed"] == 1
+    arms = text.split("pub fn of(status: Status)")[1].split("_ => Exit::Failed")[0]
+    found: dict[str, int] = {}
+    for statuses, end in re.findall(r"((?:\|?\s*Status::\w+\s*)+)=> (?:\{\s*)?Exit::(\w+)", arms):
+        for name in re.findall(r"Status::(\w+)", statuses):
+            found[name] = numbers[end]
+    assert len(found) > 20
+    return found
+
+
+def python_base(name: str) -> str:
+    """Python's own class that the exception of a status is as well, if there is one."""
+    for base in getattr(errors, name).__mro__[1:]:
+        if base.__module__.startswith("honeycomb") or base in (Exception, BaseException, object):
+            continue
+        module = "" if base.__module__ == "builtins" else base.__module__.lstrip("_") + "."
+        return f", also a `{module}{base.__name__}`"
+    return ""
+
+
+def standing_of(name: str, code: int) -> str:
+    """The line under a status's heading."""
+    end = exit_codes().get(name, 1)
+    return f"Code {code}. Python `errors.{name}`{python_base(name)}. Exit code {end}."
+
+
+def sections() -> dict[str, str]:
+    """The text under each heading of a status."""
+    parts = re.split(r"^### (\w+)$", document("errors.md"), flags=re.MULTILINE)
+    return {
+        name: re.split(r"^## ", text, flags=re.MULTILINE)[0]
+        for name, text in zip(parts[1::2], parts[2::2], strict=True)
+    }
+
+
+def test_every_status_is_explained() -> None:
+    found = sections()
+    statuses = {one["name"]: one["code"] for one in MESSAGES["status"]}
+    for name, code in statuses.items():
+        if name in NO_ERRORS:
+            assert f"`{name}`" in document("errors.md"), name
+            continue
+        assert name in found, f"docs/errors.md does not explain {name}"
+        text = found[name]
+        assert standing_of(name, code) in text, f"{name} shall have: {standing_of(name, code)}"
+        for point in ("What happened", "Why", "What to do"):
+            assert re.search(rf"^- \*{point}\.\* .{{4}}", text, re.MULTILINE), (
+                f"{name} lacks: {point}"
+            )
+    assert set(found) <= set(statuses), "docs/errors.md explains what there is not"
+
+
+def test_every_exception_is_told_of() -> None:
+    """Also those that are no status."""
+    text = document("errors.md")
+    for name, cls in vars(errors).items():
+        if isinstance(cls, type) and issubclass(cls, errors.HoneycombError):
+            assert re.search(rf"\b{name}\b", text), f"docs/errors.md does not name errors.{name}"
+
+
+def examples() -> dict[str, str]:
+    """The example message of each status that has one."""
+    found = {}
+    for name, text in sections().items():
+        example = re.search(r"^- \*For example\.\* `(.+?)`$", text, re.MULTILINE | re.DOTALL)
+        if example:
+            found[name] = " ".join(example[1].split())
+    return found
+
+
+def _fill(kv: honeycomb.Kv) -> None:
+    for number in range(100):
+        kv[f"k{number}"] = bytes(4000)
+
+
+def _swap_in_a_batch(kv: honeycomb.Kv) -> None:
+    with kv.atomic() as batch:
+        batch.compare_and_swap("color", b"green", b"red")
+
+
+def _expire(client: honeycomb.Client) -> None:
+    with client.job(lease=0.3, keep=False) as job:
+        job.kv("short:kv")
+        pause, deadline = threading.Event(), time.monotonic() + 10
+        while time.monotonic() < deadline:
+            job.lease("short")  # looking renews nothing; it raises when the lease has ended
+            pause.wait(0.01)
+
+
+@pytest.fixture
+def provoked(cluster: honeycomb.Client) -> Iterator[dict[str, Callable[[], Any]]]:
+    """What makes each error whose message is shown, in the words of the page."""
+    address = cluster.address
+    with cluster.job("wc") as job, cluster.job("small", quota_blocks=1) as small:
+        kv, file = job.kv("notes:kv"), job.file("logs:today")
+        queue, closed = job.queue("tasks:todo", max_items=2), job.queue("tasks:done")
+        kv["color"] = b"blue"
+        file.seal()
+        small.kv("a:a")
+        job.kv("notes:gone")
+        job.create_addr_prefix("T1", job_verbs="")
+        job.create_addr_prefix("T2")
+        job.create_kv("T1:kv")
+
+        def overfill() -> None:
+            queue.put_many([b"1", b"2", b"3"], timeout=0)
+
+        def closed_twice() -> None:
+            queue.close()
+            queue.put(b"")
+
+        def removed() -> None:
+            job.remove("notes:kv")
+            kv.get("color")
+
+        yield {
+            "Unauthenticated": lambda: honeycomb.connect(address, token="00" * 32),
+            "PermissionDenied": lambda: job.handle("T2").attach().open_kv("T1:kv"),
+            "OutOfMemory": lambda: job.create_kv("notes:big", blocks=1000),
+            "QuotaExceeded": lambda: small.kv("a:b"),
+            "ValueTooLarge": lambda: kv.put("color", bytes(10_000)),
+            "KeyTooLarge": lambda: kv.put(bytes(3000), b""),
+            "NotFound": lambda: job.open_kv("notes:kw"),
+            "KeyNotFound": lambda: kv["colour"],
+            "KeyExists": lambda: kv.add("color", b""),
+            "CompareFailed": lambda: _swap_in_a_batch(kv),
+            "Sealed": lambda: file.append(b""),
+            "AlreadyExists": lambda: job.create_kv("notes:kv"),
+            "WrongKind": lambda: job.open_file("notes:kv"),
+            "Cycle": lambda: job.create_hierarchy({"A": "B", "B": "A"}),
+            "UnknownParent": lambda: job.create_hierarchy({"A": "Q"}),
+            "UnknownJob": lambda: cluster.attach("wd"),
+            "InvalidArgument": lambda: cluster.job(lease=0.01),
+            "LeaseExpired": lambda: _expire(cluster),
+            "QueueEmpty": lambda: queue.get(timeout=0.1),
+            "QueueFull": overfill,
+            "QueueClosed": closed_twice,
+            "Unavailable": lambda: honeycomb.connect("127.0.0.1:1", token="00", timeout=0.5),
+            "BlockFull": lambda: _fill(kv),
+            "Removed": removed,
+        }
+        closed.close()
+
+
+def test_messages_are_as_shown(provoked: dict[str, Callable[[], Any]]) -> None:
+    shown = examples()
+    # Needs a lost answer and ten seconds; the simulator sees it.
+    assert set(shown) - set(provoked) == {"OutcomeUnknown"}
+    for name, call in provoked.items():
+        with pytest.raises(getattr(errors, name)) as raised:
+            call()
+        assert matches(shown[name], str(raised.value)), f"{name}: {raised.value}"
