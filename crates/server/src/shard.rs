@@ -167,6 +167,8 @@ struct Pending {
     lane: LaneId,
     sequence: Sequence,
     hash: Option<u64>,
+    /// Of the grant under which it came.
+    generation: Generation,
     /// Its payload is still arriving, or waits for those before it: it cannot be given up.
     filling: bool,
 }
@@ -310,12 +312,27 @@ impl Shard {
         }
     }
 
-    /// Refuses grants of a prefix that are older than this, from now on.
+    /// Refuses grants of a prefix that are older than this, from now on. What was let wait under one
+    /// of them waits no longer, and its subscriptions end (INV-29).
     pub fn set_generation(&mut self, prefix: PrefixId, generation: Generation) {
-        for slot in self.slots.iter_mut().flatten() {
-            if slot.owner.prefix == prefix {
-                slot.owner.generation = slot.owner.generation.max(generation);
-                slot.watchers.revoke(slot.owner.generation, &mut self.notices);
+        for index in 0..self.slots.len() {
+            let Some(slot) = &mut self.slots[index] else { continue };
+            if slot.owner.prefix != prefix {
+                continue;
+            }
+            slot.owner.generation = slot.owner.generation.max(generation);
+            let (at, current) = (slot.owner.at, slot.owner.generation);
+            slot.watchers.revoke(current, &mut self.notices);
+            self.revoke_waiting(at, current);
+        }
+    }
+
+    fn revoke_waiting(&mut self, at: BlockAt, current: Generation) {
+        let old = |p: &&Pending| p.at == at && p.generation < current;
+        let old: Vec<Pending> = self.pending.iter().filter(old).copied().collect();
+        for pending in old {
+            if self.give_up_waiting(pending) {
+                self.completed.push((pending.ticket, revoked()));
             }
         }
     }
@@ -403,6 +420,7 @@ impl Shard {
         payload: &[u8],
         ticket: Ticket,
     ) -> Outcome {
+        let clock_ms = self.clock_ms(now);
         let slot = match self.admit(now, access, header) {
             Ok(index) => self.slots[index].as_mut().expect("admitted"),
             Err(answer) => return Outcome::Done(answer),
@@ -421,7 +439,7 @@ impl Shard {
             self.after(now, header.at);
             return Outcome::Done(answer);
         }
-        let operation = operation(now, header, args, ticket);
+        let operation = operation(now, clock_ms, access, header, args, ticket);
         let outcome = slot.structure.apply(&mut slot.backing, &operation, payload);
         self.conclude(now, access, header, args, ticket, outcome)
     }
@@ -435,10 +453,11 @@ impl Shard {
         args: &[u8],
         ticket: Ticket,
     ) -> Result<(), Answer> {
+        let clock_ms = self.clock_ms(now);
         let index = self.admit(now, access, header)?;
         let slot = self.slots[index].as_mut().expect("admitted");
         let length = header.payload_len as usize;
-        let operation = operation(now, header, args, ticket);
+        let operation = operation(now, clock_ms, access, header, args, ticket);
         let held = slot.structure.reserve(&mut slot.backing, &operation, length);
         match held {
             Ok(()) => {
@@ -449,6 +468,7 @@ impl Shard {
                     lane: header.lane,
                     sequence: header.sequence,
                     hash: record_hash(header.op, args),
+                    generation: generation_of(access),
                     filling: true,
                 });
                 Ok(())
@@ -554,7 +574,7 @@ impl Shard {
     ) -> Result<usize, Answer> {
         let info = header.op.info();
         let index = self.index(header.at.block).ok_or_else(|| unknown_block(header.at))?;
-        let clock_ms = now.as_millis().saturating_add_signed(self.clock_offset_ms);
+        let clock_ms = self.clock_ms(now);
         let slot = self.slots[index].as_deref_mut().ok_or_else(|| wrong_epoch(header.at))?;
         if slot.owner.at.epoch != header.at.epoch && !Bug::EpochUnchecked.active() {
             return Err(wrong_epoch(header.at));
@@ -579,7 +599,8 @@ impl Shard {
         let mut verdict = verdict_of(slot, now, access, header);
         if verdict == LaneVerdict::InProgress {
             let earlier = self.pending.iter().find(|p| {
-                (p.session, p.lane, p.sequence) == (access.session, header.lane, header.sequence)
+                let this = (header.at, access.session, header.lane, header.sequence);
+                (p.at, p.session, p.lane, p.sequence) == this
             });
             if let Some(earlier) = earlier.copied()
                 && self.give_up_waiting(earlier)
@@ -613,6 +634,7 @@ impl Shard {
             lane: header.lane,
             sequence: header.sequence,
             hash: record_hash(header.op, args),
+            generation: generation_of(access),
             filling: false,
         };
         let outcome = match outcome {
@@ -682,6 +704,7 @@ impl Shard {
     }
 
     fn event(&mut self, now: Time, index: usize, event: Event) {
+        let clock_ms = self.clock_ms(now);
         let slot = self.slots[index].as_mut().expect("it just spoke");
         let BlockOwner { at, structure, .. } = slot.owner;
         match event {
@@ -695,7 +718,6 @@ impl Shard {
                 self.finish(pending, answer);
             }
             Event::Changed(change) => {
-                let clock_ms = now.as_millis().saturating_add_signed(self.clock_offset_ms);
                 slot.watchers.changed(change, clock_ms, &mut self.notices);
             }
             Event::Sealed { length, bytes, successor } => {
@@ -711,6 +733,11 @@ impl Shard {
             }
             Event::Drained => slot.retire_at = Some(now),
         }
+    }
+
+    /// What the controller's clock shows, by which grants are judged.
+    fn clock_ms(&self, now: Time) -> u64 {
+        now.as_millis().saturating_add_signed(self.clock_offset_ms)
     }
 
     fn index(&self, block: BlockId) -> Option<usize> {
@@ -749,8 +776,7 @@ fn authorize(
         return Err(wrong_epoch(header.at));
     }
     if grant.generation < owner.generation {
-        let text = "the permissions of the prefix changed after this grant was issued";
-        return Err(Answer::refuse(Status::GrantRevoked, text));
+        return Err(revoked());
     }
     if clock_ms >= grant.expires_ms {
         return Err(Answer::refuse(Status::GrantExpired, "the grant is past its time"));
@@ -767,14 +793,27 @@ fn authorize(
     Ok(())
 }
 
-/// The operation that a request asks for.
+fn revoked() -> Answer {
+    let text = "the permissions of the prefix changed after this grant was issued";
+    Answer::refuse(Status::GrantRevoked, text)
+}
+
+fn generation_of(access: &Access) -> Generation {
+    access.grant.expect("authorized by one").generation
+}
+
+/// The operation that a request asks for. It waits no longer than its grant is good: whoever wants
+/// to go on waiting asks again, under a grant that is checked again.
 fn operation<'a>(
     now: Time,
+    clock_ms: u64,
+    access: &Access,
     header: &RequestHeader,
     args: &'a [u8],
     ticket: Ticket,
 ) -> Operation<'a> {
-    let wait = Duration::from_millis(header.deadline_ms.min(WAIT_MAX_MS) as u64);
+    let good_ms = access.grant.map_or(0, |grant| grant.expires_ms.saturating_sub(clock_ms));
+    let wait = Duration::from_millis(good_ms.min(header.deadline_ms.min(WAIT_MAX_MS) as u64));
     Operation { now, ticket, op: header.op, args, wait_until: now + wait }
 }
 
