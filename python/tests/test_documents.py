@@ -191,3 +191,86 @@ def test_messages_are_as_shown(provoked: dict[str, Callable[[], Any]]) -> None:
         with pytest.raises(getattr(errors, name)) as raised:
             call()
         assert matches(shown[name], str(raised.value)), f"{name}: {raised.value}"
+
+
+# ------------------------------------------------------------------------------------------ limits
+
+UNITS = {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+
+
+def _value(expression: str, known: dict[str, int]) -> int | None:
+    """The number that a constant's expression means, durations in milliseconds; ``None`` for what is
+    no number."""
+    for unit, milliseconds in (("millis", 1), ("secs", 1000)):
+        expression = re.sub(
+            rf"Duration::from_{unit}\((.+)\)", rf"(\1) * {milliseconds}", expression
+        )
+    expression = re.sub(r" as \w+|(?<=\d)_(?=\d)", "", expression).replace("/", "//")
+    try:
+        return int(eval(expression, {"__builtins__": {}}, known | UNITS))
+    except (NameError, SyntaxError, TypeError):
+        return None
+
+
+def constants(text: str, known: dict[str, int]) -> dict[str, int]:
+    """Numeric constants of a source file, in Rust or Python."""
+    found: dict[str, int] = {}
+    rust = r"^\s*(?:pub(?:\(\w+\))? )?const (\w+): \w+ = (.+?);"
+    python = r"^([A-Z_]+): Final = (.+?)(?:  #.*)?$"
+    for one in re.finditer(f"{rust}|{python}", text, re.MULTILINE):
+        name, expression = one[1] or one[3], one[2] or one[4]
+        value = _value(expression, known | found)
+        if value is not None:
+            found[name] = value
+    return found
+
+
+WIRE_LIMITS = {name: limit["value"] for name, limit in MESSAGES["limits"].items()}
+LIMITS = WIRE_LIMITS | constants(source("types/src/limits.rs"), WIRE_LIMITS)
+
+
+def written(value: int) -> set[str]:
+    """How a number may stand in the table."""
+    found = {f"{value:,}" if value >= 10_000 else str(value), f"1/{value}"}
+    for unit, size in (("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)):
+        if value % size == 0:
+            found |= {f"{value // size} {unit}"}
+    for unit, size in (("ms", 1), ("s", 1000), ("min", 60_000)):
+        found |= {f"{value / size:g} {unit}"}
+    words = {3_600_000: "an hour", 86_400_000: "a day", 604_800_000: "a week"}
+    return found | {words.get(value, str(value))}
+
+
+def rows(text: str) -> Iterator[list[str]]:
+    """Rows of the tables of a page, heads left out."""
+    lines = text.splitlines()
+    for at, line in enumerate(lines):
+        head = at + 1 < len(lines) and lines[at + 1].startswith("| ---")
+        if line.startswith("| ") and not line.startswith("| ---") and not head:
+            yield [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def test_every_limit_is_listed_with_its_number() -> None:
+    seen = set()
+    for what, number, names, *_ in rows(document("limits.md")):
+        home = re.search(r"in `([\w/.]+)`", names)
+        path = REPOSITORY / home[1] if home else None
+        known = constants(path.read_text(encoding="utf-8"), LIMITS) if path else LIMITS
+        for name in re.findall(r"`([A-Z_]{3,})`", names):
+            assert name in known, f"{what}: {name} is nowhere"
+            seen.add(name)
+            right = written(known[name])
+            assert any(
+                re.search(rf"(?<![\d,.]){re.escape(text)}(?!\d)", number) for text in right
+            ), f"{what}: {name} is {known[name]}, not {number}"
+    missing = set(LIMITS) - seen - set(UNITS)
+    assert not missing, f"docs/limits.md does not list {missing}"
+
+
+def test_numbers_are_compared() -> None:
+    """The check above can fail."""
+    assert LIMITS["WAIT_MAX_MS"] == 60_000 and LIMITS["SERVER_SILENCE"] == 2500
+    assert LIMITS["READS_MAX"] == 4096 and LIMITS["ACTIVITY_INTERVAL"] == 50
+    assert "60 s" in written(60_000)
+    assert "61 s" not in written(60_000)
+    assert not any(text in "128 KiB" for text in written(256 << 10))
