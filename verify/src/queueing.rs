@@ -234,14 +234,13 @@ fn failed(known: &mut Known, queueing: &Queueing, span: Span, e: &Error) -> Resu
     let unknown = match e.status {
         Status::OutcomeUnknown => true,
         Status::DeadlineExceeded => e.message.contains("may have taken effect"),
-        _ if ended => e.message.contains("may have taken effect"),
-        _ => false,
+        // A copy of the request, which only this world makes, may have been under way when the
+        // structure ended.
+        _ => ended,
     };
     match &queueing.kind {
         QueueDoes::Put(items) => match e.status {
-            // A copy of the request, which only this world makes, may have been under way when the
-            // structure ended.
-            _ if unknown || ended => known.queue.put(Span { end: Time::NEVER, ..span }, items),
+            _ if unknown => known.queue.put(Span { end: Time::NEVER, ..span }, items),
             Status::QueueFull | Status::OutOfMemory | Status::DeadlineExceeded => {
                 known.queue.refused(items)
             }

@@ -2,9 +2,9 @@
 
 use crate::error::Error;
 use crate::route::{self, Target};
-use crate::structure::{Args, Exchange, Replied, Structure};
+use crate::structure::{Args, Exchange, Replied, Structure, WAIT_STEP_MS};
 use crate::transport::Sink;
-use honeycomb_types::limits::{LARGE_FRACTION, QUEUE_ACK_MAX, QUEUE_BATCH_MAX, WAIT_MAX_MS};
+use honeycomb_types::limits::{LARGE_FRACTION, QUEUE_ACK_MAX, QUEUE_BATCH_MAX};
 use honeycomb_types::{BlockAt, Time};
 use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::notice::{Filter, kinds};
@@ -178,7 +178,7 @@ impl Queue {
             let now = self.structure.now();
             // An item may come back to a block that was left behind: nobody tells us.
             let most = match self.structure.left().is_empty() {
-                true => Duration::from_millis(WAIT_MAX_MS as u64),
+                true => Duration::from_millis(WAIT_STEP_MS as u64),
                 false => LOOK_BACK,
             };
             let began = now;

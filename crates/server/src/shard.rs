@@ -3,13 +3,14 @@
 //! An operation on a block is atomic because one thread runs it. The stages of a request are those
 //! of `Stage`, in that order; logs, metrics and failpoints use these words.
 
+use crate::refusals::{expired, in_progress, refusal_of, revoked, unknown_block, wrong_epoch};
 use crate::watch::{Watcher, Watchers};
 use honeycomb_block::{Backing, Pin, Reclaimer};
 use honeycomb_structures::{
     Answer, Event, FileBlock, KvBlock, LaneVerdict, Lanes, News, Operation, Outcome, QueueBlock,
     QueueBounds, Structure, Successor, Ticket, record_hash,
 };
-use honeycomb_types::limits::{RETRY_WINDOW_MS, WAIT_MAX_MS};
+use honeycomb_types::limits::WAIT_MAX_MS;
 use honeycomb_types::{
     BlockAt, BlockId, Bug, Epoch, Generation, JobId, Kind, LaneId, PrefixId, Sequence, ServerId,
     SessionId, ShardIx, StructureId, Time,
@@ -25,8 +26,6 @@ use std::time::Duration;
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 /// How often a block that is to be retired looks whether it can be, and asks again.
 const RETIRE_AGAIN: Duration = Duration::from_millis(100);
-/// What a request has to wait whose earlier try is still under way, in microseconds.
-const IN_PROGRESS_RETRY_US: u64 = 500;
 
 /// The stages of a data request, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,6 +168,8 @@ struct Pending {
     hash: Option<u64>,
     /// Of the grant under which it came.
     generation: Generation,
+    /// It may wait until that grant ends, and no longer.
+    until_grant_ends: bool,
     /// Its payload is still arriving, or waits for those before it: it cannot be given up.
     filling: bool,
 }
@@ -469,6 +470,7 @@ impl Shard {
                     sequence: header.sequence,
                     hash: record_hash(header.op, args),
                     generation: generation_of(access),
+                    until_grant_ends: false,
                     filling: true,
                 });
                 Ok(())
@@ -635,6 +637,7 @@ impl Shard {
             sequence: header.sequence,
             hash: record_hash(header.op, args),
             generation: generation_of(access),
+            until_grant_ends: self.grant_ends_first(now, access, header),
             filling: false,
         };
         let outcome = match outcome {
@@ -715,7 +718,9 @@ impl Shard {
                     assert!(planted, "a parked operation is pending until it is answered");
                     return;
                 };
-                self.finish(pending, answer);
+                let waited = matches!(answer.status, Status::QueueEmpty | Status::QueueFull);
+                let ended = pending.until_grant_ends && waited;
+                self.finish(pending, if ended { expired() } else { answer });
             }
             Event::Changed(change) => {
                 slot.watchers.changed(change, clock_ms, &mut self.notices);
@@ -733,6 +738,11 @@ impl Shard {
             }
             Event::Drained => slot.retire_at = Some(now),
         }
+    }
+
+    fn grant_ends_first(&self, now: Time, access: &Access, header: &RequestHeader) -> bool {
+        let wait_ms = header.deadline_ms.min(WAIT_MAX_MS) as u64;
+        access.grant.is_some_and(|grant| grant.expires_ms < self.clock_ms(now) + wait_ms)
     }
 
     /// What the controller's clock shows, by which grants are judged.
@@ -779,7 +789,7 @@ fn authorize(
         return Err(revoked());
     }
     if clock_ms >= grant.expires_ms {
-        return Err(Answer::refuse(Status::GrantExpired, "the grant is past its time"));
+        return Err(expired());
     }
     if !grant.verbs.contains(info.verbs) {
         let text = format!("the grant allows to {}, not to {}", grant.verbs, info.verbs);
@@ -793,17 +803,12 @@ fn authorize(
     Ok(())
 }
 
-fn revoked() -> Answer {
-    let text = "the permissions of the prefix changed after this grant was issued";
-    Answer::refuse(Status::GrantRevoked, text)
-}
-
 fn generation_of(access: &Access) -> Generation {
     access.grant.expect("authorized by one").generation
 }
 
 /// The operation that a request asks for. It waits no longer than its grant is good: whoever wants
-/// to go on waiting asks again, under a grant that is checked again.
+/// to go on waiting comes again with another (`Pending::until_grant_ends`).
 fn operation<'a>(
     now: Time,
     clock_ms: u64,
@@ -854,37 +859,4 @@ fn verdict_of(slot: &mut Slot, now: Time, access: &Access, header: &RequestHeade
         header.flags & flags::RETRY != 0,
         access.window,
     )
-}
-
-fn refusal_of(verdict: LaneVerdict) -> Result<(), Answer> {
-    Err(match verdict {
-        LaneVerdict::Run => return Ok(()),
-        LaneVerdict::Replay(answer) => answer,
-        LaneVerdict::Resume(next) => {
-            let text = format!("the lane continues at {}", next.0);
-            Answer { value: next.0, ..Answer::refuse(Status::Resume, text) }
-        }
-        LaneVerdict::InProgress => in_progress("an earlier try of this request is under way"),
-        LaneVerdict::OutcomeUnknown => Answer::refuse(
-            Status::OutcomeUnknown,
-            format!("the record of this mutation is gone after {} s", RETRY_WINDOW_MS / 1000),
-        ),
-        LaneVerdict::Busy => Answer {
-            value: 10_000,
-            ..Answer::refuse(Status::Busy, "too many results wait to be acknowledged")
-        },
-    })
-}
-
-fn in_progress(text: &str) -> Answer {
-    Answer { value: IN_PROGRESS_RETRY_US, ..Answer::refuse(Status::Busy, text) }
-}
-
-fn unknown_block(at: BlockAt) -> Answer {
-    Answer::refuse(Status::UnknownBlock, format!("this server has no block {}", at.block))
-}
-
-fn wrong_epoch(at: BlockAt) -> Answer {
-    let text = format!("block {} is not held under epoch {}", at.block, at.epoch);
-    Answer::refuse(Status::WrongEpoch, text)
 }
