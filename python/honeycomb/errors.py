@@ -256,6 +256,10 @@ class Extents(ProtocolError):
     """The value is a list of extents, which version 1.0 does not read."""
 
 
+class Notice(ProtocolError):
+    """A notice of a change came where an answer was due. A defect; please report it."""
+
+
 class Internal(HoneycombError):
     """A node found its own state wrong. A defect; please report it with the message."""
 
@@ -276,7 +280,7 @@ _BY_STATUS: dict[str, type[HoneycombError]] = {
         ValueTooLarge, KeyTooLarge, LimitExceeded, QuotaExceeded, NotFound, KeyNotFound, KeyExists,
         Sealed, CompareFailed, AlreadyExists, WrongKind, Cycle, UnknownParent, LeaseExpired,
         DataLost, QueueEmpty, QueueFull, QueueClosed, UnknownJob, InvalidArgument, Removed, DeadlineExceeded, Unavailable, Extents,
-        Internal,
+        Notice, Internal,
     )
 }  # fmt: skip
 

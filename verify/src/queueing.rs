@@ -73,11 +73,7 @@ pub fn choose(world: &mut World, task: usize, structure: StructureId) -> Queuein
     let left = left.first().map(honeycomb_client::at);
     let full = world.structures[&structure].queue.len() >= ITEMS_MAX;
     // Some tasks rather put, others rather take, so that queues fill and drain.
-    let puts = if (task + world.structures[&structure].opened.structure.0 as usize) % 2 == 0 {
-        7
-    } else {
-        3
-    };
+    let puts = if (task as u64 + structure.0).is_multiple_of(2) { 7 } else { 3 };
     let kind = match world.rng.below(12) {
         n if n < puts && !full => put(world, task, structure),
         9 if !world.tasks[task].held.is_empty() => settle(world, task),
