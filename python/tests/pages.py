@@ -4,7 +4,8 @@ A page is Markdown. Its fenced blocks run in the order in which they stand:
 
 - ``sh`` in one bash for the whole page, whose first command that fails ends it;
 - ``python`` in one interactive interpreter for each part of the page (what stands under one heading
-  of level two), fed line by line as if it were typed: a block that cannot be pasted fails;
+  of level two), fed line by line as if it were typed: a block that cannot be pasted fails. Only what
+  is printed counts, not the values of expressions that an interpreter shows by itself;
 - ``python`` followed by a file's name is saved under that name instead of being run;
 - ``text`` right after a block of the first two is what that one must print. ``...`` in it stands for
   anything within a line, and a line of nothing but ``...`` for any number of lines.
@@ -179,7 +180,8 @@ class _Interpreter(_Session):
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         python = str(folder / ".venv" / "bin" / "python")
         super().__init__([python, "-i", "-q"], folder, environment)
-        self.feed(f"import sys; sys.ps1 = sys.ps2 = ''\n{self._mark()}")
+        quiet = "import sys; sys.ps1 = sys.ps2 = ''; sys.displayhook = lambda value: None\n"
+        self.feed(quiet + self._mark())
 
     @staticmethod
     def _mark() -> str:

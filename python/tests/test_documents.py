@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import threading
 import time
 import tomllib
@@ -11,10 +12,10 @@ from typing import Any
 
 import pytest
 from conftest import REPOSITORY
-from pages import matches
+from pages import BINARY, matches
 
 import honeycomb
-from honeycomb import errors
+from honeycomb import errors, mapreduce
 
 MESSAGES = tomllib.loads((REPOSITORY / "protocol" / "messages.toml").read_text(encoding="utf-8"))
 #: Statuses that are no errors.
@@ -207,9 +208,10 @@ def _value(expression: str, known: dict[str, int]) -> int | None:
         )
     expression = re.sub(r" as \w+|(?<=\d)_(?=\d)", "", expression).replace("/", "//")
     try:
-        return int(eval(expression, {"__builtins__": {}}, known | UNITS))
+        value = eval(expression, {"__builtins__": {}}, known | UNITS)
     except (NameError, SyntaxError, TypeError):
         return None
+    return value if isinstance(value, int) else None
 
 
 def constants(text: str, known: dict[str, int]) -> dict[str, int]:
@@ -274,3 +276,78 @@ def test_numbers_are_compared() -> None:
     assert "60 s" in written(60_000)
     assert "61 s" not in written(60_000)
     assert not any(text in "128 KiB" for text in written(256 << 10))
+
+
+# ------------------------------------------------------------------------------------------- calls
+
+CLASSES = ("Client", "Job", "Kv", "HoneyFile", "Queue", "Listener", "Reservation")
+#: Fields that say what an object is, and do nothing.
+NO_CALLS = {"Reservation.item", "Reservation.deliveries"}
+
+
+def listed(pattern: str) -> set[str]:
+    """All code in the page's tables that looks like this."""
+    code = [one for row in rows(document("calls.md")) for cell in row for one in CODE.findall(cell)]
+    return {found[0] for one in code if (found := re.match(pattern, one))}
+
+
+CODE = re.compile(r"`([^`]+)`")
+
+
+def test_names_in_python_exist() -> None:
+    found = listed(r"(?:[A-Z]\w+|honeycomb|mapreduce)\.\w+$")
+    for name in found:
+        owner, _, attribute = name.partition(".")
+        place = {"honeycomb": honeycomb, "mapreduce": mapreduce}.get(owner)
+        place = getattr(honeycomb, owner) if place is None else place
+        assert hasattr(place, attribute), f"docs/calls.md names {name}, which is not there"
+    public = {
+        f"{cls}.{name}"
+        for cls in CLASSES
+        for name in dir(getattr(honeycomb, cls))
+        if not name.startswith("_")
+    }
+    missing = public - found - NO_CALLS
+    assert not missing, f"docs/calls.md does not list {sorted(missing)}"
+    assert public >= NO_CALLS
+
+
+def test_names_in_rust_exist() -> None:
+    files = (REPOSITORY / "crates" / "client" / "src").glob("*.rs")
+    text = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    found = listed(r"(?:Client|Kv|File|Queue|Structure|Listener)::\w+$") - {"Structure::apply"}
+    assert len(found) > 50
+    # Methods by the type whose block they stand in.
+    there = {
+        f"{one[1]}::{name}"
+        for one in re.finditer(r"^impl (\w+) \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL)
+        for name in re.findall(r"^    pub fn (\w+)", one[2], re.MULTILINE)
+    }
+    assert found <= there, f"docs/calls.md names {sorted(found - there)}, which are not there"
+
+
+def test_commands_exist() -> None:
+    found = {tuple(name.split()[1:]) for name in listed(r"honeycomb [a-z ]+$")}
+    for command in found:
+        told = subprocess.run(
+            [BINARY, *command, "--help"], capture_output=True, text=True, timeout=60, check=False
+        )
+        usage = f"Usage: honeycomb {' '.join(command)}"
+        assert told.returncode == 0 and usage in told.stdout, f"there is no {' '.join(command)}"
+    top = subprocess.run([BINARY, "--help"], capture_output=True, text=True, timeout=60, check=True)
+    names = re.findall(r"^  ([a-z]+)  ", top.stdout.split("Options:")[0], re.MULTILINE)
+    missing = {name for name in names if not any(one[0] == name for one in found)} - {"help"}
+    assert not missing, f"docs/calls.md does not list {sorted(missing)}"
+
+
+def test_files_that_pages_name_exist() -> None:
+    """In any page: a path that ends in a known way, or that is a page's."""
+    pages = [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")]
+    for page in pages:
+        text = re.sub(
+            r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+        )
+        for path in re.findall(
+            r"`((?:crates|docs|python|protocol|verify|examples)/[\w/.-]+)`", text
+        ):
+            assert (REPOSITORY / path).exists(), f"{page.name} names {path}, which is not there"

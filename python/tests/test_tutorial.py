@@ -11,6 +11,10 @@ from pages import Block, Failed, Page, blocks_of, matches
 #: Each page with the headings of level two whose blocks run, and how many blocks there are at least.
 PAGES = {
     "README.md": ("Five minutes", 4),
+    "docs/tutorial.md": ("", 25),
+    "docs/coming-from-redis.md": ("", 3),
+    "docs/coming-from-s3-files.md": ("", 3),
+    "docs/coming-from-ray.md": ("", 3),
 }
 
 
