@@ -3,9 +3,9 @@
 A page is Markdown. Its fenced blocks run in the order in which they stand:
 
 - ``sh`` in one bash for the whole page, whose first command that fails ends it;
-- ``python`` in one interactive interpreter for each part of the page (what stands under one heading
-  of level two), fed line by line as if it were typed: a block that cannot be pasted fails. Only what
-  is printed counts, not the values of expressions that an interpreter shows by itself;
+- ``python`` in one interactive interpreter for the whole page, fed line by line as if it were typed:
+  a block that cannot be pasted fails. Only what is printed counts, not the values of expressions
+  that an interpreter shows by itself;
 - ``python`` followed by a file's name is saved under that name instead of being run;
 - ``text`` right after a block of the first two is what that one must print. ``...`` in it stands for
   anything within a line, and a line of nothing but ``...`` for any number of lines.
@@ -175,7 +175,7 @@ class _Shell(_Session):
 
 
 class _Interpreter(_Session):
-    """One interactive Python for a part of the page, without prompts."""
+    """One interactive Python for the page, without prompts."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         python = str(folder / ".venv" / "bin" / "python")
@@ -210,7 +210,7 @@ class Page:
             (folder / linked).symlink_to(to, target_is_directory=True)
         (folder / "run").mkdir()
         self._shell = _Shell(folder, self._environment)
-        self._interpreter: tuple[str, _Interpreter] | None = None
+        self._interpreter: _Interpreter | None = None
 
     def run(self) -> int:
         """Runs its blocks; how many there were."""
@@ -232,20 +232,11 @@ class Page:
         if block.language == "sh":
             output = self._shell.run(block, self._folder)
         else:
-            output = self._python(block.part).run(block)
+            if self._interpreter is None:
+                self._interpreter = _Interpreter(self._folder, self._environment)
+            output = self._interpreter.run(block)
         if block.expected is not None and not matches(block.expected, output):
             raise Failed(f"expected:\n{block.expected}\nbut it printed:\n{output}")
-
-    def _python(self, part: str) -> _Interpreter:
-        if self._interpreter is None or self._interpreter[0] != part:
-            self._end_interpreter()
-            self._interpreter = part, _Interpreter(self._folder, self._environment)
-        return self._interpreter[1]
-
-    def _end_interpreter(self) -> None:
-        if self._interpreter is not None:
-            self._interpreter[1].end()
-            self._interpreter = None
 
     def clusters(self) -> Iterator[int]:
         """Processes of clusters that the page has started and not stopped."""
@@ -261,7 +252,8 @@ class Page:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._end_interpreter()
+        if self._interpreter is not None:
+            self._interpreter.end()
         self._shell.end()
         left = list(self.clusters())
         for pid in left:

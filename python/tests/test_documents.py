@@ -8,6 +8,7 @@ import threading
 import time
 import tomllib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -326,8 +327,47 @@ def test_names_in_rust_exist() -> None:
     assert found <= there, f"docs/calls.md names {sorted(found - there)}, which are not there"
 
 
+#: What the pages for those who come from elsewhere call things.
+VARIABLES = {
+    "file": "HoneyFile",
+    "hc": "Client",
+    "job": "Job",
+    "kv": "Kv",
+    "listener": "Listener",
+    "queue": "Queue",
+}
+
+
+def coming_from() -> list[Path]:
+    pages = sorted((REPOSITORY / "docs").glob("coming-from-*.md"))
+    assert len(pages) == 3
+    return pages
+
+
+def test_translations_exist() -> None:
+    """Python and the command line in the tables of the pages for those who come from elsewhere."""
+    for page in coming_from():
+        calls, commands = 0, set()
+        for _, python, command, *_ in rows(page.read_text(encoding="utf-8")):
+            for code in CODE.findall(python):
+                for variable, name in re.findall(r"\b([a-z]+)\.([a-z]\w+)", code):
+                    if variable in VARIABLES:
+                        calls += 1
+                        cls = getattr(honeycomb, VARIABLES[variable])
+                        assert hasattr(cls, name), f"{page.name}: {code}"
+            commands |= {one for one in CODE.findall(command) if not one.startswith("-")}
+        assert calls > 10
+        known = {f"honeycomb {' '.join(one)}" for one in commands_listed()}
+        assert commands <= known | {"honeycomb kv"}, f"{page.name}: {sorted(commands - known)}"
+
+
+def commands_listed() -> set[tuple[str, ...]]:
+    """The commands of the table of calls."""
+    return {tuple(name.split()[1:]) for name in listed(r"honeycomb [a-z ]+$")}
+
+
 def test_commands_exist() -> None:
-    found = {tuple(name.split()[1:]) for name in listed(r"honeycomb [a-z ]+$")}
+    found = commands_listed()
     for command in found:
         told = subprocess.run(
             [BINARY, *command, "--help"], capture_output=True, text=True, timeout=60, check=False
@@ -350,4 +390,6 @@ def test_files_that_pages_name_exist() -> None:
         for path in re.findall(
             r"`((?:crates|docs|python|protocol|verify|examples)/[\w/.-]+)`", text
         ):
-            assert (REPOSITORY / path).exists(), f"{page.name} names {path}, which is not there"
+            # Decisions may be named by their numbers.
+            there = any(REPOSITORY.glob(f"{path}*" if "/adr/" in path else path.rstrip("/")))
+            assert there, f"{page.name} names {path}, which is not there"
