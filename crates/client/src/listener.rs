@@ -23,6 +23,10 @@ use std::time::Duration;
 /// The pause between two tries to subscribe.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// Notices that are taken from one block at a time: the rest stays where its bytes are bounded, and
+/// no block stands before the others.
+const TAKEN_AT_A_TIME: usize = 256;
+
 /// What was heard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
@@ -278,9 +282,13 @@ impl Listener {
         let until = clock.now() + wait;
         let mut ask_at = clock.now() + PATIENCE;
         loop {
-            self.take_pushed()?;
+            // What was taken is handed out before more is: who reads slowly reads ahead no further.
             if let Some(notification) = self.ready.pop_front() {
                 return Ok(Some(notification));
+            }
+            let more = self.take_pushed()?;
+            if !self.ready.is_empty() {
+                continue;
             }
             let now = clock.now();
             if now >= until {
@@ -290,7 +298,7 @@ impl Listener {
                 self.structure.ask_whether_gone(now + PATIENCE)?;
                 ask_at = clock.now() + PATIENCE;
             }
-            if self.sleep(until.min(ask_at).since(now))? {
+            if !more && self.sleep(until.min(ask_at).since(now))? {
                 return Ok(None);
             }
         }
@@ -309,13 +317,19 @@ impl Listener {
         }
     }
 
-    /// Reads what the sources have pushed, without waiting.
-    fn take_pushed(&mut self) -> Result<(), Error> {
-        let mut index = 0;
+    /// Reads what the sources have pushed, without waiting; whether there may be more of it, which
+    /// then need not show at the sockets.
+    fn take_pushed(&mut self) -> Result<bool, Error> {
+        let (mut index, mut taken, mut more) = (0, 0, false);
         while index < self.sources.len() {
+            if taken == TAKEN_AT_A_TIME {
+                (index, taken, more) = (index + 1, 0, true);
+                continue;
+            }
+            taken += 1;
             let next = match self.sources[index].transport.pushed() {
                 Ok(None) => {
-                    index += 1;
+                    (index, taken) = (index + 1, 0);
                     continue;
                 }
                 Ok(Some((number, args))) => {
@@ -327,14 +341,18 @@ impl Listener {
             // What was subscribed to meanwhile is behind it.
             match next {
                 Then::Stay => {}
-                Then::Drop => drop(self.sources.remove(index)),
+                Then::Drop => {
+                    taken = 0;
+                    drop(self.sources.remove(index));
+                }
                 Then::Lost => {
+                    taken = 0;
                     let lost = self.sources.remove(index);
                     self.lost(&lost)?;
                 }
             }
         }
-        Ok(())
+        Ok(more)
     }
 
     fn notice(&mut self, index: usize, number: u64, notice: Notice) -> Result<Then, Error> {

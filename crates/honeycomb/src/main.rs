@@ -30,6 +30,7 @@ mod python;
 mod queue;
 mod readers;
 mod rm;
+mod run;
 mod serve;
 mod show;
 mod size;
@@ -95,6 +96,7 @@ enum Command {
     Rm(Box<rm::RmArgs>),
     Readers(Box<readers::ReadersArgs>),
     Commit(Box<readers::CommitArgs>),
+    Run(Box<run::RunArgs>),
     Config(Box<config::ConfigArgs>),
     Doctor(Box<doctor::DoctorArgs>),
     Completion(Box<completion::CompletionArgs>),
@@ -152,6 +154,7 @@ fn run(command: Command) -> Outcome {
         Command::Rm(args) => rm::rm(&args),
         Command::Readers(args) => readers::readers(&args),
         Command::Commit(args) => readers::commit(&args),
+        Command::Run(args) => run::run(&args),
         Command::Config(args) => config::config(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Completion(args) => completion::completion(&args, definition()),

@@ -329,9 +329,10 @@ impl Watch<'_> {
         let goal = self.args.until.as_ref().map_or(&[][..], Goal::ops);
         let wanted = self.ops.iter().chain(goal).fold(0, |bits, op| bits | op.bit());
         let mut listener = self.structure.listen(wanted, self.filter.clone())?;
-        self.announce();
         // After the subscription: what happened before it is seen here, what comes after is told.
-        if self.reached()? {
+        let reached = self.reached()?;
+        self.announce();
+        if reached {
             return Ok(());
         }
         let mut notices = 0;

@@ -49,7 +49,7 @@ pub struct KvArgs {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Peer {
+pub enum Peer {
     /// redis-server, when it is on the path
     Auto,
     /// redis-server; an error when it is not on the path
@@ -75,7 +75,7 @@ impl Op {
 
 /// One connection's view of a store.
 enum Session {
-    Honeycomb(Kv),
+    Honeycomb(Box<Kv>),
     Redis(Box<RedisClient>),
 }
 
@@ -145,7 +145,8 @@ pub fn run(args: &KvArgs) -> Outcome {
     Ok(())
 }
 
-fn peer_version(peer: Peer) -> Result<Option<String>, String> {
+/// The version of the peer to compare with, when there is one.
+pub fn peer_version(peer: Peer) -> Result<Option<String>, String> {
     let version = if peer == Peer::None { None } else { redis::version() };
     match (peer, &version) {
         (Peer::Redis, None) => Err("there is no redis-server on the path to compare with".into()),
@@ -165,7 +166,8 @@ fn honeycomb(cluster: &Cluster, threads: usize, case: Case) -> Result<Store, Str
     let (client, ticket) = cluster.job(&format!("kv-{}", case.size))?;
     client.create_prefix(ticket.job, "/bench", &[], Default::default()).map_err(said)?;
     client.create_kv(ticket.job, "/bench", 2, 0, true).map_err(said)?;
-    let open = || client.open_kv(ticket.job, "/bench").map(Session::Honeycomb).map_err(said);
+    let session = |kv| Session::Honeycomb(Box::new(kv));
+    let open = || client.open_kv(ticket.job, "/bench").map(session).map_err(said);
     let sessions = (0..threads).map(|_| open()).collect::<Result<_, _>>()?;
     Ok(Store { system: "honeycomb", server: Watched::process(cluster.pid()), sessions })
 }
