@@ -9,13 +9,13 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::route;
 use crate::structure::Structure;
-use crate::transport::{Failure, PATIENCE, Sink, Transport, Wait};
-use honeycomb_types::{BlockAt, BlockId, Kind};
+use crate::transport::{Failure, PATIENCE, Sink, Transport, Wait, await_some};
+use honeycomb_types::{BlockAt, BlockId, Kind, Time};
 use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::notice::{Change, Filter, Notice, SubscribeArgs, kinds};
 use honeycomb_wire::{Op, RequestHeader, Status};
-use rustix::event::{PollFd, PollFlags, Timespec};
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -244,10 +244,15 @@ impl Listener {
         let clock = self.context.pool.clock();
         let until = clock.now() + wait;
         let mut ask_at = clock.now() + PATIENCE;
+        let mut looked = false;
         loop {
-            self.take_pushed()?;
             if let Some(notification) = self.ready.pop_front() {
                 return Ok(Some(notification));
+            }
+            if !looked {
+                looked = true;
+                self.take_pushed(0..self.sources.len())?;
+                continue;
             }
             let now = clock.now();
             if now >= until {
@@ -257,51 +262,65 @@ impl Listener {
                 self.structure.ask_whether_gone(now + PATIENCE)?;
                 ask_at = clock.now() + PATIENCE;
             }
-            if self.sleep(until.min(ask_at).since(now))? {
-                return Ok(None);
+            match self.sleep(until.min(ask_at))? {
+                Some(sources) => self.take_pushed(sources.into_iter())?,
+                None => return Ok(None),
             }
         }
     }
 
-    /// Waits for any source; true when a signal came.
-    fn sleep(&self, time: Duration) -> Result<bool, Error> {
-        let timeout =
-            Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos() as i64 };
-        let mut fds: Vec<PollFd<'_>> =
-            self.sources.iter().map(|s| PollFd::new(s.transport.socket(), PollFlags::IN)).collect();
-        match rustix::event::poll(&mut fds, Some(&timeout)) {
-            Ok(_) => Ok(false),
-            Err(rustix::io::Errno::INTR) => Ok(true),
+    /// Waits for any source, and tells which have something to read; `None` when a signal came.
+    fn sleep(&mut self, until: Time) -> Result<Option<Vec<usize>>, Error> {
+        if self.sources.is_empty() {
+            self.context.pool.clock().sleep_until(until);
+        }
+        let mut waiting: Vec<&mut Transport> =
+            self.sources.iter_mut().map(|source| &mut source.transport).collect();
+        match await_some(&mut waiting, until, true) {
+            Ok(ready) => Ok(Some(ready)),
+            Err(e) if e.kind() == ErrorKind::Interrupted => Ok(None),
             Err(e) => Err(Error::new(Status::Internal, format!("cannot wait: {e}"))),
         }
     }
 
-    /// Reads what the sources have pushed, without waiting.
-    fn take_pushed(&mut self) -> Result<(), Error> {
-        let mut index = 0;
+    /// Reads what these sources have pushed, in this order, without waiting.
+    fn take_pushed(&mut self, which: impl Iterator<Item = usize>) -> Result<(), Error> {
+        let (known, mut gone) = (self.sources.len(), 0);
+        for place in which {
+            gone += usize::from(!self.take_from(place - gone)?);
+        }
+        // What was subscribed to meanwhile is behind them, and may have brought something already.
+        let mut index = known - gone;
         while index < self.sources.len() {
+            index += usize::from(self.take_from(index)?);
+        }
+        Ok(())
+    }
+
+    /// Reads what a source has pushed; whether it stays one.
+    fn take_from(&mut self, index: usize) -> Result<bool, Error> {
+        loop {
             let next = match self.sources[index].transport.pushed() {
-                Ok(None) => {
-                    index += 1;
-                    continue;
-                }
+                Ok(None) => return Ok(true),
                 Ok(Some((number, args))) => {
                     let (_, notice) = Notice::decode(&args)?;
                     self.notice(index, number, notice)?
                 }
                 Err(_) => Then::Lost,
             };
-            // What was subscribed to meanwhile is behind it.
             match next {
                 Then::Stay => {}
-                Then::Drop => drop(self.sources.remove(index)),
+                Then::Drop => {
+                    self.sources.remove(index);
+                    return Ok(false);
+                }
                 Then::Lost => {
                     let lost = self.sources.remove(index);
                     self.lost(&lost)?;
+                    return Ok(false);
                 }
             }
         }
-        Ok(())
     }
 
     fn notice(&mut self, index: usize, number: u64, notice: Notice) -> Result<Then, Error> {
