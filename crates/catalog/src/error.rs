@@ -176,9 +176,9 @@ pub enum CatalogError {
     /// A block says that its successor serves, and none was granted to it.
     #[error("block {} says that its successor serves what follows, but never asked for one", at.block)]
     NoSuccessor { at: BlockAt },
-    /// A block of a queue is to be retired while another comes before it, or as the only one.
-    #[error("block {} is not the first of several of its queue; ask again", at.block)]
-    NotFirst { at: BlockAt },
+    /// A block of a queue is to be retired, and no other is known to have followed it.
+    #[error("block {} is the last of its queue as far as is known; ask again", at.block)]
+    NotSealed { at: BlockAt },
     /// The server is not, or no longer, a member.
     #[error("no memory server {server} is a member; it must join again as a new one")]
     UnknownServer { server: ServerId },

@@ -127,7 +127,8 @@ impl Catalog {
         let stale = || CatalogError::StaleBlock { at };
         match position(structure, at.block).ok_or_else(stale)? {
             Position::Sealed(i) => {
-                let recorded = structure.end(i) - structure.entries[i].start + 1;
+                let range = || structure.end(i) - structure.entries[i].start + 1;
+                let recorded = structure.through(i).unwrap_or_else(range);
                 self.same_seal(recorded == length && !last, length)?;
                 Ok(Reply::Sealed { version: MapVersion(before) })
             }
@@ -216,7 +217,7 @@ impl Catalog {
             let j = structure.job;
             self.give_back(j, s, empty, effects);
         }
-        self.sealed_in_queue(s, length > 0, seal.bytes, effects);
+        self.sealed_in_queue(s, length, seal.bytes, effects);
         next.sealed
     }
 }

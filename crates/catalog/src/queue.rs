@@ -3,12 +3,13 @@
 //! A queue's map is in numbers of items. Its tail keeps the bound (INV-22), so it has to know what
 //! the blocks before it still hold: what went into them is told by their seals, what was taken from
 //! them by their servers. Both can be late, never early, so the tail is told too much rather than
-//! too little. The first block goes when its server says that it is empty for good.
+//! too little. A block goes when its server says that it is empty for good, wherever in the map it
+//! stands: one that still owes somebody an answer must not keep all that come after it. The range of
+//! one that went is the range of who came before it, if anybody did; nobody asks by position.
 
 use crate::structures::Structure;
 use crate::{Catalog, CatalogError, Effect, NewStructure, Reply};
 use honeycomb_types::{BlockAt, BlockId, Kind, MapVersion, StructureId};
-use std::collections::VecDeque;
 
 /// What was taken from one block.
 #[derive(Clone, Copy, Debug)]
@@ -18,13 +19,20 @@ struct Taken {
     bytes: u64,
 }
 
+/// What went through a block that is sealed.
+#[derive(Clone, Copy, Debug)]
+struct Through {
+    items: u64,
+    bytes: u64,
+}
+
 /// What a queue has beside its map.
 #[derive(Debug)]
 pub(crate) struct QueueState {
     max_items: u64,
     max_bytes: u64,
-    /// Bytes that went through each block of the map but the tail.
-    through: VecDeque<u64>,
+    /// What went through each block of the map but the tail.
+    through: Vec<Through>,
     /// What was heard to have been taken, of blocks in the map or about to be.
     taken: Vec<Taken>,
 }
@@ -34,12 +42,7 @@ impl QueueState {
     pub(crate) fn of(new: &NewStructure<'_>) -> Option<Box<QueueState>> {
         (new.kind == Kind::Queue).then(|| {
             let (max_items, max_bytes) = (new.max_items, new.max_bytes);
-            Box::new(QueueState {
-                max_items,
-                max_bytes,
-                through: VecDeque::new(),
-                taken: Vec::new(),
-            })
+            Box::new(QueueState { max_items, max_bytes, through: Vec::new(), taken: Vec::new() })
         })
     }
 
@@ -54,16 +57,14 @@ impl QueueState {
 
     pub(crate) fn bytes(&self) -> usize {
         size_of::<QueueState>()
-            + self.through.capacity() * size_of::<u64>()
+            + self.through.capacity() * size_of::<Through>()
             + self.taken.capacity() * size_of::<Taken>()
     }
 
     /// Whether it agrees with the map, and nothing is taken twice (INV-22).
     pub(crate) fn fits(&self, structure: &Structure) -> bool {
-        let taken = structure.entries.iter().enumerate().all(|(i, entry)| {
-            let ends = structure.entries.get(i + 1).map(|next| next.start - entry.start);
-            ends.is_none_or(|items| self.taken_from(entry.block).0 <= items)
-        });
+        let mut sealed = structure.entries.iter().zip(&self.through);
+        let taken = sealed.all(|(entry, through)| self.taken_from(entry.block).0 <= through.items);
         taken && self.through.len() + 1 == structure.entries.len()
     }
 }
@@ -82,28 +83,33 @@ impl Structure {
     /// Items and bytes that the blocks before a queue's tail still hold.
     fn ahead(&self) -> (u64, u64) {
         let queue = self.queue.as_ref().expect("only queues are asked");
-        let tail = self.entries.len() - 1;
-        let put = self.entries[tail].start - self.entries[0].start;
-        let put_bytes: u64 = queue.through.iter().sum();
-        let taken = self.entries[..tail].iter().map(|entry| queue.taken_from(entry.block));
-        let (items, bytes) = taken.fold((0, 0), |(i, b), (items, bytes)| (i + items, b + bytes));
-        (put.saturating_sub(items), put_bytes.saturating_sub(bytes))
+        let sealed = self.entries.iter().zip(&queue.through);
+        sealed.fold((0, 0), |(items, bytes), (entry, through)| {
+            let taken = queue.taken_from(entry.block);
+            let left = (through.items - taken.0, through.bytes.saturating_sub(taken.1));
+            (items + left.0, bytes + left.1)
+        })
+    }
+
+    /// Items that went through the sealed block at this place of a queue's map.
+    pub(crate) fn through(&self, place: usize) -> Option<u64> {
+        self.queue.as_ref().map(|queue| queue.through[place].items)
     }
 }
 
 impl Catalog {
-    /// The tail of a queue was sealed and its successor has become the tail. `kept` when the sealed
-    /// block stays in the map.
+    /// The tail of a queue was sealed with so much in it, and its successor has become the tail. It
+    /// stays in the map unless it had nothing.
     pub(crate) fn sealed_in_queue(
         &mut self,
         s: u32,
-        kept: bool,
+        items: u64,
         bytes: u64,
         effects: &mut Vec<Effect>,
     ) {
         let Some(queue) = self.structures[s].queue.as_mut() else { return };
-        if kept {
-            queue.through.push_back(bytes);
+        if items > 0 {
+            queue.through.push(Through { items, bytes });
         }
         self.tell_ahead(s, effects);
     }
@@ -140,16 +146,13 @@ impl Catalog {
         let s = self.queue_of_block(id, at)?;
         let structure = &mut self.structures[s];
         // A server must not be believed to have taken more than there was.
-        let index = structure.entries.iter().position(|entry| entry.block == at.block);
-        if let Some(next) = index.and_then(|i| structure.entries.get(i + 1)) {
-            let most = next.start - structure.entries[index.expect("just found")].start;
-            if items > most {
-                let (what, given) = ("the items taken from a block", items);
-                let allowed = "no more are taken than went through it";
-                return Err(CatalogError::InvalidArgument { what, given, allowed });
-            }
-        }
+        let place = structure.entries.iter().position(|entry| entry.block == at.block);
         let queue = structure.queue.as_mut().expect("it is a queue");
+        if place.and_then(|i| queue.through.get(i)).is_some_and(|through| items > through.items) {
+            let (what, given) = ("the items taken from a block", items);
+            let allowed = "no more are taken than went through it";
+            return Err(CatalogError::InvalidArgument { what, given, allowed });
+        }
         match queue.taken.iter_mut().find(|taken| taken.block == at.block) {
             Some(taken) => {
                 (taken.items, taken.bytes) = (taken.items.max(items), taken.bytes.max(bytes));
@@ -160,7 +163,8 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// Takes the first block out of a queue's map. Refused for any other: its turn comes.
+    /// Takes a block out of a queue's map. Refused for the tail, and for one of which the catalog has
+    /// not heard that it is sealed.
     pub(crate) fn retire(
         &mut self,
         id: StructureId,
@@ -170,15 +174,16 @@ impl Catalog {
         self.heard_from(at.block.server());
         let s = self.queue_of_block(id, at)?;
         let structure = &mut self.structures[s];
-        if structure.entries.len() < 2 || structure.entries[0].block != at.block {
-            return Err(CatalogError::NotFirst { at });
-        }
-        structure.entries.remove(0);
+        let place = structure.entries.iter().position(|entry| entry.block == at.block);
+        let Some(place) = place.filter(|place| place + 1 < structure.entries.len()) else {
+            return Err(CatalogError::NotSealed { at });
+        };
+        structure.entries.remove(place);
         // The version is not raised: a tail was told which one its seal will make, and must be right.
-        // Maps of one version differ at most in how many of the first blocks they still list.
+        // Maps of one version differ at most in which empty blocks they still list.
         let (j, version) = (structure.job, MapVersion(structure.version));
         let queue = structure.queue.as_mut().expect("it is a queue");
-        queue.through.pop_front();
+        queue.through.remove(place);
         queue.taken.retain(|taken| taken.block != at.block);
         self.give_back(j, s, at.block, effects);
         self.tell_ahead(s, effects);
