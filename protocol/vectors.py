@@ -17,7 +17,8 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "vectors"))
 
-from bodies import DATA_SAMPLES, MOVED_SAMPLES, messages, moved_bytes, sample_fields
+import queues
+from bodies import DATA_SAMPLES, MOVED_SAMPLES, messages, moved_bytes, notice_cases, sample_fields
 from peer import (
     DURABILITY,
     GRANT_FIELDS,
@@ -90,7 +91,8 @@ def frames() -> dict:
         request_case(f"{op['name']}, as it usually comes", op["name"], **typical_header(op))
         for op in SPEC["op"]
     ]
-    for name in ("FileAppend", "FileSeal", "KvPut", "KvDelete", "KvCompareAndSwap"):
+    mutations = ("FileAppend", "FileSeal", "QueuePut", "QueueGet", "QueueAck", "KvPut", "KvDelete")
+    for name in (*mutations, "KvCompareAndSwap"):
         for flags in (0, RETRY):
             for lane in (1, U32):
                 for grant in (1, LIMITS["GRANTS_MAX"]):
@@ -121,8 +123,17 @@ def frames() -> dict:
         request_case("a block without a grant is for the server to refuse", "KvGet", block=1),
         request_case("a grant without a block too", "KvGet", grant=1),
         request_case("every field at its most", "KvGet", **kv_get | {"grant": U32, "block": U64}),
+        request_case(
+            "a get that waits as long as a server lets it",
+            "QueueGet",
+            **typical_header(OPS["QueueGet"], args_len=13, deadline_ms=LIMITS["WAIT_MAX_MS"]),
+        ),
     ]
-    replies = [reply_case(f"{s['name']}", s["name"], request=7) for s in SPEC["status"]]
+    # A notice answers no request, so it has the number that no request has.
+    number = {"Notice": 0}
+    replies = [
+        reply_case(s["name"], s["name"], request=number.get(s["name"], 7)) for s in SPEC["status"]
+    ]
     for durability, word in enumerate(DURABILITY):
         replies.append(reply_case(f"Ok, {word}", "Ok", durability, request=1, value=4096))
     most = {"args_len": control, "payload_len": LIMITS["FRAME_MAX"], "request": U64, "value": U64}
@@ -131,6 +142,7 @@ def frames() -> dict:
         reply_case("Busy for 1.5 ms", "Busy", request=3, value=1500, args_len=11),
         reply_case("Resume at 12", "Resume", request=4, value=12),
         reply_case("Resume of an unknown lane", "Resume", request=5, value=0),
+        reply_case("the last notice that can be numbered", "Notice", value=U64, args_len=13),
     ]
     return {"requests": requests, "replies": replies, "whole": whole_frames()}
 
@@ -151,6 +163,7 @@ def whole_frames() -> list:
     moved = moved_bytes(MOVED_SAMPLES[0]["version"], MOVED_SAMPLES[0]["entry"])
     kv_put = typical_header(OPS["KvPut"], args_len=len(key), payload_len=len(value))
     return [
+        *queue_frames(),
         whole_case(
             "a handshake of a task",
             request_case("", "Hello", request=1, args_len=len(hello)),
@@ -174,6 +187,33 @@ def whole_frames() -> list:
             b"",
         ),
     ]
+
+
+def queue_frames() -> list:
+    """A batch that is put, a get that waited for it, and every notice there is."""
+
+    def parts(op: str, part: int, which: int) -> tuple[bytes, bytes, dict]:
+        case = DATA_SAMPLES[op][part][which]
+        args, payload = bytes.fromhex(case["args"]), bytes.fromhex(case["payload"])
+        return args, payload, {"args_len": len(args), "payload_len": len(payload)}
+
+    (put, items, put_lens), (get, _, get_lens) = parts("QueuePut", 0, 2), parts("QueueGet", 0, 1)
+    got, delivered, got_lens = parts("QueueGet", 1, 2)
+    put_head = typical_header(OPS["QueuePut"], **put_lens)
+    get_head = typical_header(OPS["QueueGet"], request=8, deadline_ms=5000, **get_lens)
+    cases = [
+        whole_case("three items are put", request_case("", "QueuePut", **put_head), put, items),
+        whole_case("up to 64 are got", request_case("", "QueueGet", **get_head), get, b""),
+        whole_case(
+            "three came", reply_case("", "Ok", request=8, value=3, **got_lens), got, delivered
+        ),
+        whole_case("nothing came in time", reply_case("", "QueueEmpty", request=8), b"", b""),
+    ]
+    for case in notice_cases():
+        args, value = bytes.fromhex(case["args"]), int(case["value"])
+        head = reply_case("", "Notice", request=0, args_len=len(args), value=value)
+        cases.append(whole_case(f"a notice: {case['name']}", head, args, b""))
+    return cases
 
 
 # ----------------------------------------------------------------------------------------- refusals
@@ -223,7 +263,7 @@ def refusals() -> dict:
     both = request_bytes("KvPut", **typical_header(store, args_len=U32, payload_len=U32))
     request("both lengths negative", both, "FrameTooLarge")
     oversize_requests(request)
-    for code in (0x0000, 0x0004, 0x0400, 0x1000, 0x1101, 0x1301, 0x8001, 0xFFFF):
+    for code in (0x0000, 0x0006, 0x0400, 0x1000, 0x1107, 0x1301, 0x8001, 0xFFFF):
         request(
             f"unknown opcode {code:#06x}", request_bytes(code, args_len=9), "UnknownOpcode", True
         )
@@ -313,11 +353,18 @@ def misplaced_fields(request) -> None:
     for sequence, lag in ((1, 2), (9, 10), (9, U32)):
         bad = request_bytes("KvPut", **store | {"sequence": sequence, "ack_lag": lag})
         request(f"a mutation {sequence} with ack_lag {lag}", bad, "BadFrame", True)
-    for name in ("KvGet", "KvDelete", "FileRead", "FileSeal", "PresentGrant", "CreateStructure"):
+    without = ("QueueGet", "QueueAck", "Subscribe", "QueueTaken")
+    for name in ("KvGet", "KvDelete", "FileRead", "FileSeal", *without, "PresentGrant"):
         bad = request_bytes(name, **typical_header(OPS[name], args_len=5, payload_len=3))
         request(f"{name} with a payload", bad, "BadFrame", True)
     bad = request_bytes("Hello", args_len=60, payload_len=1)
     request("Hello with a payload", bad, "BadFrame", True, False)
+    for name in ("QueueLength", "QueuePeek", "Subscribe", "AckResults"):
+        bad = request_bytes(name, **typical_header(OPS[name]) | {"lane": 1})
+        request(f"{name} with a lane", bad, "BadFrame", True)
+    for name in ("QueuePut", "QueueGet", "QueueClose", "QueueAck"):
+        bad = request_bytes(name, **typical_header(OPS[name]) | {"lane": 0})
+        request(f"{name} without a lane", bad, "BadFrame", True)
     for name in ("Hello", "Ping", "PresentGrant", "OpenStructure", "JoinServer"):
         for field in ("block", "epoch", "grant"):
             bad = request_bytes(name, **{field: 1})
@@ -421,6 +468,7 @@ def bad_bodies() -> list:
     body("scan reply: a key is cut", "KvScan", "reply", b"", entry + b"\5\0\0\0\0\0k")
     body("scan reply: a value is negative", "KvScan", "reply", b"", entry + b"\1\0" + lie + b"kv")
     body("scan reply: half a length", "KvScan", "reply", b"", entry + b"\1\0\1")
+    queues.bad_bodies(body)
     return out
 
 

@@ -26,6 +26,7 @@ from peer import (
     put_fields,
     shown_fields,
 )
+from queues import ACK_SAMPLES, QUEUE_SAMPLES, SUBSCRIBE_SAMPLES, notices
 
 TYPICAL = {
     "name": "part-0",
@@ -113,6 +114,18 @@ MOVED_SAMPLES = [
         "entry": {"start": 0, "end": U64, "block": 1, "epoch": 1, "address": "[::1]:1"},
         "becomes": {"own_end": 0, "start": 1, "end": U64},
     },
+    {
+        "name": "a queue's tail was sealed after 100,000 items",
+        "own_start": 1 << 40,
+        "value": 100_000,
+        "version": 12,
+        "entry": {"start": 0, "end": U64, "block": 2, "epoch": 9, "address": "10.0.0.8:7070"},
+        "becomes": {
+            "own_end": (1 << 40) + 99_999,
+            "start": (1 << 40) + 100_000,
+            "end": U64,
+        },
+    },
 ]
 
 
@@ -198,6 +211,8 @@ def answered_ranges(name: str, ranges: list) -> dict:
 
 KEY, VALUE, OLD = b"{user7}:name", b"Ada", b"Grace"
 DATA_SAMPLES = {
+    "Subscribe": SUBSCRIBE_SAMPLES,
+    "AckResults": ACK_SAMPLES,
     "FileAppend": (
         [ask("a line", payload=b"a line\n"), ask("nothing", payload=b"")],
         [data("it begins at byte 4096 of the block", value=4096)],
@@ -217,6 +232,7 @@ DATA_SAMPLES = {
         ],
     ),
     "FileSeal": ([ask("the tail")], [data("sealed at 4103", value=4103)]),
+    **QUEUE_SAMPLES,
     "KvGet": (
         [key_case("a key", KEY), key_case("a key of any bytes", b"\0{\xff")],
         [data("its value", payload=VALUE), data("an empty value")],
@@ -315,6 +331,12 @@ DATA_SAMPLES = {
 assert integer(-5)[2:] == put("u64", U64 - 4), "the reply's value has the bits of the number"
 
 
+def notice_cases() -> list:
+    moved = MOVED_SAMPLES[0]
+    version, entry = moved["version"], moved["entry"]
+    return notices(moved_bytes(version, entry), version, entry)
+
+
 def messages() -> dict:
     operations = []
     for op in SPEC["op"]:
@@ -332,4 +354,9 @@ def messages() -> dict:
         operations.append(case)
     # PresentGrant answers by the reply's value, like a data operation.
     next(o for o in operations if o["op"] == "PresentGrant")["reply"][0]["value"] = "1"
-    return {"operations": operations, "moved": moved_cases(), "stored": stored_cases()}
+    return {
+        "operations": operations,
+        "moved": moved_cases(),
+        "notices": notice_cases(),
+        "stored": stored_cases(),
+    }

@@ -11,6 +11,7 @@ ACTIONS = {
     "reroute": "correct the map by the entry in the reply and send it to that block",
     "reopen": "ask ReopenStructure; raise what it says, or take its map and grant and go on",
     "resume": "send the lane's requests again, in order, from the reply's value",
+    "deliver": "no answer to a request: hand it to the subscription that its arguments name",
 }
 NUMBERS = {
     "used": "the mutation's sequence number is used up; the next request takes the next number",
@@ -35,7 +36,7 @@ RETRIES = {
     "GrantRevoked": ("reopen", "free", 1),
     "WrongEpoch": ("reopen", "free", None),
     "UnknownBlock": ("reopen", "free", None),
-    "Moved": ("reroute", "free", None),
+    "Moved": ("reroute", "used", None),
     "Resume": ("resume", "free", None),
     "OutcomeUnknown": ("raise", "abandon", 0),
     "WrongRange": ("reopen", "free", None),
@@ -60,9 +61,13 @@ RETRIES = {
     "UnknownJob": ("raise", "none", 0),
     "InvalidArgument": ("raise", "used", 0),
     "Removed": ("raise", "none", 0),
+    "QueueEmpty": ("answer", "used", 0),
+    "QueueFull": ("raise", "used", 0),
+    "QueueClosed": ("raise", "used", 0),
     "DeadlineExceeded": ("raise", "none", 0),
     "Unavailable": ("raise", "none", 0),
     "Extents": ("raise", "abandon", 0),
+    "Notice": ("deliver", "none", 0),
     "Internal": ("raise", "abandon", 0),
 }
 
@@ -84,10 +89,38 @@ VERBS = {0: "-", 1: "read", 2: "write", 3: "read and write"}
 
 # Arguments, payload and reply of the data operations, in brief. The document has them in full.
 DATA_LAYOUTS = {
+    "Subscribe": (
+        "subscription u32, kinds u16, match u8, key",
+        "-",
+        "value: number of the last change",
+    ),
     "FileAppend": ("-", "the bytes", "value: offset in the block"),
     "FileRead": ("offset u64, length u32", "-", "value: committed length; payload: the bytes"),
     "FileSize": ("-", "-", "value: committed length; args: sealed u8"),
     "FileSeal": ("-", "-", "value: final length of the block"),
+    "AckResults": (
+        "for each: lane u32, number u64",
+        "-",
+        "value: how many of the lanes were known",
+    ),
+    "QueuePut": ("length u32 of each item, or none", "the items", "value: number of the first"),
+    "QueueGet": (
+        "items u32, bytes u32, time-out u32, stay u8",
+        "-",
+        "value: how many; args: first u64, deliveries u32, length u32 of each; payload: the items",
+    ),
+    "QueuePeek": ("items u32, bytes u32", "-", "as of QueueGet"),
+    "QueueLength": (
+        "tail u8",
+        "-",
+        "value: items put; args: taken u64, bytes put u64, bytes taken u64, reserved u64, closed u8",
+    ),
+    "QueueClose": ("-", "-", "-"),
+    "QueueAck": (
+        "action u8, time-out u32, then number u64 and deliveries u32 of each",
+        "-",
+        "value: how many were held; args: 1 or 0 for each",
+    ),
     "KvGet": ("key", "-", "payload: the value"),
     "KvPut": ("mode u8, key", "the value", "value: 1 replaced, 0 new"),
     "KvDelete": ("mode u8, key", "-", "payload: the old value when mode is 1"),

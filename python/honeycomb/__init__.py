@@ -19,7 +19,9 @@ from honeycomb.errors import HoneycombError
 from honeycomb.file import Appender, HoneyFile
 from honeycomb.job import Job, JobHandle, Lease, Node, Renewal
 from honeycomb.kv import Kv
+from honeycomb.notices import Listener, Notification
 from honeycomb.pool import BrokenWorkerPool, WorkerDied, WorkerPool
+from honeycomb.queue import Queue, QueueCounts, Reservation
 from honeycomb.tree import Tree
 
 __version__ = _version()
@@ -36,8 +38,13 @@ __all__ = [
     "JobHandle",
     "Kv",
     "Lease",
+    "Listener",
     "Node",
+    "Notification",
+    "Queue",
+    "QueueCounts",
     "Renewal",
+    "Reservation",
     "Result",
     "Tree",
     "WorkerDied",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final, TypedDict
 
 KIND_FILE: Final = 0x10
+KIND_QUEUE: Final = 0x11
 KIND_KV: Final = 0x12
 PREFIX_STATES: Final = ("live", "expired", "data lost", "removed")
 #: ``remaining_ms`` of a prefix that never expires.

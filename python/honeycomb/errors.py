@@ -11,6 +11,7 @@ class tells what the program can do about it.
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -208,6 +209,22 @@ class InvalidArgument(HoneycombError, ValueError):
     """A name, option or number is outside what is allowed; the message says which and why."""
 
 
+class QueueEmpty(HoneycombError, queue.Empty):
+    """No item came in the time that the call was willing to wait."""
+
+
+class QueueFull(HoneycombError, queue.Full):
+    """The queue was at its bound, and no room came in the time that the call was willing to wait.
+    Nothing was put, or as much as ``put`` says."""
+
+    #: How many items of a ``put_many`` were put before.
+    put: int = 0
+
+
+class QueueClosed(HoneycombError):
+    """The queue was closed: nothing can be put, and every item has been taken."""
+
+
 class Removed(NotFound):
     """The structure or prefix was removed by request."""
 
@@ -239,6 +256,10 @@ class Extents(ProtocolError):
     """The value is a list of extents, which version 1.0 does not read."""
 
 
+class Notice(ProtocolError):
+    """A notice of a change came where an answer was due. A defect; please report it."""
+
+
 class Internal(HoneycombError):
     """A node found its own state wrong. A defect; please report it with the message."""
 
@@ -258,8 +279,8 @@ _BY_STATUS: dict[str, type[HoneycombError]] = {
         UnknownBlock, Moved, Resume, OutcomeUnknown, WrongRange, Busy, OutOfMemory, BlockFull,
         ValueTooLarge, KeyTooLarge, LimitExceeded, QuotaExceeded, NotFound, KeyNotFound, KeyExists,
         Sealed, CompareFailed, AlreadyExists, WrongKind, Cycle, UnknownParent, LeaseExpired,
-        DataLost, UnknownJob, InvalidArgument, Removed, DeadlineExceeded, Unavailable, Extents,
-        Internal,
+        DataLost, QueueEmpty, QueueFull, QueueClosed, UnknownJob, InvalidArgument, Removed, DeadlineExceeded, Unavailable, Extents,
+        Notice, Internal,
     )
 }  # fmt: skip
 

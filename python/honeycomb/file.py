@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, overload
 
 from honeycomb import errors
 from honeycomb._address import Address
 from honeycomb._native import NativeClient, NativeFile
 from honeycomb._session import Handle
+from honeycomb.notices import Listener, kinds_of
 
 if TYPE_CHECKING:
     from honeycomb.job import Job
 
 __all__ = ["Appender", "HoneyFile"]
+
+#: What :meth:`HoneyFile.follow` reads at a time, in bytes.
+FOLLOW_PIECE: Final = 1 << 20
 
 Data: TypeAlias = bytes | bytearray | memoryview
 Buffer: TypeAlias = bytearray | memoryview
@@ -159,6 +163,39 @@ class HoneyFile:
         raise errors.InvalidArgument(
             f"mode {mode!r}: a file is read ('rb', 'r') or appended to ('ab', 'a')"
         )
+
+    def wait_until(
+        self, *, sealed: bool = False, size: int | None = None, timeout: float | None = None
+    ) -> bool:
+        """Waits until the file is sealed (``sealed=True``), or has at least ``size`` bytes or is
+        sealed; whether it was so within ``timeout`` seconds (``None``: as long as it takes)."""
+        if not sealed and size is None:
+            raise errors.InvalidArgument("say what to wait for: sealed=True or size=")
+        return self._handle.get().wait_until(None if sealed else size, timeout)
+
+    def follow(self, offset: int = 0, *, timeout: float | None = None) -> Iterator[bytes]:
+        """What is appended from ``offset`` on, as it comes, until the file is sealed.
+
+        Ends early when nothing came for ``timeout`` seconds. Waits by notices: nothing is asked for
+        while nothing happens.
+        """
+        with self.subscribe() as listener:
+            while True:
+                piece = self.read(offset, FOLLOW_PIECE)
+                if piece:
+                    offset += len(piece)
+                    yield piece
+                    continue
+                # In this order: bytes may have come before the seal that is seen here.
+                if self.sealed() and offset >= self.size():
+                    return
+                if listener.get(timeout) is None:
+                    return
+
+    def subscribe(self, *ops: str) -> Listener:
+        """Listens to changes (paper, Table 1): ``"append"`` and ``"seal"``; both without
+        arguments."""
+        return Listener(self.address, self._handle.get().listen(kinds_of("file", ops)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         from honeycomb.job import _restore

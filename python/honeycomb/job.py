@@ -19,11 +19,12 @@ from honeycomb._session import Session, fork_generation
 from honeycomb.errors import from_status
 from honeycomb.file import Appender, HoneyFile
 from honeycomb.kv import Kv
+from honeycomb.queue import Queue
 from honeycomb.tree import Tree
 
 __all__ = ["Job", "JobHandle", "Lease", "Node", "Renewal"]
 
-S = TypeVar("S", Kv, HoneyFile)
+S = TypeVar("S", Kv, HoneyFile, Queue)
 N = TypeVar("N")
 
 
@@ -315,6 +316,18 @@ class Job:
         )
         return HoneyFile(self, address, native)
 
+    def create_queue(
+        self, addr: str, *, max_items: int = 0, max_bytes: int = 0, exist_ok: bool = False
+    ) -> Queue:
+        """Creates a queue of at most ``max_items`` items (maxQueueLength) and ``max_bytes`` bytes, 0
+        for no bound; it grows and shrinks by itself. Otherwise as :meth:`create_kv`; one that exists
+        keeps its bounds."""
+        address = Address.parse(addr)
+        native = self._session.native.create_queue(
+            self.id, address.path, address.name, max_items, max_bytes, exist_ok
+        )
+        return Queue(self, address, native)
+
     def kv(self, addr: str, *, blocks: int = 1, slots: int = 1024) -> Kv:
         """The key-value store at ``addr``; creates what is missing of it, its prefix included."""
         return self._with_prefix(
@@ -324,6 +337,19 @@ class Job:
     def file(self, addr: str, *, blocks: int = 1) -> HoneyFile:
         """The file at ``addr``; creates what is missing of it, its prefix included."""
         return self._with_prefix(addr, lambda: self.create_file(addr, blocks=blocks, exist_ok=True))
+
+    def queue(self, addr: str, *, max_items: int = 0, max_bytes: int = 0) -> Queue:
+        """The queue at ``addr``; creates what is missing of it, its prefix included."""
+        return self._with_prefix(
+            addr,
+            lambda: self.create_queue(
+                addr, max_items=max_items, max_bytes=max_bytes, exist_ok=True
+            ),
+        )
+
+    def open_queue(self, addr: str) -> Queue:
+        """A queue that exists. Raises as :meth:`open_kv`."""
+        return Queue(self, Address.parse(addr))
 
     def open_kv(self, addr: str) -> Kv:
         """A key-value store that exists. Raises :class:`~honeycomb.errors.NotFound`,
@@ -352,13 +378,18 @@ class Job:
     def init_data_structure(self, addr: str, kind: Literal["kv"]) -> Kv: ...
     @overload
     def init_data_structure(self, addr: str, kind: Literal["file"]) -> HoneyFile: ...
-    def init_data_structure(self, addr: str, kind: str) -> Kv | HoneyFile:
-        """Creates a structure of ``kind`` ``"kv"`` or ``"file"`` (Table 1, initDataStructure)."""
+    @overload
+    def init_data_structure(self, addr: str, kind: Literal["queue"]) -> Queue: ...
+    def init_data_structure(self, addr: str, kind: str) -> Kv | HoneyFile | Queue:
+        """Creates a structure of ``kind`` ``"kv"``, ``"file"`` or ``"queue"`` (Table 1,
+        initDataStructure)."""
         if kind == "kv":
             return self.create_kv(addr)
         if kind == "file":
             return self.create_file(addr)
-        raise errors.InvalidArgument(f"a structure is a 'kv' or a 'file', not {kind!r}")
+        if kind == "queue":
+            return self.create_queue(addr)
+        raise errors.InvalidArgument(f"a structure is a 'kv', a 'file' or a 'queue', not {kind!r}")
 
     def remove(self, addr: str) -> None:
         """Removes a structure and frees its blocks at once."""

@@ -21,6 +21,7 @@ from honeycomb._batch import (
 )
 from honeycomb._native import NativeClient, NativeKv
 from honeycomb._session import Handle
+from honeycomb.notices import Listener, kinds_of
 
 if TYPE_CHECKING:
     from honeycomb.job import Job
@@ -352,6 +353,23 @@ class Kv(MutableMapping[bytes, bytes]):
             entries, cursor = self._handle.get().scan(cursor, prefix, keys_only, page)
             for key, value in entries:
                 yield key, value if value is not None else b""
+
+    def wait_until(self, key: Key, timeout: float | None = None) -> bool:
+        """Waits until ``key`` has a value; whether it had within ``timeout`` seconds (``None``: as
+        long as it takes)."""
+        return self._handle.get().wait_for(as_key(key), timeout)
+
+    def subscribe(self, *ops: str, key: Key | None = None, prefix: Key | None = None) -> Listener:
+        """Listens to changes (paper, Table 1): ``"put"`` and ``"delete"`` (both without arguments) of
+        every key, of ``key``, or of keys that begin with ``prefix``."""
+        if key is not None and prefix is not None:
+            raise errors.InvalidArgument("a key or a prefix, not both")
+        native = self._handle.get().listen(
+            kinds_of("kv", ops),
+            None if key is None else bytes(as_key(key)),
+            None if prefix is None else bytes(as_key(prefix)),
+        )
+        return Listener(self.address, native)
 
     def __iter__(self) -> Iterator[bytes]:
         return (key for key, _ in self.scan(keys_only=True))

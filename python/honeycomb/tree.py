@@ -7,9 +7,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from honeycomb._address import format_bytes
-from honeycomb._info import KIND_FILE, KIND_KV, PINNED_MS, PREFIX_STATES, PrefixInfo, StructureInfo
+from honeycomb._info import (
+    KIND_FILE,
+    KIND_KV,
+    KIND_QUEUE,
+    PINNED_MS,
+    PREFIX_STATES,
+    PrefixInfo,
+    StructureInfo,
+)
 
-_KINDS = {KIND_FILE: "file", KIND_KV: "kv"}
+_KINDS = {KIND_FILE: "file", KIND_QUEUE: "queue", KIND_KV: "kv"}
 
 
 @dataclass(frozen=True, slots=True)

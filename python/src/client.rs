@@ -1,6 +1,7 @@
 //! The client as Python sees it.
 
 use crate::convert::{checked, job_info, prefix_info, raise, status};
+use crate::queue::NativeQueue;
 use crate::structures::{NativeFile, NativeKv, wrap};
 use honeycomb_client::{Client, ClientOptions, Error, JobTicket};
 use honeycomb_types::{JobId, PrefixId, Verbs};
@@ -247,6 +248,22 @@ impl NativeClient {
         let address = address(path, name);
         self.call(py, |c| c.create_kv(JobId(job), &address, blocks, slots, open_existing))
             .map(NativeKv)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn create_queue(
+        &self,
+        py: Python<'_>,
+        job: u64,
+        path: &str,
+        name: &str,
+        max_items: u64,
+        max_bytes: u64,
+        open_existing: bool,
+    ) -> PyResult<NativeQueue> {
+        let address = address(path, name);
+        self.call(py, |c| c.create_queue(JobId(job), &address, max_items, max_bytes, open_existing))
+            .map(NativeQueue)
     }
 
     fn open(&self, py: Python<'_>, job: u64, path: &str, name: &str) -> PyResult<Py<PyAny>> {

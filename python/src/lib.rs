@@ -6,7 +6,9 @@ mod batch;
 mod buffer;
 mod client;
 mod convert;
+mod queue;
 mod structures;
+mod waiting;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -55,6 +57,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<client::NativeClient>()?;
     module.add_class::<structures::NativeFile>()?;
     module.add_class::<structures::NativeKv>()?;
+    module.add_class::<queue::NativeQueue>()?;
+    module.add_class::<queue::NativeDelivery>()?;
+    module.add_class::<waiting::NativeListener>()?;
     module.add_function(wrap_pyfunction!(attenuate, module)?)?;
     module.add_function(wrap_pyfunction!(key_hash, module)?)?;
     module.add_function(wrap_pyfunction!(version, module)?)?;

@@ -3,10 +3,12 @@
 use crate::batch::{self, Asked};
 use crate::buffer::{BytesRoom, Data, Target};
 use crate::convert::checked;
-use honeycomb_client::{Atomic, Error, File, Kv, Swap};
-use honeycomb_wire::Status;
+use crate::queue::NativeQueue;
+use crate::waiting::{NativeListener, filter, until};
+use honeycomb_client::{Any, Atomic, Error, File, Kv, Swap};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
+use std::time::Duration;
 
 /// Largest single read: what a caller may want at once without saying how the memory is found.
 const READ_MAX: usize = 1 << 40;
@@ -88,6 +90,16 @@ impl NativeFile {
     fn seal(&self, py: Python<'_>) -> PyResult<u64> {
         let sealed = py.detach(|| self.0.seal());
         checked(py, sealed)
+    }
+
+    /// Waits until it is sealed or has `size` bytes; false when `wait` seconds passed first.
+    fn wait_until(&self, py: Python<'_>, size: Option<u64>, wait: Option<f64>) -> PyResult<bool> {
+        until(py, wait, |left| self.0.wait_until(size, left))
+    }
+
+    /// A listener for kinds of changes.
+    fn listen(&self, py: Python<'_>, kinds: u16) -> PyResult<NativeListener> {
+        NativeListener::open(py, self.0.structure(), kinds, filter(None, None))
     }
 
     /// Whether it was sealed.
@@ -298,6 +310,23 @@ impl NativeKv {
         checked(py, top)?.map(|items| batch::top(py, &items)).transpose()
     }
 
+    /// Waits until a key has a value; false when `wait` seconds passed first.
+    fn wait_for(&self, py: Python<'_>, key: Data<'_>, wait: Option<f64>) -> PyResult<bool> {
+        let key = key.slice();
+        until(py, wait, |left: Duration| self.0.wait_for(key, left))
+    }
+
+    /// A listener for kinds of changes of all keys, one, or those with a prefix.
+    fn listen(
+        &self,
+        py: Python<'_>,
+        kinds: u16,
+        key: Option<Vec<u8>>,
+        prefix: Option<Vec<u8>>,
+    ) -> PyResult<NativeListener> {
+        NativeListener::open(py, self.0.structure(), kinds, filter(key, prefix))
+    }
+
     /// The number of entries.
     fn length(&self, py: Python<'_>) -> PyResult<u64> {
         let length = py.detach(|| self.0.length());
@@ -312,18 +341,10 @@ pub fn wrap(
     job: honeycomb_types::JobId,
     address: &str,
 ) -> PyResult<Py<PyAny>> {
-    let opened = py.detach(|| match client.open_file(job, address) {
-        Ok(file) => Ok(Opened::File(file)),
-        Err(e) if e.status == Status::WrongKind => client.open_kv(job, address).map(Opened::Kv),
-        Err(e) => Err(e),
-    });
-    match checked(py, opened)? {
-        Opened::File(file) => Ok(Py::new(py, NativeFile(file))?.into_any()),
-        Opened::Kv(kv) => Ok(Py::new(py, NativeKv(kv))?.into_any()),
-    }
-}
-
-enum Opened {
-    File(File),
-    Kv(Kv),
+    let opened = py.detach(|| client.open_any(job, address));
+    Ok(match checked(py, opened)? {
+        Any::File(file) => Py::new(py, NativeFile(file))?.into_any(),
+        Any::Queue(queue) => Py::new(py, NativeQueue(queue))?.into_any(),
+        Any::Kv(kv) => Py::new(py, NativeKv(kv))?.into_any(),
+    })
 }

@@ -61,7 +61,7 @@ def test_a_prefix_holds_many_structures(job: honeycomb.Job) -> None:
     with pytest.raises(errors.NotFound):
         job.open_file("t:out")
     with pytest.raises(errors.InvalidArgument):
-        job.init_data_structure("t", "queue")  # type: ignore[call-overload]
+        job.init_data_structure("t", "list")  # type: ignore[call-overload]
 
 
 def test_removed_prefixes_give_their_data_back(job: honeycomb.Job) -> None:

@@ -73,11 +73,7 @@ pub fn choose(world: &mut World, task: usize, structure: StructureId) -> Queuein
     let left = left.first().map(honeycomb_client::at);
     let full = world.structures[&structure].queue.len() >= ITEMS_MAX;
     // Some tasks rather put, others rather take, so that queues fill and drain.
-    let puts = if (task + world.structures[&structure].opened.structure.0 as usize) % 2 == 0 {
-        7
-    } else {
-        3
-    };
+    let puts = if (task as u64 + structure.0).is_multiple_of(2) { 7 } else { 3 };
     let kind = match world.rng.below(12) {
         n if n < puts && !full => put(world, task, structure),
         9 if !world.tasks[task].held.is_empty() => settle(world, task),
@@ -234,14 +230,13 @@ fn failed(known: &mut Known, queueing: &Queueing, span: Span, e: &Error) -> Resu
     let unknown = match e.status {
         Status::OutcomeUnknown => true,
         Status::DeadlineExceeded => e.message.contains("may have taken effect"),
-        _ if ended => e.message.contains("may have taken effect"),
-        _ => false,
+        // A copy of the request, which only this world makes, may have been under way when the
+        // structure ended.
+        _ => ended,
     };
     match &queueing.kind {
         QueueDoes::Put(items) => match e.status {
-            // A copy of the request, which only this world makes, may have been under way when the
-            // structure ended.
-            _ if unknown || ended => known.queue.put(Span { end: Time::NEVER, ..span }, items),
+            _ if unknown => known.queue.put(Span { end: Time::NEVER, ..span }, items),
             Status::QueueFull | Status::OutOfMemory | Status::DeadlineExceeded => {
                 known.queue.refused(items)
             }

@@ -165,6 +165,8 @@ fn measure_structures(run: &mut Run, job: JobId, paths: &[String]) {
         name: "",
         kind,
         blocks,
+        max_items: 0,
+        max_bytes: 0,
         slots: 0,
         open_existing: false,
     };

@@ -176,8 +176,8 @@ pub enum CatalogError {
     /// A block says that its successor serves, and none was granted to it.
     #[error("block {} says that its successor serves what follows, but never asked for one", at.block)]
     NoSuccessor { at: BlockAt },
-    /// A block of a queue is to be retired, and no other is known to have followed it.
-    #[error("block {} is the last of its queue as far as is known; ask again", at.block)]
+    /// A block of a queue is to be retired that is its tail, as far as is known.
+    #[error("block {} is not known to have been sealed; ask again", at.block)]
     NotSealed { at: BlockAt },
     /// The server is not, or no longer, a member.
     #[error("no memory server {server} is a member; it must join again as a new one")]

@@ -127,9 +127,10 @@ impl Catalog {
         let stale = || CatalogError::StaleBlock { at };
         match position(structure, at.block).ok_or_else(stale)? {
             Position::Sealed(i) => {
-                let range = || structure.end(i) - structure.entries[i].start + 1;
-                let recorded = structure.through(i).unwrap_or_else(range);
-                self.same_seal(recorded == length && !last, length)?;
+                let recorded = structure.end(i) - structure.entries[i].start + 1;
+                let through = structure.queue.as_ref().map(|queue| queue.bytes_through(i));
+                let same = recorded == length && through.is_none_or(|bytes| bytes == seal.bytes);
+                self.same_seal(same && !last, length)?;
                 Ok(Reply::Sealed { version: MapVersion(before) })
             }
             Position::Chain(0) if structure.sealed => {
@@ -141,11 +142,15 @@ impl Catalog {
                 Ok(Reply::Sealed { version: MapVersion(before + 1) })
             }
             Position::Chain(k) => {
-                let growth = structure.growth.as_mut().expect("the chain has this block");
+                let growth = structure.growth.as_ref().expect("the chain has this block");
                 let has_next = growth.granted.len() > k;
                 match growth.granted[k - 1].sealed {
                     Some(sealed) => self.same_seal(sealed == seal, length)?,
-                    None if last || has_next => growth.granted[k - 1].sealed = Some(seal),
+                    None if last || has_next => {
+                        structure.check_seal(at.block, seal)?;
+                        let growth = structure.growth.as_mut().expect("looked up just now");
+                        growth.granted[k - 1].sealed = Some(seal);
+                    }
                     None => return Err(CatalogError::NoSuccessor { at }),
                 }
                 Ok(Reply::Sealed { version: MapVersion(before + k as u64 + 1) })
@@ -172,6 +177,7 @@ impl Catalog {
         if !seal.last && growth.is_none_or(|growth| growth.granted.is_empty()) {
             return Err(CatalogError::NoSuccessor { at });
         }
+        self.structures[s].check_seal(at.block, seal)?;
         let mut next = Some(seal);
         while let Some(seal) = next {
             next = if seal.last {
@@ -196,6 +202,7 @@ impl Catalog {
                 self.give_back(j, s, block, effects);
             }
         }
+        self.closed_queue(s);
         None
     }
 
@@ -207,8 +214,9 @@ impl Catalog {
         let growth = structure.growth.as_mut().expect("a block that sealed has a successor");
         let next = growth.granted.pop_front().expect("a block that sealed has a successor");
         let tail = structure.entries.last_mut().expect("there is always a tail");
-        let end = tail.start.checked_add(length).expect("positions are below 2^64");
+        let end = tail.start.checked_add(length).expect("its seal was checked");
         structure.version += 1;
+        let mut emptied = None;
         if length > 0 {
             structure.entries.push(Placed { start: end, block: next.block });
         } else {
@@ -216,8 +224,9 @@ impl Catalog {
             let empty = std::mem::replace(&mut tail.block, next.block);
             let j = structure.job;
             self.give_back(j, s, empty, effects);
+            emptied = Some(empty);
         }
-        self.sealed_in_queue(s, length, seal.bytes, effects);
+        self.sealed_in_queue(s, emptied, seal.bytes, effects);
         next.sealed
     }
 }

@@ -69,7 +69,7 @@ impl Catalog {
     fn check_map(&self, s: u32, structure: &Structure) -> Result<(), Broken> {
         let what = || format!("structure {} has the map {:?}", structure.id, structure.entries);
         let starts: Vec<u64> = structure.entries.iter().map(|entry| entry.start).collect();
-        // A queue's blocks go as they are emptied.
+        // A queue's first blocks go as they are emptied.
         let first = structure.kind == Kind::Queue || starts.first() == Some(&0);
         require(first && !starts.is_empty(), 17, what)?;
         if let Some(queue) = &structure.queue {

@@ -2,13 +2,15 @@
 //! exact remaining leases, maps and free counts agree after every one, and every invariant holds.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
+#[path = "reference/blocks.rs"]
+mod blocks;
 mod common;
 mod reference;
 
 use common::Bench;
 use honeycomb_catalog::{
     Actor, CatalogError, Command, Effect, NewServer, NewStructure, PlanNode, PrefixOptions,
-    PrefixState, Reply,
+    PrefixState, Reply, Seal,
 };
 use honeycomb_types::limits::SERVER_SILENCE;
 use honeycomb_types::{BlockAt, JobId, Kind, PrefixId, ServerId, Verbs};
@@ -27,7 +29,7 @@ enum Op {
     Seen { job: usize, prefix: usize, ago: u32 },
     Pass { ms: u64 },
     Amnesty,
-    Make { job: usize, path: String, name: String, kv: bool, blocks: u32 },
+    Make { job: usize, path: String, name: String, kind: Kind, bound: u64, blocks: u32 },
     Unmake { job: usize, path: String, name: String },
     Use { job: usize, file: usize, task: usize, create: bool },
     Declare { job: usize, path: String, readers: Vec<String>, replace: bool },
@@ -36,7 +38,9 @@ enum Op {
     Lose { server: usize },
     Confirm { block: usize, stale: bool },
     Grow { job: usize, file: usize, block: usize },
-    Seal { job: usize, file: usize, block: usize, length: u64, last: bool },
+    Seal { job: usize, file: usize, block: usize, length: u64, odd: u64, last: bool },
+    Taken { job: usize, file: usize, block: usize, items: u64, odd: u64 },
+    Retire { job: usize, file: usize, block: usize },
     Permit { job: usize, path: String },
 }
 
@@ -55,6 +59,9 @@ fn op() -> impl Strategy<Value = Op> {
     let job = || 0..2usize;
     let lease = prop_oneof![Just(0u32), 200..3000u32];
     let parents = prop::collection::vec(path(), 0..3);
+    let kind = prop_oneof![1 => Just(Kind::File), 2 => Just(Kind::Queue), 1 => Just(Kind::Kv)];
+    // Bytes that do not go with their items, now and then.
+    let odd = || prop_oneof![9 => Just(0), 1 => 0..25u64];
     let node = (name(), prop::collection::vec(prop_oneof![3 => name(), 1 => path()], 0..3));
     prop_oneof![
         8 => (job(), path(), parents, lease, prop::bool::weighted(0.05)).prop_map(
@@ -69,8 +76,11 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(job, prefix, ago)| Op::Seen { job, prefix, ago }),
         6 => (1..900u64).prop_map(|ms| Op::Pass { ms }),
         1 => Just(Op::Amnesty),
-        4 => (job(), path(), name(), any::<bool>(), 0..6u32)
-            .prop_map(|(job, path, name, kv, blocks)| Op::Make { job, path, name, kv, blocks }),
+        5 => (job(), path(), name(), kind, 0..3u64, 0..6u32).prop_map(
+            |(job, path, name, kind, bound, blocks)| {
+                Op::Make { job, path, name, kind, bound, blocks }
+            }
+        ),
         1 => (job(), path(), name()).prop_map(|(job, path, name)| Op::Unmake { job, path, name }),
         9 => (job(), 0..6usize, 0..20usize, any::<bool>())
             .prop_map(|(job, file, task, create)| Op::Use { job, file, task, create }),
@@ -82,11 +92,17 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0..4usize).prop_map(|server| Op::Lose { server }),
         4 => (0..20usize, prop::bool::weighted(0.1))
             .prop_map(|(block, stale)| Op::Confirm { block, stale }),
-        4 => (job(), 0..6usize, 0..6usize)
+        6 => (job(), 0..6usize, 0..6usize)
             .prop_map(|(job, file, block)| Op::Grow { job, file, block }),
-        4 => (job(), 0..6usize, 0..6usize, 0..4u64, prop::bool::weighted(0.2)).prop_map(
-            |(job, file, block, length, last)| Op::Seal { job, file, block, length, last }
+        8 => (job(), 0..6usize, 0..6usize, 0..4u64, odd(), prop::bool::weighted(0.2)).prop_map(
+            |(job, file, block, length, odd, last)| {
+                Op::Seal { job, file, block, length, odd, last }
+            }
         ),
+        7 => (job(), 0..6usize, 0..6usize, 0..4u64, odd())
+            .prop_map(|(job, file, block, items, odd)| Op::Taken { job, file, block, items, odd }),
+        6 => (job(), 0..6usize, 0..6usize)
+            .prop_map(|(job, file, block)| Op::Retire { job, file, block }),
         1 => (job(), path()).prop_map(|(job, path)| Op::Permit { job, path }),
     ]
 }
@@ -95,7 +111,14 @@ fn op() -> impl Strategy<Value = Op> {
 fn first() -> Vec<Op> {
     let tasks = (0..5).flat_map(|n| {
         let (path, parents) = (format!("T{n}"), vec![]);
-        let made = Op::Make { job: 0, path: path.clone(), name: "f".into(), kv: false, blocks: 1 };
+        let made = Op::Make {
+            job: 0,
+            path: path.clone(),
+            name: "f".into(),
+            kind: Kind::File,
+            bound: 0,
+            blocks: 1,
+        };
         [Op::Create { job: 0, path, parents, lease: 0, pinned: false }, made]
     });
     let declare = |path: &str, readers: &[&str]| {
@@ -115,6 +138,8 @@ struct Both {
     open: BTreeSet<BlockAt>,
     last_epoch: u64,
     versions: BTreeMap<u64, u64>,
+    /// What each block was last told to be ahead of it.
+    ahead: BTreeMap<BlockAt, (u64, u64)>,
     /// How often opening had each outcome for an edge.
     edges: [u64; 4],
     /// Prefixes that were freed for their readers.
@@ -153,9 +178,9 @@ impl Both {
             job.prefixes.push(Some(new_prefix(root, "", vec![], 5000, false, model.now)));
             model.jobs.push(job);
         }
-        let (open, versions) = (BTreeSet::new(), BTreeMap::new());
+        let (open, versions, ahead) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
         let (edges, read) = ([0; 4], 0);
-        Both { bench, model, ids, joined: 0, open, last_epoch: 0, versions, edges, read }
+        Both { bench, model, ids, joined: 0, open, last_epoch: 0, versions, ahead, edges, read }
     }
 
     fn run(&mut self, ops: &[Op]) {
@@ -206,7 +231,9 @@ impl Both {
                 }
                 self.model.servers.values_mut().for_each(|(_, seen)| *seen = now);
             }
-            Op::Make { job, path, name, kv, blocks } => self.make(*job, path, name, *kv, *blocks),
+            Op::Make { job, path, name, kind, bound, blocks } => {
+                self.make(*job, path, name, *kind, *bound, *blocks)
+            }
             Op::Unmake { job, path, name } => self.unmake(*job, path, name),
             Op::Use { job, file, task, create } => self.open(*job, *file, *task, *create),
             Op::Declare { job, path, readers, replace } => {
@@ -223,9 +250,15 @@ impl Both {
             }
             Op::Confirm { block, stale } => self.confirm(*block, *stale),
             Op::Grow { job, file, block } => self.grow(*job, *file, *block),
-            Op::Seal { job, file, block, length, last } => {
-                self.seal(*job, *file, *block, *length, *last)
+            Op::Seal { job, file, block, length, odd, last } => {
+                let (length, last) = (*length, *last);
+                let seal = Seal { length, bytes: 10 * length + odd, last };
+                self.seal(*job, *file, *block, seal)
             }
+            Op::Taken { job, file, block, items, odd } => {
+                self.taken(*job, *file, *block, *items, 10 * items + odd)
+            }
+            Op::Retire { job, file, block } => self.retire(*job, *file, *block),
             Op::Permit { job, path } => self.permit(*job, path),
         }
     }
@@ -322,9 +355,13 @@ impl Both {
         let actor = Actor { session: Some(task), ..Actor::driver(self.ids[j]) };
         let (job_id, path) = (self.ids[j], path.as_str());
         let opened = if create {
-            let kind = if file.kv { Kind::Kv } else { Kind::File };
-            let structure =
-                NewStructure { path, name, kind, blocks: 1, slots: 64, open_existing: true };
+            let kind = file.kind;
+            let structure = NewStructure {
+                slots: 64,
+                open_existing: true,
+                kind,
+                ..common::file(path, name, 1)
+            };
             let command = Command::CreateStructure { actor, job: job_id, structure };
             match self.bench.run(command) {
                 Ok(Reply::Opened(opened)) => opened,
@@ -412,14 +449,16 @@ impl Both {
         }
     }
 
-    fn make(&mut self, j: usize, path: &str, name: &str, is_kv: bool, blocks: u32) {
-        let kind = if is_kv { Kind::Kv } else { Kind::File };
-        let new = NewStructure { path, name, kind, blocks, slots: 64, open_existing: true };
+    fn make(&mut self, j: usize, path: &str, name: &str, kind: Kind, bound: u64, blocks: u32) {
+        let (is_kv, slots, open_existing) = (kind == Kind::Kv, 64, true);
+        let (max_items, max_bytes) = (bound % 2, bound / 2);
+        let new =
+            NewStructure { path, name, kind, blocks, slots, max_items, max_bytes, open_existing };
         let result = self.bench.make(self.ids[j], new);
         let expected = self.model.jobs[j].live(path).and_then(|i| {
             let same = |f: &&File| f.prefix == i && f.name == name;
             match self.model.jobs[j].files.iter().find(same) {
-                Some(file) if file.kv != is_kv => Err("WrongKind"),
+                Some(file) if file.kind != kind => Err("WrongKind"),
                 Some(file) => Ok((i, Some(file.id))),
                 None => self.model.may_take(j, blocks.max(1) as u64).map(|()| (i, None)),
             }
@@ -431,8 +470,13 @@ impl Both {
             assert!(self.bench.effects.is_empty());
             return;
         }
-        let blocks = self.bench.effects.iter().map(|effect| match effect {
-            Effect::OpenBlock { at, .. } => *at,
+        let blocks = self.bench.effects.iter().enumerate().map(|(i, effect)| match effect {
+            Effect::OpenBlock { at, first, max_items: m, max_bytes: n, .. } => {
+                let bounds = if kind == Kind::Queue { (max_items, max_bytes) } else { (0, 0) };
+                assert_eq!((*m, *n), bounds);
+                assert_eq!(*first, i == 0);
+                *at
+            }
             other => panic!("{other:?}"),
         });
         let mut chain: Vec<BlockAt> = blocks.collect();
@@ -441,7 +485,22 @@ impl Both {
         let n = starts.len() as u64;
         assert!(!is_kv || starts.iter().zip(0..).all(|(&s, i)| s == (i * 64 / n) << 58));
         let (id, name, seals) = (opened.structure, name.to_owned(), BTreeMap::new());
-        let file = File { id, prefix, name, kv: is_kv, chain, spare, seals, starts };
+        let (taken, retired, spent) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        let bounded = kind == Kind::Queue && bound > 0;
+        let file = File {
+            id,
+            prefix,
+            name,
+            kind,
+            bounded,
+            chain,
+            spare,
+            seals,
+            starts,
+            taken,
+            retired,
+            spent,
+        };
         self.model.jobs[j].files.push(file);
     }
 
@@ -493,83 +552,8 @@ impl Both {
     fn file_block(&self, j: usize, file: usize, block: usize) -> Option<(usize, BlockAt)> {
         let files = &self.model.jobs[j].files;
         let f = file % files.len().max(1);
-        let file = files.get(f).filter(|file| !file.kv)?;
+        let file = files.get(f).filter(|file| file.kind != Kind::Kv)?;
         Some((f, file.chain[block % file.chain.len()]))
-    }
-
-    fn grow(&mut self, j: usize, file: usize, block: usize) {
-        let Some((f, at)) = self.file_block(j, file, block) else { return };
-        self.hear(at);
-        let file = self.model.jobs[j].files[f].clone();
-        let position = file.chain.iter().position(|&other| other == at).unwrap();
-        let command = Command::GrowStructure { structure: file.id, at };
-        let result = self.bench.run(command);
-        let (version, ranges, empty) = file.map();
-        let tail = ranges[ranges.len() - 1].2;
-        let ended = matches!(file.seals.get(&at), Some((_, true)));
-        let beyond =
-            file.sealed() && position > file.chain.iter().position(|&b| b == tail).unwrap();
-        let expected = if empty.contains(&at) || beyond {
-            Err("StaleBlock")
-        } else if ended {
-            Err("Sealed")
-        } else if position + 1 < file.chain.len() || !file.spare.is_empty() {
-            Ok(())
-        } else {
-            self.model.may_take(j, 1)
-        };
-        assert_eq!(cause(&result), outcome(&expected));
-        let Ok(Reply::Grown { version: reserved, entry }) = result else { return };
-        let next = file.chain[position..].iter().skip(1).find(|b| !empty.contains(b));
-        let in_map = ranges.iter().position(|(_, _, b)| *b == at);
-        if let Some(i) = in_map.filter(|i| i + 1 < ranges.len()) {
-            assert_eq!((reserved.0, entry.at), (version, ranges[i + 1].2));
-            return;
-        }
-        let tail_position = file.chain.iter().position(|&b| b == tail).unwrap();
-        assert_eq!(reserved.0, version + (position - tail_position) as u64 + 1);
-        match next {
-            Some(&next) => assert_eq!(entry.at, next),
-            None => {
-                let model = &mut self.model.jobs[j].files[f];
-                if !model.spare.is_empty() {
-                    assert_eq!(entry.at, model.spare.remove(0));
-                }
-                model.chain.push(entry.at);
-            }
-        }
-    }
-
-    fn seal(&mut self, j: usize, file: usize, block: usize, length: u64, last: bool) {
-        let Some((f, at)) = self.file_block(j, file, block) else { return };
-        self.hear(at);
-        let file = self.model.jobs[j].files[f].clone();
-        let position = file.chain.iter().position(|&other| other == at).unwrap();
-        let command = Command::SealBlock { structure: file.id, at, length, last };
-        let result = self.bench.run(command);
-        let quarantined = self.model.quarantined.contains(&at);
-        let held = file.held().contains(&at);
-        let recorded = file.seals.get(&at);
-        let applied_last = file.sealed() && recorded.is_some_and(|r| r.1);
-        let expected = match recorded {
-            _ if quarantined => Ok(false),
-            _ if !held => Err("StaleBlock"),
-            // Once the whole file is sealed, only that it is counts.
-            Some(_) if applied_last && last => Ok(false),
-            Some(&seal) if seal == (length, last) => Ok(false),
-            Some(_) => Err("InvalidArgument"),
-            None if !last && position + 1 == file.chain.len() => Err("NoSuccessor"),
-            None => Ok(true),
-        };
-        assert_eq!(cause(&result), outcome(&expected), "{file:?}");
-        if expected == Ok(true) {
-            let before = file.held();
-            let file = &mut self.model.jobs[j].files[f];
-            file.seals.insert(at, (length, last));
-            let after = file.held();
-            let freed: Vec<BlockAt> = before.difference(&after).copied().collect();
-            self.model.free(freed);
-        }
     }
 
     fn hear(&mut self, at: BlockAt) {
@@ -596,6 +580,13 @@ impl Both {
                 }
                 Effect::FreeBlock { at, .. } => assert!(self.open.remove(&at), "INV-03: {at:?}"),
                 Effect::SetGeneration { .. } => {}
+                Effect::QueueAhead { server, at, items, bytes } => {
+                    assert_eq!(server, at.block.server());
+                    assert!(self.open.contains(&at), "news for a block that is closed");
+                    let before = self.ahead.insert(at, (items, bytes));
+                    let less = before.is_none_or(|(i, b)| items <= i && bytes <= b);
+                    assert!(less, "INV-22: {at:?} was told {before:?}, now more");
+                }
             }
         }
     }
@@ -618,6 +609,7 @@ impl Both {
                 let entries = opened.map.entries.iter().map(|e| (e.start, e.end, e.at));
                 let (version, ranges, _) = file.map();
                 assert_eq!((opened.map.version.0, entries.collect::<Vec<_>>()), (version, ranges));
+                self.compare_ahead(&file);
                 let before = self.versions.insert(structure.0, version);
                 assert!(before <= Some(version), "INV-17: versions only grow");
             }

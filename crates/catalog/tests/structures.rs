@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Bench, LEASE, file, kv};
-use honeycomb_catalog::{Actor, CatalogError, Command, Effect, MapEntry, Opened, Reply};
+use honeycomb_catalog::{Actor, CatalogError, Command, Effect, MapEntry, Opened, Reply, Seal};
 use honeycomb_types::{BlockAt, Epoch, MapVersion, ServerId, StructureId};
 use std::collections::BTreeSet;
 
@@ -18,13 +18,7 @@ fn setup(shards: u8, blocks: u32) -> (Bench, honeycomb_types::JobId, ServerId) {
 }
 
 fn grow(bench: &mut Bench, s: StructureId, at: BlockAt) -> Result<(u64, BlockAt), CatalogError> {
-    match bench.run(Command::GrowStructure { structure: s, at })? {
-        Reply::Grown { version, entry } => {
-            assert_eq!(entry.start, 0);
-            Ok((version.0, entry.at))
-        }
-        other => panic!("{other:?}"),
-    }
+    bench.grow(s, at)
 }
 
 fn seal(
@@ -34,10 +28,7 @@ fn seal(
     length: u64,
     last: bool,
 ) -> Result<u64, CatalogError> {
-    match bench.run(Command::SealBlock { structure, at, length, last })? {
-        Reply::Sealed { version } => Ok(version.0),
-        other => panic!("{other:?}"),
-    }
+    bench.seal(structure, at, Seal { length, bytes: length, last })
 }
 
 fn ranges(opened: &Opened) -> Vec<(u64, u64, BlockAt)> {

@@ -55,6 +55,14 @@ pub struct JobTicket {
     pub token: Vec<u8>,
 }
 
+/// A structure, as what it is.
+#[allow(missing_docs)] // each is what its type says
+pub enum Any {
+    File(File),
+    Queue(Queue),
+    Kv(Kv),
+}
+
 struct Inner {
     context: Arc<Context>,
     keeper: Keeper,
@@ -280,6 +288,16 @@ impl Client {
         let reply: OpenStructureReply = self.ask(Op::OpenStructure, &body)?;
         let opened = opened(reply)?;
         Ok(Structure::new(self.0.context.clone(), job, join(path, name), opened))
+    }
+
+    /// Opens a structure as what it is.
+    pub fn open_any(&self, job: JobId, address: &str) -> Result<Any, Error> {
+        let structure = self.open(job, address)?;
+        Ok(match structure.kind() {
+            Kind::File => Any::File(File(structure)),
+            Kind::Queue => Any::Queue(Queue::new(structure)),
+            Kind::Kv => Any::Kv(Kv(structure)),
+        })
     }
 
     /// Opens a file; `WrongKind` when it is something else.

@@ -24,7 +24,7 @@ mod structure;
 mod transport;
 
 pub use batch::{Accumulated, Atomic, Done, Number, TopItem};
-pub use client::{Client, ClientOptions, JobTicket};
+pub use client::{Any, Client, ClientOptions, JobTicket};
 pub use error::Error;
 pub use file::File;
 pub use kv::{Kv, ScanPage, Swap};

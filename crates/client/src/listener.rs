@@ -19,6 +19,10 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Notices that are taken from one block at a time: the rest stays where its bytes are bounded, and
+/// no block stands before the others.
+const TAKEN_AT_A_TIME: usize = 256;
+
 /// What was heard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
@@ -244,14 +248,13 @@ impl Listener {
         let clock = self.context.pool.clock();
         let until = clock.now() + wait;
         let mut ask_at = clock.now() + PATIENCE;
-        let mut looked = false;
         loop {
+            // What was taken is handed out before more is: who reads slowly reads ahead no further.
             if let Some(notification) = self.ready.pop_front() {
                 return Ok(Some(notification));
             }
-            if !looked {
-                looked = true;
-                self.take_pushed(0..self.sources.len())?;
+            let more = self.take_pushed()?;
+            if !self.ready.is_empty() {
                 continue;
             }
             let now = clock.now();
@@ -262,65 +265,62 @@ impl Listener {
                 self.structure.ask_whether_gone(now + PATIENCE)?;
                 ask_at = clock.now() + PATIENCE;
             }
-            match self.sleep(until.min(ask_at))? {
-                Some(sources) => self.take_pushed(sources.into_iter())?,
-                None => return Ok(None),
+            if !more && self.sleep(until.min(ask_at))? {
+                return Ok(None);
             }
         }
     }
 
-    /// Waits for any source, and tells which have something to read; `None` when a signal came.
-    fn sleep(&mut self, until: Time) -> Result<Option<Vec<usize>>, Error> {
+    /// Waits for any source; true when a signal came.
+    fn sleep(&mut self, until: Time) -> Result<bool, Error> {
         if self.sources.is_empty() {
             self.context.pool.clock().sleep_until(until);
         }
         let mut waiting: Vec<&mut Transport> =
             self.sources.iter_mut().map(|source| &mut source.transport).collect();
         match await_some(&mut waiting, until, true) {
-            Ok(ready) => Ok(Some(ready)),
-            Err(e) if e.kind() == ErrorKind::Interrupted => Ok(None),
+            Ok(_) => Ok(false),
+            Err(e) if e.kind() == ErrorKind::Interrupted => Ok(true),
             Err(e) => Err(Error::new(Status::Internal, format!("cannot wait: {e}"))),
         }
     }
 
-    /// Reads what these sources have pushed, in this order, without waiting.
-    fn take_pushed(&mut self, which: impl Iterator<Item = usize>) -> Result<(), Error> {
-        let (known, mut gone) = (self.sources.len(), 0);
-        for place in which {
-            gone += usize::from(!self.take_from(place - gone)?);
-        }
-        // What was subscribed to meanwhile is behind them, and may have brought something already.
-        let mut index = known - gone;
+    /// Reads what the sources have pushed, without waiting; whether there may be more of it, which
+    /// then need not show at the sockets.
+    fn take_pushed(&mut self) -> Result<bool, Error> {
+        let (mut index, mut taken, mut more) = (0, 0, false);
         while index < self.sources.len() {
-            index += usize::from(self.take_from(index)?);
-        }
-        Ok(())
-    }
-
-    /// Reads what a source has pushed; whether it stays one.
-    fn take_from(&mut self, index: usize) -> Result<bool, Error> {
-        loop {
+            if taken == TAKEN_AT_A_TIME {
+                (index, taken, more) = (index + 1, 0, true);
+                continue;
+            }
+            taken += 1;
             let next = match self.sources[index].transport.pushed() {
-                Ok(None) => return Ok(true),
+                Ok(None) => {
+                    (index, taken) = (index + 1, 0);
+                    continue;
+                }
                 Ok(Some((number, args))) => {
                     let (_, notice) = Notice::decode(&args)?;
                     self.notice(index, number, notice)?
                 }
                 Err(_) => Then::Lost,
             };
+            // What was subscribed to meanwhile is behind it.
             match next {
                 Then::Stay => {}
                 Then::Drop => {
-                    self.sources.remove(index);
-                    return Ok(false);
+                    taken = 0;
+                    drop(self.sources.remove(index));
                 }
                 Then::Lost => {
+                    taken = 0;
                     let lost = self.sources.remove(index);
                     self.lost(&lost)?;
-                    return Ok(false);
                 }
             }
         }
+        Ok(more)
     }
 
     fn notice(&mut self, index: usize, number: u64, notice: Notice) -> Result<Then, Error> {

@@ -2,9 +2,9 @@
 
 use crate::error::Error;
 use crate::route::{self, Target};
-use crate::structure::{Args, Exchange, LOOK_BACK, Replied, Structure};
+use crate::structure::{Args, Exchange, LOOK_BACK, Replied, Structure, WAIT_STEP_MS};
 use crate::transport::Sink;
-use honeycomb_types::limits::{LARGE_FRACTION, QUEUE_ACK_MAX, QUEUE_BATCH_MAX, WAIT_MAX_MS};
+use honeycomb_types::limits::{LARGE_FRACTION, QUEUE_ACK_MAX, QUEUE_BATCH_MAX};
 use honeycomb_types::{BlockAt, Time};
 use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::notice::{Filter, kinds};
@@ -173,7 +173,8 @@ impl Queue {
             if !found.is_empty() {
                 return Ok(found);
             }
-            let asked = until.min(self.structure.now() + Duration::from_millis(WAIT_MAX_MS as u64));
+            let asked =
+                until.min(self.structure.now() + Duration::from_millis(WAIT_STEP_MS as u64));
             let (found, interrupted) = match self.ask(Target::Head, args, asked) {
                 // The last block has ended; one that was left behind may get an item back.
                 Err(e) if e.status == Status::QueueClosed && self.may_come_back()? => {

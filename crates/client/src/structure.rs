@@ -8,7 +8,7 @@ use crate::pool::Place;
 use crate::route::{self, Target};
 use crate::transport::{Failure, PATIENCE, Sink, Transport, Wait};
 use honeycomb_env::Clock;
-use honeycomb_types::limits::{ACK_LANES_MAX, WAIT_MAX_MS};
+use honeycomb_types::limits::{ACK_LANES_MAX, RETRY_WINDOW_MS, WAIT_MAX_MS};
 use honeycomb_types::{BlockId, JobId, Kind, LaneId, PrefixId, Sequence, StructureId, Time, Verbs};
 use honeycomb_wire::batch::ReadManyArgs;
 use honeycomb_wire::data::{ReadArgs, put_acks};
@@ -19,6 +19,12 @@ use honeycomb_wire::notice::Filter;
 use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
+
+/// The longest that one request waits at a server, in milliseconds. A request that changes something
+/// is repeated for `RETRY_WINDOW_MS` after it was sent and no longer: one that waited all of that and
+/// then lost its connection could not be asked for its outcome. Longer waits are several requests.
+pub(crate) const WAIT_STEP_MS: u32 = RETRY_WINDOW_MS as u32 / 2;
+const _: () = assert!(WAIT_STEP_MS <= WAIT_MAX_MS);
 
 /// How often blocks of a queue that were left behind empty are looked at: a reserved item may come
 /// back there, and nobody tells us.
@@ -165,7 +171,7 @@ impl Flight<'_, '_> {
     /// How long the server may let it wait, in milliseconds.
     fn may_wait_ms(&self, now: Time) -> u32 {
         let left = self.exchange.wait_until.map_or(0, |until| until.since(now).as_nanos());
-        left.div_ceil(1_000_000).min(WAIT_MAX_MS as u128) as u32
+        left.div_ceil(1_000_000).min(WAIT_STEP_MS as u128) as u32
     }
 
     fn may_wait_for(&mut self, most: Duration, now: Time) {

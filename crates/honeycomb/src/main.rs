@@ -28,6 +28,7 @@ mod output;
 mod place;
 mod python;
 mod rm;
+mod run;
 mod serve;
 mod show;
 mod size;
@@ -85,6 +86,7 @@ enum Command {
     Append(Box<file::AppendArgs>),
     Cat(Box<file::CatArgs>),
     Rm(Box<rm::RmArgs>),
+    Run(Box<run::RunArgs>),
     Config(Box<config::ConfigArgs>),
     Doctor(Box<doctor::DoctorArgs>),
     Completion(Box<completion::CompletionArgs>),
@@ -138,6 +140,7 @@ fn run(command: Command) -> Outcome {
         Command::Append(args) => file::append(&args),
         Command::Cat(args) => file::cat(&args),
         Command::Rm(args) => rm::rm(&args),
+        Command::Run(args) => run::run(&args),
         Command::Config(args) => config::config(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Completion(args) => completion::completion(&args, definition()),

@@ -70,6 +70,8 @@ pub(crate) struct ShardService {
     subscribers: hashbrown::HashMap<Ticket, Subscriber>,
     /// Subscribers that have missed something and were not told yet.
     gaps: usize,
+    /// Connections of which a request may wait at another core.
+    waiting_elsewhere: hashbrown::HashSet<ConnId>,
     fillings: hashbrown::HashMap<ConnId, Filling>,
     shards: Vec<Mailbox<Note>>,
     link: Mailbox<LinkNote>,
@@ -106,6 +108,7 @@ impl ShardService {
             origins: hashbrown::HashMap::new(),
             subscribers: hashbrown::HashMap::new(),
             gaps: 0,
+            waiting_elsewhere: hashbrown::HashSet::new(),
             fillings: hashbrown::HashMap::new(),
             shards,
             link,
@@ -274,6 +277,9 @@ impl ShardService {
     ) {
         self.forwarded += 1;
         let target = header.at.block.shard().0 as usize;
+        if header.deadline_ms > 0 {
+            self.waiting_elsewhere.insert(from);
+        }
         let forwarded = Forwarded { origin: self.ix, from, header, access, args, payload };
         if self.shards[target].post(Note::Forward(Box::new(forwarded))).is_err() {
             let text = "the ring to the block's core is full";
@@ -445,14 +451,31 @@ impl ShardService {
 
     /// Everything that waits for a connection that is gone, waits no longer.
     fn hang_up(&mut self, conn: ConnId) {
-        let waits = |origin: &Origin| matches!(origin, Origin::Here(to, _) if *to == conn);
-        let shard = &mut self.shard;
-        for (ticket, _) in self.origins.extract_if(|_, origin| waits(origin)) {
-            shard.hang_up(ticket);
+        self.forget_waiting(|origin| matches!(origin, Origin::Here(to, _) if *to == conn));
+        if self.waiting_elsewhere.remove(&conn) {
+            let others = (0..self.shards.len() as u8).map(ShardIx).filter(|ix| *ix != self.ix);
+            let notes = others.map(|ix| (ix, Note::HungUp(self.ix, conn)));
+            self.undelivered.extend(notes);
+            self.deliver();
         }
+        let shard = &mut self.shard;
         for (ticket, gone) in self.subscribers.extract_if(|_, s| s.conn == conn) {
             self.gaps -= usize::from(gone.missed > 0);
             shard.unsubscribe(gone.at, ticket);
+        }
+    }
+
+    fn forget_waiting(&mut self, mut gone: impl FnMut(&Origin) -> bool) {
+        for (ticket, _) in self.origins.extract_if(|_, origin| gone(origin)) {
+            self.shard.hang_up(ticket);
+        }
+    }
+
+    /// Lets the shard know that time has passed, when something there is due.
+    fn tick_shard(&mut self, net: &mut Net, now: Time) {
+        if self.shard.deadline().is_some_and(|due| due <= now) {
+            self.shard.tick(now);
+            self.settle(net);
         }
     }
 
@@ -604,6 +627,8 @@ impl Service for ShardService {
             self.shard.abort(now, ticket);
             self.settle(net);
         }
+        // Those who waited behind it may be served.
+        self.tick_shard(net, now);
     }
 
     fn on_detached(&mut self, from: ConnId, target: u8, conn: Detached) {
@@ -627,6 +652,12 @@ impl Service for ShardService {
                 };
                 net.returned(to);
                 net.reply(to, header, &args, payload);
+            }
+            Note::HungUp(origin, conn) => {
+                let same = (origin, conn);
+                self.forget_waiting(
+                    |o| matches!(o, Origin::Shard(ix, to, _) if (*ix, *to) == same),
+                );
             }
             Note::Joined { server, token_key, grant_key, clock_offset_ms } => {
                 self.server = server;
@@ -663,10 +694,7 @@ impl Service for ShardService {
             self.report(net, now);
         }
         let next = if self.active.is_empty() { self.next_report } else { self.next_activity };
-        if self.shard.deadline().is_some_and(|due| due <= now) {
-            self.shard.tick(now);
-            self.settle(net);
-        }
+        self.tick_shard(net, now);
         self.tell_gaps(net);
         // A link, a core or a subscriber that is behind is tried again soon.
         self.deliver();

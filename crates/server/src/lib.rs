@@ -7,6 +7,7 @@
 mod conn;
 mod link;
 mod notes;
+mod refusals;
 mod server;
 mod shard;
 mod watch;

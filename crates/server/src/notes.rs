@@ -17,6 +17,8 @@ pub(crate) enum Note {
     Forward(Box<Forwarded>),
     /// The answer to a request that was forwarded from here.
     Returned(ConnId, ReplyHeader, Vec<u8>, OwnedPayload),
+    /// A connection of that core is gone: what it sent here waits no longer.
+    HungUp(ShardIx, ConnId),
     /// The server has joined under this name, with these keys.
     Joined { server: ServerId, token_key: TokenKey, grant_key: GrantKey, clock_offset_ms: i64 },
     /// The controller's clock minus ours.

@@ -3,13 +3,14 @@
 //! An operation on a block is atomic because one thread runs it. The stages of a request are those
 //! of `Stage`, in that order; logs, metrics and failpoints use these words.
 
+use crate::refusals::{expired, in_progress, refusal_of, revoked, unknown_block, wrong_epoch};
 use crate::watch::{Watcher, Watchers};
 use honeycomb_block::{Backing, Pin, Reclaimer};
 use honeycomb_structures::{
     Answer, Event, FileBlock, KvBlock, LaneVerdict, Lanes, News, Operation, Outcome, QueueBlock,
     QueueBounds, Structure, Successor, Ticket, record_hash,
 };
-use honeycomb_types::limits::{RETRY_WINDOW_MS, WAIT_MAX_MS};
+use honeycomb_types::limits::WAIT_MAX_MS;
 use honeycomb_types::{
     BlockAt, BlockId, Bug, Epoch, Generation, JobId, Kind, LaneId, PrefixId, Sequence, ServerId,
     SessionId, ShardIx, StructureId, Time,
@@ -25,8 +26,6 @@ use std::time::Duration;
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 /// How often a block that is to be retired looks whether it can be, and asks again.
 const RETIRE_AGAIN: Duration = Duration::from_millis(100);
-/// What a request has to wait whose earlier try is still under way, in microseconds.
-const IN_PROGRESS_RETRY_US: u64 = 500;
 
 /// The stages of a data request, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,6 +166,10 @@ struct Pending {
     lane: LaneId,
     sequence: Sequence,
     hash: Option<u64>,
+    /// Of the grant under which it came.
+    generation: Generation,
+    /// It may wait until that grant ends, and no longer.
+    until_grant_ends: bool,
     /// Its payload is still arriving, or waits for those before it: it cannot be given up.
     filling: bool,
 }
@@ -310,12 +313,27 @@ impl Shard {
         }
     }
 
-    /// Refuses grants of a prefix that are older than this, from now on.
+    /// Refuses grants of a prefix that are older than this, from now on. What was let wait under one
+    /// of them waits no longer, and its subscriptions end (INV-29).
     pub fn set_generation(&mut self, prefix: PrefixId, generation: Generation) {
-        for slot in self.slots.iter_mut().flatten() {
-            if slot.owner.prefix == prefix {
-                slot.owner.generation = slot.owner.generation.max(generation);
-                slot.watchers.revoke(slot.owner.generation, &mut self.notices);
+        for index in 0..self.slots.len() {
+            let Some(slot) = &mut self.slots[index] else { continue };
+            if slot.owner.prefix != prefix {
+                continue;
+            }
+            slot.owner.generation = slot.owner.generation.max(generation);
+            let (at, current) = (slot.owner.at, slot.owner.generation);
+            slot.watchers.revoke(current, &mut self.notices);
+            self.revoke_waiting(at, current);
+        }
+    }
+
+    fn revoke_waiting(&mut self, at: BlockAt, current: Generation) {
+        let old = |p: &&Pending| p.at == at && p.generation < current;
+        let old: Vec<Pending> = self.pending.iter().filter(old).copied().collect();
+        for pending in old {
+            if self.give_up_waiting(pending) {
+                self.completed.push((pending.ticket, revoked()));
             }
         }
     }
@@ -373,6 +391,8 @@ impl Shard {
         }
         slot.lanes.abandon(pending.session, pending.lane);
         self.pending.retain(|p| p.ticket != pending.ticket);
+        // Those who waited behind it may have what they waited for.
+        self.arm(self.index(pending.at.block).expect("it waited at one of ours"));
         true
     }
 
@@ -401,6 +421,7 @@ impl Shard {
         payload: &[u8],
         ticket: Ticket,
     ) -> Outcome {
+        let clock_ms = self.clock_ms(now);
         let slot = match self.admit(now, access, header) {
             Ok(index) => self.slots[index].as_mut().expect("admitted"),
             Err(answer) => return Outcome::Done(answer),
@@ -419,7 +440,7 @@ impl Shard {
             self.after(now, header.at);
             return Outcome::Done(answer);
         }
-        let operation = operation(now, header, args, ticket);
+        let operation = operation(now, clock_ms, access, header, args, ticket);
         let outcome = slot.structure.apply(&mut slot.backing, &operation, payload);
         self.conclude(now, access, header, args, ticket, outcome)
     }
@@ -433,10 +454,11 @@ impl Shard {
         args: &[u8],
         ticket: Ticket,
     ) -> Result<(), Answer> {
+        let clock_ms = self.clock_ms(now);
         let index = self.admit(now, access, header)?;
         let slot = self.slots[index].as_mut().expect("admitted");
         let length = header.payload_len as usize;
-        let operation = operation(now, header, args, ticket);
+        let operation = operation(now, clock_ms, access, header, args, ticket);
         let held = slot.structure.reserve(&mut slot.backing, &operation, length);
         match held {
             Ok(()) => {
@@ -447,6 +469,8 @@ impl Shard {
                     lane: header.lane,
                     sequence: header.sequence,
                     hash: record_hash(header.op, args),
+                    generation: generation_of(access),
+                    until_grant_ends: false,
                     filling: true,
                 });
                 Ok(())
@@ -552,7 +576,7 @@ impl Shard {
     ) -> Result<usize, Answer> {
         let info = header.op.info();
         let index = self.index(header.at.block).ok_or_else(|| unknown_block(header.at))?;
-        let clock_ms = now.as_millis().saturating_add_signed(self.clock_offset_ms);
+        let clock_ms = self.clock_ms(now);
         let slot = self.slots[index].as_deref_mut().ok_or_else(|| wrong_epoch(header.at))?;
         if slot.owner.at.epoch != header.at.epoch && !Bug::EpochUnchecked.active() {
             return Err(wrong_epoch(header.at));
@@ -577,7 +601,8 @@ impl Shard {
         let mut verdict = verdict_of(slot, now, access, header);
         if verdict == LaneVerdict::InProgress {
             let earlier = self.pending.iter().find(|p| {
-                (p.session, p.lane, p.sequence) == (access.session, header.lane, header.sequence)
+                let this = (header.at, access.session, header.lane, header.sequence);
+                (p.at, p.session, p.lane, p.sequence) == this
             });
             if let Some(earlier) = earlier.copied()
                 && self.give_up_waiting(earlier)
@@ -611,6 +636,8 @@ impl Shard {
             lane: header.lane,
             sequence: header.sequence,
             hash: record_hash(header.op, args),
+            generation: generation_of(access),
+            until_grant_ends: self.grant_ends_first(now, access, header),
             filling: false,
         };
         let outcome = match outcome {
@@ -664,6 +691,12 @@ impl Shard {
             }
             slot.retire_at = Some(now + RETIRE_AGAIN);
         }
+        self.arm(index);
+    }
+
+    /// Sets a block's timer to when it is due.
+    fn arm(&mut self, index: usize) {
+        let Some(slot) = &mut self.slots[index] else { return };
         let due = [slot.structure.deadline(), slot.retire_at].into_iter().flatten().min();
         if let Some(due) = due
             && slot.timer.is_none_or(|timer| due < timer)
@@ -674,6 +707,7 @@ impl Shard {
     }
 
     fn event(&mut self, now: Time, index: usize, event: Event) {
+        let clock_ms = self.clock_ms(now);
         let slot = self.slots[index].as_mut().expect("it just spoke");
         let BlockOwner { at, structure, .. } = slot.owner;
         match event {
@@ -684,10 +718,11 @@ impl Shard {
                     assert!(planted, "a parked operation is pending until it is answered");
                     return;
                 };
-                self.finish(pending, answer);
+                let waited = matches!(answer.status, Status::QueueEmpty | Status::QueueFull);
+                let ended = pending.until_grant_ends && waited;
+                self.finish(pending, if ended { expired() } else { answer });
             }
             Event::Changed(change) => {
-                let clock_ms = now.as_millis().saturating_add_signed(self.clock_offset_ms);
                 slot.watchers.changed(change, clock_ms, &mut self.notices);
             }
             Event::Sealed { length, bytes, successor } => {
@@ -703,6 +738,16 @@ impl Shard {
             }
             Event::Drained => slot.retire_at = Some(now),
         }
+    }
+
+    fn grant_ends_first(&self, now: Time, access: &Access, header: &RequestHeader) -> bool {
+        let wait_ms = header.deadline_ms.min(WAIT_MAX_MS) as u64;
+        access.grant.is_some_and(|grant| grant.expires_ms < self.clock_ms(now) + wait_ms)
+    }
+
+    /// What the controller's clock shows, by which grants are judged.
+    fn clock_ms(&self, now: Time) -> u64 {
+        now.as_millis().saturating_add_signed(self.clock_offset_ms)
     }
 
     fn index(&self, block: BlockId) -> Option<usize> {
@@ -741,11 +786,10 @@ fn authorize(
         return Err(wrong_epoch(header.at));
     }
     if grant.generation < owner.generation {
-        let text = "the permissions of the prefix changed after this grant was issued";
-        return Err(Answer::refuse(Status::GrantRevoked, text));
+        return Err(revoked());
     }
     if clock_ms >= grant.expires_ms {
-        return Err(Answer::refuse(Status::GrantExpired, "the grant is past its time"));
+        return Err(expired());
     }
     if !grant.verbs.contains(info.verbs) {
         let text = format!("the grant allows to {}, not to {}", grant.verbs, info.verbs);
@@ -759,14 +803,22 @@ fn authorize(
     Ok(())
 }
 
-/// The operation that a request asks for.
+fn generation_of(access: &Access) -> Generation {
+    access.grant.expect("authorized by one").generation
+}
+
+/// The operation that a request asks for. It waits no longer than its grant is good: whoever wants
+/// to go on waiting comes again with another (`Pending::until_grant_ends`).
 fn operation<'a>(
     now: Time,
+    clock_ms: u64,
+    access: &Access,
     header: &RequestHeader,
     args: &'a [u8],
     ticket: Ticket,
 ) -> Operation<'a> {
-    let wait = Duration::from_millis(header.deadline_ms.min(WAIT_MAX_MS) as u64);
+    let good_ms = access.grant.map_or(0, |grant| grant.expires_ms.saturating_sub(clock_ms));
+    let wait = Duration::from_millis(good_ms.min(header.deadline_ms.min(WAIT_MAX_MS) as u64));
     Operation { now, ticket, op: header.op, args, wait_until: now + wait }
 }
 
@@ -807,37 +859,4 @@ fn verdict_of(slot: &mut Slot, now: Time, access: &Access, header: &RequestHeade
         header.flags & flags::RETRY != 0,
         access.window,
     )
-}
-
-fn refusal_of(verdict: LaneVerdict) -> Result<(), Answer> {
-    Err(match verdict {
-        LaneVerdict::Run => return Ok(()),
-        LaneVerdict::Replay(answer) => answer,
-        LaneVerdict::Resume(next) => {
-            let text = format!("the lane continues at {}", next.0);
-            Answer { value: next.0, ..Answer::refuse(Status::Resume, text) }
-        }
-        LaneVerdict::InProgress => in_progress("an earlier try of this request is under way"),
-        LaneVerdict::OutcomeUnknown => Answer::refuse(
-            Status::OutcomeUnknown,
-            format!("the record of this mutation is gone after {} s", RETRY_WINDOW_MS / 1000),
-        ),
-        LaneVerdict::Busy => Answer {
-            value: 10_000,
-            ..Answer::refuse(Status::Busy, "too many results wait to be acknowledged")
-        },
-    })
-}
-
-fn in_progress(text: &str) -> Answer {
-    Answer { value: IN_PROGRESS_RETRY_US, ..Answer::refuse(Status::Busy, text) }
-}
-
-fn unknown_block(at: BlockAt) -> Answer {
-    Answer::refuse(Status::UnknownBlock, format!("this server has no block {}", at.block))
-}
-
-fn wrong_epoch(at: BlockAt) -> Answer {
-    let text = format!("block {} is not held under epoch {}", at.block, at.epoch);
-    Answer::refuse(Status::WrongEpoch, text)
 }

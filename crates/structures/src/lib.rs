@@ -89,14 +89,18 @@ impl Answer {
     }
 
     /// Whether a mutation that was answered like this counts as executed: its result is recorded
-    /// for retries and its sequence number is used up. `Busy` and most routing answers are not: the
-    /// same number comes again. `Moved` is, because its caller goes elsewhere and will not come
-    /// back: a copy that was on its way for long must find that answer, and not an item that has
-    /// returned to the block since.
+    /// for retries and its sequence number is used up. `Busy`, most routing answers and a grant that
+    /// ended during a wait are not: the same number comes again. `Moved` is, because its caller goes
+    /// elsewhere and will not come back: a copy that was on its way for long must find that answer,
+    /// and not an item that has returned to the block since.
     pub fn executed(&self) -> bool {
         !matches!(
             self.status,
-            Status::Busy | Status::WrongRange | Status::WrongEpoch | Status::Resume
+            Status::Busy
+                | Status::WrongRange
+                | Status::WrongEpoch
+                | Status::Resume
+                | Status::GrantExpired
         )
     }
 }

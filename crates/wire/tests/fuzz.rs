@@ -7,8 +7,11 @@ use honeycomb_types::limits::{CONTROL_ARGS_MAX, FRAME_MAX, REPLY_HEADER, REQUEST
 use honeycomb_types::{BlockAt, BlockId, Epoch, LaneId, Sequence};
 use honeycomb_wire::batch::{ReadManyArgs, batch_ops, keys, put_batch, put_keys};
 use honeycomb_wire::data::{
-    MovedArgs, ReadArgs, ScanArgs, SwapArgs, mode_and_key, put_scan_entry, scan_entries,
+    MovedArgs, ReadArgs, ScanArgs, SwapArgs, acks, mode_and_key, put_acks, put_scan_entry,
+    scan_entries,
 };
+use honeycomb_wire::notice::{Notice, SubscribeArgs};
+use honeycomb_wire::queue::{AckArgs, Counts, GetArgs, Items, lengths, put_lengths};
 use honeycomb_wire::stored::{Stored, top};
 use honeycomb_wire::token::Caveat;
 use honeycomb_wire::{
@@ -154,6 +157,76 @@ fn samples() -> Vec<(Op, bool, Vec<u8>)> {
     out
 }
 
+/// Arguments and payload of every sample of a queue's operations, of subscriptions and notices.
+fn queue_samples() -> Vec<(Vec<u8>, Vec<u8>)> {
+    let file = vectors("messages");
+    let mut out = Vec::new();
+    for case in list(&file["operations"]) {
+        let op = op(&case["op"]);
+        if op == Op::Subscribe || op as u16 >> 8 == honeycomb_types::Kind::Queue as u16 {
+            let samples = ["request", "reply"].into_iter().flat_map(|part| list(&case[part]));
+            out.extend(samples.map(|s| (bytes(&s["args"]), bytes(&s["payload"]))));
+        }
+    }
+    out.extend(list(&file["notices"]).iter().map(|case| (bytes(&case["args"]), Vec::new())));
+    assert!(out.len() > 30, "only {} samples", out.len());
+    out
+}
+
+/// Every reader of what queues and notices lay out by hand; how many of them took it.
+fn read_queue(args: &[u8], payload: &[u8]) -> usize {
+    let mut taken = 0;
+    let mut same = |out: Vec<u8>| {
+        assert_eq!(out, args, "what is accepted loses nothing");
+        taken += 1;
+    };
+    if let Ok(lengths) = lengths(args, payload.len()) {
+        let mut rest = payload;
+        let cut = |length: &u32| {
+            let (item, others) = rest.split_at(*length as usize);
+            rest = others;
+            item
+        };
+        let items: Vec<&[u8]> = lengths.iter().map(cut).collect();
+        assert!(rest.is_empty(), "the items are the payload");
+        let mut out = Vec::new();
+        put_lengths(&items, &mut out);
+        // One item may be told with its length or without.
+        same(if items.len() == 1 { args.to_vec() } else { out });
+    }
+    if let Ok(get) = GetArgs::decode(args) {
+        let mut out = Vec::new();
+        get.put(&mut out);
+        same(out);
+    }
+    if let Ok(peek) = GetArgs::decode_peek(args) {
+        same([peek.items.to_le_bytes(), peek.bytes.to_le_bytes()].concat());
+        assert_eq!((peek.reserve_ms, peek.stay), (0, false));
+    }
+    if let Ok(items) = Items::decode(args, payload.len()) {
+        same(items.encode());
+    }
+    if let Ok(counts) = Counts::decode(args) {
+        same(counts.encode());
+    }
+    if let Ok(ack) = AckArgs::decode(args) {
+        same(ack.encode());
+    }
+    if let Ok(subscribe) = SubscribeArgs::decode(args) {
+        same(subscribe.encode());
+    }
+    if let Ok((subscription, notice)) = Notice::decode(args) {
+        let written = notice.encode(subscription);
+        match &notice {
+            // A reason that is not known, or no text, is shown as well as it can be.
+            Notice::Ended(..) => assert_eq!(Notice::decode(&written), Ok((subscription, notice))),
+            _ => assert_eq!(written, args, "what is accepted loses nothing"),
+        }
+        taken += 1;
+    }
+    taken
+}
+
 fn read_data(args: &[u8], payload: &[u8]) {
     let mut out = Vec::new();
     if let Ok(read) = ReadArgs::decode(args) {
@@ -169,6 +242,11 @@ fn read_data(args: &[u8], payload: &[u8]) {
     if let Ok(scan) = ScanArgs::decode(args) {
         out.clear();
         scan.put(&mut out);
+        assert_eq!(out, args);
+    }
+    if let Ok(lanes) = acks(args) {
+        out.clear();
+        put_acks(&lanes, &mut out);
         assert_eq!(out, args);
     }
     if let Ok(moved) = MovedArgs::decode(args) {
@@ -194,6 +272,14 @@ fn read_data(args: &[u8], payload: &[u8]) {
         entries.iter().for_each(|(key, value)| put_scan_entry(&mut out, key, value));
         assert_eq!(out, payload);
     }
+}
+
+#[test]
+fn the_samples_of_queues_and_notices_are_read() {
+    let read =
+        queue_samples().iter().filter(|(args, payload)| read_queue(args, payload) > 0).count();
+    // All but the replies without arguments of their own.
+    assert!(read > 30, "only {read} samples are of any use to the fuzzer");
 }
 
 proptest! {
@@ -274,7 +360,20 @@ proptest! {
         payload in prop::collection::vec(prop_oneof![3 => Just(0u8), 1 => any::<u8>()], 0..60),
     ) {
         read_data(&args, &payload);
+        read_queue(&args, &payload);
         let _ = key_hash(&args);
+    }
+
+    #[test]
+    fn damaged_queue_arguments_and_notices(
+        sample in select(queue_samples()),
+        damages in prop::collection::vec(damage(), 0..4),
+        of_payload in prop::collection::vec(damage(), 0..2),
+    ) {
+        let (mut args, mut payload) = sample;
+        damages.iter().for_each(|damage| apply(&mut args, damage));
+        of_payload.iter().for_each(|damage| apply(&mut payload, damage));
+        read_queue(&args, &payload);
     }
 
     #[test]

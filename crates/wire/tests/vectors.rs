@@ -7,6 +7,8 @@
 #[path = "common/batches.rs"]
 mod batches;
 mod common;
+#[path = "common/queues.rs"]
+mod queues;
 #[path = "common/shown.rs"]
 mod shown;
 
@@ -16,9 +18,12 @@ use honeycomb_types::{
     BlockAt, BlockId, Epoch, Generation, JobId, LaneId, PrefixId, Sequence, StructureId, Verbs,
 };
 use honeycomb_wire::data::{
-    MovedArgs, ReadArgs, ScanArgs, SwapArgs, mode_and_key, put_scan_entry, scan_entries,
+    MovedArgs, ReadArgs, ScanArgs, SwapArgs, acks, mode_and_key, put_acks, put_scan_entry,
+    scan_entries,
 };
 use honeycomb_wire::messages::HelloRequest;
+use honeycomb_wire::notice::{Filter, Notice, SubscribeArgs};
+use honeycomb_wire::queue::{AckArgs, Counts, GetArgs, Items, lengths};
 use honeycomb_wire::token::{Caveat, Unproven};
 use honeycomb_wire::{
     Auth, Durability, Field, Grant, GrantKey, Greeted, Header, Malformed, Op, Plane, Refusal,
@@ -158,12 +163,32 @@ fn data_request(op: Op, args: &[u8], payload: &[u8]) -> Result<(), Malformed> {
         Op::KvPut | Op::KvDelete => mode_and_key(args).map(drop),
         Op::KvCompareAndSwap => SwapArgs::decode(args, payload).map(drop),
         Op::KvScan => ScanArgs::decode(args).map(drop),
+        Op::Subscribe => SubscribeArgs::decode(args).map(drop),
+        Op::AckResults => acks(args).map(drop),
+        Op::QueuePut => lengths(args, payload.len()).map(drop),
+        Op::QueueGet => GetArgs::decode(args).map(drop),
+        Op::QueuePeek => GetArgs::decode_peek(args).map(drop),
+        Op::QueueAck => AckArgs::decode(args).map(drop),
         Op::FileReadMany => batch::ReadManyArgs::decode(args).map(drop),
         Op::KvMultiGet => u32::decode(args).and(batch::keys(payload).map(drop)),
         Op::KvBatch => bool::decode(args).and(batch::batch_ops(payload).map(drop)),
         Op::KvAccumulate => stored::function_and_key(args).map(drop),
         other => panic!("{} has no layout to break", other.name()),
     }
+}
+
+fn data_reply(op: Op, args: &[u8], payload: &[u8]) -> Result<(), Malformed> {
+    match op {
+        Op::KvScan => scan_entries(payload).map(drop),
+        Op::QueueGet | Op::QueuePeek => Items::decode(args, payload.len()).map(drop),
+        Op::QueueLength => Counts::decode(args).map(drop),
+        other => panic!("the reply to {} has no layout to break", other.name()),
+    }
+}
+
+/// Arguments so simple that the structure itself reads them; its tests cover these bodies.
+fn read_by_the_structure(op: Op) -> bool {
+    matches!(op, Op::QueueLength | Op::QueueClose)
 }
 
 #[test]
@@ -176,8 +201,10 @@ fn bad_bodies_are_refused() {
         ops.insert(op);
         let refused = match (op.info().message, text(&case["part"])) {
             (true, part) => message(op, part == "request", &args).is_err(),
+            (false, "notice") => Notice::decode(&args).is_err(),
+            (false, "request") if read_by_the_structure(op) => continue,
             (false, "request") => data_request(op, &args, &payload).is_err(),
-            (false, _) => scan_entries(&payload).is_err(),
+            (false, _) => data_reply(op, &args, &payload).is_err(),
         };
         assert!(refused, "{}", case["name"]);
     }
@@ -193,6 +220,16 @@ fn a_list_has_at_most_its_limit() {
     let paths = |n: u32| [&path[..], &n.to_le_bytes(), &vec![0; 2 * n as usize]].concat();
     assert!(message(Op::RenewLeases, true, &paths(65_536)).is_ok());
     assert!(message(Op::RenewLeases, true, &paths(65_537)).is_err());
+}
+
+#[test]
+fn a_batch_of_items_has_at_most_its_limit() {
+    for (entries, fits) in [(4096, true), (4097, false)] {
+        assert_eq!(lengths(&vec![0; 4 * entries], 0).is_ok(), fits);
+        assert_eq!(Items::decode(&vec![0; 12 + 4 * entries], 0).is_ok(), fits);
+        assert_eq!(AckArgs::decode(&vec![0; 5 + 12 * entries]).is_ok(), fits);
+    }
+    assert_eq!(acks(&vec![0; 12 * 1024]).map(|acks| acks.len()), Ok(1024));
 }
 
 fn hello_with(changes: &Value, key: &TokenKey) -> HelloRequest {
@@ -396,8 +433,31 @@ fn check_data_request(op: Op, sample: &Value) {
     let field = |name: &str| &sample["fields"][name];
     assert!(op.info().payload || payload.is_empty(), "{at}");
     match op {
-        Op::FileAppend | Op::FileSize | Op::FileSeal | Op::KvLength => {
+        Op::FileAppend | Op::FileSize | Op::FileSeal | Op::QueueClose | Op::KvLength => {
             assert!(args.is_empty(), "{at}");
+        }
+        Op::Subscribe => {
+            let key = bytes(field("key"));
+            let filter = match number(field("match")) {
+                0 => Filter::All,
+                1 => Filter::Key(key),
+                _ => Filter::Prefix(key),
+            };
+            let (subscription, kinds) = (number(field("subscription")), number(field("kinds")));
+            let (subscription, kinds) = (subscription as u32, kinds as u16);
+            let told = SubscribeArgs { subscription, kinds, filter };
+            assert_eq!(told.encode(), args, "{at}");
+            assert_eq!(SubscribeArgs::decode(&args), Ok(told), "{at}");
+        }
+        Op::AckResults => {
+            let pair = |pair: &Value| (LaneId(number(&pair[0]) as u32), Sequence(number(&pair[1])));
+            let lanes: Vec<_> = list(field("lanes")).iter().map(pair).collect();
+            let mut out = Vec::new();
+            put_acks(&lanes, &mut out);
+            assert_eq!((acks(&args), out), (Ok(lanes), args), "{at}");
+        }
+        Op::QueuePut | Op::QueueGet | Op::QueuePeek | Op::QueueLength | Op::QueueAck => {
+            queues::check_request(op, &sample["fields"], &args, &payload, &at);
         }
         Op::FileRead => {
             let (offset, length) = (number(field("offset")), number(field("length")) as u32);
@@ -462,6 +522,9 @@ fn check_data_reply(op: Op, sample: &Value) {
             assert_eq!(entries.len(), list(&sample["fields"]["entries"]).len(), "{at}");
             assert_eq!(out, payload, "{at}");
         }
+        Op::QueueGet | Op::QueuePeek | Op::QueueLength | Op::QueueAck => {
+            queues::check_reply(op, sample, &args, &payload, &at);
+        }
         Op::FileReadMany | Op::KvMultiGet | Op::KvBatch => {
             batches::check_reply(op, sample, value, &args, &payload)
         }
@@ -498,7 +561,7 @@ fn every_operation_has_its_messages() {
 }
 
 #[test]
-fn moved_answers_tell_where_a_file_goes_on() {
+fn moved_answers_tell_where_a_structure_goes_on() {
     for case in list(&vectors("messages")["moved"]) {
         let args = bytes(&case["args"]);
         let moved = MovedArgs::decode(&args).unwrap();
@@ -625,6 +688,11 @@ fn the_document_lists_every_limit() {
         ("LEASE_MIN_MS", l::LEASE_MIN_MS as u64),
         ("LEASE_DEFAULT_MS", l::LEASE_DEFAULT_MS as u64),
         ("LEASE_MAX_MS", l::LEASE_MAX_MS as u64),
+        ("WAIT_MAX_MS", l::WAIT_MAX_MS as u64),
+        ("QUEUE_BATCH_MAX", l::QUEUE_BATCH_MAX as u64),
+        ("QUEUE_ACK_MAX", l::QUEUE_ACK_MAX as u64),
+        ("ACK_LANES_MAX", l::ACK_LANES_MAX as u64),
+        ("RESERVE_MAX_MS", l::RESERVE_MAX_MS as u64),
         ("RETRY_WINDOW_MS", l::RETRY_WINDOW_MS),
         ("RESULTS_WINDOW", l::RESULTS_WINDOW as u64),
         ("RESULTS_WINDOW_MAX", l::RESULTS_WINDOW_MAX as u64),

@@ -5,9 +5,9 @@
 
 use honeycomb_catalog::{
     Actor, Catalog, CatalogError, ClusterStatus, Command, Config, Effect, NewServer, NewStructure,
-    Opened, PlanNode, PrefixInfo, PrefixOptions, Reply,
+    Opened, PlanNode, PrefixInfo, PrefixOptions, Reply, Seal,
 };
-use honeycomb_types::{BlockAt, JobId, Kind, PrefixId, ServerId, Time};
+use honeycomb_types::{BlockAt, JobId, Kind, PrefixId, ServerId, StructureId, Time};
 use std::time::Duration;
 
 pub struct Bench {
@@ -34,11 +34,24 @@ pub fn node<'a>(name: &'a str, parents: &'a [&'a str]) -> PlanNode<'a> {
 }
 
 pub fn file<'a>(path: &'a str, name: &'a str, blocks: u32) -> NewStructure<'a> {
-    NewStructure { path, name, kind: Kind::File, blocks, slots: 0, open_existing: false }
+    NewStructure {
+        path,
+        name,
+        kind: Kind::File,
+        blocks,
+        slots: 0,
+        max_items: 0,
+        max_bytes: 0,
+        open_existing: false,
+    }
 }
 
 pub fn kv<'a>(path: &'a str, name: &'a str, blocks: u32) -> NewStructure<'a> {
     NewStructure { kind: Kind::Kv, ..file(path, name, blocks) }
+}
+
+pub fn queue<'a>(path: &'a str, name: &'a str, max_items: u64) -> NewStructure<'a> {
+    NewStructure { kind: Kind::Queue, max_items, ..file(path, name, 1) }
 }
 
 impl Bench {
@@ -219,6 +232,37 @@ impl Bench {
             _ => None,
         });
         freed.collect()
+    }
+
+    /// The blocks that the last command told what is ahead of them.
+    pub fn ahead(&self) -> Vec<(BlockAt, u64, u64)> {
+        let told = self.effects.iter().filter_map(|effect| match *effect {
+            Effect::QueueAhead { server, at, items, bytes } => {
+                assert_eq!(server, at.block.server());
+                Some((at, items, bytes))
+            }
+            _ => None,
+        });
+        told.collect()
+    }
+
+    /// Grants the successor of a block: the map version that the block's seal will make, and which.
+    pub fn grow(&mut self, s: StructureId, at: BlockAt) -> Result<(u64, BlockAt), CatalogError> {
+        match self.run(Command::GrowStructure { structure: s, at })? {
+            Reply::Grown { version, entry } => {
+                assert_eq!(entry.start, 0);
+                Ok((version.0, entry.at))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Seals a block; the version that it makes.
+    pub fn seal(&mut self, s: StructureId, at: BlockAt, seal: Seal) -> Result<u64, CatalogError> {
+        match self.run(Command::SealBlock { structure: s, at, seal })? {
+            Reply::Sealed { version } => Ok(version.0),
+            other => panic!("{other:?}"),
+        }
     }
 
     pub fn confirm(&mut self, blocks: &[BlockAt]) {

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 use honeycomb_types::limits::{RESERVE_BLOCKS_MIN, RESERVE_FRACTION};
-use honeycomb_types::{BlockAt, PrefixId, ServerId, StructureId};
+use honeycomb_types::{BlockAt, Kind, PrefixId, ServerId, StructureId};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,25 +32,37 @@ pub struct Prefix {
     pub missed: u64,
 }
 
+/// How a block was sealed: items or bytes, a queue's bytes, and whether nothing follows.
+pub type Sealed = (u64, u64, bool);
+
+/// A file, a queue or a kv.
 #[derive(Clone, Debug)]
 pub struct File {
     pub id: StructureId,
     pub prefix: usize,
     pub name: String,
-    pub kv: bool,
+    pub kind: Kind,
+    /// A queue with a bound.
+    pub bounded: bool,
     /// In the order in which they serve: those of the map and those granted.
     pub chain: Vec<BlockAt>,
     pub spare: Vec<BlockAt>,
     /// Seals as they were told.
-    pub seals: BTreeMap<BlockAt, (u64, bool)>,
+    pub seals: BTreeMap<BlockAt, Sealed>,
     pub starts: Vec<u64>,
+    /// Items and bytes that were told to have been taken from a queue's blocks.
+    pub taken: BTreeMap<BlockAt, (u64, u64)>,
+    /// Blocks that a queue no longer needs.
+    pub retired: BTreeSet<BlockAt>,
+    /// Blocks that it will not need when those before them are gone.
+    pub spent: BTreeSet<BlockAt>,
 }
 
 impl File {
     /// The map that the seals so far make: version, ranges, and blocks that turned out empty.
     pub fn map(&self) -> (u64, Vec<(u64, u64, BlockAt)>, BTreeSet<BlockAt>) {
         let mut empty = BTreeSet::new();
-        if self.kv {
+        if self.kind == Kind::Kv {
             let end = |i: usize| self.starts.get(i + 1).map_or(u64::MAX, |s| s - 1);
             let all = self.chain.iter().enumerate().map(|(i, &at)| (self.starts[i], end(i), at));
             return (1, all.collect(), empty);
@@ -58,7 +70,7 @@ impl File {
         let (mut version, mut start, mut ranges) = (1, 0, Vec::new());
         for &at in &self.chain {
             match self.seals.get(&at) {
-                Some(&(length, false)) => {
+                Some(&(length, _, false)) => {
                     version += 1;
                     if length == 0 {
                         empty.insert(at);
@@ -74,12 +86,25 @@ impl File {
                 }
             }
         }
+        ranges.retain(|(_, _, at)| !self.retired.contains(at));
         (version, ranges, empty)
+    }
+
+    /// Items and bytes in the blocks before a queue's tail: what went through each of them less what
+    /// was taken from it.
+    pub fn ahead(&self) -> (u64, u64) {
+        let (_, ranges, _) = self.map();
+        let before = ranges[..ranges.len() - 1].iter().map(|(_, _, at)| {
+            let (items, bytes, _) = self.seals[at];
+            let taken = self.taken.get(at).copied().unwrap_or_default();
+            (items - taken.0, bytes - taken.1)
+        });
+        before.fold((0, 0), |sum, block| (sum.0 + block.0, sum.1 + block.1))
     }
 
     pub fn sealed(&self) -> bool {
         let (_, ranges, _) = self.map();
-        matches!(self.seals.get(&ranges[ranges.len() - 1].2), Some((_, true)))
+        matches!(self.seals.get(&ranges[ranges.len() - 1].2), Some((_, _, true)))
     }
 
     /// The blocks that it holds now.
@@ -89,7 +114,7 @@ impl File {
             return ranges.into_iter().map(|(_, _, at)| at).collect();
         }
         let all = self.chain.iter().chain(&self.spare);
-        all.copied().filter(|at| !empty.contains(at)).collect()
+        all.copied().filter(|at| !empty.contains(at) && !self.retired.contains(at)).collect()
     }
 }
 

@@ -75,7 +75,7 @@ impl Op {
 
 /// One connection's view of a store.
 enum Session {
-    Honeycomb(Kv),
+    Honeycomb(Box<Kv>),
     Redis(Box<RedisClient>),
 }
 
@@ -166,7 +166,8 @@ fn honeycomb(cluster: &Cluster, threads: usize, case: Case) -> Result<Store, Str
     let (client, ticket) = cluster.job(&format!("kv-{}", case.size))?;
     client.create_prefix(ticket.job, "/bench", &[], Default::default()).map_err(said)?;
     client.create_kv(ticket.job, "/bench", 2, 0, true).map_err(said)?;
-    let open = || client.open_kv(ticket.job, "/bench").map(Session::Honeycomb).map_err(said);
+    let session = |kv| Session::Honeycomb(Box::new(kv));
+    let open = || client.open_kv(ticket.job, "/bench").map(session).map_err(said);
     let sessions = (0..threads).map(|_| open()).collect::<Result<_, _>>()?;
     Ok(Store { system: "honeycomb", server: Watched::process(cluster.pid()), sessions })
 }

@@ -23,6 +23,7 @@ fn two_jobs_cannot_see_each_other() {
         peer: b.peer,
         kv: Held { at: b.kv.at, id: StructureId(1 << 40), grant: b.kv.grant.clone() },
         file: Held { at: b.file.at, id: StructureId(1 << 40), grant: b.file.grant.clone() },
+        queue: Held { at: b.queue.at, id: StructureId(1 << 40), grant: b.queue.grant.clone() },
     };
     for op in Op::ALL.into_iter().filter(|op| {
         op.info().plane == Plane::Control
@@ -41,13 +42,13 @@ fn two_jobs_cannot_see_each_other() {
     }
 
     // Structures by guessed ids, under the own job: only the own ones are there.
-    let highest = [&a.kv, &a.file, &b.kv, &b.file].map(|h| h.id.0).into_iter().max().unwrap();
-    let lowest = [&a.kv, &a.file, &b.kv, &b.file].map(|h| h.id.0).into_iter().min().unwrap();
+    let all = [&a.kv, &a.file, &a.queue, &b.kv, &b.file, &b.queue].map(|held| held.id.0);
+    let (lowest, highest) = (all.into_iter().min().unwrap(), all.into_iter().max().unwrap());
     assert!(highest - lowest < 1000, "the ids are not guessed by counting");
     for structure in lowest.saturating_sub(20)..highest + 20 {
         let body = ReopenStructureRequest { job: a.job.job.0, structure };
         let reply = raw.ask(Op::ReopenStructure, &body.encode());
-        let own = structure == a.kv.id.0 || structure == a.file.id.0;
+        let own = all[..3].contains(&structure);
         let expected = if own { Status::Ok } else { Status::NotFound };
         assert_eq!(reply.status(), expected, "structure {structure:#x}: {}", reply.message());
     }
@@ -100,6 +101,7 @@ fn a_block_that_changes_hands_carries_nothing_along() {
     first.client.remove_structure(first.job.job, "own:kv").unwrap();
     first.client.remove_structure(first.job.job, "own:secret").unwrap();
     first.client.remove_structure(first.job.job, "own:log").unwrap();
+    first.client.remove_structure(first.job.job, "own:queue").unwrap();
     let cluster_client = cluster.client(cluster.controller.token(), PrefixId(0));
     eventually("the blocks are back", || cluster_client.status().unwrap().free > blocks);
     let (client, job) = cluster.job("second");

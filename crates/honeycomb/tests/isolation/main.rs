@@ -9,28 +9,34 @@
 mod common;
 mod jobs;
 mod server;
+mod waiting;
 
 use common::raw::{
     ANY_SHARD, Raw, Reply, data_header, first_block, frame, hello_args, keyed_cluster,
 };
 use common::{Cluster, KIB, eventually, file, kv, prefix};
-use honeycomb_client::{Client, JobTicket};
+use honeycomb_client::{Client, JobTicket, Queue};
 use honeycomb_types::{
-    BlockAt, BlockId, Epoch, Generation, JobId, Kind, PrefixId, StructureId, Verbs,
+    BlockAt, BlockId, Epoch, Generation, JobId, Kind, LaneId, PrefixId, Sequence, StructureId,
+    Verbs,
 };
 use honeycomb_wire::batch::{BatchOp, ReadManyArgs, put_batch, put_keys};
-use honeycomb_wire::data::{ReadArgs, ScanArgs, SwapArgs};
+use honeycomb_wire::data::{ReadArgs, ScanArgs, SwapArgs, put_acks};
 use honeycomb_wire::messages::*;
+use honeycomb_wire::notice::{Filter, SubscribeArgs, kinds};
+use honeycomb_wire::queue::{AckAction, AckArgs, GetArgs};
 use honeycomb_wire::stored::{Function, accumulate_args};
 use honeycomb_wire::token::{Caveat, Grant};
 use honeycomb_wire::{Auth, Field, Plane, RootKey, attenuate};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 const MEMORY: u64 = 32 << 20;
 const BLOCK: u64 = 1 << 20;
 /// Over what is awaited whole, under what a block takes: such a payload is judged by its header.
 const LARGE: usize = 100 << 10;
 const CONTENT: &[u8] = b"the victim's file";
+const ITEM: &[u8] = b"the victim's item";
 
 /// A structure of the victim with the grant that its own job got.
 struct Held {
@@ -47,6 +53,7 @@ struct Victim {
     peer: PrefixId,
     kv: Held,
     file: Held,
+    queue: Held,
 }
 
 impl Victim {
@@ -56,19 +63,78 @@ impl Victim {
         let peer = prefix(&client, &job, "peer", 0);
         kv(&client, &job, "own:kv", 1).put(b"k", b"v").unwrap();
         file(&client, &job, "own:log").append(CONTENT).unwrap();
+        queue(&client, &job, "own:queue").put(ITEM, Duration::ZERO).unwrap();
         let mut raw = Raw::greeted(cluster.controller.address(), &job.token, ANY_SHARD);
-        let (kv, file) = (open(&mut raw, &job, "own", "kv"), open(&mut raw, &job, "own", "log"));
-        Victim { client, job, own, peer, kv, file }
+        let mut held = |name| open(&mut raw, &job, "own", name);
+        let (kv, file, queue) = (held("kv"), held("log"), held("queue"));
+        Victim { client, job, own, peer, kv, file, queue }
     }
 
+    /// The structure that an operation is about. A subscription may be about any: of a queue it
+    /// would tell the most.
     fn held(&self, op: Op) -> &Held {
-        if op as u16 >> 8 == Kind::File as u16 { &self.file } else { &self.kv }
+        match kind_of(op) {
+            Kind::File => &self.file,
+            Kind::Queue => &self.queue,
+            Kind::Kv => &self.kv,
+        }
+    }
+
+    /// What the job got for each of its structures.
+    fn grants(&self) -> [Vec<u8>; 3] {
+        [&self.kv, &self.file, &self.queue].map(|held| held.grant.clone())
     }
 
     /// A token of the job, narrowed.
     fn token(&self, caveat: Caveat) -> Vec<u8> {
         attenuate(&self.job.token, caveat).unwrap()
     }
+}
+
+/// What can be asked of every block, whatever it holds.
+fn of_any_kind(op: Op) -> bool {
+    matches!(op, Op::Subscribe | Op::AckResults)
+}
+
+fn kind_of(op: Op) -> Kind {
+    match Kind::from_code((op as u16 >> 8) as u8) {
+        None if of_any_kind(op) => Kind::Queue,
+        kind => kind.unwrap_or(Kind::Kv),
+    }
+}
+
+/// The numbers of the grants for a victim's structures on one connection.
+#[derive(Clone, Copy)]
+struct Numbers {
+    kv: u32,
+    file: u32,
+    queue: u32,
+}
+
+impl Numbers {
+    fn present(raw: &mut Raw, grants: &[Vec<u8>; 3]) -> Numbers {
+        let [kv, file, queue] = [0, 1, 2].map(|i| raw.present(&grants[i]));
+        Numbers { kv, file, queue }
+    }
+
+    fn of(&self, op: Op) -> u32 {
+        match kind_of(op) {
+            Kind::File => self.file,
+            Kind::Queue => self.queue,
+            Kind::Kv => self.kv,
+        }
+    }
+}
+
+fn queue(client: &Client, job: &JobTicket, address: &str) -> Queue {
+    client.create_queue(job.job, address, 0, 0, false).unwrap()
+}
+
+/// The arguments of a get of one item that takes it for good.
+fn get_one() -> Vec<u8> {
+    let mut args = Vec::new();
+    GetArgs { items: 1, bytes: 1000, reserve_ms: 0, stay: false }.put(&mut args);
+    args
 }
 
 fn open(raw: &mut Raw, job: &JobTicket, path: &str, name: &str) -> Held {
@@ -86,6 +152,8 @@ struct Seen {
     entries: u64,
     content: Vec<u8>,
     sealed: Vec<u8>,
+    item: Vec<u8>,
+    counts: (u64, Vec<u8>),
     tree: Vec<PrefixInfo>,
     jobs: Vec<(u64, String, u64, u64, u64)>,
 }
@@ -96,8 +164,7 @@ struct Watch<'a> {
     victim: &'a Victim,
     cluster: Client,
     raw: Raw,
-    kv: u32,
-    file: u32,
+    grants: Numbers,
     before: Seen,
     remaining_ms: i64,
 }
@@ -105,27 +172,29 @@ struct Watch<'a> {
 impl<'a> Watch<'a> {
     fn new(cluster: &Cluster, victim: &'a Victim) -> Watch<'a> {
         let mut raw = Raw::greeted(cluster.servers[0].address(), &victim.job.token, ANY_SHARD);
-        let (kv, file) = (raw.present(&victim.kv.grant), raw.present(&victim.file.grant));
+        let grants = Numbers::present(&mut raw, &victim.grants());
         let before = Seen {
             value: Vec::new(),
             entries: 0,
             content: Vec::new(),
             sealed: Vec::new(),
+            item: Vec::new(),
+            counts: (0, Vec::new()),
             tree: Vec::new(),
             jobs: Vec::new(),
         };
         let cluster = cluster.client(cluster.controller.token(), PrefixId(0));
-        let mut watch = Watch { victim, cluster, raw, kv, file, before, remaining_ms: i64::MAX };
+        let mut watch = Watch { victim, cluster, raw, grants, before, remaining_ms: i64::MAX };
         watch.before = watch.look();
         assert_eq!(watch.before.value, b"v");
         assert_eq!(watch.before.content, CONTENT);
+        assert_eq!((&watch.before.item[..], watch.before.counts.0), (ITEM, 1));
         watch.renewed();
         watch
     }
 
     fn data(&mut self, op: Op, args: &[u8]) -> Reply {
-        let grant = if op as u16 >> 8 == Kind::File as u16 { self.file } else { self.kv };
-        let header = data_header(op, self.victim.held(op).at, grant, 1);
+        let header = data_header(op, self.victim.held(op).at, self.grants.of(op), 1);
         let reply = self.raw.request(header, args, &[]);
         assert_eq!(reply.status(), Status::Ok, "the victim's {op:?}: {}", reply.message());
         reply
@@ -142,11 +211,14 @@ impl<'a> Watch<'a> {
         // Parents come before children: the order changes with the edges.
         tree.sort_by_key(|node| node.prefix);
         let jobs = self.cluster.list_jobs().unwrap();
+        let counts = self.data(Op::QueueLength, &[0]);
         Seen {
             value: self.data(Op::KvGet, b"k").payload,
             entries: self.data(Op::KvLength, &[]).header.value,
             content: self.data(Op::FileRead, &range).payload,
             sealed: self.data(Op::FileSize, &[]).args,
+            item: self.data(Op::QueuePeek, &get_one()[..8]).payload,
+            counts: (counts.header.value, counts.args),
             tree,
             jobs: jobs
                 .into_iter()
@@ -226,10 +298,18 @@ fn request_of(op: Op, victim: &Victim) -> Request {
         Op::CreateStructure => {
             let kind = Kind::Kv as u8;
             let name = "new".into();
-            let (blocks, slots, open_existing) = (1, 0, false);
-            let body_ =
-                CreateStructureRequest { job, path, name, kind, blocks, slots, open_existing };
-            body(body_.encode())
+            let message = CreateStructureRequest {
+                job,
+                path,
+                name,
+                kind,
+                blocks: 1,
+                slots: 0,
+                max_items: 0,
+                max_bytes: 0,
+                open_existing: false,
+            };
+            body(message.encode())
         }
         Op::OpenStructure => body(OpenStructureRequest { job, path, name: "kv".into() }.encode()),
         Op::ReopenStructure => {
@@ -274,7 +354,26 @@ fn request_of(op: Op, victim: &Victim) -> Request {
                 block: at.block.0,
                 epoch: at.epoch.0,
                 length: 1,
+                bytes: 1,
                 last: true,
+            }
+            .encode(),
+        ),
+        Op::QueueTaken => body(
+            QueueTakenRequest {
+                structure: victim.queue.id.0,
+                block: victim.queue.at.block.0,
+                epoch: victim.queue.at.epoch.0,
+                items: 1,
+                bytes: ITEM.len() as u64,
+            }
+            .encode(),
+        ),
+        Op::RetireBlock => body(
+            RetireBlockRequest {
+                structure: victim.queue.id.0,
+                block: victim.queue.at.block.0,
+                epoch: victim.queue.at.epoch.0,
             }
             .encode(),
         ),
@@ -290,12 +389,33 @@ fn request_of(op: Op, victim: &Victim) -> Request {
                 start: 0,
                 end: u64::MAX,
                 slots: 0,
+                max_items: 0,
+                max_bytes: 0,
+                first: true,
             }
             .encode(),
         ),
         Op::FreeBlock => body(FreeBlockRequest { block: at.block.0, epoch: at.epoch.0 }.encode()),
         Op::SetGeneration => {
             body(SetGenerationRequest { prefix: victim.own.0, generation: 1000 }.encode())
+        }
+        Op::QueueAhead => body(
+            QueueAheadRequest {
+                block: victim.queue.at.block.0,
+                epoch: victim.queue.at.epoch.0,
+                items: 0,
+                bytes: 0,
+            }
+            .encode(),
+        ),
+        Op::Subscribe => {
+            let filter = Filter::All;
+            body(SubscribeArgs { subscription: 7, kinds: kinds::ALL, filter }.encode())
+        }
+        Op::AckResults => {
+            let mut args = Vec::new();
+            put_acks(&[(LaneId(1), Sequence(u64::MAX))], &mut args);
+            body(args)
         }
         Op::FileAppend => write(&[]),
         Op::FileRead => {
@@ -304,6 +424,15 @@ fn request_of(op: Op, victim: &Victim) -> Request {
             body(args)
         }
         Op::FileSize | Op::FileSeal | Op::KvLength => body(Vec::new()),
+        Op::QueuePut => write(&[]),
+        Op::QueueGet => body(get_one()),
+        Op::QueuePeek => body(get_one()[..8].to_vec()),
+        Op::QueueLength => body(vec![0]),
+        Op::QueueClose => body(Vec::new()),
+        Op::QueueAck => {
+            let (action, items) = (AckAction::Done, vec![(0, 1)]);
+            body(AckArgs { action, timeout_ms: 0, items }.encode())
+        }
         Op::KvGet | Op::KvExists => body(b"k".to_vec()),
         Op::KvPut => write(b"\0k"),
         Op::KvDelete => body(b"\0k".to_vec()),
@@ -492,15 +621,28 @@ fn at_controller(op: Op) -> AtController {
         | Op::RemoveStructure => {
             row(UnknownJob, PermissionDenied, PermissionDenied, PermissionDenied)
         }
-        Op::JoinServer | Op::Report | Op::GrowStructure | Op::SealBlock => {
+        Op::JoinServer
+        | Op::Report
+        | Op::GrowStructure
+        | Op::SealBlock
+        | Op::QueueTaken
+        | Op::RetireBlock => {
             row(PermissionDenied, PermissionDenied, PermissionDenied, PermissionDenied)
         }
-        Op::OpenBlock | Op::FreeBlock | Op::SetGeneration => all(NotServedHere),
+        Op::OpenBlock | Op::FreeBlock | Op::SetGeneration | Op::QueueAhead => all(NotServedHere),
         Op::PresentGrant
+        | Op::Subscribe
+        | Op::AckResults
         | Op::FileAppend
         | Op::FileRead
         | Op::FileSize
         | Op::FileSeal
+        | Op::QueuePut
+        | Op::QueueGet
+        | Op::QueuePeek
+        | Op::QueueLength
+        | Op::QueueClose
+        | Op::QueueAck
         | Op::KvGet
         | Op::KvPut
         | Op::KvDelete

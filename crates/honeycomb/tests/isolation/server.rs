@@ -9,7 +9,7 @@ struct AtServer {
     /// One of another structure, prefix or job.
     foreign: Status,
     /// One that allows to read.
-    reading: Status,
+    reading: Option<Status>,
     /// One that allows to write.
     writing: Option<Status>,
     /// One that allows nothing.
@@ -31,13 +31,15 @@ fn at_server(op: Op) -> AtServer {
         expired: GrantExpired,
         revoked: GrantRevoked,
     };
-    let reads = data(Ok, Some(PermissionDenied));
-    // That a writer may write is shown elsewhere: here nothing may change.
-    let writes = data(PermissionDenied, None);
+    let reads = || data(Some(Ok), Some(PermissionDenied));
+    // That a writer may write is shown elsewhere, and that a reader may take: here nothing may
+    // change.
+    let writes = data(Some(PermissionDenied), None);
+    let takes = AtServer { reading: None, ..reads() };
     let all = |status| AtServer {
         none: status,
         foreign: status,
-        reading: status,
+        reading: Some(status),
         writing: Some(status),
         nothing: status,
         expired: status,
@@ -70,19 +72,32 @@ fn at_server(op: Op) -> AtServer {
         | Op::Report
         | Op::GrowStructure
         | Op::SealBlock
+        | Op::QueueTaken
+        | Op::RetireBlock
         | Op::OpenBlock
         | Op::FreeBlock
-        | Op::SetGeneration => all(NotServedHere),
-        Op::FileRead
+        | Op::SetGeneration
+        | Op::QueueAhead => all(NotServedHere),
+        Op::Subscribe
+        | Op::FileRead
         | Op::FileReadMany
         | Op::FileSize
+        | Op::QueuePeek
+        | Op::QueueLength
         | Op::KvGet
         | Op::KvMultiGet
         | Op::KvExists
         | Op::KvScan
-        | Op::KvLength => reads,
+        | Op::KvLength => reads(),
+        // The one that is named here was given to nobody: there is nothing to settle.
+        Op::QueueAck => reads(),
+        Op::QueueGet => takes,
+        // About the session's own lanes: any grant for the block does.
+        Op::AckResults => AtServer { writing: Some(Ok), nothing: Ok, ..reads() },
         Op::FileAppend
         | Op::FileSeal
+        | Op::QueuePut
+        | Op::QueueClose
         | Op::KvPut
         | Op::KvDelete
         | Op::KvUpdate
@@ -98,8 +113,7 @@ struct Holder {
     who: String,
     raw: Raw,
     shard: u8,
-    kv: u32,
-    file: u32,
+    grants: Numbers,
     expected: fn(&AtServer) -> Option<Status>,
 }
 
@@ -109,20 +123,24 @@ impl Holder {
         node: SocketAddr,
         token: &[u8],
         shard: u8,
-        grants: Option<[&[u8]; 2]>,
+        grants: Option<&[Vec<u8>; 3]>,
         expected: fn(&AtServer) -> Option<Status>,
     ) -> Holder {
         let mut raw = Raw::greeted(node, token, shard);
-        let [kv, file] = grants.map_or([0, 0], |grants| grants.map(|g| raw.present(g)));
-        Holder { who: format!("{who}, on shard {shard}"), raw, shard, kv, file, expected }
+        let none = Numbers { kv: 0, file: 0, queue: 0 };
+        let grants = grants.map_or(none, |grants| Numbers::present(&mut raw, grants));
+        Holder { who: format!("{who}, on shard {shard}"), raw, shard, grants, expected }
     }
 
     fn try_everything(&mut self, victim: &Victim, watch: &mut Watch<'_>) {
         let who = self.who.clone();
         for op in Op::ALL {
-            let Some(expected) = (self.expected)(&at_server(op)) else { continue };
-            let held = victim.held(op);
-            let grant = if held.id == victim.kv.id { self.kv } else { self.file };
+            let Some(mut expected) = (self.expected)(&at_server(op)) else { continue };
+            let (held, grant) = (victim.held(op), self.grants.of(op));
+            if op == Op::Subscribe && held.at.block.shard().0 != self.shard {
+                // Whoever asks: what is pushed comes from the block's own core.
+                expected = Status::NotServedHere;
+            }
             let reply = send_to(&mut self.raw, op, victim, grant, 1);
             assert_eq!(reply.status(), expected, "{op:?} with {who}: {}", reply.message());
             if expected != Status::Ok {
@@ -151,14 +169,16 @@ fn a_memory_server_serves_nobody_what_is_not_theirs() {
     let foreign = Victim::new(&cluster, "foreign");
     kv(&victim.client, &victim.job, "own:other-kv", 1);
     file(&victim.client, &victim.job, "own:other-log");
+    queue(&victim.client, &victim.job, "own:other-queue");
     let mut watch = Watch::new(&cluster, &victim);
     let node = cluster.servers[0].address();
     let mut controller = Raw::greeted(cluster.controller.address(), &victim.job.token, ANY_SHARD);
-    let others = ["other-kv", "other-log"].map(|n| open(&mut controller, &victim.job, "own", n));
+    let others = ["other-kv", "other-log", "other-queue"]
+        .map(|name| open(&mut controller, &victim.job, "own", name).grant);
     let peer = victim.token(Caveat::Task(victim.peer));
     let mut peer_raw = Raw::greeted(cluster.controller.address(), &peer, ANY_SHARD);
     // By identity: opening by address would make the task a reader, whose traffic may renew.
-    let peers = [&victim.kv, &victim.file].map(|held| {
+    let peers = [&victim.kv, &victim.file, &victim.queue].map(|held| {
         let body = ReopenStructureRequest { job: victim.job.job.0, structure: held.id.0 };
         let reply = peer_raw.ask(Op::ReopenStructure, &body.encode());
         ReopenStructureReply::decode(&reply.args).unwrap().grant
@@ -166,8 +186,8 @@ fn a_memory_server_serves_nobody_what_is_not_theirs() {
 
     // The victim's own grants, with one thing altered and issued under the cluster's key.
     let altered = |alter: &dyn Fn(&mut Grant)| {
-        [&victim.kv, &victim.file].map(|held| {
-            let mut grant = root.grant_key().verify(&held.grant).unwrap();
+        victim.grants().map(|good| {
+            let mut grant = root.grant_key().verify(&good).unwrap();
             alter(&mut grant);
             root.grant_key().issue(&grant)
         })
@@ -179,11 +199,7 @@ fn a_memory_server_serves_nobody_what_is_not_theirs() {
     let wrong_prefix = altered(&|g| g.prefix = victim.peer);
     let wrong_job = altered(&|g| g.job = foreign.job.job);
     let wrong_structure = altered(&|g| g.structure = StructureId(g.structure.0 + 1000));
-    fn pair(grants: &[Vec<u8>; 2]) -> Option<[&[u8]; 2]> {
-        Some([&grants[0], &grants[1]])
-    }
-    let foreign_grants = [foreign.kv.grant.clone(), foreign.file.grant.clone()];
-    let other_grants = [others[0].grant.clone(), others[1].grant.clone()];
+    let foreign_grants = foreign.grants();
     let (own, theirs) = (&victim.job.token[..], &foreign.job.token[..]);
     let all = cluster.controller.token();
 
@@ -195,39 +211,38 @@ fn a_memory_server_serves_nobody_what_is_not_theirs() {
             holder("no grant", own, None, |row| Some(row.none)),
             holder("no grant, by another job", theirs, None, |row| Some(row.none)),
             holder("no grant, by the cluster", all, None, |row| Some(row.none)),
-            holder("another job's grant", theirs, pair(&foreign_grants), |row| Some(row.foreign)),
-            holder("another job's grant, by the cluster", all, pair(&foreign_grants), |row| {
+            holder("another job's grant", theirs, Some(&foreign_grants), |row| Some(row.foreign)),
+            holder("another job's grant, by the cluster", all, Some(&foreign_grants), |row| {
                 Some(row.foreign)
             }),
-            holder("another structure's grant", own, pair(&other_grants), |row| Some(row.foreign)),
-            holder("a grant of another prefix", own, pair(&wrong_prefix), |row| Some(row.foreign)),
-            holder("a grant of another structure", own, pair(&wrong_structure), |row| {
+            holder("another structure's grant", own, Some(&others), |row| Some(row.foreign)),
+            holder("a grant of another prefix", own, Some(&wrong_prefix), |row| Some(row.foreign)),
+            holder("a grant of another structure", own, Some(&wrong_structure), |row| {
                 Some(row.foreign)
             }),
-            holder("a grant of this structure in another job", theirs, pair(&wrong_job), |row| {
+            holder("a grant of this structure in another job", theirs, Some(&wrong_job), |row| {
                 Some(row.foreign)
             }),
-            holder("a grant to read", own, pair(&reading), |row| Some(row.reading)),
-            holder("another task's grant", &peer, pair(&peers), |row| Some(row.reading)),
-            holder("a grant to write", own, pair(&writing), |row| row.writing),
-            holder("a grant to nothing", own, pair(&nothing), |row| Some(row.nothing)),
-            holder("an expired grant", own, pair(&expired), |row| Some(row.expired)),
+            holder("a grant to read", own, Some(&reading), |row| row.reading),
+            holder("another task's grant", &peer, Some(&peers), |row| row.reading),
+            holder("a grant to write", own, Some(&writing), |row| row.writing),
+            holder("a grant to nothing", own, Some(&nothing), |row| Some(row.nothing)),
+            holder("an expired grant", own, Some(&expired), |row| Some(row.expired)),
         ];
         // A number under which nothing was presented.
         let mut beyond = holder("a number beyond", own, None, |row| Some(row.none));
-        (beyond.kv, beyond.file) = (1, u32::MAX);
+        beyond.grants = Numbers { kv: 1, file: u32::MAX, queue: 2 };
         holders.push(beyond);
         // Grants that are refused when presented give no number to use.
-        let forged = [&victim.kv.grant, &victim.file.grant].map(|good| {
-            let mut grant = good.clone();
+        let forged = victim.grants().map(|mut grant| {
             grant[3] ^= 1;
             grant
         });
-        let cut = [&victim.kv.grant, &victim.file.grant].map(|g| g[..g.len() - 1].to_vec());
-        let stolen = [victim.kv.grant.clone(), victim.file.grant.clone()];
+        let cut = victim.grants().map(|g| g[..g.len() - 1].to_vec());
+        let stolen = victim.grants();
         let foreign_key = RootKey([0xA5; 32]).grant_key();
-        let other_cluster = [&victim.kv, &victim.file]
-            .map(|held| foreign_key.issue(&root.grant_key().verify(&held.grant).unwrap()));
+        let other_cluster =
+            victim.grants().map(|good| foreign_key.issue(&root.grant_key().verify(&good).unwrap()));
         for (who, token, grants) in [
             ("a forged grant", own, &forged),
             ("a cut grant", own, &cut),
@@ -239,7 +254,7 @@ fn a_memory_server_serves_nobody_what_is_not_theirs() {
                 let reply = holder.raw.try_present(grant);
                 assert_eq!(reply.status(), Status::PermissionDenied, "{who} was taken");
             }
-            (holder.kv, holder.file) = (1, 2);
+            holder.grants = Numbers { kv: 1, file: 2, queue: 3 };
             holders.push(holder);
         }
         for holder in &mut holders {
@@ -253,10 +268,10 @@ fn a_revoked_grant_serves_nothing() {
     let (cluster, root) = keyed_cluster(MEMORY, BLOCK);
     let mut victim = Victim::new(&cluster, "victim");
     let node = cluster.servers[0].address();
-    let before = [victim.kv.grant.clone(), victim.file.grant.clone()];
+    let before = victim.grants();
     let mut holders = Vec::new();
     for shard in [0, 1] {
-        let grants = Some([&before[0][..], &before[1][..]]);
+        let grants = Some(&before);
         let expected: fn(&AtServer) -> Option<Status> = |row| Some(row.revoked);
         let token = &victim.job.token;
         holders.push(Holder::new("a revoked grant", node, token, shard, grants, expected));
@@ -264,8 +279,8 @@ fn a_revoked_grant_serves_nothing() {
     victim.client.set_permissions(victim.job.job, "own", Verbs::ALL, Verbs::READ).unwrap();
     for holder in &mut holders {
         eventually("the grants are revoked", || {
-            [Op::KvGet, Op::FileSize].into_iter().all(|op| {
-                let grant = if op == Op::KvGet { holder.kv } else { holder.file };
+            [Op::KvGet, Op::FileSize, Op::QueueLength].into_iter().all(|op| {
+                let grant = holder.grants.of(op);
                 send_to(&mut holder.raw, op, &victim, grant, 1).status() == Status::GrantRevoked
             })
         });
@@ -273,6 +288,7 @@ fn a_revoked_grant_serves_nothing() {
     let mut raw = Raw::greeted(cluster.controller.address(), &victim.job.token, ANY_SHARD);
     victim.kv = open(&mut raw, &victim.job, "own", "kv");
     victim.file = open(&mut raw, &victim.job, "own", "log");
+    victim.queue = open(&mut raw, &victim.job, "own", "queue");
     let fresh = root.grant_key().verify(&victim.kv.grant).unwrap();
     let old = root.grant_key().verify(&before[0]).unwrap();
     assert!(fresh.generation > old.generation && old.generation >= Generation(0));
@@ -280,8 +296,8 @@ fn a_revoked_grant_serves_nothing() {
     for holder in &mut holders {
         holder.try_everything(&victim, &mut watch);
         // Presenting it again makes it no younger.
-        assert_eq!(holder.raw.present(&before[0]), holder.kv);
-        let reply = send_to(&mut holder.raw, Op::KvGet, &victim, holder.kv, 1);
+        assert_eq!(holder.raw.present(&before[0]), holder.grants.kv);
+        let reply = send_to(&mut holder.raw, Op::KvGet, &victim, holder.grants.kv, 1);
         assert_eq!(reply.status(), Status::GrantRevoked);
     }
 }
@@ -291,13 +307,17 @@ fn an_operation_of_another_kind_is_refused() {
     let (cluster, _) = keyed_cluster(MEMORY, BLOCK);
     let mut victim = Victim::new(&cluster, "victim");
     let node = cluster.servers[0].address();
-    std::mem::swap(&mut victim.kv, &mut victim.file);
+    let turn = |victim: &mut Victim| {
+        std::mem::swap(&mut victim.kv, &mut victim.file);
+        std::mem::swap(&mut victim.file, &mut victim.queue);
+    };
+    turn(&mut victim);
+    let of_a_kind = |op: &Op| op.info().auth == Auth::Grant && !of_any_kind(*op);
     for shard in [0, 1] {
         let mut raw = Raw::greeted(node, &victim.job.token, shard);
-        let (kv, file) = (raw.present(&victim.kv.grant), raw.present(&victim.file.grant));
-        for op in Op::ALL.into_iter().filter(|op| op.info().auth == Auth::Grant) {
-            let held = victim.held(op);
-            let grant = if held.id == victim.kv.id { kv } else { file };
+        let grants = Numbers::present(&mut raw, &victim.grants());
+        for op in Op::ALL.into_iter().filter(of_a_kind) {
+            let (held, grant) = (victim.held(op), grants.of(op));
             let reply = send_to(&mut raw, op, &victim, grant, 1);
             assert_eq!(reply.status(), Status::WrongKind, "{op:?}: {}", reply.message());
             if op.info().payload {
@@ -307,7 +327,8 @@ fn an_operation_of_another_kind_is_refused() {
             }
         }
     }
-    std::mem::swap(&mut victim.kv, &mut victim.file);
+    turn(&mut victim);
+    turn(&mut victim);
     Watch::new(&cluster, &victim).unharmed("operations of another kind");
 }
 
@@ -317,7 +338,7 @@ fn an_operation_of_another_kind_is_refused() {
 /// one, every one of them is served.
 #[test]
 fn the_same_requests_are_served_to_who_may() {
-    let (cluster, _) = keyed_cluster(64 << 20, BLOCK);
+    let (cluster, _) = keyed_cluster(128 << 20, BLOCK);
     let node = cluster.controller.address();
     for (i, op) in Op::ALL.into_iter().enumerate() {
         let info = op.info();
@@ -339,7 +360,10 @@ fn the_same_requests_are_served_to_who_may() {
             let hello = raw.hello(token, PrefixId(0), ANY_SHARD);
             assert_eq!(hello.status(), Status::Ok);
         }
-        let joined_first = matches!(op, Op::Report | Op::GrowStructure | Op::SealBlock);
+        let joined_first = matches!(
+            op,
+            Op::Report | Op::GrowStructure | Op::SealBlock | Op::QueueTaken | Op::RetireBlock
+        );
         if joined_first {
             let reply = send_to(&mut raw, op, &victim, 0, 1);
             assert_eq!(reply.status(), Status::PermissionDenied, "{op:?} before JoinServer");
@@ -349,9 +373,11 @@ fn the_same_requests_are_served_to_who_may() {
         let reply = send_to(&mut raw, op, &victim, 0, 1);
         match op {
             // What a controller says to a memory server is served at its link alone.
-            Op::OpenBlock | Op::FreeBlock | Op::SetGeneration => {
+            Op::OpenBlock | Op::FreeBlock | Op::SetGeneration | Op::QueueAhead => {
                 assert_eq!(reply.status(), Status::NotServedHere, "{op:?}");
             }
+            // The only block of a queue stays: its turn has not come.
+            Op::RetireBlock => assert_eq!(reply.status(), Status::Busy, "{}", reply.message()),
             // A grant that was altered, and then the one that was not.
             Op::PresentGrant => {
                 assert_eq!(reply.status(), Status::PermissionDenied);
@@ -373,7 +399,9 @@ fn serve_data(cluster: &Cluster, victim: &Victim, op: Op, shard: u8) {
     let grant = raw.present(&held.grant);
     let Request { args, payload } = request_of(op, victim);
     let reply = send_to(&mut raw, op, victim, grant, 1);
-    assert_eq!(reply.status(), Status::Ok, "{op:?}: {}", reply.message());
+    let elsewhere = op == Op::Subscribe && held.at.block.shard().0 != shard;
+    let expected = if elsewhere { Status::NotServedHere } else { Status::Ok };
+    assert_eq!(reply.status(), expected, "{op:?}: {}", reply.message());
     if !op.info().payload {
         return;
     }

@@ -2,6 +2,8 @@
 
 use super::*;
 use honeycomb_wire::batch::{BatchOp, ReadManyArgs, put_batch, put_keys};
+use honeycomb_wire::notice::{Filter, SubscribeArgs, kinds};
+use honeycomb_wire::queue::{AckAction, AckArgs};
 use honeycomb_wire::stored::Function;
 
 const FRAMES: usize = 10_000;
@@ -125,6 +127,11 @@ fn ten_thousand_fuzzed_frames_harm_nobody() {
     ]);
     let kv = |op, args: &[u8], payload: &[u8]| frame(setup.kv_header(op, 1), args, payload);
     let log = |op, args: &[u8], payload: &[u8]| frame(setup.file_header(op, 1), args, payload);
+    let queue = |op, args: &[u8], payload: &[u8]| frame(setup.queue_header(op, 1), args, payload);
+    let get = queues::get(3, 1000, 0);
+    let filter = Filter::Prefix(b"k".to_vec());
+    let watch = SubscribeArgs { subscription: 1, kinds: kinds::ALL, filter }.encode();
+    let ack = AckArgs { action: AckAction::GiveBack, timeout_ms: 0, items: vec![(0, 1), (1, 1)] };
     let data = vec![
         frame(RequestHeader::new(Op::Ping), &[], &[]),
         frame(RequestHeader::new(Op::PresentGrant), &grant, &[]),
@@ -142,6 +149,17 @@ fn ten_thousand_fuzzed_frames_harm_nobody() {
         kv(Op::KvCompareAndSwap, b"\x01\x01\0k", b"\x01\0\0\0vnew"),
         kv(Op::KvScan, &scan, b""),
         kv(Op::KvLength, b"", b""),
+        kv(Op::Subscribe, &watch, b""),
+        kv(Op::AckResults, &[1, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255], b""),
+        queue(Op::QueuePut, b"", &[5; 100]),
+        queue(Op::QueuePut, b"\x01\0\0\0\0\0\0\0\x02\0\0\0", b"abc"),
+        queue(Op::QueuePut, b"", &[5; 70_000]),
+        queue(Op::QueueGet, &get, b""),
+        queue(Op::QueueGet, &queues::get(2, 10, 5000), b""),
+        queue(Op::QueuePeek, &get[..8], b""),
+        queue(Op::QueueLength, b"\0", b""),
+        queue(Op::QueueAck, &ack.encode(), b""),
+        queue(Op::QueueClose, b"", b""),
         log(Op::FileReadMany, &ranges, b""),
         kv(Op::KvMultiGet, &1000u32.to_le_bytes(), &put_keys(&[b"k", b"large", b"none"])),
         kv(Op::KvBatch, b"\0", &batch),

@@ -7,6 +7,7 @@
 mod common;
 mod fuzz;
 mod peers;
+mod queues;
 
 use common::raw::{ANY_SHARD, Raw, data_header, first_block, frame, hello_args, keyed_cluster};
 use common::{Cluster, eventually, file, kv, noise, prefix};
@@ -23,6 +24,7 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 const MEMORY: u64 = 32 << 20;
 const BLOCK: u64 = 1 << 20;
@@ -45,6 +47,7 @@ struct Setup {
     job: JobTicket,
     kv: Opened,
     file: Opened,
+    queue: Opened,
     /// Given back last.
     _alone: MutexGuard<'static, ()>,
 }
@@ -57,8 +60,11 @@ impl Setup {
         prefix(&client, &job, "a", 0);
         kv(&client, &job, "a:kv", 1).put(b"k", b"v").unwrap();
         file(&client, &job, "a:log").append(b"content").unwrap();
-        let (kv, file) = (open(&cluster, &job, "a", "kv"), open(&cluster, &job, "a", "log"));
-        Setup { cluster, client, job, kv, file, _alone }
+        let queue = client.create_queue(job.job, "a:queue", 0, 0, false).unwrap();
+        queue.put(b"item", Duration::ZERO).unwrap();
+        let held = |name| open(&cluster, &job, "a", name);
+        let (kv, file, queue) = (held("kv"), held("log"), held("queue"));
+        Setup { cluster, client, job, kv, file, queue, _alone }
     }
 
     fn controller(&self) -> SocketAddr {
@@ -73,10 +79,12 @@ impl Setup {
         [self.controller(), self.server()]
     }
 
-    /// A connection to the memory server on which grant 1 is the kv's and grant 2 the file's.
+    /// A connection to the memory server on which grant 1 is the kv's, grant 2 the file's and grant
+    /// 3 the queue's.
     fn data(&self, shard: u8) -> Raw {
         let mut raw = Raw::greeted(self.server(), &self.job.token, shard);
-        assert_eq!((raw.present(&self.kv.grant), raw.present(&self.file.grant)), (1, 2));
+        let grants = [&self.kv, &self.file, &self.queue];
+        assert_eq!(grants.map(|opened| raw.present(&opened.grant)), [1, 2, 3]);
         raw
     }
 
@@ -88,6 +96,10 @@ impl Setup {
         data_header(op, self.file.at, 2, lane)
     }
 
+    fn queue_header(&self, op: Op, lane: u32) -> RequestHeader {
+        data_header(op, self.queue.at, 3, lane)
+    }
+
     fn unharmed(&self) {
         let mut value = Vec::new();
         let store = self.client.open_kv(self.job.job, "a:kv").unwrap();
@@ -95,6 +107,8 @@ impl Setup {
         assert_eq!(value, b"v");
         let log = self.client.open_file(self.job.job, "a:log").unwrap();
         assert_eq!(log.size().unwrap(), 7);
+        let queue = self.client.open_queue(self.job.job, "a:queue").unwrap();
+        assert_eq!(queue.peek(10).unwrap(), [b"item"]);
     }
 }
 
@@ -434,6 +448,8 @@ fn control_bodies(setup: &Setup) -> Vec<(Op, Vec<u8>)> {
                 kind: 0x12,
                 blocks: 1,
                 slots: 0,
+                max_items: 0,
+                max_bytes: 0,
                 open_existing: true,
             }
             .encode(),

@@ -38,6 +38,10 @@ const RETRY_FILLS_US: u64 = 200;
 const RETRY_AHEAD_US: u64 = 300;
 /// Delay told to a large payload that has to wait for room, in microseconds: it is not kept.
 const RETRY_LARGE_US: u64 = 2000;
+/// Bytes of payloads that wait for room at one block, at most: beside an eighth of it. They are
+/// memory beside the blocks, and not admission's to lend: a get that would make room must not be
+/// refused because of them.
+const WAITING_BYTES_MAX: usize = 1 << 20;
 /// Bytes of a place in the directory.
 const PLACE: usize = 4;
 /// Items of at least this size are kept for retries where they are; smaller ones are copied.
@@ -277,7 +281,8 @@ impl QueueBlock {
         }
         let (ticket, until) = (operation.ticket, operation.wait_until);
         let putter = Putter { ticket, until, lengths, payload: payload.into() };
-        match self.waiters.add_putter(putter, large_limit(self.size)) {
+        let most = large_limit(self.size).min(WAITING_BYTES_MAX);
+        match self.waiters.add_putter(putter, most) {
             true => Outcome::Parked,
             // Others' payloads that wait take all the memory there is for waiting.
             false => Outcome::Done(busy(RETRY_LARGE_US)),

@@ -377,6 +377,29 @@ fn the_abort_of_the_first_lets_the_others_in() {
 }
 
 #[test]
+fn so_many_payloads_arrive_at_a_time_and_no_more() {
+    let mut d = queue();
+    let fills: Vec<_> = (0..4096).map(|_| d.reserve(Op::QueuePut, &[], 1).unwrap()).collect();
+    grant_successor(&mut d);
+    assert_eq!(put(&mut d, b"x").status, Status::Busy);
+    assert_eq!(d.reserve(Op::QueuePut, &[], 1).unwrap_err().status, Status::Busy);
+    assert_eq!(d.sealed(), None, "that is no reason to seal the block");
+    d.abort(fills[7]);
+    assert_eq!(d.submit(Op::QueuePut, &[], b"x").1, Outcome::Parked);
+}
+
+#[test]
+fn a_full_block_waits_for_what_arrives_before_it_is_sealed() {
+    let mut d = queue();
+    let fills: Vec<_> = (0..8).map(|_| d.reserve(Op::QueuePut, &[], LARGEST).unwrap()).collect();
+    grant_successor(&mut d);
+    assert_eq!(put(&mut d, b"x").status, Status::Busy, "how many go through is not known");
+    assert_eq!(d.reserve(Op::QueuePut, &[], 1).unwrap_err().status, Status::Busy);
+    d.abort(fills[0]);
+    assert_eq!(d.submit(Op::QueuePut, &[], b"x").1, Outcome::Parked, "there is room again");
+}
+
+#[test]
 fn a_batch_can_arrive_piece_by_piece() {
     let mut d = queue();
     let (args, payload) = batch(&[&pattern(1, 9000), b"", &pattern(2, 9000)]);

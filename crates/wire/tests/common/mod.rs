@@ -108,10 +108,15 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         Report ReportRequest ReportReply,
         GrowStructure GrowStructureRequest GrowStructureReply,
         SealBlock SealBlockRequest SealBlockReply,
+        QueueTaken QueueTakenRequest QueueTakenReply,
+        RetireBlock RetireBlockRequest RetireBlockReply,
         OpenBlock OpenBlockRequest OpenBlockReply,
         FreeBlock FreeBlockRequest FreeBlockReply,
-        SetGeneration SetGenerationRequest SetGenerationReply,;
-        data FileAppend FileRead FileSize FileSeal KvGet KvPut KvDelete KvExists KvUpdate KvUpsert
-             KvCompareAndSwap KvScan KvLength FileReadMany KvMultiGet KvBatch KvAccumulate
+        SetGeneration SetGenerationRequest SetGenerationReply,
+        QueueAhead QueueAheadRequest QueueAheadReply,;
+        data Subscribe AckResults FileAppend FileRead FileSize FileSeal FileReadMany
+             QueuePut QueueGet QueuePeek QueueLength QueueClose QueueAck
+             KvGet KvPut KvDelete KvExists KvUpdate KvUpsert KvCompareAndSwap KvScan KvLength
+             KvMultiGet KvBatch KvAccumulate
     )
 }

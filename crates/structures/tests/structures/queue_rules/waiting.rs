@@ -110,7 +110,9 @@ fn who_hangs_up_gets_nothing_and_puts_nothing() {
     put(&mut d, b"b");
     let gone = wait_to_put(&mut d, 1000, &[b"c"]);
     let stays = wait_to_put(&mut d, 1000, &[b"d"]);
+    let both = d.structure.bytes_used();
     assert!(d.structure.cancel(gone));
+    assert!(d.structure.bytes_used() < both, "nothing is kept of it");
     assert_eq!(take(&mut d, 1), [b"b"]);
     assert_eq!(answers(&mut d), [(stays, Answer::ok(2))]);
     assert!(!d.structure.cancel(stays), "it was answered");
@@ -131,6 +133,39 @@ fn who_hangs_up_no_longer_stands_before_others() {
     d.sleep(0);
     assert_eq!(answers(&mut d), [(small, Answer::ok(8))]);
     assert!(d.structure.deadline().is_none_or(|due| due > d.now), "and it is done");
+}
+
+#[test]
+fn the_deadline_is_that_of_the_first_of_all() {
+    let mut d = bounded(2, 0);
+    let after = |d: &Queue, ms| Some(d.now + Duration::from_millis(ms));
+    put(&mut d, b"x");
+    reserve_one(&mut d, 20);
+    wait_to_get(&mut d, 30, TAKE);
+    assert_eq!(d.structure.deadline(), after(&d, 20), "a reservation runs out");
+    wait_to_get(&mut d, 10, TAKE);
+    assert_eq!(d.structure.deadline(), after(&d, 10), "somebody waits no longer");
+    d.sleep(10);
+    assert_eq!(d.structure.deadline(), after(&d, 10));
+    d.sleep(10);
+    assert!(d.structure.deadline().is_none_or(|due| due > d.now));
+    assert_eq!(answers(&mut d).len(), 2);
+}
+
+#[test]
+fn as_many_wait_as_there_is_a_limit_for() {
+    let mut d = queue();
+    for _ in 0..65_536 {
+        wait_to_get(&mut d, 10, TAKE);
+    }
+    let until = d.now + Duration::from_millis(10);
+    let (_, outcome) = d.submit_until(until, Op::QueueGet, &encoded(TAKE), &[]);
+    let Outcome::Done(answer) = outcome else { panic!("one more waits") };
+    assert_eq!((answer.status, answer.value > 0), (Status::Busy, true));
+    d.sleep(10);
+    assert_eq!(answers(&mut d).len(), 65_536);
+    assert_eq!(d.structure.bytes_used(), 0);
+    wait_to_get(&mut d, 10, TAKE);
 }
 
 #[test]

@@ -1,0 +1,123 @@
+"""Listening to changes (paper, Table 1: subscribe, listener.get)."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from honeycomb import errors
+from honeycomb._native import NativeListener
+
+__all__ = ["Listener", "Notification"]
+
+_KINDS: Final[dict[str, dict[str, int]]] = {
+    "file": {"append": 1, "seal": 2},
+    "queue": {"data": 4, "space": 8, "close": 16},
+    "kv": {"put": 32, "delete": 64},
+}
+
+
+def kinds_of(structure: str, ops: tuple[str, ...]) -> int:
+    """The bits of ``ops``; all that the kind of structure has when there is none."""
+    known = _KINDS[structure]
+    for op in ops:
+        if op not in known:
+            raise errors.InvalidArgument(
+                f"a {structure} tells of {', '.join(map(repr, known))}, not of {op!r}"
+            )
+    return sum(known[op] for op in set(ops or known))
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """One change.
+
+    ``op`` is ``"append"`` (with ``offset`` and ``length`` in bytes), ``"seal"`` (``size``),
+    ``"data"`` or ``"space"`` (``items``), ``"close"``, ``"put"`` or ``"delete"`` (``key``), or
+    ``"gap"``: changes were not told, because those before them were not read in time (``missed`` of
+    them; ``None`` when nobody knows how many). ``number`` grows within a ``block``.
+    """
+
+    op: str
+    block: str
+    number: int
+    key: bytes | None = None
+    offset: int | None = None
+    length: int | None = None
+    items: int | None = None
+    size: int | None = None
+    missed: int | None = None
+
+
+class Listener:
+    """A subscription to changes of one structure. Made by its ``subscribe``.
+
+    Changes come in order per key, per end of a queue and per file, and never before a reader can see
+    them. What is not read in time is left out, and told as a ``"gap"``: a slow listener costs
+    bounded memory. When the data goes, :meth:`get` raises the reason
+    (:class:`~honeycomb.errors.LeaseExpired`, :class:`~honeycomb.errors.DataLost`,
+    :class:`~honeycomb.errors.Removed`). Close it, or use it in a ``with`` block.
+    """
+
+    def __init__(self, address: str, native: NativeListener) -> None:
+        self._address = address
+        self._native = native
+        self._closed = False
+
+    def get(self, timeout: float | None = None) -> Notification | None:
+        """The next change; ``None`` when none came within ``timeout`` seconds (``None`` waits as
+        long as it takes). Raises :class:`~honeycomb.errors.Closed` after :meth:`close`."""
+        heard = self._native.next(timeout)
+        return None if heard is None else Notification(**heard)
+
+    def __iter__(self) -> Iterator[Notification]:
+        """Changes until the listener is closed."""
+        while True:
+            try:
+                heard = self.get()
+            except errors.Closed:
+                return
+            if heard is not None:
+                yield heard
+
+    def on(self, callback: Callable[[Notification], object]) -> threading.Thread:
+        """Calls ``callback`` with every change, in a thread of its own, until the listener is closed
+        or the data goes; a ``callback`` that raises ends it. Returns the thread."""
+
+        def run() -> None:
+            # What ends the data is told to whoever uses it; here there is nobody to tell.
+            with contextlib.suppress(errors.HoneycombError):
+                for heard in self:
+                    callback(heard)
+
+        thread = threading.Thread(target=run, name=f"listener {self._address}", daemon=True)
+        thread.start()
+        return thread
+
+    def close(self) -> None:
+        """Ends the subscription. Idempotent; a thread that waits in :meth:`get` is told."""
+        self._closed = True
+        self._native.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._closed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<honeycomb.Listener {self._address}{' closed' if self._closed else ''}>"

@@ -1,0 +1,269 @@
+"""The queue: many producers, many consumers, first in, first out (paper, 5.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from honeycomb import errors
+from honeycomb._address import Address
+from honeycomb._native import NativeClient, NativeDelivery, NativeQueue
+from honeycomb._session import Handle
+from honeycomb.notices import Listener, kinds_of
+
+if TYPE_CHECKING:
+    from honeycomb.job import Job
+
+__all__ = ["Queue", "QueueCounts", "Reservation"]
+
+Item: TypeAlias = bytes | bytearray | memoryview
+
+#: What iteration fetches at a time, in items.
+ITERATION: Final = 64
+_DONE, _GIVE_BACK, _EXTEND = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCounts:
+    """What a queue holds: exact when nobody puts or takes.
+
+    ``items`` that are not taken for good (reserved ones included) and their ``bytes``, how many of
+    them are ``reserved``, and whether the queue was ``closed``.
+    """
+
+    items: int
+    bytes: int
+    reserved: int
+    closed: bool
+
+
+class Reservation:
+    """An item that was reserved: it comes back to the queue unless it is acknowledged in time.
+
+    As a context manager it acknowledges at the end of the block and gives the item back when the
+    block raises.
+    """
+
+    __slots__ = ("_delivery", "_native", "item")
+
+    def __init__(self, native: NativeQueue, delivery: NativeDelivery) -> None:
+        self._native = native
+        self._delivery = delivery
+        #: The item.
+        self.item: bytes = delivery.item
+
+    @property
+    def deliveries(self) -> int:
+        """How often the item has been given out, this time included."""
+        return self._delivery.deliveries
+
+    def ack(self) -> bool:
+        """Takes the item for good. False when the time had passed: then somebody else has it, or
+        had it."""
+        return self._settle(_DONE)
+
+    def give_back(self) -> bool:
+        """Puts the item back, before all others. False when the time had passed."""
+        return self._settle(_GIVE_BACK)
+
+    def extend(self, seconds: float) -> bool:
+        """Keeps the item for ``seconds`` from now on. False when the time had passed."""
+        return self._settle(_EXTEND, seconds)
+
+    def _settle(self, action: int, seconds: float = 0.0) -> bool:
+        return self._native.settle(action, [self._delivery], seconds)[0]
+
+    def __enter__(self) -> bytes:
+        return self.item
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exc is None:
+            self.ack()
+        else:
+            self.give_back()
+
+    def __repr__(self) -> str:
+        return f"<honeycomb.Reservation of {len(self.item)} bytes, delivery {self.deliveries}>"
+
+
+class Queue:
+    """A queue in the job's memory: items of bytes, first in, first out.
+
+    *Consistency*: linearizable; an item put after another was put is got after it. Every put and get
+    takes effect once, also when the client had to repeat it. *Delivery*: an item that ``get``
+    answered to a consumer that then dies is gone; ``reserve`` delivers at least once instead.
+    *Bounds*: ``max_items`` (the paper's maxQueueLength) and ``max_bytes`` are never exceeded;
+    reserved items count. *Durability*: class ``memory``; lost with its server
+    (:class:`~honeycomb.errors.DataLost`) or its lease (:class:`~honeycomb.errors.LeaseExpired`).
+    *Concurrency*: any number of threads, processes and tasks.
+
+    Timeouts are seconds: ``None`` waits as long as it takes, 0 not at all. The server holds a call
+    that waits and answers it when something happens; Ctrl-C ends the wait.
+    """
+
+    def __init__(self, job: Job, address: Address, native: NativeQueue | None = None) -> None:
+        self._job = job
+        self._address = address
+        self._handle: Handle[NativeQueue] = Handle(job._session, self._open, native)
+        self._handle.get()
+
+    def _open(self, client: NativeClient) -> NativeQueue:
+        opened = client.open(self._job.id, self._address.path, self._address.name)
+        if not isinstance(opened, NativeQueue):
+            raise errors.WrongKind(f"{self.address} is not a queue")
+        return opened
+
+    @property
+    def address(self) -> str:
+        """Where it is: ``job/T4/T6:name``."""
+        return f"{self._job.name}/{self._address}"
+
+    @property
+    def max_items(self) -> int:
+        """The most items that it holds; 0 for no bound."""
+        return self._handle.get().bounds[0]
+
+    @property
+    def max_bytes(self) -> int:
+        """The most bytes of items that it holds; 0 for no bound."""
+        return self._handle.get().bounds[1]
+
+    @property
+    def item_limit(self) -> int:
+        """The largest item, in bytes: an eighth of a block, less its place in the index."""
+        return self._handle.get().item_limit
+
+    # ------------------------------------------------------------------------------------ putting
+
+    def put(self, item: Item, timeout: float | None = None) -> None:
+        """Puts ``item`` at the end.
+
+        Waits for room up to ``timeout`` seconds and then raises :class:`~honeycomb.errors.QueueFull`.
+        Raises :class:`~honeycomb.errors.QueueClosed` after :meth:`close`,
+        :class:`~honeycomb.errors.ValueTooLarge` above :attr:`item_limit`, and
+        :class:`~honeycomb.errors.OutOfMemory` or :class:`~honeycomb.errors.QuotaExceeded` when the
+        queue cannot grow.
+        """
+        self._handle.get().put(_item(item), timeout)
+
+    def put_nowait(self, item: Item) -> None:
+        """``put(item, 0)``."""
+        self.put(item, 0)
+
+    def put_many(self, items: Iterable[Item], timeout: float | None = None) -> int:
+        """Puts items at the end, in order, with as few requests as it takes; returns how many.
+
+        Items of one request (up to 56 KiB) have no others between them. Raises as :meth:`put`; the
+        error's ``put`` then tells how many of the items were put.
+        """
+        done, failure = self._handle.get().put_many([_item(item) for item in items], timeout)
+        if failure is not None:
+            failure.put = done  # type: ignore[attr-defined]
+            raise failure
+        return done
+
+    # ------------------------------------------------------------------------------------- taking
+
+    def get(self, timeout: float | None = None) -> bytes:
+        """Takes the first item.
+
+        Waits for one up to ``timeout`` seconds and then raises
+        :class:`~honeycomb.errors.QueueEmpty`. Raises :class:`~honeycomb.errors.QueueClosed` when the
+        queue was closed and every item has been taken.
+        """
+        items = self._handle.get().get(1, timeout)
+        if items:
+            return items[0]
+        raise errors.QueueEmpty(f"{self.address} had no item for {timeout} s")
+
+    def get_nowait(self) -> bytes:
+        """``get(0)``."""
+        return self.get(0)
+
+    def get_many(self, n: int, timeout: float | None = None) -> list[bytes]:
+        """Takes up to ``n`` of the first items (1 to 4096): what there is, once there is one, at
+        most a MiB or one item. Waits as :meth:`get` and returns an empty list when nothing came."""
+        return self._handle.get().get(_count(n), timeout)
+
+    def reserve(
+        self, n: int = 1, *, lease: float = 30.0, timeout: float | None = None
+    ) -> list[Reservation]:
+        """As :meth:`get_many`, but the items stay in the queue until they are acknowledged. One that
+        is not within ``lease`` seconds goes to somebody else, before all others: each item is
+        delivered at least once, and who is late learns so from :meth:`Reservation.ack`."""
+        native = self._handle.get()
+        return [Reservation(native, one) for one in native.reserve(_count(n), lease, timeout)]
+
+    def peek(self, n: int = 1) -> list[bytes]:
+        """Up to ``n`` of the first items, left where they are; empty when there is none."""
+        return self._handle.get().peek(_count(n))
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Takes items until the queue is closed and drained. A consumer that stops in the middle has
+        fetched one item at a time: none is lost."""
+        while True:
+            try:
+                item = self.get()
+            except errors.QueueClosed:
+                return
+            yield item
+
+    # ------------------------------------------------------------------------------------ the queue
+
+    def __len__(self) -> int:
+        return self.counts().items
+
+    def __bool__(self) -> bool:
+        return True  # a queue is something even when it is empty; asking costs a round trip
+
+    def counts(self) -> QueueCounts:
+        """What it holds."""
+        return QueueCounts(*self._handle.get().counts())
+
+    def close(self) -> None:
+        """Ends the queue for good: nothing can be put any more, what is there can be taken, and
+        consumers learn of the end after the last item. Closing twice is fine."""
+        self._handle.get().close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called, by anybody."""
+        return self.counts().closed
+
+    def wait_until_closed(self, timeout: float | None = None) -> bool:
+        """Waits until it is closed; whether it was within ``timeout`` seconds."""
+        return self._handle.get().wait_closed(timeout)
+
+    def subscribe(self, *ops: str) -> Listener:
+        """Listens to changes (paper, Table 1): ``"data"`` (items came), ``"space"`` (items were
+        taken) and ``"close"``; all of them without arguments."""
+        kinds = kinds_of("queue", ops)
+        return Listener(self.address, self._handle.get().listen(kinds))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from honeycomb.job import _restore
+
+        return _restore, (Queue, self._job._pickle_handle(), self._address)
+
+    def __repr__(self) -> str:
+        return f"<honeycomb.Queue {self.address}>"
+
+
+def _item(item: Item) -> Item:
+    given: object = item
+    if isinstance(given, str):
+        raise TypeError("items are bytes; encode the text first, for example with .encode()")
+    return item
+
+
+def _count(n: int) -> int:
+    if not 1 <= n <= 4096:
+        raise errors.InvalidArgument(f"1 to 4096 items at a time, not {n}")
+    return n

@@ -1,0 +1,178 @@
+//! Queues as Python sees them.
+
+use crate::buffer::Data;
+use crate::convert::{checked, raise};
+use crate::waiting::{NativeListener, filter, until, wait_for};
+use honeycomb_client::{Delivery, Error, Queue};
+use honeycomb_wire::Status;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::time::Duration;
+
+/// An open queue. Safe to share between threads; every call releases the GIL.
+#[pyclass(frozen, module = "honeycomb._native")]
+pub struct NativeQueue(pub Queue);
+
+/// A reserved item, and what it takes to settle it.
+#[pyclass(frozen, module = "honeycomb._native")]
+pub struct NativeDelivery(Delivery);
+
+#[pymethods]
+impl NativeDelivery {
+    #[getter]
+    fn item<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.0.item)
+    }
+
+    #[getter]
+    fn deliveries(&self) -> u32 {
+        self.0.deliveries
+    }
+}
+
+type Items<'py> = Vec<Bound<'py, PyBytes>>;
+
+fn bytes<'py>(py: Python<'py>, items: &[Vec<u8>]) -> Items<'py> {
+    items.iter().map(|item| PyBytes::new(py, item)).collect()
+}
+
+fn some<T>(items: Vec<T>) -> Option<Vec<T>> {
+    (!items.is_empty()).then_some(items)
+}
+
+/// Tries to put until it succeeds or the time is up, which the error then says.
+fn put_waiting(
+    py: Python<'_>,
+    wait: Option<f64>,
+    mut put: impl FnMut(Duration) -> Result<(), Error> + Send,
+) -> PyResult<()> {
+    let mut full = None;
+    let done = wait_for(py, wait, |left| match put(left) {
+        Err(e) if e.status == Status::QueueFull => {
+            full = Some(e);
+            Ok(None)
+        }
+        other => other.map(Some),
+    })?;
+    match (done, full) {
+        (Some(()), _) => Ok(()),
+        (None, Some(e)) => Err(raise(py, e.status.name(), &e.message)),
+        (None, None) => Err(raise(py, "QueueFull", "no room came in time")),
+    }
+}
+
+#[pymethods]
+impl NativeQueue {
+    #[getter]
+    fn item_limit(&self) -> usize {
+        self.0.item_limit()
+    }
+
+    /// The bounds, in items and bytes; 0 for none.
+    #[getter]
+    fn bounds(&self) -> (u64, u64) {
+        self.0.bounds()
+    }
+
+    /// Puts an item, waiting up to `wait` seconds for room.
+    fn put(&self, py: Python<'_>, item: Data<'_>, wait: Option<f64>) -> PyResult<()> {
+        let item = item.slice();
+        put_waiting(py, wait, |left| self.0.put(item, left))
+    }
+
+    /// Puts items; how many were put, and why not all.
+    fn put_many(
+        &self,
+        py: Python<'_>,
+        items: Vec<Data<'_>>,
+        wait: Option<f64>,
+    ) -> PyResult<(usize, Option<PyErr>)> {
+        let slices: Vec<&[u8]> = items.iter().map(Data::slice).collect();
+        let mut done = 0;
+        let failed = put_waiting(py, wait, |left| match self.0.put_many(&slices[done..], left) {
+            Ok(()) => {
+                done = slices.len();
+                Ok(())
+            }
+            Err((put, e)) => {
+                done += put;
+                Err(e)
+            }
+        });
+        Ok((done, failed.err()))
+    }
+
+    /// Takes up to `items` items, waiting up to `wait` seconds for the first.
+    fn get<'py>(&self, py: Python<'py>, items: usize, wait: Option<f64>) -> PyResult<Items<'py>> {
+        let found = wait_for(py, wait, |left| Ok(some(self.0.get_many(items, left)?)))?;
+        Ok(bytes(py, &found.unwrap_or_default()))
+    }
+
+    /// Reserves up to `items` items for `lease` seconds.
+    fn reserve(
+        &self,
+        py: Python<'_>,
+        items: usize,
+        lease: f64,
+        wait: Option<f64>,
+    ) -> PyResult<Vec<NativeDelivery>> {
+        let lease = seconds(py, lease)?;
+        let found = wait_for(py, wait, |left| Ok(some(self.0.reserve(items, lease, left)?)))?;
+        Ok(found.unwrap_or_default().into_iter().map(NativeDelivery).collect())
+    }
+
+    /// Settles reservations: 0 done, 1 given back, 2 extended by `lease` seconds. For each, whether
+    /// it was still held.
+    fn settle(
+        &self,
+        py: Python<'_>,
+        action: u8,
+        deliveries: Vec<PyRef<'_, NativeDelivery>>,
+        lease: f64,
+    ) -> PyResult<Vec<bool>> {
+        let lease = seconds(py, lease)?;
+        let deliveries: Vec<&Delivery> = deliveries.iter().map(|d| &d.0).collect();
+        let settled = py.detach(|| match action {
+            0 => self.0.acknowledge(&deliveries),
+            1 => self.0.give_back(&deliveries),
+            _ => self.0.extend(&deliveries, lease),
+        });
+        checked(py, settled)
+    }
+
+    /// The first items, left where they are.
+    fn peek<'py>(&self, py: Python<'py>, items: usize) -> PyResult<Items<'py>> {
+        let peeked = py.detach(|| self.0.peek(items));
+        Ok(bytes(py, &checked(py, peeked)?))
+    }
+
+    /// Items, bytes, reserved, closed.
+    fn counts(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, bool)> {
+        let counts = py.detach(|| self.0.counts());
+        let counts = checked(py, counts)?;
+        Ok((counts.items, counts.bytes, counts.reserved, counts.closed))
+    }
+
+    /// Ends the queue.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let closed = py.detach(|| self.0.close());
+        checked(py, closed)
+    }
+
+    /// Waits until it was closed; false when `wait` seconds passed first.
+    fn wait_closed(&self, py: Python<'_>, wait: Option<f64>) -> PyResult<bool> {
+        until(py, wait, |left| self.0.wait_closed(left))
+    }
+
+    /// A listener for kinds of changes.
+    fn listen(&self, py: Python<'_>, kinds: u16) -> PyResult<NativeListener> {
+        NativeListener::open(py, self.0.structure(), kinds, filter(None, None))
+    }
+}
+
+fn seconds(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds).map_err(|e| {
+        let text = format!("a reservation of {seconds} seconds: {e}");
+        raise(py, "InvalidArgument", &text)
+    })
+}

@@ -1,0 +1,147 @@
+//! Calls that wait for something to happen, and listeners.
+//!
+//! A wait goes on in the native client, without the GIL. A signal to the thread ends it, so that
+//! Python's handlers run; unless they raise, the wait is taken up again.
+
+use crate::convert::{checked, raise};
+use honeycomb_client::{Error, Heard, Listener, Notification, Structure};
+use honeycomb_env::Clock;
+use honeycomb_types::Time;
+use honeycomb_wire::notice::Filter;
+use pyo3::IntoPyObjectExt;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// Longest single wait; one without a limit begins anew after it.
+const WAIT_STEP: Duration = Duration::from_secs(3600);
+
+/// Waits up to so many seconds (`None`: as long as it takes) for `attempt` to bring something.
+pub fn wait_for<T: Send>(
+    py: Python<'_>,
+    wait: Option<f64>,
+    mut attempt: impl FnMut(Duration) -> Result<Option<T>, Error> + Send,
+) -> PyResult<Option<T>> {
+    let clock = Clock::start();
+    let until = match wait {
+        None => Time::NEVER,
+        Some(seconds) => match Duration::try_from_secs_f64(seconds.max(0.0)) {
+            Ok(wait) if wait < 1000 * 24 * WAIT_STEP => clock.now() + wait,
+            _ => Time::NEVER,
+        },
+    };
+    loop {
+        let left = until.since(clock.now()).min(WAIT_STEP);
+        let found = py.detach(|| attempt(left));
+        if let Some(found) = checked(py, found)? {
+            return Ok(Some(found));
+        }
+        py.check_signals()?;
+        if clock.now() >= until {
+            return Ok(None);
+        }
+    }
+}
+
+/// As `wait_for`, for what is yes or no.
+pub fn until(
+    py: Python<'_>,
+    wait: Option<f64>,
+    mut attempt: impl FnMut(Duration) -> Result<bool, Error> + Send,
+) -> PyResult<bool> {
+    let met = wait_for(py, wait, |left| Ok(attempt(left)?.then_some(())))?;
+    Ok(met.is_some())
+}
+
+/// Which keys are meant.
+pub fn filter(key: Option<Vec<u8>>, prefix: Option<Vec<u8>>) -> Filter {
+    match (key, prefix) {
+        (Some(key), _) => Filter::Key(key),
+        (None, Some(prefix)) => Filter::Prefix(prefix),
+        (None, None) => Filter::All,
+    }
+}
+
+/// A subscription. One thread at a time waits in it; others wait for that one.
+#[pyclass(frozen, module = "honeycomb._native")]
+pub struct NativeListener(Mutex<Option<Listener>>);
+
+impl NativeListener {
+    pub fn open(
+        py: Python<'_>,
+        structure: &Structure,
+        kinds: u16,
+        filter: Filter,
+    ) -> PyResult<NativeListener> {
+        let listener = py.detach(|| structure.listen(kinds, filter));
+        Ok(NativeListener(Mutex::new(Some(checked(py, listener)?))))
+    }
+}
+
+#[pymethods]
+impl NativeListener {
+    /// The next notice as a dictionary; None when `wait` seconds passed first.
+    fn next<'py>(
+        &self,
+        py: Python<'py>,
+        wait: Option<f64>,
+    ) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let heard = wait_for(py, wait, |left| {
+            // One that closes it must not wait for long: the lock is taken for a short while.
+            let step = left.min(Duration::from_millis(250));
+            let mut listener = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            match listener.as_mut() {
+                Some(listener) => Ok(listener.next(step)?.map(Some)),
+                None => Ok(Some(None)),
+            }
+        })?;
+        match heard {
+            None => Ok(None),
+            Some(None) => Err(raise(py, "Closed", "the listener was closed")),
+            Some(Some(notification)) => describe(py, &notification).map(Some),
+        }
+    }
+
+    /// Ends the subscription.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| {
+            drop(self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take());
+        });
+    }
+}
+
+fn describe<'py>(py: Python<'py>, n: &Notification) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    let set = |op: &str, fields: &[(&str, u64)]| -> PyResult<()> {
+        dict.set_item("op", op)?;
+        for (name, value) in fields {
+            dict.set_item(*name, value.into_bound_py_any(py)?)?;
+        }
+        Ok(())
+    };
+    match &n.heard {
+        Heard::Append { offset, length } => {
+            set("append", &[("offset", *offset), ("length", *length)])?;
+        }
+        Heard::Seal { size } => set("seal", &[("size", *size)])?,
+        Heard::Data { items } => set("data", &[("items", *items)])?,
+        Heard::Space { items } => set("space", &[("items", *items)])?,
+        Heard::Close => set("close", &[])?,
+        Heard::Put { key } => {
+            set("put", &[])?;
+            dict.set_item("key", PyBytes::new(py, key))?;
+        }
+        Heard::Delete { key } => {
+            set("delete", &[])?;
+            dict.set_item("key", PyBytes::new(py, key))?;
+        }
+        Heard::Gap { missed } => {
+            set("gap", &[])?;
+            dict.set_item("missed", *missed)?;
+        }
+    }
+    dict.set_item("block", n.at.block.to_string())?;
+    dict.set_item("number", n.number)?;
+    Ok(dict)
+}
