@@ -200,7 +200,7 @@ def test_messages_are_as_shown(provoked: dict[str, Callable[[], Any]]) -> None:
 UNITS = {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
 
-def _value(expression: str, known: dict[str, int]) -> int | None:
+def _value(expression: str, known: dict[str, Any]) -> int | float | None:
     """The number that a constant's expression means, durations in milliseconds; ``None`` for what is
     no number."""
     for unit, milliseconds in (("millis", 1), ("secs", 1000)):
@@ -212,12 +212,12 @@ def _value(expression: str, known: dict[str, int]) -> int | None:
         value = eval(expression, {"__builtins__": {}}, known | UNITS)
     except (NameError, SyntaxError, TypeError):
         return None
-    return value if isinstance(value, int) else None
+    return value if isinstance(value, int | float) else None
 
 
-def constants(text: str, known: dict[str, int]) -> dict[str, int]:
+def constants(text: str, known: dict[str, Any]) -> dict[str, Any]:
     """Numeric constants of a source file, in Rust or Python."""
-    found: dict[str, int] = {}
+    found: dict[str, Any] = {}
     rust = r"^\s*(?:pub(?:\(\w+\))? )?const (\w+): \w+ = (.+?);"
     python = r"^([A-Z_]+): Final = (.+?)(?:  #.*)?$"
     for one in re.finditer(f"{rust}|{python}", text, re.MULTILINE):
@@ -232,8 +232,10 @@ WIRE_LIMITS = {name: limit["value"] for name, limit in MESSAGES["limits"].items(
 LIMITS = WIRE_LIMITS | constants(source("types/src/limits.rs"), WIRE_LIMITS)
 
 
-def written(value: int) -> set[str]:
-    """How a number may stand in the table."""
+def written(value: float) -> set[str]:
+    """How a number may stand in the table; a fraction in per cent."""
+    if isinstance(value, float):
+        return {f"{value * 100:g} %"}
     found = {f"{value:,}" if value >= 10_000 else str(value), f"1/{value}"}
     for unit, size in (("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)):
         if value % size == 0:

@@ -9,14 +9,14 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::route;
 use crate::structure::Structure;
-use crate::transport::{Failure, PATIENCE, Sink, Transport, Wait};
-use honeycomb_types::{BlockAt, BlockId, Kind};
+use crate::transport::{Failure, PATIENCE, Sink, Transport, Wait, await_some};
+use honeycomb_types::{BlockAt, BlockId, Kind, Time};
 use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::notice::{Change, Filter, Notice, SubscribeArgs, kinds};
 use honeycomb_wire::queue::Counts;
 use honeycomb_wire::{Op, RequestHeader, Status};
-use rustix::event::{PollFd, PollFlags, Timespec};
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -298,21 +298,22 @@ impl Listener {
                 self.structure.ask_whether_gone(now + PATIENCE)?;
                 ask_at = clock.now() + PATIENCE;
             }
-            if !more && self.sleep(until.min(ask_at).since(now))? {
+            if !more && self.sleep(until.min(ask_at))? {
                 return Ok(None);
             }
         }
     }
 
     /// Waits for any source; true when a signal came.
-    fn sleep(&self, time: Duration) -> Result<bool, Error> {
-        let timeout =
-            Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos() as i64 };
-        let mut fds: Vec<PollFd<'_>> =
-            self.sources.iter().map(|s| PollFd::new(s.transport.socket(), PollFlags::IN)).collect();
-        match rustix::event::poll(&mut fds, Some(&timeout)) {
+    fn sleep(&mut self, until: Time) -> Result<bool, Error> {
+        if self.sources.is_empty() {
+            self.context.pool.clock().sleep_until(until);
+        }
+        let mut waiting: Vec<&mut Transport> =
+            self.sources.iter_mut().map(|source| &mut source.transport).collect();
+        match await_some(&mut waiting, until, true) {
             Ok(_) => Ok(false),
-            Err(rustix::io::Errno::INTR) => Ok(true),
+            Err(e) if e.kind() == ErrorKind::Interrupted => Ok(true),
             Err(e) => Err(Error::new(Status::Internal, format!("cannot wait: {e}"))),
         }
     }

@@ -104,6 +104,8 @@ pub(crate) struct Transport {
     poller: Poller,
     received: Vec<u8>,
     filled: usize,
+    /// Nothing more was there when notices were last read.
+    drained: bool,
     /// Notices that came while a reply was awaited.
     notices: VecDeque<(u64, Vec<u8>)>,
     next_request: u64,
@@ -141,6 +143,7 @@ impl Transport {
             poller: Poller::default(),
             received: vec![0; RECEIVE],
             filled: 0,
+            drained: false,
             notices: VecDeque::new(),
             next_request: 0,
             grants: HashMap::new(),
@@ -339,19 +342,22 @@ impl Transport {
                     return Ok(Some((header.value, args)));
                 }
             }
+            // A short read means that the socket was empty: no second one to learn that.
+            if std::mem::take(&mut self.drained) {
+                return Ok(None);
+            }
+            let room = self.received.len() - self.filled;
             match self.stream.read(&mut self.received[self.filled..]) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(n) => self.filled += n,
+                Ok(n) => {
+                    self.filled += n;
+                    self.drained = n < room;
+                }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
             }
         }
-    }
-
-    /// The socket, to wait for several at once.
-    pub fn socket(&self) -> &TcpStream {
-        &self.stream
     }
 
     fn read_payload(
@@ -502,6 +508,15 @@ impl Transport {
 /// Waits until one of several connections that await a reply has something to read, and tells which
 /// have; none when `until` comes first. Polls for a moment first, as for a single one.
 pub(crate) fn await_any(waiting: &mut [&mut Transport], until: Time) -> io::Result<Vec<usize>> {
+    await_some(waiting, until, false)
+}
+
+/// As `await_any`; when it is interruptible, a signal to this thread ends the wait as an error.
+pub(crate) fn await_some(
+    waiting: &mut [&mut Transport],
+    until: Time,
+    interruptible: bool,
+) -> io::Result<Vec<usize>> {
     let Some(first) = waiting.first_mut() else { return Ok(Vec::new()) };
     let (clock, spin) = (first.clock, first.spin);
     let mut poller = std::mem::take(&mut first.poller);
@@ -519,6 +534,7 @@ pub(crate) fn await_any(waiting: &mut [&mut Transport], until: Time) -> io::Resu
         let timeout =
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos() as i64 };
         match rustix::event::poll(&mut fds, Some(&timeout)) {
+            Err(e @ rustix::io::Errno::INTR) if interruptible => break Err(e.into()),
             Ok(0) | Err(rustix::io::Errno::INTR) if clock.now() >= until => break Ok(Vec::new()),
             Ok(0) if polling => polling = poller.yielded(now, || clock.now()),
             Ok(0) | Err(rustix::io::Errno::INTR) => {}
