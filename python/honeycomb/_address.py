@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from honeycomb import _check
 from honeycomb.errors import InvalidArgument
 
 LEASE_MIN: Final = 0.2
@@ -27,6 +28,7 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> Address:
         """Reads ``T4/T6:part-0``. The server checks the names themselves."""
+        _check.text("addr", text, "T4/T6:part-0")
         path, colon, name = text.partition(":")
         if colon and not name:
             raise InvalidArgument(f"the address {text!r} ends with a colon but names no structure")
@@ -46,34 +48,39 @@ def prefix_path(addr: str) -> str:
 
 def prefix_paths(addrs: str | Iterable[str]) -> list[str]:
     """The paths of several prefixes; a single string is one of them."""
-    return [prefix_path(addr) for addr in ([addrs] if isinstance(addrs, str) else addrs)]
+    if isinstance(addrs, str):
+        return [prefix_path(addrs)]
+    given: object = addrs
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        raise TypeError(f"addresses of prefixes are a str or several of them, not {addrs!r}")
+    return [prefix_path(addr) for addr in addrs]
 
 
 def lease_ms(seconds: float | None) -> int:
     """Milliseconds of a lease given in seconds, from 0.2 s to a week. ``None`` takes the job's (0)."""
     if seconds is None:
         return 0
-    if not LEASE_MIN <= seconds <= LEASE_MAX:
-        raise InvalidArgument(
-            f"a lease lasts from {LEASE_MIN} s to {LEASE_MAX:.0f} s, not {seconds} s"
-        )
-    return round(seconds * 1000)
+    return round(_check.seconds("lease", seconds, LEASE_MIN, LEASE_MAX) * 1000)
 
 
 def verbs(text: str) -> int:
     """The bits of a permission: ``"rw"``, ``"r"``, ``"w"`` or ``""`` for none."""
-    if set(text) - {"r", "w"} or len(set(text)) != len(text):
+    given: object = text
+    if not isinstance(given, str) or set(text) - {"r", "w"} or len(set(text)) != len(text):
         raise InvalidArgument(f"permissions are written 'rw', 'r', 'w' or '', not {text!r}")
     return (READ if "r" in text else 0) | (WRITE if "w" in text else 0)
 
 
-def size_bytes(size: int | str) -> int:
+def size_bytes(size: int | str, name: str = "a size") -> int:
     """Bytes of a size such as ``65536``, ``"64KiB"``, ``"1.5 GiB"`` or ``"2M"``; units are binary."""
     if isinstance(size, int):
-        return size
+        return _check.whole(name, size, 1, unit="bytes")
+    given: object = size
+    if not isinstance(given, str):
+        raise TypeError(f"{name} is an int of bytes or a str such as '64KiB', not {size!r}")
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", size, re.IGNORECASE)
     if match is None:
-        raise InvalidArgument(f"{size!r} is not a size; write for example 65536 or '64KiB'")
+        raise InvalidArgument(f"{name} is a size such as 65536 (bytes) or '64KiB', not {size!r}")
     return int(float(match[1]) * (1 << _UNITS[match[2].lower()]))
 
 

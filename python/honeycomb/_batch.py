@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import enum
 import struct
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Never, TypeAlias, TypeVar, overload
 
-from honeycomb import errors
+from honeycomb import _check, errors
+from honeycomb._display import refuse_pickle
 
 if TYPE_CHECKING:
     from typing import Self
@@ -26,20 +28,24 @@ DELETE: Final = 3
 SWAP: Final = 4
 ACCUMULATE: Final = 16
 
-_UNKNOWN: Final[Any] = object()
+
+class _Unknown(enum.Enum):
+    """Of itself only, also where it was pickled."""
+
+    UNKNOWN = enum.auto()
+
+
+_UNKNOWN: Final[Any] = _Unknown.UNKNOWN
 
 
 def as_key(key: Key) -> Value:
     """The bytes of a key."""
-    return key.encode() if isinstance(key, str) else key
+    return key.encode() if isinstance(key, str) else _check.data("keys", key)
 
 
-def as_value(value: Value) -> Value:
-    """A value, unless it is text."""
-    given: object = value
-    if isinstance(given, str):
-        raise TypeError("values are bytes; encode the text first, for example with .encode()")
-    return value
+def as_value(value: Value, name: str = "values") -> Value:
+    """A value, unless it is text or no bytes at all."""
+    return _check.data(name, value)
 
 
 def checked(results: Sequence[Any]) -> list[Any]:
@@ -177,7 +183,7 @@ class Batch:
 
     def increment(self, key: Key, n: int = 1) -> Result[int]:
         """Adds ``n`` to an integer: the sum."""
-        return self.accumulate(key, "sum", int(n))
+        return self.accumulate(key, "sum", _check.index("n", n))
 
     def append(self, key: Key, data: Value) -> Result[int]:
         """Appends bytes to a value: its length in bytes."""
@@ -189,6 +195,16 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self._ops)
+
+    def __bool__(self) -> bool:
+        return True  # one that is empty is a batch all the same
+
+    def __reduce__(self) -> Never:
+        raise refuse_pickle("a batch", "it belongs to its `with` block; its results can be")
+
+    def __repr__(self) -> str:
+        ended = " ended" if self._ended else ""
+        return f"<honeycomb.{type(self).__name__} of {len(self._ops)} operations{ended}>"
 
     def __enter__(self) -> Self:
         if self._ended:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from honeycomb import errors
-from honeycomb._native import NativeClient
+from honeycomb._native import NativeClient, NativeFile, NativeKv, NativeQueue
 
 T = TypeVar("T")
 
@@ -30,6 +30,11 @@ def _count_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_count_fork)
+
+
+def abandon(native: object) -> None:
+    """Keeps what belongs to the process that was forked from being closed by this one."""
+    _abandoned.append(native)
 
 
 def fork_generation() -> int:
@@ -95,6 +100,18 @@ class Session:
             native.close()
         else:
             _abandoned.append(native)
+
+
+def wrong_kind(address: str, wanted: str, opened: object) -> errors.WrongKind:
+    """The error for a structure that is something else, which says how to open that."""
+    kind, call = {
+        NativeFile: ("a file", "open_file"),
+        NativeKv: ("a key-value store", "open_kv"),
+        NativeQueue: ("a queue", "open_queue"),
+    }[type(opened)]
+    error = errors.WrongKind(f"{address} is {kind}, not {wanted}")
+    error.hint = f"open it with job.{call}(...)"
+    return error
 
 
 class Handle(Generic[T]):

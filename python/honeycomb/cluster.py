@@ -5,9 +5,10 @@ from __future__ import annotations
 import secrets
 import weakref
 from types import TracebackType
-from typing import Self
+from typing import Any, Final, Self
 
-from honeycomb import _address, errors
+from honeycomb import _address, _check, errors
+from honeycomb._display import Facts, Remote
 from honeycomb._info import JobInfo, Status
 from honeycomb._local import EmbeddedCluster, Endpoint, running_cluster
 from honeycomb._session import Session, fork_generation
@@ -15,6 +16,9 @@ from honeycomb._settings import setting
 from honeycomb.job import Job
 
 __all__ = ["Client", "connect"]
+
+#: Below this many seconds is a timeout.
+TIMEOUT_MAX: Final = 1e9
 
 
 def connect(
@@ -46,8 +50,7 @@ def connect(
     :class:`~honeycomb.errors.Unauthenticated` when it refuses the token and
     :class:`~honeycomb.errors.PermissionDenied` when the cluster file is not safe to trust.
     """
-    if timeout <= 0:
-        raise errors.InvalidArgument(f"timeout is a positive number of seconds, not {timeout}")
+    _checked(address, timeout)
     sized = memory is not None or block_size is not None
     if address is not None and sized:
         raise errors.InvalidArgument(
@@ -57,11 +60,22 @@ def connect(
     if endpoint is not None:
         return Client(Session(endpoint.address, endpoint.token, timeout=timeout))
     embedded = EmbeddedCluster.acquire(
-        None if memory is None else _address.size_bytes(memory),
-        None if block_size is None else _address.size_bytes(block_size),
+        None if memory is None else _address.size_bytes(memory, "memory"),
+        None if block_size is None else _address.size_bytes(block_size, "block_size"),
     )
     session = Session(embedded.endpoint.address, embedded.endpoint.token, timeout=timeout)
     return Client(session, embedded)
+
+
+def _checked(address: Any, timeout: float) -> None:
+    if address is not None and not _check.text("address", address, "127.0.0.1:7470").strip():
+        raise errors.InvalidArgument(
+            "address is 'host:port', or None to look for a cluster; it is empty: is a variable not set?"
+        )
+    if not 0 < _check.seconds("timeout", timeout) < TIMEOUT_MAX:
+        raise errors.InvalidArgument(
+            f"timeout is a positive number of seconds (of each call), not {timeout}"
+        )
 
 
 def _find(address: str | None, token: bytes | str | None) -> Endpoint | None:
@@ -88,6 +102,9 @@ def _numeric(address: str) -> str:
 
 
 def _token_bytes(token: bytes | str | None) -> bytes | None:
+    given: object = token
+    if given is not None and not isinstance(given, bytes | str):
+        raise TypeError(f"token is bytes or hexadecimal text, not {type(given).__name__}")
     if isinstance(token, str):
         try:
             return bytes.fromhex(token) or None
@@ -96,12 +113,13 @@ def _token_bytes(token: bytes | str | None) -> bytes | None:
     return token or None
 
 
-class Client:
+class Client(Remote):
     """A connection to a cluster: registers jobs and tells how the cluster is.
 
     Thread-safe. Closing it (or leaving its ``with`` block) closes the jobs it registered, and the
     embedded cluster when it was its last client. After a fork the child's copy connects anew under
-    a session of its own; closing it there leaves the parent's jobs and cluster alone.
+    a session of its own; closing it there leaves the parent's jobs and cluster alone. Pickled, it is
+    another client of the same cluster elsewhere; the pickle holds the token.
     """
 
     def __init__(self, session: Session, embedded: EmbeddedCluster | None = None) -> None:
@@ -134,6 +152,7 @@ class Client:
     def job(
         self,
         name: str | None = None,
+        *,
         lease: float = 1.0,
         quota_blocks: int = 0,
         keep: bool = True,
@@ -147,7 +166,11 @@ class Client:
 
         Raises :class:`~honeycomb.errors.AlreadyExists` when the name is taken.
         """
-        name = name if name is not None else f"job-{secrets.token_hex(4)}"
+        if name is None:
+            name = f"job-{secrets.token_hex(4)}"
+        else:
+            _check.text("name", name, "wordcount")
+        _check.whole("quota_blocks", quota_blocks, 0, unit="blocks")
         job_id, root, token = self._session.native.register_job(
             name, _address.lease_ms(lease), quota_blocks
         )
@@ -160,6 +183,7 @@ class Client:
         """A job that is registered already. Closing it does not deregister it, and its leases are
         not renewed unless :meth:`Job.keep` says so. Raises
         :class:`~honeycomb.errors.UnknownJob`."""
+        _check.text("name", name, "wordcount")
         job_id, root, token = self._session.native.find_job(name)
         session = Session(self.address, token, timeout=self._session.timeout)
         job = Job(session, job_id, name, root=root, owned=False, keep=False, client=self)
@@ -198,9 +222,27 @@ class Client:
             if exc is None:
                 raise
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        session = self._session
+        return _connected, (session.address, session.token, session.timeout)
+
+    def _facts(self) -> Facts:
+        yield "cluster", self.address
+        status = self.status()
+        alive = sum(server["alive"] for server in status["servers"])
+        yield "servers", alive
+        yield "jobs", status["jobs"]
+        yield "blocks", f"{status['blocks']}, {status['free']} free"
+        yield "used", _address.format_bytes(status["bytes_used"])
+
     def __repr__(self) -> str:
         state = "closed" if self._session.closed else "embedded" if self.embedded else "connected"
         return f"<honeycomb.Client {self.address} {state}>"
+
+
+def _connected(address: str, token: bytes, timeout: float) -> Client:
+    """A client that was pickled."""
+    return Client(Session(address, token, timeout=timeout))
 
 
 def _release(session: Session, embedded: EmbeddedCluster | None, owner: int) -> None:

@@ -6,7 +6,8 @@ class derives from that too, so ``except KeyError``, ``except TimeoutError`` or 
 PermissionError`` work as everywhere else.
 
 The message comes from whoever found the cause and names the prefix, the limit or the peer. The
-class tells what the program can do about it.
+class tells what the program can do about it, and ``hint`` says it where it is one thing; a traceback
+shows it below the message. Errors survive pickling whole.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ class HoneycombError(Exception):
     failures: Mapping[int, HoneycombError] = MappingProxyType({})
     #: What each answered, in order; ``None`` at the places of :attr:`failures`.
     results: Sequence[Any] = ()
+    #: What to do next, where that is one thing; empty where it is not.
+    hint: str = ""
+    #: How many items of a ``put_many`` were put before it failed.
+    put: int = 0
 
     @property
     def status(self) -> str:
@@ -53,6 +58,8 @@ class BadFrame(ProtocolError):
 
 class UnsupportedVersion(ProtocolError):
     """The peer speaks another major version of the protocol. Install matching versions."""
+
+    hint = "install the same version of Honeycomb on both sides"
 
 
 class UnknownOpcode(ProtocolError):
@@ -80,6 +87,8 @@ class NotServedHere(ProtocolError):
 
 class Unauthenticated(HoneycombError):
     """The token is missing, malformed, forged or past its time."""
+
+    hint = "pass token=, or set HONEYCOMB_TOKEN to the token that the cluster was started with"
 
 
 class PermissionDenied(HoneycombError, PermissionError):
@@ -127,6 +136,8 @@ class OutcomeUnknown(HoneycombError):
     Read the data to find out before repeating it.
     """
 
+    hint = "read the data to find out whether it took effect before repeating the call"
+
 
 # ---------------------------------------------------------------------------------------- capacity
 
@@ -134,9 +145,13 @@ class OutcomeUnknown(HoneycombError):
 class Busy(HoneycombError):
     """The server refused new work until the deadline passed. Try again later."""
 
+    hint = "try again later, or with fewer calls at a time"
+
 
 class OutOfMemory(HoneycombError, MemoryError):
     """No block is free; the message names what was asked and what is free. Data is unharmed."""
+
+    hint = "free something (job.tree() shows what there is), or give the cluster more memory"
 
 
 class BlockFull(HoneycombError):
@@ -145,9 +160,13 @@ class BlockFull(HoneycombError):
     Create the store with more ``blocks``.
     """
 
+    hint = "create the store with more blocks=, or delete entries"
+
 
 class ValueTooLarge(HoneycombError, ValueError):
     """A value or append exceeds an eighth of a block; the message names the limit."""
+
+    hint = "split it, keep it in a file, or use a cluster of larger blocks"
 
 
 class KeyTooLarge(HoneycombError, ValueError):
@@ -161,12 +180,16 @@ class LimitExceeded(HoneycombError):
 class QuotaExceeded(HoneycombError):
     """The job holds as many blocks as it may. Free some, or register it with a larger quota."""
 
+    hint = "free something (job.tree() shows what there is), or register the job with a larger quota_blocks="
+
 
 # ----------------------------------------------------------------------------------- names and data
 
 
 class NotFound(HoneycombError, LookupError):
     """No prefix or structure has this address."""
+
+    hint = "print(job.tree()) shows what there is; job.kv(), job.file() and job.queue() create it"
 
 
 class KeyNotFound(HoneycombError, KeyError):
@@ -176,6 +199,8 @@ class KeyNotFound(HoneycombError, KeyError):
 class KeyExists(HoneycombError):
     """An entry has this key already, and the call wanted none."""
 
+    hint = "put() stores it whether or not there is one"
+
 
 class CompareFailed(HoneycombError):
     """The entry is not what compare-and-swap expected."""
@@ -184,9 +209,13 @@ class CompareFailed(HoneycombError):
 class Sealed(HoneycombError):
     """The file was sealed; nothing can be appended any more."""
 
+    hint = "create another file; a sealed one can only be read"
+
 
 class AlreadyExists(HoneycombError):
     """The name is taken."""
+
+    hint = "open it, or create it with exist_ok=True"
 
 
 class WrongKind(HoneycombError, TypeError):
@@ -200,9 +229,13 @@ class Cycle(HoneycombError, ValueError):
 class UnknownParent(HoneycombError, LookupError):
     """A parent that was named does not exist."""
 
+    hint = "create the parent first, or the whole plan with create_hierarchy()"
+
 
 class UnknownJob(HoneycombError, LookupError):
     """No such job is registered; it may have been deregistered."""
+
+    hint = "client.jobs() lists the registered jobs"
 
 
 class InvalidArgument(HoneycombError, ValueError):
@@ -217,16 +250,19 @@ class QueueFull(HoneycombError, queue.Full):
     """The queue was at its bound, and no room came in the time that the call was willing to wait.
     Nothing was put, or as much as ``put`` says."""
 
-    #: How many items of a ``put_many`` were put before.
-    put: int = 0
+    hint = "wait longer (timeout=None: as long as it takes), or create the queue with larger bounds"
 
 
 class QueueClosed(HoneycombError):
     """The queue was closed: nothing can be put, and every item has been taken."""
 
+    hint = "a `for item in queue` loop ends here by itself"
+
 
 class Removed(NotFound):
     """The structure or prefix was removed by request."""
+
+    hint = ""
 
 
 class LeaseExpired(HoneycombError):
@@ -235,6 +271,8 @@ class LeaseExpired(HoneycombError):
     The message names the prefix, its lease and how late the renewal was. Keep the job open in a
     ``with`` block, call :meth:`~honeycomb.Job.keep`, or give the prefix a longer lease.
     """
+
+    hint = "keep the job open in a `with` block, call job.keep(), or give the prefix a longer lease"
 
 
 class DataLost(HoneycombError):
@@ -247,9 +285,13 @@ class DataLost(HoneycombError):
 class DeadlineExceeded(HoneycombError, TimeoutError):
     """The call did not finish in its time; for a mutation the message says what may be true now."""
 
+    hint = "connect with a larger timeout= if the cluster is merely slow"
+
 
 class Unavailable(HoneycombError, ConnectionError):
     """The peer could not be reached before the deadline."""
+
+    hint = "is the cluster running and the address right? `honeycomb status` tells"
 
 
 class Extents(ProtocolError):
@@ -297,7 +339,11 @@ def from_status(status_name: str, message: str) -> HoneycombError:
     ``status_name`` is a name of ``protocol/messages.toml``; one that is not known here (a newer
     peer) gives :class:`UnknownStatus`. ``message`` is what the peer said, at most 1024 bytes.
     """
-    cls = _BY_STATUS.get(status_name)
+    # The native half closes listeners, which no peer ever tells of.
+    cls = Closed if status_name == "Closed" else _BY_STATUS.get(status_name)
     if cls is None:
         return UnknownStatus(f"{status_name}: {message}")
-    return cls(message)
+    error = cls(message)
+    if cls.hint:
+        error.add_note(f"hint: {cls.hint}")
+    return error

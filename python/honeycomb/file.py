@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, Never, TypeAlias, overload
 
-from honeycomb import errors
-from honeycomb._address import Address
+from honeycomb import _check, errors
+from honeycomb._address import Address, format_bytes
+from honeycomb._display import Facts, Remote, refuse_pickle
 from honeycomb._native import NativeClient, NativeFile
-from honeycomb._session import Handle
+from honeycomb._session import Handle, wrong_kind
 from honeycomb.notices import Listener, kinds_of
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ READ_BUFFER: Final = 256 * 1024
 APPEND_BUFFER: Final = 1 << 20
 
 
-class HoneyFile:
+class HoneyFile(Remote):
     """A file in the job's memory that many tasks append to and read at the same time.
 
     The server places every append: appends of any number of writers never overwrite each other,
@@ -54,7 +55,7 @@ class HoneyFile:
     def _open(self, client: NativeClient) -> NativeFile:
         opened = client.open(self._job.id, self._address.path, self._address.name)
         if not isinstance(opened, NativeFile):
-            raise errors.WrongKind(f"{self.address} is a key-value store, not a file")
+            raise wrong_kind(self.address, "a file", opened)
         return opened
 
     @property
@@ -74,18 +75,21 @@ class HoneyFile:
         :class:`~honeycomb.errors.Sealed`, and :class:`~honeycomb.errors.OutOfMemory` or
         :class:`~honeycomb.errors.QuotaExceeded` when the file cannot grow.
         """
-        return self._handle.get().append(data)
+        return self._handle.get().append(_check.data("data", data))
 
     def write_all(self, data: Data) -> int:
         """Appends ``data`` of any length in several appends and returns the offset of the first.
 
         Others' appends may come to lie between the pieces; when it fails, the pieces before remain.
         """
-        return self._handle.get().write_all(data)
+        return self._handle.get().write_all(_check.data("data", data))
 
     def read(self, offset: int = 0, size: int | None = None) -> bytes:
         """The bytes at ``offset``, at most ``size`` of them (``None``: all that are there now).
         Shorter where the file ends, empty at or after its end."""
+        offset = _check.whole("offset", offset, 0, unit="bytes")
+        if size is not None:
+            size = _check.whole("size", size, 0, unit="bytes (None for all that are there)")
         native = self._handle.get()
         if size is None:
             size = max(0, native.size() - offset)
@@ -104,7 +108,8 @@ class HoneyFile:
     def readinto(self, offset: int, buffer: Buffer) -> int:
         """Reads into ``buffer`` and returns how many bytes; 0 at the end. May stop short of a full
         buffer before the end of the file."""
-        return self._handle.get().read_into(offset, buffer)
+        offset = _check.whole("offset", offset, 0, unit="bytes")
+        return self._handle.get().read_into(offset, _check.target("buffer", buffer))
 
     def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
         """The bytes of many ranges, each an offset and a size in bytes, in the same order. Shorter
@@ -117,9 +122,12 @@ class HoneyFile:
         """
         wanted = []
         for offset, size in ranges:
-            if offset < 0 or size < 0:
-                raise errors.InvalidArgument(f"{size} bytes at {offset}: neither is below 0")
-            wanted.append((offset, size))
+            wanted.append(
+                (
+                    _check.whole("the offset of a range", offset, 0, unit="bytes"),
+                    _check.whole("the size of a range", size, 0, unit="bytes"),
+                )
+            )
         return self._handle.get().read_ranges(wanted)
 
     def size(self) -> int:
@@ -148,21 +156,15 @@ class HoneyFile:
 
         At the end a reader returns nothing, as usual; what is appended later can be read then.
         """
-        match mode:
+        match file_mode(mode):
             case "rb":
                 return io.BufferedReader(_RawReader(self), READ_BUFFER)
             case "ab":
                 return Appender(self)
             case "r":
                 return io.TextIOWrapper(self.open("rb"), encoding="utf-8")
-            case "a":
-                # Written through, so that each write stays one piece.
-                return io.TextIOWrapper(
-                    Appender(self), encoding="utf-8", newline="", write_through=True
-                )
-        raise errors.InvalidArgument(
-            f"mode {mode!r}: a file is read ('rb', 'r') or appended to ('ab', 'a')"
-        )
+        # Written through, so that each write stays one piece.
+        return io.TextIOWrapper(Appender(self), encoding="utf-8", newline="", write_through=True)
 
     def wait_until(
         self, *, sealed: bool = False, size: int | None = None, timeout: float | None = None
@@ -171,6 +173,9 @@ class HoneyFile:
         sealed; whether it was so within ``timeout`` seconds (``None``: as long as it takes)."""
         if not sealed and size is None:
             raise errors.InvalidArgument("say what to wait for: sealed=True or size=")
+        if size is not None:
+            size = _check.whole("size", size, 0, unit="bytes")
+        timeout = _check.timeout(timeout)
         return self._handle.get().wait_until(None if sealed else size, timeout)
 
     def follow(self, offset: int = 0, *, timeout: float | None = None) -> Iterator[bytes]:
@@ -179,6 +184,10 @@ class HoneyFile:
         Ends early when nothing came for ``timeout`` seconds. Waits by notices: nothing is asked for
         while nothing happens.
         """
+        offset = _check.whole("offset", offset, 0, unit="bytes")
+        return self._follow(offset, _check.timeout(timeout))
+
+    def _follow(self, offset: int, timeout: float | None) -> Iterator[bytes]:
         with self.subscribe() as listener:
             while True:
                 piece = self.read(offset, FOLLOW_PIECE)
@@ -195,15 +204,29 @@ class HoneyFile:
     def subscribe(self, *ops: str) -> Listener:
         """Listens to changes (paper, Table 1): ``"append"`` and ``"seal"``; both without
         arguments."""
-        return Listener(self.address, self._handle.get().listen(kinds_of("file", ops)))
+        kinds = kinds_of("file", ops)
+        return Listener(self.address, self._handle.get().listen(kinds), ops)
 
     def __reduce__(self) -> tuple[Any, ...]:
         from honeycomb.job import _restore
 
         return _restore, (HoneyFile, self._job._pickle_handle(), self._address)
 
+    def _facts(self) -> Facts:
+        yield "size", format_bytes(self.size())
+        yield "sealed", "yes" if self.sealed() else "no"
+
     def __repr__(self) -> str:
         return f"<honeycomb.HoneyFile {self.address}>"
+
+
+def file_mode(mode: object) -> str:
+    """A mode that there is."""
+    if mode in ("rb", "ab", "r", "a"):
+        return str(mode)
+    raise errors.InvalidArgument(
+        f"mode {mode!r}: a file is read ('rb', 'r') or appended to ('ab', 'a')"
+    )
 
 
 class _RawReader(io.RawIOBase):
@@ -290,6 +313,9 @@ class Appender(io.BufferedIOBase):
             else:
                 self._buffer += view
         return count
+
+    def __reduce__(self) -> Never:
+        raise refuse_pickle("an Appender", "it may hold bytes; pickle the file and open it there")
 
     def flush(self) -> None:
         """Appends what was gathered."""

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
-from honeycomb import _address, errors
-from honeycomb._address import Address, prefix_path, prefix_paths
+from honeycomb import _address, _check, errors
+from honeycomb._address import Address, format_bytes, prefix_path, prefix_paths
+from honeycomb._display import Facts, Remote, Shown
 from honeycomb._info import PINNED_MS
 from honeycomb._native import attenuate
 from honeycomb._session import Session, fork_generation
 from honeycomb.errors import from_status
-from honeycomb.file import Appender, HoneyFile
+from honeycomb.file import Appender, HoneyFile, file_mode
 from honeycomb.kv import Kv
 from honeycomb.queue import Queue
 from honeycomb.tree import Tree
@@ -47,13 +48,17 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(Shown):
     """A prefix's lease: ``duration`` and ``remaining`` in seconds, infinite when ``pinned``."""
 
     prefix: int
     duration: float
     remaining: float
     pinned: bool
+
+    def _facts(self) -> Facts:
+        yield "lease", f"{self.duration:g} s"
+        yield "left", "pinned: never expires" if self.pinned else f"{self.remaining:.1f} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,7 @@ class JobHandle:
         return Job(session, self.job, self.name, root=0, owned=False, keep=False, task=self.task)
 
 
-class Job:
+class Job(Remote):
     """A registered job. Made by :meth:`Client.job`, :meth:`Client.attach` or
     :meth:`JobHandle.attach`.
 
@@ -302,6 +307,8 @@ class Job:
         :class:`~honeycomb.errors.OutOfMemory` and :class:`~honeycomb.errors.QuotaExceeded`.
         """
         address = Address.parse(addr)
+        _check.whole("blocks", blocks, 1, _check.U32_MAX, unit="blocks")
+        _check.whole("slots", slots, 1, _check.U32_MAX, unit="slots")
         native = self._session.native.create_kv(
             self.id, address.path, address.name, blocks, slots, exist_ok
         )
@@ -311,6 +318,7 @@ class Job:
         """Creates a file with ``blocks`` blocks to begin with; it grows by itself. Otherwise as
         :meth:`create_kv`."""
         address = Address.parse(addr)
+        _check.whole("blocks", blocks, 1, _check.U32_MAX, unit="blocks")
         native = self._session.native.create_file(
             self.id, address.path, address.name, blocks, exist_ok
         )
@@ -323,6 +331,8 @@ class Job:
         for no bound; it grows and shrinks by itself. Otherwise as :meth:`create_kv`; one that exists
         keeps its bounds."""
         address = Address.parse(addr)
+        _check.whole("max_items", max_items, 0, unit="items (0 for no bound)")
+        _check.whole("max_bytes", max_bytes, 0, unit="bytes (0 for no bound)")
         native = self._session.native.create_queue(
             self.id, address.path, address.name, max_items, max_bytes, exist_ok
         )
@@ -371,8 +381,9 @@ class Job:
     def open(self, addr: str, mode: str = "rb") -> io.IOBase:
         """A file object on the file at ``addr``; see :meth:`HoneyFile.open`. For appending, the
         file and its prefix are created where they are missing."""
-        file = self.file(addr) if mode.startswith("a") else self.open_file(addr)
-        return file.open(mode)
+        opening = file_mode(mode)
+        file = self.file(addr) if opening.startswith("a") else self.open_file(addr)
+        return file.open(opening)
 
     @overload
     def init_data_structure(self, addr: str, kind: Literal["kv"]) -> Kv: ...
@@ -476,6 +487,13 @@ class Job:
             # What went wrong in the block matters more than what closing says about it.
             if exc is None:
                 raise
+
+    def _facts(self) -> Facts:
+        tree = self.tree()
+        yield "prefixes", len(tree)
+        yield "blocks", tree.blocks
+        yield "used", format_bytes(tree.bytes_used)
+        yield "structures", sum(len(node.structures) for node in tree)
 
     def __repr__(self) -> str:
         task = f" task {self.task}" if self.task else ""

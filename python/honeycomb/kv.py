@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
-from honeycomb import _batch, errors
-from honeycomb._address import Address
+from honeycomb import _batch, _check, errors
+from honeycomb._address import Address, format_bytes
 from honeycomb._batch import (
     DELETE,
     FUNCTIONS,
@@ -19,8 +19,9 @@ from honeycomb._batch import (
     as_key,
     as_value,
 )
+from honeycomb._display import Facts, Remote
 from honeycomb._native import NativeClient, NativeKv
-from honeycomb._session import Handle
+from honeycomb._session import Handle, wrong_kind
 from honeycomb.notices import Listener, kinds_of
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ UPDATE_ENTRIES: Final = 4096
 _MISSING: Final[Any] = object()
 
 
-class Kv(MutableMapping[bytes, bytes]):
+class Kv(Remote, MutableMapping[bytes, bytes]):
     """A key-value store in the job's memory: ``kv["k"] = b"v"``, ``kv["k"]``, ``del``, ``in``,
     ``len``, ``for key in kv``, ``kv.items()``.
 
@@ -75,7 +76,7 @@ class Kv(MutableMapping[bytes, bytes]):
     def _open(self, client: NativeClient) -> NativeKv:
         opened = client.open(self._job.id, self._address.path, self._address.name)
         if not isinstance(opened, NativeKv):
-            raise errors.WrongKind(f"{self.address} is a file, not a key-value store")
+            raise wrong_kind(self.address, "a key-value store", opened)
         return opened
 
     @property
@@ -125,7 +126,7 @@ class Kv(MutableMapping[bytes, bytes]):
     def get_into(self, key: Key, buffer: bytearray | memoryview) -> int | None:
         """Reads the value into ``buffer`` and returns its length; ``None`` without such a key.
         Raises :class:`~honeycomb.errors.InvalidArgument` when the buffer is too short."""
-        return self._handle.get().get_into(as_key(key), buffer)
+        return self._handle.get().get_into(as_key(key), _check.target("buffer", buffer))
 
     def put(self, key: Key, value: Value) -> bool:
         """Stores an entry; tells whether it replaced one.
@@ -175,6 +176,7 @@ class Kv(MutableMapping[bytes, bytes]):
 
         Returns whether it did, and the value found when it did not.
         """
+        expected = None if expected is None else as_value(expected, "expected values")
         return self._handle.get().compare_and_swap(as_key(key), expected, as_value(new))
 
     def setdefault(self, key: Key, default: Any = None) -> bytes:
@@ -312,7 +314,7 @@ class Kv(MutableMapping[bytes, bytes]):
 
     def increment(self, key: Key, n: int = 1) -> int:
         """Adds ``n`` to an integer, which begins at 0; returns the sum. See :meth:`accumulate`."""
-        return self.accumulate(key, "sum", int(n))
+        return self.accumulate(key, "sum", _check.index("n", n))
 
     def append(self, key: Key, data: Value) -> int:
         """Appends bytes to a value, in one piece; returns its length in bytes. The server writes
@@ -340,6 +342,8 @@ class Kv(MutableMapping[bytes, bytes]):
     def top(self, key: Key, k: int | None = None) -> list[tuple[float, bytes]]:
         """The list that :meth:`top_add` keeps, or its first ``k``; empty without an entry. Raises
         :class:`~honeycomb.errors.InvalidArgument` when the value is no such list."""
+        if k is not None:
+            k = _check.whole("k", k, 0, unit="items")
         return (self._handle.get().top(as_key(key)) or [])[:k]
 
     def scan(self, prefix: Key = b"", *, keys_only: bool = False) -> Iterator[tuple[bytes, bytes]]:
@@ -357,19 +361,20 @@ class Kv(MutableMapping[bytes, bytes]):
     def wait_until(self, key: Key, timeout: float | None = None) -> bool:
         """Waits until ``key`` has a value; whether it had within ``timeout`` seconds (``None``: as
         long as it takes)."""
-        return self._handle.get().wait_for(as_key(key), timeout)
+        return self._handle.get().wait_for(as_key(key), _check.timeout(timeout))
 
     def subscribe(self, *ops: str, key: Key | None = None, prefix: Key | None = None) -> Listener:
         """Listens to changes (paper, Table 1): ``"put"`` and ``"delete"`` (both without arguments) of
         every key, of ``key``, or of keys that begin with ``prefix``."""
         if key is not None and prefix is not None:
             raise errors.InvalidArgument("a key or a prefix, not both")
+        kinds = kinds_of("kv", ops)
         native = self._handle.get().listen(
-            kinds_of("kv", ops),
+            kinds,
             None if key is None else bytes(as_key(key)),
             None if prefix is None else bytes(as_key(prefix)),
         )
-        return Listener(self.address, native)
+        return Listener(self.address, native, ops)
 
     def __iter__(self) -> Iterator[bytes]:
         return (key for key, _ in self.scan(keys_only=True))
@@ -417,6 +422,10 @@ class Kv(MutableMapping[bytes, bytes]):
         from honeycomb.job import _restore
 
         return _restore, (Kv, self._job._pickle_handle(), self._address)
+
+    def _facts(self) -> Facts:
+        yield "entries", len(self)
+        yield "largest value", format_bytes(self.value_limit)
 
     def __repr__(self) -> str:
         return f"<honeycomb.Kv {self.address}>"

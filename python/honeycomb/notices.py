@@ -7,10 +7,12 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Never, Self
 
-from honeycomb import errors
+from honeycomb import _check, errors
+from honeycomb._display import Facts, Remote, refuse_pickle
 from honeycomb._native import NativeListener
+from honeycomb._session import abandon, fork_generation
 
 __all__ = ["Listener", "Notification"]
 
@@ -53,7 +55,7 @@ class Notification:
     missed: int | None = None
 
 
-class Listener:
+class Listener(Remote):
     """A subscription to changes of one structure. Made by its ``subscribe``.
 
     Changes come in order per key, per end of a queue and per file, and never before a reader can see
@@ -61,16 +63,32 @@ class Listener:
     bounded memory. When the data goes, :meth:`get` raises the reason
     (:class:`~honeycomb.errors.LeaseExpired`, :class:`~honeycomb.errors.DataLost`,
     :class:`~honeycomb.errors.Removed`). Close it, or use it in a ``with`` block.
+
+    It belongs to the process that made it: a forked child, or whoever would unpickle it, subscribes
+    again.
     """
 
-    def __init__(self, address: str, native: NativeListener) -> None:
+    def __init__(self, address: str, native: NativeListener, ops: tuple[str, ...] = ()) -> None:
         self._address = address
         self._native = native
+        self._ops = ops
         self._closed = False
+        self._made_in = fork_generation()
+
+    @property
+    def address(self) -> str:
+        """What it listens to: ``job/T4/T6:name``."""
+        return self._address
 
     def get(self, timeout: float | None = None) -> Notification | None:
         """The next change; ``None`` when none came within ``timeout`` seconds (``None`` waits as
         long as it takes). Raises :class:`~honeycomb.errors.Closed` after :meth:`close`."""
+        timeout = _check.timeout(timeout)
+        if self._made_in != fork_generation():
+            raise errors.Closed(
+                f"this listener to {self._address} belongs to the process that was forked; "
+                "subscribe again in this one"
+            )
         heard = self._native.next(timeout)
         return None if heard is None else Notification(**heard)
 
@@ -101,7 +119,10 @@ class Listener:
     def close(self) -> None:
         """Ends the subscription. Idempotent; a thread that waits in :meth:`get` is told."""
         self._closed = True
-        self._native.close()
+        if self._made_in == fork_generation():
+            self._native.close()
+        else:
+            abandon(self._native)
 
     @property
     def closed(self) -> bool:
@@ -118,6 +139,13 @@ class Listener:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    def __reduce__(self) -> Never:
+        raise refuse_pickle("a Listener", "subscribe again where it is needed")
+
+    def _facts(self) -> Facts:
+        yield "tells of", ", ".join(self._ops) or "every change"
+        yield "state", "closed" if self._closed else "listening"
 
     def __repr__(self) -> str:
         return f"<honeycomb.Listener {self._address}{' closed' if self._closed else ''}>"

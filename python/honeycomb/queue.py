@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from honeycomb import errors
-from honeycomb._address import Address
+from honeycomb import _check, errors
+from honeycomb._address import Address, format_bytes
+from honeycomb._display import Facts, Remote, Shown
 from honeycomb._native import NativeClient, NativeDelivery, NativeQueue
-from honeycomb._session import Handle
+from honeycomb._session import Handle, wrong_kind
 from honeycomb.notices import Listener, kinds_of
 
 if TYPE_CHECKING:
@@ -20,13 +21,14 @@ __all__ = ["Queue", "QueueCounts", "Reservation"]
 
 Item: TypeAlias = bytes | bytearray | memoryview
 
-#: What iteration fetches at a time, in items.
-ITERATION: Final = 64
+#: Limits of a reservation, in seconds: a millisecond and a day.
+LEASE_MIN: Final = 0.001
+LEASE_MAX: Final = 86_400.0
 _DONE, _GIVE_BACK, _EXTEND = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
-class QueueCounts:
+class QueueCounts(Shown):
     """What a queue holds: exact when nobody puts or takes.
 
     ``items`` that are not taken for good (reserved ones included) and their ``bytes``, how many of
@@ -38,18 +40,23 @@ class QueueCounts:
     reserved: int
     closed: bool
 
+    def _facts(self) -> Facts:
+        yield "items", f"{self.items}, {self.reserved} of them reserved"
+        yield "size", format_bytes(self.bytes)
+        yield "closed", "yes" if self.closed else "no"
+
 
 class Reservation:
     """An item that was reserved: it comes back to the queue unless it is acknowledged in time.
 
     As a context manager it acknowledges at the end of the block and gives the item back when the
-    block raises.
+    block raises. Pickled, another process can settle it in this one's stead; its time runs on.
     """
 
-    __slots__ = ("_delivery", "_native", "item")
+    __slots__ = ("_delivery", "_queue", "item")
 
-    def __init__(self, native: NativeQueue, delivery: NativeDelivery) -> None:
-        self._native = native
+    def __init__(self, queue: Queue, delivery: NativeDelivery) -> None:
+        self._queue = queue
         self._delivery = delivery
         #: The item.
         self.item: bytes = delivery.item
@@ -70,10 +77,13 @@ class Reservation:
 
     def extend(self, seconds: float) -> bool:
         """Keeps the item for ``seconds`` from now on. False when the time had passed."""
-        return self._settle(_EXTEND, seconds)
+        return self._settle(_EXTEND, _lease("seconds", seconds))
 
     def _settle(self, action: int, seconds: float = 0.0) -> bool:
-        return self._native.settle(action, [self._delivery], seconds)[0]
+        return self._queue._handle.get().settle(action, [self._delivery], seconds)[0]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reservation, (self._queue, *self._delivery.state())
 
     def __enter__(self) -> bytes:
         return self.item
@@ -93,7 +103,7 @@ class Reservation:
         return f"<honeycomb.Reservation of {len(self.item)} bytes, delivery {self.deliveries}>"
 
 
-class Queue:
+class Queue(Remote):
     """A queue in the job's memory: items of bytes, first in, first out.
 
     *Consistency*: linearizable; an item put after another was put is got after it. Every put and get
@@ -117,7 +127,7 @@ class Queue:
     def _open(self, client: NativeClient) -> NativeQueue:
         opened = client.open(self._job.id, self._address.path, self._address.name)
         if not isinstance(opened, NativeQueue):
-            raise errors.WrongKind(f"{self.address} is not a queue")
+            raise wrong_kind(self.address, "a queue", opened)
         return opened
 
     @property
@@ -151,7 +161,7 @@ class Queue:
         :class:`~honeycomb.errors.OutOfMemory` or :class:`~honeycomb.errors.QuotaExceeded` when the
         queue cannot grow.
         """
-        self._handle.get().put(_item(item), timeout)
+        self._handle.get().put(_check.data("items", item), _check.timeout(timeout))
 
     def put_nowait(self, item: Item) -> None:
         """``put(item, 0)``."""
@@ -163,9 +173,15 @@ class Queue:
         Items of one request (up to 56 KiB) have no others between them. Raises as :meth:`put`; the
         error's ``put`` then tells how many of the items were put.
         """
-        done, failure = self._handle.get().put_many([_item(item) for item in items], timeout)
+        timeout = _check.timeout(timeout)
+        if isinstance(items, bytes | bytearray | memoryview | str):
+            raise TypeError(f"items are several items, not one {type(items).__name__}; use put()")
+        checked = [_check.data("items", item) for item in items]
+        done, failure = self._handle.get().put_many(checked, timeout)
         if failure is not None:
-            failure.put = done  # type: ignore[attr-defined]
+            if isinstance(failure, errors.HoneycombError):
+                failure.put = done
+                failure.add_note(f"{done} of {len(checked)} items were put before; `put` tells")
             raise failure
         return done
 
@@ -178,10 +194,14 @@ class Queue:
         :class:`~honeycomb.errors.QueueEmpty`. Raises :class:`~honeycomb.errors.QueueClosed` when the
         queue was closed and every item has been taken.
         """
-        items = self._handle.get().get(1, timeout)
+        items = self._handle.get().get(1, _check.timeout(timeout))
         if items:
             return items[0]
-        raise errors.QueueEmpty(f"{self.address} had no item for {timeout} s")
+        raise self._empty(timeout)
+
+    def _empty(self, timeout: float | None) -> errors.QueueEmpty:
+        waited = f" within {timeout:g} s" if timeout else ""
+        return errors.QueueEmpty(f"{self.address}: no item came{waited}")
 
     def get_nowait(self) -> bytes:
         """``get(0)``."""
@@ -190,7 +210,7 @@ class Queue:
     def get_many(self, n: int, timeout: float | None = None) -> list[bytes]:
         """Takes up to ``n`` of the first items (1 to 4096): what there is, once there is one, at
         most a MiB or one item. Waits as :meth:`get` and returns an empty list when nothing came."""
-        return self._handle.get().get(_count(n), timeout)
+        return self._handle.get().get(_count(n), _check.timeout(timeout))
 
     def reserve(
         self, n: int = 1, *, lease: float = 30.0, timeout: float | None = None
@@ -199,7 +219,8 @@ class Queue:
         is not within ``lease`` seconds goes to somebody else, before all others: each item is
         delivered at least once, and who is late learns so from :meth:`Reservation.ack`."""
         native = self._handle.get()
-        return [Reservation(native, one) for one in native.reserve(_count(n), lease, timeout)]
+        lease, timeout = _lease("lease", lease), _check.timeout(timeout)
+        return [Reservation(self, one) for one in native.reserve(_count(n), lease, timeout)]
 
     def peek(self, n: int = 1) -> list[bytes]:
         """Up to ``n`` of the first items, left where they are; empty when there is none."""
@@ -223,6 +244,23 @@ class Queue:
     def __bool__(self) -> bool:
         return True  # a queue is something even when it is empty; asking costs a round trip
 
+    def qsize(self) -> int:
+        """How many items it holds, as ``queue.Queue`` names it: ``len()``."""
+        return self.counts().items
+
+    def empty(self) -> bool:
+        """Whether there is no item to take now; reserved ones do not count."""
+        counts = self.counts()
+        return counts.items == counts.reserved
+
+    def full(self) -> bool:
+        """Whether it is at one of its bounds now; never so without bounds."""
+        max_items, max_bytes = self._handle.get().bounds
+        if not (max_items or max_bytes):
+            return False
+        counts = self.counts()
+        return 0 < max_items <= counts.items or 0 < max_bytes <= counts.bytes
+
     def counts(self) -> QueueCounts:
         """What it holds."""
         return QueueCounts(*self._handle.get().counts())
@@ -239,31 +277,39 @@ class Queue:
 
     def wait_until_closed(self, timeout: float | None = None) -> bool:
         """Waits until it is closed; whether it was within ``timeout`` seconds."""
-        return self._handle.get().wait_closed(timeout)
+        return self._handle.get().wait_closed(_check.timeout(timeout))
 
     def subscribe(self, *ops: str) -> Listener:
         """Listens to changes (paper, Table 1): ``"data"`` (items came), ``"space"`` (items were
         taken) and ``"close"``; all of them without arguments."""
         kinds = kinds_of("queue", ops)
-        return Listener(self.address, self._handle.get().listen(kinds))
+        return Listener(self.address, self._handle.get().listen(kinds), ops)
 
     def __reduce__(self) -> tuple[Any, ...]:
         from honeycomb.job import _restore
 
         return _restore, (Queue, self._job._pickle_handle(), self._address)
 
+    def _facts(self) -> Facts:
+        yield from self.counts()._facts()
+        max_items, max_bytes = self._handle.get().bounds
+        bounds = [f"{max_items} items"] * (max_items > 0)
+        bounds += [format_bytes(max_bytes)] * (max_bytes > 0)
+        yield "bounds", " and ".join(bounds) or "none"
+
     def __repr__(self) -> str:
         return f"<honeycomb.Queue {self.address}>"
 
 
-def _item(item: Item) -> Item:
-    given: object = item
-    if isinstance(given, str):
-        raise TypeError("items are bytes; encode the text first, for example with .encode()")
-    return item
-
-
 def _count(n: int) -> int:
-    if not 1 <= n <= 4096:
-        raise errors.InvalidArgument(f"1 to 4096 items at a time, not {n}")
-    return n
+    return _check.whole("n", n, 1, _check.ITEMS_MAX, unit="items at a time")
+
+
+def _lease(name: str, seconds: float) -> float:
+    """How long a reservation holds."""
+    return _check.seconds(name, seconds, LEASE_MIN, LEASE_MAX)
+
+
+def _reservation(queue: Queue, *state: Any) -> Reservation:
+    """A reservation that was pickled."""
+    return Reservation(queue, NativeDelivery(*state))

@@ -60,6 +60,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<queue::NativeQueue>()?;
     module.add_class::<queue::NativeDelivery>()?;
     module.add_class::<waiting::NativeListener>()?;
+    module.add_class::<waiting::NativeInterrupt>()?;
     module.add_function(wrap_pyfunction!(attenuate, module)?)?;
     module.add_function(wrap_pyfunction!(key_hash, module)?)?;
     module.add_function(wrap_pyfunction!(version, module)?)?;

@@ -4,7 +4,8 @@ use crate::buffer::Data;
 use crate::convert::{checked, raise};
 use crate::waiting::{NativeListener, filter, until, wait_for};
 use honeycomb_client::{Delivery, Error, Queue};
-use honeycomb_wire::Status;
+use honeycomb_wire::messages::MapEntry;
+use honeycomb_wire::{Field, Status};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::time::Duration;
@@ -19,6 +20,21 @@ pub struct NativeDelivery(Delivery);
 
 #[pymethods]
 impl NativeDelivery {
+    /// A delivery that another process received: what its `state` was.
+    #[new]
+    fn new(py: Python<'_>, item: &[u8], at: &[u8], number: u64, deliveries: u32) -> PyResult<Self> {
+        let entry = MapEntry::decode(at).map_err(|e| {
+            raise(py, "InvalidArgument", &format!("this is not a place in a queue: {e}"))
+        })?;
+        Ok(NativeDelivery(Delivery { item: item.to_vec(), entry, number, deliveries }))
+    }
+
+    /// What makes it again in another process.
+    fn state<'py>(&self, py: Python<'py>) -> State<'py> {
+        let Delivery { item, entry, number, deliveries } = &self.0;
+        (PyBytes::new(py, item), PyBytes::new(py, &entry.encode()), *number, *deliveries)
+    }
+
     #[getter]
     fn item<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.0.item)
@@ -30,6 +46,7 @@ impl NativeDelivery {
     }
 }
 
+type State<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, u64, u32);
 type Items<'py> = Vec<Bound<'py, PyBytes>>;
 
 fn bytes<'py>(py: Python<'py>, items: &[Vec<u8>]) -> Items<'py> {

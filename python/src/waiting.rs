@@ -1,10 +1,11 @@
 //! Calls that wait for something to happen, and listeners.
 //!
 //! A wait goes on in the native client, without the GIL. A signal to the thread ends it, so that
-//! Python's handlers run; unless they raise, the wait is taken up again.
+//! Python's handlers run; unless they raise, the wait is taken up again. An interrupt that the thread
+//! adopted ends it for good, as if its time were up.
 
 use crate::convert::{checked, raise};
-use honeycomb_client::{Error, Heard, Listener, Notification, Structure};
+use honeycomb_client::{Error, Heard, Interrupt, Listener, Notification, Structure, interrupted};
 use honeycomb_env::Clock;
 use honeycomb_types::Time;
 use honeycomb_wire::notice::Filter;
@@ -38,9 +39,36 @@ pub fn wait_for<T: Send>(
             return Ok(Some(found));
         }
         py.check_signals()?;
-        if clock.now() >= until {
+        if interrupted() || clock.now() >= until {
             return Ok(None);
         }
+    }
+}
+
+/// Ends the waits of the thread that adopted it, as if their time were up, when another sets it.
+#[pyclass(frozen, module = "honeycomb._native")]
+pub struct NativeInterrupt(Interrupt);
+
+#[pymethods]
+impl NativeInterrupt {
+    #[new]
+    fn new() -> PyResult<NativeInterrupt> {
+        Ok(NativeInterrupt(Interrupt::new()?))
+    }
+
+    /// From now on the waits of the calling thread end when this is set.
+    fn adopt(&self) {
+        self.0.adopt();
+    }
+
+    /// Ends the wait of the thread, and its later ones until `clear`.
+    fn set(&self) {
+        self.0.set();
+    }
+
+    /// Lets the thread wait again.
+    fn clear(&self) {
+        self.0.clear();
     }
 }
 

@@ -7,6 +7,7 @@
 
 use crate::context::Context;
 use crate::error::Error;
+use crate::interrupt;
 use crate::route;
 use crate::structure::Structure;
 use crate::transport::{Failure, PATIENCE, Sink, Transport, Wait, await_some};
@@ -304,10 +305,10 @@ impl Listener {
         }
     }
 
-    /// Waits for any source; true when a signal came.
+    /// Waits for any source; true when a signal or the thread's interrupt came.
     fn sleep(&mut self, until: Time) -> Result<bool, Error> {
         if self.sources.is_empty() {
-            self.context.pool.clock().sleep_until(until);
+            return Ok(interrupt::pause(self.context.pool.clock(), until));
         }
         let mut waiting: Vec<&mut Transport> =
             self.sources.iter_mut().map(|source| &mut source.transport).collect();

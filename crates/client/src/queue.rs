@@ -1,6 +1,7 @@
 //! Queues: many producers, many consumers, first in, first out (paper, 5.2).
 
 use crate::error::Error;
+use crate::interrupt;
 use crate::route::{self, Target};
 use crate::structure::{Args, Exchange, LOOK_BACK, Replied, Structure, WAIT_STEP_MS};
 use crate::transport::Sink;
@@ -75,7 +76,8 @@ impl Queue {
         self.structure.bounds()
     }
 
-    /// Puts an item at the end, waiting up to `wait` for room. `QueueFull` when there is none,
+    /// Puts an item at the end, waiting up to `wait` for room. `QueueFull` when there is none (or a
+    /// signal to the thread, or its interrupt, ended the wait and there is none now),
     /// `QueueClosed` after `close`, `ValueTooLarge` above `item_limit`.
     pub fn put(&self, item: &[u8], wait: Duration) -> Result<(), Error> {
         self.put_batch(&[item], self.structure.now() + wait).map(drop)
@@ -112,17 +114,21 @@ impl Queue {
         let mut args = Vec::new();
         put_lengths(items, &mut args);
         loop {
+            // The server waits for a limited time; ours may be longer.
+            let began = self.structure.now();
+            let asked = until.min(began + Duration::from_millis(WAIT_STEP_MS as u64));
             let replied = self.structure.run(Exchange {
                 op: Op::QueuePut,
                 target: Target::Tail,
                 args: Args::Fixed(&args),
                 payload: items,
                 sink: Sink::None,
-                wait_until: Some(until),
+                wait_until: Some(asked),
             });
+            let now = self.structure.now();
             match replied {
-                // The server waits for a limited time; ours may be longer.
-                Err(e) if e.status == Status::QueueFull && self.structure.now() < until => {}
+                // A wait that ended before its time was ended by a signal.
+                Err(e) if e.status == Status::QueueFull && asked <= now && now < until => {}
                 other => return other.map(drop),
             }
         }
@@ -179,8 +185,8 @@ impl Queue {
                 // The last block has ended; one that was left behind may get an item back.
                 Err(e) if e.status == Status::QueueClosed && self.may_come_back()? => {
                     let clock = self.structure.clock();
-                    clock.sleep_until(asked.min(clock.now() + LOOK_BACK));
-                    (Vec::new(), false)
+                    let pause = asked.min(clock.now() + LOOK_BACK);
+                    (Vec::new(), interrupt::pause(clock, pause))
                 }
                 other => other?,
             };

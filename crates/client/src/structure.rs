@@ -439,6 +439,8 @@ impl Structure {
                 self.context.pool.give(&place, transport);
                 Happened::Replied(reply)
             }
+            // Nothing is wrong with the other connections.
+            Err(failure @ Failure::Interrupted) => Happened::Failed(failure),
             Err(failure) => {
                 self.context.pool.forget(&place.0);
                 Happened::Failed(failure)

@@ -1,6 +1,7 @@
 //! One connection to one node: frames out, frames in, a deadline on every byte.
 
 use crate::error::Error;
+use crate::interrupt::{self, Woken};
 use honeycomb_env::{Clock, Poller};
 use honeycomb_types::limits::{PROTOCOL_MAJOR, PROTOCOL_MINOR, REPLY_HEADER};
 use honeycomb_types::{PrefixId, SessionId, StructureId, Time};
@@ -61,7 +62,7 @@ pub(crate) struct Wait<'a> {
     /// Called each time that `PATIENCE` passed without a byte: a peer that is gone without a word
     /// is noticed long before the deadline. An error ends the wait.
     pub idle: &'a mut dyn FnMut() -> Result<(), Error>,
-    /// Whether a signal to this thread ends the wait.
+    /// Whether a signal to this thread, or its interrupt, ends the wait.
     pub interruptible: bool,
 }
 
@@ -464,6 +465,7 @@ impl Transport {
         let began = self.clock.now();
         let mut ask_at = began + PATIENCE;
         let mut polling = !self.spin.is_zero() && self.poller.worth_it(began);
+        let interrupt = wait.interruptible.then(interrupt::adopted).flatten();
         loop {
             let now = self.clock.now();
             if now >= wait.deadline {
@@ -481,25 +483,22 @@ impl Transport {
                 true => Duration::ZERO,
                 false => wait.deadline.min(ask_at).since(now),
             };
-            let timeout =
-                Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos() as i64 };
-            let mut fds = [PollFd::new(&self.stream, flags)];
-            match rustix::event::poll(&mut fds, Some(&timeout)) {
-                Ok(0) if polling => {
+            let socket = PollFd::new(&self.stream, flags);
+            match interrupt::poll_one(socket, left, interrupt.as_ref())? {
+                Woken::Late if polling => {
                     let clock = self.clock;
                     polling = self.poller.yielded(now, || clock.now());
                 }
-                Err(rustix::io::Errno::INTR) if wait.interruptible => {
+                Woken::Interrupted if wait.interruptible => {
                     return Err(io::ErrorKind::Interrupted.into());
                 }
-                Ok(0) | Err(rustix::io::Errno::INTR) => {}
-                Ok(_) => {
+                Woken::Late | Woken::Interrupted => {}
+                Woken::Ready => {
                     if polling {
                         self.poller.hit();
                     }
                     return Ok(());
                 }
-                Err(e) => return Err(e.into()),
             }
         }
     }
@@ -511,7 +510,8 @@ pub(crate) fn await_any(waiting: &mut [&mut Transport], until: Time) -> io::Resu
     await_some(waiting, until, false)
 }
 
-/// As `await_any`; when it is interruptible, a signal to this thread ends the wait as an error.
+/// As `await_any`; when it is interruptible, a signal to this thread or its interrupt ends the wait
+/// as an error.
 pub(crate) fn await_some(
     waiting: &mut [&mut Transport],
     until: Time,
@@ -522,8 +522,11 @@ pub(crate) fn await_some(
     let mut poller = std::mem::take(&mut first.poller);
     let began = clock.now();
     let mut polling = !spin.is_zero() && poller.worth_it(began);
+    let interrupt = interruptible.then(interrupt::adopted).flatten();
     let mut fds: Vec<PollFd<'_>> =
         waiting.iter().map(|t| PollFd::new(&t.stream, PollFlags::IN)).collect();
+    let sockets = fds.len();
+    fds.extend(interrupt.as_ref().map(interrupt::Interrupt::pollable));
     let ready = loop {
         let now = clock.now();
         if polling && now.since(began) >= spin {
@@ -542,8 +545,14 @@ pub(crate) fn await_some(
                 if polling {
                     poller.hit();
                 }
-                let ready = fds.iter().enumerate().filter(|(_, fd)| !fd.revents().is_empty());
-                break Ok(ready.map(|(at, _)| at).collect());
+                let ready =
+                    |(at, fd): (usize, &PollFd<'_>)| (!fd.revents().is_empty()).then_some(at);
+                let ready: Vec<usize> =
+                    fds[..sockets].iter().enumerate().filter_map(ready).collect();
+                if ready.is_empty() {
+                    break Err(io::ErrorKind::Interrupted.into());
+                }
+                break Ok(ready);
             }
             Err(e) => break Err(e.into()),
         }

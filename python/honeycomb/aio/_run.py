@@ -1,0 +1,163 @@
+"""Blocking calls as coroutines, in threads of the package's own (see ``honeycomb/_threads.py``)."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, Generic, Protocol, TypeVar
+
+from honeycomb import errors
+from honeycomb._threads import CALLS, WAITS, Crew
+
+T = TypeVar("T")
+C = TypeVar("C", bound=type[Any])
+
+
+class _Leaving(Protocol):
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> bool | None: ...
+
+
+L = TypeVar("L", bound=_Leaving)
+
+
+async def run(
+    function: Callable[[], T],
+    *,
+    crew: Crew = CALLS,
+    late: Callable[[T], object] | None = None,
+    turn: float | None = None,
+) -> T:
+    """What ``function`` returns, called in a thread of ``crew``.
+
+    When the task is cancelled it goes on at once. A call that still stands in line is not made; a
+    wait is ended; any other call comes to its end unseen. What a call brings that nobody awaits any
+    more goes to ``late``, in a thread, so that it can be kept, given back or closed. One that had no
+    ``turn`` within so many seconds fails.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    # The answer, until somebody takes it out: a loop may close before it gets round to `settle`.
+    answer: deque[tuple[Any, BaseException | None]] = deque(maxlen=1)
+    awaited = True
+
+    def settle() -> None:
+        if not answer or future.done():
+            return dispose()
+        value, error = answer.pop()
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(value)
+
+    def dispose() -> None:
+        while answer:
+            value, error = answer.pop()
+            if error is None and late is not None:
+                CALLS.call(functools.partial(late, value), lambda _value, _error: None)
+
+    def done(value: Any, error: BaseException | None) -> None:
+        answer.append((value, error))
+        if not awaited:
+            return dispose()
+        try:
+            loop.call_soon_threadsafe(settle)
+        except RuntimeError:  # the loop is closed
+            dispose()
+
+    def expire() -> None:
+        if crew.full and call.withdraw() and not future.done():
+            text = (
+                f"{crew.limit} calls of this process wait already, and none of them ended within "
+                f"{turn} s; honeycomb.aio.waiting_limit() raises the limit"
+            )
+            future.set_exception(errors.LimitExceeded(text))
+
+    call = crew.call(function, done)
+    timer = None if turn is None else loop.call_later(turn, expire)
+    try:
+        return await future
+    except BaseException as error:
+        awaited = False
+        if not future.done():
+            future.cancel()
+        elif not future.cancelled() and future.exception() is None:
+            # It was answered, and cancelled before anybody could look.
+            answer.append((future.result(), None))
+        if future.cancelled() or future.exception() is not error:
+            dispose()
+            call.cancel()
+        raise
+    finally:
+        if timer is not None:
+            timer.cancel()
+
+
+async def wait(
+    function: Callable[[float | None], T],
+    timeout: float | None,
+    *,
+    crew: Crew = WAITS,
+    late: Callable[[T], object] | None = None,
+) -> T:
+    """What ``function`` returns, given the seconds that are left of ``timeout``. For calls that wait
+    for something to happen: cancelling the task ends the wait."""
+    if timeout is None:
+        return await run(lambda: function(None), crew=crew, late=late)
+    if timeout == 0:
+        return await run(lambda: function(0), late=late)
+    until = time.monotonic() + timeout
+    return await run(
+        lambda: function(max(0.0, until - time.monotonic())), crew=crew, late=late, turn=timeout
+    )
+
+
+class Opening(Awaitable[L], AbstractAsyncContextManager[L], Generic[L]):
+    """What opens something: ``await`` it, or use it in ``async with``, which closes it again."""
+
+    __slots__ = ("_coroutine", "_opened")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, L]) -> None:
+        self._coroutine = coroutine
+
+    def __await__(self) -> Generator[Any, Any, L]:
+        return self._coroutine.__await__()
+
+    async def __aenter__(self) -> L:
+        self._opened: L = await self._coroutine
+        return self._opened
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        return await self._opened.__aexit__(kind, error, traceback)
+
+
+def twin_of(blocking: type[Any]) -> Callable[[C], C]:
+    """Gives a class, and each of its public members that has none, the docstring of its twin."""
+
+    def decorate(cls: C) -> C:
+        for name, member in list(vars(cls).items()):
+            original = inspect.getattr_static(blocking, name, None)
+            if name.startswith("_") or original is None or member.__doc__:
+                continue
+            member.__doc__ = original.__doc__
+        cls.__doc__ = f"{cls.__doc__}\n\n{inspect.getdoc(blocking)}"
+        return cls
+
+    return decorate
