@@ -8,8 +8,11 @@
         counts = job.kv("counts")
         counts["honey"] = b"1"
 
-Start with :func:`connect`, :class:`Job` and :mod:`honeycomb.mapreduce`.
+Start with :func:`connect`, :class:`Job` and :mod:`honeycomb.mapreduce`. :mod:`honeycomb.aio` has the
+same for asyncio.
 """
+
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from honeycomb import errors
 from honeycomb._batch import AtomicBatch, Batch, Result
@@ -23,6 +26,9 @@ from honeycomb.notices import Listener, Notification
 from honeycomb.pool import BrokenWorkerPool, WorkerDied, WorkerPool
 from honeycomb.queue import Queue, QueueCounts, Reservation
 from honeycomb.tree import Tree
+
+if _TYPE_CHECKING:
+    from honeycomb import aio
 
 __version__ = _version()
 
@@ -49,6 +55,19 @@ __all__ = [
     "Tree",
     "WorkerDied",
     "WorkerPool",
+    "aio",
     "connect",
     "errors",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name == "aio":  # imported when it is wanted: asyncio takes longer than all the rest
+        import importlib
+
+        return importlib.import_module("honeycomb.aio")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if not name.startswith("_"))})

@@ -297,6 +297,7 @@ class Appender(io.BufferedIOBase):
         return self._file.address
 
     def writable(self) -> bool:
+        """True: it takes writes and nothing else."""
         return True
 
     def write(self, data: Any) -> int:

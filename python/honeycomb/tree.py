@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from honeycomb._address import format_bytes
+from honeycomb._display import as_html
 from honeycomb._info import (
     KIND_FILE,
     KIND_KV,
@@ -16,6 +18,9 @@ from honeycomb._info import (
     PrefixInfo,
     StructureInfo,
 )
+
+#: Most lines that a notebook shows.
+SHOWN_LINES: Final = 200
 
 _KINDS = {KIND_FILE: "file", KIND_QUEUE: "queue", KIND_KV: "kv"}
 
@@ -132,6 +137,12 @@ class Tree:
         return "\n".join(lines)
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        lines = str(self).split("\n")
+        if len(lines) > SHOWN_LINES:
+            lines[SHOWN_LINES:] = [f"... {len(lines) - SHOWN_LINES} more lines; print() shows all"]
+        return as_html(f"honeycomb.Tree of {self.job}", (), "\n".join(lines))
 
     def _draw(self, root: Node) -> Iterator[str]:
         """Lines of everything under the root. A stack, because a DAG may be deeper than Python's."""

@@ -11,9 +11,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Never, Self
 
 from honeycomb import errors
+from honeycomb._display import Facts, Shown, refuse_pickle
 from honeycomb._info import Status
 from honeycomb.job import Job
 from honeycomb.mapreduce import outputs, plan
@@ -110,7 +111,7 @@ class MemorySampler:
         self._thread.join()
 
 
-class Result:
+class Result(Shown):
     """The output of a job that succeeded, still in its memory.
 
     Use it in a ``with`` block, or call :meth:`close`: the job lives, and its leases are kept, until
@@ -234,6 +235,14 @@ class Result:
         with Interrupts() as interrupts:
             interrupts.hold()
             self._resources.__exit__(exc_type, exc, traceback)
+
+    def _facts(self) -> Facts:
+        yield "partitions", self.partitions
+        for stage in self.stages:
+            yield stage.name, f"{stage.tasks} tasks, {stage.seconds:.2f} s"
+
+    def __reduce__(self) -> Never:
+        raise refuse_pickle("a Result", "its job ends with this process; pickle what it holds")
 
     def __repr__(self) -> str:
         seconds = sum(stage.seconds for stage in self.stages)
