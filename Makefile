@@ -12,7 +12,7 @@ export RUSTUP_AUTO_INSTALL := 0
 export PYO3_PYTHON := $(CURDIR)/.venv/bin/python
 
 SECONDS := 60# for simulate
-ARGS :=# handed on to demo, bench and simulate: make demo ARGS="--scale 4"
+ARGS :=# handed on to demo, bench, soak and simulate: make demo ARGS="--scale 4"
 
 VENV := .venv/bin
 # The bindings are an extension module: nothing to test in Rust, and no libpython to link to.
@@ -64,9 +64,12 @@ unit: setup ## the Rust tests
 integration: build ## the Python tests, against the installed wheel and real processes
 	$(VENV)/pytest -c python/pyproject.toml python/tests
 
-.PHONY: simulate bench
+.PHONY: simulate soak bench
 simulate: setup ## the simulator, for SECONDS=60
 	cargo run --release --locked -p honeycomb-verify --bin simulate -- --seconds $(SECONDS) $(ARGS)
+
+soak: build ## a queue whose clients are killed and come again: make soak ARGS="--items 100000"
+	cargo run --release --locked -p honeycomb-verify --bin queue-soak -- --program $(VENV)/honeycomb $(ARGS)
 
 bench: build ## latency, throughput and server CPU per operation: kv, file, controller
 	@scripts/bootstrap.sh bench

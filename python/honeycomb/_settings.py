@@ -21,6 +21,7 @@ NAMES: Final = (
     "timeout",
     "job",
     "cluster_file",
+    "python",
     "listen",
     "advertise",
     "insecure",

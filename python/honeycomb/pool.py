@@ -71,12 +71,13 @@ class _RemoteTraceback(Exception):
 class _Task:
     """A call on its way: pickled, so that what is queued is bytes and cannot change meanwhile."""
 
-    __slots__ = ("future", "label", "message")
+    __slots__ = ("future", "killed", "label", "message")
 
     def __init__(self, future: Future[Any], message: bytes, label: str) -> None:
         self.future = future
         self.message = message
         self.label = label
+        self.killed = False  # nobody wants it any more: it is not given to another worker
 
 
 class WorkerPool(Executor):
@@ -151,6 +152,15 @@ class WorkerPool(Executor):
         self._state.stop(cancel_futures)
         if wait:
             self._state.join()
+
+    def kill(self, future: Future[Any]) -> bool:
+        """Ends one task, whatever it is doing: one that waits is cancelled; the worker of one that
+        runs is killed and replaced, and the future fails with :class:`WorkerDied`.
+
+        For tasks that hang, or that nobody wants any more; ``future.cancel()`` does not end what
+        runs. Returns at once; False when the task was done already, or is not this pool's.
+        """
+        return self._state.kill(future)
 
     def terminate(self) -> None:
         """Kills the workers now. Running tasks fail with :class:`WorkerDied`, waiting ones are
@@ -260,6 +270,7 @@ class _State:
         self._queue: deque[_Task] = deque()
         self._workers: dict[int, _Worker] = {}
         self._started: set[int] = set()
+        self._tasks: dict[int, _Task] = {}  # what each slot's worker has been given
         self._stopping = False
         self._killed = False
         self._broken: BrokenWorkerPool | None = None
@@ -318,6 +329,21 @@ class _State:
         for task in dropped:
             task.future.cancel()
 
+    def kill(self, future: Future[Any]) -> bool:
+        if future.cancel():
+            return True
+        self._check_process()
+        with self._lock:
+            for slot, task in self._tasks.items():
+                if task.future is future and not future.done():
+                    task.killed = True
+                    # A slot takes its next task under this lock, so it is this one's worker. Where
+                    # a new worker is only starting, the flag ends the task instead.
+                    if slot in self._started:
+                        self._workers[slot].process.kill()
+                    return True
+        return False
+
     def terminate(self) -> None:
         if os.getpid() != self._pid:
             return
@@ -346,7 +372,7 @@ class _State:
     def _serve(self, slot: int) -> None:
         try:
             worker = self._replace(slot, None)
-            while worker is not None and (task := self._next()) is not None:
+            while worker is not None and (task := self._next(slot)) is not None:
                 if task.future.set_running_or_notify_cancel():
                     worker = self._run(slot, worker, task)
             if worker is not None:
@@ -354,13 +380,14 @@ class _State:
         except BrokenWorkerPool as error:
             self._break(error)
 
-    def _next(self) -> _Task | None:
+    def _next(self, slot: int) -> _Task | None:
         with self._lock:
+            self._tasks.pop(slot, None)
             while not self._queue:
                 if self._stopping or self._broken is not None:
                     return None
                 self._work.wait()
-            task = self._queue.popleft()
+            task = self._tasks[slot] = self._queue.popleft()
             if len(self._queue) == self._pending - 1:
                 self._changed.notify_all()
             return task
@@ -373,6 +400,9 @@ class _State:
                     WorkerDied(f"the pool was terminated before {task.label}")
                 )
                 return None
+            if task.killed:
+                task.future.set_exception(WorkerDied(f"{task.label} was ended before it began"))
+                return worker
             begun = worker.run(task)
             if begun and not worker.connection.closed:
                 return worker

@@ -22,13 +22,7 @@ pub struct NativeDelivery(Delivery);
 impl NativeDelivery {
     /// A delivery that another process received: what its `state` was.
     #[new]
-    fn new(
-        py: Python<'_>,
-        item: &[u8],
-        at: &[u8],
-        number: u64,
-        deliveries: u32,
-    ) -> PyResult<Self> {
+    fn new(py: Python<'_>, item: &[u8], at: &[u8], number: u64, deliveries: u32) -> PyResult<Self> {
         let entry = MapEntry::decode(at).map_err(|e| {
             raise(py, "InvalidArgument", &format!("this is not a place in a queue: {e}"))
         })?;

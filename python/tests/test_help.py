@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sysconfig
@@ -19,6 +20,7 @@ from pathlib import Path
 import pytest
 
 BINARY = Path(sysconfig.get_path("scripts"), "honeycomb")
+EXAMPLES = Path(__file__).parents[2] / "examples"
 # They run until they are told to end: the first line says that they are ready.
 FOREGROUND = ("controller", "server", "start")
 SECONDS = 60
@@ -86,6 +88,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (home / "app.log").write_text("one line\nanother line\n")
     (home / "logo.png").write_bytes(b"\x89PNG\r\n\x1a\n\x00\xff")
     (home / "book.txt").write_text("the bee and the honeycomb\n" * 1000)
+    shutil.copy(EXAMPLES / "wordcount.py", home)
     yield home
     run_shell(home, "honeycomb stop || true")
 
@@ -154,7 +157,15 @@ def controller(home: Path) -> Iterator[dict[str, str]]:
 
 def test_there_are_all_commands() -> None:
     names = {name_of(command) for command in COMMANDS}
-    for name in ("kv scan", "lease renew", "config show", "doctor", "bench kv", "completion"):
+    for name in (
+        "kv scan",
+        "queue put",
+        "lease renew",
+        "watch",
+        "config show",
+        "doctor",
+        "bench kv",
+    ):
         assert f"honeycomb {name}" in names
     assert len(names) == len(COMMANDS)
 

@@ -153,6 +153,36 @@ def test_terminate_ends_running_tasks(tmp_path: Path) -> None:
         running.result(0)
 
 
+def test_one_task_can_be_killed_whatever_it_does(tmp_path: Path) -> None:
+    with WorkerPool(2) as pool:
+        pool.warm()
+        before = pool.worker_pids()
+        hung = pool.submit(signal.pause)
+        other = pool.submit(wait_for_file, str(tmp_path / "gate"))
+        queued = pool.submit(pow, 2, 3)
+        assert eventually(lambda: hung.running() and other.running())
+        assert pool.kill(queued) and queued.cancelled()
+        assert pool.kill(hung)
+        with pytest.raises(WorkerDied, match="SIGKILL"):
+            hung.result(30)
+        assert not pool.kill(hung)  # done already
+        (tmp_path / "gate").touch()
+        assert other.result(30)  # the other worker was left alone
+        assert [pool.submit(pow, 2, n).result(30) for n in range(10)] == [2**n for n in range(10)]
+        pool.warm()
+        assert len(set(before) & set(pool.worker_pids())) == 1
+
+
+def test_killing_tasks_as_they_end_harms_no_others() -> None:
+    """The kill may find its task done and the worker with the next one; that one must not die."""
+    with WorkerPool(2) as pool:
+        pool.warm()
+        for _ in range(40):
+            futures = [pool.submit(pow, 2, n) for n in range(6)]
+            pool.kill(futures[0])
+            assert [future.result(30) for future in futures[1:]] == [2**n for n in range(1, 6)]
+
+
 def test_a_full_queue_makes_submit_wait(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     with WorkerPool(1, pending=2) as pool:

@@ -50,7 +50,7 @@ impl Interrupt {
         }
     }
 
-    fn pollable(&self) -> PollFd<'_> {
+    pub(crate) fn pollable(&self) -> PollFd<'_> {
         PollFd::from_borrowed_fd(self.0.event.as_fd(), PollFlags::IN)
     }
 

@@ -7,18 +7,26 @@
 
 use crate::context::Context;
 use crate::error::Error;
-use crate::interrupt::{self, Woken};
+use crate::interrupt;
 use crate::route;
 use crate::structure::Structure;
-use crate::transport::{Failure, PATIENCE, Sink, Transport, Wait};
-use honeycomb_types::{BlockAt, BlockId, Kind};
+use crate::transport::{Failure, PATIENCE, Sink, Transport, Wait, await_some};
+use honeycomb_types::{BlockAt, BlockId, Kind, Time};
 use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::notice::{Change, Filter, Notice, SubscribeArgs, kinds};
+use honeycomb_wire::queue::Counts;
 use honeycomb_wire::{Op, RequestHeader, Status};
-use rustix::event::{PollFd, PollFlags};
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The pause between two tries to subscribe.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Notices that are taken from one block at a time: the rest stays where its bytes are bounded, and
+/// no block stands before the others.
+const TAKEN_AT_A_TIME: usize = 256;
 
 /// What was heard.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +45,8 @@ pub enum Heard {
     },
     /// A queue has more items to take.
     Data {
-        /// How many came.
+        /// How many came. Those that came into a block while it was being subscribed to may be told
+        /// twice.
         items: u64,
     },
     /// Items were taken from a queue.
@@ -97,6 +106,8 @@ pub struct Listener {
     ready: VecDeque<Notification>,
     /// Bytes of a file of which was told.
     told_to: u64,
+    /// It was told that the file was sealed, or the queue closed.
+    told_end: bool,
 }
 
 impl Listener {
@@ -126,28 +137,43 @@ impl Listener {
             sources: Vec::new(),
             ready: VecDeque::new(),
             told_to: 0,
+            told_end: false,
         };
         listener.subscribe_all()?;
         Ok(listener)
     }
 
     fn subscribe_all(&mut self) -> Result<(), Error> {
-        self.structure.refresh(self.context.deadline())?;
-        let mut entries = self.structure.entries();
-        if self.structure.kind() == Kind::File {
-            entries.drain(..entries.len() - 1);
-            self.told_to = self.told_to.max(entries[0].start);
+        let deadline = self.context.deadline();
+        let clock = self.context.pool.clock();
+        self.structure.refresh(deadline)?;
+        loop {
+            let mut entries = self.structure.entries();
+            if self.structure.kind() == Kind::File {
+                entries.drain(..entries.len() - 1);
+                self.told_to = self.told_to.max(entries[0].start);
+            }
+            let mut all = true;
+            for entry in entries {
+                all &= self.subscribe(entry, false)?;
+            }
+            if all {
+                return Ok(());
+            }
+            // A block went in between, and with it perhaps the way to what follows it.
+            if clock.now() >= deadline {
+                let text = "could not subscribe: its blocks went away while they were asked";
+                return Err(Error::new(Status::DeadlineExceeded, text));
+            }
+            clock.sleep_until(clock.now() + PAUSE);
         }
-        for entry in entries {
-            self.subscribe(entry, false)?;
-        }
-        Ok(())
     }
 
-    /// Subscribes to one block. `late` when changes may have happened there that should be told.
-    fn subscribe(&mut self, entry: MapEntry, late: bool) -> Result<(), Error> {
+    /// Subscribes to one block; false when it is gone, and then the map is fresh. `late` when changes
+    /// may have happened there that should be told.
+    fn subscribe(&mut self, entry: MapEntry, late: bool) -> Result<bool, Error> {
         if self.sources.iter().any(|s| route::at(&s.entry) == route::at(&entry)) {
-            return Ok(());
+            return Ok(true);
         }
         let context = self.context.clone();
         let deadline = context.deadline();
@@ -167,17 +193,17 @@ impl Listener {
                 let mut reply = Vec::new();
                 let told =
                     transport.exchange(header, &args, &[], &mut wait, &mut reply, Sink::None)?;
-                let now_there = match (told.status, late) {
-                    (Status::Ok, true) => length_of(structure, &mut transport, header, &mut wait)?,
-                    _ => 0,
+                let there = match (told.status, late) {
+                    (Status::Ok, true) => content(structure, &mut transport, header, &mut wait)?,
+                    _ => Content::default(),
                 };
-                Ok((transport, told, reply, now_there))
+                Ok((transport, told, reply, there))
             });
             match subscribed {
                 Ok((transport, told, _, there)) if told.status == Status::Ok => {
                     self.sources.push(Source { entry, transport, handed_over: false });
                     self.catch_up(told.value, there);
-                    return Ok(());
+                    return Ok(true);
                 }
                 Ok((_, told, reply, _)) => match told.status {
                     Status::GrantExpired | Status::GrantRevoked => {
@@ -185,7 +211,7 @@ impl Listener {
                     }
                     // It went while we were on our way; the map knows better, or the reason.
                     Status::WrongEpoch | Status::UnknownBlock => {
-                        return self.structure.refresh(deadline);
+                        return self.structure.refresh(deadline).map(|()| false);
                     }
                     status => return Err(Error::refused(status, &reply)),
                 },
@@ -196,43 +222,54 @@ impl Listener {
                         let text = format!("could not subscribe: {failure:?}");
                         return Err(Error::new(Status::DeadlineExceeded, text));
                     }
-                    clock.sleep_until(clock.now() + Duration::from_millis(20));
+                    clock.sleep_until(clock.now() + PAUSE);
                 }
             }
         }
     }
 
     /// Tells what happened in the newest source before it was subscribed to.
-    fn catch_up(&mut self, number: u64, there: u64) {
+    fn catch_up(&mut self, number: u64, there: Content) {
         let source = self.sources.last().expect("just subscribed to");
         let (at, start) = (route::at(&source.entry), source.entry.start);
-        if there == 0 {
-            return;
+        let file = self.structure.kind() == Kind::File;
+        if there.length > 0 {
+            let heard = match file {
+                true => Heard::Append { offset: start, length: there.length },
+                false => Heard::Data { items: there.length },
+            };
+            self.hear(Notification { heard, at, number });
         }
-        let heard = match self.structure.kind() {
-            Kind::File => Heard::Append { offset: start, length: there },
-            _ => Heard::Data { items: there },
-        };
-        self.hear(Notification { heard, at, number });
+        if there.ended {
+            let size = start + there.length;
+            let heard = if file { Heard::Seal { size } } else { Heard::Close };
+            self.hear(Notification { heard, at, number });
+        }
     }
 
+    /// Tells something, unless it was told by what a block had when it was subscribed to.
     fn hear(&mut self, notification: Notification) {
-        if let Heard::Append { offset, length } = notification.heard {
-            // Told already, by the length that the block had when it was subscribed to.
-            if offset + length <= self.told_to {
-                return;
+        let again = match notification.heard {
+            Heard::Append { offset, length } => {
+                let before = self.told_to;
+                self.told_to = before.max(offset + length);
+                offset + length <= before
             }
-            self.told_to = offset + length;
-        }
-        if self.wants(&notification.heard) {
+            Heard::Seal { .. } | Heard::Close => std::mem::replace(&mut self.told_end, true),
+            _ => false,
+        };
+        if !again && self.wants(&notification.heard) {
             self.ready.push_back(notification);
         }
     }
 
+    /// What a block had may be of another kind than the server was asked to tell of.
     fn wants(&self, heard: &Heard) -> bool {
         let kind = match heard {
             Heard::Append { .. } => kinds::APPEND,
+            Heard::Seal { .. } => kinds::SEAL,
             Heard::Data { .. } => kinds::DATA,
+            Heard::Close => kinds::CLOSE,
             _ => return true,
         };
         self.kinds & kind != 0
@@ -246,9 +283,13 @@ impl Listener {
         let until = clock.now() + wait;
         let mut ask_at = clock.now() + PATIENCE;
         loop {
-            self.take_pushed()?;
+            // What was taken is handed out before more is: who reads slowly reads ahead no further.
             if let Some(notification) = self.ready.pop_front() {
                 return Ok(Some(notification));
+            }
+            let more = self.take_pushed()?;
+            if !self.ready.is_empty() {
+                continue;
             }
             let now = clock.now();
             if now >= until {
@@ -258,30 +299,39 @@ impl Listener {
                 self.structure.ask_whether_gone(now + PATIENCE)?;
                 ask_at = clock.now() + PATIENCE;
             }
-            if self.sleep(until.min(ask_at).since(now))? {
+            if !more && self.sleep(until.min(ask_at))? {
                 return Ok(None);
             }
         }
     }
 
     /// Waits for any source; true when a signal or the thread's interrupt came.
-    fn sleep(&self, time: Duration) -> Result<bool, Error> {
-        let fds: Vec<PollFd<'_>> =
-            self.sources.iter().map(|s| PollFd::new(s.transport.socket(), PollFlags::IN)).collect();
-        let interrupt = interrupt::adopted();
-        match interrupt::poll_any(fds, time, interrupt.as_ref()) {
-            Ok(woken) => Ok(matches!(woken, Woken::Interrupted)),
+    fn sleep(&mut self, until: Time) -> Result<bool, Error> {
+        if self.sources.is_empty() {
+            return Ok(interrupt::pause(self.context.pool.clock(), until));
+        }
+        let mut waiting: Vec<&mut Transport> =
+            self.sources.iter_mut().map(|source| &mut source.transport).collect();
+        match await_some(&mut waiting, until, true) {
+            Ok(_) => Ok(false),
+            Err(e) if e.kind() == ErrorKind::Interrupted => Ok(true),
             Err(e) => Err(Error::new(Status::Internal, format!("cannot wait: {e}"))),
         }
     }
 
-    /// Reads what the sources have pushed, without waiting.
-    fn take_pushed(&mut self) -> Result<(), Error> {
-        let mut index = 0;
+    /// Reads what the sources have pushed, without waiting; whether there may be more of it, which
+    /// then need not show at the sockets.
+    fn take_pushed(&mut self) -> Result<bool, Error> {
+        let (mut index, mut taken, mut more) = (0, 0, false);
         while index < self.sources.len() {
+            if taken == TAKEN_AT_A_TIME {
+                (index, taken, more) = (index + 1, 0, true);
+                continue;
+            }
+            taken += 1;
             let next = match self.sources[index].transport.pushed() {
                 Ok(None) => {
-                    index += 1;
+                    (index, taken) = (index + 1, 0);
                     continue;
                 }
                 Ok(Some((number, args))) => {
@@ -293,14 +343,18 @@ impl Listener {
             // What was subscribed to meanwhile is behind it.
             match next {
                 Then::Stay => {}
-                Then::Drop => drop(self.sources.remove(index)),
+                Then::Drop => {
+                    taken = 0;
+                    drop(self.sources.remove(index));
+                }
                 Then::Lost => {
+                    taken = 0;
                     let lost = self.sources.remove(index);
                     self.lost(&lost)?;
                 }
             }
         }
-        Ok(())
+        Ok(more)
     }
 
     fn notice(&mut self, index: usize, number: u64, notice: Notice) -> Result<Then, Error> {
@@ -312,7 +366,10 @@ impl Listener {
             Notice::Handover { length, to } => {
                 source.handed_over = true;
                 let next = MapEntry { start: start + length, ..to.entry };
-                self.subscribe(next, true)?;
+                if !self.subscribe(next, true)? {
+                    // It came and went before we did, and nobody but the map knows what followed.
+                    self.missed(at)?;
+                }
                 // A queue's items are still taken from it; a file's block has said everything.
                 let file = self.structure.kind() == Kind::File;
                 return Ok(if file { Then::Drop } else { Then::Stay });
@@ -330,9 +387,13 @@ impl Listener {
         if source.handed_over {
             return Ok(());
         }
+        self.missed(route::at(&source.entry))
+    }
+
+    /// Subscribes anew, and tells that nobody knows what happened meanwhile.
+    fn missed(&mut self, at: BlockAt) -> Result<(), Error> {
         self.subscribe_all()?;
-        let heard = Heard::Gap { missed: None };
-        self.hear(Notification { heard, at: route::at(&source.entry), number: 0 });
+        self.hear(Notification { heard: Heard::Gap { missed: None }, at, number: 0 });
         Ok(())
     }
 }
@@ -359,20 +420,34 @@ fn heard(change: Change, start: u64) -> Heard {
     }
 }
 
-/// What a block has that is not told of any more: bytes of a file's, items of a queue's.
-fn length_of(
+/// What a block has that is not told of any more.
+#[derive(Clone, Copy, Default)]
+struct Content {
+    /// Bytes of a file's, items of a queue's.
+    length: u64,
+    /// The file was sealed in it, or the queue closed.
+    ended: bool,
+}
+
+fn content(
     structure: &Structure,
     transport: &mut Transport,
     like: RequestHeader,
     wait: &mut Wait<'_>,
-) -> Result<u64, Failure> {
+) -> Result<Content, Failure> {
     let (op, args): (Op, &[u8]) = match structure.kind() {
         Kind::File => (Op::FileSize, &[]),
         Kind::Queue => (Op::QueueLength, &[0]),
-        Kind::Kv => return Ok(0),
+        Kind::Kv => return Ok(Content::default()),
     };
-    let header = RequestHeader { op, ..like };
-    let reply = transport.exchange(header, args, &[], wait, &mut Vec::new(), Sink::None)?;
-    // A block that is full answers `Moved`, with its length as well.
-    Ok(if matches!(reply.status, Status::Ok | Status::Moved) { reply.value } else { 0 })
+    let (header, mut told) = (RequestHeader { op, ..like }, Vec::new());
+    let reply = transport.exchange(header, args, &[], wait, &mut told, Sink::None)?;
+    let ended = match (reply.status, op) {
+        (Status::Ok, Op::FileSize) => told.first() == Some(&1),
+        (Status::Ok, _) => Counts::decode(&told).map_err(|e| Failure::Refused(e.into()))?.closed,
+        // A block that is full answers with its length as well, and is not the last one.
+        (Status::Moved, _) => false,
+        _ => return Ok(Content::default()),
+    };
+    Ok(Content { length: reply.value, ended })
 }

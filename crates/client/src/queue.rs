@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::interrupt;
 use crate::route::{self, Target};
-use crate::structure::{Args, Exchange, Replied, Structure, WAIT_STEP_MS};
+use crate::structure::{Args, Exchange, LOOK_BACK, Replied, Structure, WAIT_STEP_MS};
 use crate::transport::Sink;
 use honeycomb_types::limits::{LARGE_FRACTION, QUEUE_ACK_MAX, QUEUE_BATCH_MAX};
 use honeycomb_types::{BlockAt, Time};
@@ -11,15 +11,13 @@ use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::notice::{Filter, kinds};
 use honeycomb_wire::queue::{AckAction, AckArgs, Counts, GetArgs, Items, put_lengths};
 use honeycomb_wire::{Op, ReplyHeader, Status};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 /// Bytes of one batch of puts: what the server takes in one piece, and may keep waiting.
 const PUT_BATCH_BYTES: usize = 56 * 1024;
 /// Most bytes that one request to get brings, unless a single item has more.
 const GET_BYTES: u32 = 1 << 20;
-/// How often blocks that were left behind empty are looked at: a reserved item may come back there.
-const LOOK_BACK: Duration = Duration::from_millis(500);
 
 /// An open queue.
 ///
@@ -181,27 +179,18 @@ impl Queue {
             if !found.is_empty() {
                 return Ok(found);
             }
-            let now = self.structure.now();
-            // An item may come back to a block that was left behind: nobody tells us.
-            let most = match self.structure.left().is_empty() {
-                true => Duration::from_millis(WAIT_STEP_MS as u64),
-                false => LOOK_BACK,
-            };
-            let began = now;
-            let asked = until.min(now + most);
-            let found = match self.ask(Target::Head, args, asked) {
+            let asked =
+                until.min(self.structure.now() + Duration::from_millis(WAIT_STEP_MS as u64));
+            let (found, interrupted) = match self.ask(Target::Head, args, asked) {
                 // The last block has ended; one that was left behind may get an item back.
                 Err(e) if e.status == Status::QueueClosed && self.may_come_back()? => {
-                    if interrupt::pause(self.structure.clock(), asked) {
-                        return Ok(Vec::new());
-                    }
-                    Vec::new()
+                    let clock = self.structure.clock();
+                    let pause = asked.min(clock.now() + LOOK_BACK);
+                    (Vec::new(), interrupt::pause(clock, pause))
                 }
                 other => other?,
             };
-            let now = self.structure.now();
-            // A wait that ended before its time was ended by a signal.
-            if !found.is_empty() || now >= until || (now < asked && asked > began) {
+            if !found.is_empty() || interrupted || self.structure.now() >= until {
                 return Ok(found);
             }
         }
@@ -214,8 +203,7 @@ impl Queue {
             return Ok(Vec::new());
         }
         {
-            let mut looked =
-                self.looked_back.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let mut looked = self.looked_back();
             let now = self.structure.now();
             if now.since(*looked) < LOOK_BACK {
                 return Ok(Vec::new());
@@ -225,13 +213,21 @@ impl Queue {
         for entry in left {
             let target = Target::Block(route::at(&entry));
             match self.ask(target, GetArgs { stay: true, ..args }, Time::ZERO) {
-                Ok(found) if found.is_empty() => {}
+                Ok((found, _)) if found.is_empty() => {}
                 // It is gone, with nothing left in it; the map is fresh now.
                 Err(e) if e.status == Status::UnknownBlock => {}
-                other => return other,
+                other => {
+                    // Where one came back there may be more: the next call looks at once.
+                    *self.looked_back() = Time::ZERO;
+                    return other.map(|(found, _)| found);
+                }
             }
         }
         Ok(Vec::new())
+    }
+
+    fn looked_back(&self) -> MutexGuard<'_, Time> {
+        self.looked_back.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Whether an item of a block that was left behind is reserved by somebody.
@@ -246,8 +242,13 @@ impl Queue {
         Ok(false)
     }
 
-    /// One request for items.
-    fn ask(&self, target: Target, args: GetArgs, until: Time) -> Result<Vec<Delivery>, Error> {
+    /// One request for items, and whether a signal ended its wait.
+    fn ask(
+        &self,
+        target: Target,
+        args: GetArgs,
+        until: Time,
+    ) -> Result<(Vec<Delivery>, bool), Error> {
         let (mut encoded, mut payload) = (Vec::new(), Vec::new());
         args.put(&mut encoded);
         let replied = self.structure.run(Exchange {
@@ -258,11 +259,12 @@ impl Queue {
             sink: Sink::Vec(&mut payload),
             wait_until: Some(until),
         })?;
-        self.deliveries(replied, payload)
+        let interrupted = replied.interrupted;
+        Ok((self.deliveries(replied, payload)?, interrupted))
     }
 
     fn deliveries(&self, replied: Replied, payload: Vec<u8>) -> Result<Vec<Delivery>, Error> {
-        let Replied { header: ReplyHeader { status, .. }, args, entry } = replied;
+        let Replied { header: ReplyHeader { status, .. }, args, entry, .. } = replied;
         if status == Status::QueueEmpty {
             return Ok(Vec::new());
         }

@@ -26,6 +26,10 @@ use std::time::Duration;
 pub(crate) const WAIT_STEP_MS: u32 = RETRY_WINDOW_MS as u32 / 2;
 const _: () = assert!(WAIT_STEP_MS <= WAIT_MAX_MS);
 
+/// How often blocks of a queue that were left behind empty are looked at: a reserved item may come
+/// back there, and nobody tells us.
+pub(crate) const LOOK_BACK: Duration = Duration::from_millis(500);
+
 /// What opening a structure yields.
 #[derive(Clone, Debug)]
 pub struct Opened {
@@ -118,6 +122,8 @@ pub(crate) struct Replied {
     pub header: ReplyHeader,
     pub args: Vec<u8>,
     pub entry: MapEntry,
+    /// A signal to the thread ended the wait.
+    pub interrupted: bool,
 }
 
 /// One operation on its way: the call that decides, and what its steps need.
@@ -128,6 +134,7 @@ pub(crate) struct Flight<'a, 'b> {
     /// Arguments of the last reply.
     args: Vec<u8>,
     happened: Happened,
+    interrupted: bool,
 }
 
 /// What came of the last step.
@@ -165,6 +172,10 @@ impl Flight<'_, '_> {
     fn may_wait_ms(&self, now: Time) -> u32 {
         let left = self.exchange.wait_until.map_or(0, |until| until.since(now).as_nanos());
         left.div_ceil(1_000_000).min(WAIT_STEP_MS as u128) as u32
+    }
+
+    fn may_wait_for(&mut self, most: Duration, now: Time) {
+        self.exchange.wait_until = self.exchange.wait_until.map(|until| until.min(now + most));
     }
 
     /// Says why the reply to what was sent will not come. The connection must not be used again.
@@ -314,13 +325,14 @@ impl Structure {
             deadline = deadline.max(until + self.context.timeout);
         }
         let call = Call::new(exchange.op, exchange.target, deadline);
-        Flight { exchange, call, deadline, args: Vec::new(), happened: Happened::Nothing }
+        let happened = Happened::Nothing;
+        Flight { exchange, call, deadline, args: Vec::new(), happened, interrupted: false }
     }
 
     /// Takes an operation on, until it has sent something, has to wait or is finished.
     pub(crate) fn advance(&self, flight: &mut Flight<'_, '_>) -> Next {
         loop {
-            let Flight { call, args, happened, deadline, exchange } = flight;
+            let Flight { call, args, happened, deadline, exchange, interrupted } = flight;
             let event = match std::mem::replace(happened, Happened::Nothing) {
                 Happened::Nothing => Event::Go,
                 Happened::Replied(reply) => Event::Reply(reply, args),
@@ -332,6 +344,7 @@ impl Structure {
                 Happened::Failed(Failure::Interrupted) => {
                     // Asked once more, without waiting: it may have had its effect.
                     exchange.wait_until = Some(Time::ZERO);
+                    *interrupted = true;
                     Event::Lost { sent: true, why: "a signal came".into() }
                 }
                 Happened::Failed(Failure::Late { sent }) => {
@@ -355,15 +368,22 @@ impl Structure {
             match step {
                 Step::Done(Ok(header)) => {
                     let entry = call.entry().expect("an answer came from a block").clone();
-                    return Next::Done(Ok(Replied { header, args: std::mem::take(args), entry }));
+                    let (args, interrupted) = (std::mem::take(args), *interrupted);
+                    return Next::Done(Ok(Replied { header, args, entry, interrupted }));
                 }
                 Step::Done(Err(e)) => return Next::Done(Err(self.named(e))),
                 Step::Wait(pause) => return Next::Pause(pause),
                 Step::Refresh => *happened = Happened::Refreshed(self.refresh(*deadline)),
-                Step::Send(entry, header) => match self.send(&entry, header, flight) {
-                    Ok(sent) => return Next::Sent(sent),
-                    Err(failure) => flight.fail(failure),
-                },
+                Step::Send(entry, header) => {
+                    // It may have been moved on by a block to which items can come back.
+                    if flight.exchange.target == Target::Head && !self.left().is_empty() {
+                        flight.may_wait_for(LOOK_BACK, self.now());
+                    }
+                    match self.send(&entry, header, flight) {
+                        Ok(sent) => return Next::Sent(sent),
+                        Err(failure) => flight.fail(failure),
+                    }
+                }
             }
         }
     }

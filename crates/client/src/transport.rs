@@ -105,6 +105,8 @@ pub(crate) struct Transport {
     poller: Poller,
     received: Vec<u8>,
     filled: usize,
+    /// Nothing more was there when notices were last read.
+    drained: bool,
     /// Notices that came while a reply was awaited.
     notices: VecDeque<(u64, Vec<u8>)>,
     next_request: u64,
@@ -142,6 +144,7 @@ impl Transport {
             poller: Poller::default(),
             received: vec![0; RECEIVE],
             filled: 0,
+            drained: false,
             notices: VecDeque::new(),
             next_request: 0,
             grants: HashMap::new(),
@@ -340,19 +343,22 @@ impl Transport {
                     return Ok(Some((header.value, args)));
                 }
             }
+            // A short read means that the socket was empty: no second one to learn that.
+            if std::mem::take(&mut self.drained) {
+                return Ok(None);
+            }
+            let room = self.received.len() - self.filled;
             match self.stream.read(&mut self.received[self.filled..]) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(n) => self.filled += n,
+                Ok(n) => {
+                    self.filled += n;
+                    self.drained = n < room;
+                }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
             }
         }
-    }
-
-    /// The socket, to wait for several at once.
-    pub fn socket(&self) -> &TcpStream {
-        &self.stream
     }
 
     fn read_payload(
@@ -501,13 +507,26 @@ impl Transport {
 /// Waits until one of several connections that await a reply has something to read, and tells which
 /// have; none when `until` comes first. Polls for a moment first, as for a single one.
 pub(crate) fn await_any(waiting: &mut [&mut Transport], until: Time) -> io::Result<Vec<usize>> {
+    await_some(waiting, until, false)
+}
+
+/// As `await_any`; when it is interruptible, a signal to this thread or its interrupt ends the wait
+/// as an error.
+pub(crate) fn await_some(
+    waiting: &mut [&mut Transport],
+    until: Time,
+    interruptible: bool,
+) -> io::Result<Vec<usize>> {
     let Some(first) = waiting.first_mut() else { return Ok(Vec::new()) };
     let (clock, spin) = (first.clock, first.spin);
     let mut poller = std::mem::take(&mut first.poller);
     let began = clock.now();
     let mut polling = !spin.is_zero() && poller.worth_it(began);
+    let interrupt = interruptible.then(interrupt::adopted).flatten();
     let mut fds: Vec<PollFd<'_>> =
         waiting.iter().map(|t| PollFd::new(&t.stream, PollFlags::IN)).collect();
+    let sockets = fds.len();
+    fds.extend(interrupt.as_ref().map(interrupt::Interrupt::pollable));
     let ready = loop {
         let now = clock.now();
         if polling && now.since(began) >= spin {
@@ -518,6 +537,7 @@ pub(crate) fn await_any(waiting: &mut [&mut Transport], until: Time) -> io::Resu
         let timeout =
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos() as i64 };
         match rustix::event::poll(&mut fds, Some(&timeout)) {
+            Err(e @ rustix::io::Errno::INTR) if interruptible => break Err(e.into()),
             Ok(0) | Err(rustix::io::Errno::INTR) if clock.now() >= until => break Ok(Vec::new()),
             Ok(0) if polling => polling = poller.yielded(now, || clock.now()),
             Ok(0) | Err(rustix::io::Errno::INTR) => {}
@@ -525,8 +545,14 @@ pub(crate) fn await_any(waiting: &mut [&mut Transport], until: Time) -> io::Resu
                 if polling {
                     poller.hit();
                 }
-                let ready = fds.iter().enumerate().filter(|(_, fd)| !fd.revents().is_empty());
-                break Ok(ready.map(|(at, _)| at).collect());
+                let ready =
+                    |(at, fd): (usize, &PollFd<'_>)| (!fd.revents().is_empty()).then_some(at);
+                let ready: Vec<usize> =
+                    fds[..sockets].iter().enumerate().filter_map(ready).collect();
+                if ready.is_empty() {
+                    break Err(io::ErrorKind::Interrupted.into());
+                }
+                break Ok(ready);
             }
             Err(e) => break Err(e.into()),
         }

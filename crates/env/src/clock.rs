@@ -1,7 +1,7 @@
 //! The monotonic clock.
 
 use honeycomb_types::Time;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// A process's monotonic clock. Its origin is its creation; copies share it.
 #[derive(Clone, Copy, Debug)]
@@ -30,4 +30,11 @@ impl Clock {
             std::thread::sleep(left);
         }
     }
+}
+
+/// The time of day, since 1970 in UTC, to be shown to people and for nothing else: it jumps, and
+/// nodes differ. Zero when the machine believes to be before that.
+#[allow(clippy::disallowed_methods)]
+pub fn time_of_day() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }

@@ -14,7 +14,7 @@ mod net;
 mod poller;
 
 pub use budget::{Budget, Permit};
-pub use clock::Clock;
+pub use clock::{Clock, time_of_day};
 pub use conn::ReplyPayload;
 pub use entropy::Entropy;
 pub use guard::AbortOnPanic;

@@ -231,6 +231,12 @@ impl Work {
         }
         Ok(Work { client, cluster, job: ticket.job, name: name.to_owned() })
     }
+
+    /// Renews the whole job from now on, for a command that may wait for longer than its leases
+    /// last, until the program ends.
+    pub fn keep(&self) {
+        self.client.keep(self.job, &[String::new()]);
+    }
 }
 
 #[cfg(test)]

@@ -119,14 +119,24 @@ pub fn kind(s: &StructureInfo) -> &'static str {
     Kind::from_code(s.kind).map_or("unknown", Kind::name)
 }
 
+/// Why a structure takes no more, in a word; `None` when it does.
+pub fn ended(s: &StructureInfo) -> Option<&'static str> {
+    let word = if s.kind == Kind::Queue as u8 { "closed" } else { "sealed" };
+    s.sealed.then_some(word)
+}
+
+/// What else than its lease concerns a prefix, for people: readers that are left, and its commit.
+pub fn readers(left: u32, committed: bool) -> String {
+    let committed = if committed { ", committed" } else { "" };
+    match left {
+        0 => committed.into(),
+        1 => format!(", freed by 1 reader{committed}"),
+        left => format!(", freed by {left} readers{committed}"),
+    }
+}
+
 /// A prefix's lease for people, and what else may free it.
 pub fn lease(p: &PrefixInfo) -> String {
-    let committed = if p.committed { ", committed" } else { "" };
-    let readers = match p.readers_left {
-        0 => String::new(),
-        1 => ", freed by 1 reader".into(),
-        left => format!(", freed by {left} readers"),
-    };
     let lease = match (p.state, p.pinned) {
         (0, true) => "pinned".into(),
         (0, false) => format!(
@@ -136,7 +146,7 @@ pub fn lease(p: &PrefixInfo) -> String {
         ),
         _ => state(p).into(),
     };
-    format!("{lease}{readers}{committed}")
+    format!("{lease}{}", readers(p.readers_left, p.committed))
 }
 
 /// What is left of a prefix's lease, in milliseconds; `None` when it is pinned or over.

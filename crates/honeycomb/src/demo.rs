@@ -1,5 +1,6 @@
 //! `demo`: the word count of the Python package.
 
+use crate::config::{ForDemo, Given};
 use crate::failure::{Failure, Outcome};
 use crate::output::Output;
 use crate::python;
@@ -32,12 +33,14 @@ pub struct DemoArgs {
     #[arg(long, value_name = "SIZE", default_value = "64KiB")]
     block_size: String,
     #[command(flatten)]
+    given: Given<ForDemo>,
+    #[command(flatten)]
     output: Output,
 }
 
 /// `honeycomb demo`: becomes the Python that has the package.
 pub fn demo(args: &DemoArgs) -> Outcome {
-    let (python, _) = python::find()?;
+    let (python, _) = python::find(args.given.settings()?.python())?;
     let mut command = Command::new(&python);
     command.args(["-m", "honeycomb.demo", "--scale", &args.scale.to_string()]);
     command.arg("--block-size").arg(&args.block_size);

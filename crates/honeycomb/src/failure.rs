@@ -57,8 +57,8 @@ pub const EXIT_CODES: [(Exit, &str, &str); 9] = [
     (Exit::Usage, "wrong usage: command line, configuration or an argument", "InvalidArgument"),
     (
         Exit::Absent,
-        "there is no such key, structure, prefix or job",
-        "NotFound, KeyNotFound, UnknownJob, UnknownParent, Removed",
+        "there is no such key, structure, prefix or job, or no item in a queue",
+        "NotFound, KeyNotFound, UnknownJob, UnknownParent, Removed, QueueEmpty",
     ),
     (
         Exit::Refused,
@@ -75,12 +75,14 @@ pub const EXIT_CODES: [(Exit, &str, &str); 9] = [
     (
         Exit::Full,
         "no room, or over a limit",
-        "OutOfMemory, BlockFull, QuotaExceeded, LimitExceeded, ValueTooLarge, KeyTooLarge",
+        "OutOfMemory, BlockFull, QuotaExceeded, LimitExceeded, ValueTooLarge, KeyTooLarge, \
+         QueueFull",
     ),
     (
         Exit::Conflict,
-        "what is there stands against it: it exists already, is sealed, or of another kind",
-        "AlreadyExists, KeyExists, CompareFailed, Sealed, WrongKind, Cycle",
+        "what is there stands against it: it exists already, is sealed or closed, or of another \
+         kind",
+        "AlreadyExists, KeyExists, CompareFailed, Sealed, QueueClosed, WrongKind, Cycle",
     ),
 ];
 
@@ -94,7 +96,8 @@ impl Exit {
             | Status::KeyNotFound
             | Status::UnknownJob
             | Status::UnknownParent
-            | Status::Removed => Exit::Absent,
+            | Status::Removed
+            | Status::QueueEmpty => Exit::Absent,
             Status::Unauthenticated
             | Status::PermissionDenied
             | Status::GrantExpired
@@ -109,11 +112,13 @@ impl Exit {
             | Status::QuotaExceeded
             | Status::LimitExceeded
             | Status::ValueTooLarge
-            | Status::KeyTooLarge => Exit::Full,
+            | Status::KeyTooLarge
+            | Status::QueueFull => Exit::Full,
             Status::AlreadyExists
             | Status::KeyExists
             | Status::CompareFailed
             | Status::Sealed
+            | Status::QueueClosed
             | Status::WrongKind
             | Status::Cycle => Exit::Conflict,
             _ => Exit::Failed,
@@ -145,6 +150,11 @@ impl Failure {
     /// The same, when standard error says it already: only the exit code is left to give.
     pub fn told(self) -> Failure {
         Failure { told: Some(self.exit() as u8), ..self }
+    }
+
+    /// The same, and what else is to be known.
+    pub fn with(self, more: &str) -> Failure {
+        Failure { message: format!("{}; {more}", self.message), ..self }
     }
 
     /// A child process, which shares standard error, ended with this code and has said why.

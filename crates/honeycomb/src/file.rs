@@ -4,13 +4,16 @@ use crate::cluster::{Intent, Work};
 use crate::config::{Given, InJob};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, print_bytes, put_bytes};
-use crate::{place, size};
+use crate::wait::Patience;
+use crate::{place, size, wait};
 use clap::Args;
-use honeycomb_client::File;
+use honeycomb_client::{File, Heard};
 use honeycomb_wire::Status;
+use honeycomb_wire::notice::{Filter, kinds};
 use serde_json::json;
 use std::io::Read;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Bytes that `cat` reads and `append` reads ahead at a time.
 const PIECE: usize = 4 << 20;
@@ -46,12 +49,19 @@ pub struct AppendArgs {
 /// With --json one object tells `offset`, `bytes` (of the part), `bytes_total` (of the file),
 /// `sealed`, and the part itself: `content` when it is UTF-8, else `content_hex`. A part of more
 /// than 64 MiB is not put into an object.
+///
+/// With --follow it prints what is there, then what is appended as it comes, and ends when the file
+/// is sealed or --length is reached; with exit code 5 when --wait has passed first. The job is
+/// renewed for as long as that lasts.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb append logs:today app.log
   honeycomb cat logs:today
   honeycomb cat logs:today --offset 4 --length 16
-  honeycomb cat logs:today --length 64 --json")]
+  honeycomb cat logs:today --length 64 --json
+  honeycomb cat logs:today --follow --length 20
+  honeycomb append logs:old app.log --seal
+  honeycomb cat logs:old --follow --wait 60     # up to the seal")]
 pub struct CatArgs {
     /// The file: prefix[/prefix...][:name]
     #[arg(value_parser = place::structure)]
@@ -62,6 +72,12 @@ pub struct CatArgs {
     /// Most bytes to print (to the end)
     #[arg(long, value_parser = size::parse, value_name = "BYTES")]
     length: Option<u64>,
+    /// Go on with what is appended, until the file is sealed
+    #[arg(long, short, conflicts_with = "json")]
+    follow: bool,
+    /// How long to follow (for ever)
+    #[arg(long, value_name = "SECONDS", requires = "follow", value_parser = wait::seconds)]
+    wait: Option<Duration>,
     #[command(flatten)]
     given: Given<InJob>,
     #[command(flatten)]
@@ -113,11 +129,50 @@ pub fn cat(args: &CatArgs) -> Outcome {
     if args.output.json {
         return cat_json(args, &file, end);
     }
-    read_pieces(&file, args.offset, end, print_bytes)
+    if args.follow {
+        work.keep();
+        return follow(args, &file, end);
+    }
+    read_pieces(&file, args.offset, end, print_bytes).map(drop)
 }
 
-/// Reads from an offset up to an end, or up to that of the file.
-fn read_pieces(file: &File, mut offset: u64, end: u64, mut each: impl FnMut(&[u8])) -> Outcome {
+/// Prints what is there and what comes, up to an end or until the file is sealed.
+fn follow(args: &CatArgs, file: &File, end: u64) -> Outcome {
+    let patience = Patience::new(args.wait);
+    let mut listener = file.structure().listen(kinds::APPEND | kinds::SEAL, Filter::All)?;
+    // After the subscription: a seal before it is seen here, one after it is told.
+    let mut sealed = file.sealed()?;
+    let (mut at, mut more) = (args.offset, true);
+    loop {
+        if more {
+            // What was appended before the seal is there to be read by now.
+            at = read_pieces(file, at, end, print_bytes)?;
+            if sealed || at >= end {
+                return Ok(());
+            }
+        }
+        more = true;
+        match listener.next(patience.left())?.map(|notification| notification.heard) {
+            None if patience.over() => {
+                let text = format!("{} was not sealed{}", args.address, patience.told());
+                return Err(Failure::new(Status::DeadlineExceeded, text));
+            }
+            // Nothing new, or what was read already.
+            None => more = false,
+            Some(Heard::Append { offset, length }) => more = offset + length > at,
+            Some(Heard::Gap { .. }) => sealed = file.sealed()?,
+            Some(_) => sealed = true,
+        }
+    }
+}
+
+/// Reads from an offset up to an end, or up to that of the file; returns where that was.
+fn read_pieces(
+    file: &File,
+    mut offset: u64,
+    end: u64,
+    mut each: impl FnMut(&[u8]),
+) -> Outcome<u64> {
     let mut buffer = vec![0; PIECE];
     while offset < end {
         let want = (buffer.len() as u64).min(end - offset) as usize;
@@ -128,7 +183,7 @@ fn read_pieces(file: &File, mut offset: u64, end: u64, mut each: impl FnMut(&[u8
         each(&buffer[..n]);
         offset += n as u64;
     }
-    Ok(())
+    Ok(offset)
 }
 
 fn cat_json(args: &CatArgs, file: &File, end: u64) -> Outcome {

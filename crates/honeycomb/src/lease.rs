@@ -4,15 +4,18 @@ use crate::cluster::{Intent, Work};
 use crate::config::{Given, InJob};
 use crate::failure::{Failure, Outcome};
 use crate::output::Output;
-use crate::{place, size};
+use crate::{dag, place, size};
 use clap::{Args, Subcommand};
 use honeycomb_wire::Status;
 use serde_json::{Value, json};
 
 /// Shows what is left of a prefix's lease; `lease renew` renews.
 ///
-/// Looking renews nothing. A prefix that is called `renew` is written `/renew`. With --json:
-/// `lease_ms`, `remaining_ms` (null when pinned), `pinned`.
+/// Looking renews nothing. A prefix that is called `renew` is written `/renew`. Readers that were
+/// declared (`honeycomb readers`) and have not committed are counted: the last of them frees the
+/// prefix before its lease ends. With --json: `lease_ms`, `remaining_ms` (null when pinned),
+/// `pinned`, `readers_left` and `committed` (both null in a job of too many prefixes for one
+/// reply).
 #[derive(Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -84,20 +87,39 @@ fn show(args: &ShowArgs) -> Outcome {
     let work = Work::open(&args.given.settings()?, Intent::Look)?;
     let lease = work.client.lease(work.job, path)?;
     let remaining_ms = (!lease.pinned).then_some(lease.remaining_ms);
+    let readers = readers(&work, lease.prefix)?;
     let told = json!({
         "address": named(path), "prefix": lease.prefix, "lease_ms": lease.lease_ms,
         "remaining_ms": remaining_ms, "pinned": lease.pinned,
+        "readers_left": readers.map(|(left, _)| left),
+        "committed": readers.map(|(_, committed)| committed),
     });
-    args.output.tell(&told, || match remaining_ms {
-        None => format!("{}  pinned: it does not expire", named(path)),
-        Some(left) => format!(
-            "{}  lease {}, {} left",
-            named(path),
-            size::duration(lease.lease_ms as i64),
-            size::duration(left)
-        ),
+    args.output.tell(&told, || {
+        let lease = match remaining_ms {
+            None => "pinned: it does not expire".into(),
+            Some(left) => format!(
+                "lease {}, {} left",
+                size::duration(lease.lease_ms as i64),
+                size::duration(left)
+            ),
+        };
+        let (left, committed) = readers.unwrap_or_default();
+        format!("{}  {lease}{}", named(path), dag::readers(left, committed))
     });
     Ok(())
+}
+
+/// How many declared readers a prefix waits for, and whether its own task has committed; `None` when
+/// nobody can say, because the job has more prefixes than one reply holds.
+fn readers(work: &Work, prefix: u64) -> Outcome<Option<(u32, bool)>> {
+    match work.client.tree(work.job) {
+        Ok(nodes) => {
+            let found = nodes.iter().find(|node| node.prefix == prefix);
+            Ok(found.map(|node| (node.readers_left, node.committed)))
+        }
+        Err(e) if e.status == Status::LimitExceeded => Ok(None),
+        Err(e) => Err(e.into()),
+    }
 }
 
 fn renew(args: &RenewArgs) -> Outcome {

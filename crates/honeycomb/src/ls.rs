@@ -181,13 +181,16 @@ impl Entry<'_> {
             None => dag::state(p).into(),
         };
         let (blocks, used) = self.content();
-        let sealed = matches!(self, Entry::Structure(_, _, s) if s.sealed);
+        let ended = match self {
+            Entry::Structure(_, _, s) => dag::ended(s),
+            Entry::Prefix(..) => None,
+        };
         format!(
             "{kind:<7} {lease:>10} {blocks:>7} {:>10} {:>10}  {}{}",
             size::show(used),
             size::show(blocks * block_size),
             self.address(),
-            if sealed { "  (sealed)" } else { "" }
+            ended.map_or(String::new(), |word| format!("  ({word})"))
         )
     }
 

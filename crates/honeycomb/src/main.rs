@@ -27,10 +27,15 @@ mod machine;
 mod output;
 mod place;
 mod python;
+mod queue;
+mod readers;
 mod rm;
+mod run;
 mod serve;
 mod show;
 mod size;
+mod wait;
+mod watch;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use failure::{Exit, Outcome, error_json};
@@ -38,7 +43,7 @@ use std::process::ExitCode;
 
 /// Elastic, ephemeral memory for analytics.
 ///
-/// Files and key-value stores that the tasks of a job share, leased by the block. Data lies under
+/// Files, queues and key-value stores that the tasks of a job share, leased by the block. Data lies under
 /// addresses, prefix[/prefix...][:name], in a job; the command line has a job of its own, `cli`, and
 /// creates what is missing. Without an address every command finds the cluster that `honeycomb start`
 /// runs for this user.
@@ -55,6 +60,8 @@ const EXAMPLES: &str = "Examples:
   honeycomb get notes:kv color
   honeycomb append logs < app.log    # appended by the server, for any writers
   honeycomb cat logs
+  honeycomb queue put work one two   # items for any takers, first in, first out
+  honeycomb queue get work
   honeycomb tree                     # the job that the command line works in
   honeycomb doctor                   # what is wrong here, and how to mend it
   honeycomb stop
@@ -82,9 +89,14 @@ enum Command {
     Put(Box<kv::PutArgs>),
     #[command(about = "Prints the value of a key: short for `kv get`", after_help = kv::GET_EXAMPLES)]
     Get(Box<kv::GetArgs>),
+    Queue(Box<queue::QueueArgs>),
     Append(Box<file::AppendArgs>),
     Cat(Box<file::CatArgs>),
+    Watch(Box<watch::WatchArgs>),
     Rm(Box<rm::RmArgs>),
+    Readers(Box<readers::ReadersArgs>),
+    Commit(Box<readers::CommitArgs>),
+    Run(Box<run::RunArgs>),
     Config(Box<config::ConfigArgs>),
     Doctor(Box<doctor::DoctorArgs>),
     Completion(Box<completion::CompletionArgs>),
@@ -135,9 +147,14 @@ fn run(command: Command) -> Outcome {
         Command::Kv(args) => kv::kv(&args),
         Command::Put(args) => kv::put(&args),
         Command::Get(args) => kv::get(&args),
+        Command::Queue(args) => queue::queue(&args),
         Command::Append(args) => file::append(&args),
         Command::Cat(args) => file::cat(&args),
+        Command::Watch(args) => watch::watch(&args),
         Command::Rm(args) => rm::rm(&args),
+        Command::Readers(args) => readers::readers(&args),
+        Command::Commit(args) => readers::commit(&args),
+        Command::Run(args) => run::run(&args),
         Command::Config(args) => config::config(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Completion(args) => completion::completion(&args, definition()),

@@ -10,9 +10,12 @@ use std::time::Duration;
 /// How long an interpreter may take to tell its package's version.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The interpreters where the package may be: beside this binary, as in a virtual environment, else
-/// the one on the path.
-fn candidates() -> Vec<PathBuf> {
+/// The interpreters where the package may be: the one that was named; else beside this binary, as in
+/// a virtual environment; else the one on the path.
+fn candidates(named: Option<PathBuf>) -> Vec<PathBuf> {
+    if let Some(named) = named {
+        return vec![named];
+    }
     let here = std::env::current_exe().ok();
     let folder = here.as_deref().and_then(|program| program.parent());
     let beside = folder.into_iter().flat_map(|f| ["python", "python3"].map(|name| f.join(name)));
@@ -25,9 +28,9 @@ fn candidates() -> Vec<PathBuf> {
 
 /// The interpreter that has the package, and the package's version; else why there is none. Takes
 /// at most some seconds.
-pub fn find() -> Outcome<(PathBuf, String)> {
+pub fn find(named: Option<PathBuf>) -> Outcome<(PathBuf, String)> {
     let mut last = String::new();
-    for python in candidates() {
+    for python in candidates(named) {
         match version(&python) {
             Ok(version) => return Ok((python, version)),
             Err(why) => last = format!("{}: {why}", python.display()),
@@ -35,7 +38,7 @@ pub fn find() -> Outcome<(PathBuf, String)> {
     }
     Err(Failure::from(format!(
         "the Python package was not found ({last}): install the wheel, and run the `honeycomb` of \
-         its environment"
+         its environment, or name its Python with --python"
     )))
 }
 

@@ -2,7 +2,7 @@
 
 use crate::cluster::{Intent, Work};
 use crate::config::{Given, InJob, Reach};
-use crate::dag::{Dag, kind, lease, remaining_ms, state, structure_json};
+use crate::dag::{Dag, ended, kind, lease, remaining_ms, state, structure_json};
 use crate::failure::Outcome;
 use crate::jobs::{jobs_json, print_jobs};
 use crate::output::Output;
@@ -181,7 +181,7 @@ fn print_structures(p: &PrefixInfo, indent: &str) {
             s.blocks,
             if s.blocks == 1 { "block" } else { "blocks" },
             size::show(s.bytes_used),
-            if s.sealed { ", sealed" } else { "" }
+            ended(s).map_or(String::new(), |word| format!(", {word}"))
         );
     }
 }

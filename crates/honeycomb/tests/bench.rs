@@ -42,6 +42,17 @@ fn kv_runs_with_several_clients_and_without_a_peer() {
 }
 
 #[test]
+fn queue_measures_wake_ups_and_items_and_compares_when_there_is_a_peer() {
+    let report = bench(&["queue", "--sizes", "64,64KiB"]);
+    let results = report["results"].as_array().unwrap();
+    let systems = if report["peer"].is_null() { 1 } else { 2 };
+    // Two ways of waiting: two wake-ups, and put and get of two sizes, one by one and in batches.
+    assert_eq!(results.len(), 2 * (2 + 2 * 4) * systems);
+    results.iter().for_each(figures);
+    assert_eq!(report["ratios"].as_array().unwrap().len(), 20 * (systems - 1));
+}
+
+#[test]
 fn file_measures_appends_reads_and_streams() {
     let report = bench(&["file", "--sizes", "64,64KiB", "--stream", "4MiB"]);
     let results = report["results"].as_array().unwrap();

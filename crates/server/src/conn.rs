@@ -248,10 +248,16 @@ impl ShardService {
         }
         let ticket = self.ticket();
         match self.shard.apply(now, &access, header, args, payload, ticket) {
-            Outcome::Done(answer) => {
-                if header.op == Op::Subscribe && answer.status == Status::Ok {
+            Outcome::Done(answer) if header.op == Op::Subscribe => {
+                if answer.status == Status::Ok {
                     self.subscribed(from, header.at, args, ticket);
                 }
+                self.answer(net, from, header, answer);
+            }
+            Outcome::Done(answer) => {
+                // Whoever slept until this request came has waited longest: connections are sent to
+                // in the order in which they got something to send.
+                self.settle(net);
                 self.answer(net, from, header, answer);
             }
             Outcome::Parked => {

@@ -15,6 +15,26 @@ class MapReduceError(HoneycombError):
     """The job failed; its memory was given back."""
 
 
+class Cancelled(MapReduceError):
+    """The program cancelled the run (``cancel=``); its tasks were stopped."""
+
+
+class ExecutorBroken(MapReduceError):
+    """The executor takes no more tasks: it was shut down, or its workers cannot be started."""
+
+
+class MissingPackage(MapReduceError, ImportError):
+    """An input or output needs a Python package that is not installed; the message names it."""
+
+
+class MissingInput(MapReduceError, FileNotFoundError):
+    """An input does not exist, or a pattern matches nothing. Raised before any task starts."""
+
+
+class InputFailed(MapReduceError, OSError):
+    """An input that was there when the run began is gone, changed or damaged."""
+
+
 class TaskFailed(MapReduceError):
     """A task failed as often as it may, or in a way that trying again cannot help.
 
@@ -30,28 +50,50 @@ class TaskFailed(MapReduceError):
 class UserFunctionError(TaskFailed):
     """A function of the program raised. The message ends with its own traceback.
 
-    ``function`` says which (``map``, ``combine``, ``partition`` or ``reduce``), ``error`` is the
-    exception in words and ``traceback`` its traceback from the user's first frame on.
+    ``function`` says which (``map``, ``combine``, ``partition``, ``sort_key`` or ``reduce``),
+    ``error`` is the exception in words, ``traceback`` its traceback from the user's first frame on,
+    and ``origin`` the input of a map task, where it has a name (``book.txt bytes 0..65536``).
     """
 
     def __init__(
-        self, address: str, attempt: int, function: str, error: str, traceback: str
+        self,
+        address: str,
+        attempt: int,
+        function: str,
+        error: str,
+        traceback: str,
+        origin: str = "",
     ) -> None:
+        of = f" (map of {origin})" if origin else ""
         super().__init__(
-            f"the {function} function raised {error} in {address}, attempt {attempt}\n\n{traceback}",
+            f"the {function} function raised {error} in {address}{of}, attempt {attempt}"
+            f"\n\n{traceback}",
             address,
             attempt,
         )
         self.function = function
         self.error = error
         self.traceback = traceback
+        self.origin = origin
 
     def __repr__(self) -> str:
         return f"the {self.function} function raised {self.error}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        fields = (self.address, self.attempt, self.function, self.error, self.traceback)
+        fields = (
+            self.address, self.attempt, self.function, self.error, self.traceback, self.origin
+        )  # fmt: skip
         return UserFunctionError, fields
+
+
+class KeyOrderError(TaskFailed):
+    """Keys have no order among each other, and the output is to be in order of key. The message
+    names two of them."""
+
+
+class NotPicklable(TaskFailed):
+    """A function of the program, an input, or what a function returned cannot travel to another
+    process. The message names the function and the type."""
 
 
 def user_traceback(error: BaseException) -> str:

@@ -82,6 +82,10 @@ class Plan:
         for file in self._files:
             file.seal()
 
+    def seal_output(self, reducer: int) -> None:
+        """Ends a reducer's output, which another attempt of it may still be writing to."""
+        self._job.open_file(output_file(reducer)).seal()
+
     def free_partition(self, reducer: int) -> None:
         """Gives back the memory of what a reducer has read."""
         self._job.remove(shuffle_file(reducer))

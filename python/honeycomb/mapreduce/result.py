@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Never, Self
 
@@ -15,9 +17,12 @@ from honeycomb import errors
 from honeycomb._display import Facts, Shown, refuse_pickle
 from honeycomb._info import Status
 from honeycomb.job import Job
-from honeycomb.mapreduce import plan
+from honeycomb.mapreduce import outputs, plan
 from honeycomb.mapreduce.frames import committed_batches, read_frames
+from honeycomb.mapreduce.interrupts import Interrupts
+from honeycomb.mapreduce.outputs import OutputFormat
 from honeycomb.mapreduce.records import decode
+from honeycomb.mapreduce.skew import HeavyKey, PartitionLoad, Skew
 from honeycomb.mapreduce.tasks import Commit
 
 SAMPLES_MAX: Final = 4096
@@ -27,7 +32,8 @@ SAMPLE_SECONDS: Final = 0.05
 @dataclass(frozen=True, slots=True)
 class StageStats:
     """One stage: wall time in seconds, tasks, attempts started and failed, pairs in and out, and
-    bytes written by committed attempts, frames included."""
+    bytes written by committed attempts, frames included. ``copies`` of slow tasks are among the
+    attempts, and ``copies_won`` of them committed first."""
 
     name: str
     seconds: float
@@ -37,6 +43,8 @@ class StageStats:
     pairs_in: int
     pairs_out: int
     bytes: int
+    copies: int = 0
+    copies_won: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +115,8 @@ class Result(Shown):
     """The output of a job that succeeded, still in its memory.
 
     Use it in a ``with`` block, or call :meth:`close`: the job lives, and its leases are kept, until
-    then. ``stages`` are the figures of its stages, ``memory`` samples of the cluster's memory.
+    then. ``stages`` are the figures of its stages, ``memory`` samples of the cluster's memory, and
+    ``counters`` the sums of what the functions counted, by name.
     """
 
     def __init__(
@@ -115,11 +124,15 @@ class Result(Shown):
         job: Job,
         commits: Sequence[Commit],
         stages: Sequence[StageStats],
+        counters: Mapping[str, int],
+        loads: Sequence[int],
         sampler: MemorySampler,
         resources: ExitStack,
     ) -> None:
         self.job = job
         self.stages = list(stages)
+        self.counters = dict(counters)
+        self._loads = list(loads)
         self._commits = list(commits)
         self._sampler = sampler
         self._resources = resources
@@ -130,6 +143,19 @@ class Result(Shown):
     def memory(self) -> list[MemorySample]:
         """Samples from the beginning of the job until now, or until it was closed."""
         return self._sampler.samples
+
+    def skew(self) -> Skew:
+        """How evenly the pairs lay on the reducers, and the heaviest keys."""
+        partitions = tuple(
+            PartitionLoad(one.index, one.pairs_out, one.pairs_in, load, one.seconds)
+            for one, load in zip(self._commits, self._loads, strict=True)
+        )
+        heavy = (
+            HeavyKey(key, one.index, pairs, pairs / one.pairs_in)
+            for one in self._commits
+            for key, pairs in one.heavy
+        )
+        return Skew(partitions, tuple(sorted(heavy, key=lambda key: -key.pairs)))
 
     @property
     def partitions(self) -> int:
@@ -148,7 +174,8 @@ class Result(Shown):
             yield from decode(batch)
 
     def items(self, *, consume: bool = False) -> Iterator[tuple[Any, Any]]:
-        """All pairs ``(key, reduced value)``, reducer by reducer, as they are read.
+        """All pairs ``(key, reduced value)``, reducer by reducer, as they are read; with
+        ``sort="total"`` that is in order of key.
 
         With ``consume`` each reducer's output is freed once it was read; then it can be read once.
         """
@@ -161,12 +188,40 @@ class Result(Shown):
         """Gives back the memory of one reducer's output, which cannot be read any more."""
         self.job.remove(plan.output_file(index))
 
+    def write(
+        self,
+        target: str | os.PathLike[str],
+        format: OutputFormat = "text",
+        *,
+        overwrite: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> list[str]:
+        """Writes the output into the folder ``target``, a path or any URL of fsspec, and returns
+        the paths of its files: one for each reducer, and last ``_SUCCESS``.
+
+        ``"text"`` has a line for each pair, key and value with a tab between; bytes are taken as
+        UTF-8, and backslash, tab and the ends of lines within them are written ``\\\\``,
+        ``\\t``, ``\\n`` and ``\\r``. ``"pickle"`` has a pickle for each pair, to be read with
+        :func:`~honeycomb.mapreduce.inputs.pickles`. ``"parquet"`` and ``"arrow"`` (the IPC file
+        format) have columns ``key`` and ``value``, whose types are those of the first pairs.
+
+        A file gets its name when it is complete, and ``_SUCCESS`` is there when all of them are: a
+        folder without it is the rest of a failure. When this raises, what it wrote is removed.
+        ``overwrite`` removes an earlier output first; without it, a folder that is not empty is
+        :class:`~honeycomb.errors.AlreadyExists`. Raises
+        :class:`~honeycomb.mapreduce.MissingPackage`, and what the file system raises.
+        """
+        parts = [partial(self.partition, index) for index in range(self.partitions)]
+        return outputs.write(parts, target, format, overwrite, storage_options or {})
+
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         return self.items()
 
     def close(self) -> None:
         """Deregisters the job, which gives all its memory back. Idempotent."""
-        self._resources.close()
+        with Interrupts() as interrupts:
+            interrupts.hold()
+            self._resources.close()
 
     def __enter__(self) -> Self:
         return self
@@ -177,7 +232,9 @@ class Result(Shown):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._resources.__exit__(exc_type, exc, traceback)
+        with Interrupts() as interrupts:
+            interrupts.hold()
+            self._resources.__exit__(exc_type, exc, traceback)
 
     def _facts(self) -> Facts:
         yield "partitions", self.partitions

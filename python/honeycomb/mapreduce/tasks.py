@@ -8,21 +8,30 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 from sys import getsizeof
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from honeycomb.job import Job, JobHandle
-from honeycomb.mapreduce import plan
-from honeycomb.mapreduce.errors import UserFunctionError, user_traceback
+from honeycomb.mapreduce import plan, ranges
+from honeycomb.mapreduce.counters import current_counts
+from honeycomb.mapreduce.errors import (
+    MapReduceError,
+    NotPicklable,
+    TaskFailed,
+    UserFunctionError,
+    user_traceback,
+)
 from honeycomb.mapreduce.frames import FrameWriter, committed_batches, new_attempt, read_frames
 from honeycomb.mapreduce.records import decode, encode
+from honeycomb.mapreduce.skew import heavy_keys, key_words
 
 #: Pairs that a map task gathers before it writes them out, and an estimate of their bytes.
 SPILL_PAIRS: Final = 1 << 19
@@ -30,8 +39,12 @@ SPILL_BYTES: Final = 128 << 20
 #: Pairs taken from a user's generator at a time, and the bytes aimed at.
 CHUNK_PAIRS: Final = 4096
 CHUNK_BYTES: Final = 1 << 20
+#: Items of a container, and levels of containers, that are looked at to estimate its bytes.
+WEIGHED_ITEMS: Final = 16
+WEIGHED_LEVELS: Final = 2
 
 Pair = tuple[Any, Any]
+Pickled: TypeAlias = bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,22 +56,25 @@ class Program:
     combine: Callable[[Any, list[Any]], Any] | None
     partition: Callable[[Any, int], int]
     sort: bool
+    sort_key: Callable[[Any], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TaskContext:
-    """Which task the current code runs for. ``attempt`` counts from 1."""
+    """Which task the current code runs for. ``attempt`` counts from 1; ``origin`` is the name of a
+    map task's input where it has one."""
 
     address: str
     stage: str
     index: int
     attempt: int
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class MapTask:
     """One attempt of a map task: its input split and what it needs to take part. ``number`` is its
-    try, from 0; ``program`` and ``split`` are pickles."""
+    try, from 0; ``program`` and ``split`` are pickles; ``origin`` names the split, if it can be."""
 
     handle: JobHandle
     index: int
@@ -66,6 +82,7 @@ class MapTask:
     reducers: int
     program: bytes = field(repr=False)
     split: bytes = field(repr=False)
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +100,12 @@ class ReduceTask:
 @dataclass(frozen=True, slots=True)
 class Commit:
     """What an attempt did. ``frames`` counts, for each file it wrote, the frames that must be read
-    back; ``bytes`` are all it wrote; ``seconds`` its time."""
+    back; ``bytes`` are all it wrote; ``seconds`` its time; ``counters`` what the user's functions
+    counted.
+
+    Of a map task, ``loads`` has the bytes for each reducer that got any. Of a reduce task, ``heavy``
+    has the heaviest keys. Of a sampled map task, ``sample`` has what its keys are ordered by.
+    """
 
     index: int
     attempt: int
@@ -92,6 +114,10 @@ class Commit:
     pairs_in: int
     pairs_out: int
     seconds: float
+    counters: Mapping[str, int] = field(default_factory=dict)
+    loads: Mapping[int, int] = field(default_factory=dict)
+    heavy: tuple[tuple[str, int], ...] = ()
+    sample: Pickled = b""
 
 
 _context: ContextVar[TaskContext | None] = ContextVar("honeycomb_task", default=None)
@@ -109,27 +135,65 @@ def _load_program(data: bytes) -> Program:
 
 
 @contextlib.contextmanager
-def _running(handle: JobHandle, stage: str, index: int, number: int) -> Iterator[Job]:
-    context = TaskContext(f"{handle.name}/{handle.task}", stage, index, number + 1)
-    reset = _context.set(context)
+def _as_task(
+    handle: JobHandle, stage: str, index: int, number: int, origin: str = ""
+) -> Iterator[dict[str, int]]:
+    """Makes the task known to the code inside; yields what that counts."""
+    context = TaskContext(f"{handle.name}/{handle.task}", stage, index, number + 1, origin)
+    counts: dict[str, int] = {}
+    task, counters = _context.set(context), current_counts.set(counts)
     try:
-        with handle.attach() as job:
-            yield job
+        yield counts
     finally:
-        _context.reset(reset)
+        current_counts.reset(counters)
+        _context.reset(task)
 
 
 @contextlib.contextmanager
 def _user(function: str) -> Iterator[None]:
-    """Wraps calls into the user's code: what they raise says where."""
+    """Wraps calls into the user's code: what they raise says where. The library's own errors pass:
+    an input that is gone, keys without an order."""
     try:
         yield
+    except MapReduceError:
+        raise
     except Exception as error:
-        context = _context.get()
-        assert context is not None
+        context = _here()
         raise UserFunctionError(
-            context.address, context.attempt, function, repr(error), user_traceback(error)
+            context.address,
+            context.attempt,
+            function,
+            repr(error),
+            user_traceback(error),
+            context.origin,
         ) from error
+
+
+def _here() -> TaskContext:
+    context = _context.get()
+    assert context is not None
+    return context
+
+
+def _encode(pairs: list[Pair], function: str) -> bytes:
+    """One batch. Raises :class:`NotPicklable`, naming what ``function`` returned."""
+    try:
+        return encode(pairs)
+    except Exception as error:
+        for key, value in pairs:
+            for what, part in (("key", key), ("value", value)):
+                try:
+                    encode([(part, None)])
+                except Exception as reason:  # noqa: BLE001 - pickling runs the user's code
+                    context = _here()
+                    raise NotPicklable(
+                        f"the {function} function of {context.address} returned for key "
+                        f"{key_words(key)} a {what} of type {type(part).__qualname__}, which cannot "
+                        f"be pickled: {reason}",
+                        context.address,
+                        context.attempt,
+                    ) from error
+        raise
 
 
 # -------------------------------------------------------------------------------------------- map
@@ -138,43 +202,110 @@ def _user(function: str) -> Iterator[None]:
 def run_map(task: MapTask) -> Commit:
     """Maps one split and appends the pairs to the shuffle files of their reducers."""
     started = time.perf_counter()
-    with _running(task.handle, "map", task.index, task.number) as job:
+    with (
+        _as_task(task.handle, "map", task.index, task.number, task.origin) as counts,
+        task.handle.attach() as job,
+    ):
         program = _load_program(task.program)
         output = _MapOutput(job, task, program)
-        with _user("map"):
-            pairs = iter(program.map(pickle.loads(task.split)))
-        for chunk in _chunks(pairs):
+        for chunk in _chunks(_mapped(program, task), "map"):
             output.add(chunk)
         output.spill()
+        writers = output.writers
         return Commit(
             task.index,
             output.attempt,
-            tuple(writer.frames if writer else 0 for writer in output.writers),
-            sum(writer.bytes for writer in output.writers if writer),
+            tuple(writer.frames if writer else 0 for writer in writers),
+            sum(writer.bytes for writer in writers if writer),
             output.pairs_in,
             output.pairs_out,
             time.perf_counter() - started,
+            counts,
+            {index: writer.bytes for index, writer in enumerate(writers) if writer},
         )
 
 
-def _chunks(pairs: Iterator[Pair]) -> Iterator[tuple[list[Pair], int]]:
-    """Pieces of what a map function yields, each with an estimate of its bytes. Their length adapts
-    to the size of the pairs, so that a piece of large ones does not get out of hand."""
-    length = 64
+def run_sample(task: MapTask) -> Commit:
+    """Maps the beginning of a split and returns some of its keys, as what they are ordered by;
+    writes nothing. Which of them is a matter of chance, decided by the task's number alone."""
+    started = time.perf_counter()
+    with _as_task(task.handle, "sample", task.index, task.number, task.origin):
+        program = _load_program(task.program)
+        chance = random.Random(task.index)
+        kept: list[Any] = []
+        seen = size = 0
+        for chunk, _ in _chunks(_mapped(program, task), "map"):
+            for key, _ in chunk:
+                seen += 1
+                if len(kept) < ranges.SAMPLE_KEYS:
+                    kept.append(key)
+                    size += _weight(key)
+                elif (place := chance.randrange(seen)) < len(kept):
+                    kept[place] = key
+            if seen >= ranges.SAMPLE_PAIRS or size >= ranges.SAMPLE_BYTES:
+                break
+        if program.combine is not None:
+            with _user("map"):  # keys have to be hashable
+                kept = list(dict.fromkeys(kept))  # a key travels once, however often it comes
+        if program.sort_key is not None:
+            with _user("sort_key"):
+                kept = [program.sort_key(key) for key in kept]
+        # A pickle of our own: an executor's may not know the classes of the user.
+        sample = _encode([(key, None) for key in kept], "map")
+        seconds = time.perf_counter() - started
+        return Commit(task.index, 0, (), 0, seen, len(kept), seconds, sample=sample)
+
+
+def _mapped(program: Program, task: MapTask) -> Iterator[Pair]:
+    split = pickle.loads(task.split)
+    with _user("map"):
+        return iter(program.map(split))
+
+
+def _chunks(pairs: Iterator[Pair], function: str) -> Iterator[tuple[list[Pair], int]]:
+    """Pieces of what a function yields, each with an estimate of its bytes. Their length adapts to
+    the size of the pairs, so that a piece of large ones does not get out of hand."""
+    length = 1
     while True:
-        with _user("map"):
+        with _user(function):
             chunk = list(islice(pairs, length))
+            _check_pairs(chunk)
         if not chunk:
             return
         sample = chunk[:: max(1, len(chunk) // 16)]
-        with _user("map"):
-            average = sum(getsizeof(key) + getsizeof(value) for key, value in sample) // len(sample)
+        with _user(function):
+            average = max(1, sum(_weight(pair) for pair in sample) // len(sample))
         yield chunk, average * len(chunk)
         length = max(1, min(CHUNK_PAIRS, length * 4, CHUNK_BYTES // average))
 
 
+def _check_pairs(chunk: list[Pair]) -> None:
+    try:
+        for _, _ in chunk:
+            pass
+    except (TypeError, ValueError):
+        for pair in chunk:
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+                raise TypeError(
+                    f"a map function yields pairs (key, value), and this one {key_words(pair)}"
+                ) from None
+        raise
+
+
+def _weight(value: Any, levels: int = WEIGHED_LEVELS) -> int:
+    """About how many bytes a value holds: with those of what is in it, down to a few levels, where
+    the first items stand for all."""
+    size = getsizeof(value)
+    if levels and isinstance(value, (tuple, list, set, frozenset, dict)) and value:
+        items = value.items() if isinstance(value, dict) else value
+        few = list(islice(items, WEIGHED_ITEMS))
+        size += sum(_weight(item, levels - 1) for item in few) * len(value) // len(few)
+    return size
+
+
 class _MapOutput:
-    """Gathers pairs, combines them, and writes them to the files of their reducers."""
+    """Gathers pairs, combines them, and writes them to the files of their reducers. What it holds
+    is bounded by :data:`SPILL_PAIRS` and :data:`SPILL_BYTES`, with a combiner and without."""
 
     def __init__(self, job: Job, task: MapTask, program: Program) -> None:
         self._job = job
@@ -206,7 +337,8 @@ class _MapOutput:
 
     def spill(self) -> None:
         """Writes out what was gathered, one batch for each reducer."""
-        pairs = self._plain if self._program.combine is None else self._combined()
+        combined = self._program.combine is not None
+        pairs = self._combined() if combined else self._plain
         buckets: list[list[Pair]] = [[] for _ in self.writers]
         partition, reducers = self._program.partition, self._task.reducers
         with _user("partition"):
@@ -217,7 +349,8 @@ class _MapOutput:
                 buckets[bucket].append(pair)
         for reducer, bucket_pairs in enumerate(buckets):
             if bucket_pairs:
-                self._writer(reducer).write(encode(bucket_pairs))
+                batch = _encode(bucket_pairs, "combine" if combined else "map")
+                self._writer(reducer).write(batch)
         self.pairs_out += len(pairs)
         self._plain = []
         self._groups.clear()
@@ -247,20 +380,20 @@ class _MapOutput:
 def run_reduce(task: ReduceTask) -> Commit:
     """Reads one partition's committed pairs, reduces each key's values and writes the results."""
     started = time.perf_counter()
-    with _running(task.handle, "reduce", task.index, task.number) as job:
+    with (
+        _as_task(task.handle, "reduce", task.index, task.number) as counts,
+        task.handle.attach() as job,
+    ):
         program = _load_program(task.program)
         groups, pairs_in = _read_groups(job, task)
-        keys = _sorted_keys(groups, program.sort)
+        heavy = heavy_keys(groups, pairs_in)
+        keys = _ordered(groups, program)
         attempt = new_attempt(task.number)
         file = job.create_file(plan.output_file(task.index), exist_ok=True)
         writer = FrameWriter(file.append, file.append_limit, task.index, attempt)
-        for start in range(0, len(keys), CHUNK_PAIRS):
-            with _user("reduce"):
-                reduced = [
-                    (key, program.reduce(key, groups.pop(key)))
-                    for key in keys[start : start + CHUNK_PAIRS]
-                ]
-            writer.write(encode(reduced))
+        reduced = ((key, program.reduce(key, groups.pop(key))) for key in keys)
+        for chunk, _ in _chunks(reduced, "reduce"):
+            writer.write(_encode(chunk, "reduce"))
         return Commit(
             task.index,
             attempt,
@@ -269,6 +402,8 @@ def run_reduce(task: ReduceTask) -> Commit:
             pairs_in,
             len(keys),
             time.perf_counter() - started,
+            counts,
+            heavy=heavy,
         )
 
 
@@ -280,20 +415,27 @@ def _read_groups(job: Job, task: ReduceTask) -> tuple[defaultdict[Any, list[Any]
     file = job.open_file(plan.shuffle_file(task.index))
     commits = {index: (attempt, frames) for index, attempt, frames in task.commits}
     frames = read_frames(file.read, file.size(), file.address)
-    for _, batch in committed_batches(frames, commits, file.address):
-        with _user("map"):  # unpickling may run user code, and keys have to be hashable
+    for index, batch in committed_batches(frames, commits, file.address):
+        try:  # unpickling may run the user's code
             pairs = decode(batch)
+        except Exception as error:
+            context = _here()
+            raise TaskFailed(
+                f"the pairs that map task {index} sent to {context.address} cannot be unpickled: "
+                f"{type(error).__name__}: {error}",
+                context.address,
+                context.attempt,
+            ) from error
+        with _user("map"):  # keys have to be hashable
             for key, value in pairs:
                 groups[key].append(value)
         count += len(pairs)
     return groups, count
 
 
-def _sorted_keys(groups: dict[Any, list[Any]], sort: bool) -> Sequence[Any]:
-    if not sort:
-        return list(groups)
-    with _user("map"):
-        try:
-            return sorted(groups)
-        except TypeError as error:
-            raise TypeError(f"{error}: keys that have no order need sort=False") from error
+def _ordered(groups: dict[Any, list[Any]], program: Program) -> list[Any]:
+    keys = list(groups)
+    if not program.sort:
+        return keys
+    with _user("sort_key" if program.sort_key else "key comparison"):
+        return ranges.ordered_by(keys, program.sort_key)

@@ -49,7 +49,7 @@ pub struct KvArgs {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Peer {
+pub enum Peer {
     /// redis-server, when it is on the path
     Auto,
     /// redis-server; an error when it is not on the path
@@ -145,7 +145,8 @@ pub fn run(args: &KvArgs) -> Outcome {
     Ok(())
 }
 
-fn peer_version(peer: Peer) -> Result<Option<String>, String> {
+/// The version of the peer to compare with, when there is one.
+pub fn peer_version(peer: Peer) -> Result<Option<String>, String> {
     let version = if peer == Peer::None { None } else { redis::version() };
     match (peer, &version) {
         (Peer::Redis, None) => Err("there is no redis-server on the path to compare with".into()),

@@ -3,7 +3,10 @@
 use super::process::{Watched, thread_cpu};
 use hdrhistogram::Histogram;
 use honeycomb_env::Clock;
+use honeycomb_types::Time;
 use serde_json::{Value, json};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 /// Longest latency that is told from a longer one, in nanoseconds.
@@ -65,7 +68,7 @@ pub fn run(
             running.into_iter().map(|t| t.join().expect("a loop does not panic")).collect()
         }),
     };
-    let wall = clock.now().since(begun).as_secs_f64();
+    let wall = clock.now().since(begun);
     let server_ns = server.cpu() - server_before;
     let mut all = histogram();
     let mut client_ns = 0;
@@ -74,16 +77,98 @@ pub fn run(
         all.add(thread.latencies).expect("all histograms have the same bounds");
         client_ns += thread.cpu;
     }
+    Ok(figures(&all, wall, bytes, server_ns, client_ns))
+}
+
+fn figures(
+    all: &Histogram<u64>,
+    wall: Duration,
+    bytes: u64,
+    server_ns: u64,
+    client_ns: u64,
+) -> Figures {
+    let wall = wall.as_secs_f64();
     let us = |ns: u64| ns as f64 / 1000.0;
     let at = |quantile| us(all.value_at_quantile(quantile));
     let count = all.len() as f64;
-    Ok(Figures {
+    Figures {
         latency: [at(0.5), at(0.9), at(0.99), at(0.999), us(all.max())],
         ops_s: count / wall,
         mb_s: count * bytes as f64 / wall / 1e6,
         server_us: us(server_ns) / count,
         client_us: us(client_ns) / count,
-    })
+    }
+}
+
+/// Lets one thread wait for what another one sets off, again and again: the latency is from just
+/// before that until the waiting thread has it. `pause` is how long it waits each time.
+pub fn wake_ups(
+    server: &Watched,
+    limit: Limit,
+    pause: Pause,
+    mut wait: Work<'_>,
+    mut set_off: Work<'_>,
+) -> Result<Figures, String> {
+    let clock = Clock::start();
+    let server_before = server.cpu();
+    let sent = AtomicU64::new(0);
+    let (ready, awaited) = channel();
+    let (waited, cause) = std::thread::scope(|scope| {
+        let sent = &sent;
+        let waiting = scope.spawn(move || {
+            let mut latencies = histogram();
+            let (cpu_before, until) = (thread_cpu(), clock.now() + limit.time);
+            for i in 0..limit.ops {
+                // When nobody listens, that thread has failed and says why.
+                let _ = ready.send(());
+                wait(i)?;
+                let now = clock.now();
+                latencies.saturating_record(now.0 - sent.load(Relaxed));
+                if now >= until {
+                    break;
+                }
+            }
+            Ok::<Thread, String>(Thread { latencies, cpu: thread_cpu() - cpu_before })
+        });
+        let cpu_before = thread_cpu();
+        let mut set_off_all = || {
+            for (i, ()) in awaited.iter().enumerate() {
+                pause.pass(clock);
+                sent.store(clock.now().0, Relaxed);
+                set_off(i as u64)?;
+            }
+            Ok::<(), String>(())
+        };
+        let cause = set_off_all().map(|()| thread_cpu() - cpu_before);
+        (waiting.join().expect("a loop does not panic"), cause)
+    });
+    // Who set nothing off is the reason why nothing came.
+    let (cause, thread) = (cause?, waited?);
+    let server_ns = server.cpu() - server_before;
+    Ok(figures(&thread.latencies, clock.now().since(Time::ZERO), 0, server_ns, thread.cpu + cause))
+}
+
+/// How long nothing happens before each wake-up.
+#[derive(Clone, Copy, Debug)]
+pub enum Pause {
+    /// Asleep: everybody else has gone to sleep as well.
+    Asleep(Duration),
+    /// Yielding the core, for times shorter than the kernel lets anybody sleep.
+    Yielding(Duration),
+}
+
+impl Pause {
+    fn pass(self, clock: Clock) {
+        let now = clock.now();
+        match self {
+            Pause::Asleep(time) => clock.sleep_until(now + time),
+            Pause::Yielding(time) => {
+                while clock.now() < now + time {
+                    std::thread::yield_now();
+                }
+            }
+        }
+    }
 }
 
 fn histogram() -> Histogram<u64> {

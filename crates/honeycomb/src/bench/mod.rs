@@ -11,6 +11,7 @@ mod kv;
 mod measure;
 mod memory;
 mod process;
+mod queue;
 mod redis;
 mod report;
 mod socket;
@@ -29,6 +30,7 @@ use std::time::Duration;
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench kv --quick --ops 200
+  honeycomb bench queue --quick --ops 200
   honeycomb bench file --quick --ops 200 --stream 4MiB")]
 pub struct BenchArgs {
     #[command(subcommand)]
@@ -38,6 +40,7 @@ pub struct BenchArgs {
 #[derive(Subcommand)]
 enum What {
     Kv(kv::KvArgs),
+    Queue(queue::QueueArgs),
     File(file::FileArgs),
     Controller(controller::ControllerArgs),
 }
@@ -144,6 +147,7 @@ impl Common {
 pub fn bench(args: &BenchArgs) -> Outcome {
     match &args.what {
         What::Kv(args) => kv::run(args),
+        What::Queue(args) => queue::run(args),
         What::File(args) => file::run(args),
         What::Controller(args) => controller::run(args),
     }

@@ -70,7 +70,7 @@ impl Drop for Redis {
     }
 }
 
-/// GET and SET over RESP, with buffers that are reused.
+/// The commands that are measured, over RESP, with buffers that are reused.
 pub struct RedisClient {
     socket: Socket,
     head: Vec<u8>,
@@ -101,11 +101,144 @@ impl RedisClient {
         self.begin(2, b"GET");
         self.bulk(key);
         self.socket.write(&mut [IoSlice::new(&self.head)])?;
+        let length = self.integer(b'$')?;
+        match self.body(length, out)? {
+            true => Ok(out.len()),
+            false => Err(io::Error::other("redis-server has no such key")),
+        }
+    }
+
+    /// LPUSH of one or more items.
+    pub fn push(&mut self, list: &[u8], items: &[&[u8]]) -> io::Result<()> {
+        self.begin(2 + items.len(), b"LPUSH");
+        self.bulk(list);
+        // Many small pieces would cost more than the copies that they save.
+        let copied = items.len() > 1 && items[0].len() < 4096;
+        let mut bounds = vec![0];
+        for item in items {
+            number(&mut self.head, b'$', item.len());
+            if copied {
+                self.head.extend_from_slice(item);
+            }
+            bounds.push(self.head.len());
+            self.head.extend_from_slice(b"\r\n");
+        }
+        bounds.push(self.head.len());
+        let mut pieces = Vec::with_capacity(2 * bounds.len());
+        if copied {
+            pieces.push(IoSlice::new(&self.head));
+        } else {
+            for (i, two) in bounds.windows(2).enumerate() {
+                pieces.push(IoSlice::new(&self.head[two[0]..two[1]]));
+                pieces.extend(items.get(i).map(|item| IoSlice::new(item)));
+            }
+        }
+        self.socket.write(&mut pieces)?;
+        self.integer(b':').map(drop)
+    }
+
+    /// RPOP of one item into a buffer; whether there was one.
+    pub fn pop(&mut self, list: &[u8], out: &mut Vec<u8>) -> io::Result<bool> {
+        self.begin(2, b"RPOP");
+        self.bulk(list);
+        self.socket.write(&mut [IoSlice::new(&self.head)])?;
+        let length = self.integer(b'$')?;
+        self.body(length, out)
+    }
+
+    /// RPOP of several items; what becomes of each is the caller's business.
+    pub fn pop_many(
+        &mut self,
+        list: &[u8],
+        count: usize,
+        out: &mut Vec<Vec<u8>>,
+    ) -> io::Result<()> {
+        self.begin(3, b"RPOP");
+        self.bulk(list);
+        self.bulk(count.to_string().as_bytes());
+        self.socket.write(&mut [IoSlice::new(&self.head)])?;
+        for _ in 0..self.integer(b'*')? {
+            let (length, mut item) = (self.integer(b'$')?, Vec::new());
+            self.body(length, &mut item)?;
+            out.push(item);
+        }
+        Ok(())
+    }
+
+    /// BLPOP without a time-out; the item into a buffer.
+    pub fn pop_when_there(&mut self, list: &[u8], out: &mut Vec<u8>) -> io::Result<bool> {
+        self.begin(3, b"BLPOP");
+        self.bulk(list);
+        self.bulk(b"0");
+        self.socket.write(&mut [IoSlice::new(&self.head)])?;
+        self.parts(2, out)
+    }
+
+    /// Makes the server tell of keys that get a value (CONFIG SET notify-keyspace-events).
+    pub fn tell_of_sets(&mut self) -> io::Result<()> {
+        self.begin(4, b"CONFIG");
+        for word in [&b"SET"[..], b"notify-keyspace-events", b"E$"] {
+            self.bulk(word);
+        }
+        self.socket.write(&mut [IoSlice::new(&self.head)])?;
+        let end = self.line()?;
+        if self.buffered()[..end] != *b"+OK\r\n" {
+            return Err(self.unexpected());
+        }
+        self.taken += end;
+        Ok(())
+    }
+
+    /// SUBSCRIBE to what `tell_of_sets` makes the server tell.
+    pub fn subscribe_to_sets(&mut self) -> io::Result<()> {
+        self.begin(2, b"SUBSCRIBE");
+        self.bulk(b"__keyevent@0__:set");
+        self.socket.write(&mut [IoSlice::new(&self.head)])?;
+        let mut bin = Vec::new();
+        self.array(3)?;
+        for _ in 0..2 {
+            let length = self.integer(b'$')?;
+            self.body(length, &mut bin)?;
+        }
+        self.integer(b':').map(drop)
+    }
+
+    /// Waits for the next message of a subscription: its key.
+    pub fn next_message(&mut self, out: &mut Vec<u8>) -> io::Result<bool> {
+        self.parts(3, out)
+    }
+
+    /// An array of strings of this length; the last of them.
+    fn parts(&mut self, parts: i64, out: &mut Vec<u8>) -> io::Result<bool> {
+        self.array(parts)?;
+        let mut some = false;
+        for _ in 0..parts {
+            let length = self.integer(b'$')?;
+            some = self.body(length, out)?;
+        }
+        Ok(some)
+    }
+
+    fn array(&mut self, parts: i64) -> io::Result<()> {
+        match self.integer(b'*')? {
+            found if found == parts => Ok(()),
+            found => Err(io::Error::other(format!("redis-server answered {found} parts"))),
+        }
+    }
+
+    /// A line with a number of this kind.
+    fn integer(&mut self, kind: u8) -> io::Result<i64> {
         let end = self.line()?;
         let text = std::str::from_utf8(&self.buffered()[..end - 2]).ok();
-        let length = text.and_then(|t| t.strip_prefix('$')).and_then(|n| n.parse::<usize>().ok());
-        let Some(length) = length else { return Err(self.unexpected()) };
+        let number = text.and_then(|t| t.strip_prefix(kind as char)).and_then(|n| n.parse().ok());
+        let Some(number) = number else { return Err(self.unexpected()) };
         self.taken += end;
+        Ok(number)
+    }
+
+    /// A string of this length; false for none.
+    fn body(&mut self, length: i64, out: &mut Vec<u8>) -> io::Result<bool> {
+        let Ok(length) = usize::try_from(length) else { return Ok(false) };
         out.resize(length + 2, 0);
         let mut at = out.len().min(self.filled - self.taken);
         out[..at].copy_from_slice(&self.buffered()[..at]);
@@ -114,7 +247,7 @@ impl RedisClient {
             at += self.socket.read(&mut out[at..])?;
         }
         out.truncate(length);
-        Ok(length)
+        Ok(true)
     }
 
     fn begin(&mut self, parts: usize, name: &[u8]) {

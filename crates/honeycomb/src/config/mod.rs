@@ -41,7 +41,7 @@ pub struct Setting {
 const CLIENTS: &str = "commands that use a cluster";
 
 /// Every setting.
-pub const TABLE: [Setting; 13] = [
+pub const TABLE: [Setting; 14] = [
     Setting {
         name: "address",
         kind: Kind::Endpoint,
@@ -81,6 +81,14 @@ pub const TABLE: [Setting; 13] = [
         otherwise: "`$XDG_RUNTIME_DIR/honeycomb/cluster.json`, else `~/.honeycomb/cluster.json`",
         of: "`start`, `stop`, commands that use a cluster",
         help: "The file by which `start` tells where its cluster is",
+    },
+    Setting {
+        name: "python",
+        kind: Kind::Path,
+        default: None,
+        otherwise: "the one beside this program, else `python3` on the path",
+        of: "`run`, `demo`, `doctor`",
+        help: "The Python that has the package",
     },
     Setting {
         name: "listen",
@@ -183,6 +191,10 @@ groups! {
     Reach = ["address", "token", "timeout", "cluster_file"];
     /// How to reach a cluster, and the job.
     InJob = ["job", "address", "token", "timeout", "cluster_file"];
+    /// What `run` needs.
+    ForRun = ["python", "address", "token", "timeout", "cluster_file"];
+    /// What `demo` needs.
+    ForDemo = ["python"];
     /// What `start` needs.
     ForStart = [
         "listen", "advertise", "insecure", "memory", "block_size", "shards", "spin_us",
@@ -199,12 +211,13 @@ groups! {
     ];
     /// What `doctor` looks at.
     ForDoctor = [
-        "address", "token", "timeout", "cluster_file", "listen", "memory", "block_size", "shards"
+        "address", "token", "timeout", "cluster_file", "python", "listen", "memory", "block_size",
+        "shards"
     ];
     /// All.
     All = [
-        "address", "token", "timeout", "job", "cluster_file", "listen", "advertise", "insecure",
-        "controller", "memory", "block_size", "shards", "spin_us"
+        "address", "token", "timeout", "job", "cluster_file", "python", "listen", "advertise",
+        "insecure", "controller", "memory", "block_size", "shards", "spin_us"
     ];
 }
 
@@ -420,6 +433,11 @@ impl Settings {
             Some(home) => Ok(Path::new(&home).join(".honeycomb/cluster.json")),
             None => Err("no HOME and no XDG_RUNTIME_DIR: set HONEYCOMB_CLUSTER_FILE".into()),
         }
+    }
+
+    /// The Python that has the package, when one is named.
+    pub fn python(&self) -> Option<PathBuf> {
+        self.text("python").map(PathBuf::from)
     }
 
     /// Where to listen.

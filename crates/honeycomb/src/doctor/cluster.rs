@@ -140,9 +140,9 @@ fn remedy(status: Option<Status>) -> &'static str {
 }
 
 /// Whether the Python package is there, in the version of this program.
-pub fn python() -> Finding {
+pub fn python(settings: &Settings) -> Finding {
     let own = env!("CARGO_PKG_VERSION");
-    match interpreter::find() {
+    match interpreter::find(settings.python()) {
         Ok((path, version)) if version == own => {
             Finding::ok("python", format!("{} has the package, version {version}", path.display()))
         }

@@ -119,7 +119,7 @@ fn examine(clock: Clock, settings: &Settings) -> Vec<Finding> {
     found.push(machine::huge_pages());
     found.push(machine::shared_memory());
     found.push(machine::cores(settings));
-    found.push(cluster::python());
+    found.push(cluster::python(settings));
     found.extend(cluster::folders(settings));
     found
 }

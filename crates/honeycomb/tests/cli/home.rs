@@ -1,9 +1,10 @@
 //! A home of its own for the program: nothing of the user's is seen or touched.
 
 use serde_json::Value;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What a command did.
@@ -85,6 +86,17 @@ impl Home {
         finish(self.command(args), input)
     }
 
+    /// Starts a command that runs beside others.
+    pub fn spawn(&self, args: &[&str]) -> Running {
+        let mut child = self.command(args).spawn().unwrap();
+        Running {
+            input: child.stdin.take(),
+            out: BufReader::new(child.stdout.take().unwrap()),
+            err: BufReader::new(child.stderr.take().unwrap()),
+            child,
+        }
+    }
+
     /// Runs a command with a variable of the environment.
     pub fn with(&self, name: &str, value: &str, args: &[&str]) -> Ran {
         let mut command = self.command(args);
@@ -124,6 +136,82 @@ impl Home {
         let text = |name: &str| file[name].as_str().unwrap().to_owned();
         (text("address"), text("token"))
     }
+}
+
+/// A command that runs. One that a test leaves behind is killed.
+pub struct Running {
+    input: Option<ChildStdin>,
+    out: BufReader<ChildStdout>,
+    err: BufReader<ChildStderr>,
+    child: Child,
+}
+
+impl Running {
+    /// The next line of its output, awaited; empty at the end.
+    pub fn line(&mut self) -> String {
+        line(&mut self.out)
+    }
+
+    /// The next line of its standard error, awaited; empty at the end.
+    pub fn err_line(&mut self) -> String {
+        line(&mut self.err)
+    }
+
+    /// Some of its output, at least a byte, awaited; empty at the end.
+    pub fn some(&mut self) -> String {
+        let bytes = self.out.fill_buf().unwrap();
+        let text = String::from_utf8_lossy(bytes).into_owned();
+        let n = bytes.len();
+        self.out.consume(n);
+        text
+    }
+
+    /// Gives it some input, and leaves that open.
+    pub fn write(&mut self, bytes: &[u8]) {
+        self.input.as_mut().unwrap().write_all(bytes).unwrap();
+    }
+
+    /// Ends its input.
+    pub fn end_input(&mut self) {
+        self.input = None;
+    }
+
+    /// As Ctrl-C does.
+    pub fn interrupt(&self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    }
+
+    /// The signal that ended it, if one did.
+    pub fn signal(mut self) -> Option<i32> {
+        self.child.wait().unwrap().signal()
+    }
+
+    /// Awaits its end: the exit code, and what it printed that was not read.
+    pub fn end(mut self) -> Ran {
+        self.end_input();
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        self.out.read_to_end(&mut out).unwrap();
+        self.err.read_to_end(&mut err).unwrap();
+        Ran {
+            code: self.child.wait().unwrap().code().expect("not ended by a signal"),
+            out: String::from_utf8_lossy(&out).into_owned(),
+            err: String::from_utf8_lossy(&err).into_owned(),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn line(from: &mut impl BufRead) -> String {
+    let mut line = String::new();
+    from.read_line(&mut line).unwrap();
+    line.trim_end_matches('\n').to_owned()
 }
 
 fn finish(mut command: Command, input: &[u8]) -> Ran {

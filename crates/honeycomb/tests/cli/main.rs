@@ -7,3 +7,6 @@ mod doctor;
 mod home;
 mod lifecycle;
 mod look;
+mod queue;
+mod readers;
+mod watch;

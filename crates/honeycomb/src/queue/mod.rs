@@ -1,0 +1,273 @@
+//! `queue put`, `queue get`, `queue peek`, `queue len`, `queue close`.
+
+mod items;
+mod put;
+
+use crate::cluster::{Intent, Work};
+use crate::config::{Given, InJob};
+use crate::failure::{Failure, Outcome};
+use crate::output::{Output, hex, print_bytes, put_bytes};
+use crate::wait::Patience;
+use crate::{place, size, wait};
+use clap::{Args, Subcommand};
+use honeycomb_client::Queue;
+use honeycomb_types::limits::QUEUE_BATCH_MAX;
+use honeycomb_wire::Status;
+use serde_json::json;
+use std::time::Duration;
+
+/// Queues: puts, takes, looks at and counts items; first in, first out.
+///
+/// A queue is at an address, prefix[/prefix...][:name]. Any number of commands put and take at the
+/// same time; each item goes to one of them. Items have up to an eighth of a block, and may be empty.
+/// Each of these commands renews the whole job that it works in.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb queue put work:all one two three
+  honeycomb queue len work:all
+  honeycomb queue peek work:all
+  honeycomb queue get work:all
+  honeycomb queue close work:all
+  honeycomb queue get work:all --all     # to its end")]
+pub struct QueueArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    Put(Box<put::PutArgs>),
+    Get(Box<GetArgs>),
+    Peek(Box<PeekArgs>),
+    Len(Box<LenArgs>),
+    Close(Box<CloseArgs>),
+}
+
+/// Takes items from the front of a queue, and prints them.
+///
+/// One item, unless -n or --all says more, each followed by a line end; an item that holds line ends
+/// itself is told from two by --null, --hex or --json, which prints one object a line with `item`,
+/// or `item_hex` for what is not UTF-8. Waits for items for ever, or for --wait seconds. Exit code 3
+/// when none came in that time, 8 when the queue was closed and has none; when some came, 0.
+///
+/// What was printed is taken for good. With more than one item, those that came together but were
+/// not printed are lost with this command. The job is renewed for as long as it waits.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb queue put turns:q one two three four
+  honeycomb queue get turns:q
+  honeycomb queue get turns:q -n 2 --hex
+  honeycomb queue get turns:q --all --wait 0 --json    # what there is now
+  honeycomb queue get turns:q --wait 0.1 || test $? = 3   # there is none
+  honeycomb queue close turns:q
+  honeycomb queue get turns:q --all                   # to the end")]
+struct GetArgs {
+    /// The queue: prefix[/prefix...][:name]
+    #[arg(value_parser = place::structure)]
+    address: String,
+    /// Most items to take
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    count: u64,
+    /// Take items until the queue is closed and has none, which ends this with 0; --follow is the
+    /// same
+    #[arg(long, alias = "follow", conflicts_with = "count")]
+    all: bool,
+    /// How long to wait for the next item (for ever); 0 does not wait
+    #[arg(long, value_name = "SECONDS", value_parser = wait::seconds)]
+    wait: Option<Duration>,
+    #[command(flatten)]
+    form: Form,
+    #[command(flatten)]
+    given: Given<InJob>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Prints the first items of a queue and leaves them where they are.
+///
+/// Printed as `queue get` does. It does not wait: exit code 3 when the queue has no item, 8 when it
+/// was closed as well. Items that somebody has reserved are not seen.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb queue put work:q one two three
+  honeycomb queue peek work:q
+  honeycomb queue peek work:q -n 10 --json")]
+struct PeekArgs {
+    /// The queue: prefix[/prefix...][:name]
+    #[arg(value_parser = place::structure)]
+    address: String,
+    /// Most items to print, up to 4096 or a mebibyte of them
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    count: u32,
+    #[command(flatten)]
+    form: Form,
+    #[command(flatten)]
+    given: Given<InJob>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Tells how many items a queue has, and their bytes.
+///
+/// Exact when nobody puts or takes. Items that somebody has reserved and not acknowledged count, and
+/// are told apart as well. With --json: `items`, `bytes`, `reserved`, `closed`, and the bounds
+/// `max_items` and `max_bytes`, null for none.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb queue put work:q one two three
+  honeycomb queue len work:q
+  honeycomb queue len work:q --json")]
+struct LenArgs {
+    /// The queue: prefix[/prefix...][:name]
+    #[arg(value_parser = place::structure)]
+    address: String,
+    #[command(flatten)]
+    given: Given<InJob>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Ends a queue for good: nothing can be put any more.
+///
+/// What is there can still be taken. Who waits for an item learns of the end after the last one, who
+/// waits for room at once. Closing twice is fine.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb queue put done:q one
+  honeycomb queue close done:q
+  honeycomb queue get done:q --all
+  honeycomb queue close done:q --json")]
+struct CloseArgs {
+    /// The queue: prefix[/prefix...][:name]
+    #[arg(value_parser = place::structure)]
+    address: String,
+    #[command(flatten)]
+    given: Given<InJob>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// How items are printed.
+#[derive(Args, Clone, Copy)]
+struct Form {
+    /// Print a byte of 0 after each item instead of a line end
+    #[arg(long, short = '0', conflicts_with_all = ["hex", "raw", "json"])]
+    null: bool,
+    /// Print each item in hexadecimal, in one line
+    #[arg(long, conflicts_with_all = ["raw", "json"])]
+    hex: bool,
+    /// Print the bytes of the items and nothing between them
+    #[arg(long, conflicts_with = "json")]
+    raw: bool,
+}
+
+impl Form {
+    /// Prints items that were taken together, in one write: they are all printed or none.
+    fn print(self, output: Output, items: &[Vec<u8>]) {
+        let mut text = Vec::new();
+        for item in items {
+            if output.json {
+                let mut object = json!({});
+                put_bytes(&mut object, "item", item);
+                text.extend_from_slice(object.to_string().as_bytes());
+            } else if self.hex {
+                text.extend_from_slice(hex(item).as_bytes());
+            } else {
+                text.extend_from_slice(item);
+            }
+            match self {
+                Form { raw: true, .. } => {}
+                Form { null: true, .. } => text.push(0),
+                _ => text.push(b'\n'),
+            }
+        }
+        print_bytes(&text);
+    }
+}
+
+/// `honeycomb queue`.
+pub fn queue(args: &QueueArgs) -> Outcome {
+    match &args.what {
+        What::Put(args) => put::put(args),
+        What::Get(args) => get(args),
+        What::Peek(args) => peek(args),
+        What::Len(args) => len(args),
+        What::Close(args) => close(args),
+    }
+}
+
+fn opened_by(given: &Given<InJob>, address: &str) -> Outcome<(Work, Queue)> {
+    let work = Work::open(&given.settings()?, Intent::Use)?;
+    let queue = work.client.open_queue(work.job, address)?;
+    Ok((work, queue))
+}
+
+fn empty(address: &str, patience: &Patience) -> Failure {
+    Failure::new(Status::QueueEmpty, format!("{address} has no item{}", patience.told()))
+}
+
+fn get(args: &GetArgs) -> Outcome {
+    let (work, queue) = opened_by(&args.given, &args.address)?;
+    work.keep();
+    let mut left = if args.all { u64::MAX } else { args.count };
+    let mut patience = Patience::new(args.wait);
+    let mut some = false;
+    while left > 0 {
+        let most = left.min(QUEUE_BATCH_MAX as u64) as usize;
+        match queue.get_many(most, patience.left()) {
+            Ok(items) if !items.is_empty() => {
+                args.form.print(args.output, &items);
+                left -= items.len() as u64;
+                some = true;
+                patience.renew();
+            }
+            // A signal, or the longest wait that the client was asked for.
+            Ok(_) if !patience.over() => {}
+            Ok(_) if some => break,
+            Ok(_) => return Err(empty(&args.address, &patience)),
+            Err(e) if e.status == Status::QueueClosed && (some || args.all) => break,
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+fn peek(args: &PeekArgs) -> Outcome {
+    let (_work, queue) = opened_by(&args.given, &args.address)?;
+    let items = queue.peek(args.count as usize)?;
+    if items.is_empty() {
+        return Err(empty(&args.address, &Patience::new(Some(Duration::ZERO))));
+    }
+    args.form.print(args.output, &items);
+    Ok(())
+}
+
+fn len(args: &LenArgs) -> Outcome {
+    let (_work, queue) = opened_by(&args.given, &args.address)?;
+    let counts = queue.counts()?;
+    let bounds = queue.bounds();
+    let bound = |n: u64| Some(n).filter(|n| *n > 0);
+    let told = json!({
+        "address": args.address, "items": counts.items, "bytes": counts.bytes,
+        "reserved": counts.reserved, "closed": counts.closed, "max_items": bound(bounds.0),
+        "max_bytes": bound(bounds.1),
+    });
+    args.output.tell(&told, || {
+        let items = if counts.items == 1 { "item" } else { "items" };
+        let mut text = format!("{} {items}, {}", counts.items, size::show(counts.bytes));
+        text += &bound(counts.reserved).map_or(String::new(), |n| format!(", {n} reserved"));
+        text += if counts.closed { ", closed" } else { "" };
+        text += &bound(bounds.0).map_or(String::new(), |n| format!(", at most {n} items"));
+        text += &bound(bounds.1).map_or(String::new(), |n| format!(", at most {}", size::show(n)));
+        text
+    });
+    Ok(())
+}
+
+fn close(args: &CloseArgs) -> Outcome {
+    let (_work, queue) = opened_by(&args.given, &args.address)?;
+    queue.close()?;
+    let told = json!({ "address": args.address, "closed": true });
+    args.output.tell(&told, || format!("closed {}", args.address));
+    Ok(())
+}

@@ -1,0 +1,84 @@
+//! `readers` and `commit`: data that is freed when those who read it have finished.
+
+use crate::cluster::{Intent, Work};
+use crate::config::{Given, InJob};
+use crate::failure::Outcome;
+use crate::output::Output;
+use crate::place;
+use clap::Args;
+use serde_json::json;
+
+/// Declares which tasks will read a prefix.
+///
+/// When the last of them has committed (`honeycomb commit`), the prefix is freed at once, before any
+/// lease ends. READERS are the prefixes of these tasks; they are added to those declared before.
+/// With --json: `readers_left`, 0 when that freed the prefix or nobody is declared.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb append map/part:out app.log
+  honeycomb append reduce:log app.log
+  honeycomb readers map/part reduce
+  honeycomb lease map/part
+  honeycomb commit reduce                 # frees map/part")]
+pub struct ReadersArgs {
+    /// The prefix that is read
+    #[arg(value_parser = place::prefix)]
+    address: String,
+    /// The prefixes of the tasks that read it
+    #[arg(value_parser = place::prefix, required_unless_present = "replace")]
+    reader: Vec<String>,
+    /// Take the place of those declared before; without a READER nobody is declared any more
+    #[arg(long)]
+    replace: bool,
+    #[command(flatten)]
+    given: Given<InJob>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Says that the task of a prefix has finished for good.
+///
+/// What it read it will not read again: prefixes that declared it as a reader, and of which it was
+/// the last, are freed at once. The prefix itself stays. Committing twice is fine. With --json:
+/// `freed`, how many prefixes that were.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb append sort/in app.log
+  honeycomb append sort/out app.log
+  honeycomb readers sort/in sort/out
+  honeycomb commit sort/out
+  honeycomb commit sort/out --json")]
+pub struct CommitArgs {
+    /// The prefix of the task
+    #[arg(value_parser = place::prefix)]
+    address: String,
+    #[command(flatten)]
+    given: Given<InJob>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// `honeycomb readers`.
+pub fn readers(args: &ReadersArgs) -> Outcome {
+    let work = Work::open(&args.given.settings()?, Intent::Use)?;
+    let left = work.client.declare_readers(work.job, &args.address, &args.reader, args.replace)?;
+    let told = json!({ "address": args.address, "readers_left": left });
+    args.output.tell(&told, || match left {
+        0 => format!("{}: no reader is left", args.address),
+        1 => format!("{}: freed when 1 reader has committed", args.address),
+        n => format!("{}: freed when {n} readers have committed", args.address),
+    });
+    Ok(())
+}
+
+/// `honeycomb commit`.
+pub fn commit(args: &CommitArgs) -> Outcome {
+    let work = Work::open(&args.given.settings()?, Intent::Use)?;
+    let freed = work.client.commit_task(work.job, &args.address)?;
+    let told = json!({ "address": args.address, "freed": freed });
+    args.output.tell(&told, || match freed {
+        1 => format!("committed {}; 1 prefix was freed", args.address),
+        n => format!("committed {}; {n} prefixes were freed", args.address),
+    });
+    Ok(())
+}

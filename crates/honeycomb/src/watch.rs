@@ -1,0 +1,462 @@
+//! `watch`: changes of a structure, as they happen.
+
+use crate::cluster::{Intent, Work};
+use crate::config::{Given, InJob, unhex};
+use crate::failure::{Failure, Outcome};
+use crate::output::{Output, escaped, put_bytes};
+use crate::wait::Patience;
+use crate::{place, wait};
+use clap::{Args, ValueEnum};
+use honeycomb_client::{Heard, Structure};
+use honeycomb_env::time_of_day;
+use honeycomb_types::Kind;
+use honeycomb_wire::Status;
+use honeycomb_wire::notice::{Filter, kinds};
+use serde_json::{Value, json};
+use std::io::IsTerminal;
+use std::time::Duration;
+
+/// Prints what changes in a structure, as it happens.
+///
+/// One notice a line: time of day in UTC, operation, details. A file tells of append and seal, a
+/// queue of data (items came), space (items were taken) and close, a key-value store of put and
+/// delete. With --json each line is one object with `time_ms` (since 1970), `op` and the details;
+/// the first has the op `watching`: from there on nothing is missed. Without --json that is said on
+/// standard error.
+///
+/// Notices that this command did not read in time are left out, and a line GAP (op `gap`) stands in
+/// their place. It ends on Ctrl-C, after --count notices, when --until is reached, or after --wait
+/// seconds, with exit code 5 when a count or a goal was not reached by then; when the data goes, with
+/// the reason: 6 for a lease that has ended. Watching renews nothing.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb put notes:kv color blue
+  honeycomb watch notes:kv --wait 0.5
+  honeycomb watch notes:kv --prefix co --ops put --wait 0.5 --json
+  honeycomb watch notes:kv --until key=color
+  honeycomb append logs:full app.log --seal
+  honeycomb watch logs:full --until sealed --wait 60")]
+pub struct WatchArgs {
+    /// The structure: prefix[/prefix...][:name]
+    #[arg(value_parser = place::structure)]
+    address: String,
+    /// Only these operations, separated by commas (all that the structure has)
+    #[arg(long, value_delimiter = ',', value_name = "OP,...")]
+    ops: Vec<Op>,
+    /// Only changes of this key
+    #[arg(long, value_name = "KEY", conflicts_with = "prefix")]
+    key: Option<String>,
+    /// Only changes of keys that begin with this
+    #[arg(long, value_name = "TEXT")]
+    prefix: Option<String>,
+    /// KEY of --key, TEXT of --prefix and K of --until are written in hexadecimal
+    #[arg(long)]
+    key_hex: bool,
+    /// End after so many notices
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "until")]
+    count: Option<u64>,
+    /// End with 0 as soon as this is so, which it may be already: sealed, closed, size=BYTES (a file
+    /// has so many), key=K (a key has a value)
+    #[arg(long, value_name = "GOAL", value_parser = goal)]
+    until: Option<Goal>,
+    /// How long to watch (for ever)
+    #[arg(long, value_name = "SECONDS", value_parser = wait::seconds)]
+    wait: Option<Duration>,
+    #[command(flatten)]
+    given: Given<InJob>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// What a notice tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Op {
+    Append,
+    Seal,
+    Data,
+    Space,
+    Close,
+    Put,
+    Delete,
+}
+
+impl Op {
+    /// Those of a kind of structure.
+    fn of(kind: Kind) -> &'static [Op] {
+        match kind {
+            Kind::File => &[Op::Append, Op::Seal],
+            Kind::Queue => &[Op::Data, Op::Space, Op::Close],
+            Kind::Kv => &[Op::Put, Op::Delete],
+        }
+    }
+
+    fn bit(self) -> u16 {
+        match self {
+            Op::Append => kinds::APPEND,
+            Op::Seal => kinds::SEAL,
+            Op::Data => kinds::DATA,
+            Op::Space => kinds::SPACE,
+            Op::Close => kinds::CLOSE,
+            Op::Put => kinds::PUT,
+            Op::Delete => kinds::DELETE,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Op::Append => "append",
+            Op::Seal => "seal",
+            Op::Data => "data",
+            Op::Space => "space",
+            Op::Close => "close",
+            Op::Put => "put",
+            Op::Delete => "delete",
+        }
+    }
+
+    /// What was heard of; `None` for a gap, which may be of any.
+    fn heard(heard: &Heard) -> Option<Op> {
+        Some(match heard {
+            Heard::Append { .. } => Op::Append,
+            Heard::Seal { .. } => Op::Seal,
+            Heard::Data { .. } => Op::Data,
+            Heard::Space { .. } => Op::Space,
+            Heard::Close => Op::Close,
+            Heard::Put { .. } => Op::Put,
+            Heard::Delete { .. } => Op::Delete,
+            Heard::Gap { .. } => return None,
+        })
+    }
+}
+
+fn names(ops: &[Op]) -> String {
+    ops.iter().map(|op| op.name()).collect::<Vec<_>>().join(", ")
+}
+
+/// What `--until` waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Goal {
+    Sealed,
+    Closed,
+    Size(u64),
+    Key(String),
+}
+
+/// Reads a goal, as a clap parser.
+fn goal(text: &str) -> Result<Goal, String> {
+    match text.split_once('=') {
+        None if text == "sealed" => Ok(Goal::Sealed),
+        None if text == "closed" => Ok(Goal::Closed),
+        Some(("size", size)) => crate::size::parse(size).map(Goal::Size),
+        Some(("key", key)) if !key.is_empty() => Ok(Goal::Key(key.to_owned())),
+        _ => Err(format!("'{text}' is none of sealed, closed, size=BYTES and key=K")),
+    }
+}
+
+impl Goal {
+    /// The operations that can bring it about.
+    fn ops(&self) -> &'static [Op] {
+        match self {
+            Goal::Sealed => &[Op::Seal],
+            Goal::Closed => &[Op::Close],
+            Goal::Size(_) => &[Op::Append, Op::Seal],
+            Goal::Key(_) => &[Op::Put],
+        }
+    }
+}
+
+/// A watch as it was asked for.
+struct Watch<'a> {
+    args: &'a WatchArgs,
+    work: Work,
+    structure: Structure,
+    /// What is printed.
+    ops: Vec<Op>,
+    filter: Filter,
+    /// The key of the goal, when it has one.
+    key: Vec<u8>,
+}
+
+impl Watch<'_> {
+    /// Checks what was asked for against what the structure is.
+    fn new(args: &WatchArgs) -> Outcome<Watch<'_>> {
+        let settings = args.given.settings()?;
+        let bytes = |text: &str| match args.key_hex {
+            true => unhex(text).map_err(|why| Failure::invalid(format!("the key '{text}': {why}"))),
+            false => Ok(text.as_bytes().to_vec()),
+        };
+        let key = match &args.until {
+            Some(Goal::Key(key)) => bytes(key)?,
+            _ => Vec::new(),
+        };
+        let filter = match (&args.key, &args.prefix) {
+            (Some(key), _) => Filter::Key(bytes(key)?),
+            (_, Some(prefix)) if !prefix.is_empty() => Filter::Prefix(bytes(prefix)?),
+            _ => Filter::All,
+        };
+        let work = Work::open(&settings, Intent::Look)?;
+        let structure = work.client.open(work.job, &args.address)?;
+        let all = Op::of(structure.kind());
+        let ops = if args.ops.is_empty() { all.to_vec() } else { args.ops.clone() };
+        let watch = Watch { args, work, structure, ops, filter, key };
+        watch.check(all)?;
+        Ok(watch)
+    }
+
+    fn check(&self, all: &[Op]) -> Outcome {
+        let goal = self.args.until.as_ref();
+        let mut asked = self.ops.iter().chain(goal.map_or(&[][..], Goal::ops));
+        if let Some(op) = asked.find(|op| !all.contains(op)) {
+            let text = format!(
+                "{} is a {}, of which there is no {} to tell: it has {}",
+                self.args.address,
+                self.structure.kind().name(),
+                op.name(),
+                names(all)
+            );
+            return Err(Failure::invalid(text));
+        }
+        if self.filter != Filter::All && self.structure.kind() != Kind::Kv {
+            let text = format!(
+                "{} is a {}, which has no keys: leave --key and --prefix out",
+                self.args.address,
+                self.structure.kind().name()
+            );
+            return Err(Failure::invalid(text));
+        }
+        let left_out = match &self.filter {
+            Filter::All => false,
+            Filter::Key(key) => *key != self.key,
+            Filter::Prefix(prefix) => !self.key.starts_with(prefix),
+        };
+        if matches!(goal, Some(Goal::Key(_))) && left_out {
+            let text = "the key of --until is none of those that --key or --prefix lets through";
+            return Err(Failure::invalid(text));
+        }
+        Ok(())
+    }
+
+    /// Asks whether the goal is reached. `Sealed` when a file cannot reach it any more.
+    fn reached(&self) -> Outcome<bool> {
+        let (client, job, address) = (&self.work.client, self.work.job, &self.args.address);
+        Ok(match &self.args.until {
+            None => false,
+            Some(Goal::Sealed) => client.open_file(job, address)?.sealed()?,
+            Some(Goal::Closed) => client.open_queue(job, address)?.counts()?.closed,
+            Some(Goal::Key(_)) => client.open_kv(job, address)?.exists(&self.key)?.is_some(),
+            Some(Goal::Size(wanted)) => {
+                let file = client.open_file(job, address)?;
+                // Sealed is asked first: what was sealed then has its final size afterwards.
+                let sealed = file.sealed()?;
+                let size = file.size()?;
+                if sealed && size < *wanted {
+                    return Err(self.too_small(size, *wanted));
+                }
+                size >= *wanted
+            }
+        })
+    }
+
+    fn too_small(&self, size: u64, wanted: u64) -> Failure {
+        let text = format!("{} was sealed at {size} bytes, not {wanted}", self.args.address);
+        Failure::new(Status::Sealed, text)
+    }
+
+    /// Whether the goal is reached by what was heard.
+    fn reached_by(&self, heard: &Heard) -> Outcome<bool> {
+        Ok(match (&self.args.until, heard) {
+            (Some(_), Heard::Gap { .. }) => self.reached()?,
+            (Some(Goal::Sealed), Heard::Seal { .. }) => true,
+            (Some(Goal::Closed), Heard::Close) => true,
+            (Some(Goal::Key(_)), Heard::Put { key }) => **key == *self.key,
+            (Some(Goal::Size(wanted)), Heard::Append { offset, length }) => {
+                offset + length >= *wanted
+            }
+            (Some(Goal::Size(wanted)), Heard::Seal { size }) if size < wanted => {
+                return Err(self.too_small(*size, *wanted));
+            }
+            (Some(Goal::Size(_)), Heard::Seal { .. }) => true,
+            _ => false,
+        })
+    }
+
+    /// From here on nothing is missed without being told.
+    fn announce(&self) {
+        let ops: Vec<&str> = self.ops.iter().map(|op| op.name()).collect();
+        let (address, kind) = (&self.args.address, self.structure.kind().name());
+        match self.args.output.json {
+            true => say!(
+                "{}",
+                json!({
+                    "time_ms": now_ms(), "op": "watching", "address": address, "kind": kind,
+                    "ops": ops,
+                })
+            ),
+            false => eprintln!("watching {address}, a {kind}: {}", ops.join(", ")),
+        }
+    }
+
+    fn print(&self, heard: &Heard) {
+        if self.args.output.json {
+            say!("{}", notice_json(now_ms(), heard));
+            return;
+        }
+        let line = notice_text(heard);
+        say!("{} {line}", utc(now_ms()));
+        if matches!(heard, Heard::Gap { .. }) && !std::io::stdout().is_terminal() {
+            eprintln!("honeycomb: {}: {line}", self.args.address);
+        }
+    }
+
+    /// How it ends when its time has passed.
+    fn late(&self, notices: u64, patience: &Patience) -> Outcome {
+        let (address, within) = (&self.args.address, patience.told());
+        let text = match (&self.args.until, self.args.count) {
+            (None, None) => return Ok(()),
+            (None, Some(count)) => format!("{address}: {notices} of {count} notices{within}"),
+            (Some(Goal::Sealed), _) => format!("{address} was not sealed{within}"),
+            (Some(Goal::Closed), _) => format!("{address} was not closed{within}"),
+            (Some(Goal::Size(size)), _) => {
+                format!("{address} did not come to {size} bytes{within}")
+            }
+            (Some(Goal::Key(key)), _) => format!("{address}: no value for '{key}'{within}"),
+        };
+        Err(Failure::new(Status::DeadlineExceeded, text))
+    }
+
+    fn run(&self) -> Outcome {
+        let patience = Patience::new(self.args.wait);
+        let goal = self.args.until.as_ref().map_or(&[][..], Goal::ops);
+        let wanted = self.ops.iter().chain(goal).fold(0, |bits, op| bits | op.bit());
+        let mut listener = self.structure.listen(wanted, self.filter.clone())?;
+        // After the subscription: what happened before it is seen here, what comes after is told.
+        let reached = self.reached()?;
+        self.announce();
+        if reached {
+            return Ok(());
+        }
+        let mut notices = 0;
+        loop {
+            let Some(notification) = listener.next(patience.left())? else {
+                if patience.over() {
+                    return self.late(notices, &patience);
+                }
+                continue;
+            };
+            let heard = notification.heard;
+            let op = Op::heard(&heard);
+            if op.is_none_or(|op| self.ops.contains(&op)) {
+                self.print(&heard);
+                notices += u64::from(op.is_some());
+            }
+            if self.reached_by(&heard)? || self.args.count.is_some_and(|count| notices >= count) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// `honeycomb watch`.
+pub fn watch(args: &WatchArgs) -> Outcome {
+    Watch::new(args)?.run()
+}
+
+fn notice_text(heard: &Heard) -> String {
+    let op = Op::heard(heard).map_or("GAP", Op::name);
+    let details = match heard {
+        Heard::Append { offset, length } => format!("{length} bytes at {offset}"),
+        Heard::Seal { size } => format!("at {size} bytes"),
+        Heard::Data { items: 1 } | Heard::Space { items: 1 } => "1 item".into(),
+        Heard::Data { items } | Heard::Space { items } => format!("{items} items"),
+        Heard::Close => String::new(),
+        Heard::Put { key } | Heard::Delete { key } => escaped(key),
+        Heard::Gap { missed: Some(missed) } => {
+            format!("{missed} notices are missing: they were not read in time")
+        }
+        Heard::Gap { missed: None } => {
+            "notices may be missing: a connection was lost and made again".into()
+        }
+    };
+    format!("{op:<6} {details}").trim_end().to_owned()
+}
+
+fn notice_json(time_ms: u64, heard: &Heard) -> Value {
+    let op = Op::heard(heard).map_or("gap", Op::name);
+    let mut object = json!({ "time_ms": time_ms, "op": op });
+    match heard {
+        Heard::Append { offset, length } => {
+            object["offset"] = (*offset).into();
+            object["bytes"] = (*length).into();
+        }
+        Heard::Seal { size } => object["bytes_total"] = (*size).into(),
+        Heard::Data { items } | Heard::Space { items } => object["items"] = (*items).into(),
+        Heard::Close => {}
+        Heard::Put { key } | Heard::Delete { key } => put_bytes(&mut object, "key", key),
+        Heard::Gap { missed } => object["missed"] = (*missed).into(),
+    }
+    object
+}
+
+fn now_ms() -> u64 {
+    time_of_day().as_millis() as u64
+}
+
+/// A time of day as people write it: `2026-01-31T23:59:59.123Z`.
+fn utc(ms: u64) -> String {
+    let (days, rest) = (ms / 86_400_000, ms % 86_400_000);
+    // Years from March to February of 400 years each, 146,097 days: the leap day is the last.
+    let (era, day) = ((days + 719_468) / 146_097, (days + 719_468) % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let date = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = 400 * era + year + u64::from(month <= 2);
+    let (hour, minute) = (rest / 3_600_000, rest / 60_000 % 60);
+    let (second, ms) = (rest / 1_000 % 60, rest % 1_000);
+    format!("{year:04}-{month:02}-{date:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        for (ms, text) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_399_999, "2000-02-28T23:59:59.999Z"),
+            (951_782_400_000, "2000-02-29T00:00:00.000Z"),
+            (951_868_800_000, "2000-03-01T00:00:00.000Z"),
+            (1_735_689_599_001, "2024-12-31T23:59:59.001Z"),
+            (4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
+        ] {
+            assert_eq!(utc(ms), text);
+        }
+    }
+
+    #[test]
+    fn goals_are_read_as_they_are_written() {
+        assert_eq!(goal("sealed"), Ok(Goal::Sealed));
+        assert_eq!(goal("closed"), Ok(Goal::Closed));
+        assert_eq!(goal("size=64KiB"), Ok(Goal::Size(65536)));
+        assert_eq!(goal("key=a=b"), Ok(Goal::Key("a=b".into())));
+        for wrong in ["", "full", "size", "size=", "size=many", "key="] {
+            assert!(goal(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_notice_is_one_line_whatever_it_holds() {
+        let key: Box<[u8]> = b"a\nb\xff".as_slice().into();
+        let put = Heard::Put { key };
+        assert_eq!(notice_text(&put), "put    a\\nb\\xff");
+        let wanted = json!({ "time_ms": 5, "op": "put", "key_hex": "610a62ff" });
+        assert_eq!(notice_json(5, &put), wanted);
+        assert_eq!(notice_text(&Heard::Close), "close");
+        assert_eq!(notice_text(&Heard::Append { offset: 3, length: 4 }), "append 4 bytes at 3");
+        assert!(notice_text(&Heard::Gap { missed: Some(7) }).starts_with("GAP    7 notices"));
+        let gap = notice_json(5, &Heard::Gap { missed: None });
+        assert_eq!(gap, json!({ "time_ms": 5, "op": "gap", "missed": null }));
+    }
+}

@@ -1,0 +1,100 @@
+//! Listeners against a real cluster: what happens in blocks that were not yet subscribed to.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Cluster, KIB};
+use honeycomb_client::{Heard, Listener};
+use honeycomb_env::Clock;
+use honeycomb_wire::messages::PrefixOptions;
+use honeycomb_wire::notice::{Filter, kinds};
+use std::time::Duration;
+
+const MIB: u64 = 1024 * KIB;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn cluster() -> (Cluster, honeycomb_client::Client, honeycomb_client::JobTicket) {
+    let cluster = Cluster::start(1, 64 * MIB, 64 * KIB);
+    let (client, ticket) = cluster.job("listen");
+    let options = PrefixOptions { pinned: true, ..PrefixOptions::default() };
+    client.create_prefix(ticket.job, "t", &[], options).unwrap();
+    (cluster, client, ticket)
+}
+
+fn next(listener: &mut Listener) -> Heard {
+    listener.next(PATIENCE).unwrap().expect("a notice within the time").heard
+}
+
+#[test]
+fn a_seal_in_a_block_that_was_not_listened_to_yet_is_told_once() {
+    let (_cluster, client, ticket) = cluster();
+    let file = client.create_file(ticket.job, "t:file", 1, false).unwrap();
+    let mut listener = file.structure().listen(kinds::APPEND | kinds::SEAL, Filter::All).unwrap();
+    let mut seals = file.structure().listen(kinds::SEAL, Filter::All).unwrap();
+    // Nobody reads meanwhile: the listeners learn of the second block when it is long sealed.
+    file.write_all(&vec![b'x'; 100_000]).unwrap();
+    file.seal().unwrap();
+    let mut told = 0;
+    loop {
+        match next(&mut listener) {
+            Heard::Append { offset, length } => {
+                assert_eq!(offset, told, "in order and without a hole");
+                told += length;
+            }
+            other => {
+                assert_eq!(other, Heard::Seal { size: 100_000 });
+                break;
+            }
+        }
+    }
+    assert_eq!(told, 100_000);
+    assert_eq!(next(&mut seals), Heard::Seal { size: 100_000 });
+    for listener in [&mut listener, &mut seals] {
+        assert_eq!(listener.next(Duration::from_millis(1)).unwrap(), None, "it is told once");
+    }
+}
+
+#[test]
+fn a_close_in_a_block_that_was_not_listened_to_yet_is_told_once() {
+    let (_cluster, client, ticket) = cluster();
+    let queue = client.create_queue(ticket.job, "t:q", 0, 0, false).unwrap();
+    let mut listener = queue.structure().listen(kinds::CLOSE, Filter::All).unwrap();
+    let item = [b'x'; 1000];
+    queue.put_many(&vec![&item[..]; 200], Duration::ZERO).unwrap();
+    queue.close().unwrap();
+    assert_eq!(next(&mut listener), Heard::Close);
+    assert_eq!(listener.next(Duration::from_millis(1)).unwrap(), None, "it is told once");
+    assert!(queue.wait_closed(PATIENCE).unwrap());
+}
+
+#[test]
+fn items_are_heard_of_although_blocks_between_came_and_went() {
+    let (_cluster, client, ticket) = cluster();
+    let queue = client.create_queue(ticket.job, "t:q", 0, 0, false).unwrap();
+    let mut listener = queue.structure().listen(kinds::DATA, Filter::All).unwrap();
+    let item = [b'x'; 1000];
+    // Blocks are filled, emptied and retired before the listener hears that they follow.
+    for _ in 0..5 {
+        queue.put_many(&vec![&item[..]; 200], Duration::ZERO).unwrap();
+        let mut left = 200;
+        while left > 0 {
+            left -= queue.get_many(left, PATIENCE).unwrap().len();
+        }
+    }
+    let blocks = || -> u32 {
+        let tree = client.tree(ticket.job).unwrap();
+        tree.iter().flat_map(|prefix| &prefix.structures).map(|s| s.blocks).sum()
+    };
+    let clock = Clock::start();
+    while blocks() > 2 {
+        assert!(clock.now().as_millis() < 20_000, "the blocks were never retired");
+    }
+    // What was heard up to here is of the past: items that are gone, or that something was missed.
+    let mut missed = false;
+    while let Some(notification) = listener.next(Duration::from_millis(100)).unwrap() {
+        missed |= matches!(notification.heard, Heard::Gap { .. });
+    }
+    assert!(missed, "the listener was not told of what it missed");
+    queue.put(b"one more", Duration::ZERO).unwrap();
+    assert_eq!(next(&mut listener), Heard::Data { items: 1 });
+}
