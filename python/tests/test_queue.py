@@ -196,8 +196,8 @@ def test_ctrl_c_ends_a_blocked_get_and_a_blocked_put(
         call = {"get": queue.get, "put": lambda: queue.put(b"x"), "follow": lambda:
                 next(job.file("f").follow()), "wait": lambda: job.kv("k").wait_until("never"),
                 "listen": queue.subscribe().get}[sys.argv[2]]
-        print("ready", flush=True)
         try:
+            print("ready", flush=True)  # inside: the signal may come at once
             call()
         except KeyboardInterrupt:
             print("interrupted", flush=True)
