@@ -1,4 +1,5 @@
 //! A bounded queue of real processes whose clients are killed: the soak, as `make soak` runs it.
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
