@@ -128,7 +128,7 @@ def test_bounds_of_items_and_bytes(job: honeycomb.Job) -> None:
 def test_timeouts(queue: honeycomb.Queue, job: honeycomb.Job) -> None:
     for wait in (0, 0.1):
         began = time.monotonic()
-        with pytest.raises(errors.QueueEmpty, match="no item came"):
+        with pytest.raises(errors.QueueEmpty, match="no item"):
             queue.get(wait)
         with pytest.raises(queues.Empty):
             queue.get(timeout=wait)
