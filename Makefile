@@ -12,7 +12,7 @@ export RUSTUP_AUTO_INSTALL := 0
 export PYO3_PYTHON := $(CURDIR)/.venv/bin/python
 
 SECONDS := 60# for simulate
-ARGS :=# handed on to demo, bench, soak and simulate: make demo ARGS="--scale 4"
+ARGS :=# handed on to demo, bench, simulate and soak: make demo ARGS="--scale 4"
 
 VENV := .venv/bin
 # The bindings are an extension module: nothing to test in Rust, and no libpython to link to.
@@ -68,12 +68,13 @@ integration: build ## the Python tests, against the installed wheel and real pro
 simulate: setup ## the simulator, for SECONDS=60
 	cargo run --release --locked -p honeycomb-verify --bin simulate -- --seconds $(SECONDS) $(ARGS)
 
-soak: build ## a queue whose clients are killed and come again: make soak ARGS="--items 100000"
-	cargo run --release --locked -p honeycomb-verify --bin queue-soak -- --program $(VENV)/honeycomb $(ARGS)
+soak: setup ## a million items through a queue whose clients are killed; ARGS="--items 8000000"
+	cargo build --release --locked -p honeycomb -p honeycomb-verify --bin honeycomb --bin queue-soak
+	target/release/queue-soak $(ARGS)
 
-bench: build ## latency, throughput and server CPU per operation: kv, file, controller
+bench: build ## latency, throughput and server CPU per operation: kv, queue, file, controller
 	@scripts/bootstrap.sh bench
-	@for what in kv file controller; do $(VENV)/honeycomb bench $$what $(ARGS) || exit 1; done
+	@for what in kv queue file controller; do $(VENV)/honeycomb bench $$what $(ARGS) || exit 1; done
 
 .PHONY: format generate clean
 format: setup ## lay out Rust and Python as the lints want it

@@ -205,7 +205,7 @@ def test_ctrl_c_ends_a_blocked_get_and_a_blocked_put(
                 next(job.file("f").follow()), "wait": lambda: job.kv("k").wait_until("never"),
                 "listen": queue.subscribe().get}[sys.argv[2]]
         try:
-            print("ready", flush=True)
+            print("ready", flush=True)  # inside: the signal may come at once
             call()
         except KeyboardInterrupt:
             print("interrupted", flush=True)

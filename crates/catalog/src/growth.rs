@@ -127,9 +127,10 @@ impl Catalog {
         let stale = || CatalogError::StaleBlock { at };
         match position(structure, at.block).ok_or_else(stale)? {
             Position::Sealed(i) => {
-                let recorded = structure.end(i) - structure.entries[i].start + 1;
-                let through = structure.queue.as_ref().map(|queue| queue.bytes_through(i));
-                let same = recorded == length && through.is_none_or(|bytes| bytes == seal.bytes);
+                let same = match &structure.queue {
+                    Some(queue) => queue.through(i) == (length, seal.bytes),
+                    None => structure.end(i) - structure.entries[i].start + 1 == length,
+                };
                 self.same_seal(same && !last, length)?;
                 Ok(Reply::Sealed { version: MapVersion(before) })
             }

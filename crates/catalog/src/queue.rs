@@ -6,10 +6,9 @@
 //! too little. The first block goes when its server says that it is empty for good.
 
 use crate::command::Seal;
-use crate::structures::{Placed, Structure};
+use crate::structures::Structure;
 use crate::{Catalog, CatalogError, Effect, NewStructure, Reply};
 use honeycomb_types::{BlockAt, BlockId, Kind, MapVersion, StructureId};
-use std::collections::VecDeque;
 
 /// What was taken from one block.
 #[derive(Clone, Copy, Debug)]
@@ -19,17 +18,22 @@ struct Taken {
     bytes: u64,
 }
 
+/// What went through a block that is sealed.
+#[derive(Clone, Copy, Debug)]
+struct Through {
+    items: u64,
+    bytes: u64,
+}
+
 /// What a queue has beside its map.
 #[derive(Debug)]
 pub(crate) struct QueueState {
     max_items: u64,
     max_bytes: u64,
-    /// Bytes that went through each block of the map but the tail.
-    through: VecDeque<u64>,
+    /// What went through each block of the map but the tail.
+    through: Vec<Through>,
     /// What was heard to have been taken, of blocks in the map or about to be.
     taken: Vec<Taken>,
-    /// Blocks of the map that are empty for good and wait for those before them to go.
-    spent: Vec<BlockId>,
 }
 
 impl QueueState {
@@ -37,13 +41,7 @@ impl QueueState {
     pub(crate) fn of(new: &NewStructure<'_>) -> Option<Box<QueueState>> {
         (new.kind == Kind::Queue).then(|| {
             let (max_items, max_bytes) = (new.max_items, new.max_bytes);
-            Box::new(QueueState {
-                max_items,
-                max_bytes,
-                through: VecDeque::new(),
-                taken: Vec::new(),
-                spent: Vec::new(),
-            })
+            Box::new(QueueState { max_items, max_bytes, through: Vec::new(), taken: Vec::new() })
         })
     }
 
@@ -56,16 +54,16 @@ impl QueueState {
         found.map_or((0, 0), |taken| (taken.items, taken.bytes))
     }
 
-    /// Bytes of the items that went through a block of the map that is not the tail.
-    pub(crate) fn bytes_through(&self, entry: usize) -> u64 {
-        self.through[entry]
+    /// Items, and their bytes, that went through a block of the map that is not the tail.
+    pub(crate) fn through(&self, entry: usize) -> (u64, u64) {
+        let Through { items, bytes } = self.through[entry];
+        (items, bytes)
     }
 
     pub(crate) fn bytes(&self) -> usize {
         size_of::<QueueState>()
-            + self.through.capacity() * size_of::<u64>()
+            + self.through.capacity() * size_of::<Through>()
             + self.taken.capacity() * size_of::<Taken>()
-            + self.spent.capacity() * size_of::<BlockId>()
     }
 
     /// Whether it agrees with the map, and nothing is taken twice (INV-22).
@@ -99,7 +97,7 @@ impl Structure {
         let queue = self.queue.as_ref()?;
         let before_tail = &self.entries[..self.tail()];
         if let Some(i) = before_tail.iter().position(|entry| entry.block == block) {
-            return Some((self.entries[i + 1].start - self.entries[i].start, queue.through[i]));
+            return Some(queue.through(i));
         }
         let mut granted = self.growth.iter().flat_map(|growth| &growth.granted);
         let seal = granted.find(|granted| granted.block == block)?.sealed?;
@@ -124,7 +122,7 @@ impl Structure {
         let sum = |first: u64, of: fn(&Seal) -> u64| {
             heard.iter().map(of).try_fold(first, u64::checked_add)
         };
-        let through = queue.through.iter().sum();
+        let through = queue.through.iter().map(|through| through.bytes).sum();
         if sum(self.entries[self.tail()].start, |seal| seal.length).is_none()
             || sum(through, |seal| seal.bytes).is_none()
         {
@@ -138,13 +136,13 @@ impl Structure {
     /// Items and bytes that the blocks before a queue's tail still hold.
     fn ahead(&self) -> (u64, u64) {
         let queue = self.queue.as_ref().expect("only queues are asked");
-        let tail = self.tail();
-        let put = self.entries[tail].start - self.entries[0].start;
-        let put_bytes: u64 = queue.through.iter().sum();
-        let taken = self.entries[..tail].iter().map(|entry| queue.taken_from(entry.block));
-        let (items, bytes) = taken.fold((0, 0), |(i, b), (items, bytes)| (i + items, b + bytes));
-        assert!(items <= put && bytes <= put_bytes, "INV-22: more was taken than was put");
-        (put - items, put_bytes - bytes)
+        let sealed = self.entries.iter().zip(&queue.through);
+        sealed.fold((0, 0), |(items, bytes), (entry, through)| {
+            let taken = queue.taken_from(entry.block);
+            let sound = taken.0 <= through.items && taken.1 <= through.bytes;
+            assert!(sound, "INV-22: more was taken than was put");
+            (items + through.items - taken.0, bytes + through.bytes - taken.1)
+        })
     }
 }
 
@@ -158,11 +156,15 @@ impl Catalog {
         bytes: u64,
         effects: &mut Vec<Effect>,
     ) {
-        let Some(queue) = self.structures[s].queue.as_mut() else { return };
-        match emptied {
+        let structure = &mut self.structures[s];
+        let Some(queue) = structure.queue.as_mut() else { return };
+        match (emptied, &structure.entries[..]) {
             // Its name may come back to this queue under another epoch.
-            Some(block) => queue.taken.retain(|taken| taken.block != block),
-            None => queue.through.push_back(bytes),
+            (Some(block), _) => queue.taken.retain(|taken| taken.block != block),
+            (None, [.., sealed, tail]) => {
+                queue.through.push(Through { items: tail.start - sealed.start, bytes });
+            }
+            (None, _) => unreachable!("a block that was not empty stays in the map"),
         }
         self.tell_ahead(s, effects);
     }
@@ -225,9 +227,8 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// A block is empty for good: it leaves the map when no block comes before it any more, and those
-    /// behind it that are as empty leave with it. Refused for the tail, and for a block whose seal was
-    /// not heard of yet.
+    /// A block is empty for good: it leaves the map. Refused for the tail, and for a block whose seal
+    /// was not heard of yet.
     pub(crate) fn retire(
         &mut self,
         id: StructureId,
@@ -237,30 +238,20 @@ impl Catalog {
         self.heard_from(at.block.server());
         let s = self.queue_of_block(id, at)?;
         let structure = &mut self.structures[s];
-        let sealed = &structure.entries[..structure.entries.len() - 1];
-        if !sealed.iter().any(|entry| entry.block == at.block) {
+        let place = structure.entries.iter().position(|entry| entry.block == at.block);
+        let Some(place) = place.filter(|place| *place < structure.tail()) else {
             return Err(CatalogError::NotSealed { at });
-        }
+        };
+        // Not only the first: one that still owes somebody an answer must not keep all behind it.
+        structure.entries.remove(place);
         // The version is not raised: a tail was told which one its seal will make, and must be right.
-        // Maps of one version differ at most in how many of the first blocks they still list.
+        // Maps of one version differ at most in which of the empty blocks they still list.
         let (j, version) = (structure.job, MapVersion(structure.version));
         let queue = structure.queue.as_mut().expect("it is a queue");
-        if !queue.spent.contains(&at.block) {
-            queue.spent.push(at.block);
-        }
-        let is_spent = |entry: &&Placed| queue.spent.contains(&entry.block);
-        let count = sealed.iter().take_while(is_spent).count();
-        let gone: Vec<BlockId> =
-            structure.entries.drain(..count).map(|entry| entry.block).collect();
-        queue.through.drain(..count);
-        queue.spent.retain(|block| !gone.contains(block));
-        queue.taken.retain(|taken| !gone.contains(&taken.block));
-        for block in &gone {
-            self.give_back(j, s, *block, effects);
-        }
-        if !gone.is_empty() {
-            self.tell_ahead(s, effects);
-        }
+        queue.through.remove(place);
+        queue.taken.retain(|taken| taken.block != at.block);
+        self.give_back(j, s, at.block, effects);
+        self.tell_ahead(s, effects);
         Ok(Reply::Sealed { version })
     }
 }

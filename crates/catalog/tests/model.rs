@@ -485,22 +485,10 @@ impl Both {
         let n = starts.len() as u64;
         assert!(!is_kv || starts.iter().zip(0..).all(|(&s, i)| s == (i * 64 / n) << 58));
         let (id, name, seals) = (opened.structure, name.to_owned(), BTreeMap::new());
-        let (taken, retired, spent) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        let (taken, retired) = (BTreeMap::new(), BTreeSet::new());
         let bounded = kind == Kind::Queue && bound > 0;
-        let file = File {
-            id,
-            prefix,
-            name,
-            kind,
-            bounded,
-            chain,
-            spare,
-            seals,
-            starts,
-            taken,
-            retired,
-            spent,
-        };
+        let file =
+            File { id, prefix, name, kind, bounded, chain, spare, seals, starts, taken, retired };
         self.model.jobs[j].files.push(file);
     }
 

@@ -234,20 +234,32 @@ fn an_empty_first_block_goes_in_its_turn() {
 }
 
 #[test]
-fn blocks_that_are_empty_before_their_turn_go_with_the_first() {
-    let mut q = Queues::new(100, 4);
-    let [a, b, c, d] = q.blocks[..] else { panic!() };
-    for i in 0..3 {
-        q.full(i, 10).unwrap();
+fn an_empty_block_does_not_wait_for_those_before_it() {
+    let mut q = Queues::new(100, 5);
+    let [a, b, c, d, e] = q.blocks[..] else { panic!() };
+    for i in 0..4 {
+        q.full(i, 10 + i as u64).unwrap();
     }
-    q.bench.effects.clear();
-    for i in [1, 2, 1] {
+    // Of the first something is left; the third is empty, and so is the second, before it.
+    q.taken(0, 4, 40).unwrap();
+    q.retire(2).unwrap();
+    assert_eq!((q.bench.freed(), q.bench.ahead()), (vec![c], vec![(e, 6 + 11 + 13, 300)]));
+    assert_eq!(q.map().1, [(0, a), (10, b), (33, d), (46, e)]);
+    q.retire(1).unwrap();
+    assert_eq!((q.bench.freed(), q.bench.ahead()), (vec![b], vec![(e, 6 + 13, 190)]));
+    assert_eq!(q.map().1, [(0, a), (33, d), (46, e)]);
+    // What went through a block is known whatever its neighbours are.
+    assert_eq!(q.full(0, 10), Ok(5));
+    invalid(q.full(0, 33));
+    invalid(q.taken(0, 11, 50).map(drop));
+    assert_eq!(q.retire(1), Err(CatalogError::StaleBlock { at: b }));
+    q.taken(0, 10, 100).unwrap();
+    assert_eq!(q.bench.ahead(), [(e, 13, 130)]);
+    for i in [0, 3] {
         q.retire(i).unwrap();
-        assert!(q.bench.effects.is_empty(), "it is not its turn");
     }
-    q.retire(0).unwrap();
-    assert_eq!((q.bench.freed(), q.bench.ahead()), (vec![a, b, c], vec![(d, 0, 0)]));
-    assert_eq!(q.map().1, [(30, d)]);
+    assert_eq!(q.bench.ahead(), [(e, 0, 0)]);
+    assert_eq!(q.map().1, [(46, e)]);
 }
 
 #[test]

@@ -288,9 +288,12 @@ impl Structure {
                 Next::Done(result) => break result,
             }
         };
-        let owed = self.state().routing.take_owed();
-        for (entry, acks) in owed {
-            self.acknowledge(&entry, &acks);
+        // Only a queue leaves blocks behind.
+        if self.kind == Kind::Queue {
+            let owed = self.state().routing.take_owed();
+            for (entry, acks) in owed {
+                self.acknowledge(&entry, &acks);
+            }
         }
         result
     }

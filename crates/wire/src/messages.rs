@@ -326,7 +326,7 @@ pub enum Op {
     SealBlock = 0x0305,
     /// A block of a bounded queue that is not its tail tells how much was taken from it since it began; what that sets free is the tail's to give away (QueueAhead).
     QueueTaken = 0x0306,
-    /// A queue's block is empty for good and owes nobody an answer: the controller takes it out of the map and frees it, when no block comes before it any more. Refused while its seal was not heard of; asked again then.
+    /// A queue's block is empty for good and owes nobody an answer: the controller takes it out of the map, wherever it stands there, and frees it. Refused while its seal was not heard of; asked again then.
     RetireBlock = 0x0307,
     /// The controller gives a block to a structure. Idempotent by (block, epoch).
     OpenBlock = 0x0311,
@@ -2764,7 +2764,7 @@ impl Field for QueueTakenReply {
     }
 }
 
-/// Request of RetireBlock. A queue's block is empty for good and owes nobody an answer: the controller takes it out of the map and frees it, when no block comes before it any more. Refused while its seal was not heard of; asked again then.
+/// Request of RetireBlock. A queue's block is empty for good and owes nobody an answer: the controller takes it out of the map, wherever it stands there, and frees it. Refused while its seal was not heard of; asked again then.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct RetireBlockRequest {
     /// The structure.

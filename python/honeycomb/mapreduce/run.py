@@ -70,7 +70,9 @@ _PERMANENT: Final = (
 class CancelSignal(Protocol):
     """Says whether to stop, as ``threading.Event`` does."""
 
-    def is_set(self) -> bool: ...
+    def is_set(self) -> bool:
+        """Whether the run shall end."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

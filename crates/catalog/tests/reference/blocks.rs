@@ -128,12 +128,9 @@ impl Both {
         };
         assert_eq!(cause(&result), outcome(&expected), "{file:?}");
         if expected.is_ok() {
-            file.spent.insert(at);
-            let sealed = ranges[..ranges.len() - 1].iter().map(|range| range.2);
-            let gone: Vec<BlockAt> = sealed.take_while(|at| file.spent.contains(at)).collect();
-            assert_eq!(self.bench.freed(), gone);
-            file.retired.extend(&gone);
-            self.model.free(gone);
+            assert_eq!(self.bench.freed(), [at]);
+            file.retired.insert(at);
+            self.model.free(vec![at]);
         }
     }
 

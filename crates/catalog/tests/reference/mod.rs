@@ -54,8 +54,6 @@ pub struct File {
     pub taken: BTreeMap<BlockAt, (u64, u64)>,
     /// Blocks that a queue no longer needs.
     pub retired: BTreeSet<BlockAt>,
-    /// Blocks that it will not need when those before them are gone.
-    pub spent: BTreeSet<BlockAt>,
 }
 
 impl File {
@@ -87,6 +85,10 @@ impl File {
             }
         }
         ranges.retain(|(_, _, at)| !self.retired.contains(at));
+        // What is left reaches to the next one.
+        for i in 1..ranges.len() {
+            ranges[i - 1].1 = ranges[i].0 - 1;
+        }
         (version, ranges, empty)
     }
 

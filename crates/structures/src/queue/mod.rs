@@ -47,6 +47,9 @@ const PLACE: usize = 4;
 /// Items of at least this size are kept for retries where they are; smaller ones are copied.
 const PIN_FROM: usize = 16 * 1024;
 
+/// Items that empty the block are copied up to this size.
+const COPY_LAST_MAX: usize = 1 << 20;
+
 /// The bound of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueBounds {
@@ -382,9 +385,13 @@ impl QueueBlock {
     fn give(&mut self, block: &mut Backing, now: Time, args: &GetArgs, run: Run) -> Answer {
         let bytes = self.bytes_of(block, &run.items);
         let described = self.describe(block, &run);
-        let payload = match bytes.len() {
-            0..PIN_FROM => Payload::Bytes(Arc::from(block.slice(bytes.clone()))),
-            _ => Payload::Pinned(block.pin(bytes.clone())),
+        // What empties the block is not pinned, so that the block can begin anew at once: else a
+        // queue that is filled and emptied in turn would want a new block for every turn.
+        let last = run.items.end == self.count && self.seal.is_none();
+        let copied = bytes.len() < PIN_FROM || (last && bytes.len() <= COPY_LAST_MAX);
+        let payload = match copied {
+            true => Payload::Bytes(Arc::from(block.slice(bytes.clone()))),
+            false => Payload::Pinned(block.pin(bytes.clone())),
         };
         if run.returned {
             self.reserved.take_returned(run.items.start);

@@ -313,7 +313,9 @@ impl Model {
 
     fn give(&mut self, run: &[u64], args: &GetArgs) -> Reply {
         let reply = self.describe(run);
-        self.pins += (reply.bytes.len() >= PIN_FROM) as usize;
+        // What empties the block is copied.
+        let last = run.last() == Some(&(self.put.0 - 1)) && self.seal.is_none();
+        self.pins += (reply.bytes.len() >= PIN_FROM && !last) as usize;
         let until = self.driver.now + Duration::from_millis(args.reserve_ms as u64);
         for number in run {
             let item = self.items.get_mut(number).unwrap();

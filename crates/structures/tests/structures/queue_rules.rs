@@ -248,6 +248,7 @@ fn large_answers_are_read_where_they_are() {
     for length in [LARGE, LARGE - 1, LARGE / 2, LARGE / 2] {
         put(&mut d, &pattern(length as u64, length));
     }
+    put(&mut d, b"behind");
     let large = get(&mut d, TAKE);
     let small = get(&mut d, TAKE);
     let both = get(&mut d, GetArgs { items: 2, ..TAKE });

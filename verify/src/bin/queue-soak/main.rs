@@ -122,7 +122,12 @@ fn soak(args: &Args) -> Result<(), String> {
             print(&settings, &report);
             std::fs::remove_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))
         }
-        Err(text) => Err(format!("VIOLATION with seed {seed}: {text}\nlogs: {}", dir.display())),
+        Err(text) => {
+            // Logs are evidence; before the first there is nothing to keep.
+            let empty = std::fs::remove_dir(&dir).is_ok();
+            let logs = if empty { String::new() } else { format!("\nlogs: {}", dir.display()) };
+            Err(format!("FAILED with seed {seed}: {text}{logs}"))
+        }
     }
 }
 

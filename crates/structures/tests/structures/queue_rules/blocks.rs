@@ -38,8 +38,10 @@ fn nothing_is_reused_while_somebody_reads_it() {
     let mut d = queue();
     let item = pattern(5, LARGEST);
     put(&mut d, &item);
+    put(&mut d, b"behind");
     let answer = get(&mut d, TAKE);
     let kept = answer.clone();
+    assert_eq!(take(&mut d, 1), [b"behind"]);
     assert!(!begins_at_the_start(&mut d));
     drop(answer);
     assert!(!begins_at_the_start(&mut d), "the record of the answer still has it");
@@ -52,6 +54,18 @@ fn nothing_is_reused_while_somebody_reads_it() {
     drop(kept);
     assert_eq!(get(&mut d, TAKE).status, Status::QueueEmpty);
     assert!(begins_at_the_start(&mut d));
+}
+
+#[test]
+fn what_empties_the_block_does_not_keep_it_from_beginning_anew() {
+    let mut d = queue();
+    for round in 0..5 {
+        let item = pattern(round, LARGEST);
+        put(&mut d, &item);
+        let answer = get(&mut d, TAKE);
+        assert_eq!(d.bytes(&answer), item);
+        assert!(begins_at_the_start(&mut d), "the answer has bytes of its own");
+    }
 }
 
 #[test]
