@@ -200,8 +200,8 @@ class Queue(Remote):
         raise self._empty(timeout)
 
     def _empty(self, timeout: float | None) -> errors.QueueEmpty:
-        waited = f"had no item for {timeout:g} s" if timeout else "has no item"
-        return errors.QueueEmpty(f"{self.address} {waited}")
+        waited = f" within {timeout:g} s" if timeout else ""
+        return errors.QueueEmpty(f"{self.address}: no item came{waited}")
 
     def get_nowait(self) -> bytes:
         """``get(0)``."""
