@@ -15,8 +15,10 @@ SECONDS := 60# for simulate
 ARGS :=# handed on to demo, bench, simulate and soak: make demo ARGS="--scale 4"
 
 VENV := .venv/bin
+# Tests press Ctrl-C, to which what a background shell starts is deaf.
+HEARING := env --default-signal=HUP,INT,QUIT
 # The bindings are an extension module: nothing to test in Rust, and no libpython to link to.
-RUST_TESTS := cargo test --workspace --exclude honeycomb-python --locked
+RUST_TESTS := $(HEARING) cargo test --workspace --exclude honeycomb-python --locked
 PYTHON_CODE := $(wildcard python protocol examples bench)
 
 # What the wheel is made from; folders too, so that a deleted file counts as a change.
@@ -62,7 +64,7 @@ unit: setup ## the Rust tests
 	$(RUST_TESTS)
 
 integration: build ## the Python tests, against the installed wheel and real processes
-	$(VENV)/pytest -c python/pyproject.toml python/tests
+	$(HEARING) $(VENV)/pytest -c python/pyproject.toml python/tests
 
 .PHONY: simulate soak bench
 simulate: setup ## the simulator, for SECONDS=60
