@@ -591,7 +591,7 @@ impl ControllerService {
                 continue;
             };
             let header = RequestHeader { request: number, ..RequestHeader::new(op) };
-            net.request(link, header, &body);
+            net.request(link, header, &body, ReplyPayload::Copy(&[]));
             self.errands.insert(number, Errand { server, effect, deferred: waits });
         }
     }

@@ -169,6 +169,9 @@ pub trait Movable {
     /// The range that was sent is this block's, or is dropped. Repeating it does nothing.
     fn end_import(&mut self, block: &mut Backing, now: Time, move_id: u64, commit: bool);
 
+    /// The range that is being sent to this block by this move, if one is.
+    fn imports(&self, move_id: u64) -> Option<(u64, u64)>;
+
     /// Gives back a little of what has departed; whether there is more.
     fn sweep(&mut self, block: &mut Backing) -> bool;
 }

@@ -27,6 +27,8 @@ const LEAST_HALF: usize = 16;
 /// A block asks for a neighbour to merge with no sooner than this after it was divided, merged or
 /// refused: what has just shrunk may grow again.
 const MERGE_REST: Duration = Duration::from_millis(500);
+/// After many refusals in a row it waits this long.
+const MERGE_REST_MAX: Duration = Duration::from_secs(8);
 /// A block that had nobody to merge with, or to divide with, looks again after this.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// Rates are measured over at least this.
@@ -108,6 +110,13 @@ pub(super) struct Asking {
     after: Time,
     /// Merges are not asked for before this.
     merge_after: Time,
+    /// How long it waits after the next refusal of one.
+    merge_rest: Duration,
+    /// It has held more than what makes a block merge: an empty block that somebody asked for in
+    /// advance stays.
+    was_fuller: bool,
+    /// When there was last no wish.
+    looked: Time,
     /// Bytes taken when the rate was measured last.
     taken: usize,
     measured: Time,
@@ -267,7 +276,9 @@ impl KvBlock {
 
     fn wants_merge(&self, now: Time, taken: usize) -> Option<Wish> {
         let whole = self.start == 0 && self.end == u64::MAX;
-        let idle = !whole && now >= self.asking.merge_after && self.fills.is_empty();
+        let asking = &self.asking;
+        let idle =
+            !whole && asking.was_fuller && now >= asking.merge_after && self.fills.is_empty();
         (idle && taken <= self.marks.merge_at(self.size)).then_some(Wish::Merge)
     }
 
@@ -323,7 +334,16 @@ impl Movable for KvBlock {
         if busy || now < self.asking.after || self.empty_handed {
             return None;
         }
-        let wish = self.wants_split(block, taken).or_else(|| self.wants_merge(now, taken))?;
+        self.asking.was_fuller |= taken > self.marks.merge_at(self.size);
+        let split = self.wants_split(block, taken);
+        if split.is_none() {
+            // It has room again, or none that giving a part away would bring.
+            self.table.relief = Relief::None;
+        }
+        let Some(wish) = split.or_else(|| self.wants_merge(now, taken)) else {
+            self.asking.looked = now;
+            return None;
+        };
         self.asking.asked = true;
         if matches!(wish, Wish::Split { .. }) && self.table.relief == Relief::None {
             self.table.relief = Relief::Coming;
@@ -333,16 +353,18 @@ impl Movable for KvBlock {
 
     fn wish_at(&self) -> Option<Time> {
         let busy = self.export.is_some() || self.import.is_some() || self.asking.asked;
-        let light = self.start > 0 || self.end < u64::MAX;
-        let wants = light && self.table.taken() <= self.marks.merge_at(self.size);
-        let full = !matches!(self.table.relief, Relief::None);
-        let at = self.asking.merge_after.max(self.asking.after);
-        match (busy || self.empty_handed, full, wants) {
-            (true, ..) => None,
-            (_, true, _) => Some(self.asking.after),
-            (.., true) => Some(at),
-            _ => None,
+        if busy || self.empty_handed {
+            return None;
         }
+        let Asking { after, merge_after, looked, was_fuller, .. } = self.asking;
+        let part = self.start > 0 || self.end < u64::MAX;
+        let light = self.table.taken() <= self.marks.merge_at(self.size);
+        let at = match self.table.relief {
+            Relief::None if part && was_fuller && light => merge_after.max(after),
+            Relief::None => return None,
+            _ => after,
+        };
+        Some(at.max(looked + ASK_AGAIN))
     }
 
     fn refused(&mut self, now: Time, wish: Wish, status: Status, why: String) {
@@ -355,7 +377,11 @@ impl Movable for KvBlock {
                 self.table.relief =
                     if passing { Relief::Coming } else { Relief::Denied(status, why) };
             }
-            Wish::Merge => self.asking.merge_after = now + MERGE_REST,
+            Wish::Merge => {
+                let rest = self.asking.merge_rest.max(MERGE_REST);
+                self.asking.merge_after = now + rest;
+                self.asking.merge_rest = (2 * rest).min(MERGE_REST_MAX);
+            }
         }
     }
 
@@ -452,7 +478,8 @@ impl Movable for KvBlock {
         }
         self.table.sent = None;
         self.table.relief = Relief::None;
-        self.asking = Asking { measured: now, merge_after: now + MERGE_REST, ..Asking::default() };
+        let (measured, merge_after) = (now, now + MERGE_REST);
+        self.asking = Asking { measured, merge_after, was_fuller: true, ..Asking::default() };
         self.calm = self.is_calm();
     }
 
@@ -471,6 +498,11 @@ impl Movable for KvBlock {
     fn end_import(&mut self, block: &mut Backing, now: Time, move_id: u64, commit: bool) {
         self.finish_import(block, move_id, commit);
         self.asking.merge_after = now + MERGE_REST;
+        self.asking.was_fuller = true;
+    }
+
+    fn imports(&self, move_id: u64) -> Option<(u64, u64)> {
+        self.import.as_ref().and_then(|import| import.of(move_id))
     }
 
     fn sweep(&mut self, block: &mut Backing) -> bool {

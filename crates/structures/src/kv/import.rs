@@ -29,6 +29,11 @@ impl Import {
         Import { move_id, start, end, values: HashMap::new(), whole: false }
     }
 
+    /// The range, when this is the move.
+    pub fn of(&self, move_id: u64) -> Option<(u64, u64)> {
+        (self.move_id == move_id).then_some((self.start, self.end))
+    }
+
     pub fn holds(&self, hash: u64) -> bool {
         self.start <= hash && hash <= self.end
     }
