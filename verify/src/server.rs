@@ -221,6 +221,8 @@ impl SimServer {
                 self.shard(*at).tell(now, *at, news);
                 (true, None)
             }
+            // No block of these servers asks for a move, so none is told of one.
+            Order::BeginImport { .. } | Order::EndImport { .. } => (false, None),
         };
         (done, self.settle(), opened)
     }

@@ -532,7 +532,10 @@ impl World {
             Order::FreeBlock { at, .. } => {
                 let _ = self.command(Command::BlockFreed { server, at: *at });
             }
-            Order::SetGeneration { .. } | Order::QueueAhead { .. } => {}
+            Order::SetGeneration { .. }
+            | Order::QueueAhead { .. }
+            | Order::BeginImport { .. }
+            | Order::EndImport { .. } => {}
         }
     }
 
