@@ -942,7 +942,8 @@ fn subscribe(slot: &mut Slot, ticket: Ticket, grant: Grant, args: &[u8]) -> Answ
         Ok(args) => args,
         Err(e) => return e.into(),
     };
-    match slot.watchers.add(Watcher { ticket, kinds, filter, grant }) {
+    let unheard = slot.structure.unheard();
+    match slot.watchers.add(Watcher { ticket, kinds, filter, grant }, unheard) {
         Ok(number) => {
             slot.structure.watch(true);
             Answer::ok(number)

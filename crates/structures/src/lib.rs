@@ -258,6 +258,12 @@ pub trait Structure: Send {
     /// Whether anybody wants to know of changes from now on.
     fn watch(&mut self, watched: bool);
 
+    /// Changes that nobody was told of because nobody watched: who comes late learns from it whether
+    /// something was missed.
+    fn unheard(&self) -> u64 {
+        0
+    }
+
     /// It as a structure whose contents can move to another block; most cannot.
     fn movable(&mut self) -> Option<&mut dyn Movable> {
         None

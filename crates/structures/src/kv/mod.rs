@@ -56,6 +56,8 @@ pub struct KvBlock {
     watched: bool,
     /// Not told yet; only while the block is watched.
     changes: VecDeque<Change>,
+    /// Changes while it was not.
+    unheard: u64,
     marks: Marks,
     /// Every hash of the range can be used: no part of it is about to be another block's.
     calm: bool,
@@ -99,6 +101,7 @@ impl KvBlock {
             inline_max: (block_size / 256).clamp(1024, 16 * 1024),
             watched: false,
             changes: VecDeque::new(),
+            unheard: 0,
             marks,
             calm: true,
             export: None,
@@ -317,6 +320,8 @@ impl KvBlock {
     fn changed(&mut self, change: impl FnOnce() -> Change) {
         if self.watched {
             self.changes.push_back(change());
+        } else {
+            self.unheard += 1;
         }
     }
 
@@ -432,6 +437,10 @@ impl Structure for KvBlock {
 
     fn watch(&mut self, watched: bool) {
         self.watched = watched;
+    }
+
+    fn unheard(&self) -> u64 {
+        self.unheard
     }
 
     fn movable(&mut self) -> Option<&mut dyn Movable> {
