@@ -38,14 +38,8 @@ pub struct Plan {
     pub prefix: PrefixOptions,
     /// Threads that work; each has the tenants whose number it is, modulo their count.
     pub workers: usize,
-    /// Bytes of one append, and of one put's items together, at most.
-    pub piece: usize,
-    /// Bytes of a store's values.
-    pub value: usize,
-    /// Blocks that a store begins with.
-    pub kv_blocks: u32,
-    /// How uneven Zipf's keys are.
-    pub skew: f64,
+    /// Sizes of what is written.
+    pub sizes: Sizes,
     /// Decides contents and keys.
     pub seed: u64,
 }
@@ -194,18 +188,12 @@ impl Worker<'_> {
         .map_err(error("create its prefix"))?;
         client.keep(ticket.job, std::slice::from_ref(&path));
         let plan = self.plan;
-        let sizes = Sizes {
-            piece: plan.piece,
-            value: plan.value,
-            kv_blocks: plan.kv_blocks,
-            skew: plan.skew,
-        };
         let holding = plan.holdings[number % plan.holdings.len()];
         let seed = plan.seed.wrapping_add(number as u64);
         let most = task.bytes as u64;
         let mut made = None;
         self.insist(false, || {
-            made = Some(Held::create(client, ticket.job, &path, holding, sizes, most, seed)?);
+            made = Some(Held::create(client, ticket.job, &path, holding, plan.sizes, most, seed)?);
             Ok(())
         })
         .map_err(error("create its structure"))?;

@@ -37,7 +37,7 @@ impl Holding {
 
 /// Sizes of what is written.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sizes {
+pub struct Sizes {
     /// Of one append, and of the items of one put together.
     pub piece: usize,
     /// Of a store's values.
@@ -83,7 +83,7 @@ struct Store {
 }
 
 /// A structure with a task's data.
-pub(crate) struct Held {
+pub struct Held {
     kept: Kept,
     noise: Vec<u8>,
     piece: usize,

@@ -19,6 +19,6 @@ pub use demand::{Demand, Profile, Task};
 pub use draw::Draw;
 pub use drive::{Counters, Ending, LoadError, Plan, Tenant, carry_out};
 pub use fitted::{Fit, UTILISATION_MAX, UTILISATION_MIN, fitted};
-pub use hold::Holding;
+pub use hold::{Held, Holding, Sizes};
 pub use resident::{resident, resident_walked};
 pub use snowset::{SnowsetError, snowset};

@@ -6,15 +6,19 @@
 
 mod cluster;
 mod controller;
+mod elasticity;
 mod file;
 mod kv;
 mod measure;
 mod memory;
+mod plot;
 mod process;
 mod queue;
 mod redis;
 mod report;
 mod socket;
+mod trace;
+mod watch;
 mod wire;
 
 use crate::failure::Outcome;
@@ -43,6 +47,7 @@ enum What {
     Queue(queue::QueueArgs),
     File(file::FileArgs),
     Controller(controller::ControllerArgs),
+    Elasticity(elasticity::ElasticityArgs),
 }
 
 /// What every measurement shares.
@@ -150,5 +155,6 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         What::Queue(args) => queue::run(args),
         What::File(args) => file::run(args),
         What::Controller(args) => controller::run(args),
+        What::Elasticity(args) => elasticity::run(args),
     }
 }
