@@ -15,6 +15,7 @@ mod plot;
 mod process;
 mod queue;
 mod redis;
+mod repartition;
 mod report;
 mod socket;
 mod trace;
@@ -48,6 +49,7 @@ enum What {
     File(file::FileArgs),
     Controller(controller::ControllerArgs),
     Elasticity(elasticity::ElasticityArgs),
+    Repartition(repartition::RepartitionArgs),
 }
 
 /// What every measurement shares.
@@ -156,5 +158,6 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         What::File(args) => file::run(args),
         What::Controller(args) => controller::run(args),
         What::Elasticity(args) => elasticity::run(args),
+        What::Repartition(args) => repartition::run(args),
     }
 }
