@@ -25,6 +25,8 @@ const LIMIT: f64 = 1.15;
 const LIMIT_KV: f64 = 1.6;
 /// Resident memory may exceed what is allocated by this.
 const ABOVE_ALLOCATED: f64 = (64u64 << 20) as f64;
+/// Seconds of a run, when nobody says.
+const SECONDS: f64 = 120.0;
 /// Blocks that each trial of giving back fills.
 const TRIAL_BLOCKS: u64 = 8;
 /// How long memory may take to come back before the trial has failed.
@@ -112,7 +114,7 @@ struct Figures {
 
 /// `honeycomb bench elasticity`.
 pub fn run(args: &ElasticityArgs) -> Outcome {
-    let demand = args.trace.demand()?;
+    let demand = args.trace.demand(SECONDS)?;
     let about = machine();
     if !args.output.json {
         say!("{about}; not pinned: the kernel places both sides");

@@ -17,6 +17,7 @@ mod queue;
 mod redis;
 mod repartition;
 mod report;
+mod sensitivity;
 mod socket;
 mod trace;
 mod watch;
@@ -50,6 +51,7 @@ enum What {
     Controller(controller::ControllerArgs),
     Elasticity(elasticity::ElasticityArgs),
     Repartition(repartition::RepartitionArgs),
+    Sensitivity(sensitivity::SensitivityArgs),
 }
 
 /// What every measurement shares.
@@ -159,5 +161,6 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         What::Controller(args) => controller::run(args),
         What::Elasticity(args) => elasticity::run(args),
         What::Repartition(args) => repartition::run(args),
+        What::Sensitivity(args) => sensitivity::run(args),
     }
 }

@@ -24,9 +24,9 @@ const SKEW: f64 = 0.99;
 /// An hour of tenants' intermediate data, and how it is compressed.
 #[derive(Args, Clone)]
 pub struct Trace {
-    /// Seconds into which the hour is compressed
-    #[arg(long, default_value_t = 120.0)]
-    seconds: f64,
+    /// Seconds into which the hour is compressed (120; of sensitivity, for each of its runs, 40)
+    #[arg(long)]
+    seconds: Option<f64>,
     /// Most bytes that all tenants together want at a time
     #[arg(long, value_parser = size::parse, default_value = "512MiB")]
     peak: u64,
@@ -55,9 +55,10 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// The load, compressed.
-    pub fn demand(&self) -> Outcome<Demand> {
-        if !(self.seconds >= SECONDS_MIN && self.seconds <= 86_400.0) {
+    /// The load, compressed into `usual` seconds unless it is said.
+    pub fn demand(&self, usual: f64) -> Outcome<Demand> {
+        let seconds = self.seconds.unwrap_or(usual);
+        if !(SECONDS_MIN..=86_400.0).contains(&seconds) {
             return Err(Failure::invalid("--seconds takes 1 to 86400"));
         }
         let hour = match &self.snowset {
@@ -65,8 +66,8 @@ impl Trace {
             Some(path) => self.read(path)?,
         };
         let (seconds, peak) = match self.quick {
-            true => (self.seconds.min(QUICK), self.peak.min(QUICK_PEAK)),
-            false => (self.seconds, self.peak),
+            true => (seconds.min(QUICK), self.peak.min(QUICK_PEAK)),
+            false => (seconds, self.peak),
         };
         Ok(hour.scaled(seconds, peak))
     }

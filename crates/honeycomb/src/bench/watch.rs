@@ -36,6 +36,30 @@ pub struct Sample {
     pub structures: f64,
 }
 
+/// Requests to the controller.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Control {
+    /// All of them.
+    pub all: u64,
+    /// Renewals of leases.
+    pub leases: u64,
+    /// Of servers about their blocks.
+    pub blocks: u64,
+    /// Heartbeats of servers.
+    pub reports: u64,
+}
+
+impl Control {
+    fn between(before: &ClusterStatusReply, after: &ClusterStatusReply, own: u64) -> Control {
+        Control {
+            all: after.requests.saturating_sub(before.requests + own),
+            leases: after.requests_leases - before.requests_leases,
+            blocks: after.requests_blocks - before.requests_blocks,
+            reports: after.requests_reports - before.requests_reports,
+        }
+    }
+}
+
 /// What a load showed.
 pub struct Observed {
     /// At moments about 20 ms apart.
@@ -44,9 +68,9 @@ pub struct Observed {
     pub at_rest: u64,
     /// Most bytes by which what the kernel counts and what it finds page by page differed.
     pub counted_apart: u64,
-    /// Requests that the controller answered, without those of the one who looked.
-    pub control_requests: u64,
-    /// Seconds in which they came.
+    /// What the controller was asked, without the one who looked.
+    pub control: Control,
+    /// Seconds of all that.
     pub seconds: f64,
     /// What the tasks did.
     pub counters: Counters,
@@ -87,7 +111,7 @@ pub fn observe(
         samples: Vec::new(),
         at_rest: resident_of(cluster)?,
         counted_apart: 0,
-        control_requests: 0,
+        control: Control::default(),
         seconds: 0.0,
         counters: Counters::default(),
     };
@@ -107,7 +131,7 @@ pub fn observe(
     let after = admin.status()?;
     let own = looked.samples.len() as u64 + 1;
     observed.seconds = looked.samples.last().map_or(0.0, |sample| sample.seconds);
-    observed.control_requests = after.requests.saturating_sub(before.requests + own);
+    observed.control = Control::between(&before, &after, own);
     observed.samples = looked.samples;
     observed.counted_apart = looked.counted_apart;
     for tenant in &tenants {
