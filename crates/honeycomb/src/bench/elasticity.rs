@@ -155,7 +155,7 @@ pub fn describe(demand: &Demand) -> String {
 
 fn measure(args: &ElasticityArgs, demand: &Demand, structure: StructureArg) -> Outcome<Found> {
     let holding = structure.holding();
-    let pool = args.trace.pool(demand, args.block_size);
+    let pool = args.trace.pool(demand, args.block_size, args.kv_blocks);
     let unpinned = Pinning::default();
     let cluster = Cluster::start(args.trace.shards, pool, Waiting::Sleeping, unpinned)?;
     let mut plan = args.trace.plan(holding, args.lease_ms);

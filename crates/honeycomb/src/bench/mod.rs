@@ -37,7 +37,8 @@ use std::time::Duration;
 #[command(after_help = "Examples:
   honeycomb bench kv --quick --ops 200
   honeycomb bench queue --quick --ops 200
-  honeycomb bench file --quick --ops 200 --stream 4MiB")]
+  honeycomb bench file --quick --ops 200 --stream 4MiB
+  honeycomb bench elasticity --quick --structure file --out figures")]
 pub struct BenchArgs {
     #[command(subcommand)]
     what: What,

@@ -21,6 +21,9 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(90, 90, 90),
 ];
 
+/// Most values that stand below an axis each.
+const TICKS: usize = 9;
+
 /// How a series is drawn.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
@@ -89,8 +92,8 @@ fn panel_on(area: &Area<'_>, panel: &Panel) -> Result<(), String> {
     let text = |e: &dyn Display| e.to_string();
     if panel.logarithmic {
         let (low, high) = (low.max(1e-9) * 0.9, high.max(low * 1.01) * 1.1);
-        let mut chart =
-            builder.build_cartesian_2d((low..high).log_scale(), 0.0..top).map_err(|e| text(&e))?;
+        let scale = (low..high).log_scale().with_key_points(ticks(panel, low, high));
+        let mut chart = builder.build_cartesian_2d(scale, 0.0..top).map_err(|e| text(&e))?;
         fill(&mut chart, panel)
     } else {
         let high = if high > low { high } else { low + 1.0 };
@@ -154,6 +157,22 @@ where
         .map_err(|e| text(&e))
 }
 
+/// What stands below an axis of equal factors: the values themselves where they are few, else 1, 2
+/// and 5 of each power of ten, or the powers alone.
+fn ticks(panel: &Panel, low: f64, high: f64) -> Vec<f64> {
+    let mut values: Vec<f64> =
+        panel.series.iter().flat_map(|s| &s.points).map(|point| point.0).collect();
+    values.sort_by(f64::total_cmp);
+    values.dedup();
+    if values.len() <= TICKS {
+        return values;
+    }
+    let powers = low.log10().floor() as i32..=high.log10().ceil() as i32;
+    let steps: &[f64] = if high / low < 300.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+    let all = powers.flat_map(|power| steps.iter().map(move |step| step * 10f64.powi(power)));
+    all.filter(|tick| (low..=high).contains(tick)).collect()
+}
+
 /// A number at an axis: no more digits than it needs.
 fn short(v: f64) -> String {
     let text = match v.abs() {
@@ -207,6 +226,15 @@ mod tests {
         let said = draw(&path, &[panel(false, Vec::new())]).unwrap_err();
         let _ = std::fs::remove_file(&path);
         assert!(said.contains("there is nothing in 'Memory over time'"), "{said}");
+    }
+
+    #[test]
+    fn an_axis_of_equal_factors_has_ticks() {
+        let few = panel(true, vec![(0.25, 1.0), (1.0, 2.0), (8.0, 3.0)]);
+        assert_eq!(ticks(&few, 0.2, 9.0), [0.25, 1.0, 8.0]);
+        let many = panel(true, (1..100).map(|i| (i as f64, 1.0)).collect());
+        assert_eq!(ticks(&many, 1.5, 60.0), [2.0, 5.0, 10.0, 20.0, 50.0]);
+        assert_eq!(ticks(&many, 1.5, 15_000.0), [10.0, 100.0, 1000.0, 10_000.0]);
     }
 
     #[test]

@@ -141,7 +141,7 @@ fn measure(
         Parameter::Block => block = value,
         Parameter::Lease => lease = value as u32,
     }
-    let pool = args.trace.pool(demand, block);
+    let pool = args.trace.pool(demand, block, 1);
     let unpinned = Pinning::default();
     let cluster = Cluster::start(args.trace.shards, pool, Waiting::Sleeping, unpinned)?;
     let plan = args.trace.plan(Holding::File, lease);

@@ -84,11 +84,11 @@ impl Trace {
     }
 
     /// Blocks for a load: what is wanted at most, four times over, for stores whose blocks are half
-    /// empty; resident only where written.
-    pub fn pool(&self, demand: &Demand, block_size: u64) -> Pool {
+    /// empty, and the first blocks of each structure; resident only where written.
+    pub fn pool(&self, demand: &Demand, block_size: u64, first_blocks: u32) -> Pool {
         let peak = demand.profile().peak as u64;
-        let each = block_size * (demand.tasks.len() as u64 * 4).max(64);
-        Pool { memory: 4 * peak + each, block_size }
+        let blocks = (demand.tasks.len() as u64 + 16) * (3 + first_blocks as u64);
+        Pool { memory: 4 * peak + block_size * blocks, block_size }
     }
 
     /// How the load is carried out.
