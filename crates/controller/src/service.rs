@@ -611,7 +611,7 @@ impl ControllerService {
                 continue;
             };
             let header = RequestHeader { request: number, ..RequestHeader::new(op) };
-            net.request(link, header, &body);
+            net.request(link, header, &body, ReplyPayload::Copy(&[]));
             self.errands.insert(number, Errand { server, effect, deferred: waits });
         }
         // What follows from a move that was given up; it asks for nothing that can fail like it.

@@ -99,6 +99,16 @@ impl Arena {
         self.add_hole(before, after);
     }
 
+    /// Changes what an extent holds.
+    pub fn give_to(&mut self, at: usize, owner: Owner) {
+        self.used.get_mut(&at).expect("only extents in use change hands").1 = owner;
+    }
+
+    /// The holes of at least `least` bytes.
+    pub fn holes(&self, least: usize) -> impl Iterator<Item = Range<usize>> + '_ {
+        self.holes.range((least, 0)..).map(|(len, at)| *at..*at + *len)
+    }
+
     /// Gives an extent up as soon as no pin reads it any more.
     pub fn retire(&mut self, block: &mut Backing, at: usize) {
         let (len, owner) = self.used.get_mut(&at).expect("only extents in use are retired");
