@@ -156,7 +156,11 @@ def judge_request(b: bytes, greeted: bool) -> str | tuple[str, bool]:
             return "BadFrame", True
     elif lane or sequence or ack_lag:
         return "BadFrame", True
-    if bool(block or epoch or grant) != (op["auth"] == "grant"):
+    named = {
+        "grant": bool(block or epoch or grant),
+        "peer": bool(block or epoch) and not grant,
+    }
+    if not named.get(op["auth"], not (block or epoch or grant)):
         return "BadFrame", True
     return "accept"
 
