@@ -351,6 +351,12 @@ def oversize_requests(request) -> None:
     request("data arguments at their most", request_bytes("KvGet", **get, args_len=data), "accept")
     bad = request_bytes("KvGet", **get, args_len=data + 1)
     request("data arguments oversize", bad, "FrameTooLarge")
+    for name in ("Ping", "PresentGrant", "MoveDrops"):
+        fields = typical_header(OPS[name])
+        request(f"{name} at its most", request_bytes(name, **fields, args_len=data), "accept")
+        bad = request_bytes(name, **fields, args_len=data + 1)
+        request(f"{name} oversize", bad, "FrameTooLarge")
+    request("link arguments at their most", request_bytes("Report", args_len=control), "accept")
     request("payload at its most", request_bytes("KvPut", **store, payload_len=body), "accept")
     bad = request_bytes("KvPut", **store, payload_len=body + 1)
     request("payload oversize", bad, "FrameTooLarge")

@@ -147,7 +147,7 @@ def judge_request(b: bytes, greeted: bool) -> str | tuple[str, bool]:
         return "UnknownOpcode", True
     if flags & ~RETRY:
         return "UnknownFlag", True
-    if op.get("body") == "data" and args > LIMITS["ARGS_MAX"]:
+    if op["plane"] in ("any", "data") and args > LIMITS["ARGS_MAX"]:
         return "FrameTooLarge", False
     if payload and not op.get("payload"):
         return "BadFrame", True
