@@ -61,6 +61,31 @@ pub(crate) enum Note {
     Stop,
 }
 
+/// What was asked of the controller, in numbers.
+#[derive(Default)]
+pub(crate) struct Requests {
+    pub all: u64,
+    /// Renewals of leases.
+    pub leases: u64,
+    /// Of memory servers, about their blocks.
+    pub blocks: u64,
+    /// Heartbeats of memory servers.
+    pub reports: u64,
+}
+
+impl Requests {
+    fn count(&mut self, op: Op) {
+        self.all += 1;
+        match op {
+            Op::RenewLeases => self.leases += 1,
+            Op::Report => self.reports += 1,
+            Op::JoinServer => {}
+            op if op.info().plane == Plane::Link => self.blocks += 1,
+            _ => {}
+        }
+    }
+}
+
 pub(crate) struct ControllerService {
     catalog: Catalog,
     token_key: TokenKey,
@@ -74,7 +99,7 @@ pub(crate) struct ControllerService {
     opening: HashMap<BlockAt, Effect>,
     deferred: HashMap<u64, Deferred>,
     next_number: u64,
-    requests: u64,
+    requests: Requests,
     last_tick: Time,
     stopped: bool,
 }
@@ -92,7 +117,7 @@ impl ControllerService {
             opening: HashMap::new(),
             deferred: HashMap::new(),
             next_number: 1,
-            requests: 0,
+            requests: Requests::default(),
             last_tick: Time::NEVER,
             stopped: false,
         }
@@ -192,7 +217,7 @@ impl ControllerService {
             Op::ClusterStatus => {
                 ClusterStatusRequest::decode(args).map_err(malformed)?;
                 match self.apply(now, Command::ClusterStatus { actor }).map_err(refusal)? {
-                    Reply::Status(s) => Ok(translate::status(&s, self.requests).encode()),
+                    Reply::Status(s) => Ok(translate::status(&s, &self.requests).encode()),
                     other => unexpected(header.op, &other),
                 }
             }
@@ -697,7 +722,7 @@ impl Service for ControllerService {
         args: &[u8],
         _payload: &[u8],
     ) {
-        self.requests += 1;
+        self.requests.count(header.op);
         match (header.op, net.greeted(from)) {
             (Op::Hello, true) => {
                 return net.refuse(

@@ -2764,6 +2764,12 @@ pub struct ClusterStatusReply {
     pub bytes_metadata: u64,
     /// Requests that the controller has answered.
     pub requests: u64,
+    /// Of these, renewals of leases.
+    pub requests_leases: u64,
+    /// Of these, of memory servers about their blocks: to grow, to seal, to move.
+    pub requests_blocks: u64,
+    /// Of these, heartbeats of memory servers.
+    pub requests_reports: u64,
     /// For the cluster's token.
     pub servers: Vec<ServerInfo>,
 }
@@ -2784,6 +2790,9 @@ impl Field for ClusterStatusReply {
         self.bytes_resident.put(out);
         self.bytes_metadata.put(out);
         self.requests.put(out);
+        self.requests_leases.put(out);
+        self.requests_blocks.put(out);
+        self.requests_reports.put(out);
         self.servers.put(out);
     }
 
@@ -2803,6 +2812,9 @@ impl Field for ClusterStatusReply {
             bytes_resident: Field::get(from)?,
             bytes_metadata: Field::get(from)?,
             requests: Field::get(from)?,
+            requests_leases: Field::get(from)?,
+            requests_blocks: Field::get(from)?,
+            requests_reports: Field::get(from)?,
             servers: Field::get(from)?,
         })
     }

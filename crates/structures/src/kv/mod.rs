@@ -21,6 +21,7 @@ mod pack;
 mod region;
 mod room;
 mod scan;
+mod shrink;
 mod table;
 
 use crate::moves::{Marks, Movable};
@@ -34,6 +35,7 @@ use honeycomb_wire::data::{SwapArgs, mode_and_key};
 use honeycomb_wire::notice::Change;
 use honeycomb_wire::{Field, Op, Status, key_hash};
 use import::Import;
+use shrink::Shrink;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -66,6 +68,7 @@ pub struct KvBlock {
     asking: Asking,
     /// The newest first.
     departed: Vec<Departed>,
+    shrink: Shrink,
     /// Everything has gone.
     empty_handed: bool,
 }
@@ -108,6 +111,7 @@ impl KvBlock {
             import: None,
             asking: Asking::default(),
             departed: Vec::new(),
+            shrink: Shrink::default(),
             empty_handed: false,
         }
     }
@@ -374,6 +378,7 @@ impl Structure for KvBlock {
         let (op, args) = (operation.op, operation.args);
         self.table.arena.sweep_some(block);
         self.sweep_departed(block);
+        self.look_at_slack(operation.now);
         let result = match op {
             Op::KvGet => self.get(block, args),
             Op::KvPut | Op::KvUpdate | Op::KvUpsert => {
@@ -419,6 +424,16 @@ impl Structure for KvBlock {
     fn abort(&mut self, block: &mut Backing, _now: Time, ticket: Ticket) {
         let fill = self.fills.take(ticket);
         self.table.free_large(block, fill.large);
+    }
+
+    fn tick(&mut self, block: &mut Backing, now: Time) {
+        self.table.arena.sweep(block);
+        self.look_at_slack(now);
+        self.give_back(block, now);
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.shrink.due()
     }
 
     fn event(&mut self) -> Option<Event> {

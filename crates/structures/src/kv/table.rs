@@ -322,6 +322,8 @@ impl Table {
         // While a range moves away, the regions that it is made of keep their bounds.
         if empty && self.order.len() > 1 && self.sent.is_none() {
             self.drop_region(block, hit.head.hash);
+        } else {
+            self.shrink_region(block, hit.region);
         }
     }
 
