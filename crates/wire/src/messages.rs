@@ -50,7 +50,7 @@ pub enum Status {
     Busy = 401,
     /// No free block; the message names what was asked and what is free. Existing data is unharmed. Raised by the catalog, and a block that was refused its next one; the client raises.
     OutOfMemory = 402,
-    /// The block that owns the key has no room for the entry. Existing data is unharmed. Raised by a key-value block; the client raises.
+    /// The block that owns the key has no room for the entry. Existing data is unharmed. On a link: no neighbour has room for all that a block wants to give away. Raised by a key-value block; the client raises.
     BlockFull = 403,
     /// A value or append of more than an eighth of a block; the message names the limit. Raised by the structure; the client raises.
     ValueTooLarge = 404,
@@ -86,7 +86,7 @@ pub enum Status {
     UnknownJob = 512,
     /// A name, option or number is outside what is allowed; the message says which and why. Raised by whoever checks the argument; the client raises.
     InvalidArgument = 513,
-    /// The structure or prefix was removed by request, or freed because its declared readers had all committed. Raised by the catalog; the client raises.
+    /// The structure or prefix was removed by request, or freed because its declared readers had all committed. On a link: the move was cancelled. Raised by the catalog; the client raises.
     Removed = 514,
     /// There is no item, and none came in the time that the request was willing to wait. Raised by a queue; the client answers 'nothing' or raises, as the call says.
     QueueEmpty = 515,
@@ -396,7 +396,7 @@ pub enum Op {
     KvCompareAndSwap = 0x1207,
     /// Arguments: cursor u64, most bytes u32, mode u8 (0 keys and values, 1 keys only), prefix. Entries in order of (hash, key); the value is the next cursor, 0 at the end of the block; a page without entries is not the end.
     KvScan = 0x1208,
-    /// The value is the number of entries in the block; reply arguments: the last hash that it answers for, u64. What follows is to be asked elsewhere.
+    /// Arguments: the first hash to count from, u64, or none for all that the block has. The value is the number of entries; reply arguments: the last hash that it answers for, u64. What follows is to be asked elsewhere.
     KvLength = 0x1209,
     /// Reads many entries. Arguments: most bytes u32. Payload: count u32, then length u16 and bytes of each key. The value is the number of keys answered, the payload a result for each of these.
     KvMultiGet = 0x120A,
