@@ -44,7 +44,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
   honeycomb bench elasticity --quick --structure file,queue
   honeycomb bench elasticity --quick --structure file --json
   honeycomb bench elasticity --quick --structure queue --out figures
-  honeycomb bench elasticity --structure file --snowset queries.csv --seconds 3 --peak 8MiB --trials 2")]
+  honeycomb bench elasticity --structure kv --quick --tenants 2 --peak 2MiB
+  honeycomb bench elasticity --quick --structure file --snowset queries.csv")]
 pub struct ElasticityArgs {
     /// What to measure
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["file", "queue", "kv"])]

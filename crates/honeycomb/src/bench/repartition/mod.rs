@@ -39,9 +39,9 @@ const ROUNDS_MORE: u32 = 3;
 /// until the store's map names that block, to a millisecond.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  honeycomb bench repartition --help
-  honeycomb bench repartition --quick || true
-  honeycomb bench repartition --quick --sizes 64,1KiB --json || true")]
+  honeycomb bench repartition --quick
+  honeycomb bench repartition --quick --sizes 64,1KiB --json
+  honeycomb bench repartition --quick --sizes 1KiB --writers 1 --readers 2 --out figures")]
 pub struct RepartitionArgs {
     /// Sizes of values
     #[arg(long, value_delimiter = ',', value_parser = size::parse, default_values = ["100KiB", "1KiB", "64"])]
