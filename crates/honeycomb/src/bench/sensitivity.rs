@@ -36,13 +36,13 @@ pub struct SensitivityArgs {
     #[arg(long, value_delimiter = ',', value_parser = size::parse, default_values = ["256KiB", "512KiB", "1MiB", "2MiB", "4MiB", "8MiB"])]
     blocks: Vec<u64>,
     /// Leases to try, in milliseconds
-    #[arg(long, value_delimiter = ',', default_values = ["200", "500", "1000", "4000", "16000"])]
+    #[arg(long, value_delimiter = ',', default_values = ["200", "300", "500", "1000", "2000", "4000"])]
     leases: Vec<u32>,
     /// Bytes of a block where something else is changed
     #[arg(long, value_parser = size::parse, default_value = "1MiB")]
     block_size: u64,
     /// The lease where something else is changed, in milliseconds
-    #[arg(long, default_value_t = 500)]
+    #[arg(long, default_value_t = 300)]
     lease_ms: u32,
     #[command(flatten)]
     trace: Trace,
