@@ -52,8 +52,9 @@ pub struct RepartitionArgs {
     /// Bytes of a block
     #[arg(long, value_parser = size::parse, default_value = "128MiB")]
     block_size: u64,
-    /// Percent of the block that is filled before anything is measured; below its high mark
-    #[arg(long, default_value_t = 85, value_parser = clap::value_parser!(u32).range(1..=99))]
+    /// Percent of the block that is filled before anything is measured: a block that fills fast splits
+    /// long before its high mark
+    #[arg(long, default_value_t = 65, value_parser = clap::value_parser!(u32).range(1..=99))]
     fill: u32,
     /// Seconds before each split
     #[arg(long, default_value_t = 0.5)]
