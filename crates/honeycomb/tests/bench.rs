@@ -167,6 +167,20 @@ fn sensitivity_changes_one_parameter_at_a_time() {
 }
 
 #[test]
+fn growth_outgrows_small_blocks_and_compares() {
+    let found = lines(&["growth", "--blocks", "6"]);
+    let names: Vec<&str> = found.iter().map(|f| f["structure"].as_str().unwrap()).collect();
+    assert_eq!(names, ["file", "queue"]);
+    for one in &found {
+        // Two rounds, of as many blocks as the data takes and what lies beside it.
+        assert!((10..=16).contains(&one["grown"].as_u64().unwrap()), "{one}");
+        assert_eq!(one["writes"], 2 * 6 * 256);
+        assert!(number(one, "p999_us_growing") >= number(one, "p50_us_growing"), "{one}");
+        assert!(number(one, "p999_us_rest") > 0.0, "{one}");
+    }
+}
+
+#[test]
 fn repartition_measures_splits_and_checks_every_key() {
     let folder = Folder::new("repartition");
     let out = folder.0.to_str().unwrap();
