@@ -64,7 +64,9 @@ fn file_measures_appends_reads_and_streams() {
 #[test]
 fn controller_measures_rates_latencies_and_memory() {
     let report = bench(&["controller", "--prefixes", "20000", "--blocks", "100000"]);
-    assert_eq!(report["pipelined"].as_array().unwrap().len(), 5);
+    assert_eq!(report["pipelined"].as_array().unwrap().len(), 6);
+    let share = |what: &str| report["idle"][what].as_f64().unwrap();
+    assert!((0.0..1.0).contains(&share("core_share_with")) && share("core_share_without") >= 0.0);
     report["synchronous"].as_array().unwrap().iter().for_each(figures);
     let bytes = |what: &str| report["memory"][what]["counted_bytes_each"].as_f64().unwrap();
     // What the catalog counts does not depend on the machine. The aim is 256 and 24 bytes; a table
@@ -117,9 +119,12 @@ fn number(value: &Value, name: &str) -> f64 {
 fn elasticity_follows_the_load_and_gives_memory_back() {
     let folder = Folder::new("elasticity");
     let out = folder.0.to_str().unwrap();
-    let kv = ["--block-size", "64KiB", "--tenants", "2", "--peak", "4MiB"];
     // A lease that a busy machine does not miss.
-    let found = lines(&[&["elasticity", "--lease-ms", "1000", "--out", out], &kv[..]].concat());
+    let shared = ["elasticity", "--tenants", "2", "--lease-ms", "1000", "--out", out];
+    let small = ["--structure", "file,queue", "--block-size", "64KiB", "--peak", "4MiB"];
+    let mut found = lines(&[&shared[..], &small[..]].concat());
+    let large = ["--structure", "kv", "--block-size", "4MiB", "--peak", "24MiB"];
+    found.extend(lines(&[&shared[..], &large[..]].concat()));
     let names: Vec<&str> = found.iter().map(|f| f["structure"].as_str().unwrap()).collect();
     assert_eq!(names, ["file", "queue", "kv"]);
     for one in &found {
