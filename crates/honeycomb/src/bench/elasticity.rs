@@ -56,7 +56,7 @@ pub struct ElasticityArgs {
     #[arg(long, value_parser = size::parse, default_value = "1MiB")]
     block_size: u64,
     /// The lease of each task's prefix, in milliseconds
-    #[arg(long, default_value_t = 300)]
+    #[arg(long, default_value_t = 500)]
     lease_ms: u32,
     /// Structures whose memory is watched as it comes back
     #[arg(long, default_value_t = 20)]

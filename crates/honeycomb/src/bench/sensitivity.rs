@@ -25,7 +25,7 @@ const SECONDS: f64 = 40.0;
 /// the controller are counted there; heartbeats, which servers send all the time, are told apart.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  honeycomb bench sensitivity --quick --parameter lease --leases 200,1000
+  honeycomb bench sensitivity --quick --parameter lease --leases 500,1000
   honeycomb bench sensitivity --quick --parameter block --blocks 64KiB,1MiB --json
   honeycomb bench sensitivity --quick --parameter block --blocks 256KiB,1MiB --out figures")]
 pub struct SensitivityArgs {
@@ -36,13 +36,13 @@ pub struct SensitivityArgs {
     #[arg(long, value_delimiter = ',', value_parser = size::parse, default_values = ["256KiB", "512KiB", "1MiB", "2MiB", "4MiB", "8MiB"])]
     blocks: Vec<u64>,
     /// Leases to try, in milliseconds
-    #[arg(long, value_delimiter = ',', default_values = ["200", "300", "500", "1000", "2000", "4000"])]
+    #[arg(long, value_delimiter = ',', default_values = ["500", "1000", "2000", "4000", "8000"])]
     leases: Vec<u32>,
     /// Bytes of a block where something else is changed
     #[arg(long, value_parser = size::parse, default_value = "1MiB")]
     block_size: u64,
     /// The lease where something else is changed, in milliseconds
-    #[arg(long, default_value_t = 300)]
+    #[arg(long, default_value_t = 500)]
     lease_ms: u32,
     #[command(flatten)]
     trace: Trace,
