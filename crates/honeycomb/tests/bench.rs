@@ -64,9 +64,7 @@ fn file_measures_appends_reads_and_streams() {
 #[test]
 fn controller_measures_rates_latencies_and_memory() {
     let report = bench(&["controller", "--prefixes", "20000", "--blocks", "100000"]);
-    assert_eq!(report["pipelined"].as_array().unwrap().len(), 6);
-    let share = |what: &str| report["idle"][what].as_f64().unwrap();
-    assert!((0.0..1.0).contains(&share("core_share_with")) && share("core_share_without") >= 0.0);
+    assert_eq!(report["pipelined"].as_array().unwrap().len(), 5);
     report["synchronous"].as_array().unwrap().iter().for_each(figures);
     let bytes = |what: &str| report["memory"][what]["counted_bytes_each"].as_f64().unwrap();
     // What the catalog counts does not depend on the machine. The aim is 256 and 24 bytes; a table

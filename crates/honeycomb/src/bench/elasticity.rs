@@ -160,7 +160,7 @@ fn measure(args: &ElasticityArgs, demand: &Demand, structure: StructureArg) -> O
     let holding = structure.holding();
     let pool = args.trace.pool(demand, args.block_size, args.kv_blocks);
     let unpinned = Pinning::default();
-    let cluster = Cluster::start(args.trace.shards, pool, Waiting::Sleeping, unpinned)?;
+    let cluster = Cluster::on(args.trace.shards, pool, Waiting::Sleeping, unpinned)?;
     let mut plan = args.trace.plan(holding, args.lease_ms);
     plan.sizes.value = args.value_size as usize;
     plan.sizes.kv_blocks = args.kv_blocks;

@@ -105,7 +105,7 @@ pub fn run(args: &GrowthArgs) -> Outcome {
     let roomy = (2 * bytes).next_power_of_two();
     let start = |block_size: u64| {
         let pool = Pool { memory: 4 * bytes + 12 * block_size, block_size };
-        Cluster::start(1, pool, Waiting::Sleeping, Pinning::default())
+        Cluster::on(1, pool, Waiting::Sleeping, Pinning::default())
     };
     let (rest, growing) = (start(roomy)?, start(args.block_size)?);
     let mut all = Vec::new();

@@ -49,20 +49,9 @@ impl Cost {
     }
 }
 
-/// Shares of a core that the controller's thread takes while nobody asks anything.
-#[derive(Clone, Copy, Debug)]
-pub struct Idle {
-    /// With no prefix but its root.
-    pub without: f64,
-    /// With all of them.
-    pub with_prefixes: f64,
-}
-
 /// What was found.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
-    /// What prefixes take when nothing is done with them.
-    pub idle: Idle,
     /// A prefix with a name of 12 bytes and one parent.
     pub prefix: Cost,
     /// A block that its server has announced.
@@ -93,12 +82,7 @@ impl Meter<'_> {
 }
 
 /// Measures all three on a cluster that has nothing else to do.
-pub fn measure(
-    cluster: &Cluster,
-    prefixes: u64,
-    blocks: u32,
-    rest: Duration,
-) -> Result<Costs, String> {
+pub fn measure(cluster: &Cluster, prefixes: u64, blocks: u32) -> Result<Costs, String> {
     let meter = Meter { cluster, client: cluster.client(cluster.token()) };
     let (client, ticket) = cluster.job("memory")?;
     let mut wire = Wire::connect(cluster.address(), cluster.token())?;
@@ -107,9 +91,7 @@ pub fn measure(
             client.create_prefix(ticket.job, &format!("/{parent:08}"), &[], Default::default());
         made.map_err(|e| e.to_string())?;
     }
-    let without = idle(cluster, rest);
     let prefix = meter.cost(prefixes, || create_prefixes(&mut wire, ticket.job, prefixes))?;
-    let idle = Idle { without, with_prefixes: idle(cluster, rest) };
 
     let stop = AtomicBool::new(false);
     let mut phantom = Phantom::join(cluster)?;
@@ -124,17 +106,8 @@ pub fn measure(
         let mut held_block = held_block?;
         held_block.resident += free_block.resident;
         held_block.counted += free_block.counted;
-        Ok(Costs { idle, prefix, free_block, held_block })
+        Ok(Costs { prefix, free_block, held_block })
     })
-}
-
-/// The share of a core that the controller's thread takes in a time in which it is asked nothing; its
-/// server's heartbeats go on.
-fn idle(cluster: &Cluster, rest: Duration) -> f64 {
-    let (thread, clock) = (cluster.controller_thread(), Clock::start());
-    let (before, begun) = (thread.cpu(), clock.now());
-    clock.sleep_until(begun + rest);
-    (thread.cpu() - before) as f64 / clock.now().since(begun).as_nanos() as f64
 }
 
 fn create_prefixes(wire: &mut Wire, job: JobId, count: u64) -> Result<(), String> {

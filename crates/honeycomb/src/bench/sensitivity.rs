@@ -143,7 +143,7 @@ fn measure(
     }
     let pool = args.trace.pool(demand, block, 1);
     let unpinned = Pinning::default();
-    let cluster = Cluster::start(args.trace.shards, pool, Waiting::Sleeping, unpinned)?;
+    let cluster = Cluster::on(args.trace.shards, pool, Waiting::Sleeping, unpinned)?;
     let plan = args.trace.plan(Holding::File, lease);
     let progress = bar(&parameter.show(value), steps(demand.window));
     let tell = |sample: &Sample| progress.set_position(steps(sample.seconds));

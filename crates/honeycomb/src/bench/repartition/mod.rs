@@ -140,7 +140,7 @@ fn measure(args: &RepartitionArgs, value: u64) -> Outcome<Found> {
     let wanted = if args.quick { args.splits.min(QUICK_SPLITS) } else { args.splits };
     let window = if args.quick { args.window.min(0.1) } else { args.window };
     let pool = Pool { memory: block * BLOCKS * args.shards as u64, block_size: block };
-    let cluster = Cluster::start(args.shards, pool, Waiting::Sleeping, Pinning::default())?;
+    let cluster = Cluster::on(args.shards, pool, Waiting::Sleeping, Pinning::default())?;
     let values = Values::new(value as usize);
     let mut found = Found {
         value,
