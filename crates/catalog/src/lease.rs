@@ -169,6 +169,7 @@ impl Catalog {
             let lease_ms = self.dag.nodes[n].lease_ms;
             self.end_prefix(n, Cause::Expired { lease_ms, late_ms }, deadline, effects);
         }
+        self.retry_flushes(effects);
         while let Some(j) = self.jobs.linger_due(self.now) {
             self.end_job(j, effects);
         }
@@ -209,10 +210,12 @@ impl Catalog {
         effects: &mut Vec<Effect>,
     ) {
         let path: Arc<str> = self.dag.path_of(n).into();
+        self.begin_flush(n, &cause, &path, effects);
         while self.dag.nodes[n].first_structure != NONE {
             let s = self.dag.nodes[n].first_structure;
             self.end_structure(s, cause.clone(), &path, effects);
         }
+        self.unclaim(n);
         let life = match cause {
             Cause::Expired { .. } => Life::Expired,
             Cause::Read { .. } => Life::Read,

@@ -1,8 +1,8 @@
 //! What the catalog answers, and what it asks of the memory servers.
 
-use crate::CatalogError;
+use crate::{CatalogError, Written};
 use honeycomb_types::{
-    BlockAt, Generation, JobId, Kind, MapVersion, PrefixId, ServerId, StructureId, Verbs,
+    BlockAt, Generation, JobId, Kind, MapVersion, Marks, PrefixId, ServerId, StructureId, Verbs,
 };
 use std::sync::Arc;
 
@@ -103,6 +103,58 @@ pub struct PrefixInfo {
     pub readers_left: u32,
     /// The attempt of its task has committed.
     pub committed: bool,
+    /// When its blocks grow and merge.
+    pub marks: Marks,
+    /// Where its data goes when its lease ends; empty: it is discarded.
+    pub flush_to: Box<str>,
+    /// What became of that.
+    pub flush: FlushState,
+}
+
+/// How the flush of a prefix stands; the wire has a code for each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum FlushState {
+    /// It has not begun, or there is none to be.
+    #[default]
+    None,
+    /// Its data is being written.
+    Writing,
+    /// The last attempt failed, for this reason; the next one comes.
+    Failing(Arc<str>),
+    /// It is in its place, whole.
+    Done,
+    /// It cannot be: this was lost before.
+    Lost(Arc<str>),
+}
+
+/// One structure as it was flushed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlushedStructure {
+    /// Its name; empty for the unnamed one.
+    pub name: Box<str>,
+    /// What it is.
+    pub kind: Kind,
+    /// It took no more.
+    pub sealed: bool,
+    /// Hash slots of a kv.
+    pub slots: u32,
+    /// Bound of a queue, in items; 0 for none.
+    pub max_items: u64,
+    /// Bound of a queue, in bytes; 0 for none.
+    pub max_bytes: u64,
+    /// In the order of the structure.
+    pub parts: Vec<FlushedPart>,
+}
+
+/// What one block of a structure left in an object of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlushedPart {
+    /// Name of the object within the directory of the flush.
+    pub name: Box<str>,
+    /// First position of the block's range, as in a partition map.
+    pub start: u64,
+    /// What was written.
+    pub written: Written,
 }
 
 /// One structure of a prefix.
@@ -276,6 +328,16 @@ pub struct ClusterStatus {
     pub bytes_resident: u64,
     /// Bytes that the catalog itself occupies.
     pub bytes_metadata: u64,
+    /// Prefixes whose lease has ended and whose data is being written.
+    pub flushing: u64,
+    /// Of these, those that failed and are tried again.
+    pub flush_failing: u64,
+    /// Prefixes that were flushed since the catalog was made.
+    pub flushed: u64,
+    /// Prefixes that could not be flushed because a server was lost before.
+    pub flush_lost: u64,
+    /// Why the last attempt failed that did, while one is failing. For the cluster's token.
+    pub flush_error: Box<str>,
     /// For the cluster's token; empty for a job's.
     pub servers: Vec<ServerInfo>,
 }
@@ -300,6 +362,7 @@ pub enum Effect {
         max_items: u64,
         max_bytes: u64,
         first: bool,
+        marks: Marks,
     },
     /// Take a block back; answered by `BlockFreed` when nothing of it can be read any more.
     FreeBlock { server: ServerId, at: BlockAt },
@@ -307,4 +370,16 @@ pub enum Effect {
     SetGeneration { server: ServerId, prefix: PrefixId, generation: Generation },
     /// Tell the tail of a bounded queue what is left in the blocks before it.
     QueueAhead { server: ServerId, at: BlockAt, items: u64, bytes: u64 },
+    /// Let nobody reach a block any more, and write what it holds; answered by `BlockFlushed`. The
+    /// block stays until `FreeBlock`.
+    FlushBlock { server: ServerId, at: BlockAt, object: Arc<str> },
+    /// Write the manifest of a flush whose parts are all written; answered by `FlushCommitted`.
+    CommitFlush {
+        server: ServerId,
+        number: u64,
+        directory: Arc<str>,
+        job_name: Box<str>,
+        address: Arc<str>,
+        structures: Vec<FlushedStructure>,
+    },
 }

@@ -15,7 +15,9 @@ impl Effect {
             Effect::OpenBlock { server, .. }
             | Effect::FreeBlock { server, .. }
             | Effect::SetGeneration { server, .. }
-            | Effect::QueueAhead { server, .. } => server,
+            | Effect::QueueAhead { server, .. }
+            | Effect::FlushBlock { server, .. }
+            | Effect::CommitFlush { server, .. } => server,
         }
     }
 }
@@ -132,6 +134,7 @@ impl Catalog {
         for &id in ids {
             self.pool.leave(id);
         }
+        self.lose_flushes(ids, effects);
     }
 
     pub(crate) fn block_opened(
@@ -172,6 +175,15 @@ impl Catalog {
             free,
             reserved,
             bytes_metadata: self.bytes_metadata(),
+            flushing: self.flushes.under_way(),
+            flush_failing: self.flushes.failing(),
+            flushed: self.flushes.done,
+            flush_lost: self.flushes.lost,
+            // It names a job and its directory.
+            flush_error: match actor.job {
+                None => self.flushes.error(),
+                Some(_) => Box::default(),
+            },
             ..ClusterStatus::default()
         };
         for (id, server) in self.pool.servers() {
