@@ -4,7 +4,7 @@ use crate::status::status_of;
 use crate::translate;
 use honeycomb_catalog::{
     Actor, BlockUsage, Catalog, CatalogError, Command, Effect, NewServer, NewStructure, PlanNode,
-    Reply, Report, Seal,
+    Reply, Report, Seal, Written,
 };
 use honeycomb_env::{ConnId, Net, ReplyPayload, Service};
 use honeycomb_types::limits::{BATCH_MAX, RESULTS_WINDOW, SERVER_SILENCE};
@@ -124,7 +124,14 @@ impl ControllerService {
     fn actor(&mut self, now: Time, from: ConnId, op: Op) -> Result<Actor, Refusal> {
         let peer = &self.peers[&from];
         let info = op.info();
-        let servers = [Op::OpenBlock, Op::FreeBlock, Op::SetGeneration, Op::QueueAhead];
+        let servers = [
+            Op::OpenBlock,
+            Op::FreeBlock,
+            Op::SetGeneration,
+            Op::QueueAhead,
+            Op::FlushBlock,
+            Op::CommitFlush,
+        ];
         if servers.contains(&op) || info.plane == Plane::Data {
             let text = format!("{} is served by memory servers", op.name());
             return Err((Status::NotServedHere, text));
@@ -199,9 +206,12 @@ impl ControllerService {
                 net.link(from);
                 Ok(body)
             }
-            Op::Report | Op::GrowStructure | Op::SealBlock | Op::QueueTaken | Op::RetireBlock => {
-                self.serve_link(net, now, from, header.op, args)
-            }
+            Op::Report
+            | Op::GrowStructure
+            | Op::SealBlock
+            | Op::QueueTaken
+            | Op::RetireBlock
+            | Op::ReturnBlock => self.serve_link(net, now, from, header.op, args),
             op => Err((Status::NotServedHere, format!("{} is not served here", op.name()))),
         }
     }
@@ -451,6 +461,7 @@ impl ControllerService {
             shards: q.shards,
             blocks_per_shard: q.blocks_per_shard,
             block_size: q.block_size,
+            flush: q.flush,
         };
         match self.apply(now, Command::JoinServer { server }).map_err(refusal)? {
             Reply::Joined(server) => {
@@ -502,6 +513,14 @@ impl ControllerService {
                 let command = Command::QueueTaken { structure, at, items, bytes };
                 self.apply(now, command).map_err(refusal)?;
                 Ok(QueueTakenReply {}.encode())
+            }
+            Op::ReturnBlock => {
+                let q = ReturnBlockRequest::decode(args).map_err(malformed)?;
+                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
+                let successor = block_at(q.successor, q.successor_epoch);
+                let command = Command::ReturnBlock { structure, at, successor };
+                self.apply(now, command).map_err(refusal)?;
+                Ok(ReturnBlockReply {}.encode())
             }
             Op::RetireBlock => {
                 let q = RetireBlockRequest::decode(args).map_err(malformed)?;
@@ -582,7 +601,10 @@ impl ControllerService {
                 Effect::FreeBlock { at, .. } => {
                     self.opening.remove(at);
                 }
-                Effect::SetGeneration { .. } | Effect::QueueAhead { .. } => {}
+                Effect::SetGeneration { .. }
+                | Effect::QueueAhead { .. }
+                | Effect::FlushBlock { .. }
+                | Effect::CommitFlush { .. } => {}
             }
             let (server, op, body) = message_of(&effect);
             let waits = deferred.filter(|_| is_awaited(&effect));
@@ -725,6 +747,23 @@ impl Service for ControllerService {
             (Effect::FreeBlock { at, .. }, None) => {
                 let _ = self.apply(now, Command::BlockFreed { server, at: *at });
             }
+            (Effect::FlushBlock { at, .. }, refused) => {
+                let outcome = match refused {
+                    Some((_, why)) => Err(why.clone()),
+                    None => FlushBlockReply::decode(args).map_err(|e| e.to_string()),
+                };
+                let outcome = match &outcome {
+                    Ok(FlushBlockReply { bytes, items, crc }) => {
+                        Ok(Written { bytes: *bytes, items: *items, crc: *crc })
+                    }
+                    Err(why) => Err(&**why),
+                };
+                let _ = self.apply(now, Command::BlockFlushed { server, at: *at, outcome });
+            }
+            (&Effect::CommitFlush { number, .. }, refused) => {
+                let outcome = refused.as_ref().map_or(Ok(()), |(_, why)| Err(&**why));
+                let _ = self.apply(now, Command::FlushCommitted { server, number, outcome });
+            }
             _ => {}
         }
         // What was to be freed and is not there is as good as freed.
@@ -786,6 +825,7 @@ fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
             max_items,
             max_bytes,
             first,
+            marks,
         } => {
             let body = OpenBlockRequest {
                 block: at.block.0,
@@ -801,6 +841,8 @@ fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
                 max_items: *max_items,
                 max_bytes: *max_bytes,
                 first: *first,
+                high_mark: marks.high(),
+                low_mark: marks.low(),
             };
             (*server, Op::OpenBlock, body.encode())
         }
@@ -820,6 +862,20 @@ fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
                 bytes: *bytes,
             };
             (*server, Op::QueueAhead, body.encode())
+        }
+        Effect::FlushBlock { server, at, object } => {
+            let (block, epoch, object) = (at.block.0, at.epoch.0, object.to_string());
+            (*server, Op::FlushBlock, FlushBlockRequest { block, epoch, object }.encode())
+        }
+        Effect::CommitFlush { server, number, directory, job_name, address, structures } => {
+            let body = CommitFlushRequest {
+                directory: directory.to_string(),
+                number: *number,
+                job_name: job_name.to_string(),
+                address: address.to_string(),
+                structures: structures.iter().map(translate::flushed_structure).collect(),
+            };
+            (*server, Op::CommitFlush, body.encode())
         }
     }
 }

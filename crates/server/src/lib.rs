@@ -1,12 +1,14 @@
 //! A memory server: one state machine per core, with the I/O around it.
 //!
 //! `shard` decides (pure, no I/O, what the simulator runs); `conn` moves bytes between sockets and
-//! the shard; `link` talks to the controller; `server` starts the threads.
+//! the shard; `link` talks to the controller; `flush` writes to disk; `server` starts the threads.
 #![forbid(unsafe_code)]
 
 mod conn;
+mod flush;
 mod link;
 mod notes;
+mod pace;
 mod refusals;
 mod server;
 mod shard;

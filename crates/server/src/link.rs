@@ -4,6 +4,7 @@
 //! it has and tries to join again; the controller has declared the old name dead by then, so that
 //! a successful join begins with empty blocks under a new name.
 
+use crate::flush::{Errand, FlushJob, FlushWhat, Flusher};
 use crate::notes::{LinkNote, Note};
 use crate::shard::{BlockOwner, Effect};
 use honeycomb_env::{
@@ -13,14 +14,14 @@ use honeycomb_env::{
 use honeycomb_structures::{News, Successor};
 use honeycomb_types::limits::REPORT_INTERVAL;
 use honeycomb_types::{
-    BlockAt, BlockId, Epoch, Generation, JobId, Kind, PrefixId, ServerId, StructureId, Time,
+    BlockAt, BlockId, Epoch, Generation, JobId, Kind, Marks, PrefixId, ServerId, StructureId, Time,
 };
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::{
-    ActivePrefix, BlockUsage, FreeBlockRequest, GrowStructureReply, GrowStructureRequest,
-    HelloRequest, JoinServerReply, JoinServerRequest, OpenBlockRequest, QueueAheadRequest,
-    QueueTakenRequest, ReportReply, ReportRequest, RetireBlockRequest, SealBlockRequest,
-    SetGenerationRequest,
+    ActivePrefix, BlockUsage, CommitFlushRequest, FlushBlockRequest, FreeBlockRequest,
+    GrowStructureReply, GrowStructureRequest, HelloRequest, JoinServerReply, JoinServerRequest,
+    OpenBlockRequest, QueueAheadRequest, QueueTakenRequest, ReportReply, ReportRequest,
+    RetireBlockRequest, ReturnBlockRequest, SealBlockRequest, SetGenerationRequest,
 };
 use honeycomb_wire::{Field, GrantKey, Op, ReplyHeader, RequestHeader, Status, TokenKey};
 use std::collections::HashMap;
@@ -42,6 +43,7 @@ pub(crate) struct Identity {
     pub blocks_per_shard: u32,
     pub block_size: u64,
     pub incarnation: u64,
+    pub flush: bool,
 }
 
 /// What a request of ours was about, until its reply comes.
@@ -68,6 +70,9 @@ pub(crate) struct LinkService {
     identity: Identity,
     clock: Clock,
     shards: Vec<Mailbox<Note>>,
+    flusher: Flusher,
+    /// Counts connections: what was asked on an earlier one is not answered on this.
+    links: u64,
     joined: std::sync::mpsc::Sender<Result<ServerId, String>>,
     conn: Option<ConnId>,
     server: Option<ServerId>,
@@ -86,6 +91,7 @@ impl LinkService {
         identity: Identity,
         clock: Clock,
         shards: Vec<Mailbox<Note>>,
+        flusher: Flusher,
         joined: std::sync::mpsc::Sender<Result<ServerId, String>>,
     ) -> LinkService {
         let counters = vec![Counters::default(); shards.len()];
@@ -93,6 +99,8 @@ impl LinkService {
             identity,
             clock,
             shards,
+            flusher,
+            links: 0,
             joined,
             conn: None,
             server: None,
@@ -120,6 +128,7 @@ impl LinkService {
         match net.connect(self.identity.controller, CONNECT) {
             Ok(conn) => {
                 self.conn = Some(conn);
+                self.links += 1;
                 let hello = HelloRequest {
                     major: honeycomb_types::limits::PROTOCOL_MAJOR,
                     minor: honeycomb_types::limits::PROTOCOL_MINOR,
@@ -144,6 +153,7 @@ impl LinkService {
             shards: self.identity.shards,
             blocks_per_shard: self.identity.blocks_per_shard,
             block_size: self.identity.block_size,
+            flush: self.identity.flush,
         };
         self.ask(net, Op::JoinServer, &body, Asked::Join);
     }
@@ -238,6 +248,17 @@ impl LinkService {
                 };
                 self.ask(net, Op::QueueTaken, &body, Asked::Taken(at));
             }
+            Effect::Return { structure, at, successor } => {
+                let entry = MovedArgs::decode(&successor).expect("it came from `grown`").entry;
+                let body = ReturnBlockRequest {
+                    structure: structure.0,
+                    block: at.block.0,
+                    epoch: at.epoch.0,
+                    successor: entry.block,
+                    successor_epoch: entry.epoch,
+                };
+                self.ask(net, Op::ReturnBlock, &body, Asked::Told);
+            }
             Effect::Retire { structure, at } => {
                 let body = RetireBlockRequest {
                     structure: structure.0,
@@ -270,6 +291,10 @@ impl LinkService {
         self.successor(at, successor);
     }
 
+    fn errand(&self, header: &RequestHeader) -> Errand {
+        Errand { link: self.links, request: header.request }
+    }
+
     /// Hands a request of the controller to the shard that it concerns.
     fn command(&mut self, header: &RequestHeader, args: &[u8]) -> Result<(), (Status, String)> {
         let malformed = |e: honeycomb_wire::Malformed| (Status::BadFrame, e.to_string());
@@ -282,6 +307,16 @@ impl LinkService {
                 let body = FreeBlockRequest::decode(args).map_err(malformed)?;
                 let at = BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) };
                 (at.block.shard(), Note::Free(at, header.request))
+            }
+            Op::FlushBlock => {
+                let body = FlushBlockRequest::decode(args).map_err(malformed)?;
+                let at = BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) };
+                (at.block.shard(), Note::Flush(at, body.object, self.errand(header)))
+            }
+            Op::CommitFlush => {
+                let body = CommitFlushRequest::decode(args).map_err(malformed)?;
+                let what = FlushWhat::Commit(Box::new(body));
+                return self.flusher.give(FlushJob { errand: self.errand(header), what });
             }
             Op::QueueAhead => {
                 let body = QueueAheadRequest::decode(args).map_err(malformed)?;
@@ -326,6 +361,7 @@ fn owner_of(body: &OpenBlockRequest) -> Result<BlockOwner, (Status, String)> {
         max_items: body.max_items,
         max_bytes: body.max_bytes,
         first: body.first,
+        marks: Marks::new(body.high_mark, body.low_mark, Marks::default()).unwrap_or_default(),
     })
 }
 
@@ -428,6 +464,16 @@ impl Service for LinkService {
                         let header = ReplyHeader::new(Status::Ok, request, 0);
                         net.reply(conn, header, &[], ReplyPayload::Copy(&[]));
                     }
+                }
+            }
+            LinkNote::Flushed { errand, outcome } => {
+                let Some(conn) = self.conn.filter(|_| errand.link == self.links) else { return };
+                match outcome {
+                    Ok(body) => {
+                        let header = ReplyHeader::new(Status::Ok, errand.request, 0);
+                        net.reply(conn, header, &body, ReplyPayload::Copy(&[]));
+                    }
+                    Err((status, text)) => net.refuse(conn, errand.request, status, &text),
                 }
             }
             LinkNote::Stop => self.stopped = true,

@@ -35,7 +35,9 @@ pub fn flush_directory(job: &str, path: &str) -> Result<String, InvalidName> {
         }
         check_name(name)?;
         if name == FLUSH_MANIFEST || name.ends_with(FLUSH_PART) {
-            return Err(refuse("'manifest.json' and names that end in '.part' are the flush's own"));
+            return Err(refuse(
+                "'manifest.json' and names that end in '.part' are the flush's own",
+            ));
         }
         let name = encoded(name);
         if name.len() > NAME_MAX {
@@ -72,7 +74,18 @@ mod tests {
         assert_eq!(flush_directory("job", "out/T1").unwrap(), "job/out/T1");
         assert_eq!(flush_directory("a b", "v1.2/.x").unwrap(), "a=20b/v1.2/=2Ex");
         assert_eq!(flush_directory("\u{e9}=", "%").unwrap(), "=C3=A9=3D/=25");
-        for bad in ["", "/etc", "../up", "a/../../b", "a//b", "a/", "a\0b", "a:b", "a/manifest.json", "x.part"] {
+        for bad in [
+            "",
+            "/etc",
+            "../up",
+            "a/../../b",
+            "a//b",
+            "a/",
+            "a\0b",
+            "a:b",
+            "a/manifest.json",
+            "x.part",
+        ] {
             assert!(flush_directory("job", bad).is_err(), "{bad:?} was accepted");
         }
     }

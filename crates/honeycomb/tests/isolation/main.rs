@@ -326,6 +326,7 @@ fn request_of(op: Op, victim: &Victim) -> Request {
                 shards: 1,
                 blocks_per_shard: 1,
                 block_size: BLOCK,
+                flush: true,
             }
             .encode(),
         ),
@@ -377,6 +378,34 @@ fn request_of(op: Op, victim: &Victim) -> Request {
             }
             .encode(),
         ),
+        Op::ReturnBlock => body(
+            ReturnBlockRequest {
+                structure: victim.file.id.0,
+                block: at.block.0,
+                epoch: at.epoch.0,
+                successor: victim.kv.at.block.0,
+                successor_epoch: victim.kv.at.epoch.0,
+            }
+            .encode(),
+        ),
+        Op::FlushBlock => body(
+            FlushBlockRequest {
+                block: at.block.0,
+                epoch: at.epoch.0,
+                object: "victim/out/0.part".into(),
+            }
+            .encode(),
+        ),
+        Op::CommitFlush => body(
+            CommitFlushRequest {
+                directory: "victim/out".into(),
+                number: 1,
+                job_name: "victim".into(),
+                address: path,
+                structures: Vec::new(),
+            }
+            .encode(),
+        ),
         Op::OpenBlock => body(
             OpenBlockRequest {
                 block: at.block.0,
@@ -392,6 +421,8 @@ fn request_of(op: Op, victim: &Victim) -> Request {
                 max_items: 0,
                 max_bytes: 0,
                 first: true,
+                high_mark: 95,
+                low_mark: 5,
             }
             .encode(),
         ),
@@ -626,10 +657,16 @@ fn at_controller(op: Op) -> AtController {
         | Op::GrowStructure
         | Op::SealBlock
         | Op::QueueTaken
-        | Op::RetireBlock => {
+        | Op::RetireBlock
+        | Op::ReturnBlock => {
             row(PermissionDenied, PermissionDenied, PermissionDenied, PermissionDenied)
         }
-        Op::OpenBlock | Op::FreeBlock | Op::SetGeneration | Op::QueueAhead => all(NotServedHere),
+        Op::OpenBlock
+        | Op::FreeBlock
+        | Op::SetGeneration
+        | Op::QueueAhead
+        | Op::FlushBlock
+        | Op::CommitFlush => all(NotServedHere),
         Op::PresentGrant
         | Op::Subscribe
         | Op::AckResults

@@ -74,6 +74,9 @@ fn at_server(op: Op) -> AtServer {
         | Op::SealBlock
         | Op::QueueTaken
         | Op::RetireBlock
+        | Op::ReturnBlock
+        | Op::FlushBlock
+        | Op::CommitFlush
         | Op::OpenBlock
         | Op::FreeBlock
         | Op::SetGeneration
@@ -362,7 +365,12 @@ fn the_same_requests_are_served_to_who_may() {
         }
         let joined_first = matches!(
             op,
-            Op::Report | Op::GrowStructure | Op::SealBlock | Op::QueueTaken | Op::RetireBlock
+            Op::Report
+                | Op::GrowStructure
+                | Op::SealBlock
+                | Op::QueueTaken
+                | Op::RetireBlock
+                | Op::ReturnBlock
         );
         if joined_first {
             let reply = send_to(&mut raw, op, &victim, 0, 1);
@@ -373,9 +381,16 @@ fn the_same_requests_are_served_to_who_may() {
         let reply = send_to(&mut raw, op, &victim, 0, 1);
         match op {
             // What a controller says to a memory server is served at its link alone.
-            Op::OpenBlock | Op::FreeBlock | Op::SetGeneration | Op::QueueAhead => {
+            Op::OpenBlock
+            | Op::FreeBlock
+            | Op::SetGeneration
+            | Op::QueueAhead
+            | Op::FlushBlock
+            | Op::CommitFlush => {
                 assert_eq!(reply.status(), Status::NotServedHere, "{op:?}");
             }
+            // A kv's block is nobody's successor.
+            Op::ReturnBlock => assert_eq!(reply.status(), Status::WrongEpoch, "{op:?}"),
             // The only block of a queue stays: its turn has not come.
             Op::RetireBlock => assert_eq!(reply.status(), Status::Busy, "{}", reply.message()),
             // A grant that was altered, and then the one that was not.

@@ -19,13 +19,16 @@ mod pack;
 mod region;
 mod room;
 mod scan;
+mod snapshot;
 mod table;
 
-use crate::{Answer, Event, News, Operation, Outcome, Payload, Structure, Ticket, large_limit};
+use crate::{
+    Answer, Event, News, Operation, Outcome, Payload, Snapshot, Structure, Ticket, large_limit,
+};
 use fills::Fills;
 use honeycomb_block::Backing;
-use honeycomb_types::Time;
 use honeycomb_types::limits::{KEY_MAX, REGION_MIN};
+use honeycomb_types::{Marks, Time};
 use honeycomb_wire::data::{SwapArgs, mode_and_key};
 use honeycomb_wire::notice::Change;
 use honeycomb_wire::{Op, Status, key_hash};
@@ -47,6 +50,7 @@ pub struct KvBlock {
     start: u64,
     end: u64,
     slots: u32,
+    marks: Marks,
     inline_max: usize,
     watched: bool,
     /// Not told yet; only while the block is watched.
@@ -75,6 +79,7 @@ impl KvBlock {
             start: start_hash,
             end: end_hash,
             slots,
+            marks: Marks::default(),
             inline_max: (block_size / 256).clamp(1024, 16 * 1024),
             watched: false,
             changes: VecDeque::new(),
@@ -84,6 +89,11 @@ impl KvBlock {
     /// Hash slots of the store that the block belongs to.
     pub fn slots(&self) -> u32 {
         self.slots
+    }
+
+    /// When the block is to split, and when to merge.
+    pub fn marks(&self) -> Marks {
+        self.marks
     }
 
     /// The regions in order: first hash, last hash, bytes in the block (large values excluded).
@@ -361,6 +371,14 @@ impl Structure for KvBlock {
 
     fn wants_successor(&mut self) -> bool {
         false
+    }
+
+    fn set_marks(&mut self, marks: Marks) {
+        self.marks = marks;
+    }
+
+    fn snapshot(&mut self, block: &mut Backing) -> Option<Snapshot> {
+        Some(self.take_snapshot(block))
     }
 
     fn tell(&mut self, _block: &mut Backing, _now: Time, _news: News) {}

@@ -312,6 +312,11 @@ impl Region {
         right
     }
 
+    /// Where its log is in the block.
+    pub fn log(&self) -> Range<usize> {
+        self.at + self.log_start()..self.at + self.end
+    }
+
     fn log_start(&self) -> usize {
         if self.size == 0 { 0 } else { HEADER + 8 * self.slots }
     }

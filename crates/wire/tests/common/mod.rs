@@ -113,7 +113,10 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         OpenBlock OpenBlockRequest OpenBlockReply,
         FreeBlock FreeBlockRequest FreeBlockReply,
         SetGeneration SetGenerationRequest SetGenerationReply,
-        QueueAhead QueueAheadRequest QueueAheadReply,;
+        QueueAhead QueueAheadRequest QueueAheadReply,
+        FlushBlock FlushBlockRequest FlushBlockReply,
+        CommitFlush CommitFlushRequest CommitFlushReply,
+        ReturnBlock ReturnBlockRequest ReturnBlockReply,;
         data Subscribe AckResults FileAppend FileRead FileSize FileSeal FileReadMany
              QueuePut QueueGet QueuePeek QueueLength QueueClose QueueAck
              KvGet KvPut KvDelete KvExists KvUpdate KvUpsert KvCompareAndSwap KvScan KvLength
