@@ -191,6 +191,7 @@ impl SimServer {
                 max_items,
                 max_bytes,
                 first,
+                marks,
                 ..
             } => {
                 let owner = BlockOwner {
@@ -206,10 +207,14 @@ impl SimServer {
                     max_items: *max_items,
                     max_bytes: *max_bytes,
                     first: *first,
+                    marks: *marks,
                 };
                 (self.shard(*at).open(owner).is_ok(), Some(*at))
             }
             Order::FreeBlock { at, .. } => (self.shard(*at).free(*at), None),
+            // What is written is the business of real processes; who reaches the block is ours.
+            Order::FlushBlock { at, .. } => (self.shard(*at).flush(*at).is_ok(), None),
+            Order::CommitFlush { .. } => (true, None),
             Order::SetGeneration { prefix, generation, .. } => {
                 for shard in &mut self.shards {
                     shard.set_generation(*prefix, *generation);

@@ -185,7 +185,15 @@ mod tests {
         let node = DagNode {
             name: "reduce-0".into(),
             parents: vec!["map-0".into(), "map-1".into()],
-            options: PrefixOptions { lease_ms: 500, pinned: true, owner_verbs: 3, job_verbs: 1 },
+            options: PrefixOptions {
+                lease_ms: 500,
+                pinned: true,
+                owner_verbs: 3,
+                job_verbs: 1,
+                high_mark: 90,
+                low_mark: 9,
+                flush_to: "out".into(),
+            },
             readers: vec!["write-0".into()],
         };
         assert_eq!(DagNode::decode(&node.encode()).unwrap(), node);
