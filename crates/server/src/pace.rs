@@ -6,6 +6,8 @@ use std::time::Duration;
 
 /// The span over which writes are added up.
 const SPAN: Duration = Duration::from_millis(4);
+/// A span that has just begun is taken for one of this length at least: a single write makes no pace.
+const SPAN_LEAST: Duration = Duration::from_millis(1);
 /// A delay that is expected before any was measured.
 const DELAY_FIRST: Duration = Duration::from_millis(1);
 /// Above this a delay is an outage, not something to grow ahead of.
@@ -13,8 +15,8 @@ const DELAY_MAX: Duration = Duration::from_millis(200);
 
 /// Bytes written to one block of late.
 ///
-/// The rate is the greater of two neighbouring spans', so that it follows a burst within one span and
-/// forgets it after two.
+/// The rate is the greater of two neighbouring spans', the one that still runs included, so that it
+/// follows a burst at once and forgets it after two spans.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pace {
     span: Time,
@@ -46,8 +48,11 @@ impl Pace {
     /// Bytes that arrive in this time if it goes on like this.
     pub fn bytes_in(&mut self, now: Time, time: Duration) -> usize {
         self.turn(now);
-        let most = self.bytes.max(self.before) as u128;
-        (most * time.as_micros() / SPAN.as_micros()) as usize
+        let running = now.since(self.span).max(SPAN_LEAST);
+        let per = |bytes: u64, span: Duration| {
+            (bytes as u128 * time.as_nanos() / span.as_nanos()) as usize
+        };
+        per(self.bytes, running).max(per(self.before, SPAN))
     }
 
     /// When it was written last.
@@ -91,11 +96,15 @@ mod tests {
     #[test]
     fn the_pace_follows_a_burst_and_forgets_it() {
         let mut pace = Pace::default();
-        for n in 0..8 {
+        pace.wrote(ms(1000), 1000);
+        // One write in no time: as if it had taken a millisecond.
+        assert_eq!(pace.bytes_in(ms(1000), Duration::from_millis(3)), 3000);
+        assert_eq!(pace.bytes_in(ms(1002), Duration::from_millis(3)), 1500);
+        for n in 1..8 {
             pace.wrote(ms(1000 + n), 1000);
         }
-        // 4,000 bytes in 4 ms: 1,000 in each.
-        assert_eq!(pace.bytes_in(ms(1007), Duration::from_millis(3)), 3000);
+        // 4,000 bytes in the 4 ms before, 4,000 in the 3 ms since.
+        assert_eq!(pace.bytes_in(ms(1007), Duration::from_millis(3)), 4000);
         assert_eq!(pace.last(), ms(1007));
         assert_eq!(pace.bytes_in(ms(1020), Duration::from_millis(3)), 0);
         pace.wrote(ms(1021), 0);

@@ -8,6 +8,7 @@ mod cluster;
 mod controller;
 mod file;
 mod kv;
+mod leases;
 mod measure;
 mod memory;
 mod process;
@@ -43,6 +44,7 @@ enum What {
     Queue(queue::QueueArgs),
     File(file::FileArgs),
     Controller(controller::ControllerArgs),
+    Leases(leases::LeasesArgs),
 }
 
 /// What every measurement shares.
@@ -150,5 +152,6 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         What::Queue(args) => queue::run(args),
         What::File(args) => file::run(args),
         What::Controller(args) => controller::run(args),
+        What::Leases(args) => leases::run(args),
     }
 }
