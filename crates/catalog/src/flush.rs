@@ -346,6 +346,8 @@ impl Catalog {
     /// may commit.
     fn end_flush(&mut self, number: u64, state: FlushState, effects: &mut Vec<Effect>) {
         let flush = self.flushes.all.remove(&number).expect("it is under way");
+        let whole = flush.left == 0 || matches!(state, FlushState::Lost(_));
+        assert!(whole, "INV-09: blocks are freed before what they held is written");
         for part in &flush.parts {
             self.flushes.blocks.remove(&part.at);
             self.pool.free_kept(part.at, effects);

@@ -332,7 +332,7 @@ fn a_successor_that_nobody_was_told_of_is_given_back() {
 }
 
 proptest! {
-    /// Whatever fails, in whatever order: no block is free before its flush is confirmed, every block
+    /// INV-09. Whatever fails, in whatever order: no block is free before its flush is confirmed, every block
     /// is free after it, and no flush is forgotten.
     #[test]
     fn nothing_is_freed_before_it_is_flushed_and_everything_after(

@@ -14,8 +14,8 @@ use honeycomb_types::{
 use honeycomb_wire::messages::*;
 use honeycomb_wire::token::Caveat;
 use honeycomb_wire::{
-    Auth, Field, GrantKey, Greeted, Malformed, Op, Plane, ReplyHeader, RequestHeader, RootKey,
-    Scope, Status, TokenKey, attenuate,
+    Auth, Field, GrantKey, Greeted, Malformed, Op, Plane, Reader, ReplyHeader, RequestHeader,
+    RootKey, Scope, Status, TokenKey, attenuate,
 };
 use std::collections::HashMap;
 use std::time::Duration;
@@ -309,10 +309,9 @@ impl ControllerService {
                 self.apply(now, Command::RemovePrefix { actor, job: JobId(q.job), path: &q.path })
             }
             Op::RenewLeases => {
-                let q = RenewLeasesRequest::decode(args).map_err(malformed)?;
-                let paths: Vec<&str> = q.paths.iter().map(String::as_str).collect();
-                renewed_job = Some(JobId(q.job));
-                self.apply(now, Command::RenewLeases { actor, job: JobId(q.job), paths: &paths })
+                let (job, paths) = frontier(args).map_err(malformed)?;
+                renewed_job = Some(job);
+                self.apply(now, Command::RenewLeases { actor, job, paths: &paths })
             }
             Op::LeaseInfo => {
                 let q = LeaseInfoRequest::decode(args).map_err(malformed)?;
@@ -878,6 +877,14 @@ fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
             (*server, Op::CommitFlush, body.encode())
         }
     }
+}
+
+/// A `RenewLeasesRequest`, read where it lies: a driver renews thousands of paths in one.
+fn frontier(args: &[u8]) -> Result<(JobId, Vec<&str>), Malformed> {
+    let mut reader = Reader::new(args);
+    let (job, paths) = (JobId(u64::get(&mut reader)?), reader.texts()?);
+    reader.finish()?;
+    Ok((job, paths))
 }
 
 fn strs(list: &[String]) -> Vec<&str> {

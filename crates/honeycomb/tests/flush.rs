@@ -177,6 +177,7 @@ fn a_later_flush_takes_the_place_of_an_earlier_one() {
     }
 }
 
+// INV-10.
 #[test]
 fn a_part_that_is_damaged_or_gone_is_seen() {
     let root = Root::new("damage");

@@ -16,7 +16,7 @@ pub mod queue;
 pub mod stored;
 pub mod token;
 
-pub use fields::{Field, Malformed};
+pub use fields::{Field, Malformed, Reader};
 pub use frame::{
     Auth, Durability, Header, OpInfo, Plane, Refusal, ReplyHeader, RequestHeader, flags,
 };
