@@ -164,6 +164,13 @@ impl Dag {
         self.names.find(hash, same).map(|named| named.child)
     }
 
+    /// The child of this name, or another of the same parent: read from the table of names alone,
+    /// without the child's own memory.
+    pub(crate) fn likely_child(&self, parent: u32, name: &str) -> Option<u32> {
+        let hash = self.key.name(parent as u64, name);
+        self.names.find(hash, |named| named.parent == parent).map(|named| named.child)
+    }
+
     pub(crate) fn by_id(&self, id: PrefixId) -> Option<u32> {
         self.ids.find(self.key.id(id.0), |&n| self.nodes[n].id == id).copied()
     }
