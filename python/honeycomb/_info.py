@@ -96,4 +96,7 @@ class Status(TypedDict):
     flushed: int
     flush_lost: int
     flush_error: str
+    requests_leases: int
+    requests_blocks: int
+    requests_reports: int
     servers: list[ServerInfo]

@@ -108,6 +108,9 @@ pub fn status<'py>(py: Python<'py>, s: &ClusterStatusReply) -> PyResult<Bound<'p
         flushed,
         flush_lost,
         flush_error,
+        requests_leases,
+        requests_blocks,
+        requests_reports,
     );
     let servers = PyList::empty(py);
     for server in &s.servers {

@@ -12,7 +12,7 @@ use honeycomb_catalog::{
 };
 use honeycomb_client::call::{Lanes, Routing};
 use honeycomb_env::Entropy;
-use honeycomb_server::{Access, Effect};
+use honeycomb_server::{Access, Effect, MoveWord};
 use honeycomb_structures::{News, Successor, Ticket};
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, JobId, Kind, ServerId, SessionId, StructureId, Time,
@@ -488,6 +488,17 @@ impl World {
                 // Refused when the successor has grown on meanwhile: it is the asker's again then.
                 let _ = self.command(Command::ReturnBlock { structure, at, successor });
             }
+            // In this world nobody has room to move to.
+            Effect::BeginMove { at, .. } => {
+                let word = MoveWord::Refused(Status::OutOfMemory, "no moves in this world".into());
+                let now = self.now;
+                if let Some(server) = self.servers.iter_mut().find(|s| s.id == server && s.alive) {
+                    server.shard(at).move_word(now, at, word);
+                }
+            }
+            Effect::CommitMove { .. } | Effect::CancelMove { .. } => {
+                unreachable!("no move has begun")
+            }
             Effect::Retire { structure, at } => {
                 if self.command(Command::RetireBlock { structure, at }).is_ok() {
                     self.stats.retired += 1;
@@ -554,7 +565,10 @@ impl World {
             &Order::CommitFlush { number, .. } => {
                 let _ = self.command(Command::FlushCommitted { server, number, outcome: Ok(()) });
             }
-            Order::SetGeneration { .. } | Order::QueueAhead { .. } => {}
+            Order::SetGeneration { .. }
+            | Order::QueueAhead { .. }
+            | Order::BeginImport { .. }
+            | Order::EndImport { .. } => {}
         }
     }
 

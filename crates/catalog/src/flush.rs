@@ -15,7 +15,7 @@ use crate::{Catalog, CatalogError, Effect, Reply, Written};
 use hashbrown::{HashMap, HashSet};
 use honeycomb_types::limits::{FLUSH_RETRY_FIRST, FLUSH_RETRY_MAX};
 use honeycomb_types::{
-    BlockAt, Epoch, FLUSH_PART, Marks, PrefixId, ServerId, Time, flush_directory,
+    BlockAt, Epoch, FLUSH_PART, Kind, Marks, PrefixId, ServerId, Time, flush_directory,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -33,11 +33,20 @@ pub(crate) struct Special {
 #[derive(Debug)]
 struct Part {
     at: BlockAt,
+    /// Hashes of a kv that are its own.
+    range: (u64, u64),
     object: Arc<str>,
     /// Its structure, and its place there.
     place: (usize, usize),
     written: bool,
     attempts: u32,
+}
+
+impl Part {
+    fn effect(&self) -> Effect {
+        let (at, (start, end), object) = (self.at, self.range, self.object.clone());
+        Effect::FlushBlock { server: at.block.server(), at, start, end, object }
+    }
 }
 
 /// One prefix that is being flushed.
@@ -185,14 +194,13 @@ impl Catalog {
         // The list has the newest first.
         structures.reverse();
         for s in structures {
-            self.keep_structure(s, number, &mut flush);
+            self.keep_structure(s, number, &mut flush, effects);
             self.bury(s, cause.clone(), address);
         }
         flush.left = flush.parts.len();
         for (i, part) in flush.parts.iter().enumerate() {
             self.flushes.blocks.insert(part.at, (number, i));
-            let (server, at, object) = (part.at.block.server(), part.at, part.object.clone());
-            effects.push(Effect::FlushBlock { server, at, object });
+            effects.push(part.effect());
         }
         self.flushes.queues.entry(flush.directory.clone()).or_default().push_back(number);
         self.flushes.all.insert(number, flush);
@@ -200,11 +208,21 @@ impl Catalog {
         self.commit_flush(number, effects);
     }
 
-    /// Takes a structure's blocks from it and lists them as parts.
-    fn keep_structure(&mut self, s: u32, number: u64, flush: &mut Flush) {
+    /// Takes a structure's blocks from it and lists them as parts. The target of a move that was not
+    /// committed owns nothing yet, and is no part.
+    fn keep_structure(
+        &mut self,
+        s: u32,
+        number: u64,
+        flush: &mut Flush,
+        effects: &mut Vec<Effect>,
+    ) {
         let structure = &self.structures[s];
         let j = structure.job;
-        let starts: HashMap<_, _> = structure.entries.iter().map(|e| (e.block, e.start)).collect();
+        let kv = structure.kind == Kind::Kv;
+        let placed = structure.entries.iter().enumerate();
+        let ranges: HashMap<_, _> =
+            placed.map(|(i, e)| (e.block, (e.start, structure.end(i)))).collect();
         let mut flushed = FlushedStructure {
             name: structure.name.clone(),
             kind: structure.kind,
@@ -216,14 +234,20 @@ impl Catalog {
         };
         let blocks: Vec<_> = structure.blocks().collect();
         for block in blocks {
+            let placed = ranges.get(&block).copied();
+            if kv && placed.is_none() {
+                self.give_back(j, s, block, effects);
+                continue;
+            }
+            let range = placed.filter(|_| kv).unwrap_or((0, u64::MAX));
             let at = self.pool.at(block);
             let server = self.pool.server_mut(block.server()).expect("it is live").incarnation;
             let name = format!("{number:016x}-{server:016x}-{:05}{FLUSH_PART}", flush.parts.len());
             let object = format!("{}/{name}", flush.directory).into();
             let place = (flush.structures.len(), flushed.parts.len());
-            flush.parts.push(Part { at, object, place, written: false, attempts: 0 });
+            flush.parts.push(Part { at, range, object, place, written: false, attempts: 0 });
             // Blocks that are not in the map yet follow the last one that is.
-            let start = starts.get(&block).copied().unwrap_or(u64::MAX);
+            let start = placed.map_or(u64::MAX, |(start, _)| start);
             let written = Written::default();
             flushed.parts.push(FlushedPart { name: name.into(), start, written });
             let bytes = self.pool.keep(block, s);
@@ -370,11 +394,7 @@ impl Catalog {
             let Some(flush) = self.flushes.all.get(&number) else { continue };
             match again {
                 Again::Commit => self.commit_flush(number, effects),
-                Again::Part(i) => {
-                    let Part { at, ref object, .. } = flush.parts[i];
-                    let (server, object) = (at.block.server(), object.clone());
-                    effects.push(Effect::FlushBlock { server, at, object });
-                }
+                Again::Part(i) => effects.push(flush.parts[i].effect()),
             }
         }
     }

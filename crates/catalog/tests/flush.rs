@@ -25,7 +25,7 @@ fn bench() -> (Bench, ServerId, JobId) {
 /// The parts that the last command asked for.
 fn asked(bench: &Bench) -> Vec<(BlockAt, String)> {
     let parts = bench.effects.iter().filter_map(|effect| match effect {
-        Effect::FlushBlock { server, at, object } => {
+        Effect::FlushBlock { server, at, object, .. } => {
             assert_eq!(*server, at.block.server());
             Some((*at, object.to_string()))
         }

@@ -158,7 +158,9 @@ fn status_json(s: &ClusterStatusReply) -> Value {
         "structures": s.structures, "blocks": s.blocks, "free": s.free, "reserved": s.reserved,
         "quarantined": s.quarantined, "bytes_allocated": s.bytes_allocated,
         "bytes_used": s.bytes_used, "bytes_resident": s.bytes_resident,
-        "bytes_metadata": s.bytes_metadata, "requests": s.requests, "flushing": s.flushing,
+        "bytes_metadata": s.bytes_metadata, "requests": s.requests,
+        "requests_leases": s.requests_leases, "requests_blocks": s.requests_blocks,
+        "requests_reports": s.requests_reports, "flushing": s.flushing,
         "flush_failing": s.flush_failing, "flushed": s.flushed, "flush_lost": s.flush_lost,
         "flush_error": s.flush_error, "servers": servers,
     })

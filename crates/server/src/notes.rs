@@ -1,7 +1,7 @@
 //! What the threads of a server tell each other.
 
 use crate::flush::Errand;
-use crate::shard::{Access, BlockOwner, Effect};
+use crate::shard::{Access, BlockOwner, Effect, MoveWord};
 use honeycomb_block::Pin;
 use honeycomb_env::{ConnId, Detached};
 use honeycomb_structures::News;
@@ -28,12 +28,19 @@ pub(crate) enum Note {
     Open(BlockOwner, u64),
     /// The controller takes a block; confirm under this request number.
     Free(BlockAt, u64),
-    /// The controller wants what a block holds in this object; confirmed when it is written.
-    Flush(BlockAt, String, Errand),
+    /// The controller wants what a block holds (of a kv, of these hashes) in this object; confirmed
+    /// when it is written.
+    Flush(BlockAt, (u64, u64), String, Errand),
     /// Older grants of the prefix are revoked; confirm under this request number.
     SetGeneration(PrefixId, Generation, u64),
     /// What the controller has to say to a block; confirm under this request number, 0 for not.
     Tell(BlockAt, News, u64),
+    /// What the controller says of a move to the block that asked.
+    Move(BlockAt, MoveWord),
+    /// A neighbour will send its range to this block by this move; confirm under this request number.
+    BeginImport(BlockAt, u64, (u64, u64), u64),
+    /// What a block was sent by this move is its own, or is dropped; confirm under this number.
+    EndImport(BlockAt, u64, bool, u64),
     /// End the loop.
     Stop,
 }
@@ -63,6 +70,8 @@ pub(crate) struct Peer {
     pub job: Option<JobId>,
     /// Whose lease the traffic renews.
     pub task: Option<PrefixId>,
+    /// It showed the cluster's own token, which nobody has narrowed.
+    pub cluster: bool,
     pub grants: Vec<Grant>,
     /// The round of activity reports in which this peer is already listed.
     pub listed: u64,

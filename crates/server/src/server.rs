@@ -93,11 +93,12 @@ impl MemoryServer {
                 reclaimer: reclaimer.clone(),
             };
             let (shards, link, flusher) = (shards.clone(), link.clone(), flusher.clone());
+            let token = options.token.clone();
             threads.push(spawn(&format!("shard-{ix}"), move || {
                 let size = config.block_size;
                 let shard = Shard::new(config);
-                let service =
-                    ShardService::new(ShardIx(ix as u8), shard, size, shards, link, flusher);
+                let ix = ShardIx(ix as u8);
+                let service = ShardService::new(ix, shard, size, shards, link, flusher, token);
                 run(net, service, notes).expect("the event loop of a shard does not fail");
             })?);
         }

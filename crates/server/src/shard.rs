@@ -3,6 +3,10 @@
 //! An operation on a block is atomic because one thread runs it. The stages of a request are those
 //! of `Stage`, in that order; logs, metrics and failpoints use these words.
 
+mod moving;
+
+pub use moving::{MoveKey, MoveWord, Post, PostPayload};
+
 use crate::pace::{Delay, Pace};
 use crate::refusals::{expired, in_progress, refusal_of, revoked, unknown_block, wrong_epoch};
 use crate::watch::{Watcher, Watchers};
@@ -17,7 +21,7 @@ use honeycomb_types::{
     ServerId, SessionId, ShardIx, StructureId, Time,
 };
 use honeycomb_wire::notice::{Notice, SubscribeArgs};
-use honeycomb_wire::{Grant, Op, OpInfo, RequestHeader, Status, flags};
+use honeycomb_wire::{Auth, Grant, Op, OpInfo, RequestHeader, Status, flags};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
@@ -53,6 +57,8 @@ pub struct Access {
     pub window: u16,
     /// The grant that the request names, when the connection has presented it.
     pub grant: Option<Grant>,
+    /// Another memory server: it came with the cluster's own token, which nobody has narrowed.
+    pub peer: bool,
 }
 
 /// To whom a block belongs, as the controller said.
@@ -84,6 +90,8 @@ pub struct BlockOwner {
     pub first: bool,
     /// When the block grows or splits, and when it merges.
     pub marks: Marks,
+    /// The move that will fill it; 0 for none.
+    pub importing: u64,
 }
 
 /// What a shard wants done elsewhere.
@@ -130,6 +138,38 @@ pub enum Effect {
         /// Arguments of `Moved` by which it came.
         successor: Vec<u8>,
     },
+    /// Ask the controller for a block to move to; answered by `MoveWord::Begin` or `Refused`.
+    BeginMove {
+        /// The structure.
+        structure: StructureId,
+        /// The block that asks.
+        at: BlockAt,
+        /// The first hash that shall move.
+        start: u64,
+        /// Everything shall, to a neighbour.
+        merge: bool,
+    },
+    /// Tell the controller that another block has all of a move; answered by `MoveWord::Committed`
+    /// or `NotCommitted`. Repeated until then.
+    CommitMove {
+        /// The structure.
+        structure: StructureId,
+        /// The block that gives.
+        at: BlockAt,
+        /// The move.
+        id: u64,
+        /// The block that takes.
+        target: BlockAt,
+    },
+    /// Tell the controller that a move was given up.
+    CancelMove {
+        /// The structure.
+        structure: StructureId,
+        /// The block that was to give.
+        at: BlockAt,
+        /// The move.
+        id: u64,
+    },
     /// Ask the controller to take the block out of its structure. Repeated until it is freed.
     Retire {
         /// The structure.
@@ -174,6 +214,10 @@ struct Slot {
     watchers: Watchers,
     /// Its length, and arguments of `Moved` to its successor, once it has one.
     sealed: Option<(u64, Box<[u8]>)>,
+    /// A move from it.
+    moving: Option<Box<moving::Moving>>,
+    /// When to go on giving back what has moved away.
+    sweep_at: Option<Time>,
 }
 
 /// A block that nobody reaches any more and that is to be written elsewhere before it is freed.
@@ -197,6 +241,8 @@ struct Pending {
     until_grant_ends: bool,
     /// Its payload is still arriving, or waits for those before it: it cannot be given up.
     filling: bool,
+    /// Its result is kept; a part of a move has none.
+    mutates: bool,
 }
 
 /// One core's share of a memory server.
@@ -221,6 +267,7 @@ pub struct Shard {
     clock_offset_ms: i64,
     /// Backings that a planted defect hands on unscrubbed.
     stale: Vec<Backing>,
+    posts: Vec<Post>,
 }
 
 impl Shard {
@@ -242,6 +289,7 @@ impl Shard {
             timers: BinaryHeap::new(),
             clock_offset_ms: 0,
             stale: Vec::new(),
+            posts: Vec::new(),
         }
     }
 
@@ -295,7 +343,14 @@ impl Shard {
                 let bounds = QueueBounds::from_wire(owner.max_items, owner.max_bytes);
                 Box::new(QueueBlock::new(size, bounds, owner.first))
             }
-            Kind::Kv => Box::new(KvBlock::new(size, owner.start, owner.end, owner.slots)),
+            Kind::Kv => {
+                let (start, end) = (owner.start, owner.end);
+                let block = KvBlock::new(size, start, end, owner.slots, owner.marks);
+                Box::new(match owner.importing {
+                    0 => block,
+                    id => block.importing(id),
+                })
+            }
         };
         structure.set_marks(owner.marks);
         self.last_epoch[index] = owner.at.epoch;
@@ -313,6 +368,8 @@ impl Shard {
             retire_at: None,
             watchers: Watchers::default(),
             sealed: None,
+            moving: None,
+            sweep_at: None,
         }));
         Ok(())
     }
@@ -336,7 +393,8 @@ impl Shard {
 
     /// Lets nobody reach a block any more, and answers what it holds. The block stays what it was
     /// until `free`, however often this comes.
-    pub fn flush(&mut self, at: BlockAt) -> Result<Arc<Snapshot>, Answer> {
+    /// Of a kv the hashes of `range`, ends included: what else it has moves, or has moved, to others.
+    pub fn flush(&mut self, at: BlockAt, range: (u64, u64)) -> Result<Arc<Snapshot>, Answer> {
         let index = self.index(at.block).ok_or_else(|| unknown_block(at))?;
         if let Some(kept) = self.kept.get(&index).filter(|kept| kept.owner.at == at) {
             return Ok(kept.snapshot.clone());
@@ -344,7 +402,7 @@ impl Shard {
         let slot = self.slots[index].as_mut().filter(|slot| slot.owner.at == at);
         let slot = slot.ok_or_else(|| wrong_epoch(at))?;
         let owner = slot.owner;
-        let Some(snapshot) = slot.structure.snapshot(&mut slot.backing) else {
+        let Some(snapshot) = slot.structure.snapshot(&mut slot.backing, range) else {
             let text = format!("a structure of the kind {} cannot be flushed", owner.kind.name());
             return Err(Answer::refuse(Status::WrongKind, text));
         };
@@ -364,6 +422,7 @@ impl Shard {
         let mut slot = self.slots[index].take().expect("checked above");
         let text = "the block went to another owner, or to none";
         slot.watchers.end(Status::WrongEpoch, text, &mut self.notices);
+        self.end_move(&slot);
         if Bug::StaleBytes.active() {
             self.stale.push(slot.backing);
         }
@@ -434,6 +493,7 @@ impl Shard {
             slot.timer = None;
             slot.structure.tick(&mut slot.backing, now);
             let at = slot.owner.at;
+            self.sweep_moved(now, index as usize);
             self.after(now, at);
         }
     }
@@ -489,6 +549,16 @@ impl Shard {
         ticket: Ticket,
     ) -> Outcome {
         let clock_ms = self.clock_ms(now);
+        if header.op.info().auth == Auth::Peer {
+            let answer = match peers_only(access) {
+                Ok(()) => {
+                    let operation = operation(now, clock_ms, access, header, args, ticket);
+                    self.part(now, header, args, payload, &operation)
+                }
+                Err(refusal) => refusal,
+            };
+            return Outcome::Done(answer);
+        }
         let slot = match self.admit(now, access, header) {
             Ok(index) => self.slots[index].as_mut().expect("admitted"),
             Err(answer) => return Outcome::Done(answer),
@@ -523,6 +593,24 @@ impl Shard {
         ticket: Ticket,
     ) -> Result<(), Answer> {
         let clock_ms = self.clock_ms(now);
+        if header.op.info().auth == Auth::Peer {
+            peers_only(access)?;
+            let operation = operation(now, clock_ms, access, header, args, ticket);
+            self.begin_part(header, &operation)?;
+            self.pending.push(Pending {
+                ticket,
+                at: header.at,
+                session: access.session,
+                lane: header.lane,
+                sequence: header.sequence,
+                hash: None,
+                generation: Generation(0),
+                until_grant_ends: false,
+                filling: true,
+                mutates: false,
+            });
+            return Ok(());
+        }
         let index = self.admit(now, access, header)?;
         let slot = self.slots[index].as_mut().expect("admitted");
         let length = header.payload_len as usize;
@@ -541,6 +629,7 @@ impl Shard {
                     generation: generation_of(access),
                     until_grant_ends: false,
                     filling: true,
+                    mutates: true,
                 });
                 Ok(())
             }
@@ -588,7 +677,9 @@ impl Shard {
         let pending = self.pending.swap_remove(found);
         if let Some(slot) = self.slot_at(pending.at) {
             slot.structure.abort(&mut slot.backing, now, ticket);
-            slot.lanes.abandon(pending.session, pending.lane);
+            if pending.mutates {
+                slot.lanes.abandon(pending.session, pending.lane);
+            }
             self.after(now, pending.at);
         }
     }
@@ -709,6 +800,7 @@ impl Shard {
             generation: generation_of(access),
             until_grant_ends: self.grant_ends_first(now, access, header),
             filling: false,
+            mutates: true,
         };
         let outcome = match outcome {
             Outcome::Done(answer) => Outcome::Done(self.record(pending, answer)),
@@ -722,7 +814,9 @@ impl Shard {
     }
 
     fn record(&mut self, pending: Pending, answer: Answer) -> Answer {
-        if let Some(slot) = self.slot_at(pending.at) {
+        if pending.mutates
+            && let Some(slot) = self.slot_at(pending.at)
+        {
             let Pending { session, lane, sequence, hash, .. } = pending;
             if answer.executed() {
                 slot.lanes.record(session, lane, sequence, hash, &answer);
@@ -774,13 +868,14 @@ impl Shard {
             }
             slot.retire_at = Some(now + RETIRE_AGAIN);
         }
+        self.look_at_moves(now, index);
         self.arm(index);
     }
 
     /// Sets a block's timer to when it is due.
     fn arm(&mut self, index: usize) {
         let Some(slot) = &mut self.slots[index] else { return };
-        let due = [slot.structure.deadline(), slot.retire_at, slot.idle_at];
+        let due = [slot.structure.deadline(), slot.retire_at, slot.idle_at, slot.move_due()];
         let due = due.into_iter().flatten().min();
         if let Some(due) = due
             && slot.timer.is_none_or(|timer| due < timer)
@@ -847,6 +942,15 @@ impl Shard {
         let slot = self.slots[index].as_deref_mut()?;
         (slot.owner.at.epoch == at.epoch || Bug::EpochUnchecked.active()).then_some(slot)
     }
+}
+
+/// Parts of moves come from other memory servers.
+fn peers_only(access: &Access) -> Result<(), Answer> {
+    if access.peer {
+        return Ok(());
+    }
+    let text = "blocks move between memory servers, which show the cluster's own token";
+    Err(Answer::refuse(Status::PermissionDenied, text))
 }
 
 /// `Stage::Authorize`. Every data request passes here (INV-28).
@@ -922,7 +1026,8 @@ fn subscribe(slot: &mut Slot, ticket: Ticket, grant: Grant, args: &[u8]) -> Answ
         Ok(args) => args,
         Err(e) => return e.into(),
     };
-    match slot.watchers.add(Watcher { ticket, kinds, filter, grant }) {
+    let unheard = slot.structure.unheard();
+    match slot.watchers.add(Watcher { ticket, kinds, filter, grant }, unheard) {
         Ok(number) => {
             slot.structure.watch(true);
             Answer::ok(number)

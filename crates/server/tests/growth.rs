@@ -85,6 +85,7 @@ impl World {
             max_bytes: 0,
             first: self.opened == 0,
             marks: self.marks,
+            importing: 0,
         };
         self.shard.open(owner).unwrap();
         self.opened += 1;
@@ -100,7 +101,7 @@ impl World {
             generation: Generation(1),
             expires_ms: u64::MAX,
         };
-        Access { session: SessionId(7), window: 16, grant: Some(grant) }
+        Access { session: SessionId(7), window: 16, grant: Some(grant), peer: false }
     }
 
     fn run(&mut self, op: Op, args: &[u8], payload: &[u8]) -> Answer {
@@ -304,14 +305,14 @@ fn a_block_that_is_flushed_is_reached_by_nobody_and_its_bytes_stay() {
     let mut world = World::new(Kind::File, Marks::default(), Duration::from_micros(300));
     world.write(1000);
     let at = world.tail;
-    let snapshot = world.shard.flush(at).unwrap();
+    let snapshot = world.shard.flush(at, (0, u64::MAX)).unwrap();
     assert_eq!(world.run(Op::FileRead, &[0; 12], &[]).status, Status::WrongEpoch);
     assert_eq!(world.run(Op::FileAppend, &[], b"x").status, Status::WrongEpoch);
-    let again = world.shard.flush(at).unwrap();
+    let again = world.shard.flush(at, (0, u64::MAX)).unwrap();
     assert_eq!(world.shard.inventory().count(), 1, "it is still held");
     assert!(world.shard.free(at));
     assert_eq!(world.shard.inventory().count(), 0);
-    assert!(world.shard.flush(at).is_err(), "it is gone");
+    assert!(world.shard.flush(at, (0, u64::MAX)).is_err(), "it is gone");
 
     // The next owner gets memory of its own, while the old bytes are still being written.
     let next = BlockAt { epoch: Epoch(99), ..at };
@@ -338,7 +339,7 @@ fn a_get_that_waits_at_a_block_that_is_flushed_is_answered() {
     let (now, access) = (world.now, World::access());
     let outcome = world.shard.apply(now, &access, &header, &args, &[], Ticket(5));
     assert_eq!(outcome, Outcome::Parked);
-    world.shard.flush(world.tail).unwrap();
+    world.shard.flush(world.tail, (0, u64::MAX)).unwrap();
     let (ticket, answer) = world.shard.completed().unwrap();
     assert_eq!((ticket, answer.status), (Ticket(5), Status::WrongEpoch));
 }

@@ -261,7 +261,7 @@ impl Structure for FileBlock {
         self.next.give_back(used)
     }
 
-    fn snapshot(&mut self, block: &mut Backing) -> Option<Snapshot> {
+    fn snapshot(&mut self, block: &mut Backing, _range: (u64, u64)) -> Option<Snapshot> {
         let committed = self.pieces.committed();
         Some(Snapshot::new(block.pin(0..self.size), move |bytes, out| {
             out.write_all(&bytes[..committed])?;

@@ -13,20 +13,23 @@
 mod file;
 mod kv;
 mod lanes;
+mod moves;
 mod next;
 mod pieces;
 mod queue;
 mod snapshot;
 
 pub use file::FileBlock;
+pub use honeycomb_types::Marks;
 pub use kv::{KvBlock, key_limit};
 pub use lanes::{LaneVerdict, Lanes};
+pub use moves::{Movable, Parcel, Totals, Wish};
 pub use queue::{QueueBlock, QueueBounds};
 pub use snapshot::Snapshot;
 
 use honeycomb_block::{Backing, Pin};
+use honeycomb_types::Time;
 use honeycomb_types::limits::LARGE_FRACTION;
-use honeycomb_types::{Marks, Time};
 use honeycomb_wire::notice::Change;
 use honeycomb_wire::{Malformed, Op, Status};
 use std::ops::Range;
@@ -271,9 +274,10 @@ pub trait Structure: Send {
     }
 
     /// What the block holds, to be written elsewhere; nothing is asked of the structure afterwards.
-    /// `None` when it cannot be flushed.
-    fn snapshot(&mut self, block: &mut Backing) -> Option<Snapshot> {
-        let _ = block;
+    /// Where positions are hashes, only what lies in `range`, ends included. `None` when it cannot be
+    /// flushed.
+    fn snapshot(&mut self, block: &mut Backing, range: (u64, u64)) -> Option<Snapshot> {
+        let _ = (block, range);
         None
     }
 
@@ -282,6 +286,17 @@ pub trait Structure: Send {
 
     /// Whether anybody wants to know of changes from now on.
     fn watch(&mut self, watched: bool);
+
+    /// Changes that nobody was told of because nobody watched, since a part of another block moved
+    /// here: who follows it and comes late learns from it whether something was missed.
+    fn unheard(&self) -> u64 {
+        0
+    }
+
+    /// It as a structure whose contents can move to another block; most cannot.
+    fn movable(&mut self) -> Option<&mut dyn Movable> {
+        None
+    }
 }
 
 /// The hash by which a mutation was routed, when it was routed by one: its retry record carries it,

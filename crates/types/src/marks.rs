@@ -36,19 +36,19 @@ impl Marks {
         self.low
     }
 
-    /// Bytes in use of a block of this size at which it grows or splits.
-    pub fn high_bytes(self, block_size: usize) -> usize {
+    /// Bytes in use of a block of this size from which on it grows or splits.
+    pub fn split_at(self, block_size: usize) -> usize {
         percent(block_size, self.high)
     }
 
-    /// Bytes in use of a block of this size below which it merges.
-    pub fn low_bytes(self, block_size: usize) -> usize {
+    /// Bytes in use of a block of this size up to which it merges.
+    pub fn merge_at(self, block_size: usize) -> usize {
         percent(block_size, self.low)
     }
 
     /// Free bytes of a block of this size below which it grows: the rest above the high mark.
     pub fn rest(self, block_size: usize) -> usize {
-        block_size - self.high_bytes(block_size)
+        block_size - self.split_at(block_size)
     }
 }
 
@@ -75,9 +75,6 @@ mod tests {
     fn marks_are_shares_of_the_block() {
         let marks = Marks::new(90, 20, Marks::default()).unwrap();
         assert_eq!(marks.rest(1000), 100);
-        assert_eq!(
-            (marks.high_bytes(1 << 30), marks.low_bytes(1 << 30)),
-            (966_367_641, 214_748_364)
-        );
+        assert_eq!((marks.split_at(1 << 30), marks.merge_at(1 << 30)), (966_367_641, 214_748_364));
     }
 }

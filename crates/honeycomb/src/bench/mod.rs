@@ -6,16 +6,23 @@
 
 mod cluster;
 mod controller;
+mod elasticity;
 mod file;
+mod growth;
 mod kv;
 mod leases;
 mod measure;
 mod memory;
+mod plot;
 mod process;
 mod queue;
 mod redis;
+mod repartition;
 mod report;
+mod sensitivity;
 mod socket;
+mod trace;
+mod watch;
 mod wire;
 
 use crate::failure::Outcome;
@@ -32,7 +39,8 @@ use std::time::Duration;
 #[command(after_help = "Examples:
   honeycomb bench kv --quick --ops 200
   honeycomb bench queue --quick --ops 200
-  honeycomb bench file --quick --ops 200 --stream 4MiB")]
+  honeycomb bench file --quick --ops 200 --stream 4MiB
+  honeycomb bench elasticity --quick --structure file --out figures")]
 pub struct BenchArgs {
     #[command(subcommand)]
     what: What,
@@ -45,6 +53,10 @@ enum What {
     File(file::FileArgs),
     Controller(controller::ControllerArgs),
     Leases(leases::LeasesArgs),
+    Elasticity(elasticity::ElasticityArgs),
+    Growth(growth::GrowthArgs),
+    Repartition(repartition::RepartitionArgs),
+    Sensitivity(sensitivity::SensitivityArgs),
 }
 
 /// What every measurement shares.
@@ -153,5 +165,9 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         What::File(args) => file::run(args),
         What::Controller(args) => controller::run(args),
         What::Leases(args) => leases::run(args),
+        What::Elasticity(args) => elasticity::run(args),
+        What::Growth(args) => growth::run(args),
+        What::Repartition(args) => repartition::run(args),
+        What::Sensitivity(args) => sensitivity::run(args),
     }
 }

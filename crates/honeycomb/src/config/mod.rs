@@ -175,8 +175,8 @@ pub const TABLE: [Setting; 18] = [
     Setting {
         name: "low_mark",
         kind: Kind::Count(49),
-        default: Some("5"),
-        otherwise: "5",
+        default: Some("40"),
+        otherwise: "40",
         of: "`start`, `controller`",
         help: "Percent of a block in use below which it merges, of prefixes that do not say; twice \
                this is below the high mark",

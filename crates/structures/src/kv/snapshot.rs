@@ -9,15 +9,16 @@ use std::ops::Range;
 
 impl KvBlock {
     /// Entries in no particular order, each: key length u32, value length u32, key, value. What was
-    /// deleted, and values that were still arriving, are not in it.
-    pub(super) fn take_snapshot(&mut self, block: &mut Backing) -> Snapshot {
+    /// deleted, values that were still arriving, and what is not in `range` are not in it: a part of
+    /// the block that is on its way to another, or has come from one, is whose the range says.
+    pub(super) fn take_snapshot(&mut self, block: &mut Backing, range: (u64, u64)) -> Snapshot {
         let regions = self.table.order.iter().map(|id| &self.table.regions[*id as usize]);
         let logs: Vec<Range<usize>> = regions.map(|region| region.log()).collect();
         let larges = self.table.larges();
         Snapshot::new(block.pin(0..self.size), move |bytes, out| {
             let mut items = 0;
             for log in logs.iter().cloned() {
-                items += write_log(bytes, log, &larges, out)?;
+                items += write_log(bytes, log, range, &larges, out)?;
             }
             Ok(items)
         })
@@ -27,6 +28,7 @@ impl KvBlock {
 fn write_log(
     bytes: &[u8],
     log: Range<usize>,
+    (first, last): (u64, u64),
     larges: &[Range<usize>],
     out: &mut dyn Write,
 ) -> io::Result<u64> {
@@ -36,7 +38,7 @@ fn write_log(
         let key = at + ENTRY..at + ENTRY + head.key_len;
         let stored = key.end..key.end + head.stored_len();
         at += head.size();
-        if head.dead() || head.staged() {
+        if head.dead() || head.staged() || head.hash < first || head.hash > last {
             continue;
         }
         let value = if head.large() {

@@ -769,7 +769,7 @@ impl Structure for QueueBlock {
     }
 
     /// What was given out and not acknowledged is still the queue's.
-    fn snapshot(&mut self, block: &mut Backing) -> Option<Snapshot> {
+    fn snapshot(&mut self, block: &mut Backing, _range: (u64, u64)) -> Option<Snapshot> {
         let mut runs: Vec<Range<usize>> = Vec::new();
         for item in self.reserved.held().chain(self.head..self.count) {
             match runs.last_mut().filter(|run| run.end == item) {

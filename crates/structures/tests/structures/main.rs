@@ -7,6 +7,7 @@ mod kv_model;
 mod kv_rules;
 mod lanes;
 mod many_rules;
+mod moves;
 mod queue_model;
 mod queue_rules;
 
@@ -36,7 +37,8 @@ impl<S: Structure> Driver<S> {
 
     /// What a flush of the block would write, and the number of items that it says.
     pub(crate) fn flushed(&mut self) -> (Vec<u8>, u64) {
-        let snapshot = self.structure.snapshot(&mut self.block).expect("it can be flushed");
+        let snapshot =
+            self.structure.snapshot(&mut self.block, (0, u64::MAX)).expect("it can be flushed");
         let mut bytes = Vec::new();
         let items = snapshot.write(&mut bytes).unwrap();
         (bytes, items)
