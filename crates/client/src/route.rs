@@ -46,12 +46,10 @@ pub(crate) const ROUTER_HASHES: u8 = 3;
 /// was sealed, `moved` what follows it, or where a range of its hashes is. Of a queue, see also
 /// `Routing::leave`.
 pub(crate) fn correct(map: &mut PartitionMap, refused: BlockAt, length: u64, moved: &MovedArgs) {
-    let Some(found) = map.entries.iter().position(|e| at(e) == refused) else { return };
     if map.router == ROUTER_HASHES {
-        correct_range(map, found, &moved.entry);
-        map.version = map.version.max(moved.version);
-        return;
+        return correct_ranges(map, refused, moved);
     }
+    let Some(found) = map.entries.iter().position(|e| at(e) == refused) else { return };
     // Older knowledge than the map's changes nothing.
     if found + 1 < map.entries.len() {
         return;
@@ -67,14 +65,26 @@ pub(crate) fn correct(map: &mut PartitionMap, refused: BlockAt, length: u64, mov
     map.version = map.version.max(moved.version);
 }
 
+/// A block may be believed to have several ranges: what lies between them it gave away later than
+/// what lies behind them, and a client may learn of it earlier. Each that meets what has moved is
+/// corrected.
+fn correct_ranges(map: &mut PartitionMap, refused: BlockAt, moved: &MovedArgs) {
+    if at(&moved.entry) == refused {
+        return;
+    }
+    let meets = |e: &MapEntry| e.start <= moved.entry.end && moved.entry.start <= e.end;
+    let wrong = |e: &MapEntry| at(e) == refused && meets(e);
+    while let Some(found) = map.entries.iter().position(wrong) {
+        correct_range(map, found, &moved.entry);
+        map.version = map.version.max(moved.version);
+    }
+}
+
 /// Gives what a block has said to be elsewhere to the block that has it. Only what the map believed
 /// of that block is changed: of other blocks the map may know better.
 fn correct_range(map: &mut PartitionMap, found: usize, moved: &MapEntry) {
     let old = map.entries[found].clone();
     let (start, end) = (old.start.max(moved.start), old.end.min(moved.end));
-    if start > end || at(&old) == at(moved) {
-        return;
-    }
     let mut pieces = Vec::with_capacity(3);
     if old.start < start {
         pieces.push(MapEntry { end: start - 1, ..old.clone() });
@@ -130,6 +140,20 @@ mod tests {
 
     fn block(n: u64) -> BlockAt {
         BlockAt { block: BlockId(n), epoch: Epoch(1) }
+    }
+
+    /// A block splits twice, and a client that knows of neither learns of the second split first.
+    #[test]
+    fn a_block_with_a_hole_in_what_is_believed_of_it_is_corrected_behind_the_hole() {
+        let mut m = hashes(vec![entry(0, u64::MAX, 1)]);
+        let later = MovedArgs { version: 6, entry: entry(50, 99, 3) };
+        correct(&mut m, block(1), 0, &later);
+        assert_eq!(m.entries, [entry(0, 49, 1), entry(50, 99, 3), entry(100, u64::MAX, 1)]);
+        let earlier = MovedArgs { version: 5, entry: entry(100, u64::MAX, 2) };
+        correct(&mut m, block(1), 0, &earlier);
+        assert_eq!(m.entries, [entry(0, 49, 1), entry(50, 99, 3), entry(100, u64::MAX, 2)]);
+        assert_eq!(route(&m, Target::Hash(120)).unwrap().block, 2);
+        assert_eq!(m.version, 6);
     }
 
     #[test]
