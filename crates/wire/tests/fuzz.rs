@@ -163,7 +163,7 @@ fn queue_samples() -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut out = Vec::new();
     for case in list(&file["operations"]) {
         let op = op(&case["op"]);
-        if op == Op::Subscribe || op as u16 >> 8 == honeycomb_types::Kind::Queue as u16 {
+        if op == Op::Subscribe || op.code() >> 8 == honeycomb_types::Kind::Queue.code() as u16 {
             let samples = ["request", "reply"].into_iter().flat_map(|part| list(&case[part]));
             out.extend(samples.map(|s| (bytes(&s["args"]), bytes(&s["payload"]))));
         }

@@ -637,14 +637,14 @@ fn the_document_lists_every_operation() {
         };
         let verbs = if info.verbs == Verbs::NONE { "-".into() } else { info.verbs.to_string() };
         let lane = if info.lane { "yes" } else { "-" };
-        let code = format!("0x{:04X}", op as u16);
+        let code = format!("0x{:04X}", op.code());
         assert_eq!(row[..6], [&code, op.name(), plane, auth, &verbs, lane]);
         assert_eq!(row[7] != "-", info.payload, "{row:?}");
         assert!(info.message || !row[8].contains("message"), "{row:?}");
     }
     let document = std::fs::read_to_string(format!("{}/PROTOCOL.md", common::PROTOCOL)).unwrap();
     for op in Op::ALL {
-        let heading = format!("#### {} (0x{:04X})", op.name(), op as u16);
+        let heading = format!("#### {} (0x{:04X})", op.name(), op.code());
         assert!(document.contains(&heading), "no section: {heading}");
     }
 }

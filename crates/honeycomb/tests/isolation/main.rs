@@ -97,7 +97,7 @@ fn of_any_kind(op: Op) -> bool {
 }
 
 fn kind_of(op: Op) -> Kind {
-    match Kind::from_code((op as u16 >> 8) as u8) {
+    match Kind::from_code((op.code() >> 8) as u8) {
         None if of_any_kind(op) => Kind::Queue,
         kind => kind.unwrap_or(Kind::Kv),
     }
