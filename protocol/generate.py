@@ -114,6 +114,9 @@ def enum(name: str, doc: str, variants: list, repr_: str, custom: tuple | None =
         out += ["", "    /// Its code.", f"    pub fn code(self) -> {repr_} {{", "        match self {"]
         out += [f"            {name}::{v} => {code}," for v, code, _ in variants]
         out += [f"            {name}::Custom(code) => code,", "        }", "    }"]
+        out += ["", "    /// The code of the kind that it belongs to.", "    pub fn kind_code(self) -> u8 {"]
+        out += ["        (self.code() >> 8) as u8", "    }", "", "    /// Its number within that kind."]
+        out += ["    pub fn number(self) -> u8 {", "        self.code() as u8", "    }"]
     return out
 
 

@@ -244,6 +244,7 @@ impl World {
             shards: crate::server::SHARDS,
             blocks_per_shard: BLOCKS,
             block_size: BLOCK as u64,
+            kinds: &[],
         };
         match self.command(Command::JoinServer { server }) {
             Ok(Reply::Joined(id)) => SimServer::new(id, address, BLOCKS),

@@ -150,6 +150,7 @@ fn measure_blocks(run: &mut Run) {
             shards,
             blocks_per_shard,
             block_size: 65_536,
+            kinds: &[],
         },
     });
     let n = (shards as u32 * blocks_per_shard) as f64;

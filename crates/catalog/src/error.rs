@@ -98,7 +98,7 @@ pub enum CatalogError {
     #[error("{} exists already; open it, or ask for open_existing", Of(path, name))]
     StructureExists { path: Box<str>, name: Box<str> },
     /// A structure of this name is of another kind.
-    #[error("{} is a {}, not a {}", Of(path, name), is.name(), asked.name())]
+    #[error("{} is a {is}, not a {asked}", Of(path, name))]
     WrongKind { path: Box<str>, name: Box<str>, is: Kind, asked: Kind },
     /// The edges would close a cycle; each member is a parent of the next, the last of the first.
     #[error(
@@ -152,6 +152,14 @@ pub enum CatalogError {
         Of(path, name)
     )]
     StructureRead { path: Box<str>, name: Box<str>, reader: Arc<str>, ago_ms: u64 },
+    /// No live server serves structures of a custom kind.
+    #[error(
+        "no live memory server serves a {kind}; start one that has it registered, or use the code or name of one that is served"
+    )]
+    UnknownKind { kind: Kind },
+    /// A server announced a custom kind that it cannot be believed about.
+    #[error("kind {code:#04x} cannot be announced: {why}")]
+    KindRefused { code: u8, why: Box<str> },
     /// No free block that ordinary allocation may take.
     #[error(
         "asked for {asked} blocks; the cluster has {free} free, of which {reserved} are kept back for moves and repairs. Existing data is unharmed: free some, let leases end, or add a memory server"

@@ -9,7 +9,7 @@
 use crate::command::Seal;
 use crate::pool::Held;
 use crate::structures::{Granted, Placed, Structure};
-use crate::{Catalog, CatalogError, Effect, Reply};
+use crate::{Catalog, CatalogError, Effect, Reply, Router};
 use honeycomb_types::{BlockAt, BlockId, Kind, MapVersion, StructureId};
 
 /// Where a block stands in a file or a queue.
@@ -40,7 +40,7 @@ impl Catalog {
             return Err(CatalogError::StaleBlock { at });
         }
         let structure = &self.structures[s];
-        if structure.kind != Kind::Kv {
+        if structure.router.grows() {
             return Ok(s);
         }
         let path = self.dag.path_of(structure.prefix).into();
@@ -93,7 +93,8 @@ impl Catalog {
         let block = match spare {
             Some(block) => block,
             None => {
-                let blocks = self.take_blocks(self.structures[s].job, s, 1)?;
+                let Structure { job, kind, .. } = self.structures[s];
+                let blocks = self.take_blocks(job, s, kind, 1)?;
                 effects.push(self.open_effect(s, blocks[0].block, 0, u64::MAX));
                 blocks[0].block
             }
@@ -117,7 +118,7 @@ impl Catalog {
         }
         let s = self.named_by_block(id, at)?;
         let Seal { length, last, .. } = seal;
-        if self.structures[s].kind == Kind::File && length > self.block_size {
+        if self.structures[s].router == Router::Offset && length > self.block_size {
             let (what, given) = ("the length of a sealed block", length);
             let allowed = "a block holds at most the block size";
             return Err(CatalogError::InvalidArgument { what, given, allowed });

@@ -24,6 +24,7 @@ mod growth;
 mod hash;
 mod invariants;
 mod jobs;
+mod kinds;
 mod lease;
 mod plan;
 pub mod policy;
@@ -41,16 +42,18 @@ pub use command::{
     Actor, BlockUsage, Command, NewServer, NewStructure, PlanNode, PrefixOptions, Report, Seal,
 };
 pub use error::{CatalogError, Loss};
+pub use honeycomb_types::Router;
 pub use invariants::Broken;
 pub use reply::{
     ClusterStatus, EdgeOutcome, Effect, JobInfo, LeaseInfo, MapEntry, Opened, PartitionMap,
-    PrefixInfo, PrefixState, Reply, Router, ServerInfo, StructureInfo,
+    PrefixInfo, PrefixState, Reply, ServerInfo, StructureInfo,
 };
 
 use dag::Dag;
 use hash::HashKey;
 use honeycomb_types::{BlockAt, JobId, ServerId, Time};
 use jobs::Jobs;
+use kinds::Kinds;
 use lease::Timers;
 use policy::{FirstCome, Policy};
 use pool::Pool;
@@ -91,6 +94,7 @@ pub struct Catalog {
     jobs: Jobs,
     readers: Readers,
     structures: Structures,
+    kinds: Kinds,
     pool: Pool,
     policy: Box<dyn Policy>,
     /// Of all live servers.
@@ -126,6 +130,7 @@ impl Catalog {
             jobs: Jobs::new(key),
             readers: Readers::default(),
             structures: Structures::new(key),
+            kinds: Kinds::default(),
             pool: Pool::new(config.term),
             policy,
             block_size: 0,
@@ -184,6 +189,7 @@ impl Catalog {
             C::FindJob { actor, name } => self.find_job(actor, name),
             C::DeregisterJob { actor, job } => self.deregister_job(actor, job, effects),
             C::ListJobs { actor } => self.list_jobs(actor),
+            C::ListKinds { actor } => self.list_kinds(actor),
             C::JobTree { actor, job } => self.job_tree(actor, job),
             C::ClusterStatus { actor } => self.cluster_status(actor),
             C::JoinServer { server } => self.join_server(server, effects),
@@ -241,6 +247,7 @@ impl Catalog {
             self.jobs.bytes(),
             self.readers.bytes(),
             self.structures.bytes(),
+            self.kinds.bytes(),
             self.pool.bytes(),
             scratch,
         ];

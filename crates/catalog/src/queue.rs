@@ -7,8 +7,8 @@
 
 use crate::command::Seal;
 use crate::structures::Structure;
-use crate::{Catalog, CatalogError, Effect, NewStructure, Reply};
-use honeycomb_types::{BlockAt, BlockId, Kind, MapVersion, StructureId};
+use crate::{Catalog, CatalogError, Effect, NewStructure, Reply, Router};
+use honeycomb_types::{BlockAt, BlockId, MapVersion, StructureId};
 
 /// What was taken from one block.
 #[derive(Clone, Copy, Debug)]
@@ -37,9 +37,10 @@ pub(crate) struct QueueState {
 }
 
 impl QueueState {
-    /// The state of a new structure, if it is a queue.
-    pub(crate) fn of(new: &NewStructure<'_>) -> Option<Box<QueueState>> {
-        (new.kind == Kind::Queue).then(|| {
+    /// The state of a new structure, if it is a queue, or of a custom kind whose blocks come and go as
+    /// those of a queue.
+    pub(crate) fn of(new: &NewStructure<'_>, router: Router) -> Option<Box<QueueState>> {
+        router.shrinks().then(|| {
             let (max_items, max_bytes) = (new.max_items, new.max_bytes);
             Box::new(QueueState { max_items, max_bytes, through: Vec::new(), taken: Vec::new() })
         })

@@ -514,8 +514,14 @@ impl Both {
         self.joined += 1;
         let address = format!("s{}:1", self.joined);
         let (incarnation, block_size) = (self.joined, 65_536);
-        let server =
-            NewServer { address: &address, incarnation, shards, blocks_per_shard, block_size };
+        let server = NewServer {
+            address: &address,
+            incarnation,
+            shards,
+            blocks_per_shard,
+            block_size,
+            kinds: &[],
+        };
         let Ok(Reply::Joined(id)) = self.bench.run(Command::JoinServer { server }) else {
             panic!()
         };

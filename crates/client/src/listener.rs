@@ -124,6 +124,8 @@ impl Listener {
             Kind::File => kinds::APPEND | kinds::SEAL,
             Kind::Queue => kinds::DATA | kinds::SPACE | kinds::CLOSE,
             Kind::Kv => kinds::PUT | kinds::DELETE,
+            // They let their callers wait instead.
+            Kind::Custom(_) => 0,
         };
         if wanted == 0 || wanted & !possible != 0 {
             let text = format!("a {} has no such changes to tell of", structure.kind().name());
@@ -438,7 +440,7 @@ fn content(
     let (op, args): (Op, &[u8]) = match structure.kind() {
         Kind::File => (Op::FileSize, &[]),
         Kind::Queue => (Op::QueueLength, &[0]),
-        Kind::Kv => return Ok(Content::default()),
+        Kind::Kv | Kind::Custom(_) => return Ok(Content::default()),
     };
     let (header, mut told) = (RequestHeader { op, ..like }, Vec::new());
     let reply = transport.exchange(header, args, &[], wait, &mut told, Sink::None)?;

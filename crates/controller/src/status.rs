@@ -31,6 +31,8 @@ pub fn status_of(error: &CatalogError) -> Status {
         E::Sealed { .. } => Status::Sealed,
         E::StaleBlock { .. } | E::NoSuccessor { .. } => Status::WrongEpoch,
         E::NotSealed { .. } => Status::Busy,
+        E::UnknownKind { .. } => Status::UnknownKind,
+        E::KindRefused { .. } => Status::InvalidArgument,
         E::UnknownServer { .. } => Status::NotFound,
     }
 }

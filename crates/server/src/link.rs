@@ -18,9 +18,9 @@ use honeycomb_types::{
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::{
     ActivePrefix, BlockUsage, FreeBlockRequest, GrowStructureReply, GrowStructureRequest,
-    HelloRequest, JoinServerReply, JoinServerRequest, OpenBlockRequest, QueueAheadRequest,
-    QueueTakenRequest, ReportReply, ReportRequest, RetireBlockRequest, SealBlockRequest,
-    SetGenerationRequest,
+    HelloRequest, JoinServerReply, JoinServerRequest, KindInfo, OpenBlockRequest,
+    QueueAheadRequest, QueueTakenRequest, ReportReply, ReportRequest, RetireBlockRequest,
+    SealBlockRequest, SetGenerationRequest,
 };
 use honeycomb_wire::{Field, GrantKey, Op, ReplyHeader, RequestHeader, Status, TokenKey};
 use std::collections::HashMap;
@@ -42,6 +42,8 @@ pub(crate) struct Identity {
     pub blocks_per_shard: u32,
     pub block_size: u64,
     pub incarnation: u64,
+    /// The kinds that the protocol does not define.
+    pub kinds: Vec<KindInfo>,
 }
 
 /// What a request of ours was about, until its reply comes.
@@ -144,6 +146,7 @@ impl LinkService {
             shards: self.identity.shards,
             blocks_per_shard: self.identity.blocks_per_shard,
             block_size: self.identity.block_size,
+            kinds: self.identity.kinds.clone(),
         };
         self.ask(net, Op::JoinServer, &body, Asked::Join);
     }

@@ -6,8 +6,10 @@ use crate::notes::{LinkNote, Note};
 use crate::shard::{Shard, ShardConfig};
 use honeycomb_block::Reclaimer;
 use honeycomb_env::{AbortOnPanic, Clock, Entropy, Mailbox, Net, NetOptions, run};
+use honeycomb_structures::Registry;
 use honeycomb_types::limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, SERVER_BUFFER_BYTES};
 use honeycomb_types::{BlockId, ServerId, ShardIx};
+use honeycomb_wire::custom::kind_info;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -35,6 +37,8 @@ pub struct ServerOptions {
     pub shards: u8,
     /// How long a core polls before it sleeps when requests come in quick succession.
     pub spin: Duration,
+    /// The kinds of structure that it serves.
+    pub kinds: Arc<Registry>,
 }
 
 /// A running memory server. Dropping it stops its threads; its blocks are gone then.
@@ -77,6 +81,7 @@ impl MemoryServer {
                 block_size: options.block_size as usize,
                 blocks: blocks_per_shard,
                 reclaimer: reclaimer.clone(),
+                kinds: options.kinds.clone(),
             };
             let (shards, link) = (shards.clone(), link.clone());
             threads.push(spawn(&format!("shard-{ix}"), move || {
@@ -95,6 +100,7 @@ impl MemoryServer {
             blocks_per_shard,
             block_size: options.block_size,
             incarnation: Entropy::system().next_u64(),
+            kinds: options.kinds.custom().map(|spec| kind_info(spec, 0)).collect(),
         };
         let (joined, joins) = channel();
         let service = LinkService::new(identity, clock, shards.clone(), joined);

@@ -7,19 +7,21 @@ use crate::refusals::{expired, in_progress, refusal_of, revoked, unknown_block, 
 use crate::watch::{Watcher, Watchers};
 use honeycomb_block::{Backing, Pin, Reclaimer};
 use honeycomb_structures::{
-    Answer, Event, FileBlock, KvBlock, LaneVerdict, Lanes, News, Operation, Outcome, QueueBlock,
-    QueueBounds, Structure, Successor, Ticket, record_hash,
+    Answer, Attributes, Event, LaneVerdict, Lanes, News, Opening, Operation, Outcome, Payload,
+    Registered, Registry, Route, Routed, Structure, Successor, Ticket,
 };
 use honeycomb_types::limits::WAIT_MAX_MS;
 use honeycomb_types::{
     BlockAt, BlockId, Bug, Epoch, Generation, JobId, Kind, LaneId, PrefixId, Sequence, ServerId,
     SessionId, ShardIx, StructureId, Time,
 };
+use honeycomb_wire::custom::split_args;
 use honeycomb_wire::notice::{Notice, SubscribeArgs};
-use honeycomb_wire::{Grant, Op, OpInfo, RequestHeader, Status, flags};
+use honeycomb_wire::{Grant, Op, RequestHeader, Status, flags, key_hash};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often a block that was refused a successor asks again.
@@ -137,12 +139,16 @@ pub struct ShardConfig {
     pub blocks: u32,
     /// Takes freed memory.
     pub reclaimer: Reclaimer,
+    /// The kinds of structure that it serves.
+    pub kinds: Arc<Registry>,
 }
 
 struct Slot {
     owner: BlockOwner,
     backing: Backing,
     structure: Box<dyn Structure>,
+    /// What its operations are like.
+    kind: Arc<Registered>,
     lanes: Lanes,
     /// Touched since usage was last reported.
     touched: bool,
@@ -166,6 +172,8 @@ struct Pending {
     lane: LaneId,
     sequence: Sequence,
     hash: Option<u64>,
+    /// Its result is to be kept.
+    mutates: bool,
     /// Of the grant under which it came.
     generation: Generation,
     /// It may wait until that grant ends, and no longer.
@@ -247,6 +255,10 @@ impl Shard {
             let text = format!("{} has seen a later epoch than {}", owner.at.block, owner.at.epoch);
             return Err(Answer::refuse(Status::WrongEpoch, text));
         }
+        let kind = self.config.kinds.get(owner.kind).cloned().ok_or_else(|| {
+            let text = format!("this server serves no {}", owner.kind);
+            Answer::refuse(Status::UnknownKind, text)
+        })?;
         if let Some(slot) = &self.slots[index] {
             let at = slot.owner.at;
             self.close(index, at);
@@ -255,20 +267,21 @@ impl Shard {
             let text = format!("{} cannot be mapped: {e}", owner.at.block);
             Answer::refuse(Status::OutOfMemory, text)
         })?;
-        let size = self.config.block_size;
-        let structure: Box<dyn Structure> = match owner.kind {
-            Kind::File => Box::new(FileBlock::new(size)),
-            Kind::Queue => {
-                let bounds = QueueBounds::from_wire(owner.max_items, owner.max_bytes);
-                Box::new(QueueBlock::new(size, bounds, owner.first))
-            }
-            Kind::Kv => Box::new(KvBlock::new(size, owner.start, owner.end, owner.slots)),
-        };
+        let structure = kind.open(&Opening {
+            block_size: self.config.block_size,
+            start: owner.start,
+            end: owner.end,
+            slots: owner.slots,
+            max_items: owner.max_items,
+            max_bytes: owner.max_bytes,
+            first: owner.first,
+        });
         self.last_epoch[index] = owner.at.epoch;
         self.slots[index] = Some(Box::new(Slot {
             owner,
             backing,
             structure,
+            kind,
             lanes: Lanes::new(),
             touched: false,
             ask_after: Time::ZERO,
@@ -389,7 +402,9 @@ impl Shard {
         if pending.filling || !slot.structure.cancel(pending.ticket) {
             return false;
         }
-        slot.lanes.abandon(pending.session, pending.lane);
+        if pending.mutates {
+            slot.lanes.abandon(pending.session, pending.lane);
+        }
         self.pending.retain(|p| p.ticket != pending.ticket);
         // Those who waited behind it may have what they waited for.
         self.arm(self.index(pending.at.block).expect("it waited at one of ours"));
@@ -422,8 +437,8 @@ impl Shard {
         ticket: Ticket,
     ) -> Outcome {
         let clock_ms = self.clock_ms(now);
-        let slot = match self.admit(now, access, header) {
-            Ok(index) => self.slots[index].as_mut().expect("admitted"),
+        let (slot, attributes) = match self.admit(now, access, header) {
+            Ok((index, attributes)) => (self.slots[index].as_mut().expect("admitted"), attributes),
             Err(answer) => return Outcome::Done(answer),
         };
         if header.op == Op::Subscribe {
@@ -440,9 +455,30 @@ impl Shard {
             self.after(now, header.at);
             return Outcome::Done(answer);
         }
-        let operation = operation(now, clock_ms, access, header, args, ticket);
-        let outcome = slot.structure.apply(&mut slot.backing, &operation, payload);
-        self.conclude(now, access, header, args, ticket, outcome)
+        if header.op == Op::NextBlock {
+            return Outcome::Done(next_block(slot, args));
+        }
+        let request = Request { access, header, args, ticket, attributes };
+        let outcome = match routed_here(slot, header, attributes.route, args) {
+            Ok(()) => {
+                let operation = operation(now, clock_ms, &request);
+                slot.structure.apply(&mut slot.backing, &operation, payload)
+            }
+            Err(refusal) => Outcome::Done(refusal),
+        };
+        self.conclude(now, &request, outcome)
+    }
+
+    /// Whether a large payload of this request goes straight into its block (`reserve`). One that does
+    /// not is to be gathered, and handed to `apply`. Of a request that will be refused it does not
+    /// matter; its refusal comes sooner by `reserve`.
+    pub fn streams(&self, header: &RequestHeader) -> bool {
+        let slot = self.index(header.at.block).and_then(|index| self.slots[index].as_deref());
+        let Some(slot) = slot.filter(|slot| slot.owner.at == header.at) else { return true };
+        if header.op.kind_code() != slot.owner.kind.code() {
+            return true;
+        }
+        slot.kind.operation(header.op.number()).is_none_or(|known| known.streams || !known.payload)
     }
 
     /// Begins a request whose payload of `header.payload_len` bytes is still arriving.
@@ -455,32 +491,25 @@ impl Shard {
         ticket: Ticket,
     ) -> Result<(), Answer> {
         let clock_ms = self.clock_ms(now);
-        let index = self.admit(now, access, header)?;
+        let (index, attributes) = self.admit(now, access, header)?;
         let slot = self.slots[index].as_mut().expect("admitted");
         let length = header.payload_len as usize;
-        let operation = operation(now, clock_ms, access, header, args, ticket);
-        let held = slot.structure.reserve(&mut slot.backing, &operation, length);
+        let request = Request { access, header, args, ticket, attributes };
+        let held = routed_here(slot, header, attributes.route, args).and_then(|()| {
+            let operation = operation(now, clock_ms, &request);
+            slot.structure.reserve(&mut slot.backing, &operation, length)
+        });
         match held {
             Ok(()) => {
-                self.pending.push(Pending {
-                    ticket,
-                    at: header.at,
-                    session: access.session,
-                    lane: header.lane,
-                    sequence: header.sequence,
-                    hash: record_hash(header.op, args),
-                    generation: generation_of(access),
-                    until_grant_ends: false,
-                    filling: true,
-                });
+                let hash = record_hash(slot, &request);
+                let pending = self.pending(now, &request, hash);
+                self.pending.push(Pending { until_grant_ends: false, filling: true, ..pending });
                 Ok(())
             }
-            Err(answer) => {
-                match self.conclude(now, access, header, args, ticket, Outcome::Done(answer)) {
-                    Outcome::Done(answer) => Err(answer),
-                    Outcome::Parked => unreachable!("a refusal is final"),
-                }
-            }
+            Err(answer) => match self.conclude(now, &request, Outcome::Done(answer)) {
+                Outcome::Done(answer) => Err(answer),
+                Outcome::Parked => unreachable!("a refusal is final"),
+            },
         }
     }
 
@@ -567,25 +596,24 @@ impl Shard {
     }
 
     /// `Stage::Locate`, `Authorize` and `Recall`: the index of the block when the structure shall
-    /// run the request, the answer when it shall not.
+    /// run the request, and what the operation is like; the answer when it shall not.
     fn admit(
         &mut self,
         now: Time,
         access: &Access,
         header: &RequestHeader,
-    ) -> Result<usize, Answer> {
-        let info = header.op.info();
+    ) -> Result<(usize, Attributes), Answer> {
         let index = self.index(header.at.block).ok_or_else(|| unknown_block(header.at))?;
         let clock_ms = self.clock_ms(now);
         let slot = self.slots[index].as_deref_mut().ok_or_else(|| wrong_epoch(header.at))?;
         if slot.owner.at.epoch != header.at.epoch && !Bug::EpochUnchecked.active() {
             return Err(wrong_epoch(header.at));
         }
-        authorize(&slot.owner, access, header, &info, clock_ms)?;
-        if info.lane {
+        let attributes = authorize(slot, access, header, clock_ms)?;
+        if attributes.mutates {
             self.recall(index, now, access, header)?;
         }
-        Ok(index)
+        Ok((index, attributes))
     }
 
     /// `Stage::Recall`. A repeated request whose first try only waits takes that one's place: the
@@ -617,29 +645,15 @@ impl Shard {
     }
 
     /// `Stage::Record` and the answer.
-    fn conclude(
-        &mut self,
-        now: Time,
-        access: &Access,
-        header: &RequestHeader,
-        args: &[u8],
-        ticket: Ticket,
-        outcome: Outcome,
-    ) -> Outcome {
-        if !header.op.info().lane {
-            return outcome;
-        }
-        let pending = Pending {
-            ticket,
-            at: header.at,
-            session: access.session,
-            lane: header.lane,
-            sequence: header.sequence,
-            hash: record_hash(header.op, args),
-            generation: generation_of(access),
-            until_grant_ends: self.grant_ends_first(now, access, header),
-            filling: false,
+    fn conclude(&mut self, now: Time, request: &Request<'_>, outcome: Outcome) -> Outcome {
+        let at = request.header.at;
+        let outcome = match outcome {
+            Outcome::Done(answer) if !request.attributes.mutates => return Outcome::Done(answer),
+            outcome => outcome,
         };
+        let slot = self.slot_at(at).expect("it just ran");
+        let hash = record_hash(slot, request);
+        let pending = self.pending(now, request, hash);
         let outcome = match outcome {
             Outcome::Done(answer) => Outcome::Done(self.record(pending, answer)),
             Outcome::Parked => {
@@ -647,12 +661,30 @@ impl Shard {
                 Outcome::Parked
             }
         };
-        self.after(now, header.at);
+        self.after(now, at);
         outcome
     }
 
+    fn pending(&self, now: Time, request: &Request<'_>, hash: Option<u64>) -> Pending {
+        let Request { access, header, ticket, attributes, .. } = *request;
+        Pending {
+            ticket,
+            at: header.at,
+            session: access.session,
+            lane: header.lane,
+            sequence: header.sequence,
+            hash,
+            mutates: attributes.mutates,
+            generation: generation_of(access),
+            until_grant_ends: self.grant_ends_first(now, access, header),
+            filling: false,
+        }
+    }
+
     fn record(&mut self, pending: Pending, answer: Answer) -> Answer {
-        if let Some(slot) = self.slot_at(pending.at) {
+        if let Some(slot) = self.slot_at(pending.at)
+            && pending.mutates
+        {
             let Pending { session, lane, sequence, hash, .. } = pending;
             if answer.executed() {
                 slot.lanes.record(session, lane, sequence, hash, &answer);
@@ -718,7 +750,10 @@ impl Shard {
                     assert!(planted, "a parked operation is pending until it is answered");
                     return;
                 };
-                let waited = matches!(answer.status, Status::QueueEmpty | Status::QueueFull);
+                let waited = matches!(
+                    answer.status,
+                    Status::QueueEmpty | Status::QueueFull | Status::NotYet
+                );
                 let ended = pending.until_grant_ends && waited;
                 self.finish(pending, if ended { expired() } else { answer });
             }
@@ -765,14 +800,34 @@ impl Shard {
     }
 }
 
+/// A request that was let through to its structure.
+#[derive(Clone, Copy)]
+struct Request<'a> {
+    access: &'a Access,
+    header: &'a RequestHeader,
+    args: &'a [u8],
+    ticket: Ticket,
+    attributes: Attributes,
+}
+
+/// What can be asked of every block, whatever it holds.
+fn of_any_kind(op: Op) -> Option<Attributes> {
+    if !matches!(op, Op::Subscribe | Op::AckResults | Op::NextBlock) {
+        return None;
+    }
+    let (verbs, route) = (op.info().verbs, Route::Each);
+    let (mutates, payload, waits, streams) = (false, false, false, false);
+    Some(Attributes { verbs, route, mutates, payload, waits, streams })
+}
+
 /// `Stage::Authorize`. Every data request passes here (INV-28).
 fn authorize(
-    owner: &BlockOwner,
+    slot: &Slot,
     access: &Access,
     header: &RequestHeader,
-    info: &OpInfo,
     clock_ms: u64,
-) -> Result<(), Answer> {
+) -> Result<Attributes, Answer> {
+    let owner = &slot.owner;
     let Some(grant) = access.grant else {
         let text = "the request names no grant that this connection has presented";
         return Err(Answer::refuse(Status::PermissionDenied, text));
@@ -791,16 +846,70 @@ fn authorize(
     if clock_ms >= grant.expires_ms {
         return Err(expired());
     }
-    if !grant.verbs.contains(info.verbs) {
-        let text = format!("the grant allows to {}, not to {}", grant.verbs, info.verbs);
+    let attributes = match of_any_kind(header.op) {
+        Some(attributes) => attributes,
+        None => attributes_of(slot, header)?,
+    };
+    if !grant.verbs.contains(attributes.verbs) {
+        let text = format!("the grant allows to {}, not to {}", grant.verbs, attributes.verbs);
         return Err(Answer::refuse(Status::PermissionDenied, text));
     }
-    let any_kind = matches!(header.op, Op::Subscribe | Op::AckResults);
-    if !any_kind && (header.op as u16 >> 8) as u8 != owner.kind as u8 {
-        let text = format!("the structure is a {}", owner.kind.name());
-        return Err(Answer::refuse(Status::WrongKind, text));
+    Ok(attributes)
+}
+
+/// What the kind's table says of the operation that is asked for. For operations of the protocol the
+/// codec has compared the header with it already; of others it did not know it.
+fn attributes_of(slot: &Slot, header: &RequestHeader) -> Result<Attributes, Answer> {
+    let (op, kind) = (header.op, slot.owner.kind);
+    if op.kind_code() != kind.code() {
+        return Err(Answer::refuse(Status::WrongKind, format!("the structure is a {kind}")));
     }
-    Ok(())
+    let name = &slot.kind.spec().name;
+    let Some(attributes) = slot.kind.operation(op.number()) else {
+        let text = format!("a {name} has no operation {:#04x}", op.number());
+        return Err(Answer::refuse(Status::UnknownOpcode, text));
+    };
+    if attributes.mutates != (header.lane != LaneId(0)) {
+        let text = match attributes.mutates {
+            true => "a mutation names its lane and sequence",
+            false => "only a mutation has a lane",
+        };
+        return Err(Answer::refuse(Status::BadFrame, text));
+    }
+    if header.payload_len != 0 && !attributes.payload {
+        return Err(Answer::refuse(Status::BadFrame, "the operation takes no payload"));
+    }
+    Ok(*attributes)
+}
+
+/// Whether a custom operation that is routed by a key belongs to this block.
+fn routed_here(
+    slot: &Slot,
+    header: &RequestHeader,
+    route: Route,
+    args: &[u8],
+) -> Result<(), Answer> {
+    if route != Route::Key || !matches!(header.op, Op::Custom(_)) {
+        return Ok(());
+    }
+    let (Routed::Key(key), _) = split_args(route, args)? else { return Ok(()) };
+    let hash = key_hash(key);
+    if (slot.owner.start..=slot.owner.end).contains(&hash) {
+        return Ok(());
+    }
+    Err(Answer::refuse(Status::WrongRange, "the key is not in this block's range"))
+}
+
+/// The hash that a record carries.
+fn record_hash(slot: &Slot, request: &Request<'_>) -> Option<u64> {
+    let Request { header, args, attributes, .. } = *request;
+    if attributes.route != Route::Key {
+        return slot.structure.record_hash(header.op, args);
+    }
+    match split_args(attributes.route, args) {
+        Ok((Routed::Key(key), _)) => Some(key_hash(key)),
+        _ => None,
+    }
 }
 
 fn generation_of(access: &Access) -> Generation {
@@ -809,17 +918,26 @@ fn generation_of(access: &Access) -> Generation {
 
 /// The operation that a request asks for. It waits no longer than its grant is good: whoever wants
 /// to go on waiting comes again with another (`Pending::until_grant_ends`).
-fn operation<'a>(
-    now: Time,
-    clock_ms: u64,
-    access: &Access,
-    header: &RequestHeader,
-    args: &'a [u8],
-    ticket: Ticket,
-) -> Operation<'a> {
+fn operation<'a>(now: Time, clock_ms: u64, request: &Request<'a>) -> Operation<'a> {
+    let Request { access, header, args, ticket, attributes } = *request;
     let good_ms = access.grant.map_or(0, |grant| grant.expires_ms.saturating_sub(clock_ms));
-    let wait = Duration::from_millis(good_ms.min(header.deadline_ms.min(WAIT_MAX_MS) as u64));
+    let asked_ms = if attributes.waits { header.deadline_ms.min(WAIT_MAX_MS) } else { 0 };
+    let wait = Duration::from_millis(good_ms.min(asked_ms as u64));
     Operation { now, ticket, op: header.op, args, wait_until: now + wait }
+}
+
+/// Where the structure goes on, if it does in another block.
+fn next_block(slot: &Slot, args: &[u8]) -> Answer {
+    if !args.is_empty() {
+        return Answer::refuse(Status::BadFrame, "NextBlock takes no arguments");
+    }
+    match &slot.sealed {
+        None => Answer::ok(0),
+        Some((length, successor)) => {
+            let (status, args) = (Status::Moved, successor.to_vec());
+            Answer { status, value: *length, args, payload: Payload::None }
+        }
+    }
 }
 
 fn acknowledge(slot: &mut Slot, session: SessionId, args: &[u8]) -> Answer {

@@ -664,6 +664,16 @@ impl Op {
         }
     }
 
+    /// The code of the kind that it belongs to.
+    pub fn kind_code(self) -> u8 {
+        (self.code() >> 8) as u8
+    }
+
+    /// Its number within that kind.
+    pub fn number(self) -> u8 {
+        self.code() as u8
+    }
+
     /// Who serves it, what it needs, how its body is laid out. Of a custom operation only what
     /// all of them have in common.
     pub fn info(self) -> OpInfo {

@@ -183,7 +183,8 @@ impl Bench {
     pub fn join(&mut self, address: &str, shards: u8, blocks_per_shard: u32) -> ServerId {
         let incarnation = address.bytes().fold(7, |h, b| h * 31 + b as u64);
         let block_size = 65_536;
-        let server = NewServer { address, incarnation, shards, blocks_per_shard, block_size };
+        let server =
+            NewServer { address, incarnation, shards, blocks_per_shard, block_size, kinds: &[] };
         match self.run(Command::JoinServer { server }) {
             Ok(Reply::Joined(id)) => id,
             other => panic!("{other:?}"),

@@ -38,6 +38,7 @@ impl Cluster {
             block_size,
             shards: 2,
             spin,
+            kinds: Default::default(),
         };
         let servers =
             (0..servers).map(|_| MemoryServer::start(&options, PATIENCE).unwrap()).collect();

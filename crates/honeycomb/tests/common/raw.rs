@@ -219,6 +219,7 @@ pub fn keyed_cluster(memory: u64, block_size: u64) -> (Cluster, RootKey) {
         block_size,
         shards: 2,
         spin,
+        kinds: Default::default(),
     };
     let servers = vec![MemoryServer::start(&options, PATIENCE).unwrap()];
     (Cluster { servers, controller }, RootKey(root))

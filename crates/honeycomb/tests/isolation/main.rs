@@ -296,7 +296,7 @@ fn request_of(op: Op, victim: &Victim) -> Request {
         }
         Op::CommitTask => body(CommitTaskRequest { job, path }.encode()),
         Op::CreateStructure => {
-            let kind = Kind::Kv as u8;
+            let kind = Kind::Kv.code();
             let name = "new".into();
             let message = CreateStructureRequest {
                 job,
@@ -326,6 +326,7 @@ fn request_of(op: Op, victim: &Victim) -> Request {
                 shards: 1,
                 blocks_per_shard: 1,
                 block_size: BLOCK,
+                kinds: Vec::new(),
             }
             .encode(),
         ),
@@ -385,7 +386,7 @@ fn request_of(op: Op, victim: &Victim) -> Request {
                 prefix: victim.own.0,
                 structure: victim.file.id.0,
                 generation: 1,
-                kind: Kind::File as u8,
+                kind: Kind::File.code(),
                 start: 0,
                 end: u64::MAX,
                 slots: 0,
