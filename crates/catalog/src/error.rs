@@ -187,6 +187,9 @@ pub enum CatalogError {
     /// A block of a queue is to be retired that is its tail, as far as is known.
     #[error("block {} is not known to have been sealed; ask again", at.block)]
     NotSealed { at: BlockAt },
+    /// A block of a structure whose positions are numbers is to be retired before those ahead of it.
+    #[error("block {} is not the first of its structure, and would leave a gap; ask again", at.block)]
+    NotFirst { at: BlockAt },
     /// The server is not, or no longer, a member.
     #[error("no memory server {server} is a member; it must join again as a new one")]
     UnknownServer { server: ServerId },

@@ -228,8 +228,8 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// A block is empty for good: it leaves the map. Refused for the tail, and for a block whose seal
-    /// was not heard of yet.
+    /// A block is empty for good: it leaves the map. Refused for the tail, for a block whose seal was not
+    /// heard of yet, and for one that others of a numbered structure come before.
     pub(crate) fn retire(
         &mut self,
         id: StructureId,
@@ -243,7 +243,12 @@ impl Catalog {
         let Some(place) = place.filter(|place| *place < structure.tail()) else {
             return Err(CatalogError::NotSealed { at });
         };
-        // Not only the first: one that still owes somebody an answer must not keep all behind it.
+        // Where positions matter, a block that leaves from the middle would leave a gap.
+        if structure.router == Router::Index && place != 0 {
+            return Err(CatalogError::NotFirst { at });
+        }
+        // Otherwise not only the first: one that still owes somebody an answer must not keep all
+        // behind it.
         structure.entries.remove(place);
         // The version is not raised: a tail was told which one its seal will make, and must be right.
         // Maps of one version differ at most in which of the empty blocks they still list.

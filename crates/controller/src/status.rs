@@ -30,7 +30,7 @@ pub fn status_of(error: &CatalogError) -> Status {
         E::LimitExceeded { .. } => Status::LimitExceeded,
         E::Sealed { .. } => Status::Sealed,
         E::StaleBlock { .. } | E::NoSuccessor { .. } => Status::WrongEpoch,
-        E::NotSealed { .. } => Status::Busy,
+        E::NotSealed { .. } | E::NotFirst { .. } => Status::Busy,
         E::UnknownKind { .. } => Status::UnknownKind,
         E::KindRefused { .. } => Status::InvalidArgument,
         E::UnknownServer { .. } => Status::NotFound,

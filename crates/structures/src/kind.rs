@@ -171,13 +171,15 @@ fn protocol_spec(kind: Kind, router: Router) -> KindSpec {
     let own = Op::ALL.into_iter().filter(|op| op.kind_code() == kind.code());
     let operations = own.map(|op| {
         let info = op.info();
+        let waits = matches!(op, Op::QueuePut | Op::QueueGet);
+        let route = if waits { Route::Tail } else { Route::Each };
         OperationSpec {
             verbs: info.verbs,
             mutates: info.lane,
             payload: info.payload,
             streams: info.payload,
-            waits: matches!(op, Op::QueuePut | Op::QueueGet),
-            ..OperationSpec::read(op.number(), op.name(), Route::Each)
+            waits,
+            ..OperationSpec::read(op.number(), op.name(), route)
         }
     });
     KindSpec { kind, name: kind.name().into(), router, operations: operations.collect() }

@@ -77,6 +77,7 @@ impl Victim {
             Kind::File => &self.file,
             Kind::Queue => &self.queue,
             Kind::Kv => &self.kv,
+            Kind::Custom(_) => unreachable!("not an operation of the protocol"),
         }
     }
 
@@ -93,7 +94,7 @@ impl Victim {
 
 /// What can be asked of every block, whatever it holds.
 fn of_any_kind(op: Op) -> bool {
-    matches!(op, Op::Subscribe | Op::AckResults)
+    matches!(op, Op::Subscribe | Op::AckResults | Op::NextBlock)
 }
 
 fn kind_of(op: Op) -> Kind {
@@ -122,6 +123,7 @@ impl Numbers {
             Kind::File => self.file,
             Kind::Queue => self.queue,
             Kind::Kv => self.kv,
+            Kind::Custom(_) => unreachable!("not an operation of the protocol"),
         }
     }
 }
@@ -273,6 +275,7 @@ fn request_of(op: Op, victim: &Victim) -> Request {
         }
         Op::DeregisterJob => body(DeregisterJobRequest { job }.encode()),
         Op::ListJobs => body(ListJobsRequest {}.encode()),
+        Op::ListKinds => body(ListKindsRequest {}.encode()),
         Op::JobTree => body(JobTreeRequest { job }.encode()),
         Op::FindJob => body(FindJobRequest { name: "victim".into() }.encode()),
         Op::CreatePrefix => {
@@ -418,6 +421,8 @@ fn request_of(op: Op, victim: &Victim) -> Request {
             put_acks(&[(LaneId(1), Sequence(u64::MAX))], &mut args);
             body(args)
         }
+        Op::NextBlock => body(Vec::new()),
+        Op::Custom(_) => unreachable!("not an operation of the protocol"),
         Op::FileAppend => write(&[]),
         Op::FileRead => {
             let mut args = Vec::new();
@@ -601,7 +606,7 @@ fn at_controller(op: Op) -> AtController {
     let all = |status| AtController { expired: status, ..row(status, status, status, status) };
     match op {
         Op::Hello => all(HandshakeRequired),
-        Op::Ping | Op::ListJobs | Op::ClusterStatus => row(Ok, Ok, Ok, Ok),
+        Op::Ping | Op::ListJobs | Op::ListKinds | Op::ClusterStatus => row(Ok, Ok, Ok, Ok),
         Op::RegisterJob => {
             row(PermissionDenied, PermissionDenied, PermissionDenied, PermissionDenied)
         }
@@ -656,7 +661,9 @@ fn at_controller(op: Op) -> AtController {
         | Op::FileReadMany
         | Op::KvMultiGet
         | Op::KvBatch
-        | Op::KvAccumulate => all(NotServedHere),
+        | Op::KvAccumulate
+        | Op::NextBlock
+        | Op::Custom(_) => all(NotServedHere),
     }
 }
 
