@@ -8,10 +8,12 @@ use honeycomb_client::{Client, ClientOptions, Error, File, JobTicket, Kv};
 use honeycomb_controller::{Controller, ControllerOptions};
 use honeycomb_env::{Clock, Entropy};
 use honeycomb_server::{MemoryServer, ServerOptions};
+use honeycomb_structures::Registry;
 use honeycomb_types::PrefixId;
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::PrefixOptions;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub const KIB: u64 = 1024;
@@ -25,11 +27,16 @@ pub struct Cluster {
 
 impl Cluster {
     pub fn start(servers: usize, memory: u64, block_size: u64) -> Cluster {
+        Cluster::start_with(vec![Arc::default(); servers], memory, block_size)
+    }
+
+    /// With a memory server for each of these sets of kinds.
+    pub fn start_with(kinds: Vec<Arc<Registry>>, memory: u64, block_size: u64) -> Cluster {
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         let spin = Duration::ZERO;
         let options = ControllerOptions { listen, root_key: None, spin };
         let controller = Controller::start(&options).unwrap();
-        let options = ServerOptions {
+        let options = |kinds| ServerOptions {
             listen,
             advertise: None,
             controller: controller.address(),
@@ -38,10 +45,12 @@ impl Cluster {
             block_size,
             shards: 2,
             spin,
-            kinds: Default::default(),
+            kinds,
         };
-        let servers =
-            (0..servers).map(|_| MemoryServer::start(&options, PATIENCE).unwrap()).collect();
+        let servers = kinds
+            .into_iter()
+            .map(|k| MemoryServer::start(&options(k), PATIENCE).unwrap())
+            .collect();
         Cluster { servers, controller }
     }
 
