@@ -23,7 +23,8 @@ type Operation = (String, u8, u16, u8, bool, bool, bool, bool);
 pub type Kind = (u8, String, u8, Vec<Operation>);
 
 fn operation(spec: &OperationSpec) -> Operation {
-    let OperationSpec { number, name, verbs, route, mutates, payload, waits, positional, .. } = spec;
+    let OperationSpec { number, name, verbs, route, mutates, payload, waits, positional, .. } =
+        spec;
     (name.clone(), *number, verbs.0, *route as u8, *mutates, *payload, *waits, *positional)
 }
 
@@ -71,13 +72,14 @@ impl NativeCustom {
             return Ok(reply(py, checked(py, answered)?));
         }
         let mut nothing = None;
-        let answered = wait_for(py, wait, |wait| match self.0.call(operation, Ask { wait, ..ask }) {
-            Err(e) if e.status == Status::NotYet => {
-                nothing = Some(e);
-                Ok(None)
-            }
-            other => other.map(Some),
-        })?;
+        let answered =
+            wait_for(py, wait, |wait| match self.0.call(operation, Ask { wait, ..ask }) {
+                Err(e) if e.status == Status::NotYet => {
+                    nothing = Some(e);
+                    Ok(None)
+                }
+                other => other.map(Some),
+            })?;
         match (answered, nothing) {
             (Some(answered), _) => Ok(reply(py, answered)),
             (None, Some(e)) => Err(raise_error(py, &e)),

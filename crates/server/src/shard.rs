@@ -13,7 +13,7 @@ use honeycomb_structures::{
 use honeycomb_types::limits::WAIT_MAX_MS;
 use honeycomb_types::{
     BlockAt, BlockId, Bug, Epoch, Generation, JobId, Kind, LaneId, PrefixId, Sequence, ServerId,
-    SessionId, ShardIx, StructureId, Time,
+    SessionId, ShardIx, StructureId, Time, Verbs,
 };
 use honeycomb_wire::custom::split_args;
 use honeycomb_wire::notice::{Notice, SubscribeArgs};
@@ -846,14 +846,20 @@ fn authorize(
     if clock_ms >= grant.expires_ms {
         return Err(expired());
     }
+    let allows = |verbs: Verbs| match grant.verbs.contains(verbs) {
+        true => Ok(()),
+        false => {
+            let text = format!("the grant allows to {}, not to {verbs}", grant.verbs);
+            Err(Answer::refuse(Status::PermissionDenied, text))
+        }
+    };
+    // What the protocol knows of the operation; of a custom one nothing.
+    allows(header.op.info().verbs)?;
     let attributes = match of_any_kind(header.op) {
         Some(attributes) => attributes,
         None => attributes_of(slot, header)?,
     };
-    if !grant.verbs.contains(attributes.verbs) {
-        let text = format!("the grant allows to {}, not to {}", grant.verbs, attributes.verbs);
-        return Err(Answer::refuse(Status::PermissionDenied, text));
-    }
+    allows(attributes.verbs)?;
     Ok(attributes)
 }
 
