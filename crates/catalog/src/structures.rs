@@ -213,6 +213,8 @@ impl Catalog {
         if !new.name.is_empty() {
             check_name(new.name)?;
         }
+        let router = self.router_of(new.kind)?;
+        let (blocks, slots) = checked_size(&new, router)?;
         let n = self.live_prefix(j, new.path)?;
         let verbs = self.verbs_at(actor, n)?;
         if let Some(s) = self.structures.named(n, new.name) {
@@ -227,8 +229,6 @@ impl Catalog {
             let (what, limit) = ("structures of one prefix", STRUCTURES_PER_PREFIX_MAX as u64);
             return Err(CatalogError::LimitExceeded { what, limit });
         }
-        let router = self.router_of(new.kind)?;
-        let (blocks, slots) = checked_size(&new, router)?;
         let blocks = self.take_blocks(j, self.structures.all.next(), new.kind, blocks)?;
         let s = self.place(n, &new, router, slots, &blocks);
         self.emit_opens(s, effects);
