@@ -111,11 +111,25 @@ def enum(name: str, doc: str, variants: list, repr_: str, custom: tuple | None =
         out += [f'            {name}::Custom(_) => "Custom",']
     out += ["        }", "    }"]
     if custom:
-        out += ["", "    /// Its code.", f"    pub fn code(self) -> {repr_} {{", "        match self {"]
+        out += [
+            "",
+            "    /// Its code.",
+            f"    pub fn code(self) -> {repr_} {{",
+            "        match self {",
+        ]
         out += [f"            {name}::{v} => {code}," for v, code, _ in variants]
         out += [f"            {name}::Custom(code) => code,", "        }", "    }"]
-        out += ["", "    /// The code of the kind that it belongs to.", "    pub fn kind_code(self) -> u8 {"]
-        out += ["        (self.code() >> 8) as u8", "    }", "", "    /// Its number within that kind."]
+        out += [
+            "",
+            "    /// The code of the kind that it belongs to.",
+            "    pub fn kind_code(self) -> u8 {",
+        ]
+        out += [
+            "        (self.code() >> 8) as u8",
+            "    }",
+            "",
+            "    /// Its number within that kind.",
+        ]
         out += ["    pub fn number(self) -> u8 {", "        self.code() as u8", "    }"]
     return out
 
@@ -136,7 +150,9 @@ def messages(spec: dict) -> str:
     ]
     out += [*enum("Status", "How a request ended.", status, "u16"), "}", ""]
     ops = [(o["name"], f"0x{o['code']:04X}", o["doc"]) for o in spec["op"]]
-    out += enum("Op", "An operation: type in the high byte, operation in the low one.", ops, "u16", CUSTOM)
+    out += enum(
+        "Op", "An operation: type in the high byte, operation in the low one.", ops, "u16", CUSTOM
+    )
     out += [
         "",
         "    /// Who serves it, what it needs, how its body is laid out. Of a custom operation only what",
@@ -154,8 +170,10 @@ def messages(spec: dict) -> str:
             f"payload: {str(o.get('payload', False)).lower()} }},"
         )
     out += [
-        "            Op::Custom(_) => OpInfo { plane: Plane::Data, auth: Auth::Grant, "
-        "verbs: Verbs(0), lane: false, message: false, payload: true },"
+        (
+            "            Op::Custom(_) => OpInfo { plane: Plane::Data, auth: Auth::Grant, "
+            "verbs: Verbs(0), lane: false, message: false, payload: true },"
+        )
     ]
     out += ["        }", "    }", "}", ""]
     for s in spec.get("struct", []):

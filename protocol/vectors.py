@@ -148,7 +148,9 @@ def frames() -> dict:
     requests += [
         custom_case("the first custom opcode, a read", first),
         custom_case("the last custom opcode, a mutation", last, **laned),
-        custom_case("a custom operation with a payload that waits", 0x8001, payload_len=9, deadline_ms=5000),
+        custom_case(
+            "a custom operation with a payload that waits", 0x8001, payload_len=9, deadline_ms=5000
+        ),
         custom_case("a custom mutation with the largest body", 0x80FF, **laned | largest),
     ]
     # A notice answers no request, so it has the number that no request has.
@@ -400,8 +402,11 @@ def misplaced_fields(request) -> None:
     bad = request_bytes(0x8001, args_len=9)
     request("a custom operation without block, epoch and grant", bad, "BadFrame", True)
     request(
-        "a custom operation before Hello", request_bytes(0x8001, **custom), "HandshakeRequired",
-        False, False,
+        "a custom operation before Hello",
+        request_bytes(0x8001, **custom),
+        "HandshakeRequired",
+        False,
+        False,
     )
     for name in ("Hello", "Ping", "PresentGrant", "OpenStructure", "JoinServer"):
         for field in ("block", "epoch", "grant"):

@@ -97,7 +97,9 @@ impl Exit {
             | Status::UnknownJob
             | Status::UnknownParent
             | Status::Removed
-            | Status::QueueEmpty => Exit::Absent,
+            | Status::QueueEmpty
+            | Status::NotYet
+            | Status::UnknownKind => Exit::Absent,
             Status::Unauthenticated
             | Status::PermissionDenied
             | Status::GrantExpired
@@ -118,6 +120,7 @@ impl Exit {
             | Status::KeyExists
             | Status::CompareFailed
             | Status::Sealed
+            | Status::Refused
             | Status::QueueClosed
             | Status::WrongKind
             | Status::Cycle => Exit::Conflict,

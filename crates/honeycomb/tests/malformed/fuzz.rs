@@ -161,6 +161,7 @@ fn ten_thousand_fuzzed_frames_harm_nobody() {
         queue(Op::QueueAck, &ack.encode(), b""),
         queue(Op::QueueClose, b"", b""),
         log(Op::FileReadMany, &ranges, b""),
+        log(Op::NextBlock, b"", b""),
         kv(Op::KvMultiGet, &1000u32.to_le_bytes(), &put_keys(&[b"k", b"large", b"none"])),
         kv(Op::KvBatch, b"\0", &batch),
         kv(Op::KvBatch, b"\x01", &batch),
