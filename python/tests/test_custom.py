@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import pickle
+import re
 import shutil
 import signal
 import struct
@@ -241,6 +242,24 @@ def test_tasks_and_other_processes(logs: honeycomb.Job) -> None:
             theirs.call("append", b"not mine")
         with pytest.raises(errors.PermissionDenied):
             theirs.call_each("trim", position=1)
+
+
+PAGE = (REPOSITORY / "docs/structures.md").read_text(encoding="utf-8")
+
+
+def test_the_page_shows_what_the_example_has() -> None:
+    shown = re.findall(r"<!-- from (\S+) -->\n```rust\n(.*?)```", PAGE, re.DOTALL)
+    assert len(shown) == PAGE.count("```rust") >= 7
+    for path, code in shown:
+        assert code in (REPOSITORY / path).read_text(encoding="utf-8"), f"{path} has no:\n{code}"
+
+
+def test_the_page_does_what_it_says(logs: honeycomb.Job) -> None:
+    logs.create_addr_prefix("tasks")
+    snippets = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert len(snippets) == 1
+    for code in snippets:
+        exec(compile(code, "docs/structures.md", "exec"), {"job": logs})  # noqa: S102
 
 
 def test_asyncio(logs: honeycomb.Job) -> None:

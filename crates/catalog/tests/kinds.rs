@@ -55,7 +55,7 @@ fn a_kind_is_there_while_a_server_serves_it() {
     let unknown = bench.make(job, of(0x80, "a")).unwrap_err();
     assert_eq!(unknown, CatalogError::UnknownKind { kind: kind(0x80) });
     assert!(unknown.to_string().contains("0x80"), "{unknown}");
-    let server = bench.join_with("s1:1", 1, 20, &[log.clone()]).unwrap();
+    let server = bench.join_with("s1:1", 1, 20, std::slice::from_ref(&log)).unwrap();
     let opened = bench.make(job, of(0x80, "a")).unwrap();
     assert_eq!((opened.kind, opened.map.router), (kind(0x80), Router::Index));
     assert_eq!(kinds(&mut bench, Actor::driver(job)), [(0x80, 1)]);
@@ -89,7 +89,7 @@ fn blocks_go_to_servers_that_serve_the_kind() {
 #[test]
 fn one_code_and_one_name_mean_one_thing() {
     let log = spec(0x80, "log", Router::Index);
-    let (mut bench, job, servers) = bench(&[&[log.clone()]]);
+    let (mut bench, job, servers) = bench(&[std::slice::from_ref(&log)]);
     let mut join = |kinds: &[KindSpec]| bench.join_with("s9:1", 1, 20, kinds);
     let other = refused(join(&[spec(0x80, "log", Router::Ends)]));
     assert!(other.contains("'log'") && other.contains("0x80"), "{other}");
