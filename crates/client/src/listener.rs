@@ -128,7 +128,7 @@ impl Listener {
             Kind::Custom(_) => 0,
         };
         if wanted == 0 || wanted & !possible != 0 {
-            let text = format!("a {} has no such changes to tell of", structure.kind().name());
+            let text = format!("a {} has no such changes to tell of", structure.kind());
             return Err(Error::new(Status::InvalidArgument, text));
         }
         let mut listener = Listener {

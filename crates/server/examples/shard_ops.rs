@@ -31,7 +31,18 @@ fn main() {
     let (start, end, slots, max_items, max_bytes, first) = (0, u64::MAX, 1024, 0, 0, true);
     let kind = Kind::Kv;
     let owner = BlockOwner {
-        at, job, prefix, structure, generation, kind, start, end, slots, max_items, max_bytes, first,
+        at,
+        job,
+        prefix,
+        structure,
+        generation,
+        kind,
+        start,
+        end,
+        slots,
+        max_items,
+        max_bytes,
+        first,
     };
     shard.open(owner).unwrap();
     let verbs = Verbs::ALL;

@@ -532,6 +532,25 @@ fn check(chain: &mut Chain, model: &mut Model, step: &Step) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
+    /// No arguments and no payload make it panic, whatever it holds.
+    #[test]
+    fn no_bytes_harm_it(
+        requests in prop::collection::vec(
+            (0..6usize, prop::collection::vec(any::<u8>(), 0..40), 0..9000usize, 0..2u64),
+            1..60,
+        )
+    ) {
+        let mut chain = Chain::new(BLOCK);
+        for (operation, args, length, wait) in requests {
+            let spec = &Log.spec().operations[operation];
+            let payload = if spec.payload { vec![1; length] } else { Vec::new() };
+            let tail = chain.blocks.len() - 1;
+            chain.at(tail, &spec.name, &args, &payload, wait);
+            chain.at(0, &spec.name, &args, &payload, wait);
+            chain.pass(Duration::from_millis(1));
+        }
+    }
+
     /// Whatever is done, in whatever order blocks leave, it is what the model says: numbers without
     /// gaps, records as they came, trimmed ones gone for good and their blocks released.
     #[test]

@@ -140,6 +140,51 @@ fn who_may_read_a_prefix_reads_its_log_and_writes_nothing() {
 }
 
 #[test]
+fn who_waits_for_a_record_waits_by_right_only() {
+    let (cluster, root) = keyed_cluster_with(32 << 20, BLOCK, with_log());
+    let (client, job) = cluster.job("victim");
+    let log = log_of(&client, &job);
+    let held = open(cluster.controller.address(), &job, "own", "log");
+    let good = root.grant_key().verify(&held.grant).unwrap();
+    let spec = Log.spec();
+    let node = cluster.servers[0].address();
+    // On the block's own core and on the other one.
+    let waiting = |grant: &[u8], shard: u8| {
+        let mut raw = Raw::greeted(node, &job.token, shard);
+        let number = raw.present(grant);
+        let (mut header, mut args, _) =
+            request(spec.operation("follow").unwrap(), held.block, number);
+        header.deadline_ms = 30_000;
+        header.request = raw.number();
+        args[..8].copy_from_slice(&1_i64.to_le_bytes());
+        raw.send(&super::common::raw::frame(header, &args, &[]));
+        raw
+    };
+    for shard in [0, 1] {
+        // Until the grant's time is over.
+        let now_ms = good.expires_ms - 3_600_000;
+        let short = honeycomb_wire::Grant { expires_ms: now_ms + 1_500, ..good };
+        let mut raw = waiting(&root.grant_key().issue(&short), shard);
+        assert_eq!(raw.reply().status(), Status::GrantExpired);
+    }
+    let mut both = [0, 1].map(|shard| waiting(&held.grant, shard));
+    let mut gone = waiting(&held.grant, 0);
+    // They wait by now: what they sent before is answered first.
+    let followers = |log: &honeycomb_client::Custom| super::stats(log)[0].used;
+    let idle = 1 + 6 + 4;
+    super::common::eventually("three wait", || followers(&log) >= idle + 3 * 48);
+    gone.finish().unwrap();
+    gone.drain();
+    drop(gone);
+    client.set_permissions(job.job, "own", Verbs::ALL, Verbs::ALL).unwrap();
+    for raw in &mut both {
+        assert_eq!(raw.reply().status(), Status::GrantRevoked);
+    }
+    super::common::eventually("nobody waits", || followers(&log) == idle);
+    assert_eq!(append(&log, b"", b"on"), 1);
+}
+
+#[test]
 fn requests_that_no_client_sends_are_refused() {
     let (cluster, _) = keyed_cluster_with(32 << 20, BLOCK, with_log());
     let (client, job) = cluster.job("job");
