@@ -853,26 +853,23 @@ fn authorize(
             Err(Answer::refuse(Status::PermissionDenied, text))
         }
     };
-    // What the protocol knows of the operation; of a custom one nothing.
-    allows(header.op.info().verbs)?;
-    let attributes = match of_any_kind(header.op) {
-        Some(attributes) => attributes,
-        None => attributes_of(slot, header)?,
-    };
+    let code = header.op.code();
+    if (code >> 8) as u8 != owner.kind.code() {
+        // Of every kind, or of another one. What it needs, the protocol knows, if anybody does.
+        allows(header.op.info().verbs)?;
+        let text = || format!("the structure is a {}", owner.kind);
+        return of_any_kind(header.op).ok_or_else(|| Answer::refuse(Status::WrongKind, text()));
+    }
+    let attributes = attributes_of(slot, header, code as u8)?;
     allows(attributes.verbs)?;
     Ok(attributes)
 }
 
 /// What the kind's table says of the operation that is asked for. For operations of the protocol the
 /// codec has compared the header with it already; of others it did not know it.
-fn attributes_of(slot: &Slot, header: &RequestHeader) -> Result<Attributes, Answer> {
-    let (op, kind) = (header.op, slot.owner.kind);
-    if op.kind_code() != kind.code() {
-        return Err(Answer::refuse(Status::WrongKind, format!("the structure is a {kind}")));
-    }
-    let name = &slot.kind.spec().name;
-    let Some(attributes) = slot.kind.operation(op.number()) else {
-        let text = format!("a {name} has no operation {:#04x}", op.number());
+fn attributes_of(slot: &Slot, header: &RequestHeader, number: u8) -> Result<Attributes, Answer> {
+    let Some(attributes) = slot.kind.operation(number) else {
+        let text = format!("a {} has no operation {number:#04x}", slot.kind.spec().name);
         return Err(Answer::refuse(Status::UnknownOpcode, text));
     };
     if attributes.mutates != (header.lane != LaneId(0)) {
