@@ -58,7 +58,7 @@ pub const EXIT_CODES: [(Exit, &str, &str); 9] = [
     (
         Exit::Absent,
         "there is no such key, structure, prefix or job, or no item in a queue",
-        "NotFound, KeyNotFound, UnknownJob, UnknownParent, Removed, QueueEmpty",
+        "NotFound, KeyNotFound, UnknownJob, UnknownParent, Removed, QueueEmpty, NotYet, UnknownKind",
     ),
     (
         Exit::Refused,
@@ -82,7 +82,7 @@ pub const EXIT_CODES: [(Exit, &str, &str); 9] = [
         Exit::Conflict,
         "what is there stands against it: it exists already, is sealed or closed, or of another \
          kind",
-        "AlreadyExists, KeyExists, CompareFailed, Sealed, QueueClosed, WrongKind, Cycle",
+        "AlreadyExists, KeyExists, CompareFailed, Sealed, QueueClosed, WrongKind, Cycle, Refused",
     ),
 ];
 
