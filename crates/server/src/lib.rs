@@ -4,6 +4,7 @@
 //! the shard; `link` talks to the controller; `server` starts the threads.
 #![forbid(unsafe_code)]
 
+mod authorize;
 mod conn;
 mod link;
 mod notes;

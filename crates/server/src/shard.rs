@@ -3,6 +3,7 @@
 //! An operation on a block is atomic because one thread runs it. The stages of a request are those
 //! of `Stage`, in that order; logs, metrics and failpoints use these words.
 
+use crate::authorize::{authorize, routed_here};
 use crate::refusals::{expired, in_progress, refusal_of, revoked, unknown_block, wrong_epoch};
 use crate::watch::{Watcher, Watchers};
 use honeycomb_block::{Backing, Pin, Reclaimer};
@@ -13,7 +14,7 @@ use honeycomb_structures::{
 use honeycomb_types::limits::WAIT_MAX_MS;
 use honeycomb_types::{
     BlockAt, BlockId, Bug, Epoch, Generation, JobId, Kind, LaneId, PrefixId, Sequence, ServerId,
-    SessionId, ShardIx, StructureId, Time, Verbs,
+    SessionId, ShardIx, StructureId, Time,
 };
 use honeycomb_wire::custom::split_args;
 use honeycomb_wire::notice::{Notice, SubscribeArgs};
@@ -459,7 +460,7 @@ impl Shard {
             return Outcome::Done(next_block(slot, args));
         }
         let request = Request { access, header, args, ticket, attributes };
-        let outcome = match routed_here(slot, header, attributes.route, args) {
+        let outcome = match routed_here(&slot.owner, header, attributes.route, args) {
             Ok(()) => {
                 let operation = operation(now, clock_ms, &request);
                 slot.structure.apply(&mut slot.backing, &operation, payload)
@@ -495,7 +496,7 @@ impl Shard {
         let slot = self.slots[index].as_mut().expect("admitted");
         let length = header.payload_len as usize;
         let request = Request { access, header, args, ticket, attributes };
-        let held = routed_here(slot, header, attributes.route, args).and_then(|()| {
+        let held = routed_here(&slot.owner, header, attributes.route, args).and_then(|()| {
             let operation = operation(now, clock_ms, &request);
             slot.structure.reserve(&mut slot.backing, &operation, length)
         });
@@ -609,7 +610,7 @@ impl Shard {
         if slot.owner.at.epoch != header.at.epoch && !Bug::EpochUnchecked.active() {
             return Err(wrong_epoch(header.at));
         }
-        let attributes = authorize(slot, access, header, clock_ms)?;
+        let attributes = authorize(&slot.owner, &slot.kind, access, header, clock_ms)?;
         if attributes.mutates {
             self.recall(index, now, access, header)?;
         }
@@ -808,99 +809,6 @@ struct Request<'a> {
     args: &'a [u8],
     ticket: Ticket,
     attributes: Attributes,
-}
-
-/// What can be asked of every block, whatever it holds.
-fn of_any_kind(op: Op) -> Option<Attributes> {
-    if !matches!(op, Op::Subscribe | Op::AckResults | Op::NextBlock) {
-        return None;
-    }
-    let (verbs, route) = (op.info().verbs, Route::Each);
-    let (mutates, payload, waits, streams) = (false, false, false, false);
-    Some(Attributes { verbs, route, mutates, payload, waits, streams })
-}
-
-/// `Stage::Authorize`. Every data request passes here (INV-28).
-fn authorize(
-    slot: &Slot,
-    access: &Access,
-    header: &RequestHeader,
-    clock_ms: u64,
-) -> Result<Attributes, Answer> {
-    let owner = &slot.owner;
-    let Some(grant) = access.grant else {
-        let text = "the request names no grant that this connection has presented";
-        return Err(Answer::refuse(Status::PermissionDenied, text));
-    };
-    let own = grant.job == owner.job
-        && grant.prefix == owner.prefix
-        && grant.structure == owner.structure;
-    if !own && !Bug::EpochUnchecked.active() {
-        // Answered like a block that belongs to nobody: that it belongs to another job is not
-        // for this caller to know.
-        return Err(wrong_epoch(header.at));
-    }
-    if grant.generation < owner.generation {
-        return Err(revoked());
-    }
-    if clock_ms >= grant.expires_ms {
-        return Err(expired());
-    }
-    let allows = |verbs: Verbs| match grant.verbs.contains(verbs) {
-        true => Ok(()),
-        false => {
-            let text = format!("the grant allows to {}, not to {verbs}", grant.verbs);
-            Err(Answer::refuse(Status::PermissionDenied, text))
-        }
-    };
-    let code = header.op.code();
-    if (code >> 8) as u8 != owner.kind.code() {
-        // Of every kind, or of another one. What it needs, the protocol knows, if anybody does.
-        allows(header.op.info().verbs)?;
-        let text = || format!("the structure is a {}", owner.kind);
-        return of_any_kind(header.op).ok_or_else(|| Answer::refuse(Status::WrongKind, text()));
-    }
-    let attributes = attributes_of(slot, header, code as u8)?;
-    allows(attributes.verbs)?;
-    Ok(attributes)
-}
-
-/// What the kind's table says of the operation that is asked for. For operations of the protocol the
-/// codec has compared the header with it already; of others it did not know it.
-fn attributes_of(slot: &Slot, header: &RequestHeader, number: u8) -> Result<Attributes, Answer> {
-    let Some(attributes) = slot.kind.operation(number) else {
-        let text = format!("a {} has no operation {number:#04x}", slot.kind.spec().name);
-        return Err(Answer::refuse(Status::UnknownOpcode, text));
-    };
-    if attributes.mutates != (header.lane != LaneId(0)) {
-        let text = match attributes.mutates {
-            true => "a mutation names its lane and sequence",
-            false => "only a mutation has a lane",
-        };
-        return Err(Answer::refuse(Status::BadFrame, text));
-    }
-    if header.payload_len != 0 && !attributes.payload {
-        return Err(Answer::refuse(Status::BadFrame, "the operation takes no payload"));
-    }
-    Ok(*attributes)
-}
-
-/// Whether a custom operation that is routed by a key belongs to this block.
-fn routed_here(
-    slot: &Slot,
-    header: &RequestHeader,
-    route: Route,
-    args: &[u8],
-) -> Result<(), Answer> {
-    if route != Route::Key || !matches!(header.op, Op::Custom(_)) {
-        return Ok(());
-    }
-    let (Routed::Key(key), _) = split_args(route, args)? else { return Ok(()) };
-    let hash = key_hash(key);
-    if (slot.owner.start..=slot.owner.end).contains(&hash) {
-        return Ok(());
-    }
-    Err(Answer::refuse(Status::WrongRange, "the key is not in this block's range"))
 }
 
 /// The hash that a record carries.

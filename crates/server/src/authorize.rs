@@ -1,0 +1,106 @@
+//! `Stage::Authorize`: what an operation needs, by the table of the block's kind, and whether its caller
+//! has it.
+
+use crate::refusals::{expired, revoked, wrong_epoch};
+use crate::shard::{Access, BlockOwner};
+use honeycomb_structures::{Answer, Attributes, Registered, Route, Routed};
+use honeycomb_types::{Bug, LaneId, Verbs};
+use honeycomb_wire::custom::split_args;
+use honeycomb_wire::{Op, RequestHeader, Status, key_hash};
+
+/// What can be asked of every block, whatever it holds.
+fn of_any_kind(op: Op) -> Option<Attributes> {
+    if !matches!(op, Op::Subscribe | Op::AckResults | Op::NextBlock) {
+        return None;
+    }
+    let (verbs, route) = (op.info().verbs, Route::Each);
+    let (mutates, payload, waits, streams) = (false, false, false, false);
+    Some(Attributes { verbs, route, mutates, payload, waits, streams })
+}
+
+/// `Stage::Authorize`. Every data request passes here (INV-28).
+pub(crate) fn authorize(
+    owner: &BlockOwner,
+    kind: &Registered,
+    access: &Access,
+    header: &RequestHeader,
+    clock_ms: u64,
+) -> Result<Attributes, Answer> {
+    let Some(grant) = access.grant else {
+        let text = "the request names no grant that this connection has presented";
+        return Err(Answer::refuse(Status::PermissionDenied, text));
+    };
+    let own = grant.job == owner.job
+        && grant.prefix == owner.prefix
+        && grant.structure == owner.structure;
+    if !own && !Bug::EpochUnchecked.active() {
+        // Answered like a block that belongs to nobody: that it belongs to another job is not
+        // for this caller to know.
+        return Err(wrong_epoch(header.at));
+    }
+    if grant.generation < owner.generation {
+        return Err(revoked());
+    }
+    if clock_ms >= grant.expires_ms {
+        return Err(expired());
+    }
+    let allows = |verbs: Verbs| match grant.verbs.contains(verbs) {
+        true => Ok(()),
+        false => {
+            let text = format!("the grant allows to {}, not to {verbs}", grant.verbs);
+            Err(Answer::refuse(Status::PermissionDenied, text))
+        }
+    };
+    let code = header.op.code();
+    if (code >> 8) as u8 != owner.kind.code() {
+        // Of every kind, or of another one. What it needs, the protocol knows, if anybody does.
+        allows(header.op.info().verbs)?;
+        let text = || format!("the structure is a {}", owner.kind);
+        return of_any_kind(header.op).ok_or_else(|| Answer::refuse(Status::WrongKind, text()));
+    }
+    let attributes = attributes_of(kind, header, code as u8)?;
+    allows(attributes.verbs)?;
+    Ok(attributes)
+}
+
+/// What the kind's table says of the operation that is asked for. For operations of the protocol the
+/// codec has compared the header with it already; of others it did not know it.
+fn attributes_of(
+    kind: &Registered,
+    header: &RequestHeader,
+    number: u8,
+) -> Result<Attributes, Answer> {
+    let Some(attributes) = kind.operation(number) else {
+        let text = format!("a {} has no operation {number:#04x}", kind.spec().name);
+        return Err(Answer::refuse(Status::UnknownOpcode, text));
+    };
+    if attributes.mutates != (header.lane != LaneId(0)) {
+        let text = match attributes.mutates {
+            true => "a mutation names its lane and sequence",
+            false => "only a mutation has a lane",
+        };
+        return Err(Answer::refuse(Status::BadFrame, text));
+    }
+    if header.payload_len != 0 && !attributes.payload {
+        return Err(Answer::refuse(Status::BadFrame, "the operation takes no payload"));
+    }
+    Ok(*attributes)
+}
+
+/// Whether a custom operation that is routed by a key belongs to this block.
+pub(crate) fn routed_here(
+    owner: &BlockOwner,
+    header: &RequestHeader,
+    route: Route,
+    args: &[u8],
+) -> Result<(), Answer> {
+    if route != Route::Key || !matches!(header.op, Op::Custom(_)) {
+        return Ok(());
+    }
+    let (Routed::Key(key), _) = split_args(route, args)? else { return Ok(()) };
+    let hash = key_hash(key);
+    if (owner.start..=owner.end).contains(&hash) {
+        return Ok(());
+    }
+    Err(Answer::refuse(Status::WrongRange, "the key is not in this block's range"))
+}
