@@ -16,7 +16,8 @@ SPEC = tomllib.loads((PROTOCOL / "messages.toml").read_text())
 OPS = {op["name"]: op for op in SPEC["op"]}
 BY_CODE = {op["code"]: op for op in SPEC["op"]}
 # Opcodes of custom kinds: whether one is a mutation is not for the protocol to say.
-CUSTOM = {"name": "Custom", "auth": "grant", "body": "data", "payload": True, "custom": True}
+CUSTOM = {"name": "Custom", "plane": "data", "auth": "grant", "body": "data", "payload": True}
+CUSTOM |= {"custom": True}
 CUSTOM_CODES = range(0x8000, 0xF000)
 ROUTES = {"head": 1, "tail": 2, "position": 3, "key": 4, "each": 5, "through": 6}
 STATUS = {status["name"]: status["code"] for status in SPEC["status"]}
@@ -151,7 +152,7 @@ def judge_request(b: bytes, greeted: bool) -> str | tuple[str, bool]:
         return "UnknownOpcode", True
     if flags & ~RETRY:
         return "UnknownFlag", True
-    if op.get("body") == "data" and args > LIMITS["ARGS_MAX"]:
+    if op["plane"] in ("any", "data") and args > LIMITS["ARGS_MAX"]:
         return "FrameTooLarge", False
     if payload and not op.get("payload"):
         return "BadFrame", True
@@ -161,7 +162,11 @@ def judge_request(b: bytes, greeted: bool) -> str | tuple[str, bool]:
             return "BadFrame", True
     elif laned:
         return "BadFrame", True
-    if bool(block or epoch or grant) != (op["auth"] == "grant"):
+    named = {
+        "grant": bool(block or epoch or grant),
+        "peer": bool(block or epoch) and not grant,
+    }
+    if not named.get(op["auth"], not (block or epoch or grant)):
         return "BadFrame", True
     return "accept"
 

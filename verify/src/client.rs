@@ -476,7 +476,7 @@ fn access(world: &World, task: usize, structure: StructureId) -> Access {
         generation: opened.generation,
         expires_ms: u64::MAX,
     };
-    Access { session: world.sessions[session].session, window: 16, grant: Some(grant) }
+    Access { session: world.sessions[session].session, window: 16, grant: Some(grant), peer: false }
 }
 
 fn send(

@@ -91,7 +91,8 @@ impl SimServer {
             generation: opened.generation,
             expires_ms: u64::MAX,
         };
-        let access = Access { session: SessionId(u128::MAX), window: 1, grant: Some(grant) };
+        let access =
+            Access { session: SessionId(u128::MAX), window: 1, grant: Some(grant), peer: false };
         let header = RequestHeader { at, grant: 1, ..RequestHeader::new(Op::FileRead) };
         let mut args = Vec::new();
         ReadArgs { offset: 0, length: BLOCK as u32 }.put(&mut args);
@@ -209,6 +210,7 @@ impl SimServer {
                     max_items: *max_items,
                     max_bytes: *max_bytes,
                     first: *first,
+                    importing: 0,
                 };
                 (self.shard(*at).open(owner).is_ok(), Some(*at))
             }
@@ -224,6 +226,8 @@ impl SimServer {
                 self.shard(*at).tell(now, *at, news);
                 (true, None)
             }
+            // No block of these servers asks for a move, so none is told of one.
+            Order::BeginImport { .. } | Order::EndImport { .. } => (false, None),
         };
         (done, self.settle(), opened)
     }
@@ -258,7 +262,12 @@ impl SimServer {
             generation: opened.generation,
             expires_ms: u64::MAX,
         };
-        let access = Access { session: SessionId(u128::MAX - 1), window: 16, grant: Some(grant) };
+        let access = Access {
+            session: SessionId(u128::MAX - 1),
+            window: 16,
+            grant: Some(grant),
+            peer: false,
+        };
         let mut args = Vec::new();
         GetArgs { items: 1, bytes: 1, reserve_ms: 0, stay: true }.put(&mut args);
         let mut items = Vec::new();

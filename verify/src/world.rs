@@ -11,7 +11,7 @@ use honeycomb_catalog::{
 };
 use honeycomb_client::call::{Lanes, Routing};
 use honeycomb_env::Entropy;
-use honeycomb_server::{Access, Effect};
+use honeycomb_server::{Access, Effect, MoveWord};
 use honeycomb_structures::{News, Successor, Ticket};
 use honeycomb_types::{BlockAt, JobId, Kind, ServerId, SessionId, StructureId, Time};
 use honeycomb_wire::data::MovedArgs;
@@ -474,6 +474,17 @@ impl World {
                 let after = self.way();
                 self.schedule(after, Event::TakenHeard(at));
             }
+            // In this world nobody has room to move to.
+            Effect::BeginMove { at, .. } => {
+                let word = MoveWord::Refused(Status::OutOfMemory, "no moves in this world".into());
+                let now = self.now;
+                if let Some(server) = self.servers.iter_mut().find(|s| s.id == server && s.alive) {
+                    server.shard(at).move_word(now, at, word);
+                }
+            }
+            Effect::CommitMove { .. } | Effect::CancelMove { .. } => {
+                unreachable!("no move has begun")
+            }
             Effect::Retire { structure, at } => {
                 if self.command(Command::RetireBlock { structure, at }).is_ok() {
                     self.stats.retired += 1;
@@ -533,7 +544,10 @@ impl World {
             Order::FreeBlock { at, .. } => {
                 let _ = self.command(Command::BlockFreed { server, at: *at });
             }
-            Order::SetGeneration { .. } | Order::QueueAhead { .. } => {}
+            Order::SetGeneration { .. }
+            | Order::QueueAhead { .. }
+            | Order::BeginImport { .. }
+            | Order::EndImport { .. } => {}
         }
     }
 

@@ -31,6 +31,15 @@ const LAST_FREE: u32 = u32::MAX;
 const QUARANTINED: u32 = u32::MAX - 1;
 const UNOPENED: u32 = u32::MAX;
 
+/// Which free blocks an allocation may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Draw {
+    /// Those beyond each server's reserve.
+    Ordinary,
+    /// All: a move sets memory free, or makes room that no other allocation can make.
+    Reserve,
+}
+
 /// Who has a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Held {
@@ -137,9 +146,12 @@ impl Server {
         RESERVE_BLOCKS_MIN.max(self.total / RESERVE_FRACTION)
     }
 
-    /// Free blocks that ordinary allocation may take.
-    fn ordinary(&self) -> u32 {
-        self.free.saturating_sub(self.reserve())
+    /// Free blocks that such an allocation may take.
+    fn room(&self, draw: Draw) -> u32 {
+        match draw {
+            Draw::Ordinary => self.free.saturating_sub(self.reserve()),
+            Draw::Reserve => self.free,
+        }
     }
 
     /// Structures that have a block here, each once, in order of block.
@@ -261,7 +273,7 @@ impl Pool {
     /// Free blocks that ordinary allocation may take, all free blocks, and those held back.
     pub(crate) fn room(&self) -> (u64, u64, u64) {
         self.servers.values().fold((0, 0, 0), |(ordinary, free, reserved), server| {
-            let own = server.ordinary() as u64;
+            let own = server.room(Draw::Ordinary) as u64;
             (ordinary + own, free + server.free as u64, reserved + server.free as u64 - own)
         })
     }
@@ -274,11 +286,12 @@ impl Pool {
         structure: u32,
         kind: Kind,
         asked: u32,
+        draw: Draw,
     ) -> Result<Vec<BlockAt>, CatalogError> {
         assert!(structure & FREE == 0, "a structure's index leaves the top bit to the free list");
         let (_, free, reserved) = self.room();
         let able = self.servers.values().filter(|server| server.kinds.serves(kind));
-        let available = able.map(|server| server.ordinary() as u64).sum();
+        let available = able.map(|server| server.room(draw) as u64).sum();
         let share = JobShare { job, held, available };
         if available < asked as u64 || policy.admit(share, asked) < asked {
             return Err(CatalogError::OutOfMemory { asked: asked as u64, free, reserved });
@@ -287,7 +300,7 @@ impl Pool {
         rooms.clear();
         // One that does not serve the kind has no room for it.
         rooms.extend(self.servers().map(|(id, server)| {
-            let free = if server.kinds.serves(kind) { server.ordinary() } else { 0 };
+            let free = if server.kinds.serves(kind) { server.room(draw) } else { 0 };
             ServerRoom { server: id, free }
         }));
         let mut taken: HashMap<BlockId, u32> = HashMap::new();

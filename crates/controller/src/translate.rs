@@ -6,6 +6,7 @@ use honeycomb_wire::custom::kind_info;
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Field, Grant, GrantKey, Status};
 
+use crate::service::Requests;
 use crate::status::status_of;
 use std::sync::Arc;
 
@@ -132,7 +133,7 @@ fn server_info(s: &catalog::ServerInfo) -> ServerInfo {
     }
 }
 
-pub(crate) fn status(s: &catalog::ClusterStatus, requests: u64) -> ClusterStatusReply {
+pub(crate) fn status(s: &catalog::ClusterStatus, requests: &Requests) -> ClusterStatusReply {
     ClusterStatusReply {
         uptime_ms: s.uptime_ms,
         jobs: s.jobs,
@@ -147,7 +148,10 @@ pub(crate) fn status(s: &catalog::ClusterStatus, requests: u64) -> ClusterStatus
         bytes_used: s.bytes_used,
         bytes_resident: s.bytes_resident,
         bytes_metadata: s.bytes_metadata,
-        requests,
+        requests: requests.all,
+        requests_leases: requests.leases,
+        requests_blocks: requests.blocks,
+        requests_reports: requests.reports,
         servers: s.servers.iter().map(server_info).collect(),
     }
 }

@@ -43,11 +43,12 @@ fn main() {
         max_items,
         max_bytes,
         first,
+        importing: 0,
     };
     shard.open(owner).unwrap();
     let verbs = Verbs::ALL;
     let grant = Grant { job, prefix, structure, verbs, generation, expires_ms: u64::MAX };
-    let access = Access { session: SessionId(7), window: 16, grant: Some(grant) };
+    let access = Access { session: SessionId(7), window: 16, grant: Some(grant), peer: false };
     let clock = Clock::start();
     let mut header = RequestHeader { at, grant: 1, ..RequestHeader::new(Op::KvPut) };
     (header.lane, header.ack_lag) = (LaneId(1), 1);

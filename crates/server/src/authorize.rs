@@ -8,14 +8,21 @@ use honeycomb_types::{Bug, LaneId, Verbs};
 use honeycomb_wire::custom::split_args;
 use honeycomb_wire::{Op, RequestHeader, Status, key_hash};
 
+/// Parts of moves come from other memory servers.
+pub(crate) fn peers_only(access: &Access) -> Result<(), Answer> {
+    if access.peer {
+        return Ok(());
+    }
+    let text = "blocks move between memory servers, which show the cluster's own token";
+    Err(Answer::refuse(Status::PermissionDenied, text))
+}
+
 /// What can be asked of every block, whatever it holds.
 fn of_any_kind(op: Op) -> Option<Attributes> {
     if !matches!(op, Op::Subscribe | Op::AckResults | Op::NextBlock) {
         return None;
     }
-    let (verbs, route) = (op.info().verbs, Route::Each);
-    let (mutates, payload, waits, streams) = (false, false, false, false);
-    Some(Attributes { verbs, route, mutates, payload, waits, streams })
+    Some(Attributes { verbs: op.info().verbs, ..Attributes::PLAIN })
 }
 
 /// `Stage::Authorize`. Every data request passes here (INV-28).

@@ -83,11 +83,12 @@ impl MemoryServer {
                 reclaimer: reclaimer.clone(),
                 kinds: options.kinds.clone(),
             };
-            let (shards, link) = (shards.clone(), link.clone());
+            let (shards, link, token) = (shards.clone(), link.clone(), options.token.clone());
             threads.push(spawn(&format!("shard-{ix}"), move || {
                 let size = config.block_size;
                 let shard = Shard::new(config);
-                let service = ShardService::new(ShardIx(ix as u8), shard, size, shards, link);
+                let ix = ShardIx(ix as u8);
+                let service = ShardService::new(ix, shard, size, shards, link, token);
                 run(net, service, notes).expect("the event loop of a shard does not fail");
             })?);
         }

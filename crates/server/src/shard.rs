@@ -3,22 +3,29 @@
 //! An operation on a block is atomic because one thread runs it. The stages of a request are those
 //! of `Stage`, in that order; logs, metrics and failpoints use these words.
 
-use crate::authorize::{authorize, routed_here};
+mod moving;
+mod request;
+
+pub use moving::{MoveKey, MoveWord, Post, PostPayload};
+
+use crate::authorize::{authorize, peers_only, routed_here};
 use crate::refusals::{expired, in_progress, refusal_of, revoked, unknown_block, wrong_epoch};
-use crate::watch::{Watcher, Watchers};
+use crate::watch::Watchers;
 use honeycomb_block::{Backing, Pin, Reclaimer};
 use honeycomb_structures::{
-    Answer, Attributes, Event, LaneVerdict, Lanes, News, Opening, Operation, Outcome, Payload,
-    Registered, Registry, Route, Routed, Structure, Successor, Ticket,
+    Answer, Attributes, Event, LaneVerdict, Lanes, News, Opening, Outcome, Registered, Registry,
+    Structure, Successor, Ticket,
 };
 use honeycomb_types::limits::WAIT_MAX_MS;
 use honeycomb_types::{
     BlockAt, BlockId, Bug, Epoch, Generation, JobId, Kind, LaneId, PrefixId, Sequence, ServerId,
     SessionId, ShardIx, StructureId, Time,
 };
-use honeycomb_wire::custom::split_args;
-use honeycomb_wire::notice::{Notice, SubscribeArgs};
-use honeycomb_wire::{Grant, Op, RequestHeader, Status, flags, key_hash};
+use honeycomb_wire::notice::Notice;
+use honeycomb_wire::{Auth, Grant, Op, RequestHeader, Status};
+use request::{
+    Request, acknowledge, generation_of, next_block, operation, record_hash, subscribe, verdict_of,
+};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
@@ -54,6 +61,8 @@ pub struct Access {
     pub window: u16,
     /// The grant that the request names, when the connection has presented it.
     pub grant: Option<Grant>,
+    /// Another memory server: it came with the cluster's own token, which nobody has narrowed.
+    pub peer: bool,
 }
 
 /// To whom a block belongs, as the controller said.
@@ -83,6 +92,8 @@ pub struct BlockOwner {
     pub max_bytes: u64,
     /// The structure's first block.
     pub first: bool,
+    /// The move that will fill it; 0 for none.
+    pub importing: u64,
 }
 
 /// What a shard wants done elsewhere.
@@ -119,6 +130,38 @@ pub enum Effect {
         items: u64,
         /// Their bytes.
         bytes: u64,
+    },
+    /// Ask the controller for a block to move to; answered by `MoveWord::Begin` or `Refused`.
+    BeginMove {
+        /// The structure.
+        structure: StructureId,
+        /// The block that asks.
+        at: BlockAt,
+        /// The first hash that shall move.
+        start: u64,
+        /// Everything shall, to a neighbour.
+        merge: bool,
+    },
+    /// Tell the controller that another block has all of a move; answered by `MoveWord::Committed`
+    /// or `NotCommitted`. Repeated until then.
+    CommitMove {
+        /// The structure.
+        structure: StructureId,
+        /// The block that gives.
+        at: BlockAt,
+        /// The move.
+        id: u64,
+        /// The block that takes.
+        target: BlockAt,
+    },
+    /// Tell the controller that a move was given up.
+    CancelMove {
+        /// The structure.
+        structure: StructureId,
+        /// The block that was to give.
+        at: BlockAt,
+        /// The move.
+        id: u64,
     },
     /// Ask the controller to take the block out of its structure. Repeated until it is freed.
     Retire {
@@ -162,6 +205,10 @@ struct Slot {
     watchers: Watchers,
     /// Its length, and arguments of `Moved` to its successor, once it has one.
     sealed: Option<(u64, Box<[u8]>)>,
+    /// A move from it.
+    moving: Option<Box<moving::Moving>>,
+    /// When to go on giving back what has moved away.
+    sweep_at: Option<Time>,
 }
 
 /// A mutation whose answer is still to come: where its result must be kept.
@@ -173,7 +220,7 @@ struct Pending {
     lane: LaneId,
     sequence: Sequence,
     hash: Option<u64>,
-    /// Its result is to be kept.
+    /// Its result is to be kept; a read has none, nor has a part of a move.
     mutates: bool,
     /// Of the grant under which it came.
     generation: Generation,
@@ -201,6 +248,7 @@ pub struct Shard {
     clock_offset_ms: i64,
     /// Backings that a planted defect hands on unscrubbed.
     stale: Vec<Backing>,
+    posts: Vec<Post>,
 }
 
 impl Shard {
@@ -220,6 +268,7 @@ impl Shard {
             timers: BinaryHeap::new(),
             clock_offset_ms: 0,
             stale: Vec::new(),
+            posts: Vec::new(),
         }
     }
 
@@ -276,6 +325,7 @@ impl Shard {
             max_items: owner.max_items,
             max_bytes: owner.max_bytes,
             first: owner.first,
+            importing: owner.importing,
         });
         self.last_epoch[index] = owner.at.epoch;
         self.slots[index] = Some(Box::new(Slot {
@@ -290,6 +340,8 @@ impl Shard {
             retire_at: None,
             watchers: Watchers::default(),
             sealed: None,
+            moving: None,
+            sweep_at: None,
         }));
         Ok(())
     }
@@ -318,6 +370,7 @@ impl Shard {
         let mut slot = self.slots[index].take().expect("checked above");
         let text = "the block went to another owner, or to none";
         slot.watchers.end(Status::WrongEpoch, text, &mut self.notices);
+        self.end_move(&slot);
         if Bug::StaleBytes.active() {
             self.stale.push(slot.backing);
         }
@@ -381,6 +434,7 @@ impl Shard {
             slot.timer = None;
             slot.structure.tick(&mut slot.backing, now);
             let at = slot.owner.at;
+            self.sweep_moved(now, index as usize);
             self.after(now, at);
         }
     }
@@ -438,6 +492,17 @@ impl Shard {
         ticket: Ticket,
     ) -> Outcome {
         let clock_ms = self.clock_ms(now);
+        if header.op.info().auth == Auth::Peer {
+            let answer = match peers_only(access) {
+                Ok(()) => {
+                    let request = Request::of_a_peer(access, header, args, ticket);
+                    let operation = operation(now, clock_ms, &request);
+                    self.part(now, header, args, payload, &operation)
+                }
+                Err(refusal) => refusal,
+            };
+            return Outcome::Done(answer);
+        }
         let (slot, attributes) = match self.admit(now, access, header) {
             Ok((index, attributes)) => (self.slots[index].as_mut().expect("admitted"), attributes),
             Err(answer) => return Outcome::Done(answer),
@@ -492,6 +557,24 @@ impl Shard {
         ticket: Ticket,
     ) -> Result<(), Answer> {
         let clock_ms = self.clock_ms(now);
+        if header.op.info().auth == Auth::Peer {
+            peers_only(access)?;
+            let request = Request::of_a_peer(access, header, args, ticket);
+            self.begin_part(header, &operation(now, clock_ms, &request))?;
+            self.pending.push(Pending {
+                ticket,
+                at: header.at,
+                session: access.session,
+                lane: header.lane,
+                sequence: header.sequence,
+                hash: None,
+                generation: Generation(0),
+                until_grant_ends: false,
+                filling: true,
+                mutates: false,
+            });
+            return Ok(());
+        }
         let (index, attributes) = self.admit(now, access, header)?;
         let slot = self.slots[index].as_mut().expect("admitted");
         let length = header.payload_len as usize;
@@ -549,7 +632,9 @@ impl Shard {
         let pending = self.pending.swap_remove(found);
         if let Some(slot) = self.slot_at(pending.at) {
             slot.structure.abort(&mut slot.backing, now, ticket);
-            slot.lanes.abandon(pending.session, pending.lane);
+            if pending.mutates {
+                slot.lanes.abandon(pending.session, pending.lane);
+            }
             self.after(now, pending.at);
         }
     }
@@ -683,8 +768,8 @@ impl Shard {
     }
 
     fn record(&mut self, pending: Pending, answer: Answer) -> Answer {
-        if let Some(slot) = self.slot_at(pending.at)
-            && pending.mutates
+        if pending.mutates
+            && let Some(slot) = self.slot_at(pending.at)
         {
             let Pending { session, lane, sequence, hash, .. } = pending;
             if answer.executed() {
@@ -724,13 +809,15 @@ impl Shard {
             }
             slot.retire_at = Some(now + RETIRE_AGAIN);
         }
+        self.look_at_moves(now, index);
         self.arm(index);
     }
 
     /// Sets a block's timer to when it is due.
     fn arm(&mut self, index: usize) {
         let Some(slot) = &mut self.slots[index] else { return };
-        let due = [slot.structure.deadline(), slot.retire_at].into_iter().flatten().min();
+        let due = [slot.structure.deadline(), slot.retire_at, slot.move_due()];
+        let due = due.into_iter().flatten().min();
         if let Some(due) = due
             && slot.timer.is_none_or(|timer| due < timer)
         {
@@ -799,93 +886,4 @@ impl Shard {
         let slot = self.slots[index].as_deref_mut()?;
         (slot.owner.at.epoch == at.epoch || Bug::EpochUnchecked.active()).then_some(slot)
     }
-}
-
-/// A request that was let through to its structure.
-#[derive(Clone, Copy)]
-struct Request<'a> {
-    access: &'a Access,
-    header: &'a RequestHeader,
-    args: &'a [u8],
-    ticket: Ticket,
-    attributes: Attributes,
-}
-
-/// The hash that a record carries.
-fn record_hash(slot: &Slot, request: &Request<'_>) -> Option<u64> {
-    let Request { header, args, attributes, .. } = *request;
-    if attributes.route != Route::Key {
-        return slot.structure.record_hash(header.op, args);
-    }
-    match split_args(attributes.route, args) {
-        Ok((Routed::Key(key), _)) => Some(key_hash(key)),
-        _ => None,
-    }
-}
-
-fn generation_of(access: &Access) -> Generation {
-    access.grant.expect("authorized by one").generation
-}
-
-/// The operation that a request asks for. It waits no longer than its grant is good: whoever wants
-/// to go on waiting comes again with another (`Pending::until_grant_ends`).
-fn operation<'a>(now: Time, clock_ms: u64, request: &Request<'a>) -> Operation<'a> {
-    let Request { access, header, args, ticket, attributes } = *request;
-    let good_ms = access.grant.map_or(0, |grant| grant.expires_ms.saturating_sub(clock_ms));
-    let asked_ms = if attributes.waits { header.deadline_ms.min(WAIT_MAX_MS) } else { 0 };
-    let wait = Duration::from_millis(good_ms.min(asked_ms as u64));
-    Operation { now, ticket, op: header.op, args, wait_until: now + wait }
-}
-
-/// Where the structure goes on, if it does in another block.
-fn next_block(slot: &Slot, args: &[u8]) -> Answer {
-    if !args.is_empty() {
-        return Answer::refuse(Status::BadFrame, "NextBlock takes no arguments");
-    }
-    match &slot.sealed {
-        None => Answer::ok(0),
-        Some((length, successor)) => {
-            let (status, args) = (Status::Moved, successor.to_vec());
-            Answer { status, value: *length, args, payload: Payload::None }
-        }
-    }
-}
-
-fn acknowledge(slot: &mut Slot, session: SessionId, args: &[u8]) -> Answer {
-    match honeycomb_wire::data::acks(args) {
-        Ok(acks) => {
-            let known =
-                acks.iter().filter(|(lane, up_to)| slot.lanes.forget(session, *lane, *up_to));
-            Answer::ok(known.count() as u64)
-        }
-        Err(e) => e.into(),
-    }
-}
-
-fn subscribe(slot: &mut Slot, ticket: Ticket, grant: Grant, args: &[u8]) -> Answer {
-    let SubscribeArgs { kinds, filter, .. } = match SubscribeArgs::decode(args) {
-        Ok(args) => args,
-        Err(e) => return e.into(),
-    };
-    match slot.watchers.add(Watcher { ticket, kinds, filter, grant }) {
-        Ok(number) => {
-            slot.structure.watch(true);
-            Answer::ok(number)
-        }
-        Err(refusal) => refusal,
-    }
-}
-
-/// Only the next mutation of a lane runs (INV-16).
-fn verdict_of(slot: &mut Slot, now: Time, access: &Access, header: &RequestHeader) -> LaneVerdict {
-    slot.lanes.expire(now);
-    slot.lanes.begin(
-        now,
-        access.session,
-        header.lane,
-        header.sequence,
-        header.acked(),
-        header.flags & flags::RETRY != 0,
-        access.window,
-    )
 }

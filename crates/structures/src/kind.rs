@@ -3,10 +3,10 @@
 //! File, queue and kv are registered like any other kind (`Registry::builtin`). A server that is to
 //! serve one more is started with a registry that has it: see `docs/structures.md`.
 
-use crate::Structure;
 use crate::file::FileBlock;
 use crate::kv::KvBlock;
 use crate::queue::{QueueBlock, QueueBounds};
+use crate::{Marks, Structure};
 use honeycomb_types::{InvalidKind, Kind, KindSpec, OperationSpec, Route, Router, Verbs};
 use honeycomb_wire::Op;
 use std::fmt;
@@ -29,6 +29,9 @@ pub struct Opening {
     pub max_bytes: u64,
     /// The structure's first block: nothing is ahead of it.
     pub first: bool,
+    /// The move by which its contents come from another block; 0 for none. Only of kinds whose contents
+    /// can move.
+    pub importing: u64,
 }
 
 /// A kind of structure: what it is called, what its operations are, and how a block of it begins.
@@ -59,6 +62,18 @@ pub struct Attributes {
     pub waits: bool,
     /// Large payloads go straight into the block.
     pub streams: bool,
+}
+
+impl Attributes {
+    /// Of what needs no verbs and does nothing out of the ordinary.
+    pub const PLAIN: Attributes = Attributes {
+        verbs: Verbs::NONE,
+        route: Route::Each,
+        mutates: false,
+        payload: false,
+        waits: false,
+        streams: false,
+    };
 }
 
 /// A kind that was registered.
@@ -218,8 +233,12 @@ impl StructureKind for Kv {
     }
 
     fn open(&self, opening: &Opening) -> Box<dyn Structure> {
-        let Opening { block_size, start, end, slots, .. } = *opening;
-        Box::new(KvBlock::new(block_size, start, end, slots))
+        let Opening { block_size, start, end, slots, importing, .. } = *opening;
+        let block = KvBlock::new(block_size, start, end, slots, Marks::default());
+        Box::new(match importing {
+            0 => block,
+            id => block.importing(id),
+        })
     }
 }
 

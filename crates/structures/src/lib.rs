@@ -16,6 +16,7 @@ mod file;
 mod kind;
 mod kv;
 mod lanes;
+mod moves;
 mod next;
 mod pieces;
 mod queue;
@@ -24,6 +25,7 @@ pub use file::FileBlock;
 pub use kind::{Attributes, Opening, Registered, Registry, StructureKind};
 pub use kv::{KvBlock, key_limit};
 pub use lanes::{LaneVerdict, Lanes};
+pub use moves::{Marks, Movable, Parcel, Totals, Wish};
 pub use next::{Next, busy, moved};
 pub use queue::{QueueBlock, QueueBounds};
 
@@ -358,6 +360,17 @@ pub trait Structure: Send {
     /// Whether anybody wants to know of changes (`Event::Changed`) from now on.
     fn watch(&mut self, watched: bool) {
         let _ = watched;
+    }
+
+    /// Changes that nobody was told of because nobody watched, since a part of another block moved
+    /// here: who follows it and comes late learns from it whether something was missed.
+    fn unheard(&self) -> u64 {
+        0
+    }
+
+    /// It as a structure whose contents can move to another block; most cannot.
+    fn movable(&mut self) -> Option<&mut dyn Movable> {
+        None
     }
 
     /// The hash by which a mutation was routed, when it was routed by one: its retry record carries

@@ -57,6 +57,7 @@ impl Chain {
             max_items: 0,
             max_bytes: 0,
             first: start == 0,
+            importing: 0,
         };
         let backing = Backing::map(self.size, &Reclaimer::inline()).unwrap();
         let (structure, sealed, drained) = (Log.open(&opening), None, false);

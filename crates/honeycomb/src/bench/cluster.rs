@@ -27,6 +27,16 @@ impl Cluster {
         waiting: Waiting,
         pinning: Pinning,
     ) -> Result<Cluster, String> {
+        Cluster::on(common.shards, pool, waiting, pinning)
+    }
+
+    /// The same, with so many cores that serve.
+    pub fn on(
+        shards: u8,
+        pool: Pool,
+        waiting: Waiting,
+        pinning: Pinning,
+    ) -> Result<Cluster, String> {
         let program = std::env::current_exe().map_err(|e| e.to_string())?;
         let mut command = Command::new(program);
         // Its memory is resident only where written: what is measured decides, not the machine.
@@ -34,7 +44,7 @@ impl Cluster {
         for (flag, value) in [
             ("--memory", pool.memory.to_string()),
             ("--block-size", pool.block_size.to_string()),
-            ("--shards", common.shards.to_string()),
+            ("--shards", shards.to_string()),
             ("--spin-us", waiting.spin().as_micros().to_string()),
         ] {
             command.arg(flag).arg(value);
