@@ -114,6 +114,7 @@ def enum(name: str, doc: str, variants: list, repr_: str, custom: tuple | None =
         out += [
             "",
             "    /// Its code.",
+            "    #[inline]",
             f"    pub fn code(self) -> {repr_} {{",
             "        match self {",
         ]

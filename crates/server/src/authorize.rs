@@ -6,7 +6,7 @@ use crate::shard::{Access, BlockOwner};
 use honeycomb_structures::{Answer, Attributes, Registered, Route, Routed};
 use honeycomb_types::{Bug, LaneId, Verbs};
 use honeycomb_wire::custom::split_args;
-use honeycomb_wire::{Op, RequestHeader, Status, key_hash};
+use honeycomb_wire::{Grant, Op, RequestHeader, Status, key_hash};
 
 /// Parts of moves come from other memory servers.
 pub(crate) fn peers_only(access: &Access) -> Result<(), Answer> {
@@ -51,23 +51,32 @@ pub(crate) fn authorize(
     if clock_ms >= grant.expires_ms {
         return Err(expired());
     }
-    let allows = |verbs: Verbs| match grant.verbs.contains(verbs) {
-        true => Ok(()),
-        false => {
-            let text = format!("the grant allows to {}, not to {verbs}", grant.verbs);
-            Err(Answer::refuse(Status::PermissionDenied, text))
-        }
-    };
     let code = header.op.code();
     if (code >> 8) as u8 != owner.kind.code() {
-        // Of every kind, or of another one. What it needs, the protocol knows, if anybody does.
-        allows(header.op.info().verbs)?;
-        let text = || format!("the structure is a {}", owner.kind);
-        return of_any_kind(header.op).ok_or_else(|| Answer::refuse(Status::WrongKind, text()));
+        return of_another_kind(owner, &grant, header.op);
     }
     let attributes = attributes_of(kind, header, code as u8)?;
-    allows(attributes.verbs)?;
+    if !grant.verbs.contains(attributes.verbs) {
+        return Err(not_allowed(&grant, attributes.verbs));
+    }
     Ok(attributes)
+}
+
+/// An operation that is of every kind, or of another one than the block's. What it needs the protocol
+/// knows, if anybody does.
+fn of_another_kind(owner: &BlockOwner, grant: &Grant, op: Op) -> Result<Attributes, Answer> {
+    let verbs = op.info().verbs;
+    if !grant.verbs.contains(verbs) {
+        return Err(not_allowed(grant, verbs));
+    }
+    of_any_kind(op).ok_or_else(|| {
+        Answer::refuse(Status::WrongKind, format!("the structure is a {}", owner.kind))
+    })
+}
+
+fn not_allowed(grant: &Grant, verbs: Verbs) -> Answer {
+    let text = format!("the grant allows to {}, not to {verbs}", grant.verbs);
+    Answer::refuse(Status::PermissionDenied, text)
 }
 
 /// What the kind's table says of the operation that is asked for. For operations of the protocol the

@@ -655,6 +655,7 @@ impl Op {
     }
 
     /// Its code.
+    #[inline]
     pub fn code(self) -> u16 {
         match self {
             Op::Hello => 0x0001,
