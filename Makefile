@@ -64,6 +64,7 @@ unit: setup ## the Rust tests
 	$(RUST_TESTS)
 
 integration: build ## the Python tests, against the installed wheel and real processes
+	cargo build --release --locked -p log-server
 	$(HEARING) $(VENV)/pytest -c python/pyproject.toml python/tests
 
 .PHONY: simulate soak elastic-soak bench figures

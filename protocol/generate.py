@@ -65,7 +65,14 @@ def limits(spec: dict) -> str:
     return "\n".join(out) + "\n"
 
 
-def enum(name: str, doc: str, variants: list, repr_: str) -> list:
+# Opcodes of custom kinds: what they are is not for the protocol to say.
+CUSTOM = (
+    "An operation of a custom kind, by its code: what it needs is in the table of its kind.",
+    "0x8000..=0xEFFF",
+)
+
+
+def enum(name: str, doc: str, variants: list, repr_: str, custom: tuple | None = None) -> list:
     out = [
         f"/// {doc}",
         "#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]",
@@ -74,11 +81,13 @@ def enum(name: str, doc: str, variants: list, repr_: str) -> list:
     ]
     for variant, code, text in variants:
         out += [f"    /// {text}", f"    {variant} = {code},"]
+    if custom:
+        out += [f"    /// {custom[0]}", f"    Custom({repr_}) = {custom[1].split('.')[0]},"]
     out += [
         "}",
         "",
         f"impl {name} {{",
-        f"    /// Every {name.lower()} in order of code.",
+        f"    /// Every {name.lower()} of the protocol in order of code.",
         f"    pub const ALL: [{name}; {len(variants)}] = [",
     ]
     out += [f"        {name}::{v}," for v, _, _ in variants]
@@ -89,13 +98,40 @@ def enum(name: str, doc: str, variants: list, repr_: str) -> list:
         "        Some(match code {",
     ]
     out += [f"            {code} => {name}::{v}," for v, code, _ in variants]
+    if custom:
+        out += [f"            {custom[1]} => {name}::Custom(code),"]
     out += ["            _ => return None,", "        })", "    }", ""]
     out += [
         "    /// The name that errors and documents use.",
         "    pub fn name(self) -> &'static str {",
         "        match self {",
     ]
-    out += [f'            {name}::{v} => "{v}",' for v, _, _ in variants] + ["        }", "    }"]
+    out += [f'            {name}::{v} => "{v}",' for v, _, _ in variants]
+    if custom:
+        out += [f'            {name}::Custom(_) => "Custom",']
+    out += ["        }", "    }"]
+    if custom:
+        out += [
+            "",
+            "    /// Its code.",
+            "    #[inline]",
+            f"    pub fn code(self) -> {repr_} {{",
+            "        match self {",
+        ]
+        out += [f"            {name}::{v} => {code}," for v, code, _ in variants]
+        out += [f"            {name}::Custom(code) => code,", "        }", "    }"]
+        out += [
+            "",
+            "    /// The code of the kind that it belongs to.",
+            "    pub fn kind_code(self) -> u8 {",
+        ]
+        out += [
+            "        (self.code() >> 8) as u8",
+            "    }",
+            "",
+            "    /// Its number within that kind.",
+        ]
+        out += ["    pub fn number(self) -> u8 {", "        self.code() as u8", "    }"]
     return out
 
 
@@ -115,10 +151,13 @@ def messages(spec: dict) -> str:
     ]
     out += [*enum("Status", "How a request ended.", status, "u16"), "}", ""]
     ops = [(o["name"], f"0x{o['code']:04X}", o["doc"]) for o in spec["op"]]
-    out += enum("Op", "An operation: type in the high byte, operation in the low one.", ops, "u16")
+    out += enum(
+        "Op", "An operation: type in the high byte, operation in the low one.", ops, "u16", CUSTOM
+    )
     out += [
         "",
-        "    /// Who serves it, what it needs, how its body is laid out.",
+        "    /// Who serves it, what it needs, how its body is laid out. Of a custom operation only what",
+        "    /// all of them have in common.",
         "    pub fn info(self) -> OpInfo {",
         "        match self {",
     ]
@@ -131,6 +170,12 @@ def messages(spec: dict) -> str:
             f"message: {str(o.get('body', 'message') == 'message').lower()}, "
             f"payload: {str(o.get('payload', False)).lower()} }},"
         )
+    out += [
+        (
+            "            Op::Custom(_) => OpInfo { plane: Plane::Data, auth: Auth::Grant, "
+            "verbs: Verbs(0), lane: false, message: false, payload: true },"
+        )
+    ]
     out += ["        }", "    }", "}", ""]
     for s in spec.get("struct", []):
         out.append(rust_struct(s["name"], s["doc"], s["fields"]))

@@ -21,6 +21,8 @@ import queues
 from bodies import DATA_SAMPLES, MOVED_SAMPLES, messages, moved_bytes, notice_cases, sample_fields
 from moves import moves
 from peer import (
+    CUSTOM,
+    CUSTOM_CODES,
     DURABILITY,
     GRANT_FIELDS,
     GRANT_KEY,
@@ -71,6 +73,18 @@ def request_case(name: str, op: str, flags: int = 0, **fields) -> dict:
     head = request_bytes(op, flags=flags, **fields)
     assert judge_request(head, True) == "accept", name
     decoded = {"op": op, "code": OPS[op]["code"], "flags": flags}
+    return headed(name, head, decoded, fields)
+
+
+def custom_case(name: str, code: int, **fields) -> dict:
+    """The header of an operation of a custom kind."""
+    fields = typical_header(CUSTOM) | fields
+    head = request_bytes(code, **fields)
+    assert judge_request(head, True) == "accept", name
+    return headed(name, head, {"op": "Custom", "code": code, "flags": 0}, fields)
+
+
+def headed(name: str, head: bytes, decoded: dict, fields: dict) -> dict:
     decoded |= {n: shown(kind, fields.get(n, 0)) for n, kind in REQUEST_FIELDS}
     return {"name": name, "hex": head.hex(), "fields": decoded}
 
@@ -131,6 +145,16 @@ def frames() -> dict:
             "QueueGet",
             **typical_header(OPS["QueueGet"], args_len=13, deadline_ms=LIMITS["WAIT_MAX_MS"]),
         ),
+    ]
+    first, last = CUSTOM_CODES[0], CUSTOM_CODES[-1]
+    laned = {"lane": 2, "sequence": 9, "ack_lag": 1}
+    requests += [
+        custom_case("the first custom opcode, a read", first),
+        custom_case("the last custom opcode, a mutation", last, **laned),
+        custom_case(
+            "a custom operation with a payload that waits", 0x8001, payload_len=9, deadline_ms=5000
+        ),
+        custom_case("a custom mutation with the largest body", 0x80FF, **laned | largest),
     ]
     region = typical_header(OPS["MoveRegion"], args_len=36, payload_len=LIMITS["FRAME_MAX"])
     for name in ("MoveRegion", "MoveDone"):
@@ -284,7 +308,7 @@ def refusals() -> dict:
     both = request_bytes("KvPut", **typical_header(store, args_len=U32, payload_len=U32))
     request("both lengths negative", both, "FrameTooLarge")
     oversize_requests(request)
-    for code in (0x0000, 0x000C, 0x0400, 0x1000, 0x1107, 0x1301, 0x8001, 0xFFFF):
+    for code in (0x0000, 0x00FF, 0x0400, 0x1000, 0x11FF, 0x1301, 0x7FFF, 0xF000, 0xFFFF):
         request(
             f"unknown opcode {code:#06x}", request_bytes(code, args_len=9), "UnknownOpcode", True
         )
@@ -392,6 +416,25 @@ def misplaced_fields(request) -> None:
     for name in ("QueuePut", "QueueGet", "QueueClose", "QueueAck"):
         bad = request_bytes(name, **typical_header(OPS[name]) | {"lane": 0})
         request(f"{name} without a lane", bad, "BadFrame", True)
+    custom, laned = typical_header(CUSTOM), {"lane": 2, "sequence": 9, "ack_lag": 1}
+    for field in laned:
+        bad = request_bytes(0x8001, **custom | laned | {field: 0})
+        request(f"a custom operation with a lane and {field} 0", bad, "BadFrame", True)
+    bad = request_bytes(0x8001, **custom | laned | {"ack_lag": 10})
+    request("a custom operation that acknowledges later ones", bad, "BadFrame", True)
+    bad = request_bytes(0x8001, flags=2, **custom)
+    request("a custom operation with an unknown flag", bad, "UnknownFlag", True)
+    bad = request_bytes(0x8001, **custom, args_len=LIMITS["ARGS_MAX"] + 1)
+    request("a custom operation with too many arguments", bad, "FrameTooLarge")
+    bad = request_bytes(0x8001, args_len=9)
+    request("a custom operation without block, epoch and grant", bad, "BadFrame", True)
+    request(
+        "a custom operation before Hello",
+        request_bytes(0x8001, **custom),
+        "HandshakeRequired",
+        False,
+        False,
+    )
     for name in ("Hello", "Ping", "PresentGrant", "OpenStructure", "JoinServer"):
         for field in ("block", "epoch", "grant"):
             bad = request_bytes(name, **{field: 1})

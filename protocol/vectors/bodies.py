@@ -19,6 +19,7 @@ from batches import (
 from moves import moves
 from peer import (
     INTEGERS,
+    ROUTES,
     SPEC,
     STRUCTS,
     U32,
@@ -214,6 +215,7 @@ KEY, VALUE, OLD = b"{user7}:name", b"Ada", b"Grace"
 DATA_SAMPLES = {
     "Subscribe": SUBSCRIBE_SAMPLES,
     "AckResults": ACK_SAMPLES,
+    "NextBlock": ([ask("the last known block")], [data("it is the last", value=0)]),
     "FileAppend": (
         [ask("a line", payload=b"a line\n"), ask("nothing", payload=b"")],
         [data("it begins at byte 4096 of the block", value=4096)],
@@ -346,6 +348,35 @@ DATA_SAMPLES = {
 assert integer(-5)[2:] == put("u64", U64 - 4), "the reply's value has the bits of the number"
 
 
+def custom_cases() -> list:
+    """How the arguments of custom operations begin, by their route; `bad` ones are refused."""
+
+    def case(name: str, route: str, routed: object, args: bytes, rest: bytes) -> dict:
+        shown = {"route": ROUTES[route], "routed": routed, "rest": rest.hex()}
+        return {"name": name, "bad": False} | shown | {"args": args.hex()}
+
+    def bad(name: str, route: str, args: bytes) -> dict:
+        return {"name": name, "bad": True, "route": ROUTES[route], "args": args.hex()}
+
+    key = put("u16", len(KEY)) + KEY
+    return [
+        case("to the head", "head", None, b"rest", b"rest"),
+        case("to the tail, without arguments", "tail", None, b"", b""),
+        case("to each", "each", None, b"rest", b"rest"),
+        case("at the block's start", "position", "0", put("i64", 0) + b"rest", b"rest"),
+        case("before the block", "position", "-1", put("i64", -1), b""),
+        case("through the farthest", "through", str(2**63 - 1), put("i64", 2**63 - 1), b""),
+        case("by a key", "key", KEY.hex(), key + b"rest", b"rest"),
+        case("by the longest key", "key", "6b" * 4096, put("u16", 4096) + b"k" * 4096, b""),
+        bad("a position cut short", "position", bytes(7)),
+        bad("no position", "through", b""),
+        bad("no key", "key", b""),
+        bad("an empty key", "key", put("u16", 0)),
+        bad("a key longer than the arguments", "key", put("u16", 5) + b"four"),
+        bad("a key that is too long", "key", put("u16", 4097) + b"k" * 4097),
+    ]
+
+
 def notice_cases() -> list:
     moved = MOVED_SAMPLES[0]
     version, entry = moved["version"], moved["entry"]
@@ -375,4 +406,5 @@ def messages() -> dict:
         "notices": notice_cases(),
         "moves": moves(),
         "stored": stored_cases(),
+        "custom": custom_cases(),
     }

@@ -15,6 +15,11 @@ PROTOCOL = pathlib.Path(__file__).resolve().parent.parent
 SPEC = tomllib.loads((PROTOCOL / "messages.toml").read_text())
 OPS = {op["name"]: op for op in SPEC["op"]}
 BY_CODE = {op["code"]: op for op in SPEC["op"]}
+# Opcodes of custom kinds: whether one is a mutation is not for the protocol to say.
+CUSTOM = {"name": "Custom", "plane": "data", "auth": "grant", "body": "data", "payload": True}
+CUSTOM |= {"custom": True}
+CUSTOM_CODES = range(0x8000, 0xF000)
+ROUTES = {"head": 1, "tail": 2, "position": 3, "key": 4, "each": 5, "through": 6}
 STATUS = {status["name"]: status["code"] for status in SPEC["status"]}
 STRUCTS = {part["name"]: part["fields"] for part in SPEC["struct"]}
 LIMITS = {name: limit["value"] for name, limit in SPEC["limits"].items()}
@@ -140,7 +145,7 @@ def judge_request(b: bytes, greeted: bool) -> str | tuple[str, bool]:
         return "FrameTooLarge", False
     if not greeted and args + payload > LIMITS["HELLO_MAX"]:
         return "FrameTooLarge", False
-    op = BY_CODE.get(code)
+    op = BY_CODE.get(code) or (CUSTOM if code in CUSTOM_CODES else None)
     if not greeted and (op is None or op["name"] != "Hello"):
         return "HandshakeRequired", False
     if op is None:
@@ -151,10 +156,11 @@ def judge_request(b: bytes, greeted: bool) -> str | tuple[str, bool]:
         return "FrameTooLarge", False
     if payload and not op.get("payload"):
         return "BadFrame", True
-    if op.get("lane"):
+    laned = bool(lane or sequence or ack_lag)
+    if op.get("lane") or (op.get("custom") and laned):
         if not lane or not sequence or not 1 <= ack_lag <= sequence:
             return "BadFrame", True
-    elif lane or sequence or ack_lag:
+    elif laned:
         return "BadFrame", True
     named = {
         "grant": bool(block or epoch or grant),

@@ -65,6 +65,9 @@ RETRIES = {
     "QueueFull": ("raise", "used", 0),
     "QueueClosed": ("raise", "used", 0),
     "FlushUnavailable": ("raise", "none", 0),
+    "Refused": ("raise", "used", 0),
+    "NotYet": ("raise", "used", 0),
+    "UnknownKind": ("raise", "none", 0),
     "DeadlineExceeded": ("raise", "none", 0),
     "Unavailable": ("raise", "none", 0),
     "Extents": ("raise", "abandon", 0),
@@ -104,6 +107,7 @@ DATA_LAYOUTS = {
         "-",
         "value: how many of the lanes were known",
     ),
+    "NextBlock": ("-", "-", "value: 0; or Moved"),
     "QueuePut": ("length u32 of each item, or none", "the items", "value: number of the first"),
     "QueueGet": (
         "items u32, bytes u32, time-out u32, stay u8",

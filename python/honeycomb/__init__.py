@@ -18,6 +18,7 @@ from honeycomb import errors
 from honeycomb._batch import AtomicBatch, Batch, Result
 from honeycomb._native import version as _version
 from honeycomb.cluster import Client, connect
+from honeycomb.custom import Custom, Kind, Operation, Reply
 from honeycomb.errors import HoneycombError
 from honeycomb.file import Appender, HoneyFile
 from honeycomb.flushed import Flush, Flushed, open_flushed
@@ -39,20 +40,24 @@ __all__ = [
     "Batch",
     "BrokenWorkerPool",
     "Client",
+    "Custom",
     "Flush",
     "Flushed",
     "HoneyFile",
     "HoneycombError",
     "Job",
     "JobHandle",
+    "Kind",
     "Kv",
     "Lease",
     "Listener",
     "Node",
     "Notification",
+    "Operation",
     "Queue",
     "QueueCounts",
     "Renewal",
+    "Reply",
     "Reservation",
     "Result",
     "Tree",

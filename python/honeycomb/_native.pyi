@@ -17,6 +17,12 @@ Asked: TypeAlias = tuple[int, Readable, Readable | None, Readable | None]
 #: What one answered: a value, whether there was an entry, a comparison, a number.
 Answered: TypeAlias = bytes | bool | tuple[bool, bytes | None] | int | float | None
 
+#: An operation: name, number, verbs, route, whether it mutates, has a payload, waits, and answers a
+#: position.
+RawOperation: TypeAlias = tuple[str, int, int, int, bool, bool, bool, bool]
+#: A kind: code, name, router, operations.
+RawKind: TypeAlias = tuple[int, str, int, list[RawOperation]]
+
 class NativeClient:
     def __init__(
         self, address: str, token: bytes, task_prefix: int = 0, timeout: float = 10.0
@@ -72,7 +78,22 @@ class NativeClient:
         max_bytes: int,
         open_existing: bool,
     ) -> NativeQueue: ...
-    def open(self, job: int, path: str, name: str) -> NativeFile | NativeKv | NativeQueue: ...
+    def create_custom(
+        self,
+        job: int,
+        path: str,
+        name: str,
+        kind: tuple[int | None, str | None],
+        size: tuple[int, int, int, int],
+        open_existing: bool,
+    ) -> NativeCustom: ...
+    def open_custom(
+        self, job: int, path: str, name: str, kind: tuple[int | None, str | None]
+    ) -> NativeCustom: ...
+    def kinds(self) -> list[tuple[RawKind, int]]: ...
+    def open(
+        self, job: int, path: str, name: str
+    ) -> NativeFile | NativeKv | NativeQueue | NativeCustom: ...
     def remove_structure(self, job: int, path: str, name: str) -> None: ...
     def keep(self, job: int, paths: list[str]) -> None: ...
     def release(self, job: int, paths: list[str]) -> None: ...
@@ -122,6 +143,22 @@ class NativeKv:
     def wait_for(self, key: Readable, wait: float | None) -> bool: ...
     def listen(self, kinds: int, key: bytes | None, prefix: bytes | None) -> NativeListener: ...
     def length(self) -> int: ...
+
+class NativeCustom:
+    @property
+    def kind(self) -> RawKind: ...
+    def call(
+        self,
+        operation: str,
+        payload: Readable,
+        args: Readable,
+        position: int | None,
+        key: Readable | None,
+        wait: float | None,
+    ) -> tuple[int, bytes, bytes, int]: ...
+    def call_each(
+        self, operation: str, payload: Readable, args: Readable, position: int | None
+    ) -> list[tuple[int, bytes, bytes, int]]: ...
 
 class NativeDelivery:
     def __init__(self, item: bytes, at: bytes, number: int, deliveries: int) -> None: ...

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from honeycomb import errors
-from honeycomb._native import NativeClient, NativeFile, NativeKv, NativeQueue
+from honeycomb._native import NativeClient, NativeCustom, NativeFile, NativeKv, NativeQueue
 
 T = TypeVar("T")
 
@@ -108,6 +108,7 @@ def wrong_kind(address: str, wanted: str, opened: object) -> errors.WrongKind:
         NativeFile: ("a file", "open_file"),
         NativeKv: ("a key-value store", "open_kv"),
         NativeQueue: ("a queue", "open_queue"),
+        NativeCustom: ("of a custom kind", "open_custom"),
     }[type(opened)]
     error = errors.WrongKind(f"{address} is {kind}, not {wanted}")
     error.hint = f"open it with job.{call}(...)"

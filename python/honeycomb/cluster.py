@@ -13,6 +13,7 @@ from honeycomb._info import JobInfo, Status
 from honeycomb._local import EmbeddedCluster, Endpoint, running_cluster
 from honeycomb._session import Session, fork_generation
 from honeycomb._settings import setting
+from honeycomb.custom import Kind, kind_of
 from honeycomb.job import Job
 
 __all__ = ["Client", "connect"]
@@ -198,6 +199,12 @@ class Client(Remote):
         """Servers and totals of the cluster. Used and resident bytes are as last reported by the
         servers, a quarter of a second ago at most; allocation is exact."""
         return self._session.native.status()
+
+    def kinds(self) -> list[Kind]:
+        """The custom kinds of structure that memory servers have announced, in order of code, each with
+        the number of live servers that serve it. Files, queues and key-value stores every server
+        serves."""
+        return [kind_of(kind, servers) for kind, servers in self._session.native.kinds()]
 
     def close(self) -> None:
         """Closes its jobs and connections. Idempotent."""

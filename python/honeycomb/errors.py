@@ -63,7 +63,7 @@ class UnsupportedVersion(ProtocolError):
 
 
 class UnknownOpcode(ProtocolError):
-    """The peer is older than this client and lacks the operation."""
+    """The peer is older than this client, or a custom structure's kind has no such operation."""
 
 
 class UnknownFlag(ProtocolError):
@@ -259,6 +259,26 @@ class QueueClosed(HoneycombError):
     hint = "a `for item in queue` loop ends here by itself"
 
 
+class Refused(HoneycombError):
+    """A custom structure refused the operation for a reason of its own; ``code`` is its number for
+    that reason."""
+
+    #: What the structure calls the reason.
+    code: int = 0
+
+
+class NotYet(HoneycombError, TimeoutError):
+    """What the call waited for has not happened in the time that it was willing to wait."""
+
+    hint = "wait longer (timeout=None: as long as it takes)"
+
+
+class UnknownKind(HoneycombError, LookupError):
+    """No live memory server serves structures of this custom kind."""
+
+    hint = "client.kinds() lists those that are served; start a server that has this one registered"
+
+
 class Removed(NotFound):
     """The structure or prefix was removed by request."""
 
@@ -327,8 +347,8 @@ _BY_STATUS: dict[str, type[HoneycombError]] = {
         UnknownBlock, Moved, Resume, OutcomeUnknown, WrongRange, Busy, OutOfMemory, BlockFull,
         ValueTooLarge, KeyTooLarge, LimitExceeded, QuotaExceeded, NotFound, KeyNotFound, KeyExists,
         Sealed, CompareFailed, AlreadyExists, WrongKind, Cycle, UnknownParent, LeaseExpired,
-        DataLost, QueueEmpty, QueueFull, QueueClosed, UnknownJob, InvalidArgument, Removed,
-        FlushUnavailable, DeadlineExceeded, Unavailable, Extents,
+        DataLost, QueueEmpty, QueueFull, QueueClosed, FlushUnavailable, Refused, NotYet, UnknownKind,
+        UnknownJob, InvalidArgument, Removed, DeadlineExceeded, Unavailable, Extents,
         Notice, Internal,
     )
 }  # fmt: skip

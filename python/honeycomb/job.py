@@ -17,6 +17,7 @@ from honeycomb._display import Facts, Remote, Shown
 from honeycomb._info import PINNED_MS
 from honeycomb._native import attenuate
 from honeycomb._session import Session, fork_generation
+from honeycomb.custom import Custom, kind_ref
 from honeycomb.errors import from_status
 from honeycomb.file import Appender, HoneyFile, file_mode
 from honeycomb.flushed import Flush, flush_to
@@ -26,7 +27,7 @@ from honeycomb.tree import Tree
 
 __all__ = ["Job", "JobHandle", "Lease", "Node", "Renewal"]
 
-S = TypeVar("S", Kv, HoneyFile, Queue)
+S = TypeVar("S", Kv, HoneyFile, Queue, Custom)
 N = TypeVar("N")
 
 
@@ -357,6 +358,75 @@ class Job(Remote):
             self.id, address.path, address.name, max_items, max_bytes, exist_ok
         )
         return Queue(self, address, native)
+
+    def create_custom(
+        self,
+        addr: str,
+        kind: int | str,
+        *,
+        blocks: int = 1,
+        slots: int = 0,
+        max_items: int = 0,
+        max_bytes: int = 0,
+        exist_ok: bool = False,
+    ) -> Custom:
+        """Creates a structure of a custom kind, named by its name or its code (``0x80`` to ``0xEF``),
+        which a memory server of the cluster has to serve (:meth:`Client.kinds`). What the kind makes
+        of ``blocks``, ``slots``, ``max_items`` and ``max_bytes`` is its own business; 0 leaves it to
+        the kind.
+
+        Raises :class:`~honeycomb.errors.UnknownKind`; otherwise as :meth:`create_kv`."""
+        address = Address.parse(addr)
+        ref = kind_ref(kind)
+        _check.whole("blocks", blocks, 1, _check.U32_MAX, unit="blocks")
+        _check.whole("slots", slots, 0, _check.U32_MAX, unit="slots")
+        _check.whole("max_items", max_items, 0, unit="items (0 for no bound)")
+        _check.whole("max_bytes", max_bytes, 0, unit="bytes (0 for no bound)")
+        native = self._session.native.create_custom(
+            self.id,
+            address.path,
+            address.name,
+            ref,
+            (blocks, slots, max_items, max_bytes),
+            exist_ok,
+        )
+        return Custom(self, address, native)
+
+    def custom(
+        self,
+        addr: str,
+        kind: int | str,
+        *,
+        blocks: int = 1,
+        slots: int = 0,
+        max_items: int = 0,
+        max_bytes: int = 0,
+    ) -> Custom:
+        """The structure of a custom kind at ``addr``; creates what is missing of it, its prefix
+        included."""
+        return self._with_prefix(
+            addr,
+            lambda: self.create_custom(
+                addr,
+                kind,
+                blocks=blocks,
+                slots=slots,
+                max_items=max_items,
+                max_bytes=max_bytes,
+                exist_ok=True,
+            ),
+        )
+
+    def open_custom(self, addr: str, kind: int | str | None = None) -> Custom:
+        """A structure of a custom kind that exists; with ``kind``, only of that one. Raises as
+        :meth:`open_kv`."""
+        address = Address.parse(addr)
+        if kind is None:
+            return Custom(self, address)
+        native = self._session.native.open_custom(
+            self.id, address.path, address.name, kind_ref(kind)
+        )
+        return Custom(self, address, native)
 
     def kv(self, addr: str, *, blocks: int = 1, slots: int = 1024) -> Kv:
         """The key-value store at ``addr``; creates what is missing of it, its prefix included."""

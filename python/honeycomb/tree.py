@@ -37,7 +37,7 @@ class Structure:
 
     @classmethod
     def _from(cls, info: StructureInfo) -> Structure:
-        kind = _KINDS.get(info["kind"], hex(info["kind"]))
+        kind = _KINDS.get(info["kind"], f"custom {info['kind']:#04x}")
         return cls(info["name"], kind, info["blocks"], info["bytes_used"], info["sealed"])
 
     def __str__(self) -> str:

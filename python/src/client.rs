@@ -1,9 +1,10 @@
 //! The client as Python sees it.
 
 use crate::convert::{checked, job_info, prefix_info, raise, status};
+use crate::custom::{Kind, NativeCustom, kind};
 use crate::queue::NativeQueue;
 use crate::structures::{NativeFile, NativeKv, wrap};
-use honeycomb_client::{Client, ClientOptions, Error, JobTicket};
+use honeycomb_client::{Client, ClientOptions, CustomOptions, Error, JobTicket, KindRef};
 use honeycomb_types::{JobId, PrefixId, Verbs};
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::{DagNode, PrefixOptions};
@@ -50,6 +51,13 @@ fn ticket(py: Python<'_>, t: JobTicket) -> Ticket<'_> {
 
 fn address(path: &str, name: &str) -> String {
     if name.is_empty() { path.to_owned() } else { format!("{path}:{name}") }
+}
+
+fn kind_ref(kind: &(Option<u8>, Option<String>)) -> KindRef<'_> {
+    match kind {
+        (Some(code), _) => KindRef::Code(*code),
+        (None, name) => KindRef::Name(name.as_deref().unwrap_or_default()),
+    }
 }
 
 #[pymethods]
@@ -281,6 +289,44 @@ impl NativeClient {
         let address = address(path, name);
         self.call(py, |c| c.create_queue(JobId(job), &address, max_items, max_bytes, open_existing))
             .map(NativeQueue)
+    }
+
+    /// The custom kind is named by its code or by its name.
+    #[allow(clippy::too_many_arguments)]
+    fn create_custom(
+        &self,
+        py: Python<'_>,
+        job: u64,
+        path: &str,
+        name: &str,
+        kind: (Option<u8>, Option<String>),
+        size: (u32, u32, u64, u64),
+        open_existing: bool,
+    ) -> PyResult<NativeCustom> {
+        let address = address(path, name);
+        let (blocks, slots, max_items, max_bytes) = size;
+        let options = CustomOptions { blocks, slots, max_items, max_bytes, open_existing };
+        let kind = kind_ref(&kind);
+        self.call(py, |c| c.create_custom(JobId(job), &address, kind, options)).map(NativeCustom)
+    }
+
+    fn open_custom(
+        &self,
+        py: Python<'_>,
+        job: u64,
+        path: &str,
+        name: &str,
+        kind: (Option<u8>, Option<String>),
+    ) -> PyResult<NativeCustom> {
+        let address = address(path, name);
+        let kind = kind_ref(&kind);
+        self.call(py, |c| c.open_custom(JobId(job), &address, kind)).map(NativeCustom)
+    }
+
+    /// The custom kinds, each with the number of live servers that serve it.
+    fn kinds(&self, py: Python<'_>) -> PyResult<Vec<(Kind, u32)>> {
+        let kinds = self.call(py, Client::kinds)?;
+        Ok(kinds.iter().map(|(spec, servers)| (kind(spec), *servers)).collect())
     }
 
     fn open(&self, py: Python<'_>, job: u64, path: &str, name: &str) -> PyResult<Py<PyAny>> {

@@ -1,6 +1,7 @@
 //! From Rust's answers to Python's objects.
 
 use honeycomb_client::Error;
+use honeycomb_wire::Status;
 use honeycomb_wire::messages::{
     ClusterStatusReply, JobInfo, PrefixInfo, ServerInfo, StructureInfo,
 };
@@ -20,7 +21,18 @@ pub fn raise(py: Python<'_>, status: &str, message: &str) -> PyErr {
 
 /// A result, with its error as an exception.
 pub fn checked<T>(py: Python<'_>, result: Result<T, Error>) -> PyResult<T> {
-    result.map_err(|e| raise(py, e.status.name(), &e.message))
+    result.map_err(|e| raise_error(py, &e))
+}
+
+/// An error as an exception, with the code of a structure's own refusal.
+pub fn raise_error(py: Python<'_>, e: &Error) -> PyErr {
+    let raised = raise(py, e.status.name(), &e.message);
+    if e.status == Status::Refused
+        && let Err(failed) = raised.value(py).setattr("code", e.code)
+    {
+        return failed;
+    }
+    raised
 }
 
 macro_rules! dict {

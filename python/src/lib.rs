@@ -6,6 +6,7 @@ mod batch;
 mod buffer;
 mod client;
 mod convert;
+mod custom;
 mod queue;
 mod structures;
 mod waiting;
@@ -57,6 +58,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<client::NativeClient>()?;
     module.add_class::<structures::NativeFile>()?;
     module.add_class::<structures::NativeKv>()?;
+    module.add_class::<custom::NativeCustom>()?;
     module.add_class::<queue::NativeQueue>()?;
     module.add_class::<queue::NativeDelivery>()?;
     module.add_class::<waiting::NativeListener>()?;

@@ -3,6 +3,7 @@
 use crate::batch::{self, Asked};
 use crate::buffer::{BytesRoom, Data, Target};
 use crate::convert::checked;
+use crate::custom::NativeCustom;
 use crate::queue::NativeQueue;
 use crate::waiting::{NativeListener, filter, until};
 use honeycomb_client::{Any, Atomic, Error, File, Kv, Swap};
@@ -334,7 +335,7 @@ impl NativeKv {
     }
 }
 
-/// A structure of a kind that this build knows, as its Python class.
+/// A structure of any kind, as its Python class.
 pub fn wrap(
     py: Python<'_>,
     client: &honeycomb_client::Client,
@@ -346,5 +347,6 @@ pub fn wrap(
         Any::File(file) => Py::new(py, NativeFile(file))?.into_any(),
         Any::Queue(queue) => Py::new(py, NativeQueue(queue))?.into_any(),
         Any::Kv(kv) => Py::new(py, NativeKv(kv))?.into_any(),
+        Any::Custom(custom) => Py::new(py, NativeCustom(custom))?.into_any(),
     })
 }

@@ -26,6 +26,7 @@ TWINS: list[tuple[type[Any], type[Any]]] = [
     (honeycomb.Client, aio.AsyncClient),
     (honeycomb.Job, aio.AsyncJob),
     (honeycomb.Kv, aio.AsyncKv),
+    (honeycomb.Custom, aio.AsyncCustom),
     (honeycomb.HoneyFile, aio.AsyncFile),
     (honeycomb.Queue, aio.AsyncQueue),
     (honeycomb.Reservation, aio.AsyncReservation),
@@ -34,6 +35,7 @@ TWINS: list[tuple[type[Any], type[Any]]] = [
 #: Results that are twins themselves, by the name that the blocking one has in annotations.
 RENAMED = {
     "Kv": "AsyncKv",
+    "Custom": "AsyncCustom",
     "HoneyFile": "AsyncFile",
     "Queue": "AsyncQueue",
     "Listener": "Opening[AsyncListener]",

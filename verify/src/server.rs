@@ -4,12 +4,13 @@ use crate::world::{Message, TryId};
 use honeycomb_block::Reclaimer;
 use honeycomb_catalog::Effect as Order;
 use honeycomb_server::{Access, BlockOwner, Effect, Shard, ShardConfig};
-use honeycomb_structures::{Answer, News, Outcome, Payload, Ticket};
+use honeycomb_structures::{Answer, News, Outcome, Payload, Registry, Ticket};
 use honeycomb_types::{BlockAt, ServerId, SessionId, ShardIx, Time};
 use honeycomb_wire::data::ReadArgs;
 use honeycomb_wire::queue::{GetArgs, Items};
 use honeycomb_wire::{Grant, Op, RequestHeader, Status};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Shards of each server.
 pub const SHARDS: u8 = 2;
@@ -46,6 +47,7 @@ pub enum Taken {
 
 impl SimServer {
     pub fn new(id: ServerId, address: String, blocks: u32) -> SimServer {
+        let kinds = Arc::new(Registry::builtin());
         let shards = (0..SHARDS)
             .map(|ix| {
                 let mut shard = Shard::new(ShardConfig {
@@ -53,6 +55,7 @@ impl SimServer {
                     block_size: BLOCK,
                     blocks,
                     reclaimer: Reclaimer::inline(),
+                    kinds: kinds.clone(),
                 });
                 shard.reset(id);
                 shard

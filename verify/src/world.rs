@@ -253,6 +253,7 @@ impl World {
             blocks_per_shard: BLOCKS,
             block_size: BLOCK as u64,
             flush: true,
+            kinds: &[],
         };
         match self.command(Command::JoinServer { server }) {
             Ok(Reply::Joined(id)) => SimServer::new(id, address, BLOCKS),

@@ -151,6 +151,7 @@ fn measure_blocks(run: &mut Run) {
             blocks_per_shard,
             block_size: 65_536,
             flush: false,
+            kinds: &[],
         },
     });
     let n = (shards as u32 * blocks_per_shard) as f64;

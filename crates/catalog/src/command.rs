@@ -1,6 +1,8 @@
 //! What the catalog can be asked, and by whom.
 
-use honeycomb_types::{BlockAt, JobId, Kind, MoveId, PrefixId, ServerId, StructureId, Verbs};
+use honeycomb_types::{
+    BlockAt, JobId, Kind, KindSpec, MoveId, PrefixId, ServerId, StructureId, Verbs,
+};
 
 /// Who asks, as a verified token says. The catalog decides what that allows.
 ///
@@ -103,6 +105,8 @@ pub struct NewServer<'a> {
     pub blocks_per_shard: u32,
     /// Bytes of each block; all live servers have the same.
     pub block_size: u64,
+    /// The custom kinds of structure that it serves.
+    pub kinds: &'a [KindSpec],
     /// It can write data of prefixes whose lease has ended to disk.
     pub flush: bool,
 }
@@ -166,6 +170,8 @@ pub enum Command<'a> {
     DeregisterJob { actor: Actor, job: JobId },
     /// The jobs that the actor may see.
     ListJobs { actor: Actor },
+    /// The custom kinds that servers have announced. Any actor.
+    ListKinds { actor: Actor },
     /// A job's address DAG with leases and structures.
     JobTree { actor: Actor, job: JobId },
 

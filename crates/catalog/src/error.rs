@@ -108,7 +108,7 @@ pub enum CatalogError {
     #[error("{} exists already; open it, or ask for open_existing", Of(path, name))]
     StructureExists { path: Box<str>, name: Box<str> },
     /// A structure of this name is of another kind.
-    #[error("{} is a {}, not a {}", Of(path, name), is.name(), asked.name())]
+    #[error("{} is a {is}, not a {asked}", Of(path, name))]
     WrongKind { path: Box<str>, name: Box<str>, is: Kind, asked: Kind },
     /// The edges would close a cycle; each member is a parent of the next, the last of the first.
     #[error(
@@ -162,6 +162,14 @@ pub enum CatalogError {
         Of(path, name)
     )]
     StructureRead { path: Box<str>, name: Box<str>, reader: Arc<str>, ago_ms: u64 },
+    /// No live server serves structures of a custom kind.
+    #[error(
+        "no live memory server serves a {kind}; start one that has it registered, or use the code or name of one that is served"
+    )]
+    UnknownKind { kind: Kind },
+    /// A server announced a custom kind that it cannot be believed about.
+    #[error("kind {code:#04x} cannot be announced: {why}")]
+    KindRefused { code: u8, why: Box<str> },
     /// No free block that ordinary allocation may take.
     #[error(
         "asked for {asked} blocks; the cluster has {free} free, of which {reserved} are kept back for moves and repairs. Existing data is unharmed: free some, let leases end, or add a memory server"
@@ -189,6 +197,9 @@ pub enum CatalogError {
     /// A block of a queue is to be retired that is its tail, as far as is known.
     #[error("block {} is not known to have been sealed; ask again", at.block)]
     NotSealed { at: BlockAt },
+    /// A block of a structure whose positions are numbers is to be retired before those ahead of it.
+    #[error("block {} is not the first of its structure, and would leave a gap; ask again", at.block)]
+    NotFirst { at: BlockAt },
     /// The block already takes part in a move, as the one that takes.
     #[error("block {} is being filled by a move; ask again when that is over", at.block)]
     Moving { at: BlockAt },

@@ -9,7 +9,7 @@
 use crate::command::Seal;
 use crate::pool::{Draw, Held};
 use crate::structures::{Granted, Placed, Structure};
-use crate::{Catalog, CatalogError, Effect, Reply};
+use crate::{Catalog, CatalogError, Effect, Reply, Router};
 use honeycomb_types::{BlockAt, BlockId, Kind, MapVersion, MoveId, StructureId};
 
 /// Where a block stands in a file or a queue.
@@ -46,7 +46,7 @@ impl Catalog {
     /// The same, for what only blocks of files and queues ask.
     pub(crate) fn named_by_block(&self, id: StructureId, at: BlockAt) -> Result<u32, CatalogError> {
         let s = self.held_by(id, at)?;
-        if self.structures[s].kind == Kind::Kv {
+        if !self.structures[s].router.grows() {
             return Err(self.wrong_kind(s, Kind::File));
         }
         Ok(s)
@@ -139,7 +139,8 @@ impl Catalog {
         let block = match spare {
             Some(block) => block,
             None => {
-                let blocks = self.take_blocks(self.structures[s].job, s, 1, Draw::Ordinary)?;
+                let Structure { job, kind, .. } = self.structures[s];
+                let blocks = self.take_blocks(job, s, kind, 1, Draw::Ordinary)?;
                 let (block, range) = (blocks[0].block, (0, u64::MAX));
                 effects.push(self.open_effect(s, block, range, MoveId::NONE));
                 blocks[0].block
@@ -164,7 +165,7 @@ impl Catalog {
         }
         let s = self.named_by_block(id, at)?;
         let Seal { length, last, .. } = seal;
-        if self.structures[s].kind == Kind::File && length > self.block_size {
+        if self.structures[s].router == Router::Offset && length > self.block_size {
             let (what, given) = ("the length of a sealed block", length);
             let allowed = "a block holds at most the block size";
             return Err(CatalogError::InvalidArgument { what, given, allowed });

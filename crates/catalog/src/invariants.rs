@@ -4,7 +4,7 @@ use crate::Catalog;
 use crate::pool::Held;
 use crate::structures::Structure;
 use hashbrown::{HashMap, HashSet};
-use honeycomb_types::{Kind, Time};
+use honeycomb_types::{Kind, Router, Time};
 use std::fmt;
 
 /// An invariant that does not hold; the number is that of `docs/invariants.md`, 0 for one that is
@@ -71,13 +71,13 @@ impl Catalog {
         let what = || format!("structure {} has the map {:?}", structure.id, structure.entries);
         let starts: Vec<u64> = structure.entries.iter().map(|entry| entry.start).collect();
         // A queue's first blocks go as they are emptied.
-        let first = structure.kind == Kind::Queue || starts.first() == Some(&0);
+        let first = structure.router.shrinks() || starts.first() == Some(&0);
         require(first && !starts.is_empty(), 17, what)?;
         if let Some(queue) = &structure.queue {
             require(queue.fits(structure), 22, what)?;
         }
         require(starts.is_sorted_by(|a, b| a < b), 17, what)?;
-        if structure.kind == Kind::Kv {
+        if structure.router == Router::HashRange {
             let slot = structure.slot_width();
             require(starts.iter().all(|start| start % slot == 0), 17, what)?;
             let wrong = |why| format!("structure {}: {why}: {:?}", structure.id, structure.moves);

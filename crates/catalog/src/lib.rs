@@ -25,6 +25,7 @@ mod growth;
 mod hash;
 mod invariants;
 mod jobs;
+mod kinds;
 mod lease;
 mod moves;
 mod plan;
@@ -44,10 +45,11 @@ pub use command::{
     Written,
 };
 pub use error::{CatalogError, Loss};
+pub use honeycomb_types::Router;
 pub use invariants::Broken;
 pub use reply::{
     ClusterStatus, EdgeOutcome, Effect, FlushState, FlushedPart, FlushedStructure, JobInfo,
-    LeaseInfo, MapEntry, Opened, PartitionMap, PrefixInfo, PrefixState, Reply, Router, ServerInfo,
+    LeaseInfo, MapEntry, Opened, PartitionMap, PrefixInfo, PrefixState, Reply, ServerInfo,
     StructureInfo,
 };
 
@@ -57,6 +59,7 @@ use hash::HashKey;
 use honeycomb_types::limits::LEASE_DEFAULT_MS;
 use honeycomb_types::{BlockAt, JobId, Marks, ServerId, Time};
 use jobs::Jobs;
+use kinds::Kinds;
 use lease::Timers;
 use policy::{FirstCome, Policy};
 use pool::Pool;
@@ -108,6 +111,7 @@ pub struct Catalog {
     jobs: Jobs,
     readers: Readers,
     structures: Structures,
+    kinds: Kinds,
     pool: Pool,
     flushes: Flushes,
     policy: Box<dyn Policy>,
@@ -145,6 +149,7 @@ impl Catalog {
             jobs: Jobs::new(key),
             readers: Readers::default(),
             structures: Structures::new(key),
+            kinds: Kinds::default(),
             pool: Pool::new(config.term),
             flushes: Flushes::default(),
             policy,
@@ -205,6 +210,7 @@ impl Catalog {
             C::FindJob { actor, name } => self.find_job(actor, name),
             C::DeregisterJob { actor, job } => self.deregister_job(actor, job, effects),
             C::ListJobs { actor } => self.list_jobs(actor),
+            C::ListKinds { actor } => self.list_kinds(actor),
             C::JobTree { actor, job } => self.job_tree(actor, job),
             C::ClusterStatus { actor } => self.cluster_status(actor),
             C::JoinServer { server } => self.join_server(server, effects),
@@ -280,6 +286,7 @@ impl Catalog {
             self.jobs.bytes(),
             self.readers.bytes(),
             self.structures.bytes(),
+            self.kinds.bytes(),
             self.pool.bytes(),
             self.flushes.bytes(),
             scratch,

@@ -200,7 +200,8 @@ impl Catalog {
                 allowed: "it is the first of a slot, within the block's range and not its first",
             });
         }
-        let target = self.take_blocks(self.structures[s].job, s, 1, Draw::Reserve)?[0].block;
+        let Structure { job, kind, .. } = self.structures[s];
+        let target = self.take_blocks(job, s, kind, 1, Draw::Reserve)?[0].block;
         let mv = self.note_move(s, Move { id, source, target, start, end, merge });
         effects.push(self.open_effect(s, target, (start, end), mv.id));
         Ok(mv)

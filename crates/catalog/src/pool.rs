@@ -5,11 +5,12 @@
 //! registered (INV-02). Every allocation is a new epoch (INV-01), and only the confirmation of the
 //! epoch that was taken back makes a block free again, once (INV-03).
 
+use crate::kinds::KindSet;
 use crate::policy::{JobShare, Policy, ServerRoom, ShardRoom};
 use crate::{CatalogError, Effect, NewServer};
 use hashbrown::HashMap;
 use honeycomb_types::limits::{RESERVE_BLOCKS_MIN, RESERVE_FRACTION};
-use honeycomb_types::{BlockAt, BlockId, Epoch, JobId, ServerId, ShardIx, Time};
+use honeycomb_types::{BlockAt, BlockId, Epoch, JobId, Kind, ServerId, ShardIx, Time};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -114,6 +115,8 @@ pub(crate) struct Server {
     pub(crate) forwarded: u64,
     /// It can write data of expired prefixes to disk.
     pub(crate) flush: bool,
+    /// The custom kinds that it serves.
+    pub(crate) kinds: KindSet,
     shards: Box<[Shard]>,
 }
 
@@ -133,6 +136,7 @@ impl Server {
             requests: 0,
             forwarded: 0,
             flush: new.flush,
+            kinds: KindSet::of(new.kinds),
             shards: (0..new.shards).map(|_| Shard::new(new.blocks_per_shard)).collect(),
         }
     }
@@ -291,19 +295,25 @@ impl Pool {
         policy: &mut dyn Policy,
         (job, held): (JobId, u64),
         structure: u32,
+        kind: Kind,
         asked: u32,
         draw: Draw,
     ) -> Result<Vec<BlockAt>, CatalogError> {
         assert!(structure & FREE == 0, "a structure's index leaves the top bit to the free list");
-        let (ordinary, free, reserved) = self.room();
-        let available = if draw == Draw::Ordinary { ordinary } else { free };
+        let (_, free, reserved) = self.room();
+        let able = self.servers.values().filter(|server| server.kinds.serves(kind));
+        let available = able.map(|server| server.room(draw) as u64).sum();
         let share = JobShare { job, held, available };
         if available < asked as u64 || policy.admit(share, asked) < asked {
             return Err(CatalogError::OutOfMemory { asked: asked as u64, free, reserved });
         }
         let mut rooms = std::mem::take(&mut self.rooms);
         rooms.clear();
-        rooms.extend(self.servers().map(|(id, s)| ServerRoom { server: id, free: s.room(draw) }));
+        // One that does not serve the kind has no room for it.
+        rooms.extend(self.servers().map(|(id, server)| {
+            let free = if server.kinds.serves(kind) { server.room(draw) } else { 0 };
+            ServerRoom { server: id, free }
+        }));
         let mut taken: HashMap<BlockId, u32> = HashMap::new();
         let mut blocks = Vec::with_capacity(asked as usize);
         for _ in 0..asked {

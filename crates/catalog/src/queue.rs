@@ -7,8 +7,8 @@
 
 use crate::command::Seal;
 use crate::structures::Structure;
-use crate::{Catalog, CatalogError, Effect, NewStructure, Reply};
-use honeycomb_types::{BlockAt, BlockId, Kind, MapVersion, StructureId};
+use crate::{Catalog, CatalogError, Effect, NewStructure, Reply, Router};
+use honeycomb_types::{BlockAt, BlockId, MapVersion, StructureId};
 
 /// What was taken from one block.
 #[derive(Clone, Copy, Debug)]
@@ -37,9 +37,10 @@ pub(crate) struct QueueState {
 }
 
 impl QueueState {
-    /// The state of a new structure, if it is a queue.
-    pub(crate) fn of(new: &NewStructure<'_>) -> Option<Box<QueueState>> {
-        (new.kind == Kind::Queue).then(|| {
+    /// The state of a new structure, if it is a queue, or of a custom kind whose blocks come and go as
+    /// those of a queue.
+    pub(crate) fn of(new: &NewStructure<'_>, router: Router) -> Option<Box<QueueState>> {
+        router.shrinks().then(|| {
             let (max_items, max_bytes) = (new.max_items, new.max_bytes);
             Box::new(QueueState { max_items, max_bytes, through: Vec::new(), taken: Vec::new() })
         })
@@ -227,8 +228,8 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// A block is empty for good: it leaves the map. Refused for the tail, and for a block whose seal
-    /// was not heard of yet.
+    /// A block is empty for good: it leaves the map. Refused for the tail, for a block whose seal was not
+    /// heard of yet, and for one that others of a numbered structure come before.
     pub(crate) fn retire(
         &mut self,
         id: StructureId,
@@ -242,7 +243,12 @@ impl Catalog {
         let Some(place) = place.filter(|place| *place < structure.tail()) else {
             return Err(CatalogError::NotSealed { at });
         };
-        // Not only the first: one that still owes somebody an answer must not keep all behind it.
+        // Where positions matter, a block that leaves from the middle would leave a gap.
+        if structure.router == Router::Index && place != 0 {
+            return Err(CatalogError::NotFirst { at });
+        }
+        // Otherwise not only the first: one that still owes somebody an answer must not keep all
+        // behind it.
         structure.entries.remove(place);
         // The version is not raised: a tail was told which one its seal will make, and must be right.
         // Maps of one version differ at most in which of the empty blocks they still list.

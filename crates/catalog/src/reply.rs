@@ -2,8 +2,8 @@
 
 use crate::{CatalogError, Written};
 use honeycomb_types::{
-    BlockAt, Generation, JobId, Kind, MapVersion, Marks, MoveId, PrefixId, ServerId, StructureId,
-    Verbs,
+    BlockAt, Generation, JobId, Kind, KindSpec, MapVersion, Marks, MoveId, PrefixId, Router,
+    ServerId, StructureId, Verbs,
 };
 use std::sync::Arc;
 
@@ -15,6 +15,8 @@ pub enum Reply {
     Done,
     /// RegisterJob, FindJob.
     Job { job: JobId, root: PrefixId },
+    /// ListKinds, in order of code: each with the number of live servers that serve it.
+    Kinds(Vec<(Arc<KindSpec>, u32)>),
     /// ListJobs, in order of registration.
     Jobs(Vec<JobInfo>),
     /// JobTree: parents before children, the first is the root.
@@ -234,18 +236,6 @@ pub enum EdgeOutcome {
     /// `limits::PARENTS_MAX` parents, its name is taken below this one, or whether the edge would
     /// close a cycle takes too long to find out.
     Impossible = 3,
-}
-
-/// How a structure's operations find their block; the code is the wire's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Router {
-    /// By byte offset.
-    Offset = 1,
-    /// By what is wanted: a get goes to the first block, a put to the last.
-    Ends = 2,
-    /// By the hash of the key.
-    HashRange = 3,
 }
 
 /// Who serves what of a structure.

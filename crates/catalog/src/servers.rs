@@ -60,6 +60,7 @@ impl Catalog {
             *server.address == *new.address || server.incarnation == new.incarnation
         });
         let earlier: Vec<ServerId> = same.map(|(id, _)| id).collect();
+        self.check_kinds(new.kinds, &earlier)?;
         let others = self.pool.servers().count() - earlier.len();
         if others > 0 && new.block_size != self.block_size {
             return Err(CatalogError::InvalidArgument {
@@ -69,6 +70,7 @@ impl Catalog {
             });
         }
         self.lose_servers(&earlier, Loss::Reset, effects);
+        self.announce_kinds(new.kinds);
         self.block_size = new.block_size;
         self.silence = self.silence.min(self.now + SERVER_SILENCE);
         Ok(Reply::Joined(self.pool.join(new, self.now)))

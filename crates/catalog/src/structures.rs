@@ -54,6 +54,7 @@ pub(crate) struct Structure {
     pub(crate) prefix: u32,
     pub(crate) name: Box<str>,
     pub(crate) kind: Kind,
+    pub(crate) router: Router,
     pub(crate) sealed: bool,
     pub(crate) slots: u32,
     pub(crate) version: u64,
@@ -178,9 +179,9 @@ impl Structures {
 }
 
 /// Blocks and slots of a new structure, with their defaults in place.
-fn checked_size(new: &NewStructure<'_>) -> Result<(u32, u32), CatalogError> {
+fn checked_size(new: &NewStructure<'_>, router: Router) -> Result<(u32, u32), CatalogError> {
     let blocks = new.blocks.max(1);
-    if new.kind != Kind::Kv {
+    if router != Router::HashRange {
         return Ok((blocks, 0));
     }
     let slots = if new.slots == 0 { SLOTS_DEFAULT } else { new.slots };
@@ -219,7 +220,8 @@ impl Catalog {
         if !new.name.is_empty() {
             check_name(new.name)?;
         }
-        let (blocks, slots) = checked_size(&new)?;
+        let router = self.router_of(new.kind)?;
+        let (blocks, slots) = checked_size(&new, router)?;
         let n = self.live_prefix(j, new.path)?;
         let verbs = self.verbs_at(actor, n)?;
         if let Some(s) = self.structures.named(n, new.name) {
@@ -234,8 +236,9 @@ impl Catalog {
             let (what, limit) = ("structures of one prefix", STRUCTURES_PER_PREFIX_MAX as u64);
             return Err(CatalogError::LimitExceeded { what, limit });
         }
-        let blocks = self.take_blocks(j, self.structures.all.next(), blocks, Draw::Ordinary)?;
-        let s = self.place(n, &new, slots, &blocks);
+        let s = self.structures.all.next();
+        let blocks = self.take_blocks(j, s, new.kind, blocks, Draw::Ordinary)?;
+        let s = self.place(n, &new, router, slots, &blocks);
         self.emit_opens(s, effects);
         Ok(Reply::Opened(self.opened(s, verbs)))
     }
@@ -263,6 +266,7 @@ impl Catalog {
         &mut self,
         j: u32,
         s: u32,
+        kind: Kind,
         asked: u32,
         draw: Draw,
     ) -> Result<Vec<BlockAt>, CatalogError> {
@@ -271,22 +275,30 @@ impl Catalog {
         if quota != 0 && held + asked as u64 > quota {
             return Err(CatalogError::QuotaExceeded { quota, held, asked: asked as u64 });
         }
-        let blocks = self.pool.allocate(&mut *self.policy, (job.id, held), s, asked, draw)?;
+        let holder = (job.id, held);
+        let blocks = self.pool.allocate(&mut *self.policy, holder, s, kind, asked, draw)?;
         job.blocks += asked as u64;
         assert!(quota == 0 || job.blocks <= quota, "INV-30: a job holds more than its quota");
         Ok(blocks)
     }
 
     /// Records a structure whose blocks were taken.
-    fn place(&mut self, n: u32, new: &NewStructure<'_>, slots: u32, blocks: &[BlockAt]) -> u32 {
+    fn place(
+        &mut self,
+        n: u32,
+        new: &NewStructure<'_>,
+        router: Router,
+        slots: u32,
+        blocks: &[BlockAt],
+    ) -> u32 {
         let count = blocks.len() as u32;
-        let (entries, growth) = match new.kind {
-            Kind::Kv => {
+        let (entries, growth) = match router {
+            Router::HashRange => {
                 let start = |i| kv_start(i, count, slots);
                 let placed = |(i, at): (u32, &BlockAt)| Placed { start: start(i), block: at.block };
                 ((0..).zip(blocks).map(placed).collect(), None)
             }
-            Kind::File | Kind::Queue => {
+            Router::Offset | Router::Ends | Router::Index => {
                 let spare: VecDeque<BlockId> = blocks[1..].iter().map(|at| at.block).collect();
                 let growth = Growth { granted: VecDeque::new(), spare };
                 let growth = (count > 1).then(|| Box::new(growth));
@@ -302,12 +314,13 @@ impl Catalog {
             prefix: n,
             name: new.name.into(),
             kind: new.kind,
+            router,
             sealed: false,
             slots,
             version: 1,
             entries,
             growth,
-            queue: QueueState::of(new),
+            queue: QueueState::of(new, router),
             moves: None,
             next: node.first_structure,
             prev: NONE,
@@ -321,10 +334,10 @@ impl Catalog {
     fn emit_opens(&self, s: u32, effects: &mut Vec<Effect>) {
         let structure = &self.structures[s];
         for (i, block) in structure.blocks().enumerate() {
-            let (start, end) = match structure.kind {
-                Kind::Kv => (structure.entries[i].start, structure.end(i)),
+            let (start, end) = match structure.router {
+                Router::HashRange => (structure.entries[i].start, structure.end(i)),
                 // Their blocks count from their own start.
-                Kind::File | Kind::Queue => (0, u64::MAX),
+                Router::Offset | Router::Ends | Router::Index => (0, u64::MAX),
             };
             effects.push(self.open_effect(s, block, (start, end), MoveId::NONE));
         }
@@ -489,11 +502,7 @@ impl Catalog {
         let entries = structure.entries.iter().enumerate();
         PartitionMap {
             version: MapVersion(structure.version),
-            router: match structure.kind {
-                Kind::File => Router::Offset,
-                Kind::Queue => Router::Ends,
-                Kind::Kv => Router::HashRange,
-            },
+            router: structure.router,
             block_size: self.block_size,
             entries: entries
                 .map(|(i, placed)| self.entry(placed.block, placed.start, structure.end(i)))

@@ -586,6 +586,7 @@ impl Both {
             blocks_per_shard,
             block_size,
             flush: false,
+            kinds: &[],
         };
         let Ok(Reply::Joined(id)) = self.bench.run(Command::JoinServer { server }) else {
             panic!()

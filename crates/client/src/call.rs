@@ -8,7 +8,7 @@
 use crate::error::Error;
 use crate::route::{self, Target};
 use honeycomb_types::limits::RETRY_WINDOW_MS;
-use honeycomb_types::{BlockAt, LaneId, Sequence, SessionId, Time};
+use honeycomb_types::{BlockAt, LaneId, Router, Sequence, SessionId, Time};
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::{MapEntry, PartitionMap};
 use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status, flags};
@@ -19,8 +19,6 @@ use std::time::Duration;
 const BACKOFF_MIN: Duration = Duration::from_millis(2);
 /// Longest wait between two tries.
 const BACKOFF_MAX: Duration = Duration::from_millis(100);
-/// The router of queues: gets go to the first block, puts to the last.
-const ROUTER_ENDS: u8 = 2;
 /// `Moved` answers that one call follows: more than blocks can be added in a deadline.
 const HOPS_MAX: u32 = 100_000;
 
@@ -84,18 +82,24 @@ impl Routing {
         std::mem::take(&mut self.owed)
     }
 
-    /// Whether lanes to a block will not be used again.
+    /// Whether blocks leave the structure when they are empty, and nobody needs their answers.
+    pub fn shrinks(&self) -> bool {
+        Router::from_code(self.map.router).is_some_and(Router::shrinks)
+    }
+
+    /// Whether lanes to a block will not be used again, or so rarely that the block must not be kept
+    /// waiting for it.
     fn is_behind(&self, at: BlockAt, end: End) -> bool {
         let entry = match end {
-            End::Tail => self.map.entries.last(),
-            End::Head => self.map.entries.first(),
+            End::Head if self.map.router == Router::Ends as u8 => self.map.entries.first(),
+            End::Head | End::Tail => self.map.entries.last(),
         };
-        self.map.router == ROUTER_ENDS && entry.is_none_or(|entry| route::at(entry) != at)
+        self.shrinks() && entry.is_none_or(|entry| route::at(entry) != at)
     }
 
     /// The map has changed: lanes to blocks that were left behind are given up.
     fn give_up_lanes(&mut self) {
-        if self.map.router != ROUTER_ENDS {
+        if !self.shrinks() {
             return;
         }
         let behind: Vec<(BlockAt, End)> =
@@ -248,11 +252,16 @@ pub struct Call {
 impl Call {
     /// An operation that must be finished by `deadline`.
     pub fn new(op: Op, target: Target, deadline: Time) -> Call {
+        Call::of(op, op.info().lane, target, deadline)
+    }
+
+    /// The same for an operation of which the protocol does not say whether it is a mutation.
+    pub fn of(op: Op, mutation: bool, target: Target, deadline: Time) -> Call {
         Call {
             op,
             target,
             deadline,
-            mutation: op.info().lane,
+            mutation,
             lane: None,
             stays_at: None,
             uncertain: None,
@@ -314,10 +323,8 @@ impl Call {
             return self.give_up();
         }
         // A retry goes first to the block of the first try: only it can know the outcome.
-        if routing.map.router == ROUTER_ENDS
-            && self.uncertain.is_some_and(|at| routing.named(at).is_none())
-        {
-            // A block of a queue is retired only when it owes nobody an answer that can still be
+        if routing.shrinks() && self.uncertain.is_some_and(|at| routing.named(at).is_none()) {
+            // Such a block is retired only when it owes nobody an answer that can still be
             // asked for: this request never ran there.
             (self.uncertain, self.doubt_since, self.lane) = (None, None, None);
         }
@@ -425,7 +432,7 @@ impl Call {
                     Status::OutcomeUnknown => {
                         Step::Done(Err(self.unknown(&String::from_utf8_lossy(args))))
                     }
-                    _ => Step::Done(Err(Error::refused(status, args))),
+                    _ => Step::Done(Err(Error::refused(status, args).with_code(header.value))),
                 }
             }
         }
@@ -458,6 +465,11 @@ impl Call {
         if self.hops > HOPS_MAX {
             let why = "blocks keep pointing elsewhere; this is a defect";
             return Step::Done(Err(Error::new(Status::Internal, why)));
+        }
+        if routing.route(self.target).is_some_and(|entry| route::at(entry) == refused) {
+            // What it says is no news, and there it cannot be done: the controller may know more.
+            self.last_trouble = "the block says that another one serves this".into();
+            return self.after_trouble(now);
         }
         self.send(now, routing, lanes)
     }

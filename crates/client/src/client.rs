@@ -1,6 +1,7 @@
 //! A client of one cluster, with one token.
 
 use crate::context::Context;
+use crate::custom::{Custom, CustomOptions, KindRef};
 use crate::error::Error;
 use crate::file::File;
 use crate::keeper::Keeper;
@@ -10,7 +11,8 @@ use crate::queue::Queue;
 use crate::structure::{Opened, Structure};
 use crate::transport::Identity;
 use honeycomb_env::Clock;
-use honeycomb_types::{Address, JobId, Kind, PrefixId, StructureId, Verbs};
+use honeycomb_types::{Address, JobId, Kind, KindSpec, PrefixId, StructureId, Verbs};
+use honeycomb_wire::custom::kind_spec;
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Field, Op, Status};
 use std::sync::Arc;
@@ -61,6 +63,7 @@ pub enum Any {
     File(File),
     Queue(Queue),
     Kv(Kv),
+    Custom(Custom),
 }
 
 struct Inner {
@@ -281,6 +284,69 @@ impl Client {
         self.create(CreateStructureRequest { max_items, max_bytes, ..body }).map(Queue::new)
     }
 
+    /// The custom kinds that the cluster's memory servers serve, each with the number of live servers
+    /// that do.
+    pub fn kinds(&self) -> Result<Vec<(KindSpec, u32)>, Error> {
+        let reply: ListKindsReply = self.ask(Op::ListKinds, &ListKindsRequest {})?;
+        let read = |info: &KindInfo| match kind_spec(info) {
+            Ok(spec) => Ok((spec, info.servers)),
+            Err(why) => Err(Error::new(Status::BadFrame, why)),
+        };
+        reply.kinds.iter().map(read).collect()
+    }
+
+    /// What a custom kind is; `UnknownKind` when no server has announced it.
+    fn kind(&self, wanted: KindRef<'_>) -> Result<KindSpec, Error> {
+        let kinds = self.kinds()?;
+        let known: Vec<String> = kinds.iter().map(|(spec, _)| format!("'{}'", spec.name)).collect();
+        let found = kinds.into_iter().find(|(spec, _)| match wanted {
+            KindRef::Code(code) => spec.kind.code() == code,
+            KindRef::Name(name) => spec.name == name,
+        });
+        found.map(|(spec, _)| spec).ok_or_else(|| {
+            let there = match known.is_empty() {
+                true => "they serve none but file, queue and kv".to_owned(),
+                false => format!("they serve {}", known.join(", ")),
+            };
+            let text =
+                format!("no memory server of this cluster serves the kind {wanted}; {there}");
+            Error::new(Status::UnknownKind, text)
+        })
+    }
+
+    fn with_spec(&self, structure: Structure) -> Result<Custom, Error> {
+        let spec = self.kind(KindRef::Code(structure.kind().code()))?;
+        Ok(Custom::new(structure, spec))
+    }
+
+    /// Creates a structure of a custom kind under a prefix. `UnknownKind` when no live server serves
+    /// it.
+    pub fn create_custom<'a>(
+        &self,
+        job: JobId,
+        address: &str,
+        kind: impl Into<KindRef<'a>>,
+        options: CustomOptions,
+    ) -> Result<Custom, Error> {
+        let spec = self.kind(kind.into())?;
+        let CustomOptions { blocks, slots, max_items, max_bytes, open_existing } = options;
+        let body = new_structure(job, address, spec.kind, blocks, open_existing)?;
+        let body = CreateStructureRequest { slots, max_items, max_bytes, ..body };
+        Ok(Custom::new(self.create(body)?, spec))
+    }
+
+    /// Opens a structure of a custom kind; `WrongKind` when it is something else.
+    pub fn open_custom<'a>(
+        &self,
+        job: JobId,
+        address: &str,
+        kind: impl Into<KindRef<'a>>,
+    ) -> Result<Custom, Error> {
+        let spec = self.kind(kind.into())?;
+        let structure = of_kind(self.open(job, address)?, spec.kind)?;
+        Ok(Custom::new(structure, spec))
+    }
+
     /// Opens a structure of any kind.
     pub fn open(&self, job: JobId, address: &str) -> Result<Structure, Error> {
         let Address { path, name } = Address::parse(address)?;
@@ -297,6 +363,7 @@ impl Client {
             Kind::File => Any::File(File(structure)),
             Kind::Queue => Any::Queue(Queue::new(structure)),
             Kind::Kv => Any::Kv(Kv(structure)),
+            Kind::Custom(_) => Any::Custom(self.with_spec(structure)?),
         })
     }
 
@@ -361,8 +428,7 @@ fn of_kind(structure: Structure, kind: Kind) -> Result<Structure, Error> {
     if structure.kind() == kind {
         return Ok(structure);
     }
-    let text =
-        format!("{} is a {}, not a {}", structure.address(), structure.kind().name(), kind.name());
+    let text = format!("{} is a {}, not a {kind}", structure.address(), structure.kind());
     Err(Error::new(Status::WrongKind, text))
 }
 
@@ -378,7 +444,7 @@ fn new_structure(
         job: job.0,
         path: path.into(),
         name: name.into(),
-        kind: kind as u8,
+        kind: kind.code(),
         blocks,
         open_existing,
         ..Default::default()

@@ -11,17 +11,25 @@ pub struct Error {
     pub status: Status,
     /// For people.
     pub message: String,
+    /// Of `Refused`: the code that the structure has for its reason. Otherwise 0.
+    pub code: u64,
 }
 
 impl Error {
     /// An error of this cause.
     pub fn new(status: Status, message: impl Into<String>) -> Error {
-        Error { status, message: message.into() }
+        Error { status, message: message.into(), code: 0 }
     }
 
     /// The error that a refusal carries.
     pub(crate) fn refused(status: Status, args: &[u8]) -> Error {
         Error::new(status, String::from_utf8_lossy(args))
+    }
+
+    /// The same, with the code of a structure's own refusal.
+    pub(crate) fn with_code(self, value: u64) -> Error {
+        let code = if self.status == Status::Refused { value } else { 0 };
+        Error { code, ..self }
     }
 }
 

@@ -1,8 +1,8 @@
 //! The client: routing cache, sessions, the only retry loop, deadlines, lease keeper.
 //!
 //! `call` decides (pure, what the simulator runs): which block, which lane, when to try again,
-//! when to give up and what to say. `transport` and `pool` move the bytes. `file`, `queue` and `kv` are what
-//! users hold. A `Client` is cheap to clone and may be used from any number of threads.
+//! when to give up and what to say. `transport` and `pool` move the bytes. `file`, `queue`, `kv` and `custom`
+//! are what users hold. A `Client` is cheap to clone and may be used from any number of threads.
 #![forbid(unsafe_code)]
 
 mod batch;
@@ -10,6 +10,7 @@ pub mod call;
 mod client;
 mod context;
 mod control;
+mod custom;
 mod error;
 mod file;
 mod interrupt;
@@ -26,6 +27,7 @@ mod transport;
 
 pub use batch::{Accumulated, Atomic, Done, Number, TopItem};
 pub use client::{Any, Client, ClientOptions, JobTicket};
+pub use custom::{Answered, Ask, Custom, CustomOptions, KindRef};
 pub use error::Error;
 pub use file::File;
 pub use interrupt::{Interrupt, interrupted};

@@ -12,7 +12,7 @@ pub enum Target {
     /// Hashes of several keys, from the first to the last, that one block is to serve. When the map
     /// has come to divide them, the call ends with `WrongRange`, and its maker divides them too.
     Hashes(u64, u64),
-    /// An offset of a file.
+    /// A position: the offset of a byte of a file, the number of a record.
     Offset(u64),
     /// The block that takes a file's appends and a queue's puts.
     Tail,
@@ -22,7 +22,8 @@ pub enum Target {
     Block(BlockAt),
 }
 
-/// The entry of a map that serves a target. A map without gaps always has one.
+/// The entry of a map that serves a target. A map without gaps always has one; the first also serves
+/// positions before it, whose blocks have left.
 pub fn route(map: &PartitionMap, target: Target) -> Option<&MapEntry> {
     let position = match target {
         Target::Hash(position) | Target::Hashes(position, _) | Target::Offset(position) => position,
@@ -31,7 +32,7 @@ pub fn route(map: &PartitionMap, target: Target) -> Option<&MapEntry> {
         Target::Block(wanted) => return map.entries.iter().find(|e| at(e) == wanted),
     };
     let after = map.entries.partition_point(|e| e.start <= position);
-    map.entries[..after].last()
+    map.entries[..after].last().or(map.entries.first())
 }
 
 /// The block and epoch of an entry.

@@ -11,6 +11,7 @@ use honeycomb_env::Clock;
 use honeycomb_types::limits::{ACK_LANES_MAX, RETRY_WINDOW_MS, WAIT_MAX_MS};
 use honeycomb_types::{BlockId, JobId, Kind, LaneId, PrefixId, Sequence, StructureId, Time, Verbs};
 use honeycomb_wire::batch::ReadManyArgs;
+use honeycomb_wire::custom::{Routed, put_routed};
 use honeycomb_wire::data::{ReadArgs, put_acks};
 use honeycomb_wire::messages::{
     MapEntry, PartitionMap, ReopenStructureReply, ReopenStructureRequest,
@@ -74,6 +75,8 @@ pub struct Structure {
     address: String,
     max_items: u64,
     max_bytes: u64,
+    /// Its blocks leave when they are empty: those left behind are told what has been received.
+    shrinks: bool,
     state: Mutex<State>,
 }
 
@@ -87,6 +90,8 @@ pub(crate) enum Args<'a> {
     Read { position: u64, length: u32 },
     /// The same for many ranges, none of which begins before the first.
     ReadMany { ranges: &'a [(u64, u32)], bytes: u32 },
+    /// Of a custom operation that is routed by a position: counted from the start of the block.
+    Positioned { position: u64, rest: &'a [u8] },
 }
 
 impl Args<'_> {
@@ -100,6 +105,12 @@ impl Args<'_> {
             Args::ReadMany { ranges, bytes } => {
                 let ranges = ranges.iter().map(|(at, length)| (at - entry.start, *length));
                 ReadManyArgs { bytes, ranges: ranges.collect() }.put(buffer);
+            }
+            Args::Positioned { position, rest } => {
+                // Negative for one before the first block.
+                let from_start = position.wrapping_sub(entry.start) as i64;
+                put_routed(Routed::By(from_start), buffer);
+                buffer.extend_from_slice(rest);
             }
         }
     }
@@ -192,6 +203,7 @@ impl Structure {
         opened: Opened,
     ) -> Structure {
         let grant = Arc::new(Grant { version: 1, bytes: opened.grant });
+        let routing = Routing::new(opened.map);
         Structure {
             context,
             job,
@@ -202,7 +214,8 @@ impl Structure {
             address,
             max_items: opened.max_items,
             max_bytes: opened.max_bytes,
-            state: Mutex::new(State { routing: Routing::new(opened.map), grant }),
+            shrinks: routing.shrinks(),
+            state: Mutex::new(State { routing, grant }),
         }
     }
 
@@ -285,8 +298,18 @@ impl Structure {
 
     /// Carries one operation through to its answer.
     pub(crate) fn run(&self, exchange: Exchange<'_, '_>) -> Result<Replied, Error> {
+        let mutates = exchange.op.info().lane;
+        self.run_as(mutates, exchange)
+    }
+
+    /// The same for an operation of which the protocol does not say whether it is a mutation.
+    pub(crate) fn run_as(
+        &self,
+        mutates: bool,
+        exchange: Exchange<'_, '_>,
+    ) -> Result<Replied, Error> {
         let clock = self.clock();
-        let mut flight = self.depart(exchange);
+        let mut flight = self.depart_as(mutates, exchange);
         let result = loop {
             match self.advance(&mut flight) {
                 Next::Sent(sent) => self.collect(&mut flight, sent),
@@ -294,8 +317,8 @@ impl Structure {
                 Next::Done(result) => break result,
             }
         };
-        // Only a queue leaves blocks behind.
-        if self.kind == Kind::Queue {
+        // Only of some are blocks left behind.
+        if self.shrinks {
             let owed = self.state().routing.take_owed();
             for (entry, acks) in owed {
                 self.acknowledge(&entry, &acks);
@@ -328,12 +351,17 @@ impl Structure {
 
     /// Begins an operation; its deadline counts from now.
     pub(crate) fn depart<'a, 'b>(&self, exchange: Exchange<'a, 'b>) -> Flight<'a, 'b> {
+        let mutates = exchange.op.info().lane;
+        self.depart_as(mutates, exchange)
+    }
+
+    fn depart_as<'a, 'b>(&self, mutates: bool, exchange: Exchange<'a, 'b>) -> Flight<'a, 'b> {
         self.context.pool.enter();
         let mut deadline = self.deadline();
         if let Some(until) = exchange.wait_until {
             deadline = deadline.max(until + self.context.timeout);
         }
-        let call = Call::new(exchange.op, exchange.target, deadline);
+        let call = Call::of(exchange.op, mutates, exchange.target, deadline);
         let happened = Happened::Nothing;
         Flight { exchange, call, deadline, args: Vec::new(), happened, interrupted: false }
     }
@@ -490,6 +518,7 @@ impl Structure {
             address: self.address.clone(),
             max_items: self.max_items,
             max_bytes: self.max_bytes,
+            shrinks: self.shrinks,
             state: Mutex::new(State { routing: Routing::new(map), grant }),
         };
         let listener = Listener::open(twin, self.context.clone(), wanted, filter);

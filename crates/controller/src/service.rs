@@ -13,6 +13,7 @@ use honeycomb_types::limits::{BATCH_MAX, RESULTS_WINDOW, SERVER_SILENCE};
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, JobId, Kind, PrefixId, ServerId, StructureId, Time, Verbs,
 };
+use honeycomb_wire::custom::kind_spec;
 use honeycomb_wire::messages::*;
 use honeycomb_wire::token::Caveat;
 use honeycomb_wire::{
@@ -225,6 +226,13 @@ impl ControllerService {
                 ClusterStatusRequest::decode(args).map_err(malformed)?;
                 match self.apply(now, Command::ClusterStatus { actor }).map_err(refusal)? {
                     Reply::Status(s) => Ok(translate::status(&s, &self.requests).encode()),
+                    other => unexpected(header.op, &other),
+                }
+            }
+            Op::ListKinds => {
+                ListKindsRequest::decode(args).map_err(malformed)?;
+                match self.apply(now, Command::ListKinds { actor }).map_err(refusal)? {
+                    Reply::Kinds(kinds) => Ok(translate::kinds(&kinds)),
                     other => unexpected(header.op, &other),
                 }
             }
@@ -484,6 +492,8 @@ impl ControllerService {
 
     fn join(&mut self, now: Time, from: ConnId, args: &[u8]) -> Result<Vec<u8>, Refusal> {
         let q = JoinServerRequest::decode(args).map_err(malformed)?;
+        let kinds = q.kinds.iter().map(kind_spec).collect::<Result<Vec<_>, String>>();
+        let kinds = kinds.map_err(|why| (Status::InvalidArgument, why))?;
         let server = NewServer {
             address: &q.address,
             incarnation: q.incarnation,
@@ -491,6 +501,7 @@ impl ControllerService {
             blocks_per_shard: q.blocks_per_shard,
             block_size: q.block_size,
             flush: q.flush,
+            kinds: &kinds,
         };
         match self.apply(now, Command::JoinServer { server }).map_err(refusal)? {
             Reply::Joined(server) => {
@@ -849,6 +860,7 @@ fn changes(op: Op) -> bool {
         Op::Ping
             | Op::FindJob
             | Op::ListJobs
+            | Op::ListKinds
             | Op::JobTree
             | Op::LeaseInfo
             | Op::OpenStructure
@@ -883,7 +895,7 @@ fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
                 prefix: prefix.0,
                 structure: structure.0,
                 generation: generation.0,
-                kind: *kind as u8,
+                kind: kind.code(),
                 start: *start,
                 end: *end,
                 slots: *slots,

@@ -32,7 +32,9 @@ pub fn status_of(error: &CatalogError) -> Status {
         E::LimitExceeded { .. } => Status::LimitExceeded,
         E::Sealed { .. } => Status::Sealed,
         E::StaleBlock { .. } | E::NoSuccessor { .. } => Status::WrongEpoch,
-        E::NotSealed { .. } | E::Moving { .. } => Status::Busy,
+        E::NotSealed { .. } | E::NotFirst { .. } | E::Moving { .. } => Status::Busy,
+        E::UnknownKind { .. } => Status::UnknownKind,
+        E::KindRefused { .. } => Status::InvalidArgument,
         // What a block asked for needs room in another one, and neither has it.
         E::NoNeighbour { .. } => Status::BlockFull,
         // Not as for a block that is not the structure's: this one goes on serving.

@@ -1,12 +1,14 @@
 //! From the catalog's answers to message bodies.
 
 use honeycomb_catalog as catalog;
-use honeycomb_types::{Time, Verbs};
+use honeycomb_types::{KindSpec, Time, Verbs};
+use honeycomb_wire::custom::kind_info;
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Field, Grant, GrantKey, Status};
 
 use crate::service::Requests;
 use crate::status::status_of;
+use std::sync::Arc;
 
 /// How long a grant is good: long enough that opening again is rare, short enough that a forgotten
 /// one ends.
@@ -62,7 +64,7 @@ pub(crate) fn opened(
     OpenStructureReply {
         structure: o.structure.0,
         prefix: o.prefix.0,
-        kind: o.kind as u8,
+        kind: o.kind.code(),
         verbs: o.verbs.0,
         grant: key.issue(&grant),
         map: map(&o.map),
@@ -71,6 +73,11 @@ pub(crate) fn opened(
         edge: o.edge as u8,
     }
     .encode()
+}
+
+pub(crate) fn kinds(kinds: &[(Arc<KindSpec>, u32)]) -> Vec<u8> {
+    let kinds = kinds.iter().map(|(spec, servers)| kind_info(spec, *servers)).collect();
+    ListKindsReply { kinds }.encode()
 }
 
 pub(crate) fn job_info(j: &catalog::JobInfo) -> JobInfo {
@@ -106,7 +113,7 @@ pub(crate) fn flushed_structure(s: &catalog::FlushedStructure) -> FlushedStructu
     };
     FlushedStructure {
         name: s.name.to_string(),
-        kind: s.kind as u8,
+        kind: s.kind.code(),
         sealed: s.sealed,
         slots: s.slots,
         max_items: s.max_items,
@@ -119,7 +126,7 @@ fn structure_info(s: &catalog::StructureInfo) -> StructureInfo {
     StructureInfo {
         structure: s.structure.0,
         name: s.name.to_string(),
-        kind: s.kind as u8,
+        kind: s.kind.code(),
         blocks: s.blocks,
         bytes_used: s.bytes_used,
         sealed: s.sealed,

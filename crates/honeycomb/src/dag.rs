@@ -121,7 +121,7 @@ pub fn kind(s: &StructureInfo) -> &'static str {
 
 /// Why a structure takes no more, in a word; `None` when it does.
 pub fn ended(s: &StructureInfo) -> Option<&'static str> {
-    let word = if s.kind == Kind::Queue as u8 { "closed" } else { "sealed" };
+    let word = if s.kind == Kind::Queue.code() { "closed" } else { "sealed" };
     s.sealed.then_some(word)
 }
 

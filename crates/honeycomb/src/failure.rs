@@ -58,7 +58,7 @@ pub const EXIT_CODES: [(Exit, &str, &str); 9] = [
     (
         Exit::Absent,
         "there is no such key, structure, prefix or job, or no item in a queue",
-        "NotFound, KeyNotFound, UnknownJob, UnknownParent, Removed, QueueEmpty",
+        "NotFound, KeyNotFound, UnknownJob, UnknownParent, Removed, QueueEmpty, NotYet, UnknownKind",
     ),
     (
         Exit::Refused,
@@ -82,7 +82,7 @@ pub const EXIT_CODES: [(Exit, &str, &str); 9] = [
         Exit::Conflict,
         "what is there stands against it: it exists already, is sealed or closed, or of another \
          kind",
-        "AlreadyExists, KeyExists, CompareFailed, Sealed, QueueClosed, WrongKind, Cycle",
+        "AlreadyExists, KeyExists, CompareFailed, Sealed, QueueClosed, WrongKind, Cycle, Refused",
     ),
 ];
 
@@ -97,7 +97,9 @@ impl Exit {
             | Status::UnknownJob
             | Status::UnknownParent
             | Status::Removed
-            | Status::QueueEmpty => Exit::Absent,
+            | Status::QueueEmpty
+            | Status::NotYet
+            | Status::UnknownKind => Exit::Absent,
             Status::Unauthenticated
             | Status::PermissionDenied
             | Status::GrantExpired
@@ -118,6 +120,7 @@ impl Exit {
             | Status::KeyExists
             | Status::CompareFailed
             | Status::Sealed
+            | Status::Refused
             | Status::QueueClosed
             | Status::WrongKind
             | Status::Cycle => Exit::Conflict,

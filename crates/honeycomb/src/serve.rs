@@ -9,6 +9,7 @@ use clap::Args;
 use honeycomb_controller::{Controller, ControllerOptions};
 use honeycomb_env::Clock;
 use honeycomb_server::{MemoryServer, ServerOptions};
+use honeycomb_structures::Registry;
 use honeycomb_types::limits::{BLOCK_SIZE_DEFAULT, BLOCK_SIZE_MIN};
 use honeycomb_wire::Status;
 use serde_json::{Value, json};
@@ -19,6 +20,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a node that starts waits for the controller.
@@ -120,6 +122,7 @@ fn server_options(
     controller: SocketAddr,
     token: Vec<u8>,
     block_size: impl FnOnce(u64) -> u64,
+    kinds: &Arc<Registry>,
 ) -> Outcome<ServerOptions> {
     let memory = match settings.memory() {
         Some(memory) if force => memory,
@@ -152,6 +155,7 @@ fn server_options(
         shards,
         spin,
         flush_root: settings.flush_root(),
+        kinds: kinds.clone(),
     })
 }
 
@@ -186,7 +190,7 @@ fn check_listen(listen: SocketAddr, insecure: bool) -> Outcome {
 }
 
 /// `honeycomb start`.
-pub fn start(args: &StartArgs) -> Outcome {
+pub fn start(args: &StartArgs, kinds: &Arc<Registry>) -> Outcome {
     let settings = args.given.settings()?;
     let listen = settings.listen().unwrap_or(LISTEN_DEFAULT);
     let listen = if args.embedded { LISTEN_ANY } else { listen };
@@ -210,14 +214,15 @@ pub fn start(args: &StartArgs) -> Outcome {
     let mut signals = signals(&[SIGINT, SIGTERM, SIGHUP])?;
     let data = SocketAddr::new(listen.ip(), 0);
     // What is wrong with the settings is told before anything listens.
-    server_options(&settings, args.force, data, listen, Vec::new(), fitting_block_size)?;
+    server_options(&settings, args.force, data, listen, Vec::new(), fitting_block_size, kinds)?;
     let controller = start_controller(listen, &settings)?;
     let near = match listen.ip().is_unspecified() {
         true => SocketAddr::from(([127, 0, 0, 1], controller.address().port())),
         false => controller.address(),
     };
     let token = controller.token().to_vec();
-    let mut options = server_options(&settings, args.force, data, near, token, fitting_block_size)?;
+    let mut options =
+        server_options(&settings, args.force, data, near, token, fitting_block_size, kinds)?;
     if args.embedded {
         options.advertise = None;
     }
@@ -429,7 +434,7 @@ pub fn controller(args: &ControllerArgs) -> Outcome {
 }
 
 /// `honeycomb server`.
-pub fn server(args: &ServerArgs) -> Outcome {
+pub fn server(args: &ServerArgs, kinds: &Arc<Registry>) -> Outcome {
     let settings = args.given.settings()?;
     let listen = settings.listen().unwrap_or(LISTEN_ANY);
     check_listen(listen, settings.insecure())?;
@@ -441,8 +446,15 @@ pub fn server(args: &ServerArgs) -> Outcome {
     };
     raise_descriptor_limit();
     let mut signals = signals(&[SIGINT, SIGTERM])?;
-    let options =
-        server_options(&settings, args.force, listen, controller, token, |_| BLOCK_SIZE_DEFAULT)?;
+    let options = server_options(
+        &settings,
+        args.force,
+        listen,
+        controller,
+        token,
+        |_| BLOCK_SIZE_DEFAULT,
+        kinds,
+    )?;
     let server = start_server(&options)?;
     let told = json!({
         "address": server.address().to_string(), "server": server.server().0,

@@ -87,6 +87,8 @@ impl Op {
             Kind::File => &[Op::Append, Op::Seal],
             Kind::Queue => &[Op::Data, Op::Space, Op::Close],
             Kind::Kv => &[Op::Put, Op::Delete],
+            // They let their callers wait instead.
+            Kind::Custom(_) => &[],
         }
     }
 

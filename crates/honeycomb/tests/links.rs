@@ -36,6 +36,7 @@ impl Link {
             blocks_per_shard: 8,
             block_size: 65_536,
             flush: false,
+            kinds: Vec::new(),
         };
         let reply = raw.ask(Op::JoinServer, &body.encode());
         assert_eq!(reply.status(), Status::Ok, "{}", reply.message());
@@ -155,7 +156,7 @@ fn store(controller: &Controller, link: &Link) -> (u64, Vec<MapEntry>) {
         job,
         path: String::new(),
         name: "kv".into(),
-        kind: Kind::Kv as u8,
+        kind: Kind::Kv.code(),
         blocks: 2,
         slots: 64,
         max_items: 0,

@@ -39,7 +39,7 @@ enum Origin {
 enum Filling {
     /// Straight into its block.
     Block(Ticket),
-    /// Into a buffer, for another core's block.
+    /// Into a buffer.
     Gather { header: RequestHeader, args: Vec<u8>, bytes: Vec<u8>, filled: usize, _permit: Permit },
 }
 
@@ -274,6 +274,34 @@ impl ShardService {
                 self.origins.insert(ticket, Origin::Here(from, *header));
             }
         }
+    }
+
+    /// Takes a large payload into a buffer: for another core's block, or for an operation whose kind
+    /// wants its payloads whole.
+    fn begin_gathering(
+        &mut self,
+        net: &mut Net,
+        from: ConnId,
+        header: &RequestHeader,
+        args: &[u8],
+    ) -> Begin {
+        // No larger than what a block would take.
+        let limit = 2 * large_limit(self.block_size) + 64;
+        if header.payload_len as usize > limit {
+            let text = format!("a payload of more than {limit} bytes");
+            net.refuse(from, header.request, Status::ValueTooLarge, &text);
+            return Begin::Skip;
+        }
+        let bytes = vec![0; header.payload_len as usize];
+        let filling = Filling::Gather {
+            header: *header,
+            args: args.to_vec(),
+            _permit: net.permit(bytes.len()),
+            bytes,
+            filled: 0,
+        };
+        self.fillings.insert(from, filling);
+        Begin::Fill
     }
 
     fn forward(
@@ -569,31 +597,15 @@ impl Service for ShardService {
         }
         let access = self.access(from, header);
         let owner = header.at.block.shard();
-        // Retry records have no place in the block.
         let elsewhere = owner != self.ix && (owner.0 as usize) < self.shards.len();
         if header.op.info().auth == Auth::Peer && (elsewhere || !access.peer) {
             // Nothing is kept for who is refused anyway.
             self.data_request(net, now, from, header, args, &[]);
             return Begin::Skip;
         }
-        if elsewhere || header.op == Op::MoveLanes {
-            // Gathered in a buffer that must not be larger than what the block would take.
-            let limit = 2 * large_limit(self.block_size) + 64;
-            if header.payload_len as usize > limit {
-                let text = format!("a payload of more than {limit} bytes");
-                net.refuse(from, header.request, Status::ValueTooLarge, &text);
-                return Begin::Skip;
-            }
-            let bytes = vec![0; header.payload_len as usize];
-            let filling = Filling::Gather {
-                header: *header,
-                args: args.to_vec(),
-                _permit: net.permit(bytes.len()),
-                bytes,
-                filled: 0,
-            };
-            self.fillings.insert(from, filling);
-            return Begin::Fill;
+        // Retry records have no place in the block.
+        if elsewhere || header.op == Op::MoveLanes || !self.shard.streams(header) {
+            return self.begin_gathering(net, from, header, args);
         }
         let ticket = self.ticket();
         let begun = match self.shard.reserve(now, &access, header, args, ticket) {

@@ -5,6 +5,7 @@
 //! writes to disk; `server` starts the threads.
 #![forbid(unsafe_code)]
 
+mod authorize;
 mod conn;
 mod flush;
 mod link;

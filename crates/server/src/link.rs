@@ -21,9 +21,9 @@ use honeycomb_wire::messages::{
     ActivePrefix, BeginImportRequest, BeginMoveReply, BeginMoveRequest, BlockUsage,
     CancelMoveRequest, CommitFlushRequest, CommitMoveReply, CommitMoveRequest, EndImportRequest,
     FlushBlockRequest, FreeBlockRequest, GrowStructureReply, GrowStructureRequest, HelloRequest,
-    JoinServerReply, JoinServerRequest, OpenBlockRequest, QueueAheadRequest, QueueTakenRequest,
-    ReportReply, ReportRequest, RetireBlockRequest, ReturnBlockRequest, SealBlockRequest,
-    SetGenerationRequest,
+    JoinServerReply, JoinServerRequest, KindInfo, OpenBlockRequest, QueueAheadRequest,
+    QueueTakenRequest, ReportReply, ReportRequest, RetireBlockRequest, ReturnBlockRequest,
+    SealBlockRequest, SetGenerationRequest,
 };
 use honeycomb_wire::{Field, GrantKey, Op, ReplyHeader, RequestHeader, Status, TokenKey};
 use std::collections::HashMap;
@@ -46,6 +46,8 @@ pub(crate) struct Identity {
     pub block_size: u64,
     pub incarnation: u64,
     pub flush: bool,
+    /// The kinds that the protocol does not define.
+    pub kinds: Vec<KindInfo>,
 }
 
 /// What a request of ours was about, until its reply comes.
@@ -160,6 +162,7 @@ impl LinkService {
             blocks_per_shard: self.identity.blocks_per_shard,
             block_size: self.identity.block_size,
             flush: self.identity.flush,
+            kinds: self.identity.kinds.clone(),
         };
         self.ask(net, Op::JoinServer, &body, Asked::Join);
     }

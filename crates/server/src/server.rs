@@ -7,9 +7,11 @@ use crate::notes::{LinkNote, Note};
 use crate::shard::{Shard, ShardConfig};
 use honeycomb_block::Reclaimer;
 use honeycomb_env::{AbortOnPanic, Clock, Entropy, Mailbox, Net, NetOptions, run};
+use honeycomb_structures::Registry;
 use honeycomb_tiers::FlushStore;
 use honeycomb_types::limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, SERVER_BUFFER_BYTES};
 use honeycomb_types::{BlockId, ServerId, ShardIx};
+use honeycomb_wire::custom::kind_info;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -40,6 +42,8 @@ pub struct ServerOptions {
     pub spin: Duration,
     /// The directory below which data of expired prefixes is written; none is written without it.
     pub flush_root: Option<PathBuf>,
+    /// The kinds of structure that it serves.
+    pub kinds: Arc<Registry>,
 }
 
 /// A running memory server. Dropping it stops its threads; its blocks are gone then.
@@ -91,6 +95,7 @@ impl MemoryServer {
                 block_size: options.block_size as usize,
                 blocks: blocks_per_shard,
                 reclaimer: reclaimer.clone(),
+                kinds: options.kinds.clone(),
             };
             let (shards, link, flusher) = (shards.clone(), link.clone(), flusher.clone());
             let token = options.token.clone();
@@ -112,6 +117,7 @@ impl MemoryServer {
             block_size: options.block_size,
             incarnation: Entropy::system().next_u64(),
             flush: options.flush_root.is_some(),
+            kinds: options.kinds.custom().map(|spec| kind_info(spec, 0)).collect(),
         };
         let (joined, joins) = channel();
         let service = LinkService::new(identity, clock, shards.clone(), flusher, joined);

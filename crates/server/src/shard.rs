@@ -4,24 +4,29 @@
 //! of `Stage`, in that order; logs, metrics and failpoints use these words.
 
 mod moving;
+mod request;
 
 pub use moving::{MoveKey, MoveWord, Post, PostPayload};
 
+use crate::authorize::{authorize, peers_only, routed_here};
 use crate::pace::{Delay, Pace};
 use crate::refusals::{expired, in_progress, refusal_of, revoked, unknown_block, wrong_epoch};
-use crate::watch::{Watcher, Watchers};
+use crate::watch::Watchers;
 use honeycomb_block::{Backing, Pin, Reclaimer};
 use honeycomb_structures::{
-    Answer, Event, FileBlock, KvBlock, LaneVerdict, Lanes, News, Operation, Outcome, QueueBlock,
-    QueueBounds, Snapshot, Structure, Successor, Ticket, record_hash,
+    Answer, Attributes, Event, LaneVerdict, Lanes, News, Opening, Outcome, Registered, Registry,
+    Snapshot, Structure, Successor, Ticket,
 };
 use honeycomb_types::limits::{SUCCESSOR_IDLE, WAIT_MAX_MS};
 use honeycomb_types::{
     BlockAt, BlockId, Bug, Epoch, Generation, JobId, Kind, LaneId, Marks, PrefixId, Sequence,
     ServerId, SessionId, ShardIx, StructureId, Time,
 };
-use honeycomb_wire::notice::{Notice, SubscribeArgs};
-use honeycomb_wire::{Auth, Grant, Op, OpInfo, RequestHeader, Status, flags};
+use honeycomb_wire::notice::Notice;
+use honeycomb_wire::{Auth, Grant, Op, RequestHeader, Status};
+use request::{
+    Request, acknowledge, generation_of, next_block, operation, record_hash, subscribe, verdict_of,
+};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
@@ -190,12 +195,16 @@ pub struct ShardConfig {
     pub blocks: u32,
     /// Takes freed memory.
     pub reclaimer: Reclaimer,
+    /// The kinds of structure that it serves.
+    pub kinds: Arc<Registry>,
 }
 
 struct Slot {
     owner: BlockOwner,
     backing: Backing,
     structure: Box<dyn Structure>,
+    /// What its operations are like.
+    kind: Arc<Registered>,
     lanes: Lanes,
     /// Touched since usage was last reported.
     touched: bool,
@@ -235,14 +244,14 @@ struct Pending {
     lane: LaneId,
     sequence: Sequence,
     hash: Option<u64>,
+    /// Its result is to be kept; a read has none, nor has a part of a move.
+    mutates: bool,
     /// Of the grant under which it came.
     generation: Generation,
     /// It may wait until that grant ends, and no longer.
     until_grant_ends: bool,
     /// Its payload is still arriving, or waits for those before it: it cannot be given up.
     filling: bool,
-    /// Its result is kept; a part of a move has none.
-    mutates: bool,
 }
 
 /// One core's share of a memory server.
@@ -327,6 +336,10 @@ impl Shard {
             let text = format!("{} has seen a later epoch than {}", owner.at.block, owner.at.epoch);
             return Err(Answer::refuse(Status::WrongEpoch, text));
         }
+        let kind = self.config.kinds.get(owner.kind).cloned().ok_or_else(|| {
+            let text = format!("this server serves no {}", owner.kind);
+            Answer::refuse(Status::UnknownKind, text)
+        })?;
         if let Some(slot) = &self.slots[index] {
             let at = slot.owner.at;
             self.close(index, at);
@@ -336,28 +349,23 @@ impl Shard {
             let text = format!("{} cannot be mapped: {e}", owner.at.block);
             Answer::refuse(Status::OutOfMemory, text)
         })?;
-        let size = self.config.block_size;
-        let mut structure: Box<dyn Structure> = match owner.kind {
-            Kind::File => Box::new(FileBlock::new(size)),
-            Kind::Queue => {
-                let bounds = QueueBounds::from_wire(owner.max_items, owner.max_bytes);
-                Box::new(QueueBlock::new(size, bounds, owner.first))
-            }
-            Kind::Kv => {
-                let (start, end) = (owner.start, owner.end);
-                let block = KvBlock::new(size, start, end, owner.slots, owner.marks);
-                Box::new(match owner.importing {
-                    0 => block,
-                    id => block.importing(id),
-                })
-            }
-        };
+        let mut structure = kind.open(&Opening {
+            block_size: self.config.block_size,
+            start: owner.start,
+            end: owner.end,
+            slots: owner.slots,
+            max_items: owner.max_items,
+            max_bytes: owner.max_bytes,
+            first: owner.first,
+            importing: owner.importing,
+        });
         structure.set_marks(owner.marks);
         self.last_epoch[index] = owner.at.epoch;
         self.slots[index] = Some(Box::new(Slot {
             owner,
             backing,
             structure,
+            kind,
             lanes: Lanes::new(),
             touched: false,
             ask_after: Time::ZERO,
@@ -516,7 +524,9 @@ impl Shard {
         if pending.filling || !slot.structure.cancel(pending.ticket) {
             return false;
         }
-        slot.lanes.abandon(pending.session, pending.lane);
+        if pending.mutates {
+            slot.lanes.abandon(pending.session, pending.lane);
+        }
         self.pending.retain(|p| p.ticket != pending.ticket);
         // Those who waited behind it may have what they waited for.
         self.arm(self.index(pending.at.block).expect("it waited at one of ours"));
@@ -552,15 +562,16 @@ impl Shard {
         if header.op.info().auth == Auth::Peer {
             let answer = match peers_only(access) {
                 Ok(()) => {
-                    let operation = operation(now, clock_ms, access, header, args, ticket);
+                    let request = Request::of_a_peer(access, header, args, ticket);
+                    let operation = operation(now, clock_ms, &request);
                     self.part(now, header, args, payload, &operation)
                 }
                 Err(refusal) => refusal,
             };
             return Outcome::Done(answer);
         }
-        let slot = match self.admit(now, access, header) {
-            Ok(index) => self.slots[index].as_mut().expect("admitted"),
+        let (slot, attributes) = match self.admit(now, access, header) {
+            Ok((index, attributes)) => (self.slots[index].as_mut().expect("admitted"), attributes),
             Err(answer) => return Outcome::Done(answer),
         };
         if header.op == Op::Subscribe {
@@ -577,10 +588,31 @@ impl Shard {
             self.after(now, header.at);
             return Outcome::Done(answer);
         }
-        let operation = operation(now, clock_ms, access, header, args, ticket);
+        if header.op == Op::NextBlock {
+            return Outcome::Done(next_block(slot, args));
+        }
         slot.pace.wrote(now, payload.len());
-        let outcome = slot.structure.apply(&mut slot.backing, &operation, payload);
-        self.conclude(now, access, header, args, ticket, outcome)
+        let request = Request { access, header, args, ticket, attributes };
+        let outcome = match routed_here(&slot.owner, header, attributes.route, args) {
+            Ok(()) => {
+                let operation = operation(now, clock_ms, &request);
+                slot.structure.apply(&mut slot.backing, &operation, payload)
+            }
+            Err(refusal) => Outcome::Done(refusal),
+        };
+        self.conclude(now, &request, outcome)
+    }
+
+    /// Whether a large payload of this request goes straight into its block (`reserve`). One that does
+    /// not is to be gathered, and handed to `apply`. Of a request that will be refused it does not
+    /// matter; its refusal comes sooner by `reserve`.
+    pub fn streams(&self, header: &RequestHeader) -> bool {
+        let slot = self.index(header.at.block).and_then(|index| self.slots[index].as_deref());
+        let Some(slot) = slot.filter(|slot| slot.owner.at == header.at) else { return true };
+        if header.op.kind_code() != slot.owner.kind.code() {
+            return true;
+        }
+        slot.kind.operation(header.op.number()).is_none_or(|known| known.streams || !known.payload)
     }
 
     /// Begins a request whose payload of `header.payload_len` bytes is still arriving.
@@ -595,8 +627,8 @@ impl Shard {
         let clock_ms = self.clock_ms(now);
         if header.op.info().auth == Auth::Peer {
             peers_only(access)?;
-            let operation = operation(now, clock_ms, access, header, args, ticket);
-            self.begin_part(header, &operation)?;
+            let request = Request::of_a_peer(access, header, args, ticket);
+            self.begin_part(header, &operation(now, clock_ms, &request))?;
             self.pending.push(Pending {
                 ticket,
                 at: header.at,
@@ -611,34 +643,26 @@ impl Shard {
             });
             return Ok(());
         }
-        let index = self.admit(now, access, header)?;
+        let (index, attributes) = self.admit(now, access, header)?;
         let slot = self.slots[index].as_mut().expect("admitted");
         let length = header.payload_len as usize;
-        let operation = operation(now, clock_ms, access, header, args, ticket);
         slot.pace.wrote(now, length);
-        let held = slot.structure.reserve(&mut slot.backing, &operation, length);
+        let request = Request { access, header, args, ticket, attributes };
+        let held = routed_here(&slot.owner, header, attributes.route, args).and_then(|()| {
+            let operation = operation(now, clock_ms, &request);
+            slot.structure.reserve(&mut slot.backing, &operation, length)
+        });
         match held {
             Ok(()) => {
-                self.pending.push(Pending {
-                    ticket,
-                    at: header.at,
-                    session: access.session,
-                    lane: header.lane,
-                    sequence: header.sequence,
-                    hash: record_hash(header.op, args),
-                    generation: generation_of(access),
-                    until_grant_ends: false,
-                    filling: true,
-                    mutates: true,
-                });
+                let hash = record_hash(slot, &request);
+                let pending = self.pending(now, &request, hash);
+                self.pending.push(Pending { until_grant_ends: false, filling: true, ..pending });
                 Ok(())
             }
-            Err(answer) => {
-                match self.conclude(now, access, header, args, ticket, Outcome::Done(answer)) {
-                    Outcome::Done(answer) => Err(answer),
-                    Outcome::Parked => unreachable!("a refusal is final"),
-                }
-            }
+            Err(answer) => match self.conclude(now, &request, Outcome::Done(answer)) {
+                Outcome::Done(answer) => Err(answer),
+                Outcome::Parked => unreachable!("a refusal is final"),
+            },
         }
     }
 
@@ -728,25 +752,24 @@ impl Shard {
     }
 
     /// `Stage::Locate`, `Authorize` and `Recall`: the index of the block when the structure shall
-    /// run the request, the answer when it shall not.
+    /// run the request, and what the operation is like; the answer when it shall not.
     fn admit(
         &mut self,
         now: Time,
         access: &Access,
         header: &RequestHeader,
-    ) -> Result<usize, Answer> {
-        let info = header.op.info();
+    ) -> Result<(usize, Attributes), Answer> {
         let index = self.index(header.at.block).ok_or_else(|| unknown_block(header.at))?;
         let clock_ms = self.clock_ms(now);
         let slot = self.slots[index].as_deref_mut().ok_or_else(|| wrong_epoch(header.at))?;
         if slot.owner.at.epoch != header.at.epoch && !Bug::EpochUnchecked.active() {
             return Err(wrong_epoch(header.at));
         }
-        authorize(&slot.owner, access, header, &info, clock_ms)?;
-        if info.lane {
+        let attributes = authorize(&slot.owner, &slot.kind, access, header, clock_ms)?;
+        if attributes.mutates {
             self.recall(index, now, access, header)?;
         }
-        Ok(index)
+        Ok((index, attributes))
     }
 
     /// `Stage::Recall`. A repeated request whose first try only waits takes that one's place: the
@@ -778,30 +801,15 @@ impl Shard {
     }
 
     /// `Stage::Record` and the answer.
-    fn conclude(
-        &mut self,
-        now: Time,
-        access: &Access,
-        header: &RequestHeader,
-        args: &[u8],
-        ticket: Ticket,
-        outcome: Outcome,
-    ) -> Outcome {
-        if !header.op.info().lane {
-            return outcome;
-        }
-        let pending = Pending {
-            ticket,
-            at: header.at,
-            session: access.session,
-            lane: header.lane,
-            sequence: header.sequence,
-            hash: record_hash(header.op, args),
-            generation: generation_of(access),
-            until_grant_ends: self.grant_ends_first(now, access, header),
-            filling: false,
-            mutates: true,
+    fn conclude(&mut self, now: Time, request: &Request<'_>, outcome: Outcome) -> Outcome {
+        let at = request.header.at;
+        let outcome = match outcome {
+            Outcome::Done(answer) if !request.attributes.mutates => return Outcome::Done(answer),
+            outcome => outcome,
         };
+        let slot = self.slot_at(at).expect("it just ran");
+        let hash = record_hash(slot, request);
+        let pending = self.pending(now, request, hash);
         let outcome = match outcome {
             Outcome::Done(answer) => Outcome::Done(self.record(pending, answer)),
             Outcome::Parked => {
@@ -809,8 +817,24 @@ impl Shard {
                 Outcome::Parked
             }
         };
-        self.after(now, header.at);
+        self.after(now, at);
         outcome
+    }
+
+    fn pending(&self, now: Time, request: &Request<'_>, hash: Option<u64>) -> Pending {
+        let Request { access, header, ticket, attributes, .. } = *request;
+        Pending {
+            ticket,
+            at: header.at,
+            session: access.session,
+            lane: header.lane,
+            sequence: header.sequence,
+            hash,
+            mutates: attributes.mutates,
+            generation: generation_of(access),
+            until_grant_ends: self.grant_ends_first(now, access, header),
+            filling: false,
+        }
     }
 
     fn record(&mut self, pending: Pending, answer: Answer) -> Answer {
@@ -897,7 +921,10 @@ impl Shard {
                     assert!(planted, "a parked operation is pending until it is answered");
                     return;
                 };
-                let waited = matches!(answer.status, Status::QueueEmpty | Status::QueueFull);
+                let waited = matches!(
+                    answer.status,
+                    Status::QueueEmpty | Status::QueueFull | Status::NotYet
+                );
                 let ended = pending.until_grant_ends && waited;
                 self.finish(pending, if ended { expired() } else { answer });
             }
@@ -942,110 +969,4 @@ impl Shard {
         let slot = self.slots[index].as_deref_mut()?;
         (slot.owner.at.epoch == at.epoch || Bug::EpochUnchecked.active()).then_some(slot)
     }
-}
-
-/// Parts of moves come from other memory servers.
-fn peers_only(access: &Access) -> Result<(), Answer> {
-    if access.peer {
-        return Ok(());
-    }
-    let text = "blocks move between memory servers, which show the cluster's own token";
-    Err(Answer::refuse(Status::PermissionDenied, text))
-}
-
-/// `Stage::Authorize`. Every data request passes here (INV-28).
-fn authorize(
-    owner: &BlockOwner,
-    access: &Access,
-    header: &RequestHeader,
-    info: &OpInfo,
-    clock_ms: u64,
-) -> Result<(), Answer> {
-    let Some(grant) = access.grant else {
-        let text = "the request names no grant that this connection has presented";
-        return Err(Answer::refuse(Status::PermissionDenied, text));
-    };
-    let own = grant.job == owner.job
-        && grant.prefix == owner.prefix
-        && grant.structure == owner.structure;
-    if !own && !Bug::EpochUnchecked.active() {
-        // Answered like a block that belongs to nobody: that it belongs to another job is not
-        // for this caller to know.
-        return Err(wrong_epoch(header.at));
-    }
-    if grant.generation < owner.generation {
-        return Err(revoked());
-    }
-    if clock_ms >= grant.expires_ms {
-        return Err(expired());
-    }
-    if !grant.verbs.contains(info.verbs) {
-        let text = format!("the grant allows to {}, not to {}", grant.verbs, info.verbs);
-        return Err(Answer::refuse(Status::PermissionDenied, text));
-    }
-    let any_kind = matches!(header.op, Op::Subscribe | Op::AckResults);
-    if !any_kind && (header.op as u16 >> 8) as u8 != owner.kind as u8 {
-        let text = format!("the structure is a {}", owner.kind.name());
-        return Err(Answer::refuse(Status::WrongKind, text));
-    }
-    Ok(())
-}
-
-fn generation_of(access: &Access) -> Generation {
-    access.grant.expect("authorized by one").generation
-}
-
-/// The operation that a request asks for. It waits no longer than its grant is good: whoever wants
-/// to go on waiting comes again with another (`Pending::until_grant_ends`).
-fn operation<'a>(
-    now: Time,
-    clock_ms: u64,
-    access: &Access,
-    header: &RequestHeader,
-    args: &'a [u8],
-    ticket: Ticket,
-) -> Operation<'a> {
-    let good_ms = access.grant.map_or(0, |grant| grant.expires_ms.saturating_sub(clock_ms));
-    let wait = Duration::from_millis(good_ms.min(header.deadline_ms.min(WAIT_MAX_MS) as u64));
-    Operation { now, ticket, op: header.op, args, wait_until: now + wait }
-}
-
-fn acknowledge(slot: &mut Slot, session: SessionId, args: &[u8]) -> Answer {
-    match honeycomb_wire::data::acks(args) {
-        Ok(acks) => {
-            let known =
-                acks.iter().filter(|(lane, up_to)| slot.lanes.forget(session, *lane, *up_to));
-            Answer::ok(known.count() as u64)
-        }
-        Err(e) => e.into(),
-    }
-}
-
-fn subscribe(slot: &mut Slot, ticket: Ticket, grant: Grant, args: &[u8]) -> Answer {
-    let SubscribeArgs { kinds, filter, .. } = match SubscribeArgs::decode(args) {
-        Ok(args) => args,
-        Err(e) => return e.into(),
-    };
-    let unheard = slot.structure.unheard();
-    match slot.watchers.add(Watcher { ticket, kinds, filter, grant }, unheard) {
-        Ok(number) => {
-            slot.structure.watch(true);
-            Answer::ok(number)
-        }
-        Err(refusal) => refusal,
-    }
-}
-
-/// Only the next mutation of a lane runs (INV-16).
-fn verdict_of(slot: &mut Slot, now: Time, access: &Access, header: &RequestHeader) -> LaneVerdict {
-    slot.lanes.expire(now);
-    slot.lanes.begin(
-        now,
-        access.session,
-        header.lane,
-        header.sequence,
-        header.acked(),
-        header.flags & flags::RETRY != 0,
-        access.window,
-    )
 }

@@ -1,16 +1,19 @@
-//! The data structures: pure state machines over a block.
+//! The data structures: pure state machines over a block, and the internal interface by which a new
+//! one is written (paper, 4.1).
 //!
 //! A structure owns the layout of one block's bytes (and a little bookkeeping beside them, which
 //! is charged to the block). It does no I/O, knows no clock and no connection; the shard hands it
 //! one operation at a time, so an operation is atomic because one thread runs it. A new structure
-//! is a new implementation of `Structure` and a range of opcodes: the built-in ones use nothing
-//! that it could not.
+//! is a new implementation of `Structure` and `StructureKind` in a crate of its own, registered with
+//! the server that is to serve it: the built-in ones are registered in the same way and use nothing
+//! that it could not. This crate is all that it needs; `docs/structures.md` walks through one.
 //!
 //! Where a `put()` is inside: `kv` (the table, `kv/mod.rs`), `file` (append-only bytes); `lanes`
 //! decides before either of them whether a mutation is new, a retry or out of turn.
 #![forbid(unsafe_code)]
 
 mod file;
+mod kind;
 mod kv;
 mod lanes;
 mod moves;
@@ -21,17 +24,25 @@ mod snapshot;
 
 pub use file::FileBlock;
 pub use honeycomb_types::Marks;
+pub use kind::{Attributes, Opening, Registered, Registry, StructureKind};
 pub use kv::{KvBlock, key_limit};
 pub use lanes::{LaneVerdict, Lanes};
 pub use moves::{Movable, Parcel, Totals, Wish};
+pub use next::{Next, busy, moved};
 pub use queue::{QueueBlock, QueueBounds};
 pub use snapshot::Snapshot;
 
-use honeycomb_block::{Backing, Pin};
-use honeycomb_types::Time;
+// What a structure in another crate needs of ours, so that it depends on nothing else.
+pub use honeycomb_block::{Backing, Pin, Reclaimer};
+pub use honeycomb_types::{
+    CustomKind, InvalidKind, Kind, KindSpec, OperationSpec, Route, Router, Time, Verbs,
+};
+pub use honeycomb_wire::custom::{Routed, put_routed};
+pub use honeycomb_wire::notice::Change;
+pub use honeycomb_wire::{Malformed, Op, Status};
+
 use honeycomb_types::limits::LARGE_FRACTION;
-use honeycomb_wire::notice::Change;
-use honeycomb_wire::{Malformed, Op, Status};
+use honeycomb_wire::custom::split_args;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -82,6 +93,12 @@ impl Answer {
         Answer { status: Status::Ok, value, args: Vec::new(), payload: Payload::None }
     }
 
+    /// Refused for a reason of the structure's own: a code that programs can tell it by, and a message
+    /// that says what happened and why.
+    pub fn refuse_as(code: u64, message: impl Into<String>) -> Answer {
+        Answer { value: code, ..Answer::refuse(Status::Refused, message) }
+    }
+
     /// Refused, with a message that says what and why.
     pub fn refuse(status: Status, message: impl Into<String>) -> Answer {
         Answer { status, value: 0, args: message.into().into_bytes(), payload: Payload::None }
@@ -129,6 +146,31 @@ pub struct Operation<'a> {
     pub args: &'a [u8],
     /// Until when it may be kept waiting for something to happen; `now` for not at all.
     pub wait_until: Time,
+}
+
+impl<'a> Operation<'a> {
+    /// The operation's number within its kind.
+    pub fn number(&self) -> u8 {
+        self.op.number()
+    }
+
+    /// Of an operation that is routed by a position (`Route::Position`, `Route::Through`): the
+    /// position, counted from the start of this block, and the arguments behind it. Negative for one
+    /// before this block, which no block has any more.
+    pub fn position(&self) -> Result<(i64, &'a [u8]), Answer> {
+        match split_args(Route::Position, self.args)? {
+            (Routed::By(position), rest) => Ok((position, rest)),
+            _ => unreachable!("a position routes by a position"),
+        }
+    }
+
+    /// Of an operation that is routed by a key (`Route::Key`): the key, and the arguments behind it.
+    pub fn key(&self) -> Result<(&'a [u8], &'a [u8]), Answer> {
+        match split_args(Route::Key, self.args)? {
+            (Routed::Key(key), rest) => Ok((key, rest)),
+            _ => unreachable!("a key routes by a key"),
+        }
+    }
 }
 
 /// What became of an operation that was handed in.
@@ -193,12 +235,51 @@ pub enum News {
     TakenHeard,
 }
 
-/// One block of a data structure. See the crate's documentation for who may call.
+/// One block of a data structure.
 ///
-/// Operations that carry a payload come either whole (`apply`) or, when it is large, as `reserve`,
-/// then `fill`/`filled` until nothing is left, then `commit`; `abort` may come at any point before
-/// the commit and leaves no trace. After every call that is given the block, the shard takes the
+/// **Who calls.** The shard that owns the block, and nobody else: one call at a time, from one
+/// thread, so that a call is atomic and needs no lock. A call must be short (no operation on this
+/// core runs meanwhile); what could take long is cut into several operations, each of which says how
+/// far it got. No call may block, ask a clock or do I/O. Time comes as an argument, and reports of
+/// what happened leave as `Event`s: after every call that is given the block, the shard takes the
 /// events and asks for `wants_successor` and `deadline`.
+///
+/// **Before a structure sees an operation** the shard has made sure that the block is this one in
+/// this epoch, that the grant allows what the kind's table asks for, that a mutation is the next of
+/// its lane and was not executed before, that the number is in the kind's table, and that a key
+/// belongs to this block's hashes. The arguments are as the caller sent them: what cannot be read is
+/// answered with `BadFrame`, never with a panic. A panic is a defect, and ends the server.
+///
+/// **Answers and retries.** Whatever an answer to a mutation is, it is kept until the caller has
+/// acknowledged it, and a repetition gets it again without the structure being asked: so a mutation
+/// is executed once although it may be sent often. Therefore such an answer never holds
+/// `Payload::Block` (the block changes), and is small; `Answer::executed` says which statuses leave
+/// the number to a later try instead. An operation that changes nothing may run again. Refusals for
+/// reasons of the structure's own are `Answer::refuse_as`; `Busy` with a delay (`busy`) asks the
+/// caller to come again.
+///
+/// **Waiting.** An operation that the table says may wait is parked by answering `Outcome::Parked`
+/// and answered later by `Event::Answered` under its ticket: at the latest when `tick` comes at
+/// `wait_until` (`Status::NotYet`). `cancel` takes it back.
+///
+/// **Growth.** A block of a kind whose router grows asks for its successor early
+/// (`wants_successor`), is told it (`News::Successor`), and when something does not fit any more it
+/// seals itself (`Event::Sealed`) and answers `Moved` to the successor from then on, for everything
+/// that belongs there. `Next` keeps the books of that. A block never knows where in the structure it
+/// lies: it counts from its own start, and clients add where that is.
+///
+/// **Leaving.** A sealed block that is empty for good says so once (`Event::Drained`). When nobody can
+/// come back for one of its answers it is taken out of the map and freed, if the router shrinks.
+///
+/// **Memory.** `bytes_used` counts everything that holds data, index and bookkeeping included, also
+/// what is kept beside the block: it is what the owner is charged for, and must not exceed the block
+/// by more than a few per cent. Memory that a block has written stays resident until it is freed, or
+/// given back within its life (`Backing::discard`). Bytes that a `Pin` reads cannot be written, so
+/// that a layout must be able to leave them where they are for a while.
+///
+/// **Payloads** come whole (`apply`). For an operation whose table entry says that it streams, one of
+/// more than 64 KiB comes as `reserve`, then `fill`/`filled` until nothing is left, then `commit`;
+/// `abort` may come at any point before the commit and leaves no trace.
 pub trait Structure: Send {
     /// Runs one operation.
     ///
@@ -212,20 +293,35 @@ pub trait Structure: Send {
         block: &mut Backing,
         operation: &Operation<'_>,
         length: usize,
-    ) -> Result<(), Answer>;
+    ) -> Result<(), Answer> {
+        let _ = (block, length);
+        unreachable!("the kind's table does not say that {:?} streams", operation.op)
+    }
 
     /// The part of a reservation that is still to be filled. Empty when it is complete. The place
     /// may move between calls: ask again after every operation.
-    fn fill<'b>(&mut self, block: &'b mut Backing, ticket: Ticket) -> &'b mut [u8];
+    fn fill<'b>(&mut self, block: &'b mut Backing, ticket: Ticket) -> &'b mut [u8] {
+        let _ = block;
+        unreachable!("nothing was reserved under {ticket:?}")
+    }
 
     /// Says that the first `n` bytes of what `fill` gave have been written.
-    fn filled(&mut self, ticket: Ticket, n: usize);
+    fn filled(&mut self, ticket: Ticket, n: usize) {
+        let _ = n;
+        unreachable!("nothing was reserved under {ticket:?}")
+    }
 
     /// Makes a complete reservation visible and answers, at once or later.
-    fn commit(&mut self, block: &mut Backing, now: Time, ticket: Ticket) -> Outcome;
+    fn commit(&mut self, block: &mut Backing, now: Time, ticket: Ticket) -> Outcome {
+        let _ = (block, now);
+        unreachable!("nothing was reserved under {ticket:?}")
+    }
 
     /// Gives a reservation up.
-    fn abort(&mut self, block: &mut Backing, now: Time, ticket: Ticket);
+    fn abort(&mut self, block: &mut Backing, now: Time, ticket: Ticket) {
+        let _ = (block, now);
+        unreachable!("nothing was reserved under {ticket:?}")
+    }
 
     /// Gives up waiting for an operation that was parked. True when it was waiting and had no
     /// effect; no answer comes for it then. False when it is under way. Others may have room for it
@@ -236,7 +332,9 @@ pub trait Structure: Send {
     }
 
     /// The next thing that it has to say.
-    fn event(&mut self) -> Option<Event>;
+    fn event(&mut self) -> Option<Event> {
+        None
+    }
 
     /// Time has passed: waits and reservations end that are due.
     fn tick(&mut self, block: &mut Backing, now: Time) {
@@ -253,7 +351,9 @@ pub trait Structure: Send {
 
     /// Whether the block should have a successor by now and has not asked yet. Asking is the
     /// shard's work; after `true` it is not repeated until `News::Successor` brought a refusal.
-    fn wants_successor(&mut self) -> bool;
+    fn wants_successor(&mut self) -> bool {
+        false
+    }
 
     /// The marks of its prefix: when it is to grow or split, and when to merge. Comes once, before
     /// anything else; without it the defaults hold.
@@ -282,10 +382,14 @@ pub trait Structure: Send {
     }
 
     /// The controller has said something.
-    fn tell(&mut self, block: &mut Backing, now: Time, news: News);
+    fn tell(&mut self, block: &mut Backing, now: Time, news: News) {
+        let _ = (block, now, news);
+    }
 
-    /// Whether anybody wants to know of changes from now on.
-    fn watch(&mut self, watched: bool);
+    /// Whether anybody wants to know of changes (`Event::Changed`) from now on.
+    fn watch(&mut self, watched: bool) {
+        let _ = watched;
+    }
 
     /// Changes that nobody was told of because nobody watched, since a part of another block moved
     /// here: who follows it and comes late learns from it whether something was missed.
@@ -297,21 +401,14 @@ pub trait Structure: Send {
     fn movable(&mut self) -> Option<&mut dyn Movable> {
         None
     }
-}
 
-/// The hash by which a mutation was routed, when it was routed by one: its retry record carries it,
-/// so that the record can move with the region that holds the key (decision 2).
-pub fn record_hash(op: Op, args: &[u8]) -> Option<u64> {
-    let key = match op {
-        Op::KvPut | Op::KvDelete => args.get(1..)?,
-        Op::KvUpdate | Op::KvUpsert => args,
-        Op::KvCompareAndSwap => args.get(3..)?,
-        Op::KvAccumulate => args.get(1..)?,
-        // A batch has many keys, and its record stays with the block that ran it.
-        Op::KvBatch => return None,
-        _ => return None,
-    };
-    Some(honeycomb_wire::key_hash(key))
+    /// The hash by which a mutation was routed, when it was routed by one: its retry record carries
+    /// it, so that the record can move with the region that holds the key (decision 2). Operations
+    /// with `Route::Key` need not be told here.
+    fn record_hash(&self, op: Op, args: &[u8]) -> Option<u64> {
+        let _ = (op, args);
+        None
+    }
 }
 
 /// The largest value, item or append that a block of this size takes.

@@ -22,8 +22,12 @@ enum State {
     },
 }
 
-/// The successor of one block.
-pub(crate) struct Next {
+/// The successor of one block: when to ask for it, and what to answer until it is there.
+///
+/// A block tells `wrote` with every write, answers `Structure::wants_successor` with `wanted`, hands
+/// what `News::Successor` brings to `set`, and when something does not fit calls `take`: with the
+/// successor it seals itself and answers `moved`, with a refusal it answers that.
+pub struct Next {
     size: usize,
     marks: Marks,
     /// Recent largest write; decays by a sixteenth with every smaller one.
@@ -35,6 +39,7 @@ pub(crate) struct Next {
 }
 
 impl Next {
+    /// Of a block of this size, which has none yet.
     pub fn new(block_size: usize) -> Next {
         let marks = Marks::default();
         let state = State::Unknown { again_at: 0 };
@@ -118,12 +123,12 @@ impl Next {
 }
 
 /// `Moved` to the successor of a block that was sealed at `length`.
-pub(crate) fn moved(length: u64, successor: &[u8]) -> Answer {
+pub fn moved(length: u64, successor: &[u8]) -> Answer {
     let args = successor.to_vec();
     Answer { status: Status::Moved, value: length, args, payload: Payload::None }
 }
 
 /// `Busy`, to come again after so many microseconds.
-pub(crate) fn busy(delay_us: u64) -> Answer {
+pub fn busy(delay_us: u64) -> Answer {
     Answer { value: delay_us, ..Answer::refuse(Status::Busy, "") }
 }

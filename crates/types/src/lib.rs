@@ -6,6 +6,7 @@
 mod bug;
 mod flush_path;
 mod ids;
+mod kind;
 pub mod limits;
 mod marks;
 mod name;
@@ -18,42 +19,10 @@ pub use ids::{
     BlockAt, BlockId, Epoch, Generation, JobId, LaneId, MapVersion, MoveId, PrefixId, Sequence,
     ServerId, SessionId, ShardIx, StructureId,
 };
+pub use kind::{CustomKind, InvalidKind, Kind, KindSpec, OperationSpec, Route, Router};
 pub use marks::Marks;
 pub use name::{Address, InvalidName, check_name, dotted_path, split_path};
 pub use time::Time;
-
-/// What a structure is; the high byte of every data opcode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Kind {
-    /// Append-only bytes, routed by offset.
-    File = 0x10,
-    /// Items in the order in which they were put, taken from the front.
-    Queue = 0x11,
-    /// Keys and values, routed by the hash of the key.
-    Kv = 0x12,
-}
-
-impl Kind {
-    /// The kind with this code, if this build knows it.
-    pub fn from_code(code: u8) -> Option<Kind> {
-        match code {
-            0x10 => Some(Kind::File),
-            0x11 => Some(Kind::Queue),
-            0x12 => Some(Kind::Kv),
-            _ => None,
-        }
-    }
-
-    /// The word that people read: `file`, `queue`, `kv`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::File => "file",
-            Kind::Queue => "queue",
-            Kind::Kv => "kv",
-        }
-    }
-}
 
 /// What a grant lets its holder do with a structure. A set of bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]

@@ -151,7 +151,7 @@ impl RequestHeader {
     pub fn encode(&self) -> [u8; REQUEST_HEADER] {
         let mut b = [0u8; REQUEST_HEADER];
         b[0..2].copy_from_slice(&REQUEST_MAGIC.to_le_bytes());
-        b[2..4].copy_from_slice(&(self.op as u16).to_le_bytes());
+        b[2..4].copy_from_slice(&self.op.code().to_le_bytes());
         b[4..6].copy_from_slice(&self.flags.to_le_bytes());
         b[8..12].copy_from_slice(&self.args_len.to_le_bytes());
         b[12..16].copy_from_slice(&self.payload_len.to_le_bytes());
@@ -218,14 +218,17 @@ impl RequestHeader {
         if self.payload_len != 0 && !info.payload {
             return Err(skip(Status::BadFrame, "the operation takes no payload"));
         }
-        if info.lane {
+        // Whether a custom operation is a mutation is for its kind to say; its server looks at that.
+        let custom = matches!(self.op, Op::Custom(_));
+        let laned = self.lane.0 != 0 || self.sequence.0 != 0 || self.ack_lag != 0;
+        if info.lane || custom && laned {
             if self.lane.0 == 0 || self.sequence.0 == 0 {
                 return Err(skip(Status::BadFrame, "a mutation names its lane and sequence"));
             }
             if self.ack_lag == 0 || self.ack_lag as u64 > self.sequence.0 {
                 return Err(skip(Status::BadFrame, "a mutation acknowledges earlier ones only"));
             }
-        } else if self.lane.0 != 0 || self.sequence.0 != 0 || self.ack_lag != 0 {
+        } else if laned {
             return Err(skip(Status::BadFrame, "only a mutation has a lane"));
         }
         let (block, grant) = (self.at != BlockAt::default(), self.grant != 0);

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
+pub mod custom;
 pub mod data;
 pub mod fields;
 pub mod frame;

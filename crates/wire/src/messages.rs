@@ -16,7 +16,7 @@ pub enum Status {
     BadFrame = 101,
     /// The peer speaks a major version that this one does not. Raised by the handshake; the client reports both versions.
     UnsupportedVersion = 102,
-    /// No operation has this code, or not in the version agreed. Raised by the codec; the client reports it.
+    /// No operation has this code, or not in the version agreed. Raised by the codec, and the shard for an operation that a custom kind does not have; the client reports it.
     UnknownOpcode = 103,
     /// A flag is set that the version agreed does not define. Raised by the codec; the client reports it.
     UnknownFlag = 104,
@@ -96,6 +96,12 @@ pub enum Status {
     QueueClosed = 517,
     /// The prefix was to be flushed when its lease ends, and no memory server may write to disk; the message names the setting, flush_root. Raised by a controller, when a prefix is created; the client raises.
     FlushUnavailable = 518,
+    /// The structure refused the operation for a reason of its own: the value is its code for that reason, the message says what it is. Raised by a custom structure; the client raises, with the code.
+    Refused = 521,
+    /// What the request waited for has not happened in the time that it was willing to wait. Raised by a custom structure; the client waits on until the caller's time is over, then answers 'nothing' or raises, as the call says.
+    NotYet = 522,
+    /// No live memory server serves structures of this custom kind. Raised by the catalog, and a memory server that was given such a block; the client raises.
+    UnknownKind = 523,
     /// The operation did not finish in its time; for a mutation the message says whether it may have taken effect. Raised by the client; the client raises.
     DeadlineExceeded = 601,
     /// The peer could not be reached within the deadline. Raised by the client; the client raises.
@@ -109,8 +115,8 @@ pub enum Status {
 }
 
 impl Status {
-    /// Every status in order of code.
-    pub const ALL: [Status; 48] = [
+    /// Every status of the protocol in order of code.
+    pub const ALL: [Status; 51] = [
         Status::Ok,
         Status::BadFrame,
         Status::UnsupportedVersion,
@@ -154,6 +160,9 @@ impl Status {
         Status::QueueFull,
         Status::QueueClosed,
         Status::FlushUnavailable,
+        Status::Refused,
+        Status::NotYet,
+        Status::UnknownKind,
         Status::DeadlineExceeded,
         Status::Unavailable,
         Status::Extents,
@@ -207,6 +216,9 @@ impl Status {
             516 => Status::QueueFull,
             517 => Status::QueueClosed,
             518 => Status::FlushUnavailable,
+            521 => Status::Refused,
+            522 => Status::NotYet,
+            523 => Status::UnknownKind,
             601 => Status::DeadlineExceeded,
             602 => Status::Unavailable,
             701 => Status::Extents,
@@ -262,6 +274,9 @@ impl Status {
             Status::QueueFull => "QueueFull",
             Status::QueueClosed => "QueueClosed",
             Status::FlushUnavailable => "FlushUnavailable",
+            Status::Refused => "Refused",
+            Status::NotYet => "NotYet",
+            Status::UnknownKind => "UnknownKind",
             Status::DeadlineExceeded => "DeadlineExceeded",
             Status::Unavailable => "Unavailable",
             Status::Extents => "Extents",
@@ -297,6 +312,8 @@ pub enum Op {
     MoveDone = 0x000A,
     /// Of a move: what has changed in a region since it was sent. The payload is runs of bytes of it, one after the other: offset u32, length u32, bytes.
     MovePatch = 0x000B,
+    /// Asks whether the structure goes on in another block: Moved to that one when this block is sealed and has a successor, otherwise the value is 0. No arguments.
+    NextBlock = 0x000C,
     /// Registers a job. Its hierarchy is a single node, the root, until prefixes are created.
     RegisterJob = 0x0101,
     /// Ends a job: all its prefixes, structures and blocks go at once.
@@ -331,6 +348,8 @@ pub enum Op {
     ReopenStructure = 0x0212,
     /// Frees a structure's blocks at once.
     RemoveStructure = 0x0213,
+    /// The custom kinds of structure that memory servers have announced, with what their operations need.
+    ListKinds = 0x0218,
     /// Servers and totals. Names and addresses of servers need the cluster's token; a job's gets the totals.
     ClusterStatus = 0x0301,
     /// A memory server announces itself and its blocks. The connection then carries requests both ways.
@@ -415,11 +434,13 @@ pub enum Op {
     KvBatch = 0x120B,
     /// Arguments: function u8, key. The payload is the operand. Combines it with the stored value; the value is the new number (its 64 bits), the new length, or the number of items, of which the payload is then the list.
     KvAccumulate = 0x120C,
+    /// An operation of a custom kind, by its code: what it needs is in the table of its kind.
+    Custom(u16) = 0x8000,
 }
 
 impl Op {
-    /// Every op in order of code.
-    pub const ALL: [Op; 70] = [
+    /// Every op of the protocol in order of code.
+    pub const ALL: [Op; 72] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -431,6 +452,7 @@ impl Op {
         Op::MoveLanes,
         Op::MoveDone,
         Op::MovePatch,
+        Op::NextBlock,
         Op::RegisterJob,
         Op::DeregisterJob,
         Op::ListJobs,
@@ -448,6 +470,7 @@ impl Op {
         Op::OpenStructure,
         Op::ReopenStructure,
         Op::RemoveStructure,
+        Op::ListKinds,
         Op::ClusterStatus,
         Op::JoinServer,
         Op::Report,
@@ -506,6 +529,7 @@ impl Op {
             0x0009 => Op::MoveLanes,
             0x000A => Op::MoveDone,
             0x000B => Op::MovePatch,
+            0x000C => Op::NextBlock,
             0x0101 => Op::RegisterJob,
             0x0102 => Op::DeregisterJob,
             0x0103 => Op::ListJobs,
@@ -523,6 +547,7 @@ impl Op {
             0x0211 => Op::OpenStructure,
             0x0212 => Op::ReopenStructure,
             0x0213 => Op::RemoveStructure,
+            0x0218 => Op::ListKinds,
             0x0301 => Op::ClusterStatus,
             0x0302 => Op::JoinServer,
             0x0303 => Op::Report,
@@ -565,6 +590,7 @@ impl Op {
             0x120A => Op::KvMultiGet,
             0x120B => Op::KvBatch,
             0x120C => Op::KvAccumulate,
+            0x8000..=0xEFFF => Op::Custom(code),
             _ => return None,
         })
     }
@@ -583,6 +609,7 @@ impl Op {
             Op::MoveLanes => "MoveLanes",
             Op::MoveDone => "MoveDone",
             Op::MovePatch => "MovePatch",
+            Op::NextBlock => "NextBlock",
             Op::RegisterJob => "RegisterJob",
             Op::DeregisterJob => "DeregisterJob",
             Op::ListJobs => "ListJobs",
@@ -600,6 +627,7 @@ impl Op {
             Op::OpenStructure => "OpenStructure",
             Op::ReopenStructure => "ReopenStructure",
             Op::RemoveStructure => "RemoveStructure",
+            Op::ListKinds => "ListKinds",
             Op::ClusterStatus => "ClusterStatus",
             Op::JoinServer => "JoinServer",
             Op::Report => "Report",
@@ -642,10 +670,102 @@ impl Op {
             Op::KvMultiGet => "KvMultiGet",
             Op::KvBatch => "KvBatch",
             Op::KvAccumulate => "KvAccumulate",
+            Op::Custom(_) => "Custom",
         }
     }
 
-    /// Who serves it, what it needs, how its body is laid out.
+    /// Its code.
+    #[inline]
+    pub fn code(self) -> u16 {
+        match self {
+            Op::Hello => 0x0001,
+            Op::Ping => 0x0002,
+            Op::PresentGrant => 0x0003,
+            Op::Subscribe => 0x0004,
+            Op::AckResults => 0x0005,
+            Op::MoveRegion => 0x0006,
+            Op::MoveValue => 0x0007,
+            Op::MoveDrops => 0x0008,
+            Op::MoveLanes => 0x0009,
+            Op::MoveDone => 0x000A,
+            Op::MovePatch => 0x000B,
+            Op::NextBlock => 0x000C,
+            Op::RegisterJob => 0x0101,
+            Op::DeregisterJob => 0x0102,
+            Op::ListJobs => 0x0103,
+            Op::JobTree => 0x0104,
+            Op::FindJob => 0x0105,
+            Op::CreatePrefix => 0x0201,
+            Op::CreateHierarchy => 0x0202,
+            Op::RemovePrefix => 0x0203,
+            Op::RenewLeases => 0x0204,
+            Op::LeaseInfo => 0x0205,
+            Op::SetPermissions => 0x0206,
+            Op::DeclareReaders => 0x0207,
+            Op::CommitTask => 0x0208,
+            Op::CreateStructure => 0x0210,
+            Op::OpenStructure => 0x0211,
+            Op::ReopenStructure => 0x0212,
+            Op::RemoveStructure => 0x0213,
+            Op::ListKinds => 0x0218,
+            Op::ClusterStatus => 0x0301,
+            Op::JoinServer => 0x0302,
+            Op::Report => 0x0303,
+            Op::GrowStructure => 0x0304,
+            Op::SealBlock => 0x0305,
+            Op::QueueTaken => 0x0306,
+            Op::RetireBlock => 0x0307,
+            Op::BeginMove => 0x0308,
+            Op::CommitMove => 0x0309,
+            Op::CancelMove => 0x030A,
+            Op::EndImport => 0x0310,
+            Op::OpenBlock => 0x0311,
+            Op::FreeBlock => 0x0312,
+            Op::SetGeneration => 0x0313,
+            Op::QueueAhead => 0x0314,
+            Op::BeginImport => 0x0315,
+            Op::FlushBlock => 0x0320,
+            Op::CommitFlush => 0x0321,
+            Op::ReturnBlock => 0x0330,
+            Op::FileAppend => 0x1001,
+            Op::FileRead => 0x1002,
+            Op::FileSize => 0x1003,
+            Op::FileSeal => 0x1004,
+            Op::FileReadMany => 0x1005,
+            Op::QueuePut => 0x1101,
+            Op::QueueGet => 0x1102,
+            Op::QueuePeek => 0x1103,
+            Op::QueueLength => 0x1104,
+            Op::QueueClose => 0x1105,
+            Op::QueueAck => 0x1106,
+            Op::KvGet => 0x1201,
+            Op::KvPut => 0x1202,
+            Op::KvDelete => 0x1203,
+            Op::KvExists => 0x1204,
+            Op::KvUpdate => 0x1205,
+            Op::KvUpsert => 0x1206,
+            Op::KvCompareAndSwap => 0x1207,
+            Op::KvScan => 0x1208,
+            Op::KvLength => 0x1209,
+            Op::KvMultiGet => 0x120A,
+            Op::KvBatch => 0x120B,
+            Op::KvAccumulate => 0x120C,
+            Op::Custom(code) => code,
+        }
+    }
+
+    /// The code of the kind that it belongs to.
+    pub fn kind_code(self) -> u8 {
+        (self.code() >> 8) as u8
+    }
+
+    /// Its number within that kind.
+    pub fn number(self) -> u8 {
+        self.code() as u8
+    }
+
+    /// Who serves it, what it needs, how its body is laid out. Of a custom operation only what
+    /// all of them have in common.
     pub fn info(self) -> OpInfo {
         match self {
             Op::Hello => OpInfo {
@@ -735,6 +855,14 @@ impl Op {
                 lane: false,
                 message: true,
                 payload: true,
+            },
+            Op::NextBlock => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Grant,
+                verbs: Verbs(0),
+                lane: false,
+                message: false,
+                payload: false,
             },
             Op::RegisterJob => OpInfo {
                 plane: Plane::Control,
@@ -865,6 +993,14 @@ impl Op {
                 payload: false,
             },
             Op::RemoveStructure => OpInfo {
+                plane: Plane::Control,
+                auth: Auth::Job,
+                verbs: Verbs(0),
+                lane: false,
+                message: true,
+                payload: false,
+            },
+            Op::ListKinds => OpInfo {
                 plane: Plane::Control,
                 auth: Auth::Job,
                 verbs: Verbs(0),
@@ -1208,6 +1344,14 @@ impl Op {
                 message: false,
                 payload: true,
             },
+            Op::Custom(_) => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Grant,
+                verbs: Verbs(0),
+                lane: false,
+                message: false,
+                payload: true,
+            },
         }
     }
 }
@@ -1484,7 +1628,7 @@ pub struct StructureInfo {
     pub structure: u64,
     /// Its name; empty for the unnamed one.
     pub name: String,
-    /// 0x10 file, 0x11 queue, 0x12 kv.
+    /// 0x10 file, 0x11 queue, 0x12 kv, 0x80 to 0xEF custom.
     pub kind: u8,
     /// Blocks allocated.
     pub blocks: u32,
@@ -1650,6 +1794,76 @@ impl Field for ServerInfo {
             connections: Field::get(from)?,
             requests: Field::get(from)?,
             forwarded: Field::get(from)?,
+        })
+    }
+}
+
+/// One operation of a custom kind.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct OperationInfo {
+    /// Low byte of its opcode.
+    pub number: u8,
+    /// What people call it.
+    pub name: String,
+    /// What a grant must allow: 1 read, 2 write.
+    pub verbs: u16,
+    /// Where it goes: 1 head, 2 tail, 3 position, 4 key, 5 each, 6 through.
+    pub route: u8,
+    /// Bits: 1 it changes something, 2 it may carry a payload, 4 it may be kept waiting, 8 its value is a position.
+    pub flags: u16,
+}
+
+impl Field for OperationInfo {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.number.put(out);
+        self.name.put(out);
+        self.verbs.put(out);
+        self.route.put(out);
+        self.flags.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(OperationInfo {
+            number: Field::get(from)?,
+            name: Field::get(from)?,
+            verbs: Field::get(from)?,
+            route: Field::get(from)?,
+            flags: Field::get(from)?,
+        })
+    }
+}
+
+/// A custom kind of structure.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct KindInfo {
+    /// Its code, 0x80 to 0xEF: the high byte of its opcodes.
+    pub code: u8,
+    /// What people call it.
+    pub name: String,
+    /// How its blocks follow each other, as in PartitionMap.
+    pub router: u8,
+    /// Live servers that serve it; 0 when a server announces it.
+    pub servers: u32,
+    /// In order of number.
+    pub operations: Vec<OperationInfo>,
+}
+
+impl Field for KindInfo {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.code.put(out);
+        self.name.put(out);
+        self.router.put(out);
+        self.servers.put(out);
+        self.operations.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(KindInfo {
+            code: Field::get(from)?,
+            name: Field::get(from)?,
+            router: Field::get(from)?,
+            servers: Field::get(from)?,
+            operations: Field::get(from)?,
         })
     }
 }
@@ -2654,7 +2868,7 @@ pub struct CreateStructureRequest {
     pub path: String,
     /// Name of the structure; empty for the unnamed one.
     pub name: String,
-    /// 0x10 file, 0x11 queue, 0x12 kv.
+    /// 0x10 file, 0x11 queue, 0x12 kv, 0x80 to 0xEF custom.
     pub kind: u8,
     /// Initial capacity in blocks; 0 takes 1.
     pub blocks: u32,
@@ -2935,6 +3149,35 @@ impl Field for RemoveStructureReply {
     }
 }
 
+/// Request of ListKinds. The custom kinds of structure that memory servers have announced, with what their operations need.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ListKindsRequest {}
+
+impl Field for ListKindsRequest {
+    fn put(&self, _: &mut Vec<u8>) {}
+
+    fn get(_: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(ListKindsRequest {})
+    }
+}
+
+/// Reply of ListKinds.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ListKindsReply {
+    /// In order of code.
+    pub kinds: Vec<KindInfo>,
+}
+
+impl Field for ListKindsReply {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.kinds.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(ListKindsReply { kinds: Field::get(from)? })
+    }
+}
+
 /// Request of ClusterStatus. Servers and totals. Names and addresses of servers need the cluster's token; a job's gets the totals.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ClusterStatusRequest {}
@@ -3069,6 +3312,8 @@ pub struct JoinServerRequest {
     pub block_size: u64,
     /// It has a flush_root: it can write data of prefixes whose lease has ended.
     pub flush: bool,
+    /// The custom kinds that it serves.
+    pub kinds: Vec<KindInfo>,
 }
 
 impl Field for JoinServerRequest {
@@ -3079,6 +3324,7 @@ impl Field for JoinServerRequest {
         self.blocks_per_shard.put(out);
         self.block_size.put(out);
         self.flush.put(out);
+        self.kinds.put(out);
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -3089,6 +3335,7 @@ impl Field for JoinServerRequest {
             blocks_per_shard: Field::get(from)?,
             block_size: Field::get(from)?,
             flush: Field::get(from)?,
+            kinds: Field::get(from)?,
         })
     }
 }

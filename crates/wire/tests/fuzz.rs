@@ -75,10 +75,16 @@ fn apply(bytes: &mut Vec<u8>, damage: &Damage) {
     }
 }
 
+/// Every operation of the protocol, and some of custom kinds.
+fn any_op() -> impl Strategy<Value = Op> {
+    let custom = [0x8000, 0x8001, 0xA5C3, 0xEFFF].map(Op::Custom);
+    select([&Op::ALL[..], &custom].concat())
+}
+
 /// Header bytes with an operation that exists and edgy fields: most rules are met, some broken.
 fn request_bytes() -> impl Strategy<Value = [u8; REQUEST_HEADER]> {
     let numbers = prop::collection::vec(edgy(), 10);
-    (select(Op::ALL.to_vec()), 0..3u16, numbers).prop_map(|(op, flags, n)| {
+    (any_op(), 0..3u16, numbers).prop_map(|(op, flags, n)| {
         let header = RequestHeader {
             op,
             flags,
@@ -99,7 +105,7 @@ fn request_bytes() -> impl Strategy<Value = [u8; REQUEST_HEADER]> {
 /// Headers that keep every rule.
 fn good_request() -> impl Strategy<Value = RequestHeader> {
     let numbers = prop::collection::vec(edgy(), 8);
-    (select(Op::ALL.to_vec()), 0..2u16, numbers).prop_map(|(op, flags, n)| {
+    (any_op(), 0..2u16, numbers).prop_map(|(op, flags, n)| {
         let info = op.info();
         let mut header = RequestHeader { flags, request: n[0], ..RequestHeader::new(op) };
         header.args_len = (n[1] % 65_537) as u32;
@@ -107,7 +113,7 @@ fn good_request() -> impl Strategy<Value = RequestHeader> {
         if info.payload {
             header.payload_len = (n[3] % (FRAME_MAX as u64 + 1)) as u32;
         }
-        if info.lane {
+        if info.lane || matches!(op, Op::Custom(_)) && n[0] % 2 == 0 {
             header.lane = LaneId((n[4] as u32).max(1));
             header.sequence = Sequence(n[5].max(1));
             header.ack_lag = (n[6] % header.sequence.0.min(u32::MAX as u64)) as u32 + 1;
@@ -166,7 +172,7 @@ fn queue_samples() -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut out = Vec::new();
     for case in list(&file["operations"]) {
         let op = op(&case["op"]);
-        if op == Op::Subscribe || op as u16 >> 8 == honeycomb_types::Kind::Queue as u16 {
+        if op == Op::Subscribe || op.code() >> 8 == honeycomb_types::Kind::Queue.code() as u16 {
             let samples = ["request", "reply"].into_iter().flat_map(|part| list(&case[part]));
             out.extend(samples.map(|s| (bytes(&s["args"]), bytes(&s["payload"]))));
         }

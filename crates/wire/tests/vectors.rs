@@ -15,8 +15,10 @@ mod shown;
 use common::{bytes, list, message, number, op, status, text, vectors};
 use honeycomb_types::limits::{REPLY_HEADER, REQUEST_HEADER};
 use honeycomb_types::{
-    BlockAt, BlockId, Epoch, Generation, JobId, LaneId, PrefixId, Sequence, StructureId, Verbs,
+    BlockAt, BlockId, Epoch, Generation, JobId, LaneId, PrefixId, Route, Sequence, StructureId,
+    Verbs,
 };
+use honeycomb_wire::custom::{Routed, put_routed, split_args};
 use honeycomb_wire::data::{
     MovedArgs, ReadArgs, ScanArgs, SwapArgs, acks, mode_and_key, put_acks, put_scan_entry,
     scan_entries,
@@ -38,8 +40,11 @@ use std::collections::BTreeSet;
 fn request_of(fields: &Value) -> RequestHeader {
     let wide = |name: &str| number(&fields[name]);
     let narrow = |name: &str| u32::try_from(wide(name)).unwrap();
-    let op = op(&fields["op"]);
-    assert_eq!(op as u64, wide("code"), "{fields}");
+    let op = match text(&fields["op"]) {
+        "Custom" => Op::from_code(wide("code") as u16).unwrap(),
+        _ => op(&fields["op"]),
+    };
+    assert_eq!(op.code() as u64, wide("code"), "{fields}");
     RequestHeader {
         op,
         flags: wide("flags") as u16,
@@ -94,7 +99,9 @@ fn headers_encode_to_their_bytes_and_decode_from_them() {
         let either = Header::decode(&hex, true);
         assert_eq!(either, Ok(Some((Header::Reply(header), REPLY_HEADER))));
     }
+    let custom = ops.split_off(&Op::Custom(0));
     assert_eq!(ops, BTreeSet::from(Op::ALL), "every operation has a frame");
+    assert!(custom.contains(&Op::Custom(0x8000)) && custom.contains(&Op::Custom(0xEFFF)));
     assert_eq!(statuses, BTreeSet::from(Status::ALL), "every status has a frame");
 }
 
@@ -433,7 +440,7 @@ fn check_data_request(op: Op, sample: &Value) {
     let field = |name: &str| &sample["fields"][name];
     assert!(op.info().payload || payload.is_empty(), "{at}");
     match op {
-        Op::FileAppend | Op::FileSize | Op::FileSeal | Op::QueueClose => {
+        Op::FileAppend | Op::FileSize | Op::FileSeal | Op::QueueClose | Op::NextBlock => {
             assert!(args.is_empty(), "{at}");
         }
         Op::KvLength => {
@@ -541,6 +548,34 @@ fn check_data_reply(op: Op, sample: &Value) {
 }
 
 #[test]
+fn arguments_of_custom_operations_begin_as_the_vectors_say() {
+    for case in list(&vectors("messages")["custom"]) {
+        let route = Route::from_code(number(&case["route"]) as u8).unwrap();
+        let args = bytes(&case["args"]);
+        let split = split_args(route, &args);
+        if case["bad"] == true {
+            assert!(split.is_err(), "{}", case["name"]);
+            continue;
+        }
+        let told = || text(&case["routed"]);
+        let key;
+        let routed = match route {
+            Route::Position | Route::Through => Routed::By(told().parse().unwrap()),
+            Route::Key => {
+                key = bytes(&case["routed"]);
+                Routed::Key(&key)
+            }
+            Route::Head | Route::Tail | Route::Each => Routed::Plainly,
+        };
+        let rest = bytes(&case["rest"]);
+        assert_eq!(split, Ok((routed, &rest[..])), "{}", case["name"]);
+        let mut out = Vec::new();
+        put_routed(routed, &mut out);
+        assert_eq!([out, rest].concat(), args, "{}", case["name"]);
+    }
+}
+
+#[test]
 fn stored_values_are_what_the_vectors_say() {
     list(&vectors("messages")["stored"]).iter().for_each(batches::check_stored);
 }
@@ -591,7 +626,7 @@ fn every_operation_has_its_messages() {
     let mut seen = Vec::new();
     for case in list(&file["operations"]) {
         let op = op(&case["op"]);
-        assert_eq!(op as u64, number(&case["code"]));
+        assert_eq!(op.code() as u64, number(&case["code"]));
         seen.push(op);
         for part in ["request", "reply"] {
             let samples = list(&case[part]);
@@ -686,14 +721,14 @@ fn the_document_lists_every_operation() {
         };
         let verbs = if info.verbs == Verbs::NONE { "-".into() } else { info.verbs.to_string() };
         let lane = if info.lane { "yes" } else { "-" };
-        let code = format!("0x{:04X}", op as u16);
+        let code = format!("0x{:04X}", op.code());
         assert_eq!(row[..6], [&code, op.name(), plane, auth, &verbs, lane]);
         assert_eq!(row[7] != "-", info.payload, "{row:?}");
         assert!(info.message || !row[8].contains("message"), "{row:?}");
     }
     let document = std::fs::read_to_string(format!("{}/PROTOCOL.md", common::PROTOCOL)).unwrap();
     for op in Op::ALL {
-        let heading = format!("#### {} (0x{:04X})", op.name(), op as u16);
+        let heading = format!("#### {} (0x{:04X})", op.name(), op.code());
         assert!(document.contains(&heading), "no section: {heading}");
     }
 }

@@ -37,6 +37,7 @@ from __future__ import annotations
 
 from honeycomb import _check
 from honeycomb._threads import PUTS, WAITS
+from honeycomb.aio._custom import AsyncCustom
 from honeycomb.aio._job import AsyncClient, AsyncJob
 from honeycomb.aio._queue import AsyncListener, AsyncQueue, AsyncReservation
 from honeycomb.aio._run import Opening, run
@@ -48,6 +49,7 @@ from honeycomb.job import Job, JobHandle
 __all__ = [
     "AsyncBatch",
     "AsyncClient",
+    "AsyncCustom",
     "AsyncFile",
     "AsyncJob",
     "AsyncKv",

@@ -10,10 +10,12 @@ from typing import Any, Literal, Self, overload
 from honeycomb import errors
 from honeycomb._display import Facts, Remote
 from honeycomb._info import JobInfo, Status
+from honeycomb.aio._custom import AsyncCustom
 from honeycomb.aio._queue import AsyncQueue
 from honeycomb.aio._run import Opening, run, twin_of
 from honeycomb.aio._structures import AsyncFile, AsyncKv, AsyncStream, streaming
 from honeycomb.cluster import Client
+from honeycomb.custom import Kind
 from honeycomb.file import HoneyFile
 from honeycomb.flushed import Flush
 from honeycomb.job import Job, JobHandle, Lease, Node, Renewal
@@ -161,6 +163,57 @@ class AsyncJob(Remote):
             )
         )
 
+    async def create_custom(
+        self,
+        addr: str,
+        kind: int | str,
+        *,
+        blocks: int = 1,
+        slots: int = 0,
+        max_items: int = 0,
+        max_bytes: int = 0,
+        exist_ok: bool = False,
+    ) -> AsyncCustom:
+        return AsyncCustom(
+            await run(
+                lambda: self.blocking.create_custom(
+                    addr,
+                    kind,
+                    blocks=blocks,
+                    slots=slots,
+                    max_items=max_items,
+                    max_bytes=max_bytes,
+                    exist_ok=exist_ok,
+                )
+            )
+        )
+
+    async def custom(
+        self,
+        addr: str,
+        kind: int | str,
+        *,
+        blocks: int = 1,
+        slots: int = 0,
+        max_items: int = 0,
+        max_bytes: int = 0,
+    ) -> AsyncCustom:
+        return AsyncCustom(
+            await run(
+                lambda: self.blocking.custom(
+                    addr,
+                    kind,
+                    blocks=blocks,
+                    slots=slots,
+                    max_items=max_items,
+                    max_bytes=max_bytes,
+                )
+            )
+        )
+
+    async def open_custom(self, addr: str, kind: int | str | None = None) -> AsyncCustom:
+        return AsyncCustom(await run(lambda: self.blocking.open_custom(addr, kind)))
+
     async def kv(self, addr: str, *, blocks: int = 1, slots: int = 1024) -> AsyncKv:
         return AsyncKv(await run(lambda: self.blocking.kv(addr, blocks=blocks, slots=slots)))
 
@@ -307,6 +360,9 @@ class AsyncClient(Remote):
 
     async def status(self) -> Status:
         return await run(self.blocking.status)
+
+    async def kinds(self) -> list[Kind]:
+        return await run(self.blocking.kinds)
 
     async def close(self) -> None:
         try:

@@ -7,7 +7,7 @@ use honeycomb_catalog::{
     Actor, Catalog, CatalogError, ClusterStatus, Command, Config, Effect, NewServer, NewStructure,
     Opened, PlanNode, PrefixInfo, PrefixOptions, Reply, Seal,
 };
-use honeycomb_types::{BlockAt, JobId, Kind, PrefixId, ServerId, StructureId, Time};
+use honeycomb_types::{BlockAt, JobId, Kind, KindSpec, PrefixId, ServerId, StructureId, Time};
 use std::time::Duration;
 
 pub struct Bench {
@@ -184,7 +184,7 @@ impl Bench {
     }
 
     pub fn join(&mut self, address: &str, shards: u8, blocks_per_shard: u32) -> ServerId {
-        self.join_as(address, shards, blocks_per_shard, false)
+        self.join_with(address, shards, blocks_per_shard, false, &[]).unwrap()
     }
 
     /// A server that joins, with a `flush_root` or without.
@@ -195,12 +195,24 @@ impl Bench {
         blocks_per_shard: u32,
         flush: bool,
     ) -> ServerId {
+        self.join_with(address, shards, blocks_per_shard, flush, &[]).unwrap()
+    }
+
+    /// A server that serves custom kinds.
+    pub fn join_with(
+        &mut self,
+        address: &str,
+        shards: u8,
+        blocks_per_shard: u32,
+        flush: bool,
+        kinds: &[KindSpec],
+    ) -> Result<ServerId, CatalogError> {
         let incarnation = address.bytes().fold(7, |h, b| h * 31 + b as u64);
         let block_size = 65_536;
         let server =
-            NewServer { address, incarnation, shards, blocks_per_shard, block_size, flush };
-        match self.run(Command::JoinServer { server }) {
-            Ok(Reply::Joined(id)) => id,
+            NewServer { address, incarnation, shards, blocks_per_shard, block_size, flush, kinds };
+        match self.run(Command::JoinServer { server })? {
+            Reply::Joined(id) => Ok(id),
             other => panic!("{other:?}"),
         }
     }

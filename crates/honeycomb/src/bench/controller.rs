@@ -201,7 +201,7 @@ fn queue(wire: &mut Wire, kind: Request, job: JobId, at: Place) {
         Request::CreateRemove => {
             let (path, name) = (path(i % 64), format!("s{}-{}", at.wire, at.slot));
             if at.batch.is_multiple_of(2) {
-                let kind = Kind::File as u8;
+                let kind = Kind::File.code();
                 let body = CreateStructureRequest { job, path, name, kind, ..Default::default() };
                 wire.queue(Op::CreateStructure, &body);
             } else {

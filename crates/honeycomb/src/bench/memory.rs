@@ -131,7 +131,7 @@ fn hold_blocks(wire: &mut Wire, job: JobId, structures: u32) -> Result<(), Strin
             job: job.0,
             path: "/00000000".into(),
             name: format!("s{i}"),
-            kind: Kind::Kv as u8,
+            kind: Kind::Kv.code(),
             blocks: BLOCKS_EACH,
             ..Default::default()
         };
@@ -174,6 +174,7 @@ impl Phantom {
             blocks_per_shard: blocks,
             block_size: BLOCK_SIZE_MIN,
             flush: false,
+            kinds: Vec::new(),
         };
         self.ask(Op::JoinServer, &body)?;
         self.await_reply()

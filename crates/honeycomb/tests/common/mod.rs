@@ -8,11 +8,13 @@ use honeycomb_client::{Client, ClientOptions, Error, File, JobTicket, Kv};
 use honeycomb_controller::{Controller, ControllerOptions};
 use honeycomb_env::{Clock, Entropy};
 use honeycomb_server::{MemoryServer, ServerOptions};
+use honeycomb_structures::Registry;
 use honeycomb_types::PrefixId;
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::PrefixOptions;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub const KIB: u64 = 1024;
@@ -26,12 +28,26 @@ pub struct Cluster {
 
 impl Cluster {
     pub fn start(servers: usize, memory: u64, block_size: u64) -> Cluster {
-        Cluster::flushing(servers, memory, block_size, None)
+        Cluster::start_with(vec![Arc::default(); servers], memory, block_size)
     }
 
     /// A cluster whose servers flush below this directory.
     pub fn flushing(
         servers: usize,
+        memory: u64,
+        block_size: u64,
+        flush_root: Option<PathBuf>,
+    ) -> Cluster {
+        Cluster::start_all(vec![Arc::default(); servers], memory, block_size, flush_root)
+    }
+
+    /// With a memory server for each of these sets of kinds.
+    pub fn start_with(kinds: Vec<Arc<Registry>>, memory: u64, block_size: u64) -> Cluster {
+        Cluster::start_all(kinds, memory, block_size, None)
+    }
+
+    fn start_all(
+        kinds: Vec<Arc<Registry>>,
         memory: u64,
         block_size: u64,
         flush_root: Option<PathBuf>,
@@ -46,7 +62,7 @@ impl Cluster {
             lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
         };
         let controller = Controller::start(&options).unwrap();
-        let options = ServerOptions {
+        let options = |kinds| ServerOptions {
             listen,
             advertise: None,
             controller: controller.address(),
@@ -55,10 +71,13 @@ impl Cluster {
             block_size,
             shards: 2,
             spin,
-            flush_root,
+            flush_root: flush_root.clone(),
+            kinds,
         };
-        let servers =
-            (0..servers).map(|_| MemoryServer::start(&options, PATIENCE).unwrap()).collect();
+        let servers = kinds
+            .into_iter()
+            .map(|k| MemoryServer::start(&options(k), PATIENCE).unwrap())
+            .collect();
         Cluster { servers, controller }
     }
 

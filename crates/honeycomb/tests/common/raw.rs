@@ -4,12 +4,14 @@ use super::{Cluster, PATIENCE};
 use honeycomb_controller::{Controller, ControllerOptions};
 use honeycomb_env::Entropy;
 use honeycomb_server::{MemoryServer, ServerOptions};
+use honeycomb_structures::Registry;
 use honeycomb_types::limits::{PROTOCOL_MAJOR, REPLY_HEADER};
 use honeycomb_types::{BlockAt, BlockId, Epoch, LaneId, PrefixId, Sequence};
 use honeycomb_wire::messages::{HelloRequest, PartitionMap, PresentGrantRequest};
 use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, RootKey, Status};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The shard that the server chooses.
@@ -205,6 +207,15 @@ pub fn first_block(map: &PartitionMap) -> BlockAt {
 /// A cluster of one memory server of two shards, and the key by which a test can issue any token
 /// and any grant.
 pub fn keyed_cluster(memory: u64, block_size: u64) -> (Cluster, RootKey) {
+    keyed_cluster_with(memory, block_size, Arc::default())
+}
+
+/// The same, with a server that serves these kinds of structure.
+pub fn keyed_cluster_with(
+    memory: u64,
+    block_size: u64,
+    kinds: Arc<Registry>,
+) -> (Cluster, RootKey) {
     let root = [0x5A; 32];
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
     let spin = Duration::ZERO;
@@ -226,6 +237,7 @@ pub fn keyed_cluster(memory: u64, block_size: u64) -> (Cluster, RootKey) {
         shards: 2,
         spin,
         flush_root: None,
+        kinds,
     };
     let servers = vec![MemoryServer::start(&options, PATIENCE).unwrap()];
     (Cluster { servers, controller }, RootKey(root))

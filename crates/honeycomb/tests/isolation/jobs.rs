@@ -28,7 +28,7 @@ fn two_jobs_cannot_see_each_other() {
     for op in Op::ALL.into_iter().filter(|op| {
         op.info().plane == Plane::Control
             && op.info().auth == Auth::Job
-            && !matches!(op, Op::ListJobs | Op::ClusterStatus)
+            && !matches!(op, Op::ListJobs | Op::ListKinds | Op::ClusterStatus)
     }) {
         let there = send_to(&mut raw, op, &b, 0, 1);
         let nowhere = send_to(&mut raw, op, &absent, 0, 1);

@@ -79,6 +79,7 @@ impl Victim {
             Kind::File => &self.file,
             Kind::Queue => &self.queue,
             Kind::Kv => &self.kv,
+            Kind::Custom(_) => unreachable!("not an operation of the protocol"),
         }
     }
 
@@ -95,11 +96,11 @@ impl Victim {
 
 /// What can be asked of every block, whatever it holds.
 fn of_any_kind(op: Op) -> bool {
-    matches!(op, Op::Subscribe | Op::AckResults)
+    matches!(op, Op::Subscribe | Op::AckResults | Op::NextBlock)
 }
 
 fn kind_of(op: Op) -> Kind {
-    match Kind::from_code((op as u16 >> 8) as u8) {
+    match Kind::from_code((op.code() >> 8) as u8) {
         None if of_any_kind(op) => Kind::Queue,
         kind => kind.unwrap_or(Kind::Kv),
     }
@@ -124,6 +125,7 @@ impl Numbers {
             Kind::File => self.file,
             Kind::Queue => self.queue,
             Kind::Kv => self.kv,
+            Kind::Custom(_) => unreachable!("not an operation of the protocol"),
         }
     }
 }
@@ -293,6 +295,7 @@ fn request_of(op: Op, victim: &Victim) -> Request {
         }
         Op::DeregisterJob => body(DeregisterJobRequest { job }.encode()),
         Op::ListJobs => body(ListJobsRequest {}.encode()),
+        Op::ListKinds => body(ListKindsRequest {}.encode()),
         Op::JobTree => body(JobTreeRequest { job }.encode()),
         Op::FindJob => body(FindJobRequest { name: "victim".into() }.encode()),
         Op::CreatePrefix => {
@@ -316,7 +319,7 @@ fn request_of(op: Op, victim: &Victim) -> Request {
         }
         Op::CommitTask => body(CommitTaskRequest { job, path }.encode()),
         Op::CreateStructure => {
-            let kind = Kind::Kv as u8;
+            let kind = Kind::Kv.code();
             let name = "new".into();
             let message = CreateStructureRequest {
                 job,
@@ -347,6 +350,7 @@ fn request_of(op: Op, victim: &Victim) -> Request {
                 blocks_per_shard: 1,
                 block_size: BLOCK,
                 flush: true,
+                kinds: Vec::new(),
             }
             .encode(),
         ),
@@ -485,7 +489,7 @@ fn request_of(op: Op, victim: &Victim) -> Request {
                 prefix: victim.own.0,
                 structure: victim.file.id.0,
                 generation: 1,
-                kind: Kind::File as u8,
+                kind: Kind::File.code(),
                 start: 0,
                 end: u64::MAX,
                 slots: 0,
@@ -520,6 +524,8 @@ fn request_of(op: Op, victim: &Victim) -> Request {
             put_acks(&[(LaneId(1), Sequence(u64::MAX))], &mut args);
             body(args)
         }
+        Op::NextBlock => body(Vec::new()),
+        Op::Custom(_) => unreachable!("not an operation of the protocol"),
         Op::FileAppend => write(&[]),
         Op::FileRead => {
             let mut args = Vec::new();
@@ -703,7 +709,7 @@ fn at_controller(op: Op) -> AtController {
     let all = |status| AtController { expired: status, ..row(status, status, status, status) };
     match op {
         Op::Hello => all(HandshakeRequired),
-        Op::Ping | Op::ListJobs | Op::ClusterStatus => row(Ok, Ok, Ok, Ok),
+        Op::Ping | Op::ListJobs | Op::ListKinds | Op::ClusterStatus => row(Ok, Ok, Ok, Ok),
         Op::RegisterJob => {
             row(PermissionDenied, PermissionDenied, PermissionDenied, PermissionDenied)
         }
@@ -775,7 +781,9 @@ fn at_controller(op: Op) -> AtController {
         | Op::FileReadMany
         | Op::KvMultiGet
         | Op::KvBatch
-        | Op::KvAccumulate => all(NotServedHere),
+        | Op::KvAccumulate
+        | Op::NextBlock
+        | Op::Custom(_) => all(NotServedHere),
     }
 }
 

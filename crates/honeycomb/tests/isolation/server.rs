@@ -58,6 +58,7 @@ fn at_server(op: Op) -> AtServer {
         Op::RegisterJob
         | Op::DeregisterJob
         | Op::ListJobs
+        | Op::ListKinds
         | Op::JobTree
         | Op::FindJob
         | Op::CreatePrefix
@@ -112,8 +113,8 @@ fn at_server(op: Op) -> AtServer {
         // The one that is named here was given to nobody: there is nothing to settle.
         Op::QueueAck => reads(),
         Op::QueueGet => takes,
-        // About the session's own lanes: any grant for the block does.
-        Op::AckResults => AtServer { writing: Some(Ok), nothing: Ok, ..reads() },
+        // About the session's own lanes, and about what the map says: any grant for the block does.
+        Op::AckResults | Op::NextBlock => AtServer { writing: Some(Ok), nothing: Ok, ..reads() },
         Op::FileAppend
         | Op::FileSeal
         | Op::QueuePut
@@ -125,6 +126,8 @@ fn at_server(op: Op) -> AtServer {
         | Op::KvCompareAndSwap
         | Op::KvBatch
         | Op::KvAccumulate => writes,
+        // Those of custom kinds are asked where such a kind is served: examples/log-server/tests.
+        Op::Custom(_) => unreachable!("not an operation of the protocol"),
     }
 }
 

@@ -49,7 +49,7 @@ fn fuzzed(entropy: &mut Entropy, seeds: &[Vec<u8>]) -> (Vec<u8>, bool) {
         // Another operation for the same body.
         80..90 => {
             let op = Op::ALL[entropy.below(Op::ALL.len() as u64) as usize];
-            bytes[2..4].copy_from_slice(&(op as u16).to_le_bytes());
+            bytes[2..4].copy_from_slice(&op.code().to_le_bytes());
             (bytes, true)
         }
         // Cut.
@@ -161,6 +161,7 @@ fn ten_thousand_fuzzed_frames_harm_nobody() {
         queue(Op::QueueAck, &ack.encode(), b""),
         queue(Op::QueueClose, b"", b""),
         log(Op::FileReadMany, &ranges, b""),
+        log(Op::NextBlock, b"", b""),
         kv(Op::KvMultiGet, &1000u32.to_le_bytes(), &put_keys(&[b"k", b"large", b"none"])),
         kv(Op::KvBatch, b"\0", &batch),
         kv(Op::KvBatch, b"\x01", &batch),
@@ -170,7 +171,7 @@ fn ten_thousand_fuzzed_frames_harm_nobody() {
     ];
     // Only data requests are missing here when one is added.
     for op in Op::ALL.into_iter().filter(|op| op.info().auth == Auth::Grant) {
-        let code = (op as u16).to_le_bytes();
+        let code = op.code().to_le_bytes();
         assert!(data.iter().any(|frame| frame[2..4] == code), "{op:?} is not fuzzed");
     }
     let mut entropy = Entropy::seeded(20260101);

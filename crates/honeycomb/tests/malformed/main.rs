@@ -413,6 +413,7 @@ fn control_bodies(setup: &Setup) -> Vec<(Op, Vec<u8>)> {
         (Op::Ping, Vec::new()),
         (Op::DeregisterJob, DeregisterJobRequest { job }.encode()),
         (Op::ListJobs, Vec::new()),
+        (Op::ListKinds, Vec::new()),
         (Op::JobTree, JobTreeRequest { job }.encode()),
         (
             Op::CreatePrefix,

@@ -449,6 +449,18 @@ impl Structure for KvBlock {
         self.changes.pop_front().map(Event::Changed)
     }
 
+    fn record_hash(&self, op: Op, args: &[u8]) -> Option<u64> {
+        let key = match op {
+            Op::KvPut | Op::KvDelete => args.get(1..)?,
+            Op::KvUpdate | Op::KvUpsert => args,
+            Op::KvCompareAndSwap => args.get(3..)?,
+            Op::KvAccumulate => args.get(1..)?,
+            // A batch has many keys, and its record stays with the block that ran it.
+            _ => return None,
+        };
+        Some(honeycomb_wire::key_hash(key))
+    }
+
     fn bytes_used(&self) -> u64 {
         (self.table.taken() + self.fills.bytes()) as u64
     }

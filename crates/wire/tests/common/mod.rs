@@ -74,7 +74,7 @@ macro_rules! by_operation {
         match $op {
             $(Op::$name if $request => again::<$asked>($bytes),
               Op::$name => again::<$told>($bytes),)*
-            $(Op::$data)|* => panic!("{} has no message", $op.name()),
+            $(Op::$data)|* | Op::Custom(_) => panic!("{} has no message", $op.name()),
         }
     };
 }
@@ -95,6 +95,7 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         RegisterJob RegisterJobRequest RegisterJobReply,
         DeregisterJob DeregisterJobRequest DeregisterJobReply,
         ListJobs ListJobsRequest ListJobsReply,
+        ListKinds ListKindsRequest ListKindsReply,
         JobTree JobTreeRequest JobTreeReply,
         FindJob FindJobRequest FindJobReply,
         CreatePrefix CreatePrefixRequest CreatePrefixReply,
@@ -128,7 +129,7 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         FlushBlock FlushBlockRequest FlushBlockReply,
         CommitFlush CommitFlushRequest CommitFlushReply,
         ReturnBlock ReturnBlockRequest ReturnBlockReply,;
-        data Subscribe AckResults FileAppend FileRead FileSize FileSeal FileReadMany
+        data Subscribe AckResults NextBlock FileAppend FileRead FileSize FileSeal FileReadMany
              QueuePut QueueGet QueuePeek QueueLength QueueClose QueueAck
              KvGet KvPut KvDelete KvExists KvUpdate KvUpsert KvCompareAndSwap KvScan KvLength
              KvMultiGet KvBatch KvAccumulate

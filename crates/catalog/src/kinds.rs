@@ -1,0 +1,148 @@
+//! The custom kinds that memory servers have announced.
+//!
+//! What a kind is called and how its blocks follow each other is the servers' to say, when they join.
+//! A description stays for as long as a live server has it or a structure is of the kind, so that
+//! two servers never mean different things by one code.
+
+use crate::{Actor, Catalog, CatalogError, Reply};
+use honeycomb_types::{Kind, KindSpec, Router, ServerId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Custom kinds as a set: a bit for each code.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KindSet(u128);
+
+impl KindSet {
+    fn bit(kind: Kind) -> Option<u128> {
+        match kind {
+            Kind::Custom(custom) => Some(1 << (custom.code() - honeycomb_types::CustomKind::FIRST)),
+            _ => None,
+        }
+    }
+
+    /// The custom kinds of a list.
+    pub(crate) fn of(kinds: &[KindSpec]) -> KindSet {
+        KindSet(
+            kinds.iter().filter_map(|spec| KindSet::bit(spec.kind)).fold(0, |all, bit| all | bit),
+        )
+    }
+
+    /// Whether a server with this set serves structures of a kind. The built-in ones everybody does.
+    pub(crate) fn serves(self, kind: Kind) -> bool {
+        KindSet::bit(kind).is_none_or(|bit| self.0 & bit != 0)
+    }
+}
+
+/// What was announced, by code.
+#[derive(Debug, Default)]
+pub(crate) struct Kinds(BTreeMap<u8, Arc<KindSpec>>);
+
+impl Kinds {
+    pub(crate) fn get(&self, kind: Kind) -> Option<&Arc<KindSpec>> {
+        self.0.get(&kind.code())
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        let operation = |name: &String| size_of::<honeycomb_types::OperationSpec>() + name.len();
+        let one = |spec: &Arc<KindSpec>| {
+            let operations: usize = spec.operations.iter().map(|o| operation(&o.name)).sum();
+            size_of::<KindSpec>() + spec.name.len() + operations
+        };
+        self.0.values().map(one).sum()
+    }
+}
+
+impl Catalog {
+    /// How the blocks of a new structure follow each other.
+    pub(crate) fn router_of(&self, kind: Kind) -> Result<Router, CatalogError> {
+        match kind {
+            Kind::File => Ok(Router::Offset),
+            Kind::Queue => Ok(Router::Ends),
+            Kind::Kv => Ok(Router::HashRange),
+            Kind::Custom(_) => {
+                let served = self.pool.servers().any(|(_, server)| server.kinds.serves(kind));
+                let spec = self.kinds.get(kind).filter(|_| served);
+                spec.map(|spec| spec.router).ok_or(CatalogError::UnknownKind { kind })
+            }
+        }
+    }
+
+    /// Whether a server may announce these kinds: each code once, and none that means something else
+    /// here. `gone` are servers whose place it takes.
+    pub(crate) fn check_kinds(
+        &self,
+        kinds: &[KindSpec],
+        gone: &[ServerId],
+    ) -> Result<(), CatalogError> {
+        for (at, spec) in kinds.iter().enumerate() {
+            let code = spec.kind.code();
+            let refuse = |why: String| Err(CatalogError::KindRefused { code, why: why.into() });
+            if !matches!(spec.kind, Kind::Custom(_)) {
+                return refuse("it is not the code of a custom kind".into());
+            }
+            if let Err(e) = spec.check() {
+                return refuse(e.why);
+            }
+            if kinds[..at].iter().any(|other| other.kind == spec.kind || other.name == spec.name) {
+                return refuse("its code or name is announced twice".into());
+            }
+            let same_name = |other: &&Arc<KindSpec>| other.name == spec.name;
+            let taken =
+                self.kinds.0.values().filter(same_name).find(|other| other.kind != spec.kind);
+            if let Some(other) = taken.filter(|other| self.is_used(other.kind, gone)) {
+                let code = other.kind.code();
+                return refuse(format!("'{}' is kind {code:#04x} in this cluster", spec.name));
+            }
+            let known = self.kinds.get(spec.kind).filter(|known| ***known != *spec);
+            if let Some(known) = known.filter(|known| self.is_used(known.kind, gone)) {
+                return refuse(format!(
+                    "in this cluster it is '{}', with other operations or another router; servers \
+                     that serve one kind have one description of it",
+                    known.name
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a live server has a kind, or a structure is of it, without these servers and what was
+    /// on them.
+    fn is_used(&self, kind: Kind, gone: &[ServerId]) -> bool {
+        let stays = |server: ServerId| !gone.contains(&server);
+        let mut servers = self.pool.servers();
+        let mut structures = self.structures.iter();
+        servers.any(|(id, server)| stays(id) && server.kinds.serves(kind))
+            || structures.any(|(_, s)| s.kind == kind && s.blocks().all(|b| stays(b.server())))
+    }
+
+    /// Remembers what a server announced, which was checked, and forgets what nobody uses.
+    pub(crate) fn announce_kinds(&mut self, kinds: &[KindSpec]) {
+        let unused: Vec<u8> = self
+            .kinds
+            .0
+            .values()
+            .map(|spec| spec.kind)
+            .filter(|kind| !self.is_used(*kind, &[]))
+            .map(Kind::code)
+            .collect();
+        for code in unused {
+            self.kinds.0.remove(&code);
+        }
+        for spec in kinds {
+            self.kinds.0.entry(spec.kind.code()).or_insert_with(|| Arc::new(spec.clone()));
+        }
+    }
+
+    /// The custom kinds, and how many live servers have each.
+    pub(crate) fn list_kinds(&self, actor: Actor) -> Result<Reply, CatalogError> {
+        if let Some(job) = actor.job {
+            self.admit(actor, job)?;
+        }
+        let kinds = self.kinds.0.values().map(|spec| {
+            let serving = self.pool.servers().filter(|(_, s)| s.kinds.serves(spec.kind));
+            (spec.clone(), serving.count() as u32)
+        });
+        Ok(Reply::Kinds(kinds.collect()))
+    }
+}

@@ -1,0 +1,281 @@
+//! Structures of kinds that servers bring with them (paper, 4.1): one handle for all of them.
+//!
+//! What the operations of a kind are called, where they go, and whether they change something is
+//! told by the servers that serve it, through the controller. This client knows no kind by itself.
+
+use crate::error::Error;
+use crate::route::{self, Target};
+use crate::structure::{Args, Exchange, Structure, WAIT_STEP_MS};
+use crate::transport::Sink;
+use honeycomb_types::limits::{ARGS_MAX, KEY_MAX};
+use honeycomb_types::{KindSpec, OperationSpec, Route};
+use honeycomb_wire::custom::{Routed, put_routed};
+use honeycomb_wire::messages::MapEntry;
+use honeycomb_wire::{Op, Status, key_hash};
+use std::time::Duration;
+
+/// How a custom kind is named: by its code or by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KindRef<'a> {
+    /// By its code, 0x80 to 0xEF.
+    Code(u8),
+    /// By the name that its servers announced.
+    Name(&'a str),
+}
+
+impl From<u8> for KindRef<'_> {
+    fn from(code: u8) -> Self {
+        KindRef::Code(code)
+    }
+}
+
+impl<'a> From<&'a str> for KindRef<'a> {
+    fn from(name: &'a str) -> Self {
+        KindRef::Name(name)
+    }
+}
+
+impl std::fmt::Display for KindRef<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            KindRef::Code(code) => write!(f, "{code:#04x}"),
+            KindRef::Name(name) => write!(f, "'{name}'"),
+        }
+    }
+}
+
+/// What a custom structure is created with. What a kind makes of each is its own business.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct CustomOptions {
+    /// Initial capacity in blocks; 0 takes 1.
+    pub blocks: u32,
+    /// Hash slots, of a kind that is routed by keys; 0 takes 1024.
+    pub slots: u32,
+    /// Most items; 0 for no bound.
+    pub max_items: u64,
+    /// Most bytes; 0 for no bound.
+    pub max_bytes: u64,
+    /// Open it when one of the same kind exists.
+    pub open_existing: bool,
+}
+
+/// What an operation is asked with. `Ask::default()` is nothing of all that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Ask<'a> {
+    /// Arguments, as the operation reads them.
+    pub args: &'a [u8],
+    /// The payload, of an operation that takes one.
+    pub payload: &'a [u8],
+    /// Where in the structure, of an operation that is routed by a position.
+    pub position: Option<u64>,
+    /// The key, of an operation that is routed by one.
+    pub key: Option<&'a [u8]>,
+    /// How long it may be kept waiting, of an operation that may. `NotYet` when that is over.
+    pub wait: Duration,
+}
+
+/// What an operation answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// Its number. A position counts from the beginning of the structure.
+    pub value: u64,
+    /// Its arguments.
+    pub args: Vec<u8>,
+    /// Its payload.
+    pub payload: Vec<u8>,
+    /// Where the block that answered begins: what else it counts from its own start, counts from
+    /// here.
+    pub start: u64,
+}
+
+/// An open structure of a custom kind.
+///
+/// Operations that change something are exactly once in effect under retry, as for every structure;
+/// the others are simply repeated. What else holds is for the kind to say. Data is lost with its
+/// server (`memory`). Safe to share between threads.
+pub struct Custom {
+    structure: Structure,
+    spec: KindSpec,
+}
+
+impl Custom {
+    pub(crate) fn new(structure: Structure, spec: KindSpec) -> Custom {
+        Custom { structure, spec }
+    }
+
+    /// What every structure has.
+    pub fn structure(&self) -> &Structure {
+        &self.structure
+    }
+
+    /// What its kind is called, and what its operations are.
+    pub fn spec(&self) -> &KindSpec {
+        &self.spec
+    }
+
+    /// Asks one block for an operation, by its name, and answers what the structure did.
+    ///
+    /// A refusal of the structure's own is `Refused`, with its code (`Error::code`). A wait that
+    /// brought nothing is `NotYet`; a signal to the thread, or its interrupt, ends it early.
+    /// `InvalidArgument` when the operation is not asked as the kind's table says.
+    pub fn call(&self, operation: &str, ask: Ask<'_>) -> Result<Answered, Error> {
+        let spec = self.operation(operation)?;
+        if !spec.route.is_single() {
+            let text = format!("'{operation}' asks several blocks: call_each answers for each");
+            return Err(self.refuse(&text));
+        }
+        self.check(spec, &ask)?;
+        let target = match (spec.route, ask.position, ask.key) {
+            (Route::Head, ..) => Target::Head,
+            (Route::Position, Some(position), _) => Target::Offset(position),
+            (Route::Key, _, Some(key)) => Target::Hash(key_hash(key)),
+            _ => Target::Tail,
+        };
+        let until = self.structure.now() + ask.wait;
+        loop {
+            // The server waits for a limited time; ours may be longer.
+            let step = Duration::from_millis(WAIT_STEP_MS as u64);
+            let asked = until.min(self.structure.now() + step);
+            let answered = self.ask(spec, target, &ask, spec.waits.then_some(asked));
+            let now = self.structure.now();
+            match answered {
+                // A wait that ended before its time was ended by a signal.
+                Err(e) if e.status == Status::NotYet && asked <= now && now < until => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Asks every block, or every block up to the one that has a position, for an operation, one after
+    /// the other from the first; answers what each did. Blocks that were there before the call are
+    /// asked all; one that leaves meanwhile, empty for good, is left out. It is not atomic: what fails
+    /// at one block ends the call, and those before have done it.
+    pub fn call_each(&self, operation: &str, ask: Ask<'_>) -> Result<Vec<Answered>, Error> {
+        let spec = self.operation(operation)?;
+        if spec.route.is_single() {
+            let text = format!("'{operation}' asks one block: call answers what it did");
+            return Err(self.refuse(&text));
+        }
+        self.check(spec, &ask)?;
+        if self.spec.router.grows() {
+            // What is known of the blocks may be old: the last one tells whether others follow.
+            self.structure.run(Exchange {
+                op: Op::NextBlock,
+                target: Target::Tail,
+                args: Args::Fixed(&[]),
+                payload: &[],
+                sink: Sink::None,
+                wait_until: None,
+            })?;
+        }
+        let mut answers = Vec::new();
+        for entry in self.structure.entries() {
+            let beyond = ask.position.is_some_and(|position| entry.start > position);
+            if beyond && !answers.is_empty() {
+                break;
+            }
+            match self.ask(spec, Target::Block(route::at(&entry)), &ask, None) {
+                Ok(answered) => answers.push(answered),
+                Err(e) if e.status == Status::UnknownBlock => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(answers)
+    }
+
+    fn ask(
+        &self,
+        spec: &OperationSpec,
+        target: Target,
+        ask: &Ask<'_>,
+        wait_until: Option<honeycomb_types::Time>,
+    ) -> Result<Answered, Error> {
+        let mut args = Vec::new();
+        if let (Route::Key, Some(key)) = (spec.route, ask.key) {
+            put_routed(Routed::Key(key), &mut args);
+        }
+        args.extend_from_slice(ask.args);
+        let args = match (spec.route, ask.position) {
+            (Route::Position | Route::Through, Some(position)) => {
+                Args::Positioned { position, rest: &args }
+            }
+            _ => Args::Fixed(&args),
+        };
+        let mut payload = Vec::new();
+        let parts = [ask.payload];
+        let exchange = Exchange {
+            op: Op::Custom((self.spec.kind.code() as u16) << 8 | spec.number as u16),
+            target,
+            args,
+            payload: if ask.payload.is_empty() { &[] } else { &parts },
+            sink: Sink::Vec(&mut payload),
+            wait_until,
+        };
+        let replied = self.structure.run_as(spec.mutates, exchange);
+        let replied = replied.map_err(|e| self.explain(spec, e))?;
+        let MapEntry { start, .. } = replied.entry;
+        let counted = replied.header.value;
+        let value = if spec.positional { start.wrapping_add(counted) } else { counted };
+        Ok(Answered { value, args: replied.args, payload, start })
+    }
+
+    /// Puts the operation's name where the retry loop, which knows no kinds, could only say that it
+    /// was a custom one.
+    fn explain(&self, spec: &OperationSpec, mut e: Error) -> Error {
+        for said in ["Custom was not finished", "whether Custom took effect"] {
+            let named = said.replace("Custom", &format!("'{}'", spec.name));
+            e.message = e.message.replacen(said, &named, 1);
+        }
+        e
+    }
+
+    fn operation(&self, name: &str) -> Result<&OperationSpec, Error> {
+        self.spec.operation(name).ok_or_else(|| {
+            let known: Vec<&str> = self.spec.operations.iter().map(|o| o.name.as_str()).collect();
+            let text = format!(
+                "a {} has no operation '{name}'; it has {}",
+                self.spec.name,
+                known.join(", ")
+            );
+            Error::new(Status::UnknownOpcode, format!("{}: {text}", self.structure.address()))
+        })
+    }
+
+    /// Whether the operation is asked as its kind says.
+    fn check(&self, spec: &OperationSpec, ask: &Ask<'_>) -> Result<(), Error> {
+        let name = &spec.name;
+        let positioned = matches!(spec.route, Route::Position | Route::Through);
+        let wrong = match (positioned, ask.position.is_some()) {
+            (true, false) => Some("goes by a position, and none is given"),
+            (false, true) => Some("does not go by a position"),
+            _ => None,
+        };
+        let wrong = wrong.or(match (spec.route == Route::Key, ask.key) {
+            (true, None) => Some("goes by a key, and none is given"),
+            (false, Some(_)) => Some("does not go by a key"),
+            (true, Some([])) => Some("goes by a key, and that is empty"),
+            _ => None,
+        });
+        let wrong =
+            wrong.or((!spec.payload && !ask.payload.is_empty()).then_some("takes no payload"));
+        let wrong = wrong.or((!spec.waits && !ask.wait.is_zero()).then_some("never waits"));
+        if let Some(why) = wrong {
+            return Err(self.refuse(&format!("'{name}' {why}")));
+        }
+        if let Some(key) = ask.key.filter(|key| key.len() > KEY_MAX) {
+            let text = format!("{}: a key of {} bytes", self.structure.address(), key.len());
+            return Err(Error::new(Status::KeyTooLarge, format!("{text}; the limit is {KEY_MAX}")));
+        }
+        let most = ARGS_MAX - ask.key.map_or(8, |key| key.len() + 2);
+        if ask.args.len() > most {
+            let length = ask.args.len();
+            let text = format!("'{name}' with arguments of {length} bytes; the limit is {most}");
+            return Err(self.refuse(&text));
+        }
+        Ok(())
+    }
+
+    fn refuse(&self, text: &str) -> Error {
+        Error::new(Status::InvalidArgument, format!("{}: {text}", self.structure.address()))
+    }
+}

@@ -1,0 +1,185 @@
+//! The one binary: `honeycomb start`, and the tools around it.
+//!
+//! A library, so that a program can be the same with one kind of structure more: `run` with a
+//! registry that has it (docs/structures.md).
+//!
+//! One file for each noun or family of commands; settings in `config`, errors and exit codes in
+//! `failure`, the cluster and the job that a command works in in `cluster`.
+#![forbid(unsafe_code)]
+
+/// Prints a line of results; see `output::print_line`.
+macro_rules! say {
+    () => { crate::output::print_line(format_args!("")) };
+    ($($text:tt)*) => { crate::output::print_line(format_args!($($text)*)) };
+}
+
+mod bench;
+mod cluster;
+mod completion;
+mod config;
+mod dag;
+mod demo;
+mod doctor;
+mod failure;
+mod file;
+mod flushed;
+mod jobs;
+mod kv;
+mod lease;
+mod ls;
+mod machine;
+mod output;
+mod place;
+mod prefix;
+mod python;
+mod queue;
+mod readers;
+mod rm;
+mod run;
+mod serve;
+mod show;
+mod size;
+mod wait;
+mod watch;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use failure::{Exit, Outcome, error_json};
+pub use honeycomb_structures::Registry;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// Elastic, ephemeral memory for analytics.
+///
+/// Files, queues and key-value stores that the tasks of a job share, leased by the block. Data lies under
+/// addresses, prefix[/prefix...][:name], in a job; the command line has a job of its own, `cli`, and
+/// creates what is missing. Without an address every command finds the cluster that `honeycomb start`
+/// runs for this user.
+#[derive(Parser)]
+#[command(version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "Examples:
+  honeycomb start --background       # a cluster, found by later commands
+  honeycomb put notes:kv color blue  # a key and its value
+  honeycomb get notes:kv color
+  honeycomb append logs < app.log    # appended by the server, for any writers
+  honeycomb cat logs
+  honeycomb queue put work one two   # items for any takers, first in, first out
+  honeycomb queue get work
+  honeycomb tree                     # the job that the command line works in
+  honeycomb doctor                   # what is wrong here, and how to mend it
+  honeycomb stop
+
+Settings are flags, HONEYCOMB_* variables and one file; `honeycomb config show --origin` tells
+which of them counts.
+
+";
+
+/// What each of them says of itself stands at its arguments.
+#[derive(Subcommand)]
+enum Command {
+    Start(Box<serve::StartArgs>),
+    Stop(Box<serve::StopArgs>),
+    Controller(Box<serve::ControllerArgs>),
+    Server(Box<serve::ServerArgs>),
+    Status(Box<show::StatusArgs>),
+    Jobs(Box<jobs::JobsArgs>),
+    Tree(Box<show::TreeArgs>),
+    Ls(Box<ls::LsArgs>),
+    Du(Box<ls::DuArgs>),
+    Lease(Box<lease::LeaseArgs>),
+    Prefix(Box<prefix::PrefixArgs>),
+    Kv(Box<kv::KvArgs>),
+    #[command(about = "Stores a value under a key: short for `kv put`", after_help = kv::PUT_EXAMPLES)]
+    Put(Box<kv::PutArgs>),
+    #[command(about = "Prints the value of a key: short for `kv get`", after_help = kv::GET_EXAMPLES)]
+    Get(Box<kv::GetArgs>),
+    Queue(Box<queue::QueueArgs>),
+    Append(Box<file::AppendArgs>),
+    Cat(Box<file::CatArgs>),
+    Watch(Box<watch::WatchArgs>),
+    Rm(Box<rm::RmArgs>),
+    Readers(Box<readers::ReadersArgs>),
+    Commit(Box<readers::CommitArgs>),
+    Flushed(Box<flushed::FlushedArgs>),
+    Run(Box<run::RunArgs>),
+    Config(Box<config::ConfigArgs>),
+    Doctor(Box<doctor::DoctorArgs>),
+    Completion(Box<completion::CompletionArgs>),
+    Demo(Box<demo::DemoArgs>),
+    Bench(Box<bench::BenchArgs>),
+}
+
+/// The whole command line.
+fn definition() -> clap::Command {
+    Cli::command().after_help(format!("{EXAMPLES}{}", failure::exit_codes_text()))
+}
+
+/// Whether an error shall be JSON: asked of the words, because also those that clap refuses count.
+fn wants_json() -> bool {
+    std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json")
+}
+
+/// The whole program: reads the command line, does what it says, and answers the exit code. Memory
+/// servers that it starts serve these kinds of structure.
+pub fn run(kinds: Registry) -> ExitCode {
+    let parsed = definition().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
+        Ok(cli) => cli,
+        Err(e) if e.use_stderr() && wants_json() => {
+            let text = e.render().to_string();
+            let message = text.trim().strip_prefix("error: ").unwrap_or(&text).trim();
+            eprintln!("{}", error_json("Usage", Exit::Usage, message));
+            return ExitCode::from(Exit::Usage as u8);
+        }
+        Err(e) => e.exit(),
+    };
+    match carry_out(cli.command, &Arc::new(kinds)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(wants_json()),
+    }
+}
+
+fn carry_out(command: Command, kinds: &Arc<Registry>) -> Outcome {
+    match command {
+        Command::Start(args) => serve::start(&args, kinds),
+        Command::Stop(args) => serve::stop(&args),
+        Command::Controller(args) => serve::controller(&args),
+        Command::Server(args) => serve::server(&args, kinds),
+        Command::Status(args) => show::status(&args),
+        Command::Jobs(args) => jobs::jobs(&args),
+        Command::Tree(args) => show::tree(&args),
+        Command::Ls(args) => ls::ls(&args),
+        Command::Du(args) => ls::du(&args),
+        Command::Lease(args) => lease::lease(&args),
+        Command::Prefix(args) => prefix::prefix(&args),
+        Command::Kv(args) => kv::kv(&args),
+        Command::Put(args) => kv::put(&args),
+        Command::Get(args) => kv::get(&args),
+        Command::Queue(args) => queue::queue(&args),
+        Command::Append(args) => file::append(&args),
+        Command::Cat(args) => file::cat(&args),
+        Command::Watch(args) => watch::watch(&args),
+        Command::Rm(args) => rm::rm(&args),
+        Command::Readers(args) => readers::readers(&args),
+        Command::Commit(args) => readers::commit(&args),
+        Command::Flushed(args) => flushed::flushed(&args),
+        Command::Run(args) => run::run(&args),
+        Command::Config(args) => config::config(&args),
+        Command::Doctor(args) => doctor::doctor(&args),
+        Command::Completion(args) => completion::completion(&args, definition()),
+        Command::Demo(args) => demo::demo(&args),
+        Command::Bench(args) => bench::bench(&args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_command_line_is_sound() {
+        super::definition().debug_assert();
+    }
+}

@@ -1,0 +1,120 @@
+//! A request on its way through the stages: what it asks of a block, beside the structure's own work.
+
+use super::{Access, Slot};
+use crate::watch::Watcher;
+use honeycomb_structures::{
+    Answer, Attributes, LaneVerdict, Operation, Payload, Route, Routed, Ticket,
+};
+use honeycomb_types::limits::WAIT_MAX_MS;
+use honeycomb_types::{Generation, SessionId, Time};
+use honeycomb_wire::custom::split_args;
+use honeycomb_wire::notice::SubscribeArgs;
+use honeycomb_wire::{Grant, RequestHeader, Status, flags, key_hash};
+use std::time::Duration;
+
+/// A request that was let through to its structure.
+#[derive(Clone, Copy)]
+pub(super) struct Request<'a> {
+    pub access: &'a Access,
+    pub header: &'a RequestHeader,
+    pub args: &'a [u8],
+    pub ticket: Ticket,
+    pub attributes: Attributes,
+}
+
+impl<'a> Request<'a> {
+    /// A part of a move, which no grant and no table is about.
+    pub fn of_a_peer(
+        access: &'a Access,
+        header: &'a RequestHeader,
+        args: &'a [u8],
+        ticket: Ticket,
+    ) -> Request<'a> {
+        Request { access, header, args, ticket, attributes: Attributes::PLAIN }
+    }
+}
+
+/// The hash that a record carries.
+pub(super) fn record_hash(slot: &Slot, request: &Request<'_>) -> Option<u64> {
+    let Request { header, args, attributes, .. } = *request;
+    if attributes.route != Route::Key {
+        return slot.structure.record_hash(header.op, args);
+    }
+    match split_args(attributes.route, args) {
+        Ok((Routed::Key(key), _)) => Some(key_hash(key)),
+        _ => None,
+    }
+}
+
+pub(super) fn generation_of(access: &Access) -> Generation {
+    access.grant.expect("authorized by one").generation
+}
+
+/// The operation that a request asks for. It waits no longer than its grant is good: whoever wants
+/// to go on waiting comes again with another (`Pending::until_grant_ends`).
+pub(super) fn operation<'a>(now: Time, clock_ms: u64, request: &Request<'a>) -> Operation<'a> {
+    let Request { access, header, args, ticket, attributes } = *request;
+    let good_ms = access.grant.map_or(0, |grant| grant.expires_ms.saturating_sub(clock_ms));
+    let asked_ms = if attributes.waits { header.deadline_ms.min(WAIT_MAX_MS) } else { 0 };
+    let wait = Duration::from_millis(good_ms.min(asked_ms as u64));
+    Operation { now, ticket, op: header.op, args, wait_until: now + wait }
+}
+
+/// Where the structure goes on, if it does in another block.
+pub(super) fn next_block(slot: &Slot, args: &[u8]) -> Answer {
+    if !args.is_empty() {
+        return Answer::refuse(Status::BadFrame, "NextBlock takes no arguments");
+    }
+    match &slot.sealed {
+        None => Answer::ok(0),
+        Some((length, successor)) => {
+            let (status, args) = (Status::Moved, successor.to_vec());
+            Answer { status, value: *length, args, payload: Payload::None }
+        }
+    }
+}
+
+pub(super) fn acknowledge(slot: &mut Slot, session: SessionId, args: &[u8]) -> Answer {
+    match honeycomb_wire::data::acks(args) {
+        Ok(acks) => {
+            let known =
+                acks.iter().filter(|(lane, up_to)| slot.lanes.forget(session, *lane, *up_to));
+            Answer::ok(known.count() as u64)
+        }
+        Err(e) => e.into(),
+    }
+}
+
+pub(super) fn subscribe(slot: &mut Slot, ticket: Ticket, grant: Grant, args: &[u8]) -> Answer {
+    let SubscribeArgs { kinds, filter, .. } = match SubscribeArgs::decode(args) {
+        Ok(args) => args,
+        Err(e) => return e.into(),
+    };
+    let unheard = slot.structure.unheard();
+    match slot.watchers.add(Watcher { ticket, kinds, filter, grant }, unheard) {
+        Ok(number) => {
+            slot.structure.watch(true);
+            Answer::ok(number)
+        }
+        Err(refusal) => refusal,
+    }
+}
+
+/// Only the next mutation of a lane runs (INV-16).
+pub(super) fn verdict_of(
+    slot: &mut Slot,
+    now: Time,
+    access: &Access,
+    header: &RequestHeader,
+) -> LaneVerdict {
+    slot.lanes.expire(now);
+    slot.lanes.begin(
+        now,
+        access.session,
+        header.lane,
+        header.sequence,
+        header.acked(),
+        header.flags & flags::RETRY != 0,
+        access.window,
+    )
+}

@@ -1,0 +1,377 @@
+//! What structures there are: the kinds, how operations find their block, and what each operation of
+//! a kind is like.
+//!
+//! The built-in kinds have codes and operations in the protocol. Custom kinds have the codes from
+//! 0x80 to 0xEF; what they are called and what their operations need is told by the servers that
+//! serve them, as a `KindSpec`. The codes beyond are reserved.
+
+use crate::{InvalidName, Verbs, check_name};
+use std::fmt;
+
+/// A kind that the protocol does not define: a code from 0x80 to 0xEF.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CustomKind(u8);
+
+impl CustomKind {
+    /// The smallest code.
+    pub const FIRST: u8 = 0x80;
+    /// The largest code.
+    pub const LAST: u8 = 0xEF;
+
+    /// The custom kind with this code, if it is one of theirs.
+    pub const fn new(code: u8) -> Option<CustomKind> {
+        if code >= CustomKind::FIRST && code <= CustomKind::LAST {
+            return Some(CustomKind(code));
+        }
+        None
+    }
+
+    /// Its code.
+    pub const fn code(self) -> u8 {
+        self.0
+    }
+}
+
+/// What a structure is; its code is the high byte of every data opcode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// Append-only bytes, routed by offset.
+    File,
+    /// Items in the order in which they were put, taken from the front.
+    Queue,
+    /// Keys and values, routed by the hash of the key.
+    Kv,
+    /// One that servers bring with them.
+    Custom(CustomKind),
+}
+
+impl Kind {
+    /// The kind with this code, if it can be one. Which custom kinds there are is for the servers to
+    /// say.
+    pub fn from_code(code: u8) -> Option<Kind> {
+        match code {
+            0x10 => Some(Kind::File),
+            0x11 => Some(Kind::Queue),
+            0x12 => Some(Kind::Kv),
+            _ => CustomKind::new(code).map(Kind::Custom),
+        }
+    }
+
+    /// Its code.
+    pub fn code(self) -> u8 {
+        match self {
+            Kind::File => 0x10,
+            Kind::Queue => 0x11,
+            Kind::Kv => 0x12,
+            Kind::Custom(custom) => custom.0,
+        }
+    }
+
+    /// The word that people read: `file`, `queue`, `kv`, or `custom` for all others, which have names
+    /// of their own in their `KindSpec`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::File => "file",
+            Kind::Queue => "queue",
+            Kind::Kv => "kv",
+            Kind::Custom(_) => "custom",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kind::Custom(custom) => write!(f, "custom structure of kind {:#04x}", custom.0),
+            kind => f.write_str(kind.name()),
+        }
+    }
+}
+
+/// How a structure's blocks follow each other, and with that how operations find theirs. The code is
+/// the wire's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Router {
+    /// Positions are byte offsets. Blocks are added at the end and stay.
+    Offset = 1,
+    /// What matters is the first block and the last. Blocks are added at the end, and leave when
+    /// they are empty.
+    Ends = 2,
+    /// By the hash of a key. Each block owns a range of hashes.
+    HashRange = 3,
+    /// Positions are numbers that the structure gives. Blocks are added at the end, and leave when
+    /// they are empty.
+    Index = 4,
+}
+
+impl Router {
+    /// The router with this code.
+    pub fn from_code(code: u8) -> Option<Router> {
+        [Router::Offset, Router::Ends, Router::HashRange, Router::Index]
+            .into_iter()
+            .find(|router| *router as u8 == code)
+    }
+
+    /// Whether a block that fills up gets a successor.
+    pub fn grows(self) -> bool {
+        self != Router::HashRange
+    }
+
+    /// Whether a block that is empty for good leaves the map.
+    pub fn shrinks(self) -> bool {
+        matches!(self, Router::Ends | Router::Index)
+    }
+}
+
+/// To which block, or blocks, an operation goes, and how its arguments begin. The code is the wire's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Route {
+    /// The first block.
+    Head = 1,
+    /// The last block.
+    Tail = 2,
+    /// The block that has a position. The arguments begin with the position, counted from the start
+    /// of the block that they are sent to (i64): negative for one before it, which no block has any
+    /// more.
+    Position = 3,
+    /// The block that owns the hash of a key. The arguments begin with the key (length u16, bytes).
+    Key = 4,
+    /// Every block, one after the other, from the first to the last.
+    Each = 5,
+    /// Every block from the first to the one that has a position. The arguments begin with it, as
+    /// those of `Position`.
+    Through = 6,
+}
+
+impl Route {
+    /// The route with this code.
+    pub fn from_code(code: u8) -> Option<Route> {
+        [Route::Head, Route::Tail, Route::Position, Route::Key, Route::Each, Route::Through]
+            .into_iter()
+            .find(|route| *route as u8 == code)
+    }
+
+    /// Whether one block answers.
+    pub fn is_single(self) -> bool {
+        !matches!(self, Route::Each | Route::Through)
+    }
+
+    /// Whether a structure with this router has such blocks.
+    fn fits(self, router: Router) -> bool {
+        match self {
+            Route::Each => true,
+            Route::Head | Route::Tail => router != Router::HashRange,
+            Route::Position | Route::Through => matches!(router, Router::Offset | Router::Index),
+            Route::Key => router == Router::HashRange,
+        }
+    }
+}
+
+/// What one operation of a kind is like: all that a server needs to know before it lets it run, and
+/// all that a client needs to know to send it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OperationSpec {
+    /// The low byte of its opcode.
+    pub number: u8,
+    /// What people call it.
+    pub name: String,
+    /// What a grant must allow.
+    pub verbs: Verbs,
+    /// Where it goes.
+    pub route: Route,
+    /// It changes something: it is ordered by a lane, and a retry takes effect once. Otherwise it is
+    /// simply repeated when its answer was lost.
+    pub mutates: bool,
+    /// Its request may carry a payload.
+    pub payload: bool,
+    /// It may be kept waiting for something to happen.
+    pub waits: bool,
+    /// The reply's value is a position: the client adds where the block begins.
+    pub positional: bool,
+    /// Large payloads go straight into the block (`Structure::reserve`); otherwise they are gathered
+    /// first. Only the server needs to know, so that it is not told.
+    pub streams: bool,
+}
+
+impl OperationSpec {
+    /// An operation that changes nothing and needs a grant to read.
+    pub fn read(number: u8, name: &str, route: Route) -> OperationSpec {
+        OperationSpec {
+            number,
+            name: name.into(),
+            verbs: Verbs::READ,
+            route,
+            mutates: false,
+            payload: false,
+            waits: false,
+            positional: false,
+            streams: false,
+        }
+    }
+
+    /// An operation that changes something and needs a grant to write.
+    pub fn write(number: u8, name: &str, route: Route) -> OperationSpec {
+        let read = OperationSpec::read(number, name, route);
+        OperationSpec { verbs: Verbs::WRITE, mutates: true, ..read }
+    }
+
+    /// The same, needing other verbs. (Taking an item out of a queue changes it, and is reading.)
+    pub fn needing(self, verbs: Verbs) -> OperationSpec {
+        OperationSpec { verbs, ..self }
+    }
+
+    /// The same, with a payload.
+    pub fn with_payload(self) -> OperationSpec {
+        OperationSpec { payload: true, ..self }
+    }
+
+    /// The same, with a payload that goes straight into the block when it is large.
+    pub fn with_streamed_payload(self) -> OperationSpec {
+        OperationSpec { payload: true, streams: true, ..self }
+    }
+
+    /// The same, but it may be kept waiting.
+    pub fn that_waits(self) -> OperationSpec {
+        OperationSpec { waits: true, ..self }
+    }
+
+    /// The same, answering a position.
+    pub fn answering_a_position(self) -> OperationSpec {
+        OperationSpec { positional: true, ..self }
+    }
+}
+
+/// A kind of structure, as a server tells it: its code, its name and its operations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KindSpec {
+    /// Its code.
+    pub kind: Kind,
+    /// What people call it.
+    pub name: String,
+    /// How its blocks follow each other.
+    pub router: Router,
+    /// In order of number.
+    pub operations: Vec<OperationSpec>,
+}
+
+/// What is wrong with a `KindSpec`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidKind {
+    /// The kind's code.
+    pub code: u8,
+    /// The rule that it breaks.
+    pub why: String,
+}
+
+impl fmt::Display for InvalidKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "kind {:#04x} cannot be served: {}", self.code, self.why)
+    }
+}
+
+impl std::error::Error for InvalidKind {}
+
+impl KindSpec {
+    /// The operation of this name.
+    pub fn operation(&self, name: &str) -> Option<&OperationSpec> {
+        self.operations.iter().find(|operation| operation.name == name)
+    }
+
+    /// The operation of this number.
+    pub fn numbered(&self, number: u8) -> Option<&OperationSpec> {
+        let found = self.operations.binary_search_by_key(&number, |operation| operation.number);
+        found.ok().map(|at| &self.operations[at])
+    }
+
+    /// Whether it is sound: names are names, operations have numbers and names of their own, and
+    /// each goes where a structure of this router has blocks.
+    pub fn check(&self) -> Result<(), InvalidKind> {
+        let refuse = |why: String| Err(InvalidKind { code: self.kind.code(), why });
+        let named = |name: &str| check_name(name).map_err(|e: InvalidName| e.to_string());
+        if let Err(why) = named(&self.name) {
+            return refuse(format!("its name: {why}"));
+        }
+        for (at, operation) in self.operations.iter().enumerate() {
+            let OperationSpec { number, name, verbs, route, .. } = operation;
+            if let Err(why) = named(name) {
+                return refuse(format!("the name of operation {number}: {why}"));
+            }
+            if at > 0 && self.operations[at - 1].number >= *number {
+                return refuse(format!("operation {number} is out of order or there twice"));
+            }
+            if self.operations[..at].iter().any(|other| other.name == *name) {
+                return refuse(format!("two operations are called '{name}'"));
+            }
+            if *verbs == Verbs::NONE || !Verbs::ALL.contains(*verbs) {
+                return refuse(format!("'{name}' needs verbs that no grant has, or none"));
+            }
+            if !route.fits(self.router) {
+                let router = self.router;
+                return refuse(format!(
+                    "'{name}' goes to {route:?}, which a router {router:?} has not"
+                ));
+            }
+            if operation.waits && !route.is_single() {
+                return refuse(format!("'{name}' waits at several blocks; it can wait at one"));
+            }
+            if operation.positional && !matches!(self.router, Router::Offset | Router::Index) {
+                return refuse(format!("'{name}' answers a position, and there are none"));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(router: Router, operations: Vec<OperationSpec>) -> KindSpec {
+        let kind = Kind::from_code(0x80).expect("a custom kind");
+        KindSpec { kind, name: "log".into(), router, operations }
+    }
+
+    #[test]
+    fn codes_and_kinds_are_the_same_thing() {
+        let known = (0..=u8::MAX).filter_map(Kind::from_code).collect::<Vec<_>>();
+        assert_eq!(known.len(), 3 + 112);
+        assert!(known.iter().all(|kind| Kind::from_code(kind.code()) == Some(*kind)));
+        assert_eq!(Kind::from_code(0x7F), None);
+        assert_eq!(Kind::from_code(0xF0), None);
+    }
+
+    #[test]
+    fn routers_and_routes_have_codes() {
+        for code in 1..=6 {
+            assert_eq!(Route::from_code(code).map(|route| route as u8), Some(code));
+        }
+        for code in 1..=4 {
+            assert_eq!(Router::from_code(code).map(|router| router as u8), Some(code));
+        }
+        assert_eq!((Route::from_code(0), Route::from_code(7)), (None, None));
+        assert_eq!((Router::from_code(0), Router::from_code(5)), (None, None));
+    }
+
+    #[test]
+    fn what_cannot_be_served_is_refused_with_the_reason() {
+        let read = |number, name, route| OperationSpec::read(number, name, route);
+        let refused = |spec: KindSpec| spec.check().expect_err("unsound").why;
+        let twice = vec![read(1, "a", Route::Tail), read(1, "b", Route::Tail)];
+        assert!(refused(spec(Router::Index, twice)).contains("there twice"));
+        let alike = vec![read(1, "a", Route::Tail), read(2, "a", Route::Tail)];
+        assert!(refused(spec(Router::Index, alike)).contains("are called 'a'"));
+        let key = vec![read(1, "a", Route::Key)];
+        assert!(refused(spec(Router::Ends, key)).contains("goes to Key"));
+        let none = vec![read(1, "a", Route::Tail).needing(Verbs::NONE)];
+        assert!(refused(spec(Router::Ends, none)).contains("verbs"));
+        let waits = vec![read(1, "a", Route::Each).that_waits()];
+        assert!(refused(spec(Router::Ends, waits)).contains("several blocks"));
+        let position = vec![read(1, "a", Route::Head).answering_a_position()];
+        assert!(refused(spec(Router::Ends, position)).contains("there are none"));
+        let unnamed = vec![read(1, "", Route::Head)];
+        assert!(refused(spec(Router::Ends, unnamed)).contains("operation 1"));
+        assert_eq!(spec(Router::Ends, vec![read(1, "a", Route::Head)]).check(), Ok(()));
+    }
+}

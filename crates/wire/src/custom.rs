@@ -1,0 +1,175 @@
+//! Operations of custom kinds: how their arguments begin, and what servers tell of their kinds.
+
+use crate::fields::{Malformed, Reader};
+use crate::messages::{KindInfo, OperationInfo};
+use honeycomb_types::limits::KEY_MAX;
+use honeycomb_types::{Kind, KindSpec, OperationSpec, Route, Router, Verbs};
+
+/// Bits of `OperationInfo::flags`.
+mod flags {
+    pub const MUTATES: u16 = 1;
+    pub const PAYLOAD: u16 = 2;
+    pub const WAITS: u16 = 4;
+    pub const POSITIONAL: u16 = 8;
+    pub const KNOWN: u16 = MUTATES | PAYLOAD | WAITS | POSITIONAL;
+}
+
+/// By what an operation was routed to its block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Routed<'a> {
+    /// By nothing that is in the arguments.
+    Plainly,
+    /// By a position, counted from the start of the block.
+    By(i64),
+    /// By this key.
+    Key(&'a [u8]),
+}
+
+/// Takes what routed an operation off its arguments: that, and what is left.
+pub fn split_args(route: Route, args: &[u8]) -> Result<(Routed<'_>, &[u8]), Malformed> {
+    let mut from = Reader::new(args);
+    let routed = match route {
+        Route::Head | Route::Tail | Route::Each => Routed::Plainly,
+        Route::Position | Route::Through => {
+            let bytes = from.take(8)?.first_chunk().expect("eight bytes");
+            Routed::By(i64::from_le_bytes(*bytes))
+        }
+        Route::Key => {
+            let bytes = from.take(2)?.first_chunk().expect("two bytes");
+            let length = u16::from_le_bytes(*bytes) as usize;
+            if length == 0 || length > KEY_MAX {
+                return Err(from.malformed("a key has from 1 to 4,096 bytes"));
+            }
+            Routed::Key(from.take(length)?)
+        }
+    };
+    Ok((routed, from.rest()))
+}
+
+/// Appends what routes an operation.
+pub fn put_routed(routed: Routed<'_>, out: &mut Vec<u8>) {
+    match routed {
+        Routed::Plainly => {}
+        Routed::By(position) => out.extend_from_slice(&position.to_le_bytes()),
+        Routed::Key(key) => {
+            out.extend_from_slice(&(key.len() as u16).to_le_bytes());
+            out.extend_from_slice(key);
+        }
+    }
+}
+
+/// What is told of a kind.
+pub fn kind_info(spec: &KindSpec, servers: u32) -> KindInfo {
+    let operations = spec.operations.iter().map(|operation| {
+        let bit = |set: bool, bit: u16| if set { bit } else { 0 };
+        OperationInfo {
+            number: operation.number,
+            name: operation.name.clone(),
+            verbs: operation.verbs.0,
+            route: operation.route as u8,
+            flags: bit(operation.mutates, flags::MUTATES)
+                | bit(operation.payload, flags::PAYLOAD)
+                | bit(operation.waits, flags::WAITS)
+                | bit(operation.positional, flags::POSITIONAL),
+        }
+    });
+    KindInfo {
+        code: spec.kind.code(),
+        name: spec.name.clone(),
+        router: spec.router as u8,
+        servers,
+        operations: operations.collect(),
+    }
+}
+
+/// Reads what was told of a custom kind. The error says what is wrong with it.
+pub fn kind_spec(info: &KindInfo) -> Result<KindSpec, String> {
+    let Some(kind @ Kind::Custom(_)) = Kind::from_code(info.code) else {
+        return Err(format!("{:#04x} is not the code of a custom kind (0x80 to 0xef)", info.code));
+    };
+    let Some(router) = Router::from_code(info.router) else {
+        return Err(format!("kind {:#04x} has an unknown router, {}", info.code, info.router));
+    };
+    let operations = info.operations.iter().map(|told| {
+        let Some(route) = Route::from_code(told.route) else {
+            return Err(format!("'{}' goes by an unknown route, {}", told.name, told.route));
+        };
+        if told.flags & !flags::KNOWN != 0 {
+            return Err(format!("'{}' has unknown flags, {:#x}", told.name, told.flags));
+        }
+        let is = |bit: u16| told.flags & bit != 0;
+        Ok(OperationSpec {
+            number: told.number,
+            name: told.name.clone(),
+            verbs: Verbs(told.verbs),
+            route,
+            mutates: is(flags::MUTATES),
+            payload: is(flags::PAYLOAD),
+            waits: is(flags::WAITS),
+            positional: is(flags::POSITIONAL),
+            streams: false,
+        })
+    });
+    let operations = operations.collect::<Result<Vec<_>, String>>()?;
+    let spec = KindSpec { kind, name: info.name.clone(), router, operations };
+    spec.check().map_err(|e| e.to_string())?;
+    Ok(spec)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_routes_an_operation_is_taken_off_again() {
+        let cases = [
+            (Route::Tail, Routed::Plainly),
+            (Route::Position, Routed::By(-7)),
+            (Route::Through, Routed::By(i64::MAX)),
+            (Route::Key, Routed::Key(b"k")),
+        ];
+        for (route, routed) in cases {
+            let mut args = Vec::new();
+            put_routed(routed, &mut args);
+            args.extend_from_slice(b"rest");
+            assert_eq!(split_args(route, &args), Ok((routed, &b"rest"[..])));
+        }
+    }
+
+    #[test]
+    fn what_is_cut_or_empty_is_refused() {
+        assert!(split_args(Route::Position, &[0; 7]).is_err());
+        assert!(split_args(Route::Key, &[0, 0]).is_err());
+        assert!(split_args(Route::Key, &[2, 0, b'k']).is_err());
+        assert!(split_args(Route::Key, &[0xFF, 0xFF]).is_err());
+    }
+
+    #[test]
+    fn a_kind_comes_back_as_it_was_told() {
+        let spec = KindSpec {
+            kind: Kind::from_code(0x81).expect("a custom kind"),
+            name: "log".into(),
+            router: Router::Index,
+            operations: vec![
+                OperationSpec::write(1, "append", Route::Tail).with_payload(),
+                OperationSpec::read(9, "follow", Route::Position).that_waits(),
+                OperationSpec::write(200, "trim", Route::Through).answering_a_position(),
+            ],
+        };
+        assert_eq!(kind_spec(&kind_info(&spec, 3)), Ok(spec.clone()));
+        let told = kind_info(&spec, 0);
+        let mut wrong = KindInfo { code: 0x10, ..told.clone() };
+        assert!(kind_spec(&wrong).is_err());
+        wrong = KindInfo { router: 5, ..told.clone() };
+        assert!(kind_spec(&wrong).is_err());
+        wrong = told.clone();
+        wrong.operations[0].flags = 16;
+        assert!(kind_spec(&wrong).is_err());
+        wrong = told.clone();
+        wrong.operations[0].route = 7;
+        assert!(kind_spec(&wrong).is_err());
+        wrong = told;
+        wrong.operations[0].verbs = 4;
+        assert!(kind_spec(&wrong).is_err());
+    }
+}

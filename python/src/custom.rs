@@ -1,0 +1,104 @@
+//! Structures of custom kinds as Python sees them.
+
+use crate::buffer::{BytesRoom, Data};
+use crate::convert::{checked, raise_error};
+use crate::waiting::wait_for;
+use honeycomb_client::{Answered, Ask, Custom, Room};
+use honeycomb_types::{KindSpec, OperationSpec};
+use honeycomb_wire::Status;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::time::Duration;
+
+/// An open structure of a custom kind. Safe to share between threads; every call releases the GIL.
+#[pyclass(frozen, module = "honeycomb._native")]
+pub struct NativeCustom(pub Custom);
+
+/// Value, arguments, payload, where the block that answered begins.
+type Reply<'py> = (u64, Bound<'py, PyBytes>, Bound<'py, PyBytes>, u64);
+/// Name, number, verbs, route, whether it changes something, takes a payload, waits, and answers a
+/// position.
+type Operation = (String, u8, u16, u8, bool, bool, bool, bool);
+/// Code, name, router, operations.
+pub type Kind = (u8, String, u8, Vec<Operation>);
+
+fn operation(spec: &OperationSpec) -> Operation {
+    let OperationSpec { number, name, verbs, route, mutates, payload, waits, positional, .. } =
+        spec;
+    (name.clone(), *number, verbs.0, *route as u8, *mutates, *payload, *waits, *positional)
+}
+
+/// What a kind is, as its servers told it.
+pub fn kind(spec: &KindSpec) -> Kind {
+    let operations = spec.operations.iter().map(operation).collect();
+    (spec.kind.code(), spec.name.clone(), spec.router as u8, operations)
+}
+
+fn reply(py: Python<'_>, answered: Answered) -> Reply<'_> {
+    let Answered { value, args, payload, start } = answered;
+    let mut room = BytesRoom::default();
+    if !payload.is_empty() {
+        room.room(payload.len()).copy_from_slice(&payload);
+    }
+    (value, PyBytes::new(py, &args), room.finish(py), start)
+}
+
+#[pymethods]
+impl NativeCustom {
+    /// What its kind is.
+    #[getter]
+    fn kind(&self) -> Kind {
+        kind(self.0.spec())
+    }
+
+    /// Asks one block for an operation. Waits for it, where it may wait, up to `wait` seconds.
+    #[allow(clippy::too_many_arguments)]
+    fn call<'py>(
+        &self,
+        py: Python<'py>,
+        operation: &str,
+        payload: Data<'_>,
+        args: Data<'_>,
+        position: Option<u64>,
+        key: Option<Data<'_>>,
+        wait: Option<f64>,
+    ) -> PyResult<Reply<'py>> {
+        let (args, payload) = (args.slice(), payload.slice());
+        let key = key.as_ref().map(Data::slice);
+        let ask = Ask { args, payload, position, key, wait: Duration::ZERO };
+        let waits = self.0.spec().operation(operation).is_some_and(|spec| spec.waits);
+        if !waits && wait == Some(0.0) {
+            let answered = py.detach(|| self.0.call(operation, ask));
+            return Ok(reply(py, checked(py, answered)?));
+        }
+        let mut nothing = None;
+        let answered =
+            wait_for(py, wait, |wait| match self.0.call(operation, Ask { wait, ..ask }) {
+                Err(e) if e.status == Status::NotYet => {
+                    nothing = Some(e);
+                    Ok(None)
+                }
+                other => other.map(Some),
+            })?;
+        match (answered, nothing) {
+            (Some(answered), _) => Ok(reply(py, answered)),
+            (None, Some(e)) => Err(raise_error(py, &e)),
+            (None, None) => unreachable!("without an answer there is a reason"),
+        }
+    }
+
+    /// Asks every block, or every block up to the one that has a position.
+    fn call_each<'py>(
+        &self,
+        py: Python<'py>,
+        operation: &str,
+        payload: Data<'_>,
+        args: Data<'_>,
+        position: Option<u64>,
+    ) -> PyResult<Vec<Reply<'py>>> {
+        let (args, payload) = (args.slice(), payload.slice());
+        let ask = Ask { args, payload, position, ..Ask::default() };
+        let answers = py.detach(|| self.0.call_each(operation, ask));
+        Ok(checked(py, answers)?.into_iter().map(|answered| reply(py, answered)).collect())
+    }
+}
