@@ -18,6 +18,7 @@
 
 mod command;
 mod dag;
+mod durable;
 mod edges;
 mod error;
 mod growth;
@@ -32,6 +33,7 @@ mod pool;
 mod prefixes;
 mod queue;
 mod readers;
+mod rejoin;
 mod reply;
 mod servers;
 mod slab;
@@ -39,8 +41,10 @@ mod structures;
 mod tombstones;
 
 pub use command::{
-    Actor, BlockUsage, Command, NewServer, NewStructure, PlanNode, PrefixOptions, Report, Seal,
+    Actor, BlockUsage, Command, HeldBlock, NewServer, NewStructure, PlanNode, PrefixOptions,
+    Report, Seal,
 };
+pub use durable::{BadRecord, Recovery};
 pub use error::{CatalogError, Loss};
 pub use invariants::Broken;
 pub use reply::{
@@ -49,6 +53,7 @@ pub use reply::{
 };
 
 use dag::Dag;
+use durable::Journal;
 use hash::HashKey;
 use honeycomb_types::{BlockAt, JobId, ServerId, Time};
 use jobs::Jobs;
@@ -56,6 +61,7 @@ use lease::Timers;
 use policy::{FirstCome, Policy};
 use pool::Pool;
 use readers::Readers;
+use rejoin::Awaited;
 use structures::Structures;
 
 /// What makes one controller shard's catalog its own.
@@ -101,6 +107,9 @@ pub struct Catalog {
     last_prefix: u64,
     last_move: u64,
     live_prefixes: u64,
+    journal: Journal,
+    /// Servers that are awaited after a recovery.
+    awaited: Awaited,
     tombstone_limit: usize,
     /// Parents of the prefix that is being created.
     scratch: Vec<u32>,
@@ -135,6 +144,8 @@ impl Catalog {
             last_prefix: 0,
             last_move: 0,
             live_prefixes: 0,
+            journal: Journal::default(),
+            awaited: Awaited::default(),
             tombstone_limit: honeycomb_types::limits::TOMBSTONES_PER_JOB_MAX,
             scratch: Vec::new(),
             evicted: Vec::new(),
@@ -190,6 +201,8 @@ impl Catalog {
             C::JobTree { actor, job } => self.job_tree(actor, job),
             C::ClusterStatus { actor } => self.cluster_status(actor),
             C::JoinServer { server } => self.join_server(server, effects),
+            C::RejoinServer { server, member } => self.rejoin_server(server, member),
+            C::Inventory { server, held, last } => self.inventory(server, held, last, effects),
             C::ServerReport { server, report } => self.server_report(server, report),
             C::ServerLost { server } => self.server_lost(server, Loss::Reset, effects),
             C::BlockOpened { server, at } => self.block_opened(server, at),
@@ -216,6 +229,10 @@ impl Catalog {
     /// When `Tick` is due next, if ever. May be early by what renewals have moved since; never
     /// late.
     pub fn next_deadline(&self) -> Option<Time> {
+        if self.recovering() {
+            // Nothing ends before everybody could have been heard.
+            return Some(self.silence).filter(|&at| at != Time::NEVER);
+        }
         let deadlines = [self.timers.next(), Some(self.silence), self.jobs.next_linger()];
         deadlines.into_iter().flatten().min().filter(|&at| at != Time::NEVER)
     }

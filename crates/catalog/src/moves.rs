@@ -33,12 +33,12 @@ pub(crate) struct Move {
 
 /// The last moves of a block in the map that are over.
 #[derive(Clone, Copy, Debug)]
-struct Past {
-    block: BlockId,
+pub(crate) struct Past {
+    pub(crate) block: BlockId,
     /// The split by which it last gave; a block that gave everything is in the map no more.
-    gave: MoveId,
+    pub(crate) gave: MoveId,
     /// The last move to it, and whether that was committed.
-    took: (MoveId, bool),
+    pub(crate) took: (MoveId, bool),
 }
 
 /// What a kv that has ever moved anything has beside its map.
@@ -49,6 +49,12 @@ pub(crate) struct Moves {
 }
 
 impl Moves {
+    /// Those of a structure as they were.
+    pub(crate) fn recovered(pending: Vec<Move>, past: Vec<Past>) -> Option<Box<Moves>> {
+        let any = !pending.is_empty() || !past.is_empty();
+        any.then(|| Box::new(Moves { pending, past }))
+    }
+
     /// Blocks that are not in the map yet: targets of splits.
     pub(crate) fn split_targets(&self) -> impl Iterator<Item = BlockId> {
         self.pending.iter().filter(|mv| !mv.merge).map(|mv| mv.target)
@@ -75,7 +81,7 @@ impl Structure {
         self.moves.as_ref().map_or(&[], |moves| &moves.pending)
     }
 
-    fn past(&self) -> &[Past] {
+    pub(crate) fn past(&self) -> &[Past] {
         self.moves.as_ref().map_or(&[], |moves| &moves.past)
     }
 
@@ -180,6 +186,7 @@ impl Catalog {
         self.last_move += 1;
         let id = MoveId(self.numbered(self.last_move));
         let mv = Move { id, ..mv };
+        self.structures.changes(s, usize::MAX);
         self.structures[s].moves.get_or_insert_default().pending.push(mv);
         mv
     }
@@ -266,6 +273,7 @@ impl Catalog {
             }
         }
         let (place, ..) = self.range_of(s, mv.source);
+        self.structures.changes(s, if mv.merge { place } else { place + 1 });
         let structure = &mut self.structures[s];
         structure.version += 1;
         let moves = structure.end_move(number);
@@ -394,6 +402,7 @@ impl Catalog {
 
     /// The source keeps its range. A new block is given back; a neighbour drops what it has.
     fn undo_move(&mut self, s: u32, mv: Move, effects: &mut Vec<Effect>) {
+        self.structures.changes(s, usize::MAX);
         let structure = &mut self.structures[s];
         let moves = structure.end_move(mv.id);
         if mv.merge {

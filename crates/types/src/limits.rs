@@ -66,6 +66,8 @@ pub const RESERVE_FRACTION: u32 = 50;
 
 /// A server that has said nothing for this long is dead.
 pub const SERVER_SILENCE: Duration = Duration::from_millis(2500);
+/// A server that a restarted controller knows from its log has this long to come back.
+pub const REJOIN_GRACE: Duration = Duration::from_secs(5);
 /// How often a server reports when it has nothing urgent to say.
 pub const REPORT_INTERVAL: Duration = Duration::from_millis(250);
 /// How often a server reports the task prefixes whose sessions were active: a quarter of the
