@@ -284,7 +284,7 @@ def refusals() -> dict:
     both = request_bytes("KvPut", **typical_header(store, args_len=U32, payload_len=U32))
     request("both lengths negative", both, "FrameTooLarge")
     oversize_requests(request)
-    for code in (0x0000, 0x000B, 0x0400, 0x1000, 0x1107, 0x1301, 0x8001, 0xFFFF):
+    for code in (0x0000, 0x000C, 0x0400, 0x1000, 0x1107, 0x1301, 0x8001, 0xFFFF):
         request(
             f"unknown opcode {code:#06x}", request_bytes(code, args_len=9), "UnknownOpcode", True
         )
@@ -400,7 +400,7 @@ def misplaced_fields(request) -> None:
     for name in ("KvGet", "KvPut", "FileAppend", "FileSize"):
         bad = request_bytes(name, **typical_header(OPS[name]) | bare)
         request(f"{name} without block, epoch and grant", bad, "BadFrame", True)
-    for name in ("MoveRegion", "MoveValue", "MoveDrops", "MoveLanes", "MoveDone"):
+    for name in ("MoveRegion", "MoveValue", "MoveDrops", "MoveLanes", "MoveDone", "MovePatch"):
         fields = typical_header(OPS[name])
         request(f"{name} with a grant", request_bytes(name, **fields, grant=1), "BadFrame", True)
         request(f"{name} without a block", request_bytes(name), "BadFrame", True)

@@ -5,6 +5,8 @@ from peer import OPS, U64, put, put_fields, shown_fields, xxh64
 MOVE = 0x0001_0000_0000_0007
 # How entries lie in a block is not part of the protocol: any bytes do here.
 REGION = bytes(range(200, 256)) * 3
+# Two runs of bytes: from 0 and from 128 on.
+PATCH = b"".join(put("u32", at) + put("u32", 8) + bytes(range(at, at + 8)) for at in (0, 128))
 VALUE = b"a value that has an extent of its own" * 4
 
 LANES = [
@@ -75,6 +77,10 @@ def moves() -> list:
         part(
             "a region without entries", "MoveRegion",
             start=end + 1, end=U64, values=0, checksum=xxh64(b""),
+        ),
+        part(
+            "what has changed in a region", "MovePatch", PATCH,
+            start=end + 1, end=U64, length=136, checksum=xxh64(PATCH),
         ),
         part("two values that are no more", "MoveDrops", values=[3, 4]),
         part("lanes", "MoveLanes", lanes) | {"lanes": [lane_shown(lane) for lane in LANES]},

@@ -170,6 +170,7 @@ PAYLOADS = {
     "MoveRegion": "the entries of the range, as they lie in a block",
     "MoveValue": "the value",
     "MoveLanes": "what is known of lanes",
+    "MovePatch": "runs of bytes that have changed",
 }
 
 

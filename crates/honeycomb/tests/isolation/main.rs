@@ -279,6 +279,11 @@ fn request_of(op: Op, victim: &Victim) -> Request {
             let checksum = checksum(b"harm");
             write(&MoveValueRequest { move_id: MOVE, value: 1, checksum }.encode())
         }
+        Op::MovePatch => {
+            let (start, end, length, checksum) = (0, u64::MAX, 4, checksum(b"harm"));
+            let part = MovePatchRequest { move_id: MOVE, start, end, length, checksum };
+            write(&part.encode())
+        }
         Op::MoveDrops => body(MoveDropsRequest { move_id: MOVE, values: vec![0, 1] }.encode()),
         Op::MoveLanes => write(&MoveLanesRequest { move_id: MOVE }.encode()),
         Op::MoveDone => body(MoveDoneRequest { move_id: MOVE, entries: 0, bytes: 0 }.encode()),
@@ -709,6 +714,7 @@ fn at_controller(op: Op) -> AtController {
         | Op::MoveDrops
         | Op::MoveLanes
         | Op::MoveDone
+        | Op::MovePatch
         | Op::Subscribe
         | Op::AckResults
         | Op::FileAppend

@@ -89,9 +89,12 @@ fn at_server(op: Op) -> AtServer {
         | Op::BeginImport
         | Op::EndImport => all(NotServedHere),
         // Between memory servers. The victim's block takes part in no move.
-        Op::MoveRegion | Op::MoveValue | Op::MoveDrops | Op::MoveLanes | Op::MoveDone => {
-            AtServer { peer: Some(WrongEpoch), ..all(PermissionDenied) }
-        }
+        Op::MoveRegion
+        | Op::MoveValue
+        | Op::MoveDrops
+        | Op::MoveLanes
+        | Op::MoveDone
+        | Op::MovePatch => AtServer { peer: Some(WrongEpoch), ..all(PermissionDenied) },
         Op::Subscribe
         | Op::FileRead
         | Op::FileReadMany

@@ -91,6 +91,7 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         MoveDrops MoveDropsRequest MoveDropsReply,
         MoveLanes MoveLanesRequest MoveLanesReply,
         MoveDone MoveDoneRequest MoveDoneReply,
+        MovePatch MovePatchRequest MovePatchReply,
         RegisterJob RegisterJobRequest RegisterJobReply,
         DeregisterJob DeregisterJobRequest DeregisterJobReply,
         ListJobs ListJobsRequest ListJobsReply,
