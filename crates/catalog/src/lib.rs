@@ -50,12 +50,13 @@ pub use reply::{
 
 use dag::Dag;
 use hash::HashKey;
-use honeycomb_types::{BlockAt, JobId, ServerId, Time};
+use honeycomb_types::{BlockAt, JobId, MoveId, ServerId, StructureId, Time};
 use jobs::Jobs;
 use lease::Timers;
 use policy::{FirstCome, Policy};
 use pool::Pool;
 use readers::Readers;
+use std::collections::VecDeque;
 use structures::Structures;
 
 /// What makes one controller shard's catalog its own.
@@ -100,6 +101,8 @@ pub struct Catalog {
     silence: Time,
     last_prefix: u64,
     last_move: u64,
+    /// When moves that last too long are cancelled, in order; those that are over included.
+    moves_due: VecDeque<(Time, StructureId, MoveId)>,
     live_prefixes: u64,
     tombstone_limit: usize,
     /// Parents of the prefix that is being created.
@@ -134,6 +137,7 @@ impl Catalog {
             silence: Time::NEVER,
             last_prefix: 0,
             last_move: 0,
+            moves_due: VecDeque::new(),
             live_prefixes: 0,
             tombstone_limit: honeycomb_types::limits::TOMBSTONES_PER_JOB_MAX,
             scratch: Vec::new(),
@@ -216,7 +220,8 @@ impl Catalog {
     /// When `Tick` is due next, if ever. May be early by what renewals have moved since; never
     /// late.
     pub fn next_deadline(&self) -> Option<Time> {
-        let deadlines = [self.timers.next(), Some(self.silence), self.jobs.next_linger()];
+        let moves = self.moves_due.front().map(|(at, ..)| *at);
+        let deadlines = [self.timers.next(), Some(self.silence), self.jobs.next_linger(), moves];
         deadlines.into_iter().flatten().min().filter(|&at| at != Time::NEVER)
     }
 
@@ -245,7 +250,8 @@ impl Catalog {
     /// Bytes of heap that the catalog occupies, unused capacity included; the allocator's own
     /// overhead is not.
     pub fn bytes_metadata(&self) -> u64 {
-        let scratch = (self.scratch.capacity() + self.evicted.capacity()) * 4;
+        let scratch = (self.scratch.capacity() + self.evicted.capacity()) * 4
+            + self.moves_due.capacity() * size_of::<(Time, StructureId, MoveId)>();
         let tables = [
             self.dag.bytes(),
             self.timers.bytes(),
