@@ -182,6 +182,7 @@ impl Catalog {
         while let Some(j) = self.jobs.linger_due(self.now) {
             self.end_job(j, effects);
         }
+        self.cancel_overdue(effects);
         Ok(Reply::Done)
     }
 

@@ -55,13 +55,14 @@ pub use reply::{
 use dag::Dag;
 use durable::Journal;
 use hash::HashKey;
-use honeycomb_types::{BlockAt, JobId, ServerId, Time};
+use honeycomb_types::{BlockAt, JobId, MoveId, ServerId, StructureId, Time};
 use jobs::Jobs;
 use lease::Timers;
 use policy::{FirstCome, Policy};
 use pool::Pool;
 use readers::Readers;
 use rejoin::Awaited;
+use std::collections::VecDeque;
 use structures::Structures;
 
 /// What makes one controller shard's catalog its own.
@@ -106,6 +107,8 @@ pub struct Catalog {
     silence: Time,
     last_prefix: u64,
     last_move: u64,
+    /// When moves that last too long are cancelled, in order; those that are over included.
+    moves_due: VecDeque<(Time, StructureId, MoveId)>,
     live_prefixes: u64,
     journal: Journal,
     /// Servers that are awaited after a recovery.
@@ -143,6 +146,7 @@ impl Catalog {
             silence: Time::NEVER,
             last_prefix: 0,
             last_move: 0,
+            moves_due: VecDeque::new(),
             live_prefixes: 0,
             journal: Journal::default(),
             awaited: Awaited::default(),
@@ -233,7 +237,8 @@ impl Catalog {
             // Nothing ends before everybody could have been heard.
             return Some(self.silence).filter(|&at| at != Time::NEVER);
         }
-        let deadlines = [self.timers.next(), Some(self.silence), self.jobs.next_linger()];
+        let moves = self.moves_due.front().map(|(at, ..)| *at);
+        let deadlines = [self.timers.next(), Some(self.silence), self.jobs.next_linger(), moves];
         deadlines.into_iter().flatten().min().filter(|&at| at != Time::NEVER)
     }
 
@@ -262,7 +267,8 @@ impl Catalog {
     /// Bytes of heap that the catalog occupies, unused capacity included; the allocator's own
     /// overhead is not.
     pub fn bytes_metadata(&self) -> u64 {
-        let scratch = (self.scratch.capacity() + self.evicted.capacity()) * 4;
+        let scratch = (self.scratch.capacity() + self.evicted.capacity()) * 4
+            + self.moves_due.capacity() * size_of::<(Time, StructureId, MoveId)>();
         let tables = [
             self.dag.bytes(),
             self.timers.bytes(),

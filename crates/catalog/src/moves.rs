@@ -6,6 +6,9 @@
 //! move is both committed and cancelled (INV-20). A block takes part in at most one move at a time,
 //! so that the ranges at both ends stand still while it lasts.
 //!
+//! A move whose source forgot it is cancelled after `limits::MOVE_MAX`, so that no block is kept for
+//! nobody.
+//!
 //! Every request may be repeated. What became of the last move in which a block took part is kept
 //! for as long as the block is in the map: by it a source that did not hear the answer to its commit
 //! gets it, and a target that did not hear of its end can be told again.
@@ -13,6 +16,7 @@
 use crate::pool::{Draw, Held};
 use crate::structures::{Placed, Structure};
 use crate::{Catalog, CatalogError, Effect, MapEntry, Reply};
+use honeycomb_types::limits::MOVE_MAX;
 use honeycomb_types::{BlockAt, BlockId, Kind, MapVersion, MoveId, ServerId, StructureId};
 
 /// Two blocks become one when both together hold at most this share of a block: so much less than a
@@ -187,6 +191,7 @@ impl Catalog {
         let id = MoveId(self.numbered(self.last_move));
         let mv = Move { id, ..mv };
         self.structures.changes(s, usize::MAX);
+        self.moves_due.push_back((self.now + MOVE_MAX, self.structures[s].id, id));
         self.structures[s].moves.get_or_insert_default().pending.push(mv);
         mv
     }
@@ -411,6 +416,32 @@ impl Catalog {
         } else {
             let j = structure.job;
             self.give_back(j, s, mv.target, effects);
+        }
+    }
+
+    /// Gives the moves of a recovered catalog their whole time again.
+    pub(crate) fn restart_moves(&mut self) {
+        let due = self.now + MOVE_MAX;
+        for (_, structure) in self.structures.iter() {
+            let pending = structure.pending().iter();
+            self.moves_due.extend(pending.map(|mv| (due, structure.id, mv.id)));
+        }
+    }
+
+    /// Cancels moves that have lasted too long. A source that goes on with one learns it from its
+    /// target, or at its commit.
+    pub(crate) fn cancel_overdue(&mut self, effects: &mut Vec<Effect>) {
+        while let Some(&(due, id, number)) = self.moves_due.front() {
+            if due > self.now {
+                return;
+            }
+            self.moves_due.pop_front();
+            let found = self.structures.find(id);
+            if let Some(s) = found
+                && let Some(mv) = self.structures[s].move_with(number)
+            {
+                self.undo_move(s, mv, effects);
+            }
         }
     }
 

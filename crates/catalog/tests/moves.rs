@@ -9,6 +9,7 @@ use honeycomb_catalog::{
     Actor, BlockUsage, CatalogError, Command, Effect, HeldBlock, MapEntry, NewServer, NewStructure,
     Opened, Reply, Report,
 };
+use honeycomb_types::limits::MOVE_MAX;
 use honeycomb_types::{BlockAt, Epoch, Generation, JobId, MoveId, ServerId, StructureId};
 
 /// Hashes of one slot of a kv of 64.
@@ -440,4 +441,43 @@ fn a_restart_of_the_controller_keeps_what_moves() {
     // Numbers go on where they were.
     let (next, _) = begin(&mut bench, s, a, Some(8 * SLOT)).unwrap();
     assert!(next > merge);
+}
+
+#[test]
+fn a_move_that_nobody_ends_is_cancelled_in_time() {
+    let mut bench = Bench::new();
+    let servers = [bench.join("s1:1", 1, 8), bench.join("s2:1", 1, 8)];
+    let job = bench.job_leased("job", 3_600_000);
+    let opened = bench.make(job, NewStructure { slots: 64, ..kv("", "x", 3) }).unwrap();
+    let (s, at) = (opened.structure, |i: usize| opened.map.entries[i].at);
+    let (split, entry) = begin(&mut bench, s, at(0), Some(SLOT)).unwrap();
+    let (merge, to) = begin(&mut bench, s, at(2), None).unwrap();
+    assert_eq!(to.at, at(1));
+    let mut wait = |bench: &mut Bench, ms: u64| {
+        for _ in 0..ms / 1000 {
+            let (bytes_resident, connections, requests, forwarded, usage) = (0, 0, 0, 0, &[][..]);
+            let report = Report { bytes_resident, connections, requests, forwarded, usage };
+            for server in servers {
+                bench.run(Command::ServerReport { server, report }).unwrap();
+            }
+            bench.pass(1000);
+        }
+    };
+    wait(&mut bench, MOVE_MAX.as_millis() as u64 - 1000);
+    assert!(bench.effects.is_empty());
+    // Asking again gives it no more time.
+    assert_eq!(begin(&mut bench, s, at(0), None).map(|(id, _)| id), Ok(split));
+    wait(&mut bench, 1000);
+    assert_eq!(bench.freed(), [entry.at]);
+    assert_eq!(ended(&bench), [(at(1), merge, false)]);
+    for (source, id, target) in [(at(0), split, entry.at), (at(2), merge, to.at)] {
+        let refused = commit(&mut bench, s, source, id, target);
+        assert_eq!(refused, Err(CatalogError::MoveCancelled { id, at: source }));
+    }
+    // One that was committed is over.
+    let (id, entry) = begin(&mut bench, s, at(0), Some(SLOT)).unwrap();
+    commit(&mut bench, s, at(0), id, entry.at).unwrap();
+    wait(&mut bench, MOVE_MAX.as_millis() as u64);
+    assert_eq!(map(&mut bench, job, &opened).1.len(), 4);
+    assert!(commit(&mut bench, s, at(0), id, entry.at).is_ok());
 }

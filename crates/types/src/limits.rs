@@ -64,6 +64,10 @@ pub const RESERVE_BLOCKS_MIN: u32 = 2;
 /// The other bound of the reserve: total / this.
 pub const RESERVE_FRACTION: u32 = 50;
 
+/// A move between blocks that was neither committed nor cancelled for this long is cancelled: nobody
+/// may be left who would.
+pub const MOVE_MAX: Duration = Duration::from_secs(20);
+
 /// A server that has said nothing for this long is dead.
 pub const SERVER_SILENCE: Duration = Duration::from_millis(2500);
 /// A server that a restarted controller knows from its log has this long to come back.

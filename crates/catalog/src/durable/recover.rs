@@ -183,6 +183,7 @@ impl Recovery {
         catalog.readers = self.readers;
         catalog.recover_structures(self.structures, self.counters.last_structure)?;
         catalog.pool.finish_recovery();
+        catalog.restart_moves();
         catalog.await_servers();
         catalog.journal.counters = catalog.counters();
         catalog.keep_changes();
