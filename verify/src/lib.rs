@@ -3,7 +3,8 @@
 //! `world` owns the clock, the network and the nodes: the catalog, the shards and the clients'
 //! calls are the production ones, only the I/O between them is simulated. `client` drives the
 //! workload, `faults` draws what goes wrong, `file`, `kv` and `lease` are the reference models that
-//! say whether what clients saw can be. See docs/testing.md.
+//! say whether what clients saw can be. `processes` is for the soaks, which run real ones. See
+//! docs/testing.md.
 #![forbid(unsafe_code)]
 
 mod client;
@@ -11,6 +12,7 @@ mod faults;
 mod file;
 mod kv;
 mod lease;
+pub mod processes;
 mod queue;
 mod queueing;
 mod server;

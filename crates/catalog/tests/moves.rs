@@ -453,7 +453,7 @@ fn a_move_that_nobody_ends_is_cancelled_in_time() {
     let (split, entry) = begin(&mut bench, s, at(0), Some(SLOT)).unwrap();
     let (merge, to) = begin(&mut bench, s, at(2), None).unwrap();
     assert_eq!(to.at, at(1));
-    let mut wait = |bench: &mut Bench, ms: u64| {
+    let wait = |bench: &mut Bench, ms: u64| {
         for _ in 0..ms / 1000 {
             let (bytes_resident, connections, requests, forwarded, usage) = (0, 0, 0, 0, &[][..]);
             let report = Report { bytes_resident, connections, requests, forwarded, usage };
