@@ -5,10 +5,14 @@
 //! open.
 #![forbid(unsafe_code)]
 
+mod answers;
 mod controller;
 mod service;
 mod status;
+mod store;
 mod translate;
 
+pub use answers::Answers;
 pub use controller::{Controller, ControllerOptions};
 pub use status::status_of;
+pub use store::{OpenOptions, Opened, Store, StoreError};

@@ -64,6 +64,11 @@ pub const RESERVE_BLOCKS_MIN: u32 = 2;
 /// The other bound of the reserve: total / this.
 pub const RESERVE_FRACTION: u32 = 50;
 
+/// Answers of a controller that are kept for requests that come again, in bytes.
+pub const CONTROL_ANSWERS_MAX: usize = 32 * 1024 * 1024;
+/// How long they are kept, as far as there is room.
+pub const CONTROL_ANSWERS_TIME: Duration = Duration::from_secs(600);
+
 /// A server that has said nothing for this long is dead.
 pub const SERVER_SILENCE: Duration = Duration::from_millis(2500);
 /// A server that a restarted controller knows from its log has this long to come back.
