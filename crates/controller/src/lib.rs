@@ -7,12 +7,14 @@
 
 mod answers;
 mod controller;
+mod members;
+mod outbox;
 mod service;
 mod status;
 mod store;
 mod translate;
 
 pub use answers::Answers;
-pub use controller::{Controller, ControllerOptions};
+pub use controller::{Controller, ControllerOptions, StartError};
 pub use status::status_of;
 pub use store::{OpenOptions, Opened, Store, StoreError};

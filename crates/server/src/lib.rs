@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod conn;
+mod holdings;
 mod link;
 mod notes;
 mod refusals;

@@ -3,6 +3,7 @@
 //! An operation on a block is atomic because one thread runs it. The stages of a request are those
 //! of `Stage`, in that order; logs, metrics and failpoints use these words.
 
+use crate::holdings::Told;
 use crate::refusals::{expired, in_progress, refusal_of, revoked, unknown_block, wrong_epoch};
 use crate::watch::{Watcher, Watchers};
 use honeycomb_block::{Backing, Pin, Reclaimer};
@@ -15,6 +16,7 @@ use honeycomb_types::{
     BlockAt, BlockId, Bug, Epoch, Generation, JobId, Kind, LaneId, PrefixId, Sequence, ServerId,
     SessionId, ShardIx, StructureId, Time,
 };
+use honeycomb_wire::messages::HeldBlock;
 use honeycomb_wire::notice::{Notice, SubscribeArgs};
 use honeycomb_wire::{Grant, Op, OpInfo, RequestHeader, Status, flags};
 use std::cmp::Reverse;
@@ -155,6 +157,7 @@ struct Slot {
     watchers: Watchers,
     /// Its length, and arguments of `Moved` to its successor, once it has one.
     sealed: Option<(u64, Box<[u8]>)>,
+    told: Told,
 }
 
 /// A mutation whose answer is still to come: where its result must be kept.
@@ -276,6 +279,7 @@ impl Shard {
             retire_at: None,
             watchers: Watchers::default(),
             sealed: None,
+            told: Told::default(),
         }));
         Ok(())
     }
@@ -348,6 +352,7 @@ impl Shard {
             if matches!(news, News::Successor(Successor::Denied(..))) {
                 slot.ask_after = now + ASK_AGAIN;
             }
+            slot.told.hears(&news);
             slot.structure.tell(&mut slot.backing, now, news);
             self.after(now, at);
         }
@@ -561,7 +566,14 @@ impl Shard {
         }
     }
 
-    /// The blocks in use and to whom they belong: the inventory that a controller reconciles with.
+    /// What a controller is told that may have lost some of it: every block that is held, with its
+    /// seal, its successor, and what was taken from it.
+    pub fn holdings(&self) -> Vec<HeldBlock> {
+        let slots = self.slots.iter().flatten();
+        slots.map(|slot| slot.told.of(&slot.owner, slot.structure.bytes_used())).collect()
+    }
+
+    /// The blocks in use and to whom they belong.
     pub fn inventory(&self) -> impl Iterator<Item = &BlockOwner> {
         self.slots.iter().flatten().map(|slot| &slot.owner)
     }
@@ -727,6 +739,7 @@ impl Shard {
             }
             Event::Sealed { length, bytes, successor } => {
                 let last = successor.is_none();
+                slot.told.sealed(length, bytes, last);
                 if let Some(successor) = successor {
                     slot.watchers.hand_over(length, &successor, &mut self.notices);
                     slot.sealed = Some((length, successor.into()));
@@ -734,6 +747,7 @@ impl Shard {
                 self.effects.push(Effect::Sealed { structure, at, length, bytes, last });
             }
             Event::Taken { items, bytes } => {
+                slot.told.taken(items, bytes);
                 self.effects.push(Effect::Taken { structure, at, items, bytes });
             }
             Event::Drained => slot.retire_at = Some(now),

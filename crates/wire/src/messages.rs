@@ -98,6 +98,8 @@ pub enum Status {
     DeadlineExceeded = 601,
     /// The peer could not be reached within the deadline. Raised by the client; the client raises.
     Unavailable = 602,
+    /// The controller cannot write its log (the disk is full or failing): it changes nothing until it can, and leases do not end meanwhile. The message says whether this change may have been made. Raised by the controller; the client raises; asks again later under the same number, if at all.
+    LogFailed = 603,
     /// Reserved from the start: the reply carries extents to be read instead of the value. No server sends it in version 1.0. Raised by reserved: a structure whose value is a list of extents; the client refuses it as unknown in version 1.0.
     Extents = 701,
     /// A notice of a change, under request number 0: the value numbers it within its block, the arguments say what changed. Raised by a memory server, unasked, to a connection that subscribed; the client hands it to the listener of the subscription.
@@ -108,7 +110,7 @@ pub enum Status {
 
 impl Status {
     /// Every status in order of code.
-    pub const ALL: [Status; 47] = [
+    pub const ALL: [Status; 48] = [
         Status::Ok,
         Status::BadFrame,
         Status::UnsupportedVersion,
@@ -153,6 +155,7 @@ impl Status {
         Status::QueueClosed,
         Status::DeadlineExceeded,
         Status::Unavailable,
+        Status::LogFailed,
         Status::Extents,
         Status::Notice,
         Status::Internal,
@@ -205,6 +208,7 @@ impl Status {
             517 => Status::QueueClosed,
             601 => Status::DeadlineExceeded,
             602 => Status::Unavailable,
+            603 => Status::LogFailed,
             701 => Status::Extents,
             702 => Status::Notice,
             900 => Status::Internal,
@@ -259,6 +263,7 @@ impl Status {
             Status::QueueClosed => "QueueClosed",
             Status::DeadlineExceeded => "DeadlineExceeded",
             Status::Unavailable => "Unavailable",
+            Status::LogFailed => "LogFailed",
             Status::Extents => "Extents",
             Status::Notice => "Notice",
             Status::Internal => "Internal",
@@ -328,6 +333,8 @@ pub enum Op {
     QueueTaken = 0x0306,
     /// A queue's block is empty for good and owes nobody an answer: the controller takes it out of the map, wherever it stands there, and frees it. Refused while its seal was not heard of; asked again then.
     RetireBlock = 0x0307,
+    /// A server that kept its number tells the blocks that it holds, in as many requests as it takes. The controller opens and frees what differs from what it knows.
+    Inventory = 0x030B,
     /// The controller gives a block to a structure. Idempotent by (block, epoch).
     OpenBlock = 0x0311,
     /// The controller takes a block back. The reply confirms that nothing of it can be read any more. Idempotent by (block, epoch).
@@ -386,7 +393,7 @@ pub enum Op {
 
 impl Op {
     /// Every op in order of code.
-    pub const ALL: [Op; 56] = [
+    pub const ALL: [Op; 57] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -416,6 +423,7 @@ impl Op {
         Op::SealBlock,
         Op::QueueTaken,
         Op::RetireBlock,
+        Op::Inventory,
         Op::OpenBlock,
         Op::FreeBlock,
         Op::SetGeneration,
@@ -477,6 +485,7 @@ impl Op {
             0x0305 => Op::SealBlock,
             0x0306 => Op::QueueTaken,
             0x0307 => Op::RetireBlock,
+            0x030B => Op::Inventory,
             0x0311 => Op::OpenBlock,
             0x0312 => Op::FreeBlock,
             0x0313 => Op::SetGeneration,
@@ -540,6 +549,7 @@ impl Op {
             Op::SealBlock => "SealBlock",
             Op::QueueTaken => "QueueTaken",
             Op::RetireBlock => "RetireBlock",
+            Op::Inventory => "Inventory",
             Op::OpenBlock => "OpenBlock",
             Op::FreeBlock => "FreeBlock",
             Op::SetGeneration => "SetGeneration",
@@ -798,6 +808,14 @@ impl Op {
                 payload: false,
             },
             Op::RetireBlock => OpInfo {
+                plane: Plane::Link,
+                auth: Auth::Cluster,
+                verbs: Verbs(0),
+                lane: false,
+                message: true,
+                payload: false,
+            },
+            Op::Inventory => OpInfo {
                 plane: Plane::Link,
                 auth: Auth::Cluster,
                 verbs: Verbs(0),
@@ -1407,6 +1425,69 @@ impl Field for BlockUsage {
             block: Field::get(from)?,
             epoch: Field::get(from)?,
             bytes_used: Field::get(from)?,
+        })
+    }
+}
+
+/// A block that a server holds, as it tells when it comes back.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct HeldBlock {
+    /// The block.
+    pub block: u64,
+    /// The epoch under which it is held.
+    pub epoch: u64,
+    /// Its structure.
+    pub structure: u64,
+    /// Grants of an earlier generation are refused.
+    pub generation: u32,
+    /// Bytes of data.
+    pub bytes_used: u64,
+    /// 0: open; 1: sealed, a successor follows; 2: sealed, and the structure with it.
+    pub state: u8,
+    /// How long it was when sealed: bytes of a file's, items that went through a queue's.
+    pub length: u64,
+    /// Bytes of the items that went through a queue's sealed block; of a file, the length.
+    pub bytes: u64,
+    /// Items taken from a queue's block.
+    pub taken_items: u64,
+    /// Their bytes.
+    pub taken_bytes: u64,
+    /// The successor that it was granted; 0 for none.
+    pub next: u64,
+    /// Its epoch.
+    pub next_epoch: u64,
+}
+
+impl Field for HeldBlock {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.block.put(out);
+        self.epoch.put(out);
+        self.structure.put(out);
+        self.generation.put(out);
+        self.bytes_used.put(out);
+        self.state.put(out);
+        self.length.put(out);
+        self.bytes.put(out);
+        self.taken_items.put(out);
+        self.taken_bytes.put(out);
+        self.next.put(out);
+        self.next_epoch.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(HeldBlock {
+            block: Field::get(from)?,
+            epoch: Field::get(from)?,
+            structure: Field::get(from)?,
+            generation: Field::get(from)?,
+            bytes_used: Field::get(from)?,
+            state: Field::get(from)?,
+            length: Field::get(from)?,
+            bytes: Field::get(from)?,
+            taken_items: Field::get(from)?,
+            taken_bytes: Field::get(from)?,
+            next: Field::get(from)?,
+            next_epoch: Field::get(from)?,
         })
     }
 }
@@ -2505,6 +2586,10 @@ pub struct JoinServerRequest {
     pub blocks_per_shard: u32,
     /// Bytes of each block.
     pub block_size: u64,
+    /// The number that it had over an earlier connection, whose blocks it still holds; 0 for none.
+    pub server: u32,
+    /// The greatest term of a controller that it has heard of; a controller of a lesser term ends itself.
+    pub term: u32,
 }
 
 impl Field for JoinServerRequest {
@@ -2514,6 +2599,8 @@ impl Field for JoinServerRequest {
         self.shards.put(out);
         self.blocks_per_shard.put(out);
         self.block_size.put(out);
+        self.server.put(out);
+        self.term.put(out);
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -2523,6 +2610,8 @@ impl Field for JoinServerRequest {
             shards: Field::get(from)?,
             blocks_per_shard: Field::get(from)?,
             block_size: Field::get(from)?,
+            server: Field::get(from)?,
+            term: Field::get(from)?,
         })
     }
 }
@@ -2530,7 +2619,7 @@ impl Field for JoinServerRequest {
 /// Reply of JoinServer.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct JoinServerReply {
-    /// Its number; a new one for every start.
+    /// Its number. The one that it had: it keeps its blocks and tells them (Inventory). Another one: it drops them.
     pub server: u32,
     /// By which it verifies tokens.
     pub token_key: Vec<u8>,
@@ -2538,6 +2627,8 @@ pub struct JoinServerReply {
     pub grant_key: Vec<u8>,
     /// The controller's clock.
     pub now_ms: u64,
+    /// The controller's term, greater for every start. A server refuses one that is less than it has heard of.
+    pub term: u32,
 }
 
 impl Field for JoinServerReply {
@@ -2546,6 +2637,7 @@ impl Field for JoinServerReply {
         self.token_key.put(out);
         self.grant_key.put(out);
         self.now_ms.put(out);
+        self.term.put(out);
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -2554,6 +2646,7 @@ impl Field for JoinServerReply {
             token_key: Field::get(from)?,
             grant_key: Field::get(from)?,
             now_ms: Field::get(from)?,
+            term: Field::get(from)?,
         })
     }
 }
@@ -2800,6 +2893,38 @@ impl Field for RetireBlockReply {
 
     fn get(_: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(RetireBlockReply {})
+    }
+}
+
+/// Request of Inventory. A server that kept its number tells the blocks that it holds, in as many requests as it takes. The controller opens and frees what differs from what it knows.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct InventoryRequest {
+    /// Blocks that it holds.
+    pub blocks: Vec<HeldBlock>,
+    /// It holds no others than those that were told since it joined.
+    pub last: bool,
+}
+
+impl Field for InventoryRequest {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.blocks.put(out);
+        self.last.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(InventoryRequest { blocks: Field::get(from)?, last: Field::get(from)? })
+    }
+}
+
+/// Reply of Inventory.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct InventoryReply {}
+
+impl Field for InventoryReply {
+    fn put(&self, _: &mut Vec<u8>) {}
+
+    fn get(_: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(InventoryReply {})
     }
 }
 

@@ -326,6 +326,8 @@ fn request_of(op: Op, victim: &Victim) -> Request {
                 shards: 1,
                 blocks_per_shard: 1,
                 block_size: BLOCK,
+                server: 0,
+                term: 0,
             }
             .encode(),
         ),
@@ -626,7 +628,8 @@ fn at_controller(op: Op) -> AtController {
         | Op::GrowStructure
         | Op::SealBlock
         | Op::QueueTaken
-        | Op::RetireBlock => {
+        | Op::RetireBlock
+        | Op::Inventory => {
             row(PermissionDenied, PermissionDenied, PermissionDenied, PermissionDenied)
         }
         Op::OpenBlock | Op::FreeBlock | Op::SetGeneration | Op::QueueAhead => all(NotServedHere),

@@ -74,6 +74,7 @@ fn at_server(op: Op) -> AtServer {
         | Op::SealBlock
         | Op::QueueTaken
         | Op::RetireBlock
+        | Op::Inventory
         | Op::OpenBlock
         | Op::FreeBlock
         | Op::SetGeneration

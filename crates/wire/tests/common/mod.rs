@@ -110,6 +110,7 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         SealBlock SealBlockRequest SealBlockReply,
         QueueTaken QueueTakenRequest QueueTakenReply,
         RetireBlock RetireBlockRequest RetireBlockReply,
+        Inventory InventoryRequest InventoryReply,
         OpenBlock OpenBlockRequest OpenBlockReply,
         FreeBlock FreeBlockRequest FreeBlockReply,
         SetGeneration SetGenerationRequest SetGenerationReply,
