@@ -233,7 +233,7 @@ impl ControllerService {
             return Err((Status::LogFailed, format!("{why}; nothing was changed")));
         }
         if !change || header.request & NAMED_FOR_GOOD == 0 {
-            return self.serve(net, now, from, header, args);
+            return self.serve(net, now, from, header, args).map_err(|e| self.unless_awaited(e));
         }
         let session = self.peers[&from].session;
         if let Some(body) = self.answers.find(session, header.request).map(<[u8]>::to_vec) {
@@ -245,9 +245,19 @@ impl ControllerService {
             }
             return Ok(body);
         }
-        let body = self.serve(net, now, from, header, args)?;
+        let served = self.serve(net, now, from, header, args);
+        let body = served.map_err(|e| self.unless_awaited(e))?;
         self.answers.keep(&mut self.records, now, session, header.request, &body);
         Ok(body)
+    }
+
+    /// That there is no room is not known before the servers are back.
+    fn unless_awaited(&self, refusal: Refusal) -> Refusal {
+        if refusal.0 == Status::OutOfMemory && self.catalog.recovering() {
+            let text = "the controller was restarted and awaits its memory servers";
+            return (Status::Busy, text.into());
+        }
+        refusal
     }
 
     fn serve(

@@ -81,7 +81,7 @@ impl Next {
             State::Denied { status, message, .. } => {
                 let answer = match status {
                     // Nobody has said that there is no room.
-                    Status::Unavailable | Status::LogFailed => Answer {
+                    Status::Unavailable | Status::LogFailed | Status::Busy => Answer {
                         value: RETRY_CONTROLLER_US,
                         ..Answer::refuse(Status::Busy, message.clone())
                     },
