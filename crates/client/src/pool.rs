@@ -104,7 +104,7 @@ impl Pool {
     /// The number of a change that the controller is asked for: the session has one for each, on
     /// whatever connection it is sent.
     pub fn number_of_change(&self) -> u64 {
-        NAMED_FOR_GOOD | self.changes.fetch_add(1, Ordering::Relaxed) + 1
+        NAMED_FOR_GOOD | (self.changes.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     /// Whether this client has ever reached anybody.
