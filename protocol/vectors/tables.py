@@ -66,6 +66,7 @@ RETRIES = {
     "QueueClosed": ("raise", "used", 0),
     "DeadlineExceeded": ("raise", "none", 0),
     "Unavailable": ("raise", "none", 0),
+    "LogFailed": ("raise", "none", 0),
     "Extents": ("raise", "abandon", 0),
     "Notice": ("deliver", "none", 0),
     "Internal": ("raise", "abandon", 0),

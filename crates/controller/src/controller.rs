@@ -1,12 +1,17 @@
 //! Starts a controller: one thread.
 
-use crate::service::{ControllerService, Note};
-use honeycomb_catalog::{Catalog, Config};
-use honeycomb_env::{AbortOnPanic, Clock, Entropy, Mailbox, Net, NetOptions, run};
+use crate::answers::Answers;
+use crate::members::volatile_catalog;
+use crate::service::{ControllerService, Fenced, Note, State, VOLATILE_TERM};
+use crate::store::{OpenOptions, Store, StoreError};
+use honeycomb_env::{AbortOnPanic, Clock, Disk, Entropy, Folder, Mailbox, Net, NetOptions, run};
+use honeycomb_types::Time;
 use honeycomb_types::limits::SERVER_BUFFER_BYTES;
 use honeycomb_wire::RootKey;
+use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -16,13 +21,43 @@ use std::time::Duration;
 pub struct ControllerOptions {
     /// Where to listen; port 0 takes a free one.
     pub listen: SocketAddr,
-    /// The cluster's secret; `None` draws one.
+    /// The secret of a cluster that begins here; `None` draws one. One that has a data directory
+    /// has its own there.
     pub root_key: Option<[u8; 32]>,
+    /// Where its log is kept; `None` keeps none, and what it knew ends with it.
+    pub data_dir: Option<PathBuf>,
     /// How long to poll before sleeping when requests come in quick succession.
     pub spin: Duration,
 }
 
-/// A running controller. Dropping it stops its thread; what it knew is gone then.
+/// Why a controller does not start.
+#[derive(Debug)]
+pub enum StartError {
+    /// It cannot listen, or have a thread.
+    Listen(io::Error),
+    /// Its data directory cannot be used.
+    Store(PathBuf, StoreError),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Listen(e) => write!(f, "{e}"),
+            StartError::Store(path, e) => write!(f, "data directory {}: {e}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl From<io::Error> for StartError {
+    fn from(e: io::Error) -> StartError {
+        StartError::Listen(e)
+    }
+}
+
+/// A running controller. Dropping it stops its thread; what it knew is gone then, unless it has a
+/// data directory.
 pub struct Controller {
     address: SocketAddr,
     token: Vec<u8>,
@@ -31,26 +66,31 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Listens and starts serving.
-    pub fn start(options: &ControllerOptions) -> io::Result<Controller> {
-        let root = RootKey(options.root_key.unwrap_or_else(Entropy::secret));
+    /// Recovers what its data directory has, listens and starts serving. A controller that hears of
+    /// a greater term than its own ends its process: another one has taken over.
+    pub fn start(options: &ControllerOptions) -> Result<Controller, StartError> {
         let listener = TcpListener::bind(options.listen)?;
         let address = listener.local_addr()?;
+        let (state, root, now) = recover(options)?;
         let net_options = NetOptions {
             spin: options.spin,
             budget: SERVER_BUFFER_BYTES,
             connections: Arc::default(),
         };
-        let mut net = Net::new(Clock::start(), net_options)?;
+        let mut net = Net::new(Clock::start_at(now), net_options)?;
         net.listen(listener)?;
         let (mailbox, notes) = net.mailbox::<Note>();
         let token = root.token_key().issue(None);
         let thread = std::thread::Builder::new().name("controller".into()).spawn(move || {
             let _guard = AbortOnPanic("controller's");
-            let hash_seed = Entropy::system().next_u64();
-            let catalog = Catalog::new(Config { shard: 0, term: 1, hash_seed });
-            let service = ControllerService::new(catalog, &root);
+            let fenced = Fenced::default();
+            let service = ControllerService::new(state, &root, fenced.clone());
             run(net, service, notes).expect("the event loop of the controller does not fail");
+            let greater = *fenced.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            if let Some(term) = greater {
+                eprintln!("honeycomb: a controller of term {term} has taken over; this one ends");
+                std::process::exit(1);
+            }
         })?;
         Ok(Controller { address, token, mailbox, thread: Some(thread) })
     }
@@ -80,4 +120,26 @@ impl Drop for Controller {
             let _ = thread.join();
         }
     }
+}
+
+/// The state that a controller begins with, the cluster's key, and what its clock shows.
+fn recover(options: &ControllerOptions) -> Result<(State, RootKey, Time), StartError> {
+    let hash_seed = Entropy::system().next_u64();
+    let Some(path) = &options.data_dir else {
+        let catalog = volatile_catalog(VOLATILE_TERM, hash_seed);
+        let root = RootKey(options.root_key.unwrap_or_else(Entropy::secret));
+        let state = State { catalog, store: None, answers: Answers::default() };
+        return Ok((state, root, Time::ZERO));
+    };
+    let refused = |e: StoreError| StartError::Store(path.clone(), e);
+    let folder = Folder::open(path).map_err(|error| match error.kind() {
+        io::ErrorKind::ResourceBusy => refused(StoreError::InUse),
+        _ => refused(StoreError::Io { what: "it cannot be opened".into(), error }),
+    })?;
+    let disk: Box<dyn Disk> = Box::new(folder);
+    let root_key = options.root_key;
+    let open = OpenOptions { shard: 0, hash_seed, root_key, now: Time::ZERO };
+    let opened = Store::open(disk, open).map_err(refused)?;
+    let (catalog, answers) = (opened.catalog, opened.answers);
+    Ok((State { catalog, store: Some(opened.store), answers }, opened.root, opened.now))
 }

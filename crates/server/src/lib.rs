@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod conn;
+mod holdings;
 mod link;
 mod notes;
 mod peers;

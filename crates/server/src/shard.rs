@@ -7,6 +7,7 @@ mod moving;
 
 pub use moving::{MoveKey, MoveWord, Post, PostPayload};
 
+use crate::holdings::Told;
 use crate::refusals::{expired, in_progress, refusal_of, revoked, unknown_block, wrong_epoch};
 use crate::watch::{Watcher, Watchers};
 use honeycomb_block::{Backing, Pin, Reclaimer};
@@ -19,6 +20,7 @@ use honeycomb_types::{
     BlockAt, BlockId, Bug, Epoch, Generation, JobId, Kind, LaneId, PrefixId, Sequence, ServerId,
     SessionId, ShardIx, StructureId, Time,
 };
+use honeycomb_wire::messages::HeldBlock;
 use honeycomb_wire::notice::{Notice, SubscribeArgs};
 use honeycomb_wire::{Auth, Grant, Op, OpInfo, RequestHeader, Status, flags};
 use std::cmp::Reverse;
@@ -199,6 +201,7 @@ struct Slot {
     moving: Option<Box<moving::Moving>>,
     /// When to go on giving back what has moved away.
     sweep_at: Option<Time>,
+    told: Told,
 }
 
 /// A mutation whose answer is still to come: where its result must be kept.
@@ -333,6 +336,7 @@ impl Shard {
             sealed: None,
             moving: None,
             sweep_at: None,
+            told: Told::default(),
         }));
         Ok(())
     }
@@ -406,6 +410,7 @@ impl Shard {
             if matches!(news, News::Successor(Successor::Denied(..))) {
                 slot.ask_after = now + ASK_AGAIN;
             }
+            slot.told.hears(&news);
             slot.structure.tell(&mut slot.backing, now, news);
             self.after(now, at);
         }
@@ -651,7 +656,14 @@ impl Shard {
         }
     }
 
-    /// The blocks in use and to whom they belong: the inventory that a controller reconciles with.
+    /// What a controller is told that may have lost some of it: every block that is held, with its
+    /// seal, its successor, and what was taken from it.
+    pub fn holdings(&self) -> Vec<HeldBlock> {
+        let slots = self.slots.iter().flatten();
+        slots.map(|slot| slot.told.of(&slot.owner, slot.structure.bytes_used())).collect()
+    }
+
+    /// The blocks in use and to whom they belong.
     pub fn inventory(&self) -> impl Iterator<Item = &BlockOwner> {
         self.slots.iter().flatten().map(|slot| &slot.owner)
     }
@@ -822,6 +834,7 @@ impl Shard {
             }
             Event::Sealed { length, bytes, successor } => {
                 let last = successor.is_none();
+                slot.told.sealed(length, bytes, last);
                 if let Some(successor) = successor {
                     slot.watchers.hand_over(length, &successor, &mut self.notices);
                     slot.sealed = Some((length, successor.into()));
@@ -829,6 +842,7 @@ impl Shard {
                 self.effects.push(Effect::Sealed { structure, at, length, bytes, last });
             }
             Event::Taken { items, bytes } => {
+                slot.told.taken(items, bytes);
                 self.effects.push(Effect::Taken { structure, at, items, bytes });
             }
             Event::Drained => slot.retire_at = Some(now),

@@ -67,6 +67,10 @@ pub const RESERVE_FRACTION: u32 = 50;
 /// A move between blocks that was neither committed nor cancelled for this long is cancelled: nobody
 /// may be left who would.
 pub const MOVE_MAX: Duration = Duration::from_secs(20);
+/// Answers of a controller that are kept for requests that come again, in bytes.
+pub const CONTROL_ANSWERS_MAX: usize = 32 * 1024 * 1024;
+/// How long they are kept, as far as there is room.
+pub const CONTROL_ANSWERS_TIME: Duration = Duration::from_secs(600);
 
 /// A server that has said nothing for this long is dead.
 pub const SERVER_SILENCE: Duration = Duration::from_millis(2500);

@@ -20,6 +20,8 @@ pub struct Bench {
     pub written: Recovery,
     /// Records of the last command.
     pub changes: Vec<u8>,
+    /// Of the controller that would start now.
+    pub term: u32,
 }
 
 pub const LEASE: PrefixOptions = PrefixOptions {
@@ -76,7 +78,7 @@ impl Bench {
         let mut catalog = Catalog::new(config);
         catalog.keep_changes();
         let (written, changes) = (Recovery::new(), Vec::new());
-        Bench { catalog, now, effects: Vec::new(), log: None, written, changes }
+        Bench { catalog, now, effects: Vec::new(), log: None, written, changes, term: 3 }
     }
 
     pub fn run(&mut self, command: Command<'_>) -> Result<Reply, CatalogError> {
@@ -108,8 +110,14 @@ impl Bench {
 
     /// The catalog that a controller would have which started now.
     pub fn recovered(&self) -> Catalog {
-        let config = Config { shard: 3, term: 3, hash_seed: 5 };
+        let config = Config { shard: 3, term: self.term, hash_seed: 5 };
         self.written.clone().finish(config, self.now).unwrap()
+    }
+
+    /// The controller ends, and another one begins with what is written.
+    pub fn restart(&mut self) {
+        self.catalog = self.recovered();
+        self.term += 1;
     }
 
     pub fn job(&mut self, name: &str) -> JobId {

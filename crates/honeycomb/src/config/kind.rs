@@ -12,6 +12,7 @@ const SPIN_MAX: u64 = 1_000_000;
 pub enum Kind {
     Text,
     Path,
+    Folder,
     Name,
     Token,
     Endpoint,
@@ -31,6 +32,7 @@ impl Kind {
         match self {
             Kind::Text => "HOST",
             Kind::Path => "FILE",
+            Kind::Folder => "DIR",
             Kind::Name => "NAME",
             Kind::Token => "HEX",
             Kind::Endpoint | Kind::Socket => "HOST:PORT",
@@ -44,8 +46,8 @@ impl Kind {
     /// Whether a text is a value of this kind; if not, why.
     pub fn check(self, text: &str) -> Result<(), String> {
         match self {
-            Kind::Text | Kind::Path if text.is_empty() => Err("it is empty".into()),
-            Kind::Text | Kind::Path => Ok(()),
+            Kind::Text | Kind::Path | Kind::Folder if text.is_empty() => Err("it is empty".into()),
+            Kind::Text | Kind::Path | Kind::Folder => Ok(()),
             Kind::Name => honeycomb_types::check_name(text).map_err(|e| e.to_string()),
             Kind::Token => unhex(text).map(drop),
             Kind::Endpoint => check_endpoint(text),

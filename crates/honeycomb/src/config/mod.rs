@@ -41,7 +41,7 @@ pub struct Setting {
 const CLIENTS: &str = "commands that use a cluster";
 
 /// Every setting.
-pub const TABLE: [Setting; 14] = [
+pub const TABLE: [Setting; 15] = [
     Setting {
         name: "address",
         kind: Kind::Endpoint,
@@ -155,6 +155,14 @@ pub const TABLE: [Setting; 14] = [
         help: "Microseconds that a core polls before it sleeps while requests follow each other \
                quickly, up to 1000000; 0 never polls",
     },
+    Setting {
+        name: "data_dir",
+        kind: Kind::Folder,
+        default: None,
+        otherwise: "none: what the controller knows ends with it",
+        of: "`start`, `controller`",
+        help: "Where the controller keeps its log and the cluster's key, to go on after a restart",
+    },
 ];
 
 /// Where a value came from.
@@ -198,12 +206,12 @@ groups! {
     /// What `start` needs.
     ForStart = [
         "listen", "advertise", "insecure", "memory", "block_size", "shards", "spin_us",
-        "cluster_file"
+        "cluster_file", "data_dir"
     ];
     /// What `stop` needs.
     ForStop = ["cluster_file"];
     /// What `controller` needs.
-    ForController = ["listen", "insecure", "spin_us"];
+    ForController = ["listen", "insecure", "spin_us", "data_dir"];
     /// What `server` needs.
     ForServer = [
         "controller", "token", "listen", "advertise", "insecure", "memory", "block_size", "shards",
@@ -217,7 +225,7 @@ groups! {
     /// All.
     All = [
         "address", "token", "timeout", "job", "cluster_file", "python", "listen", "advertise",
-        "insecure", "controller", "memory", "block_size", "shards", "spin_us"
+        "insecure", "controller", "memory", "block_size", "shards", "spin_us", "data_dir"
     ];
 }
 
@@ -473,6 +481,11 @@ impl Settings {
     /// Cores that serve.
     pub fn shards(&self) -> Option<u8> {
         self.number("shards").map(|n| n as u8)
+    }
+
+    /// Where the controller keeps its log.
+    pub fn data_dir(&self) -> Option<PathBuf> {
+        self.text("data_dir").map(PathBuf::from)
     }
 
     /// How long a core polls.

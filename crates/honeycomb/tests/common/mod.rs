@@ -27,7 +27,7 @@ impl Cluster {
     pub fn start(servers: usize, memory: u64, block_size: u64) -> Cluster {
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         let spin = Duration::ZERO;
-        let options = ControllerOptions { listen, root_key: None, spin };
+        let options = ControllerOptions { listen, root_key: None, data_dir: None, spin };
         let controller = Controller::start(&options).unwrap();
         let options = ServerOptions {
             listen,

@@ -208,7 +208,7 @@ pub fn keyed_cluster(memory: u64, block_size: u64) -> (Cluster, RootKey) {
     let root = [0x5A; 32];
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
     let spin = Duration::ZERO;
-    let options = ControllerOptions { listen, root_key: Some(root), spin };
+    let options = ControllerOptions { listen, root_key: Some(root), data_dir: None, spin };
     let controller = Controller::start(&options).unwrap();
     let options = ServerOptions {
         listen,

@@ -346,6 +346,8 @@ fn request_of(op: Op, victim: &Victim) -> Request {
                 shards: 1,
                 blocks_per_shard: 1,
                 block_size: BLOCK,
+                server: 0,
+                term: 0,
             }
             .encode(),
         ),
@@ -697,6 +699,7 @@ fn at_controller(op: Op) -> AtController {
         | Op::SealBlock
         | Op::QueueTaken
         | Op::RetireBlock
+        | Op::Inventory
         | Op::BeginMove
         | Op::CommitMove
         | Op::CancelMove => {

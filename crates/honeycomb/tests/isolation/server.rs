@@ -82,6 +82,7 @@ fn at_server(op: Op) -> AtServer {
         | Op::BeginMove
         | Op::CommitMove
         | Op::CancelMove
+        | Op::Inventory
         | Op::OpenBlock
         | Op::FreeBlock
         | Op::SetGeneration
