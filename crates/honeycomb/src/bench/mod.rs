@@ -12,6 +12,7 @@ mod measure;
 mod memory;
 mod process;
 mod queue;
+mod recovery;
 mod redis;
 mod report;
 mod socket;
@@ -43,6 +44,7 @@ enum What {
     Queue(queue::QueueArgs),
     File(file::FileArgs),
     Controller(controller::ControllerArgs),
+    Recovery(recovery::RecoveryArgs),
 }
 
 /// What every measurement shares.
@@ -150,5 +152,6 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         What::Queue(args) => queue::run(args),
         What::File(args) => file::run(args),
         What::Controller(args) => controller::run(args),
+        What::Recovery(args) => recovery::run(args),
     }
 }
