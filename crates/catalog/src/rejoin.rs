@@ -37,6 +37,11 @@ impl Catalog {
         !self.awaited.servers.is_empty()
     }
 
+    /// Whether this member of before a restart is still awaited.
+    pub fn is_awaited(&self, server: ServerId) -> bool {
+        self.awaited.servers.contains(&server)
+    }
+
     /// Every server is away: the catalog was recovered just now.
     pub(crate) fn await_servers(&mut self) {
         self.awaited.servers = self.pool.servers().map(|(id, _)| id).collect();

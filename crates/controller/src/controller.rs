@@ -70,13 +70,40 @@ impl Controller {
     /// a greater term than its own ends its process: another one has taken over.
     pub fn start(options: &ControllerOptions) -> Result<Controller, StartError> {
         let listener = TcpListener::bind(options.listen)?;
-        let address = listener.local_addr()?;
-        let (state, root, now) = recover(options)?;
-        let net_options = NetOptions {
-            spin: options.spin,
-            budget: SERVER_BUFFER_BYTES,
-            connections: Arc::default(),
+        let begin = match &options.data_dir {
+            None => volatile(options.root_key),
+            Some(path) => {
+                let refused = |e: StoreError| StartError::Store(path.clone(), e);
+                let folder = Folder::open(path).map_err(|error| match error.kind() {
+                    io::ErrorKind::ResourceBusy => refused(StoreError::InUse),
+                    _ => refused(StoreError::Io { what: "it cannot be opened".into(), error }),
+                })?;
+                durable(Box::new(folder), options.root_key).map_err(refused)?
+            }
         };
+        Controller::serve(listener, begin, options.spin)
+    }
+
+    /// As `start`, with its log on this disk in place of a data directory.
+    pub fn start_on(
+        disk: Box<dyn Disk>,
+        options: &ControllerOptions,
+    ) -> Result<Controller, StartError> {
+        let listener = TcpListener::bind(options.listen)?;
+        let refused = |e: StoreError| StartError::Store(PathBuf::new(), e);
+        let begin = durable(disk, options.root_key).map_err(refused)?;
+        Controller::serve(listener, begin, options.spin)
+    }
+
+    fn serve(
+        listener: TcpListener,
+        begin: Begin,
+        spin: Duration,
+    ) -> Result<Controller, StartError> {
+        let address = listener.local_addr()?;
+        let Begin { state, root, now } = begin;
+        let net_options =
+            NetOptions { spin, budget: SERVER_BUFFER_BYTES, connections: Arc::default() };
         let mut net = Net::new(Clock::start_at(now), net_options)?;
         net.listen(listener)?;
         let (mailbox, notes) = net.mailbox::<Note>();
@@ -122,24 +149,23 @@ impl Drop for Controller {
     }
 }
 
-/// The state that a controller begins with, the cluster's key, and what its clock shows.
-fn recover(options: &ControllerOptions) -> Result<(State, RootKey, Time), StartError> {
+/// What a controller begins with: its state, the cluster's key, and what its clock shows.
+struct Begin {
+    state: State,
+    root: RootKey,
+    now: Time,
+}
+
+fn volatile(root_key: Option<[u8; 32]>) -> Begin {
+    let catalog = volatile_catalog(VOLATILE_TERM, Entropy::system().next_u64());
+    let state = State { catalog, store: None, answers: Answers::default() };
+    Begin { state, root: RootKey(root_key.unwrap_or_else(Entropy::secret)), now: Time::ZERO }
+}
+
+fn durable(disk: Box<dyn Disk>, root_key: Option<[u8; 32]>) -> Result<Begin, StoreError> {
     let hash_seed = Entropy::system().next_u64();
-    let Some(path) = &options.data_dir else {
-        let catalog = volatile_catalog(VOLATILE_TERM, hash_seed);
-        let root = RootKey(options.root_key.unwrap_or_else(Entropy::secret));
-        let state = State { catalog, store: None, answers: Answers::default() };
-        return Ok((state, root, Time::ZERO));
-    };
-    let refused = |e: StoreError| StartError::Store(path.clone(), e);
-    let folder = Folder::open(path).map_err(|error| match error.kind() {
-        io::ErrorKind::ResourceBusy => refused(StoreError::InUse),
-        _ => refused(StoreError::Io { what: "it cannot be opened".into(), error }),
-    })?;
-    let disk: Box<dyn Disk> = Box::new(folder);
-    let root_key = options.root_key;
-    let open = OpenOptions { shard: 0, hash_seed, root_key, now: Time::ZERO };
-    let opened = Store::open(disk, open).map_err(refused)?;
+    let opened = Store::open(disk, OpenOptions { shard: 0, hash_seed, root_key, now: Time::ZERO })?;
     let (catalog, answers) = (opened.catalog, opened.answers);
-    Ok((State { catalog, store: Some(opened.store), answers }, opened.root, opened.now))
+    let state = State { catalog, store: Some(opened.store), answers };
+    Ok(Begin { state, root: opened.root, now: opened.now })
 }

@@ -32,11 +32,13 @@ impl ControllerService {
             blocks_per_shard: q.blocks_per_shard,
             block_size: q.block_size,
         };
-        let server = self.admit_server(net, now, new, ServerId(q.server)).map_err(refusal)?;
+        let admitted = self.admit_server(net, now, new, ServerId(q.server));
+        let (server, known) = admitted.map_err(refusal)?;
         self.peers.get_mut(&from).expect("greeted").server = Some(server);
         self.links.insert(server, from);
         Ok(JoinServerReply {
             server: server.0,
+            known,
             token_key: self.token_key.0.to_vec(),
             grant_key: self.grant_key.0.to_vec(),
             now_ms: now.as_millis(),
@@ -45,28 +47,28 @@ impl ControllerService {
         .encode())
     }
 
-    /// The number of a server: the one that it had, if it is that member still.
+    /// The number of a server, and whether it is the one that it had because it is that member still.
     fn admit_server(
         &mut self,
         net: &mut Net,
         now: Time,
         new: NewServer<'_>,
         member: ServerId,
-    ) -> Result<ServerId, CatalogError> {
+    ) -> Result<(ServerId, bool), CatalogError> {
         if member != ServerId(0) {
             match self.apply(now, Command::RejoinServer { server: new, member }) {
                 Ok(_) => {
                     if let Some(old) = self.links.remove(&member) {
                         net.close(old);
                     }
-                    return Ok(member);
+                    return Ok((member, true));
                 }
                 Err(CatalogError::UnknownServer { .. }) => {}
                 Err(other) => return Err(other),
             }
         }
         match self.apply(now, Command::JoinServer { server: new })? {
-            Reply::Joined(server) => Ok(server),
+            Reply::Joined(server) => Ok((server, false)),
             other => unreachable!("joining answers with a number, not {other:?}"),
         }
     }

@@ -35,6 +35,8 @@ impl Link {
             shards: 1,
             blocks_per_shard: 8,
             block_size: 65_536,
+            server: 0,
+            term: 0,
         };
         let reply = raw.ask(Op::JoinServer, &body.encode());
         assert_eq!(reply.status(), Status::Ok, "{}", reply.message());
@@ -177,7 +179,8 @@ fn store(controller: &Controller, link: &Link) -> (u64, Vec<MapEntry>) {
 
 fn start() -> (Controller, Link, u64, Vec<MapEntry>) {
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-    let options = ControllerOptions { listen, root_key: None, spin: Duration::ZERO };
+    let options =
+        ControllerOptions { listen, root_key: None, spin: Duration::ZERO, data_dir: None };
     let controller = Controller::start(&options).unwrap();
     let link = Link::join(&controller);
     let (structure, entries) = store(&controller, &link);

@@ -246,7 +246,7 @@ impl LinkService {
         };
         let server = ServerId(reply.server);
         let clock_offset_ms = reply.now_ms as i64 - now.as_millis() as i64;
-        if self.server == Some(server) {
+        if reply.known && self.server == Some(server) {
             self.telling.begin(self.shards.len());
             for shard in &self.shards {
                 self.post(shard, Note::ClockOffset(clock_offset_ms));

@@ -3007,8 +3007,10 @@ impl Field for JoinServerRequest {
 /// Reply of JoinServer.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct JoinServerReply {
-    /// Its number. The one that it had: it keeps its blocks and tells them (Inventory). Another one: it drops them.
+    /// Its number; a new one unless it was known.
     pub server: u32,
+    /// It is the member that it was: it keeps its blocks and tells them (Inventory). Otherwise it drops them.
+    pub known: bool,
     /// By which it verifies tokens.
     pub token_key: Vec<u8>,
     /// By which it verifies grants.
@@ -3022,6 +3024,7 @@ pub struct JoinServerReply {
 impl Field for JoinServerReply {
     fn put(&self, out: &mut Vec<u8>) {
         self.server.put(out);
+        self.known.put(out);
         self.token_key.put(out);
         self.grant_key.put(out);
         self.now_ms.put(out);
@@ -3031,6 +3034,7 @@ impl Field for JoinServerReply {
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(JoinServerReply {
             server: Field::get(from)?,
+            known: Field::get(from)?,
             token_key: Field::get(from)?,
             grant_key: Field::get(from)?,
             now_ms: Field::get(from)?,

@@ -15,6 +15,7 @@ mod memory;
 mod plot;
 mod process;
 mod queue;
+mod recovery;
 mod redis;
 mod repartition;
 mod report;
@@ -55,6 +56,7 @@ enum What {
     Growth(growth::GrowthArgs),
     Repartition(repartition::RepartitionArgs),
     Sensitivity(sensitivity::SensitivityArgs),
+    Recovery(recovery::RecoveryArgs),
 }
 
 /// What every measurement shares.
@@ -166,5 +168,6 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         What::Growth(args) => growth::run(args),
         What::Repartition(args) => repartition::run(args),
         What::Sensitivity(args) => sensitivity::run(args),
+        What::Recovery(args) => recovery::run(args),
     }
 }

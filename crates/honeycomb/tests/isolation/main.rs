@@ -399,6 +399,18 @@ fn request_of(op: Op, victim: &Victim) -> Request {
             }
             .encode(),
         ),
+        Op::Inventory => body(
+            InventoryRequest {
+                blocks: vec![HeldBlock {
+                    block: victim.queue.at.block.0,
+                    epoch: victim.queue.at.epoch.0,
+                    structure: victim.queue.id.0,
+                    ..HeldBlock::default()
+                }],
+                last: true,
+            }
+            .encode(),
+        ),
         Op::BeginMove => body(
             BeginMoveRequest {
                 structure: victim.kv.id.0,

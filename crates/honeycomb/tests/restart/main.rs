@@ -1,6 +1,7 @@
 //! A controller that is killed and started again, as real processes.
 #![allow(clippy::unwrap_used)]
 
+mod faults;
 mod processes;
 
 use honeycomb_client::{Client, ClientOptions, Error, JobTicket};
