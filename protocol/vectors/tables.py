@@ -70,6 +70,7 @@ RETRIES = {
     "UnknownKind": ("raise", "none", 0),
     "DeadlineExceeded": ("raise", "none", 0),
     "Unavailable": ("raise", "none", 0),
+    "LogFailed": ("raise", "none", 0),
     "Extents": ("raise", "abandon", 0),
     "Notice": ("deliver", "none", 0),
     "Internal": ("raise", "abandon", 0),

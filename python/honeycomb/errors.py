@@ -320,6 +320,12 @@ class Unavailable(HoneycombError, ConnectionError):
     hint = "is the cluster running and the address right? `honeycomb status` tells"
 
 
+class LogFailed(HoneycombError):
+    """The controller cannot write its log and changes nothing until it can."""
+
+    hint = "its disk is full or failing; what is open goes on meanwhile"
+
+
 class Extents(ProtocolError):
     """The value is a list of extents, which version 1.0 does not read."""
 
@@ -348,7 +354,7 @@ _BY_STATUS: dict[str, type[HoneycombError]] = {
         ValueTooLarge, KeyTooLarge, LimitExceeded, QuotaExceeded, NotFound, KeyNotFound, KeyExists,
         Sealed, CompareFailed, AlreadyExists, WrongKind, Cycle, UnknownParent, LeaseExpired,
         DataLost, QueueEmpty, QueueFull, QueueClosed, FlushUnavailable, Refused, NotYet, UnknownKind,
-        UnknownJob, InvalidArgument, Removed, DeadlineExceeded, Unavailable, Extents,
+        UnknownJob, InvalidArgument, Removed, DeadlineExceeded, Unavailable, LogFailed, Extents,
         Notice, Internal,
     )
 }  # fmt: skip

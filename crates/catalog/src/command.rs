@@ -1,7 +1,7 @@
 //! What the catalog can be asked, and by whom.
 
 use honeycomb_types::{
-    BlockAt, JobId, Kind, KindSpec, MoveId, PrefixId, ServerId, StructureId, Verbs,
+    BlockAt, Generation, JobId, Kind, KindSpec, MoveId, PrefixId, ServerId, StructureId, Verbs,
 };
 
 /// Who asks, as a verified token says. The catalog decides what that allows.
@@ -142,6 +142,25 @@ pub struct BlockUsage {
     pub bytes_used: u64,
 }
 
+/// A block that a server has, as it tells when it rejoins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldBlock {
+    /// The block and the ownership under which it is held.
+    pub at: BlockAt,
+    /// Its structure.
+    pub structure: StructureId,
+    /// Grants of an earlier generation of its prefix are refused.
+    pub generation: Generation,
+    /// Bytes of data.
+    pub bytes_used: u64,
+    /// How it was sealed, if it was.
+    pub sealed: Option<Seal>,
+    /// The successor that it was granted, if it was.
+    pub successor: Option<BlockAt>,
+    /// Items, and their bytes, that were taken from a queue's block.
+    pub taken: (u64, u64),
+}
+
 /// A server's heartbeat.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Report<'a> {
@@ -225,6 +244,12 @@ pub enum Command<'a> {
     /// A memory server joins. Every start gets a new number; a live server of the same address is
     /// taken for dead.
     JoinServer { server: NewServer<'a> },
+    /// A server that was a member comes back over a new connection, with its blocks. Refused
+    /// (`UnknownServer`) unless it is the member of that number, address and incarnation; it then
+    /// drops its blocks and joins. Its inventory follows.
+    RejoinServer { server: NewServer<'a>, member: ServerId },
+    /// Blocks that a server has which rejoined; `last` when it has no others.
+    Inventory { server: ServerId, held: &'a [HeldBlock], last: bool },
     /// A heartbeat.
     ServerReport { server: ServerId, report: Report<'a> },
     /// The connection of a server broke.

@@ -14,6 +14,7 @@
 //! `carried_above` keep what it had granted. A dead prefix stays where it was and keeps its last
 //! stamp; renewals of its ancestors still reach its descendants.
 
+use crate::durable::Dirty;
 use crate::flush::Special;
 use crate::hash::HashKey;
 use crate::slab::{NONE, Slab, chain};
@@ -140,6 +141,10 @@ pub(crate) struct Dag {
     pub(crate) special: HashMap<u32, Box<Special>>,
     /// Relatives looked at to compute leases, for cost tests.
     pub(crate) visited: u64,
+    /// Prefixes of which something hard has changed.
+    pub(crate) dirty: Dirty,
+    /// Edges that use made: child and parent.
+    pub(crate) used: Vec<(u32, u32)>,
 }
 
 impl Dag {
@@ -155,6 +160,8 @@ impl Dag {
             special: HashMap::new(),
             name_bytes: 0,
             visited: 0,
+            dirty: Dirty::default(),
+            used: Vec::new(),
         }
     }
 
@@ -230,7 +237,39 @@ impl Dag {
         }
         *first_of_job = n;
         self.index(n);
+        self.dirty.mark(n);
         n
+    }
+
+    /// Takes the nodes of a recovered catalog; their lists follow.
+    pub(crate) fn recover(&mut self, nodes: Slab<Node>, edges: usize) {
+        self.nodes = nodes;
+        let (key, nodes) = (self.key, &self.nodes);
+        self.name_bytes = nodes.iter().map(|(_, node)| node.name.len()).sum();
+        self.ids.reserve(nodes.len(), |&n| key.id(nodes[n].id.0));
+        for (n, node) in nodes.iter() {
+            self.ids.insert_unique(key.id(node.id.0), n, |&n| key.id(nodes[n].id.0));
+        }
+        let hash = |named: &Named| key.name(named.parent as u64, &nodes[named.child].name);
+        self.names.reserve(edges, hash);
+    }
+
+    /// Puts a recovered node at the head of its job's list.
+    pub(crate) fn enlist(&mut self, n: u32, first_of_job: &mut u32) {
+        self.nodes[n].job_next = *first_of_job;
+        if *first_of_job != NONE {
+            self.nodes[*first_of_job].job_prev = n;
+        }
+        *first_of_job = n;
+    }
+
+    /// Gives a recovered node its parents, in their order.
+    pub(crate) fn restore_parents(&mut self, n: u32, parents: &[(u32, bool)]) {
+        let mut next = NONE;
+        for (behind, &(parent, deduced)) in parents.iter().rev().enumerate() {
+            next = self.add_edge(parent, n, next, (behind as u16, deduced));
+        }
+        self.nodes[n].first_parent = next;
     }
 
     fn index(&mut self, n: u32) {
@@ -262,6 +301,7 @@ impl Dag {
             ..new
         };
         self.index(n);
+        self.dirty.mark(n);
     }
 
     /// Removes a prefix that has no edges left.
@@ -269,6 +309,7 @@ impl Dag {
         assert!(!self.has_children(n) && !self.has_parents(n), "a linked prefix was removed");
         self.unindex(n);
         self.special.remove(&n);
+        self.dirty.mark(n);
         let node = self.nodes.remove(n);
         self.name_bytes -= node.name.len();
         match node.job_prev {
@@ -286,6 +327,7 @@ impl Dag {
         let next_parent = self.nodes[child].first_parent;
         let behind = if next_parent == NONE { 0 } else { self.edges[next_parent].behind + 1 };
         let e = self.add_edge(parent, child, next_parent, (behind, false));
+        self.dirty.mark(child);
         self.nodes[child].first_parent = e;
     }
 
@@ -294,6 +336,9 @@ impl Dag {
         let first = self.nodes[child].first_parent;
         let behind = self.edges[first].behind;
         let e = self.add_edge(parent, child, self.edges[first].next_parent, (behind, true));
+        if self.dirty.on() {
+            self.used.push((child, parent));
+        }
         let first = &mut self.edges[first];
         (first.next_parent, first.behind) = (e, behind + 1);
     }
@@ -335,6 +380,7 @@ impl Dag {
     /// Cuts the edge that follows `before` in its child's list.
     pub(crate) fn cut(&mut self, before: u32, e: u32) {
         let Edge { parent, child, .. } = self.edges[e];
+        self.dirty.mark(child);
         let hash = self.key.name(parent as u64, &self.nodes[child].name);
         let entry = self.names.find_entry(hash, |n| n.parent == parent && n.child == child);
         entry.expect("every edge is in the table of names").remove();

@@ -13,23 +13,26 @@ use crate::{Catalog, CatalogError, Effect, Reply, Router};
 use honeycomb_types::{BlockAt, BlockId, Kind, MapVersion, MoveId, StructureId};
 
 /// Where a block stands in a file or a queue.
-enum Position {
+pub(crate) enum Position {
     /// In the map, sealed; the place in the map.
     Sealed(usize),
     /// In the chain: 0 is the tail, 1 its successor and so on.
     Chain(usize),
 }
 
-fn position(structure: &Structure, block: BlockId) -> Option<Position> {
-    let tail = structure.entries.len() - 1;
-    if structure.entries[tail].block == block {
-        return Some(Position::Chain(0));
+impl Structure {
+    /// Where one of its blocks stands.
+    pub(crate) fn position(&self, block: BlockId) -> Option<Position> {
+        let tail = self.entries.len() - 1;
+        if self.entries[tail].block == block {
+            return Some(Position::Chain(0));
+        }
+        let granted = self.growth.iter().flat_map(|growth| &growth.granted);
+        if let Some(k) = granted.map(|granted| granted.block).position(|other| other == block) {
+            return Some(Position::Chain(k + 1));
+        }
+        self.entries.iter().rposition(|entry| entry.block == block).map(Position::Sealed)
     }
-    let granted = structure.growth.iter().flat_map(|growth| &growth.granted);
-    if let Some(k) = granted.map(|granted| granted.block).position(|other| other == block) {
-        return Some(Position::Chain(k + 1));
-    }
-    structure.entries.iter().rposition(|entry| entry.block == block).map(Position::Sealed)
 }
 
 impl Catalog {
@@ -67,7 +70,7 @@ impl Catalog {
         self.heard_from(at.block.server());
         let s = self.named_by_block(id, at)?;
         let structure = &self.structures[s];
-        let asker = match position(structure, at.block).ok_or(CatalogError::StaleBlock { at })? {
+        let asker = match structure.position(at.block).ok_or(CatalogError::StaleBlock { at })? {
             Position::Chain(k) => k,
             Position::Sealed(i) => {
                 // A late repeat: the successor is in the map already.
@@ -146,6 +149,8 @@ impl Catalog {
                 blocks[0].block
             }
         };
+        let tail = self.structures[s].entries.len() - 1;
+        self.structures.changes(s, tail);
         let growth = self.structures[s].growth.get_or_insert_default();
         growth.granted.push_back(Granted { block, sealed: None });
         Ok(block)
@@ -173,7 +178,7 @@ impl Catalog {
         let structure = &mut self.structures[s];
         let before = structure.version;
         let stale = || CatalogError::StaleBlock { at };
-        match position(structure, at.block).ok_or_else(stale)? {
+        match structure.position(at.block).ok_or_else(stale)? {
             Position::Sealed(i) => {
                 let same = match &structure.queue {
                     Some(queue) => queue.through(i) == (length, seal.bytes),
@@ -197,7 +202,10 @@ impl Catalog {
                     Some(sealed) => self.same_seal(sealed == seal, length)?,
                     None if last || has_next => {
                         structure.check_seal(at.block, seal)?;
-                        let growth = structure.growth.as_mut().expect("looked up just now");
+                        let tail = structure.entries.len() - 1;
+                        self.structures.changes(s, tail);
+                        let growth = self.structures[s].growth.as_mut();
+                        let growth = growth.expect("looked up just now");
                         growth.granted[k - 1].sealed = Some(seal);
                     }
                     None => return Err(CatalogError::NoSuccessor { at }),
@@ -241,6 +249,8 @@ impl Catalog {
     /// The structure itself is sealed. Its last range stays open, so that the map still says who
     /// answers beyond the end; blocks that were to follow are freed.
     fn seal_last(&mut self, s: u32, effects: &mut Vec<Effect>) -> Option<Seal> {
+        let tail = self.structures[s].entries.len() - 1;
+        self.structures.changes(s, tail);
         let structure = &mut self.structures[s];
         structure.version += 1;
         structure.sealed = true;
@@ -259,6 +269,8 @@ impl Catalog {
     /// that one, if it was heard of already.
     fn seal_full(&mut self, s: u32, seal: Seal, effects: &mut Vec<Effect>) -> Option<Seal> {
         let length = seal.length;
+        let tail = self.structures[s].entries.len() - 1;
+        self.structures.changes(s, tail);
         let structure = &mut self.structures[s];
         let growth = structure.growth.as_mut().expect("a block that sealed has a successor");
         let next = growth.granted.pop_front().expect("a block that sealed has a successor");

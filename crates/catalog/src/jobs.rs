@@ -1,6 +1,7 @@
 //! Jobs, and who may ask what of them.
 
 use crate::dag::{Life, Node};
+use crate::durable::{Dirty, JobImage};
 use crate::hash::HashKey;
 use crate::lease::remaining_ms;
 use crate::slab::{NONE, Slab, chain};
@@ -41,6 +42,30 @@ pub(crate) struct Job {
     pub(crate) lingers_until: Option<Time>,
 }
 
+impl Job {
+    /// A job as it was written; what it has is counted as it is recovered.
+    pub(crate) fn recovered(image: JobImage, tombstones: Tombstones) -> Job {
+        Job {
+            id: image.id,
+            name: image.name,
+            root: image.root,
+            lease_ms: image.lease_ms,
+            shortest_ms: image.shortest_ms,
+            quota: image.quota,
+            registered: image.registered,
+            first_node: NONE,
+            nodes: 0,
+            live_prefixes: 0,
+            pinned: 0,
+            structures: 0,
+            blocks: 0,
+            bytes_used: 0,
+            tombstones,
+            lingers_until: image.lingers_until,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Jobs {
     jobs: Slab<Job>,
@@ -49,6 +74,8 @@ pub(crate) struct Jobs {
     linger: BinaryHeap<Reverse<(Time, JobId)>>,
     key: HashKey,
     last: u64,
+    /// Jobs of which something hard has changed.
+    pub(crate) dirty: Dirty,
 }
 
 impl Index<u32> for Jobs {
@@ -73,6 +100,30 @@ impl Jobs {
             linger: BinaryHeap::new(),
             key,
             last: 0,
+            dirty: Dirty::default(),
+        }
+    }
+
+    pub(crate) fn get(&self, j: u32) -> Option<&Job> {
+        self.jobs.get(j)
+    }
+
+    pub(crate) fn get_mut(&mut self, j: u32) -> Option<&mut Job> {
+        self.jobs.get_mut(j)
+    }
+
+    /// Takes the jobs of a recovered catalog. Numbers begin anew with each term.
+    pub(crate) fn recover(&mut self, jobs: Vec<Option<Job>>, term: u32) {
+        self.jobs = Slab::restored(jobs);
+        for (j, job) in self.jobs.iter() {
+            let (key, jobs) = (self.key, &self.jobs);
+            self.ids.insert_unique(key.id(job.id.0), j, |&j| key.id(jobs[j].id.0));
+            self.names.insert_unique(key.name(0, &job.name), j, |&j| key.name(0, &jobs[j].name));
+            if let Some(until) = job.lingers_until {
+                self.linger.push(Reverse((until, job.id)));
+            }
+            let ours = (job.id.0 >> 24) as u32 & ((1 << 24) - 1) == term;
+            assert!(!ours, "INV-25: a term is used once, and job {} is of this one", job.id);
         }
     }
 
@@ -98,6 +149,7 @@ impl Jobs {
         let j = jobs.insert(job);
         self.ids.insert_unique(id_hash, j, |&j| key.id(jobs[j].id.0));
         self.names.insert_unique(name_hash, j, |&j| key.name(0, &jobs[j].name));
+        self.dirty.mark(j);
         j
     }
 
@@ -108,12 +160,14 @@ impl Jobs {
             table.find_entry(hash, |&other| other == j).expect("a job is in both tables").remove();
         }
         self.jobs.remove(j);
+        self.dirty.mark(j);
     }
 
     pub(crate) fn linger(&mut self, j: u32, until: Time) {
         let job = &mut self.jobs[j];
         job.lingers_until = Some(until);
         self.linger.push(Reverse((until, job.id)));
+        self.dirty.mark(j);
     }
 
     pub(crate) fn next_linger(&self) -> Option<Time> {
@@ -276,6 +330,7 @@ impl Catalog {
         let n = self.install(j, "", &[], reuse, options);
         let job = &mut self.jobs[j];
         job.root = n;
+        self.jobs.dirty.mark(j);
         Ok(self.dag.nodes[n].id)
     }
 

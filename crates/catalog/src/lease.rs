@@ -8,7 +8,7 @@ use crate::dag::Life;
 use crate::slab::NONE;
 use crate::tombstones::{Cause, Gone, Tombstone};
 use crate::{Actor, Catalog, CatalogError, Effect, LeaseInfo, Loss, Reply};
-use honeycomb_types::limits::{BATCH_MAX, JOB_LINGER, SERVER_SILENCE};
+use honeycomb_types::limits::{BATCH_MAX, JOB_LINGER};
 use honeycomb_types::{Bug, JobId, PrefixId, Time};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -44,6 +44,13 @@ impl Timers {
 
     pub(crate) fn set(&mut self, at: Time, node: u32, id: PrefixId) {
         self.heap.push(Reverse(Timer { at, node, id: id.0 as u32 }));
+    }
+
+    /// The timers of a recovered catalog.
+    pub(crate) fn recovered(due: Vec<(Time, u32, PrefixId)>) -> Timers {
+        let timer = |(at, node, id): (Time, u32, PrefixId)| Timer { at, node, id: id.0 as u32 };
+        let heap = due.into_iter().map(|due| Reverse(timer(due))).collect();
+        Timers { heap, ..Timers::default() }
     }
 
     pub(crate) fn next(&self) -> Option<Time> {
@@ -189,6 +196,9 @@ impl Catalog {
         if self.silence <= self.now {
             self.lose_silent_servers(effects);
         }
+        if self.recovering() {
+            return Ok(Reply::Done);
+        }
         let enough = self.timers.examined + TIMERS_PER_TICK;
         while self.timers.examined < enough
             && let Some(timer) = self.timers.due(self.now)
@@ -213,6 +223,7 @@ impl Catalog {
         while let Some(j) = self.jobs.linger_due(self.now) {
             self.end_job(j, effects);
         }
+        self.cancel_overdue(effects);
         Ok(Reply::Done)
     }
 
@@ -226,18 +237,17 @@ impl Catalog {
         self.silence = Time::NEVER;
         for server in self.pool.servers_mut() {
             server.last_seen = self.now;
-            self.silence = self.now + SERVER_SILENCE;
+            self.silence = self.silence.min(server.silent_at());
         }
         Ok(Reply::Done)
     }
 
     fn lose_silent_servers(&mut self, effects: &mut Vec<Effect>) {
-        let silent = |seen: Time| seen + SERVER_SILENCE <= self.now;
-        let servers = self.pool.servers().filter(|(_, server)| silent(server.last_seen));
+        let servers = self.pool.servers().filter(|(_, server)| server.silent_at() <= self.now);
         let lost: Vec<_> = servers.map(|(id, _)| id).collect();
         self.lose_servers(&lost, Loss::Silence, effects);
-        let oldest = self.pool.servers().map(|(_, server)| server.last_seen).min();
-        self.silence = oldest.map_or(Time::NEVER, |seen| seen + SERVER_SILENCE);
+        let first = self.pool.servers().map(|(_, server)| server.silent_at()).min();
+        self.silence = first.unwrap_or(Time::NEVER);
     }
 
     /// Ends a live prefix: its structures are freed, the reasons remembered; it keeps its place
@@ -269,6 +279,8 @@ impl Catalog {
         assert!(node.live(), "a prefix ends once");
         node.life = life;
         node.carried_below = deadline;
+        self.dag.dirty.mark(n);
+        let node = &self.dag.nodes[n];
         let (id, j, pinned) = (node.id, node.job, node.pinned);
         if life != Life::Expired && !node.pinned {
             self.orphan_timers(1);
@@ -299,6 +311,7 @@ impl Catalog {
     /// Adds a tombstone; the dead prefix that is forgotten for it leaves the DAG if nothing
     /// depends on it.
     pub(crate) fn remember(&mut self, j: u32, tombstone: Tombstone) {
+        self.journal.tombstone(j, self.jobs[j].id, &tombstone);
         let forgotten = self.jobs[j].tombstones.push(self.key, self.tombstone_limit, tombstone);
         if let Some(Tombstone { gone: Gone::Prefix(id), .. }) = forgotten
             && let Some(n) = self.dag.by_id(id)

@@ -18,6 +18,7 @@
 
 mod command;
 mod dag;
+mod durable;
 mod edges;
 mod error;
 mod flush;
@@ -34,6 +35,7 @@ mod pool;
 mod prefixes;
 mod queue;
 mod readers;
+mod rejoin;
 mod reply;
 mod servers;
 mod slab;
@@ -41,9 +43,10 @@ mod structures;
 mod tombstones;
 
 pub use command::{
-    Actor, BlockUsage, Command, NewServer, NewStructure, PlanNode, PrefixOptions, Report, Seal,
-    Written,
+    Actor, BlockUsage, Command, HeldBlock, NewServer, NewStructure, PlanNode, PrefixOptions,
+    Report, Seal, Written,
 };
+pub use durable::{BadRecord, Recovery};
 pub use error::{CatalogError, Loss};
 pub use honeycomb_types::Router;
 pub use invariants::Broken;
@@ -54,16 +57,19 @@ pub use reply::{
 };
 
 use dag::Dag;
+use durable::Journal;
 use flush::Flushes;
 use hash::HashKey;
 use honeycomb_types::limits::LEASE_DEFAULT_MS;
-use honeycomb_types::{BlockAt, JobId, Marks, ServerId, Time};
+use honeycomb_types::{BlockAt, JobId, Marks, MoveId, ServerId, StructureId, Time};
 use jobs::Jobs;
 use kinds::Kinds;
 use lease::Timers;
 use policy::{FirstCome, Policy};
 use pool::Pool;
 use readers::Readers;
+use rejoin::Awaited;
+use std::collections::VecDeque;
 use structures::Structures;
 
 /// What makes one controller shard's catalog its own.
@@ -121,7 +127,12 @@ pub struct Catalog {
     silence: Time,
     last_prefix: u64,
     last_move: u64,
+    /// When moves that last too long are cancelled, in order; those that are over included.
+    moves_due: VecDeque<(Time, StructureId, MoveId)>,
     live_prefixes: u64,
+    journal: Journal,
+    /// Servers that are awaited after a recovery.
+    awaited: Awaited,
     tombstone_limit: usize,
     /// Parents of the prefix that is being created.
     scratch: Vec<u32>,
@@ -157,7 +168,10 @@ impl Catalog {
             silence: Time::NEVER,
             last_prefix: 0,
             last_move: 0,
+            moves_due: VecDeque::new(),
             live_prefixes: 0,
+            journal: Journal::default(),
+            awaited: Awaited::default(),
             tombstone_limit: honeycomb_types::limits::TOMBSTONES_PER_JOB_MAX,
             scratch: Vec::new(),
             evicted: Vec::new(),
@@ -214,6 +228,8 @@ impl Catalog {
             C::JobTree { actor, job } => self.job_tree(actor, job),
             C::ClusterStatus { actor } => self.cluster_status(actor),
             C::JoinServer { server } => self.join_server(server, effects),
+            C::RejoinServer { server, member } => self.rejoin_server(server, member),
+            C::Inventory { server, held, last } => self.inventory(server, held, last, effects),
             C::ServerReport { server, report } => self.server_report(server, report),
             C::ServerLost { server } => self.server_lost(server, Loss::Reset, effects),
             C::BlockOpened { server, at } => self.block_opened(server, at),
@@ -249,8 +265,13 @@ impl Catalog {
     /// When `Tick` is due next, if ever. May be early by what renewals have moved since; never
     /// late.
     pub fn next_deadline(&self) -> Option<Time> {
+        if self.recovering() {
+            // Nothing ends before everybody could have been heard.
+            return Some(self.silence).filter(|&at| at != Time::NEVER);
+        }
+        let moves = self.moves_due.front().map(|(at, ..)| *at);
         let (leases, jobs) = (self.timers.next(), self.jobs.next_linger());
-        let deadlines = [leases, Some(self.silence), jobs, self.flushes.next()];
+        let deadlines = [leases, Some(self.silence), jobs, self.flushes.next(), moves];
         deadlines.into_iter().flatten().min().filter(|&at| at != Time::NEVER)
     }
 
@@ -279,7 +300,8 @@ impl Catalog {
     /// Bytes of heap that the catalog occupies, unused capacity included; the allocator's own
     /// overhead is not.
     pub fn bytes_metadata(&self) -> u64 {
-        let scratch = (self.scratch.capacity() + self.evicted.capacity()) * 4;
+        let scratch = (self.scratch.capacity() + self.evicted.capacity()) * 4
+            + self.moves_due.capacity() * size_of::<(Time, StructureId, MoveId)>();
         let tables = [
             self.dag.bytes(),
             self.timers.bytes(),

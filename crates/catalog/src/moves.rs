@@ -6,6 +6,9 @@
 //! move is both committed and cancelled (INV-20). A block takes part in at most one move at a time,
 //! so that the ranges at both ends stand still while it lasts.
 //!
+//! A move whose source forgot it is cancelled after `limits::MOVE_MAX`, so that no block is kept for
+//! nobody.
+//!
 //! Every request may be repeated. What became of the last move in which a block took part is kept
 //! for as long as the block is in the map: by it a source that did not hear the answer to its commit
 //! gets it, and a target that did not hear of its end can be told again.
@@ -13,6 +16,7 @@
 use crate::pool::{Draw, Held};
 use crate::structures::{Placed, Structure};
 use crate::{Catalog, CatalogError, Effect, MapEntry, Reply};
+use honeycomb_types::limits::MOVE_MAX;
 use honeycomb_types::{BlockAt, BlockId, Kind, MapVersion, MoveId, ServerId, StructureId};
 
 /// Two blocks become one when both together hold at most this share of a block: so much less than a
@@ -33,12 +37,12 @@ pub(crate) struct Move {
 
 /// The last moves of a block in the map that are over.
 #[derive(Clone, Copy, Debug)]
-struct Past {
-    block: BlockId,
+pub(crate) struct Past {
+    pub(crate) block: BlockId,
     /// The split by which it last gave; a block that gave everything is in the map no more.
-    gave: MoveId,
+    pub(crate) gave: MoveId,
     /// The last move to it, and whether that was committed.
-    took: (MoveId, bool),
+    pub(crate) took: (MoveId, bool),
 }
 
 /// What a kv that has ever moved anything has beside its map.
@@ -49,6 +53,12 @@ pub(crate) struct Moves {
 }
 
 impl Moves {
+    /// Those of a structure as they were.
+    pub(crate) fn recovered(pending: Vec<Move>, past: Vec<Past>) -> Option<Box<Moves>> {
+        let any = !pending.is_empty() || !past.is_empty();
+        any.then(|| Box::new(Moves { pending, past }))
+    }
+
     /// Blocks that are not in the map yet: targets of splits.
     pub(crate) fn split_targets(&self) -> impl Iterator<Item = BlockId> {
         self.pending.iter().filter(|mv| !mv.merge).map(|mv| mv.target)
@@ -75,7 +85,7 @@ impl Structure {
         self.moves.as_ref().map_or(&[], |moves| &moves.pending)
     }
 
-    fn past(&self) -> &[Past] {
+    pub(crate) fn past(&self) -> &[Past] {
         self.moves.as_ref().map_or(&[], |moves| &moves.past)
     }
 
@@ -180,6 +190,8 @@ impl Catalog {
         self.last_move += 1;
         let id = MoveId(self.numbered(self.last_move));
         let mv = Move { id, ..mv };
+        self.structures.changes(s, usize::MAX);
+        self.moves_due.push_back((self.now + MOVE_MAX, self.structures[s].id, id));
         self.structures[s].moves.get_or_insert_default().pending.push(mv);
         mv
     }
@@ -267,6 +279,7 @@ impl Catalog {
             }
         }
         let (place, ..) = self.range_of(s, mv.source);
+        self.structures.changes(s, if mv.merge { place } else { place + 1 });
         let structure = &mut self.structures[s];
         structure.version += 1;
         let moves = structure.end_move(number);
@@ -395,6 +408,7 @@ impl Catalog {
 
     /// The source keeps its range. A new block is given back; a neighbour drops what it has.
     fn undo_move(&mut self, s: u32, mv: Move, effects: &mut Vec<Effect>) {
+        self.structures.changes(s, usize::MAX);
         let structure = &mut self.structures[s];
         let moves = structure.end_move(mv.id);
         if mv.merge {
@@ -403,6 +417,32 @@ impl Catalog {
         } else {
             let j = structure.job;
             self.give_back(j, s, mv.target, effects);
+        }
+    }
+
+    /// Gives the moves of a recovered catalog their whole time again.
+    pub(crate) fn restart_moves(&mut self) {
+        let due = self.now + MOVE_MAX;
+        for (_, structure) in self.structures.iter() {
+            let pending = structure.pending().iter();
+            self.moves_due.extend(pending.map(|mv| (due, structure.id, mv.id)));
+        }
+    }
+
+    /// Cancels moves that have lasted too long. A source that goes on with one learns it from its
+    /// target, or at its commit.
+    pub(crate) fn cancel_overdue(&mut self, effects: &mut Vec<Effect>) {
+        while let Some(&(due, id, number)) = self.moves_due.front() {
+            if due > self.now {
+                return;
+            }
+            self.moves_due.pop_front();
+            let found = self.structures.find(id);
+            if let Some(s) = found
+                && let Some(mv) = self.structures[s].move_with(number)
+            {
+                self.undo_move(s, mv, effects);
+            }
         }
     }
 

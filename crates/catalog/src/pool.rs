@@ -5,11 +5,12 @@
 //! registered (INV-02). Every allocation is a new epoch (INV-01), and only the confirmation of the
 //! epoch that was taken back makes a block free again, once (INV-03).
 
+use crate::durable::{Dirty, ServerImage};
 use crate::kinds::KindSet;
 use crate::policy::{JobShare, Policy, ServerRoom, ShardRoom};
 use crate::{CatalogError, Effect, NewServer};
-use hashbrown::HashMap;
-use honeycomb_types::limits::{RESERVE_BLOCKS_MIN, RESERVE_FRACTION};
+use hashbrown::{HashMap, HashSet};
+use honeycomb_types::limits::{REJOIN_GRACE, RESERVE_BLOCKS_MIN, RESERVE_FRACTION, SERVER_SILENCE};
 use honeycomb_types::{BlockAt, BlockId, Epoch, JobId, Kind, ServerId, ShardIx, Time};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -117,6 +118,9 @@ pub(crate) struct Server {
     pub(crate) flush: bool,
     /// The custom kinds that it serves.
     pub(crate) kinds: KindSet,
+    /// Known from the log and not back yet: what it has is its own to tell, and nothing of it is
+    /// free.
+    pub(crate) away: bool,
     shards: Box<[Shard]>,
 }
 
@@ -137,12 +141,22 @@ impl Server {
             forwarded: 0,
             flush: new.flush,
             kinds: KindSet::of(new.kinds),
+            away: false,
             shards: (0..new.shards).map(|_| Shard::new(new.blocks_per_shard)).collect(),
         }
     }
 
     pub(crate) fn shards(&self) -> u8 {
         self.shards.len() as u8
+    }
+
+    pub(crate) fn blocks_per_shard(&self) -> u32 {
+        self.shards[0].slots.len() as u32
+    }
+
+    /// When it counts as dead if it says nothing.
+    pub(crate) fn silent_at(&self) -> Time {
+        self.last_seen + if self.away { REJOIN_GRACE } else { SERVER_SILENCE }
     }
 
     pub(crate) fn reserve(&self) -> u32 {
@@ -183,6 +197,8 @@ pub(crate) struct Pool {
     last_epoch: u64,
     rooms: Vec<ServerRoom>,
     shard_rooms: Vec<ShardRoom>,
+    /// Servers that came or went.
+    pub(crate) dirty: Dirty,
 }
 
 impl Pool {
@@ -194,6 +210,7 @@ impl Pool {
             last_epoch: 0,
             rooms: Vec::new(),
             shard_rooms: Vec::new(),
+            dirty: Dirty::default(),
         }
     }
 
@@ -201,10 +218,12 @@ impl Pool {
         self.last_server = self.last_server.checked_add(1).expect("2^32 servers have not joined");
         let id = ServerId(self.last_server);
         self.servers.insert(id, Server::new(new, now));
+        self.dirty.mark(id.0);
         id
     }
 
     pub(crate) fn leave(&mut self, server: ServerId) -> Option<Server> {
+        self.dirty.mark(server.0);
         self.servers.remove(&server)
     }
 
@@ -226,6 +245,15 @@ impl Pool {
 
     pub(crate) fn server_mut(&mut self, server: ServerId) -> Option<&mut Server> {
         self.servers.get_mut(&server)
+    }
+
+    pub(crate) fn server(&self, server: ServerId) -> Option<&Server> {
+        self.servers.get(&server)
+    }
+
+    /// The number that was given last.
+    pub(crate) fn last_server(&self) -> u32 {
+        self.last_server
     }
 
     pub(crate) fn address(&self, server: ServerId) -> Arc<str> {
@@ -410,6 +438,111 @@ impl Pool {
         server.shards[at.block.shard().0 as usize].put_back(at.block.index());
         server.quarantined -= 1;
         server.free += 1;
+    }
+
+    /// Takes the members of a recovered catalog, all of them away: none of their blocks is free.
+    pub(crate) fn recover(
+        &mut self,
+        last: u32,
+        images: impl Iterator<Item = ServerImage>,
+        now: Time,
+    ) {
+        self.last_server = last;
+        for image in images {
+            let new = NewServer {
+                address: &image.address,
+                incarnation: image.incarnation,
+                shards: image.shards,
+                blocks_per_shard: image.blocks_per_shard,
+                block_size: 0,
+            };
+            let mut server = Server::new(new, now);
+            server.away = true;
+            server.free = 0;
+            for shard in &mut server.shards {
+                (shard.free, shard.free_head) = (0, LAST_FREE);
+                for slot in &mut shard.slots {
+                    slot.state = QUARANTINED;
+                }
+            }
+            self.servers.insert(image.id, server);
+        }
+    }
+
+    /// Gives a block to the structure that had it. False when there is no such block, or it has an
+    /// owner.
+    pub(crate) fn recover_owner(&mut self, at: BlockAt, structure: u32) -> bool {
+        let Some(server) = self.servers.get_mut(&at.block.server()) else { return false };
+        let Some(slot) = server.slot(at.block) else { return false };
+        if slot.state != QUARANTINED || at.epoch <= slot.epoch {
+            return false;
+        }
+        *slot = Slot { epoch: at.epoch, state: structure, used: UNOPENED };
+        true
+    }
+
+    /// Counts what is neither free nor owned, once every owner is known.
+    pub(crate) fn finish_recovery(&mut self) {
+        for server in self.servers.values_mut() {
+            let slots = server.shards.iter().flat_map(|shard| &shard.slots);
+            server.quarantined = slots.filter(|s| s.held() == Held::Quarantined).count() as u32;
+        }
+    }
+
+    /// A successor that a block was granted, and of which the log knows nothing: the structure's
+    /// again. False when somebody else has the block, or has had it since.
+    pub(crate) fn adopt(&mut self, at: BlockAt, structure: u32) -> bool {
+        let Some(server) = self.servers.get_mut(&at.block.server()) else { return false };
+        let Some(slot) = server.slot(at.block) else { return false };
+        if slot.held() != Held::Quarantined || at.epoch < slot.epoch {
+            return false;
+        }
+        *slot = Slot { epoch: at.epoch, state: structure, used: UNOPENED };
+        server.quarantined -= 1;
+        true
+    }
+
+    /// A server holds a block that nobody owns: it stays in quarantine, under the epoch that its
+    /// confirmation will name. False when its epoch is over.
+    pub(crate) fn unowned(&mut self, at: BlockAt) -> bool {
+        let Some(server) = self.servers.get_mut(&at.block.server()) else { return false };
+        match server.slot(at.block) {
+            Some(slot) if slot.held() == Held::Quarantined && slot.epoch <= at.epoch => {
+                slot.epoch = at.epoch;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A server has told everything that it holds: its blocks that nobody owns, and that it does not
+    /// hold, are free. Answers those that somebody owns and it does not hold.
+    pub(crate) fn returned(
+        &mut self,
+        id: ServerId,
+        held: &HashSet<BlockId>,
+    ) -> Vec<(BlockAt, u32)> {
+        let mut missing = Vec::new();
+        let Some(server) = self.servers.get_mut(&id) else { return missing };
+        server.away = false;
+        for (ix, shard) in server.shards.iter_mut().enumerate() {
+            // The lowest index is given first, as with a new server.
+            for index in (0..shard.slots.len() as u32).rev() {
+                let block = BlockId::new(id, ShardIx(ix as u8), index);
+                let slot = &shard.slots[index as usize];
+                match slot.held() {
+                    _ if held.contains(&block) => {}
+                    Held::Quarantined => {
+                        shard.put_back(index);
+                        server.quarantined -= 1;
+                        server.free += 1;
+                    }
+                    Held::By(owner) => missing.push((BlockAt { block, epoch: slot.epoch }, owner)),
+                    Held::Free => {}
+                }
+            }
+        }
+        missing
     }
 
     /// Allocated blocks with their owners, in order.

@@ -309,12 +309,16 @@ impl Catalog {
             self.dag.link(parent, n);
         }
         let job = &mut self.jobs[j];
+        let before = (job.shortest_ms, job.lingers_until);
         if !options.pinned {
             job.shortest_ms = job.shortest_ms.min(options.lease_ms);
         }
         job.live_prefixes += 1;
         job.pinned += u64::from(options.pinned);
         job.lingers_until = None;
+        if before != (job.shortest_ms, None) {
+            self.jobs.dirty.mark(j);
+        }
         self.live_prefixes += 1;
         self.set_timer(n);
         self.specialise(n, options.marks, options.flush);
@@ -359,6 +363,8 @@ impl Catalog {
         self.need_own(actor, n, "change permissions", path)?;
         let node = &mut self.dag.nodes[n];
         (node.owner_verbs, node.job_verbs) = (owner_verbs, job_verbs);
+        self.dag.dirty.mark(n);
+        let node = &mut self.dag.nodes[n];
         node.generation = Generation(node.generation.0.checked_add(1).expect("2^32 revocations"));
         let (prefix, generation) = (node.id, node.generation);
         let blocks = self.structures_of(n).flat_map(|s| self.structures[s].blocks());

@@ -46,6 +46,16 @@ impl QueueState {
         })
     }
 
+    /// The state of a recovered queue. What was taken is heard from the servers again.
+    pub(crate) fn recovered(
+        max_items: u64,
+        max_bytes: u64,
+        through: impl Iterator<Item = (u64, u64)>,
+    ) -> QueueState {
+        let through = through.map(|(items, bytes)| Through { items, bytes }).collect();
+        QueueState { max_items, max_bytes, through, taken: Vec::new() }
+    }
+
     fn bounded(&self) -> bool {
         self.max_items != 0 || self.max_bytes != 0
     }
@@ -179,7 +189,7 @@ impl Catalog {
         }
     }
 
-    fn tell_ahead(&self, s: u32, effects: &mut Vec<Effect>) {
+    pub(crate) fn tell_ahead(&self, s: u32, effects: &mut Vec<Effect>) {
         let structure = &self.structures[s];
         let bounded = structure.queue.as_ref().is_some_and(|queue| queue.bounded());
         if !bounded || structure.sealed {
@@ -247,6 +257,8 @@ impl Catalog {
         if structure.router == Router::Index && place != 0 {
             return Err(CatalogError::NotFirst { at });
         }
+        self.structures.retires(s, place);
+        let structure = &mut self.structures[s];
         // Otherwise not only the first: one that still owes somebody an answer must not keep all
         // behind it.
         structure.entries.remove(place);

@@ -15,6 +15,7 @@
 //! [`Command::CommitTask`]: crate::Command::CommitTask
 
 use crate::dag::Life;
+use crate::durable::ReaderChange;
 use crate::invariants::{Broken, require};
 use crate::tombstones::Cause;
 use crate::{Actor, Catalog, CatalogError, Effect, Reply};
@@ -40,13 +41,15 @@ struct Counts {
 }
 
 /// Who waits for whose commit. All numbers are places in the DAG.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Readers {
     /// Prefix and reader, in the high and the low half.
     by_prefix: BTreeSet<u64>,
     /// Reader and prefix.
     by_reader: BTreeSet<u64>,
     counts: HashMap<u32, Counts>,
+    /// What happened, for a log; none when nobody keeps one.
+    pub(crate) changes: Option<Vec<ReaderChange>>,
 }
 
 fn pair(high: u32, low: u32) -> u64 {
@@ -99,8 +102,30 @@ impl Readers {
         self.by_prefix.contains(&pair(prefix, reader))
     }
 
+    fn changed(&mut self, change: impl FnOnce() -> ReaderChange) {
+        if let Some(changes) = &mut self.changes {
+            changes.push(change());
+        }
+    }
+
+    /// Every prefix that waits, its readers, and how many are lost to it.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (u32, Vec<u32>, u32)> {
+        let mut waiting: Vec<u32> =
+            self.counts.keys().copied().filter(|&n| self.left(n) > 0).collect();
+        waiting.sort_unstable();
+        waiting.into_iter().map(|n| (n, low_halves(&self.by_prefix, n), self.get(n).lost))
+    }
+
+    /// So many readers of a prefix ended without having committed.
+    pub(crate) fn set_lost(&mut self, prefix: u32, lost: u32) {
+        self.count(prefix, |counts| counts.lost = lost);
+    }
+
     /// Adds readers that can still commit.
     pub(crate) fn declare(&mut self, prefix: u32, readers: &[u32]) {
+        if !readers.is_empty() {
+            self.changed(|| ReaderChange::Declared(prefix, readers.to_vec()));
+        }
         for &reader in readers {
             if self.by_prefix.insert(pair(prefix, reader)) {
                 self.by_reader.insert(pair(reader, prefix));
@@ -122,6 +147,7 @@ impl Readers {
         if self.left(prefix) == 0 {
             return;
         }
+        self.changed(|| ReaderChange::Withdrawn(prefix));
         for reader in low_halves(&self.by_prefix, prefix) {
             self.drop_pair(prefix, reader);
         }
@@ -133,6 +159,7 @@ impl Readers {
         if self.reads(reader) == 0 {
             return;
         }
+        self.changed(|| ReaderChange::Lost(reader));
         for prefix in low_halves(&self.by_reader, reader) {
             self.drop_pair(prefix, reader);
             self.count(prefix, |counts| counts.lost += 1);
@@ -140,10 +167,11 @@ impl Readers {
     }
 
     /// A reader has committed: answers the prefixes of which it was the last.
-    fn commit(&mut self, reader: u32) -> Vec<u32> {
+    pub(crate) fn commit(&mut self, reader: u32) -> Vec<u32> {
         if self.reads(reader) == 0 {
             return Vec::new();
         }
+        self.changed(|| ReaderChange::Committed(reader));
         let mut done = low_halves(&self.by_reader, reader);
         done.iter().for_each(|&prefix| self.drop_pair(prefix, reader));
         done.retain(|&prefix| self.left(prefix) == 0);
@@ -262,6 +290,7 @@ impl Catalog {
             return Err(self.why_dead(n, path));
         }
         self.dag.nodes[n].committed = true;
+        self.dag.dirty.mark(n);
         let done = self.readers.commit(n);
         let reader: Arc<str> = self.dag.path_of(n).into();
         for &prefix in &done {

@@ -131,6 +131,7 @@ impl Catalog {
                 }
                 let n = self.structures[s].prefix;
                 self.dag.nodes[n].data_lost = true;
+                self.dag.dirty.mark(n);
                 let path: Arc<str> = self.dag.path_of(n).into();
                 let cause = Cause::Lost { server: address.clone(), how };
                 self.end_structure(s, cause, &path, effects);
@@ -143,6 +144,7 @@ impl Catalog {
             self.pool.leave(id);
         }
         self.lose_flushes(ids, effects);
+        self.servers_left(ids, effects);
     }
 
     pub(crate) fn block_opened(
@@ -206,7 +208,7 @@ impl Catalog {
                 status.servers.push(ServerInfo {
                     server: id,
                     address: server.address.clone(),
-                    alive: true,
+                    alive: !server.away,
                     shards: server.shards(),
                     block_size: self.block_size,
                     blocks: total,

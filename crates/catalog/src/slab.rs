@@ -29,6 +29,26 @@ impl<T> Slab<T> {
         Slab { entries: Vec::new(), vacant: NONE, len: 0 }
     }
 
+    /// The slab that had these records at these places.
+    pub(crate) fn restored(records: Vec<Option<T>>) -> Slab<T> {
+        let mut slab = Slab { entries: Vec::with_capacity(records.len()), vacant: NONE, len: 0 };
+        for (at, record) in (0..).zip(records) {
+            slab.len += usize::from(record.is_some());
+            slab.entries.push(match record {
+                Some(record) => Entry::Occupied(record),
+                None => Entry::Vacant(std::mem::replace(&mut slab.vacant, at)),
+            });
+        }
+        slab
+    }
+
+    pub(crate) fn get_mut(&mut self, at: u32) -> Option<&mut T> {
+        match self.entries.get_mut(at as usize) {
+            Some(Entry::Occupied(value)) => Some(value),
+            _ => None,
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.len
     }

@@ -1,6 +1,8 @@
 //! Structures: their blocks, their partition maps, and who may open them.
 
 use crate::command::Seal;
+use crate::dag::Node;
+use crate::durable::Dirty;
 use crate::hash::HashKey;
 use crate::moves::Moves;
 use crate::pool::Draw;
@@ -63,9 +65,11 @@ pub(crate) struct Structure {
     pub(crate) queue: Option<Box<QueueState>>,
     /// Of a kv that has split or merged.
     pub(crate) moves: Option<Box<Moves>>,
+    /// So many entries of the map are as they were last written.
+    pub(crate) unchanged: usize,
     /// The structures of a prefix are a list.
     pub(crate) next: u32,
-    prev: u32,
+    pub(crate) prev: u32,
 }
 
 impl Structure {
@@ -102,6 +106,10 @@ pub(crate) struct Structures {
     names: HashTable<u32>,
     key: HashKey,
     last: u64,
+    /// Structures of which something hard has changed.
+    pub(crate) dirty: Dirty,
+    /// Blocks that left the maps of queues.
+    pub(crate) retired: Vec<(u32, BlockId)>,
 }
 
 impl Index<u32> for Structures {
@@ -120,7 +128,58 @@ impl IndexMut<u32> for Structures {
 impl Structures {
     pub(crate) fn new(key: HashKey) -> Structures {
         let (ids, names) = (HashTable::new(), HashTable::new());
-        Structures { all: Slab::new(), ids, names, key, last: 0 }
+        let (dirty, retired) = (Dirty::default(), Vec::new());
+        Structures { all: Slab::new(), ids, names, key, last: 0, dirty, retired }
+    }
+
+    /// The number that was given last.
+    pub(crate) fn last(&self) -> u64 {
+        self.last
+    }
+
+    pub(crate) fn get(&self, s: u32) -> Option<&Structure> {
+        self.all.get(s)
+    }
+
+    /// Something hard of a structure is about to change: its chain, its state, or entries of its map
+    /// from this one on.
+    pub(crate) fn changes(&mut self, s: u32, from: usize) {
+        if self.dirty.on() {
+            self.dirty.mark(s);
+            let structure = &mut self.all[s];
+            structure.unchanged = structure.unchanged.min(from);
+        }
+    }
+
+    /// The entry at this place is about to leave the map.
+    pub(crate) fn retires(&mut self, s: u32, place: usize) {
+        if self.dirty.on() {
+            let structure = &mut self.all[s];
+            self.retired.push((s, structure.entries[place].block));
+            structure.unchanged -= usize::from(place < structure.unchanged);
+        }
+    }
+
+    /// Takes the structures of a recovered catalog; their lists follow.
+    pub(crate) fn recover(&mut self, all: Slab<Structure>, last: u64) {
+        (self.all, self.last) = (all, last);
+        let (key, all) = (self.key, &self.all);
+        let id = |&s: &u32| key.id(all[s].id.0);
+        let name = |&s: &u32| key.name(all[s].prefix as u64, &all[s].name);
+        for (s, _) in all.iter() {
+            self.ids.insert_unique(id(&s), s, id);
+            self.names.insert_unique(name(&s), s, name);
+        }
+    }
+
+    /// Puts a recovered structure into the list of its prefix.
+    pub(crate) fn enlist(&mut self, s: u32, node: &mut Node) {
+        let next = std::mem::replace(&mut node.first_structure, s);
+        node.structures += 1;
+        self.all[s].next = next;
+        if next != NONE {
+            self.all[next].prev = s;
+        }
     }
 
     pub(crate) fn find(&self, id: StructureId) -> Option<u32> {
@@ -151,6 +210,7 @@ impl Structures {
             let next = all[s].next;
             all[next].prev = s;
         }
+        self.dirty.mark(s);
         s
     }
 
@@ -163,6 +223,7 @@ impl Structures {
             entry.expect("a structure is in both tables").remove();
         }
         let gone = self.all.remove(s);
+        self.dirty.mark(s);
         match gone.prev {
             NONE => *first_of_prefix = gone.next,
             prev => self.all[prev].next = gone.next,
@@ -322,6 +383,7 @@ impl Catalog {
             growth,
             queue: QueueState::of(new, router),
             moves: None,
+            unchanged: 0,
             next: node.first_structure,
             prev: NONE,
         });

@@ -141,6 +141,11 @@ impl Tombstones {
         &self.ring[(number - self.forgotten) as usize]
     }
 
+    /// All of them, the oldest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Tombstone> {
+        self.ring.iter()
+    }
+
     pub(crate) fn find(&self, key: HashKey, gone: Gone) -> Option<&Tombstone> {
         let id = match gone {
             Gone::Prefix(id) => id.0,

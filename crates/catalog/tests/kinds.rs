@@ -27,7 +27,7 @@ fn bench(servers: &[&[KindSpec]]) -> (Bench, JobId, Vec<ServerId>) {
     let mut bench = Bench::new();
     let address = |i: usize| format!("s{i}:1");
     let joined =
-        (0..servers.len()).map(|i| bench.join_with(&address(i), 1, 20, servers[i]).unwrap());
+        (0..servers.len()).map(|i| bench.join_with(&address(i), 1, 20, false, servers[i]).unwrap());
     let joined = joined.collect();
     let job = bench.job("job");
     bench.create(job, "t", &[], common::lease(3_600_000)).unwrap();
@@ -55,11 +55,11 @@ fn a_kind_is_there_while_a_server_serves_it() {
     let unknown = bench.make(job, of(0x80, "a")).unwrap_err();
     assert_eq!(unknown, CatalogError::UnknownKind { kind: kind(0x80) });
     assert!(unknown.to_string().contains("0x80"), "{unknown}");
-    let server = bench.join_with("s1:1", 1, 20, std::slice::from_ref(&log)).unwrap();
+    let server = bench.join_with("s1:1", 1, 20, false, std::slice::from_ref(&log)).unwrap();
     let opened = bench.make(job, of(0x80, "a")).unwrap();
     assert_eq!((opened.kind, opened.map.router), (kind(0x80), Router::Index));
     assert_eq!(kinds(&mut bench, Actor::driver(job)), [(0x80, 1)]);
-    bench.join_with("s2:1", 1, 20, &[log]).unwrap();
+    bench.join_with("s2:1", 1, 20, false, &[log]).unwrap();
     assert_eq!(kinds(&mut bench, Actor::CLUSTER), [(0x80, 2)]);
     bench.run(Command::ServerLost { server }).unwrap();
     assert!(matches!(bench.reopen(job, &opened), Err(CatalogError::DataLost { .. })));
@@ -90,7 +90,7 @@ fn blocks_go_to_servers_that_serve_the_kind() {
 fn one_code_and_one_name_mean_one_thing() {
     let log = spec(0x80, "log", Router::Index);
     let (mut bench, job, servers) = bench(&[std::slice::from_ref(&log)]);
-    let mut join = |kinds: &[KindSpec]| bench.join_with("s9:1", 1, 20, kinds);
+    let mut join = |kinds: &[KindSpec]| bench.join_with("s9:1", 1, 20, false, kinds);
     let other = refused(join(&[spec(0x80, "log", Router::Ends)]));
     assert!(other.contains("'log'") && other.contains("0x80"), "{other}");
     refused(join(&[spec(0x80, "tape", Router::Index)]));
@@ -102,11 +102,12 @@ fn one_code_and_one_name_mean_one_thing() {
     assert_eq!(kinds(&mut bench, Actor::CLUSTER), [(0x80, 2), (0x81, 1)]);
     // A server that comes back as a new process may have a new one, when nobody else had it.
     let changed = spec(0x81, "tape", Router::Index);
-    bench.join_with("s9:1", 1, 20, &[log.clone(), changed.clone()]).unwrap();
+    bench.join_with("s9:1", 1, 20, false, &[log.clone(), changed.clone()]).unwrap();
     let opened = bench.make(job, of(0x81, "a")).unwrap();
     assert_eq!(opened.map.router, Router::Index);
     // And nobody may while others have it.
     let server = NewServer {
+        flush: false,
         address: "s0:1",
         incarnation: 99,
         shards: 1,
@@ -120,7 +121,7 @@ fn one_code_and_one_name_mean_one_thing() {
     for server in ids {
         bench.run(Command::ServerLost { server }).unwrap();
     }
-    bench.join_with("s7:1", 1, 20, &[]).unwrap();
+    bench.join_with("s7:1", 1, 20, false, &[]).unwrap();
     assert_eq!(kinds(&mut bench, Actor::CLUSTER), []);
 }
 

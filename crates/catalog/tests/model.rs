@@ -488,6 +488,7 @@ impl Both {
                 self.model.free(freed);
             }
         }
+        self.overdue();
         let silence = SERVER_SILENCE.as_millis() as u64;
         let silent = |&(_, (_, seen)): &(&ServerId, &(u64, u64))| seen + silence <= now;
         let lost: Vec<_> = self.model.servers.iter().filter(silent).map(|(&id, _)| id).collect();

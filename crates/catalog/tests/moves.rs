@@ -6,9 +6,11 @@ mod common;
 
 use common::{Bench, LEASE, file, kv};
 use honeycomb_catalog::{
-    Actor, BlockUsage, CatalogError, Command, Effect, MapEntry, NewStructure, Opened, Reply, Report,
+    Actor, BlockUsage, CatalogError, Command, Effect, HeldBlock, MapEntry, NewServer, NewStructure,
+    Opened, Reply, Report,
 };
-use honeycomb_types::{BlockAt, Epoch, JobId, MoveId, StructureId};
+use honeycomb_types::limits::MOVE_MAX;
+use honeycomb_types::{BlockAt, Epoch, Generation, JobId, MoveId, ServerId, StructureId};
 
 /// Hashes of one slot of a kv of 64.
 const SLOT: u64 = 1 << 58;
@@ -365,4 +367,117 @@ fn servers_can_be_told_again_what_became_of_their_imports() {
     let (_, entry) = begin(&mut bench, s, b, Some(60 * SLOT)).unwrap();
     let opened = bench.effects[0].clone();
     assert!(told(&bench, entry.at).contains(&opened));
+}
+
+/// The controller starts again, and the servers come back with these blocks.
+fn restart(bench: &mut Bench, servers: &[(ServerId, &str)], held: &[(BlockAt, StructureId)]) {
+    bench.catalog = bench.recovered();
+    for &(member, address) in servers {
+        let incarnation = address.bytes().fold(7, |h, b| h * 31 + b as u64);
+        let (shards, blocks_per_shard, block_size) = (1, 8, 65_536);
+        let server = NewServer { address, incarnation, shards, blocks_per_shard, block_size };
+        assert_eq!(bench.run(Command::RejoinServer { server, member }), Ok(Reply::Joined(member)));
+    }
+    let mut told = Vec::new();
+    for &(server, _) in servers {
+        let own = held.iter().filter(|(at, _)| at.block.server() == server);
+        let own: Vec<HeldBlock> = own.map(|&(at, structure)| held_block(at, structure)).collect();
+        bench.run(Command::Inventory { server, held: &own, last: true }).unwrap();
+        told.append(&mut bench.effects);
+    }
+    bench.effects = told;
+}
+
+fn held_block(at: BlockAt, structure: StructureId) -> HeldBlock {
+    let generation = Generation(1);
+    let (sealed, successor, taken) = (None, None, (0, 0));
+    HeldBlock { at, structure, generation, bytes_used: 0, sealed, successor, taken }
+}
+
+#[test]
+fn a_restart_of_the_controller_keeps_what_moves() {
+    let (mut bench, job, opened) = setup(2);
+    let (s, [a, b]) = (opened.structure, [0, 1].map(|i| opened.map.entries[i].at));
+    let servers = [(a.block.server(), "s1:1"), (b.block.server(), "s2:1")];
+    assert_ne!(servers[0].0, servers[1].0);
+    // Its target was not opened yet, or nobody knows.
+    let (id, entry) = begin(&mut bench, s, a, Some(16 * SLOT)).unwrap();
+    let open = bench.effects[0].clone();
+    restart(&mut bench, &servers, &[(a, s), (b, s)]);
+    assert_eq!(bench.effects, [open]);
+    assert_eq!(begin(&mut bench, s, a, None), Ok((id, entry.clone())));
+    let c = entry.at;
+    // It was committed, and neither source nor target has heard.
+    let after = commit(&mut bench, s, a, id, c).unwrap();
+    let end = |at: BlockAt, id, commit| {
+        let server = at.block.server();
+        Effect::EndImport { server, at, id, commit }
+    };
+    restart(&mut bench, &servers, &[(a, s), (b, s), (c, s)]);
+    assert_eq!(bench.effects, [end(c, id, true)]);
+    assert_eq!(commit(&mut bench, s, a, id, c), Ok(after));
+    // A merge, cancelled and begun again: what is over is told before what is under way.
+    let (cancelled, to) = begin(&mut bench, s, c, None).unwrap();
+    let target = to.at;
+    cancel(&mut bench, s, c, cancelled);
+    let (merge, _) = begin(&mut bench, s, c, None).unwrap();
+    let begun = bench.effects[0].clone();
+    restart(&mut bench, &servers, &[(a, s), (b, s), (c, s)]);
+    let of_target: Vec<&Effect> = bench
+        .effects
+        .iter()
+        .filter(|effect| {
+            matches!(effect,
+                Effect::EndImport { at, .. } | Effect::BeginImport { at, .. } if *at == target)
+        })
+        .collect();
+    assert_eq!(of_target, [&end(target, cancelled, false), &begun]);
+    assert_eq!(
+        commit(&mut bench, s, c, cancelled, target),
+        Err(CatalogError::MoveCancelled { id: cancelled, at: c })
+    );
+    let (version, _) = commit(&mut bench, s, c, merge, target).unwrap();
+    assert_eq!((version, map(&mut bench, job, &opened).1.len()), (3, 2));
+    // Numbers go on where they were.
+    let (next, _) = begin(&mut bench, s, a, Some(8 * SLOT)).unwrap();
+    assert!(next > merge);
+}
+
+#[test]
+fn a_move_that_nobody_ends_is_cancelled_in_time() {
+    let mut bench = Bench::new();
+    let servers = [bench.join("s1:1", 1, 8), bench.join("s2:1", 1, 8)];
+    let job = bench.job_leased("job", 3_600_000);
+    let opened = bench.make(job, NewStructure { slots: 64, ..kv("", "x", 3) }).unwrap();
+    let (s, at) = (opened.structure, |i: usize| opened.map.entries[i].at);
+    let (split, entry) = begin(&mut bench, s, at(0), Some(SLOT)).unwrap();
+    let (merge, to) = begin(&mut bench, s, at(2), None).unwrap();
+    assert_eq!(to.at, at(1));
+    let wait = |bench: &mut Bench, ms: u64| {
+        for _ in 0..ms / 1000 {
+            let (bytes_resident, connections, requests, forwarded, usage) = (0, 0, 0, 0, &[][..]);
+            let report = Report { bytes_resident, connections, requests, forwarded, usage };
+            for server in servers {
+                bench.run(Command::ServerReport { server, report }).unwrap();
+            }
+            bench.pass(1000);
+        }
+    };
+    wait(&mut bench, MOVE_MAX.as_millis() as u64 - 1000);
+    assert!(bench.effects.is_empty());
+    // Asking again gives it no more time.
+    assert_eq!(begin(&mut bench, s, at(0), None).map(|(id, _)| id), Ok(split));
+    wait(&mut bench, 1000);
+    assert_eq!(bench.freed(), [entry.at]);
+    assert_eq!(ended(&bench), [(at(1), merge, false)]);
+    for (source, id, target) in [(at(0), split, entry.at), (at(2), merge, to.at)] {
+        let refused = commit(&mut bench, s, source, id, target);
+        assert_eq!(refused, Err(CatalogError::MoveCancelled { id, at: source }));
+    }
+    // One that was committed is over.
+    let (id, entry) = begin(&mut bench, s, at(0), Some(SLOT)).unwrap();
+    commit(&mut bench, s, at(0), id, entry.at).unwrap();
+    wait(&mut bench, MOVE_MAX.as_millis() as u64);
+    assert_eq!(map(&mut bench, job, &opened).1.len(), 4);
+    assert!(commit(&mut bench, s, at(0), id, entry.at).is_ok());
 }

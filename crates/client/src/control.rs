@@ -4,7 +4,8 @@ use crate::error::Error;
 use crate::pool::{Place, Pool};
 use crate::transport::{Failure, Sink, Wait};
 use honeycomb_types::Time;
-use honeycomb_wire::{Field, Op, RequestHeader, Status};
+use honeycomb_types::limits::CONTROL_ANSWERS_TIME;
+use honeycomb_wire::{Field, Op, RequestHeader, Status, flags};
 use std::time::Duration;
 
 /// The pause between two tries while the controller cannot be reached.
@@ -15,24 +16,30 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// address at once. Who has been reached once is restarting, and is awaited up to the deadline.
 const FIRST_CONTACT: Duration = Duration::from_secs(1);
 
-/// Operations that may be repeated without asking whether the first try took effect.
-fn repeatable(op: Op) -> bool {
-    !matches!(
+/// How long a change is asked for again: half of the time for which controllers keep answers.
+const AGAIN_MAX: Duration = Duration::from_secs(CONTROL_ANSWERS_TIME.as_secs() / 2);
+
+/// Operations that change something: the controller knows each of them again by its number, also
+/// one that was started since, and answers it as the first time.
+fn changes(op: Op) -> bool {
+    matches!(
         op,
         Op::RegisterJob
             | Op::CreatePrefix
             | Op::CreateHierarchy
             | Op::RemovePrefix
             | Op::DeclareReaders
+            | Op::CommitTask
+            | Op::SetPermissions
             | Op::CreateStructure
             | Op::RemoveStructure
             | Op::DeregisterJob
     )
 }
 
-/// Asks the controller, within the deadline.
-///
-/// A request that changes something is not repeated once it may have arrived; the error says so.
+/// Asks the controller, and again until the deadline while it cannot be reached: it may be
+/// restarting. A change takes effect once, however often it is sent; when no answer came at all, the
+/// error says that it may have.
 pub(crate) fn ask<Q: Field, R: Field>(
     pool: &Pool,
     controller: &Place,
@@ -41,11 +48,19 @@ pub(crate) fn ask<Q: Field, R: Field>(
     deadline: Time,
 ) -> Result<R, Error> {
     let clock = pool.clock();
-    let stranger_until = clock.now() + FIRST_CONTACT;
+    let began = clock.now();
+    let stranger_until = began + FIRST_CONTACT;
     pool.enter();
     let body = body.encode();
+    let change = changes(op);
+    let deadline = if change { deadline.min(began + AGAIN_MAX) } else { deadline };
+    let mut header = RequestHeader::new(op);
+    if change {
+        header.request = pool.number_of_change();
+    }
+    let mut effect = false;
     loop {
-        match try_once(pool, controller, op, &body, deadline) {
+        match try_once(pool, controller, header, &body, deadline) {
             Ok(args) => return Ok(R::decode(&args)?),
             Err(Failure::Refused(e)) if e.status != Status::Busy => return Err(e),
             Err(Failure::Nobody { known, why })
@@ -62,8 +77,11 @@ pub(crate) fn ask<Q: Field, R: Field>(
                     Failure::Gone { sent, reason } => (sent, reason.message),
                     Failure::Refused(e) => (false, e.message),
                 };
-                let effect = sent && !repeatable(op);
-                if effect || clock.now() + PAUSE >= deadline {
+                if sent && change {
+                    effect = true;
+                    header.flags |= flags::RETRY;
+                }
+                if clock.now() + PAUSE >= deadline {
                     return Err(unavailable(op, &controller.0, &why, effect));
                 }
                 clock.sleep_until(clock.now() + PAUSE);
@@ -84,7 +102,7 @@ fn unavailable(op: Op, controller: &str, why: &str, effect: bool) -> Error {
 fn try_once(
     pool: &Pool,
     controller: &Place,
-    op: Op,
+    header: RequestHeader,
     body: &[u8],
     deadline: Time,
 ) -> Result<Vec<u8>, Failure> {
@@ -92,7 +110,6 @@ fn try_once(
     let mut wait = Wait { deadline, idle: &mut || Ok(()), interruptible: false };
     let mut transport = pool.take(controller, &mut wait)?;
     let mut args = Vec::new();
-    let header = RequestHeader::new(op);
     let reply = match transport.exchange(header, body, &[], &mut wait, &mut args, Sink::None) {
         Ok(reply) => reply,
         Err(failure) => {

@@ -5,12 +5,16 @@ use crate::transport::{Failure, Identity, Transport, Wait};
 use honeycomb_env::{Clock, Entropy};
 use honeycomb_types::SessionId;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 /// Idle connections kept for each node and shard.
 const IDLE_MAX: usize = 64;
+
+/// Requests with such a number are the same request whenever their session sends it (PROTOCOL.md,
+/// section 9).
+const NAMED_FOR_GOOD: u64 = 1 << 63;
 
 /// Which node, and which of its shards.
 pub(crate) type Place = (String, u8);
@@ -24,6 +28,8 @@ pub(crate) struct Pool {
     process: AtomicU32,
     /// Whether any connection was ever made.
     connected: AtomicBool,
+    /// Changes that the controller was asked for, to number them.
+    changes: AtomicU64,
     inner: Mutex<Inner>,
 }
 
@@ -43,7 +49,8 @@ impl Pool {
         let inner = Inner { lanes: Lanes::new(new_session()), idle: HashMap::new() };
         let process = AtomicU32::new(std::process::id());
         let connected = AtomicBool::new(false);
-        Pool { identity, clock, spin, process, connected, inner: Mutex::new(inner) }
+        let changes = AtomicU64::new(0);
+        Pool { identity, clock, spin, process, connected, changes, inner: Mutex::new(inner) }
     }
 
     pub fn clock(&self) -> Clock {
@@ -92,6 +99,12 @@ impl Pool {
         let made = Transport::open(address, *shard, &self.identity, session, clock, spin, wait)?;
         self.connected.store(true, Ordering::Relaxed);
         Ok(made)
+    }
+
+    /// The number of a change that the controller is asked for: the session has one for each, on
+    /// whatever connection it is sent.
+    pub fn number_of_change(&self) -> u64 {
+        NAMED_FOR_GOOD | (self.changes.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     /// Whether this client has ever reached anybody.

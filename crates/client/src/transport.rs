@@ -110,6 +110,8 @@ pub(crate) struct Transport {
     /// Notices that came while a reply was awaited.
     notices: VecDeque<(u64, Vec<u8>)>,
     next_request: u64,
+    /// Number of the request whose reply is awaited.
+    awaited: u64,
     grants: HashMap<StructureId, Presented>,
     pub hello: HelloReply,
 }
@@ -147,6 +149,7 @@ impl Transport {
             drained: false,
             notices: VecDeque::new(),
             next_request: 0,
+            awaited: 0,
             grants: HashMap::new(),
             hello: HelloReply::default(),
         };
@@ -235,7 +238,8 @@ impl Transport {
         self.answer(wait, reply_args, sink)
     }
 
-    /// Sends a request. Its reply is to be taken by `answer` before the next one is sent.
+    /// Sends a request, under a number of this connection unless it has its own. Its reply is to be
+    /// taken by `answer` before the next one is sent.
     pub fn ask(
         &mut self,
         mut header: RequestHeader,
@@ -243,8 +247,11 @@ impl Transport {
         payload: &[&[u8]],
         wait: &mut Wait<'_>,
     ) -> Result<(), Failure> {
-        self.next_request += 1;
-        header.request = self.next_request;
+        if header.request == 0 {
+            self.next_request += 1;
+            header.request = self.next_request;
+        }
+        self.awaited = header.request;
         header.args_len = args.len() as u32;
         header.payload_len = payload.iter().map(|p| p.len()).sum::<usize>() as u32;
         self.send(&header.encode(), args, payload, wait)
@@ -311,7 +318,7 @@ impl Transport {
             self.notices.push_back((header.value, args));
             return self.receive_inner(wait, reply_args, sink);
         }
-        if header.request != self.next_request && header.request != 0 {
+        if header.request != self.awaited && header.request != 0 {
             let text = "a reply to a request that was not made";
             return Err(io::Error::other(Error::new(Status::BadFrame, text)));
         }

@@ -1,13 +1,17 @@
 //! Starts a controller: one thread.
 
-use crate::service::{ControllerService, Note};
-use honeycomb_catalog::{Catalog, Config};
-use honeycomb_env::{AbortOnPanic, Clock, Entropy, Mailbox, Net, NetOptions, run};
-use honeycomb_types::Marks;
+use crate::answers::Answers;
+use crate::members::volatile_catalog;
+use crate::service::{ControllerService, Fenced, Note, State, VOLATILE_TERM};
+use crate::store::{OpenOptions, Store, StoreError};
+use honeycomb_env::{AbortOnPanic, Clock, Disk, Entropy, Folder, Mailbox, Net, NetOptions, run};
+use honeycomb_types::{Marks, Time};
 use honeycomb_types::limits::SERVER_BUFFER_BYTES;
 use honeycomb_wire::RootKey;
+use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -17,8 +21,11 @@ use std::time::Duration;
 pub struct ControllerOptions {
     /// Where to listen; port 0 takes a free one.
     pub listen: SocketAddr,
-    /// The cluster's secret; `None` draws one.
+    /// The secret of a cluster that begins here; `None` draws one. One that has a data directory
+    /// has its own there.
     pub root_key: Option<[u8; 32]>,
+    /// Where its log is kept; `None` keeps none, and what it knew ends with it.
+    pub data_dir: Option<PathBuf>,
     /// How long to poll before sleeping when requests come in quick succession.
     pub spin: Duration,
     /// When blocks grow and merge, of prefixes that do not say.
@@ -27,7 +34,34 @@ pub struct ControllerOptions {
     pub lease_ms: u32,
 }
 
-/// A running controller. Dropping it stops its thread; what it knew is gone then.
+/// Why a controller does not start.
+#[derive(Debug)]
+pub enum StartError {
+    /// It cannot listen, or have a thread.
+    Listen(io::Error),
+    /// Its data directory cannot be used.
+    Store(PathBuf, StoreError),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Listen(e) => write!(f, "{e}"),
+            StartError::Store(path, e) => write!(f, "data directory {}: {e}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl From<io::Error> for StartError {
+    fn from(e: io::Error) -> StartError {
+        StartError::Listen(e)
+    }
+}
+
+/// A running controller. Dropping it stops its thread; what it knew is gone then, unless it has a
+/// data directory.
 pub struct Controller {
     address: SocketAddr,
     token: Vec<u8>,
@@ -36,28 +70,59 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Listens and starts serving.
-    pub fn start(options: &ControllerOptions) -> io::Result<Controller> {
-        let root = RootKey(options.root_key.unwrap_or_else(Entropy::secret));
+    /// Recovers what its data directory has, listens and starts serving. A controller that hears of
+    /// a greater term than its own ends its process: another one has taken over.
+    pub fn start(options: &ControllerOptions) -> Result<Controller, StartError> {
         let listener = TcpListener::bind(options.listen)?;
-        let address = listener.local_addr()?;
-        let net_options = NetOptions {
-            spin: options.spin,
-            budget: SERVER_BUFFER_BYTES,
-            connections: Arc::default(),
+        let begin = match &options.data_dir {
+            None => volatile(options.root_key),
+            Some(path) => {
+                let refused = |e: StoreError| StartError::Store(path.clone(), e);
+                let folder = Folder::open(path).map_err(|error| match error.kind() {
+                    io::ErrorKind::ResourceBusy => refused(StoreError::InUse),
+                    _ => refused(StoreError::Io { what: "it cannot be opened".into(), error }),
+                })?;
+                durable(Box::new(folder), options.root_key).map_err(refused)?
+            }
         };
-        let mut net = Net::new(Clock::start(), net_options)?;
+        Controller::serve(listener, begin, options.spin)
+    }
+
+    /// As `start`, with its log on this disk in place of a data directory.
+    pub fn start_on(
+        disk: Box<dyn Disk>,
+        options: &ControllerOptions,
+    ) -> Result<Controller, StartError> {
+        let listener = TcpListener::bind(options.listen)?;
+        let refused = |e: StoreError| StartError::Store(PathBuf::new(), e);
+        let begin = durable(disk, options.root_key).map_err(refused)?;
+        Controller::serve(listener, begin, options.spin)
+    }
+
+    fn serve(
+        listener: TcpListener,
+        begin: Begin,
+        spin: Duration,
+    ) -> Result<Controller, StartError> {
+        let address = listener.local_addr()?;
+        let Begin { state, root, now } = begin;
+        let net_options =
+            NetOptions { spin, budget: SERVER_BUFFER_BYTES, connections: Arc::default() };
+        let mut net = Net::new(Clock::start_at(now), net_options)?;
         net.listen(listener)?;
         let (mailbox, notes) = net.mailbox::<Note>();
         let token = root.token_key().issue(None);
         let (marks, lease_ms) = (options.marks, options.lease_ms);
         let thread = std::thread::Builder::new().name("controller".into()).spawn(move || {
             let _guard = AbortOnPanic("controller's");
-            let hash_seed = Entropy::system().next_u64();
-            let config = Config { shard: 0, term: 1, hash_seed, marks, lease_ms };
-            let catalog = Catalog::new(config);
-            let service = ControllerService::new(catalog, &root);
+            let fenced = Fenced::default();
+            let service = ControllerService::new(state, &root, fenced.clone());
             run(net, service, notes).expect("the event loop of the controller does not fail");
+            let greater = *fenced.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            if let Some(term) = greater {
+                eprintln!("honeycomb: a controller of term {term} has taken over; this one ends");
+                std::process::exit(1);
+            }
         })?;
         Ok(Controller { address, token, mailbox, thread: Some(thread) })
     }
@@ -87,4 +152,25 @@ impl Drop for Controller {
             let _ = thread.join();
         }
     }
+}
+
+/// What a controller begins with: its state, the cluster's key, and what its clock shows.
+struct Begin {
+    state: State,
+    root: RootKey,
+    now: Time,
+}
+
+fn volatile(root_key: Option<[u8; 32]>) -> Begin {
+    let catalog = volatile_catalog(VOLATILE_TERM, Entropy::system().next_u64());
+    let state = State { catalog, store: None, answers: Answers::default() };
+    Begin { state, root: RootKey(root_key.unwrap_or_else(Entropy::secret)), now: Time::ZERO }
+}
+
+fn durable(disk: Box<dyn Disk>, root_key: Option<[u8; 32]>) -> Result<Begin, StoreError> {
+    let hash_seed = Entropy::system().next_u64();
+    let opened = Store::open(disk, OpenOptions { shard: 0, hash_seed, root_key, now: Time::ZERO })?;
+    let (catalog, answers) = (opened.catalog, opened.answers);
+    let state = State { catalog, store: Some(opened.store), answers };
+    Ok(Begin { state, root: opened.root, now: opened.now })
 }

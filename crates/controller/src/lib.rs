@@ -5,10 +5,16 @@
 //! open.
 #![forbid(unsafe_code)]
 
+mod answers;
 mod controller;
+mod members;
+mod outbox;
 mod service;
 mod status;
+mod store;
 mod translate;
 
-pub use controller::{Controller, ControllerOptions};
+pub use answers::Answers;
+pub use controller::{Controller, ControllerOptions, StartError};
 pub use status::status_of;
+pub use store::{OpenOptions, Opened, Store, StoreError};

@@ -2,16 +2,19 @@
 
 mod moves;
 
+use crate::answers::Answers;
+use crate::outbox::Out;
 use crate::status::status_of;
+use crate::store::Store;
 use crate::translate;
 use honeycomb_catalog::{
-    Actor, BlockUsage, Catalog, CatalogError, Command, Effect, NewServer, NewStructure, PlanNode,
-    Reply, Report, Seal, Written,
+    Actor, BlockUsage, Catalog, CatalogError, Command, Effect, NewStructure, PlanNode, Reply,
+    Report, Seal, Written,
 };
 use honeycomb_env::{ConnId, Net, ReplyPayload, Service};
 use honeycomb_types::limits::{BATCH_MAX, RESULTS_WINDOW, SERVER_SILENCE};
 use honeycomb_types::{
-    BlockAt, BlockId, Epoch, JobId, Kind, PrefixId, ServerId, StructureId, Time, Verbs,
+    BlockAt, BlockId, Epoch, JobId, Kind, PrefixId, ServerId, SessionId, StructureId, Time, Verbs,
 };
 use honeycomb_wire::custom::kind_spec;
 use honeycomb_wire::messages::*;
@@ -21,6 +24,7 @@ use honeycomb_wire::{
     RootKey, Scope, Status, TokenKey, attenuate,
 };
 use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// What a client waits when admission is closed, in microseconds.
@@ -29,12 +33,13 @@ const BUSY_RETRY_US: u64 = 1000;
 const STOOD_STILL: Duration = Duration::from_millis(1000);
 
 /// What a handshake has proven, and what the connection turned out to be.
-struct Peer {
+pub(crate) struct Peer {
     scope: Scope,
     /// Whose lease the traffic renews.
     task: Option<PrefixId>,
     /// The memory server at the other end, once it has joined.
-    server: Option<ServerId>,
+    pub(crate) server: Option<ServerId>,
+    session: SessionId,
 }
 
 /// A reply that waits until memory servers have done what it rests on.
@@ -42,19 +47,36 @@ struct Deferred {
     to: ConnId,
     request: u64,
     body: Vec<u8>,
+    changed: bool,
     left: usize,
     failure: Option<(Status, String)>,
 }
 
 /// A request of ours to a memory server.
-struct Errand {
-    server: ServerId,
-    effect: Effect,
+pub(crate) struct Errand {
+    pub(crate) server: ServerId,
+    pub(crate) effect: Effect,
     deferred: Option<u64>,
 }
 
 /// Why a request was refused.
-type Refusal = (Status, String);
+pub(crate) type Refusal = (Status, String);
+
+/// What a controller begins with.
+pub(crate) struct State {
+    pub(crate) catalog: Catalog,
+    pub(crate) store: Option<Store>,
+    pub(crate) answers: Answers,
+}
+
+/// Where the greater term is left that ended a controller.
+pub(crate) type Fenced = Arc<Mutex<Option<u32>>>;
+
+/// The term of a controller that keeps no log.
+pub(crate) const VOLATILE_TERM: u32 = 1;
+
+/// Requests with such a number are the same request whenever their session sends it.
+const NAMED_FOR_GOOD: u64 = 1 << 63;
 
 /// What other threads tell the controller.
 pub(crate) enum Note {
@@ -88,13 +110,26 @@ impl Requests {
 }
 
 pub(crate) struct ControllerService {
-    catalog: Catalog,
-    token_key: TokenKey,
-    grant_key: GrantKey,
-    peers: HashMap<ConnId, Peer>,
-    links: HashMap<ServerId, ConnId>,
+    pub(crate) catalog: Catalog,
+    /// None for a controller whose state ends with it.
+    pub(crate) store: Option<Store>,
+    pub(crate) term: u32,
+    pub(crate) answers: Answers,
+    /// Records of this round that are not the catalog's.
+    pub(crate) records: Vec<u8>,
+    /// Something of this round has to be on the disk before it is answered.
+    pub(crate) wait: bool,
+    /// When new files may be tried again.
+    pub(crate) renew_at: Time,
+    /// What is said at the end of this round, and what waits for new files.
+    pub(crate) out: Vec<Out>,
+    pub(crate) held: Vec<Out>,
+    pub(crate) token_key: TokenKey,
+    pub(crate) grant_key: GrantKey,
+    pub(crate) peers: HashMap<ConnId, Peer>,
+    pub(crate) links: HashMap<ServerId, ConnId>,
     effects: Vec<Effect>,
-    errands: HashMap<u64, Errand>,
+    pub(crate) errands: HashMap<u64, Errand>,
     /// Blocks that their servers have not confirmed to be open: a reply that names one asks for it
     /// again, and waits.
     opening: HashMap<BlockAt, Effect>,
@@ -103,12 +138,23 @@ pub(crate) struct ControllerService {
     requests: Requests,
     last_tick: Time,
     stopped: bool,
+    fenced: Fenced,
 }
 
 impl ControllerService {
-    pub(crate) fn new(catalog: Catalog, root: &RootKey) -> ControllerService {
+    pub(crate) fn new(state: State, root: &RootKey, fenced: Fenced) -> ControllerService {
+        let State { catalog, store, answers } = state;
+        let term = store.as_ref().map_or(VOLATILE_TERM, Store::term);
         ControllerService {
             catalog,
+            store,
+            term,
+            answers,
+            records: Vec::new(),
+            wait: false,
+            renew_at: Time::ZERO,
+            out: Vec::new(),
+            held: Vec::new(),
             token_key: root.token_key(),
             grant_key: root.grant_key(),
             peers: HashMap::new(),
@@ -121,11 +167,19 @@ impl ControllerService {
             requests: Requests::default(),
             last_tick: Time::NEVER,
             stopped: false,
+            fenced,
         }
     }
 
-    fn apply(&mut self, now: Time, command: Command<'_>) -> Result<Reply, CatalogError> {
+    pub(crate) fn apply(&mut self, now: Time, command: Command<'_>) -> Result<Reply, CatalogError> {
+        self.wait |= waits(&command);
         self.catalog.apply(now, command, &mut self.effects)
+    }
+
+    /// A greater term was heard of: this controller is over.
+    pub(crate) fn fence(&mut self, term: u32) {
+        *self.fenced.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(term);
+        self.stopped = true;
     }
 
     fn hello(&mut self, net: &mut Net, now: Time, from: ConnId, request: u64, args: &[u8]) {
@@ -137,9 +191,9 @@ impl ControllerService {
                     window: RESULTS_WINDOW,
                     ..greeted.reply(now.as_millis())
                 };
-                let Greeted { scope, task, .. } = greeted;
-                self.peers.insert(from, Peer { scope, task, server: None });
-                send(net, from, request, &reply.encode());
+                let Greeted { scope, task, session, .. } = greeted;
+                self.peers.insert(from, Peer { scope, task, server: None, session });
+                self.reply(from, request, reply.encode(), false);
             }
             Err((status, text)) => {
                 net.refuse(from, request, status, &text);
@@ -175,7 +229,11 @@ impl ControllerService {
             let text = "the cluster's token cannot be narrowed to a task; narrow the job's";
             return Err((Status::PermissionDenied, text.into()));
         }
-        if peer.scope.job.is_none() && !peer.scope.verbs.contains(Verbs::WRITE) && changes(op) {
+        let renews = op == Op::RenewLeases;
+        if peer.scope.job.is_none()
+            && !peer.scope.verbs.contains(Verbs::WRITE)
+            && (changes(op) || renews)
+        {
             let text = format!("{} needs a token that was not narrowed to reading", op.name());
             return Err((Status::PermissionDenied, text));
         }
@@ -194,6 +252,47 @@ impl ControllerService {
             let _ = self.apply(now, Command::RenewPrefixById { job, prefix, ago_ms: 0 });
         }
         Ok(actor)
+    }
+
+    /// Serves a request, unless it was answered before, or cannot be now.
+    fn serve_once(
+        &mut self,
+        net: &mut Net,
+        now: Time,
+        from: ConnId,
+        header: &RequestHeader,
+        args: &[u8],
+    ) -> Result<Vec<u8>, Refusal> {
+        let change = changes(header.op);
+        if change && let Some(why) = self.trouble() {
+            return Err((Status::LogFailed, format!("{why}; nothing was changed")));
+        }
+        if !change || header.request & NAMED_FOR_GOOD == 0 {
+            return self.serve(net, now, from, header, args).map_err(|e| self.unless_awaited(e));
+        }
+        let session = self.peers[&from].session;
+        if let Some(body) = self.answers.find(session, header.request).map(<[u8]>::to_vec) {
+            self.actor(now, from, header.op)?;
+            if header.op == Op::CreateStructure
+                && let Ok(opened) = CreateStructureReply::decode(&body)
+            {
+                self.await_open(opened.map.entries.iter().map(|e| block_at(e.block, e.epoch)));
+            }
+            return Ok(body);
+        }
+        let served = self.serve(net, now, from, header, args);
+        let body = served.map_err(|e| self.unless_awaited(e))?;
+        self.answers.keep(&mut self.records, now, session, header.request, &body);
+        Ok(body)
+    }
+
+    /// That there is no room is not known before the servers are back.
+    fn unless_awaited(&self, refusal: Refusal) -> Refusal {
+        if refusal.0 == Status::OutOfMemory && self.catalog.recovering() {
+            let text = "the controller was restarted and awaits its memory servers";
+            return (Status::Busy, text.into());
+        }
+        refusal
     }
 
     fn serve(
@@ -237,7 +336,7 @@ impl ControllerService {
                 }
             }
             Op::JoinServer => {
-                let body = self.join(now, from, args)?;
+                let body = self.join(net, now, from, args)?;
                 net.link(from);
                 Ok(body)
             }
@@ -246,7 +345,8 @@ impl ControllerService {
             | Op::SealBlock
             | Op::QueueTaken
             | Op::RetireBlock
-            | Op::ReturnBlock => self.serve_link(net, now, from, header.op, args),
+            | Op::ReturnBlock
+            | Op::Inventory => self.serve_link(net, now, from, header.op, args),
             Op::BeginMove | Op::CommitMove | Op::CancelMove => {
                 self.serve_move(now, header.op, args)
             }
@@ -490,35 +590,6 @@ impl ControllerService {
         }
     }
 
-    fn join(&mut self, now: Time, from: ConnId, args: &[u8]) -> Result<Vec<u8>, Refusal> {
-        let q = JoinServerRequest::decode(args).map_err(malformed)?;
-        let kinds = q.kinds.iter().map(kind_spec).collect::<Result<Vec<_>, String>>();
-        let kinds = kinds.map_err(|why| (Status::InvalidArgument, why))?;
-        let server = NewServer {
-            address: &q.address,
-            incarnation: q.incarnation,
-            shards: q.shards,
-            blocks_per_shard: q.blocks_per_shard,
-            block_size: q.block_size,
-            flush: q.flush,
-            kinds: &kinds,
-        };
-        match self.apply(now, Command::JoinServer { server }).map_err(refusal)? {
-            Reply::Joined(server) => {
-                self.peers.get_mut(&from).expect("greeted").server = Some(server);
-                self.links.insert(server, from);
-                Ok(JoinServerReply {
-                    server: server.0,
-                    token_key: self.token_key.0.to_vec(),
-                    grant_key: self.grant_key.0.to_vec(),
-                    now_ms: now.as_millis(),
-                }
-                .encode())
-            }
-            other => unexpected(Op::JoinServer, &other),
-        }
-    }
-
     fn serve_link(
         &mut self,
         net: &mut Net,
@@ -529,6 +600,11 @@ impl ControllerService {
     ) -> Result<Vec<u8>, Refusal> {
         let server = self.peers[&from].server.expect("checked with the actor");
         match op {
+            Op::Inventory => {
+                let q = InventoryRequest::decode(args).map_err(malformed)?;
+                self.inventory(now, server, &q).inspect_err(|_| net.close(from))?;
+                Ok(InventoryReply {}.encode())
+            }
             Op::Report => {
                 let q = ReportRequest::decode(args).map_err(malformed)?;
                 self.report(now, server, &q).inspect_err(|_| net.close(from))?;
@@ -603,32 +679,25 @@ impl ControllerService {
         Ok(())
     }
 
-    /// Answers, at once or when the memory servers have done what the answer says: opened the blocks
-    /// that it names, made those unreadable that it takes away.
-    fn conclude(
-        &mut self,
-        net: &mut Net,
-        now: Time,
-        from: ConnId,
-        header: &RequestHeader,
-        body: Vec<u8>,
-    ) {
-        let request = header.request;
-        if matches!(header.op, Op::CommitMove | Op::CancelMove) {
+    /// Answers at the end of the round, or when the memory servers have done what the answer says:
+    /// opened the blocks that it names, made those unreadable that it takes away.
+    fn conclude(&mut self, now: Time, from: ConnId, request: u64, body: Vec<u8>, op: Op) {
+        let changed = changes(op);
+        if matches!(op, Op::CommitMove | Op::CancelMove) {
             // It rests on nothing that is still to be done, and a block that gave everything away
             // shall hear of it before it is taken back.
-            send(net, from, request, &body);
-            return self.dispatch(net, now, None);
+            self.reply(from, request, body, changed);
+            return self.dispatch(now, None);
         }
         let opens = self.effects.iter().filter(|e| is_awaited(e)).count();
         if opens == 0 {
-            self.dispatch(net, now, None);
-            return send(net, from, request, &body);
+            self.dispatch(now, None);
+            return self.reply(from, request, body, changed);
         }
         let number = self.number();
-        let deferred = Deferred { to: from, request, body, left: opens, failure: None };
+        let deferred = Deferred { to: from, request, body, changed, left: opens, failure: None };
         self.deferred.insert(number, deferred);
-        self.dispatch(net, now, Some(number));
+        self.dispatch(now, Some(number));
     }
 
     /// Asks again for blocks that are to be named and are not open yet, so that the reply waits for
@@ -645,7 +714,7 @@ impl ControllerService {
     }
 
     /// Sends the effects of the last command to their servers.
-    fn dispatch(&mut self, net: &mut Net, now: Time, deferred: Option<u64>) {
+    pub(crate) fn dispatch(&mut self, now: Time, deferred: Option<u64>) {
         for effect in std::mem::take(&mut self.effects) {
             let number = self.number();
             match &effect {
@@ -661,16 +730,15 @@ impl ControllerService {
             let waits = deferred.filter(|_| is_awaited(&effect));
             let Some(link) = self.links.get(&server).copied() else {
                 self.give_up_import(now, &effect);
-                self.release(net, waits, loss_of(&effect));
+                self.release(waits, loss_of(&effect));
                 continue;
             };
-            let header = RequestHeader { request: number, ..RequestHeader::new(op) };
-            net.request(link, header, &body, ReplyPayload::Copy(&[]));
+            self.out.push(Out::Ask { to: link, number, op, body });
             self.errands.insert(number, Errand { server, effect, deferred: waits });
         }
         // What follows from a move that was given up; it asks for nothing that can fail like it.
         if !self.effects.is_empty() {
-            self.dispatch(net, now, None);
+            self.dispatch(now, None);
         }
     }
 
@@ -680,7 +748,7 @@ impl ControllerService {
     }
 
     /// One of the things that a deferred reply waits for has come to its end.
-    fn release(&mut self, net: &mut Net, number: Option<u64>, failure: Option<Refusal>) {
+    fn release(&mut self, number: Option<u64>, failure: Option<Refusal>) {
         let Some(number) = number else { return };
         let Some(deferred) = self.deferred.get_mut(&number) else { return };
         deferred.left -= 1;
@@ -690,8 +758,8 @@ impl ControllerService {
         }
         let deferred = self.deferred.remove(&number).expect("looked up just now");
         match deferred.failure {
-            None => send(net, deferred.to, deferred.request, &deferred.body),
-            Some((status, text)) => net.refuse(deferred.to, deferred.request, status, &text),
+            None => self.reply(deferred.to, deferred.request, deferred.body, deferred.changed),
+            Some((status, text)) => self.refuse(deferred.to, deferred.request, status, text),
         }
     }
 
@@ -702,9 +770,10 @@ impl ControllerService {
             self.apply(now, Command::Amnesty).expect("an amnesty cannot be refused");
         }
         self.last_tick = now;
-        if self.catalog.next_deadline().is_some_and(|due| due <= now) {
+        // Nothing may end that could come back, because its end is not on the log.
+        if self.trouble().is_none() && self.catalog.next_deadline().is_some_and(|due| due <= now) {
             self.apply(now, Command::Tick).expect("time cannot be refused");
-            self.dispatch(net, now, None);
+            self.dispatch(now, None);
             self.drop_silent(net, now);
         }
     }
@@ -720,11 +789,11 @@ impl ControllerService {
             .collect();
         for (server, link) in silent {
             net.close(link);
-            self.lose(net, now, server);
+            self.lose(now, server);
         }
     }
 
-    fn lose(&mut self, net: &mut Net, now: Time, server: ServerId) {
+    fn lose(&mut self, now: Time, server: ServerId) {
         self.links.remove(&server);
         self.opening.retain(|at, _| at.block.server() != server);
         // The catalog may have declared it dead already, for its silence.
@@ -733,9 +802,9 @@ impl ControllerService {
             self.errands.iter().filter(|(_, e)| e.server == server).map(|(n, _)| *n).collect();
         for number in broken {
             let errand = self.errands.remove(&number).expect("listed just now");
-            self.release(net, errand.deferred, loss_of(&errand.effect));
+            self.release(errand.deferred, loss_of(&errand.effect));
         }
-        self.dispatch(net, now, None);
+        self.dispatch(now, None);
     }
 }
 
@@ -770,11 +839,11 @@ impl Service for ControllerService {
             }
             _ => {}
         }
-        match self.serve(net, now, from, header, args) {
-            Ok(body) => self.conclude(net, now, from, header, body),
+        match self.serve_once(net, now, from, header, args) {
+            Ok(body) => self.conclude(now, from, header.request, body, header.op),
             Err((status, text)) => {
-                self.dispatch(net, now, None);
-                net.refuse(from, header.request, status, &text);
+                self.dispatch(now, None);
+                self.refuse(from, header.request, status, text);
             }
         }
     }
@@ -827,14 +896,22 @@ impl Service for ControllerService {
         if failure.is_some() {
             self.give_up_import(now, &errand.effect);
         }
-        self.release(net, errand.deferred, failure);
-        self.dispatch(net, now, None);
+        self.release(errand.deferred, failure);
+        self.dispatch(now, None);
     }
 
     fn on_close(&mut self, net: &mut Net, now: Time, conn: ConnId) {
-        if let Some(Peer { server: Some(server), .. }) = self.peers.remove(&conn) {
-            self.lose(net, now, server);
+        // A server that came back over another connection is not lost with this one.
+        if let Some(Peer { server: Some(server), .. }) = self.peers.remove(&conn)
+            && self.links.get(&server) == Some(&conn)
+        {
+            // One that has not told all of its blocks is awaited as before.
+            match self.catalog.is_awaited(server) {
+                true => drop(self.links.remove(&server)),
+                false => self.lose(now, server),
+            }
         }
+        self.settle(net, now);
     }
 
     fn on_note(&mut self, _net: &mut Net, _now: Time, note: Note) {
@@ -845,7 +922,16 @@ impl Service for ControllerService {
 
     fn on_tick(&mut self, net: &mut Net, now: Time) -> Option<Time> {
         self.tick(net, now);
-        self.catalog.next_deadline().or(Some(now + SERVER_SILENCE.max(Duration::from_secs(1))))
+        self.settle(net, now);
+        let deadline = self
+            .catalog
+            .next_deadline()
+            .unwrap_or(now + SERVER_SILENCE.max(Duration::from_secs(1)));
+        Some(match &self.store {
+            Some(_) if self.trouble().is_some() => self.renew_at,
+            Some(store) => deadline.min(store.deadline()),
+            None => deadline,
+        })
     }
 
     fn finished(&self) -> bool {
@@ -866,10 +952,14 @@ fn changes(op: Op) -> bool {
             | Op::OpenStructure
             | Op::ReopenStructure
             | Op::ClusterStatus
+            | Op::Report
+            | Op::RenewLeases
+            | Op::QueueTaken
+            | Op::Hello
     )
 }
 
-fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
+pub(crate) fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
     match effect {
         Effect::OpenBlock {
             server,
@@ -966,9 +1056,18 @@ fn block_at(block: u64, epoch: u64) -> BlockAt {
     BlockAt { block: BlockId(block), epoch: Epoch(epoch) }
 }
 
-fn send(net: &mut Net, to: ConnId, request: u64, body: &[u8]) {
-    let header = ReplyHeader::new(Status::Ok, request, 0);
-    net.reply(to, header, body, ReplyPayload::Copy(&[]));
+/// Whether a command's changes must be on the disk before anybody hears of them. Growth need not
+/// wait: a grant that a crash of the machine takes from the log is adopted from the block that has
+/// it, and a seal is told again.
+fn waits(command: &Command<'_>) -> bool {
+    !matches!(
+        command,
+        Command::GrowStructure { .. }
+            | Command::SealBlock { .. }
+            | Command::ServerReport { .. }
+            | Command::RenewPrefixById { .. }
+            | Command::RenewLeases { .. }
+    )
 }
 
 /// Whether it makes a block ready for what a reply is about to promise.
@@ -987,11 +1086,11 @@ fn loss_of(effect: &Effect) -> Option<Refusal> {
     prepares(effect).then(|| (Status::DataLost, text.to_owned()))
 }
 
-fn refusal(error: CatalogError) -> Refusal {
+pub(crate) fn refusal(error: CatalogError) -> Refusal {
     (status_of(&error), error.to_string())
 }
 
-fn malformed(error: Malformed) -> Refusal {
+pub(crate) fn malformed(error: Malformed) -> Refusal {
     (Status::BadFrame, error.to_string())
 }
 

@@ -7,19 +7,26 @@ use std::time::{Duration, Instant, SystemTime};
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     origin: Instant,
+    /// What it showed at its origin.
+    base: Time,
 }
 
 impl Clock {
     /// Starts a clock at zero.
-    #[allow(clippy::disallowed_methods)]
     pub fn start() -> Clock {
-        Clock { origin: Instant::now() }
+        Clock::start_at(Time::ZERO)
+    }
+
+    /// Starts a clock that goes on from where an earlier process's stood.
+    #[allow(clippy::disallowed_methods)]
+    pub fn start_at(base: Time) -> Clock {
+        Clock { origin: Instant::now(), base }
     }
 
     /// The present.
     #[allow(clippy::disallowed_methods)]
     pub fn now(&self) -> Time {
-        Time(self.origin.elapsed().as_nanos() as u64)
+        self.base + self.origin.elapsed()
     }
 
     /// Waits until a time, for callers that have nothing better to wait for.

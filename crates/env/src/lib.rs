@@ -1,4 +1,4 @@
-//! The only doors to the outside world: clock, entropy, network.
+//! The only doors to the outside world: clock, entropy, network, files.
 //!
 //! State machines get time and randomness handed in; the loops that drive them take both from
 //! here. The lint in `clippy.toml` keeps every other crate from going around.
@@ -7,6 +7,7 @@
 mod budget;
 mod clock;
 mod conn;
+mod disk;
 mod entropy;
 mod guard;
 mod memory;
@@ -16,6 +17,7 @@ mod poller;
 pub use budget::{Budget, Permit};
 pub use clock::{Clock, time_of_day};
 pub use conn::ReplyPayload;
+pub use disk::{Disk, Folder, MemoryDisk};
 pub use entropy::Entropy;
 pub use guard::AbortOnPanic;
 pub use memory::resident_anonymous_bytes;

@@ -6,7 +6,7 @@ use crate::failure::{Failure, Outcome};
 use crate::output::{Output, hex};
 use crate::{machine, size};
 use clap::Args;
-use honeycomb_controller::{Controller, ControllerOptions};
+use honeycomb_controller::{Controller, ControllerOptions, StartError, StoreError};
 use honeycomb_env::Clock;
 use honeycomb_server::{MemoryServer, ServerOptions};
 use honeycomb_structures::Registry;
@@ -18,7 +18,7 @@ use signal_hook::iterator::Signals;
 use std::io::{BufRead, Read};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,8 +36,8 @@ const LISTEN_ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LO
 /// Starts a controller and a memory server on this machine, in one process.
 ///
 /// It leaves a file by which later commands of the same user find it, which holds its token; it runs
-/// until Ctrl-C, SIGTERM, SIGHUP or `honeycomb stop`. Everything is in memory: the end of the
-/// process is the end of the data. Only one cluster of a user has that file; another is refused.
+/// until Ctrl-C, SIGTERM, SIGHUP or `honeycomb stop`. Data is in memory: the end of the process is
+/// its end. With --data-dir the next start has the same token and knows the jobs. Only one cluster of a user has that file; another is refused.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb start --background
@@ -81,12 +81,15 @@ pub struct StopArgs {
 
 /// Starts a controller alone, for a cluster of several machines.
 ///
-/// It prints the token that servers and clients need, and runs until Ctrl-C or SIGTERM. A new
-/// controller has a new token; what the last one knew is gone with it.
+/// It prints the token that servers and clients need, and runs until Ctrl-C or SIGTERM. With
+/// --data-dir it keeps a log there: started again with the same directory, at the same address, it
+/// has the same token and goes on, and jobs notice nothing. Without it, a new controller has a new
+/// token, and what the last one knew is gone with it.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb controller
   honeycomb controller --listen 127.0.0.1:0 --json
+  honeycomb controller --listen 127.0.0.1:0 --data-dir ./controller
   honeycomb controller --listen 0.0.0.0:0 --insecure  # from other machines")]
 pub struct ControllerArgs {
     #[command(flatten)]
@@ -215,7 +218,9 @@ pub fn start(args: &StartArgs, kinds: &Arc<Registry>) -> Outcome {
     let data = SocketAddr::new(listen.ip(), 0);
     // What is wrong with the settings is told before anything listens.
     server_options(&settings, args.force, data, listen, Vec::new(), fitting_block_size, kinds)?;
-    let controller = start_controller(listen, &settings)?;
+    // A child that dies with its parent has nothing to come back for.
+    let data_dir = settings.data_dir().filter(|_| !args.embedded);
+    let controller = start_controller(listen, &settings, data_dir)?;
     let near = match listen.ip().is_unspecified() {
         true => SocketAddr::from(([127, 0, 0, 1], controller.address().port())),
         false => controller.address(),
@@ -393,25 +398,38 @@ fn raise_descriptor_limit() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-fn start_controller(listen: SocketAddr, settings: &Settings) -> Outcome<Controller> {
+fn start_controller(
+    listen: SocketAddr,
+    settings: &Settings,
+    data_dir: Option<PathBuf>,
+) -> Outcome<Controller> {
     let options = ControllerOptions {
         listen,
         root_key: None,
+        data_dir,
         spin: settings.spin(),
         marks: settings.marks()?,
         lease_ms: settings.lease_ms(),
     };
-    Controller::start(&options).map_err(|e| match e.kind() {
-        std::io::ErrorKind::AddrInUse => {
+    Controller::start(&options).map_err(|e| match e {
+        StartError::Listen(e) if e.kind() == std::io::ErrorKind::AddrInUse => {
             let text = format!(
                 "{listen} is taken; --listen 127.0.0.1:0 takes any free port, and `honeycomb \
                  doctor` may know who has it"
             );
             Failure::new(Status::AlreadyExists, text)
         }
-        _ => Failure::io(format_args!("cannot listen on {listen}"), &e),
+        StartError::Listen(e) => Failure::io(format_args!("cannot listen on {listen}"), &e),
+        StartError::Store(_, StoreError::InUse) => {
+            Failure::new(Status::AlreadyExists, e.to_string())
+        }
+        StartError::Store(..) => Failure::new(Status::LogFailed, e.to_string()),
     })
 }
+
+/// What ends with a controller that keeps no log, said where nobody overlooks it.
+const VOLATILE: &str = "honeycomb: without --data-dir what the controller knows ends with it: when \
+    it is started again, every job and all data is gone, and it has another token";
 
 /// `honeycomb controller`.
 pub fn controller(args: &ControllerArgs) -> Outcome {
@@ -420,9 +438,17 @@ pub fn controller(args: &ControllerArgs) -> Outcome {
     check_listen(listen, settings.insecure())?;
     raise_descriptor_limit();
     let mut signals = signals(&[SIGINT, SIGTERM])?;
-    let controller = start_controller(listen, &settings)?;
+    let data_dir = settings.data_dir();
+    let durable = data_dir.is_some();
+    let controller = start_controller(listen, &settings, data_dir)?;
     let (address, token) = (controller.address(), hex(controller.token()));
-    let told = json!({ "address": address.to_string(), "token": token, "pid": std::process::id() });
+    let told = json!({
+        "address": address.to_string(), "token": token, "pid": std::process::id(),
+        "durable": durable,
+    });
+    if !durable {
+        eprintln!("{VOLATILE}");
+    }
     args.output.tell(&told, || {
         format!(
             "the controller is running at {address}\n  token       {token}\n  add memory  honeycomb \

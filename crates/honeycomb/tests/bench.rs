@@ -210,3 +210,16 @@ fn repartition_measures_splits_and_checks_every_key() {
         folder.has_figure(&name, "part,split_ms,get_us_before,get_us_during");
     }
 }
+
+#[test]
+fn recovery_is_measured_from_the_start_of_the_process() {
+    let output = Command::new(env!("CARGO_BIN_EXE_honeycomb"))
+        .args(["bench", "recovery", "--prefixes", "500", "--rounds", "2", "--json"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let row: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((row["prefixes"].as_u64(), row["rounds"].as_u64()), (Some(500), Some(2)));
+    assert!(row["recovery_ms"].as_f64().unwrap() > 0.0);
+    assert!(row["data_bytes"].as_u64().unwrap() > 500 * 40);
+}

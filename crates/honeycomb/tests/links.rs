@@ -37,6 +37,8 @@ impl Link {
             block_size: 65_536,
             flush: false,
             kinds: Vec::new(),
+            server: 0,
+            term: 0,
         };
         let reply = raw.ask(Op::JoinServer, &body.encode());
         assert_eq!(reply.status(), Status::Ok, "{}", reply.message());
@@ -183,6 +185,7 @@ fn start() -> (Controller, Link, u64, Vec<MapEntry>) {
         listen,
         root_key: None,
         spin: Duration::ZERO,
+        data_dir: None,
         marks: honeycomb_types::Marks::default(),
         lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
     };

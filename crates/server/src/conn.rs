@@ -708,6 +708,10 @@ impl Service for ShardService {
                 self.shard.reset(server);
                 self.set_offset(clock_offset_ms);
             }
+            Note::Holdings(round) => {
+                let (shard, blocks) = (self.ix, self.shard.holdings());
+                self.tell_link(LinkNote::Holdings { shard, round, blocks });
+            }
             Note::ClockOffset(offset_ms) => self.set_offset(offset_ms),
             Note::Open(owner, request) => {
                 let refused = self.shard.open(owner).err();

@@ -8,6 +8,7 @@
 mod authorize;
 mod conn;
 mod flush;
+mod holdings;
 mod link;
 mod notes;
 mod pace;

@@ -1,8 +1,11 @@
 //! The link to the controller: joins, reports, carries blocks in and questions out.
 //!
-//! One connection that carries requests both ways. When it breaks, the server keeps serving what
-//! it has and tries to join again; the controller has declared the old name dead by then, so that
-//! a successful join begins with empty blocks under a new name.
+//! One connection that carries requests both ways. When it breaks, the server keeps its blocks and
+//! serves them, and tries to join again. A controller that knows it still (one that was restarted and
+//! has a log) leaves it its number and is told what it holds; what the shards wanted of the controller
+//! meanwhile is in that, or is told after it. Any other controller gives it a new number, under which
+//! it begins with empty blocks. A controller of a lesser term than one heard of before is refused
+//! (INV-25).
 
 use crate::flush::{Errand, FlushJob, FlushWhat, Flusher};
 use crate::notes::{LinkNote, Note};
@@ -14,16 +17,17 @@ use honeycomb_env::{
 use honeycomb_structures::{News, Successor};
 use honeycomb_types::limits::REPORT_INTERVAL;
 use honeycomb_types::{
-    BlockAt, BlockId, Epoch, Generation, JobId, Kind, Marks, PrefixId, ServerId, StructureId, Time,
+    BlockAt, BlockId, Epoch, Generation, JobId, Kind, Marks, PrefixId, ServerId, ShardIx,
+    StructureId, Time,
 };
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::{
     ActivePrefix, BeginImportRequest, BeginMoveReply, BeginMoveRequest, BlockUsage,
     CancelMoveRequest, CommitFlushRequest, CommitMoveReply, CommitMoveRequest, EndImportRequest,
-    FlushBlockRequest, FreeBlockRequest, GrowStructureReply, GrowStructureRequest, HelloRequest,
-    JoinServerReply, JoinServerRequest, KindInfo, OpenBlockRequest, QueueAheadRequest,
-    QueueTakenRequest, ReportReply, ReportRequest, RetireBlockRequest, ReturnBlockRequest,
-    SealBlockRequest, SetGenerationRequest,
+    FlushBlockRequest, FreeBlockRequest, GrowStructureReply, GrowStructureRequest, HeldBlock,
+    HelloRequest, InventoryRequest, JoinServerReply, JoinServerRequest, KindInfo,
+    OpenBlockRequest, QueueAheadRequest, QueueTakenRequest, ReportReply, ReportRequest,
+    RetireBlockRequest, ReturnBlockRequest, SealBlockRequest, SetGenerationRequest,
 };
 use honeycomb_wire::{Field, GrantKey, Op, ReplyHeader, RequestHeader, Status, TokenKey};
 use std::collections::HashMap;
@@ -32,8 +36,11 @@ use std::time::Duration;
 
 /// How long a connection attempt to the controller may take.
 const CONNECT: Duration = Duration::from_secs(1);
-/// The pause between attempts to join.
-const REJOIN: Duration = Duration::from_millis(200);
+/// The pause before the first attempt to join again; it doubles up to the other one.
+const REJOIN_MIN: Duration = Duration::from_millis(10);
+const REJOIN_MAX: Duration = Duration::from_millis(320);
+/// Blocks that one request tells.
+const TOLD_AT_A_TIME: usize = 10_000;
 
 /// What the server tells the controller of itself.
 #[derive(Clone)]
@@ -63,6 +70,9 @@ enum Asked {
     Begin(BlockAt),
     /// The word on a move that is complete.
     Commit(BlockAt),
+    Inventory {
+        last: bool,
+    },
     /// Nothing hangs on the answer: a block that is not retired asks again.
     Told,
 }
@@ -74,6 +84,53 @@ struct Counters {
     forwarded: u64,
 }
 
+/// What is told to a controller that knows this server.
+#[derive(Default)]
+struct Telling {
+    /// Tells one connection's answers from those of an earlier one.
+    round: u64,
+    /// Which shards have told theirs.
+    has: Vec<bool>,
+    blocks: Vec<HeldBlock>,
+    /// What they wanted after that.
+    later: Vec<Effect>,
+    /// Blocks that wait to hear that what was taken from them is known.
+    unheard: Vec<BlockAt>,
+}
+
+impl Telling {
+    fn begin(&mut self, shards: usize) {
+        self.stop();
+        self.has = vec![false; shards];
+    }
+
+    /// Ends it before it was complete: all of it is told anew.
+    fn stop(&mut self) {
+        self.round += 1;
+        self.has.clear();
+        self.blocks.clear();
+        for effect in std::mem::take(&mut self.later) {
+            match effect {
+                Effect::Taken { at, .. } => self.unheard.push(at),
+                // What blocks tell of themselves does not say this.
+                Effect::CancelMove { .. } => self.later.push(effect),
+                _ => {}
+            }
+        }
+    }
+
+    fn has(&self, shard: ShardIx) -> bool {
+        self.has.get(shard.0 as usize).copied().unwrap_or(false)
+    }
+
+    /// Takes a shard's blocks; true when those of all are here.
+    fn take(&mut self, shard: ShardIx, blocks: Vec<HeldBlock>) -> bool {
+        self.has[shard.0 as usize] = true;
+        self.blocks.extend(blocks);
+        self.has.iter().all(|&has| has)
+    }
+}
+
 pub(crate) struct LinkService {
     identity: Identity,
     clock: Clock,
@@ -83,10 +140,17 @@ pub(crate) struct LinkService {
     links: u64,
     joined: std::sync::mpsc::Sender<Result<ServerId, String>>,
     conn: Option<ConnId>,
+    /// The number under which the shards have their blocks.
     server: Option<ServerId>,
+    /// The controller knows us and all that we hold.
+    ready: bool,
+    /// Greatest term of a controller that was heard of.
+    term: u32,
+    telling: Telling,
     asked: HashMap<u64, Asked>,
     next_request: u64,
     next_attempt: Time,
+    backoff: Duration,
     next_report: Time,
     counters: Vec<Counters>,
     usage: Vec<BlockUsage>,
@@ -112,9 +176,13 @@ impl LinkService {
             joined,
             conn: None,
             server: None,
+            ready: false,
+            term: 0,
+            telling: Telling::default(),
             asked: HashMap::new(),
             next_request: 0,
             next_attempt: Time::ZERO,
+            backoff: REJOIN_MIN,
             next_report: Time::ZERO,
             counters,
             usage: Vec::new(),
@@ -131,8 +199,13 @@ impl LinkService {
         net.request(conn, header, &body.encode(), ReplyPayload::Copy(&[]));
     }
 
+    fn wait_longer(&mut self, now: Time) {
+        self.next_attempt = now + self.backoff;
+        self.backoff = (self.backoff * 2).min(REJOIN_MAX);
+    }
+
     fn attempt(&mut self, net: &mut Net, now: Time) {
-        self.next_attempt = now + REJOIN;
+        self.wait_longer(now);
         match net.connect(self.identity.controller, CONNECT) {
             Ok(conn) => {
                 self.conn = Some(conn);
@@ -163,11 +236,21 @@ impl LinkService {
             block_size: self.identity.block_size,
             flush: self.identity.flush,
             kinds: self.identity.kinds.clone(),
+            server: self.server.map_or(0, |server| server.0),
+            term: self.term,
         };
         self.ask(net, Op::JoinServer, &body, Asked::Join);
     }
 
-    fn joined(&mut self, now: Time, reply: &JoinServerReply) {
+    fn joined(&mut self, net: &mut Net, now: Time, reply: &JoinServerReply) {
+        if reply.term < self.term {
+            let (old, known) = (reply.term, self.term);
+            let text = format!("a controller of term {old}, and there was one of term {known}");
+            let _ = self.joined.send(Err(text));
+            return self.hang_up(net);
+        }
+        self.term = reply.term;
+        self.backoff = REJOIN_MIN;
         let (Ok(token), Ok(grant)) = (
             <[u8; 32]>::try_from(&reply.token_key[..]),
             <[u8; 32]>::try_from(&reply.grant_key[..]),
@@ -176,8 +259,19 @@ impl LinkService {
             return;
         };
         let server = ServerId(reply.server);
-        self.server = Some(server);
         let clock_offset_ms = reply.now_ms as i64 - now.as_millis() as i64;
+        if reply.known && self.server == Some(server) {
+            self.telling.begin(self.shards.len());
+            for shard in &self.shards {
+                self.post(shard, Note::ClockOffset(clock_offset_ms));
+                self.post(shard, Note::Holdings(self.telling.round));
+            }
+            return;
+        }
+        self.server = Some(server);
+        self.ready = true;
+        self.telling = Telling { round: self.telling.round, ..Telling::default() };
+        self.usage.clear();
         for shard in &self.shards {
             self.post(
                 shard,
@@ -203,7 +297,7 @@ impl LinkService {
 
     fn report(&mut self, net: &mut Net, now: Time) {
         self.next_report = now + REPORT_INTERVAL;
-        if self.server.is_none() {
+        if !self.ready {
             return;
         }
         let sum = self.counters.iter().fold(Counters::default(), |a, c| Counters {
@@ -223,6 +317,9 @@ impl LinkService {
     }
 
     fn effect(&mut self, net: &mut Net, effect: Effect) {
+        if !self.ready {
+            return self.keep(effect);
+        }
         match effect {
             Effect::Grow { structure, at } => {
                 let body = GrowStructureRequest {
@@ -230,9 +327,6 @@ impl LinkService {
                     block: at.block.0,
                     epoch: at.epoch.0,
                 };
-                if self.conn.is_none() {
-                    return self.successor(at, Successor::Denied(Status::Unavailable, cut_off()));
-                }
                 self.ask(net, Op::GrowStructure, &body, Asked::Grow(at));
             }
             Effect::Sealed { structure, at, length, bytes, last } => {
@@ -268,18 +362,11 @@ impl LinkService {
                 self.ask(net, Op::ReturnBlock, &body, Asked::Told);
             }
             Effect::BeginMove { structure, at, start, merge } => {
-                if self.conn.is_none() {
-                    return self.move_word(at, MoveWord::Refused(Status::Unavailable, cut_off()));
-                }
                 let (structure, block, epoch) = (structure.0, at.block.0, at.epoch.0);
                 let body = BeginMoveRequest { structure, block, epoch, start, merge };
                 self.ask(net, Op::BeginMove, &body, Asked::Begin(at));
             }
             Effect::CommitMove { structure, at, id, target } => {
-                if self.conn.is_none() {
-                    let word = MoveWord::NotCommitted(Status::Unavailable, cut_off());
-                    return self.move_word(at, word);
-                }
                 let body = CommitMoveRequest {
                     structure: structure.0,
                     block: at.block.0,
@@ -303,6 +390,65 @@ impl LinkService {
                 };
                 self.ask(net, Op::RetireBlock, &body, Asked::Told);
             }
+        }
+    }
+
+    /// What the controller is to be told once it is there again. What a shard wanted before it told
+    /// its holdings is in them.
+    fn keep(&mut self, effect: Effect) {
+        let at = match effect {
+            Effect::Grow { at, .. } => return self.away(at),
+            Effect::BeginMove { at, .. } => return self.refuse_move(at),
+            // It is asked for again.
+            Effect::CommitMove { .. } => return,
+            Effect::CancelMove { .. } => return self.telling.later.push(effect),
+            Effect::Sealed { at, .. } | Effect::Taken { at, .. } | Effect::Retire { at, .. } => at,
+        };
+        match effect {
+            _ if self.telling.has(at.block.shard()) => self.telling.later.push(effect),
+            Effect::Taken { at, .. } => self.telling.unheard.push(at),
+            _ => {}
+        }
+    }
+
+    fn away(&self, at: BlockAt) {
+        self.successor(at, Successor::Denied(Status::Unavailable, cut_off()));
+    }
+
+    fn refuse_move(&self, at: BlockAt) {
+        self.move_word(at, MoveWord::Refused(Status::Unavailable, cut_off()));
+    }
+
+    fn hang_up(&mut self, net: &mut Net) {
+        if let Some(conn) = self.conn {
+            net.close(conn);
+        }
+    }
+
+    fn tell_holdings(&mut self, net: &mut Net) {
+        let mut blocks = std::mem::take(&mut self.telling.blocks);
+        loop {
+            let rest = blocks.split_off(blocks.len().min(TOLD_AT_A_TIME));
+            let last = rest.is_empty();
+            let body = InventoryRequest { blocks, last };
+            self.ask(net, Op::Inventory, &body, Asked::Inventory { last });
+            if last {
+                return;
+            }
+            blocks = rest;
+        }
+    }
+
+    /// The controller knows what is held: everything goes on.
+    fn told(&mut self, net: &mut Net) {
+        self.ready = true;
+        let server = self.server.expect("only a server that had a number tells what it holds");
+        let _ = self.joined.send(Ok(server));
+        for at in std::mem::take(&mut self.telling.unheard) {
+            self.tell(at, News::TakenHeard);
+        }
+        for effect in std::mem::take(&mut self.telling.later) {
+            self.effect(net, effect);
         }
     }
 
@@ -489,7 +635,7 @@ impl Service for LinkService {
             Asked::Commit(at) => self.move_committed(at, header, args),
             Asked::Hello if header.status == Status::Ok => self.join(net),
             Asked::Join if header.status == Status::Ok => match JoinServerReply::decode(args) {
-                Ok(reply) => self.joined(now, &reply),
+                Ok(reply) => self.joined(net, now, &reply),
                 Err(e) => {
                     let _ = self.joined.send(Err(e.to_string()));
                 }
@@ -509,6 +655,12 @@ impl Service for LinkService {
                     }
                 }
             }
+            Asked::Inventory { last } if header.status == Status::Ok => {
+                if last {
+                    self.told(net);
+                }
+            }
+            Asked::Inventory { .. } => net.close(from),
             // The controller no longer knows this name: join again under a new one.
             Asked::Report { .. } => net.close(from),
             Asked::Taken(at) => self.tell(at, News::TakenHeard),
@@ -521,19 +673,18 @@ impl Service for LinkService {
             return;
         }
         self.conn = None;
-        self.server = None;
-        self.next_attempt = now + REJOIN;
+        self.ready = false;
+        self.wait_longer(now);
+        self.telling.stop();
+        // What is told of the blocks then is newer.
+        self.usage.clear();
+        self.active.clear();
         for asked in std::mem::take(&mut self.asked).into_values() {
             match asked {
-                Asked::Grow(at) => {
-                    self.successor(at, Successor::Denied(Status::Unavailable, cut_off()));
-                }
-                Asked::Begin(at) => {
-                    self.move_word(at, MoveWord::Refused(Status::Unavailable, cut_off()));
-                }
-                Asked::Commit(at) => {
-                    self.move_word(at, MoveWord::NotCommitted(Status::Unavailable, cut_off()));
-                }
+                Asked::Grow(at) => self.away(at),
+                // How much was taken is told with the rest; the block is to go on counting then.
+                Asked::Taken(at) => self.telling.unheard.push(at),
+                Asked::Begin(at) => self.refuse_move(at),
                 _ => {}
             }
         }
@@ -548,6 +699,14 @@ impl Service for LinkService {
             }
             LinkNote::Report { shard, connections, requests, forwarded, usage, active } => {
                 self.counters[shard.0 as usize] = Counters { connections, requests, forwarded };
+                if !self.ready {
+                    // Usage up to now is told with the blocks; leases are not ended by a controller
+                    // that has just begun.
+                    if self.telling.has(shard) {
+                        self.usage.extend(usage);
+                    }
+                    return;
+                }
                 self.usage.extend(usage);
                 let urgent = !active.is_empty();
                 self.active.extend(active);
@@ -555,6 +714,13 @@ impl Service for LinkService {
                     self.report(net, now);
                 }
             }
+            LinkNote::Holdings { shard, round, blocks } if round == self.telling.round => {
+                if self.telling.take(shard, blocks) {
+                    self.tell_holdings(net);
+                }
+            }
+            // Of an earlier connection.
+            LinkNote::Holdings { .. } => {}
             LinkNote::Confirmed { request: 0, .. } => {}
             LinkNote::Confirmed { request, refusal } => {
                 let Some(conn) = self.conn else { return };

@@ -6,7 +6,7 @@ use honeycomb_block::Pin;
 use honeycomb_env::{ConnId, Detached};
 use honeycomb_structures::News;
 use honeycomb_types::{BlockAt, Generation, JobId, PrefixId, ServerId, SessionId, ShardIx};
-use honeycomb_wire::messages::{ActivePrefix, BlockUsage};
+use honeycomb_wire::messages::{ActivePrefix, BlockUsage, HeldBlock};
 use honeycomb_wire::{Grant, GrantKey, ReplyHeader, RequestHeader, Status, TokenKey};
 use std::sync::Arc;
 
@@ -22,6 +22,8 @@ pub(crate) enum Note {
     HungUp(ShardIx, ConnId),
     /// The server has joined under this name, with these keys.
     Joined { server: ServerId, token_key: TokenKey, grant_key: GrantKey, clock_offset_ms: i64 },
+    /// The controller wants to know what is held here; answer with this number.
+    Holdings(u64),
     /// The controller's clock minus ours.
     ClockOffset(i64),
     /// The controller gives a block; confirm under this request number.
@@ -90,6 +92,8 @@ pub(crate) enum LinkNote {
         usage: Vec<BlockUsage>,
         active: Vec<ActivePrefix>,
     },
+    /// What a shard holds, as of this note: what it told before is in it.
+    Holdings { shard: ShardIx, round: u64, blocks: Vec<HeldBlock> },
     /// A shard has done what the controller asked under this number, or could not.
     Confirmed { request: u64, refusal: Option<(Status, String)> },
     /// What the controller wanted on disk is there, with the body of the reply, or is not.

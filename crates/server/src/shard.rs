@@ -9,6 +9,7 @@ mod request;
 pub use moving::{MoveKey, MoveWord, Post, PostPayload};
 
 use crate::authorize::{authorize, peers_only, routed_here};
+use crate::holdings::Told;
 use crate::pace::{Delay, Pace};
 use crate::refusals::{expired, in_progress, refusal_of, revoked, unknown_block, wrong_epoch};
 use crate::watch::Watchers;
@@ -27,6 +28,7 @@ use honeycomb_wire::{Auth, Grant, Op, RequestHeader, Status};
 use request::{
     Request, acknowledge, generation_of, next_block, operation, record_hash, subscribe, verdict_of,
 };
+use honeycomb_wire::messages::HeldBlock;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
@@ -227,6 +229,7 @@ struct Slot {
     moving: Option<Box<moving::Moving>>,
     /// When to go on giving back what has moved away.
     sweep_at: Option<Time>,
+    told: Told,
 }
 
 /// A block that nobody reaches any more and that is to be written elsewhere before it is freed.
@@ -378,6 +381,7 @@ impl Shard {
             sealed: None,
             moving: None,
             sweep_at: None,
+            told: Told::default(),
         }));
         Ok(())
     }
@@ -482,6 +486,7 @@ impl Shard {
                 }
                 _ => {}
             }
+            slot.told.hears(&news);
             slot.structure.tell(&mut slot.backing, now, news);
             self.after(now, at);
         }
@@ -745,7 +750,14 @@ impl Shard {
         }
     }
 
-    /// The blocks in use and to whom they belong: the inventory that a controller reconciles with.
+    /// What a controller is told that may have lost some of it: every block that is held, with its
+    /// seal, its successor, and what was taken from it.
+    pub fn holdings(&self) -> Vec<HeldBlock> {
+        let slots = self.slots.iter().flatten();
+        slots.map(|slot| slot.told.of(&slot.owner, slot.structure.bytes_used())).collect()
+    }
+
+    /// The blocks in use and to whom they belong.
     pub fn inventory(&self) -> impl Iterator<Item = &BlockOwner> {
         let open = self.slots.iter().flatten().map(|slot| &slot.owner);
         open.chain(self.kept.values().map(|kept| &kept.owner))
@@ -933,6 +945,7 @@ impl Shard {
             }
             Event::Sealed { length, bytes, successor } => {
                 let last = successor.is_none();
+                slot.told.sealed(length, bytes, last);
                 if let Some(successor) = successor {
                     slot.watchers.hand_over(length, &successor, &mut self.notices);
                     slot.sealed = Some((length, successor.into()));
@@ -940,6 +953,7 @@ impl Shard {
                 self.effects.push(Effect::Sealed { structure, at, length, bytes, last });
             }
             Event::Taken { items, bytes } => {
+                slot.told.taken(items, bytes);
                 self.effects.push(Effect::Taken { structure, at, items, bytes });
             }
             Event::Drained => slot.retire_at = Some(now),

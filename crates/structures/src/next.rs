@@ -4,6 +4,8 @@ use crate::{Answer, Payload, Successor};
 use honeycomb_types::Marks;
 use honeycomb_wire::Status;
 
+/// Delay told while the controller is away, or changes nothing, in microseconds.
+const RETRY_CONTROLLER_US: u64 = 20_000;
 /// Delay told while the controller finds the next block, in microseconds.
 const RETRY_SUCCESSOR_US: u64 = 300;
 
@@ -114,7 +116,14 @@ impl Next {
             State::Unknown { .. } => Err(busy(RETRY_SUCCESSOR_US)),
             State::Ready(successor) => Ok(successor),
             State::Denied { status, message, .. } => {
-                let answer = Answer::refuse(status, message.clone());
+                let answer = match status {
+                    // Nobody has said that there is no room.
+                    Status::Unavailable | Status::LogFailed | Status::Busy => Answer {
+                        value: RETRY_CONTROLLER_US,
+                        ..Answer::refuse(Status::Busy, message.clone())
+                    },
+                    status => Answer::refuse(status, message.clone()),
+                };
                 self.state = State::Denied { status, message, again_at: 0 };
                 Err(answer)
             }

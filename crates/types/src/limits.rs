@@ -79,8 +79,18 @@ pub const FLUSH_RETRY_FIRST: Duration = Duration::from_millis(100);
 /// The longest pause between two attempts of a flush.
 pub const FLUSH_RETRY_MAX: Duration = Duration::from_secs(30);
 
+/// A move between blocks that was neither committed nor cancelled for this long is cancelled: nobody
+/// may be left who would.
+pub const MOVE_MAX: Duration = Duration::from_secs(20);
+/// Answers of a controller that are kept for requests that come again, in bytes.
+pub const CONTROL_ANSWERS_MAX: usize = 32 * 1024 * 1024;
+/// How long they are kept, as far as there is room.
+pub const CONTROL_ANSWERS_TIME: Duration = Duration::from_secs(600);
+
 /// A server that has said nothing for this long is dead.
 pub const SERVER_SILENCE: Duration = Duration::from_millis(2500);
+/// A server that a restarted controller knows from its log has this long to come back.
+pub const REJOIN_GRACE: Duration = Duration::from_secs(5);
 /// How often a server reports when it has nothing urgent to say.
 pub const REPORT_INTERVAL: Duration = Duration::from_millis(250);
 /// How often a server reports the task prefixes whose sessions were active: a quarter of the

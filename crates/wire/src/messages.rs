@@ -106,6 +106,8 @@ pub enum Status {
     DeadlineExceeded = 601,
     /// The peer could not be reached within the deadline. Raised by the client; the client raises.
     Unavailable = 602,
+    /// The controller cannot write its log (the disk is full or failing): it changes nothing until it can, and leases do not end meanwhile. The message says whether this change may have been made. Raised by the controller; the client raises; asks again later under the same number, if at all.
+    LogFailed = 603,
     /// Reserved from the start: the reply carries extents to be read instead of the value. No server sends it in version 1.0. Raised by reserved: a structure whose value is a list of extents; the client refuses it as unknown in version 1.0.
     Extents = 701,
     /// A notice of a change, under request number 0: the value numbers it within its block, the arguments say what changed. Raised by a memory server, unasked, to a connection that subscribed; the client hands it to the listener of the subscription.
@@ -116,7 +118,7 @@ pub enum Status {
 
 impl Status {
     /// Every status of the protocol in order of code.
-    pub const ALL: [Status; 51] = [
+    pub const ALL: [Status; 52] = [
         Status::Ok,
         Status::BadFrame,
         Status::UnsupportedVersion,
@@ -165,6 +167,7 @@ impl Status {
         Status::UnknownKind,
         Status::DeadlineExceeded,
         Status::Unavailable,
+        Status::LogFailed,
         Status::Extents,
         Status::Notice,
         Status::Internal,
@@ -221,6 +224,7 @@ impl Status {
             523 => Status::UnknownKind,
             601 => Status::DeadlineExceeded,
             602 => Status::Unavailable,
+            603 => Status::LogFailed,
             701 => Status::Extents,
             702 => Status::Notice,
             900 => Status::Internal,
@@ -279,6 +283,7 @@ impl Status {
             Status::UnknownKind => "UnknownKind",
             Status::DeadlineExceeded => "DeadlineExceeded",
             Status::Unavailable => "Unavailable",
+            Status::LogFailed => "LogFailed",
             Status::Extents => "Extents",
             Status::Notice => "Notice",
             Status::Internal => "Internal",
@@ -370,6 +375,8 @@ pub enum Op {
     CommitMove = 0x0309,
     /// A block gives a move up before its commit. A move that is not known, or that was committed, is left as it is.
     CancelMove = 0x030A,
+    /// A server that kept its number tells the blocks that it holds, in as many requests as it takes. The controller opens and frees what differs from what it knows.
+    Inventory = 0x030B,
     /// The controller tells a block what became of a move to it: it serves the range from now on, or drops what it has of it. Idempotent by move.
     EndImport = 0x0310,
     /// The controller gives a block to a structure. Idempotent by (block, epoch).
@@ -440,7 +447,7 @@ pub enum Op {
 
 impl Op {
     /// Every op of the protocol in order of code.
-    pub const ALL: [Op; 72] = [
+    pub const ALL: [Op; 73] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -481,6 +488,7 @@ impl Op {
         Op::BeginMove,
         Op::CommitMove,
         Op::CancelMove,
+        Op::Inventory,
         Op::EndImport,
         Op::OpenBlock,
         Op::FreeBlock,
@@ -558,6 +566,7 @@ impl Op {
             0x0308 => Op::BeginMove,
             0x0309 => Op::CommitMove,
             0x030A => Op::CancelMove,
+            0x030B => Op::Inventory,
             0x0310 => Op::EndImport,
             0x0311 => Op::OpenBlock,
             0x0312 => Op::FreeBlock,
@@ -638,6 +647,7 @@ impl Op {
             Op::BeginMove => "BeginMove",
             Op::CommitMove => "CommitMove",
             Op::CancelMove => "CancelMove",
+            Op::Inventory => "Inventory",
             Op::EndImport => "EndImport",
             Op::OpenBlock => "OpenBlock",
             Op::FreeBlock => "FreeBlock",
@@ -718,6 +728,7 @@ impl Op {
             Op::BeginMove => 0x0308,
             Op::CommitMove => 0x0309,
             Op::CancelMove => 0x030A,
+            Op::Inventory => 0x030B,
             Op::EndImport => 0x0310,
             Op::OpenBlock => 0x0311,
             Op::FreeBlock => 0x0312,
@@ -1081,6 +1092,14 @@ impl Op {
                 payload: false,
             },
             Op::CancelMove => OpInfo {
+                plane: Plane::Link,
+                auth: Auth::Cluster,
+                verbs: Verbs(0),
+                lane: false,
+                message: true,
+                payload: false,
+            },
+            Op::Inventory => OpInfo {
                 plane: Plane::Link,
                 auth: Auth::Cluster,
                 verbs: Verbs(0),
@@ -1918,6 +1937,69 @@ impl Field for BlockUsage {
             block: Field::get(from)?,
             epoch: Field::get(from)?,
             bytes_used: Field::get(from)?,
+        })
+    }
+}
+
+/// A block that a server holds, as it tells when it comes back.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct HeldBlock {
+    /// The block.
+    pub block: u64,
+    /// The epoch under which it is held.
+    pub epoch: u64,
+    /// Its structure.
+    pub structure: u64,
+    /// Grants of an earlier generation are refused.
+    pub generation: u32,
+    /// Bytes of data.
+    pub bytes_used: u64,
+    /// 0: open; 1: sealed, a successor follows; 2: sealed, and the structure with it.
+    pub state: u8,
+    /// How long it was when sealed: bytes of a file's, items that went through a queue's.
+    pub length: u64,
+    /// Bytes of the items that went through a queue's sealed block; of a file, the length.
+    pub bytes: u64,
+    /// Items taken from a queue's block.
+    pub taken_items: u64,
+    /// Their bytes.
+    pub taken_bytes: u64,
+    /// The successor that it was granted; 0 for none.
+    pub next: u64,
+    /// Its epoch.
+    pub next_epoch: u64,
+}
+
+impl Field for HeldBlock {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.block.put(out);
+        self.epoch.put(out);
+        self.structure.put(out);
+        self.generation.put(out);
+        self.bytes_used.put(out);
+        self.state.put(out);
+        self.length.put(out);
+        self.bytes.put(out);
+        self.taken_items.put(out);
+        self.taken_bytes.put(out);
+        self.next.put(out);
+        self.next_epoch.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(HeldBlock {
+            block: Field::get(from)?,
+            epoch: Field::get(from)?,
+            structure: Field::get(from)?,
+            generation: Field::get(from)?,
+            bytes_used: Field::get(from)?,
+            state: Field::get(from)?,
+            length: Field::get(from)?,
+            bytes: Field::get(from)?,
+            taken_items: Field::get(from)?,
+            taken_bytes: Field::get(from)?,
+            next: Field::get(from)?,
+            next_epoch: Field::get(from)?,
         })
     }
 }
@@ -3314,6 +3396,10 @@ pub struct JoinServerRequest {
     pub flush: bool,
     /// The custom kinds that it serves.
     pub kinds: Vec<KindInfo>,
+    /// The number that it had over an earlier connection, whose blocks it still holds; 0 for none.
+    pub server: u32,
+    /// The greatest term of a controller that it has heard of; a controller of a lesser term ends itself.
+    pub term: u32,
 }
 
 impl Field for JoinServerRequest {
@@ -3325,6 +3411,8 @@ impl Field for JoinServerRequest {
         self.block_size.put(out);
         self.flush.put(out);
         self.kinds.put(out);
+        self.server.put(out);
+        self.term.put(out);
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -3336,6 +3424,8 @@ impl Field for JoinServerRequest {
             block_size: Field::get(from)?,
             flush: Field::get(from)?,
             kinds: Field::get(from)?,
+            server: Field::get(from)?,
+            term: Field::get(from)?,
         })
     }
 }
@@ -3343,30 +3433,38 @@ impl Field for JoinServerRequest {
 /// Reply of JoinServer.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct JoinServerReply {
-    /// Its number; a new one for every start.
+    /// Its number; a new one unless it was known.
     pub server: u32,
+    /// It is the member that it was: it keeps its blocks and tells them (Inventory). Otherwise it drops them.
+    pub known: bool,
     /// By which it verifies tokens.
     pub token_key: Vec<u8>,
     /// By which it verifies grants.
     pub grant_key: Vec<u8>,
     /// The controller's clock.
     pub now_ms: u64,
+    /// The controller's term, greater for every start. A server refuses one that is less than it has heard of.
+    pub term: u32,
 }
 
 impl Field for JoinServerReply {
     fn put(&self, out: &mut Vec<u8>) {
         self.server.put(out);
+        self.known.put(out);
         self.token_key.put(out);
         self.grant_key.put(out);
         self.now_ms.put(out);
+        self.term.put(out);
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(JoinServerReply {
             server: Field::get(from)?,
+            known: Field::get(from)?,
             token_key: Field::get(from)?,
             grant_key: Field::get(from)?,
             now_ms: Field::get(from)?,
+            term: Field::get(from)?,
         })
     }
 }
@@ -3770,6 +3868,38 @@ impl Field for CancelMoveReply {
 
     fn get(_: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(CancelMoveReply {})
+    }
+}
+
+/// Request of Inventory. A server that kept its number tells the blocks that it holds, in as many requests as it takes. The controller opens and frees what differs from what it knows.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct InventoryRequest {
+    /// Blocks that it holds.
+    pub blocks: Vec<HeldBlock>,
+    /// It holds no others than those that were told since it joined.
+    pub last: bool,
+}
+
+impl Field for InventoryRequest {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.blocks.put(out);
+        self.last.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(InventoryRequest { blocks: Field::get(from)?, last: Field::get(from)? })
+    }
+}
+
+/// Reply of Inventory.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct InventoryReply {}
+
+impl Field for InventoryReply {
+    fn put(&self, _: &mut Vec<u8>) {}
+
+    fn get(_: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(InventoryReply {})
     }
 }
 

@@ -5,7 +5,7 @@
 
 use honeycomb_catalog::{
     Actor, Catalog, CatalogError, ClusterStatus, Command, Config, Effect, NewServer, NewStructure,
-    Opened, PlanNode, PrefixInfo, PrefixOptions, Reply, Seal,
+    Opened, PlanNode, PrefixInfo, PrefixOptions, Recovery, Reply, Seal,
 };
 use honeycomb_types::{BlockAt, JobId, Kind, KindSpec, PrefixId, ServerId, StructureId, Time};
 use std::time::Duration;
@@ -16,6 +16,12 @@ pub struct Bench {
     pub effects: Vec<Effect>,
     /// Replies and effects so far, but for those that count bytes of tables.
     pub log: Option<Vec<String>>,
+    /// What a log of the changes has made so far.
+    pub written: Recovery,
+    /// Records of the last command.
+    pub changes: Vec<u8>,
+    /// Of the controller that would start now.
+    pub term: u32,
 }
 
 pub const LEASE: PrefixOptions = PrefixOptions {
@@ -57,6 +63,13 @@ pub fn queue<'a>(path: &'a str, name: &'a str, max_items: u64) -> NewStructure<'
     NewStructure { kind: Kind::Queue, max_items, ..file(path, name, 1) }
 }
 
+/// The whole hard state, as bytes.
+pub fn everything(catalog: &Catalog) -> Vec<u8> {
+    let mut all = Vec::new();
+    catalog.put_all(&mut |records| all.extend_from_slice(records));
+    all
+}
+
 impl Bench {
     pub fn new() -> Bench {
         Bench::with_seed(11)
@@ -65,7 +78,10 @@ impl Bench {
     pub fn with_seed(hash_seed: u64) -> Bench {
         let config = Config { shard: 3, term: 2, hash_seed, ..Config::default() };
         let now = Time::from_millis(1_000_000);
-        Bench { catalog: Catalog::new(config), now, effects: Vec::new(), log: None }
+        let mut catalog = Catalog::new(config);
+        catalog.keep_changes();
+        let (written, changes) = (Recovery::new(), Vec::new());
+        Bench { catalog, now, effects: Vec::new(), log: None, written, changes, term: 3 }
     }
 
     pub fn run(&mut self, command: Command<'_>) -> Result<Reply, CatalogError> {
@@ -74,10 +90,37 @@ impl Bench {
         if let Err(broken) = self.catalog.check_invariants() {
             panic!("{broken} after {command:?}");
         }
+        self.check_log(&command);
         if let (Some(log), false) = (&mut self.log, matches!(reply, Ok(Reply::Status(_)))) {
             log.push(format!("{reply:?} {:?}", self.effects));
         }
         reply
+    }
+
+    /// INV-26: what the log makes is what is there.
+    fn check_log(&mut self, command: &Command<'_>) {
+        self.changes.clear();
+        self.catalog.take_changes(&mut self.changes);
+        if let Err(e) = self.written.group(&self.changes) {
+            panic!("{e} after {command:?}");
+        }
+        let recovered = self.recovered();
+        if let Err(broken) = recovered.check_invariants() {
+            panic!("recovered: {broken} after {command:?}");
+        }
+        assert!(everything(&recovered) == everything(&self.catalog), "INV-26 after {command:?}");
+    }
+
+    /// The catalog that a controller would have which started now.
+    pub fn recovered(&self) -> Catalog {
+        let config = Config { shard: 3, term: self.term, hash_seed: 5 };
+        self.written.clone().finish(config, self.now).unwrap()
+    }
+
+    /// The controller ends, and another one begins with what is written.
+    pub fn restart(&mut self) {
+        self.catalog = self.recovered();
+        self.term += 1;
     }
 
     pub fn job(&mut self, name: &str) -> JobId {

@@ -3,6 +3,7 @@
 use crate::reference::{File, Moving};
 use crate::{Both, cause, outcome};
 use honeycomb_catalog::{BlockUsage, Command, Effect, MapEntry, Reply, Report};
+use honeycomb_types::limits::MOVE_MAX;
 use honeycomb_types::{BlockAt, Epoch, Kind, MoveId, ServerId, StructureId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,6 +22,7 @@ struct Begun {
     job: usize,
     structure: StructureId,
     moving: Moving,
+    since: u64,
 }
 
 /// What servers were told of moves.
@@ -145,14 +147,14 @@ impl Both {
         }
         let moving = Moving { id, source: at, target: entry.at, start, merge };
         assert!(self.imports.begun.iter().all(|begun| begun.moving.id != id));
-        self.imports.begun.push(Begun { job: j, structure, moving });
+        self.imports.begun.push(Begun { job: j, structure, moving, since: self.model.now });
         self.model.jobs[j].files[f].pending.push(moving);
     }
 
     /// The newest moves are drawn first: later ones of the same source make older ones past caring.
     pub fn settle(&mut self, begun: usize, how: Settle, stale: bool) {
         let Some(&begun) = self.imports.begun.iter().rev().nth(begun) else { return };
-        let Begun { job, structure, moving } = begun;
+        let Begun { job, structure, moving, .. } = begun;
         let Moving { id, source, mut target, .. } = moving;
         let f = self.model.jobs[job].files.iter().position(|file| file.id == structure);
         if stale {
@@ -177,6 +179,16 @@ impl Both {
                 self.hear(target);
                 self.bench.run(Command::ImportRefused { server, at: target, id }).unwrap();
                 self.cancelled(job, f.filter(|_| !stale), id);
+            }
+        }
+    }
+
+    /// Time has passed: what lasts too long is cancelled.
+    pub fn overdue(&mut self) {
+        for Begun { job, structure, moving, since } in self.imports.begun.clone() {
+            let file = self.model.jobs[job].files.iter().position(|file| file.id == structure);
+            if since + MOVE_MAX.as_millis() as u64 <= self.model.now {
+                self.cancelled(job, file, moving.id);
             }
         }
     }

@@ -16,6 +16,7 @@ mod memory;
 mod plot;
 mod process;
 mod queue;
+mod recovery;
 mod redis;
 mod repartition;
 mod report;
@@ -57,6 +58,7 @@ enum What {
     Growth(growth::GrowthArgs),
     Repartition(repartition::RepartitionArgs),
     Sensitivity(sensitivity::SensitivityArgs),
+    Recovery(recovery::RecoveryArgs),
 }
 
 /// What every measurement shares.
@@ -169,5 +171,6 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         What::Growth(args) => growth::run(args),
         What::Repartition(args) => repartition::run(args),
         What::Sensitivity(args) => sensitivity::run(args),
+        What::Recovery(args) => recovery::run(args),
     }
 }

@@ -42,7 +42,7 @@ pub struct Setting {
 const CLIENTS: &str = "commands that use a cluster";
 
 /// Every setting.
-pub const TABLE: [Setting; 18] = [
+pub const TABLE: [Setting; 19] = [
     Setting {
         name: "address",
         kind: Kind::Endpoint,
@@ -190,6 +190,14 @@ pub const TABLE: [Setting; 18] = [
         help: "The directory below which data of prefixes that say so is written when their lease \
                ends",
     },
+    Setting {
+        name: "data_dir",
+        kind: Kind::Directory,
+        default: None,
+        otherwise: "none: what the controller knows ends with it",
+        of: "`start`, `controller`",
+        help: "Where the controller keeps its log and the cluster's key, to go on after a restart",
+    },
 ];
 
 /// Where a value came from.
@@ -233,12 +241,13 @@ groups! {
     /// What `start` needs.
     ForStart = [
         "listen", "advertise", "insecure", "memory", "block_size", "shards", "spin_us",
-        "lease_ms", "high_mark", "low_mark", "flush_root", "cluster_file"
+        "lease_ms", "high_mark", "low_mark", "flush_root", "cluster_file", "data_dir"
     ];
     /// What `stop` needs.
     ForStop = ["cluster_file"];
     /// What `controller` needs.
-    ForController = ["listen", "insecure", "spin_us", "lease_ms", "high_mark", "low_mark"];
+    ForController =
+        ["listen", "insecure", "spin_us", "lease_ms", "high_mark", "low_mark", "data_dir"];
     /// What `server` needs.
     ForServer = [
         "controller", "token", "listen", "advertise", "insecure", "memory", "block_size", "shards",
@@ -253,7 +262,7 @@ groups! {
     All = [
         "address", "token", "timeout", "job", "cluster_file", "python", "listen", "advertise",
         "insecure", "controller", "memory", "block_size", "shards", "spin_us", "lease_ms",
-        "high_mark", "low_mark", "flush_root"
+        "high_mark", "low_mark", "flush_root", "data_dir"
     ];
 }
 
@@ -531,6 +540,11 @@ impl Settings {
     /// The directory below which data is flushed.
     pub fn flush_root(&self) -> Option<PathBuf> {
         self.text("flush_root").map(PathBuf::from)
+    }
+
+    /// Where the controller keeps its log.
+    pub fn data_dir(&self) -> Option<PathBuf> {
+        self.text("data_dir").map(PathBuf::from)
     }
 
     /// How long a core polls.

@@ -58,6 +58,7 @@ impl Cluster {
             listen,
             root_key: None,
             spin,
+            data_dir: None,
             marks: honeycomb_types::Marks::default(),
             lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
         };

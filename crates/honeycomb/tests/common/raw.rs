@@ -223,6 +223,7 @@ pub fn keyed_cluster_with(
         listen,
         root_key: Some(root),
         spin,
+        data_dir: None,
         marks: honeycomb_types::Marks::default(),
         lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
     };

@@ -351,6 +351,8 @@ fn request_of(op: Op, victim: &Victim) -> Request {
                 block_size: BLOCK,
                 flush: true,
                 kinds: Vec::new(),
+                server: 0,
+                term: 0,
             }
             .encode(),
         ),
@@ -429,6 +431,18 @@ fn request_of(op: Op, victim: &Victim) -> Request {
                 job_name: "victim".into(),
                 address: path,
                 structures: Vec::new(),
+            }
+            .encode(),
+        ),
+        Op::Inventory => body(
+            InventoryRequest {
+                blocks: vec![HeldBlock {
+                    block: victim.queue.at.block.0,
+                    epoch: victim.queue.at.epoch.0,
+                    structure: victim.queue.id.0,
+                    ..HeldBlock::default()
+                }],
+                last: true,
             }
             .encode(),
         ),
@@ -737,6 +751,7 @@ fn at_controller(op: Op) -> AtController {
         | Op::QueueTaken
         | Op::RetireBlock
         | Op::ReturnBlock
+        | Op::Inventory
         | Op::BeginMove
         | Op::CommitMove
         | Op::CancelMove => {

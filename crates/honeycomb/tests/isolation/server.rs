@@ -86,6 +86,7 @@ fn at_server(op: Op) -> AtServer {
         | Op::BeginMove
         | Op::CommitMove
         | Op::CancelMove
+        | Op::Inventory
         | Op::OpenBlock
         | Op::FreeBlock
         | Op::SetGeneration
@@ -435,6 +436,8 @@ fn the_same_requests_are_served_to_who_may() {
             Op::CommitMove => assert_eq!(reply.status(), Status::Removed, "{}", reply.message()),
             // The only block of a queue stays: its turn has not come.
             Op::RetireBlock => assert_eq!(reply.status(), Status::Busy, "{}", reply.message()),
+            // It has joined just now: whatever it claims to hold is not its own to claim.
+            Op::Inventory => assert_eq!(reply.status(), Status::NotFound, "{}", reply.message()),
             // A grant that was altered, and then the one that was not.
             Op::PresentGrant => {
                 assert_eq!(reply.status(), Status::PermissionDenied);

@@ -244,11 +244,13 @@ impl Shard {
             (MoveWord::Committed(moved), Phase::Committing { .. }) => {
                 self.depart(now, index, &moved);
             }
-            // The question comes again; the range waits for the answer, whoever gets it.
-            (MoveWord::NotCommitted(Status::Busy | Status::Unavailable, _), _) => {}
-            (MoveWord::NotCommitted(..), Phase::Committing { .. }) => {
-                self.give_up(now, index, false)
-            }
+            // Nobody took the range: the move was cancelled, or structure or block are no more.
+            (
+                MoveWord::NotCommitted(Status::Removed | Status::NotFound | Status::WrongEpoch, _),
+                Phase::Committing { .. },
+            ) => self.give_up(now, index, false),
+            // Anything else leaves it open. The question comes again; the range waits for the
+            // answer, whoever gets it.
             _ => {}
         }
         self.after(now, at);

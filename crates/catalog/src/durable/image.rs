@@ -1,0 +1,473 @@
+//! What the log says of each thing, and its bytes.
+//!
+//! Things are named by their places in the catalog's slabs, which a recovered catalog has again: so
+//! an edge or a block's owner is a number and needs no search. An image is the whole of a thing; what
+//! would make large images be written again and again (a task that reads from thousands, a file of
+//! thousands of blocks) has a record for the difference.
+
+use super::codec::{BadRecord, Reader, Writer, bad};
+use crate::Loss;
+use crate::command::Seal;
+use crate::dag::Life;
+use crate::moves::{Move, Past};
+use crate::structures::Granted;
+use crate::tombstones::{Cause, Gone, Tombstone};
+use honeycomb_types::{
+    BlockAt, BlockId, Epoch, Generation, JobId, Kind, MoveId, PrefixId, ServerId, StructureId,
+    Time, Verbs,
+};
+
+/// Version of every record of this program. One of a record type that it does not know, or of a
+/// later version, is refused by name: it holds what would be lost.
+pub(crate) const VERSION: u8 = 1;
+
+/// Types of records. A number is never used for something else. 0x40 and above are the
+/// controller's own; a new kind of hard state takes the next free number below that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Type {
+    Counters = 1,
+    Job = 2,
+    JobGone = 3,
+    Prefix = 4,
+    PrefixGone = 5,
+    /// One more parent of a prefix, by use.
+    Edge = 6,
+    Declared = 7,
+    Withdrawn = 8,
+    Committed = 9,
+    Lost = 10,
+    Structure = 11,
+    StructureGone = 12,
+    /// One block left the map of a queue.
+    Retired = 13,
+    Tombstone = 14,
+    Server = 15,
+    ServerGone = 16,
+    /// How many readers of a prefix ended without having committed; of snapshots.
+    LostReaders = 17,
+}
+
+impl Type {
+    pub(crate) fn from_code(code: u8) -> Option<Type> {
+        use Type as T;
+        let all = [
+            T::Counters,
+            T::Job,
+            T::JobGone,
+            T::Prefix,
+            T::PrefixGone,
+            T::Edge,
+            T::Declared,
+            T::Withdrawn,
+            T::Committed,
+            T::Lost,
+            T::Structure,
+            T::StructureGone,
+            T::Retired,
+            T::Tombstone,
+            T::Server,
+            T::ServerGone,
+            T::LostReaders,
+        ];
+        all.into_iter().find(|t| *t as u8 == code)
+    }
+}
+
+/// Appends a record: length of the body, type, version, body.
+pub(crate) fn record(out: &mut Vec<u8>, kind: Type, body: impl FnOnce(&mut Writer<'_>)) {
+    let at = out.len();
+    out.extend_from_slice(&[0, 0, 0, 0, kind as u8, VERSION]);
+    body(&mut Writer(out));
+    let length = (out.len() - at - 6) as u32;
+    out[at..at + 4].copy_from_slice(&length.to_le_bytes());
+}
+
+/// What numbers are given next, so that none is given twice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counters {
+    pub(crate) last_prefix: u64,
+    pub(crate) last_structure: u64,
+    pub(crate) last_move: u64,
+    pub(crate) last_server: u32,
+    pub(crate) block_size: u64,
+}
+
+impl Counters {
+    pub(crate) fn put(&self, w: &mut Writer<'_>) {
+        w.u64(self.last_prefix);
+        w.u64(self.last_structure);
+        w.u64(self.last_move);
+        w.u32(self.last_server);
+        w.u64(self.block_size);
+    }
+
+    pub(crate) fn get(r: &mut Reader<'_>) -> Result<Counters, BadRecord> {
+        Ok(Counters {
+            last_prefix: r.u64()?,
+            last_structure: r.u64()?,
+            last_move: r.u64()?,
+            last_server: r.u32()?,
+            block_size: r.u64()?,
+        })
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct JobImage {
+    pub(crate) id: JobId,
+    pub(crate) name: Box<str>,
+    /// Place of its root prefix.
+    pub(crate) root: u32,
+    pub(crate) lease_ms: u32,
+    pub(crate) shortest_ms: u32,
+    pub(crate) quota: u64,
+    pub(crate) registered: Time,
+    pub(crate) lingers_until: Option<Time>,
+}
+
+impl JobImage {
+    pub(crate) fn put(&self, w: &mut Writer<'_>) {
+        w.u64(self.id.0);
+        w.str(&self.name);
+        w.u32(self.root);
+        w.u32(self.lease_ms);
+        w.u32(self.shortest_ms);
+        w.u64(self.quota);
+        w.u64(self.registered.0);
+        w.u64(self.lingers_until.map_or(u64::MAX, |at| at.0));
+    }
+
+    pub(crate) fn get(r: &mut Reader<'_>) -> Result<JobImage, BadRecord> {
+        Ok(JobImage {
+            id: JobId(r.u64()?),
+            name: r.str()?.into(),
+            root: r.u32()?,
+            lease_ms: r.u32()?,
+            shortest_ms: r.u32()?,
+            quota: r.u64()?,
+            registered: Time(r.u64()?),
+            lingers_until: Some(Time(r.u64()?)).filter(|at| *at != Time::NEVER),
+        })
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct PrefixImage {
+    pub(crate) id: PrefixId,
+    pub(crate) job: u32,
+    pub(crate) name: Box<str>,
+    pub(crate) lease_ms: u32,
+    pub(crate) generation: Generation,
+    pub(crate) owner_verbs: Verbs,
+    pub(crate) job_verbs: Verbs,
+    pub(crate) life: Life,
+    pub(crate) pinned: bool,
+    pub(crate) data_lost: bool,
+    pub(crate) committed: bool,
+    /// The lease that it missed, once it is dead.
+    pub(crate) deadline: Time,
+    /// Places of its parents, in their order, and whether use made the edge.
+    pub(crate) parents: Vec<(u32, bool)>,
+}
+
+impl PrefixImage {
+    pub(crate) fn put(&self, w: &mut Writer<'_>) {
+        w.u64(self.id.0);
+        w.u32(self.job);
+        w.str(&self.name);
+        w.u32(self.lease_ms);
+        w.u32(self.generation.0);
+        w.u32(self.owner_verbs.0.into());
+        w.u32(self.job_verbs.0.into());
+        w.u8(match self.life {
+            Life::Live => 0,
+            Life::Expired => 1,
+            Life::Removed => 2,
+            Life::Read => 3,
+        });
+        w.u8(self.pinned.into());
+        w.u8(self.data_lost.into());
+        w.u8(self.committed.into());
+        w.u64(self.deadline.0);
+        w.u32(self.parents.len() as u32);
+        for &(parent, deduced) in &self.parents {
+            w.u32(parent);
+            w.u8(deduced.into());
+        }
+    }
+
+    pub(crate) fn get(r: &mut Reader<'_>) -> Result<PrefixImage, BadRecord> {
+        Ok(PrefixImage {
+            id: PrefixId(r.u64()?),
+            job: r.u32()?,
+            name: r.str()?.into(),
+            lease_ms: r.u32()?,
+            generation: Generation(r.u32()?),
+            owner_verbs: Verbs(r.u32()? as u16),
+            job_verbs: Verbs(r.u32()? as u16),
+            life: match r.u8()? {
+                0 => Life::Live,
+                1 => Life::Expired,
+                2 => Life::Removed,
+                3 => Life::Read,
+                n => return bad(format!("a prefix's life is {n}")),
+            },
+            pinned: r.bool()?,
+            data_lost: r.bool()?,
+            committed: r.bool()?,
+            deadline: Time(r.u64()?),
+            parents: {
+                let n = r.count(5)?;
+                (0..n).map(|_| Ok((r.u32()?, r.bool()?))).collect::<Result<_, BadRecord>>()?
+            },
+        })
+    }
+}
+
+/// One range of a map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EntryImage {
+    pub(crate) start: u64,
+    pub(crate) at: BlockAt,
+    /// Items and bytes that went through a queue's block that is not its tail.
+    pub(crate) through: (u64, u64),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct StructureImage {
+    pub(crate) id: StructureId,
+    /// Place of its prefix.
+    pub(crate) prefix: u32,
+    pub(crate) name: Box<str>,
+    pub(crate) kind: Kind,
+    pub(crate) sealed: bool,
+    pub(crate) slots: u32,
+    pub(crate) version: u64,
+    pub(crate) max_items: u64,
+    pub(crate) max_bytes: u64,
+    pub(crate) granted: Vec<(Granted, Epoch)>,
+    pub(crate) spare: Vec<BlockAt>,
+    /// Moves that are under way, and the epochs of the blocks that take.
+    pub(crate) pending: Vec<(Move, Epoch)>,
+    pub(crate) past: Vec<Past>,
+    /// Entries before this one are as the last image said.
+    pub(crate) from: usize,
+    /// Entries from there on.
+    pub(crate) entries: Vec<EntryImage>,
+}
+
+fn put_at(w: &mut Writer<'_>, at: BlockAt) {
+    w.u64(at.block.0);
+    w.u64(at.epoch.0);
+}
+
+fn get_at(r: &mut Reader<'_>) -> Result<BlockAt, BadRecord> {
+    Ok(BlockAt { block: BlockId(r.u64()?), epoch: Epoch(r.u64()?) })
+}
+
+impl StructureImage {
+    pub(crate) fn put(&self, w: &mut Writer<'_>) {
+        w.u64(self.id.0);
+        w.u32(self.prefix);
+        w.str(&self.name);
+        w.u8(self.kind as u8);
+        w.u8(self.sealed.into());
+        w.u32(self.slots);
+        w.u64(self.version);
+        w.u64(self.max_items);
+        w.u64(self.max_bytes);
+        w.u32(self.granted.len() as u32);
+        for &(granted, epoch) in &self.granted {
+            put_at(w, BlockAt { block: granted.block, epoch });
+            let seal = granted.sealed.unwrap_or(Seal { length: 0, bytes: 0, last: false });
+            w.u8(u8::from(granted.sealed.is_some()) | u8::from(seal.last) << 1);
+            w.u64(seal.length);
+            w.u64(seal.bytes);
+        }
+        w.u32(self.spare.len() as u32);
+        self.spare.iter().for_each(|&at| put_at(w, at));
+        w.u32(self.pending.len() as u32);
+        for &(mv, epoch) in &self.pending {
+            w.u64(mv.id.0);
+            w.u64(mv.source.0);
+            put_at(w, BlockAt { block: mv.target, epoch });
+            w.u64(mv.start);
+            w.u64(mv.end);
+            w.u8(mv.merge.into());
+        }
+        w.u32(self.past.len() as u32);
+        for past in &self.past {
+            w.u64(past.block.0);
+            w.u64(past.gave.0);
+            w.u64(past.took.0.0);
+            w.u8(past.took.1.into());
+        }
+        w.u32(self.from as u32);
+        w.u32(self.entries.len() as u32);
+        for entry in &self.entries {
+            w.u64(entry.start);
+            put_at(w, entry.at);
+            w.u64(entry.through.0);
+            w.u64(entry.through.1);
+        }
+    }
+
+    pub(crate) fn get(r: &mut Reader<'_>) -> Result<StructureImage, BadRecord> {
+        Ok(StructureImage {
+            id: StructureId(r.u64()?),
+            prefix: r.u32()?,
+            name: r.str()?.into(),
+            kind: {
+                let code = r.u8()?;
+                match Kind::from_code(code) {
+                    Some(kind) => kind,
+                    None => return bad(format!("no kind of structure has the code {code:#x}")),
+                }
+            },
+            sealed: r.bool()?,
+            slots: r.u32()?,
+            version: r.u64()?,
+            max_items: r.u64()?,
+            max_bytes: r.u64()?,
+            granted: {
+                let n = r.count(33)?;
+                (0..n).map(|_| get_granted(r)).collect::<Result<_, _>>()?
+            },
+            spare: {
+                let n = r.count(16)?;
+                (0..n).map(|_| get_at(r)).collect::<Result<_, _>>()?
+            },
+            pending: {
+                let n = r.count(49)?;
+                (0..n).map(|_| get_move(r)).collect::<Result<_, _>>()?
+            },
+            past: {
+                let n = r.count(25)?;
+                (0..n).map(|_| get_past(r)).collect::<Result<_, _>>()?
+            },
+            from: r.u32()? as usize,
+            entries: {
+                let n = r.count(40)?;
+                (0..n).map(|_| get_entry(r)).collect::<Result<_, _>>()?
+            },
+        })
+    }
+}
+
+fn get_granted(r: &mut Reader<'_>) -> Result<(Granted, Epoch), BadRecord> {
+    let BlockAt { block, epoch } = get_at(r)?;
+    let flags = r.u8()?;
+    let seal = Seal { length: r.u64()?, bytes: r.u64()?, last: flags & 2 != 0 };
+    Ok((Granted { block, sealed: (flags & 1 != 0).then_some(seal) }, epoch))
+}
+
+fn get_move(r: &mut Reader<'_>) -> Result<(Move, Epoch), BadRecord> {
+    let (id, source, target) = (MoveId(r.u64()?), BlockId(r.u64()?), get_at(r)?);
+    let (start, end, merge) = (r.u64()?, r.u64()?, r.bool()?);
+    Ok((Move { id, source, target: target.block, start, end, merge }, target.epoch))
+}
+
+fn get_past(r: &mut Reader<'_>) -> Result<Past, BadRecord> {
+    let (block, gave) = (BlockId(r.u64()?), MoveId(r.u64()?));
+    Ok(Past { block, gave, took: (MoveId(r.u64()?), r.bool()?) })
+}
+
+fn get_entry(r: &mut Reader<'_>) -> Result<EntryImage, BadRecord> {
+    let (start, at) = (r.u64()?, get_at(r)?);
+    Ok(EntryImage { start, at, through: (r.u64()?, r.u64()?) })
+}
+
+/// A server that has joined: what it must have when it comes back.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerImage {
+    pub(crate) id: ServerId,
+    pub(crate) address: Box<str>,
+    pub(crate) incarnation: u64,
+    pub(crate) shards: u8,
+    pub(crate) blocks_per_shard: u32,
+}
+
+impl ServerImage {
+    pub(crate) fn put(&self, w: &mut Writer<'_>) {
+        w.u32(self.id.0);
+        w.str(&self.address);
+        w.u64(self.incarnation);
+        w.u8(self.shards);
+        w.u32(self.blocks_per_shard);
+    }
+
+    pub(crate) fn get(r: &mut Reader<'_>) -> Result<ServerImage, BadRecord> {
+        Ok(ServerImage {
+            id: ServerId(r.u32()?),
+            address: r.str()?.into(),
+            incarnation: r.u64()?,
+            shards: r.u8()?,
+            blocks_per_shard: r.u32()?,
+        })
+    }
+}
+
+/// A tombstone with the place and the id of its job: the place may have another by now.
+pub(crate) fn put_tombstone(w: &mut Writer<'_>, j: u32, job: JobId, t: &Tombstone) {
+    w.u32(j);
+    w.u64(job.0);
+    let (kind, id) = match t.gone {
+        Gone::Prefix(id) => (0, id.0),
+        Gone::Structure(id) => (1, id.0),
+    };
+    w.u8(kind);
+    w.u64(id);
+    w.u64(t.prefix.0);
+    w.str(&t.path);
+    w.str(&t.name);
+    w.u64(t.at.0);
+    match &t.cause {
+        &Cause::Expired { lease_ms, late_ms } => {
+            w.u8(0);
+            w.u32(lease_ms);
+            w.u64(late_ms);
+        }
+        Cause::Removed => w.u8(1),
+        Cause::Read { reader } => {
+            w.u8(2);
+            w.str(reader);
+        }
+        Cause::Lost { server, how } => {
+            w.u8(3);
+            w.str(server);
+            w.u8(match how {
+                Loss::Reset => 0,
+                Loss::Silence => 1,
+            });
+        }
+    }
+}
+
+pub(crate) fn get_tombstone(r: &mut Reader<'_>) -> Result<(u32, JobId, Tombstone), BadRecord> {
+    let (j, job) = (r.u32()?, JobId(r.u64()?));
+    let gone = match (r.u8()?, r.u64()?) {
+        (0, id) => Gone::Prefix(PrefixId(id)),
+        (1, id) => Gone::Structure(StructureId(id)),
+        (n, _) => return bad(format!("a tombstone is of {n}")),
+    };
+    let prefix = PrefixId(r.u64()?);
+    let (path, name) = (r.str()?.into(), r.str()?.into());
+    let at = Time(r.u64()?);
+    let cause = match r.u8()? {
+        0 => Cause::Expired { lease_ms: r.u32()?, late_ms: r.u64()? },
+        1 => Cause::Removed,
+        2 => Cause::Read { reader: r.str()?.into() },
+        3 => {
+            let server = r.str()?.into();
+            let how = match r.u8()? {
+                0 => Loss::Reset,
+                1 => Loss::Silence,
+                n => return bad(format!("a server was lost by {n}")),
+            };
+            Cause::Lost { server, how }
+        }
+        n => return bad(format!("the cause of a loss is {n}")),
+    };
+    Ok((j, job, Tombstone { gone, prefix, path, name, cause, at }))
+}

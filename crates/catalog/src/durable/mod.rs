@@ -1,0 +1,332 @@
+//! What of the catalog outlives its process: hard state, as records of a log.
+//!
+//! The catalog does no I/O. It remembers which of its things have changed ([`Catalog::keep_changes`])
+//! and writes their images as records when asked ([`Catalog::take_changes`]); whoever has a disk
+//! appends them, and lets replies and effects go when they are there. A [`Recovery`] reads records
+//! of a snapshot ([`Catalog::put_all`]) and of the log after it, in order, and makes the catalog
+//! again. State rebuilt so equals the state before (INV-26): `put_all` of both writes the same bytes.
+//!
+//! Records say what is, not what was asked (ADR 0012): reading them needs no clock, no renewal, no
+//! free list, and means the same under later code.
+//!
+//! Hard are jobs, prefixes with their parents, permissions and ends, declared readers, structures
+//! with maps, chains and moves, who has which block in which epoch, members, tombstones. Soft, and not
+//! written, are renewals, usage, free lists, quarantine and what was taken from queues: a recovered
+//! catalog gives every lease a full period, and takes the rest from its servers' inventories
+//! (`rejoin`).
+//!
+//! Something new that must survive: mark it where it changes, give its image a type in `image`, write
+//! it in `put_all` and `take_changes`, read it in `recover`. The test of INV-26 fails for what was
+//! forgotten, as soon as a test changes it.
+
+mod codec;
+mod image;
+mod recover;
+
+pub use codec::BadRecord;
+use codec::Writer;
+pub(crate) use image::{JobImage, ServerImage};
+pub use recover::Recovery;
+
+use crate::Catalog;
+use crate::dag::Life;
+use crate::structures::Structure;
+use crate::tombstones::Tombstone;
+use honeycomb_types::{BlockAt, BlockId, JobId, ServerId, Time};
+use image::{Counters, EntryImage, PrefixImage, StructureImage, Type, put_tombstone, record};
+
+/// Bytes of records that `put_all` hands over at a time.
+const CHUNK: usize = 1 << 20;
+
+/// Places whose things have changed since they were last written. Costs nothing when nobody keeps
+/// a log.
+#[derive(Debug, Default)]
+pub(crate) struct Dirty {
+    on: bool,
+    places: Vec<u32>,
+}
+
+impl Dirty {
+    pub(crate) fn mark(&mut self, place: u32) {
+        if self.on && self.places.last() != Some(&place) {
+            self.places.push(place);
+        }
+    }
+
+    pub(crate) fn on(&self) -> bool {
+        self.on
+    }
+
+    fn take(&mut self) -> Vec<u32> {
+        let mut places = std::mem::take(&mut self.places);
+        places.sort_unstable();
+        places.dedup();
+        places
+    }
+}
+
+/// What happened among declared readers, in order.
+#[derive(Clone, Debug)]
+pub(crate) enum ReaderChange {
+    Declared(u32, Vec<u32>),
+    Withdrawn(u32),
+    Committed(u32),
+    Lost(u32),
+}
+
+/// What is to be written and is not told by places.
+#[derive(Debug, Default)]
+pub(crate) struct Journal {
+    on: bool,
+    tombstones: Vec<(u32, JobId, Tombstone)>,
+    counters: Counters,
+}
+
+impl Journal {
+    pub(crate) fn tombstone(&mut self, j: u32, job: JobId, tombstone: &Tombstone) {
+        if self.on {
+            self.tombstones.push((j, job, tombstone.clone()));
+        }
+    }
+}
+
+impl Catalog {
+    /// Remembers from now on what changes, until `take_changes`. To be called before the first
+    /// command; a recovered catalog does it already.
+    pub fn keep_changes(&mut self) {
+        self.journal.on = true;
+        self.dag.dirty.on = true;
+        self.jobs.dirty.on = true;
+        self.readers.changes.get_or_insert_default();
+        self.structures.dirty.on = true;
+        self.pool.dirty.on = true;
+    }
+
+    /// Appends the records of everything hard that has changed since the last call; nothing when
+    /// nothing has. They belong together: a log keeps all of them or none.
+    pub fn take_changes(&mut self, out: &mut Vec<u8>) {
+        let counters = self.counters();
+        if counters != self.journal.counters {
+            self.journal.counters = counters;
+            record(out, Type::Counters, |w| counters.put(w));
+        }
+        for j in self.jobs.dirty.take() {
+            match self.jobs.get(j) {
+                Some(_) => self.put_job(out, j),
+                None => record(out, Type::JobGone, |w| w.u32(j)),
+            }
+        }
+        let places = self.dag.dirty.take();
+        for &n in &places {
+            match self.dag.nodes.get(n) {
+                Some(_) => self.put_prefix(out, n),
+                None => record(out, Type::PrefixGone, |w| w.u32(n)),
+            }
+        }
+        for (child, parent) in std::mem::take(&mut self.dag.used) {
+            if places.binary_search(&child).is_err() {
+                record(out, Type::Edge, |w| {
+                    w.u32(child);
+                    w.u32(parent);
+                });
+            }
+        }
+        self.put_reader_changes(out);
+        self.put_structure_changes(out);
+        for (j, job, tombstone) in std::mem::take(&mut self.journal.tombstones) {
+            if self.jobs.get(j).is_some_and(|found| found.id == job) {
+                record(out, Type::Tombstone, |w| put_tombstone(w, j, job, &tombstone));
+            }
+        }
+        for id in self.pool.dirty.take() {
+            match self.server_image(ServerId(id)) {
+                Some(image) => record(out, Type::Server, |w| image.put(w)),
+                None => record(out, Type::ServerGone, |w| w.u32(id)),
+            }
+        }
+    }
+
+    /// Writes the whole of the hard state: records that a `Recovery` makes the same catalog of.
+    /// Hands them over in pieces, each of whole records.
+    pub fn put_all(&self, emit: &mut dyn FnMut(&[u8])) {
+        let mut out = Vec::with_capacity(CHUNK + CHUNK / 8);
+        let mut full = |out: &mut Vec<u8>, least: usize| {
+            if out.len() >= least {
+                emit(out);
+                out.clear();
+            }
+        };
+        record(&mut out, Type::Counters, |w| self.counters().put(w));
+        for (id, _) in self.pool.servers() {
+            let image = self.server_image(id).expect("it is listed");
+            record(&mut out, Type::Server, |w| image.put(w));
+        }
+        for (j, job) in self.jobs.iter() {
+            self.put_job(&mut out, j);
+            for tombstone in job.tombstones.iter() {
+                record(&mut out, Type::Tombstone, |w| put_tombstone(w, j, job.id, tombstone));
+                full(&mut out, CHUNK);
+            }
+        }
+        for (n, _) in self.dag.nodes.iter() {
+            self.put_prefix(&mut out, n);
+            full(&mut out, CHUNK);
+        }
+        for (prefix, readers, lost) in self.readers.all() {
+            record(&mut out, Type::Declared, |w| put_declared(w, prefix, &readers));
+            record(&mut out, Type::LostReaders, |w| {
+                w.u32(prefix);
+                w.u32(lost);
+            });
+            full(&mut out, CHUNK);
+        }
+        for (s, _) in self.structures.iter() {
+            let image = self.structure_image(s, 0);
+            record(&mut out, Type::Structure, |w| {
+                w.u32(s);
+                image.put(w);
+            });
+            full(&mut out, CHUNK);
+        }
+        full(&mut out, 1);
+    }
+
+    fn counters(&self) -> Counters {
+        Counters {
+            last_prefix: self.last_prefix,
+            last_structure: self.structures.last(),
+            last_move: self.last_move,
+            last_server: self.pool.last_server(),
+            block_size: self.block_size,
+        }
+    }
+
+    fn put_job(&self, out: &mut Vec<u8>, j: u32) {
+        let job = &self.jobs[j];
+        let image = JobImage {
+            id: job.id,
+            name: job.name.clone(),
+            root: job.root,
+            lease_ms: job.lease_ms,
+            shortest_ms: job.shortest_ms,
+            quota: job.quota,
+            registered: job.registered,
+            lingers_until: job.lingers_until,
+        };
+        record(out, Type::Job, |w| {
+            w.u32(j);
+            image.put(w);
+        });
+    }
+
+    fn put_prefix(&self, out: &mut Vec<u8>, n: u32) {
+        let node = &self.dag.nodes[n];
+        let edges = self.dag.parent_edges(n).map(|e| &self.dag.edges[e]);
+        let image = PrefixImage {
+            id: node.id,
+            job: node.job,
+            name: node.name.clone(),
+            lease_ms: node.lease_ms,
+            generation: node.generation,
+            owner_verbs: node.owner_verbs,
+            job_verbs: node.job_verbs,
+            life: node.life,
+            pinned: node.pinned,
+            data_lost: node.data_lost,
+            committed: node.committed,
+            // What a live one's descendants granted it is a matter of leases.
+            deadline: if node.life == Life::Live { Time::ZERO } else { node.carried_below },
+            parents: edges.map(|edge| (edge.parent, edge.deduced)).collect(),
+        };
+        record(out, Type::Prefix, |w| {
+            w.u32(n);
+            image.put(w);
+        });
+    }
+
+    fn put_reader_changes(&mut self, out: &mut Vec<u8>) {
+        let Some(changes) = &mut self.readers.changes else { return };
+        for change in std::mem::take(changes) {
+            match change {
+                ReaderChange::Declared(prefix, readers) => {
+                    record(out, Type::Declared, |w| put_declared(w, prefix, &readers));
+                }
+                ReaderChange::Withdrawn(n) => record(out, Type::Withdrawn, |w| w.u32(n)),
+                ReaderChange::Committed(n) => record(out, Type::Committed, |w| w.u32(n)),
+                ReaderChange::Lost(n) => record(out, Type::Lost, |w| w.u32(n)),
+            }
+        }
+    }
+
+    fn put_structure_changes(&mut self, out: &mut Vec<u8>) {
+        for (s, block) in std::mem::take(&mut self.structures.retired) {
+            record(out, Type::Retired, |w| {
+                w.u32(s);
+                w.u64(block.0);
+            });
+        }
+        for s in self.structures.dirty.take() {
+            let Some(structure) = self.structures.get(s) else {
+                record(out, Type::StructureGone, |w| w.u32(s));
+                continue;
+            };
+            let image = self.structure_image(s, structure.unchanged);
+            record(out, Type::Structure, |w| {
+                w.u32(s);
+                image.put(w);
+            });
+            self.structures[s].unchanged = self.structures[s].entries.len();
+        }
+    }
+
+    fn structure_image(&self, s: u32, from: usize) -> StructureImage {
+        let structure = &self.structures[s];
+        let at = |block: BlockId| self.pool.at(block);
+        let growth = structure.growth.as_deref();
+        let granted = growth.map(|growth| &growth.granted).into_iter().flatten();
+        let spare = growth.map(|growth| &growth.spare).into_iter().flatten();
+        StructureImage {
+            id: structure.id,
+            prefix: structure.prefix,
+            name: structure.name.clone(),
+            kind: structure.kind,
+            sealed: structure.sealed,
+            slots: structure.slots,
+            version: structure.version,
+            max_items: structure.max_items(),
+            max_bytes: structure.max_bytes(),
+            granted: granted.map(|granted| (*granted, at(granted.block).epoch)).collect(),
+            spare: spare.map(|&block| at(block)).collect(),
+            pending: structure.pending().iter().map(|mv| (*mv, at(mv.target).epoch)).collect(),
+            past: structure.past().to_vec(),
+            from,
+            entries: (from..structure.entries.len())
+                .map(|i| entry_image(structure, i, at(structure.entries[i].block)))
+                .collect(),
+        }
+    }
+
+    fn server_image(&self, id: ServerId) -> Option<ServerImage> {
+        let server = self.pool.server(id)?;
+        Some(ServerImage {
+            id,
+            address: (&*server.address).into(),
+            incarnation: server.incarnation,
+            shards: server.shards(),
+            blocks_per_shard: server.blocks_per_shard(),
+        })
+    }
+}
+
+fn put_declared(w: &mut Writer<'_>, prefix: u32, readers: &[u32]) {
+    w.u32(prefix);
+    w.u32(readers.len() as u32);
+    readers.iter().for_each(|&reader| w.u32(reader));
+}
+
+fn entry_image(structure: &Structure, i: usize, at: BlockAt) -> EntryImage {
+    let tail = i + 1 == structure.entries.len();
+    let queue = structure.queue.as_ref().filter(|_| !tail);
+    let through = queue.map_or((0, 0), |queue| queue.through(i));
+    EntryImage { start: structure.entries[i].start, at, through }
+}

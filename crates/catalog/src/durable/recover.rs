@@ -1,0 +1,350 @@
+//! The catalog again, from records.
+
+use super::codec::{BadRecord, Reader, bad};
+use super::image::{
+    Counters, JobImage, PrefixImage, ServerImage, StructureImage, Type, VERSION, get_tombstone,
+};
+use crate::dag::{Life, Node};
+use crate::jobs::Job;
+use crate::lease::Timers;
+use crate::moves::Moves;
+use crate::queue::QueueState;
+use crate::readers::Readers;
+use crate::slab::{NONE, Slab};
+use crate::structures::{Growth, Placed, Structure};
+use crate::tombstones::{Tombstone, Tombstones};
+use crate::{Catalog, Config};
+use honeycomb_types::{BlockAt, BlockId, Kind, ServerId, Time};
+use std::collections::{BTreeMap, VecDeque};
+
+#[derive(Clone)]
+struct RecoveredJob {
+    image: JobImage,
+    tombstones: VecDeque<Tombstone>,
+}
+
+/// Reads records in the order in which they were written, and makes a catalog of the last images.
+///
+/// Every group of records that was on disk must be given, whole and in order; half a group is not a
+/// state that ever was.
+#[derive(Clone, Default)]
+pub struct Recovery {
+    counters: Counters,
+    jobs: Vec<Option<RecoveredJob>>,
+    prefixes: Vec<Option<PrefixImage>>,
+    readers: Readers,
+    structures: Vec<Option<StructureImage>>,
+    servers: BTreeMap<ServerId, ServerImage>,
+}
+
+fn put<T>(all: &mut Vec<Option<T>>, place: u32, value: Option<T>) {
+    let place = place as usize;
+    if place >= all.len() {
+        all.resize_with(place + 1, || None);
+    }
+    all[place] = value;
+}
+
+fn get<T>(all: &mut [Option<T>], place: u32) -> Result<&mut T, BadRecord> {
+    match all.get_mut(place as usize) {
+        Some(Some(value)) => Ok(value),
+        _ => bad(format!("a record changes place {place}, where nothing is")),
+    }
+}
+
+impl Recovery {
+    /// Nothing yet.
+    pub fn new() -> Recovery {
+        Recovery::default()
+    }
+
+    /// Reads the records of one group.
+    pub fn group(&mut self, mut records: &[u8]) -> Result<(), BadRecord> {
+        while !records.is_empty() {
+            let Some((head, rest)) = records.split_at_checked(6) else {
+                return bad("a record has no whole header");
+            };
+            let length = u32::from_le_bytes(head[..4].try_into().expect("four bytes"));
+            let Some((body, rest)) = rest.split_at_checked(length as usize) else {
+                return bad("a record is longer than its group");
+            };
+            self.record(head[4], head[5], body)?;
+            records = rest;
+        }
+        Ok(())
+    }
+
+    /// Reads one record.
+    pub fn record(&mut self, code: u8, version: u8, body: &[u8]) -> Result<(), BadRecord> {
+        let Some(kind) = Type::from_code(code) else {
+            return bad(format!("a record of type {code}, which this version does not know"));
+        };
+        if version > VERSION {
+            return bad(format!("a {kind:?} record of version {version}; known is {VERSION}"));
+        }
+        let mut r = Reader(body);
+        match kind {
+            Type::Counters => self.counters = Counters::get(&mut r)?,
+            Type::Job => self.job(r.u32()?, JobImage::get(&mut r)?),
+            Type::JobGone => put(&mut self.jobs, r.u32()?, None),
+            Type::Prefix => put(&mut self.prefixes, r.u32()?, Some(PrefixImage::get(&mut r)?)),
+            Type::PrefixGone => put(&mut self.prefixes, r.u32()?, None),
+            Type::Edge => {
+                let (child, parent) = (r.u32()?, r.u32()?);
+                let parents = &mut get(&mut self.prefixes, child)?.parents;
+                // Behind the first, as `Dag::link_deduced` puts it.
+                parents.insert(parents.len().min(1), (parent, true));
+            }
+            Type::Declared => {
+                let prefix = r.u32()?;
+                let n = r.count(4)?;
+                let readers: Vec<u32> = (0..n).map(|_| r.u32()).collect::<Result<_, _>>()?;
+                self.readers.declare(prefix, &readers);
+            }
+            Type::Withdrawn => self.readers.withdraw(r.u32()?),
+            Type::Committed => drop(self.readers.commit(r.u32()?)),
+            Type::Lost => self.readers.lose(r.u32()?),
+            Type::LostReaders => {
+                let (prefix, lost) = (r.u32()?, r.u32()?);
+                self.readers.set_lost(prefix, lost);
+            }
+            Type::Structure => self.structure(r.u32()?, StructureImage::get(&mut r)?)?,
+            Type::StructureGone => put(&mut self.structures, r.u32()?, None),
+            Type::Retired => {
+                let (s, block) = (r.u32()?, BlockId(r.u64()?));
+                // One that was sealed and retired before it was written is not there.
+                if let Some(Some(structure)) = self.structures.get_mut(s as usize) {
+                    structure.entries.retain(|entry| entry.at.block != block);
+                }
+            }
+            Type::Tombstone => {
+                let (j, id, tombstone) = get_tombstone(&mut r)?;
+                let job = get(&mut self.jobs, j)?;
+                if job.image.id != id {
+                    return bad("a tombstone is of another job than its place");
+                }
+                if job.tombstones.len() >= honeycomb_types::limits::TOMBSTONES_PER_JOB_MAX {
+                    job.tombstones.pop_front();
+                }
+                job.tombstones.push_back(tombstone);
+            }
+            Type::Server => {
+                let image = ServerImage::get(&mut r)?;
+                self.servers.insert(image.id, image);
+            }
+            Type::ServerGone => drop(self.servers.remove(&ServerId(r.u32()?))),
+        }
+        r.end()
+    }
+
+    fn job(&mut self, j: u32, image: JobImage) {
+        match get(&mut self.jobs, j) {
+            Ok(known) if known.image.id == image.id => known.image = image,
+            _ => {
+                let job = RecoveredJob { image, tombstones: VecDeque::new() };
+                put(&mut self.jobs, j, Some(job));
+            }
+        }
+    }
+
+    fn structure(&mut self, s: u32, mut image: StructureImage) -> Result<(), BadRecord> {
+        if image.from > 0 {
+            let known = get(&mut self.structures, s)?;
+            if known.id != image.id || known.entries.len() < image.from {
+                return bad(format!("the map at place {s} goes on where none is"));
+            }
+            let mut entries = std::mem::take(&mut known.entries);
+            entries.truncate(image.from);
+            entries.append(&mut image.entries);
+            (image.entries, image.from) = (entries, 0);
+        }
+        put(&mut self.structures, s, Some(image));
+        Ok(())
+    }
+
+    /// How many prefixes were read, the dead ones included.
+    pub fn prefixes(&self) -> usize {
+        self.prefixes.iter().flatten().count()
+    }
+
+    /// Makes the catalog as of `now`, with a term that was never used. Every lease begins anew;
+    /// servers are awaited until they have rejoined or `limits::REJOIN_GRACE` is over.
+    pub fn finish(self, config: Config, now: Time) -> Result<Catalog, BadRecord> {
+        let mut catalog = Catalog::new(config);
+        (catalog.now, catalog.floor) = (now, now);
+        catalog.started = Some(now);
+        catalog.last_prefix = self.counters.last_prefix;
+        catalog.last_move = self.counters.last_move;
+        catalog.block_size = self.counters.block_size;
+        let last_server = self.counters.last_server;
+        catalog.pool.recover(last_server, self.servers.into_values(), now);
+        catalog.recover_jobs(self.jobs)?;
+        catalog.recover_prefixes(self.prefixes)?;
+        catalog.readers = self.readers;
+        catalog.recover_structures(self.structures, self.counters.last_structure)?;
+        catalog.pool.finish_recovery();
+        catalog.restart_moves();
+        catalog.await_servers();
+        catalog.journal.counters = catalog.counters();
+        catalog.keep_changes();
+        Ok(catalog)
+    }
+}
+
+impl Catalog {
+    fn recover_jobs(&mut self, jobs: Vec<Option<RecoveredJob>>) -> Result<(), BadRecord> {
+        let key = self.key;
+        let jobs = jobs.into_iter().map(|job| {
+            let RecoveredJob { image, tombstones } = job?;
+            let mut all = Tombstones::default();
+            for tombstone in tombstones {
+                all.push(key, self.tombstone_limit, tombstone);
+            }
+            Some(Job::recovered(image, all))
+        });
+        let jobs = jobs.collect();
+        self.jobs.recover(jobs, self.config.term);
+        Ok(())
+    }
+
+    fn recover_prefixes(&mut self, images: Vec<Option<PrefixImage>>) -> Result<(), BadRecord> {
+        let now = self.now;
+        let mut order: Vec<u32> =
+            (0..images.len() as u32).filter(|&n| images[n as usize].is_some()).collect();
+        let edges = images.iter().flatten().map(|image| image.parents.len()).sum();
+        let nodes = images.iter().map(|image| image.as_ref().map(|image| node_of(image, now)));
+        self.dag.recover(Slab::restored(nodes.collect()), edges);
+        // The list of a job has its newest prefix first.
+        order.sort_unstable_by_key(|&n| images[n as usize].as_ref().map(|image| image.id));
+        for &n in &order {
+            let image = images[n as usize].as_ref().expect("it is listed");
+            let Some(job) = self.jobs.get_mut(image.job) else {
+                return bad(format!("prefix {} is of a job that is not there", image.id));
+            };
+            self.dag.enlist(n, &mut job.first_node);
+            job.nodes += 1;
+            if image.life == Life::Live {
+                job.live_prefixes += 1;
+                job.pinned += u64::from(image.pinned);
+                self.live_prefixes += 1;
+            }
+        }
+        let mut due = Vec::new();
+        for &n in &order {
+            let image = images[n as usize].as_ref().expect("it is listed");
+            let there = |p: u32| self.dag.nodes.get(p).is_some_and(|p| p.job == image.job);
+            if image.parents.iter().any(|&(parent, _)| !there(parent)) {
+                return bad(format!("prefix {} has a parent that is not there", image.id));
+            }
+            self.dag.restore_parents(n, &image.parents);
+            if image.life == Life::Live && !image.pinned {
+                due.push((now + self.lease(n), n, image.id));
+            }
+        }
+        self.timers = Timers::recovered(due);
+        let lacks_root = |n: u32| self.dag.nodes.get(n).is_none();
+        if self.jobs.iter().any(|(_, job)| lacks_root(job.root)) {
+            return bad("a job has no root prefix");
+        }
+        Ok(())
+    }
+
+    fn recover_structures(
+        &mut self,
+        images: Vec<Option<StructureImage>>,
+        last: u64,
+    ) -> Result<(), BadRecord> {
+        let slots = images.iter().map(|image| image.as_ref().map(|i| structure_of(self, i)));
+        let slots: Result<Vec<Option<Structure>>, BadRecord> =
+            slots.map(Option::transpose).collect();
+        self.structures.recover(Slab::restored(slots?), last);
+        for (s, image) in (0..).zip(&images) {
+            let Some(image) = image else { continue };
+            // The target of a merge is in the map.
+            let splits = image.pending.iter().filter(|(mv, _)| !mv.merge);
+            let blocks = image
+                .entries
+                .iter()
+                .map(|entry| entry.at)
+                .chain(image.granted.iter().map(|(g, epoch)| at(g.block, *epoch)))
+                .chain(image.spare.iter().copied())
+                .chain(splits.map(|(mv, epoch)| at(mv.target, *epoch)));
+            let mut count = 0;
+            for at in blocks {
+                count += 1;
+                if !self.pool.recover_owner(at, s) {
+                    return bad(format!(
+                        "structure {} has {}, which is not there",
+                        image.id, at.block
+                    ));
+                }
+            }
+            let node = &mut self.dag.nodes[image.prefix];
+            self.structures.enlist(s, node);
+            let job = &mut self.jobs[self.structures[s].job];
+            job.structures += 1;
+            job.blocks += count;
+        }
+        Ok(())
+    }
+}
+
+fn at(block: BlockId, epoch: honeycomb_types::Epoch) -> BlockAt {
+    BlockAt { block, epoch }
+}
+
+fn node_of(image: &PrefixImage, now: Time) -> Node {
+    let mut node = Node::new(image.id, image.job, &image.name, now);
+    node.lease_ms = image.lease_ms;
+    node.generation = image.generation;
+    (node.owner_verbs, node.job_verbs) = (image.owner_verbs, image.job_verbs);
+    node.life = image.life;
+    node.pinned = image.pinned;
+    node.data_lost = image.data_lost;
+    node.committed = image.committed;
+    if image.life != Life::Live {
+        node.carried_below = image.deadline;
+    }
+    node
+}
+
+fn structure_of(catalog: &Catalog, image: &StructureImage) -> Result<Structure, BadRecord> {
+    let Some(node) = catalog.dag.nodes.get(image.prefix).filter(|node| node.live()) else {
+        return bad(format!("structure {} is of a prefix that is not there", image.id));
+    };
+    if image.entries.is_empty() || image.from != 0 {
+        return bad(format!("structure {} has no whole map", image.id));
+    }
+    let (granted, spare): (VecDeque<_>, VecDeque<_>) = (
+        image.granted.iter().map(|(granted, _)| *granted).collect(),
+        image.spare.iter().map(|at| at.block).collect(),
+    );
+    let growth = !granted.is_empty() || !spare.is_empty();
+    let sealed = image.entries.len() - 1;
+    let queue = (image.kind == Kind::Queue).then(|| {
+        let through = image.entries[..sealed].iter().map(|entry| entry.through);
+        Box::new(QueueState::recovered(image.max_items, image.max_bytes, through))
+    });
+    let placed =
+        |entry: &super::image::EntryImage| Placed { start: entry.start, block: entry.at.block };
+    Ok(Structure {
+        id: image.id,
+        job: node.job,
+        prefix: image.prefix,
+        name: image.name.clone(),
+        kind: image.kind,
+        sealed: image.sealed,
+        slots: image.slots,
+        version: image.version,
+        entries: image.entries.iter().map(placed).collect(),
+        growth: growth.then(|| Box::new(Growth { granted, spare })),
+        queue,
+        moves: Moves::recovered(
+            image.pending.iter().map(|(mv, _)| *mv).collect(),
+            image.past.clone(),
+        ),
+        unchanged: image.entries.len(),
+        next: NONE,
+        prev: NONE,
+    })
+}

@@ -1,0 +1,208 @@
+//! Servers that come back: after a restart of the controller, or over a new connection.
+//!
+//! The log says who owned which block; servers say which blocks they hold. Where the two differ:
+//!
+//! | Owned by the log | Held by the server | Then |
+//! | --- | --- | --- |
+//! | yes | yes | it stays; seal, usage, what was taken and permissions are brought up to date |
+//! | yes | no | it is opened: it never was, because a block is freed only after that is on disk |
+//! | no | named as its successor by a block that is owned | a growth grant that the log has lost: it is adopted |
+//! | no | yes | it is freed, once every server has told what its blocks were granted |
+//! | no | no | it is free |
+//!
+//! Until all members are back, or have not come within `limits::REJOIN_GRACE` and are lost, no lease
+//! ends: nobody could be heard. Everyone begins a full lease then (INV-27).
+
+use crate::growth::Position;
+use crate::pool::Held;
+use crate::structures::Granted;
+use crate::{Catalog, CatalogError, Effect, HeldBlock, NewServer, Reply};
+use hashbrown::HashSet;
+use honeycomb_types::{BlockAt, BlockId, Kind, MoveId, ServerId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Who is awaited, and what those who came have told so far.
+#[derive(Debug, Default)]
+pub(crate) struct Awaited {
+    servers: BTreeSet<ServerId>,
+    /// Blocks told by servers that have not told all of theirs.
+    told: BTreeMap<ServerId, HashSet<BlockId>>,
+    /// Held, and nobody's as far as is known.
+    unowned: Vec<HeldBlock>,
+}
+
+impl Catalog {
+    /// Whether members of before a restart are still awaited.
+    pub fn recovering(&self) -> bool {
+        !self.awaited.servers.is_empty()
+    }
+
+    /// Whether this member of before a restart is still awaited.
+    pub fn is_awaited(&self, server: ServerId) -> bool {
+        self.awaited.servers.contains(&server)
+    }
+
+    /// Every server is away: the catalog was recovered just now.
+    pub(crate) fn await_servers(&mut self) {
+        self.awaited.servers = self.pool.servers().map(|(id, _)| id).collect();
+        self.silence =
+            self.pool.servers().map(|(_, s)| s.silent_at()).min().unwrap_or(self.silence);
+    }
+
+    pub(crate) fn rejoin_server(
+        &mut self,
+        new: NewServer<'_>,
+        member: ServerId,
+    ) -> Result<Reply, CatalogError> {
+        let same = self.pool.server(member).is_some_and(|server| {
+            *server.address == *new.address
+                && server.incarnation == new.incarnation
+                && server.shards() == new.shards
+                && server.blocks_per_shard() == new.blocks_per_shard
+        });
+        if !same || self.block_size != new.block_size {
+            return Err(CatalogError::UnknownServer { server: member });
+        }
+        self.heard_from(member);
+        self.awaited.told.insert(member, HashSet::new());
+        self.awaited.unowned.retain(|held| held.at.block.server() != member);
+        Ok(Reply::Joined(member))
+    }
+
+    pub(crate) fn inventory(
+        &mut self,
+        server: ServerId,
+        held: &[HeldBlock],
+        last: bool,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        self.heard_from(server);
+        let Some(told) = self.awaited.told.get_mut(&server) else {
+            return Err(CatalogError::UnknownServer { server });
+        };
+        let own = |held: &&HeldBlock| held.at.block.server() == server;
+        told.extend(held.iter().filter(own).map(|held| held.at.block));
+        let mut queues = BTreeSet::new();
+        let mut open: Vec<HeldBlock> = held.iter().filter(own).copied().collect();
+        open.append(&mut self.awaited.unowned);
+        // Adopting one may tell who owns another: in chains as long as they are.
+        loop {
+            let before = open.len();
+            open.retain(|held| !self.reconcile(held, &mut queues, effects));
+            if open.is_empty() || open.len() == before {
+                break;
+            }
+        }
+        self.awaited.unowned = open;
+        for s in queues {
+            self.tell_ahead(s, effects);
+        }
+        if last {
+            self.returned(server, effects);
+        }
+        Ok(Reply::Done)
+    }
+
+    /// Brings one block that a server holds up to date, if somebody owns it.
+    fn reconcile(
+        &mut self,
+        held: &HeldBlock,
+        queues: &mut BTreeSet<u32>,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
+        let Some(Held::By(s)) = self.pool.held(held.at) else { return false };
+        if self.structures[s].id != held.structure {
+            return false;
+        }
+        if let Some((_, change)) = self.pool.usage(held.at, held.bytes_used) {
+            let job = &mut self.jobs[self.structures[s].job];
+            job.bytes_used = job.bytes_used.saturating_add_signed(change);
+        }
+        let node = &self.dag.nodes[self.structures[s].prefix];
+        if held.generation < node.generation {
+            let (server, prefix) = (held.at.block.server(), node.id);
+            effects.push(Effect::SetGeneration { server, prefix, generation: node.generation });
+        }
+        if self.structures[s].kind == Kind::Kv {
+            return true;
+        }
+        if let Some(successor) = held.successor {
+            self.adopt(s, held.at, successor);
+        }
+        // What the catalog has heard before is the same again; what contradicts it was refused the
+        // first time.
+        if let Some(seal) = held.sealed {
+            let _ = self.seal(held.structure, held.at, seal, effects);
+        }
+        if self.structures.get(s).is_some_and(|structure| structure.queue.is_some()) {
+            if held.taken != (0, 0) {
+                let (items, bytes) = held.taken;
+                let _ = self.queue_taken(held.structure, held.at, items, bytes, effects);
+            }
+            queues.insert(s);
+        }
+        true
+    }
+
+    /// A block at the end of the chain names a successor of which the log knows nothing.
+    fn adopt(&mut self, s: u32, at: BlockAt, successor: BlockAt) {
+        let structure = &self.structures[s];
+        let granted = structure.growth.as_ref().map_or(0, |growth| growth.granted.len());
+        let last = matches!(structure.position(at.block), Some(Position::Chain(k)) if k == granted);
+        if structure.sealed || !last || !self.pool.adopt(successor, s) {
+            return;
+        }
+        let tail = structure.entries.len() - 1;
+        self.structures.changes(s, tail);
+        let growth = self.structures[s].growth.get_or_insert_default();
+        growth.granted.push_back(Granted { block: successor.block, sealed: None });
+        self.jobs[self.structures[s].job].blocks += 1;
+    }
+
+    /// A server has told all of its blocks.
+    fn returned(&mut self, server: ServerId, effects: &mut Vec<Effect>) {
+        let told = self.awaited.told.remove(&server).unwrap_or_default();
+        for (at, s) in self.pool.returned(server, &told) {
+            let structure = &self.structures[s];
+            if structure.pending().iter().any(|mv| !mv.merge && mv.target == at.block) {
+                continue; // It is opened with the other news of moves.
+            }
+            let entry = structure.entries.iter().position(|entry| entry.block == at.block);
+            let (start, end) = match (structure.kind, entry) {
+                (Kind::Kv, Some(i)) => (structure.entries[i].start, structure.end(i)),
+                _ => (0, u64::MAX),
+            };
+            effects.push(self.open_effect(s, at.block, (start, end), MoveId::NONE));
+        }
+        self.imports(server, effects);
+        let was = self.recovering();
+        self.awaited.servers.remove(&server);
+        self.settle_unowned(was, effects);
+    }
+
+    /// Servers that ended are awaited no longer.
+    pub(crate) fn servers_left(&mut self, ids: &[ServerId], effects: &mut Vec<Effect>) {
+        let was = self.recovering();
+        for id in ids {
+            self.awaited.servers.remove(id);
+            self.awaited.told.remove(id);
+        }
+        self.awaited.unowned.retain(|held| !ids.contains(&held.at.block.server()));
+        self.settle_unowned(was, effects);
+    }
+
+    /// Frees what nobody has claimed, once nobody is awaited who might.
+    fn settle_unowned(&mut self, was_recovering: bool, effects: &mut Vec<Effect>) {
+        if self.recovering() {
+            return;
+        }
+        for held in std::mem::take(&mut self.awaited.unowned) {
+            if self.pool.unowned(held.at) {
+                effects.push(Effect::FreeBlock { server: held.at.block.server(), at: held.at });
+            }
+        }
+        if was_recovering {
+            self.floor = self.now;
+        }
+    }
+}

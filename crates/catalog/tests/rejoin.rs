@@ -1,0 +1,304 @@
+//! Servers that come back to a controller that was restarted.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Bench, file, kv, lease, queue};
+use honeycomb_catalog::{
+    CatalogError, Command, Effect, HeldBlock, NewServer, Opened, Reply, Report, Seal,
+};
+use honeycomb_types::limits::{REJOIN_GRACE, SERVER_SILENCE};
+use honeycomb_types::{BlockAt, Generation, ServerId, StructureId};
+
+const SERVER: NewServer<'_> = NewServer {
+    address: "a:1",
+    incarnation: 0,
+    shards: 2,
+    blocks_per_shard: 8,
+    block_size: 65_536,
+};
+
+fn incarnation(address: &str) -> u64 {
+    address.bytes().fold(7, |h, b| h * 31 + b as u64)
+}
+
+fn held(structure: StructureId, at: BlockAt) -> HeldBlock {
+    HeldBlock {
+        at,
+        structure,
+        generation: Generation(1),
+        bytes_used: 100,
+        sealed: None,
+        successor: None,
+        taken: (0, 0),
+    }
+}
+
+fn rejoin(bench: &mut Bench, address: &str, member: ServerId) -> Result<Reply, CatalogError> {
+    let server = NewServer { address, incarnation: incarnation(address), ..SERVER };
+    bench.run(Command::RejoinServer { server, member })
+}
+
+/// A server comes back with these blocks; what it is told.
+fn back(bench: &mut Bench, address: &str, server: ServerId, blocks: &[HeldBlock]) -> Vec<Effect> {
+    assert_eq!(rejoin(bench, address, server), Ok(Reply::Joined(server)));
+    let mut told = Vec::new();
+    // In two parts, as a server with many does.
+    let (some, rest) = blocks.split_at(blocks.len() / 2);
+    for (held, last) in [(some, false), (rest, true)] {
+        bench.run(Command::Inventory { server, held, last }).unwrap();
+        told.append(&mut bench.effects);
+    }
+    told
+}
+
+fn blocks(opened: &Opened) -> Vec<BlockAt> {
+    opened.map.entries.iter().map(|entry| entry.at).collect()
+}
+
+fn opens(effects: &[Effect]) -> Vec<BlockAt> {
+    let open = |effect: &Effect| match effect {
+        Effect::OpenBlock { at, .. } => Some(*at),
+        _ => None,
+    };
+    effects.iter().filter_map(open).collect()
+}
+
+fn frees(effects: &[Effect]) -> Vec<BlockAt> {
+    let free = |effect: &Effect| match effect {
+        Effect::FreeBlock { at, .. } => Some(*at),
+        _ => None,
+    };
+    effects.iter().filter_map(free).collect()
+}
+
+#[test]
+fn blocks_that_are_held_stay_and_the_others_are_free() {
+    let mut bench = Bench::new();
+    let server = bench.join("a:1", 2, 8);
+    let job = bench.job("job");
+    let store = bench.make(job, kv("", "kv", 3)).unwrap();
+    let gone = bench.make(job, file("", "gone", 1)).unwrap();
+    let command = Command::RemoveStructure {
+        actor: honeycomb_catalog::Actor::driver(job),
+        job,
+        path: "",
+        name: "gone",
+    };
+    bench.run(command).unwrap();
+    bench.restart();
+    assert!(bench.catalog.recovering());
+    let status = bench.status();
+    assert_eq!((status.free, status.servers[0].alive), (0, false));
+    // Nothing can be allocated from a server that has not said what it has.
+    assert!(matches!(bench.make(job, file("", "f", 1)), Err(CatalogError::OutOfMemory { .. })));
+
+    let own = blocks(&store);
+    let mut inventory: Vec<HeldBlock> =
+        own[..2].iter().map(|&at| held(store.structure, at)).collect();
+    // It had not heard of the removal; and of the third block of the store not at all.
+    inventory.push(held(gone.structure, blocks(&gone)[0]));
+    let told = back(&mut bench, "a:1", server, &inventory);
+    assert_eq!(opens(&told), [own[2]], "it never was open");
+    assert_eq!(frees(&told), blocks(&gone));
+    let status = bench.status();
+    assert_eq!((status.free, status.quarantined, status.bytes_used), (12, 1, 200));
+    assert!(!bench.catalog.recovering() && status.servers[0].alive);
+    bench.confirm(&blocks(&gone));
+    assert_eq!(bench.status().free, 13);
+    assert!(bench.catalog.is_open(own[0]) && !bench.catalog.is_open(own[2]));
+    // New owners of blocks have epochs of the new term.
+    let made = bench.make(job, file("", "f", 1)).unwrap();
+    assert!(own.iter().all(|at| at.epoch < blocks(&made)[0].epoch));
+}
+
+#[test]
+fn growth_that_the_log_lost_is_adopted_from_the_blocks_that_were_told() {
+    let mut bench = Bench::new();
+    let (a, b) = (bench.join("a:1", 2, 8), bench.join("b:1", 2, 8));
+    let job = bench.job("job");
+    let log = bench.make(job, file("", "f", 1)).unwrap();
+    let first = blocks(&log)[0];
+    let written = bench.written.clone();
+    // Two grants and a seal that the disk never got.
+    let (_, second) = bench.grow(log.structure, first).unwrap();
+    let (_, third) = bench.grow(log.structure, second).unwrap();
+    let seal = Seal { length: 60_000, bytes: 60_000, last: false };
+    let of = |at: BlockAt, server| at.block.server() == server;
+    assert!(of(first, a) != of(second, a), "one after the other on different servers");
+    bench.written = written;
+    bench.restart();
+
+    let chain = [
+        HeldBlock { sealed: Some(seal), successor: Some(second), ..held(log.structure, first) },
+        HeldBlock { successor: Some(third), ..held(log.structure, second) },
+        held(log.structure, third),
+    ];
+    let on = |server| chain.into_iter().filter(|h| of(h.at, server)).collect::<Vec<_>>();
+    // The one that is not told of comes first: its blocks are nobody's yet, and are not freed.
+    let (late, early) = if of(first, a) { (a, b) } else { (b, a) };
+    let name = |server| if server == a { "a:1" } else { "b:1" };
+    let told = back(&mut bench, name(early), early, &on(early));
+    assert_eq!((frees(&told), opens(&told)), (vec![], vec![]));
+    assert!(bench.catalog.recovering());
+    let told = back(&mut bench, name(late), late, &on(late));
+    assert_eq!((frees(&told), opens(&told)), (vec![], vec![]));
+    let now = bench.reopen(job, &log).unwrap();
+    assert_eq!(blocks(&now), [first, second]);
+    assert_eq!(now.map.entries[1].start, 60_000);
+    // The chain goes on as if nothing had been.
+    let (version, again) = bench.grow(log.structure, second).unwrap();
+    assert_eq!((version, again), (3, third));
+    assert_eq!(bench.status().free, 32 - 3);
+}
+
+#[test]
+fn a_grant_that_nobody_was_told_of_is_free_again() {
+    let mut bench = Bench::new();
+    let server = bench.join("a:1", 2, 8);
+    let job = bench.job("job");
+    let log = bench.make(job, file("", "f", 1)).unwrap();
+    let first = blocks(&log)[0];
+    let written = bench.written.clone();
+    let (_, lost) = bench.grow(log.structure, first).unwrap();
+    bench.written = written;
+    bench.restart();
+    let inventory = [held(log.structure, first), held(log.structure, lost)];
+    assert_eq!(frees(&back(&mut bench, "a:1", server, &inventory)), [lost]);
+    bench.confirm(&[lost]);
+    assert_eq!(bench.status().free, 15);
+    // Asking again gives another epoch: what the lost one held is nobody's.
+    let (_, successor) = bench.grow(log.structure, first).unwrap();
+    assert!(successor.epoch > lost.epoch);
+}
+
+#[test]
+fn what_was_taken_from_a_queue_is_told_to_its_tail_again() {
+    let mut bench = Bench::new();
+    let server = bench.join("a:1", 2, 8);
+    let job = bench.job("job");
+    let todo = bench.make(job, queue("", "q", 100)).unwrap();
+    let first = blocks(&todo)[0];
+    let (_, second) = bench.grow(todo.structure, first).unwrap();
+    let seal = Seal { length: 60, bytes: 600, last: false };
+    bench.seal(todo.structure, first, seal).unwrap();
+    bench.restart();
+    let inventory = [
+        HeldBlock { sealed: Some(seal), taken: (20, 200), ..held(todo.structure, first) },
+        held(todo.structure, second),
+    ];
+    let told = back(&mut bench, "a:1", server, &inventory);
+    let ahead = |effect: &Effect| match *effect {
+        Effect::QueueAhead { at, items, bytes, .. } => Some((at, items, bytes)),
+        _ => None,
+    };
+    assert_eq!(told.iter().filter_map(ahead).last(), Some((second, 40, 400)));
+}
+
+#[test]
+fn permissions_that_a_server_has_not_heard_of_are_told_again() {
+    let mut bench = Bench::new();
+    let server = bench.join("a:1", 2, 8);
+    let job = bench.job("job");
+    let log = bench.make(job, file("", "f", 1)).unwrap();
+    let verbs = honeycomb_types::Verbs::READ;
+    let actor = honeycomb_catalog::Actor::driver(job);
+    let (owner_verbs, job_verbs) = (verbs, verbs);
+    let command = Command::SetPermissions { actor, job, path: "", owner_verbs, job_verbs };
+    bench.run(command).unwrap();
+    bench.restart();
+    let told = back(&mut bench, "a:1", server, &[held(log.structure, blocks(&log)[0])]);
+    let new = |e: &Effect| matches!(e, Effect::SetGeneration { generation: Generation(2), .. });
+    assert!(told.iter().any(new), "{told:?}");
+}
+
+#[test]
+fn leases_begin_anew_once_everybody_could_be_heard() {
+    let mut bench = Bench::new();
+    let (a, b) = (bench.join("a:1", 2, 8), bench.join("b:1", 2, 8));
+    let job = bench.job("job");
+    bench.create(job, "t", &[], lease(1000)).unwrap();
+    bench.pass(900);
+    bench.restart();
+    bench.pass(1500);
+    assert!(bench.catalog.recovering(), "INV-27: nobody could be heard");
+    back(&mut bench, "a:1", a, &[]);
+    bench.pass(1500);
+    assert!(bench.left(job, "t").is_ok());
+    let until = bench.now;
+    back(&mut bench, "b:1", b, &[]);
+    assert_eq!(bench.left(job, "t"), Ok(1000));
+    bench.pass(999);
+    assert!(bench.left(job, "t").is_ok());
+    bench.pass(1);
+    assert!(matches!(bench.left(job, "t"), Err(CatalogError::LeaseExpired { .. })));
+    assert!(bench.now.since(until).as_millis() == 1000);
+}
+
+#[test]
+fn a_server_that_does_not_come_back_is_lost_and_loses_its_data() {
+    let mut bench = Bench::new();
+    let (a, b) = (bench.join("a:1", 2, 8), bench.join("b:1", 2, 8));
+    let job = bench.job_leased("job", 60_000);
+    let log = bench.make(job, file("", "f", 1)).unwrap();
+    let (gone, stays) = if blocks(&log)[0].block.server() == a { (a, b) } else { (b, a) };
+    bench.restart();
+    let name = |server| if server == a { "a:1" } else { "b:1" };
+    back(&mut bench, name(stays), stays, &[]);
+    let report =
+        Report { bytes_resident: 0, connections: 0, requests: 0, forwarded: 0, usage: &[] };
+    let grace = REJOIN_GRACE.as_millis() as u64;
+    assert!(REJOIN_GRACE > SERVER_SILENCE);
+    for _ in 0..4 {
+        assert!(bench.reopen(job, &log).is_ok());
+        bench.pass(grace / 4 - 1);
+        bench.run(Command::ServerReport { server: stays, report }).unwrap();
+    }
+    bench.pass(4);
+    assert!(matches!(bench.reopen(job, &log), Err(CatalogError::DataLost { .. })));
+    assert!(!bench.catalog.recovering());
+    // It comes back too late, and is nobody's member.
+    let refused = Err(CatalogError::UnknownServer { server: gone });
+    assert_eq!(rejoin(&mut bench, name(gone), gone), refused);
+}
+
+#[test]
+fn only_the_process_that_was_the_member_keeps_its_number() {
+    let mut bench = Bench::new();
+    let server = bench.join("a:1", 2, 8);
+    bench.restart();
+    let own = NewServer { incarnation: incarnation("a:1"), ..SERVER };
+    let refused = Err(CatalogError::UnknownServer { server });
+    for other in [
+        NewServer { incarnation: 1, ..own },
+        NewServer { address: "c:1", ..own },
+        NewServer { shards: 1, ..own },
+        NewServer { blocks_per_shard: 9, ..own },
+        NewServer { block_size: 131_072, ..own },
+    ] {
+        assert_eq!(bench.run(Command::RejoinServer { server: other, member: server }), refused);
+    }
+    let command = Command::Inventory { server, held: &[], last: true };
+    assert_eq!(bench.run(command), refused, "before it has rejoined");
+    // A new process at that address: the one that was there is gone.
+    let new = NewServer { incarnation: 1, ..own };
+    let Ok(Reply::Joined(number)) = bench.run(Command::JoinServer { server: new }) else {
+        panic!()
+    };
+    assert!(number > server && !bench.catalog.recovering());
+}
+
+#[test]
+fn another_connection_of_a_live_server_is_reconciled_too() {
+    let mut bench = Bench::new();
+    let server = bench.join("a:1", 2, 8);
+    let job = bench.job("job");
+    let log = bench.make(job, file("", "f", 1)).unwrap();
+    let at = blocks(&log)[0];
+    // The request to open it was lost with the connection.
+    let told = back(&mut bench, "a:1", server, &[]);
+    assert_eq!(opens(&told), [at]);
+    let told = back(&mut bench, "a:1", server, &[held(log.structure, at)]);
+    assert!(told.is_empty(), "{told:?}");
+    assert_eq!(bench.status().free, 15);
+}

@@ -1,0 +1,123 @@
+//! Answers to requests that changed something, kept for those who ask again.
+//!
+//! A client that lost its connection, or its controller, does not know whether its request took
+//! effect, and sends it again under the same number. It gets the answer of the first time, also from
+//! a controller that was started since: the answer is on the log with what it tells of.
+
+use honeycomb_types::limits::{CONTROL_ANSWERS_MAX, CONTROL_ANSWERS_TIME};
+use honeycomb_types::{SessionId, Time};
+use std::collections::{HashMap, VecDeque};
+
+/// Type of their records; those below 0x40 are the catalog's.
+pub(crate) const RECORD: u8 = 0x40;
+const VERSION: u8 = 1;
+/// Bytes of a record before the answer's own.
+const FIXED: usize = 16 + 8 + 8;
+
+/// Answers by session and number of the request.
+#[derive(Debug, Default)]
+pub struct Answers {
+    kept: HashMap<(SessionId, u64), Vec<u8>>,
+    /// The oldest first.
+    order: VecDeque<(Time, SessionId, u64)>,
+    bytes: usize,
+}
+
+fn put(out: &mut Vec<u8>, at: Time, session: SessionId, number: u64, body: &[u8]) {
+    let length = (FIXED + body.len()) as u32;
+    out.extend_from_slice(&length.to_le_bytes());
+    out.extend_from_slice(&[RECORD, VERSION]);
+    out.extend_from_slice(&session.0.to_le_bytes());
+    out.extend_from_slice(&number.to_le_bytes());
+    out.extend_from_slice(&at.0.to_le_bytes());
+    out.extend_from_slice(body);
+}
+
+impl Answers {
+    /// What the request was answered, if it was, and that is not too long ago.
+    pub fn find(&self, session: SessionId, number: u64) -> Option<&[u8]> {
+        self.kept.get(&(session, number)).map(Vec::as_slice)
+    }
+
+    /// Keeps an answer and appends its record to `out`.
+    pub fn keep(
+        &mut self,
+        out: &mut Vec<u8>,
+        at: Time,
+        session: SessionId,
+        number: u64,
+        body: &[u8],
+    ) {
+        put(out, at, session, number, body);
+        self.insert(at, session, number, body);
+    }
+
+    fn insert(&mut self, at: Time, session: SessionId, number: u64, body: &[u8]) {
+        while let Some(&(oldest, session, number)) = self.order.front() {
+            let full = self.bytes + body.len() > CONTROL_ANSWERS_MAX;
+            if !full && at.since(oldest) <= CONTROL_ANSWERS_TIME {
+                break;
+            }
+            self.order.pop_front();
+            let gone = self.kept.remove(&(session, number)).unwrap_or_default();
+            self.bytes -= FIXED + gone.len();
+        }
+        if self.kept.insert((session, number), body.to_vec()).is_none() {
+            self.order.push_back((at, session, number));
+            self.bytes += FIXED + body.len();
+        }
+    }
+
+    /// Reads one record; why not, if it is none.
+    pub(crate) fn record(&mut self, version: u8, body: &[u8]) -> Result<(), String> {
+        if version > VERSION {
+            return Err(format!("an answer of version {version}; known is {VERSION}"));
+        }
+        let Some((fixed, body)) = body.split_at_checked(FIXED) else {
+            return Err("an answer's record is too short".into());
+        };
+        let session = u128::from_le_bytes(fixed[..16].try_into().expect("16 bytes"));
+        let number = |at: usize| u64::from_le_bytes(fixed[at..at + 8].try_into().expect("8 bytes"));
+        self.insert(Time(number(24)), SessionId(session), number(16), body);
+        Ok(())
+    }
+
+    /// Writes all of them.
+    pub fn put_all(&self, out: &mut Vec<u8>) {
+        for (at, session, number) in &self.order {
+            put(out, *at, *session, *number, &self.kept[&(*session, *number)]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_found_again_and_forgotten_in_time() {
+        let (mut out, mut answers) = (Vec::new(), Answers::default());
+        let session = SessionId(7);
+        answers.keep(&mut out, Time::from_millis(1), session, 1, b"one");
+        answers.keep(&mut out, Time::from_millis(2), session, 2, b"");
+        let mut again = Answers::default();
+        let mut left = &out[..];
+        while !left.is_empty() {
+            let length = u32::from_le_bytes(left[..4].try_into().unwrap()) as usize;
+            assert_eq!(left[4], RECORD);
+            again.record(left[5], &left[6..6 + length]).unwrap();
+            left = &left[6 + length..];
+        }
+        assert_eq!(again.find(session, 1), Some(&b"one"[..]));
+        assert_eq!(again.find(session, 2), Some(&b""[..]));
+        assert_eq!(again.find(SessionId(8), 1), None);
+        let mut all = Vec::new();
+        again.put_all(&mut all);
+        assert_eq!(all, out);
+        let later = Time::from_millis(2) + CONTROL_ANSWERS_TIME;
+        again.keep(&mut out, later, session, 3, b"");
+        assert_eq!((again.find(session, 1), again.find(session, 2)), (None, Some(&b""[..])));
+        again.keep(&mut out, later, session, 4, &vec![0; CONTROL_ANSWERS_MAX]);
+        assert_eq!(again.find(session, 2), None, "they are bounded in bytes");
+    }
+}

@@ -1,0 +1,126 @@
+//! Memory servers join, come back, and tell what they hold.
+
+use crate::outbox::Out;
+use crate::service::{ControllerService, Refusal, malformed, message_of, refusal};
+use honeycomb_catalog::{Catalog, CatalogError, Command, HeldBlock, NewServer, Reply, Seal};
+use honeycomb_env::{ConnId, Net};
+use honeycomb_types::{BlockAt, BlockId, Epoch, Generation, ServerId, StructureId, Time};
+use honeycomb_wire::messages::{
+    HeldBlock as Told, InventoryRequest, JoinServerReply, JoinServerRequest,
+};
+use honeycomb_wire::{Field, Status};
+
+impl ControllerService {
+    pub(crate) fn join(
+        &mut self,
+        net: &mut Net,
+        now: Time,
+        from: ConnId,
+        args: &[u8],
+    ) -> Result<Vec<u8>, Refusal> {
+        let q = JoinServerRequest::decode(args).map_err(malformed)?;
+        if q.term > self.term {
+            // INV-25: somebody else has taken over; nothing that is done here counts any more.
+            self.fence(q.term);
+            let text = format!("this controller has term {}, which is over", self.term);
+            return Err((Status::PermissionDenied, text));
+        }
+        let kinds = q.kinds.iter().map(kind_spec).collect::<Result<Vec<_>, String>>();
+        let kinds = kinds.map_err(|why| (Status::InvalidArgument, why))?;
+        let new = NewServer {
+            address: &q.address,
+            incarnation: q.incarnation,
+            shards: q.shards,
+            blocks_per_shard: q.blocks_per_shard,
+            block_size: q.block_size,
+            flush: q.flush,
+            kinds: &kinds,
+        };
+        let admitted = self.admit_server(net, now, new, ServerId(q.server));
+        let (server, known) = admitted.map_err(refusal)?;
+        self.peers.get_mut(&from).expect("greeted").server = Some(server);
+        self.links.insert(server, from);
+        Ok(JoinServerReply {
+            server: server.0,
+            known,
+            token_key: self.token_key.0.to_vec(),
+            grant_key: self.grant_key.0.to_vec(),
+            now_ms: now.as_millis(),
+            term: self.term,
+        }
+        .encode())
+    }
+
+    /// The number of a server, and whether it is the one that it had because it is that member still.
+    fn admit_server(
+        &mut self,
+        net: &mut Net,
+        now: Time,
+        new: NewServer<'_>,
+        member: ServerId,
+    ) -> Result<(ServerId, bool), CatalogError> {
+        if member != ServerId(0) {
+            match self.apply(now, Command::RejoinServer { server: new, member }) {
+                Ok(_) => {
+                    if let Some(old) = self.links.remove(&member) {
+                        net.close(old);
+                    }
+                    return Ok((member, true));
+                }
+                Err(CatalogError::UnknownServer { .. }) => {}
+                Err(other) => return Err(other),
+            }
+        }
+        match self.apply(now, Command::JoinServer { server: new })? {
+            Reply::Joined(server) => Ok((server, false)),
+            other => unreachable!("joining answers with a number, not {other:?}"),
+        }
+    }
+
+    pub(crate) fn inventory(
+        &mut self,
+        now: Time,
+        server: ServerId,
+        q: &InventoryRequest,
+    ) -> Result<(), Refusal> {
+        let held: Vec<HeldBlock> = q.blocks.iter().map(held_block).collect();
+        let last = q.last;
+        self.apply(now, Command::Inventory { server, held: &held, last }).map_err(refusal)?;
+        if last {
+            self.repeat_errands(server);
+        }
+        Ok(())
+    }
+
+    /// What a server was asked over its earlier connection, it is asked again: it may not have heard
+    /// it. All of that is idempotent.
+    fn repeat_errands(&mut self, server: ServerId) {
+        let mut asked: Vec<u64> =
+            self.errands.iter().filter(|(_, e)| e.server == server).map(|(n, _)| *n).collect();
+        asked.sort_unstable();
+        let Some(link) = self.links.get(&server).copied() else { return };
+        for number in asked {
+            let (_, op, body) = message_of(&self.errands[&number].effect);
+            self.out.push(Out::Ask { to: link, number, op, body });
+        }
+    }
+}
+
+fn held_block(told: &Told) -> HeldBlock {
+    let at = |block, epoch| BlockAt { block: BlockId(block), epoch: Epoch(epoch) };
+    let seal = Seal { length: told.length, bytes: told.bytes, last: told.state == 2 };
+    HeldBlock {
+        at: at(told.block, told.epoch),
+        structure: StructureId(told.structure),
+        generation: Generation(told.generation),
+        bytes_used: told.bytes_used,
+        sealed: (told.state != 0).then_some(seal),
+        successor: (told.next != 0).then(|| at(told.next, told.next_epoch)),
+        taken: (told.taken_items, told.taken_bytes),
+    }
+}
+
+/// A catalog that keeps no log.
+pub(crate) fn volatile_catalog(term: u32, hash_seed: u64) -> Catalog {
+    Catalog::new(honeycomb_catalog::Config { shard: 0, term, hash_seed })
+}

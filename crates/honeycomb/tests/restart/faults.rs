@@ -1,0 +1,141 @@
+//! Controllers of this process: disks that fail, and controllers that have forgotten everything.
+
+use crate::processes::eventually;
+use crate::status_of;
+use honeycomb_client::{Client, ClientOptions};
+use honeycomb_controller::{Controller, ControllerOptions};
+use honeycomb_env::{Clock, MemoryDisk};
+use honeycomb_server::{MemoryServer, ServerOptions};
+use honeycomb_wire::Status;
+use honeycomb_wire::messages::PrefixOptions;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+const KEY: [u8; 32] = [9; 32];
+const BLOCK: u64 = 65_536;
+
+fn options(listen: SocketAddr) -> ControllerOptions {
+    ControllerOptions { listen, root_key: Some(KEY), data_dir: None, spin: Duration::ZERO }
+}
+
+fn anywhere() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 0))
+}
+
+fn server(controller: &Controller) -> MemoryServer {
+    let options = ServerOptions {
+        listen: anywhere(),
+        advertise: None,
+        controller: controller.address(),
+        token: controller.token().to_vec(),
+        memory: 64 * BLOCK,
+        block_size: BLOCK,
+        shards: 1,
+        spin: Duration::ZERO,
+    };
+    MemoryServer::start(&options, Duration::from_secs(20)).unwrap()
+}
+
+fn client(controller: &Controller, token: &[u8]) -> Client {
+    Client::new(ClientOptions::new(controller.address().to_string(), token))
+}
+
+#[test]
+fn a_full_disk_refuses_changes_and_nothing_else() {
+    let disk = MemoryDisk::new();
+    let controller = Controller::start_on(Box::new(disk.clone()), &options(anywhere())).unwrap();
+    let _server = server(&controller);
+    let admin = client(&controller, controller.token());
+    let job = admin.register_job("job", 1000, 0).unwrap();
+    let driver = client(&controller, &job.token);
+    let create = |path: &str| driver.create_prefix(job.job, path, &[], PrefixOptions::default());
+    create("t").unwrap();
+    let kv = driver.create_kv(job.job, "t:kv", 1, 0, false).unwrap();
+    kv.put(b"a", b"1").unwrap();
+    disk.set_room(Some(10));
+    let refused = create("u").unwrap_err();
+    assert_eq!(refused.status, Status::LogFailed);
+    assert!(refused.message.contains("may have been made"), "{refused}");
+    let refused = create("v").unwrap_err();
+    assert_eq!(refused.status, Status::LogFailed);
+    assert!(refused.message.contains("nothing was changed"), "{refused}");
+    // Nobody renews, and no lease ends: that could not be written down either.
+    let clock = Clock::start();
+    clock.sleep_until(clock.now() + Duration::from_millis(1500));
+    let mut value = Vec::new();
+    assert!(kv.get(b"a", &mut value).unwrap());
+    kv.put(b"b", b"2").unwrap();
+    assert!(driver.open_kv(job.job, "t:kv").is_ok());
+    driver.keep(job.job, &[String::new()]);
+    driver.renew(job.job, &[String::new()]).unwrap();
+    disk.set_room(None);
+    eventually("it changes something again", || match create("w") {
+        Ok(_) => true,
+        Err(e) => {
+            assert_eq!(e.status, Status::LogFailed, "{e}");
+            false
+        }
+    });
+    // The one that may have been made was.
+    assert_eq!(status_of(create("u")), Status::AlreadyExists);
+    create("v").unwrap();
+    driver.deregister_job(job.job).unwrap();
+    eventually("all is free", || admin.status().unwrap().free == 64);
+}
+
+#[test]
+fn a_disk_that_loses_its_last_writes_loses_nothing_that_was_answered() {
+    let disk = MemoryDisk::new();
+    let controller = Controller::start_on(Box::new(disk.clone()), &options(anywhere())).unwrap();
+    let address = controller.address();
+    let server = server(&controller);
+    let admin = client(&controller, controller.token());
+    let job = admin.register_job("job", 60_000, 0).unwrap();
+    let driver = client(&controller, &job.token);
+    driver.create_prefix(job.job, "t", &[], PrefixOptions::default()).unwrap();
+    let file = driver.create_file(job.job, "t:file", 1, false).unwrap();
+    // Growth is granted before it is on the disk.
+    let piece = vec![7; 8000];
+    for _ in 0..40 {
+        file.append(&piece).unwrap();
+    }
+    let lost = disk.copy();
+    lost.crash(&mut |_| 0);
+    drop(controller);
+    let controller = Controller::start_on(Box::new(lost), &options(address)).unwrap();
+    assert_eq!(controller.address(), address);
+    for _ in 0..40 {
+        file.append(&piece).unwrap();
+    }
+    // A client that has only the controller's map finds every byte.
+    let other = client(&controller, &job.token).open_file(job.job, "t:file").unwrap();
+    let mut all = vec![0; 80 * 8000];
+    assert_eq!(other.read_into(0, &mut all).unwrap(), 80 * 8000);
+    assert!(all.iter().all(|&b| b == 7));
+    driver.deregister_job(job.job).unwrap();
+    let admin = client(&controller, controller.token());
+    eventually("all is free", || admin.status().unwrap().free == 64);
+    drop(server);
+}
+
+#[test]
+fn a_controller_that_comes_back_empty_gets_empty_servers() {
+    let controller = Controller::start(&options(anywhere())).unwrap();
+    let address = controller.address();
+    let _server = server(&controller);
+    let admin = client(&controller, controller.token());
+    let job = admin.register_job("job", 60_000, 0).unwrap();
+    let driver = client(&controller, &job.token);
+    let kv = driver.create_kv(job.job, ":kv", 1, 0, false).unwrap();
+    kv.put(b"a", b"1").unwrap();
+    drop(controller);
+    let controller = Controller::start(&options(address)).unwrap();
+    let admin = client(&controller, controller.token());
+    eventually("the server has joined", || admin.status().unwrap().free == 64);
+    // Whoever has the same numbers now sees nothing of before.
+    let again = admin.register_job("job", 60_000, 0).unwrap();
+    assert_eq!(again.job, job.job, "a controller without a log counts from the beginning");
+    let fresh = client(&controller, &again.token).create_kv(again.job, ":kv", 1, 0, false).unwrap();
+    let mut value = Vec::new();
+    assert!(!fresh.get(b"a", &mut value).unwrap());
+}

@@ -1,0 +1,56 @@
+//! What a server tells of a block when it comes back to a controller.
+
+use crate::shard::BlockOwner;
+use honeycomb_structures::{News, Successor};
+use honeycomb_types::BlockAt;
+use honeycomb_wire::data::MovedArgs;
+use honeycomb_wire::messages::HeldBlock;
+
+/// What a block was told and has told that a controller may have lost, or never heard.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Told {
+    /// Length, bytes, and whether the structure was sealed with it.
+    sealed: Option<(u64, u64, bool)>,
+    /// Items and bytes that were taken.
+    taken: (u64, u64),
+    /// The successor that it was granted: block and epoch.
+    next: Option<(u64, u64)>,
+}
+
+impl Told {
+    pub(crate) fn hears(&mut self, news: &News) {
+        if let News::Successor(Successor::Ready(moved)) = news
+            && let Ok(MovedArgs { entry, .. }) = MovedArgs::decode(moved)
+        {
+            self.next = Some((entry.block, entry.epoch));
+        }
+    }
+
+    pub(crate) fn sealed(&mut self, length: u64, bytes: u64, last: bool) {
+        self.sealed = Some((length, bytes, last));
+    }
+
+    pub(crate) fn taken(&mut self, items: u64, bytes: u64) {
+        self.taken = (items, bytes);
+    }
+
+    pub(crate) fn of(&self, owner: &BlockOwner, bytes_used: u64) -> HeldBlock {
+        let (length, bytes, last) = self.sealed.unwrap_or_default();
+        let (next, next_epoch) = self.next.unwrap_or_default();
+        let BlockAt { block, epoch } = owner.at;
+        HeldBlock {
+            block: block.0,
+            epoch: epoch.0,
+            structure: owner.structure.0,
+            generation: owner.generation.0,
+            bytes_used,
+            state: if self.sealed.is_none() { 0 } else { 1 + u8::from(last) },
+            length,
+            bytes,
+            taken_items: self.taken.0,
+            taken_bytes: self.taken.1,
+            next,
+            next_epoch,
+        }
+    }
+}
