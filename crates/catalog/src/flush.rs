@@ -9,6 +9,7 @@
 //! `flush_to` and the marks of a prefix are rare: they are kept beside the DAG (`Special`), for as
 //! long as its node.
 
+use crate::durable::PrefixImage;
 use crate::reply::{FlushState, FlushedPart, FlushedStructure};
 use crate::tombstones::{Cause, Gone, Tombstone};
 use crate::{Catalog, CatalogError, Effect, Reply, Written};
@@ -150,6 +151,16 @@ impl Catalog {
         self.flushes.claimed.extend(flush.map(|(_, directory)| directory));
         let special = Special { marks, flush_to, flush: FlushState::None };
         self.dag.special.insert(n, Box::new(special));
+    }
+
+    /// Gives a recovered prefix what only some have.
+    pub(crate) fn specialise_again(&mut self, n: u32, image: &PrefixImage) {
+        let marks = image.marks.unwrap_or(self.config.marks);
+        let special = Special { marks, flush_to: image.flush_to.clone(), flush: FlushState::None };
+        self.dag.special.insert(n, Box::new(special));
+        if let Some(directory) = self.directory_of(n).filter(|_| self.dag.nodes[n].live()) {
+            self.flushes.claimed.insert(directory.into());
+        }
     }
 
     /// A prefix ends: its directory is free for another.

@@ -103,7 +103,7 @@ impl Catalog {
         let s = self.named_by_block(id, at)?;
         let structure = &self.structures[s];
         let stale = CatalogError::StaleBlock { at: successor };
-        let Some(Position::Chain(asker)) = position(structure, at.block) else { return Err(stale) };
+        let Some(Position::Chain(asker)) = structure.position(at.block) else { return Err(stale) };
         let granted = structure.growth.as_ref().map_or(0, |growth| growth.granted.len());
         let sealed = self.chain_seal(s, asker);
         let last = structure.growth.as_ref().and_then(|growth| growth.granted.back());

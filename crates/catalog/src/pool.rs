@@ -247,10 +247,6 @@ impl Pool {
         self.servers.get_mut(&server)
     }
 
-    pub(crate) fn server(&self, server: ServerId) -> Option<&Server> {
-        self.servers.get(&server)
-    }
-
     /// The number that was given last.
     pub(crate) fn last_server(&self) -> u32 {
         self.last_server
@@ -455,6 +451,9 @@ impl Pool {
                 shards: image.shards,
                 blocks_per_shard: image.blocks_per_shard,
                 block_size: 0,
+                // What it can do it tells when it is back.
+                flush: false,
+                kinds: &[],
             };
             let mut server = Server::new(new, now);
             server.away = true;

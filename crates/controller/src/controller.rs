@@ -1,12 +1,12 @@
 //! Starts a controller: one thread.
 
 use crate::answers::Answers;
-use crate::members::volatile_catalog;
 use crate::service::{ControllerService, Fenced, Note, State, VOLATILE_TERM};
 use crate::store::{OpenOptions, Store, StoreError};
+use honeycomb_catalog::{Catalog, Config};
 use honeycomb_env::{AbortOnPanic, Clock, Disk, Entropy, Folder, Mailbox, Net, NetOptions, run};
-use honeycomb_types::{Marks, Time};
 use honeycomb_types::limits::SERVER_BUFFER_BYTES;
+use honeycomb_types::{Marks, Time};
 use honeycomb_wire::RootKey;
 use std::fmt;
 use std::io;
@@ -75,14 +75,14 @@ impl Controller {
     pub fn start(options: &ControllerOptions) -> Result<Controller, StartError> {
         let listener = TcpListener::bind(options.listen)?;
         let begin = match &options.data_dir {
-            None => volatile(options.root_key),
+            None => volatile(options),
             Some(path) => {
                 let refused = |e: StoreError| StartError::Store(path.clone(), e);
                 let folder = Folder::open(path).map_err(|error| match error.kind() {
                     io::ErrorKind::ResourceBusy => refused(StoreError::InUse),
                     _ => refused(StoreError::Io { what: "it cannot be opened".into(), error }),
                 })?;
-                durable(Box::new(folder), options.root_key).map_err(refused)?
+                durable(Box::new(folder), options).map_err(refused)?
             }
         };
         Controller::serve(listener, begin, options.spin)
@@ -95,7 +95,7 @@ impl Controller {
     ) -> Result<Controller, StartError> {
         let listener = TcpListener::bind(options.listen)?;
         let refused = |e: StoreError| StartError::Store(PathBuf::new(), e);
-        let begin = durable(disk, options.root_key).map_err(refused)?;
+        let begin = durable(disk, options).map_err(refused)?;
         Controller::serve(listener, begin, options.spin)
     }
 
@@ -112,7 +112,6 @@ impl Controller {
         net.listen(listener)?;
         let (mailbox, notes) = net.mailbox::<Note>();
         let token = root.token_key().issue(None);
-        let (marks, lease_ms) = (options.marks, options.lease_ms);
         let thread = std::thread::Builder::new().name("controller".into()).spawn(move || {
             let _guard = AbortOnPanic("controller's");
             let fenced = Fenced::default();
@@ -161,15 +160,20 @@ struct Begin {
     now: Time,
 }
 
-fn volatile(root_key: Option<[u8; 32]>) -> Begin {
-    let catalog = volatile_catalog(VOLATILE_TERM, Entropy::system().next_u64());
+fn volatile(options: &ControllerOptions) -> Begin {
+    let ControllerOptions { root_key, marks, lease_ms, .. } = *options;
+    let hash_seed = Entropy::system().next_u64();
+    let catalog =
+        Catalog::new(Config { shard: 0, term: VOLATILE_TERM, hash_seed, marks, lease_ms });
     let state = State { catalog, store: None, answers: Answers::default() };
     Begin { state, root: RootKey(root_key.unwrap_or_else(Entropy::secret)), now: Time::ZERO }
 }
 
-fn durable(disk: Box<dyn Disk>, root_key: Option<[u8; 32]>) -> Result<Begin, StoreError> {
-    let hash_seed = Entropy::system().next_u64();
-    let opened = Store::open(disk, OpenOptions { shard: 0, hash_seed, root_key, now: Time::ZERO })?;
+fn durable(disk: Box<dyn Disk>, options: &ControllerOptions) -> Result<Begin, StoreError> {
+    let ControllerOptions { root_key, marks, lease_ms, .. } = *options;
+    let (hash_seed, now) = (Entropy::system().next_u64(), Time::ZERO);
+    let opened =
+        Store::open(disk, OpenOptions { shard: 0, hash_seed, root_key, marks, lease_ms, now })?;
     let (catalog, answers) = (opened.catalog, opened.answers);
     let state = State { catalog, store: Some(opened.store), answers };
     Ok(Begin { state, root: opened.root, now: opened.now })

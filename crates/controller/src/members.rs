@@ -2,9 +2,10 @@
 
 use crate::outbox::Out;
 use crate::service::{ControllerService, Refusal, malformed, message_of, refusal};
-use honeycomb_catalog::{Catalog, CatalogError, Command, HeldBlock, NewServer, Reply, Seal};
+use honeycomb_catalog::{CatalogError, Command, HeldBlock, NewServer, Reply, Seal};
 use honeycomb_env::{ConnId, Net};
 use honeycomb_types::{BlockAt, BlockId, Epoch, Generation, ServerId, StructureId, Time};
+use honeycomb_wire::custom::kind_spec;
 use honeycomb_wire::messages::{
     HeldBlock as Told, InventoryRequest, JoinServerReply, JoinServerRequest,
 };
@@ -118,9 +119,4 @@ fn held_block(told: &Told) -> HeldBlock {
         successor: (told.next != 0).then(|| at(told.next, told.next_epoch)),
         taken: (told.taken_items, told.taken_bytes),
     }
-}
-
-/// A catalog that keeps no log.
-pub(crate) fn volatile_catalog(term: u32, hash_seed: u64) -> Catalog {
-    Catalog::new(honeycomb_catalog::Config { shard: 0, term, hash_seed })
 }

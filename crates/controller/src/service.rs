@@ -16,7 +16,6 @@ use honeycomb_types::limits::{BATCH_MAX, RESULTS_WINDOW, SERVER_SILENCE};
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, JobId, Kind, PrefixId, ServerId, SessionId, StructureId, Time, Verbs,
 };
-use honeycomb_wire::custom::kind_spec;
 use honeycomb_wire::messages::*;
 use honeycomb_wire::token::Caveat;
 use honeycomb_wire::{

@@ -40,7 +40,7 @@ use crate::answers::{self, Answers};
 use frame::{Damage, Frame, FrameKind};
 use honeycomb_catalog::{Catalog, Config, Recovery};
 use honeycomb_env::{Disk, Entropy};
-use honeycomb_types::Time;
+use honeycomb_types::{Marks, Time};
 use honeycomb_wire::RootKey;
 use std::fmt;
 use std::io;
@@ -140,6 +140,10 @@ pub struct OpenOptions {
     pub hash_seed: u64,
     /// The key of a cluster that begins here; drawn when nobody says.
     pub root_key: Option<[u8; 32]>,
+    /// When blocks grow and merge, of prefixes that do not say.
+    pub marks: Marks,
+    /// Lease of the prefixes of jobs that do not say, in milliseconds.
+    pub lease_ms: u32,
     /// What the controller's clock shows at least.
     pub now: Time,
 }
@@ -337,7 +341,8 @@ impl Store {
         }
         let term = reading.term + 1;
         let Reading { recovery, answers, time, number, .. } = reading;
-        let config = Config { shard: options.shard, term, hash_seed: options.hash_seed };
+        let OpenOptions { shard, hash_seed, marks, lease_ms, .. } = options;
+        let config = Config { shard, term, hash_seed, marks, lease_ms };
         let catalog = recovery.finish(config, time).map_err(|e| StoreError::Damaged {
             file: "the log as a whole".into(),
             offset: 0,

@@ -6,13 +6,21 @@ use honeycomb_catalog::{
 };
 use honeycomb_controller::{Answers, OpenOptions, Opened, Store, StoreError};
 use honeycomb_env::{Disk, Entropy, MemoryDisk};
-use honeycomb_types::{JobId, Kind, SessionId, Time};
+use honeycomb_types::{JobId, Kind, Marks, SessionId, Time};
 
-const OPTIONS: OpenOptions =
-    OpenOptions { shard: 0, hash_seed: 3, root_key: Some([7; 32]), now: Time::ZERO };
+fn options() -> OpenOptions {
+    OpenOptions {
+        shard: 0,
+        hash_seed: 3,
+        root_key: Some([7; 32]),
+        marks: Marks::default(),
+        lease_ms: 1000,
+        now: Time::ZERO,
+    }
+}
 
 fn open(disk: &MemoryDisk) -> Result<Opened, StoreError> {
-    Store::open(Box::new(disk.clone()), OPTIONS)
+    Store::open(Box::new(disk.clone()), options())
 }
 
 /// The whole hard state, as bytes.
@@ -55,6 +63,8 @@ impl Core {
         let Reply::Job { job, .. } = self.apply(register) else { panic!() };
         self.job = job;
         let server = NewServer {
+            flush: false,
+            kinds: &[],
             address: "s:1",
             incarnation: 1,
             shards: 1,

@@ -25,9 +25,9 @@ use honeycomb_wire::messages::{
     ActivePrefix, BeginImportRequest, BeginMoveReply, BeginMoveRequest, BlockUsage,
     CancelMoveRequest, CommitFlushRequest, CommitMoveReply, CommitMoveRequest, EndImportRequest,
     FlushBlockRequest, FreeBlockRequest, GrowStructureReply, GrowStructureRequest, HeldBlock,
-    HelloRequest, InventoryRequest, JoinServerReply, JoinServerRequest, KindInfo,
-    OpenBlockRequest, QueueAheadRequest, QueueTakenRequest, ReportReply, ReportRequest,
-    RetireBlockRequest, ReturnBlockRequest, SealBlockRequest, SetGenerationRequest,
+    HelloRequest, InventoryRequest, JoinServerReply, JoinServerRequest, KindInfo, OpenBlockRequest,
+    QueueAheadRequest, QueueTakenRequest, ReportReply, ReportRequest, RetireBlockRequest,
+    ReturnBlockRequest, SealBlockRequest, SetGenerationRequest,
 };
 use honeycomb_wire::{Field, GrantKey, Op, ReplyHeader, RequestHeader, Status, TokenKey};
 use std::collections::HashMap;
@@ -402,7 +402,10 @@ impl LinkService {
             // It is asked for again.
             Effect::CommitMove { .. } => return,
             Effect::CancelMove { .. } => return self.telling.later.push(effect),
-            Effect::Sealed { at, .. } | Effect::Taken { at, .. } | Effect::Retire { at, .. } => at,
+            Effect::Sealed { at, .. }
+            | Effect::Taken { at, .. }
+            | Effect::Return { at, .. }
+            | Effect::Retire { at, .. } => at,
         };
         match effect {
             _ if self.telling.has(at.block.shard()) => self.telling.later.push(effect),

@@ -23,12 +23,12 @@ use honeycomb_types::{
     BlockAt, BlockId, Bug, Epoch, Generation, JobId, Kind, LaneId, Marks, PrefixId, Sequence,
     ServerId, SessionId, ShardIx, StructureId, Time,
 };
+use honeycomb_wire::messages::HeldBlock;
 use honeycomb_wire::notice::Notice;
 use honeycomb_wire::{Auth, Grant, Op, RequestHeader, Status};
 use request::{
     Request, acknowledge, generation_of, next_block, operation, record_hash, subscribe, verdict_of,
 };
-use honeycomb_wire::messages::HeldBlock;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;

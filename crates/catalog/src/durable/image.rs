@@ -13,8 +13,8 @@ use crate::moves::{Move, Past};
 use crate::structures::Granted;
 use crate::tombstones::{Cause, Gone, Tombstone};
 use honeycomb_types::{
-    BlockAt, BlockId, Epoch, Generation, JobId, Kind, MoveId, PrefixId, ServerId, StructureId,
-    Time, Verbs,
+    BlockAt, BlockId, Epoch, Generation, JobId, Kind, Marks, MoveId, PrefixId, Router, ServerId,
+    StructureId, Time, Verbs,
 };
 
 /// Version of every record of this program. One of a record type that it does not know, or of a
@@ -167,6 +167,10 @@ pub(crate) struct PrefixImage {
     pub(crate) committed: bool,
     /// The lease that it missed, once it is dead.
     pub(crate) deadline: Time,
+    /// Its own marks, when it has some.
+    pub(crate) marks: Option<Marks>,
+    /// Where it is flushed to when its lease ends; empty for nowhere.
+    pub(crate) flush_to: Box<str>,
     /// Places of its parents, in their order, and whether use made the edge.
     pub(crate) parents: Vec<(u32, bool)>,
 }
@@ -190,6 +194,9 @@ impl PrefixImage {
         w.u8(self.data_lost.into());
         w.u8(self.committed.into());
         w.u64(self.deadline.0);
+        w.u8(self.marks.map_or(0, Marks::high));
+        w.u8(self.marks.map_or(0, Marks::low));
+        w.str(&self.flush_to);
         w.u32(self.parents.len() as u32);
         for &(parent, deduced) in &self.parents {
             w.u32(parent);
@@ -217,6 +224,14 @@ impl PrefixImage {
             data_lost: r.bool()?,
             committed: r.bool()?,
             deadline: Time(r.u64()?),
+            marks: match (r.u8()?, r.u8()?) {
+                (0, 0) => None,
+                (high, low) => match Marks::new(high, low, Marks::default()) {
+                    Some(marks) => Some(marks),
+                    None => return bad(format!("the marks of a prefix are {high} and {low}")),
+                },
+            },
+            flush_to: r.str()?.into(),
             parents: {
                 let n = r.count(5)?;
                 (0..n).map(|_| Ok((r.u32()?, r.bool()?))).collect::<Result<_, BadRecord>>()?
@@ -241,6 +256,8 @@ pub(crate) struct StructureImage {
     pub(crate) prefix: u32,
     pub(crate) name: Box<str>,
     pub(crate) kind: Kind,
+    /// As its kind said when it was created: who serves a custom one may not be back yet.
+    pub(crate) router: Router,
     pub(crate) sealed: bool,
     pub(crate) slots: u32,
     pub(crate) version: u64,
@@ -271,7 +288,8 @@ impl StructureImage {
         w.u64(self.id.0);
         w.u32(self.prefix);
         w.str(&self.name);
-        w.u8(self.kind as u8);
+        w.u8(self.kind.code());
+        w.u8(self.router as u8);
         w.u8(self.sealed.into());
         w.u32(self.slots);
         w.u64(self.version);
@@ -323,6 +341,13 @@ impl StructureImage {
                 match Kind::from_code(code) {
                     Some(kind) => kind,
                     None => return bad(format!("no kind of structure has the code {code:#x}")),
+                }
+            },
+            router: {
+                let code = r.u8()?;
+                match Router::from_code(code) {
+                    Some(router) => router,
+                    None => return bad(format!("no router has the code {code:#x}")),
                 }
             },
             sealed: r.bool()?,

@@ -25,7 +25,7 @@ mod recover;
 
 pub use codec::BadRecord;
 use codec::Writer;
-pub(crate) use image::{JobImage, ServerImage};
+pub(crate) use image::{JobImage, PrefixImage, ServerImage};
 pub use recover::Recovery;
 
 use crate::Catalog;
@@ -33,7 +33,7 @@ use crate::dag::Life;
 use crate::structures::Structure;
 use crate::tombstones::Tombstone;
 use honeycomb_types::{BlockAt, BlockId, JobId, ServerId, Time};
-use image::{Counters, EntryImage, PrefixImage, StructureImage, Type, put_tombstone, record};
+use image::{Counters, EntryImage, StructureImage, Type, put_tombstone, record};
 
 /// Bytes of records that `put_all` hands over at a time.
 const CHUNK: usize = 1 << 20;
@@ -222,6 +222,7 @@ impl Catalog {
     fn put_prefix(&self, out: &mut Vec<u8>, n: u32) {
         let node = &self.dag.nodes[n];
         let edges = self.dag.parent_edges(n).map(|e| &self.dag.edges[e]);
+        let special = self.dag.special.get(&n);
         let image = PrefixImage {
             id: node.id,
             job: node.job,
@@ -236,6 +237,8 @@ impl Catalog {
             committed: node.committed,
             // What a live one's descendants granted it is a matter of leases.
             deadline: if node.life == Life::Live { Time::ZERO } else { node.carried_below },
+            marks: special.map(|special| special.marks),
+            flush_to: special.map_or_else(Box::default, |special| special.flush_to.clone()),
             parents: edges.map(|edge| (edge.parent, edge.deduced)).collect(),
         };
         record(out, Type::Prefix, |w| {
@@ -290,6 +293,7 @@ impl Catalog {
             prefix: structure.prefix,
             name: structure.name.clone(),
             kind: structure.kind,
+            router: structure.router,
             sealed: structure.sealed,
             slots: structure.slots,
             version: structure.version,

@@ -14,7 +14,7 @@ use crate::slab::{NONE, Slab};
 use crate::structures::{Growth, Placed, Structure};
 use crate::tombstones::{Tombstone, Tombstones};
 use crate::{Catalog, Config};
-use honeycomb_types::{BlockAt, BlockId, Kind, ServerId, Time};
+use honeycomb_types::{BlockAt, BlockId, ServerId, Time};
 use std::collections::{BTreeMap, VecDeque};
 
 #[derive(Clone)]
@@ -228,6 +228,9 @@ impl Catalog {
                 job.pinned += u64::from(image.pinned);
                 self.live_prefixes += 1;
             }
+            if image.marks.is_some() || !image.flush_to.is_empty() {
+                self.specialise_again(n, image);
+            }
         }
         let mut due = Vec::new();
         for &n in &order {
@@ -321,7 +324,7 @@ fn structure_of(catalog: &Catalog, image: &StructureImage) -> Result<Structure, 
     );
     let growth = !granted.is_empty() || !spare.is_empty();
     let sealed = image.entries.len() - 1;
-    let queue = (image.kind == Kind::Queue).then(|| {
+    let queue = image.router.shrinks().then(|| {
         let through = image.entries[..sealed].iter().map(|entry| entry.through);
         Box::new(QueueState::recovered(image.max_items, image.max_bytes, through))
     });
@@ -333,6 +336,7 @@ fn structure_of(catalog: &Catalog, image: &StructureImage) -> Result<Structure, 
         prefix: image.prefix,
         name: image.name.clone(),
         kind: image.kind,
+        router: image.router,
         sealed: image.sealed,
         slots: image.slots,
         version: image.version,

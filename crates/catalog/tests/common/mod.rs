@@ -113,7 +113,7 @@ impl Bench {
 
     /// The catalog that a controller would have which started now.
     pub fn recovered(&self) -> Catalog {
-        let config = Config { shard: 3, term: self.term, hash_seed: 5 };
+        let config = Config { shard: 3, term: self.term, hash_seed: 5, ..Config::default() };
         self.written.clone().finish(config, self.now).unwrap()
     }
 

@@ -122,6 +122,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream, mut lose: impl FnMut() -> bool)
 fn the_client_recovers_lost_answers_at_every_turn() {
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
     let options = ControllerOptions {
+        data_dir: None,
         listen,
         root_key: None,
         spin: Duration::ZERO,
