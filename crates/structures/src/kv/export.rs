@@ -188,8 +188,10 @@ impl KvBlock {
         }
         for _ in 0..SWEEP_REGIONS {
             let Some(id) = self.table.leaving.pop() else { return false };
-            let values = self.table.larges_of(block, id);
-            self.table.leaving_values = values.into_iter().map(|(_, value)| value).collect();
+            if self.table.regions[id as usize].large > 0 {
+                let values = self.table.larges_of(block, id);
+                self.table.leaving_values = values.into_iter().map(|(_, value)| value).collect();
+            }
             self.table.forget_region(block, id);
         }
         true
@@ -259,7 +261,8 @@ impl KvBlock {
         // A high mark below that is the prefix's own wish.
         let most = self.marks.split_at(self.size);
         let from = from.clamp(most.min(self.size / 100 * SPLIT_FROM), most);
-        if taken < from {
+        let pressed = self.table.relief == Relief::Wanted;
+        if taken < from && !pressed {
             asking.indivisible = None;
             return None;
         }
@@ -267,13 +270,9 @@ impl KvBlock {
         if asking.indivisible.is_some_and(|weight| taken.abs_diff(weight) < step) {
             return None;
         }
-        match self.middle(block) {
-            Some(start) => Some(Wish::Split { start }),
-            None => {
-                self.asking.indivisible = Some(taken);
-                None
-            }
-        }
+        let middle = self.middle(block);
+        self.asking.indivisible = middle.is_none().then_some(taken);
+        middle.map(|start| Wish::Split { start })
     }
 
     fn wants_merge(&self, now: Time, taken: usize) -> Option<Wish> {
@@ -326,7 +325,7 @@ impl KvBlock {
         }
         self.export = None;
         self.table.sent = None;
-        self.table.relief = Relief::None;
+        self.table.relief = Relief::Possible;
         self.asking.asked = false;
         self.calm = self.is_calm();
         // Regions were kept although they had become empty.
@@ -357,14 +356,17 @@ impl Movable for KvBlock {
         let split = self.wants_split(block, taken);
         if split.is_none() {
             // It has room again, or none that giving a part away would bring.
-            self.table.relief = Relief::None;
+            self.table.relief = match self.asking.indivisible {
+                Some(_) => Relief::None,
+                None => Relief::Possible,
+            };
         }
         let Some(wish) = split.or_else(|| self.wants_merge(now, taken)) else {
             self.asking.looked = now;
             return None;
         };
         self.asking.asked = true;
-        if matches!(wish, Wish::Split { .. }) && self.table.relief == Relief::None {
+        if matches!(wish, Wish::Split { .. }) && !matches!(self.table.relief, Relief::Denied(..)) {
             self.table.relief = Relief::Coming;
         }
         Some(wish)
@@ -379,8 +381,10 @@ impl Movable for KvBlock {
         let part = self.start > 0 || self.end < u64::MAX;
         let light = self.table.taken() <= self.marks.merge_at(self.size);
         let at = match self.table.relief {
-            Relief::None if part && was_fuller && light => merge_after.max(after),
-            Relief::None => return None,
+            Relief::None | Relief::Possible if part && was_fuller && light => {
+                merge_after.max(after)
+            }
+            Relief::None | Relief::Possible => return None,
             _ => after,
         };
         Some(at.max(looked + ASK_AGAIN))
@@ -507,7 +511,7 @@ impl Movable for KvBlock {
             false => self.end = start - 1,
         }
         self.table.sent = None;
-        self.table.relief = Relief::None;
+        self.table.relief = Relief::Possible;
         let (measured, merge_after) = (now, now + MERGE_REST);
         self.asking = Asking { measured, merge_after, was_fuller: true, ..Asking::default() };
         self.calm = self.is_calm();

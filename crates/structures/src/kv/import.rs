@@ -41,6 +41,14 @@ impl Import {
 }
 
 impl Table {
+    /// Takes an extent for what moves here. That it has no room is no reason to divide this block.
+    fn alloc_for_part(&mut self, block: &mut Backing, length: usize) -> Result<u32, Answer> {
+        let relief = std::mem::take(&mut self.relief);
+        let extent = self.alloc_large(block, length, 0);
+        self.relief = relief;
+        extent
+    }
+
     /// Gives a region that has come more room, elsewhere.
     fn enlarge_incoming(
         &mut self,
@@ -48,7 +56,7 @@ impl Table {
         id: u32,
         length: usize,
     ) -> Result<(), Answer> {
-        let extent = self.alloc_large(block, length, 0)?;
+        let extent = self.alloc_for_part(block, length)?;
         // Making room may have moved it.
         let old = std::mem::take(&mut self.regions[id as usize]);
         let place = self.large(extent);
@@ -124,7 +132,7 @@ impl KvBlock {
                 self.place_region(block, &part, None)
             }
             _ => {
-                let extent = self.table.alloc_large(block, payload.len(), 0)?;
+                let extent = self.table.alloc_for_part(block, payload.len())?;
                 block.slice_mut(self.table.large(extent)).copy_from_slice(payload);
                 self.take_extent(block, op, args, extent)
             }
@@ -141,7 +149,7 @@ impl KvBlock {
         length: usize,
     ) -> Result<(), Answer> {
         self.admit_part(op, args)?;
-        let extent = self.table.alloc_large(block, length, 0)?;
+        let extent = self.table.alloc_for_part(block, length)?;
         self.fills.add(ticket, op, args, extent, length);
         Ok(())
     }

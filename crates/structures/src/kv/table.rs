@@ -84,6 +84,10 @@ pub(super) enum Relief {
     /// Not by giving a part of it away.
     #[default]
     None,
+    /// Perhaps: nobody has needed it yet.
+    Possible,
+    /// Perhaps: something had no room, and waits until that is known.
+    Wanted,
     /// Yes: a part of it is about to move.
     Coming,
     /// There is no other block; this is why.
