@@ -47,7 +47,13 @@ fn block(n: u32) -> BlockAt {
 impl World {
     fn new(kind: Kind, marks: Marks, delay: Duration) -> World {
         let (shard, reclaimer) = (ShardIx(0), Reclaimer::inline());
-        let mut shard = Shard::new(ShardConfig { shard, block_size: SIZE, blocks: 512, reclaimer });
+        let mut shard = Shard::new(ShardConfig {
+            shard,
+            block_size: SIZE,
+            blocks: 512,
+            reclaimer,
+            kinds: Default::default(),
+        });
         shard.reset(SERVER);
         let mut world = World {
             shard,

@@ -19,11 +19,13 @@ impl Default for Marks {
 }
 
 impl Marks {
-    /// Marks that differ from `default` where they are not 0; `None` when they cannot be.
+    /// Marks that differ from `default` where they are not 0; `None` when they cannot be. A low mark
+    /// that is not given is that of `default`, or as much less as the high mark asks for.
     pub fn new(high: u8, low: u8, default: Marks) -> Option<Marks> {
-        let or = |given, default| if given == 0 { default } else { given };
-        let marks = Marks { high: or(high, default.high), low: or(low, default.low) };
-        (marks.high <= 100 && 2 * (marks.low as u32) < marks.high as u32).then_some(marks)
+        let high = if high == 0 { default.high } else { high };
+        let low = if low == 0 { default.low.min((high - 1) / 2) } else { low };
+        let marks = Marks { high, low };
+        (marks.high <= 100 && 2 * marks.low as u32 <= marks.high as u32 - 1).then_some(marks)
     }
 
     /// Percent in use at which a block grows or splits.
@@ -68,7 +70,8 @@ mod tests {
         assert_eq!(Marks::new(0, 40, default).map(Marks::low), Some(40));
         assert_eq!(Marks::new(101, 0, default), None);
         assert_eq!(Marks::new(80, 40, default), None);
-        assert_eq!(Marks::new(3, 0, default), None);
+        assert_eq!(Marks::new(3, 0, default).map(Marks::low), Some(1));
+        assert_eq!(Marks::new(0, 48, default), None);
     }
 
     #[test]
