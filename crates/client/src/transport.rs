@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::interrupt::{self, Woken};
+use honeycomb_env::failpoint::{self, Point};
 use honeycomb_env::{Clock, Poller};
 use honeycomb_types::limits::{PROTOCOL_MAJOR, PROTOCOL_MINOR, REPLY_HEADER};
 use honeycomb_types::{PrefixId, SessionId, StructureId, Time};
@@ -111,6 +112,8 @@ pub(crate) struct Transport {
     notices: VecDeque<(u64, Vec<u8>)>,
     next_request: u64,
     grants: HashMap<StructureId, Presented>,
+    /// Where the process is to die when the reply has come (`failpoint`).
+    doomed: Option<(Point, Op)>,
     pub hello: HelloReply,
 }
 
@@ -148,6 +151,7 @@ impl Transport {
             notices: VecDeque::new(),
             next_request: 0,
             grants: HashMap::new(),
+            doomed: None,
             hello: HelloReply::default(),
         };
         transport.greet(identity, shard, session, wait)?;
@@ -247,7 +251,14 @@ impl Transport {
         header.request = self.next_request;
         header.args_len = args.len() as u32;
         header.payload_len = payload.iter().map(|p| p.len()).sum::<usize>() as u32;
-        self.send(&header.encode(), args, payload, wait)
+        let last = failpoint::reached(true, header.op);
+        self.send(&header.encode(), args, payload, wait)?;
+        match last {
+            Some(Point::Sent) => failpoint::die(Point::Sent, header.op),
+            Some(point) => self.doomed = Some((point, header.op)),
+            None => {}
+        }
+        Ok(())
     }
 
     fn send(
@@ -288,7 +299,11 @@ impl Transport {
         reply_args: &mut Vec<u8>,
         sink: Sink<'_>,
     ) -> Result<ReplyHeader, Failure> {
-        self.receive_inner(wait, reply_args, sink).map_err(|e| failed(e, true))
+        let reply = self.receive_inner(wait, reply_args, sink).map_err(|e| failed(e, true))?;
+        if let Some((point, op)) = self.doomed {
+            failpoint::die(point, op);
+        }
+        Ok(reply)
     }
 
     fn receive_inner(

@@ -8,6 +8,7 @@ mod budget;
 mod clock;
 mod conn;
 mod entropy;
+pub mod failpoint;
 mod guard;
 mod memory;
 mod net;
