@@ -149,7 +149,8 @@ mod armed {
 
         #[test]
         fn what_says_nothing_is_refused() {
-            for text in ["", "sent", "sent:MoveDone", "sent:MoveDone:0", "sent:Moved:1", "x:Ping:1"] {
+            for text in ["", "sent", "sent:MoveDone", "sent:MoveDone:0", "sent:Moved:1", "x:Ping:1"]
+            {
                 assert!(parse(text).is_err(), "{text}");
             }
         }
