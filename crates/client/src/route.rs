@@ -48,7 +48,7 @@ pub(crate) const ROUTER_HASHES: u8 = 3;
 pub(crate) fn correct(map: &mut PartitionMap, refused: BlockAt, length: u64, moved: &MovedArgs) {
     let Some(found) = map.entries.iter().position(|e| at(e) == refused) else { return };
     if map.router == ROUTER_HASHES {
-        correct_range(map, found, &moved.entry);
+        correct_range(map, refused, &moved.entry);
         map.version = map.version.max(moved.version);
         return;
     }
@@ -68,29 +68,35 @@ pub(crate) fn correct(map: &mut PartitionMap, refused: BlockAt, length: u64, mov
 }
 
 /// Gives what a block has said to be elsewhere to the block that has it. Only what the map believed
-/// of that block is changed: of other blocks the map may know better.
-fn correct_range(map: &mut PartitionMap, found: usize, moved: &MapEntry) {
-    let old = map.entries[found].clone();
-    let (start, end) = (old.start.max(moved.start), old.end.min(moved.end));
-    if start > end || at(&old) == at(moved) {
+/// of that block is changed: of other blocks the map may know better. It may believe that the block
+/// has several ranges: when it has learned of a later move of the block before an earlier one.
+fn correct_range(map: &mut PartitionMap, refused: BlockAt, moved: &MapEntry) {
+    if at(moved) == refused {
         return;
     }
-    let mut pieces = Vec::with_capacity(3);
-    if old.start < start {
-        pieces.push(MapEntry { end: start - 1, ..old.clone() });
+    let mut entries = Vec::with_capacity(map.entries.len() + 2);
+    for old in std::mem::take(&mut map.entries) {
+        let (start, end) = (old.start.max(moved.start), old.end.min(moved.end));
+        if at(&old) != refused || start > end {
+            entries.push(old);
+            continue;
+        }
+        if old.start < start {
+            entries.push(MapEntry { end: start - 1, ..old.clone() });
+        }
+        entries.push(MapEntry { start, end, ..moved.clone() });
+        if end < old.end {
+            entries.push(MapEntry { start: end + 1, ..old });
+        }
     }
-    pieces.push(MapEntry { start, end, ..moved.clone() });
-    if end < old.end {
-        pieces.push(MapEntry { start: end + 1, ..old.clone() });
-    }
-    map.entries.splice(found..=found, pieces);
-    map.entries.dedup_by(|next, before| {
+    entries.dedup_by(|next, before| {
         let same = at(next) == at(before);
         if same {
             before.end = next.end;
         }
         same
     });
+    map.entries = entries;
 }
 
 #[cfg(test)]
@@ -144,6 +150,18 @@ mod tests {
         correct(&mut m, block(2), 0, &moved);
         assert_eq!(m.entries, [entry(0, 99, 1), entry(100, 199, 2), entry(200, u64::MAX, 3)]);
         assert_eq!(m.version, 5);
+    }
+
+    #[test]
+    fn moves_of_a_block_may_be_learned_in_any_order() {
+        let mut m = hashes(vec![entry(0, u64::MAX, 1)]);
+        // The block gave the range from 200 on first, and then that from 100 on.
+        let later = MovedArgs { version: 3, entry: entry(100, 199, 3) };
+        correct(&mut m, block(1), 0, &later);
+        assert_eq!(m.entries, [entry(0, 99, 1), entry(100, 199, 3), entry(200, u64::MAX, 1)]);
+        let earlier = MovedArgs { version: 2, entry: entry(200, u64::MAX, 2) };
+        correct(&mut m, block(1), 0, &earlier);
+        assert_eq!(m.entries, [entry(0, 99, 1), entry(100, 199, 3), entry(200, u64::MAX, 2)]);
     }
 
     #[test]
