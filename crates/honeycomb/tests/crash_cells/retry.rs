@@ -67,7 +67,7 @@ impl Retries {
             let header = RequestHeader {
                 at,
                 grant: *grant,
-                lane: LaneId(request),
+                lane: LaneId(request + 1),
                 sequence: Sequence(1),
                 ack_lag: 1,
                 ..RequestHeader::new(Op::KvPut)

@@ -159,6 +159,11 @@ impl Story {
         }
         let half = if self.cell.act == Act::MergeUp { &map.entries[0] } else { &map.entries[1] };
         self.emptied = (half.start, half.end);
+        // One that never held more than the low mark would stay as it is when it is emptied.
+        while fill.bytes_within(self.emptied) < self.cluster.block_size as usize / 2 {
+            fill.put_within(self.emptied).unwrap();
+        }
+        assert_eq!(self.blocks(), 2, "half of a block does not divide");
     }
 
     /// Brings the store to the crash, and beyond it; returns what was written, and whether it lives.
@@ -213,7 +218,7 @@ impl Story {
         mut fill: Fill,
         stop: &'e AtomicBool,
     ) -> ScopedJoinHandle<'s, Ended<Fill>> {
-        let (most, (first, last)) = (5 * self.cluster.block_size as usize, self.emptied);
+        let (most, emptied) = (5 * self.cluster.block_size as usize, self.emptied);
         let split = self.cell.act == Act::Split;
         threads.spawn(move || {
             let clock = Clock::start();
@@ -221,7 +226,7 @@ impl Story {
                 let result = match split {
                     true if fill.bytes() < most => fill.put(),
                     true => Ok(()),
-                    false => fill.delete(|hash| (first..=last).contains(&hash)),
+                    false => fill.delete_within(emptied),
                 };
                 if let Err(error) = result {
                     return (fill, Some(error));

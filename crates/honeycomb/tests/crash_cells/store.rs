@@ -65,9 +65,24 @@ impl Fill {
         Ok(self)
     }
 
+    /// Puts one of which the hash is in the range.
+    pub fn put_within(&mut self, (first, last): (u64, u64)) -> Result<(), Error> {
+        while !(first..=last).contains(&key_hash(&entry(self.next).0)) {
+            self.next += 1;
+        }
+        self.put()
+    }
+
+    /// Bytes of the values in a range.
+    pub fn bytes_within(&self, (first, last): (u64, u64)) -> usize {
+        let within = |key: &[u8]| (first..=last).contains(&key_hash(key));
+        self.entries.iter().filter(|(key, _)| within(key)).map(|(_, bytes)| bytes).sum()
+    }
+
     /// Deletes one of which the hash is in the range, but leaves a few.
-    pub fn delete(&mut self, within: impl Fn(u64) -> bool) -> Result<(), Error> {
-        let mut there = self.entries.keys().filter(|key| within(key_hash(key)));
+    pub fn delete_within(&mut self, (first, last): (u64, u64)) -> Result<(), Error> {
+        let within = |key: &[u8]| (first..=last).contains(&key_hash(key));
+        let mut there = self.entries.keys().filter(|key| within(key));
         let Some(key) = there.next().cloned() else { return Ok(()) };
         if there.count() > 10 {
             assert!(self.kv.delete(&key)?, "it was there");
