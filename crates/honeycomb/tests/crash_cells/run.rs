@@ -159,9 +159,12 @@ impl Story {
         }
         let half = if self.cell.act == Act::MergeUp { &map.entries[0] } else { &map.entries[1] };
         self.emptied = (half.start, half.end);
-        // One that never held more than the low mark would stay as it is when it is emptied.
-        while fill.bytes_within(self.emptied) < self.cluster.block_size as usize / 2 {
-            fill.put_within(self.emptied).unwrap();
+        // One that never held more than the low mark would stay as it is when it is emptied; and the
+        // other shall hold more all the time, or it would be the one that gives.
+        for half in &map.entries {
+            while fill.bytes_within((half.start, half.end)) < self.cluster.block_size as usize / 2 {
+                fill.put_within((half.start, half.end)).unwrap();
+            }
         }
         assert_eq!(self.blocks(), 2, "half of a block does not divide");
     }
