@@ -64,6 +64,7 @@ RETRIES = {
     "QueueEmpty": ("answer", "used", 0),
     "QueueFull": ("raise", "used", 0),
     "QueueClosed": ("raise", "used", 0),
+    "FlushUnavailable": ("raise", "none", 0),
     "DeadlineExceeded": ("raise", "none", 0),
     "Unavailable": ("raise", "none", 0),
     "Extents": ("raise", "abandon", 0),

@@ -20,6 +20,7 @@ from honeycomb._native import version as _version
 from honeycomb.cluster import Client, connect
 from honeycomb.errors import HoneycombError
 from honeycomb.file import Appender, HoneyFile
+from honeycomb.flushed import Flush, Flushed, open_flushed
 from honeycomb.job import Job, JobHandle, Lease, Node, Renewal
 from honeycomb.kv import Kv
 from honeycomb.notices import Listener, Notification
@@ -38,6 +39,8 @@ __all__ = [
     "Batch",
     "BrokenWorkerPool",
     "Client",
+    "Flush",
+    "Flushed",
     "HoneyFile",
     "HoneycombError",
     "Job",
@@ -58,6 +61,7 @@ __all__ = [
     "aio",
     "connect",
     "errors",
+    "open_flushed",
 ]
 
 

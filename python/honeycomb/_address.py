@@ -56,6 +56,17 @@ def prefix_paths(addrs: str | Iterable[str]) -> list[str]:
     return [prefix_path(addr) for addr in addrs]
 
 
+def mark(percent: int | None) -> int:
+    """A mark as it goes over the wire: percent of a block; 0 takes the cluster's."""
+    if percent is None:
+        return 0
+    if isinstance(percent, bool) or not isinstance(percent, int):
+        raise TypeError(f"a mark is a whole number of percent, not {percent!r}")
+    if not 1 <= percent <= 100:
+        raise InvalidArgument(f"a mark is from 1 to 100 percent, not {percent}")
+    return percent
+
+
 def lease_ms(seconds: float | None) -> int:
     """Milliseconds of a lease given in seconds, from 0.2 s to a week. ``None`` takes the job's (0)."""
     if seconds is None:

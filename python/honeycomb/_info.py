@@ -47,6 +47,11 @@ class PrefixInfo(TypedDict):
     structures: list[StructureInfo]
     readers_left: int
     committed: bool
+    high_mark: int
+    low_mark: int
+    flush_to: str
+    flush: int
+    flush_message: str
 
 
 class LeaseInfo(TypedDict):
@@ -86,6 +91,11 @@ class Status(TypedDict):
     bytes_resident: int
     bytes_metadata: int
     requests: int
+    flushing: int
+    flush_failing: int
+    flushed: int
+    flush_lost: int
+    flush_error: str
     requests_leases: int
     requests_blocks: int
     requests_reports: int

@@ -42,9 +42,14 @@ class NativeClient:
         pinned: bool,
         owner_verbs: int,
         job_verbs: int,
+        high_mark: int,
+        low_mark: int,
+        flush_to: str,
     ) -> int: ...
     def create_hierarchy(
-        self, job: int, nodes: list[tuple[str, list[str], int, bool, list[str]]]
+        self,
+        job: int,
+        nodes: list[tuple[str, list[str], int, bool, list[str], int, int, str]],
     ) -> list[int]: ...
     def remove_prefix(self, job: int, path: str) -> None: ...
     def renew(self, job: int, paths: list[str]) -> list[tuple[str, int, str]]: ...

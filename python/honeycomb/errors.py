@@ -279,6 +279,12 @@ class DataLost(HoneycombError):
     """The data was on a memory server that is gone; the message names the prefix and the server."""
 
 
+class FlushUnavailable(HoneycombError):
+    """The prefix was to be flushed when its lease ends, and no memory server may write to disk."""
+
+    hint = "start the memory servers with flush_root (HONEYCOMB_FLUSH_ROOT), a directory for it"
+
+
 # -------------------------------------------------------------------------------- time and distance
 
 
@@ -321,7 +327,8 @@ _BY_STATUS: dict[str, type[HoneycombError]] = {
         UnknownBlock, Moved, Resume, OutcomeUnknown, WrongRange, Busy, OutOfMemory, BlockFull,
         ValueTooLarge, KeyTooLarge, LimitExceeded, QuotaExceeded, NotFound, KeyNotFound, KeyExists,
         Sealed, CompareFailed, AlreadyExists, WrongKind, Cycle, UnknownParent, LeaseExpired,
-        DataLost, QueueEmpty, QueueFull, QueueClosed, UnknownJob, InvalidArgument, Removed, DeadlineExceeded, Unavailable, Extents,
+        DataLost, QueueEmpty, QueueFull, QueueClosed, UnknownJob, InvalidArgument, Removed,
+        FlushUnavailable, DeadlineExceeded, Unavailable, Extents,
         Notice, Internal,
     )
 }  # fmt: skip

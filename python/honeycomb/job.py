@@ -19,6 +19,7 @@ from honeycomb._native import attenuate
 from honeycomb._session import Session, fork_generation
 from honeycomb.errors import from_status
 from honeycomb.file import Appender, HoneyFile, file_mode
+from honeycomb.flushed import Flush, flush_to
 from honeycomb.kv import Kv
 from honeycomb.queue import Queue
 from honeycomb.tree import Tree
@@ -37,7 +38,8 @@ class Node:
     the root. ``lease`` is in seconds, ``None`` for the job's. A ``pinned`` prefix never expires.
     ``readers`` are the tasks that will read its data, named as parents are: when all of them have
     committed (:meth:`Job.commit`), the prefix is freed at once; none leaves it to its lease. A
-    single string is one name, for both.
+    single string is one name, for both. ``high_mark``, ``low_mark`` and ``on_expiry`` are as in
+    :meth:`Job.create_addr_prefix`.
     """
 
     name: str
@@ -45,6 +47,9 @@ class Node:
     lease: float | None = None
     pinned: bool = False
     readers: str | Sequence[str] = ()
+    high_mark: int | None = None
+    low_mark: int | None = None
+    on_expiry: Flush | Literal["discard"] = "discard"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +157,9 @@ class Job(Remote):
         pinned: bool = False,
         owner_verbs: str = "rw",
         job_verbs: str = "r",
+        high_mark: int | None = None,
+        low_mark: int | None = None,
+        on_expiry: Flush | Literal["discard"] = "discard",
     ) -> int:
         """Adds a prefix (Table 1, createAddrPrefix) and returns its number.
 
@@ -161,8 +169,14 @@ class Job(Remote):
         may do with its structures and ``job_verbs`` what the job's other tasks may: ``"rw"``,
         ``"r"``, ``"w"`` or ``""``.
 
-        Raises :class:`~honeycomb.errors.AlreadyExists`, :class:`~honeycomb.errors.UnknownParent`
-        and :class:`~honeycomb.errors.Cycle`.
+        ``high_mark`` is the percentage of a block in use at which it grows or splits, ``low_mark``
+        the one below which it merges; ``None`` takes the cluster's. ``on_expiry`` says what becomes
+        of the data when the lease ends: ``"discard"``, or ``Flush("out/T1")`` to have it written to
+        disk (:mod:`honeycomb.flushed`); a prefix that is removed by request is not flushed.
+
+        Raises :class:`~honeycomb.errors.AlreadyExists`, :class:`~honeycomb.errors.UnknownParent`,
+        :class:`~honeycomb.errors.Cycle`, and :class:`~honeycomb.errors.FlushUnavailable` where no
+        memory server may write to disk.
         """
         return self._session.native.create_prefix(
             self.id,
@@ -172,6 +186,9 @@ class Job(Remote):
             pinned,
             _address.verbs(owner_verbs),
             _address.verbs(job_verbs),
+            _address.mark(high_mark),
+            _address.mark(low_mark),
+            flush_to(on_expiry),
         )
 
     def create_hierarchy(
@@ -196,6 +213,9 @@ class Job(Remote):
                     _address.lease_ms(node.lease),
                     node.pinned,
                     prefix_paths(node.readers),
+                    _address.mark(node.high_mark),
+                    _address.mark(node.low_mark),
+                    flush_to(node.on_expiry),
                 )
                 for node in nodes
             ],

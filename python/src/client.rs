@@ -14,7 +14,8 @@ use std::time::Duration;
 
 type Ticket<'py> = (u64, u64, Bound<'py, PyBytes>);
 /// Name, parents, lease in milliseconds, pinned, readers.
-type PlannedNode = (String, Vec<String>, u32, bool, Vec<String>);
+/// Name, parents, lease in milliseconds, pinned, readers, high mark, low mark, where it is flushed to.
+type PlannedNode = (String, Vec<String>, u32, bool, Vec<String>, u8, u8, String);
 
 /// A client of one cluster with one token. Safe to share between threads; every call releases the
 /// GIL and ends by the timeout.
@@ -133,8 +134,19 @@ impl NativeClient {
         pinned: bool,
         owner_verbs: u16,
         job_verbs: u16,
+        high_mark: u8,
+        low_mark: u8,
+        flush_to: String,
     ) -> PyResult<u64> {
-        let options = PrefixOptions { lease_ms, pinned, owner_verbs, job_verbs };
+        let options = PrefixOptions {
+            lease_ms,
+            pinned,
+            owner_verbs,
+            job_verbs,
+            high_mark,
+            low_mark,
+            flush_to,
+        };
         let prefix = self.call(py, |c| c.create_prefix(JobId(job), path, &parents, options))?;
         Ok(prefix.0)
     }
@@ -147,11 +159,16 @@ impl NativeClient {
     ) -> PyResult<Vec<u64>> {
         let nodes = nodes
             .into_iter()
-            .map(|(name, parents, lease_ms, pinned, readers)| DagNode {
-                name,
-                parents,
-                options: PrefixOptions { lease_ms, pinned, ..PrefixOptions::default() },
-                readers,
+            .map(|(name, parents, lease_ms, pinned, readers, high_mark, low_mark, flush_to)| {
+                let options = PrefixOptions {
+                    lease_ms,
+                    pinned,
+                    high_mark,
+                    low_mark,
+                    flush_to,
+                    ..PrefixOptions::default()
+                };
+                DagNode { name, parents, options, readers }
             })
             .collect();
         let prefixes = self.call(py, |c| c.create_hierarchy(JobId(job), nodes))?;

@@ -52,6 +52,11 @@ pub fn prefix_info<'py>(py: Python<'py>, p: &PrefixInfo) -> PyResult<Bound<'py, 
         state,
         readers_left,
         committed,
+        high_mark,
+        low_mark,
+        flush_to,
+        flush,
+        flush_message,
     );
     let structures = PyList::empty(py);
     for s in &p.structures {
@@ -98,6 +103,11 @@ pub fn status<'py>(py: Python<'py>, s: &ClusterStatusReply) -> PyResult<Bound<'p
         bytes_resident,
         bytes_metadata,
         requests,
+        flushing,
+        flush_failing,
+        flushed,
+        flush_lost,
+        flush_error,
         requests_leases,
         requests_blocks,
         requests_reports,

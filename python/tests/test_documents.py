@@ -178,6 +178,9 @@ def provoked(cluster: honeycomb.Client) -> Iterator[dict[str, Callable[[], Any]]
             "QueueEmpty": lambda: queue.get(timeout=0.1),
             "QueueFull": overfill,
             "QueueClosed": closed_twice,
+            "FlushUnavailable": lambda: job.create_addr_prefix(
+                "T3", on_expiry=honeycomb.Flush("out")
+            ),
             "Unavailable": lambda: honeycomb.connect("127.0.0.1:1", token="00", timeout=0.5),
             "BlockFull": lambda: _fill(kv),
             "Removed": removed,

@@ -192,6 +192,7 @@ impl SimServer {
                 max_items,
                 max_bytes,
                 first,
+                marks,
                 ..
             } => {
                 let owner = BlockOwner {
@@ -207,11 +208,17 @@ impl SimServer {
                     max_items: *max_items,
                     max_bytes: *max_bytes,
                     first: *first,
+                    marks: *marks,
                     importing: 0,
                 };
                 (self.shard(*at).open(owner).is_ok(), Some(*at))
             }
             Order::FreeBlock { at, .. } => (self.shard(*at).free(*at), None),
+            // What is written is the business of real processes; who reaches the block is ours.
+            Order::FlushBlock { at, start, end, .. } => {
+                (self.shard(*at).flush(*at, (*start, *end)).is_ok(), None)
+            }
+            Order::CommitFlush { .. } => (true, None),
             Order::SetGeneration { prefix, generation, .. } => {
                 for shard in &mut self.shards {
                     shard.set_generation(*prefix, *generation);

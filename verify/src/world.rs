@@ -8,12 +8,15 @@ use crate::queue::QueueModel;
 use crate::server::{BLOCK, SimServer, Taken};
 use honeycomb_catalog::{
     Actor, Catalog, CatalogError, Command, Config, Effect as Order, NewServer, Opened, Reply, Seal,
+    Written,
 };
 use honeycomb_client::call::{Lanes, Routing};
 use honeycomb_env::Entropy;
 use honeycomb_server::{Access, Effect, MoveWord};
 use honeycomb_structures::{News, Successor, Ticket};
-use honeycomb_types::{BlockAt, JobId, Kind, ServerId, SessionId, StructureId, Time};
+use honeycomb_types::{
+    BlockAt, BlockId, Epoch, JobId, Kind, ServerId, SessionId, StructureId, Time,
+};
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::{RequestHeader, Status};
@@ -200,7 +203,12 @@ impl World {
         let mut world = World {
             seed,
             now: Time::from_millis(1000),
-            catalog: Catalog::new(Config { shard: 0, term: 1, hash_seed: rng.next_u64() }),
+            catalog: Catalog::new(Config {
+                shard: 0,
+                term: 1,
+                hash_seed: rng.next_u64(),
+                ..Config::default()
+            }),
             rng,
             faults,
             stats: Stats::default(),
@@ -244,6 +252,7 @@ impl World {
             shards: crate::server::SHARDS,
             blocks_per_shard: BLOCKS,
             block_size: BLOCK as u64,
+            flush: true,
         };
         match self.command(Command::JoinServer { server }) {
             Ok(Reply::Joined(id)) => SimServer::new(id, address, BLOCKS),
@@ -473,6 +482,12 @@ impl World {
                 let after = self.way();
                 self.schedule(after, Event::TakenHeard(at));
             }
+            Effect::Return { structure, at, successor } => {
+                let entry = MovedArgs::decode(&successor).expect("it came from here").entry;
+                let successor = BlockAt { block: BlockId(entry.block), epoch: Epoch(entry.epoch) };
+                // Refused when the successor has grown on meanwhile: it is the asker's again then.
+                let _ = self.command(Command::ReturnBlock { structure, at, successor });
+            }
             // In this world nobody has room to move to.
             Effect::BeginMove { at, .. } => {
                 let word = MoveWord::Refused(Status::OutOfMemory, "no moves in this world".into());
@@ -542,6 +557,13 @@ impl World {
             }
             Order::FreeBlock { at, .. } => {
                 let _ = self.command(Command::BlockFreed { server, at: *at });
+            }
+            Order::FlushBlock { at, .. } => {
+                let outcome = Ok(Written::default());
+                let _ = self.command(Command::BlockFlushed { server, at: *at, outcome });
+            }
+            &Order::CommitFlush { number, .. } => {
+                let _ = self.command(Command::FlushCommitted { server, number, outcome: Ok(()) });
             }
             Order::SetGeneration { .. }
             | Order::QueueAhead { .. }

@@ -76,7 +76,7 @@ fn scattered(i: usize, n: usize) -> usize {
 fn main() {
     let prefixes: usize =
         std::env::args().nth(1).map_or(100_000, |n| n.parse().expect("a number of prefixes"));
-    let catalog = Catalog::new(Config { shard: 0, term: 1, hash_seed: 1 });
+    let catalog = Catalog::new(Config { shard: 0, term: 1, hash_seed: 1, ..Config::default() });
     let mut run = Run { catalog, now: Time::from_millis(1), effects: Vec::with_capacity(1024) };
     let job = register(&mut run);
     let paths: Vec<String> = (0..prefixes)
@@ -150,6 +150,7 @@ fn measure_blocks(run: &mut Run) {
             shards,
             blocks_per_shard,
             block_size: 65_536,
+            flush: false,
         },
     });
     let n = (shards as u32 * blocks_per_shard) as f64;

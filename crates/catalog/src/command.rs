@@ -37,7 +37,7 @@ impl Actor {
 
 /// How a prefix lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct PrefixOptions {
+pub struct PrefixOptions<'a> {
     /// Lease in milliseconds; 0 takes the job's.
     pub lease_ms: u32,
     /// Never expires.
@@ -47,6 +47,12 @@ pub struct PrefixOptions {
     /// What the job's other tasks may do. Both sets empty means the default: the owner reads and
     /// writes, the job reads.
     pub job_verbs: Verbs,
+    /// Percent of a block in use at which it grows or splits; 0 takes the cluster's.
+    pub high_mark: u8,
+    /// Percent of a block in use below which it merges; 0 takes the cluster's.
+    pub low_mark: u8,
+    /// Where its data goes when its lease ends; empty discards it.
+    pub flush_to: &'a str,
 }
 
 /// One task of an execution plan.
@@ -58,7 +64,7 @@ pub struct PlanNode<'a> {
     /// the root.
     pub parents: &'a [&'a str],
     /// How the prefix lives.
-    pub options: PrefixOptions,
+    pub options: PrefixOptions<'a>,
     /// Who will read it: names within the plan (these win) or paths of prefixes that exist.
     pub readers: &'a [&'a str],
 }
@@ -97,6 +103,19 @@ pub struct NewServer<'a> {
     pub blocks_per_shard: u32,
     /// Bytes of each block; all live servers have the same.
     pub block_size: u64,
+    /// It can write data of prefixes whose lease has ended to disk.
+    pub flush: bool,
+}
+
+/// What a server wrote of one block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Written {
+    /// Length of the object.
+    pub bytes: u64,
+    /// Bytes of a file, items of a queue, entries of a kv.
+    pub items: u64,
+    /// CRC-32 of the object.
+    pub crc: u32,
 }
 
 /// How a block was sealed.
@@ -120,7 +139,7 @@ pub struct BlockUsage {
 }
 
 /// A server's heartbeat.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Report<'a> {
     /// Resident anonymous memory of the process.
     pub bytes_resident: u64,
@@ -156,7 +175,7 @@ pub enum Command<'a> {
         job: JobId,
         path: &'a str,
         parents: &'a [&'a str],
-        options: PrefixOptions,
+        options: PrefixOptions<'a>,
     },
     /// Creates all prefixes of an execution plan, or none.
     CreateHierarchy { actor: Actor, job: JobId, nodes: &'a [PlanNode<'a>] },
@@ -216,6 +235,12 @@ pub enum Command<'a> {
     QueueTaken { structure: StructureId, at: BlockAt, items: u64, bytes: u64 },
     /// A queue's first block is empty for good.
     RetireBlock { structure: StructureId, at: BlockAt },
+    /// A block gives back the successor that it was granted and has told nobody of.
+    ReturnBlock { structure: StructureId, at: BlockAt, successor: BlockAt },
+    /// A server wrote what a block of an expired prefix held, or could not.
+    BlockFlushed { server: ServerId, at: BlockAt, outcome: Result<Written, &'a str> },
+    /// A server wrote the manifest of a flush, or could not.
+    FlushCommitted { server: ServerId, number: u64, outcome: Result<(), &'a str> },
     /// A block of a kv wants to give the rest of its range from `start` on to a new block, or
     /// (`merge`) all of it to a neighbour. While its move lasts it gets the same answer again.
     BeginMove { structure: StructureId, at: BlockAt, start: u64, merge: bool },

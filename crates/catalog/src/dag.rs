@@ -14,6 +14,7 @@
 //! `carried_above` keep what it had granted. A dead prefix stays where it was and keeps its last
 //! stamp; renewals of its ancestors still reach its descendants.
 
+use crate::flush::Special;
 use crate::hash::HashKey;
 use crate::slab::{NONE, Slab, chain};
 use hashbrown::{HashMap, HashTable};
@@ -135,6 +136,8 @@ pub(crate) struct Dag {
     mark: u32,
     stack: Vec<u32>,
     name_bytes: usize,
+    /// What only some prefixes have, by their place.
+    pub(crate) special: HashMap<u32, Box<Special>>,
     /// Relatives looked at to compute leases, for cost tests.
     pub(crate) visited: u64,
 }
@@ -149,6 +152,7 @@ impl Dag {
             key,
             mark: 0,
             stack: Vec::new(),
+            special: HashMap::new(),
             name_bytes: 0,
             visited: 0,
         }
@@ -158,6 +162,13 @@ impl Dag {
         let hash = self.key.name(parent as u64, name);
         let same = |named: &Named| named.parent == parent && *self.nodes[named.child].name == *name;
         self.names.find(hash, same).map(|named| named.child)
+    }
+
+    /// The child of this name, or another of the same parent: read from the table of names alone,
+    /// without the child's own memory.
+    pub(crate) fn likely_child(&self, parent: u32, name: &str) -> Option<u32> {
+        let hash = self.key.name(parent as u64, name);
+        self.names.find(hash, |named| named.parent == parent).map(|named| named.child)
     }
 
     pub(crate) fn by_id(&self, id: PrefixId) -> Option<u32> {
@@ -241,6 +252,7 @@ impl Dag {
         assert!(!old.live(), "only the place of a dead prefix is taken");
         assert!(old.first_structure == NONE, "a dead prefix holds nothing");
         assert!(new.name == old.name && new.job == old.job, "the place keeps its name");
+        self.special.remove(&n);
         self.nodes[n] = Node {
             job_next: old.job_next,
             job_prev: old.job_prev,
@@ -256,6 +268,7 @@ impl Dag {
     pub(crate) fn remove(&mut self, n: u32, first_of_job: &mut u32) -> Node {
         assert!(!self.has_children(n) && !self.has_parents(n), "a linked prefix was removed");
         self.unindex(n);
+        self.special.remove(&n);
         let node = self.nodes.remove(n);
         self.name_bytes -= node.name.len();
         match node.job_prev {
@@ -516,6 +529,8 @@ impl Dag {
     pub(crate) fn bytes(&self) -> usize {
         let tables = self.names.allocation_size() + self.ids.allocation_size();
         let lists = self.nodes.bytes() + self.edges.bytes() + self.stack.capacity() * 4;
-        tables + lists + self.name_bytes
+        let special = self.special.values().map(|s| size_of::<Special>() + s.flush_to.len());
+        let special = self.special.allocation_size() + special.sum::<usize>();
+        tables + lists + self.name_bytes + special
     }
 }

@@ -76,6 +76,16 @@ pub enum CatalogError {
     /// A number or option outside what is allowed.
     #[error("{what} cannot be {given}: {allowed}")]
     InvalidArgument { what: &'static str, given: u64, allowed: &'static str },
+    /// Data of expired prefixes cannot be kept.
+    #[error(
+        "the data cannot go to '{path}' when the lease ends: no memory server may write to disk, or not every one; start each with the setting flush_root, a directory for it, or leave the data to be discarded"
+    )]
+    FlushUnavailable { path: Box<str> },
+    /// Two prefixes would be flushed into one directory.
+    #[error(
+        "the data cannot go to '{path}' when the lease ends: another live prefix of the job goes there; give each a path of its own"
+    )]
+    FlushPathTaken { path: Box<str> },
     /// The token, or the prefix's permissions, do not cover it.
     #[error("not permitted to {what} at {}: {why}", At(path))]
     PermissionDenied { what: &'static str, path: Box<str>, why: &'static str },

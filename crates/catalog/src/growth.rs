@@ -86,10 +86,46 @@ impl Catalog {
         Ok(Reply::Grown { version, entry: self.entry(successor, 0, u64::MAX) })
     }
 
+    /// Frees the last block of the chain again: the one before it has told nobody of it. An asker
+    /// that was refused this, because it grew on meanwhile, gets the same successor when it asks
+    /// again.
+    pub(crate) fn give_back_successor(
+        &mut self,
+        id: StructureId,
+        at: BlockAt,
+        successor: BlockAt,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        self.heard_from(at.block.server());
+        let s = self.named_by_block(id, at)?;
+        let structure = &self.structures[s];
+        let stale = CatalogError::StaleBlock { at: successor };
+        let Some(Position::Chain(asker)) = position(structure, at.block) else { return Err(stale) };
+        let granted = structure.growth.as_ref().map_or(0, |growth| growth.granted.len());
+        let sealed = self.chain_seal(s, asker);
+        let last = structure.growth.as_ref().and_then(|growth| growth.granted.back());
+        let theirs = last.is_some_and(|g| g.block == successor.block && g.sealed.is_none());
+        let current = self.pool.held(successor) == Some(Held::By(s));
+        if asker + 1 != granted || sealed.is_some() || !theirs || !current {
+            return Err(stale);
+        }
+        let structure = &mut self.structures[s];
+        let growth = structure.growth.as_mut().expect("it has granted one");
+        growth.granted.pop_back();
+        let j = structure.job;
+        self.give_back(j, s, successor.block, effects);
+        Ok(Reply::Done)
+    }
+
+    /// The seal of a block of the chain, if it was heard of.
+    fn chain_seal(&self, s: u32, place: usize) -> Option<Seal> {
+        let mut granted = self.structures[s].growth.iter().flat_map(|growth| &growth.granted);
+        place.checked_sub(1).and_then(|k| granted.nth(k)).and_then(|granted| granted.sealed)
+    }
+
     fn refuse_sealed(&self, s: u32, asker: usize) -> Result<(), CatalogError> {
         let structure = &self.structures[s];
-        let mut granted = structure.growth.iter().flat_map(|growth| &growth.granted);
-        let own_seal = asker.checked_sub(1).and_then(|k| granted.nth(k)).and_then(|g| g.sealed);
+        let own_seal = self.chain_seal(s, asker);
         if structure.sealed || own_seal.is_some_and(|seal| seal.last) {
             let path = self.dag.path_of(structure.prefix).into();
             return Err(CatalogError::Sealed { path, name: structure.name.clone() });

@@ -38,6 +38,7 @@ impl Catalog {
         self.dag.check().map_err(|what| Broken { invariant: 0, what })?;
         self.pool.recount().map_err(|what| Broken { invariant: 2, what })?;
         self.check_blocks()?;
+        self.check_flushes().map_err(|what| Broken { invariant: 3, what })?;
         for (s, structure) in self.structures.iter() {
             self.check_map(s, structure)?;
         }

@@ -6,10 +6,11 @@ use crate::lease::remaining_ms;
 use crate::slab::{NONE, Slab, chain};
 use crate::tombstones::Tombstones;
 use crate::{
-    Actor, Catalog, CatalogError, Effect, JobInfo, PrefixInfo, PrefixOptions, PrefixState, Reply,
+    Actor, Catalog, CatalogError, Effect, FlushState, JobInfo, PrefixInfo, PrefixOptions,
+    PrefixState, Reply,
 };
 use hashbrown::{HashMap, HashTable};
-use honeycomb_types::limits::{JOBS_MAX, LEASE_DEFAULT_MS, LEASE_MAX_MS, LEASE_MIN_MS};
+use honeycomb_types::limits::{JOBS_MAX, LEASE_MAX_MS, LEASE_MIN_MS};
 use honeycomb_types::{JobId, PrefixId, Time, Verbs, check_name};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -223,7 +224,7 @@ impl Catalog {
     ) -> Result<Reply, CatalogError> {
         self.need_cluster(actor, "register a job")?;
         check_name(name)?;
-        let lease_ms = self.checked_lease(lease_ms, LEASE_DEFAULT_MS)?;
+        let lease_ms = self.checked_lease(lease_ms, self.config.lease_ms)?;
         // A job with no live prefix only lingers to tell why; its name is free.
         let lingering = self.jobs.named(name);
         if lingering.is_some_and(|j| self.jobs[j].live_prefixes > 0) {
@@ -268,7 +269,7 @@ impl Catalog {
     pub(crate) fn install_root(
         &mut self,
         j: u32,
-        options: PrefixOptions,
+        options: PrefixOptions<'_>,
     ) -> Result<PrefixId, CatalogError> {
         let options = self.checked_options(j, options)?;
         let reuse = Some(self.jobs[j].root).filter(|&root| root != NONE);
@@ -308,6 +309,9 @@ impl Catalog {
             while self.dag.nodes[n].first_structure != NONE {
                 let s = self.dag.nodes[n].first_structure;
                 self.free_structure(s, effects);
+            }
+            if self.dag.nodes[n].live() {
+                self.unclaim(n);
             }
             self.dag.isolate(n);
             self.readers.withdraw(n);
@@ -396,6 +400,7 @@ impl Catalog {
             node.carried_below
         };
         let pinned = node.pinned && node.live();
+        let special = self.dag.special.get(&n);
         PrefixInfo {
             prefix: node.id,
             name: node.name.clone(),
@@ -412,6 +417,9 @@ impl Catalog {
             structures: self.structures_of(n).map(|s| self.structure_info(s)).collect(),
             readers_left: self.readers.left(n),
             committed: node.committed,
+            marks: self.marks(n),
+            flush_to: special.map_or_else(Box::default, |special| special.flush_to.clone()),
+            flush: special.map_or(FlushState::None, |special| special.flush.clone()),
         }
     }
 }

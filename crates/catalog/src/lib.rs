@@ -10,7 +10,7 @@
 //! they were emitted.
 //!
 //! Where to look: `dag` holds prefixes and what a renewal is worth; `lease` the timers and the end
-//! of a prefix; `edges` those that use makes; `readers` who was declared to read what; `plan` whole
+//! of a prefix; `flush` what is kept of a prefix that expires; `edges` those that use makes; `readers` who was declared to read what; `plan` whole
 //! hierarchies; `pool` blocks; `growth` how files and queues grow; `queue` how queues are bounded
 //! and shrink; `moves` how kvs split and merge; `policy` who gets which block.
 
@@ -20,6 +20,7 @@ mod command;
 mod dag;
 mod edges;
 mod error;
+mod flush;
 mod growth;
 mod hash;
 mod invariants;
@@ -40,17 +41,21 @@ mod tombstones;
 
 pub use command::{
     Actor, BlockUsage, Command, NewServer, NewStructure, PlanNode, PrefixOptions, Report, Seal,
+    Written,
 };
 pub use error::{CatalogError, Loss};
 pub use invariants::Broken;
 pub use reply::{
-    ClusterStatus, EdgeOutcome, Effect, JobInfo, LeaseInfo, MapEntry, Opened, PartitionMap,
-    PrefixInfo, PrefixState, Reply, Router, ServerInfo, StructureInfo,
+    ClusterStatus, EdgeOutcome, Effect, FlushState, FlushedPart, FlushedStructure, JobInfo,
+    LeaseInfo, MapEntry, Opened, PartitionMap, PrefixInfo, PrefixState, Reply, Router, ServerInfo,
+    StructureInfo,
 };
 
 use dag::Dag;
+use flush::Flushes;
 use hash::HashKey;
-use honeycomb_types::{BlockAt, JobId, ServerId, Time};
+use honeycomb_types::limits::LEASE_DEFAULT_MS;
+use honeycomb_types::{BlockAt, JobId, Marks, ServerId, Time};
 use jobs::Jobs;
 use lease::Timers;
 use policy::{FirstCome, Policy};
@@ -59,7 +64,7 @@ use readers::Readers;
 use structures::Structures;
 
 /// What makes one controller shard's catalog its own.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// The controller shard: the top bits of the ids that it gives.
     pub shard: u16,
@@ -68,6 +73,17 @@ pub struct Config {
     /// Key of the hash tables; drawn at random by a real controller, from the seed by a simulated
     /// one. Decides nothing that can be seen, except that tenants cannot choose collisions.
     pub hash_seed: u64,
+    /// When blocks grow and merge, of prefixes that do not say.
+    pub marks: Marks,
+    /// Lease of the prefixes of jobs that do not say, in milliseconds.
+    pub lease_ms: u32,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        let (marks, lease_ms) = (Marks::default(), LEASE_DEFAULT_MS);
+        Config { shard: 0, term: 0, hash_seed: 0, marks, lease_ms }
+    }
 }
 
 /// What the catalog had to look at: the cost that tests bound.
@@ -93,6 +109,7 @@ pub struct Catalog {
     readers: Readers,
     structures: Structures,
     pool: Pool,
+    flushes: Flushes,
     policy: Box<dyn Policy>,
     /// Of all live servers.
     block_size: u64,
@@ -129,6 +146,7 @@ impl Catalog {
             readers: Readers::default(),
             structures: Structures::new(key),
             pool: Pool::new(config.term),
+            flushes: Flushes::default(),
             policy,
             block_size: 0,
             silence: Time::NEVER,
@@ -200,6 +218,15 @@ impl Catalog {
                 self.queue_taken(structure, at, items, bytes, effects)
             }
             C::RetireBlock { structure, at } => self.retire(structure, at, effects),
+            C::ReturnBlock { structure, at, successor } => {
+                self.give_back_successor(structure, at, successor, effects)
+            }
+            C::BlockFlushed { server, at, outcome } => {
+                self.block_flushed(server, at, outcome, effects)
+            }
+            C::FlushCommitted { server, number, outcome } => {
+                self.flush_committed(server, number, outcome, effects)
+            }
             C::BeginMove { structure, at, start, merge } => {
                 self.begin_move(structure, at, start, merge, effects)
             }
@@ -216,7 +243,8 @@ impl Catalog {
     /// When `Tick` is due next, if ever. May be early by what renewals have moved since; never
     /// late.
     pub fn next_deadline(&self) -> Option<Time> {
-        let deadlines = [self.timers.next(), Some(self.silence), self.jobs.next_linger()];
+        let (leases, jobs) = (self.timers.next(), self.jobs.next_linger());
+        let deadlines = [leases, Some(self.silence), jobs, self.flushes.next()];
         deadlines.into_iter().flatten().min().filter(|&at| at != Time::NEVER)
     }
 
@@ -253,6 +281,7 @@ impl Catalog {
             self.readers.bytes(),
             self.structures.bytes(),
             self.pool.bytes(),
+            self.flushes.bytes(),
             scratch,
         ];
         tables.iter().sum::<usize>() as u64

@@ -19,9 +19,9 @@ enum Parent {
     Existing(u32),
 }
 
-struct Planned {
+struct Planned<'a> {
     parents: Vec<Parent>,
-    options: Checked,
+    options: Checked<'a>,
     /// The dead prefix whose place it takes.
     place: Option<u32>,
     /// Who will read it and has not committed; none when nobody was declared.
@@ -39,7 +39,7 @@ fn index_names<'a>(nodes: &[PlanNode<'a>]) -> Result<HashMap<&'a str, usize>, Ca
     Ok(names)
 }
 
-fn planned_parents(plan: &[Planned], i: usize) -> impl Iterator<Item = usize> {
+fn planned_parents(plan: &[Planned<'_>], i: usize) -> impl Iterator<Item = usize> {
     plan[i].parents.iter().filter_map(|parent| match *parent {
         Parent::Planned(k) => Some(k),
         Parent::Existing(_) => None,
@@ -47,7 +47,7 @@ fn planned_parents(plan: &[Planned], i: usize) -> impl Iterator<Item = usize> {
 }
 
 /// Parents before children; a cycle is told by its members, each a parent of the next.
-fn order(nodes: &[PlanNode<'_>], plan: &[Planned]) -> Result<Vec<usize>, CatalogError> {
+fn order(nodes: &[PlanNode<'_>], plan: &[Planned<'_>]) -> Result<Vec<usize>, CatalogError> {
     let mut missing: Vec<usize> = Vec::with_capacity(plan.len());
     let mut children: Vec<Vec<usize>> = vec![Vec::new(); plan.len()];
     for i in 0..plan.len() {
@@ -77,7 +77,7 @@ fn order(nodes: &[PlanNode<'_>], plan: &[Planned]) -> Result<Vec<usize>, Catalog
 
 /// The cycle that is met on the way up from a node that waits for its parents for ever. Every node
 /// that waits has a parent that waits.
-fn cycle_above(plan: &[Planned], missing: &[usize], stuck: usize) -> Vec<usize> {
+fn cycle_above(plan: &[Planned<'_>], missing: &[usize], stuck: usize) -> Vec<usize> {
     let mut way = vec![stuck];
     loop {
         let last = way[way.len() - 1];
@@ -90,6 +90,17 @@ fn cycle_above(plan: &[Planned], missing: &[usize], stuck: usize) -> Vec<usize> 
         }
         way.push(parent);
     }
+}
+
+/// Two prefixes are not flushed into one directory.
+fn refuse_shared_flush(plan: &[Planned<'_>]) -> Result<(), CatalogError> {
+    let mut seen = HashSet::new();
+    for (path, directory) in plan.iter().filter_map(|node| node.options.flush.as_ref()) {
+        if !seen.insert(directory) {
+            return Err(CatalogError::FlushPathTaken { path: (*path).into() });
+        }
+    }
+    Ok(())
 }
 
 impl Catalog {
@@ -108,7 +119,8 @@ impl Catalog {
         }
         let names = index_names(nodes)?;
         let planned = nodes.iter().map(|node| self.plan_node(j, node, &names));
-        let mut plan = planned.collect::<Result<Vec<Planned>, CatalogError>>()?;
+        let mut plan = planned.collect::<Result<Vec<Planned<'_>>, CatalogError>>()?;
+        refuse_shared_flush(&plan)?;
         let order = order(nodes, &plan)?;
         self.choose_places(nodes, &mut plan, &order)?;
         self.refuse_cycles(nodes, &plan)?;
@@ -124,7 +136,7 @@ impl Catalog {
                 Parent::Planned(k) => installed[k],
             };
             let parents: Vec<u32> = plan[i].parents.iter().map(parent).collect();
-            let Planned { place, options, .. } = plan[i];
+            let (place, options) = (plan[i].place, plan[i].options.clone());
             installed[i] = self.install(j, nodes[i].name, &parents, place, options);
         }
         self.collect_evicted();
@@ -134,7 +146,7 @@ impl Catalog {
     }
 
     /// Refuses a plan by which a prefix that exists would be named as a reader by too many.
-    fn need_room_for_reads(&self, plan: &[Planned]) -> Result<(), CatalogError> {
+    fn need_room_for_reads(&self, plan: &[Planned<'_>]) -> Result<(), CatalogError> {
         let mut named: HashMap<Parent, usize> = HashMap::new();
         for &reader in plan.iter().flat_map(|node| node.readers.iter().flatten()) {
             let by_now = match reader {
@@ -153,7 +165,7 @@ impl Catalog {
     fn declare_planned(
         &mut self,
         nodes: &[PlanNode<'_>],
-        plan: &[Planned],
+        plan: &[Planned<'_>],
         installed: &[u32],
         effects: &mut Vec<Effect>,
     ) {
@@ -175,12 +187,12 @@ impl Catalog {
         }
     }
 
-    fn plan_node(
+    fn plan_node<'a>(
         &self,
         j: u32,
-        node: &PlanNode<'_>,
+        node: &PlanNode<'a>,
         names: &HashMap<&str, usize>,
-    ) -> Result<Planned, CatalogError> {
+    ) -> Result<Planned<'a>, CatalogError> {
         if node.parents.len() > PARENTS_MAX {
             let what = "parents of one prefix";
             return Err(CatalogError::LimitExceeded { what, limit: PARENTS_MAX as u64 });
@@ -228,7 +240,7 @@ impl Catalog {
     fn choose_places(
         &self,
         nodes: &[PlanNode<'_>],
-        plan: &mut [Planned],
+        plan: &mut [Planned<'_>],
         order: &[usize],
     ) -> Result<(), CatalogError> {
         for &i in order {
@@ -250,7 +262,11 @@ impl Catalog {
 
     /// Refuses a plan that puts a prefix below its own descendants. Such a cycle leads through the
     /// children of a place that the plan takes; the plan alone has none.
-    fn refuse_cycles(&self, nodes: &[PlanNode<'_>], plan: &[Planned]) -> Result<(), CatalogError> {
+    fn refuse_cycles(
+        &self,
+        nodes: &[PlanNode<'_>],
+        plan: &[Planned<'_>],
+    ) -> Result<(), CatalogError> {
         let mut places: HashMap<u32, usize> = HashMap::new();
         for (i, node) in plan.iter().enumerate() {
             if let Some(place) = node.place {
@@ -283,7 +299,7 @@ impl Catalog {
     /// The parents of a prefix once the plan is carried out.
     fn parents_to_be(
         &self,
-        plan: &[Planned],
+        plan: &[Planned<'_>],
         places: &HashMap<u32, usize>,
         at: Parent,
     ) -> Vec<Parent> {
@@ -320,7 +336,7 @@ impl Catalog {
         &mut self,
         actor: Actor,
         nodes: &[PlanNode<'_>],
-        plan: &[Planned],
+        plan: &[Planned<'_>],
         order: &[usize],
     ) -> Result<(), CatalogError> {
         if actor.task.is_none() {

@@ -112,6 +112,8 @@ pub(crate) struct Server {
     pub(crate) connections: u32,
     pub(crate) requests: u64,
     pub(crate) forwarded: u64,
+    /// It can write data of expired prefixes to disk.
+    pub(crate) flush: bool,
     shards: Box<[Shard]>,
 }
 
@@ -130,6 +132,7 @@ impl Server {
             connections: 0,
             requests: 0,
             forwarded: 0,
+            flush: new.flush,
             shards: (0..new.shards).map(|_| Shard::new(new.blocks_per_shard)).collect(),
         }
     }
@@ -207,6 +210,14 @@ impl Pool {
 
     pub(crate) fn servers_mut(&mut self) -> impl Iterator<Item = &mut Server> {
         self.servers.values_mut()
+    }
+
+    pub(crate) fn server(&self, server: ServerId) -> Option<&Server> {
+        self.servers.get(&server)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.servers.is_empty()
     }
 
     pub(crate) fn server_mut(&mut self, server: ServerId) -> Option<&mut Server> {
@@ -346,6 +357,15 @@ impl Pool {
         structure: u32,
         effects: &mut Vec<Effect>,
     ) -> u64 {
+        let bytes = self.keep(block, structure);
+        let at = self.at(block);
+        effects.push(Effect::FreeBlock { server: block.server(), at });
+        bytes
+    }
+
+    /// Takes a block from its owner and keeps it from everybody, until `free_kept`. Answers the bytes
+    /// that it held.
+    pub(crate) fn keep(&mut self, block: BlockId, structure: u32) -> u64 {
         let id = block.server();
         let server =
             self.servers.get_mut(&id).expect("structures have blocks on live servers only");
@@ -354,11 +374,21 @@ impl Pool {
         let bytes = slot.bytes_used();
         slot.state = QUARANTINED;
         slot.used = 0;
-        let at = BlockAt { block, epoch: slot.epoch };
         server.quarantined += 1;
         server.bytes_used -= bytes;
-        effects.push(Effect::FreeBlock { server: id, at });
         bytes
+    }
+
+    /// Lets a kept block be freed, unless its server is gone and the block with it.
+    pub(crate) fn free_kept(&self, at: BlockAt, effects: &mut Vec<Effect>) {
+        if self.held(at) == Some(Held::Quarantined) {
+            effects.push(Effect::FreeBlock { server: at.block.server(), at });
+        }
+    }
+
+    /// Whether the block may be given to anybody, or was since this epoch.
+    pub(crate) fn is_free(&self, at: BlockAt) -> bool {
+        self.slot(at.block).is_some() && self.held(at) != Some(Held::Quarantined)
     }
 
     /// The server confirmed a free. Late, repeated and misdirected confirmations change nothing.

@@ -9,7 +9,7 @@ use crate::slab::chain;
 use crate::tombstones::{Cause, Gone};
 use crate::{Actor, Catalog, CatalogError, Effect, PrefixOptions, Reply};
 use honeycomb_types::limits::{PARENTS_MAX, PREFIXES_PER_JOB_MAX};
-use honeycomb_types::{Generation, JobId, PrefixId, Verbs, dotted_path, split_path};
+use honeycomb_types::{Generation, JobId, Marks, PrefixId, Verbs, dotted_path, split_path};
 
 const OWNER_VERBS_DEFAULT: Verbs = Verbs::ALL;
 const JOB_VERBS_DEFAULT: Verbs = Verbs::READ;
@@ -19,12 +19,15 @@ const SUGGESTED_MAX: usize = 3;
 const SEARCHED_MAX: usize = 4096;
 
 /// Options that were checked, with their defaults in place.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Checked {
+#[derive(Clone, Debug)]
+pub(crate) struct Checked<'a> {
     pub(crate) lease_ms: u32,
     pub(crate) pinned: bool,
     pub(crate) owner_verbs: Verbs,
     pub(crate) job_verbs: Verbs,
+    pub(crate) marks: Marks,
+    /// Where its data goes when its lease ends: as it was said, and the directory.
+    pub(crate) flush: Option<(&'a str, Box<str>)>,
 }
 
 fn checked_verbs(what: &'static str, verbs: Verbs) -> Result<Verbs, CatalogError> {
@@ -100,18 +103,29 @@ impl Catalog {
         matches!(self.dag.nodes[n].life, Life::Removed | Life::Read)
     }
 
-    pub(crate) fn checked_options(
+    pub(crate) fn checked_options<'a>(
         &self,
         j: u32,
-        options: PrefixOptions,
-    ) -> Result<Checked, CatalogError> {
+        options: PrefixOptions<'a>,
+    ) -> Result<Checked<'a>, CatalogError> {
         let lease_ms = self.checked_lease(options.lease_ms, self.jobs[j].lease_ms)?;
         let owner = checked_verbs("the owner's verbs", options.owner_verbs)?;
         let job = checked_verbs("the job's verbs", options.job_verbs)?;
         let given = owner != Verbs::NONE || job != Verbs::NONE;
         let (owner_verbs, job_verbs) =
             if given { (owner, job) } else { (OWNER_VERBS_DEFAULT, JOB_VERBS_DEFAULT) };
-        Ok(Checked { lease_ms, pinned: options.pinned, owner_verbs, job_verbs })
+        let marks = Marks::new(options.high_mark, options.low_mark, self.config.marks);
+        let marks = marks.ok_or(CatalogError::InvalidArgument {
+            what: "the marks of a prefix",
+            given: (options.high_mark as u64) << 8 | options.low_mark as u64,
+            allowed: "the high mark is at most 100, and twice the low mark is below it",
+        })?;
+        let flush = match options.flush_to {
+            "" => None,
+            path => Some((path, self.checked_flush(j, path)?)),
+        };
+        let pinned = options.pinned;
+        Ok(Checked { lease_ms, pinned, owner_verbs, job_verbs, marks, flush })
     }
 
     pub(crate) fn create_prefix(
@@ -120,7 +134,7 @@ impl Catalog {
         job: JobId,
         path: &str,
         parents: &[&str],
-        options: PrefixOptions,
+        options: PrefixOptions<'_>,
     ) -> Result<Reply, CatalogError> {
         let j = self.admit(actor, job)?;
         self.need_write(actor, "create a prefix", path)?;
@@ -147,7 +161,7 @@ impl Catalog {
         actor: Actor,
         j: u32,
         parents: &[&str],
-        options: PrefixOptions,
+        options: PrefixOptions<'_>,
     ) -> Result<Reply, CatalogError> {
         let root = self.jobs[j].root;
         self.need_own(actor, root, "create a prefix", "")?;
@@ -203,7 +217,7 @@ impl Catalog {
         path: &str,
         name: &str,
         parents: &[u32],
-        options: Checked,
+        options: Checked<'_>,
     ) -> Result<PrefixId, CatalogError> {
         if !parents.iter().any(|&parent| self.is_own(actor, parent)) {
             return Err(CatalogError::PermissionDenied {
@@ -260,7 +274,7 @@ impl Catalog {
         name: &str,
         parents: &[u32],
         reuse: Option<u32>,
-        options: Checked,
+        options: Checked<'_>,
     ) -> u32 {
         self.last_prefix += 1;
         let id = PrefixId(self.numbered(self.last_prefix));
@@ -303,6 +317,7 @@ impl Catalog {
         job.lingers_until = None;
         self.live_prefixes += 1;
         self.set_timer(n);
+        self.specialise(n, options.marks, options.flush);
         n
     }
 

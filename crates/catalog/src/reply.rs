@@ -1,8 +1,9 @@
 //! What the catalog answers, and what it asks of the memory servers.
 
-use crate::CatalogError;
+use crate::{CatalogError, Written};
 use honeycomb_types::{
-    BlockAt, Generation, JobId, Kind, MapVersion, MoveId, PrefixId, ServerId, StructureId, Verbs,
+    BlockAt, Generation, JobId, Kind, MapVersion, Marks, MoveId, PrefixId, ServerId, StructureId,
+    Verbs,
 };
 use std::sync::Arc;
 
@@ -107,6 +108,58 @@ pub struct PrefixInfo {
     pub readers_left: u32,
     /// The attempt of its task has committed.
     pub committed: bool,
+    /// When its blocks grow and merge.
+    pub marks: Marks,
+    /// Where its data goes when its lease ends; empty: it is discarded.
+    pub flush_to: Box<str>,
+    /// What became of that.
+    pub flush: FlushState,
+}
+
+/// How the flush of a prefix stands; the wire has a code for each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum FlushState {
+    /// It has not begun, or there is none to be.
+    #[default]
+    None,
+    /// Its data is being written.
+    Writing,
+    /// The last attempt failed, for this reason; the next one comes.
+    Failing(Arc<str>),
+    /// It is in its place, whole.
+    Done,
+    /// It cannot be: this was lost before.
+    Lost(Arc<str>),
+}
+
+/// One structure as it was flushed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlushedStructure {
+    /// Its name; empty for the unnamed one.
+    pub name: Box<str>,
+    /// What it is.
+    pub kind: Kind,
+    /// It took no more.
+    pub sealed: bool,
+    /// Hash slots of a kv.
+    pub slots: u32,
+    /// Bound of a queue, in items; 0 for none.
+    pub max_items: u64,
+    /// Bound of a queue, in bytes; 0 for none.
+    pub max_bytes: u64,
+    /// In the order of the structure.
+    pub parts: Vec<FlushedPart>,
+}
+
+/// What one block of a structure left in an object of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlushedPart {
+    /// Name of the object within the directory of the flush.
+    pub name: Box<str>,
+    /// First position of the block's range, as in a partition map.
+    pub start: u64,
+    /// What was written.
+    pub written: Written,
 }
 
 /// One structure of a prefix.
@@ -280,6 +333,16 @@ pub struct ClusterStatus {
     pub bytes_resident: u64,
     /// Bytes that the catalog itself occupies.
     pub bytes_metadata: u64,
+    /// Prefixes whose lease has ended and whose data is being written.
+    pub flushing: u64,
+    /// Of these, those that failed and are tried again.
+    pub flush_failing: u64,
+    /// Prefixes that were flushed since the catalog was made.
+    pub flushed: u64,
+    /// Prefixes that could not be flushed because a server was lost before.
+    pub flush_lost: u64,
+    /// Why the last attempt failed that did, while one is failing. For the cluster's token.
+    pub flush_error: Box<str>,
     /// For the cluster's token; empty for a job's.
     pub servers: Vec<ServerInfo>,
 }
@@ -304,6 +367,7 @@ pub enum Effect {
         max_items: u64,
         max_bytes: u64,
         first: bool,
+        marks: Marks,
         /// The move that fills the block, which serves nothing before `EndImport`; the range is
         /// the one that moves. `MoveId::NONE` for all others.
         importing: MoveId,
@@ -314,6 +378,18 @@ pub enum Effect {
     SetGeneration { server: ServerId, prefix: PrefixId, generation: Generation },
     /// Tell the tail of a bounded queue what is left in the blocks before it.
     QueueAhead { server: ServerId, at: BlockAt, items: u64, bytes: u64 },
+    /// Let nobody reach a block any more, and write what it holds of a kv's hashes from `start` to
+    /// `end`; answered by `BlockFlushed`. The block stays until `FreeBlock`.
+    FlushBlock { server: ServerId, at: BlockAt, start: u64, end: u64, object: Arc<str> },
+    /// Write the manifest of a flush whose parts are all written; answered by `FlushCommitted`.
+    CommitFlush {
+        server: ServerId,
+        number: u64,
+        directory: Arc<str>,
+        job_name: Box<str>,
+        address: Arc<str>,
+        structures: Vec<FlushedStructure>,
+    },
     /// Tell a block of a kv that a neighbour will move its range to it. Idempotent by move.
     BeginImport { server: ServerId, at: BlockAt, id: MoveId, start: u64, end: u64 },
     /// Tell a block what became of the move to it: it serves the range from now on, or drops what

@@ -16,6 +16,8 @@ impl Effect {
             | Effect::FreeBlock { server, .. }
             | Effect::SetGeneration { server, .. }
             | Effect::QueueAhead { server, .. }
+            | Effect::FlushBlock { server, .. }
+            | Effect::CommitFlush { server, .. }
             | Effect::BeginImport { server, .. }
             | Effect::EndImport { server, .. } => server,
         }
@@ -138,6 +140,7 @@ impl Catalog {
         for &id in ids {
             self.pool.leave(id);
         }
+        self.lose_flushes(ids, effects);
     }
 
     pub(crate) fn block_opened(
@@ -178,6 +181,15 @@ impl Catalog {
             free,
             reserved,
             bytes_metadata: self.bytes_metadata(),
+            flushing: self.flushes.under_way(),
+            flush_failing: self.flushes.failing(),
+            flushed: self.flushes.done,
+            flush_lost: self.flushes.lost,
+            // It names a job and its directory.
+            flush_error: match actor.job {
+                None => self.flushes.error(),
+                Some(_) => Box::default(),
+            },
             ..ClusterStatus::default()
         };
         for (id, server) in self.pool.servers() {

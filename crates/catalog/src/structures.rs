@@ -353,6 +353,7 @@ impl Catalog {
             max_items: structure.max_items(),
             max_bytes: structure.max_bytes(),
             first: structure.entries[0].block == block,
+            marks: self.marks(structure.prefix),
             importing,
         }
     }
@@ -442,11 +443,17 @@ impl Catalog {
     }
 
     pub(crate) fn free_structure(&mut self, s: u32, effects: &mut Vec<Effect>) {
-        let (j, n) = (self.structures[s].job, self.structures[s].prefix);
+        let j = self.structures[s].job;
         let blocks: Vec<BlockId> = self.structures[s].blocks().collect();
         for block in blocks {
             self.give_back(j, s, block, effects);
         }
+        self.unlist_structure(s);
+    }
+
+    /// Removes a structure whose blocks were taken from it.
+    pub(crate) fn unlist_structure(&mut self, s: u32) {
+        let (j, n) = (self.structures[s].job, self.structures[s].prefix);
         let node = &mut self.dag.nodes[n];
         node.structures -= 1;
         self.structures.remove(s, &mut node.first_structure);

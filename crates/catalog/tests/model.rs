@@ -579,8 +579,14 @@ impl Both {
         self.joined += 1;
         let address = format!("s{}:1", self.joined);
         let (incarnation, block_size) = (self.joined, 65_536);
-        let server =
-            NewServer { address: &address, incarnation, shards, blocks_per_shard, block_size };
+        let server = NewServer {
+            address: &address,
+            incarnation,
+            shards,
+            blocks_per_shard,
+            block_size,
+            flush: false,
+        };
         let Ok(Reply::Joined(id)) = self.bench.run(Command::JoinServer { server }) else {
             panic!()
         };
@@ -637,6 +643,9 @@ impl Both {
                 Effect::SetGeneration { .. }
                 | Effect::BeginImport { .. }
                 | Effect::EndImport { .. } => {}
+                Effect::FlushBlock { .. } | Effect::CommitFlush { .. } => {
+                    panic!("no prefix of the model is flushed: {effect:?}")
+                }
                 Effect::QueueAhead { server, at, items, bytes } => {
                     assert_eq!(server, at.block.server());
                     assert!(self.open.contains(&at), "news for a block that is closed");

@@ -81,6 +81,7 @@ fn every_start_is_a_new_server() {
         shards: 3,
         blocks_per_shard: 4,
         block_size: 1 << 20,
+        flush: false,
     };
     let second = match bench.run(Command::JoinServer { server }) {
         Ok(Reply::Joined(id)) => id,

@@ -46,12 +46,10 @@ pub(crate) const ROUTER_HASHES: u8 = 3;
 /// was sealed, `moved` what follows it, or where a range of its hashes is. Of a queue, see also
 /// `Routing::leave`.
 pub(crate) fn correct(map: &mut PartitionMap, refused: BlockAt, length: u64, moved: &MovedArgs) {
-    let Some(found) = map.entries.iter().position(|e| at(e) == refused) else { return };
     if map.router == ROUTER_HASHES {
-        correct_range(map, refused, &moved.entry);
-        map.version = map.version.max(moved.version);
-        return;
+        return correct_ranges(map, refused, moved);
     }
+    let Some(found) = map.entries.iter().position(|e| at(e) == refused) else { return };
     // Older knowledge than the map's changes nothing.
     if found + 1 < map.entries.len() {
         return;
@@ -67,36 +65,42 @@ pub(crate) fn correct(map: &mut PartitionMap, refused: BlockAt, length: u64, mov
     map.version = map.version.max(moved.version);
 }
 
-/// Gives what a block has said to be elsewhere to the block that has it. Only what the map believed
-/// of that block is changed: of other blocks the map may know better. It may believe that the block
-/// has several ranges: when it has learned of a later move of the block before an earlier one.
-fn correct_range(map: &mut PartitionMap, refused: BlockAt, moved: &MapEntry) {
-    if at(moved) == refused {
+/// A block may be believed to have several ranges: what lies between them it gave away later than
+/// what lies behind them, and a client may learn of it earlier. Each that meets what has moved is
+/// corrected.
+fn correct_ranges(map: &mut PartitionMap, refused: BlockAt, moved: &MovedArgs) {
+    if at(&moved.entry) == refused {
         return;
     }
-    let mut entries = Vec::with_capacity(map.entries.len() + 2);
-    for old in std::mem::take(&mut map.entries) {
-        let (start, end) = (old.start.max(moved.start), old.end.min(moved.end));
-        if at(&old) != refused || start > end {
-            entries.push(old);
-            continue;
-        }
-        if old.start < start {
-            entries.push(MapEntry { end: start - 1, ..old.clone() });
-        }
-        entries.push(MapEntry { start, end, ..moved.clone() });
-        if end < old.end {
-            entries.push(MapEntry { start: end + 1, ..old });
-        }
+    let meets = |e: &MapEntry| e.start <= moved.entry.end && moved.entry.start <= e.end;
+    let wrong = |e: &MapEntry| at(e) == refused && meets(e);
+    while let Some(found) = map.entries.iter().position(wrong) {
+        correct_range(map, found, &moved.entry);
+        map.version = map.version.max(moved.version);
     }
-    entries.dedup_by(|next, before| {
+}
+
+/// Gives what a block has said to be elsewhere to the block that has it. Only what the map believed
+/// of that block is changed: of other blocks the map may know better.
+fn correct_range(map: &mut PartitionMap, found: usize, moved: &MapEntry) {
+    let old = map.entries[found].clone();
+    let (start, end) = (old.start.max(moved.start), old.end.min(moved.end));
+    let mut pieces = Vec::with_capacity(3);
+    if old.start < start {
+        pieces.push(MapEntry { end: start - 1, ..old.clone() });
+    }
+    pieces.push(MapEntry { start, end, ..moved.clone() });
+    if end < old.end {
+        pieces.push(MapEntry { start: end + 1, ..old.clone() });
+    }
+    map.entries.splice(found..=found, pieces);
+    map.entries.dedup_by(|next, before| {
         let same = at(next) == at(before);
         if same {
             before.end = next.end;
         }
         same
     });
-    map.entries = entries;
 }
 
 #[cfg(test)]
@@ -138,6 +142,20 @@ mod tests {
         BlockAt { block: BlockId(n), epoch: Epoch(1) }
     }
 
+    /// A block splits twice, and a client that knows of neither learns of the second split first.
+    #[test]
+    fn a_block_with_a_hole_in_what_is_believed_of_it_is_corrected_behind_the_hole() {
+        let mut m = hashes(vec![entry(0, u64::MAX, 1)]);
+        let later = MovedArgs { version: 6, entry: entry(50, 99, 3) };
+        correct(&mut m, block(1), 0, &later);
+        assert_eq!(m.entries, [entry(0, 49, 1), entry(50, 99, 3), entry(100, u64::MAX, 1)]);
+        let earlier = MovedArgs { version: 5, entry: entry(100, u64::MAX, 2) };
+        correct(&mut m, block(1), 0, &earlier);
+        assert_eq!(m.entries, [entry(0, 49, 1), entry(50, 99, 3), entry(100, u64::MAX, 2)]);
+        assert_eq!(route(&m, Target::Hash(120)).unwrap().block, 2);
+        assert_eq!(m.version, 6);
+    }
+
     #[test]
     fn a_range_that_moved_is_cut_out_of_what_the_map_believed() {
         let mut m = hashes(vec![entry(0, u64::MAX, 1)]);
@@ -150,18 +168,6 @@ mod tests {
         correct(&mut m, block(2), 0, &moved);
         assert_eq!(m.entries, [entry(0, 99, 1), entry(100, 199, 2), entry(200, u64::MAX, 3)]);
         assert_eq!(m.version, 5);
-    }
-
-    #[test]
-    fn moves_of_a_block_may_be_learned_in_any_order() {
-        let mut m = hashes(vec![entry(0, u64::MAX, 1)]);
-        // The block gave the range from 200 on first, and then that from 100 on.
-        let later = MovedArgs { version: 3, entry: entry(100, 199, 3) };
-        correct(&mut m, block(1), 0, &later);
-        assert_eq!(m.entries, [entry(0, 99, 1), entry(100, 199, 3), entry(200, u64::MAX, 1)]);
-        let earlier = MovedArgs { version: 2, entry: entry(200, u64::MAX, 2) };
-        correct(&mut m, block(1), 0, &earlier);
-        assert_eq!(m.entries, [entry(0, 99, 1), entry(100, 199, 3), entry(200, u64::MAX, 2)]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::service::{ControllerService, Note};
 use honeycomb_catalog::{Catalog, Config};
 use honeycomb_env::{AbortOnPanic, Clock, Entropy, Mailbox, Net, NetOptions, run};
+use honeycomb_types::Marks;
 use honeycomb_types::limits::SERVER_BUFFER_BYTES;
 use honeycomb_wire::RootKey;
 use std::io;
@@ -20,6 +21,10 @@ pub struct ControllerOptions {
     pub root_key: Option<[u8; 32]>,
     /// How long to poll before sleeping when requests come in quick succession.
     pub spin: Duration,
+    /// When blocks grow and merge, of prefixes that do not say.
+    pub marks: Marks,
+    /// Lease of the prefixes of jobs that do not say, in milliseconds.
+    pub lease_ms: u32,
 }
 
 /// A running controller. Dropping it stops its thread; what it knew is gone then.
@@ -45,10 +50,12 @@ impl Controller {
         net.listen(listener)?;
         let (mailbox, notes) = net.mailbox::<Note>();
         let token = root.token_key().issue(None);
+        let (marks, lease_ms) = (options.marks, options.lease_ms);
         let thread = std::thread::Builder::new().name("controller".into()).spawn(move || {
             let _guard = AbortOnPanic("controller's");
             let hash_seed = Entropy::system().next_u64();
-            let catalog = Catalog::new(Config { shard: 0, term: 1, hash_seed });
+            let config = Config { shard: 0, term: 1, hash_seed, marks, lease_ms };
+            let catalog = Catalog::new(config);
             let service = ControllerService::new(catalog, &root);
             run(net, service, notes).expect("the event loop of the controller does not fail");
         })?;

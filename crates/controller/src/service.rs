@@ -6,7 +6,7 @@ use crate::status::status_of;
 use crate::translate;
 use honeycomb_catalog::{
     Actor, BlockUsage, Catalog, CatalogError, Command, Effect, NewServer, NewStructure, PlanNode,
-    Reply, Report, Seal,
+    Reply, Report, Seal, Written,
 };
 use honeycomb_env::{ConnId, Net, ReplyPayload, Service};
 use honeycomb_types::limits::{BATCH_MAX, RESULTS_WINDOW, SERVER_SILENCE};
@@ -16,8 +16,8 @@ use honeycomb_types::{
 use honeycomb_wire::messages::*;
 use honeycomb_wire::token::Caveat;
 use honeycomb_wire::{
-    Auth, Field, GrantKey, Greeted, Malformed, Op, Plane, ReplyHeader, RequestHeader, RootKey,
-    Scope, Status, TokenKey, attenuate,
+    Auth, Field, GrantKey, Greeted, Malformed, Op, Plane, Reader, ReplyHeader, RequestHeader,
+    RootKey, Scope, Status, TokenKey, attenuate,
 };
 use std::collections::HashMap;
 use std::time::Duration;
@@ -151,7 +151,14 @@ impl ControllerService {
     fn actor(&mut self, now: Time, from: ConnId, op: Op) -> Result<Actor, Refusal> {
         let peer = &self.peers[&from];
         let info = op.info();
-        let servers = [Op::OpenBlock, Op::FreeBlock, Op::SetGeneration, Op::QueueAhead];
+        let servers = [
+            Op::OpenBlock,
+            Op::FreeBlock,
+            Op::SetGeneration,
+            Op::QueueAhead,
+            Op::FlushBlock,
+            Op::CommitFlush,
+        ];
         if servers.contains(&op) || moves::OF_SERVERS.contains(&op) || info.plane == Plane::Data {
             let text = format!("{} is served by memory servers", op.name());
             return Err((Status::NotServedHere, text));
@@ -226,9 +233,12 @@ impl ControllerService {
                 net.link(from);
                 Ok(body)
             }
-            Op::Report | Op::GrowStructure | Op::SealBlock | Op::QueueTaken | Op::RetireBlock => {
-                self.serve_link(net, now, from, header.op, args)
-            }
+            Op::Report
+            | Op::GrowStructure
+            | Op::SealBlock
+            | Op::QueueTaken
+            | Op::RetireBlock
+            | Op::ReturnBlock => self.serve_link(net, now, from, header.op, args),
             Op::BeginMove | Op::CommitMove | Op::CancelMove => {
                 self.serve_move(now, header.op, args)
             }
@@ -329,10 +339,9 @@ impl ControllerService {
                 self.apply(now, Command::RemovePrefix { actor, job: JobId(q.job), path: &q.path })
             }
             Op::RenewLeases => {
-                let q = RenewLeasesRequest::decode(args).map_err(malformed)?;
-                let paths: Vec<&str> = q.paths.iter().map(String::as_str).collect();
-                renewed_job = Some(JobId(q.job));
-                self.apply(now, Command::RenewLeases { actor, job: JobId(q.job), paths: &paths })
+                let (job, paths) = frontier(args).map_err(malformed)?;
+                renewed_job = Some(job);
+                self.apply(now, Command::RenewLeases { actor, job, paths: &paths })
             }
             Op::LeaseInfo => {
                 let q = LeaseInfoRequest::decode(args).map_err(malformed)?;
@@ -481,6 +490,7 @@ impl ControllerService {
             shards: q.shards,
             blocks_per_shard: q.blocks_per_shard,
             block_size: q.block_size,
+            flush: q.flush,
         };
         match self.apply(now, Command::JoinServer { server }).map_err(refusal)? {
             Reply::Joined(server) => {
@@ -532,6 +542,14 @@ impl ControllerService {
                 let command = Command::QueueTaken { structure, at, items, bytes };
                 self.apply(now, command).map_err(refusal)?;
                 Ok(QueueTakenReply {}.encode())
+            }
+            Op::ReturnBlock => {
+                let q = ReturnBlockRequest::decode(args).map_err(malformed)?;
+                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
+                let successor = block_at(q.successor, q.successor_epoch);
+                let command = Command::ReturnBlock { structure, at, successor };
+                self.apply(now, command).map_err(refusal)?;
+                Ok(ReturnBlockReply {}.encode())
             }
             Op::RetireBlock => {
                 let q = RetireBlockRequest::decode(args).map_err(malformed)?;
@@ -774,6 +792,23 @@ impl Service for ControllerService {
             (Effect::FreeBlock { at, .. }, None) => {
                 let _ = self.apply(now, Command::BlockFreed { server, at: *at });
             }
+            (Effect::FlushBlock { at, .. }, refused) => {
+                let outcome = match refused {
+                    Some((_, why)) => Err(why.clone()),
+                    None => FlushBlockReply::decode(args).map_err(|e| e.to_string()),
+                };
+                let outcome = match &outcome {
+                    Ok(FlushBlockReply { bytes, items, crc }) => {
+                        Ok(Written { bytes: *bytes, items: *items, crc: *crc })
+                    }
+                    Err(why) => Err(&**why),
+                };
+                let _ = self.apply(now, Command::BlockFlushed { server, at: *at, outcome });
+            }
+            (&Effect::CommitFlush { number, .. }, refused) => {
+                let outcome = refused.as_ref().map_or(Ok(()), |(_, why)| Err(&**why));
+                let _ = self.apply(now, Command::FlushCommitted { server, number, outcome });
+            }
             _ => {}
         }
         // What was to be freed and is not there is as good as freed.
@@ -838,6 +873,7 @@ fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
             max_items,
             max_bytes,
             first,
+            marks,
             importing,
         } => {
             let body = OpenBlockRequest {
@@ -854,6 +890,8 @@ fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
                 max_items: *max_items,
                 max_bytes: *max_bytes,
                 first: *first,
+                high_mark: marks.high(),
+                low_mark: marks.low(),
                 importing: importing.0,
             };
             (*server, Op::OpenBlock, body.encode())
@@ -875,6 +913,22 @@ fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
             };
             (*server, Op::QueueAhead, body.encode())
         }
+        Effect::FlushBlock { server, at, start, end, object } => {
+            let (block, epoch, object) = (at.block.0, at.epoch.0, object.to_string());
+            let (start, end) = (*start, *end);
+            let body = FlushBlockRequest { block, epoch, start, end, object };
+            (*server, Op::FlushBlock, body.encode())
+        }
+        Effect::CommitFlush { server, number, directory, job_name, address, structures } => {
+            let body = CommitFlushRequest {
+                directory: directory.to_string(),
+                number: *number,
+                job_name: job_name.to_string(),
+                address: address.to_string(),
+                structures: structures.iter().map(translate::flushed_structure).collect(),
+            };
+            (*server, Op::CommitFlush, body.encode())
+        }
         Effect::BeginImport { server, at, id, start, end } => {
             (*server, Op::BeginImport, moves::begin_import(*at, *id, *start, *end))
         }
@@ -882,6 +936,14 @@ fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
             (*server, Op::EndImport, moves::end_import(*at, *id, *commit))
         }
     }
+}
+
+/// A `RenewLeasesRequest`, read where it lies: a driver renews thousands of paths in one.
+fn frontier(args: &[u8]) -> Result<(JobId, Vec<&str>), Malformed> {
+    let mut reader = Reader::new(args);
+    let (job, paths) = (JobId(u64::get(&mut reader)?), reader.texts()?);
+    reader.finish()?;
+    Ok((job, paths))
 }
 
 fn strs(list: &[String]) -> Vec<&str> {

@@ -9,6 +9,8 @@ pub fn status_of(error: &CatalogError) -> Status {
     match error {
         E::UnknownJob { .. } | E::UnknownJobName { .. } => Status::UnknownJob,
         E::InvalidName(_) | E::InvalidArgument { .. } => Status::InvalidArgument,
+        E::FlushUnavailable { .. } => Status::FlushUnavailable,
+        E::FlushPathTaken { .. } => Status::AlreadyExists,
         E::PermissionDenied { .. } => Status::PermissionDenied,
         E::PrefixNotFound { .. }
         | E::UnknownReader { .. }

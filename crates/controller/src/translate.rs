@@ -12,12 +12,15 @@ use crate::status::status_of;
 /// one ends.
 const GRANT_MS: u64 = 3_600_000;
 
-pub(crate) fn options(o: &PrefixOptions) -> catalog::PrefixOptions {
+pub(crate) fn options(o: &PrefixOptions) -> catalog::PrefixOptions<'_> {
     catalog::PrefixOptions {
         lease_ms: o.lease_ms,
         pinned: o.pinned,
         owner_verbs: Verbs(o.owner_verbs),
         job_verbs: Verbs(o.job_verbs),
+        high_mark: o.high_mark,
+        low_mark: o.low_mark,
+        flush_to: &o.flush_to,
     }
 }
 
@@ -83,6 +86,35 @@ pub(crate) fn job_info(j: &catalog::JobInfo) -> JobInfo {
     }
 }
 
+fn flush_state(state: &catalog::FlushState) -> (u8, String) {
+    match state {
+        catalog::FlushState::None => (0, String::new()),
+        catalog::FlushState::Writing => (1, String::new()),
+        catalog::FlushState::Failing(why) => (2, why.to_string()),
+        catalog::FlushState::Done => (3, String::new()),
+        catalog::FlushState::Lost(why) => (4, why.to_string()),
+    }
+}
+
+pub(crate) fn flushed_structure(s: &catalog::FlushedStructure) -> FlushedStructure {
+    let part = |p: &catalog::FlushedPart| FlushedPart {
+        name: p.name.to_string(),
+        start: p.start,
+        bytes: p.written.bytes,
+        items: p.written.items,
+        crc: p.written.crc,
+    };
+    FlushedStructure {
+        name: s.name.to_string(),
+        kind: s.kind as u8,
+        sealed: s.sealed,
+        slots: s.slots,
+        max_items: s.max_items,
+        max_bytes: s.max_bytes,
+        parts: s.parts.iter().map(part).collect(),
+    }
+}
+
 fn structure_info(s: &catalog::StructureInfo) -> StructureInfo {
     StructureInfo {
         structure: s.structure.0,
@@ -95,6 +127,7 @@ fn structure_info(s: &catalog::StructureInfo) -> StructureInfo {
 }
 
 pub(crate) fn prefix_info(p: &catalog::PrefixInfo) -> PrefixInfo {
+    let (flush, flush_message) = flush_state(&p.flush);
     PrefixInfo {
         prefix: p.prefix.0,
         name: p.name.to_string(),
@@ -106,6 +139,11 @@ pub(crate) fn prefix_info(p: &catalog::PrefixInfo) -> PrefixInfo {
         structures: p.structures.iter().map(structure_info).collect(),
         readers_left: p.readers_left,
         committed: p.committed,
+        high_mark: p.marks.high(),
+        low_mark: p.marks.low(),
+        flush_to: p.flush_to.to_string(),
+        flush,
+        flush_message,
     }
 }
 
@@ -145,6 +183,11 @@ pub(crate) fn status(s: &catalog::ClusterStatus, requests: &Requests) -> Cluster
         requests_leases: requests.leases,
         requests_blocks: requests.blocks,
         requests_reports: requests.reports,
+        flushing: s.flushing,
+        flush_failing: s.flush_failing,
+        flushed: s.flushed,
+        flush_lost: s.flush_lost,
+        flush_error: s.flush_error.to_string(),
         servers: s.servers.iter().map(server_info).collect(),
     }
 }

@@ -135,6 +135,28 @@ pub fn readers(left: u32, committed: bool) -> String {
     }
 }
 
+/// How the flush of a prefix stands, in a word; `none` where it has not begun or there is none to be.
+pub fn flush(p: &PrefixInfo) -> &'static str {
+    match p.flush {
+        0 => "none",
+        1 => "writing",
+        2 => "failing",
+        3 => "done",
+        _ => "lost",
+    }
+}
+
+/// Where a prefix's data goes when its lease ends, for people, and what became of that.
+fn flushes(p: &PrefixInfo) -> String {
+    let why = if p.flush_message.is_empty() { "" } else { ": " };
+    match p.flush {
+        _ if p.flush_to.is_empty() => String::new(),
+        0 => format!(", to be flushed to {}", p.flush_to),
+        3 => format!(", flushed to {}", p.flush_to),
+        _ => format!(", flush to {} {}{why}{}", p.flush_to, flush(p), p.flush_message),
+    }
+}
+
 /// A prefix's lease for people, and what else may free it.
 pub fn lease(p: &PrefixInfo) -> String {
     let lease = match (p.state, p.pinned) {
@@ -146,7 +168,7 @@ pub fn lease(p: &PrefixInfo) -> String {
         ),
         _ => state(p).into(),
     };
-    format!("{lease}{}", readers(p.readers_left, p.committed))
+    format!("{lease}{}{}", readers(p.readers_left, p.committed), flushes(p))
 }
 
 /// What is left of a prefix's lease, in milliseconds; `None` when it is pinned or over.

@@ -19,6 +19,7 @@ mod demo;
 mod doctor;
 mod failure;
 mod file;
+mod flushed;
 mod jobs;
 mod kv;
 mod lease;
@@ -26,6 +27,7 @@ mod ls;
 mod machine;
 mod output;
 mod place;
+mod prefix;
 mod python;
 mod queue;
 mod readers;
@@ -84,6 +86,7 @@ enum Command {
     Ls(Box<ls::LsArgs>),
     Du(Box<ls::DuArgs>),
     Lease(Box<lease::LeaseArgs>),
+    Prefix(Box<prefix::PrefixArgs>),
     Kv(Box<kv::KvArgs>),
     #[command(about = "Stores a value under a key: short for `kv put`", after_help = kv::PUT_EXAMPLES)]
     Put(Box<kv::PutArgs>),
@@ -96,6 +99,7 @@ enum Command {
     Rm(Box<rm::RmArgs>),
     Readers(Box<readers::ReadersArgs>),
     Commit(Box<readers::CommitArgs>),
+    Flushed(Box<flushed::FlushedArgs>),
     Run(Box<run::RunArgs>),
     Config(Box<config::ConfigArgs>),
     Doctor(Box<doctor::DoctorArgs>),
@@ -144,6 +148,7 @@ fn run(command: Command) -> Outcome {
         Command::Ls(args) => ls::ls(&args),
         Command::Du(args) => ls::du(&args),
         Command::Lease(args) => lease::lease(&args),
+        Command::Prefix(args) => prefix::prefix(&args),
         Command::Kv(args) => kv::kv(&args),
         Command::Put(args) => kv::put(&args),
         Command::Get(args) => kv::get(&args),
@@ -154,6 +159,7 @@ fn run(command: Command) -> Outcome {
         Command::Rm(args) => rm::rm(&args),
         Command::Readers(args) => readers::readers(&args),
         Command::Commit(args) => readers::commit(&args),
+        Command::Flushed(args) => flushed::flushed(&args),
         Command::Run(args) => run::run(&args),
         Command::Config(args) => config::config(&args),
         Command::Doctor(args) => doctor::doctor(&args),

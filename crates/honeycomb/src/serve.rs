@@ -151,6 +151,7 @@ fn server_options(
         block_size,
         shards,
         spin,
+        flush_root: settings.flush_root(),
     })
 }
 
@@ -210,7 +211,7 @@ pub fn start(args: &StartArgs) -> Outcome {
     let data = SocketAddr::new(listen.ip(), 0);
     // What is wrong with the settings is told before anything listens.
     server_options(&settings, args.force, data, listen, Vec::new(), fitting_block_size)?;
-    let controller = start_controller(listen, settings.spin())?;
+    let controller = start_controller(listen, &settings)?;
     let near = match listen.ip().is_unspecified() {
         true => SocketAddr::from(([127, 0, 0, 1], controller.address().port())),
         false => controller.address(),
@@ -387,8 +388,14 @@ fn raise_descriptor_limit() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-fn start_controller(listen: SocketAddr, spin: Duration) -> Outcome<Controller> {
-    let options = ControllerOptions { listen, root_key: None, spin };
+fn start_controller(listen: SocketAddr, settings: &Settings) -> Outcome<Controller> {
+    let options = ControllerOptions {
+        listen,
+        root_key: None,
+        spin: settings.spin(),
+        marks: settings.marks()?,
+        lease_ms: settings.lease_ms(),
+    };
     Controller::start(&options).map_err(|e| match e.kind() {
         std::io::ErrorKind::AddrInUse => {
             let text = format!(
@@ -408,7 +415,7 @@ pub fn controller(args: &ControllerArgs) -> Outcome {
     check_listen(listen, settings.insecure())?;
     raise_descriptor_limit();
     let mut signals = signals(&[SIGINT, SIGTERM])?;
-    let controller = start_controller(listen, settings.spin())?;
+    let controller = start_controller(listen, &settings)?;
     let (address, token) = (controller.address(), hex(controller.token()));
     let told = json!({ "address": address.to_string(), "token": token, "pid": std::process::id() });
     args.output.tell(&told, || {

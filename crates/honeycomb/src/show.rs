@@ -2,7 +2,7 @@
 
 use crate::cluster::{Intent, Work};
 use crate::config::{Given, InJob, Reach};
-use crate::dag::{Dag, ended, kind, lease, remaining_ms, state, structure_json};
+use crate::dag::{Dag, ended, flush, kind, lease, remaining_ms, state, structure_json};
 use crate::failure::Outcome;
 use crate::jobs::{jobs_json, print_jobs};
 use crate::output::Output;
@@ -91,6 +91,7 @@ fn print_status(s: &ClusterStatusReply) {
         size::show(s.bytes_used),
         size::show(s.bytes_resident)
     );
+    print_flushes(s);
     if s.servers.is_empty() {
         return;
     }
@@ -123,6 +124,22 @@ fn print_status(s: &ClusterStatusReply) {
     }
 }
 
+/// What is on its way to disk, when there ever was something.
+fn print_flushes(s: &ClusterStatusReply) {
+    if s.flushing + s.flushed + s.flush_lost == 0 {
+        return;
+    }
+    let lost = match s.flush_lost {
+        0 => String::new(),
+        lost => format!(", {lost} LOST with a server"),
+    };
+    let (flushing, failing) = (s.flushing, s.flush_failing);
+    say!("flushes {flushing} under way, {failing} failing, {} done{lost}", s.flushed);
+    if !s.flush_error.is_empty() {
+        say!("  {}", s.flush_error);
+    }
+}
+
 fn status_json(s: &ClusterStatusReply) -> Value {
     let servers: Vec<Value> = s
         .servers
@@ -143,7 +160,9 @@ fn status_json(s: &ClusterStatusReply) -> Value {
         "bytes_used": s.bytes_used, "bytes_resident": s.bytes_resident,
         "bytes_metadata": s.bytes_metadata, "requests": s.requests,
         "requests_leases": s.requests_leases, "requests_blocks": s.requests_blocks,
-        "requests_reports": s.requests_reports, "servers": servers,
+        "requests_reports": s.requests_reports, "flushing": s.flushing,
+        "flush_failing": s.flush_failing, "flushed": s.flushed, "flush_lost": s.flush_lost,
+        "flush_error": s.flush_error, "servers": servers,
     })
 }
 
@@ -171,6 +190,8 @@ fn prefix_json(p: &PrefixInfo) -> Value {
         "prefix": p.prefix, "name": p.name, "parents": p.parents, "lease_ms": p.lease_ms,
         "remaining_ms": remaining_ms(p), "pinned": p.pinned, "state": state(p),
         "structures": structures, "readers_left": p.readers_left, "committed": p.committed,
+        "high_mark": p.high_mark, "low_mark": p.low_mark, "flush_to": p.flush_to,
+        "flush": flush(p), "flush_message": p.flush_message,
     })
 }
 

@@ -73,6 +73,16 @@ fn controller_measures_rates_latencies_and_memory() {
     assert!(bytes("free_block") > 0.0 && bytes("free_block") <= 24.0, "{report}");
 }
 
+#[test]
+fn leases_measures_renewals_and_idleness() {
+    let args =
+        ["leases", "--prefixes", "5000", "--batch", "100", "--idle", "0.1", "--freed", "16MiB"];
+    let report = bench(&args);
+    assert!(report["renewed_per_s_per_core"].as_f64().unwrap() > 0.0);
+    assert_eq!(report["idle"]["prefixes"], 5000);
+    assert_eq!(report["freed"].as_array().unwrap().len(), 2);
+}
+
 /// What benchmarks with a line for each result print, under a status.
 fn lines(args: &[&str]) -> Vec<Value> {
     let output = Command::new(env!("CARGO_BIN_EXE_honeycomb"))

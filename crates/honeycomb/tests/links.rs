@@ -35,6 +35,7 @@ impl Link {
             shards: 1,
             blocks_per_shard: 8,
             block_size: 65_536,
+            flush: false,
         };
         let reply = raw.ask(Op::JoinServer, &body.encode());
         assert_eq!(reply.status(), Status::Ok, "{}", reply.message());
@@ -177,7 +178,13 @@ fn store(controller: &Controller, link: &Link) -> (u64, Vec<MapEntry>) {
 
 fn start() -> (Controller, Link, u64, Vec<MapEntry>) {
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-    let options = ControllerOptions { listen, root_key: None, spin: Duration::ZERO };
+    let options = ControllerOptions {
+        listen,
+        root_key: None,
+        spin: Duration::ZERO,
+        marks: honeycomb_types::Marks::default(),
+        lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
+    };
     let controller = Controller::start(&options).unwrap();
     let link = Link::join(&controller);
     let (structure, entries) = store(&controller, &link);

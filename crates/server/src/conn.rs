@@ -3,6 +3,7 @@
 //! What a request does is decided in `shard`; here are the bytes around it. A request for a block
 //! of another core goes to that core's loop over its bounded mailbox and comes back as a note.
 
+use crate::flush::{FlushJob, FlushWhat, Flusher};
 use crate::notes::{Forwarded, LinkNote, Note, OwnedPayload, Peer};
 use crate::peers::Peers;
 use crate::shard::{Access, Shard};
@@ -77,6 +78,7 @@ pub(crate) struct ShardService {
     moves: Peers,
     shards: Vec<Mailbox<Note>>,
     link: Mailbox<LinkNote>,
+    flusher: Flusher,
     /// Notes for the link that its full mailbox did not take yet.
     unsent: VecDeque<LinkNote>,
     /// Answers for other cores whose rings did not take them yet.
@@ -99,6 +101,7 @@ impl ShardService {
         block_size: usize,
         shards: Vec<Mailbox<Note>>,
         link: Mailbox<LinkNote>,
+        flusher: Flusher,
         token: Vec<u8>,
     ) -> ShardService {
         ShardService {
@@ -116,6 +119,7 @@ impl ShardService {
             moves: Peers::new(token),
             shards,
             link,
+            flusher,
             unsent: VecDeque::new(),
             undelivered: VecDeque::new(),
             next_ticket: 1,
@@ -701,6 +705,22 @@ impl Service for ShardService {
                 let done = self.shard.free(at);
                 let refused = (!done).then(|| Answer::refuse(Status::UnknownBlock, "not ours"));
                 self.confirm(request, refused);
+            }
+            Note::Flush(at, range, object, errand) => {
+                let job = self.shard.flush(at, range).map(|snapshot| FlushJob {
+                    errand,
+                    what: FlushWhat::Part { object, snapshot },
+                });
+                let given = match job {
+                    Ok(job) => self.flusher.give(job),
+                    Err(answer) => {
+                        let text = String::from_utf8_lossy(&answer.args).into_owned();
+                        Err((answer.status, text))
+                    }
+                };
+                if let Err(refusal) = given {
+                    self.tell_link(LinkNote::Flushed { errand, outcome: Err(refusal) });
+                }
             }
             Note::SetGeneration(prefix, generation, request) => {
                 self.shard.set_generation(prefix, generation);

@@ -1,13 +1,15 @@
 //! A memory server: one state machine per core, with the I/O around it.
 //!
 //! `shard` decides (pure, no I/O, what the simulator runs); `conn` moves bytes between sockets and
-//! the shard; `peers` does so for moves between blocks; `link` talks to the controller; `server`
-//! starts the threads.
+//! the shard; `peers` does so for moves between blocks; `link` talks to the controller; `flush`
+//! writes to disk; `server` starts the threads.
 #![forbid(unsafe_code)]
 
 mod conn;
+mod flush;
 mod link;
 mod notes;
+mod pace;
 mod peers;
 mod refusals;
 mod server;

@@ -4,6 +4,7 @@
 //! it has and tries to join again; the controller has declared the old name dead by then, so that
 //! a successful join begins with empty blocks under a new name.
 
+use crate::flush::{Errand, FlushJob, FlushWhat, Flusher};
 use crate::notes::{LinkNote, Note};
 use crate::shard::{BlockOwner, Effect, MoveWord};
 use honeycomb_env::{
@@ -13,15 +14,16 @@ use honeycomb_env::{
 use honeycomb_structures::{News, Successor};
 use honeycomb_types::limits::REPORT_INTERVAL;
 use honeycomb_types::{
-    BlockAt, BlockId, Epoch, Generation, JobId, Kind, PrefixId, ServerId, StructureId, Time,
+    BlockAt, BlockId, Epoch, Generation, JobId, Kind, Marks, PrefixId, ServerId, StructureId, Time,
 };
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::{
     ActivePrefix, BeginImportRequest, BeginMoveReply, BeginMoveRequest, BlockUsage,
-    CancelMoveRequest, CommitMoveReply, CommitMoveRequest, EndImportRequest, FreeBlockRequest,
-    GrowStructureReply, GrowStructureRequest, HelloRequest, JoinServerReply, JoinServerRequest,
-    OpenBlockRequest, QueueAheadRequest, QueueTakenRequest, ReportReply, ReportRequest,
-    RetireBlockRequest, SealBlockRequest, SetGenerationRequest,
+    CancelMoveRequest, CommitFlushRequest, CommitMoveReply, CommitMoveRequest, EndImportRequest,
+    FlushBlockRequest, FreeBlockRequest, GrowStructureReply, GrowStructureRequest, HelloRequest,
+    JoinServerReply, JoinServerRequest, OpenBlockRequest, QueueAheadRequest, QueueTakenRequest,
+    ReportReply, ReportRequest, RetireBlockRequest, ReturnBlockRequest, SealBlockRequest,
+    SetGenerationRequest,
 };
 use honeycomb_wire::{Field, GrantKey, Op, ReplyHeader, RequestHeader, Status, TokenKey};
 use std::collections::HashMap;
@@ -43,6 +45,7 @@ pub(crate) struct Identity {
     pub blocks_per_shard: u32,
     pub block_size: u64,
     pub incarnation: u64,
+    pub flush: bool,
 }
 
 /// What a request of ours was about, until its reply comes.
@@ -73,6 +76,9 @@ pub(crate) struct LinkService {
     identity: Identity,
     clock: Clock,
     shards: Vec<Mailbox<Note>>,
+    flusher: Flusher,
+    /// Counts connections: what was asked on an earlier one is not answered on this.
+    links: u64,
     joined: std::sync::mpsc::Sender<Result<ServerId, String>>,
     conn: Option<ConnId>,
     server: Option<ServerId>,
@@ -91,6 +97,7 @@ impl LinkService {
         identity: Identity,
         clock: Clock,
         shards: Vec<Mailbox<Note>>,
+        flusher: Flusher,
         joined: std::sync::mpsc::Sender<Result<ServerId, String>>,
     ) -> LinkService {
         let counters = vec![Counters::default(); shards.len()];
@@ -98,6 +105,8 @@ impl LinkService {
             identity,
             clock,
             shards,
+            flusher,
+            links: 0,
             joined,
             conn: None,
             server: None,
@@ -125,6 +134,7 @@ impl LinkService {
         match net.connect(self.identity.controller, CONNECT) {
             Ok(conn) => {
                 self.conn = Some(conn);
+                self.links += 1;
                 let hello = HelloRequest {
                     major: honeycomb_types::limits::PROTOCOL_MAJOR,
                     minor: honeycomb_types::limits::PROTOCOL_MINOR,
@@ -149,6 +159,7 @@ impl LinkService {
             shards: self.identity.shards,
             blocks_per_shard: self.identity.blocks_per_shard,
             block_size: self.identity.block_size,
+            flush: self.identity.flush,
         };
         self.ask(net, Op::JoinServer, &body, Asked::Join);
     }
@@ -242,6 +253,17 @@ impl LinkService {
                 };
                 self.ask(net, Op::QueueTaken, &body, Asked::Taken(at));
             }
+            Effect::Return { structure, at, successor } => {
+                let entry = MovedArgs::decode(&successor).expect("it came from `grown`").entry;
+                let body = ReturnBlockRequest {
+                    structure: structure.0,
+                    block: at.block.0,
+                    epoch: at.epoch.0,
+                    successor: entry.block,
+                    successor_epoch: entry.epoch,
+                };
+                self.ask(net, Op::ReturnBlock, &body, Asked::Told);
+            }
             Effect::BeginMove { structure, at, start, merge } => {
                 if self.conn.is_none() {
                     return self.move_word(at, MoveWord::Refused(Status::Unavailable, cut_off()));
@@ -302,6 +324,10 @@ impl LinkService {
         self.successor(at, successor);
     }
 
+    fn errand(&self, header: &RequestHeader) -> Errand {
+        Errand { link: self.links, request: header.request }
+    }
+
     fn move_word(&self, at: BlockAt, word: MoveWord) {
         let shard = at.block.shard().0 as usize;
         self.post(&self.shards[shard], Note::Move(at, word));
@@ -345,6 +371,18 @@ impl LinkService {
                 let body = FreeBlockRequest::decode(args).map_err(malformed)?;
                 let at = BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) };
                 (at.block.shard(), Note::Free(at, header.request))
+            }
+            Op::FlushBlock => {
+                let body = FlushBlockRequest::decode(args).map_err(malformed)?;
+                let at = BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) };
+                let note =
+                    Note::Flush(at, (body.start, body.end), body.object, self.errand(header));
+                (at.block.shard(), note)
+            }
+            Op::CommitFlush => {
+                let body = CommitFlushRequest::decode(args).map_err(malformed)?;
+                let what = FlushWhat::Commit(Box::new(body));
+                return self.flusher.give(FlushJob { errand: self.errand(header), what });
             }
             Op::QueueAhead => {
                 let body = QueueAheadRequest::decode(args).map_err(malformed)?;
@@ -411,6 +449,7 @@ fn owner_of(body: &OpenBlockRequest) -> Result<BlockOwner, (Status, String)> {
         max_items: body.max_items,
         max_bytes: body.max_bytes,
         first: body.first,
+        marks: Marks::new(body.high_mark, body.low_mark, Marks::default()).unwrap_or_default(),
         importing: body.importing,
     })
 }
@@ -522,6 +561,16 @@ impl Service for LinkService {
                         let header = ReplyHeader::new(Status::Ok, request, 0);
                         net.reply(conn, header, &[], ReplyPayload::Copy(&[]));
                     }
+                }
+            }
+            LinkNote::Flushed { errand, outcome } => {
+                let Some(conn) = self.conn.filter(|_| errand.link == self.links) else { return };
+                match outcome {
+                    Ok(body) => {
+                        let header = ReplyHeader::new(Status::Ok, errand.request, 0);
+                        net.reply(conn, header, &body, ReplyPayload::Copy(&[]));
+                    }
+                    Err((status, text)) => net.refuse(conn, errand.request, status, &text),
                 }
             }
             LinkNote::Stop => self.stopped = true,

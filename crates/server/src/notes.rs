@@ -1,5 +1,6 @@
 //! What the threads of a server tell each other.
 
+use crate::flush::Errand;
 use crate::shard::{Access, BlockOwner, Effect, MoveWord};
 use honeycomb_block::Pin;
 use honeycomb_env::{ConnId, Detached};
@@ -27,6 +28,9 @@ pub(crate) enum Note {
     Open(BlockOwner, u64),
     /// The controller takes a block; confirm under this request number.
     Free(BlockAt, u64),
+    /// The controller wants what a block holds (of a kv, of these hashes) in this object; confirmed
+    /// when it is written.
+    Flush(BlockAt, (u64, u64), String, Errand),
     /// Older grants of the prefix are revoked; confirm under this request number.
     SetGeneration(PrefixId, Generation, u64),
     /// What the controller has to say to a block; confirm under this request number, 0 for not.
@@ -88,6 +92,8 @@ pub(crate) enum LinkNote {
     },
     /// A shard has done what the controller asked under this number, or could not.
     Confirmed { request: u64, refusal: Option<(Status, String)> },
+    /// What the controller wanted on disk is there, with the body of the reply, or is not.
+    Flushed { errand: Errand, outcome: Result<Vec<u8>, (Status, String)> },
     /// End the loop.
     Stop,
 }

@@ -1,15 +1,18 @@
 //! Starts a memory server: one thread per shard, one for the link, one that gives memory back.
 
 use crate::conn::ShardService;
+use crate::flush::Flusher;
 use crate::link::{Identity, LinkService};
 use crate::notes::{LinkNote, Note};
 use crate::shard::{Shard, ShardConfig};
 use honeycomb_block::Reclaimer;
 use honeycomb_env::{AbortOnPanic, Clock, Entropy, Mailbox, Net, NetOptions, run};
+use honeycomb_tiers::FlushStore;
 use honeycomb_types::limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, SERVER_BUFFER_BYTES};
 use honeycomb_types::{BlockId, ServerId, ShardIx};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
@@ -35,6 +38,8 @@ pub struct ServerOptions {
     pub shards: u8,
     /// How long a core polls before it sleeps when requests come in quick succession.
     pub spin: Duration,
+    /// The directory below which data of expired prefixes is written; none is written without it.
+    pub flush_root: Option<PathBuf>,
 }
 
 /// A running memory server. Dropping it stops its threads; its blocks are gone then.
@@ -70,6 +75,15 @@ impl MemoryServer {
         let shards: Vec<_> = nets.iter().map(|(_, mailbox, _)| mailbox.clone()).collect();
         let link_net = Net::new(clock, NetOptions { spin: Duration::ZERO, ..net_options })?;
         let (link, link_notes) = link_net.mailbox::<LinkNote>();
+        let flusher = match &options.flush_root {
+            None => Flusher::none(),
+            Some(root) => {
+                let store = FlushStore::open(root).map_err(io::Error::other)?;
+                let (flusher, worker) = Flusher::with_worker(store, link.clone(), clock);
+                threads.push(spawn("flush", move || worker.run())?);
+                flusher
+            }
+        };
 
         for (ix, (net, _, notes)) in nets.into_iter().enumerate() {
             let config = ShardConfig {
@@ -78,12 +92,13 @@ impl MemoryServer {
                 blocks: blocks_per_shard,
                 reclaimer: reclaimer.clone(),
             };
-            let (shards, link, token) = (shards.clone(), link.clone(), options.token.clone());
+            let (shards, link, flusher) = (shards.clone(), link.clone(), flusher.clone());
+            let token = options.token.clone();
             threads.push(spawn(&format!("shard-{ix}"), move || {
                 let size = config.block_size;
                 let shard = Shard::new(config);
                 let ix = ShardIx(ix as u8);
-                let service = ShardService::new(ix, shard, size, shards, link, token);
+                let service = ShardService::new(ix, shard, size, shards, link, flusher, token);
                 run(net, service, notes).expect("the event loop of a shard does not fail");
             })?);
         }
@@ -96,9 +111,10 @@ impl MemoryServer {
             blocks_per_shard,
             block_size: options.block_size,
             incarnation: Entropy::system().next_u64(),
+            flush: options.flush_root.is_some(),
         };
         let (joined, joins) = channel();
-        let service = LinkService::new(identity, clock, shards.clone(), joined);
+        let service = LinkService::new(identity, clock, shards.clone(), flusher, joined);
         threads.push(spawn("link", move || {
             run(link_net, service, link_notes).expect("the event loop of the link does not fail");
         })?);

@@ -7,23 +7,25 @@ mod moving;
 
 pub use moving::{MoveKey, MoveWord, Post, PostPayload};
 
+use crate::pace::{Delay, Pace};
 use crate::refusals::{expired, in_progress, refusal_of, revoked, unknown_block, wrong_epoch};
 use crate::watch::{Watcher, Watchers};
 use honeycomb_block::{Backing, Pin, Reclaimer};
 use honeycomb_structures::{
-    Answer, Event, FileBlock, KvBlock, LaneVerdict, Lanes, Marks, News, Operation, Outcome,
-    QueueBlock, QueueBounds, Structure, Successor, Ticket, record_hash,
+    Answer, Event, FileBlock, KvBlock, LaneVerdict, Lanes, News, Operation, Outcome, QueueBlock,
+    QueueBounds, Snapshot, Structure, Successor, Ticket, record_hash,
 };
-use honeycomb_types::limits::WAIT_MAX_MS;
+use honeycomb_types::limits::{SUCCESSOR_IDLE, WAIT_MAX_MS};
 use honeycomb_types::{
-    BlockAt, BlockId, Bug, Epoch, Generation, JobId, Kind, LaneId, PrefixId, Sequence, ServerId,
-    SessionId, ShardIx, StructureId, Time,
+    BlockAt, BlockId, Bug, Epoch, Generation, JobId, Kind, LaneId, Marks, PrefixId, Sequence,
+    ServerId, SessionId, ShardIx, StructureId, Time,
 };
 use honeycomb_wire::notice::{Notice, SubscribeArgs};
 use honeycomb_wire::{Auth, Grant, Op, OpInfo, RequestHeader, Status, flags};
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often a block that was refused a successor asks again.
@@ -86,6 +88,8 @@ pub struct BlockOwner {
     pub max_bytes: u64,
     /// The structure's first block.
     pub first: bool,
+    /// When the block grows or splits, and when it merges.
+    pub marks: Marks,
     /// The move that will fill it; 0 for none.
     pub importing: u64,
 }
@@ -124,6 +128,15 @@ pub enum Effect {
         items: u64,
         /// Their bytes.
         bytes: u64,
+    },
+    /// Give the controller back the successor that it granted: nobody was told of it.
+    Return {
+        /// The structure.
+        structure: StructureId,
+        /// The block that was granted it.
+        at: BlockAt,
+        /// Arguments of `Moved` by which it came.
+        successor: Vec<u8>,
     },
     /// Ask the controller for a block to move to; answered by `MoveWord::Begin` or `Refused`.
     BeginMove {
@@ -188,6 +201,12 @@ struct Slot {
     touched: bool,
     /// When a refused block may ask for a successor again.
     ask_after: Time,
+    /// When it asked for one, until the answer comes.
+    asked_at: Option<Time>,
+    /// When to look whether the successor that it has is of use.
+    idle_at: Option<Time>,
+    /// How fast it is written.
+    pace: Pace,
     /// When the structure is to be told that time has passed, if a timer is set for it.
     timer: Option<Time>,
     /// It is drained: when to look next whether it can be retired.
@@ -199,6 +218,12 @@ struct Slot {
     moving: Option<Box<moving::Moving>>,
     /// When to go on giving back what has moved away.
     sweep_at: Option<Time>,
+}
+
+/// A block that nobody reaches any more and that is to be written elsewhere before it is freed.
+struct Kept {
+    owner: BlockOwner,
+    snapshot: Arc<Snapshot>,
 }
 
 /// A mutation whose answer is still to come: where its result must be kept.
@@ -225,6 +250,10 @@ pub struct Shard {
     config: ShardConfig,
     server: ServerId,
     slots: Vec<Option<Box<Slot>>>,
+    /// Blocks that are being flushed, by their index; they have no slot.
+    kept: BTreeMap<usize, Kept>,
+    /// How long the controller takes to grant a block.
+    grow_delay: Delay,
     /// Epoch of the last owner of each block: a late open or free is recognised by it.
     last_epoch: Vec<Epoch>,
     pending: Vec<Pending>,
@@ -249,6 +278,8 @@ impl Shard {
             config,
             server: ServerId(0),
             slots: (0..blocks).map(|_| None).collect(),
+            kept: BTreeMap::new(),
+            grow_delay: Delay::default(),
             last_epoch: vec![Epoch(0); blocks],
             pending: Vec::new(),
             touched: Vec::new(),
@@ -266,6 +297,7 @@ impl Shard {
     /// earlier name are `DataLost`.
     pub fn reset(&mut self, server: ServerId) {
         self.server = server;
+        self.kept.clear();
         for index in 0..self.slots.len() {
             if let Some(slot) = &self.slots[index] {
                 let at = slot.owner.at;
@@ -299,12 +331,13 @@ impl Shard {
             let at = slot.owner.at;
             self.close(index, at);
         }
+        self.kept.remove(&index);
         let backing = self.new_backing().map_err(|e| {
             let text = format!("{} cannot be mapped: {e}", owner.at.block);
             Answer::refuse(Status::OutOfMemory, text)
         })?;
         let size = self.config.block_size;
-        let structure: Box<dyn Structure> = match owner.kind {
+        let mut structure: Box<dyn Structure> = match owner.kind {
             Kind::File => Box::new(FileBlock::new(size)),
             Kind::Queue => {
                 let bounds = QueueBounds::from_wire(owner.max_items, owner.max_bytes);
@@ -312,13 +345,14 @@ impl Shard {
             }
             Kind::Kv => {
                 let (start, end) = (owner.start, owner.end);
-                let block = KvBlock::new(size, start, end, owner.slots, Marks::default());
+                let block = KvBlock::new(size, start, end, owner.slots, owner.marks);
                 Box::new(match owner.importing {
                     0 => block,
                     id => block.importing(id),
                 })
             }
         };
+        structure.set_marks(owner.marks);
         self.last_epoch[index] = owner.at.epoch;
         self.slots[index] = Some(Box::new(Slot {
             owner,
@@ -327,6 +361,9 @@ impl Shard {
             lanes: Lanes::new(),
             touched: false,
             ask_after: Time::ZERO,
+            asked_at: None,
+            idle_at: None,
+            pace: Pace::default(),
             timer: None,
             retire_at: None,
             watchers: Watchers::default(),
@@ -354,7 +391,31 @@ impl Shard {
         true
     }
 
+    /// Lets nobody reach a block any more, and answers what it holds. The block stays what it was
+    /// until `free`, however often this comes.
+    /// Of a kv the hashes of `range`, ends included: what else it has moves, or has moved, to others.
+    pub fn flush(&mut self, at: BlockAt, range: (u64, u64)) -> Result<Arc<Snapshot>, Answer> {
+        let index = self.index(at.block).ok_or_else(|| unknown_block(at))?;
+        if let Some(kept) = self.kept.get(&index).filter(|kept| kept.owner.at == at) {
+            return Ok(kept.snapshot.clone());
+        }
+        let slot = self.slots[index].as_mut().filter(|slot| slot.owner.at == at);
+        let slot = slot.ok_or_else(|| wrong_epoch(at))?;
+        let owner = slot.owner;
+        let Some(snapshot) = slot.structure.snapshot(&mut slot.backing, range) else {
+            let text = format!("a structure of the kind {} cannot be flushed", owner.kind.name());
+            return Err(Answer::refuse(Status::WrongKind, text));
+        };
+        let snapshot = Arc::new(snapshot);
+        self.close(index, at);
+        self.kept.insert(index, Kept { owner, snapshot: snapshot.clone() });
+        Ok(snapshot)
+    }
+
     fn close(&mut self, index: usize, at: BlockAt) {
+        if self.kept.get(&index).is_some_and(|kept| kept.owner.at.epoch == at.epoch) {
+            self.kept.remove(&index);
+        }
         if self.slots[index].as_ref().is_none_or(|s| s.owner.at.epoch != at.epoch) {
             return;
         }
@@ -403,8 +464,15 @@ impl Shard {
             && let Some(slot) = &mut self.slots[index]
             && slot.owner.at == at
         {
-            if matches!(news, News::Successor(Successor::Denied(..))) {
-                slot.ask_after = now + ASK_AGAIN;
+            match &news {
+                News::Successor(Successor::Denied(..)) => slot.ask_after = now + ASK_AGAIN,
+                News::Successor(Successor::Ready(_)) => {
+                    if let Some(asked) = slot.asked_at.take() {
+                        self.grow_delay.took(now.since(asked));
+                    }
+                    slot.idle_at = Some(now + SUCCESSOR_IDLE);
+                }
+                _ => {}
             }
             slot.structure.tell(&mut slot.backing, now, news);
             self.after(now, at);
@@ -510,6 +578,7 @@ impl Shard {
             return Outcome::Done(answer);
         }
         let operation = operation(now, clock_ms, access, header, args, ticket);
+        slot.pace.wrote(now, payload.len());
         let outcome = slot.structure.apply(&mut slot.backing, &operation, payload);
         self.conclude(now, access, header, args, ticket, outcome)
     }
@@ -546,6 +615,7 @@ impl Shard {
         let slot = self.slots[index].as_mut().expect("admitted");
         let length = header.payload_len as usize;
         let operation = operation(now, clock_ms, access, header, args, ticket);
+        slot.pace.wrote(now, length);
         let held = slot.structure.reserve(&mut slot.backing, &operation, length);
         match held {
             Ok(()) => {
@@ -653,7 +723,8 @@ impl Shard {
 
     /// The blocks in use and to whom they belong: the inventory that a controller reconciles with.
     pub fn inventory(&self) -> impl Iterator<Item = &BlockOwner> {
-        self.slots.iter().flatten().map(|slot| &slot.owner)
+        let open = self.slots.iter().flatten().map(|slot| &slot.owner);
+        open.chain(self.kept.values().map(|kept| &kept.owner))
     }
 
     /// `Stage::Locate`, `Authorize` and `Recall`: the index of the block when the structure shall
@@ -773,10 +844,23 @@ impl Shard {
         while let Some(event) = self.slots[index].as_mut().and_then(|s| s.structure.event()) {
             self.event(now, index, event);
         }
+        let delay = self.grow_delay.expected();
         let Some(slot) = &mut self.slots[index] else { return };
         let owner = slot.owner;
+        slot.structure.expect(slot.pace.bytes_in(now, delay));
         if now >= slot.ask_after && slot.structure.wants_successor() {
+            slot.asked_at = Some(now);
             self.effects.push(Effect::Grow { structure: owner.structure, at: owner.at });
+        }
+        if slot.idle_at.is_some_and(|due| due <= now) {
+            let idle_from = slot.pace.last() + SUCCESSOR_IDLE;
+            slot.idle_at = (idle_from > now).then_some(idle_from);
+            if slot.idle_at.is_none()
+                && let Some(successor) = slot.structure.give_back()
+            {
+                let BlockOwner { at, structure, .. } = owner;
+                self.effects.push(Effect::Return { structure, at, successor });
+            }
         }
         if slot.retire_at.is_some_and(|due| due <= now) {
             if slot.lanes.is_quiet(now) {
@@ -791,7 +875,7 @@ impl Shard {
     /// Sets a block's timer to when it is due.
     fn arm(&mut self, index: usize) {
         let Some(slot) = &mut self.slots[index] else { return };
-        let due = [slot.structure.deadline(), slot.retire_at, slot.move_due()];
+        let due = [slot.structure.deadline(), slot.retire_at, slot.idle_at, slot.move_due()];
         let due = due.into_iter().flatten().min();
         if let Some(due) = due
             && slot.timer.is_none_or(|timer| due < timer)

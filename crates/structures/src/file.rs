@@ -4,10 +4,12 @@ mod many;
 
 use crate::next::{Next, busy, moved};
 use crate::pieces::Pieces;
-use crate::{Answer, Event, News, Operation, Outcome, Payload, Structure, Ticket, large_limit};
+use crate::{
+    Answer, Event, News, Operation, Outcome, Payload, Snapshot, Structure, Ticket, large_limit,
+};
 use honeycomb_block::Backing;
 use honeycomb_types::limits::FRAME_MAX;
-use honeycomb_types::{Bug, Time};
+use honeycomb_types::{Bug, Marks, Time};
 use honeycomb_wire::data::ReadArgs;
 use honeycomb_wire::notice::Change;
 use honeycomb_wire::{Op, Status};
@@ -244,6 +246,27 @@ impl Structure for FileBlock {
 
     fn wants_successor(&mut self) -> bool {
         self.seal.is_none() && self.next.wanted(self.pieces.tail())
+    }
+
+    fn set_marks(&mut self, marks: Marks) {
+        self.next.set_marks(marks);
+    }
+
+    fn expect(&mut self, bytes: usize) {
+        self.next.expect(bytes);
+    }
+
+    fn give_back(&mut self) -> Option<Vec<u8>> {
+        let used = self.pieces.tail();
+        self.next.give_back(used)
+    }
+
+    fn snapshot(&mut self, block: &mut Backing, _range: (u64, u64)) -> Option<Snapshot> {
+        let committed = self.pieces.committed();
+        Some(Snapshot::new(block.pin(0..self.size), move |bytes, out| {
+            out.write_all(&bytes[..committed])?;
+            Ok(committed as u64)
+        }))
     }
 
     fn tell(&mut self, _block: &mut Backing, _now: Time, news: News) {

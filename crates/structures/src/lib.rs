@@ -17,12 +17,15 @@ mod moves;
 mod next;
 mod pieces;
 mod queue;
+mod snapshot;
 
 pub use file::FileBlock;
+pub use honeycomb_types::Marks;
 pub use kv::{KvBlock, key_limit};
 pub use lanes::{LaneVerdict, Lanes};
-pub use moves::{Marks, Movable, Parcel, Totals, Wish};
+pub use moves::{Movable, Parcel, Totals, Wish};
 pub use queue::{QueueBlock, QueueBounds};
+pub use snapshot::Snapshot;
 
 use honeycomb_block::{Backing, Pin};
 use honeycomb_types::Time;
@@ -251,6 +254,32 @@ pub trait Structure: Send {
     /// Whether the block should have a successor by now and has not asked yet. Asking is the
     /// shard's work; after `true` it is not repeated until `News::Successor` brought a refusal.
     fn wants_successor(&mut self) -> bool;
+
+    /// The marks of its prefix: when it is to grow or split, and when to merge. Comes once, before
+    /// anything else; without it the defaults hold.
+    fn set_marks(&mut self, marks: Marks) {
+        let _ = marks;
+    }
+
+    /// So many bytes are likely to arrive until the controller has answered a wish for a successor,
+    /// as the block was written and the controller answered of late.
+    fn expect(&mut self, bytes: usize) {
+        let _ = bytes;
+    }
+
+    /// Gives up a successor that it was granted and has told nobody of: the arguments of `Moved` by
+    /// which it came. `None` when it has none, or has told of it. It asks again when it needs one.
+    fn give_back(&mut self) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// What the block holds, to be written elsewhere; nothing is asked of the structure afterwards.
+    /// Where positions are hashes, only what lies in `range`, ends included. `None` when it cannot be
+    /// flushed.
+    fn snapshot(&mut self, block: &mut Backing, range: (u64, u64)) -> Option<Snapshot> {
+        let _ = (block, range);
+        None
+    }
 
     /// The controller has said something.
     fn tell(&mut self, block: &mut Backing, now: Time, news: News);

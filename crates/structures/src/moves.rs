@@ -107,34 +107,6 @@ pub struct Totals {
     pub bytes: u64,
 }
 
-/// From which use on a block wants to be divided, and under which to be merged (paper, 3.3), in
-/// hundredths of its size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Marks {
-    /// A block that is fuller is divided.
-    pub high: u8,
-    /// A block that is emptier is merged with a neighbour.
-    pub low: u8,
-}
-
-impl Default for Marks {
-    fn default() -> Marks {
-        Marks { high: 95, low: 40 }
-    }
-}
-
-impl Marks {
-    /// Bytes from which on a block of `size` is divided.
-    pub fn split_at(&self, size: usize) -> usize {
-        size / 100 * self.high as usize
-    }
-
-    /// Bytes up to which a block of `size` is merged.
-    pub fn merge_at(&self, size: usize) -> usize {
-        size / 100 * self.low as usize
-    }
-}
-
 /// A block whose contents can move. One move at a time, to it or from it (INV-19).
 ///
 /// The order for who gives: `wish`, then `refused`, or `begin_export`; `next_parcel` until there is

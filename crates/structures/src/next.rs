@@ -1,6 +1,7 @@
 //! How a block that fills up comes by its successor: when it asks, and what it answers meanwhile.
 
 use crate::{Answer, Payload, Successor};
+use honeycomb_types::Marks;
 use honeycomb_wire::Status;
 
 /// Delay told while the controller finds the next block, in microseconds.
@@ -8,7 +9,10 @@ const RETRY_SUCCESSOR_US: u64 = 300;
 
 /// Where the block's successor is to come from.
 enum State {
-    Unknown,
+    Unknown {
+        /// Ask when the tail has reached this.
+        again_at: usize,
+    },
     Ready(Vec<u8>),
     Denied {
         status: Status,
@@ -21,15 +25,28 @@ enum State {
 /// The successor of one block.
 pub(crate) struct Next {
     size: usize,
+    marks: Marks,
     /// Recent largest write; decays by a sixteenth with every smaller one.
     largest: usize,
+    /// Bytes that are likely to arrive until the controller has answered.
+    expected: usize,
     asked: bool,
     state: State,
 }
 
 impl Next {
     pub fn new(block_size: usize) -> Next {
-        Next { size: block_size, largest: 0, asked: false, state: State::Unknown }
+        let marks = Marks::default();
+        let state = State::Unknown { again_at: 0 };
+        Next { size: block_size, marks, largest: 0, expected: 0, asked: false, state }
+    }
+
+    pub fn set_marks(&mut self, marks: Marks) {
+        self.marks = marks;
+    }
+
+    pub fn expect(&mut self, bytes: usize) {
+        self.expected = bytes;
     }
 
     /// A write of this length has come.
@@ -41,9 +58,10 @@ impl Next {
     /// answer came.
     pub fn wanted(&mut self, used: usize) -> bool {
         let again = match &self.state {
-            State::Unknown => !self.asked,
             State::Ready(_) => false,
-            State::Denied { again_at, .. } => !self.asked && used >= *again_at,
+            State::Unknown { again_at } | State::Denied { again_at, .. } => {
+                !self.asked && used >= *again_at
+            }
         };
         if !again || self.size - used >= self.mark() {
             return false;
@@ -53,9 +71,12 @@ impl Next {
     }
 
     /// Free bytes below which the block wants its successor: the high mark's rest, twice the
-    /// largest recent write, and an eighth for what arrives until the controller has answered.
+    /// largest recent write, and what arrives until the controller has answered. A block that was
+    /// just given asks for nothing before it has taken a sixteenth, or a chain of blocks that nobody
+    /// needs would grow by itself.
     fn mark(&self) -> usize {
-        (self.size / 20).max(2 * self.largest).max(self.size / 8)
+        let mark = self.marks.rest(self.size).max(2 * self.largest).max(self.expected);
+        mark.min(self.size - self.size / 16)
     }
 
     /// The controller's answer.
@@ -71,10 +92,21 @@ impl Next {
         };
     }
 
+    /// Gives up the successor, if there is one that nobody was told of. As after a refusal it is
+    /// asked for again when a write does not fit, or 1/64 of the block later.
+    pub fn give_back(&mut self, used: usize) -> Option<Vec<u8>> {
+        let State::Ready(_) = &self.state else { return None };
+        let later = State::Unknown { again_at: used + self.size / 64 };
+        match std::mem::replace(&mut self.state, later) {
+            State::Ready(successor) => Some(successor),
+            _ => unreachable!("it was ready just now"),
+        }
+    }
+
     /// The successor, for a block that must seal itself now; otherwise what to answer.
     pub fn take(&mut self) -> Result<Vec<u8>, Answer> {
-        match std::mem::replace(&mut self.state, State::Unknown) {
-            State::Unknown => Err(busy(RETRY_SUCCESSOR_US)),
+        match std::mem::replace(&mut self.state, State::Unknown { again_at: 0 }) {
+            State::Unknown { .. } => Err(busy(RETRY_SUCCESSOR_US)),
             State::Ready(successor) => Ok(successor),
             State::Denied { status, message, .. } => {
                 let answer = Answer::refuse(status, message.clone());

@@ -4,17 +4,21 @@
 //! are those of `docs/glossary.md`; a noun has the same name here, on the wire and in errors.
 
 mod bug;
+mod flush_path;
 mod ids;
 pub mod limits;
+mod marks;
 mod name;
 mod time;
 mod wire_limits;
 
 pub use bug::Bug;
+pub use flush_path::{FLUSH_MANIFEST, FLUSH_PART, flush_directory};
 pub use ids::{
     BlockAt, BlockId, Epoch, Generation, JobId, LaneId, MapVersion, MoveId, PrefixId, Sequence,
     ServerId, SessionId, ShardIx, StructureId,
 };
+pub use marks::Marks;
 pub use name::{Address, InvalidName, check_name, dotted_path, split_path};
 pub use time::Time;
 

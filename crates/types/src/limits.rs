@@ -64,6 +64,21 @@ pub const RESERVE_BLOCKS_MIN: u32 = 2;
 /// The other bound of the reserve: total / this.
 pub const RESERVE_FRACTION: u32 = 50;
 
+/// Percent of a block in use at which it grows or splits, when nobody says otherwise (paper, 3.3).
+pub const HIGH_MARK_DEFAULT: u8 = 95;
+/// Percent of a block in use below which it merges, when nobody says otherwise. The paper says 5
+/// (3.3); with more, stores that shrink hold less that nobody needs.
+pub const LOW_MARK_DEFAULT: u8 = 40;
+/// A successor that was granted is given back when its block has taken nothing for this long.
+pub const SUCCESSOR_IDLE: Duration = Duration::from_secs(1);
+
+/// Longest path of a flush's directory below the `flush_root`, in bytes.
+pub const FLUSH_DIRECTORY_MAX: usize = 1024;
+/// The pause after the first failure of a flush; each further one doubles it.
+pub const FLUSH_RETRY_FIRST: Duration = Duration::from_millis(100);
+/// The longest pause between two attempts of a flush.
+pub const FLUSH_RETRY_MAX: Duration = Duration::from_secs(30);
+
 /// A server that has said nothing for this long is dead.
 pub const SERVER_SILENCE: Duration = Duration::from_millis(2500);
 /// How often a server reports when it has nothing urgent to say.
@@ -76,6 +91,7 @@ const _: () = assert!(BLOCK_SIZE_MIN.is_power_of_two() && BLOCK_SIZE_MAX.is_powe
 const _: () = assert!(BLOCK_SIZE_MIN / REGION_MIN >= 4, "the smallest block holds a few regions");
 const _: () = assert!(BLOCK_SIZE_MAX / LARGE_FRACTION <= FRAME_MAX as u64);
 const _: () = assert!(KEY_MAX as u64 + 64 <= REGION_MIN / 2, "a key fits the smallest region");
+const _: () = assert!(2 * LOW_MARK_DEFAULT < HIGH_MARK_DEFAULT && HIGH_MARK_DEFAULT <= 100);
 const _: () = assert!(NAME_MAX <= u8::MAX as usize);
 const _: () = assert!(SERVER_SILENCE.as_millis() > 4 * REPORT_INTERVAL.as_millis());
 const _: () = assert!(SERVER_SILENCE.as_millis() < 3000, "loss is told within 3 s");

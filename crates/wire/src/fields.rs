@@ -55,6 +55,22 @@ impl<'a> Reader<'a> {
         Err(self.malformed("bytes are left over"))
     }
 
+    /// The next text, where it lies: for those who read thousands and keep none.
+    pub fn text(&mut self) -> Result<&'a str, Malformed> {
+        let length = u16::get(self)? as usize;
+        let bytes = self.take(length)?;
+        std::str::from_utf8(bytes).map_err(|_| self.malformed("text is not UTF-8"))
+    }
+
+    /// A list of texts, where they lie.
+    pub fn texts(&mut self) -> Result<Vec<&'a str>, Malformed> {
+        let count = self.count(size_of::<u16>())?;
+        if count > BATCH_MAX {
+            return Err(self.malformed("a list has more than 65,536 items"));
+        }
+        (0..count).map(|_| self.text()).collect()
+    }
+
     /// A count of items of at least `each` bytes, checked against what is left: a lie is refused
     /// before it costs memory.
     pub(crate) fn count(&mut self, each: usize) -> Result<usize, Malformed> {
@@ -129,10 +145,7 @@ impl Field for String {
         out.extend_from_slice(self.as_bytes());
     }
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let length = u16::get(from)? as usize;
-        let bytes = from.take(length)?;
-        let text = std::str::from_utf8(bytes).map_err(|_| from.malformed("text is not UTF-8"))?;
-        Ok(text.to_owned())
+        from.text().map(str::to_owned)
     }
 }
 
@@ -181,11 +194,33 @@ mod tests {
     use crate::messages::{DagNode, PrefixOptions};
 
     #[test]
+    fn texts_are_read_where_they_lie_as_a_list_of_strings_is() {
+        let list = vec!["a/b".to_owned(), String::new(), "\u{e9}".to_owned()];
+        let bytes = list.encode();
+        let mut reader = Reader::new(&bytes);
+        assert_eq!(reader.texts().unwrap(), list);
+        reader.finish().unwrap();
+        for end in 0..bytes.len() {
+            assert!(Reader::new(&bytes[..end]).texts().is_err(), "cut at {end}");
+        }
+        let not_text = [1, 0, 0, 0, 1, 0, 0xff];
+        assert!(Reader::new(&not_text).texts().is_err());
+    }
+
+    #[test]
     fn bodies_round_trip() {
         let node = DagNode {
             name: "reduce-0".into(),
             parents: vec!["map-0".into(), "map-1".into()],
-            options: PrefixOptions { lease_ms: 500, pinned: true, owner_verbs: 3, job_verbs: 1 },
+            options: PrefixOptions {
+                lease_ms: 500,
+                pinned: true,
+                owner_verbs: 3,
+                job_verbs: 1,
+                high_mark: 90,
+                low_mark: 9,
+                flush_to: "out".into(),
+            },
             readers: vec!["write-0".into()],
         };
         assert_eq!(DagNode::decode(&node.encode()).unwrap(), node);

@@ -94,6 +94,8 @@ pub enum Status {
     QueueFull = 516,
     /// The queue was closed: nothing can be put, and every item has been taken. Raised by a queue; the client ends its loop or raises, as the call says.
     QueueClosed = 517,
+    /// The prefix was to be flushed when its lease ends, and no memory server may write to disk; the message names the setting, flush_root. Raised by a controller, when a prefix is created; the client raises.
+    FlushUnavailable = 518,
     /// The operation did not finish in its time; for a mutation the message says whether it may have taken effect. Raised by the client; the client raises.
     DeadlineExceeded = 601,
     /// The peer could not be reached within the deadline. Raised by the client; the client raises.
@@ -108,7 +110,7 @@ pub enum Status {
 
 impl Status {
     /// Every status in order of code.
-    pub const ALL: [Status; 47] = [
+    pub const ALL: [Status; 48] = [
         Status::Ok,
         Status::BadFrame,
         Status::UnsupportedVersion,
@@ -151,6 +153,7 @@ impl Status {
         Status::QueueEmpty,
         Status::QueueFull,
         Status::QueueClosed,
+        Status::FlushUnavailable,
         Status::DeadlineExceeded,
         Status::Unavailable,
         Status::Extents,
@@ -203,6 +206,7 @@ impl Status {
             515 => Status::QueueEmpty,
             516 => Status::QueueFull,
             517 => Status::QueueClosed,
+            518 => Status::FlushUnavailable,
             601 => Status::DeadlineExceeded,
             602 => Status::Unavailable,
             701 => Status::Extents,
@@ -257,6 +261,7 @@ impl Status {
             Status::QueueEmpty => "QueueEmpty",
             Status::QueueFull => "QueueFull",
             Status::QueueClosed => "QueueClosed",
+            Status::FlushUnavailable => "FlushUnavailable",
             Status::DeadlineExceeded => "DeadlineExceeded",
             Status::Unavailable => "Unavailable",
             Status::Extents => "Extents",
@@ -358,6 +363,12 @@ pub enum Op {
     QueueAhead = 0x0314,
     /// The controller tells a block that a neighbour will move its range to it. Idempotent by move.
     BeginImport = 0x0315,
+    /// The lease of the block's prefix has ended and its data is to be kept: nobody reaches the block any more, and its content is written to an object below the server's flush_root. The reply comes when the object is on disk; the block stays until FreeBlock. Idempotent by (block, epoch).
+    FlushBlock = 0x0320,
+    /// All parts of a prefix are written: the server looks whether it sees them all at their lengths, and writes the manifest, which is the flush. What an earlier flush left in the same directory is deleted then. Idempotent by (directory, number).
+    CommitFlush = 0x0321,
+    /// A block gives back the successor that it was granted and has told nobody of. Refused, without harm, when the controller does not know it as that; a later GrowStructure asks anew.
+    ReturnBlock = 0x0330,
     /// Appends the payload, contiguously and atomically. The reply's value is the offset within the block.
     FileAppend = 0x1001,
     /// Reads committed bytes of the block. Arguments: offset u64, length u32. The payload is what is there, at most that much; the value is the committed length of the block.
@@ -408,7 +419,7 @@ pub enum Op {
 
 impl Op {
     /// Every op in order of code.
-    pub const ALL: [Op; 67] = [
+    pub const ALL: [Op; 70] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -453,6 +464,9 @@ impl Op {
         Op::SetGeneration,
         Op::QueueAhead,
         Op::BeginImport,
+        Op::FlushBlock,
+        Op::CommitFlush,
+        Op::ReturnBlock,
         Op::FileAppend,
         Op::FileRead,
         Op::FileSize,
@@ -525,6 +539,9 @@ impl Op {
             0x0313 => Op::SetGeneration,
             0x0314 => Op::QueueAhead,
             0x0315 => Op::BeginImport,
+            0x0320 => Op::FlushBlock,
+            0x0321 => Op::CommitFlush,
+            0x0330 => Op::ReturnBlock,
             0x1001 => Op::FileAppend,
             0x1002 => Op::FileRead,
             0x1003 => Op::FileSize,
@@ -599,6 +616,9 @@ impl Op {
             Op::SetGeneration => "SetGeneration",
             Op::QueueAhead => "QueueAhead",
             Op::BeginImport => "BeginImport",
+            Op::FlushBlock => "FlushBlock",
+            Op::CommitFlush => "CommitFlush",
+            Op::ReturnBlock => "ReturnBlock",
             Op::FileAppend => "FileAppend",
             Op::FileRead => "FileRead",
             Op::FileSize => "FileSize",
@@ -980,6 +1000,30 @@ impl Op {
                 message: true,
                 payload: false,
             },
+            Op::FlushBlock => OpInfo {
+                plane: Plane::Link,
+                auth: Auth::Cluster,
+                verbs: Verbs(0),
+                lane: false,
+                message: true,
+                payload: false,
+            },
+            Op::CommitFlush => OpInfo {
+                plane: Plane::Link,
+                auth: Auth::Cluster,
+                verbs: Verbs(0),
+                lane: false,
+                message: true,
+                payload: false,
+            },
+            Op::ReturnBlock => OpInfo {
+                plane: Plane::Link,
+                auth: Auth::Cluster,
+                verbs: Verbs(0),
+                lane: false,
+                message: true,
+                payload: false,
+            },
             Op::FileAppend => OpInfo {
                 plane: Plane::Data,
                 auth: Auth::Grant,
@@ -1179,6 +1223,12 @@ pub struct PrefixOptions {
     pub owner_verbs: u16,
     /// What the job's other tasks may do. Both 0 take the defaults: 3 and 1.
     pub job_verbs: u16,
+    /// Percent of a block in use at which it grows or splits; 0 takes the cluster's.
+    pub high_mark: u8,
+    /// Percent of a block in use below which it merges; 0 takes the cluster's.
+    pub low_mark: u8,
+    /// Where its data goes when its lease ends: a path of names below the servers' flush_root and the job's name; empty discards it.
+    pub flush_to: String,
 }
 
 impl Field for PrefixOptions {
@@ -1187,6 +1237,9 @@ impl Field for PrefixOptions {
         self.pinned.put(out);
         self.owner_verbs.put(out);
         self.job_verbs.put(out);
+        self.high_mark.put(out);
+        self.low_mark.put(out);
+        self.flush_to.put(out);
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -1195,6 +1248,87 @@ impl Field for PrefixOptions {
             pinned: Field::get(from)?,
             owner_verbs: Field::get(from)?,
             job_verbs: Field::get(from)?,
+            high_mark: Field::get(from)?,
+            low_mark: Field::get(from)?,
+            flush_to: Field::get(from)?,
+        })
+    }
+}
+
+/// What one block of a structure left in an object of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct FlushedPart {
+    /// Name of the object within the directory of the flush.
+    pub name: String,
+    /// First position of the block's range, as in a partition map.
+    pub start: u64,
+    /// Length of the object.
+    pub bytes: u64,
+    /// Bytes of a file, items of a queue, entries of a kv.
+    pub items: u64,
+    /// CRC-32 of the object (ISO-HDLC, as in zlib).
+    pub crc: u32,
+}
+
+impl Field for FlushedPart {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.name.put(out);
+        self.start.put(out);
+        self.bytes.put(out);
+        self.items.put(out);
+        self.crc.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(FlushedPart {
+            name: Field::get(from)?,
+            start: Field::get(from)?,
+            bytes: Field::get(from)?,
+            items: Field::get(from)?,
+            crc: Field::get(from)?,
+        })
+    }
+}
+
+/// One structure as it was flushed.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct FlushedStructure {
+    /// Its name; empty for the unnamed one.
+    pub name: String,
+    /// What it is.
+    pub kind: u8,
+    /// It took no more: a sealed file, a closed queue.
+    pub sealed: bool,
+    /// Hash slots of a kv.
+    pub slots: u32,
+    /// Bound of a queue, in items; 0 for none.
+    pub max_items: u64,
+    /// Bound of a queue, in bytes; 0 for none.
+    pub max_bytes: u64,
+    /// In the order of the structure.
+    pub parts: Vec<FlushedPart>,
+}
+
+impl Field for FlushedStructure {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.name.put(out);
+        self.kind.put(out);
+        self.sealed.put(out);
+        self.slots.put(out);
+        self.max_items.put(out);
+        self.max_bytes.put(out);
+        self.parts.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(FlushedStructure {
+            name: Field::get(from)?,
+            kind: Field::get(from)?,
+            sealed: Field::get(from)?,
+            slots: Field::get(from)?,
+            max_items: Field::get(from)?,
+            max_bytes: Field::get(from)?,
+            parts: Field::get(from)?,
         })
     }
 }
@@ -1405,6 +1539,16 @@ pub struct PrefixInfo {
     pub readers_left: u32,
     /// The attempt of its task has committed.
     pub committed: bool,
+    /// Percent of a block in use at which it grows or splits.
+    pub high_mark: u8,
+    /// Percent of a block in use below which it merges.
+    pub low_mark: u8,
+    /// Where its data goes when its lease ends, below the servers' flush_root and the job's name; empty: it is discarded.
+    pub flush_to: String,
+    /// 0 not begun, 1 under way, 2 failed and tried again, 3 done, 4 lost with a server.
+    pub flush: u8,
+    /// Why the last attempt failed, or what was lost.
+    pub flush_message: String,
 }
 
 impl Field for PrefixInfo {
@@ -1419,6 +1563,11 @@ impl Field for PrefixInfo {
         self.structures.put(out);
         self.readers_left.put(out);
         self.committed.put(out);
+        self.high_mark.put(out);
+        self.low_mark.put(out);
+        self.flush_to.put(out);
+        self.flush.put(out);
+        self.flush_message.put(out);
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -1433,6 +1582,11 @@ impl Field for PrefixInfo {
             structures: Field::get(from)?,
             readers_left: Field::get(from)?,
             committed: Field::get(from)?,
+            high_mark: Field::get(from)?,
+            low_mark: Field::get(from)?,
+            flush_to: Field::get(from)?,
+            flush: Field::get(from)?,
+            flush_message: Field::get(from)?,
         })
     }
 }
@@ -2824,6 +2978,16 @@ pub struct ClusterStatusReply {
     pub bytes_metadata: u64,
     /// Requests that the controller has answered.
     pub requests: u64,
+    /// Prefixes whose lease has ended and whose data is being written.
+    pub flushing: u64,
+    /// Of these, those that failed and are tried again.
+    pub flush_failing: u64,
+    /// Prefixes that were flushed since the controller started.
+    pub flushed: u64,
+    /// Prefixes that could not be flushed because a server was lost before.
+    pub flush_lost: u64,
+    /// Why the last attempt failed that did; empty when none is failing. For the cluster's token.
+    pub flush_error: String,
     /// Of these, renewals of leases.
     pub requests_leases: u64,
     /// Of these, of memory servers about their blocks: to grow, to seal, to move.
@@ -2850,6 +3014,11 @@ impl Field for ClusterStatusReply {
         self.bytes_resident.put(out);
         self.bytes_metadata.put(out);
         self.requests.put(out);
+        self.flushing.put(out);
+        self.flush_failing.put(out);
+        self.flushed.put(out);
+        self.flush_lost.put(out);
+        self.flush_error.put(out);
         self.requests_leases.put(out);
         self.requests_blocks.put(out);
         self.requests_reports.put(out);
@@ -2872,6 +3041,11 @@ impl Field for ClusterStatusReply {
             bytes_resident: Field::get(from)?,
             bytes_metadata: Field::get(from)?,
             requests: Field::get(from)?,
+            flushing: Field::get(from)?,
+            flush_failing: Field::get(from)?,
+            flushed: Field::get(from)?,
+            flush_lost: Field::get(from)?,
+            flush_error: Field::get(from)?,
             requests_leases: Field::get(from)?,
             requests_blocks: Field::get(from)?,
             requests_reports: Field::get(from)?,
@@ -2893,6 +3067,8 @@ pub struct JoinServerRequest {
     pub blocks_per_shard: u32,
     /// Bytes of each block.
     pub block_size: u64,
+    /// It has a flush_root: it can write data of prefixes whose lease has ended.
+    pub flush: bool,
 }
 
 impl Field for JoinServerRequest {
@@ -2902,6 +3078,7 @@ impl Field for JoinServerRequest {
         self.shards.put(out);
         self.blocks_per_shard.put(out);
         self.block_size.put(out);
+        self.flush.put(out);
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -2911,6 +3088,7 @@ impl Field for JoinServerRequest {
             shards: Field::get(from)?,
             blocks_per_shard: Field::get(from)?,
             block_size: Field::get(from)?,
+            flush: Field::get(from)?,
         })
     }
 }
@@ -3420,6 +3598,10 @@ pub struct OpenBlockRequest {
     pub max_bytes: u64,
     /// The structure's first block: nothing of a queue is ahead of it.
     pub first: bool,
+    /// Percent of the block in use at which it grows or splits.
+    pub high_mark: u8,
+    /// Percent of the block in use below which it merges.
+    pub low_mark: u8,
     /// The move that will fill it: it serves nothing before EndImport. 0 for none.
     pub importing: u64,
 }
@@ -3439,6 +3621,8 @@ impl Field for OpenBlockRequest {
         self.max_items.put(out);
         self.max_bytes.put(out);
         self.first.put(out);
+        self.high_mark.put(out);
+        self.low_mark.put(out);
         self.importing.put(out);
     }
 
@@ -3457,6 +3641,8 @@ impl Field for OpenBlockRequest {
             max_items: Field::get(from)?,
             max_bytes: Field::get(from)?,
             first: Field::get(from)?,
+            high_mark: Field::get(from)?,
+            low_mark: Field::get(from)?,
             importing: Field::get(from)?,
         })
     }
@@ -3625,5 +3811,161 @@ impl Field for BeginImportReply {
 
     fn get(_: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(BeginImportReply {})
+    }
+}
+
+/// Request of FlushBlock. The lease of the block's prefix has ended and its data is to be kept: nobody reaches the block any more, and its content is written to an object below the server's flush_root. The reply comes when the object is on disk; the block stays until FreeBlock. Idempotent by (block, epoch).
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct FlushBlockRequest {
+    /// The block.
+    pub block: u64,
+    /// Its epoch.
+    pub epoch: u64,
+    /// First hash of a kv that is written: its map decides, whatever the block believes of a move; 0 for others.
+    pub start: u64,
+    /// Last hash, inclusive; 2^64-1 for others.
+    pub end: u64,
+    /// Path of the object below the flush_root.
+    pub object: String,
+}
+
+impl Field for FlushBlockRequest {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.block.put(out);
+        self.epoch.put(out);
+        self.start.put(out);
+        self.end.put(out);
+        self.object.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(FlushBlockRequest {
+            block: Field::get(from)?,
+            epoch: Field::get(from)?,
+            start: Field::get(from)?,
+            end: Field::get(from)?,
+            object: Field::get(from)?,
+        })
+    }
+}
+
+/// Reply of FlushBlock.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct FlushBlockReply {
+    /// Length of the object.
+    pub bytes: u64,
+    /// Bytes of a file, items of a queue, entries of a kv.
+    pub items: u64,
+    /// CRC-32 of the object (ISO-HDLC, as in zlib).
+    pub crc: u32,
+}
+
+impl Field for FlushBlockReply {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.bytes.put(out);
+        self.items.put(out);
+        self.crc.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(FlushBlockReply {
+            bytes: Field::get(from)?,
+            items: Field::get(from)?,
+            crc: Field::get(from)?,
+        })
+    }
+}
+
+/// Request of CommitFlush. All parts of a prefix are written: the server looks whether it sees them all at their lengths, and writes the manifest, which is the flush. What an earlier flush left in the same directory is deleted then. Idempotent by (directory, number).
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct CommitFlushRequest {
+    /// Path of the directory below the flush_root.
+    pub directory: String,
+    /// Numbers the flush: of two in one directory the later has the greater.
+    pub number: u64,
+    /// Name of the job.
+    pub job_name: String,
+    /// Path of the prefix.
+    pub address: String,
+    /// What it held.
+    pub structures: Vec<FlushedStructure>,
+}
+
+impl Field for CommitFlushRequest {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.directory.put(out);
+        self.number.put(out);
+        self.job_name.put(out);
+        self.address.put(out);
+        self.structures.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(CommitFlushRequest {
+            directory: Field::get(from)?,
+            number: Field::get(from)?,
+            job_name: Field::get(from)?,
+            address: Field::get(from)?,
+            structures: Field::get(from)?,
+        })
+    }
+}
+
+/// Reply of CommitFlush.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct CommitFlushReply {}
+
+impl Field for CommitFlushReply {
+    fn put(&self, _: &mut Vec<u8>) {}
+
+    fn get(_: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(CommitFlushReply {})
+    }
+}
+
+/// Request of ReturnBlock. A block gives back the successor that it was granted and has told nobody of. Refused, without harm, when the controller does not know it as that; a later GrowStructure asks anew.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ReturnBlockRequest {
+    /// The structure.
+    pub structure: u64,
+    /// The block that was granted the other.
+    pub block: u64,
+    /// Its epoch.
+    pub epoch: u64,
+    /// The block that is given back.
+    pub successor: u64,
+    /// Its epoch.
+    pub successor_epoch: u64,
+}
+
+impl Field for ReturnBlockRequest {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.structure.put(out);
+        self.block.put(out);
+        self.epoch.put(out);
+        self.successor.put(out);
+        self.successor_epoch.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(ReturnBlockRequest {
+            structure: Field::get(from)?,
+            block: Field::get(from)?,
+            epoch: Field::get(from)?,
+            successor: Field::get(from)?,
+            successor_epoch: Field::get(from)?,
+        })
+    }
+}
+
+/// Reply of ReturnBlock.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ReturnBlockReply {}
+
+impl Field for ReturnBlockReply {
+    fn put(&self, _: &mut Vec<u8>) {}
+
+    fn get(_: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(ReturnBlockReply {})
     }
 }

@@ -15,6 +15,7 @@ from honeycomb.aio._run import Opening, run, twin_of
 from honeycomb.aio._structures import AsyncFile, AsyncKv, AsyncStream, streaming
 from honeycomb.cluster import Client
 from honeycomb.file import HoneyFile
+from honeycomb.flushed import Flush
 from honeycomb.job import Job, JobHandle, Lease, Node, Renewal
 from honeycomb.kv import Kv
 from honeycomb.queue import Queue
@@ -65,6 +66,9 @@ class AsyncJob(Remote):
         pinned: bool = False,
         owner_verbs: str = "rw",
         job_verbs: str = "r",
+        high_mark: int | None = None,
+        low_mark: int | None = None,
+        on_expiry: Flush | Literal["discard"] = "discard",
     ) -> int:
         return await run(
             lambda: self.blocking.create_addr_prefix(
@@ -74,6 +78,9 @@ class AsyncJob(Remote):
                 pinned=pinned,
                 owner_verbs=owner_verbs,
                 job_verbs=job_verbs,
+                high_mark=high_mark,
+                low_mark=low_mark,
+                on_expiry=on_expiry,
             )
         )
 

@@ -23,9 +23,12 @@ pub const LEASE: PrefixOptions = PrefixOptions {
     pinned: false,
     owner_verbs: honeycomb_types::Verbs::NONE,
     job_verbs: honeycomb_types::Verbs::NONE,
+    high_mark: 0,
+    low_mark: 0,
+    flush_to: "",
 };
 
-pub fn lease(lease_ms: u32) -> PrefixOptions {
+pub fn lease(lease_ms: u32) -> PrefixOptions<'static> {
     PrefixOptions { lease_ms, ..LEASE }
 }
 
@@ -60,7 +63,7 @@ impl Bench {
     }
 
     pub fn with_seed(hash_seed: u64) -> Bench {
-        let config = Config { shard: 3, term: 2, hash_seed };
+        let config = Config { shard: 3, term: 2, hash_seed, ..Config::default() };
         let now = Time::from_millis(1_000_000);
         Bench { catalog: Catalog::new(config), now, effects: Vec::new(), log: None }
     }
@@ -181,9 +184,21 @@ impl Bench {
     }
 
     pub fn join(&mut self, address: &str, shards: u8, blocks_per_shard: u32) -> ServerId {
+        self.join_as(address, shards, blocks_per_shard, false)
+    }
+
+    /// A server that joins, with a `flush_root` or without.
+    pub fn join_as(
+        &mut self,
+        address: &str,
+        shards: u8,
+        blocks_per_shard: u32,
+        flush: bool,
+    ) -> ServerId {
         let incarnation = address.bytes().fold(7, |h, b| h * 31 + b as u64);
         let block_size = 65_536;
-        let server = NewServer { address, incarnation, shards, blocks_per_shard, block_size };
+        let server =
+            NewServer { address, incarnation, shards, blocks_per_shard, block_size, flush };
         match self.run(Command::JoinServer { server }) {
             Ok(Reply::Joined(id)) => id,
             other => panic!("{other:?}"),

@@ -173,6 +173,7 @@ impl Phantom {
             shards: 1,
             blocks_per_shard: blocks,
             block_size: BLOCK_SIZE_MIN,
+            flush: false,
         };
         self.ask(Op::JoinServer, &body)?;
         self.await_reply()

@@ -10,6 +10,7 @@ mod elasticity;
 mod file;
 mod growth;
 mod kv;
+mod leases;
 mod measure;
 mod memory;
 mod plot;
@@ -51,6 +52,7 @@ enum What {
     Queue(queue::QueueArgs),
     File(file::FileArgs),
     Controller(controller::ControllerArgs),
+    Leases(leases::LeasesArgs),
     Elasticity(elasticity::ElasticityArgs),
     Growth(growth::GrowthArgs),
     Repartition(repartition::RepartitionArgs),
@@ -162,6 +164,7 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         What::Queue(args) => queue::run(args),
         What::File(args) => file::run(args),
         What::Controller(args) => controller::run(args),
+        What::Leases(args) => leases::run(args),
         What::Elasticity(args) => elasticity::run(args),
         What::Growth(args) => growth::run(args),
         What::Repartition(args) => repartition::run(args),

@@ -136,7 +136,12 @@ where
                 let area = AreaSeries::new(points, 0.0, colour.mix(0.35));
                 chart.draw_series(area.border_style(colour.stroke_width(1)))
             }
-            Shape::Line => chart.draw_series(LineSeries::new(points, colour.stroke_width(2))),
+            // Piece by piece: where thick lines turn sharply, their corners reach far beyond.
+            Shape::Line => {
+                let pieces = series.points.windows(2);
+                let style = colour.stroke_width(2);
+                chart.draw_series(pieces.map(|two| PathElement::new(two.to_vec(), style)))
+            }
             Shape::Marked => {
                 let line = LineSeries::new(points, colour.filled().stroke_width(2));
                 chart.draw_series(line.point_size(4))

@@ -1,7 +1,7 @@
 //! What values settings have, and how a wrong one is told.
 
 use crate::size;
-use honeycomb_types::limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN};
+use honeycomb_types::limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, LEASE_MAX_MS, LEASE_MIN_MS};
 use std::net::SocketAddr;
 
 /// The longest time that a core may poll before it sleeps: a second is polling for good.
@@ -12,6 +12,7 @@ const SPIN_MAX: u64 = 1_000_000;
 pub enum Kind {
     Text,
     Path,
+    Directory,
     Name,
     Token,
     Endpoint,
@@ -20,6 +21,7 @@ pub enum Kind {
     Size,
     BlockSize,
     Micros,
+    Lease,
     Switch,
     /// 1 to this.
     Count(u64),
@@ -31,12 +33,13 @@ impl Kind {
         match self {
             Kind::Text => "HOST",
             Kind::Path => "FILE",
+            Kind::Directory => "DIR",
             Kind::Name => "NAME",
             Kind::Token => "HEX",
             Kind::Endpoint | Kind::Socket => "HOST:PORT",
             Kind::Seconds => "SECONDS",
             Kind::Size | Kind::BlockSize => "SIZE",
-            Kind::Micros | Kind::Count(_) => "N",
+            Kind::Micros | Kind::Lease | Kind::Count(_) => "N",
             Kind::Switch => "BOOL",
         }
     }
@@ -44,8 +47,10 @@ impl Kind {
     /// Whether a text is a value of this kind; if not, why.
     pub fn check(self, text: &str) -> Result<(), String> {
         match self {
-            Kind::Text | Kind::Path if text.is_empty() => Err("it is empty".into()),
-            Kind::Text | Kind::Path => Ok(()),
+            Kind::Text | Kind::Path | Kind::Directory if text.is_empty() => {
+                Err("it is empty".into())
+            }
+            Kind::Text | Kind::Path | Kind::Directory => Ok(()),
             Kind::Name => honeycomb_types::check_name(text).map_err(|e| e.to_string()),
             Kind::Token => unhex(text).map(drop),
             Kind::Endpoint => check_endpoint(text),
@@ -69,6 +74,7 @@ impl Kind {
                 }
             }
             Kind::Micros => count(text, 0, SPIN_MAX),
+            Kind::Lease => count(text, LEASE_MIN_MS as u64, LEASE_MAX_MS as u64),
             Kind::Count(most) => count(text, 1, most),
             Kind::Switch => match text {
                 "true" | "false" => Ok(()),
@@ -172,6 +178,8 @@ mod tests {
             (Kind::BlockSize, "1GiB", "2GiB"),
             (Kind::Micros, "0", "-1"),
             (Kind::Count(254), "254", "255"),
+            (Kind::Lease, "200", "199"),
+            (Kind::Directory, "/x", ""),
             (Kind::Switch, "true", "yes"),
             (Kind::Token, "00ff", "00f"),
             (Kind::Name, "cli", "a/b"),

@@ -18,6 +18,7 @@ pub use show::{ConfigArgs, config};
 
 use crate::failure::{Failure, Outcome};
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use honeycomb_types::Marks;
 use kind::Kind;
 use std::marker::PhantomData;
 use std::net::SocketAddr;
@@ -41,7 +42,7 @@ pub struct Setting {
 const CLIENTS: &str = "commands that use a cluster";
 
 /// Every setting.
-pub const TABLE: [Setting; 14] = [
+pub const TABLE: [Setting; 18] = [
     Setting {
         name: "address",
         kind: Kind::Endpoint,
@@ -155,6 +156,40 @@ pub const TABLE: [Setting; 14] = [
         help: "Microseconds that a core polls before it sleeps while requests follow each other \
                quickly, up to 1000000; 0 never polls",
     },
+    Setting {
+        name: "lease_ms",
+        kind: Kind::Lease,
+        default: Some("1000"),
+        otherwise: "1000",
+        of: "`start`, `controller`",
+        help: "Milliseconds that a lease lasts, in jobs that do not say; 200 to 604800000",
+    },
+    Setting {
+        name: "high_mark",
+        kind: Kind::Count(100),
+        default: Some("95"),
+        otherwise: "95",
+        of: "`start`, `controller`",
+        help: "Percent of a block in use at which it grows or splits, of prefixes that do not say",
+    },
+    Setting {
+        name: "low_mark",
+        kind: Kind::Count(49),
+        default: Some("40"),
+        otherwise: "40",
+        of: "`start`, `controller`",
+        help: "Percent of a block in use below which it merges, of prefixes that do not say; twice \
+               this is below the high mark",
+    },
+    Setting {
+        name: "flush_root",
+        kind: Kind::Directory,
+        default: None,
+        otherwise: "none: no data is written to disk",
+        of: "`start`, `server`",
+        help: "The directory below which data of prefixes that say so is written when their lease \
+               ends",
+    },
 ];
 
 /// Where a value came from.
@@ -198,16 +233,16 @@ groups! {
     /// What `start` needs.
     ForStart = [
         "listen", "advertise", "insecure", "memory", "block_size", "shards", "spin_us",
-        "cluster_file"
+        "lease_ms", "high_mark", "low_mark", "flush_root", "cluster_file"
     ];
     /// What `stop` needs.
     ForStop = ["cluster_file"];
     /// What `controller` needs.
-    ForController = ["listen", "insecure", "spin_us"];
+    ForController = ["listen", "insecure", "spin_us", "lease_ms", "high_mark", "low_mark"];
     /// What `server` needs.
     ForServer = [
         "controller", "token", "listen", "advertise", "insecure", "memory", "block_size", "shards",
-        "spin_us"
+        "spin_us", "flush_root"
     ];
     /// What `doctor` looks at.
     ForDoctor = [
@@ -217,7 +252,8 @@ groups! {
     /// All.
     All = [
         "address", "token", "timeout", "job", "cluster_file", "python", "listen", "advertise",
-        "insecure", "controller", "memory", "block_size", "shards", "spin_us"
+        "insecure", "controller", "memory", "block_size", "shards", "spin_us", "lease_ms",
+        "high_mark", "low_mark", "flush_root"
     ];
 }
 
@@ -473,6 +509,28 @@ impl Settings {
     /// Cores that serve.
     pub fn shards(&self) -> Option<u8> {
         self.number("shards").map(|n| n as u8)
+    }
+
+    /// Lease of jobs that do not say, in milliseconds.
+    pub fn lease_ms(&self) -> u32 {
+        self.number("lease_ms").expect("it has a default") as u32
+    }
+
+    /// When blocks grow and merge.
+    pub fn marks(&self) -> Outcome<Marks> {
+        let mark = |name| self.number(name).expect("it has a default") as u8;
+        let (high, low) = (mark("high_mark"), mark("low_mark"));
+        Marks::new(high, low, Marks::default()).ok_or_else(|| {
+            Failure::invalid(format!(
+                "low_mark is {low} and high_mark {high}: twice the low mark is below the high mark, \
+                 or two blocks that merge would split again at once"
+            ))
+        })
+    }
+
+    /// The directory below which data is flushed.
+    pub fn flush_root(&self) -> Option<PathBuf> {
+        self.text("flush_root").map(PathBuf::from)
     }
 
     /// How long a core polls.

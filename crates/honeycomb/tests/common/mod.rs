@@ -12,6 +12,7 @@ use honeycomb_types::PrefixId;
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::PrefixOptions;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 pub const KIB: u64 = 1024;
@@ -25,9 +26,25 @@ pub struct Cluster {
 
 impl Cluster {
     pub fn start(servers: usize, memory: u64, block_size: u64) -> Cluster {
+        Cluster::flushing(servers, memory, block_size, None)
+    }
+
+    /// A cluster whose servers flush below this directory.
+    pub fn flushing(
+        servers: usize,
+        memory: u64,
+        block_size: u64,
+        flush_root: Option<PathBuf>,
+    ) -> Cluster {
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         let spin = Duration::ZERO;
-        let options = ControllerOptions { listen, root_key: None, spin };
+        let options = ControllerOptions {
+            listen,
+            root_key: None,
+            spin,
+            marks: honeycomb_types::Marks::default(),
+            lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
+        };
         let controller = Controller::start(&options).unwrap();
         let options = ServerOptions {
             listen,
@@ -38,6 +55,7 @@ impl Cluster {
             block_size,
             shards: 2,
             spin,
+            flush_root,
         };
         let servers =
             (0..servers).map(|_| MemoryServer::start(&options, PATIENCE).unwrap()).collect();

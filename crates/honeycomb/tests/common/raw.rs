@@ -208,7 +208,13 @@ pub fn keyed_cluster(memory: u64, block_size: u64) -> (Cluster, RootKey) {
     let root = [0x5A; 32];
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
     let spin = Duration::ZERO;
-    let options = ControllerOptions { listen, root_key: Some(root), spin };
+    let options = ControllerOptions {
+        listen,
+        root_key: Some(root),
+        spin,
+        marks: honeycomb_types::Marks::default(),
+        lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
+    };
     let controller = Controller::start(&options).unwrap();
     let options = ServerOptions {
         listen,
@@ -219,6 +225,7 @@ pub fn keyed_cluster(memory: u64, block_size: u64) -> (Cluster, RootKey) {
         block_size,
         shards: 2,
         spin,
+        flush_root: None,
     };
     let servers = vec![MemoryServer::start(&options, PATIENCE).unwrap()];
     (Cluster { servers, controller }, RootKey(root))

@@ -346,6 +346,7 @@ fn request_of(op: Op, victim: &Victim) -> Request {
                 shards: 1,
                 blocks_per_shard: 1,
                 block_size: BLOCK,
+                flush: true,
             }
             .encode(),
         ),
@@ -394,6 +395,36 @@ fn request_of(op: Op, victim: &Victim) -> Request {
                 structure: victim.queue.id.0,
                 block: victim.queue.at.block.0,
                 epoch: victim.queue.at.epoch.0,
+            }
+            .encode(),
+        ),
+        Op::ReturnBlock => body(
+            ReturnBlockRequest {
+                structure: victim.file.id.0,
+                block: at.block.0,
+                epoch: at.epoch.0,
+                successor: victim.kv.at.block.0,
+                successor_epoch: victim.kv.at.epoch.0,
+            }
+            .encode(),
+        ),
+        Op::FlushBlock => body(
+            FlushBlockRequest {
+                block: at.block.0,
+                epoch: at.epoch.0,
+                start: 0,
+                end: u64::MAX,
+                object: "victim/out/0.part".into(),
+            }
+            .encode(),
+        ),
+        Op::CommitFlush => body(
+            CommitFlushRequest {
+                directory: "victim/out".into(),
+                number: 1,
+                job_name: "victim".into(),
+                address: path,
+                structures: Vec::new(),
             }
             .encode(),
         ),
@@ -461,6 +492,8 @@ fn request_of(op: Op, victim: &Victim) -> Request {
                 max_items: 0,
                 max_bytes: 0,
                 first: true,
+                high_mark: 95,
+                low_mark: 5,
                 importing: 0,
             }
             .encode(),
@@ -697,6 +730,7 @@ fn at_controller(op: Op) -> AtController {
         | Op::SealBlock
         | Op::QueueTaken
         | Op::RetireBlock
+        | Op::ReturnBlock
         | Op::BeginMove
         | Op::CommitMove
         | Op::CancelMove => {
@@ -706,6 +740,8 @@ fn at_controller(op: Op) -> AtController {
         | Op::FreeBlock
         | Op::SetGeneration
         | Op::QueueAhead
+        | Op::FlushBlock
+        | Op::CommitFlush
         | Op::BeginImport
         | Op::EndImport => all(NotServedHere),
         Op::PresentGrant

@@ -79,6 +79,9 @@ fn at_server(op: Op) -> AtServer {
         | Op::SealBlock
         | Op::QueueTaken
         | Op::RetireBlock
+        | Op::ReturnBlock
+        | Op::FlushBlock
+        | Op::CommitFlush
         | Op::BeginMove
         | Op::CommitMove
         | Op::CancelMove
@@ -410,6 +413,8 @@ fn the_same_requests_are_served_to_who_may() {
                 | Op::QueueAhead
                 | Op::BeginImport
                 | Op::EndImport
+                | Op::FlushBlock
+                | Op::CommitFlush
         );
         if info.plane == Plane::Link && op != Op::JoinServer && !for_servers {
             let reply = send_to(&mut raw, op, &victim, 0, 1);
@@ -420,6 +425,8 @@ fn the_same_requests_are_served_to_who_may() {
         let reply = send_to(&mut raw, op, &victim, 0, 1);
         match op {
             // What a controller says to a memory server is served at its link alone.
+            // A kv's block is nobody's successor.
+            Op::ReturnBlock => assert_eq!(reply.status(), Status::WrongEpoch, "{op:?}"),
             _ if for_servers => assert_eq!(reply.status(), Status::NotServedHere, "{op:?}"),
             // The move was never begun; to give it up is no mistake.
             Op::CommitMove => assert_eq!(reply.status(), Status::Removed, "{}", reply.message()),

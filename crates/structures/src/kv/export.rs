@@ -258,7 +258,9 @@ impl KvBlock {
         let comes = (asking.rate as u128 * takes.as_nanos() / 1_000_000_000) as usize;
         let spare = self.size / RESERVE_FRACTION + comes;
         let from = self.size.saturating_sub(spare);
-        let from = from.clamp(self.size / 100 * SPLIT_FROM, self.marks.split_at(self.size));
+        // A high mark below that is the prefix's own wish.
+        let most = self.marks.split_at(self.size);
+        let from = from.clamp(most.min(self.size / 100 * SPLIT_FROM), most);
         let pressed = self.table.relief == Relief::Wanted;
         if taken < from && !pressed {
             asking.indivisible = None;

@@ -22,15 +22,18 @@ mod region;
 mod room;
 mod scan;
 mod shrink;
+mod snapshot;
 mod table;
 
-use crate::moves::{Marks, Movable};
-use crate::{Answer, Event, News, Operation, Outcome, Payload, Structure, Ticket, large_limit};
+use crate::moves::Movable;
+use crate::{
+    Answer, Event, News, Operation, Outcome, Payload, Snapshot, Structure, Ticket, large_limit,
+};
 use export::{Asking, Departed, Export};
 use fills::Fills;
 use honeycomb_block::Backing;
-use honeycomb_types::Time;
 use honeycomb_types::limits::{KEY_MAX, REGION_MIN};
+use honeycomb_types::{Marks, Time};
 use honeycomb_wire::data::{SwapArgs, mode_and_key};
 use honeycomb_wire::notice::Change;
 use honeycomb_wire::{Field, Op, Status, key_hash};
@@ -127,6 +130,11 @@ impl KvBlock {
     /// Hash slots of the store that the block belongs to.
     pub fn slots(&self) -> u32 {
         self.slots
+    }
+
+    /// When the block is to split, and when to merge.
+    pub fn marks(&self) -> Marks {
+        self.marks
     }
 
     /// The regions in order: first hash, last hash, bytes in the block (large values excluded).
@@ -447,6 +455,14 @@ impl Structure for KvBlock {
 
     fn wants_successor(&mut self) -> bool {
         false
+    }
+
+    fn set_marks(&mut self, marks: Marks) {
+        self.marks = marks;
+    }
+
+    fn snapshot(&mut self, block: &mut Backing, range: (u64, u64)) -> Option<Snapshot> {
+        Some(self.take_snapshot(block, range))
     }
 
     fn tell(&mut self, _block: &mut Backing, _now: Time, _news: News) {}

@@ -413,6 +413,11 @@ impl Region {
         right
     }
 
+    /// Where its log is in the block.
+    pub fn log(&self) -> Range<usize> {
+        self.at + self.log_start()..self.at + self.end
+    }
+
     /// One of which nobody has anything.
     fn whole() -> Region {
         Region { changed: true, ..Region::default() }

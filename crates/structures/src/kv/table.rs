@@ -454,6 +454,11 @@ impl Table {
         large.at..large.at + large.len
     }
 
+    /// Where each large value is, by its id; of an id that is not used, nothing that means anything.
+    pub fn larges(&self) -> Vec<Range<usize>> {
+        self.larges.iter().map(|large| large.at..large.at + large.len).collect()
+    }
+
     pub fn move_large(&mut self, block: &mut Backing, id: u32, to: usize) {
         let from = self.large(id);
         block.copy_within(from, to);

@@ -18,10 +18,12 @@ mod waiters;
 
 use crate::next::{Next, busy, moved};
 use crate::pieces::Pieces;
-use crate::{Answer, Event, News, Operation, Outcome, Payload, Structure, Ticket, large_limit};
+use crate::{
+    Answer, Event, News, Operation, Outcome, Payload, Snapshot, Structure, Ticket, large_limit,
+};
 use honeycomb_block::Backing;
 use honeycomb_types::limits::{QUEUE_BATCH_MAX, RESERVE_MAX_MS};
-use honeycomb_types::{Bug, Time};
+use honeycomb_types::{Bug, Marks, Time};
 use honeycomb_wire::notice::Change;
 use honeycomb_wire::queue::{AckAction, AckArgs, Counts, GetArgs, Items, lengths};
 use honeycomb_wire::{Op, Status};
@@ -751,6 +753,46 @@ impl Structure for QueueBlock {
 
     fn wants_successor(&mut self) -> bool {
         self.seal.is_none() && self.next.wanted(self.used())
+    }
+
+    fn set_marks(&mut self, marks: Marks) {
+        self.next.set_marks(marks);
+    }
+
+    fn expect(&mut self, bytes: usize) {
+        self.next.expect(bytes);
+    }
+
+    fn give_back(&mut self) -> Option<Vec<u8>> {
+        let used = self.used();
+        self.next.give_back(used)
+    }
+
+    /// What was given out and not acknowledged is still the queue's.
+    fn snapshot(&mut self, block: &mut Backing, _range: (u64, u64)) -> Option<Snapshot> {
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        for item in self.reserved.held().chain(self.head..self.count) {
+            match runs.last_mut().filter(|run| run.end == item) {
+                Some(run) => run.end = item + 1,
+                None => runs.push(item..item + 1),
+            }
+        }
+        let size = self.size;
+        Some(Snapshot::new(block.pin(0..size), move |bytes, out| {
+            let end_of = |item: usize| {
+                let place = &bytes[size - PLACE * (item + 1)..size - PLACE * item];
+                u32::from_le_bytes(place.try_into().expect("a place has four bytes")) as usize
+            };
+            let mut items = 0;
+            for item in runs.iter().cloned().flatten() {
+                let start = item.checked_sub(1).map_or(0, end_of);
+                let item = &bytes[start..end_of(item)];
+                out.write_all(&(item.len() as u32).to_le_bytes())?;
+                out.write_all(item)?;
+                items += 1;
+            }
+            Ok(items)
+        }))
     }
 
     fn tell(&mut self, block: &mut Backing, now: Time, news: News) {

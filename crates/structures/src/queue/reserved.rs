@@ -65,6 +65,12 @@ impl Reserved {
         self.out.is_empty()
     }
 
+    /// Items that are out or came back, in order.
+    pub fn held(&self) -> impl Iterator<Item = usize> + use<> {
+        let all: BTreeSet<usize> = self.out.keys().chain(self.returned.keys()).copied().collect();
+        all.into_iter()
+    }
+
     /// Items that are out.
     pub fn count(&self) -> usize {
         self.out.len()

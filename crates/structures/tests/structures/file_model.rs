@@ -262,5 +262,7 @@ proptest! {
             prop_assert_eq!(told, model.sealed.map(|last| (model.committed.len() as u64, last)));
             prop_assert!(model.driver.structure.bytes_used() >= model.tail() as u64);
         }
+        let items = model.committed.len() as u64;
+        prop_assert_eq!(model.driver.flushed(), (model.committed, items));
     }
 }

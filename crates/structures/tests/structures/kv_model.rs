@@ -410,12 +410,36 @@ impl Model {
     }
 }
 
+impl Model {
+    /// A flush writes the entries that are there, each once, and nothing else.
+    fn check_flushed(&mut self) {
+        let (bytes, items) = self.driver.flushed();
+        let mut rest = &bytes[..];
+        let mut take = |n: usize| {
+            let (taken, left) = rest.split_at(n);
+            rest = left;
+            taken
+        };
+        let mut found = BTreeMap::new();
+        for _ in 0..items {
+            let key_len = u32::from_le_bytes(take(4).try_into().unwrap()) as usize;
+            let value_len = u32::from_le_bytes(take(4).try_into().unwrap()) as usize;
+            let key = take(key_len).to_vec();
+            let value = take(value_len).to_vec();
+            assert!(found.insert((honeycomb_wire::key_hash(&key), key), value).is_none());
+        }
+        assert!(take(0).is_empty() && rest.is_empty(), "nothing follows the last entry");
+        assert_eq!(found, self.entries);
+    }
+}
+
 fn replay(steps: Vec<Step>, keys: u16) {
     let mut model = Model::new();
     for step in steps {
         model.step(step);
         model.check(keys);
     }
+    model.check_flushed();
     model.pins.clear();
     for fill in std::mem::take(&mut model.fills) {
         model.driver.abort(fill.ticket);

@@ -35,6 +35,15 @@ impl<S: Structure> Driver<S> {
         Driver { structure, block, now, tickets: 0, events: VecDeque::new() }
     }
 
+    /// What a flush of the block would write, and the number of items that it says.
+    pub(crate) fn flushed(&mut self) -> (Vec<u8>, u64) {
+        let snapshot =
+            self.structure.snapshot(&mut self.block, (0, u64::MAX)).expect("it can be flushed");
+        let mut bytes = Vec::new();
+        let items = snapshot.write(&mut bytes).unwrap();
+        (bytes, items)
+    }
+
     pub(crate) fn ticket(&mut self) -> Ticket {
         self.tickets += 1;
         Ticket(self.tickets)

@@ -14,7 +14,7 @@ const SLOTS: u32 = 64;
 const MOVED: &[u8] = b"elsewhere";
 
 fn block(start: u64, end: u64) -> KvBlock {
-    KvBlock::new(SIZE, start, end, SLOTS, Marks { high: 95, low: 30 })
+    KvBlock::new(SIZE, start, end, SLOTS, Marks::new(95, 30, Marks::default()).unwrap())
 }
 
 /// A move under way: the places of giver and taker, and the move's number.

@@ -124,7 +124,10 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         FreeBlock FreeBlockRequest FreeBlockReply,
         SetGeneration SetGenerationRequest SetGenerationReply,
         QueueAhead QueueAheadRequest QueueAheadReply,
-        BeginImport BeginImportRequest BeginImportReply,;
+        BeginImport BeginImportRequest BeginImportReply,
+        FlushBlock FlushBlockRequest FlushBlockReply,
+        CommitFlush CommitFlushRequest CommitFlushReply,
+        ReturnBlock ReturnBlockRequest ReturnBlockReply,;
         data Subscribe AckResults FileAppend FileRead FileSize FileSeal FileReadMany
              QueuePut QueueGet QueuePeek QueueLength QueueClose QueueAck
              KvGet KvPut KvDelete KvExists KvUpdate KvUpsert KvCompareAndSwap KvScan KvLength

@@ -370,9 +370,8 @@ impl Stage<'_> {
 
 fn no_split(block: u64) -> String {
     format!(
-        "no block split: a store with blocks of {} was filled far beyond the first, so there is \
-         nothing to measure. This build or this cluster does not split, or its high mark is above \
-         what the block can hold",
+        "no block split: a store was filled, with a block of {}, and it was still one block, so there \
+         is nothing to measure. This build or this cluster does not split, or has no block to spare",
         size::show(block)
     )
 }

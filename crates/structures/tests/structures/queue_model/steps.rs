@@ -481,7 +481,7 @@ impl Model {
         assert!(due.is_none_or(|due| deadline.is_some_and(|deadline| deadline <= due)), "late");
         assert!(deadline.is_none_or(|deadline| deadline > self.driver.now), "it was just ticked");
         let may_ask = self.seal.is_none() && !self.asked && self.successor != Some(true);
-        let must_ask = may_ask && self.successor.is_none() && SIZE - self.used() < SIZE / 8;
+        let must_ask = may_ask && self.successor.is_none() && SIZE - self.used() < SIZE / 20;
         let asks = self.driver.structure.wants_successor();
         assert!(may_ask || !asks);
         assert!(asks || !must_ask);
@@ -565,6 +565,12 @@ fn replay(setup: &Setup, steps: &[Step]) {
     for step in steps {
         model.run(step);
     }
+    let (mut flushed, left) = (Vec::new(), model.items.len() as u64);
+    for item in model.items.values() {
+        flushed.extend_from_slice(&(item.bytes.len() as u32).to_le_bytes());
+        flushed.extend_from_slice(&item.bytes);
+    }
+    assert_eq!(model.driver.flushed(), (flushed, left), "what nobody has acknowledged, in order");
     model.drain();
 }
 

@@ -1,0 +1,457 @@
+//! Flushing what a prefix held when its lease ends: a part for each block, then a manifest, and only
+//! then are the blocks free.
+//!
+//! Until the manifest is in its place the blocks are quarantined: nobody reaches them, nobody gets
+//! them. What fails is tried again, with pauses that grow, for as long as it takes; only the loss of
+//! a server that had not written its part ends a flush without a manifest. Two flushes of one
+//! directory commit in the order in which they began, so that the later one stands.
+//!
+//! `flush_to` and the marks of a prefix are rare: they are kept beside the DAG (`Special`), for as
+//! long as its node.
+
+use crate::reply::{FlushState, FlushedPart, FlushedStructure};
+use crate::tombstones::{Cause, Gone, Tombstone};
+use crate::{Catalog, CatalogError, Effect, Reply, Written};
+use hashbrown::{HashMap, HashSet};
+use honeycomb_types::limits::{FLUSH_RETRY_FIRST, FLUSH_RETRY_MAX};
+use honeycomb_types::{
+    BlockAt, Epoch, FLUSH_PART, Kind, Marks, PrefixId, ServerId, Time, flush_directory,
+};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::sync::Arc;
+
+/// What only some prefixes have.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Special {
+    pub(crate) marks: Marks,
+    pub(crate) flush_to: Box<str>,
+    pub(crate) flush: FlushState,
+}
+
+/// The block of a part, and how far it is.
+#[derive(Debug)]
+struct Part {
+    at: BlockAt,
+    /// Hashes of a kv that are its own.
+    range: (u64, u64),
+    object: Arc<str>,
+    /// Its structure, and its place there.
+    place: (usize, usize),
+    written: bool,
+    attempts: u32,
+}
+
+impl Part {
+    fn effect(&self) -> Effect {
+        let (at, (start, end), object) = (self.at, self.range, self.object.clone());
+        Effect::FlushBlock { server: at.block.server(), at, start, end, object }
+    }
+}
+
+/// One prefix that is being flushed.
+#[derive(Debug)]
+struct Flush {
+    prefix: PrefixId,
+    directory: Arc<str>,
+    job_name: Box<str>,
+    address: Arc<str>,
+    structures: Vec<FlushedStructure>,
+    parts: Vec<Part>,
+    /// Parts that are not written.
+    left: usize,
+    /// Who was asked for the manifest, while that is under way.
+    committing: Option<ServerId>,
+    attempts: u32,
+    error: Option<Arc<str>>,
+}
+
+/// What is to be tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Again {
+    Part(usize),
+    Commit,
+}
+
+/// All flushes under way.
+#[derive(Debug, Default)]
+pub(crate) struct Flushes {
+    all: BTreeMap<u64, Flush>,
+    /// Those of each directory, in the order in which they began.
+    queues: HashMap<Arc<str>, VecDeque<u64>>,
+    blocks: HashMap<BlockAt, (u64, usize)>,
+    retries: BinaryHeap<Reverse<(Time, u64, Again)>>,
+    /// Directories of live prefixes: two do not share one.
+    claimed: HashSet<Box<str>>,
+    last: u64,
+    pub(crate) done: u64,
+    pub(crate) lost: u64,
+}
+
+impl Flushes {
+    pub(crate) fn next(&self) -> Option<Time> {
+        self.retries.peek().map(|Reverse((at, ..))| *at)
+    }
+
+    pub(crate) fn under_way(&self) -> u64 {
+        self.all.len() as u64
+    }
+
+    pub(crate) fn failing(&self) -> u64 {
+        self.all.values().filter(|flush| flush.error.is_some()).count() as u64
+    }
+
+    /// Of those that fail, the reason of the one that began last.
+    pub(crate) fn error(&self) -> Box<str> {
+        let failing = self.all.values().rev().find_map(|flush| {
+            flush.error.as_ref().map(|why| format!("{}: {why}", flush.directory).into())
+        });
+        failing.unwrap_or_default()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        let flushes = self.all.values().map(|flush| {
+            let parts = flush.parts.capacity() * (size_of::<Part>() + size_of::<FlushedPart>());
+            size_of::<Flush>() + parts + flush.directory.len() + flush.address.len()
+        });
+        let tables = self.blocks.allocation_size() + self.claimed.allocation_size();
+        flushes.sum::<usize>() + tables + self.claimed.iter().map(|path| path.len()).sum::<usize>()
+    }
+}
+
+fn pause(attempts: u32) -> std::time::Duration {
+    FLUSH_RETRY_FIRST.saturating_mul(1 << attempts.min(16)).min(FLUSH_RETRY_MAX)
+}
+
+impl Catalog {
+    /// When blocks of the prefix grow and merge.
+    pub(crate) fn marks(&self, n: u32) -> Marks {
+        self.dag.special.get(&n).map_or(self.config.marks, |special| special.marks)
+    }
+
+    /// Refuses a `flush_to` that cannot be: the directory that it means when it can.
+    pub(crate) fn checked_flush(&self, j: u32, path: &str) -> Result<Box<str>, CatalogError> {
+        let directory = flush_directory(&self.jobs[j].name, path)?;
+        if self.pool.servers().any(|(_, server)| !server.flush) || self.pool.is_empty() {
+            return Err(CatalogError::FlushUnavailable { path: path.into() });
+        }
+        if self.flushes.claimed.contains(&*directory) {
+            return Err(CatalogError::FlushPathTaken { path: path.into() });
+        }
+        Ok(directory.into())
+    }
+
+    /// Gives a new prefix what only some have.
+    pub(crate) fn specialise(&mut self, n: u32, marks: Marks, flush: Option<(&str, Box<str>)>) {
+        if marks == self.config.marks && flush.is_none() {
+            return;
+        }
+        let flush_to = flush.as_ref().map_or("", |(path, _)| *path).into();
+        self.flushes.claimed.extend(flush.map(|(_, directory)| directory));
+        let special = Special { marks, flush_to, flush: FlushState::None };
+        self.dag.special.insert(n, Box::new(special));
+    }
+
+    /// A prefix ends: its directory is free for another.
+    pub(crate) fn unclaim(&mut self, n: u32) {
+        if let Some(directory) = self.directory_of(n) {
+            self.flushes.claimed.remove(&*directory);
+        }
+    }
+
+    fn directory_of(&self, n: u32) -> Option<String> {
+        let path = &self.dag.special.get(&n)?.flush_to;
+        let job = &self.jobs[self.dag.nodes[n].job].name;
+        (!path.is_empty()).then(|| flush_directory(job, path).expect("checked at its creation"))
+    }
+
+    /// Begins the flush of a prefix whose lease has ended, if it is to be flushed: its structures
+    /// end, and their blocks are kept.
+    pub(crate) fn begin_flush(
+        &mut self,
+        n: u32,
+        cause: &Cause,
+        address: &Arc<str>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Cause::Expired { .. } = cause else { return };
+        let Some(directory) = self.directory_of(n) else { return };
+        self.flushes.last += 1;
+        let number = Epoch::new(self.config.term, self.flushes.last).0;
+        let mut flush = Flush {
+            prefix: self.dag.nodes[n].id,
+            directory: directory.into(),
+            job_name: self.jobs[self.dag.nodes[n].job].name.clone(),
+            address: address.clone(),
+            structures: Vec::new(),
+            parts: Vec::new(),
+            left: 0,
+            committing: None,
+            attempts: 0,
+            error: None,
+        };
+        let mut structures: Vec<u32> = self.structures_of(n).collect();
+        // The list has the newest first.
+        structures.reverse();
+        for s in structures {
+            self.keep_structure(s, number, &mut flush, effects);
+            self.bury(s, cause.clone(), address);
+        }
+        flush.left = flush.parts.len();
+        for (i, part) in flush.parts.iter().enumerate() {
+            self.flushes.blocks.insert(part.at, (number, i));
+            effects.push(part.effect());
+        }
+        self.flushes.queues.entry(flush.directory.clone()).or_default().push_back(number);
+        self.flushes.all.insert(number, flush);
+        self.show_flush(number);
+        self.commit_flush(number, effects);
+    }
+
+    /// Takes a structure's blocks from it and lists them as parts. The target of a move that was not
+    /// committed owns nothing yet, and is no part.
+    fn keep_structure(
+        &mut self,
+        s: u32,
+        number: u64,
+        flush: &mut Flush,
+        effects: &mut Vec<Effect>,
+    ) {
+        let structure = &self.structures[s];
+        let j = structure.job;
+        let kv = structure.kind == Kind::Kv;
+        let placed = structure.entries.iter().enumerate();
+        let ranges: HashMap<_, _> =
+            placed.map(|(i, e)| (e.block, (e.start, structure.end(i)))).collect();
+        let mut flushed = FlushedStructure {
+            name: structure.name.clone(),
+            kind: structure.kind,
+            sealed: structure.sealed,
+            slots: structure.slots,
+            max_items: structure.max_items(),
+            max_bytes: structure.max_bytes(),
+            parts: Vec::new(),
+        };
+        let blocks: Vec<_> = structure.blocks().collect();
+        for block in blocks {
+            let placed = ranges.get(&block).copied();
+            if kv && placed.is_none() {
+                self.give_back(j, s, block, effects);
+                continue;
+            }
+            let range = placed.filter(|_| kv).unwrap_or((0, u64::MAX));
+            let at = self.pool.at(block);
+            let server = self.pool.server_mut(block.server()).expect("it is live").incarnation;
+            let name = format!("{number:016x}-{server:016x}-{:05}{FLUSH_PART}", flush.parts.len());
+            let object = format!("{}/{name}", flush.directory).into();
+            let place = (flush.structures.len(), flushed.parts.len());
+            flush.parts.push(Part { at, range, object, place, written: false, attempts: 0 });
+            // Blocks that are not in the map yet follow the last one that is.
+            let start = placed.map_or(u64::MAX, |(start, _)| start);
+            let written = Written::default();
+            flushed.parts.push(FlushedPart { name: name.into(), start, written });
+            let bytes = self.pool.keep(block, s);
+            let job = &mut self.jobs[j];
+            job.blocks -= 1;
+            job.bytes_used -= bytes;
+        }
+        flush.structures.push(flushed);
+    }
+
+    /// Removes a structure whose blocks were taken, and remembers why it ended.
+    fn bury(&mut self, s: u32, cause: Cause, path: &Arc<str>) {
+        let structure = &self.structures[s];
+        let (j, gone) = (structure.job, Gone::Structure(structure.id));
+        let (prefix, name) = (self.dag.nodes[structure.prefix].id, structure.name.clone());
+        self.unlist_structure(s);
+        let (path, at) = (path.clone(), self.now);
+        self.remember(j, Tombstone { gone, prefix, path, name, cause, at });
+    }
+
+    pub(crate) fn block_flushed(
+        &mut self,
+        server: ServerId,
+        at: BlockAt,
+        outcome: Result<Written, &str>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        self.heard_from(server);
+        let known = self.flushes.blocks.get(&at).copied();
+        let Some((number, i)) = known.filter(|_| at.block.server() == server) else {
+            return Ok(Reply::Done);
+        };
+        let flush = self.flushes.all.get_mut(&number).expect("a kept block has its flush");
+        let part = &mut flush.parts[i];
+        if part.written {
+            return Ok(Reply::Done);
+        }
+        match outcome {
+            Ok(written) => {
+                part.written = true;
+                flush.left -= 1;
+                let (structure, place) = part.place;
+                flush.structures[structure].parts[place].written = written;
+                if flush.left == 0 {
+                    flush.error = None;
+                }
+            }
+            Err(why) => {
+                let again = self.now + pause(part.attempts);
+                part.attempts += 1;
+                flush.error = Some(why.into());
+                self.flushes.retries.push(Reverse((again, number, Again::Part(i))));
+            }
+        }
+        self.show_flush(number);
+        self.commit_flush(number, effects);
+        Ok(Reply::Done)
+    }
+
+    /// Asks for the manifest, when all parts are written and it is this flush's turn.
+    fn commit_flush(&mut self, number: u64, effects: &mut Vec<Effect>) {
+        let flush = &self.flushes.all[&number];
+        let first = self.flushes.queues[&flush.directory].front() == Some(&number);
+        if flush.left > 0 || flush.committing.is_some() || !first {
+            return;
+        }
+        // Who wrote the last part sees the directory; one of the others does when it is shared.
+        let wrote = flush.parts.iter().rev().map(|part| part.at.block.server());
+        let able = |server: &ServerId| self.pool.server(*server).is_some_and(|s| s.flush);
+        let any = self.pool.servers().map(|(id, _)| id);
+        let Some(server) = wrote.chain(any).find(able) else {
+            let again = self.now + pause(flush.attempts);
+            self.flushes.retries.push(Reverse((again, number, Again::Commit)));
+            let flush = self.flushes.all.get_mut(&number).expect("looked up just now");
+            flush.attempts += 1;
+            flush.error = Some("no memory server that has a flush_root is there".into());
+            return self.show_flush(number);
+        };
+        effects.push(Effect::CommitFlush {
+            server,
+            number,
+            directory: flush.directory.clone(),
+            job_name: flush.job_name.clone(),
+            address: flush.address.clone(),
+            structures: flush.structures.clone(),
+        });
+        self.flushes.all.get_mut(&number).expect("looked up just now").committing = Some(server);
+    }
+
+    pub(crate) fn flush_committed(
+        &mut self,
+        server: ServerId,
+        number: u64,
+        outcome: Result<(), &str>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        self.heard_from(server);
+        let known = self.flushes.all.get_mut(&number);
+        let Some(flush) = known.filter(|flush| flush.committing == Some(server)) else {
+            return Ok(Reply::Done);
+        };
+        flush.committing = None;
+        match outcome {
+            Ok(()) => {
+                self.flushes.done += 1;
+                self.end_flush(number, FlushState::Done, effects);
+            }
+            Err(why) => {
+                let again = self.now + pause(flush.attempts);
+                flush.attempts += 1;
+                flush.error = Some(why.into());
+                self.flushes.retries.push(Reverse((again, number, Again::Commit)));
+                self.show_flush(number);
+            }
+        }
+        Ok(Reply::Done)
+    }
+
+    /// A flush has come to its end, good or bad: its blocks are freed, the next one of its directory
+    /// may commit.
+    fn end_flush(&mut self, number: u64, state: FlushState, effects: &mut Vec<Effect>) {
+        let flush = self.flushes.all.remove(&number).expect("it is under way");
+        let whole = flush.left == 0 || matches!(state, FlushState::Lost(_));
+        assert!(whole, "INV-09: blocks are freed before what they held is written");
+        for part in &flush.parts {
+            self.flushes.blocks.remove(&part.at);
+            self.pool.free_kept(part.at, effects);
+        }
+        self.set_state(flush.prefix, state);
+        let queue = self.flushes.queues.get_mut(&flush.directory).expect("it was in the queue");
+        queue.retain(|other| *other != number);
+        match queue.front().copied() {
+            Some(next) => self.commit_flush(next, effects),
+            None => {
+                self.flushes.queues.remove(&flush.directory);
+            }
+        }
+    }
+
+    /// Tries again what is due.
+    pub(crate) fn retry_flushes(&mut self, effects: &mut Vec<Effect>) {
+        while self.flushes.next().is_some_and(|at| at <= self.now) {
+            let Reverse((_, number, again)) = self.flushes.retries.pop().expect("looked at it");
+            let Some(flush) = self.flushes.all.get(&number) else { continue };
+            match again {
+                Again::Commit => self.commit_flush(number, effects),
+                Again::Part(i) => effects.push(flush.parts[i].effect()),
+            }
+        }
+    }
+
+    /// Servers are gone: what they had not written is lost, and what they were to commit is another's
+    /// to do.
+    pub(crate) fn lose_flushes(&mut self, gone: &[ServerId], effects: &mut Vec<Effect>) {
+        let is_gone = |server: ServerId| gone.contains(&server);
+        let hit: Vec<u64> = self.flushes.all.keys().copied().collect();
+        for number in hit {
+            let Some(flush) = self.flushes.all.get_mut(&number) else { continue };
+            let unwritten = |part: &&Part| !part.written && is_gone(part.at.block.server());
+            let lost = flush.parts.iter().filter(unwritten).count();
+            if lost > 0 {
+                let why = format!(
+                    "a memory server was lost that had not written {lost} of {} parts; there is no \
+                     manifest",
+                    flush.parts.len()
+                );
+                self.flushes.lost += 1;
+                self.end_flush(number, FlushState::Lost(why.into()), effects);
+            } else if flush.committing.is_some_and(is_gone) {
+                flush.committing = None;
+                self.commit_flush(number, effects);
+            }
+        }
+    }
+
+    /// Writes down at the prefix how its flush stands.
+    fn show_flush(&mut self, number: u64) {
+        let Some(flush) = self.flushes.all.get(&number) else { return };
+        let state = match &flush.error {
+            Some(why) => FlushState::Failing(why.clone()),
+            None => FlushState::Writing,
+        };
+        self.set_state(flush.prefix, state);
+    }
+
+    fn set_state(&mut self, prefix: PrefixId, state: FlushState) {
+        if let Some(n) = self.dag.by_id(prefix)
+            && let Some(special) = self.dag.special.get_mut(&n)
+        {
+            special.flush = state;
+        }
+    }
+
+    /// Every kept block is a part that waits for its manifest, and is quarantined.
+    pub(crate) fn check_flushes(&self) -> Result<(), String> {
+        for (at, (number, i)) in &self.flushes.blocks {
+            let flush = self.flushes.all.get(number).ok_or(format!("{at:?} has no flush"))?;
+            if flush.parts.get(*i).map(|part| part.at) != Some(*at) {
+                return Err(format!("{at:?} is no part of its flush"));
+            }
+            if self.pool.is_free(*at) {
+                return Err(format!("{at:?} is free and waits to be flushed"));
+            }
+        }
+        Ok(())
+    }
+}

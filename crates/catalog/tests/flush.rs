@@ -1,0 +1,395 @@
+//! Prefixes that are flushed when their lease ends: the parts, the manifest after them, the blocks
+//! free only then; failures that are tried again; servers that are lost meanwhile (INV-02, 03).
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+
+mod common;
+
+use common::{Bench, LEASE, file, kv, queue};
+use honeycomb_catalog::{
+    Actor, CatalogError, Command, Effect, FlushState, FlushedStructure, PlanNode, PrefixInfo,
+    PrefixOptions, Report, Seal, Written,
+};
+use honeycomb_types::{BlockAt, JobId, Kind, Marks, ServerId};
+use proptest::prelude::*;
+
+const TO_OUT: PrefixOptions<'static> = PrefixOptions { flush_to: "out/t", lease_ms: 1000, ..LEASE };
+const WRITTEN: Written = Written { bytes: 10, items: 2, crc: 7 };
+
+fn bench() -> (Bench, ServerId, JobId) {
+    let mut bench = Bench::new();
+    let server = bench.join_as("s1:1", 1, 20, true);
+    let job = bench.job_leased("job", 3_600_000);
+    (bench, server, job)
+}
+
+/// The parts that the last command asked for.
+fn asked(bench: &Bench) -> Vec<(BlockAt, String)> {
+    let parts = bench.effects.iter().filter_map(|effect| match effect {
+        Effect::FlushBlock { server, at, object, .. } => {
+            assert_eq!(*server, at.block.server());
+            Some((*at, object.to_string()))
+        }
+        _ => None,
+    });
+    parts.collect()
+}
+
+/// The manifest that the last command asked for.
+fn manifest(bench: &Bench) -> Option<(ServerId, u64, String, Vec<FlushedStructure>)> {
+    let mut all = bench.effects.iter().filter_map(|effect| match effect {
+        Effect::CommitFlush { server, number, directory, structures, .. } => {
+            Some((*server, *number, directory.to_string(), structures.clone()))
+        }
+        _ => None,
+    });
+    let one = all.next();
+    assert!(all.next().is_none(), "one manifest at a time");
+    one
+}
+
+fn wrote(bench: &mut Bench, at: BlockAt, outcome: Result<Written, &str>) {
+    let server = at.block.server();
+    bench.run(Command::BlockFlushed { server, at, outcome }).unwrap();
+}
+
+fn committed(bench: &mut Bench, server: ServerId, number: u64, outcome: Result<(), &str>) {
+    bench.run(Command::FlushCommitted { server, number, outcome }).unwrap();
+}
+
+fn info(bench: &mut Bench, job: JobId, name: &str) -> PrefixInfo {
+    bench.tree(job).into_iter().find(|prefix| *prefix.name == *name).unwrap()
+}
+
+/// Lets time pass in which the servers are heard of; answers the parts that were asked for, and the
+/// numbers of the manifests.
+fn wait(bench: &mut Bench, mut ms: u64) -> (Vec<(BlockAt, String)>, Vec<u64>) {
+    let (mut parts, mut manifests) = (Vec::new(), Vec::new());
+    while ms > 0 {
+        let step = ms.min(1000);
+        for server in bench.status().servers {
+            let report = Report::default();
+            bench.run(Command::ServerReport { server: server.server, report }).unwrap();
+        }
+        bench.pass(step);
+        assert_eq!(bench.freed(), [], "time alone frees nothing of a flush");
+        parts.extend(asked(bench));
+        manifests.extend(manifest(bench).map(|(_, number, ..)| number));
+        ms -= step;
+    }
+    (parts, manifests)
+}
+
+/// The blocks of so many files below `t`.
+fn files(bench: &mut Bench, job: JobId, n: usize) -> Vec<BlockAt> {
+    let names: Vec<String> = (0..n).map(|i| format!("f{i}")).collect();
+    let make = |name: &String| bench.make(job, file("t", name, 1)).unwrap().map.entries[0].at;
+    names.iter().map(make).collect()
+}
+
+#[test]
+fn parts_then_the_manifest_then_the_blocks_are_free() {
+    let (mut bench, server, job) = bench();
+    bench.create(job, "t", &[], TO_OUT).unwrap();
+    let f = bench.make(job, file("t", "f", 1)).unwrap();
+    let first = f.map.entries[0].at;
+    let (_, second) = bench.grow(f.structure, first).unwrap();
+    let seal = Seal { length: 65_000, bytes: 65_000, last: false };
+    bench.seal(f.structure, first, seal).unwrap();
+    let k = bench.make(job, kv("t", "k", 1)).unwrap();
+    let q = bench.make(job, queue("t", "q", 9)).unwrap();
+    let free = bench.status().free;
+
+    bench.pass(1000);
+    let parts = asked(&bench);
+    let blocks: Vec<BlockAt> = parts.iter().map(|(at, _)| *at).collect();
+    let expected = [first, second, k.map.entries[0].at, q.map.entries[0].at];
+    assert_eq!(blocks, expected, "in the order of the structures and of their blocks");
+    assert!(parts.iter().all(|(_, object)| object.starts_with("job/out/t/")), "{parts:?}");
+    assert_eq!(bench.freed(), [], "nothing is freed before it is flushed");
+    let status = bench.status();
+    assert_eq!((status.free, status.quarantined, status.flushing), (free, 4, 1));
+    assert_eq!(info(&mut bench, job, "t").flush, FlushState::Writing);
+
+    for &at in &blocks[..3] {
+        wrote(&mut bench, at, Ok(WRITTEN));
+        assert_eq!(manifest(&bench), None, "not before the last part");
+    }
+    wrote(&mut bench, blocks[3], Ok(WRITTEN));
+    let (by, number, directory, structures) = manifest(&bench).unwrap();
+    assert_eq!((by, directory.as_str()), (server, "job/out/t"));
+    let shape: Vec<_> = structures.iter().map(|s| (s.kind, &*s.name, s.parts.len())).collect();
+    assert_eq!(shape, [(Kind::File, "f", 2), (Kind::Kv, "k", 1), (Kind::Queue, "q", 1)]);
+    assert!(structures.iter().flat_map(|s| &s.parts).all(|part| part.written == WRITTEN));
+    assert_eq!(structures[0].parts[1].start, 65_000);
+    assert_eq!(structures[2].max_items, 9);
+    assert_eq!(bench.freed(), []);
+
+    // A repeat of what is known changes nothing.
+    wrote(&mut bench, blocks[0], Err("late"));
+    assert_eq!((manifest(&bench), bench.freed()), (None, vec![]));
+
+    committed(&mut bench, server, number, Ok(()));
+    assert_eq!(bench.freed(), blocks);
+    assert_eq!(info(&mut bench, job, "t").flush, FlushState::Done);
+    bench.confirm(&blocks);
+    let status = bench.status();
+    assert_eq!((status.free, status.quarantined), (free + 4, 0));
+    assert_eq!((status.flushing, status.flushed), (0, 1));
+}
+
+#[test]
+fn only_the_end_of_a_lease_flushes() {
+    let (mut bench, _, job) = bench();
+    bench.create(job, "t", &[], TO_OUT).unwrap();
+    bench.make(job, file("t", "", 1)).unwrap();
+    bench.remove(job, "t").unwrap();
+    assert_eq!((asked(&bench), bench.freed().len()), (vec![], 1));
+    bench.create(job, "t", &[], TO_OUT).unwrap();
+    bench.make(job, file("t", "", 1)).unwrap();
+    bench.run(Command::DeregisterJob { actor: Actor::driver(job), job }).unwrap();
+    assert_eq!((asked(&bench), bench.freed().len()), (vec![], 1));
+}
+
+#[test]
+fn what_fails_is_tried_again_with_growing_pauses_and_is_told() {
+    let (mut bench, server, job) = bench();
+    bench.create(job, "t", &[], TO_OUT).unwrap();
+    bench.make(job, file("t", "", 1)).unwrap();
+    bench.pass(1000);
+    let (at, object) = asked(&bench)[0].clone();
+    for pause in [100, 200, 400] {
+        wrote(&mut bench, at, Err("no space left"));
+        let failing = FlushState::Failing("no space left".into());
+        assert_eq!(info(&mut bench, job, "t").flush, failing);
+        let status = bench.status();
+        assert_eq!((status.flush_failing, &*status.flush_error), (1, "job/out/t: no space left"));
+        bench.pass(pause - 1);
+        assert_eq!(asked(&bench), []);
+        bench.pass(1);
+        assert_eq!(asked(&bench), [(at, object.clone())], "the same object again");
+    }
+    for _ in 0..12 {
+        wrote(&mut bench, at, Err("no space left"));
+        assert_eq!(wait(&mut bench, 30_000).0.len(), 1, "never more than half a minute apart");
+    }
+    wrote(&mut bench, at, Ok(WRITTEN));
+    let (_, number, ..) = manifest(&bench).unwrap();
+    assert_eq!(bench.status().flush_failing, 0);
+    committed(&mut bench, server, number, Err("a directory is missing"));
+    assert_eq!(bench.freed(), []);
+    assert_eq!(bench.status().flush_failing, 1);
+    bench.pass(100);
+    assert_eq!(manifest(&bench).unwrap().1, number);
+    committed(&mut bench, server, number, Ok(()));
+    assert_eq!(bench.freed(), [at]);
+    assert_eq!(bench.status().flush_failing, 0);
+}
+
+#[test]
+fn a_flush_outlives_its_job() {
+    let (mut bench, server, job) = bench();
+    bench.create(job, "t", &[], TO_OUT).unwrap();
+    bench.make(job, file("t", "", 1)).unwrap();
+    bench.pass(1000);
+    let (at, _) = asked(&bench)[0].clone();
+    bench.run(Command::DeregisterJob { actor: Actor::driver(job), job }).unwrap();
+    assert_eq!(bench.freed(), []);
+    wrote(&mut bench, at, Ok(WRITTEN));
+    let (_, number, ..) = manifest(&bench).unwrap();
+    committed(&mut bench, server, number, Ok(()));
+    assert_eq!(bench.freed(), [at]);
+}
+
+#[test]
+fn a_server_that_is_lost_before_its_part_ends_the_flush_and_is_told() {
+    let (mut bench, one, job) = bench();
+    let two = bench.join_as("s2:1", 1, 20, true);
+    bench.create(job, "t", &[], TO_OUT).unwrap();
+    let all = files(&mut bench, job, 8);
+    let on = |server| all.iter().filter(move |at| at.block.server() == server).count();
+    assert!(on(one) > 0 && on(two) > 0, "the policy spreads blocks");
+    bench.pass(1000);
+    bench.run(Command::ServerLost { server: two }).unwrap();
+    let freed = bench.freed();
+    assert_eq!(freed.len(), on(one), "what is left has no use");
+    assert!(matches!(info(&mut bench, job, "t").flush, FlushState::Lost(_)));
+    assert_eq!((bench.status().flush_lost, bench.status().flushing), (1, 0));
+}
+
+#[test]
+fn a_server_that_is_lost_after_its_part_is_not_missed() {
+    let (mut bench, one, job) = bench();
+    let two = bench.join_as("s2:1", 1, 20, true);
+    bench.create(job, "t", &[], TO_OUT).unwrap();
+    files(&mut bench, job, 8);
+    bench.pass(1000);
+    // The last part is the second server's, which is asked for the manifest.
+    let mut parts: Vec<BlockAt> = asked(&bench).into_iter().map(|(at, _)| at).collect();
+    parts.sort_by_key(|at| at.block.server() == two);
+    for &at in &parts {
+        wrote(&mut bench, at, Ok(WRITTEN));
+    }
+    let (by, number, ..) = manifest(&bench).unwrap();
+    bench.run(Command::ServerLost { server: by }).unwrap();
+    let (now, same, ..) = manifest(&bench).unwrap();
+    let other = if by == one { two } else { one };
+    assert_eq!((now, same), (other, number));
+    committed(&mut bench, by, number, Ok(()));
+    assert_eq!(bench.status().flushing, 1, "the lost one has no say");
+    committed(&mut bench, other, number, Ok(()));
+    let left = parts.iter().filter(|at| at.block.server() == other).count();
+    assert_eq!((bench.freed().len(), bench.status().flushed), (left, 1));
+}
+
+#[test]
+fn two_flushes_of_one_directory_commit_in_their_order() {
+    let (mut bench, server, job) = bench();
+    let mut parts = Vec::new();
+    for _ in 0..2 {
+        bench.create(job, "t", &[], TO_OUT).unwrap();
+        bench.make(job, file("t", "", 1)).unwrap();
+        bench.pass(1000);
+        parts.extend(asked(&bench));
+    }
+    assert_ne!(parts[0].1, parts[1].1, "their parts do not meet");
+    wrote(&mut bench, parts[1].0, Ok(WRITTEN));
+    assert_eq!(manifest(&bench), None, "the first one is not written");
+    wrote(&mut bench, parts[0].0, Ok(WRITTEN));
+    let (_, first, ..) = manifest(&bench).unwrap();
+    committed(&mut bench, server, first, Ok(()));
+    let (_, second, ..) = manifest(&bench).unwrap();
+    assert!(second > first);
+    committed(&mut bench, server, second, Ok(()));
+    assert_eq!(bench.status().flushed, 2);
+}
+
+#[test]
+fn a_path_is_refused_that_cannot_be_or_is_taken_or_that_nobody_can_write() {
+    let (mut bench, _, job) = bench();
+    for bad in ["/etc", "../x", "a/../../x", "a//b", "manifest.json"] {
+        let refused = bench.create(job, "t", &[], PrefixOptions { flush_to: bad, ..TO_OUT });
+        assert!(matches!(refused, Err(CatalogError::InvalidName(_))), "{bad}: {refused:?}");
+    }
+    bench.create(job, "t", &[], TO_OUT).unwrap();
+    let taken = CatalogError::FlushPathTaken { path: "out/t".into() };
+    assert_eq!(bench.create(job, "u", &[], TO_OUT), Err(taken.clone()));
+    let node = |name| PlanNode { name, parents: &[], options: TO_OUT, readers: &[] };
+    assert_eq!(bench.plan(job, &[node("u")]), Err(taken.clone()));
+    bench.remove(job, "t").unwrap();
+    assert_eq!(bench.plan(job, &[node("u"), node("v")]), Err(taken));
+    // The same path of another job is another directory.
+    let other = bench.job("other");
+    bench.create(other, "t", &[], TO_OUT).unwrap();
+    bench.create(job, "t", &[], TO_OUT).unwrap();
+
+    bench.join("s2:1", 1, 4);
+    let refused = bench.create(job, "w", &[], PrefixOptions { flush_to: "w", ..TO_OUT });
+    let error = refused.unwrap_err();
+    assert_eq!(error, CatalogError::FlushUnavailable { path: "w".into() });
+    assert!(error.to_string().contains("flush_root"), "{error}");
+}
+
+#[test]
+fn marks_reach_the_blocks_and_are_checked() {
+    let (mut bench, _, job) = bench();
+    let options = PrefixOptions { high_mark: 80, low_mark: 20, ..LEASE };
+    bench.create(job, "t", &[], options).unwrap();
+    bench.make(job, file("t", "", 1)).unwrap();
+    let told = bench.effects.iter().find_map(|effect| match effect {
+        Effect::OpenBlock { marks, .. } => Some(*marks),
+        _ => None,
+    });
+    let marks = Marks::new(80, 20, Marks::default()).unwrap();
+    assert_eq!((told, info(&mut bench, job, "t").marks), (Some(marks), marks));
+    let swinging = PrefixOptions { high_mark: 40, low_mark: 20, ..LEASE };
+    let refused = bench.create(job, "u", &[], swinging);
+    assert!(matches!(refused, Err(CatalogError::InvalidArgument { .. })), "{refused:?}");
+    assert_eq!(info(&mut bench, job, "").marks, Marks::default());
+}
+
+#[test]
+fn a_successor_that_nobody_was_told_of_is_given_back() {
+    let (mut bench, _, job) = bench();
+    bench.create(job, "t", &[], LEASE).unwrap();
+    let f = bench.make(job, file("t", "", 1)).unwrap();
+    let (structure, first) = (f.structure, f.map.entries[0].at);
+    let (_, second) = bench.grow(structure, first).unwrap();
+    let back = |bench: &mut Bench, at, successor| {
+        bench.run(Command::ReturnBlock { structure, at, successor })
+    };
+    back(&mut bench, first, second).unwrap();
+    assert_eq!(bench.freed(), [second]);
+    bench.confirm(&[second]);
+    assert!(back(&mut bench, first, second).is_err(), "it is given back once");
+    let (_, third) = bench.grow(structure, first).unwrap();
+    assert_ne!(third, second);
+    let (_, fourth) = bench.grow(structure, third).unwrap();
+    assert!(back(&mut bench, first, third).is_err(), "the chain goes on behind it");
+    back(&mut bench, third, fourth).unwrap();
+    let seal = Seal { length: 5, bytes: 5, last: false };
+    bench.seal(structure, first, seal).unwrap();
+    assert!(back(&mut bench, first, third).is_err(), "it is the tail by now");
+}
+
+proptest! {
+    /// INV-09. Whatever fails, in whatever order: no block is free before its flush is confirmed, every block
+    /// is free after it, and no flush is forgotten.
+    #[test]
+    fn nothing_is_freed_before_it_is_flushed_and_everything_after(
+        rounds in prop::collection::vec((0usize..6, 0u8..4, 1u64..5000), 1..60),
+    ) {
+        let (mut bench, server, job) = bench();
+        let mut due: Vec<BlockAt> = Vec::new();
+        let mut commits: Vec<u64> = Vec::new();
+        let (mut begun, mut done) = (0, 0);
+        let note = |bench: &Bench, due: &mut Vec<BlockAt>, commits: &mut Vec<u64>| {
+            due.extend(asked(bench).into_iter().map(|(at, _)| at));
+            commits.extend(manifest(bench).map(|(_, number, ..)| number));
+        };
+        for (pick, what, ms) in rounds {
+            let path = format!("t{}", pick % 3);
+            let options = PrefixOptions { flush_to: "d", ..TO_OUT };
+            if what == 0 && bench.create(job, &path, &[], options).is_ok() {
+                bench.make(job, file(&path, "", 1)).unwrap();
+                begun += 1;
+            } else if what == 1 && !due.is_empty() {
+                let at = due.remove(pick % due.len());
+                wrote(&mut bench, at, if ms % 2 == 0 { Ok(WRITTEN) } else { Err("x") });
+                note(&bench, &mut due, &mut commits);
+            } else if what == 2 && !commits.is_empty() {
+                let number = commits.remove(0);
+                let well = ms % 2 == 0;
+                committed(&mut bench, server, number, if well { Ok(()) } else { Err("y") });
+                let freed = bench.freed();
+                prop_assert_eq!(freed.len(), usize::from(well));
+                done += u64::from(well);
+                note(&bench, &mut due, &mut commits);
+                bench.confirm(&freed);
+            } else {
+                let (parts, manifests) = wait(&mut bench, ms);
+                due.extend(parts.into_iter().map(|(at, _)| at));
+                commits.extend(manifests);
+            }
+        }
+        // From now on all goes well.
+        for _ in 0..60 {
+            let (parts, manifests) = wait(&mut bench, 30_000);
+            due.extend(parts.into_iter().map(|(at, _)| at));
+            commits.extend(manifests);
+            while let Some(at) = due.pop() {
+                wrote(&mut bench, at, Ok(WRITTEN));
+                note(&bench, &mut due, &mut commits);
+            }
+            while let Some(number) = commits.pop() {
+                committed(&mut bench, server, number, Ok(()));
+                done += 1;
+                let freed = bench.freed();
+                note(&bench, &mut due, &mut commits);
+                bench.confirm(&freed);
+            }
+        }
+        let status = bench.status();
+        prop_assert_eq!((done, status.flushing), (begun, 0));
+        prop_assert_eq!((status.free, status.quarantined), (status.blocks, 0));
+    }
+}

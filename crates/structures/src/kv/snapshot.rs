@@ -1,0 +1,57 @@
+//! What a block holds, to be written elsewhere: the logs of its regions and where large values are.
+
+use super::KvBlock;
+use super::region::{ENTRY, Head, LARGE_REF};
+use crate::Snapshot;
+use honeycomb_block::Backing;
+use std::io::{self, Write};
+use std::ops::Range;
+
+impl KvBlock {
+    /// Entries in no particular order, each: key length u32, value length u32, key, value. What was
+    /// deleted, values that were still arriving, and what is not in `range` are not in it: a part of
+    /// the block that is on its way to another, or has come from one, is whose the range says.
+    pub(super) fn take_snapshot(&mut self, block: &mut Backing, range: (u64, u64)) -> Snapshot {
+        let regions = self.table.order.iter().map(|id| &self.table.regions[*id as usize]);
+        let logs: Vec<Range<usize>> = regions.map(|region| region.log()).collect();
+        let larges = self.table.larges();
+        Snapshot::new(block.pin(0..self.size), move |bytes, out| {
+            let mut items = 0;
+            for log in logs.iter().cloned() {
+                items += write_log(bytes, log, range, &larges, out)?;
+            }
+            Ok(items)
+        })
+    }
+}
+
+fn write_log(
+    bytes: &[u8],
+    log: Range<usize>,
+    (first, last): (u64, u64),
+    larges: &[Range<usize>],
+    out: &mut dyn Write,
+) -> io::Result<u64> {
+    let (mut at, mut items) = (log.start, 0);
+    while at < log.end {
+        let head = Head::read(&bytes[at..at + ENTRY]);
+        let key = at + ENTRY..at + ENTRY + head.key_len;
+        let stored = key.end..key.end + head.stored_len();
+        at += head.size();
+        if head.dead() || head.staged() || head.hash < first || head.hash > last {
+            continue;
+        }
+        let value = if head.large() {
+            let id: [u8; LARGE_REF] = bytes[stored].try_into().expect("a reference has four bytes");
+            larges[u32::from_le_bytes(id) as usize].clone()
+        } else {
+            stored
+        };
+        out.write_all(&(key.len() as u32).to_le_bytes())?;
+        out.write_all(&(value.len() as u32).to_le_bytes())?;
+        out.write_all(&bytes[key])?;
+        out.write_all(&bytes[value])?;
+        items += 1;
+    }
+    Ok(items)
+}

@@ -1,0 +1,158 @@
+//! The manifest: what a flush consists of. One line of JSON, and one with its checksum.
+
+use honeycomb_types::Kind;
+use serde::{Deserialize, Serialize};
+
+/// What every manifest says that it is.
+const FORMAT: &str = "honeycomb-flush";
+/// The version that is written; earlier ones are read.
+pub(crate) const VERSION: u32 = 1;
+
+/// Everything that a prefix held, as it was flushed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    format: String,
+    version: u32,
+    /// Numbers the flush; of two in one directory the later has the greater.
+    pub number: u64,
+    /// Name of the job.
+    pub job: String,
+    /// Path of the prefix; empty for the root.
+    pub address: String,
+    /// What it held, in the order of creation.
+    pub structures: Vec<FlushedStructure>,
+}
+
+/// One structure as it was flushed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlushedStructure {
+    /// Its name; empty for the unnamed one.
+    pub name: String,
+    /// `file`, `queue` or `kv`.
+    pub kind: String,
+    /// It took no more: a sealed file, a closed queue.
+    pub sealed: bool,
+    /// Hash slots of a kv.
+    pub slots: u32,
+    /// Bound of a queue, in items; 0 for none.
+    pub max_items: u64,
+    /// Bound of a queue, in bytes; 0 for none.
+    pub max_bytes: u64,
+    /// In the order of the structure.
+    pub parts: Vec<FlushedPart>,
+}
+
+/// What one block left, in an object of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlushedPart {
+    /// Name of the object, in the manifest's directory.
+    pub name: String,
+    /// First position of the block's range; 2^64-1 where the server had not told it yet.
+    pub start: u64,
+    /// Length of the object.
+    pub bytes: u64,
+    /// Bytes of a file, items of a queue, entries of a kv.
+    pub items: u64,
+    /// CRC-32 of the object.
+    pub crc32: u32,
+}
+
+impl Manifest {
+    /// A manifest of the version that this program writes.
+    pub fn new(
+        number: u64,
+        job: String,
+        address: String,
+        structures: Vec<FlushedStructure>,
+    ) -> Manifest {
+        Manifest { format: FORMAT.into(), version: VERSION, number, job, address, structures }
+    }
+
+    /// The structure of this name and kind.
+    pub fn structure(&self, name: &str, kind: Kind) -> Option<&FlushedStructure> {
+        self.structures.iter().find(|s| s.name == name && s.kind == kind.name())
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut text = serde_json::to_vec(self).expect("a manifest has only texts and numbers");
+        let crc = crc32fast::hash(&text);
+        text.extend_from_slice(format!("\ncrc32 {crc:08x}\n").as_bytes());
+        text
+    }
+
+    /// `Err` tells what is wrong; of a newer version, which one.
+    pub(crate) fn decode(text: &[u8]) -> Result<Manifest, Unreadable> {
+        let damaged = |why: &str| Unreadable::Damaged(why.to_owned());
+        let end = text.iter().position(|b| *b == b'\n').ok_or(damaged("it has no second line"))?;
+        let (body, last) = (&text[..end], &text[end + 1..]);
+        let crc = format!("crc32 {:08x}\n", crc32fast::hash(body));
+        if last != crc.as_bytes() {
+            return Err(damaged("its checksum is not that of its bytes"));
+        }
+        let value: serde_json::Value =
+            serde_json::from_slice(body).map_err(|e| Unreadable::Damaged(e.to_string()))?;
+        if value["format"] != FORMAT {
+            return Err(damaged("it is not the manifest of a flush"));
+        }
+        match value["version"].as_u64() {
+            Some(version) if version > VERSION as u64 => Err(Unreadable::Newer(version as u32)),
+            _ => serde_json::from_value(value).map_err(|e| Unreadable::Damaged(e.to_string())),
+        }
+    }
+}
+
+/// Why a manifest cannot be read.
+#[derive(Debug)]
+pub(crate) enum Unreadable {
+    Damaged(String),
+    Newer(u32),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest() -> Manifest {
+        let part = FlushedPart {
+            name: "p.part".into(),
+            start: u64::MAX,
+            bytes: 3,
+            items: 1,
+            crc32: 0xffff_ffff,
+        };
+        let structure = FlushedStructure {
+            name: "a\n\u{e9}".into(),
+            kind: "kv".into(),
+            sealed: false,
+            slots: 64,
+            max_items: 0,
+            max_bytes: u64::MAX,
+            parts: vec![part],
+        };
+        Manifest::new(u64::MAX, "job".into(), "T4/T6".into(), vec![structure])
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        assert_eq!(Manifest::decode(&manifest().encode()).unwrap(), manifest());
+    }
+
+    #[test]
+    fn any_changed_or_missing_byte_is_seen() {
+        let good = manifest().encode();
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            assert!(Manifest::decode(&bad).is_err(), "byte {at} was changed");
+            assert!(Manifest::decode(&good[..at]).is_err(), "cut at {at}");
+        }
+    }
+
+    #[test]
+    fn a_newer_version_is_refused_by_its_number() {
+        let newer = Manifest { version: 7, ..manifest() };
+        assert!(matches!(Manifest::decode(&newer.encode()), Err(Unreadable::Newer(7))));
+        let other = Manifest { format: "other".into(), ..manifest() };
+        assert!(matches!(Manifest::decode(&other.encode()), Err(Unreadable::Damaged(_))));
+    }
+}

@@ -1,0 +1,109 @@
+//! Where the data of a prefix goes when its lease ends: `flush_to` as people write it, and the
+//! directory that it means below the servers' `flush_root`.
+
+use crate::limits::{FLUSH_DIRECTORY_MAX, NAME_MAX, PATH_DEPTH_MAX};
+use crate::name::{InvalidName, check_name};
+
+/// Name of the object that makes a flush: without it there is none.
+pub const FLUSH_MANIFEST: &str = "manifest.json";
+/// How the names of the other objects of a flush end.
+pub const FLUSH_PART: &str = ".part";
+
+/// The directory of a flush, relative to the `flush_root`: one for the job, in it those of the path.
+///
+/// The path is one of names, with `/` between them. It cannot leave the job's own directory: a name
+/// is never `..`, and no byte of one is taken literally but letters, digits, `_`, `-` and `.` that
+/// is not the first; any other is written `=` and two hexadecimal digits.
+///
+/// Refused when a name of it is none, or would be longer than 255 bytes so written, or all of it
+/// longer than 1,024.
+pub fn flush_directory(job: &str, path: &str) -> Result<String, InvalidName> {
+    let refuse = |why| InvalidName { name: path.chars().take(80).collect(), why };
+    if path.is_empty() {
+        return Err(refuse("it is empty"));
+    }
+    let mut directory = encoded(job);
+    if directory.len() > NAME_MAX {
+        return Err(refuse(
+            "the job's name makes no directory: with its signs written out it is \
+                           longer than 255 bytes",
+        ));
+    }
+    for (depth, name) in path.split('/').enumerate() {
+        if depth >= PATH_DEPTH_MAX {
+            return Err(refuse("it has more than 64 levels"));
+        }
+        check_name(name)?;
+        if name == FLUSH_MANIFEST || name.ends_with(FLUSH_PART) {
+            return Err(refuse(
+                "'manifest.json' and names that end in '.part' are the flush's own",
+            ));
+        }
+        let name = encoded(name);
+        if name.len() > NAME_MAX {
+            return Err(refuse("with its signs written out a name is longer than 255 bytes"));
+        }
+        directory.push('/');
+        directory.push_str(&name);
+    }
+    if directory.len() > FLUSH_DIRECTORY_MAX {
+        return Err(refuse("with the job's name before it, it is longer than 1,024 bytes"));
+    }
+    Ok(directory)
+}
+
+fn encoded(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    for (at, byte) in name.bytes().enumerate() {
+        match byte {
+            b'.' if at > 0 => out.push('.'),
+            b'_' | b'-' => out.push(byte as char),
+            _ if byte.is_ascii_alphanumeric() => out.push(byte as char),
+            _ => out.push_str(&format!("={byte:02X}")),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_stay_below_the_job() {
+        assert_eq!(flush_directory("job", "out/T1").unwrap(), "job/out/T1");
+        assert_eq!(flush_directory("a b", "v1.2/.x").unwrap(), "a=20b/v1.2/=2Ex");
+        assert_eq!(flush_directory("\u{e9}=", "%").unwrap(), "=C3=A9=3D/=25");
+        for bad in [
+            "",
+            "/etc",
+            "../up",
+            "a/../../b",
+            "a//b",
+            "a/",
+            "a\0b",
+            "a:b",
+            "a/manifest.json",
+            "x.part",
+        ] {
+            assert!(flush_directory("job", bad).is_err(), "{bad:?} was accepted");
+        }
+    }
+
+    #[test]
+    fn two_paths_never_mean_one_directory() {
+        let paths = ["a=20", "a ", "a=2", "a.", "=2E", ".b", "a/b", "a=2Fb"];
+        let made: std::collections::HashSet<_> =
+            paths.iter().map(|path| flush_directory("j", path).unwrap()).collect();
+        assert_eq!(made.len(), paths.len());
+    }
+
+    #[test]
+    fn what_no_file_system_takes_is_refused_before() {
+        let long = "\u{20ac}".repeat(40);
+        assert!(flush_directory("job", &long).unwrap_err().why.contains("255"));
+        assert!(flush_directory(&long, "x").unwrap_err().why.contains("255"));
+        let deep = vec!["d".repeat(100); 11].join("/");
+        assert!(flush_directory("job", &deep).unwrap_err().why.contains("1,024"));
+    }
+}

@@ -1,0 +1,162 @@
+"""Data that outlives its lease: where it is to go, and reading it there.
+
+A prefix created with ``on_expiry=Flush("out/T1")`` is written to disk when its lease ends, below the
+directory that the memory servers were given as ``flush_root``. :func:`open_flushed` reads what is
+there, without a cluster. The format is described in ``docs/flush.md``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, cast
+
+from honeycomb import errors
+
+__all__ = ["Flush", "Flushed", "FlushedStructure", "NotFlushed", "open_flushed"]
+
+MANIFEST: Final = "manifest.json"
+FORMAT: Final = "honeycomb-flush"
+VERSION: Final = 1
+
+Kind = Literal["file", "queue", "kv"]
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """What becomes of a prefix's data when its lease ends: it is written to disk.
+
+    ``path`` is one of names with ``/`` between them, below the servers' ``flush_root`` and a
+    directory of the job's name. Two live prefixes of a job do not share a path; what an earlier
+    prefix left there is replaced when the flush is whole.
+    """
+
+    path: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, str) or not self.path:
+            raise TypeError(f"the path of a Flush is a text such as 'out/T1', not {self.path!r}")
+
+
+def flush_to(on_expiry: Flush | Literal["discard"]) -> str:
+    """``on_expiry`` as it goes over the wire; empty discards."""
+    if isinstance(on_expiry, Flush):
+        return on_expiry.path
+    if on_expiry == "discard":
+        return ""
+    raise TypeError(f"on_expiry is 'discard' or Flush('a/path'), not {on_expiry!r}")
+
+
+class NotFlushed(errors.HoneycombError):
+    """There is no whole flush in the directory: it was not finished, or its bytes are damaged."""
+
+    hint = "`honeycomb status` tells of flushes that are under way or fail"
+
+
+@dataclass(frozen=True, slots=True)
+class FlushedStructure:
+    """One structure of a flush."""
+
+    name: str
+    kind: Kind
+    sealed: bool
+    _parts: tuple[dict[str, Any], ...]
+    _directory: Path
+
+    def read(self) -> bytes:
+        """All bytes of a file."""
+        self._expect("file")
+        return b"".join(self._objects())
+
+    def items(self) -> Iterator[bytes]:
+        """The items of a queue, in order. Items that were given out and not acknowledged are among
+        them."""
+        self._expect("queue")
+        for record in self._records(1):
+            yield record[0]
+
+    def entries(self) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values of a key-value store, in no particular order."""
+        self._expect("kv")
+        for record in self._records(2):
+            yield record[0], record[1]
+
+    def _expect(self, kind: Kind) -> None:
+        if self.kind != kind:
+            raise errors.WrongKind(f"the flushed structure {self.name!r} is a {self.kind}")
+
+    def _objects(self) -> Iterator[bytes]:
+        for part in self._parts:
+            path = self._directory / part["name"]
+            try:
+                data = path.read_bytes()
+            except OSError as e:
+                raise NotFlushed(f"{path} cannot be read: {e}") from e
+            if len(data) != part["bytes"] or zlib.crc32(data) != part["crc32"]:
+                raise NotFlushed(f"{path} is damaged: it is not what the manifest says")
+            yield data
+
+    def _records(self, fields: int) -> Iterator[list[bytes]]:
+        for part, data in zip(self._parts, self._objects(), strict=True):
+            at, count = 0, 0
+            while at < len(data):
+                head = at + 4 * fields
+                lengths = [int.from_bytes(data[i : i + 4], "little") for i in range(at, head, 4)]
+                at = head
+                record = []
+                for length in lengths:
+                    record.append(data[at : at + length])
+                    at += length
+                count += 1
+                yield record
+            if at != len(data) or count != part["items"]:
+                raise NotFlushed(f"{part['name']} is damaged: its records are not its items")
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """What a prefix held when its lease ended. Structures by name; the unnamed one is ``""``."""
+
+    job: str
+    address: str
+    structures: tuple[FlushedStructure, ...]
+
+    def __getitem__(self, name: str) -> FlushedStructure:
+        for structure in self.structures:
+            if structure.name == name:
+                return structure
+        names = ", ".join(repr(s.name) for s in self.structures)
+        raise errors.NotFound(
+            f"the flush of {self.address!r} has no structure {name!r}; it has {names}"
+        )
+
+
+def open_flushed(directory: str | os.PathLike[str]) -> Flushed:
+    """Opens the flush in a directory: ``flush_root / job / path``.
+
+    Raises :class:`NotFlushed` when there is no whole one.
+    """
+    place = Path(directory)
+    try:
+        text = (place / MANIFEST).read_bytes()
+    except OSError as e:
+        raise NotFlushed(f"{place} holds no flush: {e}") from e
+    body, _, last = text.partition(b"\n")
+    if last != b"crc32 %08x\n" % zlib.crc32(body):
+        raise NotFlushed(
+            f"the manifest in {place} is damaged: its checksum is not that of its bytes"
+        )
+    manifest = json.loads(body)
+    if manifest.get("format") != FORMAT:
+        raise NotFlushed(f"{place / MANIFEST} is not the manifest of a flush")
+    if manifest["version"] > VERSION:
+        raise NotFlushed(f"{place} is a flush of version {manifest['version']}; this is {VERSION}")
+    structures = tuple(
+        FlushedStructure(s["name"], cast(Kind, s["kind"]), s["sealed"], tuple(s["parts"]), place)
+        for s in manifest["structures"]
+    )
+    return Flushed(manifest["job"], manifest["address"], structures)

@@ -1,0 +1,138 @@
+"""Data that outlives its lease: the option, and reading what is on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import BLOCK_SIZE, eventually
+
+import honeycomb
+from honeycomb import errors
+from honeycomb.flushed import MANIFEST, NotFlushed
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The flush_root of clusters that start from here on."""
+    monkeypatch.setenv("HONEYCOMB_FLUSH_ROOT", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def flushing(root: Path) -> Iterator[honeycomb.Client]:
+    """A cluster that flushes; it shares nothing with that of the other tests."""
+    with started() as client:
+        yield client
+
+
+@contextlib.contextmanager
+def started() -> Iterator[honeycomb.Client]:
+    """A cluster in a process of its own, so that its settings are those of now."""
+    from honeycomb._local import binary
+
+    command = [str(binary()), "start", "--embedded", "--json", "--memory", "16MiB"]
+    command += ["--block-size", str(BLOCK_SIZE), "--shards", "1"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        told = json.loads(process.stdout.readline())
+        with honeycomb.connect(told["address"], token=told["token"]) as client:
+            yield client
+    finally:
+        process.stdin.close()
+        process.stdout.close()
+        process.wait(10)
+
+
+def flushed(client: honeycomb.Client) -> int:
+    return int(client.status()["flushed"])
+
+
+def test_what_was_in_the_store_is_on_disk(flushing: honeycomb.Client, root: Path) -> None:
+    table = {f"key-{i}".encode(): bytes([i % 256]) * (i % 300) for i in range(400)}
+    items = [f"item {i}".encode() * 10 for i in range(300)]
+    text = bytes(range(256)) * 600
+    with flushing.job("words", lease=60.0, keep=False) as job:
+        job.create_addr_prefix(
+            "t", lease=2.0, high_mark=80, low_mark=10, on_expiry=honeycomb.Flush("out/1")
+        )
+        job.create_file("t:text").write_all(text)
+        queue = job.create_queue("t:work")
+        for item in items:
+            queue.put(item)
+        kv = job.create_kv("t", blocks=4)
+        for key, value in table.items():
+            kv[key] = value
+        assert eventually(lambda: flushed(flushing) == 1)
+    there = honeycomb.open_flushed(root / "words" / "out" / "1")
+    assert (there.job, there.address) == ("words", "t")
+    assert there["text"].read() == text
+    assert list(there["work"].items()) == items
+    assert dict(there[""].entries()) == table
+    with pytest.raises(errors.WrongKind):
+        there["text"].items().__next__()
+    with pytest.raises(errors.NotFound, match="work"):
+        there["none"]
+
+
+OWNER = """
+import os, sys
+import honeycomb
+client = honeycomb.connect(sys.argv[1], token=sys.argv[2])
+job = client.job("left", lease=1.0)
+job.__enter__()
+job.create_addr_prefix("t", lease=0.3, on_expiry=honeycomb.Flush("t"))
+job.create_file("t").append(b"the last words")
+os._exit(9)
+"""
+
+
+def test_an_owner_that_dies_without_a_word_leaves_its_data_on_disk(
+    flushing: honeycomb.Client, root: Path
+) -> None:
+    command = [sys.executable, "-c", OWNER, flushing.address, flushing.token.hex()]
+    assert subprocess.run(command, check=False).returncode == 9
+    assert eventually(lambda: flushed(flushing) == 1)
+    assert honeycomb.open_flushed(root / "left" / "t")[""].read() == b"the last words"
+
+
+def test_damage_is_seen(flushing: honeycomb.Client, root: Path) -> None:
+    with flushing.job("d", lease=60.0, keep=False) as job:
+        job.create_hierarchy([honeycomb.Node("t", lease=0.3, on_expiry=honeycomb.Flush("t"))])
+        job.create_kv("t")[b"key"] = b"value"
+        assert eventually(lambda: flushed(flushing) == 1)
+    directory = root / "d" / "t"
+    (part,) = directory.glob("*.part")
+    good = part.read_bytes()
+    part.write_bytes(good[:-1] + b"!")
+    with pytest.raises(NotFlushed, match="damaged"):
+        list(honeycomb.open_flushed(directory)[""].entries())
+    manifest = directory / MANIFEST
+    manifest.write_bytes(manifest.read_bytes().replace(b'"kv"', b'"KV"'))
+    with pytest.raises(NotFlushed, match="checksum"):
+        honeycomb.open_flushed(directory)
+    manifest.unlink()
+    with pytest.raises(NotFlushed, match="no flush"):
+        honeycomb.open_flushed(directory)
+
+
+def test_without_a_root_the_option_is_refused_by_the_setting(job: honeycomb.Job) -> None:
+    with pytest.raises(errors.FlushUnavailable, match="flush_root"):
+        job.create_addr_prefix("t", on_expiry=honeycomb.Flush("out"))
+
+
+def test_options_that_cannot_be(job: honeycomb.Job) -> None:
+    with pytest.raises(TypeError):
+        honeycomb.Flush("")
+    with pytest.raises(TypeError, match="discard"):
+        job.create_addr_prefix("t", on_expiry="flush")  # type: ignore[arg-type]
+    with pytest.raises(errors.InvalidArgument):
+        job.create_addr_prefix("t", high_mark=101)
+    with pytest.raises(errors.InvalidArgument, match="low mark"):
+        job.create_addr_prefix("t", high_mark=40, low_mark=30)
