@@ -94,7 +94,7 @@ pub fn run(cell: &Cell) -> &'static str {
 impl Story {
     /// A cluster with a store that is about to move.
     fn begin(cell: Cell) -> Story {
-        let block_size = if cell.large { 8 * MIB } else { MIB };
+        let block_size = if cell.large { 16 * MIB } else { MIB };
         let mut cluster = Cluster::start(block_size, cell.of(cell.victim == Victim::Controller));
         cluster.add_server(BLOCKS[0], cell.of(cell.server() == Some(0)));
         let job = cluster.admin().register_job("cell", LEASE_MS, 0).unwrap();

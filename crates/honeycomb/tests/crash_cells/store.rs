@@ -20,22 +20,25 @@ pub fn value(key: &[u8], round: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// One that fills the store: its key and how long its value is.
-fn entry(n: u64) -> (Vec<u8>, usize) {
-    let length = if n % 16 == 7 { 40_000 } else { 1000 + (n % 7) as usize * 300 };
-    (format!("fill-{n}").into_bytes(), length)
-}
-
-/// What fills the store: entries of 2 KB, and some that have an extent of their own.
+/// What fills the store: entries of 2 KB for each MiB of a block, and some that have an extent of their own.
 pub struct Fill {
     pub kv: Kv,
     next: u64,
+    /// The blocks' size in MiB: a hundred entries or so shall fill a block of any size.
+    scale: usize,
     pub entries: BTreeMap<Vec<u8>, usize>,
 }
 
 impl Fill {
     pub fn new(kv: Kv) -> Fill {
-        Fill { kv, next: 0, entries: BTreeMap::new() }
+        let scale = (kv.structure().block_size() >> 20) as usize;
+        Fill { kv, next: 0, scale, entries: BTreeMap::new() }
+    }
+
+    /// One of them: its key and how long its value is.
+    fn entry(&self, n: u64) -> (Vec<u8>, usize) {
+        let length = if n % 16 == 7 { 40_000 } else { 1000 + (n % 7) as usize * 300 };
+        (format!("fill-{n}").into_bytes(), length * self.scale)
     }
 
     pub fn bytes(&self) -> usize {
@@ -44,7 +47,7 @@ impl Fill {
 
     /// Puts one more.
     pub fn put(&mut self) -> Result<(), Error> {
-        let (key, length) = entry(self.next);
+        let (key, length) = self.entry(self.next);
         self.next += 1;
         self.kv.put(&key, &value(&key, 0, length))?;
         self.entries.insert(key, length);
@@ -53,8 +56,8 @@ impl Fill {
 
     /// Goes on where another left off after so many were acknowledged to it: one more may be there.
     pub fn resume(mut self, acknowledged: u64) -> Result<Fill, Error> {
-        self.entries = (0..acknowledged).map(entry).collect();
-        let (key, length) = entry(acknowledged);
+        self.entries = (0..acknowledged).map(|n| self.entry(n)).collect();
+        let (key, length) = self.entry(acknowledged);
         let mut out = Vec::new();
         if self.kv.get(&key, &mut out)? {
             assert!(out == value(&key, 0, length), "it is there whole");
@@ -67,7 +70,7 @@ impl Fill {
 
     /// Puts one of which the hash is in the range.
     pub fn put_within(&mut self, (first, last): (u64, u64)) -> Result<(), Error> {
-        while !(first..=last).contains(&key_hash(&entry(self.next).0)) {
+        while !(first..=last).contains(&key_hash(&self.entry(self.next).0)) {
             self.next += 1;
         }
         self.put()

@@ -46,7 +46,8 @@ pub struct Cell {
     pub restart: bool,
     /// Whether requests from before are sent again.
     pub retry: bool,
-    /// Blocks large enough that the range does not fit into what may be on its way at a time.
+    /// Blocks of 16 MiB, so that a range does not fit into what may be on its way at a time, and is
+    /// changed between its being sent and its standing still.
     pub large: bool,
 }
 
