@@ -20,11 +20,11 @@ pub fn value(key: &[u8], round: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// What fills the store: entries of 2 KB for each MiB of a block, and some that have an extent of their own.
+/// What fills the store: entries of some KB, and some that have an extent of their own.
 pub struct Fill {
     pub kv: Kv,
     next: u64,
-    /// The blocks' size in MiB: a hundred entries or so shall fill a block of any size.
+    /// The blocks' size in MiB: some hundred entries shall fill one of any size.
     scale: usize,
     pub entries: BTreeMap<Vec<u8>, usize>,
 }
@@ -37,8 +37,10 @@ impl Fill {
 
     /// One of them: its key and how long its value is.
     fn entry(&self, n: u64) -> (Vec<u8>, usize) {
-        let length = if n % 16 == 7 { 40_000 } else { 1000 + (n % 7) as usize * 300 };
-        (format!("fill-{n}").into_bytes(), length * self.scale)
+        // In small blocks: a region that refers to such a one is never patched but sent anew.
+        let extent = self.scale == 1 && n % 16 == 7;
+        let length = if extent { 40_000 } else { 1000 + (n % 7) as usize * 300 };
+        (format!("fill-{n}").into_bytes(), length * self.scale.min(4))
     }
 
     pub fn bytes(&self) -> usize {
