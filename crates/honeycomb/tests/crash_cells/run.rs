@@ -252,7 +252,6 @@ impl Story {
         self.process = Some(process);
         let (puts, adds) = acknowledged(out);
         eventually("the client dies", || self.died());
-        println!("{puts} {adds} {} blocks", self.blocks());
         // What it did not hear of was done once, or not.
         let sum = self.kv.add(VICTIM_SUM, 0).unwrap() as u64;
         assert!([adds, adds + 1].contains(&sum), "{adds} additions were acknowledged, {sum} done");

@@ -125,9 +125,11 @@ pub const CELLS: &[Cell] = &[
     cell(Split, Controller, "handling:CommitMove:1", Serves),
     cell(MergeDown, Controller, "handling:BeginMove:2", Serves),
     // A client that has sent something, or is about to, while the block that it fills divides.
-    cell(Split, Client, "sending:KvPut:420", Lives),
-    cell(Split, Client, "sent:KvAccumulate:430", Lives).retry(),
-    cell(Split, Client, "heard:KvAccumulate:440", Lives),
+    cell(Split, Client, "sending:KvPut:170", Lives),
+    cell(Split, Client, "sent:KvAccumulate:190", Lives).retry(),
+    cell(Split, Client, "heard:KvAccumulate:205", Lives),
+    cell(Split, Client, "sent:KvPut:220", Lives).retry(),
+    cell(Split, Client, "heard:KvPut:235", Lives),
     cell(Split, Client, "sent:KvPut:460", Lives),
 ];
 
