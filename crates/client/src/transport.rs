@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::interrupt::{self, Woken};
+use honeycomb_env::failpoint::{self, Point};
 use honeycomb_env::{Clock, Poller};
 use honeycomb_types::limits::{PROTOCOL_MAJOR, PROTOCOL_MINOR, REPLY_HEADER};
 use honeycomb_types::{PrefixId, SessionId, StructureId, Time};
@@ -113,6 +114,8 @@ pub(crate) struct Transport {
     /// Number of the request whose reply is awaited.
     awaited: u64,
     grants: HashMap<StructureId, Presented>,
+    /// Where the process is to die when the reply has come (`failpoint`).
+    doomed: Option<(Point, Op)>,
     pub hello: HelloReply,
 }
 
@@ -151,6 +154,7 @@ impl Transport {
             next_request: 0,
             awaited: 0,
             grants: HashMap::new(),
+            doomed: None,
             hello: HelloReply::default(),
         };
         transport.greet(identity, shard, session, wait)?;
@@ -254,7 +258,14 @@ impl Transport {
         self.awaited = header.request;
         header.args_len = args.len() as u32;
         header.payload_len = payload.iter().map(|p| p.len()).sum::<usize>() as u32;
-        self.send(&header.encode(), args, payload, wait)
+        let last = failpoint::reached(true, header.op);
+        self.send(&header.encode(), args, payload, wait)?;
+        match last {
+            Some(Point::Sent) => failpoint::die(Point::Sent, header.op),
+            Some(point) => self.doomed = Some((point, header.op)),
+            None => {}
+        }
+        Ok(())
     }
 
     fn send(
@@ -295,7 +306,11 @@ impl Transport {
         reply_args: &mut Vec<u8>,
         sink: Sink<'_>,
     ) -> Result<ReplyHeader, Failure> {
-        self.receive_inner(wait, reply_args, sink).map_err(|e| failed(e, true))
+        let reply = self.receive_inner(wait, reply_args, sink).map_err(|e| failed(e, true))?;
+        if let Some((point, op)) = self.doomed {
+            failpoint::die(point, op);
+        }
+        Ok(reply)
     }
 
     fn receive_inner(

@@ -1081,8 +1081,22 @@ fn is_awaited(effect: &Effect) -> bool {
 
 /// What it means for a reply that the server is gone which was to do this.
 fn loss_of(effect: &Effect) -> Option<Refusal> {
-    let text = "the memory server that was to hold the blocks is gone; try again";
-    prepares(effect).then(|| (Status::DataLost, text.to_owned()))
+    match effect {
+        // Nothing is lost but an attempt, and who asked still has everything.
+        Effect::BeginImport { .. } => Some((Status::Busy, taker_gone())),
+        Effect::OpenBlock { importing, .. } if *importing != honeycomb_types::MoveId::NONE => {
+            Some((Status::Busy, taker_gone()))
+        }
+        Effect::OpenBlock { .. } => {
+            let text = "the memory server that was to hold the blocks is gone; try again";
+            Some((Status::DataLost, text.to_owned()))
+        }
+        _ => None,
+    }
+}
+
+fn taker_gone() -> String {
+    "the memory server that was to take the range is gone; try again".to_owned()
 }
 
 pub(crate) fn refusal(error: CatalogError) -> Refusal {

@@ -9,6 +9,7 @@ mod clock;
 mod conn;
 mod disk;
 mod entropy;
+pub mod failpoint;
 mod guard;
 mod memory;
 mod net;

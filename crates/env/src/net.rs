@@ -11,13 +11,14 @@ pub use round::run;
 use crate::budget::{Budget, Permit};
 use crate::clock::Clock;
 use crate::conn::{Conn, Mode, ReplyPayload};
+use crate::failpoint::{self, Point};
 use crate::poller::Poller;
 use honeycomb_types::Time;
 use honeycomb_types::limits::{
     CONNECTION_BACKLOG_MAX, CONNECTION_STALL, CONNECTIONS_MAX, FILL_STALL, MESSAGE_MAX,
     RING_CAPACITY,
 };
-use honeycomb_wire::{Header, Refusal, ReplyHeader, RequestHeader, Status};
+use honeycomb_wire::{Header, Op, Refusal, ReplyHeader, RequestHeader, Status};
 use mio::event::Source;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -223,6 +224,8 @@ pub struct Net {
     budget: Arc<Budget>,
     options: NetOptions,
     waker: Arc<Waker>,
+    /// The request, by its connection and number, with whose answer the process is to die.
+    doomed: Option<(ConnId, u64, Point, Op)>,
 }
 
 impl Net {
@@ -244,6 +247,7 @@ impl Net {
             budget: Budget::new(options.budget),
             options,
             waker,
+            doomed: None,
         })
     }
 
@@ -378,9 +382,17 @@ impl Net {
     ) {
         header.args_len = args.len() as u32;
         header.payload_len = payload.len() as u32;
+        let last = self.doomed(to, header.request, false);
+        if let Some((Point::Answering, op)) = last {
+            failpoint::die(Point::Answering, op);
+        }
         if let Some(conn) = self.conn(to) {
             conn.send(&header.encode(), args, payload);
             self.mark(to);
+        }
+        if let Some((point, op)) = last {
+            self.flush_one(to, self.clock.now());
+            failpoint::die(point, op);
         }
     }
 
@@ -401,10 +413,26 @@ impl Net {
     ) {
         header.args_len = args.len() as u32;
         header.payload_len = payload.len() as u32;
+        let last = failpoint::reached(true, header.op);
         if let Some(conn) = self.conn(to) {
             conn.send(&header.encode(), args, payload);
             self.mark(to);
         }
+        match last {
+            None => {}
+            Some(Point::Sent) => {
+                self.flush_one(to, self.clock.now());
+                failpoint::die(Point::Sent, header.op);
+            }
+            Some(point) => self.doomed = Some((to, header.request, point, header.op)),
+        }
+    }
+
+    /// Where the process is to die when the answer to this request goes out, or (`own`) has come.
+    fn doomed(&self, conn: ConnId, request: u64, own: bool) -> Option<(Point, Op)> {
+        let (with, number, point, op) = self.doomed?;
+        let due = with == conn && number == request && (point == Point::Heard) == own;
+        due.then_some((point, op))
     }
 
     fn conn(&mut self, id: ConnId) -> Option<&mut Conn> {

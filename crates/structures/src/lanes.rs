@@ -165,7 +165,11 @@ impl Lanes {
         let Some(ix) = self.find(key) else {
             return self.begin_unknown(now, key, sequence, retry);
         };
-        if let Some(verdict) = self.recall_adopted(key, sequence) {
+        // Its own results first: of a range that went and came back, another block may only know
+        // how far the lane had come.
+        let lane = self.lane_mut(ix);
+        let own = lane.first_kept() <= sequence.0 && sequence.0 < lane.next;
+        if !own && let Some(verdict) = self.recall_adopted(key, sequence) {
             return verdict;
         }
         self.acknowledge(ix, acked.0);

@@ -293,6 +293,9 @@ fn request<S: Service>(
     let (args_len, payload_len) = (header.args_len as usize, header.payload_len as usize);
     if payload_len > WHOLE_PAYLOAD_MAX && body.len() < header.body_len() {
         let args = body.get(..args_len)?;
+        if let Some(point) = failpoint::reached(false, header.op) {
+            net.doomed = Some((id, header.request, point, header.op));
+        }
         let begun = service.begin_fill(net, now, id, header, args);
         if let Some(conn) = net.conn(id) {
             conn.mode = match begun {
@@ -304,7 +307,12 @@ fn request<S: Service>(
     }
     let body = body.get(..header.body_len())?;
     let (args, payload) = body.split_at(args_len);
+    let last = failpoint::reached(false, header.op);
+    net.doomed = last.map(|point| (id, header.request, point, header.op)).or(net.doomed);
     service.on_request(net, now, id, header, args, payload);
+    if last == Some(Point::Handled) {
+        failpoint::die(Point::Handled, header.op);
+    }
     Some(body.len())
 }
 
@@ -317,6 +325,9 @@ fn reply<S: Service>(
     body: &[u8],
 ) -> Option<usize> {
     let body = body.get(..header.body_len())?;
+    if let Some((point, op)) = net.doomed(id, header.request, true) {
+        failpoint::die(point, op);
+    }
     service.on_reply(net, now, id, header, &body[..header.args_len as usize]);
     Some(body.len())
 }
@@ -386,6 +397,11 @@ fn fill_progress<S: Service>(net: &mut Net, service: &mut S, now: Time, id: Conn
     }
     if left == 0 {
         service.end_fill(net, now, id);
+        if let Some((with, _, Point::Handled, op)) = net.doomed
+            && with == id
+        {
+            failpoint::die(Point::Handled, op);
+        }
     }
 }
 

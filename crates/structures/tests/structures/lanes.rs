@@ -246,6 +246,22 @@ fn moved(from: &Lanes, start: u64, end: u64, whole: bool) -> Lanes {
 }
 
 #[test]
+fn what_stayed_is_known_when_what_moved_comes_back() {
+    let mut low = Lanes::new();
+    for (sequence, hash) in [(1, 10), (2, 90)] {
+        assert_eq!(begin(&mut low, sequence, 0, false), LaneVerdict::Run);
+        low.record(S, L, Sequence(sequence), Some(hash), &Answer::ok(sequence));
+    }
+    // The upper half of the keys goes, and comes back with all that is known there.
+    let high = moved(&low, 50, 99, false);
+    for part in high.export(50, 99, true, 100) {
+        low.adopt(Time::ZERO, &part).unwrap();
+    }
+    assert_eq!(begin(&mut low, 1, 0, true), LaneVerdict::Replay(Answer::ok(1)));
+    assert_eq!(begin(&mut low, 2, 0, true), LaneVerdict::Replay(Answer::ok(2)));
+}
+
+#[test]
 fn results_move_with_the_keys_that_they_concern() {
     let mut from = Lanes::new();
     let payload = Answer::ok(7).with(Payload::Bytes(vec![9; 300].into()));

@@ -1,0 +1,158 @@
+//! Dying at a chosen request, for tests of what a crash leaves behind.
+//!
+//! Builds with debug assertions look at the environment's `HONEYCOMB_DIE_AT`: one or more of
+//! `point:operation:count`, separated by commas. Each becomes the one that is waited for when those
+//! before it were reached; at the last the process aborts, as suddenly as SIGKILL would end it: nothing
+//! is sent, written or dropped any more. So
+//!
+//! ```text
+//! HONEYCOMB_DIE_AT=sending:CommitMove:1                        who gives, before it asks for the commit
+//! HONEYCOMB_DIE_AT=handled:BeginImport:1,answered:MoveDone:1   who takes, in its first merge
+//! ```
+//!
+//! Other builds have none of this: `reached` is a constant there. A value that says nothing is an end of
+//! the process too, because a test that does not kill would pass.
+
+use honeycomb_wire::Op;
+
+/// Where in the life of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(debug_assertions), allow(dead_code))]
+pub enum Point {
+    /// It is about to be sent; what was queued before it is not sent either.
+    Sending,
+    /// It has left for the peer, with all that was queued before it.
+    Sent,
+    /// Its answer has come, and nothing was made of it.
+    Heard,
+    /// It has come whole (or, for a large payload, but for that), and nothing was made of it.
+    Handling,
+    /// It was handled, as far as the thread that read it does that: nothing of an answer has left.
+    Handled,
+    /// The answer is known and what hangs on it is done; nothing of it has left.
+    Answering,
+    /// The answer has left for the peer.
+    Answered,
+}
+
+impl Point {
+    /// Whether it is in the life of a request that this process sends.
+    fn own(self) -> bool {
+        matches!(self, Point::Sending | Point::Sent | Point::Heard)
+    }
+}
+
+/// Counts a request, one that this process sends (`own`) or one that came. It is the last that was
+/// waited for if this says where in its life `die` is to be called.
+#[cfg(not(debug_assertions))]
+#[inline(always)]
+pub fn reached(_own: bool, _op: Op) -> Option<Point> {
+    None
+}
+
+#[cfg(debug_assertions)]
+pub use armed::reached;
+
+/// Ends the process as SIGKILL would, after one line on standard error.
+#[cold]
+pub fn die(point: Point, op: Op) -> ! {
+    eprintln!(
+        "honeycomb: HONEYCOMB_DIE_AT: process {} ends here, {point:?} {}",
+        std::process::id(),
+        op.name()
+    );
+    std::process::abort()
+}
+
+#[cfg(debug_assertions)]
+mod armed {
+    use super::{Point, die};
+    use honeycomb_wire::Op;
+    use std::collections::VecDeque;
+    use std::sync::{LazyLock, Mutex};
+
+    #[derive(Debug, PartialEq, Eq)]
+    struct Step {
+        point: Point,
+        op: Op,
+        left: u32,
+    }
+
+    static STEPS: LazyLock<Option<Mutex<VecDeque<Step>>>> = LazyLock::new(|| {
+        let text = std::env::var("HONEYCOMB_DIE_AT").ok()?;
+        let steps = parse(&text).unwrap_or_else(|why| {
+            eprintln!("honeycomb: HONEYCOMB_DIE_AT={text}: {why}");
+            std::process::abort()
+        });
+        eprintln!("honeycomb: HONEYCOMB_DIE_AT={text}: this process will die on purpose");
+        Some(Mutex::new(steps))
+    });
+
+    /// See the one that other builds have.
+    pub fn reached(own: bool, op: Op) -> Option<Point> {
+        let steps = STEPS.as_ref()?;
+        let point = count(&mut steps.lock().expect("nobody panics with it"), own, op)?;
+        match point {
+            Point::Sending | Point::Handling => die(point, op),
+            later => Some(later),
+        }
+    }
+
+    fn count(steps: &mut VecDeque<Step>, own: bool, op: Op) -> Option<Point> {
+        let step = steps.front_mut().filter(|step| step.op == op && step.point.own() == own)?;
+        step.left -= 1;
+        if step.left > 0 {
+            return None;
+        }
+        let Step { point, .. } = steps.pop_front().expect("it was there");
+        steps.is_empty().then_some(point)
+    }
+
+    fn parse(text: &str) -> Result<VecDeque<Step>, String> {
+        text.split(',').map(step).collect()
+    }
+
+    fn step(text: &str) -> Result<Step, String> {
+        let [point, op, left] = text.split(':').collect::<Vec<_>>()[..] else {
+            return Err(format!("`{text}` is not point:operation:count"));
+        };
+        let point = match point {
+            "sending" => Point::Sending,
+            "sent" => Point::Sent,
+            "heard" => Point::Heard,
+            "handling" => Point::Handling,
+            "handled" => Point::Handled,
+            "answering" => Point::Answering,
+            "answered" => Point::Answered,
+            _ => return Err(format!("there is no point `{point}`")),
+        };
+        let op = Op::ALL.into_iter().find(|known| known.name() == op);
+        let op = op.ok_or_else(|| format!("no operation in `{text}`"))?;
+        let left = left.parse().ok().filter(|&left| left > 0);
+        Ok(Step { point, op, left: left.ok_or_else(|| format!("no count from 1 in `{text}`"))? })
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn steps_are_reached_in_turn() {
+            let mut steps = parse("handled:BeginImport:1,sent:MoveDone:2").unwrap();
+            assert_eq!(count(&mut steps, true, Op::MoveDone), None, "not its turn");
+            assert_eq!(count(&mut steps, true, Op::BeginImport), None, "not on this side");
+            assert_eq!(count(&mut steps, false, Op::BeginImport), None, "not the last step");
+            assert_eq!(count(&mut steps, true, Op::MoveDone), None);
+            assert_eq!(count(&mut steps, true, Op::MoveDone), Some(Point::Sent));
+            assert_eq!(count(&mut steps, true, Op::MoveDone), None, "once");
+        }
+
+        #[test]
+        fn what_says_nothing_is_refused() {
+            for text in ["", "sent", "sent:MoveDone", "sent:MoveDone:0", "sent:Moved:1", "x:Ping:1"]
+            {
+                assert!(parse(text).is_err(), "{text}");
+            }
+        }
+    }
+}
