@@ -29,7 +29,7 @@ const FLIGHTS_MAX: usize = 64;
 const FREEZE_AT: u64 = 1 << 20;
 /// Or than this, when as much as the range had was sent twice and writers are as fast as the move.
 const FREEZE_LATE: u64 = 8 << 20;
-/// It stands still no longer than this before it is changed again.
+/// It stands still no longer than this before it is changed again, the first time.
 const FROZEN_MAX: Duration = Duration::from_millis(40);
 /// A move that had to let go so often is given up.
 const THAWS_MAX: u32 = 5;
@@ -189,7 +189,10 @@ impl Moving {
         match self.phase {
             Phase::Asked => None,
             Phase::Copying => Some(self.heard + SILENCE_MAX),
-            Phase::Frozen { since } | Phase::Counted { since, .. } => Some(since + FROZEN_MAX),
+            // Each time for longer: on a machine that is short of time it would never end otherwise.
+            Phase::Frozen { since } | Phase::Counted { since, .. } => {
+                Some(since + FROZEN_MAX * (1 << self.thaws))
+            }
             Phase::Committing { again } => Some(again),
         }
     }

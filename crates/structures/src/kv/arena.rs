@@ -103,6 +103,14 @@ impl Arena {
         self.add_hole(before, after);
     }
 
+    /// Divides an extent: it keeps `len` bytes, and the rest holds something else.
+    pub fn divide(&mut self, at: usize, len: usize, owner: Owner) {
+        let (old, _) = self.used[&at];
+        assert!(len > 0 && len < old && len.is_multiple_of(8), "{len} of {old} bytes at {at}");
+        self.used.get_mut(&at).expect("looked up just now").0 = len;
+        self.used.insert(at + len, (old - len, owner));
+    }
+
     /// Changes what an extent holds.
     pub fn give_to(&mut self, at: usize, owner: Owner) {
         self.used.get_mut(&at).expect("only extents in use change hands").1 = owner;

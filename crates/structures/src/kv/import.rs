@@ -329,6 +329,12 @@ impl KvBlock {
             return;
         }
         assert!(import.whole, "INV-19: only what was confirmed is committed");
+        for (_, id) in incoming.values() {
+            let region = &mut table.regions[*id as usize];
+            let before = region.packed();
+            region.fixed = false;
+            table.packed = table.packed - before + region.packed();
+        }
         let starts: Vec<u64> = incoming.keys().copied().collect();
         let order: Vec<u32> = incoming.into_values().map(|(_, id)| id).collect();
         table.length +=

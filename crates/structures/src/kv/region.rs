@@ -124,6 +124,9 @@ pub(super) struct Region {
     pub large: usize,
     /// More has changed than `patches` tells of, since this was last set to false.
     pub changed: bool,
+    /// It is being sent here, and lies as it does at the other end: it is moved as it is and not laid
+    /// out anew, so that what changes there can be patched in.
+    pub fixed: bool,
     /// Which of its bytes have changed, while another block is kept like it.
     pub patches: Option<Box<Patches>>,
 }
@@ -202,7 +205,11 @@ impl Region {
     /// Bytes that it would take without dead entries and room to grow.
     #[inline]
     pub fn packed(&self) -> usize {
-        if self.size == 0 { 0 } else { packed_len(self.count, self.live) }
+        match self.size {
+            0 => 0,
+            size if self.fixed => size,
+            _ => packed_len(self.count, self.live),
+        }
     }
 
     /// As `packed`, with another entry of `entry` bytes, which replaces one or is `new`.
@@ -363,6 +370,7 @@ impl Region {
     }
 
     fn relay_with(&mut self, block: &mut Backing, to: Range<usize>, slots: usize) {
+        assert!(!self.fixed, "INV-19: what is being sent here keeps its layout");
         let from = self.at + self.log_start()..self.at + self.end;
         let log = to.start + HEADER + 8 * slots;
         let end = if self.live == 0 {
@@ -385,6 +393,24 @@ impl Region {
         (self.slots, self.end) = (slots, end - to.start);
         self.build_index(block);
         self.write_header(block);
+    }
+
+    /// Divides the region where it lies: it keeps the entries below `hash`, and the others become the
+    /// region that is returned, behind it. `None`, and nothing is done, when both need more room.
+    pub fn divide(&mut self, block: &mut Backing, hash: u64) -> Option<Region> {
+        let (mut lower, mut upper) = (Laid::default(), Laid::default());
+        for (at, head) in self.walk(block).filter(|(_, head)| !head.dead()) {
+            let half = if head.hash < hash { &mut lower } else { &mut upper };
+            half.take(block.slice(at..at + head.size()), &head);
+        }
+        let (left, right) = (lower.needs(), upper.needs());
+        let spare = self.size.checked_sub(left + right)?;
+        // Each gets of the rest what its share of the entries is.
+        let more = (spare as u128 * right as u128 / (left + right) as u128) as usize / 8 * 8;
+        let (at, size, cut) = (self.at, self.size, self.size - right - more);
+        let upper = upper.lay(block, at + cut..at + size);
+        *self = lower.lay(block, at..at + cut);
+        Some(upper)
     }
 
     /// Moves the entries from `hash` on to a new region in `to`.
@@ -444,7 +470,8 @@ impl Region {
             Some(u32::from_le_bytes(bytes.try_into().expect("four bytes")) as usize)
         };
         let (slots, count, live) = (field(1)?, field(2)?, field(4)?);
-        let region = Region { at, size, slots, count, end, live, ..Region::whole() };
+        let whole = Region { fixed: true, ..Region::whole() };
+        let region = Region { at, size, slots, count, end, live, ..whole };
         let log = HEADER.checked_add(slots.checked_mul(8)?)?;
         let sound = bytes.get(..HEADER)? == region.header()
             && log <= end
@@ -518,6 +545,38 @@ impl Region {
         assert_eq!(large, self.large, "values beside the region");
         let words = block.slice(self.index()).chunks_exact(8).filter(|w| w.iter().any(|b| *b != 0));
         assert_eq!(words.count(), self.count, "words in the index");
+    }
+}
+
+/// Entries that are to become a region.
+#[derive(Default)]
+struct Laid {
+    log: Vec<u8>,
+    count: usize,
+    large: usize,
+}
+
+impl Laid {
+    fn take(&mut self, entry: &[u8], head: &Head) {
+        self.log.extend_from_slice(entry);
+        self.count += 1;
+        self.large += head.beside();
+    }
+
+    fn needs(&self) -> usize {
+        packed_len(self.count, self.log.len()).next_multiple_of(8)
+    }
+
+    fn lay(self, block: &mut Backing, to: Range<usize>) -> Region {
+        let (count, live, large) = (self.count, self.log.len(), self.large);
+        let slots = fitting_slots(to.len(), count, live);
+        let (at, size, end) = (to.start, to.len(), HEADER + 8 * slots + live);
+        let mut region = Region { at, size, slots, count, end, live, large, ..Region::whole() };
+        let log = at + region.log_start();
+        block.slice_mut(log..log + live).copy_from_slice(&self.log);
+        region.build_index(block);
+        region.write_header(block);
+        region
     }
 }
 

@@ -150,40 +150,64 @@ impl Table {
         true
     }
 
-    /// Divides a region at a hash, so that one begins there: `Ok` also when one does already. Costs
-    /// no more than what the upper part takes; `Err` when that has no room for now.
+    /// Divides a region at a hash, so that one begins there: `Ok` also when one does already. Where it
+    /// lies if it can be, which costs no more than a header; `Err` when there is no room for now.
     pub(super) fn divide_at(&mut self, block: &mut Backing, hash: u64) -> Result<(), Answer> {
         let place = self.place_of(hash);
         if self.starts[place] == hash {
             return Ok(());
         }
         let id = self.order[place];
-        let upper =
-            self.regions[id as usize].walk(block).filter(|(_, h)| !h.dead() && h.hash >= hash);
-        let (count, live) = upper.fold((0, 0), |(n, b), (_, head)| (n + 1, b + head.size()));
         let new = self.new_region();
-        if count > 0 {
-            let len = round_up(packed_len(count, live));
-            let placed = match block.is_pinned(&self.regions[id as usize].extent()) {
-                true => None,
-                false => self.find_hole(block, len, Owner::Region(new)),
-            };
-            let Some(at) = placed else {
-                self.spare_regions.push(new);
-                return Err(pinned_down());
-            };
-            // Making room may have moved it.
+        if self.regions[id as usize].size == 0 {
+            self.regions[new as usize].changed = true;
+        } else {
+            let extent = self.regions[id as usize].extent();
             let before = self.regions[id as usize].packed();
-            let right = self.regions[id as usize].split_off(block, hash, at..at + len);
+            let right = match block.is_pinned(&extent) {
+                true => None,
+                false => self.regions[id as usize].divide(block, hash),
+            };
+            let right = match right {
+                Some(right) => {
+                    self.arena.divide(extent.start, right.at - extent.start, Owner::Region(new));
+                    right
+                }
+                None => self.divide_elsewhere(block, id, hash, new)?,
+            };
             self.packed =
                 self.packed - before + self.regions[id as usize].packed() + right.packed();
             self.regions[new as usize] = right;
-        } else {
-            self.regions[new as usize].changed = true;
         }
         self.starts.insert(place + 1, hash);
         self.order.insert(place + 1, new);
         Ok(())
+    }
+
+    /// Moves the upper part of a region to an extent of its own.
+    fn divide_elsewhere(
+        &mut self,
+        block: &mut Backing,
+        id: u32,
+        hash: u64,
+        new: u32,
+    ) -> Result<Region, Answer> {
+        let live = self.regions[id as usize].walk(block);
+        let upper = live.filter(|(_, head)| !head.dead() && head.hash >= hash);
+        let (count, live) = upper.fold((0, 0), |(n, b), (_, head)| (n + 1, b + head.size()));
+        let len = round_up(packed_len(count, live));
+        let placed = match block.is_pinned(&self.regions[id as usize].extent()) {
+            true => None,
+            false => self.find_hole(block, len, Owner::Region(new)),
+        };
+        match placed {
+            // Making room may have moved it.
+            Some(at) => Ok(self.regions[id as usize].split_off(block, hash, at..at + len)),
+            None => {
+                self.spare_regions.push(new);
+                Err(pinned_down())
+            }
+        }
     }
 
     /// Bytes for a region that needs `needed`: room to grow while memory is plenty.

@@ -429,11 +429,13 @@ impl Table {
         self.large_bytes -= large_room(len);
         self.spare_larges.push(large);
         self.arena.give_to(at, Owner::Region(id));
-        // What is still to come of it shall find room in its place.
-        let more = self.arena.hole_after(at).min(len / 8) / 8 * 8;
-        region.size += more;
-        self.arena.resize(at, region.size);
         self.packed += region.packed();
+        // What is still to come of it shall find room in its place.
+        let room = self.size.saturating_sub(self.taken() + self.size / RESERVE_FRACTION);
+        let more = self.arena.hole_after(at).min(len / 8).min(room) / 8 * 8;
+        region.size += more;
+        self.packed += more;
+        self.arena.resize(at, region.size);
         self.regions[id as usize] = region;
         true
     }
