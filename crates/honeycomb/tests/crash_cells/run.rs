@@ -150,8 +150,14 @@ impl Story {
 
     /// A merge begins with a store of two blocks, one on each of the first two servers.
     fn divide(&mut self, fill: &mut Fill) {
+        let clock = Clock::start();
         while self.blocks() < 2 {
             fill.put().unwrap();
+            // A block that fills fast divides early, and the halves, which are light then, become
+            // one again when it has filled no further for half a second.
+            if fill.bytes() > self.cluster.block_size as usize / 2 {
+                clock.sleep_until(clock.now() + Duration::from_millis(2));
+            }
         }
         let (map, _) = self.map();
         for (entry, server) in map.entries.iter().zip(&self.cluster.servers) {

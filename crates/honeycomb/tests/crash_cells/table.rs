@@ -123,7 +123,7 @@ pub const CELLS: &[Cell] = &[
     cell(Split, Controller, "handling:BeginMove:1", Serves),
     cell(Split, Controller, "handled:BeginMove:1", Serves),
     cell(Split, Controller, "handling:CommitMove:1", Serves),
-    cell(MergeDown, Controller, "handling:BeginMove:2", Serves),
+    cell(MergeDown, Controller, "heard:EndImport:1,handling:BeginMove:1", Serves),
     // A client that has sent something, or is about to, while the block that it fills divides.
     cell(Split, Client, "sending:KvPut:170", Lives),
     cell(Split, Client, "sent:KvAccumulate:190", Lives).retry(),
@@ -145,16 +145,18 @@ pub const WITH_LOG: &[Cell] = &[
     cell(Split, Controller, "answered:CommitMove:1", Lives).restart(),
     cell(Split, Controller, "sending:EndImport:1", Lives).restart().retry(),
     cell(Split, Controller, "heard:EndImport:1", Lives).restart(),
-    cell(MergeDown, Controller, "handled:BeginMove:2", Lives).restart(),
+    cell(MergeDown, Controller, "heard:EndImport:1,handled:BeginMove:1", Lives).restart(),
     cell(MergeDown, Controller, "sending:BeginImport:1", Lives).restart().retry(),
     cell(MergeDown, Controller, "heard:BeginImport:1", Lives).restart(),
-    cell(MergeDown, Controller, "handling:CommitMove:2", Lives).restart().retry(),
-    cell(MergeDown, Controller, "answering:CommitMove:2", Lives).restart().retry(),
-    cell(MergeDown, Controller, "answered:CommitMove:2", Lives).restart(),
+    cell(MergeDown, Controller, "heard:EndImport:1,handling:CommitMove:1", Lives).restart().retry(),
+    cell(MergeDown, Controller, "heard:EndImport:1,answering:CommitMove:1", Lives)
+        .restart()
+        .retry(),
+    cell(MergeDown, Controller, "heard:EndImport:1,answered:CommitMove:1", Lives).restart(),
     cell(MergeDown, Controller, "sending:EndImport:2", Lives).restart(),
     cell(MergeDown, Controller, "sending:FreeBlock:1", Lives).restart().retry(),
-    cell(MergeUp, Controller, "answered:BeginMove:2", Lives).restart(),
-    cell(MergeUp, Controller, "answering:CommitMove:2", Lives).restart().retry(),
+    cell(MergeUp, Controller, "heard:EndImport:1,answered:BeginMove:1", Lives).restart(),
+    cell(MergeUp, Controller, "heard:EndImport:1,answering:CommitMove:1", Lives).restart().retry(),
 ];
 
 impl std::fmt::Display for Cell {
