@@ -375,7 +375,15 @@ fn restart(bench: &mut Bench, servers: &[(ServerId, &str)], held: &[(BlockAt, St
     for &(member, address) in servers {
         let incarnation = address.bytes().fold(7, |h, b| h * 31 + b as u64);
         let (shards, blocks_per_shard, block_size) = (1, 8, 65_536);
-        let server = NewServer { address, incarnation, shards, blocks_per_shard, block_size };
+        let server = NewServer {
+            address,
+            incarnation,
+            shards,
+            blocks_per_shard,
+            block_size,
+            flush: false,
+            kinds: &[],
+        };
         assert_eq!(bench.run(Command::RejoinServer { server, member }), Ok(Reply::Joined(member)));
     }
     let mut told = Vec::new();

@@ -11,6 +11,8 @@ use honeycomb_types::limits::{REJOIN_GRACE, SERVER_SILENCE};
 use honeycomb_types::{BlockAt, Generation, ServerId, StructureId};
 
 const SERVER: NewServer<'_> = NewServer {
+    flush: false,
+    kinds: &[],
     address: "a:1",
     incarnation: 0,
     shards: 2,
@@ -192,7 +194,7 @@ fn what_was_taken_from_a_queue_is_told_to_its_tail_again() {
         Effect::QueueAhead { at, items, bytes, .. } => Some((at, items, bytes)),
         _ => None,
     };
-    assert_eq!(told.iter().filter_map(ahead).last(), Some((second, 40, 400)));
+    assert_eq!(told.iter().filter_map(ahead).next_back(), Some((second, 40, 400)));
 }
 
 #[test]

@@ -31,6 +31,7 @@ fn main() {
     let (start, end, slots, max_items, max_bytes, first) = (0, u64::MAX, 1024, 0, 0, true);
     let kind = Kind::Kv;
     let owner = BlockOwner {
+        marks: honeycomb_types::Marks::default(),
         at,
         job,
         prefix,

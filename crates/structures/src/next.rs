@@ -48,10 +48,12 @@ impl Next {
         Next { size: block_size, marks, largest: 0, expected: 0, asked: false, state }
     }
 
+    /// Asks by these marks from now on.
     pub fn set_marks(&mut self, marks: Marks) {
         self.marks = marks;
     }
 
+    /// What its writer is expected to bring before a successor can be there, in bytes.
     pub fn expect(&mut self, bytes: usize) {
         self.expected = bytes;
     }

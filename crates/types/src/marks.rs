@@ -25,7 +25,7 @@ impl Marks {
         let high = if high == 0 { default.high } else { high };
         let low = if low == 0 { default.low.min((high - 1) / 2) } else { low };
         let marks = Marks { high, low };
-        (marks.high <= 100 && 2 * marks.low as u32 <= marks.high as u32 - 1).then_some(marks)
+        (marks.high <= 100 && 2 * (marks.low as u32) < marks.high as u32).then_some(marks)
     }
 
     /// Percent in use at which a block grows or splits.

@@ -15,7 +15,14 @@ const KEY: [u8; 32] = [9; 32];
 const BLOCK: u64 = 65_536;
 
 fn options(listen: SocketAddr) -> ControllerOptions {
-    ControllerOptions { listen, root_key: Some(KEY), data_dir: None, spin: Duration::ZERO }
+    ControllerOptions {
+        listen,
+        root_key: Some(KEY),
+        data_dir: None,
+        spin: Duration::ZERO,
+        marks: honeycomb_types::Marks::default(),
+        lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
+    }
 }
 
 fn anywhere() -> SocketAddr {
@@ -32,6 +39,8 @@ fn server(controller: &Controller) -> MemoryServer {
         block_size: BLOCK,
         shards: 1,
         spin: Duration::ZERO,
+        flush_root: None,
+        kinds: std::sync::Arc::default(),
     };
     MemoryServer::start(&options, Duration::from_secs(20)).unwrap()
 }
