@@ -113,7 +113,7 @@ pub const CELLS: &[Cell] = &[
     cell(MergeDown, Source, "heard:CommitMove:1", Lives).retry(),
     cell(MergeDown, Source, "answering:FreeBlock:1", Lives).restart().retry(),
     cell(MergeUp, Source, "heard:CommitMove:1,sent:MoveDone:1", Lost),
-    cell(MergeUp, Source, "heard:CommitMove:1,heard:CommitMove:1", Lives).retry(),
+    cell(MergeUp, Source, "heard:CommitMove:1,sent:MoveDone:1,heard:CommitMove:1", Lives).retry(),
     // A merge: who takes, and has data of its own all the while.
     cell(MergeDown, Target, "handling:BeginImport:1", Lost),
     cell(MergeDown, Target, "handled:BeginImport:1,handling:MoveRegion:1", Lost).restart(),
@@ -148,15 +148,19 @@ pub const WITH_LOG: &[Cell] = &[
     cell(MergeDown, Controller, "heard:EndImport:1,handled:BeginMove:1", Lives).restart(),
     cell(MergeDown, Controller, "sending:BeginImport:1", Lives).restart().retry(),
     cell(MergeDown, Controller, "heard:BeginImport:1", Lives).restart(),
-    cell(MergeDown, Controller, "heard:EndImport:1,handling:CommitMove:1", Lives).restart().retry(),
-    cell(MergeDown, Controller, "heard:EndImport:1,answering:CommitMove:1", Lives)
+    cell(MergeDown, Controller, "sending:BeginImport:1,handling:CommitMove:1", Lives)
         .restart()
         .retry(),
-    cell(MergeDown, Controller, "heard:EndImport:1,answered:CommitMove:1", Lives).restart(),
-    cell(MergeDown, Controller, "sending:EndImport:2", Lives).restart(),
+    cell(MergeDown, Controller, "sending:BeginImport:1,answering:CommitMove:1", Lives)
+        .restart()
+        .retry(),
+    cell(MergeDown, Controller, "sending:BeginImport:1,answered:CommitMove:1", Lives).restart(),
+    cell(MergeDown, Controller, "sending:BeginImport:1,sending:EndImport:1", Lives).restart(),
     cell(MergeDown, Controller, "sending:FreeBlock:1", Lives).restart().retry(),
     cell(MergeUp, Controller, "heard:EndImport:1,answered:BeginMove:1", Lives).restart(),
-    cell(MergeUp, Controller, "heard:EndImport:1,answering:CommitMove:1", Lives).restart().retry(),
+    cell(MergeUp, Controller, "sending:BeginImport:1,answering:CommitMove:1", Lives)
+        .restart()
+        .retry(),
 ];
 
 impl std::fmt::Display for Cell {
@@ -166,6 +170,6 @@ impl std::fmt::Display for Cell {
         let with = [(self.restart, "restart"), (self.retry, "retry"), (self.large, "large")];
         let with: Vec<&str> = with.iter().filter(|(on, _)| *on).map(|(_, name)| *name).collect();
         let with = with.join(",");
-        write!(f, "{act:<9} {victim:<10} {:<44} {promise:<6} {with:<13}", self.at)
+        write!(f, "{act:<9} {victim:<10} {:<51} {promise:<6} {with:<13}", self.at)
     }
 }
