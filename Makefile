@@ -12,7 +12,7 @@ export RUSTUP_AUTO_INSTALL := 0
 export PYO3_PYTHON := $(CURDIR)/.venv/bin/python
 
 SECONDS := 60# for simulate and elastic-soak
-ARGS :=# handed on to demo, bench, simulate and the soaks: make demo ARGS="--scale 4"
+ARGS :=# handed on to demo, bench, simulate, crash-cells and the soaks: make demo ARGS="--scale 4"
 
 VENV := .venv/bin
 # Tests press Ctrl-C, to which what a background shell starts is deaf.
@@ -67,7 +67,7 @@ integration: build ## the Python tests, against the installed wheel and real pro
 	cargo build --release --locked -p log-server
 	$(HEARING) $(VENV)/pytest -c python/pyproject.toml python/tests
 
-.PHONY: simulate soak elastic-soak bench figures
+.PHONY: simulate soak elastic-soak crash-cells bench figures
 simulate: setup ## the simulator, for SECONDS=60
 	cargo run --release --locked -p honeycomb-verify --bin simulate -- --seconds $(SECONDS) $(ARGS)
 
@@ -79,6 +79,9 @@ elastic-soak: SECONDS := 600
 elastic-soak: setup ## an hour of 50 jobs on two memory servers, in SECONDS=600; ARGS="--kills 2"
 	cargo build --release --locked -p honeycomb -p honeycomb-verify --bin honeycomb --bin elastic-soak
 	target/release/elastic-soak --seconds $(SECONDS) $(ARGS)
+
+crash-cells: setup ## moves in which a process dies, one cell after the other; ARGS="MergeUp"
+	CRASH_CELLS="$(ARGS)" cargo test --locked -p honeycomb --test crash_cells -- --nocapture
 
 bench: build ## latency, throughput and server CPU per operation: kv, queue, file, controller
 	@scripts/bootstrap.sh bench

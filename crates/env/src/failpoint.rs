@@ -35,6 +35,7 @@ pub enum Point {
     Answered,
 }
 
+#[cfg(debug_assertions)]
 impl Point {
     /// Whether it is in the life of a request that this process sends.
     fn own(self) -> bool {

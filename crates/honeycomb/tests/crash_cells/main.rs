@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use table::{CELLS, Cell, WITH_LOG};
 
 /// Whether this controller keeps a log.
-const LOG: bool = false;
+const LOG: bool = true;
 /// Cells at a time.
 const AT_A_TIME: usize = 3;
 

@@ -150,8 +150,14 @@ impl Story {
 
     /// A merge begins with a store of two blocks, one on each of the first two servers.
     fn divide(&mut self, fill: &mut Fill) {
+        let clock = Clock::start();
         while self.blocks() < 2 {
             fill.put().unwrap();
+            // A block that fills fast divides early, and the halves, which are light then, become
+            // one again when it has filled no further for half a second.
+            if fill.bytes() > self.cluster.block_size as usize / 2 {
+                clock.sleep_until(clock.now() + Duration::from_millis(2));
+            }
         }
         let (map, _) = self.map();
         for (entry, server) in map.entries.iter().zip(&self.cluster.servers) {
@@ -159,14 +165,17 @@ impl Story {
         }
         let half = if self.cell.act == Act::MergeUp { &map.entries[0] } else { &map.entries[1] };
         self.emptied = (half.start, half.end);
-        // One that never held more than the low mark would stay as it is when it is emptied; and the
-        // other shall hold more all the time, or it would be the one that gives.
+        // One that never held more than the low mark (40 %) would stay as it is when it is emptied;
+        // and the other shall hold more all the time, or it would be the one that gives, but so
+        // little that it takes what is left of the first (75 % together).
+        let wanted = self.cluster.block_size as usize * 44 / 100;
         for half in &map.entries {
-            while fill.bytes_within((half.start, half.end)) < self.cluster.block_size as usize / 2 {
+            while fill.bytes_within((half.start, half.end)) < wanted {
                 fill.put_within((half.start, half.end)).unwrap();
             }
         }
-        assert_eq!(self.blocks(), 2, "half of a block does not divide");
+        let blocks = self.blocks();
+        assert_eq!(blocks, 2, "{} bytes are no more than two blocks hold", fill.bytes());
     }
 
     /// Brings the store to the crash, and beyond it; returns what was written, and whether it lives.

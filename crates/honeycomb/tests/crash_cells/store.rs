@@ -89,7 +89,7 @@ impl Fill {
         let within = |key: &[u8]| (first..=last).contains(&key_hash(key));
         let mut there = self.entries.keys().filter(|key| within(key));
         let Some(key) = there.next().cloned() else { return Ok(()) };
-        if there.count() > 10 {
+        if there.count() > 2 {
             assert!(self.kv.delete(&key)?, "it was there");
             self.entries.remove(&key);
         }

@@ -113,7 +113,7 @@ pub const CELLS: &[Cell] = &[
     cell(MergeDown, Source, "heard:CommitMove:1", Lives).retry(),
     cell(MergeDown, Source, "answering:FreeBlock:1", Lives).restart().retry(),
     cell(MergeUp, Source, "heard:CommitMove:1,sent:MoveDone:1", Lost),
-    cell(MergeUp, Source, "heard:CommitMove:1,heard:CommitMove:1", Lives).retry(),
+    cell(MergeUp, Source, "heard:CommitMove:1,sent:MoveDone:1,heard:CommitMove:1", Lives).retry(),
     // A merge: who takes, and has data of its own all the while.
     cell(MergeDown, Target, "handling:BeginImport:1", Lost),
     cell(MergeDown, Target, "handled:BeginImport:1,handling:MoveRegion:1", Lost).restart(),
@@ -123,7 +123,7 @@ pub const CELLS: &[Cell] = &[
     cell(Split, Controller, "handling:BeginMove:1", Serves),
     cell(Split, Controller, "handled:BeginMove:1", Serves),
     cell(Split, Controller, "handling:CommitMove:1", Serves),
-    cell(MergeDown, Controller, "handling:BeginMove:2", Serves),
+    cell(MergeDown, Controller, "heard:EndImport:1,handling:BeginMove:1", Serves),
     // A client that has sent something, or is about to, while the block that it fills divides.
     cell(Split, Client, "sending:KvPut:170", Lives),
     cell(Split, Client, "sent:KvAccumulate:190", Lives).retry(),
@@ -145,16 +145,22 @@ pub const WITH_LOG: &[Cell] = &[
     cell(Split, Controller, "answered:CommitMove:1", Lives).restart(),
     cell(Split, Controller, "sending:EndImport:1", Lives).restart().retry(),
     cell(Split, Controller, "heard:EndImport:1", Lives).restart(),
-    cell(MergeDown, Controller, "handled:BeginMove:2", Lives).restart(),
+    cell(MergeDown, Controller, "heard:EndImport:1,handled:BeginMove:1", Lives).restart(),
     cell(MergeDown, Controller, "sending:BeginImport:1", Lives).restart().retry(),
     cell(MergeDown, Controller, "heard:BeginImport:1", Lives).restart(),
-    cell(MergeDown, Controller, "handling:CommitMove:2", Lives).restart().retry(),
-    cell(MergeDown, Controller, "answering:CommitMove:2", Lives).restart().retry(),
-    cell(MergeDown, Controller, "answered:CommitMove:2", Lives).restart(),
-    cell(MergeDown, Controller, "sending:EndImport:2", Lives).restart(),
+    cell(MergeDown, Controller, "sending:BeginImport:1,handling:CommitMove:1", Lives)
+        .restart()
+        .retry(),
+    cell(MergeDown, Controller, "sending:BeginImport:1,answering:CommitMove:1", Lives)
+        .restart()
+        .retry(),
+    cell(MergeDown, Controller, "sending:BeginImport:1,answered:CommitMove:1", Lives).restart(),
+    cell(MergeDown, Controller, "sending:BeginImport:1,sending:EndImport:1", Lives).restart(),
     cell(MergeDown, Controller, "sending:FreeBlock:1", Lives).restart().retry(),
-    cell(MergeUp, Controller, "answered:BeginMove:2", Lives).restart(),
-    cell(MergeUp, Controller, "answering:CommitMove:2", Lives).restart().retry(),
+    cell(MergeUp, Controller, "heard:EndImport:1,answered:BeginMove:1", Lives).restart(),
+    cell(MergeUp, Controller, "sending:BeginImport:1,answering:CommitMove:1", Lives)
+        .restart()
+        .retry(),
 ];
 
 impl std::fmt::Display for Cell {
@@ -164,6 +170,6 @@ impl std::fmt::Display for Cell {
         let with = [(self.restart, "restart"), (self.retry, "retry"), (self.large, "large")];
         let with: Vec<&str> = with.iter().filter(|(on, _)| *on).map(|(_, name)| *name).collect();
         let with = with.join(",");
-        write!(f, "{act:<9} {victim:<10} {:<44} {promise:<6} {with:<13}", self.at)
+        write!(f, "{act:<9} {victim:<10} {:<51} {promise:<6} {with:<13}", self.at)
     }
 }
