@@ -21,7 +21,7 @@ use honeycomb_types::{BlockAt, BlockId, Kind, MapVersion, MoveId, ServerId, Stru
 
 /// Two blocks become one when both together hold at most this share of a block: so much less than a
 /// block that splits holds, that what was merged does not split at once.
-const MERGE_FILL: (u64, u64) = (3, 4);
+const MERGE_FILL: (u64, u64) = (5, 8);
 
 /// A move that is neither committed nor cancelled.
 #[derive(Clone, Copy, Debug)]

@@ -79,7 +79,7 @@ fn neighbour(
     let place = file.chain.iter().position(|&b| b == at).unwrap();
     let busy = |b: BlockAt| file.pending.iter().any(|m| m.source == b || m.target == b);
     let used = |b: BlockAt| used.get(&b).copied().unwrap_or_default();
-    let fits = |&b: &BlockAt| !busy(b) && used(b) + used(at) <= 49_152;
+    let fits = |&b: &BlockAt| !busy(b) && used(b) + used(at) <= 40_960;
     let left = file.chain[..place].last().copied().filter(fits);
     let right = file.chain[place + 1..].first().copied().filter(fits);
     match (left, right) {
