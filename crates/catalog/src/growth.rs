@@ -112,6 +112,7 @@ impl Catalog {
         if asker + 1 != granted || sealed.is_some() || !theirs || !current {
             return Err(stale);
         }
+        self.structures.changes(s, usize::MAX);
         let structure = &mut self.structures[s];
         let growth = structure.growth.as_mut().expect("it has granted one");
         growth.granted.pop_back();
