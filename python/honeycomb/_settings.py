@@ -30,6 +30,11 @@ NAMES: Final = (
     "block_size",
     "shards",
     "spin_us",
+    "lease_ms",
+    "high_mark",
+    "low_mark",
+    "flush_root",
+    "data_dir",
 )
 
 

@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sysconfig
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,6 +87,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with the files that examples name, and a cluster that later commands find."""
     home = tmp_path_factory.mktemp("home")
     (home / "run").mkdir()
+    (home / "flush").mkdir()
     (home / "app.log").write_text("one line\nanother line\n")
     (home / "logo.png").write_bytes(b"\x89PNG\r\n\x1a\n\x00\xff")
     (home / "book.txt").write_text("the bee and the honeycomb\n" * 1000)
@@ -137,7 +139,9 @@ def started(home: Path) -> None:
     """The cluster that examples use, unless it is there."""
     if run_shell(home, "honeycomb status").returncode != 0:
         ran = run_shell(
-            home, "honeycomb start --background --memory 256MiB --block-size 64KiB --shards 1"
+            home,
+            "honeycomb start --background --memory 256MiB --block-size 64KiB --shards 1"
+            f" --flush-root {home}/flush",
         )
         assert ran.returncode == 0, ran.stderr
 
@@ -202,8 +206,21 @@ def test_every_example_works(
             run_foreground(home, line, **controller)
         else:
             started(home)
+            if words[0] == "flushed":
+                flushed(home)
             ran = run_shell(home, line, **controller)
             assert ran.returncode == 0, f"{line}: {ran.stderr}"
+
+
+def flushed(home: Path) -> None:
+    """What the examples of ``flushed`` read: a prefix whose lease has ended."""
+    manifest = home / "flush" / "cli" / "runs" / "1" / "manifest.json"
+    if not manifest.exists():
+        run_shell(home, "honeycomb prefix to-disk --lease-ms 300 --flush-to runs/1")
+    deadline = time.monotonic() + SECONDS
+    while not manifest.exists():
+        assert time.monotonic() < deadline, "the prefix was not flushed"
+        time.sleep(0.05)
 
 
 def _run_start_or_stop(home: Path, line: str, words: list[str]) -> None:

@@ -16,8 +16,8 @@ use std::path::PathBuf;
 /// there the exit code is 3; with --check every object is read, and a damaged one is code 1.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  honeycomb flushed /data/flush/cli/runs/1
-  honeycomb flushed /data/flush/cli/runs/1 --check --json")]
+  honeycomb flushed flush/cli/runs/1
+  honeycomb flushed flush/cli/runs/1 --check --json")]
 pub struct FlushedArgs {
     /// The directory of the flush
     directory: PathBuf,

@@ -26,8 +26,8 @@ const SECONDS: f64 = 40.0;
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench sensitivity --quick --parameter lease --leases 500,1000
-  honeycomb bench sensitivity --quick --parameter block --blocks 64KiB,1MiB --json
-  honeycomb bench sensitivity --quick --parameter block --blocks 256KiB,1MiB --out figures")]
+  honeycomb bench sensitivity --quick --parameter block --json
+  honeycomb bench sensitivity --quick --parameter block --out figures")]
 pub struct SensitivityArgs {
     /// What to change
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["block", "lease"])]

@@ -41,7 +41,7 @@ const ROUNDS_MORE: u32 = 3;
 #[command(after_help = "Examples:
   honeycomb bench repartition --quick
   honeycomb bench repartition --quick --sizes 64,1KiB --json
-  honeycomb bench repartition --quick --sizes 1KiB --writers 1 --readers 2 --out figures")]
+  honeycomb bench repartition --quick --sizes 1KiB --readers 2 --out figures")]
 pub struct RepartitionArgs {
     /// Sizes of values
     #[arg(long, value_delimiter = ',', value_parser = size::parse, default_values = ["100KiB", "1KiB", "64"])]
