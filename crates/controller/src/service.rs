@@ -1,26 +1,26 @@
 //! Requests in, commands to the catalog, replies out; effects to the memory servers.
 
+mod clients;
+mod errands;
+mod links;
 mod moves;
+
+pub(crate) use errands::{Errand, message_of};
 
 use crate::answers::Answers;
 use crate::outbox::Out;
 use crate::status::status_of;
 use crate::store::Store;
 use crate::translate;
-use honeycomb_catalog::{
-    Actor, BlockUsage, Catalog, CatalogError, Command, Effect, NewStructure, PlanNode, Reply,
-    Report, Seal, Written,
-};
+use errands::Deferred;
+use honeycomb_catalog::{Actor, Catalog, CatalogError, Command, Effect, Reply};
 use honeycomb_env::{ConnId, Net, ReplyPayload, Service};
-use honeycomb_types::limits::{BATCH_MAX, RESULTS_WINDOW, SERVER_SILENCE};
-use honeycomb_types::{
-    BlockAt, BlockId, Epoch, JobId, Kind, PrefixId, ServerId, SessionId, StructureId, Time, Verbs,
-};
+use honeycomb_types::limits::{RESULTS_WINDOW, SERVER_SILENCE};
+use honeycomb_types::{BlockAt, BlockId, Epoch, PrefixId, ServerId, SessionId, Time, Verbs};
 use honeycomb_wire::messages::*;
-use honeycomb_wire::token::Caveat;
 use honeycomb_wire::{
-    Auth, Field, GrantKey, Greeted, Malformed, Op, Plane, Reader, ReplyHeader, RequestHeader,
-    RootKey, Scope, Status, TokenKey, attenuate,
+    Auth, Field, GrantKey, Greeted, Malformed, Op, Plane, ReplyHeader, RequestHeader, RootKey,
+    Scope, Status, TokenKey,
 };
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -39,23 +39,6 @@ pub(crate) struct Peer {
     /// The memory server at the other end, once it has joined.
     pub(crate) server: Option<ServerId>,
     session: SessionId,
-}
-
-/// A reply that waits until memory servers have done what it rests on.
-struct Deferred {
-    to: ConnId,
-    request: u64,
-    body: Vec<u8>,
-    changed: bool,
-    left: usize,
-    failure: Option<(Status, String)>,
-}
-
-/// A request of ours to a memory server.
-pub(crate) struct Errand {
-    pub(crate) server: ServerId,
-    pub(crate) effect: Effect,
-    deferred: Option<u64>,
 }
 
 /// Why a request was refused.
@@ -353,415 +336,6 @@ impl ControllerService {
         }
     }
 
-    /// A job's token, no wider than the one that asked for it.
-    fn job_token(&self, job: JobId, scope: Scope) -> Vec<u8> {
-        let mut token = self.token_key.issue(Some(job));
-        let mut narrow = |caveat| {
-            token = attenuate(&token, caveat).expect("a new token has room for two caveats");
-        };
-        if scope.expires_ms != u64::MAX {
-            narrow(Caveat::Expires(scope.expires_ms));
-        }
-        if scope.verbs != Verbs::ALL {
-            narrow(Caveat::Verbs(scope.verbs));
-        }
-        token
-    }
-
-    fn serve_job(
-        &mut self,
-        now: Time,
-        actor: Actor,
-        scope: Scope,
-        op: Op,
-        args: &[u8],
-    ) -> Result<Vec<u8>, Refusal> {
-        let reply = match op {
-            Op::RegisterJob => {
-                let q = RegisterJobRequest::decode(args).map_err(malformed)?;
-                let (lease_ms, quota_blocks) = (q.lease_ms, q.quota_blocks);
-                let name = &q.name;
-                self.apply(now, Command::RegisterJob { actor, name, lease_ms, quota_blocks })
-            }
-            Op::FindJob => {
-                let q = FindJobRequest::decode(args).map_err(malformed)?;
-                self.apply(now, Command::FindJob { actor, name: &q.name })
-            }
-            Op::DeregisterJob => {
-                let q = DeregisterJobRequest::decode(args).map_err(malformed)?;
-                self.apply(now, Command::DeregisterJob { actor, job: JobId(q.job) })
-            }
-            Op::JobTree => {
-                let q = JobTreeRequest::decode(args).map_err(malformed)?;
-                self.apply(now, Command::JobTree { actor, job: JobId(q.job) })
-            }
-            _ => {
-                ListJobsRequest::decode(args).map_err(malformed)?;
-                self.apply(now, Command::ListJobs { actor })
-            }
-        };
-        match reply.map_err(refusal)? {
-            Reply::Done => Ok(Vec::new()),
-            Reply::Job { job, root } => {
-                let token = self.job_token(job, scope);
-                Ok(RegisterJobReply { job: job.0, root: root.0, token }.encode())
-            }
-            Reply::Jobs(jobs) => {
-                Ok(ListJobsReply { jobs: jobs.iter().map(translate::job_info).collect() }.encode())
-            }
-            Reply::Tree(prefixes) if prefixes.len() > BATCH_MAX => {
-                let text = format!(
-                    "the job has {} prefixes; a tree of more than {BATCH_MAX} is not shown",
-                    prefixes.len()
-                );
-                Err((Status::LimitExceeded, text))
-            }
-            Reply::Tree(prefixes) => {
-                let prefixes = prefixes.iter().map(translate::prefix_info).collect();
-                Ok(JobTreeReply { prefixes }.encode())
-            }
-            other => unexpected(op, &other),
-        }
-    }
-
-    fn serve_prefix(
-        &mut self,
-        now: Time,
-        actor: Actor,
-        op: Op,
-        args: &[u8],
-    ) -> Result<Vec<u8>, Refusal> {
-        let mut renewed_job = None;
-        let reply = match op {
-            Op::CreatePrefix => {
-                let q = CreatePrefixRequest::decode(args).map_err(malformed)?;
-                let parents: Vec<&str> = q.parents.iter().map(String::as_str).collect();
-                let (job, options) = (JobId(q.job), translate::options(&q.options));
-                let (path, parents) = (q.path.as_str(), &parents[..]);
-                self.apply(now, Command::CreatePrefix { actor, job, path, parents, options })
-            }
-            Op::CreateHierarchy => return self.create_hierarchy(now, actor, args),
-            Op::RemovePrefix => {
-                let q = RemovePrefixRequest::decode(args).map_err(malformed)?;
-                self.apply(now, Command::RemovePrefix { actor, job: JobId(q.job), path: &q.path })
-            }
-            Op::RenewLeases => {
-                let (job, paths) = frontier(args).map_err(malformed)?;
-                renewed_job = Some(job);
-                self.apply(now, Command::RenewLeases { actor, job, paths: &paths })
-            }
-            Op::LeaseInfo => {
-                let q = LeaseInfoRequest::decode(args).map_err(malformed)?;
-                self.apply(now, Command::LeaseInfo { actor, job: JobId(q.job), path: &q.path })
-            }
-            _ => {
-                let q = SetPermissionsRequest::decode(args).map_err(malformed)?;
-                let (owner_verbs, job_verbs) = (Verbs(q.owner_verbs), Verbs(q.job_verbs));
-                let (job, path) = (JobId(q.job), q.path.as_str());
-                let command = Command::SetPermissions { actor, job, path, owner_verbs, job_verbs };
-                self.apply(now, command)
-            }
-        };
-        match reply.map_err(refusal)? {
-            Reply::Done => Ok(Vec::new()),
-            Reply::Prefix(prefix) => Ok(CreatePrefixReply { prefix: prefix.0 }.encode()),
-            Reply::Renewed(results) => {
-                let results = translate::renewed(&results);
-                let shortest_ms = renewed_job
-                    .and_then(|job| self.catalog.shortest_lease_ms(job))
-                    .unwrap_or_default();
-                Ok(RenewLeasesReply { results, shortest_ms }.encode())
-            }
-            Reply::Lease(l) => Ok(LeaseInfoReply {
-                prefix: l.prefix.0,
-                lease_ms: l.lease_ms,
-                remaining_ms: l.remaining_ms,
-                pinned: l.pinned,
-            }
-            .encode()),
-            other => unexpected(op, &other),
-        }
-    }
-
-    fn create_hierarchy(
-        &mut self,
-        now: Time,
-        actor: Actor,
-        args: &[u8],
-    ) -> Result<Vec<u8>, Refusal> {
-        let q = CreateHierarchyRequest::decode(args).map_err(malformed)?;
-        let named: Vec<[Vec<&str>; 2]> =
-            q.nodes.iter().map(|n| [strs(&n.parents), strs(&n.readers)]).collect();
-        let nodes: Vec<PlanNode<'_>> = q
-            .nodes
-            .iter()
-            .zip(&named)
-            .map(|(node, [parents, readers])| PlanNode {
-                name: &node.name,
-                parents,
-                options: translate::options(&node.options),
-                readers,
-            })
-            .collect();
-        let command = Command::CreateHierarchy { actor, job: JobId(q.job), nodes: &nodes };
-        match self.apply(now, command).map_err(refusal)? {
-            Reply::Prefixes(ids) => {
-                let prefixes = ids.iter().map(|p| p.0).collect();
-                Ok(CreateHierarchyReply { prefixes }.encode())
-            }
-            other => unexpected(Op::CreateHierarchy, &other),
-        }
-    }
-
-    fn serve_readers(
-        &mut self,
-        now: Time,
-        actor: Actor,
-        op: Op,
-        args: &[u8],
-    ) -> Result<Vec<u8>, Refusal> {
-        let reply = if op == Op::DeclareReaders {
-            let q = DeclareReadersRequest::decode(args).map_err(malformed)?;
-            let (job, path, readers) = (JobId(q.job), q.path.as_str(), &strs(&q.readers)[..]);
-            let replace = q.replace;
-            self.apply(now, Command::DeclareReaders { actor, job, path, readers, replace })
-        } else {
-            let q = CommitTaskRequest::decode(args).map_err(malformed)?;
-            self.apply(now, Command::CommitTask { actor, job: JobId(q.job), path: &q.path })
-        };
-        match reply.map_err(refusal)? {
-            Reply::Readers { left } => Ok(DeclareReadersReply { left }.encode()),
-            Reply::Committed { freed } => Ok(CommitTaskReply { freed }.encode()),
-            other => unexpected(op, &other),
-        }
-    }
-
-    fn serve_structure(
-        &mut self,
-        now: Time,
-        actor: Actor,
-        expires_ms: u64,
-        op: Op,
-        args: &[u8],
-    ) -> Result<Vec<u8>, Refusal> {
-        let reply = match op {
-            Op::CreateStructure => {
-                let q = CreateStructureRequest::decode(args).map_err(malformed)?;
-                let kind = Kind::from_code(q.kind).ok_or_else(|| {
-                    let text = format!("no kind of structure has the code {:#x}", q.kind);
-                    (Status::InvalidArgument, text)
-                })?;
-                let structure = NewStructure {
-                    path: &q.path,
-                    name: &q.name,
-                    kind,
-                    blocks: q.blocks,
-                    slots: q.slots,
-                    max_items: q.max_items,
-                    max_bytes: q.max_bytes,
-                    open_existing: q.open_existing,
-                };
-                self.apply(now, Command::CreateStructure { actor, job: JobId(q.job), structure })
-            }
-            Op::OpenStructure => {
-                let q = OpenStructureRequest::decode(args).map_err(malformed)?;
-                let (job, path, name) = (JobId(q.job), q.path.as_str(), q.name.as_str());
-                self.apply(now, Command::OpenStructure { actor, job, path, name })
-            }
-            Op::ReopenStructure => {
-                let q = ReopenStructureRequest::decode(args).map_err(malformed)?;
-                let (job, structure) = (JobId(q.job), StructureId(q.structure));
-                self.apply(now, Command::ReopenStructure { actor, job, structure })
-            }
-            _ => {
-                let q = RemoveStructureRequest::decode(args).map_err(malformed)?;
-                let (job, path, name) = (JobId(q.job), q.path.as_str(), q.name.as_str());
-                self.apply(now, Command::RemoveStructure { actor, job, path, name })
-            }
-        };
-        match reply.map_err(refusal)? {
-            Reply::Done => Ok(Vec::new()),
-            Reply::Opened(opened) => {
-                self.await_open(opened.map.entries.iter().map(|e| e.at));
-                Ok(translate::opened(&opened, &self.grant_key, now, expires_ms))
-            }
-            other => unexpected(op, &other),
-        }
-    }
-
-    fn serve_link(
-        &mut self,
-        net: &mut Net,
-        now: Time,
-        from: ConnId,
-        op: Op,
-        args: &[u8],
-    ) -> Result<Vec<u8>, Refusal> {
-        let server = self.peers[&from].server.expect("checked with the actor");
-        match op {
-            Op::Inventory => {
-                let q = InventoryRequest::decode(args).map_err(malformed)?;
-                self.inventory(now, server, &q).inspect_err(|_| net.close(from))?;
-                Ok(InventoryReply {}.encode())
-            }
-            Op::Report => {
-                let q = ReportRequest::decode(args).map_err(malformed)?;
-                self.report(now, server, &q).inspect_err(|_| net.close(from))?;
-                Ok(ReportReply { now_ms: now.as_millis() }.encode())
-            }
-            Op::GrowStructure => {
-                let q = GrowStructureRequest::decode(args).map_err(malformed)?;
-                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
-                match self.apply(now, Command::GrowStructure { structure, at }).map_err(refusal)? {
-                    Reply::Grown { version, entry } => {
-                        self.await_open([entry.at]);
-                        let entry = translate::entry(&entry);
-                        Ok(GrowStructureReply { version: version.0, entry }.encode())
-                    }
-                    other => unexpected(op, &other),
-                }
-            }
-            Op::QueueTaken => {
-                let q = QueueTakenRequest::decode(args).map_err(malformed)?;
-                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
-                let (items, bytes) = (q.items, q.bytes);
-                let command = Command::QueueTaken { structure, at, items, bytes };
-                self.apply(now, command).map_err(refusal)?;
-                Ok(QueueTakenReply {}.encode())
-            }
-            Op::ReturnBlock => {
-                let q = ReturnBlockRequest::decode(args).map_err(malformed)?;
-                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
-                let successor = block_at(q.successor, q.successor_epoch);
-                let command = Command::ReturnBlock { structure, at, successor };
-                self.apply(now, command).map_err(refusal)?;
-                Ok(ReturnBlockReply {}.encode())
-            }
-            Op::RetireBlock => {
-                let q = RetireBlockRequest::decode(args).map_err(malformed)?;
-                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
-                self.apply(now, Command::RetireBlock { structure, at }).map_err(refusal)?;
-                Ok(RetireBlockReply {}.encode())
-            }
-            _ => {
-                let q = SealBlockRequest::decode(args).map_err(malformed)?;
-                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
-                let seal = Seal { length: q.length, bytes: q.bytes, last: q.last };
-                let command = Command::SealBlock { structure, at, seal };
-                match self.apply(now, command).map_err(refusal)? {
-                    Reply::Sealed { version } => Ok(SealBlockReply { version: version.0 }.encode()),
-                    other => unexpected(op, &other),
-                }
-            }
-        }
-    }
-
-    fn report(&mut self, now: Time, server: ServerId, q: &ReportRequest) -> Result<(), Refusal> {
-        let usage: Vec<BlockUsage> = q
-            .usage
-            .iter()
-            .map(|u| BlockUsage { at: block_at(u.block, u.epoch), bytes_used: u.bytes_used })
-            .collect();
-        let report = Report {
-            bytes_resident: q.bytes_resident,
-            connections: q.connections,
-            requests: q.requests,
-            forwarded: q.forwarded,
-            usage: &usage,
-        };
-        self.apply(now, Command::ServerReport { server, report }).map_err(refusal)?;
-        for active in &q.active {
-            let (job, prefix) = (JobId(active.job), PrefixId(active.prefix));
-            let ago_ms = active.ago_ms;
-            self.apply(now, Command::RenewPrefixById { job, prefix, ago_ms }).map_err(refusal)?;
-        }
-        Ok(())
-    }
-
-    /// Answers at the end of the round, or when the memory servers have done what the answer says:
-    /// opened the blocks that it names, made those unreadable that it takes away.
-    fn conclude(&mut self, now: Time, from: ConnId, request: u64, body: Vec<u8>, op: Op) {
-        let changed = changes(op);
-        if matches!(op, Op::CommitMove | Op::CancelMove) {
-            // It rests on nothing that is still to be done, and a block that gave everything away
-            // shall hear of it before it is taken back.
-            self.reply(from, request, body, changed);
-            return self.dispatch(now, None);
-        }
-        let opens = self.effects.iter().filter(|e| is_awaited(e)).count();
-        if opens == 0 {
-            self.dispatch(now, None);
-            return self.reply(from, request, body, changed);
-        }
-        let number = self.number();
-        let deferred = Deferred { to: from, request, body, changed, left: opens, failure: None };
-        self.deferred.insert(number, deferred);
-        self.dispatch(now, Some(number));
-    }
-
-    /// Asks again for blocks that are to be named and are not open yet, so that the reply waits for
-    /// them, or tells why they cannot be opened. Opening is idempotent.
-    fn await_open(&mut self, blocks: impl IntoIterator<Item = BlockAt>) {
-        for at in blocks {
-            let asked = |e: &Effect| matches!(e, Effect::OpenBlock { at: a, .. } if *a == at);
-            if let Some(effect) = self.opening.get(&at)
-                && !self.effects.iter().any(asked)
-            {
-                self.effects.push(effect.clone());
-            }
-        }
-    }
-
-    /// Sends the effects of the last command to their servers.
-    pub(crate) fn dispatch(&mut self, now: Time, deferred: Option<u64>) {
-        for effect in std::mem::take(&mut self.effects) {
-            let number = self.number();
-            match &effect {
-                Effect::OpenBlock { at, .. } => {
-                    self.opening.insert(*at, effect.clone());
-                }
-                Effect::FreeBlock { at, .. } => {
-                    self.opening.remove(at);
-                }
-                _ => {}
-            }
-            let (server, op, body) = message_of(&effect);
-            let waits = deferred.filter(|_| is_awaited(&effect));
-            let Some(link) = self.links.get(&server).copied() else {
-                self.give_up_import(now, &effect);
-                self.release(waits, loss_of(&effect));
-                continue;
-            };
-            self.out.push(Out::Ask { to: link, number, op, body });
-            self.errands.insert(number, Errand { server, effect, deferred: waits });
-        }
-        // What follows from a move that was given up; it asks for nothing that can fail like it.
-        if !self.effects.is_empty() {
-            self.dispatch(now, None);
-        }
-    }
-
-    fn number(&mut self) -> u64 {
-        self.next_number += 1;
-        self.next_number
-    }
-
-    /// One of the things that a deferred reply waits for has come to its end.
-    fn release(&mut self, number: Option<u64>, failure: Option<Refusal>) {
-        let Some(number) = number else { return };
-        let Some(deferred) = self.deferred.get_mut(&number) else { return };
-        deferred.left -= 1;
-        deferred.failure = deferred.failure.take().or(failure);
-        if deferred.left > 0 {
-            return;
-        }
-        let deferred = self.deferred.remove(&number).expect("looked up just now");
-        match deferred.failure {
-            None => self.reply(deferred.to, deferred.request, deferred.body, deferred.changed),
-            Some((status, text)) => self.refuse(deferred.to, deferred.request, status, text),
-        }
-    }
-
     fn tick(&mut self, net: &mut Net, now: Time) {
         // The loop comes round at least twice a second. When it did not, this process stood still
         // and heard nobody: nothing may end because of that (INV-27).
@@ -775,35 +349,6 @@ impl ControllerService {
             self.dispatch(now, None);
             self.drop_silent(net, now);
         }
-    }
-
-    /// Ends the links of servers that the catalog has given up for their silence: what waits for
-    /// them is answered, and one that was only paused learns that it has to join again.
-    fn drop_silent(&mut self, net: &mut Net, now: Time) {
-        let silent: Vec<(ServerId, ConnId)> = self
-            .links
-            .iter()
-            .filter(|(server, _)| !self.catalog.is_member(**server))
-            .map(|(server, link)| (*server, *link))
-            .collect();
-        for (server, link) in silent {
-            net.close(link);
-            self.lose(now, server);
-        }
-    }
-
-    fn lose(&mut self, now: Time, server: ServerId) {
-        self.links.remove(&server);
-        self.opening.retain(|at, _| at.block.server() != server);
-        // The catalog may have declared it dead already, for its silence.
-        let _ = self.apply(now, Command::ServerLost { server });
-        let broken: Vec<u64> =
-            self.errands.iter().filter(|(_, e)| e.server == server).map(|(n, _)| *n).collect();
-        for number in broken {
-            let errand = self.errands.remove(&number).expect("listed just now");
-            self.release(errand.deferred, loss_of(&errand.effect));
-        }
-        self.dispatch(now, None);
     }
 }
 
@@ -859,44 +404,7 @@ impl Service for ControllerService {
         if self.peers.get(&from).is_none_or(|p| p.server.is_none()) {
             return net.close(from);
         }
-        let Some(errand) = self.errands.remove(&header.request) else { return };
-        let server = errand.server;
-        let failure = (header.status != Status::Ok)
-            .then(|| (header.status, String::from_utf8_lossy(args).into_owned()));
-        match (&errand.effect, &failure) {
-            (Effect::OpenBlock { at, .. }, None) => {
-                self.opening.remove(at);
-                let _ = self.apply(now, Command::BlockOpened { server, at: *at });
-            }
-            (Effect::FreeBlock { at, .. }, None) => {
-                let _ = self.apply(now, Command::BlockFreed { server, at: *at });
-            }
-            (Effect::FlushBlock { at, .. }, refused) => {
-                let outcome = match refused {
-                    Some((_, why)) => Err(why.clone()),
-                    None => FlushBlockReply::decode(args).map_err(|e| e.to_string()),
-                };
-                let outcome = match &outcome {
-                    Ok(FlushBlockReply { bytes, items, crc }) => {
-                        Ok(Written { bytes: *bytes, items: *items, crc: *crc })
-                    }
-                    Err(why) => Err(&**why),
-                };
-                let _ = self.apply(now, Command::BlockFlushed { server, at: *at, outcome });
-            }
-            (&Effect::CommitFlush { number, .. }, refused) => {
-                let outcome = refused.as_ref().map_or(Ok(()), |(_, why)| Err(&**why));
-                let _ = self.apply(now, Command::FlushCommitted { server, number, outcome });
-            }
-            _ => {}
-        }
-        // What was to be freed and is not there is as good as freed.
-        let failure = failure.filter(|_| prepares(&errand.effect));
-        if failure.is_some() {
-            self.give_up_import(now, &errand.effect);
-        }
-        self.release(errand.deferred, failure);
-        self.dispatch(now, None);
+        self.errand_answered(now, header, args);
     }
 
     fn on_close(&mut self, net: &mut Net, now: Time, conn: ConnId) {
@@ -958,99 +466,6 @@ fn changes(op: Op) -> bool {
     )
 }
 
-pub(crate) fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
-    match effect {
-        Effect::OpenBlock {
-            server,
-            at,
-            job,
-            prefix,
-            structure,
-            generation,
-            kind,
-            start,
-            end,
-            slots,
-            max_items,
-            max_bytes,
-            first,
-            marks,
-            importing,
-        } => {
-            let body = OpenBlockRequest {
-                block: at.block.0,
-                epoch: at.epoch.0,
-                job: job.0,
-                prefix: prefix.0,
-                structure: structure.0,
-                generation: generation.0,
-                kind: kind.code(),
-                start: *start,
-                end: *end,
-                slots: *slots,
-                max_items: *max_items,
-                max_bytes: *max_bytes,
-                first: *first,
-                high_mark: marks.high(),
-                low_mark: marks.low(),
-                importing: importing.0,
-            };
-            (*server, Op::OpenBlock, body.encode())
-        }
-        Effect::FreeBlock { server, at } => {
-            let body = FreeBlockRequest { block: at.block.0, epoch: at.epoch.0 };
-            (*server, Op::FreeBlock, body.encode())
-        }
-        Effect::SetGeneration { server, prefix, generation } => {
-            let body = SetGenerationRequest { prefix: prefix.0, generation: generation.0 };
-            (*server, Op::SetGeneration, body.encode())
-        }
-        Effect::QueueAhead { server, at, items, bytes } => {
-            let body = QueueAheadRequest {
-                block: at.block.0,
-                epoch: at.epoch.0,
-                items: *items,
-                bytes: *bytes,
-            };
-            (*server, Op::QueueAhead, body.encode())
-        }
-        Effect::FlushBlock { server, at, start, end, object } => {
-            let (block, epoch, object) = (at.block.0, at.epoch.0, object.to_string());
-            let (start, end) = (*start, *end);
-            let body = FlushBlockRequest { block, epoch, start, end, object };
-            (*server, Op::FlushBlock, body.encode())
-        }
-        Effect::CommitFlush { server, number, directory, job_name, address, structures } => {
-            let body = CommitFlushRequest {
-                directory: directory.to_string(),
-                number: *number,
-                job_name: job_name.to_string(),
-                address: address.to_string(),
-                structures: structures.iter().map(translate::flushed_structure).collect(),
-            };
-            (*server, Op::CommitFlush, body.encode())
-        }
-        Effect::BeginImport { server, at, id, start, end } => {
-            (*server, Op::BeginImport, moves::begin_import(*at, *id, *start, *end))
-        }
-        Effect::EndImport { server, at, id, commit } => {
-            (*server, Op::EndImport, moves::end_import(*at, *id, *commit))
-        }
-    }
-}
-
-/// A `RenewLeasesRequest`, read where it lies: a driver renews thousands of paths in one.
-fn frontier(args: &[u8]) -> Result<(JobId, Vec<&str>), Malformed> {
-    let mut reader = Reader::new(args);
-    let (job, paths) = (JobId(u64::get(&mut reader)?), reader.texts()?);
-    reader.finish()?;
-    Ok((job, paths))
-}
-
-fn strs(list: &[String]) -> Vec<&str> {
-    list.iter().map(String::as_str).collect()
-}
-
 fn block_at(block: u64, epoch: u64) -> BlockAt {
     BlockAt { block: BlockId(block), epoch: Epoch(epoch) }
 }
@@ -1067,36 +482,6 @@ fn waits(command: &Command<'_>) -> bool {
             | Command::RenewPrefixById { .. }
             | Command::RenewLeases { .. }
     )
-}
-
-/// Whether it makes a block ready for what a reply is about to promise.
-fn prepares(effect: &Effect) -> bool {
-    matches!(effect, Effect::OpenBlock { .. } | Effect::BeginImport { .. })
-}
-
-/// Whether a reply waits for this.
-fn is_awaited(effect: &Effect) -> bool {
-    prepares(effect) || matches!(effect, Effect::FreeBlock { .. })
-}
-
-/// What it means for a reply that the server is gone which was to do this.
-fn loss_of(effect: &Effect) -> Option<Refusal> {
-    match effect {
-        // Nothing is lost but an attempt, and who asked still has everything.
-        Effect::BeginImport { .. } => Some((Status::Busy, taker_gone())),
-        Effect::OpenBlock { importing, .. } if *importing != honeycomb_types::MoveId::NONE => {
-            Some((Status::Busy, taker_gone()))
-        }
-        Effect::OpenBlock { .. } => {
-            let text = "the memory server that was to hold the blocks is gone; try again";
-            Some((Status::DataLost, text.to_owned()))
-        }
-        _ => None,
-    }
-}
-
-fn taker_gone() -> String {
-    "the memory server that was to take the range is gone; try again".to_owned()
 }
 
 pub(crate) fn refusal(error: CatalogError) -> Refusal {

@@ -3,42 +3,36 @@
 //! An operation on a block is atomic because one thread runs it. The stages of a request are those
 //! of `Stage`, in that order; logs, metrics and failpoints use these words.
 
+mod events;
 mod moving;
+mod owners;
 mod request;
+mod waiting;
 
 pub use moving::{MoveKey, MoveWord, Post, PostPayload};
 
 use crate::authorize::{authorize, peers_only, routed_here};
 use crate::holdings::Told;
 use crate::pace::{Delay, Pace};
-use crate::refusals::{expired, in_progress, refusal_of, revoked, unknown_block, wrong_epoch};
+use crate::refusals::{unknown_block, wrong_epoch};
 use crate::watch::Watchers;
 use honeycomb_block::{Backing, Pin, Reclaimer};
 use honeycomb_structures::{
-    Answer, Attributes, Event, LaneVerdict, Lanes, News, Opening, Outcome, Registered, Registry,
-    Snapshot, Structure, Successor, Ticket,
+    Answer, Attributes, Lanes, Outcome, Registered, Registry, Structure, Ticket,
 };
-use honeycomb_types::limits::{SUCCESSOR_IDLE, WAIT_MAX_MS};
 use honeycomb_types::{
-    BlockAt, BlockId, Bug, Epoch, Generation, JobId, Kind, LaneId, Marks, PrefixId, Sequence,
-    ServerId, SessionId, ShardIx, StructureId, Time,
+    BlockAt, BlockId, Bug, Epoch, Generation, JobId, Kind, Marks, PrefixId, ServerId, SessionId,
+    ShardIx, StructureId, Time,
 };
-use honeycomb_wire::messages::HeldBlock;
 use honeycomb_wire::notice::Notice;
 use honeycomb_wire::{Auth, Grant, Op, RequestHeader, Status};
-use request::{
-    Request, acknowledge, generation_of, next_block, operation, record_hash, subscribe, verdict_of,
-};
+use owners::Kept;
+use request::{Request, acknowledge, next_block, operation, record_hash, subscribe};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// How often a block that was refused a successor asks again.
-const ASK_AGAIN: Duration = Duration::from_millis(20);
-/// How often a block that is to be retired looks whether it can be, and asks again.
-const RETIRE_AGAIN: Duration = Duration::from_millis(100);
+use waiting::Pending;
 
 /// The stages of a data request, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -232,31 +226,6 @@ struct Slot {
     told: Told,
 }
 
-/// A block that nobody reaches any more and that is to be written elsewhere before it is freed.
-struct Kept {
-    owner: BlockOwner,
-    snapshot: Arc<Snapshot>,
-}
-
-/// A mutation whose answer is still to come: where its result must be kept.
-#[derive(Clone, Copy)]
-struct Pending {
-    ticket: Ticket,
-    at: BlockAt,
-    session: SessionId,
-    lane: LaneId,
-    sequence: Sequence,
-    hash: Option<u64>,
-    /// Its result is to be kept; a read has none, nor has a part of a move.
-    mutates: bool,
-    /// Of the grant under which it came.
-    generation: Generation,
-    /// It may wait until that grant ends, and no longer.
-    until_grant_ends: bool,
-    /// Its payload is still arriving, or waits for those before it: it cannot be given up.
-    filling: bool,
-}
-
 /// One core's share of a memory server.
 pub struct Shard {
     config: ShardConfig,
@@ -305,237 +274,9 @@ impl Shard {
         }
     }
 
-    /// Takes the name under which the server joined. Everything held before is gone: blocks of an
-    /// earlier name are `DataLost`.
-    pub fn reset(&mut self, server: ServerId) {
-        self.server = server;
-        self.kept.clear();
-        for index in 0..self.slots.len() {
-            if let Some(slot) = &self.slots[index] {
-                let at = slot.owner.at;
-                self.close(index, at);
-            }
-            self.last_epoch[index] = Epoch(0);
-        }
-        self.touched.clear();
-        self.effects.clear();
-    }
-
     /// Sets how far the controller's clock is ahead of ours.
     pub fn set_clock_offset(&mut self, offset_ms: i64) {
         self.clock_offset_ms = offset_ms;
-    }
-
-    /// Gives a block to its owner. Repeating it does nothing; an owner older than the block has
-    /// seen is refused (INV-01). The memory is new: no byte of an earlier owner is in it (INV-04).
-    pub fn open(&mut self, owner: BlockOwner) -> Result<(), Answer> {
-        let index = self.index(owner.at.block).ok_or_else(|| unknown_block(owner.at))?;
-        if let Some(slot) = &self.slots[index]
-            && slot.owner.at.epoch == owner.at.epoch
-        {
-            return Ok(());
-        }
-        if owner.at.epoch <= self.last_epoch[index] {
-            let text = format!("{} has seen a later epoch than {}", owner.at.block, owner.at.epoch);
-            return Err(Answer::refuse(Status::WrongEpoch, text));
-        }
-        let kind = self.config.kinds.get(owner.kind).cloned().ok_or_else(|| {
-            let text = format!("this server serves no {}", owner.kind);
-            Answer::refuse(Status::UnknownKind, text)
-        })?;
-        if let Some(slot) = &self.slots[index] {
-            let at = slot.owner.at;
-            self.close(index, at);
-        }
-        self.kept.remove(&index);
-        let backing = self.new_backing().map_err(|e| {
-            let text = format!("{} cannot be mapped: {e}", owner.at.block);
-            Answer::refuse(Status::OutOfMemory, text)
-        })?;
-        let mut structure = kind.open(&Opening {
-            block_size: self.config.block_size,
-            start: owner.start,
-            end: owner.end,
-            slots: owner.slots,
-            max_items: owner.max_items,
-            max_bytes: owner.max_bytes,
-            first: owner.first,
-            importing: owner.importing,
-        });
-        structure.set_marks(owner.marks);
-        self.last_epoch[index] = owner.at.epoch;
-        self.slots[index] = Some(Box::new(Slot {
-            owner,
-            backing,
-            structure,
-            kind,
-            lanes: Lanes::new(),
-            touched: false,
-            ask_after: Time::ZERO,
-            asked_at: None,
-            idle_at: None,
-            pace: Pace::default(),
-            timer: None,
-            retire_at: None,
-            watchers: Watchers::default(),
-            sealed: None,
-            moving: None,
-            sweep_at: None,
-            told: Told::default(),
-        }));
-        Ok(())
-    }
-
-    fn new_backing(&mut self) -> std::io::Result<Backing> {
-        match self.stale.pop() {
-            Some(backing) if Bug::StaleBytes.active() => Ok(backing),
-            _ => Backing::map(self.config.block_size, &self.config.reclaimer),
-        }
-    }
-
-    /// Takes a block from its owner. True when nothing of that epoch can be read any more, which
-    /// includes the case that it was free already.
-    pub fn free(&mut self, at: BlockAt) -> bool {
-        let Some(index) = self.index(at.block) else { return false };
-        // A free that overtakes its open must win: the open is then refused as too old.
-        self.last_epoch[index] = self.last_epoch[index].max(at.epoch);
-        self.close(index, at);
-        true
-    }
-
-    /// Lets nobody reach a block any more, and answers what it holds. The block stays what it was
-    /// until `free`, however often this comes.
-    /// Of a kv the hashes of `range`, ends included: what else it has moves, or has moved, to others.
-    pub fn flush(&mut self, at: BlockAt, range: (u64, u64)) -> Result<Arc<Snapshot>, Answer> {
-        let index = self.index(at.block).ok_or_else(|| unknown_block(at))?;
-        if let Some(kept) = self.kept.get(&index).filter(|kept| kept.owner.at == at) {
-            return Ok(kept.snapshot.clone());
-        }
-        let slot = self.slots[index].as_mut().filter(|slot| slot.owner.at == at);
-        let slot = slot.ok_or_else(|| wrong_epoch(at))?;
-        let owner = slot.owner;
-        let Some(snapshot) = slot.structure.snapshot(&mut slot.backing, range) else {
-            let text = format!("a structure of the kind {} cannot be flushed", owner.kind.name());
-            return Err(Answer::refuse(Status::WrongKind, text));
-        };
-        let snapshot = Arc::new(snapshot);
-        self.close(index, at);
-        self.kept.insert(index, Kept { owner, snapshot: snapshot.clone() });
-        Ok(snapshot)
-    }
-
-    fn close(&mut self, index: usize, at: BlockAt) {
-        if self.kept.get(&index).is_some_and(|kept| kept.owner.at.epoch == at.epoch) {
-            self.kept.remove(&index);
-        }
-        if self.slots[index].as_ref().is_none_or(|s| s.owner.at.epoch != at.epoch) {
-            return;
-        }
-        let mut slot = self.slots[index].take().expect("checked above");
-        let text = "the block went to another owner, or to none";
-        slot.watchers.end(Status::WrongEpoch, text, &mut self.notices);
-        self.end_move(&slot);
-        if Bug::StaleBytes.active() {
-            self.stale.push(slot.backing);
-        }
-        let gone = self.pending.extract_if(.., |p| p.at == at).collect::<Vec<_>>();
-        for pending in gone {
-            self.completed.push((pending.ticket, wrong_epoch(at)));
-        }
-    }
-
-    /// Refuses grants of a prefix that are older than this, from now on. What was let wait under one
-    /// of them waits no longer, and its subscriptions end (INV-29).
-    pub fn set_generation(&mut self, prefix: PrefixId, generation: Generation) {
-        for index in 0..self.slots.len() {
-            let Some(slot) = &mut self.slots[index] else { continue };
-            if slot.owner.prefix != prefix {
-                continue;
-            }
-            slot.owner.generation = slot.owner.generation.max(generation);
-            let (at, current) = (slot.owner.at, slot.owner.generation);
-            slot.watchers.revoke(current, &mut self.notices);
-            self.revoke_waiting(at, current);
-        }
-    }
-
-    fn revoke_waiting(&mut self, at: BlockAt, current: Generation) {
-        let old = |p: &&Pending| p.at == at && p.generation < current;
-        let old: Vec<Pending> = self.pending.iter().filter(old).copied().collect();
-        for pending in old {
-            if self.give_up_waiting(pending) {
-                self.completed.push((pending.ticket, revoked()));
-            }
-        }
-    }
-
-    /// Brings what the controller has to say to a block: its answer to `Effect::Grow` or
-    /// `Effect::Taken`, or what is ahead of it. A block that is gone hears nothing.
-    pub fn tell(&mut self, now: Time, at: BlockAt, news: News) {
-        if let Some(index) = self.index(at.block)
-            && let Some(slot) = &mut self.slots[index]
-            && slot.owner.at == at
-        {
-            match &news {
-                News::Successor(Successor::Denied(..)) => slot.ask_after = now + ASK_AGAIN,
-                News::Successor(Successor::Ready(_)) => {
-                    if let Some(asked) = slot.asked_at.take() {
-                        self.grow_delay.took(now.since(asked));
-                    }
-                    slot.idle_at = Some(now + SUCCESSOR_IDLE);
-                }
-                _ => {}
-            }
-            slot.told.hears(&news);
-            slot.structure.tell(&mut slot.backing, now, news);
-            self.after(now, at);
-        }
-    }
-
-    /// Time has passed: waits end, reservations run out, blocks that nobody needs are retired.
-    pub fn tick(&mut self, now: Time) {
-        while let Some(Reverse((due, index))) = self.timers.peek().copied() {
-            if due > now {
-                return;
-            }
-            self.timers.pop();
-            let Some(slot) = &mut self.slots[index as usize] else { continue };
-            if slot.timer != Some(due) {
-                continue;
-            }
-            slot.timer = None;
-            slot.structure.tick(&mut slot.backing, now);
-            let at = slot.owner.at;
-            self.sweep_moved(now, index as usize);
-            self.after(now, at);
-        }
-    }
-
-    /// When `tick` is due next. May be early, never late.
-    pub fn deadline(&self) -> Option<Time> {
-        self.timers.peek().map(|Reverse((due, _))| *due)
-    }
-
-    /// The caller of a parked operation is gone: it waits no longer, unless it is under way.
-    pub fn hang_up(&mut self, ticket: Ticket) {
-        if let Some(pending) = self.pending.iter().find(|p| p.ticket == ticket).copied() {
-            self.give_up_waiting(pending);
-        }
-    }
-
-    /// Takes an operation back that waits. False when it is under way.
-    fn give_up_waiting(&mut self, pending: Pending) -> bool {
-        let Some(slot) = self.slot_at(pending.at) else { return false };
-        if pending.filling || !slot.structure.cancel(pending.ticket) {
-            return false;
-        }
-        if pending.mutates {
-            slot.lanes.abandon(pending.session, pending.lane);
-        }
-        self.pending.retain(|p| p.ticket != pending.ticket);
-        // Those who waited behind it may have what they waited for.
-        self.arm(self.index(pending.at.block).expect("it waited at one of ours"));
-        true
     }
 
     /// Ends a subscription: its connection is gone.
@@ -740,29 +481,6 @@ impl Shard {
         self.slot_at(at).expect("the answer came from this block").backing.pin(range)
     }
 
-    /// Calls `report` with the usage of every block that changed since the last call.
-    pub fn usage(&mut self, mut report: impl FnMut(BlockAt, u64)) {
-        for index in std::mem::take(&mut self.touched) {
-            if let Some(slot) = &mut self.slots[index as usize] {
-                slot.touched = false;
-                report(slot.owner.at, slot.structure.bytes_used());
-            }
-        }
-    }
-
-    /// What a controller is told that may have lost some of it: every block that is held, with its
-    /// seal, its successor, and what was taken from it.
-    pub fn holdings(&self) -> Vec<HeldBlock> {
-        let slots = self.slots.iter().flatten();
-        slots.map(|slot| slot.told.of(&slot.owner, slot.structure.bytes_used())).collect()
-    }
-
-    /// The blocks in use and to whom they belong.
-    pub fn inventory(&self) -> impl Iterator<Item = &BlockOwner> {
-        let open = self.slots.iter().flatten().map(|slot| &slot.owner);
-        open.chain(self.kept.values().map(|kept| &kept.owner))
-    }
-
     /// `Stage::Locate`, `Authorize` and `Recall`: the index of the block when the structure shall
     /// run the request, and what the operation is like; the answer when it shall not.
     fn admit(
@@ -782,187 +500,6 @@ impl Shard {
             self.recall(index, now, access, header)?;
         }
         Ok((index, attributes))
-    }
-
-    /// `Stage::Recall`. A repeated request whose first try only waits takes that one's place: the
-    /// caller has lost the connection on which the answer would have come.
-    fn recall(
-        &mut self,
-        index: usize,
-        now: Time,
-        access: &Access,
-        header: &RequestHeader,
-    ) -> Result<(), Answer> {
-        let slot = self.slots[index].as_mut().expect("located");
-        let mut verdict = verdict_of(slot, now, access, header);
-        if verdict == LaneVerdict::InProgress {
-            let earlier = self.pending.iter().find(|p| {
-                let this = (header.at, access.session, header.lane, header.sequence);
-                (p.at, p.session, p.lane, p.sequence) == this
-            });
-            if let Some(earlier) = earlier.copied()
-                && self.give_up_waiting(earlier)
-            {
-                let text = "the request came again on another connection";
-                self.completed.push((earlier.ticket, in_progress(text)));
-                let slot = self.slots[index].as_mut().expect("located");
-                verdict = verdict_of(slot, now, access, header);
-            }
-        }
-        refusal_of(verdict)
-    }
-
-    /// `Stage::Record` and the answer.
-    fn conclude(&mut self, now: Time, request: &Request<'_>, outcome: Outcome) -> Outcome {
-        let at = request.header.at;
-        let outcome = match outcome {
-            Outcome::Done(answer) if !request.attributes.mutates => return Outcome::Done(answer),
-            outcome => outcome,
-        };
-        let slot = self.slot_at(at).expect("it just ran");
-        let hash = record_hash(slot, request);
-        let pending = self.pending(now, request, hash);
-        let outcome = match outcome {
-            Outcome::Done(answer) => Outcome::Done(self.record(pending, answer)),
-            Outcome::Parked => {
-                self.pending.push(pending);
-                Outcome::Parked
-            }
-        };
-        self.after(now, at);
-        outcome
-    }
-
-    fn pending(&self, now: Time, request: &Request<'_>, hash: Option<u64>) -> Pending {
-        let Request { access, header, ticket, attributes, .. } = *request;
-        Pending {
-            ticket,
-            at: header.at,
-            session: access.session,
-            lane: header.lane,
-            sequence: header.sequence,
-            hash,
-            mutates: attributes.mutates,
-            generation: generation_of(access),
-            until_grant_ends: self.grant_ends_first(now, access, header),
-            filling: false,
-        }
-    }
-
-    fn record(&mut self, pending: Pending, answer: Answer) -> Answer {
-        if pending.mutates
-            && let Some(slot) = self.slot_at(pending.at)
-        {
-            let Pending { session, lane, sequence, hash, .. } = pending;
-            if answer.executed() {
-                slot.lanes.record(session, lane, sequence, hash, &answer);
-            } else {
-                slot.lanes.abandon(session, lane);
-            }
-        }
-        answer
-    }
-
-    fn finish(&mut self, pending: Pending, answer: Answer) {
-        self.pending.retain(|p| p.ticket != pending.ticket);
-        let answer = self.record(pending, answer);
-        self.completed.push((pending.ticket, answer));
-    }
-
-    /// What follows every change of a block: its events, growth, timers, usage.
-    fn after(&mut self, now: Time, at: BlockAt) {
-        let index = self.index(at.block).expect("an operation just ran on it");
-        let Some(slot) = &mut self.slots[index] else { return };
-        if !slot.touched {
-            slot.touched = true;
-            self.touched.push(index as u32);
-        }
-        while let Some(event) = self.slots[index].as_mut().and_then(|s| s.structure.event()) {
-            self.event(now, index, event);
-        }
-        let delay = self.grow_delay.expected();
-        let Some(slot) = &mut self.slots[index] else { return };
-        let owner = slot.owner;
-        slot.structure.expect(slot.pace.bytes_in(now, delay));
-        if now >= slot.ask_after && slot.structure.wants_successor() {
-            slot.asked_at = Some(now);
-            self.effects.push(Effect::Grow { structure: owner.structure, at: owner.at });
-        }
-        if slot.idle_at.is_some_and(|due| due <= now) {
-            let idle_from = slot.pace.last() + SUCCESSOR_IDLE;
-            slot.idle_at = (idle_from > now).then_some(idle_from);
-            if slot.idle_at.is_none()
-                && let Some(successor) = slot.structure.give_back()
-            {
-                let BlockOwner { at, structure, .. } = owner;
-                self.effects.push(Effect::Return { structure, at, successor });
-            }
-        }
-        if slot.retire_at.is_some_and(|due| due <= now) {
-            if slot.lanes.is_quiet(now) {
-                self.effects.push(Effect::Retire { structure: owner.structure, at: owner.at });
-            }
-            slot.retire_at = Some(now + RETIRE_AGAIN);
-        }
-        self.look_at_moves(now, index);
-        self.arm(index);
-    }
-
-    /// Sets a block's timer to when it is due.
-    fn arm(&mut self, index: usize) {
-        let Some(slot) = &mut self.slots[index] else { return };
-        let due = [slot.structure.deadline(), slot.retire_at, slot.idle_at, slot.move_due()];
-        let due = due.into_iter().flatten().min();
-        if let Some(due) = due
-            && slot.timer.is_none_or(|timer| due < timer)
-        {
-            slot.timer = Some(due);
-            self.timers.push(Reverse((due, index as u32)));
-        }
-    }
-
-    fn event(&mut self, now: Time, index: usize, event: Event) {
-        let clock_ms = self.clock_ms(now);
-        let slot = self.slots[index].as_mut().expect("it just spoke");
-        let BlockOwner { at, structure, .. } = slot.owner;
-        match event {
-            Event::Answered(ticket, answer) => {
-                let found = self.pending.iter().find(|p| p.ticket == ticket).copied();
-                let Some(pending) = found else {
-                    let planted = Bug::QueueFeedsTheDead.active();
-                    assert!(planted, "a parked operation is pending until it is answered");
-                    return;
-                };
-                let waited = matches!(
-                    answer.status,
-                    Status::QueueEmpty | Status::QueueFull | Status::NotYet
-                );
-                let ended = pending.until_grant_ends && waited;
-                self.finish(pending, if ended { expired() } else { answer });
-            }
-            Event::Changed(change) => {
-                slot.watchers.changed(change, clock_ms, &mut self.notices);
-            }
-            Event::Sealed { length, bytes, successor } => {
-                let last = successor.is_none();
-                slot.told.sealed(length, bytes, last);
-                if let Some(successor) = successor {
-                    slot.watchers.hand_over(length, &successor, &mut self.notices);
-                    slot.sealed = Some((length, successor.into()));
-                }
-                self.effects.push(Effect::Sealed { structure, at, length, bytes, last });
-            }
-            Event::Taken { items, bytes } => {
-                slot.told.taken(items, bytes);
-                self.effects.push(Effect::Taken { structure, at, items, bytes });
-            }
-            Event::Drained => slot.retire_at = Some(now),
-        }
-    }
-
-    fn grant_ends_first(&self, now: Time, access: &Access, header: &RequestHeader) -> bool {
-        let wait_ms = header.deadline_ms.min(WAIT_MAX_MS) as u64;
-        access.grant.is_some_and(|grant| grant.expires_ms < self.clock_ms(now) + wait_ms)
     }
 
     /// What the controller's clock shows, by which grants are judged.

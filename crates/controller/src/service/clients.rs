@@ -1,0 +1,260 @@
+//! What clients ask about jobs, prefixes and structures.
+
+use super::{ControllerService, Refusal, malformed, refusal, unexpected};
+use crate::translate;
+use honeycomb_catalog::{Actor, Command, NewStructure, PlanNode, Reply};
+use honeycomb_types::limits::BATCH_MAX;
+use honeycomb_types::{JobId, Kind, StructureId, Time, Verbs};
+use honeycomb_wire::messages::*;
+use honeycomb_wire::token::Caveat;
+use honeycomb_wire::{Field, Malformed, Op, Reader, Scope, Status, attenuate};
+
+impl ControllerService {
+    /// A job's token, no wider than the one that asked for it.
+    fn job_token(&self, job: JobId, scope: Scope) -> Vec<u8> {
+        let mut token = self.token_key.issue(Some(job));
+        let mut narrow = |caveat| {
+            token = attenuate(&token, caveat).expect("a new token has room for two caveats");
+        };
+        if scope.expires_ms != u64::MAX {
+            narrow(Caveat::Expires(scope.expires_ms));
+        }
+        if scope.verbs != Verbs::ALL {
+            narrow(Caveat::Verbs(scope.verbs));
+        }
+        token
+    }
+
+    pub(super) fn serve_job(
+        &mut self,
+        now: Time,
+        actor: Actor,
+        scope: Scope,
+        op: Op,
+        args: &[u8],
+    ) -> Result<Vec<u8>, Refusal> {
+        let reply = match op {
+            Op::RegisterJob => {
+                let q = RegisterJobRequest::decode(args).map_err(malformed)?;
+                let (lease_ms, quota_blocks) = (q.lease_ms, q.quota_blocks);
+                let name = &q.name;
+                self.apply(now, Command::RegisterJob { actor, name, lease_ms, quota_blocks })
+            }
+            Op::FindJob => {
+                let q = FindJobRequest::decode(args).map_err(malformed)?;
+                self.apply(now, Command::FindJob { actor, name: &q.name })
+            }
+            Op::DeregisterJob => {
+                let q = DeregisterJobRequest::decode(args).map_err(malformed)?;
+                self.apply(now, Command::DeregisterJob { actor, job: JobId(q.job) })
+            }
+            Op::JobTree => {
+                let q = JobTreeRequest::decode(args).map_err(malformed)?;
+                self.apply(now, Command::JobTree { actor, job: JobId(q.job) })
+            }
+            _ => {
+                ListJobsRequest::decode(args).map_err(malformed)?;
+                self.apply(now, Command::ListJobs { actor })
+            }
+        };
+        match reply.map_err(refusal)? {
+            Reply::Done => Ok(Vec::new()),
+            Reply::Job { job, root } => {
+                let token = self.job_token(job, scope);
+                Ok(RegisterJobReply { job: job.0, root: root.0, token }.encode())
+            }
+            Reply::Jobs(jobs) => {
+                Ok(ListJobsReply { jobs: jobs.iter().map(translate::job_info).collect() }.encode())
+            }
+            Reply::Tree(prefixes) if prefixes.len() > BATCH_MAX => {
+                let text = format!(
+                    "the job has {} prefixes; a tree of more than {BATCH_MAX} is not shown",
+                    prefixes.len()
+                );
+                Err((Status::LimitExceeded, text))
+            }
+            Reply::Tree(prefixes) => {
+                let prefixes = prefixes.iter().map(translate::prefix_info).collect();
+                Ok(JobTreeReply { prefixes }.encode())
+            }
+            other => unexpected(op, &other),
+        }
+    }
+
+    pub(super) fn serve_prefix(
+        &mut self,
+        now: Time,
+        actor: Actor,
+        op: Op,
+        args: &[u8],
+    ) -> Result<Vec<u8>, Refusal> {
+        let mut renewed_job = None;
+        let reply = match op {
+            Op::CreatePrefix => {
+                let q = CreatePrefixRequest::decode(args).map_err(malformed)?;
+                let parents: Vec<&str> = q.parents.iter().map(String::as_str).collect();
+                let (job, options) = (JobId(q.job), translate::options(&q.options));
+                let (path, parents) = (q.path.as_str(), &parents[..]);
+                self.apply(now, Command::CreatePrefix { actor, job, path, parents, options })
+            }
+            Op::CreateHierarchy => return self.create_hierarchy(now, actor, args),
+            Op::RemovePrefix => {
+                let q = RemovePrefixRequest::decode(args).map_err(malformed)?;
+                self.apply(now, Command::RemovePrefix { actor, job: JobId(q.job), path: &q.path })
+            }
+            Op::RenewLeases => {
+                let (job, paths) = frontier(args).map_err(malformed)?;
+                renewed_job = Some(job);
+                self.apply(now, Command::RenewLeases { actor, job, paths: &paths })
+            }
+            Op::LeaseInfo => {
+                let q = LeaseInfoRequest::decode(args).map_err(malformed)?;
+                self.apply(now, Command::LeaseInfo { actor, job: JobId(q.job), path: &q.path })
+            }
+            _ => {
+                let q = SetPermissionsRequest::decode(args).map_err(malformed)?;
+                let (owner_verbs, job_verbs) = (Verbs(q.owner_verbs), Verbs(q.job_verbs));
+                let (job, path) = (JobId(q.job), q.path.as_str());
+                let command = Command::SetPermissions { actor, job, path, owner_verbs, job_verbs };
+                self.apply(now, command)
+            }
+        };
+        match reply.map_err(refusal)? {
+            Reply::Done => Ok(Vec::new()),
+            Reply::Prefix(prefix) => Ok(CreatePrefixReply { prefix: prefix.0 }.encode()),
+            Reply::Renewed(results) => {
+                let results = translate::renewed(&results);
+                let shortest_ms = renewed_job
+                    .and_then(|job| self.catalog.shortest_lease_ms(job))
+                    .unwrap_or_default();
+                Ok(RenewLeasesReply { results, shortest_ms }.encode())
+            }
+            Reply::Lease(l) => Ok(LeaseInfoReply {
+                prefix: l.prefix.0,
+                lease_ms: l.lease_ms,
+                remaining_ms: l.remaining_ms,
+                pinned: l.pinned,
+            }
+            .encode()),
+            other => unexpected(op, &other),
+        }
+    }
+
+    fn create_hierarchy(
+        &mut self,
+        now: Time,
+        actor: Actor,
+        args: &[u8],
+    ) -> Result<Vec<u8>, Refusal> {
+        let q = CreateHierarchyRequest::decode(args).map_err(malformed)?;
+        let named: Vec<[Vec<&str>; 2]> =
+            q.nodes.iter().map(|n| [strs(&n.parents), strs(&n.readers)]).collect();
+        let nodes: Vec<PlanNode<'_>> = q
+            .nodes
+            .iter()
+            .zip(&named)
+            .map(|(node, [parents, readers])| PlanNode {
+                name: &node.name,
+                parents,
+                options: translate::options(&node.options),
+                readers,
+            })
+            .collect();
+        let command = Command::CreateHierarchy { actor, job: JobId(q.job), nodes: &nodes };
+        match self.apply(now, command).map_err(refusal)? {
+            Reply::Prefixes(ids) => {
+                let prefixes = ids.iter().map(|p| p.0).collect();
+                Ok(CreateHierarchyReply { prefixes }.encode())
+            }
+            other => unexpected(Op::CreateHierarchy, &other),
+        }
+    }
+
+    pub(super) fn serve_readers(
+        &mut self,
+        now: Time,
+        actor: Actor,
+        op: Op,
+        args: &[u8],
+    ) -> Result<Vec<u8>, Refusal> {
+        let reply = if op == Op::DeclareReaders {
+            let q = DeclareReadersRequest::decode(args).map_err(malformed)?;
+            let (job, path, readers) = (JobId(q.job), q.path.as_str(), &strs(&q.readers)[..]);
+            let replace = q.replace;
+            self.apply(now, Command::DeclareReaders { actor, job, path, readers, replace })
+        } else {
+            let q = CommitTaskRequest::decode(args).map_err(malformed)?;
+            self.apply(now, Command::CommitTask { actor, job: JobId(q.job), path: &q.path })
+        };
+        match reply.map_err(refusal)? {
+            Reply::Readers { left } => Ok(DeclareReadersReply { left }.encode()),
+            Reply::Committed { freed } => Ok(CommitTaskReply { freed }.encode()),
+            other => unexpected(op, &other),
+        }
+    }
+
+    pub(super) fn serve_structure(
+        &mut self,
+        now: Time,
+        actor: Actor,
+        expires_ms: u64,
+        op: Op,
+        args: &[u8],
+    ) -> Result<Vec<u8>, Refusal> {
+        let reply = match op {
+            Op::CreateStructure => {
+                let q = CreateStructureRequest::decode(args).map_err(malformed)?;
+                let kind = Kind::from_code(q.kind).ok_or_else(|| {
+                    let text = format!("no kind of structure has the code {:#x}", q.kind);
+                    (Status::InvalidArgument, text)
+                })?;
+                let structure = NewStructure {
+                    path: &q.path,
+                    name: &q.name,
+                    kind,
+                    blocks: q.blocks,
+                    slots: q.slots,
+                    max_items: q.max_items,
+                    max_bytes: q.max_bytes,
+                    open_existing: q.open_existing,
+                };
+                self.apply(now, Command::CreateStructure { actor, job: JobId(q.job), structure })
+            }
+            Op::OpenStructure => {
+                let q = OpenStructureRequest::decode(args).map_err(malformed)?;
+                let (job, path, name) = (JobId(q.job), q.path.as_str(), q.name.as_str());
+                self.apply(now, Command::OpenStructure { actor, job, path, name })
+            }
+            Op::ReopenStructure => {
+                let q = ReopenStructureRequest::decode(args).map_err(malformed)?;
+                let (job, structure) = (JobId(q.job), StructureId(q.structure));
+                self.apply(now, Command::ReopenStructure { actor, job, structure })
+            }
+            _ => {
+                let q = RemoveStructureRequest::decode(args).map_err(malformed)?;
+                let (job, path, name) = (JobId(q.job), q.path.as_str(), q.name.as_str());
+                self.apply(now, Command::RemoveStructure { actor, job, path, name })
+            }
+        };
+        match reply.map_err(refusal)? {
+            Reply::Done => Ok(Vec::new()),
+            Reply::Opened(opened) => {
+                self.await_open(opened.map.entries.iter().map(|e| e.at));
+                Ok(translate::opened(&opened, &self.grant_key, now, expires_ms))
+            }
+            other => unexpected(op, &other),
+        }
+    }
+}
+
+/// A `RenewLeasesRequest`, read where it lies: a driver renews thousands of paths in one.
+fn frontier(args: &[u8]) -> Result<(JobId, Vec<&str>), Malformed> {
+    let mut reader = Reader::new(args);
+    let (job, paths) = (JobId(u64::get(&mut reader)?), reader.texts()?);
+    reader.finish()?;
+    Ok((job, paths))
+}
+
+fn strs(list: &[String]) -> Vec<&str> {
+    list.iter().map(String::as_str).collect()
+}

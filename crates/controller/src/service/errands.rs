@@ -1,0 +1,283 @@
+//! What is asked of memory servers, and the replies that wait until it is done.
+
+use super::{ControllerService, Refusal, changes, moves};
+use crate::outbox::Out;
+use crate::translate;
+use honeycomb_catalog::{Command, Effect, Written};
+use honeycomb_env::ConnId;
+use honeycomb_types::{BlockAt, MoveId, ServerId, Time};
+use honeycomb_wire::messages::*;
+use honeycomb_wire::{Field, Op, ReplyHeader, Status};
+
+/// A reply that waits until memory servers have done what it rests on.
+pub(super) struct Deferred {
+    to: ConnId,
+    request: u64,
+    body: Vec<u8>,
+    changed: bool,
+    left: usize,
+    failure: Option<(Status, String)>,
+}
+
+/// A request of ours to a memory server.
+pub(crate) struct Errand {
+    pub(crate) server: ServerId,
+    pub(crate) effect: Effect,
+    deferred: Option<u64>,
+}
+
+impl ControllerService {
+    /// Answers at the end of the round, or when the memory servers have done what the answer says:
+    /// opened the blocks that it names, made those unreadable that it takes away.
+    pub(super) fn conclude(
+        &mut self,
+        now: Time,
+        from: ConnId,
+        request: u64,
+        body: Vec<u8>,
+        op: Op,
+    ) {
+        let changed = changes(op);
+        if matches!(op, Op::CommitMove | Op::CancelMove) {
+            // It rests on nothing that is still to be done, and a block that gave everything away
+            // shall hear of it before it is taken back.
+            self.reply(from, request, body, changed);
+            return self.dispatch(now, None);
+        }
+        let opens = self.effects.iter().filter(|e| is_awaited(e)).count();
+        if opens == 0 {
+            self.dispatch(now, None);
+            return self.reply(from, request, body, changed);
+        }
+        let number = self.number();
+        let deferred = Deferred { to: from, request, body, changed, left: opens, failure: None };
+        self.deferred.insert(number, deferred);
+        self.dispatch(now, Some(number));
+    }
+
+    /// Asks again for blocks that are to be named and are not open yet, so that the reply waits for
+    /// them, or tells why they cannot be opened. Opening is idempotent.
+    pub(super) fn await_open(&mut self, blocks: impl IntoIterator<Item = BlockAt>) {
+        for at in blocks {
+            let asked = |e: &Effect| matches!(e, Effect::OpenBlock { at: a, .. } if *a == at);
+            if let Some(effect) = self.opening.get(&at)
+                && !self.effects.iter().any(asked)
+            {
+                self.effects.push(effect.clone());
+            }
+        }
+    }
+
+    /// Sends the effects of the last command to their servers.
+    pub(crate) fn dispatch(&mut self, now: Time, deferred: Option<u64>) {
+        for effect in std::mem::take(&mut self.effects) {
+            let number = self.number();
+            match &effect {
+                Effect::OpenBlock { at, .. } => {
+                    self.opening.insert(*at, effect.clone());
+                }
+                Effect::FreeBlock { at, .. } => {
+                    self.opening.remove(at);
+                }
+                _ => {}
+            }
+            let (server, op, body) = message_of(&effect);
+            let waits = deferred.filter(|_| is_awaited(&effect));
+            let Some(link) = self.links.get(&server).copied() else {
+                self.give_up_import(now, &effect);
+                self.release(waits, loss_of(&effect));
+                continue;
+            };
+            self.out.push(Out::Ask { to: link, number, op, body });
+            self.errands.insert(number, Errand { server, effect, deferred: waits });
+        }
+        // What follows from a move that was given up; it asks for nothing that can fail like it.
+        if !self.effects.is_empty() {
+            self.dispatch(now, None);
+        }
+    }
+
+    /// A memory server has answered: what follows from that.
+    pub(super) fn errand_answered(&mut self, now: Time, header: &ReplyHeader, args: &[u8]) {
+        let Some(errand) = self.errands.remove(&header.request) else { return };
+        let server = errand.server;
+        let failure = (header.status != Status::Ok)
+            .then(|| (header.status, String::from_utf8_lossy(args).into_owned()));
+        match (&errand.effect, &failure) {
+            (Effect::OpenBlock { at, .. }, None) => {
+                self.opening.remove(at);
+                let _ = self.apply(now, Command::BlockOpened { server, at: *at });
+            }
+            (Effect::FreeBlock { at, .. }, None) => {
+                let _ = self.apply(now, Command::BlockFreed { server, at: *at });
+            }
+            (Effect::FlushBlock { at, .. }, refused) => {
+                let outcome = match refused {
+                    Some((_, why)) => Err(why.clone()),
+                    None => FlushBlockReply::decode(args).map_err(|e| e.to_string()),
+                };
+                let outcome = match &outcome {
+                    Ok(FlushBlockReply { bytes, items, crc }) => {
+                        Ok(Written { bytes: *bytes, items: *items, crc: *crc })
+                    }
+                    Err(why) => Err(&**why),
+                };
+                let _ = self.apply(now, Command::BlockFlushed { server, at: *at, outcome });
+            }
+            (&Effect::CommitFlush { number, .. }, refused) => {
+                let outcome = refused.as_ref().map_or(Ok(()), |(_, why)| Err(&**why));
+                let _ = self.apply(now, Command::FlushCommitted { server, number, outcome });
+            }
+            _ => {}
+        }
+        // What was to be freed and is not there is as good as freed.
+        let failure = failure.filter(|_| prepares(&errand.effect));
+        if failure.is_some() {
+            self.give_up_import(now, &errand.effect);
+        }
+        self.release(errand.deferred, failure);
+        self.dispatch(now, None);
+    }
+
+    /// What a server was asked that is gone has come to nothing.
+    pub(super) fn errands_of_a_lost(&mut self, server: ServerId) {
+        let broken: Vec<u64> =
+            self.errands.iter().filter(|(_, e)| e.server == server).map(|(n, _)| *n).collect();
+        for number in broken {
+            let errand = self.errands.remove(&number).expect("listed just now");
+            self.release(errand.deferred, loss_of(&errand.effect));
+        }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    /// One of the things that a deferred reply waits for has come to its end.
+    fn release(&mut self, number: Option<u64>, failure: Option<Refusal>) {
+        let Some(number) = number else { return };
+        let Some(deferred) = self.deferred.get_mut(&number) else { return };
+        deferred.left -= 1;
+        deferred.failure = deferred.failure.take().or(failure);
+        if deferred.left > 0 {
+            return;
+        }
+        let deferred = self.deferred.remove(&number).expect("looked up just now");
+        match deferred.failure {
+            None => self.reply(deferred.to, deferred.request, deferred.body, deferred.changed),
+            Some((status, text)) => self.refuse(deferred.to, deferred.request, status, text),
+        }
+    }
+}
+
+pub(crate) fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
+    match effect {
+        Effect::OpenBlock {
+            server,
+            at,
+            job,
+            prefix,
+            structure,
+            generation,
+            kind,
+            start,
+            end,
+            slots,
+            max_items,
+            max_bytes,
+            first,
+            marks,
+            importing,
+        } => {
+            let body = OpenBlockRequest {
+                block: at.block.0,
+                epoch: at.epoch.0,
+                job: job.0,
+                prefix: prefix.0,
+                structure: structure.0,
+                generation: generation.0,
+                kind: kind.code(),
+                start: *start,
+                end: *end,
+                slots: *slots,
+                max_items: *max_items,
+                max_bytes: *max_bytes,
+                first: *first,
+                high_mark: marks.high(),
+                low_mark: marks.low(),
+                importing: importing.0,
+            };
+            (*server, Op::OpenBlock, body.encode())
+        }
+        Effect::FreeBlock { server, at } => {
+            let body = FreeBlockRequest { block: at.block.0, epoch: at.epoch.0 };
+            (*server, Op::FreeBlock, body.encode())
+        }
+        Effect::SetGeneration { server, prefix, generation } => {
+            let body = SetGenerationRequest { prefix: prefix.0, generation: generation.0 };
+            (*server, Op::SetGeneration, body.encode())
+        }
+        Effect::QueueAhead { server, at, items, bytes } => {
+            let body = QueueAheadRequest {
+                block: at.block.0,
+                epoch: at.epoch.0,
+                items: *items,
+                bytes: *bytes,
+            };
+            (*server, Op::QueueAhead, body.encode())
+        }
+        Effect::FlushBlock { server, at, start, end, object } => {
+            let (block, epoch, object) = (at.block.0, at.epoch.0, object.to_string());
+            let (start, end) = (*start, *end);
+            let body = FlushBlockRequest { block, epoch, start, end, object };
+            (*server, Op::FlushBlock, body.encode())
+        }
+        Effect::CommitFlush { server, number, directory, job_name, address, structures } => {
+            let body = CommitFlushRequest {
+                directory: directory.to_string(),
+                number: *number,
+                job_name: job_name.to_string(),
+                address: address.to_string(),
+                structures: structures.iter().map(translate::flushed_structure).collect(),
+            };
+            (*server, Op::CommitFlush, body.encode())
+        }
+        Effect::BeginImport { server, at, id, start, end } => {
+            (*server, Op::BeginImport, moves::begin_import(*at, *id, *start, *end))
+        }
+        Effect::EndImport { server, at, id, commit } => {
+            (*server, Op::EndImport, moves::end_import(*at, *id, *commit))
+        }
+    }
+}
+
+/// Whether it makes a block ready for what a reply is about to promise.
+fn prepares(effect: &Effect) -> bool {
+    matches!(effect, Effect::OpenBlock { .. } | Effect::BeginImport { .. })
+}
+
+/// Whether a reply waits for this.
+fn is_awaited(effect: &Effect) -> bool {
+    prepares(effect) || matches!(effect, Effect::FreeBlock { .. })
+}
+
+/// What it means for a reply that the server is gone which was to do this.
+fn loss_of(effect: &Effect) -> Option<Refusal> {
+    match effect {
+        // Nothing is lost but an attempt, and who asked still has everything.
+        Effect::BeginImport { .. } => Some((Status::Busy, taker_gone())),
+        Effect::OpenBlock { importing, .. } if *importing != MoveId::NONE => {
+            Some((Status::Busy, taker_gone()))
+        }
+        Effect::OpenBlock { .. } => {
+            let text = "the memory server that was to hold the blocks is gone; try again";
+            Some((Status::DataLost, text.to_owned()))
+        }
+        _ => None,
+    }
+}
+
+fn taker_gone() -> String {
+    "the memory server that was to take the range is gone; try again".to_owned()
+}

@@ -1,0 +1,124 @@
+//! What memory servers ask and report, and what it means when one is gone.
+
+use super::{ControllerService, Refusal, block_at, malformed, refusal, unexpected};
+use crate::translate;
+use honeycomb_catalog::{BlockUsage, Command, Reply, Report, Seal};
+use honeycomb_env::{ConnId, Net};
+use honeycomb_types::{JobId, PrefixId, ServerId, StructureId, Time};
+use honeycomb_wire::messages::*;
+use honeycomb_wire::{Field, Op};
+
+impl ControllerService {
+    pub(super) fn serve_link(
+        &mut self,
+        net: &mut Net,
+        now: Time,
+        from: ConnId,
+        op: Op,
+        args: &[u8],
+    ) -> Result<Vec<u8>, Refusal> {
+        let server = self.peers[&from].server.expect("checked with the actor");
+        match op {
+            Op::Inventory => {
+                let q = InventoryRequest::decode(args).map_err(malformed)?;
+                self.inventory(now, server, &q).inspect_err(|_| net.close(from))?;
+                Ok(InventoryReply {}.encode())
+            }
+            Op::Report => {
+                let q = ReportRequest::decode(args).map_err(malformed)?;
+                self.report(now, server, &q).inspect_err(|_| net.close(from))?;
+                Ok(ReportReply { now_ms: now.as_millis() }.encode())
+            }
+            Op::GrowStructure => {
+                let q = GrowStructureRequest::decode(args).map_err(malformed)?;
+                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
+                match self.apply(now, Command::GrowStructure { structure, at }).map_err(refusal)? {
+                    Reply::Grown { version, entry } => {
+                        self.await_open([entry.at]);
+                        let entry = translate::entry(&entry);
+                        Ok(GrowStructureReply { version: version.0, entry }.encode())
+                    }
+                    other => unexpected(op, &other),
+                }
+            }
+            Op::QueueTaken => {
+                let q = QueueTakenRequest::decode(args).map_err(malformed)?;
+                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
+                let (items, bytes) = (q.items, q.bytes);
+                let command = Command::QueueTaken { structure, at, items, bytes };
+                self.apply(now, command).map_err(refusal)?;
+                Ok(QueueTakenReply {}.encode())
+            }
+            Op::ReturnBlock => {
+                let q = ReturnBlockRequest::decode(args).map_err(malformed)?;
+                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
+                let successor = block_at(q.successor, q.successor_epoch);
+                let command = Command::ReturnBlock { structure, at, successor };
+                self.apply(now, command).map_err(refusal)?;
+                Ok(ReturnBlockReply {}.encode())
+            }
+            Op::RetireBlock => {
+                let q = RetireBlockRequest::decode(args).map_err(malformed)?;
+                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
+                self.apply(now, Command::RetireBlock { structure, at }).map_err(refusal)?;
+                Ok(RetireBlockReply {}.encode())
+            }
+            _ => {
+                let q = SealBlockRequest::decode(args).map_err(malformed)?;
+                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
+                let seal = Seal { length: q.length, bytes: q.bytes, last: q.last };
+                let command = Command::SealBlock { structure, at, seal };
+                match self.apply(now, command).map_err(refusal)? {
+                    Reply::Sealed { version } => Ok(SealBlockReply { version: version.0 }.encode()),
+                    other => unexpected(op, &other),
+                }
+            }
+        }
+    }
+
+    fn report(&mut self, now: Time, server: ServerId, q: &ReportRequest) -> Result<(), Refusal> {
+        let usage: Vec<BlockUsage> = q
+            .usage
+            .iter()
+            .map(|u| BlockUsage { at: block_at(u.block, u.epoch), bytes_used: u.bytes_used })
+            .collect();
+        let report = Report {
+            bytes_resident: q.bytes_resident,
+            connections: q.connections,
+            requests: q.requests,
+            forwarded: q.forwarded,
+            usage: &usage,
+        };
+        self.apply(now, Command::ServerReport { server, report }).map_err(refusal)?;
+        for active in &q.active {
+            let (job, prefix) = (JobId(active.job), PrefixId(active.prefix));
+            let ago_ms = active.ago_ms;
+            self.apply(now, Command::RenewPrefixById { job, prefix, ago_ms }).map_err(refusal)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the links of servers that the catalog has given up for their silence: what waits for
+    /// them is answered, and one that was only paused learns that it has to join again.
+    pub(super) fn drop_silent(&mut self, net: &mut Net, now: Time) {
+        let silent: Vec<(ServerId, ConnId)> = self
+            .links
+            .iter()
+            .filter(|(server, _)| !self.catalog.is_member(**server))
+            .map(|(server, link)| (*server, *link))
+            .collect();
+        for (server, link) in silent {
+            net.close(link);
+            self.lose(now, server);
+        }
+    }
+
+    pub(super) fn lose(&mut self, now: Time, server: ServerId) {
+        self.links.remove(&server);
+        self.opening.retain(|at, _| at.block.server() != server);
+        // The catalog may have declared it dead already, for its silence.
+        let _ = self.apply(now, Command::ServerLost { server });
+        self.errands_of_a_lost(server);
+        self.dispatch(now, None);
+    }
+}

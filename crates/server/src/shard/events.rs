@@ -1,0 +1,155 @@
+//! What follows from a change of a block, from news for it and from the passing of time.
+
+use super::{BlockOwner, Effect, Shard};
+use crate::refusals::expired;
+use honeycomb_structures::{Event, News, Successor};
+use honeycomb_types::limits::SUCCESSOR_IDLE;
+use honeycomb_types::{BlockAt, Bug, Time};
+use honeycomb_wire::Status;
+use std::cmp::Reverse;
+use std::time::Duration;
+
+/// How often a block that was refused a successor asks again.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
+/// How often a block that is to be retired looks whether it can be, and asks again.
+const RETIRE_AGAIN: Duration = Duration::from_millis(100);
+
+impl Shard {
+    /// Brings what the controller has to say to a block: its answer to `Effect::Grow` or
+    /// `Effect::Taken`, or what is ahead of it. A block that is gone hears nothing.
+    pub fn tell(&mut self, now: Time, at: BlockAt, news: News) {
+        if let Some(index) = self.index(at.block)
+            && let Some(slot) = &mut self.slots[index]
+            && slot.owner.at == at
+        {
+            match &news {
+                News::Successor(Successor::Denied(..)) => slot.ask_after = now + ASK_AGAIN,
+                News::Successor(Successor::Ready(_)) => {
+                    if let Some(asked) = slot.asked_at.take() {
+                        self.grow_delay.took(now.since(asked));
+                    }
+                    slot.idle_at = Some(now + SUCCESSOR_IDLE);
+                }
+                _ => {}
+            }
+            slot.told.hears(&news);
+            slot.structure.tell(&mut slot.backing, now, news);
+            self.after(now, at);
+        }
+    }
+
+    /// Time has passed: waits end, reservations run out, blocks that nobody needs are retired.
+    pub fn tick(&mut self, now: Time) {
+        while let Some(Reverse((due, index))) = self.timers.peek().copied() {
+            if due > now {
+                return;
+            }
+            self.timers.pop();
+            let Some(slot) = &mut self.slots[index as usize] else { continue };
+            if slot.timer != Some(due) {
+                continue;
+            }
+            slot.timer = None;
+            slot.structure.tick(&mut slot.backing, now);
+            let at = slot.owner.at;
+            self.sweep_moved(now, index as usize);
+            self.after(now, at);
+        }
+    }
+
+    /// When `tick` is due next. May be early, never late.
+    pub fn deadline(&self) -> Option<Time> {
+        self.timers.peek().map(|Reverse((due, _))| *due)
+    }
+
+    /// What follows every change of a block: its events, growth, timers, usage.
+    pub(super) fn after(&mut self, now: Time, at: BlockAt) {
+        let index = self.index(at.block).expect("an operation just ran on it");
+        let Some(slot) = &mut self.slots[index] else { return };
+        if !slot.touched {
+            slot.touched = true;
+            self.touched.push(index as u32);
+        }
+        while let Some(event) = self.slots[index].as_mut().and_then(|s| s.structure.event()) {
+            self.event(now, index, event);
+        }
+        let delay = self.grow_delay.expected();
+        let Some(slot) = &mut self.slots[index] else { return };
+        let owner = slot.owner;
+        slot.structure.expect(slot.pace.bytes_in(now, delay));
+        if now >= slot.ask_after && slot.structure.wants_successor() {
+            slot.asked_at = Some(now);
+            self.effects.push(Effect::Grow { structure: owner.structure, at: owner.at });
+        }
+        if slot.idle_at.is_some_and(|due| due <= now) {
+            let idle_from = slot.pace.last() + SUCCESSOR_IDLE;
+            slot.idle_at = (idle_from > now).then_some(idle_from);
+            if slot.idle_at.is_none()
+                && let Some(successor) = slot.structure.give_back()
+            {
+                let BlockOwner { at, structure, .. } = owner;
+                self.effects.push(Effect::Return { structure, at, successor });
+            }
+        }
+        if slot.retire_at.is_some_and(|due| due <= now) {
+            if slot.lanes.is_quiet(now) {
+                self.effects.push(Effect::Retire { structure: owner.structure, at: owner.at });
+            }
+            slot.retire_at = Some(now + RETIRE_AGAIN);
+        }
+        self.look_at_moves(now, index);
+        self.arm(index);
+    }
+
+    /// Sets a block's timer to when it is due.
+    pub(super) fn arm(&mut self, index: usize) {
+        let Some(slot) = &mut self.slots[index] else { return };
+        let due = [slot.structure.deadline(), slot.retire_at, slot.idle_at, slot.move_due()];
+        let due = due.into_iter().flatten().min();
+        if let Some(due) = due
+            && slot.timer.is_none_or(|timer| due < timer)
+        {
+            slot.timer = Some(due);
+            self.timers.push(Reverse((due, index as u32)));
+        }
+    }
+
+    fn event(&mut self, now: Time, index: usize, event: Event) {
+        let clock_ms = self.clock_ms(now);
+        let slot = self.slots[index].as_mut().expect("it just spoke");
+        let BlockOwner { at, structure, .. } = slot.owner;
+        match event {
+            Event::Answered(ticket, answer) => {
+                let found = self.pending.iter().find(|p| p.ticket == ticket).copied();
+                let Some(pending) = found else {
+                    let planted = Bug::QueueFeedsTheDead.active();
+                    assert!(planted, "a parked operation is pending until it is answered");
+                    return;
+                };
+                let waited = matches!(
+                    answer.status,
+                    Status::QueueEmpty | Status::QueueFull | Status::NotYet
+                );
+                let ended = pending.until_grant_ends && waited;
+                self.finish(pending, if ended { expired() } else { answer });
+            }
+            Event::Changed(change) => {
+                slot.watchers.changed(change, clock_ms, &mut self.notices);
+            }
+            Event::Sealed { length, bytes, successor } => {
+                let last = successor.is_none();
+                slot.told.sealed(length, bytes, last);
+                if let Some(successor) = successor {
+                    slot.watchers.hand_over(length, &successor, &mut self.notices);
+                    slot.sealed = Some((length, successor.into()));
+                }
+                self.effects.push(Effect::Sealed { structure, at, length, bytes, last });
+            }
+            Event::Taken { items, bytes } => {
+                slot.told.taken(items, bytes);
+                self.effects.push(Effect::Taken { structure, at, items, bytes });
+            }
+            Event::Drained => slot.retire_at = Some(now),
+        }
+    }
+}

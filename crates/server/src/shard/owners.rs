@@ -1,0 +1,193 @@
+//! Whose a block is: it is opened for its owner, closed, kept while it is flushed, and freed.
+
+use super::{BlockOwner, Shard, Slot};
+use crate::holdings::Told;
+use crate::pace::Pace;
+use crate::refusals::{unknown_block, wrong_epoch};
+use crate::watch::Watchers;
+use honeycomb_block::Backing;
+use honeycomb_structures::{Answer, Lanes, Opening, Snapshot};
+use honeycomb_types::{BlockAt, Bug, Epoch, Generation, PrefixId, ServerId, Time};
+use honeycomb_wire::Status;
+use honeycomb_wire::messages::HeldBlock;
+use std::sync::Arc;
+
+/// A block that nobody reaches any more and that is to be written elsewhere before it is freed.
+pub(super) struct Kept {
+    owner: BlockOwner,
+    snapshot: Arc<Snapshot>,
+}
+
+impl Shard {
+    /// Takes the name under which the server joined. Everything held before is gone: blocks of an
+    /// earlier name are `DataLost`.
+    pub fn reset(&mut self, server: ServerId) {
+        self.server = server;
+        self.kept.clear();
+        for index in 0..self.slots.len() {
+            if let Some(slot) = &self.slots[index] {
+                let at = slot.owner.at;
+                self.close(index, at);
+            }
+            self.last_epoch[index] = Epoch(0);
+        }
+        self.touched.clear();
+        self.effects.clear();
+    }
+
+    /// Gives a block to its owner. Repeating it does nothing; an owner older than the block has
+    /// seen is refused (INV-01). The memory is new: no byte of an earlier owner is in it (INV-04).
+    pub fn open(&mut self, owner: BlockOwner) -> Result<(), Answer> {
+        let index = self.index(owner.at.block).ok_or_else(|| unknown_block(owner.at))?;
+        if let Some(slot) = &self.slots[index]
+            && slot.owner.at.epoch == owner.at.epoch
+        {
+            return Ok(());
+        }
+        if owner.at.epoch <= self.last_epoch[index] {
+            let text = format!("{} has seen a later epoch than {}", owner.at.block, owner.at.epoch);
+            return Err(Answer::refuse(Status::WrongEpoch, text));
+        }
+        let kind = self.config.kinds.get(owner.kind).cloned().ok_or_else(|| {
+            let text = format!("this server serves no {}", owner.kind);
+            Answer::refuse(Status::UnknownKind, text)
+        })?;
+        if let Some(slot) = &self.slots[index] {
+            let at = slot.owner.at;
+            self.close(index, at);
+        }
+        self.kept.remove(&index);
+        let backing = self.new_backing().map_err(|e| {
+            let text = format!("{} cannot be mapped: {e}", owner.at.block);
+            Answer::refuse(Status::OutOfMemory, text)
+        })?;
+        let mut structure = kind.open(&Opening {
+            block_size: self.config.block_size,
+            start: owner.start,
+            end: owner.end,
+            slots: owner.slots,
+            max_items: owner.max_items,
+            max_bytes: owner.max_bytes,
+            first: owner.first,
+            importing: owner.importing,
+        });
+        structure.set_marks(owner.marks);
+        self.last_epoch[index] = owner.at.epoch;
+        self.slots[index] = Some(Box::new(Slot {
+            owner,
+            backing,
+            structure,
+            kind,
+            lanes: Lanes::new(),
+            touched: false,
+            ask_after: Time::ZERO,
+            asked_at: None,
+            idle_at: None,
+            pace: Pace::default(),
+            timer: None,
+            retire_at: None,
+            watchers: Watchers::default(),
+            sealed: None,
+            moving: None,
+            sweep_at: None,
+            told: Told::default(),
+        }));
+        Ok(())
+    }
+
+    fn new_backing(&mut self) -> std::io::Result<Backing> {
+        match self.stale.pop() {
+            Some(backing) if Bug::StaleBytes.active() => Ok(backing),
+            _ => Backing::map(self.config.block_size, &self.config.reclaimer),
+        }
+    }
+
+    /// Takes a block from its owner. True when nothing of that epoch can be read any more, which
+    /// includes the case that it was free already.
+    pub fn free(&mut self, at: BlockAt) -> bool {
+        let Some(index) = self.index(at.block) else { return false };
+        // A free that overtakes its open must win: the open is then refused as too old.
+        self.last_epoch[index] = self.last_epoch[index].max(at.epoch);
+        self.close(index, at);
+        true
+    }
+
+    /// Lets nobody reach a block any more, and answers what it holds. The block stays what it was
+    /// until `free`, however often this comes.
+    /// Of a kv the hashes of `range`, ends included: what else it has moves, or has moved, to others.
+    pub fn flush(&mut self, at: BlockAt, range: (u64, u64)) -> Result<Arc<Snapshot>, Answer> {
+        let index = self.index(at.block).ok_or_else(|| unknown_block(at))?;
+        if let Some(kept) = self.kept.get(&index).filter(|kept| kept.owner.at == at) {
+            return Ok(kept.snapshot.clone());
+        }
+        let slot = self.slots[index].as_mut().filter(|slot| slot.owner.at == at);
+        let slot = slot.ok_or_else(|| wrong_epoch(at))?;
+        let owner = slot.owner;
+        let Some(snapshot) = slot.structure.snapshot(&mut slot.backing, range) else {
+            let text = format!("a structure of the kind {} cannot be flushed", owner.kind.name());
+            return Err(Answer::refuse(Status::WrongKind, text));
+        };
+        let snapshot = Arc::new(snapshot);
+        self.close(index, at);
+        self.kept.insert(index, Kept { owner, snapshot: snapshot.clone() });
+        Ok(snapshot)
+    }
+
+    fn close(&mut self, index: usize, at: BlockAt) {
+        if self.kept.get(&index).is_some_and(|kept| kept.owner.at.epoch == at.epoch) {
+            self.kept.remove(&index);
+        }
+        if self.slots[index].as_ref().is_none_or(|s| s.owner.at.epoch != at.epoch) {
+            return;
+        }
+        let mut slot = self.slots[index].take().expect("checked above");
+        let text = "the block went to another owner, or to none";
+        slot.watchers.end(Status::WrongEpoch, text, &mut self.notices);
+        self.end_move(&slot);
+        if Bug::StaleBytes.active() {
+            self.stale.push(slot.backing);
+        }
+        let gone = self.pending.extract_if(.., |p| p.at == at).collect::<Vec<_>>();
+        for pending in gone {
+            self.completed.push((pending.ticket, wrong_epoch(at)));
+        }
+    }
+
+    /// Refuses grants of a prefix that are older than this, from now on. What was let wait under one
+    /// of them waits no longer, and its subscriptions end (INV-29).
+    pub fn set_generation(&mut self, prefix: PrefixId, generation: Generation) {
+        for index in 0..self.slots.len() {
+            let Some(slot) = &mut self.slots[index] else { continue };
+            if slot.owner.prefix != prefix {
+                continue;
+            }
+            slot.owner.generation = slot.owner.generation.max(generation);
+            let (at, current) = (slot.owner.at, slot.owner.generation);
+            slot.watchers.revoke(current, &mut self.notices);
+            self.revoke_waiting(at, current);
+        }
+    }
+
+    /// Calls `report` with the usage of every block that changed since the last call.
+    pub fn usage(&mut self, mut report: impl FnMut(BlockAt, u64)) {
+        for index in std::mem::take(&mut self.touched) {
+            if let Some(slot) = &mut self.slots[index as usize] {
+                slot.touched = false;
+                report(slot.owner.at, slot.structure.bytes_used());
+            }
+        }
+    }
+
+    /// What a controller is told that may have lost some of it: every block that is held, with its
+    /// seal, its successor, and what was taken from it.
+    pub fn holdings(&self) -> Vec<HeldBlock> {
+        let slots = self.slots.iter().flatten();
+        slots.map(|slot| slot.told.of(&slot.owner, slot.structure.bytes_used())).collect()
+    }
+
+    /// The blocks in use and to whom they belong.
+    pub fn inventory(&self) -> impl Iterator<Item = &BlockOwner> {
+        let open = self.slots.iter().flatten().map(|slot| &slot.owner);
+        open.chain(self.kept.values().map(|kept| &kept.owner))
+    }
+}

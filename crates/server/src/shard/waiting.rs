@@ -1,0 +1,157 @@
+//! Operations whose answer is still to come, and where their results are kept.
+
+use super::request::{Request, generation_of, record_hash, verdict_of};
+use super::{Access, Shard};
+use crate::refusals::{in_progress, refusal_of, revoked};
+use honeycomb_structures::{Answer, LaneVerdict, Outcome, Ticket};
+use honeycomb_types::limits::WAIT_MAX_MS;
+use honeycomb_types::{BlockAt, Generation, LaneId, Sequence, SessionId, Time};
+use honeycomb_wire::RequestHeader;
+
+/// A mutation whose answer is still to come: where its result must be kept.
+#[derive(Clone, Copy)]
+pub(super) struct Pending {
+    pub ticket: Ticket,
+    pub at: BlockAt,
+    pub session: SessionId,
+    pub lane: LaneId,
+    pub sequence: Sequence,
+    pub hash: Option<u64>,
+    /// Its result is to be kept; a read has none, nor has a part of a move.
+    pub mutates: bool,
+    /// Of the grant under which it came.
+    pub generation: Generation,
+    /// It may wait until that grant ends, and no longer.
+    pub until_grant_ends: bool,
+    /// Its payload is still arriving, or waits for those before it: it cannot be given up.
+    pub filling: bool,
+}
+
+impl Shard {
+    /// The caller of a parked operation is gone: it waits no longer, unless it is under way.
+    pub fn hang_up(&mut self, ticket: Ticket) {
+        if let Some(pending) = self.pending.iter().find(|p| p.ticket == ticket).copied() {
+            self.give_up_waiting(pending);
+        }
+    }
+
+    /// Takes an operation back that waits. False when it is under way.
+    pub(super) fn give_up_waiting(&mut self, pending: Pending) -> bool {
+        let Some(slot) = self.slot_at(pending.at) else { return false };
+        if pending.filling || !slot.structure.cancel(pending.ticket) {
+            return false;
+        }
+        if pending.mutates {
+            slot.lanes.abandon(pending.session, pending.lane);
+        }
+        self.pending.retain(|p| p.ticket != pending.ticket);
+        // Those who waited behind it may have what they waited for.
+        self.arm(self.index(pending.at.block).expect("it waited at one of ours"));
+        true
+    }
+
+    pub(super) fn revoke_waiting(&mut self, at: BlockAt, current: Generation) {
+        let old = |p: &&Pending| p.at == at && p.generation < current;
+        let old: Vec<Pending> = self.pending.iter().filter(old).copied().collect();
+        for pending in old {
+            if self.give_up_waiting(pending) {
+                self.completed.push((pending.ticket, revoked()));
+            }
+        }
+    }
+
+    /// `Stage::Recall`. A repeated request whose first try only waits takes that one's place: the
+    /// caller has lost the connection on which the answer would have come.
+    pub(super) fn recall(
+        &mut self,
+        index: usize,
+        now: Time,
+        access: &Access,
+        header: &RequestHeader,
+    ) -> Result<(), Answer> {
+        let slot = self.slots[index].as_mut().expect("located");
+        let mut verdict = verdict_of(slot, now, access, header);
+        if verdict == LaneVerdict::InProgress {
+            let earlier = self.pending.iter().find(|p| {
+                let this = (header.at, access.session, header.lane, header.sequence);
+                (p.at, p.session, p.lane, p.sequence) == this
+            });
+            if let Some(earlier) = earlier.copied()
+                && self.give_up_waiting(earlier)
+            {
+                let text = "the request came again on another connection";
+                self.completed.push((earlier.ticket, in_progress(text)));
+                let slot = self.slots[index].as_mut().expect("located");
+                verdict = verdict_of(slot, now, access, header);
+            }
+        }
+        refusal_of(verdict)
+    }
+
+    /// `Stage::Record` and the answer.
+    pub(super) fn conclude(
+        &mut self,
+        now: Time,
+        request: &Request<'_>,
+        outcome: Outcome,
+    ) -> Outcome {
+        let at = request.header.at;
+        let outcome = match outcome {
+            Outcome::Done(answer) if !request.attributes.mutates => return Outcome::Done(answer),
+            outcome => outcome,
+        };
+        let slot = self.slot_at(at).expect("it just ran");
+        let hash = record_hash(slot, request);
+        let pending = self.pending(now, request, hash);
+        let outcome = match outcome {
+            Outcome::Done(answer) => Outcome::Done(self.record(pending, answer)),
+            Outcome::Parked => {
+                self.pending.push(pending);
+                Outcome::Parked
+            }
+        };
+        self.after(now, at);
+        outcome
+    }
+
+    pub(super) fn pending(&self, now: Time, request: &Request<'_>, hash: Option<u64>) -> Pending {
+        let Request { access, header, ticket, attributes, .. } = *request;
+        Pending {
+            ticket,
+            at: header.at,
+            session: access.session,
+            lane: header.lane,
+            sequence: header.sequence,
+            hash,
+            mutates: attributes.mutates,
+            generation: generation_of(access),
+            until_grant_ends: self.grant_ends_first(now, access, header),
+            filling: false,
+        }
+    }
+
+    fn record(&mut self, pending: Pending, answer: Answer) -> Answer {
+        if pending.mutates
+            && let Some(slot) = self.slot_at(pending.at)
+        {
+            let Pending { session, lane, sequence, hash, .. } = pending;
+            if answer.executed() {
+                slot.lanes.record(session, lane, sequence, hash, &answer);
+            } else {
+                slot.lanes.abandon(session, lane);
+            }
+        }
+        answer
+    }
+
+    pub(super) fn finish(&mut self, pending: Pending, answer: Answer) {
+        self.pending.retain(|p| p.ticket != pending.ticket);
+        let answer = self.record(pending, answer);
+        self.completed.push((pending.ticket, answer));
+    }
+
+    fn grant_ends_first(&self, now: Time, access: &Access, header: &RequestHeader) -> bool {
+        let wait_ms = header.deadline_ms.min(WAIT_MAX_MS) as u64;
+        access.grant.is_some_and(|grant| grant.expires_ms < self.clock_ms(now) + wait_ms)
+    }
+}
