@@ -4,20 +4,24 @@
 //! Until the manifest is in its place the blocks are quarantined: nobody reaches them, nobody gets
 //! them. What fails is tried again, with pauses that grow, for as long as it takes; only the loss of
 //! a server that had not written its part ends a flush without a manifest. Two flushes of one
-//! directory commit in the order in which they began, so that the later one stands.
+//! directory commit in the order in which they began, so that the later one stands. A flush is hard
+//! state (`recovery`): a restart of the controller interrupts it and does not end it.
 //!
 //! `flush_to` and the marks of a prefix are rare: they are kept beside the DAG (`Special`), for as
 //! long as its node.
 
+mod recovery;
+
 use crate::durable::PrefixImage;
 use crate::reply::{FlushState, FlushedPart, FlushedStructure};
 use crate::tombstones::{Cause, Gone, Tombstone};
-use crate::{Catalog, CatalogError, Effect, Reply, Written};
+use crate::{Catalog, CatalogError, Effect, Loss, Reply, Written};
 use hashbrown::{HashMap, HashSet};
 use honeycomb_types::limits::{FLUSH_RETRY_FIRST, FLUSH_RETRY_MAX};
 use honeycomb_types::{
-    BlockAt, Epoch, FLUSH_PART, Kind, Marks, PrefixId, ServerId, Time, flush_directory,
+    BlockAt, Epoch, FLUSH_PART, Kind, Marks, PrefixId, ServerId, StructureId, Time, flush_directory,
 };
+use recovery::Unwritten;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
@@ -57,6 +61,8 @@ struct Flush {
     directory: Arc<str>,
     job_name: Box<str>,
     address: Arc<str>,
+    /// Which structures they were.
+    ids: Vec<StructureId>,
     structures: Vec<FlushedStructure>,
     parts: Vec<Part>,
     /// Parts that are not written.
@@ -85,6 +91,7 @@ pub(crate) struct Flushes {
     /// Directories of live prefixes: two do not share one.
     claimed: HashSet<Box<str>>,
     last: u64,
+    pub(crate) unwritten: Unwritten,
     pub(crate) done: u64,
     pub(crate) lost: u64,
 }
@@ -194,6 +201,7 @@ impl Catalog {
             directory: directory.into(),
             job_name: self.jobs[self.dag.nodes[n].job].name.clone(),
             address: address.clone(),
+            ids: Vec::new(),
             structures: Vec::new(),
             parts: Vec::new(),
             left: 0,
@@ -215,6 +223,7 @@ impl Catalog {
         }
         self.flushes.queues.entry(flush.directory.clone()).or_default().push_back(number);
         self.flushes.all.insert(number, flush);
+        self.flushes.unwritten.changed(number);
         self.show_flush(number);
         self.commit_flush(number, effects);
     }
@@ -266,6 +275,7 @@ impl Catalog {
             job.blocks -= 1;
             job.bytes_used -= bytes;
         }
+        flush.ids.push(self.structures[s].id);
         flush.structures.push(flushed);
     }
 
@@ -302,6 +312,7 @@ impl Catalog {
                 flush.left -= 1;
                 let (structure, place) = part.place;
                 flush.structures[structure].parts[place].written = written;
+                self.flushes.unwritten.wrote(number, i, written);
                 if flush.left == 0 {
                     flush.error = None;
                 }
@@ -322,7 +333,7 @@ impl Catalog {
     fn commit_flush(&mut self, number: u64, effects: &mut Vec<Effect>) {
         let flush = &self.flushes.all[&number];
         let first = self.flushes.queues[&flush.directory].front() == Some(&number);
-        if flush.left > 0 || flush.committing.is_some() || !first {
+        if flush.left > 0 || flush.committing.is_some() || !first || self.recovering() {
             return;
         }
         // Who wrote the last part sees the directory; one of the others does when it is shared.
@@ -381,6 +392,7 @@ impl Catalog {
     /// may commit.
     fn end_flush(&mut self, number: u64, state: FlushState, effects: &mut Vec<Effect>) {
         let flush = self.flushes.all.remove(&number).expect("it is under way");
+        self.flushes.unwritten.changed(number);
         let whole = flush.left == 0 || matches!(state, FlushState::Lost(_));
         assert!(whole, "INV-09: blocks are freed before what they held is written");
         for part in &flush.parts {
@@ -412,25 +424,48 @@ impl Catalog {
 
     /// Servers are gone: what they had not written is lost, and what they were to commit is another's
     /// to do.
-    pub(crate) fn lose_flushes(&mut self, gone: &[ServerId], effects: &mut Vec<Effect>) {
-        let is_gone = |server: ServerId| gone.contains(&server);
-        let hit: Vec<u64> = self.flushes.all.keys().copied().collect();
+    pub(crate) fn lose_flushes(
+        &mut self,
+        gone: &[(ServerId, Arc<str>)],
+        how: Loss,
+        effects: &mut Vec<Effect>,
+    ) {
+        let address = |server: ServerId| gone.iter().find(|(id, _)| *id == server).map(|(_, a)| a);
+        let is_gone = |server: ServerId| address(server).is_some();
+        let hit: Vec<u64> = self.flush_numbers().collect();
         for number in hit {
             let Some(flush) = self.flushes.all.get_mut(&number) else { continue };
             let unwritten = |part: &&Part| !part.written && is_gone(part.at.block.server());
             let lost = flush.parts.iter().filter(unwritten).count();
-            if lost > 0 {
+            if let Some(part) = flush.parts.iter().find(unwritten) {
+                let server = address(part.at.block.server()).expect("it is gone").clone();
                 let why = format!(
                     "a memory server was lost that had not written {lost} of {} parts; there is no \
                      manifest",
                     flush.parts.len()
                 );
                 self.flushes.lost += 1;
+                self.bury_as_lost(number, Cause::Lost { server, how });
                 self.end_flush(number, FlushState::Lost(why.into()), effects);
             } else if flush.committing.is_some_and(is_gone) {
                 flush.committing = None;
                 self.commit_flush(number, effects);
             }
+        }
+    }
+
+    /// Who asks for what was to be flushed is told from now on that it is lost, not that it expired.
+    fn bury_as_lost(&mut self, number: u64, cause: Cause) {
+        let Flush { prefix, address, ids, structures, .. } = &self.flushes.all[&number];
+        let (prefix, path, at) = (*prefix, address.clone(), self.now);
+        let Some(n) = self.dag.by_id(prefix) else { return };
+        let named =
+            ids.iter().zip(structures).map(|(id, s)| (Gone::Structure(*id), s.name.clone()));
+        let gone: Vec<_> = named.chain([(Gone::Prefix(prefix), Box::default())]).collect();
+        let j = self.dag.nodes[n].job;
+        for (gone, name) in gone {
+            let (path, cause) = (path.clone(), cause.clone());
+            self.remember(j, Tombstone { gone, prefix, path, name, cause, at });
         }
     }
 
@@ -444,12 +479,20 @@ impl Catalog {
         self.set_state(flush.prefix, state);
     }
 
-    fn set_state(&mut self, prefix: PrefixId, state: FlushState) {
+    pub(crate) fn set_state(&mut self, prefix: PrefixId, state: FlushState) {
         if let Some(n) = self.dag.by_id(prefix)
             && let Some(special) = self.dag.special.get_mut(&n)
         {
+            if matches!(state, FlushState::Done | FlushState::Lost(_)) {
+                self.dag.dirty.mark(n);
+            }
             special.flush = state;
         }
+    }
+
+    /// Whether the block is kept until what it held is written.
+    pub(crate) fn is_kept(&self, at: BlockAt) -> bool {
+        self.flushes.blocks.contains_key(&at)
     }
 
     /// Every kept block is a part that waits for its manifest, and is quarantined.

@@ -480,6 +480,18 @@ impl Pool {
         true
     }
 
+    /// Keeps a block from everybody that was kept before: it is in quarantine in its epoch. False when
+    /// there is no such block, or it has an owner.
+    pub(crate) fn recover_kept(&mut self, at: BlockAt) -> bool {
+        let Some(server) = self.servers.get_mut(&at.block.server()) else { return false };
+        let Some(slot) = server.slot(at.block) else { return false };
+        if slot.state != QUARANTINED || at.epoch <= slot.epoch {
+            return false;
+        }
+        slot.epoch = at.epoch;
+        true
+    }
+
     /// Counts what is neither free nor owned, once every owner is known.
     pub(crate) fn finish_recovery(&mut self) {
         for server in self.servers.values_mut() {

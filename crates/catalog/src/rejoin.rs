@@ -6,6 +6,8 @@
 //! | --- | --- | --- |
 //! | yes | yes | it stays; seal, usage, what was taken and permissions are brought up to date |
 //! | yes | no | it is opened: it never was, because a block is freed only after that is on disk |
+//! | kept, to be flushed | yes | it stays kept, and its server is asked for its part again |
+//! | kept, to be flushed | no | it has no part: it never was open |
 //! | no | named as its successor by a block that is owned | a growth grant that the log has lost: it is adopted |
 //! | no | yes | it is freed, once every server has told what its blocks were granted |
 //! | no | no | it is free |
@@ -14,6 +16,7 @@
 //! ends: nobody could be heard. Everyone begins a full lease then (INV-27).
 
 use crate::growth::Position;
+use crate::kinds::KindSet;
 use crate::pool::Held;
 use crate::structures::Granted;
 use crate::{Catalog, CatalogError, Effect, HeldBlock, NewServer, Reply};
@@ -63,6 +66,10 @@ impl Catalog {
         if !same || self.block_size != new.block_size {
             return Err(CatalogError::UnknownServer { server: member });
         }
+        self.check_kinds(new.kinds, &[member])?;
+        self.announce_kinds(new.kinds);
+        let server = self.pool.server_mut(member).expect("looked up just now");
+        (server.flush, server.kinds) = (new.flush, KindSet::of(new.kinds));
         self.heard_from(member);
         self.awaited.told.insert(member, HashSet::new());
         self.awaited.unowned.retain(|held| held.at.block.server() != member);
@@ -110,6 +117,9 @@ impl Catalog {
         queues: &mut BTreeSet<u32>,
         effects: &mut Vec<Effect>,
     ) -> bool {
+        if self.is_kept(held.at) {
+            return true; // `returned` has it flushed.
+        }
         let Some(Held::By(s)) = self.pool.held(held.at) else { return false };
         if self.structures[s].id != held.structure {
             return false;
@@ -175,6 +185,7 @@ impl Catalog {
             effects.push(self.open_effect(s, at.block, (start, end), MoveId::NONE));
         }
         self.imports(server, effects);
+        self.resume_parts(server, &told, effects);
         let was = self.recovering();
         self.awaited.servers.remove(&server);
         self.settle_unowned(was, effects);
@@ -203,6 +214,7 @@ impl Catalog {
         }
         if was_recovering {
             self.floor = self.now;
+            self.resume_commits(effects);
         }
     }
 }

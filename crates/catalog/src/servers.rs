@@ -122,9 +122,11 @@ impl Catalog {
     /// cancelled. Nothing to do for those that are gone already.
     pub(crate) fn lose_servers(&mut self, ids: &[ServerId], how: Loss, effects: &mut Vec<Effect>) {
         let before = effects.len();
+        let mut gone = Vec::new();
         for &id in ids {
             let Some(server) = self.pool.server_mut(id) else { continue };
             let (owners, address) = (server.owners(), server.address.clone());
+            gone.push((id, address.clone()));
             for s in owners {
                 if self.cancel_splits_to(s, ids, effects) {
                     continue;
@@ -143,7 +145,7 @@ impl Catalog {
         for &id in ids {
             self.pool.leave(id);
         }
-        self.lose_flushes(ids, effects);
+        self.lose_flushes(&gone, how, effects);
         self.servers_left(ids, effects);
     }
 

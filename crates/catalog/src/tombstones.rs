@@ -105,7 +105,13 @@ impl Tombstones {
         let Tombstones { ring, forgotten: first, by_id, by_name, .. } = self;
         let get = |number: u64| &ring[(number - *first) as usize];
         let t = get(number);
-        by_id.insert_unique(id_hash, number, |&n| key.id(get(n).id()));
+        // What was to be flushed may expire first and be lost then.
+        match by_id.find_mut(id_hash, |&n| get(n).gone == t.gone) {
+            Some(latest) => *latest = number,
+            None => {
+                by_id.insert_unique(id_hash, number, |&n| key.id(get(n).id()));
+            }
+        }
         if structure {
             // Of several structures that had this address, the latest tells the reason.
             let same = |&n: &u64| get(n).prefix == t.prefix && get(n).name == t.name;

@@ -6,11 +6,13 @@ mod common;
 
 use common::{Bench, LEASE, file, kv, queue};
 use honeycomb_catalog::{
-    Actor, CatalogError, Command, Effect, FlushState, FlushedStructure, PlanNode, PrefixInfo,
-    PrefixOptions, Report, Seal, Written,
+    Actor, CatalogError, Command, Effect, FlushState, FlushedStructure, HeldBlock, NewServer,
+    PlanNode, PrefixInfo, PrefixOptions, Report, Seal, Written,
 };
-use honeycomb_types::{BlockAt, JobId, Kind, Marks, ServerId};
+use honeycomb_types::limits::REJOIN_GRACE;
+use honeycomb_types::{BlockAt, Generation, JobId, Kind, Marks, ServerId, StructureId};
 use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
 
 const TO_OUT: PrefixOptions<'static> = PrefixOptions { flush_to: "out/t", lease_ms: 1000, ..LEASE };
 const WRITTEN: Written = Written { bytes: 10, items: 2, crc: 7 };
@@ -77,6 +79,62 @@ fn wait(bench: &mut Bench, mut ms: u64) -> (Vec<(BlockAt, String)>, Vec<u64>) {
         ms -= step;
     }
     (parts, manifests)
+}
+
+/// The blocks that servers hold, as they learn it from effects.
+#[derive(Default)]
+struct Hands(BTreeMap<BlockAt, StructureId>);
+
+impl Hands {
+    /// Does what the last command asks for; answers what was freed, which is confirmed.
+    fn work(&mut self, bench: &mut Bench) -> Vec<BlockAt> {
+        for effect in &bench.effects {
+            if let Effect::OpenBlock { at, structure, .. } = effect {
+                let again = self.0.insert(*at, *structure);
+                assert_eq!(again, None, "{at:?} is opened once");
+                let held = self.0.keys().filter(|held| held.block == at.block).count();
+                assert_eq!(held, 1, "{} is given while it is held", at.block);
+            }
+        }
+        let freed = bench.freed();
+        for at in &freed {
+            self.0.remove(at).expect("what is freed is held");
+        }
+        bench.confirm(&freed);
+        freed
+    }
+
+    /// A server of `bench` comes back to a restarted controller and tells what it holds. Answers the
+    /// parts that it is asked for.
+    fn back(&self, bench: &mut Bench, server: ServerId) -> Vec<(BlockAt, String)> {
+        let status = bench.status();
+        let member = status.servers.iter().find(|s| s.server == server).unwrap();
+        let incarnation = member.address.bytes().fold(7, |h, b| h * 31 + b as u64);
+        let new = NewServer {
+            address: &member.address,
+            incarnation,
+            shards: member.shards,
+            blocks_per_shard: (member.blocks / member.shards as u64) as u32,
+            block_size: 65_536,
+            flush: true,
+            kinds: &[],
+        };
+        bench.run(Command::RejoinServer { server: new, member: server }).unwrap();
+        let held = self.0.iter().filter(|(at, _)| at.block.server() == server);
+        let held: Vec<HeldBlock> = held
+            .map(|(&at, &structure)| HeldBlock {
+                at,
+                structure,
+                generation: Generation(1),
+                bytes_used: 0,
+                sealed: None,
+                successor: None,
+                taken: (0, 0),
+            })
+            .collect();
+        bench.run(Command::Inventory { server, held: &held, last: true }).unwrap();
+        asked(bench)
+    }
 }
 
 /// The blocks of so many files below `t`.
@@ -331,18 +389,161 @@ fn a_successor_that_nobody_was_told_of_is_given_back() {
     assert!(back(&mut bench, first, third).is_err(), "it is the tail by now");
 }
 
+#[test]
+fn a_flush_under_way_goes_on_after_a_restart() {
+    let (mut bench, one, job) = bench();
+    let two = bench.join_as("s2:1", 1, 20, true);
+    let mut hands = Hands::default();
+    bench.create(job, "t", &[], TO_OUT).unwrap();
+    for i in 0..4 {
+        bench.make(job, file("t", &format!("f{i}"), 1)).unwrap();
+        hands.work(&mut bench);
+    }
+    bench.pass(1000);
+    let parts = asked(&bench);
+    wrote(&mut bench, parts[0].0, Ok(WRITTEN));
+    let written = parts[0].0.block.server();
+    bench.restart();
+    let status = bench.status();
+    assert_eq!((status.free, status.quarantined, status.flushing), (0, 40, 1));
+    assert_eq!(info(&mut bench, job, "t").flush, FlushState::Writing);
+
+    // Each is asked for what it has not written, under the names that these parts had.
+    let mut again = Vec::new();
+    for server in [one, two] {
+        let asked = hands.back(&mut bench, server);
+        assert!(asked.iter().all(|(at, _)| at.block.server() == server));
+        assert_eq!((bench.freed(), manifest(&bench)), (vec![], None));
+        again.extend(asked);
+    }
+    let mut left = parts[1..].to_vec();
+    left.sort();
+    again.sort();
+    assert_eq!(again, left);
+    assert_eq!(bench.status().quarantined, 4, "kept, and nothing else");
+    // New owners get other blocks.
+    for i in 0..8 {
+        bench.make(job, file("", &format!("new{i}"), 1)).unwrap();
+        hands.work(&mut bench);
+    }
+    for (at, _) in &left {
+        wrote(&mut bench, *at, Ok(WRITTEN));
+    }
+    let (by, number, directory, structures) = manifest(&bench).unwrap();
+    assert_eq!((directory.as_str(), structures.len()), ("job/out/t", 4));
+    assert!(structures.iter().all(|s| s.parts.len() == 1 && s.parts[0].written == WRITTEN));
+
+    // Again, with everything written and the manifest on its way.
+    bench.restart();
+    assert_eq!(hands.back(&mut bench, written), []);
+    assert_eq!(manifest(&bench), None, "who wrote the last part may still come");
+    let other = if written == one { two } else { one };
+    assert_eq!(hands.back(&mut bench, other), []);
+    let (who, same, ..) = manifest(&bench).unwrap();
+    assert_eq!((who, same), (by, number));
+    committed(&mut bench, who, number, Ok(()));
+    assert_eq!(hands.work(&mut bench).len(), 4);
+    assert_eq!(info(&mut bench, job, "t").flush, FlushState::Done);
+    let status = bench.status();
+    assert_eq!((status.quarantined, status.flushing), (0, 0));
+    bench.restart();
+    assert_eq!(info(&mut bench, job, "t").flush, FlushState::Done, "what became of it stays known");
+}
+
+#[test]
+fn a_flush_whose_server_does_not_come_back_is_lost_and_who_asks_is_told_so() {
+    let (mut bench, server, job) = bench();
+    let other = bench.join_as("s2:1", 1, 20, true);
+    bench.create(job, "t", &[], TO_OUT).unwrap();
+    let mut hands = Hands::default();
+    let f = bench.make(job, file("t", "f", 1)).unwrap();
+    hands.work(&mut bench);
+    let holder = f.map.entries[0].at.block.server();
+    bench.pass(1000);
+    bench.restart();
+    let expired = bench.reopen(job, &f).unwrap_err();
+    assert!(matches!(expired, CatalogError::LeaseExpired { .. }), "{expired}");
+    hands.back(&mut bench, if holder == server { other } else { server });
+    bench.pass(REJOIN_GRACE.as_millis() as u64);
+    let status = bench.status();
+    assert_eq!((status.flushing, status.flush_lost, status.quarantined), (0, 1, 0));
+    let check = |bench: &mut Bench| {
+        assert!(matches!(info(bench, job, "t").flush, FlushState::Lost(_)));
+        for lost in [
+            bench.reopen(job, &f).unwrap_err(),
+            bench.open(Actor::driver(job), "t", "f").unwrap_err(),
+            bench.left(job, "t").unwrap_err(),
+        ] {
+            assert!(matches!(lost, CatalogError::DataLost { .. }), "{lost}");
+        }
+    };
+    check(&mut bench);
+    bench.restart();
+    check(&mut bench);
+}
+
+#[test]
+fn a_block_that_was_never_opened_has_no_part() {
+    let (mut bench, server, job) = bench();
+    bench.create(job, "t", &[], TO_OUT).unwrap();
+    let mut hands = Hands::default();
+    let f = bench.make(job, file("t", "f", 1)).unwrap();
+    hands.work(&mut bench);
+    let (_, second) = bench.grow(f.structure, f.map.entries[0].at).unwrap();
+    // The controller ends before it has said that to the server, and so once more.
+    bench.pass(1000);
+    assert_eq!(asked(&bench).len(), 2);
+    bench.restart();
+    let parts = hands.back(&mut bench, server);
+    assert_eq!(parts.len(), 1);
+    assert_eq!(bench.status().quarantined, 1, "{second:?} is free");
+    bench.restart();
+    assert_eq!(hands.back(&mut bench, server), parts);
+    wrote(&mut bench, parts[0].0, Ok(WRITTEN));
+    let (_, number, _, structures) = manifest(&bench).unwrap();
+    assert_eq!((structures.len(), structures[0].parts.len()), (1, 1));
+    committed(&mut bench, server, number, Ok(()));
+    assert_eq!(hands.work(&mut bench), [parts[0].0]);
+    assert_eq!(bench.status().free, bench.status().blocks);
+}
+
+/// What a server is able to do it tells when it comes back: after a restart `flush_to` was refused
+/// for good, a flush had no one to write its manifest, and no structure of a custom kind could be made.
+#[test]
+fn a_server_that_came_back_can_flush_as_before() {
+    let (mut bench, server, job) = bench();
+    bench.restart();
+    let refused = bench.create(job, "t", &[], TO_OUT).unwrap_err();
+    assert!(
+        matches!(refused, CatalogError::FlushUnavailable { .. }),
+        "while it is away: {refused}"
+    );
+    let mut hands = Hands::default();
+    hands.back(&mut bench, server);
+    bench.create(job, "t", &[], TO_OUT).unwrap();
+    bench.make(job, file("t", "", 1)).unwrap();
+    hands.work(&mut bench);
+    bench.pass(1000);
+    let (at, _) = asked(&bench)[0];
+    wrote(&mut bench, at, Ok(WRITTEN));
+    assert!(manifest(&bench).is_some());
+}
+
 proptest! {
-    /// INV-09. Whatever fails, in whatever order: no block is free before its flush is confirmed, every block
-    /// is free after it, and no flush is forgotten.
+    /// INV-09. Whatever fails, in whatever order, and whenever the controller is restarted: no block
+    /// is free before its flush is confirmed, every block is free after it, and no flush is forgotten.
     #[test]
     fn nothing_is_freed_before_it_is_flushed_and_everything_after(
-        rounds in prop::collection::vec((0usize..6, 0u8..4, 1u64..5000), 1..60),
+        rounds in prop::collection::vec((0usize..6, 0u8..5, 1u64..5000), 1..60),
     ) {
         let (mut bench, server, job) = bench();
-        let mut due: Vec<BlockAt> = Vec::new();
+        let mut hands = Hands::default();
+        let mut due: BTreeSet<BlockAt> = BTreeSet::new();
         let mut commits: Vec<u64> = Vec::new();
+        // Blocks of flushes that are not confirmed.
+        let mut kept: BTreeSet<BlockAt> = BTreeSet::new();
         let (mut begun, mut done) = (0, 0);
-        let note = |bench: &Bench, due: &mut Vec<BlockAt>, commits: &mut Vec<u64>| {
+        let note = |bench: &Bench, due: &mut BTreeSet<BlockAt>, commits: &mut Vec<u64>| {
             due.extend(asked(bench).into_iter().map(|(at, _)| at));
             commits.extend(manifest(bench).map(|(_, number, ..)| number));
         };
@@ -350,42 +551,52 @@ proptest! {
             let path = format!("t{}", pick % 3);
             let options = PrefixOptions { flush_to: "d", ..TO_OUT };
             if what == 0 && bench.create(job, &path, &[], options).is_ok() {
-                bench.make(job, file(&path, "", 1)).unwrap();
+                let made = bench.make(job, file(&path, "", 1)).unwrap();
+                kept.insert(made.map.entries[0].at);
+                hands.work(&mut bench);
                 begun += 1;
             } else if what == 1 && !due.is_empty() {
-                let at = due.remove(pick % due.len());
+                let at = *due.iter().nth(pick % due.len()).unwrap();
+                due.remove(&at);
                 wrote(&mut bench, at, if ms % 2 == 0 { Ok(WRITTEN) } else { Err("x") });
                 note(&bench, &mut due, &mut commits);
             } else if what == 2 && !commits.is_empty() {
                 let number = commits.remove(0);
                 let well = ms % 2 == 0;
                 committed(&mut bench, server, number, if well { Ok(()) } else { Err("y") });
-                let freed = bench.freed();
+                note(&bench, &mut due, &mut commits);
+                let freed = hands.work(&mut bench);
                 prop_assert_eq!(freed.len(), usize::from(well));
                 done += u64::from(well);
-                note(&bench, &mut due, &mut commits);
-                bench.confirm(&freed);
+                prop_assert!(freed.iter().all(|at| kept.remove(at)));
+            } else if what == 4 {
+                // What was asked of servers, and what they answer, is lost with the controller.
+                (due, commits) = (BTreeSet::new(), Vec::new());
+                bench.restart();
+                due.extend(hands.back(&mut bench, server).into_iter().map(|(at, _)| at));
+                commits.extend(manifest(&bench).map(|(_, number, ..)| number));
+                prop_assert_eq!(hands.work(&mut bench), []);
             } else {
                 let (parts, manifests) = wait(&mut bench, ms);
                 due.extend(parts.into_iter().map(|(at, _)| at));
                 commits.extend(manifests);
             }
+            prop_assert!(kept.iter().all(|at| hands.0.contains_key(at)));
         }
         // From now on all goes well.
         for _ in 0..60 {
             let (parts, manifests) = wait(&mut bench, 30_000);
             due.extend(parts.into_iter().map(|(at, _)| at));
             commits.extend(manifests);
-            while let Some(at) = due.pop() {
+            while let Some(at) = due.pop_first() {
                 wrote(&mut bench, at, Ok(WRITTEN));
                 note(&bench, &mut due, &mut commits);
             }
             while let Some(number) = commits.pop() {
                 committed(&mut bench, server, number, Ok(()));
                 done += 1;
-                let freed = bench.freed();
                 note(&bench, &mut due, &mut commits);
-                bench.confirm(&freed);
+                hands.work(&mut bench);
             }
         }
         let status = bench.status();

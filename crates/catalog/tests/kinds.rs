@@ -66,6 +66,28 @@ fn a_kind_is_there_while_a_server_serves_it() {
     assert_eq!(kinds(&mut bench, Actor::CLUSTER), [(0x80, 1)]);
 }
 
+/// After a restart servers served no custom kind any more: what they announced when they came back was
+/// not looked at.
+#[test]
+fn a_server_that_came_back_serves_its_kinds() {
+    let log = [spec(0x80, "log", Router::Index)];
+    let (mut bench, job, servers) = bench(&[&log]);
+    bench.restart();
+    let server = NewServer {
+        address: "s0:1",
+        incarnation: "s0:1".bytes().fold(7, |h, b| h * 31 + b as u64),
+        shards: 1,
+        blocks_per_shard: 20,
+        block_size: 65_536,
+        flush: false,
+        kinds: &log,
+    };
+    bench.run(Command::RejoinServer { server, member: servers[0] }).unwrap();
+    bench.run(Command::Inventory { server: servers[0], held: &[], last: true }).unwrap();
+    assert_eq!(kinds(&mut bench, Actor::CLUSTER), [(0x80, 1)]);
+    bench.make(job, of(0x80, "a")).unwrap();
+}
+
 #[test]
 fn blocks_go_to_servers_that_serve_the_kind() {
     let log = spec(0x80, "log", Router::Index);

@@ -268,9 +268,10 @@ impl ControllerService {
         Ok(body)
     }
 
-    /// That there is no room is not known before the servers are back.
+    /// What the servers have room for and can do is not known before they are back.
     fn unless_awaited(&self, refusal: Refusal) -> Refusal {
-        if refusal.0 == Status::OutOfMemory && self.catalog.recovering() {
+        let theirs = [Status::OutOfMemory, Status::UnknownKind, Status::FlushUnavailable];
+        if theirs.contains(&refusal.0) && self.catalog.recovering() {
             let text = "the controller was restarted and awaits its memory servers";
             return (Status::Busy, text.into());
         }
@@ -472,12 +473,13 @@ fn block_at(block: u64, epoch: u64) -> BlockAt {
 
 /// Whether a command's changes must be on the disk before anybody hears of them. Growth need not
 /// wait: a grant that a crash of the machine takes from the log is adopted from the block that has
-/// it, and a seal is told again.
+/// it, and a seal is told again; a part of a flush is written again.
 fn waits(command: &Command<'_>) -> bool {
     !matches!(
         command,
         Command::GrowStructure { .. }
             | Command::SealBlock { .. }
+            | Command::BlockFlushed { .. }
             | Command::ServerReport { .. }
             | Command::RenewPrefixById { .. }
             | Command::RenewLeases { .. }

@@ -46,6 +46,13 @@ pub(crate) enum Type {
     ServerGone = 16,
     /// How many readers of a prefix ended without having committed; of snapshots.
     LostReaders = 17,
+    /// A flush that is under way.
+    Flush = 18,
+    FlushGone = 19,
+    /// One part of a flush is on disk.
+    FlushPart = 20,
+    /// How the flush of a prefix ended.
+    Flushed = 21,
 }
 
 impl Type {
@@ -69,6 +76,10 @@ impl Type {
             T::Server,
             T::ServerGone,
             T::LostReaders,
+            T::Flush,
+            T::FlushGone,
+            T::FlushPart,
+            T::Flushed,
         ];
         all.into_iter().find(|t| *t as u8 == code)
     }
@@ -274,12 +285,12 @@ pub(crate) struct StructureImage {
     pub(crate) entries: Vec<EntryImage>,
 }
 
-fn put_at(w: &mut Writer<'_>, at: BlockAt) {
+pub(super) fn put_at(w: &mut Writer<'_>, at: BlockAt) {
     w.u64(at.block.0);
     w.u64(at.epoch.0);
 }
 
-fn get_at(r: &mut Reader<'_>) -> Result<BlockAt, BadRecord> {
+pub(super) fn get_at(r: &mut Reader<'_>) -> Result<BlockAt, BadRecord> {
     Ok(BlockAt { block: BlockId(r.u64()?), epoch: Epoch(r.u64()?) })
 }
 

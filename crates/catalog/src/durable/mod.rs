@@ -10,7 +10,7 @@
 //! free list, and means the same under later code.
 //!
 //! Hard are jobs, prefixes with their parents, permissions and ends, declared readers, structures
-//! with maps, chains and moves, who has which block in which epoch, members, tombstones. Soft, and not
+//! with maps, chains and moves, who has which block in which epoch, flushes, members, tombstones. Soft, and not
 //! written, are renewals, usage, free lists, quarantine and what was taken from queues: a recovered
 //! catalog gives every lease a full period, and takes the rest from its servers' inventories
 //! (`rejoin`).
@@ -20,16 +20,19 @@
 //! forgotten, as soon as a test changes it.
 
 mod codec;
+mod flush;
 mod image;
 mod recover;
 
 pub use codec::BadRecord;
 use codec::Writer;
+pub(crate) use flush::{FlushImage, KeptImage};
 pub(crate) use image::{JobImage, PrefixImage, ServerImage};
 pub use recover::Recovery;
 
 use crate::Catalog;
 use crate::dag::Life;
+use crate::reply::FlushState;
 use crate::structures::Structure;
 use crate::tombstones::Tombstone;
 use honeycomb_types::{BlockAt, BlockId, JobId, ServerId, Time};
@@ -100,6 +103,7 @@ impl Catalog {
         self.readers.changes.get_or_insert_default();
         self.structures.dirty.on = true;
         self.pool.dirty.on = true;
+        self.flushes.unwritten.on = true;
     }
 
     /// Appends the records of everything hard that has changed since the last call; nothing when
@@ -138,6 +142,7 @@ impl Catalog {
                 record(out, Type::Tombstone, |w| put_tombstone(w, j, job, &tombstone));
             }
         }
+        self.put_flush_changes(out);
         for id in self.pool.dirty.take() {
             match self.server_image(ServerId(id)) {
                 Some(image) => record(out, Type::Server, |w| image.put(w)),
@@ -186,6 +191,11 @@ impl Catalog {
                 w.u32(s);
                 image.put(w);
             });
+            full(&mut out, CHUNK);
+        }
+        for number in self.flush_numbers() {
+            let image = self.flush_image(number).expect("it is listed");
+            record(&mut out, Type::Flush, |w| image.put(w));
             full(&mut out, CHUNK);
         }
         full(&mut out, 1);
@@ -245,6 +255,28 @@ impl Catalog {
             w.u32(n);
             image.put(w);
         });
+        if let Some(special) = special
+            && matches!(special.flush, FlushState::Done | FlushState::Lost(_))
+        {
+            record(out, Type::Flushed, |w| flush::put_outcome(w, node.id, &special.flush));
+        }
+    }
+
+    fn put_flush_changes(&mut self, out: &mut Vec<u8>) {
+        let (changed, parts) = self.flushes.unwritten.take();
+        for number in changed {
+            match self.flush_image(number) {
+                Some(image) => record(out, Type::Flush, |w| image.put(w)),
+                None => record(out, Type::FlushGone, |w| w.u64(number)),
+            }
+        }
+        for (number, part, written) in parts {
+            record(out, Type::FlushPart, |w| {
+                w.u64(number);
+                w.u32(part as u32);
+                flush::put_written(w, written);
+            });
+        }
     }
 
     fn put_reader_changes(&mut self, out: &mut Vec<u8>) {

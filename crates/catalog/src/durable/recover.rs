@@ -1,6 +1,7 @@
 //! The catalog again, from records.
 
 use super::codec::{BadRecord, Reader, bad};
+use super::flush::{FlushImage, get_outcome, get_written};
 use super::image::{
     Counters, JobImage, PrefixImage, ServerImage, StructureImage, Type, VERSION, get_tombstone,
 };
@@ -10,12 +11,13 @@ use crate::lease::Timers;
 use crate::moves::Moves;
 use crate::queue::QueueState;
 use crate::readers::Readers;
+use crate::reply::FlushState;
 use crate::slab::{NONE, Slab};
 use crate::structures::{Growth, Placed, Structure};
 use crate::tombstones::{Tombstone, Tombstones};
 use crate::{Catalog, Config};
-use honeycomb_types::{BlockAt, BlockId, ServerId, Time};
-use std::collections::{BTreeMap, VecDeque};
+use honeycomb_types::{BlockAt, BlockId, PrefixId, ServerId, Time};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 #[derive(Clone)]
 struct RecoveredJob {
@@ -35,6 +37,9 @@ pub struct Recovery {
     readers: Readers,
     structures: Vec<Option<StructureImage>>,
     servers: BTreeMap<ServerId, ServerImage>,
+    flushes: BTreeMap<u64, FlushImage>,
+    /// How flushes of prefixes ended, by the prefix.
+    flushed: HashMap<PrefixId, FlushState>,
 }
 
 fn put<T>(all: &mut Vec<Option<T>>, place: u32, value: Option<T>) {
@@ -88,7 +93,13 @@ impl Recovery {
             Type::Job => self.job(r.u32()?, JobImage::get(&mut r)?),
             Type::JobGone => put(&mut self.jobs, r.u32()?, None),
             Type::Prefix => put(&mut self.prefixes, r.u32()?, Some(PrefixImage::get(&mut r)?)),
-            Type::PrefixGone => put(&mut self.prefixes, r.u32()?, None),
+            Type::PrefixGone => {
+                let n = r.u32()?;
+                if let Ok(image) = get(&mut self.prefixes, n) {
+                    self.flushed.remove(&image.id);
+                }
+                put(&mut self.prefixes, n, None);
+            }
             Type::Edge => {
                 let (child, parent) = (r.u32()?, r.u32()?);
                 let parents = &mut get(&mut self.prefixes, child)?.parents;
@@ -133,6 +144,22 @@ impl Recovery {
                 self.servers.insert(image.id, image);
             }
             Type::ServerGone => drop(self.servers.remove(&ServerId(r.u32()?))),
+            Type::Flush => {
+                let image = FlushImage::get(&mut r)?;
+                self.flushes.insert(image.number, image);
+            }
+            Type::FlushGone => drop(self.flushes.remove(&r.u64()?)),
+            Type::FlushPart => {
+                let (number, part) = (r.u64()?, r.u32()? as usize);
+                let Some(flush) = self.flushes.get_mut(&number) else {
+                    return bad(format!("a part is of flush {number:016x}, which is not there"));
+                };
+                flush.wrote(part, get_written(&mut r)?)?;
+            }
+            Type::Flushed => {
+                let (prefix, state) = get_outcome(&mut r)?;
+                self.flushed.insert(prefix, state);
+            }
         }
         r.end()
     }
@@ -182,6 +209,10 @@ impl Recovery {
         catalog.recover_prefixes(self.prefixes)?;
         catalog.readers = self.readers;
         catalog.recover_structures(self.structures, self.counters.last_structure)?;
+        catalog.recover_flushes(self.flushes)?;
+        for (prefix, state) in self.flushed {
+            catalog.set_state(prefix, state);
+        }
         catalog.pool.finish_recovery();
         catalog.restart_moves();
         catalog.await_servers();

@@ -1,10 +1,11 @@
-//! The crash cells of a move (docs/design-notes.md, "Moves"), with real processes: each cell starts a
+//! The crash cells of a move (docs/design-notes.md, "Moves") and of a flush, with real processes: each cell of a move starts a
 //! controller and memory servers of its own, brings a store under writers to a split or a merge in
 //! which one process dies at a certain request, and looks whether what is promised then holds.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../common/mod.rs"]
 mod common;
+mod flush;
 mod processes;
 mod retry;
 mod run;
@@ -12,6 +13,7 @@ mod store;
 mod table;
 
 use honeycomb_env::Clock;
+use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -23,7 +25,7 @@ const LOG: bool = true;
 const AT_A_TIME: usize = 3;
 
 /// Runs cells, several at a time, and prints a line for each.
-fn all(cells: &[&Cell]) {
+fn all<C: Display + Sync>(cells: &[&C], run: impl Fn(&C) -> &'static str + Sync) {
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let clock = Clock::start();
     std::thread::scope(|threads| {
@@ -31,7 +33,7 @@ fn all(cells: &[&Cell]) {
             threads.spawn(|| {
                 while let Some(cell) = cells.get(next.fetch_add(1, Relaxed)) {
                     let began = clock.now();
-                    let outcome = catch_unwind(AssertUnwindSafe(|| run::run(cell)));
+                    let outcome = catch_unwind(AssertUnwindSafe(|| run(cell)));
                     let word = outcome.as_ref().map_or("FAILED", |what| what);
                     let took = clock.now().since(began).as_millis();
                     println!("{cell}  {word}  {took} ms");
@@ -48,15 +50,20 @@ fn all(cells: &[&Cell]) {
 }
 
 /// Cells, or those of which the line contains what `CRASH_CELLS` says.
-fn chosen() -> Vec<&'static Cell> {
-    let with_log = if LOG { WITH_LOG } else { &[] };
+fn chosen<C: Display>(cells: impl Iterator<Item = &'static C>) -> Vec<&'static C> {
     let only = std::env::var("CRASH_CELLS").unwrap_or_default();
-    CELLS.iter().chain(with_log).filter(|cell| cell.to_string().contains(&only)).collect()
+    cells.filter(|cell| cell.to_string().contains(&only)).collect()
 }
 
 #[test]
 fn every_cell_holds_what_is_promised() {
-    all(&chosen());
+    let with_log = if LOG { WITH_LOG } else { &[] };
+    all(&chosen(CELLS.iter().chain(with_log)), run::run);
+}
+
+#[test]
+fn a_flush_survives_every_end_of_the_controller() {
+    all(&chosen(flush::CELLS.iter()), flush::run);
 }
 
 /// Not a test: the client process of cells, which `run` starts.

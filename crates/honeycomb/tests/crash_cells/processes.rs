@@ -140,6 +140,7 @@ pub struct Cluster {
 impl Cluster {
     pub fn start(block_size: u64, controller_dies_at: &str) -> Cluster {
         let folder = Folder::new();
+        std::fs::create_dir(folder.0.join("flush")).unwrap();
         let controller = controller(&folder, 0, "127.0.0.1:0", controller_dies_at);
         let (address, token) = (controller.text("address"), controller.text("token"));
         let servers = Vec::new();
@@ -151,6 +152,11 @@ impl Cluster {
         self.folder.0.join(format!("errors-{}", self.started))
     }
 
+    /// Where all servers flush.
+    pub fn flush_root(&self) -> PathBuf {
+        self.folder.0.join("flush")
+    }
+
     /// Starts a memory server of so many blocks.
     pub fn add_server(&mut self, blocks: u64, die_at: &str) {
         let (memory, size) = ((blocks * self.block_size).to_string(), self.block_size.to_string());
@@ -158,6 +164,8 @@ impl Cluster {
         let args = ["server", "--controller", &self.address, "--token", &self.token];
         let args = [&args[..], &["--memory", &memory, "--block-size", &size, "--shards", "1"]];
         let args = [&args.concat()[..], &["--listen", "127.0.0.1:0", "--spin-us", "0", "--force"]];
+        let flush = self.flush_root();
+        let args = [&args.concat()[..], &["--flush-root", flush.to_str().unwrap()]];
         self.servers.push(Node::start(&args.concat(), errors, die_at));
     }
 

@@ -179,10 +179,12 @@ impl Shard {
     }
 
     /// What a controller is told that may have lost some of it: every block that is held, with its
-    /// seal, its successor, and what was taken from it.
+    /// seal, its successor, and what was taken from it. One that is being flushed is held too.
     pub fn holdings(&self) -> Vec<HeldBlock> {
         let slots = self.slots.iter().flatten();
-        slots.map(|slot| slot.told.of(&slot.owner, slot.structure.bytes_used())).collect()
+        let open = slots.map(|slot| slot.told.of(&slot.owner, slot.structure.bytes_used()));
+        let kept = self.kept.values().map(|kept| Told::default().of(&kept.owner, 0));
+        open.chain(kept).collect()
     }
 
     /// The blocks in use and to whom they belong.

@@ -1,0 +1,170 @@
+//! Flushes and the log: what it is told of them, and how they go on after a restart.
+//!
+//! The log has a flush from before its first `FlushBlock` is sent until the manifest is in its place or
+//! the data is lost. A recovered one begins where it was: its blocks are kept again, each server that
+//! comes back is asked for the parts of which nothing says that they are written, and the manifest is
+//! asked for once everybody is back. All of that may have been done before: a part is the same object
+//! with the same bytes, because nobody reached its block since, and the manifest the same manifest.
+
+use super::{Flush, Part};
+use crate::durable::{BadRecord, FlushImage, KeptImage};
+use crate::reply::FlushState;
+use crate::{Catalog, Effect, Written};
+use hashbrown::HashSet;
+use honeycomb_types::{BlockId, ServerId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What the log has not been told of flushes.
+#[derive(Debug, Default)]
+pub(crate) struct Unwritten {
+    pub(crate) on: bool,
+    /// Those that began, lost a part or ended.
+    changed: BTreeSet<u64>,
+    /// Parts of others that are on disk.
+    parts: Vec<(u64, usize, Written)>,
+}
+
+impl Unwritten {
+    pub(crate) fn changed(&mut self, number: u64) {
+        if self.on {
+            self.changed.insert(number);
+        }
+    }
+
+    pub(crate) fn wrote(&mut self, number: u64, part: usize, written: Written) {
+        if self.on {
+            self.parts.push((number, part, written));
+        }
+    }
+
+    /// All of it: flushes to be written as they stand, if they are still there, and parts of others.
+    pub(crate) fn take(&mut self) -> (BTreeSet<u64>, Vec<(u64, usize, Written)>) {
+        let changed = std::mem::take(&mut self.changed);
+        let mut parts = std::mem::take(&mut self.parts);
+        parts.retain(|(number, ..)| !changed.contains(number));
+        (changed, parts)
+    }
+}
+
+impl Catalog {
+    pub(crate) fn flush_image(&self, number: u64) -> Option<FlushImage> {
+        let flush = self.flushes.all.get(&number)?;
+        let kept =
+            |part: &Part| KeptImage { at: part.at, range: part.range, written: part.written };
+        Some(FlushImage {
+            number,
+            prefix: flush.prefix,
+            directory: flush.directory.clone(),
+            job_name: flush.job_name.clone(),
+            address: flush.address.clone(),
+            ids: flush.ids.clone(),
+            structures: flush.structures.clone(),
+            blocks: flush.parts.iter().map(kept).collect(),
+        })
+    }
+
+    /// Numbers of the flushes under way.
+    pub(crate) fn flush_numbers(&self) -> impl Iterator<Item = u64> {
+        self.flushes.all.keys().copied()
+    }
+
+    /// Takes the flushes of a recovered catalog, in their order. Their blocks are nobody's yet.
+    pub(crate) fn recover_flushes(
+        &mut self,
+        images: BTreeMap<u64, FlushImage>,
+    ) -> Result<(), BadRecord> {
+        for (number, image) in images {
+            let FlushImage {
+                prefix, directory, job_name, address, ids, structures, blocks, ..
+            } = image;
+            let mut parts = Vec::with_capacity(blocks.len());
+            let mut kept = blocks.into_iter();
+            for (s, structure) in structures.iter().enumerate() {
+                for (p, (told, block)) in structure.parts.iter().zip(&mut kept).enumerate() {
+                    let KeptImage { at, range, written } = block;
+                    // A server that had written its part may be gone.
+                    if !self.pool.recover_kept(at) && !written {
+                        let what =
+                            format!("flush {number:016x} has {}, which is not there", at.block);
+                        return Err(BadRecord { what });
+                    }
+                    let object = format!("{directory}/{}", told.name).into();
+                    let place = (s, p);
+                    parts.push(Part { at, range, object, place, written, attempts: 0 });
+                    self.flushes.blocks.insert(at, (number, parts.len() - 1));
+                }
+            }
+            let left = parts.iter().filter(|part| !part.written).count();
+            self.flushes.queues.entry(directory.clone()).or_default().push_back(number);
+            let flush = Flush {
+                prefix,
+                directory,
+                job_name,
+                address,
+                ids,
+                structures,
+                parts,
+                left,
+                committing: None,
+                attempts: 0,
+                error: None,
+            };
+            self.flushes.all.insert(number, flush);
+            self.set_state(prefix, FlushState::Writing);
+        }
+        Ok(())
+    }
+
+    /// A server is back and has told what it holds: it is asked for the parts that it has not written.
+    pub(crate) fn resume_parts(
+        &mut self,
+        server: ServerId,
+        told: &HashSet<BlockId>,
+        effects: &mut Vec<Effect>,
+    ) {
+        for (&number, flush) in &mut self.flushes.all {
+            let before = flush.parts.len();
+            let held =
+                |part: &Part| part.at.block.server() != server || told.contains(&part.at.block);
+            for part in flush.parts.iter().filter(|part| !held(part)) {
+                self.flushes.blocks.remove(&part.at);
+            }
+            // A block of a structure that its server does not hold was never opened: nobody wrote to
+            // it, and it has no part. If its part is written, the object is there all the same.
+            let (mut s, mut p) = (0, 0);
+            let structures = &mut flush.structures;
+            flush.parts.retain_mut(|part| {
+                if part.place.0 != s {
+                    (s, p) = (part.place.0, 0);
+                }
+                let stays = part.written || held(part);
+                if stays {
+                    part.place.1 = p;
+                    p += 1;
+                } else {
+                    structures[s].parts.remove(p);
+                    flush.left -= 1;
+                }
+                stays
+            });
+            if flush.parts.len() < before {
+                self.flushes.unwritten.changed(number);
+                for (i, part) in flush.parts.iter().enumerate() {
+                    if let Some(known) = self.flushes.blocks.get_mut(&part.at) {
+                        *known = (number, i);
+                    }
+                }
+            }
+            let own = |part: &&Part| part.at.block.server() == server && !part.written;
+            effects.extend(flush.parts.iter().filter(own).map(Part::effect));
+        }
+    }
+
+    /// Everybody is back who comes back: manifests may be written.
+    pub(crate) fn resume_commits(&mut self, effects: &mut Vec<Effect>) {
+        let numbers: Vec<u64> = self.flush_numbers().collect();
+        for number in numbers {
+            self.commit_flush(number, effects);
+        }
+    }
+}
