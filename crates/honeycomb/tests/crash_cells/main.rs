@@ -1,6 +1,7 @@
-//! The crash cells of a move (docs/design-notes.md, "Moves") and of a flush, with real processes: each cell of a move starts a
-//! controller and memory servers of its own, brings a store under writers to a split or a merge in
-//! which one process dies at a certain request, and looks whether what is promised then holds.
+//! The crash cells of a move (docs/design-notes.md, "Moves") and of a flush, with real processes: each
+//! cell starts a controller and memory servers of its own, brings a store under writers to a split or a
+//! merge, or a prefix to the end of its lease, in which one process dies at a certain request, and looks
+//! whether what is promised then holds.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../common/mod.rs"]
@@ -17,7 +18,7 @@ use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use table::{CELLS, Cell, WITH_LOG};
+use table::{CELLS, WITH_LOG};
 
 /// Whether this controller keeps a log.
 const LOG: bool = true;
