@@ -13,7 +13,7 @@ use honeycomb_structures::Registry;
 use honeycomb_types::limits::{BLOCK_SIZE_DEFAULT, BLOCK_SIZE_MIN};
 use honeycomb_wire::Status;
 use serde_json::{Value, json};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use std::io::{BufRead, Read};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -21,6 +21,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// How long a node that starts waits for the controller.
@@ -250,8 +251,13 @@ pub fn start(args: &StartArgs, kinds: &Arc<Registry>) -> Outcome {
     Ok(())
 }
 
+/// The signals that end a node. One that tells that a file has reached the limit of its process
+/// (`ulimit -f`) ends none: the write that was too much is refused, like that to a full disk.
 fn signals(which: &[i32]) -> Outcome<Signals> {
-    Signals::new(which).map_err(|e| Failure::io("signals cannot be waited for", &e))
+    let heard = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(SIGXFSZ, heard)
+        .and_then(|_| Signals::new(which))
+        .map_err(|e| Failure::io("signals cannot be waited for", &e))
 }
 
 fn start_server(options: &ServerOptions) -> Outcome<MemoryServer> {

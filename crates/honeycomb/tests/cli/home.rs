@@ -48,14 +48,19 @@ impl Home {
 
     /// A home with a running cluster of 1024 small blocks.
     pub fn with_cluster() -> Home {
-        let mut home = Home::new();
+        Home::new().started(&[])
+    }
+
+    /// This home, with such a cluster that was started with these arguments more.
+    pub fn started(mut self, more: &[&str]) -> Home {
         let size = ["--memory", "64MiB", "--block-size", "64KiB", "--shards", "1"];
         let mut args = vec!["start", "--background", "--listen", "127.0.0.1:0"];
         args.extend(size);
-        let started = home.run(&args);
+        args.extend(more);
+        let started = self.run(&args);
         assert_eq!(started.code, 0, "{}", started.err);
-        home.running = true;
-        home
+        self.running = true;
+        self
     }
 
     pub fn command(&self, args: &[&str]) -> Command {
@@ -127,6 +132,13 @@ impl Home {
 
     pub fn cluster_file(&self) -> PathBuf {
         self.dir.join("run/honeycomb/cluster.json")
+    }
+
+    /// The process of the cluster.
+    pub fn pid(&self) -> i32 {
+        let file: Value =
+            serde_json::from_slice(&std::fs::read(self.cluster_file()).unwrap()).unwrap();
+        file["pid"].as_i64().unwrap() as i32
     }
 
     /// Address and token of the cluster.

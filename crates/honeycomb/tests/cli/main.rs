@@ -4,6 +4,7 @@
 mod config;
 mod data;
 mod doctor;
+mod flush;
 mod home;
 mod lifecycle;
 mod look;
