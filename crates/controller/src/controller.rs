@@ -105,12 +105,17 @@ impl Controller {
         spin: Duration,
     ) -> Result<Controller, StartError> {
         let address = listener.local_addr()?;
-        let Begin { state, root, now } = begin;
+        let Begin { mut state, root, now } = begin;
         let net_options =
             NetOptions { spin, budget: SERVER_BUFFER_BYTES, connections: Arc::default() };
         let mut net = Net::new(Clock::start_at(now), net_options)?;
         net.listen(listener)?;
         let (mailbox, notes) = net.mailbox::<Note>();
+        if let Some(store) = &mut state.store {
+            let done = mailbox.clone();
+            // There is one at a time, so that the ring has room; a loop that ended needs none.
+            store.sync_beside(move |synced| drop(done.post(Note::Synced(synced))))?;
+        }
         let token = root.token_key().issue(None);
         let thread = std::thread::Builder::new().name("controller".into()).spawn(move || {
             let _guard = AbortOnPanic("controller's");

@@ -1,42 +1,121 @@
 //! Replies and requests to servers, held until what they rest on is on the log.
 //!
 //! A round of the loop takes requests, applies them, and puts what is to be said here. At its end one
-//! commit writes all that has changed, and then it is said. When the log cannot be written, replies to
-//! changes become refusals, and what servers were to do waits for new files.
+//! commit writes all that has changed as one group. What tells of a change, or could show one, is held
+//! until its group is on the disk: for a job, changes of its own and those that are nobody's alone
+//! (ends of leases, servers that come and go). Growth, reports and whatever else rests on nothing that
+//! is under way is said at once, however slow the disk. When the log cannot be written, replies to changes become
+//! refusals, and what servers were to do waits for new files.
 
 use crate::service::ControllerService;
-use crate::store::{RENEW_AGAIN, StoreError};
+use crate::store::{RENEW_AGAIN, Store, StoreError};
 use honeycomb_env::{ConnId, Net, ReplyPayload};
-use honeycomb_types::Time;
+use honeycomb_types::{JobId, Time};
 use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status};
+use std::collections::{HashMap, HashSet};
+
+/// Answers and requests that wait for the disk at a time; whoever asks more is told `Busy`.
+const HELD_MAX: usize = 16_384;
+
+/// What an answer rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rests {
+    /// Nothing that the log has.
+    Nothing,
+    /// What was there; it may be a change of before that is not on the disk yet.
+    Sight,
+    /// A change that has to be on the log, and not yet on the disk: growth.
+    Growth,
+    /// A change that has to be on the disk.
+    Change,
+}
 
 /// What is to be said.
 pub(crate) enum Out {
-    /// An answer; `changed` when it tells of something that a log must have.
-    Reply { to: ConnId, request: u64, body: Vec<u8>, changed: bool },
-    /// A refusal.
+    /// An answer.
+    Reply { to: ConnId, request: u64, body: Vec<u8>, rests: Rests },
+    /// A refusal, which rests on what was seen.
     Refuse { to: ConnId, request: u64, status: Status, text: String },
     /// A request of ours to a memory server.
     Ask { to: ConnId, number: u64, op: Op, body: Vec<u8> },
 }
 
+/// Up to which group of the log changes go that are not on the disk.
+#[derive(Default)]
+pub(crate) struct Marks {
+    /// Changes that are not of one job alone.
+    shared: u64,
+    jobs: HashMap<JobId, u64>,
+    /// Whose changes this round has.
+    round: HashSet<Option<JobId>>,
+    /// What is held was looked at when this group was on the disk.
+    safe: u64,
+}
+
+impl Marks {
+    /// Something changes that has to be waited for, at the wish of this job or of none.
+    pub(crate) fn change(&mut self, job: Option<JobId>) {
+        self.round.insert(job);
+    }
+
+    /// The changes of this round, if there were any to wait for, are in the last group that is waited
+    /// for.
+    fn settle(&mut self, any: bool, waited: u64, safe: u64) {
+        for job in self.round.drain().filter(|_| any) {
+            match job {
+                Some(job) => drop(self.jobs.insert(job, waited)),
+                None => self.shared = waited,
+            }
+        }
+        if safe >= waited {
+            self.jobs.clear();
+        }
+    }
+
+    /// Notes up to where the disk is. Whether that is news.
+    fn advance(&mut self, safe: u64) -> bool {
+        std::mem::replace(&mut self.safe, safe) != safe
+    }
+
+    /// What somebody of this job may see that is not on the disk.
+    fn seen_by(&self, job: JobId) -> u64 {
+        self.jobs.get(&job).copied().unwrap_or_default().max(self.shared)
+    }
+}
+
 impl ControllerService {
-    /// Commits what this round has changed, and says what was to be said.
+    /// Writes what this round has changed, and says what may be said.
     pub(crate) fn settle(&mut self, net: &mut Net, now: Time) {
-        match self.write(now) {
+        let groups =
+            |store: &Option<Store>| store.as_ref().map_or((0, 0), |s| (s.waited(), s.safe()));
+        let (before, _) = groups(&self.store);
+        let written = self.write(now);
+        let (waited, safe) = groups(&self.store);
+        self.marks.settle(waited > before, waited, safe);
+        match written {
             Ok(()) => {
-                let held = std::mem::take(&mut self.held);
-                let out = std::mem::take(&mut self.out);
-                held.into_iter().chain(out).for_each(|out| say(net, out));
+                if self.marks.advance(safe) {
+                    for (group, out) in std::mem::take(&mut self.held) {
+                        self.say_when_safe(net, group, out);
+                    }
+                }
+                for out in std::mem::take(&mut self.out) {
+                    let group = self.rests_on(&out, waited);
+                    self.say_when_safe(net, group, out);
+                }
             }
             Err(why) => {
-                for out in std::mem::take(&mut self.out) {
+                let held = std::mem::take(&mut self.held).into_iter().map(|(_, out)| out);
+                for out in held.chain(std::mem::take(&mut self.out)) {
                     match out {
-                        Out::Reply { to, request, changed: true, .. } => {
+                        Out::Reply {
+                            to, request, rests: Rests::Change | Rests::Growth, ..
+                        } => {
                             let text = format!("{why}; the change may have been made");
                             net.refuse(to, request, Status::LogFailed, &text);
                         }
-                        Out::Ask { .. } => self.held.push(out),
+                        // Until there are new files, which have everything.
+                        Out::Ask { .. } => self.held.push_back((u64::MAX, out)),
                         other => say(net, other),
                     }
                 }
@@ -44,6 +123,36 @@ impl ControllerService {
         }
         self.wait = false;
         self.records.clear();
+    }
+
+    fn say_when_safe(&mut self, net: &mut Net, group: u64, out: Out) {
+        if group > self.marks.safe {
+            return self.held.push_back((group, out));
+        }
+        if let Out::Reply { to, .. } = &out {
+            self.joining.retain(|conn| conn != to);
+        }
+        say(net, out);
+    }
+
+    /// Whether more waits for the disk than a controller keeps.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.held.len() >= HELD_MAX
+    }
+
+    /// The group that has to be on the disk before something is said; 0 for none.
+    fn rests_on(&self, out: &Out, waited: u64) -> u64 {
+        let job = |to| self.peers.get(to).and_then(|peer| peer.scope.job);
+        match out {
+            Out::Reply { rests: Rests::Nothing | Rests::Growth, .. } => 0,
+            Out::Reply { to, .. } | Out::Refuse { to, .. } => {
+                job(to).map_or(waited, |job| self.marks.seen_by(job))
+            }
+            // A block that is opened for a change that is lost is nobody's, and is freed. Its server
+            // has to know its own number first.
+            Out::Ask { to, op: Op::OpenBlock, .. } if !self.joining.contains(to) => 0,
+            Out::Ask { .. } => waited,
+        }
     }
 
     fn write(&mut self, now: Time) -> Result<(), String> {
@@ -66,9 +175,7 @@ impl ControllerService {
             });
             let Err(e) = written else { return Ok(()) };
             self.renew_at = now;
-            eprintln!(
-                "honeycomb: the controller changes nothing until its log can be written: {e}"
-            );
+            changes_nothing(&e.to_string());
         }
         if now < self.renew_at {
             return Err(self.trouble().unwrap_or_default());
@@ -78,6 +185,7 @@ impl ControllerService {
         match renewed {
             Ok(()) => {
                 eprintln!("honeycomb: the controller's log is written again");
+                self.held.iter_mut().for_each(|(group, _)| *group = 0);
                 Ok(())
             }
             Err(StoreError::Stopped { why }) => Err(why),
@@ -91,13 +199,18 @@ impl ControllerService {
         Some(format!("the controller cannot write its log: {why}"))
     }
 
-    pub(crate) fn reply(&mut self, to: ConnId, request: u64, body: Vec<u8>, changed: bool) {
-        self.out.push(Out::Reply { to, request, body, changed });
+    pub(crate) fn reply(&mut self, to: ConnId, request: u64, body: Vec<u8>, rests: Rests) {
+        self.out.push(Out::Reply { to, request, body, rests });
     }
 
     pub(crate) fn refuse(&mut self, to: ConnId, request: u64, status: Status, text: String) {
         self.out.push(Out::Refuse { to, request, status, text });
     }
+}
+
+/// Tells the operator that nothing goes on.
+pub(crate) fn changes_nothing(why: &str) {
+    eprintln!("honeycomb: the controller changes nothing until its log can be written: {why}");
 }
 
 fn say(net: &mut Net, out: Out) {

@@ -8,21 +8,21 @@ mod moves;
 pub(crate) use errands::{Errand, message_of};
 
 use crate::answers::Answers;
-use crate::outbox::Out;
+use crate::outbox::{Marks, Out, Rests, changes_nothing};
 use crate::status::status_of;
-use crate::store::Store;
+use crate::store::{Store, Synced};
 use crate::translate;
 use errands::Deferred;
 use honeycomb_catalog::{Actor, Catalog, CatalogError, Command, Effect, Reply};
 use honeycomb_env::{ConnId, Net, ReplyPayload, Service};
 use honeycomb_types::limits::{RESULTS_WINDOW, SERVER_SILENCE};
-use honeycomb_types::{BlockAt, BlockId, Epoch, PrefixId, ServerId, SessionId, Time, Verbs};
+use honeycomb_types::{BlockAt, BlockId, Epoch, JobId, PrefixId, ServerId, SessionId, Time, Verbs};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{
     Auth, Field, GrantKey, Greeted, Malformed, Op, Plane, ReplyHeader, RequestHeader, RootKey,
     Scope, Status, TokenKey,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ const STOOD_STILL: Duration = Duration::from_millis(1000);
 
 /// What a handshake has proven, and what the connection turned out to be.
 pub(crate) struct Peer {
-    scope: Scope,
+    pub(crate) scope: Scope,
     /// Whose lease the traffic renews.
     task: Option<PrefixId>,
     /// The memory server at the other end, once it has joined.
@@ -64,6 +64,8 @@ const NAMED_FOR_GOOD: u64 = 1 << 63;
 pub(crate) enum Note {
     /// End the loop.
     Stop,
+    /// The log was synced, or could not be.
+    Synced(Synced),
 }
 
 /// What was asked of the controller, in numbers.
@@ -105,7 +107,13 @@ pub(crate) struct ControllerService {
     pub(crate) renew_at: Time,
     /// What is said at the end of this round, and what waits for new files.
     pub(crate) out: Vec<Out>,
-    pub(crate) held: Vec<Out>,
+    /// What waits until this group is on the disk.
+    pub(crate) held: VecDeque<(u64, Out)>,
+    pub(crate) marks: Marks,
+    /// Links whose servers have not been told yet that they have joined.
+    pub(crate) joining: Vec<ConnId>,
+    /// The job whose request is served.
+    serving: Option<JobId>,
     pub(crate) token_key: TokenKey,
     pub(crate) grant_key: GrantKey,
     pub(crate) peers: HashMap<ConnId, Peer>,
@@ -136,7 +144,10 @@ impl ControllerService {
             wait: false,
             renew_at: Time::ZERO,
             out: Vec::new(),
-            held: Vec::new(),
+            held: VecDeque::new(),
+            marks: Marks::default(),
+            joining: Vec::new(),
+            serving: None,
             token_key: root.token_key(),
             grant_key: root.grant_key(),
             peers: HashMap::new(),
@@ -154,7 +165,10 @@ impl ControllerService {
     }
 
     pub(crate) fn apply(&mut self, now: Time, command: Command<'_>) -> Result<Reply, CatalogError> {
-        self.wait |= waits(&command);
+        if waits(&command) {
+            self.wait = true;
+            self.marks.change(self.serving);
+        }
         self.catalog.apply(now, command, &mut self.effects)
     }
 
@@ -175,7 +189,7 @@ impl ControllerService {
                 };
                 let Greeted { scope, task, session, .. } = greeted;
                 self.peers.insert(from, Peer { scope, task, server: None, session });
-                self.reply(from, request, reply.encode(), false);
+                self.reply(from, request, reply.encode(), Rests::Nothing);
             }
             Err((status, text)) => {
                 net.refuse(from, request, status, &text);
@@ -321,6 +335,7 @@ impl ControllerService {
             Op::JoinServer => {
                 let body = self.join(net, now, from, args)?;
                 net.link(from);
+                self.joining.push(from);
                 Ok(body)
             }
             Op::Report
@@ -377,13 +392,17 @@ impl Service for ControllerService {
             }
             (Op::Hello, false) => return self.hello(net, now, from, header.request, args),
             // Links are the node's own: they bring what sets memory free.
-            _ if net.exhausted() && self.peers[&from].server.is_none() => {
+            _ if (net.exhausted() || self.is_behind()) && self.peers[&from].server.is_none() => {
                 let reply = ReplyHeader::new(Status::Busy, header.request, BUSY_RETRY_US);
-                let text = b"the controller's buffers are full";
+                let text: &[u8] = match net.exhausted() {
+                    true => b"the controller's buffers are full",
+                    false => b"the controller's disk is behind",
+                };
                 return net.reply(from, reply, text, ReplyPayload::Copy(&[]));
             }
             _ => {}
         }
+        self.serving = self.peers[&from].scope.job;
         match self.serve_once(net, now, from, header, args) {
             Ok(body) => self.conclude(now, from, header.request, body, header.op),
             Err((status, text)) => {
@@ -391,6 +410,7 @@ impl Service for ControllerService {
                 self.refuse(from, header.request, status, text);
             }
         }
+        self.serving = None;
     }
 
     fn on_reply(
@@ -409,6 +429,7 @@ impl Service for ControllerService {
     }
 
     fn on_close(&mut self, net: &mut Net, now: Time, conn: ConnId) {
+        self.joining.retain(|joining| *joining != conn);
         // A server that came back over another connection is not lost with this one.
         if let Some(Peer { server: Some(server), .. }) = self.peers.remove(&conn)
             && self.links.get(&server) == Some(&conn)
@@ -422,9 +443,19 @@ impl Service for ControllerService {
         self.settle(net, now);
     }
 
-    fn on_note(&mut self, _net: &mut Net, _now: Time, note: Note) {
+    fn on_note(&mut self, _net: &mut Net, now: Time, note: Note) {
         match note {
             Note::Stop => self.stopped = true,
+            Note::Synced(synced) => {
+                if let Some(store) = &mut self.store {
+                    let before = store.trouble().is_some();
+                    store.synced(synced);
+                    if let (Some(why), false) = (store.trouble(), before) {
+                        self.renew_at = now;
+                        changes_nothing(why);
+                    }
+                }
+            }
         }
     }
 
@@ -444,6 +475,16 @@ impl Service for ControllerService {
 
     fn finished(&self) -> bool {
         self.stopped
+    }
+}
+
+/// What an operation's answer rests on.
+fn rests(op: Op) -> Rests {
+    match op {
+        Op::Ping | Op::Report => Rests::Nothing,
+        Op::GrowStructure | Op::SealBlock | Op::QueueTaken => Rests::Growth,
+        op if changes(op) => Rests::Change,
+        _ => Rests::Sight,
     }
 }
 
@@ -471,15 +512,24 @@ fn block_at(block: u64, epoch: u64) -> BlockAt {
     BlockAt { block: BlockId(block), epoch: Epoch(epoch) }
 }
 
-/// Whether a command's changes must be on the disk before anybody hears of them. Growth need not
-/// wait: a grant that a crash of the machine takes from the log is adopted from the block that has
-/// it, and a seal is told again; a part of a flush is written again.
+/// Whether a command may make changes that must be on the disk before anybody hears of them. Growth
+/// need not wait: a grant that a crash of the machine takes from the log is adopted from the block that
+/// has it, and a seal is told again; a part of a flush is written again.
 fn waits(command: &Command<'_>) -> bool {
     !matches!(
         command,
         Command::GrowStructure { .. }
             | Command::SealBlock { .. }
             | Command::BlockFlushed { .. }
+            | Command::BlockOpened { .. }
+            | Command::BlockFreed { .. }
+            | Command::QueueTaken { .. }
+            | Command::FindJob { .. }
+            | Command::ListJobs { .. }
+            | Command::ListKinds { .. }
+            | Command::JobTree { .. }
+            | Command::LeaseInfo { .. }
+            | Command::ClusterStatus { .. }
             | Command::ServerReport { .. }
             | Command::RenewPrefixById { .. }
             | Command::RenewLeases { .. }

@@ -10,8 +10,10 @@
 //! ```
 //!
 //! [`Store::open`] recovers the state and begins a log file with a term that was never used before.
-//! [`Store::commit`] appends what one round of the controller changed, as one group with one sync;
-//! replies and effects that depend on it leave after that and not before. When files have grown,
+//! [`Store::commit`] appends what one round of the controller changed, as one group, and has it synced;
+//! replies and effects that depend on it leave when it is ([`Store::safe`]) and not before. A sync is
+//! done at once, or, after [`Store::sync_beside`], by a thread of its own: one at a time, for
+//! everything that was appended meanwhile, while the controller goes on. When files have grown,
 //! [`Store::renew`] writes a snapshot beside them, renames it, and removes what came before.
 //!
 //! What a disk can do wrong: a write that a crash cut short is dropped when it is the last of the
@@ -35,6 +37,7 @@
 //! `Command::Inventory` with what `Shard::holdings` tells) or is given up.
 
 mod frame;
+mod syncing;
 
 use crate::answers::{self, Answers};
 use frame::{Damage, Frame, FrameKind};
@@ -45,6 +48,8 @@ use honeycomb_wire::RootKey;
 use std::fmt;
 use std::io;
 use std::time::Duration;
+pub(crate) use syncing::Synced;
+use syncing::Syncing;
 
 const KEY: &str = "cluster.key";
 /// A log of this size, and twice its snapshot's, is replaced by a snapshot.
@@ -173,6 +178,13 @@ pub struct Store {
     /// Bytes of the present file, and how many of them are on the disk.
     length: u64,
     synced: u64,
+    /// The last group that somebody waits for, and the last one that is on the disk.
+    waited: u64,
+    safe: u64,
+    /// The thread that syncs, where there is one.
+    syncing: Option<Syncing>,
+    /// A sync has just ended: the next one is a round later.
+    joins: bool,
     /// Since when something is not.
     loose_since: Option<Time>,
     /// Bytes of log files since the snapshot, and of the snapshot.
@@ -355,6 +367,10 @@ impl Store {
             number: number.unwrap_or(1),
             length: 0,
             synced: 0,
+            waited: 0,
+            safe: 0,
+            syncing: None,
+            joins: false,
             loose_since: None,
             logged,
             snapshot,
@@ -379,7 +395,7 @@ impl Store {
 
     /// Writes what the catalog has changed since the last call, and `more` records of the
     /// controller's own, as one group. When it returns, they survive a crash of the process; with
-    /// `wait`, of the machine. After an error they may or may not.
+    /// `wait`, of the machine once `safe` has come to `waited`. After an error they may or may not.
     pub fn commit(
         &mut self,
         now: Time,
@@ -398,15 +414,35 @@ impl Store {
         let nothing = records.is_empty();
         let written = if nothing && !clock { Ok(()) } else { self.write_group(now, &records) };
         self.records = records;
+        if wait && !nothing && written.is_ok() {
+            self.waited = self.number - 1;
+        }
         let due = self.loose_since.is_some_and(|since| now.since(since) >= SYNC_WITHIN);
-        let done =
-            written.and_then(|()| if (wait && !nothing) || due { self.sync() } else { Ok(()) });
+        let joins = std::mem::take(&mut self.joins);
+        let wanted = (self.waited > self.safe || due) && !joins;
+        let done = written.and_then(|()| if wanted { self.sync() } else { Ok(()) });
         done.inspect_err(|e| self.stopped = Some(e.to_string()))
+    }
+
+    /// The last group that was written to be waited for. Groups are numbered in their order.
+    pub fn waited(&self) -> u64 {
+        self.waited
+    }
+
+    /// Groups up to this one are on the disk.
+    pub fn safe(&self) -> u64 {
+        self.safe
     }
 
     /// When something must be written or synced although nothing happens.
     pub fn deadline(&self) -> Time {
-        let loose = self.loose_since.map_or(Time::NEVER, |since| since + SYNC_WITHIN);
+        // The end of a sync that is under way comes by itself.
+        let idle = self.syncing.as_ref().is_none_or(|syncing| !syncing.is_under_way());
+        let loose = match self.loose_since {
+            Some(_) if idle && self.waited > self.safe => Time::ZERO,
+            Some(since) if idle => since + SYNC_WITHIN,
+            _ => Time::NEVER,
+        };
         loose.min(self.last_write + CLOCK_EVERY)
     }
 
@@ -437,12 +473,51 @@ impl Store {
         Ok(())
     }
 
+    /// Has everything synced that is in the file, at once or beside.
     fn sync(&mut self) -> Result<(), StoreError> {
         let name = log_name(self.file);
-        self.disk.sync(&name).map_err(io_error(format!("{name} cannot be synced")))?;
-        self.synced = self.length;
-        self.loose_since = None;
+        let failed = io_error(format!("{name} cannot be synced"));
+        match &mut self.syncing {
+            Some(syncing) => {
+                let (length, number) = (self.length, self.number - 1);
+                if syncing.begin(&mut *self.disk, self.file, length, number).map_err(failed)? {
+                    self.loose_since = None;
+                }
+            }
+            None => {
+                self.disk.sync(&name).map_err(failed)?;
+                (self.synced, self.safe) = (self.length, self.number - 1);
+                self.loose_since = None;
+            }
+        }
         Ok(())
+    }
+
+    /// Has syncs done by a thread of their own from now on. Each tells `done` of its end, for `synced`.
+    pub(crate) fn sync_beside(&mut self, done: impl Fn(Synced) + Send + 'static) -> io::Result<()> {
+        self.syncing = Some(Syncing::start(log_name, done)?);
+        Ok(())
+    }
+
+    /// A sync beside has come to its end, which may be an error: `trouble` tells. The next one begins
+    /// with the commit after the next: what those ask who are told of this one's end joins it.
+    pub(crate) fn synced(&mut self, synced: Synced) {
+        let Some(syncing) = &mut self.syncing else { return };
+        let covered = syncing.end();
+        if self.stopped.is_some() {
+            return;
+        }
+        self.joins = true;
+        let Synced { file, outcome } = synced;
+        match outcome {
+            // A file that was replaced meanwhile is not needed any more.
+            _ if file != self.file => {}
+            Ok(()) => (self.synced, self.safe) = covered,
+            Err(error) => {
+                let what = format!("{} cannot be synced", log_name(file));
+                self.stopped = Some(StoreError::Io { what, error }.to_string());
+            }
+        }
     }
 
     /// Begins new files with everything as it is now. When it returns, all of it is on the disk, also
@@ -538,6 +613,7 @@ impl Store {
         self.number += 1;
         self.length = bytes.len() as u64;
         (self.synced, self.loose_since) = (self.length, None);
+        (self.safe, self.waited) = (self.number - 1, self.number - 1);
         self.last_write = now;
         Ok(())
     }

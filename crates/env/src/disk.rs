@@ -9,7 +9,10 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+/// Waits until the bytes and the length of one file are on the disk.
+pub type Syncer = Arc<dyn Fn() -> io::Result<()> + Send + Sync>;
 
 /// One folder. Names are plain file names. Errors are those of the operating system.
 ///
@@ -28,6 +31,9 @@ pub trait Disk: Send {
     fn truncate(&mut self, name: &str, length: u64) -> io::Result<()>;
     /// Waits until the bytes and the length of a file are on the disk.
     fn sync(&mut self, name: &str) -> io::Result<()>;
+    /// What does the same from another thread, while this one appends: everything is on the disk that
+    /// was in the file when it was called.
+    fn syncer(&mut self, name: &str) -> io::Result<Syncer>;
     /// Gives a file another name, in place of one that has it, and waits until that is on the disk.
     fn rename(&mut self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file; one that is not there is no error. May come back after a crash.
@@ -120,6 +126,11 @@ impl Disk for Folder {
         self.file(name)?.sync_data()
     }
 
+    fn syncer(&mut self, name: &str) -> io::Result<Syncer> {
+        let file = self.file(name)?.try_clone()?;
+        Ok(Arc::new(move || file.sync_data()))
+    }
+
     fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
         self.forget(from);
         self.forget(to);
@@ -150,12 +161,14 @@ struct Memory {
     room: Option<u64>,
     failing_syncs: u32,
     syncs: u64,
+    /// Syncs from other threads wait.
+    held: bool,
 }
 
 /// A folder in memory, with the faults of disks. Clones share it: one survives the controller that
 /// had the other.
 #[derive(Clone, Debug, Default)]
-pub struct MemoryDisk(Arc<Mutex<Memory>>);
+pub struct MemoryDisk(Arc<(Mutex<Memory>, Condvar)>);
 
 impl MemoryDisk {
     /// An empty folder.
@@ -164,7 +177,19 @@ impl MemoryDisk {
     }
 
     fn inner(&self) -> MutexGuard<'_, Memory> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.0.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn wait_while_held(&self) {
+        let held = self.0.1.wait_while(self.inner(), |memory| memory.held);
+        drop(held.unwrap_or_else(|poisoned| poisoned.into_inner()));
+    }
+
+    /// A disk that is very slow: what other threads sync (`Disk::syncer`) waits until this is called
+    /// again with false.
+    pub fn hold_syncs(&self, held: bool) {
+        self.inner().held = held;
+        self.0.1.notify_all();
     }
 
     /// The machine loses power: of what was not synced, each file keeps as many bytes as `choose`
@@ -205,7 +230,7 @@ impl MemoryDisk {
     /// Another folder with the same files.
     pub fn copy(&self) -> MemoryDisk {
         let files = self.inner().files.clone();
-        MemoryDisk(Arc::new(Mutex::new(Memory { files, ..Memory::default() })))
+        MemoryDisk(Arc::new((Mutex::new(Memory { files, ..Memory::default() }), Condvar::new())))
     }
 
     /// Replaces a file, as something outside might.
@@ -257,6 +282,14 @@ impl Disk for MemoryDisk {
         let file = inner.files.get_mut(name).ok_or_else(missing)?;
         file.synced = file.bytes.len();
         Ok(())
+    }
+
+    fn syncer(&mut self, name: &str) -> io::Result<Syncer> {
+        let (disk, name) = (self.clone(), name.to_owned());
+        Ok(Arc::new(move || {
+            disk.wait_while_held();
+            disk.clone().sync(&name)
+        }))
     }
 
     fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {

@@ -18,7 +18,7 @@ mod poller;
 pub use budget::{Budget, Permit};
 pub use clock::{Clock, time_of_day};
 pub use conn::ReplyPayload;
-pub use disk::{Disk, Folder, MemoryDisk};
+pub use disk::{Disk, Folder, MemoryDisk, Syncer};
 pub use entropy::Entropy;
 pub use guard::AbortOnPanic;
 pub use memory::resident_anonymous_bytes;

@@ -1,7 +1,7 @@
 //! What is asked of memory servers, and the replies that wait until it is done.
 
-use super::{ControllerService, Refusal, changes, moves};
-use crate::outbox::Out;
+use super::{ControllerService, Refusal, moves, rests};
+use crate::outbox::{Out, Rests};
 use crate::translate;
 use honeycomb_catalog::{Command, Effect, Written};
 use honeycomb_env::ConnId;
@@ -14,7 +14,7 @@ pub(super) struct Deferred {
     to: ConnId,
     request: u64,
     body: Vec<u8>,
-    changed: bool,
+    rests: Rests,
     left: usize,
     failure: Option<(Status, String)>,
 }
@@ -37,20 +37,20 @@ impl ControllerService {
         body: Vec<u8>,
         op: Op,
     ) {
-        let changed = changes(op);
+        let rests = rests(op);
         if matches!(op, Op::CommitMove | Op::CancelMove) {
             // It rests on nothing that is still to be done, and a block that gave everything away
             // shall hear of it before it is taken back.
-            self.reply(from, request, body, changed);
+            self.reply(from, request, body, rests);
             return self.dispatch(now, None);
         }
         let opens = self.effects.iter().filter(|e| is_awaited(e)).count();
         if opens == 0 {
             self.dispatch(now, None);
-            return self.reply(from, request, body, changed);
+            return self.reply(from, request, body, rests);
         }
         let number = self.number();
-        let deferred = Deferred { to: from, request, body, changed, left: opens, failure: None };
+        let deferred = Deferred { to: from, request, body, rests, left: opens, failure: None };
         self.deferred.insert(number, deferred);
         self.dispatch(now, Some(number));
     }
@@ -165,7 +165,7 @@ impl ControllerService {
         }
         let deferred = self.deferred.remove(&number).expect("looked up just now");
         match deferred.failure {
-            None => self.reply(deferred.to, deferred.request, deferred.body, deferred.changed),
+            None => self.reply(deferred.to, deferred.request, deferred.body, deferred.rests),
             Some((status, text)) => self.refuse(deferred.to, deferred.request, status, text),
         }
     }

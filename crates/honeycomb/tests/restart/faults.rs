@@ -92,6 +92,99 @@ fn a_full_disk_refuses_changes_and_nothing_else() {
     eventually("all is free", || admin.status().unwrap().free == 64);
 }
 
+/// Lets syncs go on when a test ends, however.
+struct Held(MemoryDisk);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.hold_syncs(false);
+    }
+}
+
+#[test]
+fn a_disk_that_is_slow_holds_up_what_rests_on_it_and_nothing_else() {
+    let disk = MemoryDisk::new();
+    let controller = Controller::start_on(Box::new(disk.clone()), &options(anywhere())).unwrap();
+    let _server = server(&controller);
+    let admin = client(&controller, controller.token());
+    let (one, two) = ("one", "two");
+    let [one, two] = [one, two].map(|name| admin.register_job(name, 60_000, 0).unwrap());
+    let [first, second, other] = [&one, &one, &two].map(|job| client(&controller, &job.token));
+    let file = first.create_file(one.job, ":grown", 1, false).unwrap();
+    let kv = other.create_kv(two.job, ":kv", 1, 0, false).unwrap();
+    let job = one.job;
+
+    let held = Held(disk.clone());
+    disk.hold_syncs(true);
+    std::thread::scope(|threads| {
+        // Those of clients; each is greeted by now.
+        second.lease(job, "").unwrap();
+        let requests = || {
+            let status = other.status().unwrap();
+            status.requests - status.requests_reports - status.requests_blocks
+        };
+        let before = requests();
+        let change =
+            threads.spawn(move || first.create_prefix(job, "t", &[], PrefixOptions::default()));
+        // Of those that come in between, one is its own and the other the one that counts.
+        let mut asked = 1;
+        eventually("the change has come", || {
+            asked += 1;
+            requests() >= before + asked
+        });
+        // Whoever could see it waits like the one who made it.
+        let look = threads.spawn(move || second.lease(job, "t"));
+        asked += 1;
+        eventually("the look has come", || {
+            asked += 1;
+            requests() >= before + asked
+        });
+        // A job that has nothing to do with it is served, and blocks grow.
+        kv.put(b"a", b"1").unwrap();
+        assert!(other.open_kv(two.job, ":kv").is_ok());
+        other.renew(two.job, &[String::new()]).unwrap();
+        let piece = vec![7; 8000];
+        for _ in 0..40 {
+            file.append(&piece).unwrap();
+        }
+        assert!(!change.is_finished() && !look.is_finished(), "nothing was on the disk");
+        // What the machine would have if it lost its power now.
+        let lost = disk.copy();
+        lost.crash(&mut |_| 0);
+        drop(held);
+        change.join().unwrap().unwrap();
+        look.join().unwrap().unwrap();
+        let again = Controller::start_on(Box::new(lost), &options(anywhere())).unwrap();
+        let gone = client(&again, &one.token).lease(job, "t").unwrap_err();
+        assert_eq!(gone.status, Status::NotFound, "nobody had been told of it: {gone}");
+    });
+}
+
+#[test]
+fn a_slow_sync_that_fails_is_made_good_by_new_files() {
+    let disk = MemoryDisk::new();
+    let controller = Controller::start_on(Box::new(disk.clone()), &options(anywhere())).unwrap();
+    let admin = client(&controller, controller.token());
+    let job = admin.register_job("job", 60_000, 0).unwrap();
+    let (driver, token) = (client(&controller, &job.token), job.token.clone());
+    let held = Held(disk.clone());
+    disk.hold_syncs(true);
+    disk.fail_syncs(1);
+    std::thread::scope(|threads| {
+        let (syncs, job) = (disk.syncs(), job.job);
+        let change =
+            threads.spawn(move || driver.create_prefix(job, "t", &[], PrefixOptions::default()));
+        drop(held);
+        change.join().unwrap().unwrap();
+        assert!(disk.syncs() >= syncs + 2, "a snapshot and a log were begun");
+        let lost = disk.copy();
+        lost.crash(&mut |_| 0);
+        drop(controller);
+        let again = Controller::start_on(Box::new(lost), &options(anywhere())).unwrap();
+        client(&again, &token).lease(job, "t").unwrap();
+    });
+}
+
 #[test]
 fn a_disk_that_loses_its_last_writes_loses_nothing_that_was_answered() {
     let disk = MemoryDisk::new();
