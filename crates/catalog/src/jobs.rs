@@ -43,8 +43,9 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// A job as it was written; what it has is counted as it is recovered.
-    pub(crate) fn recovered(image: JobImage, tombstones: Tombstones) -> Job {
+    /// A job as its image says, one that begins or one that is recovered. What it has is counted as it
+    /// comes.
+    pub(crate) fn new(image: JobImage, tombstones: Tombstones) -> Job {
         Job {
             id: image.id,
             name: image.name,
@@ -297,7 +298,7 @@ impl Catalog {
         self.jobs.last += 1;
         // The term keeps a token of an earlier term from naming a job of this one.
         let id = JobId(self.numbered((self.config.term as u64) << 24 | self.jobs.last));
-        let j = self.jobs.insert(Job {
+        let image = JobImage {
             id,
             name: name.into(),
             root: NONE,
@@ -305,16 +306,9 @@ impl Catalog {
             shortest_ms: u32::MAX,
             quota,
             registered: self.now,
-            first_node: NONE,
-            nodes: 0,
-            live_prefixes: 0,
-            pinned: 0,
-            structures: 0,
-            blocks: 0,
-            bytes_used: 0,
-            tombstones: Tombstones::default(),
             lingers_until: None,
-        });
+        };
+        let j = self.jobs.insert(Job::new(image, Tombstones::default()));
         let root = self.install_root(j, PrefixOptions::default())?;
         Ok(Reply::Job { job: id, root })
     }

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Bench, LEASE, file, kv, queue};
+use common::{Bench, LEASE, file, incarnation, kv, queue};
 use honeycomb_catalog::{
     Actor, CatalogError, Command, Effect, FlushState, FlushedStructure, HeldBlock, NewServer,
     PlanNode, PrefixInfo, PrefixOptions, Report, Seal, Written,
@@ -109,10 +109,9 @@ impl Hands {
     fn back(&self, bench: &mut Bench, server: ServerId) -> Vec<(BlockAt, String)> {
         let status = bench.status();
         let member = status.servers.iter().find(|s| s.server == server).unwrap();
-        let incarnation = member.address.bytes().fold(7, |h, b| h * 31 + b as u64);
         let new = NewServer {
             address: &member.address,
-            incarnation,
+            incarnation: incarnation(&member.address),
             shards: member.shards,
             blocks_per_shard: (member.blocks / member.shards as u64) as u32,
             block_size: 65_536,

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Bench, file};
+use common::{Bench, file, incarnation};
 use honeycomb_catalog::{
     Actor, CatalogError, Command, Effect, NewServer, NewStructure, Opened, Reply, Router, Seal,
 };
@@ -75,7 +75,7 @@ fn a_server_that_came_back_serves_its_kinds() {
     bench.restart();
     let server = NewServer {
         address: "s0:1",
-        incarnation: "s0:1".bytes().fold(7, |h, b| h * 31 + b as u64),
+        incarnation: incarnation("s0:1"),
         shards: 1,
         blocks_per_shard: 20,
         block_size: 65_536,

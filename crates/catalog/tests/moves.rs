@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Bench, LEASE, file, kv};
+use common::{Bench, LEASE, file, incarnation, kv};
 use honeycomb_catalog::{
     Actor, BlockUsage, CatalogError, Command, Effect, HeldBlock, MapEntry, NewServer, NewStructure,
     Opened, Reply, Report,
@@ -373,11 +373,10 @@ fn servers_can_be_told_again_what_became_of_their_imports() {
 fn restart(bench: &mut Bench, servers: &[(ServerId, &str)], held: &[(BlockAt, StructureId)]) {
     bench.catalog = bench.recovered();
     for &(member, address) in servers {
-        let incarnation = address.bytes().fold(7, |h, b| h * 31 + b as u64);
         let (shards, blocks_per_shard, block_size) = (1, 8, 65_536);
         let server = NewServer {
             address,
-            incarnation,
+            incarnation: incarnation(address),
             shards,
             blocks_per_shard,
             block_size,

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Bench, file, kv, lease, queue};
+use common::{Bench, file, incarnation, kv, lease, queue};
 use honeycomb_catalog::{
     CatalogError, Command, Effect, HeldBlock, NewServer, Opened, Reply, Report, Seal,
 };
@@ -19,10 +19,6 @@ const SERVER: NewServer<'_> = NewServer {
     blocks_per_shard: 8,
     block_size: 65_536,
 };
-
-fn incarnation(address: &str) -> u64 {
-    address.bytes().fold(7, |h, b| h * 31 + b as u64)
-}
 
 fn held(structure: StructureId, at: BlockAt) -> HeldBlock {
     HeldBlock {

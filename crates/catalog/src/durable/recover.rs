@@ -231,7 +231,7 @@ impl Catalog {
             for tombstone in tombstones {
                 all.push(key, self.tombstone_limit, tombstone);
             }
-            Some(Job::recovered(image, all))
+            Some(Job::new(image, all))
         });
         let jobs = jobs.collect();
         self.jobs.recover(jobs, self.config.term);

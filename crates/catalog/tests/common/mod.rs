@@ -63,6 +63,11 @@ pub fn queue<'a>(path: &'a str, name: &'a str, max_items: u64) -> NewStructure<'
     NewStructure { kind: Kind::Queue, max_items, ..file(path, name, 1) }
 }
 
+/// What a server of this address says that it is.
+pub fn incarnation(address: &str) -> u64 {
+    address.bytes().fold(7, |h, b| h * 31 + b as u64)
+}
+
 /// The whole hard state, as bytes.
 pub fn everything(catalog: &Catalog) -> Vec<u8> {
     let mut all = Vec::new();
@@ -250,7 +255,7 @@ impl Bench {
         flush: bool,
         kinds: &[KindSpec],
     ) -> Result<ServerId, CatalogError> {
-        let incarnation = address.bytes().fold(7, |h, b| h * 31 + b as u64);
+        let incarnation = incarnation(address);
         let block_size = 65_536;
         let server =
             NewServer { address, incarnation, shards, blocks_per_shard, block_size, flush, kinds };
