@@ -50,9 +50,9 @@ pub(crate) enum Type {
     Flush = 18,
     FlushGone = 19,
     /// One part of a flush is on disk.
-    FlushPart = 20,
+    FlushPart = 21,
     /// How the flush of a prefix ended.
-    Flushed = 21,
+    Flushed = 22,
 }
 
 impl Type {
