@@ -405,6 +405,11 @@ impl Call {
                 self.revoked = true;
                 Step::Refresh
             }
+            Status::GrantRevoked => {
+                // The controller could not be asked, or changed its mind again meanwhile.
+                self.last_trouble = String::from_utf8_lossy(args).into_owned();
+                self.after_trouble(now)
+            }
             status => {
                 self.finish_lane(routing);
                 match status {
@@ -570,6 +575,23 @@ mod tests {
         let step = call.next(Time(4), &mut routing, &mut lanes, Event::Go);
         let Step::Done(Err(e)) = step else { panic!("{step:?}") };
         assert_eq!(e.status, Status::WrongRange);
+    }
+
+    #[test]
+    fn a_revoked_grant_is_renewed_also_when_the_controller_is_away_at_first() {
+        let (mut call, mut routing, mut lanes) = begin();
+        let revoked = || Event::Reply(ReplyHeader::new(Status::GrantRevoked, 1, 0), &[]);
+        call.next(Time(1), &mut routing, &mut lanes, Event::Go);
+        assert_eq!(call.next(Time(2), &mut routing, &mut lanes, revoked()), Step::Refresh);
+        let away = Event::RefreshFailed(Error::new(Status::Unavailable, "away"));
+        assert!(matches!(call.next(Time(3), &mut routing, &mut lanes, away), Step::Wait(_)));
+        call.next(Time(4), &mut routing, &mut lanes, Event::Go);
+        // Still the old grant: it asks again, and waits before it sends again.
+        assert_eq!(call.next(Time(5), &mut routing, &mut lanes, revoked()), Step::Refresh);
+        let step = call.next(Time(6), &mut routing, &mut lanes, Event::Refreshed);
+        assert!(matches!(step, Step::Wait(_)), "{step:?}");
+        let step = call.next(Time(7), &mut routing, &mut lanes, Event::Go);
+        assert!(matches!(step, Step::Send(..)), "{step:?}");
     }
 
     #[test]
