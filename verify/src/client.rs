@@ -165,6 +165,7 @@ fn begin(world: &mut World, task: usize) {
         found: Vec::new(),
         told: Vec::new(),
     };
+    world.note(|| format!("task {task} begins {} on {structure}", active.what.describe()));
     world.tasks[task].active = Some(active);
     go(world, task, CallEvent::Go);
 }
@@ -464,7 +465,10 @@ fn finish(world: &mut World, task: usize, result: Result<ReplyHeader, Error>) {
     };
     let name = status.name();
     *world.stats.endings.entry(name).or_default() += 1;
-    world.note(|| format!("task {task} ends with {name}"));
+    world.note(|| match &result {
+        Ok(_) => format!("task {task} ends with {name}"),
+        Err(e) => format!("task {task} ends with {e}"),
+    });
     let start = active.call.entry().map_or(0, |e| e.start);
     let now = world.now;
     let structure = active.structure;

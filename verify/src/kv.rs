@@ -100,10 +100,17 @@ impl Asked for Did {
 /// Most operations of one history: they fit a set of bits.
 pub const HISTORY_MAX: usize = 128;
 
+/// States that a search looks at before it gives up, which is as bad as a wrong answer.
+const STATES_MAX: usize = 2_000_000;
+
 /// Whether some order of the operations, each within its time, explains every answer. `Err` names
 /// the history.
 pub fn linearizable<D: Asked>(history: &[Timed<D>]) -> Result<(), String> {
     assert!(history.len() <= HISTORY_MAX, "histories are kept short enough to decide");
+    // In the order of their ends: what ended first is tried first, and what nobody heard of only
+    // when nothing else explains an answer.
+    let mut history: Vec<Timed<D>> = history.to_vec();
+    history.sort_by_key(|op| (op.end, op.begin));
     let finished: u128 = (0..history.len())
         .filter(|i| history[*i].end != Time::NEVER)
         .fold(0, |set, i| set | 1 << i);
@@ -116,18 +123,22 @@ pub fn linearizable<D: Asked>(history: &[Timed<D>]) -> Result<(), String> {
         if !seen.insert((done, state.clone())) {
             continue;
         }
-        // An operation may come next only if no other that is still due ended before it began.
-        let horizon = (0..history.len())
-            .filter(|i| done >> i & 1 == 0)
-            .map(|i| history[i].end)
-            .min()
-            .unwrap_or(Time::NEVER);
-        for (i, op) in history.iter().enumerate() {
+        if seen.len() > STATES_MAX {
+            return Err(format!("undecided after {STATES_MAX} states: {history:?}"));
+        }
+        // An operation may come next only if no other that is still due ended before it began: the
+        // first that is due ends first.
+        let due = (!done).trailing_zeros() as usize;
+        let horizon = history.get(due).map_or(Time::NEVER, |op| op.end);
+        for (i, op) in history.iter().enumerate().skip(due).rev() {
             if done >> i & 1 == 1 || op.begin > horizon {
                 continue;
             }
             if let Some(next) = op.did.step(&state) {
-                stack.push((done | 1 << i, next));
+                // What need not have happened, and would have changed nothing, did not.
+                if op.end != Time::NEVER || next != state {
+                    stack.push((done | 1 << i, next));
+                }
             }
         }
     }

@@ -110,6 +110,12 @@ impl Net {
         *last
     }
 
+    /// When everybody goes on and all has arrived that was sent on connections.
+    pub fn settled_at(&self) -> Time {
+        let times = self.still.iter().chain(self.arrived.values());
+        times.copied().max().unwrap_or_default()
+    }
+
     /// Cuts some ways until a time; the name of the shape.
     pub fn partition(&mut self, entropy: &mut Entropy, until: Time) -> &'static str {
         let mut cut = |from: usize, to: usize| {

@@ -4,7 +4,7 @@
 use crate::net::{CLIENTS, Node};
 use crate::queue::QueueModel;
 use crate::queueing;
-use crate::world::{Event, Known, SessionTask, SimJob, World};
+use crate::world::{Event, Known, PATIENCE, SessionTask, SimJob, World};
 use honeycomb_catalog::{Actor, CatalogError, Command, NewStructure, PrefixOptions, Reply};
 use honeycomb_types::{Kind, StructureId, Verbs};
 use std::time::Duration;
@@ -50,7 +50,8 @@ pub fn set_up(world: &mut World) {
         };
         let task = |session| SessionTask { path: session_path(session), prefix: None };
         let tasks = (0..CLIENTS).map(task).collect();
-        world.jobs.push(SimJob { id, keeper, kept: Vec::new(), tasks });
+        let wish_after = world.now;
+        world.jobs.push(SimJob { id, keeper, kept: Vec::new(), tasks, wish_after });
         let job = world.jobs.len() - 1;
         for session in 0..CLIENTS {
             grant(world, Wish::Session { job, session });
@@ -72,14 +73,17 @@ pub fn tend(world: &mut World) {
     for job in 0..world.jobs.len() {
         // Crashes and removals leave prefixes without live structures: then there are more.
         let live = world.structures.values().filter(|k| k.job == job && !k.gone).count();
-        if world.jobs[job].kept.len() < PREFIXES || live < PREFIXES {
+        let few = world.jobs[job].kept.len() < PREFIXES || live < PREFIXES;
+        let patient = world.now >= world.jobs[job].wish_after;
+        if few && patient {
+            world.jobs[job].wish_after = world.now + PATIENCE;
             wish(world, job, Wish::Create { job });
         }
         if world.jobs[job].kept.len() > 3 * PREFIXES {
             world.jobs[job].kept.remove(1);
         }
         for session in 0..CLIENTS {
-            if world.jobs[job].tasks[session].prefix.is_none() {
+            if patient && world.jobs[job].tasks[session].prefix.is_none() {
                 wish(world, job, Wish::Session { job, session });
             }
         }
@@ -197,6 +201,10 @@ fn begin_session(world: &mut World, job: usize, session: usize) {
 }
 
 fn create(world: &mut World, job: usize) {
+    world.jobs[job].wish_after = world.now;
+    if !world.working {
+        return;
+    }
     let id = world.jobs[job].id;
     let actor = Actor::driver(id);
     let path = format!("p{}", world.rng.next_u64() % 1_000_000_007);

@@ -52,7 +52,6 @@ pub const STATES: &[&str] = &[
     "prefix freed by its readers",
     "prefix removed",
     "prefix with two parents",
-    "record answered a retry",
     "reply overtaken",
     "scan of several pages",
     "server back under a new name",

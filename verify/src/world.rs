@@ -147,6 +147,8 @@ pub struct SimJob {
     pub kept: Vec<String>,
     /// What each session runs for.
     pub tasks: Vec<SessionTask>,
+    /// An owner that has no answer to its wish for more asks again after this.
+    pub wish_after: Time,
 }
 
 /// The whole world: nodes, network, models, and what was noted.
@@ -257,7 +259,7 @@ impl World {
             return Err(self.violated(text));
         }
         // What the servers still have to tell the controller arrives.
-        let deadline = self.now + Duration::from_secs(1);
+        let deadline = self.net.settled_at().max(self.now) + Duration::from_secs(1);
         self.until(|w| w.now > deadline)?;
         crate::client::judge_files(self);
         crate::queueing::judge(self);
