@@ -263,7 +263,7 @@ def refusals() -> dict:
     both = request_bytes("KvPut", **typical_header(store, args_len=U32, payload_len=U32))
     request("both lengths negative", both, "FrameTooLarge")
     oversize_requests(request)
-    for code in (0x0000, 0x0006, 0x0400, 0x1000, 0x1107, 0x1301, 0x8001, 0xFFFF):
+    for code in (0x0000, 0x000B, 0x0400, 0x1000, 0x1107, 0x1301, 0x8001, 0xFFFF):
         request(
             f"unknown opcode {code:#06x}", request_bytes(code, args_len=9), "UnknownOpcode", True
         )

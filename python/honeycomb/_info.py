@@ -86,4 +86,7 @@ class Status(TypedDict):
     bytes_resident: int
     bytes_metadata: int
     requests: int
+    requests_leases: int
+    requests_blocks: int
+    requests_reports: int
     servers: list[ServerInfo]

@@ -98,6 +98,9 @@ pub fn status<'py>(py: Python<'py>, s: &ClusterStatusReply) -> PyResult<Bound<'p
         bytes_resident,
         bytes_metadata,
         requests,
+        requests_leases,
+        requests_blocks,
+        requests_reports,
     );
     let servers = PyList::empty(py);
     for server in &s.servers {

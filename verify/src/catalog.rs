@@ -4,6 +4,7 @@
 //!
 //! The collections are those of the catalog's own property test: one model, and two that ask it.
 
+mod moves;
 #[path = "../../crates/catalog/tests/reference/mod.rs"]
 #[allow(dead_code)] // Each of the two that ask it uses its part.
 mod reference;
@@ -14,6 +15,7 @@ use honeycomb_catalog::{
 };
 use honeycomb_types::limits::SERVER_SILENCE;
 use honeycomb_types::{BlockAt, JobId, Kind, PrefixId, ServerId, StructureId, Time};
+use moves::Imports;
 use reference::{Cluster, File, Job, Life, Prefix, Sealed};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,6 +38,7 @@ pub struct CatalogModel {
     versions: BTreeMap<StructureId, u64>,
     /// What each block was last told to be ahead of it.
     ahead: BTreeMap<BlockAt, (u64, u64)>,
+    imports: Imports,
     commands: u64,
 }
 
@@ -165,7 +168,10 @@ impl CatalogModel {
                     server.shards as u64 * server.blocks_per_shard as u64
                 })
             }
-            Command::ServerReport { server, .. } => {
+            Command::ServerReport { server, report } => {
+                for usage in report.usage {
+                    self.cluster.used.insert(usage.at, usage.bytes_used);
+                }
                 let known = self.cluster.servers.contains_key(&server);
                 let expected = if known { Ok(()) } else { Err("UnknownServer") };
                 agree("a report", reply, &expected)?;
@@ -193,6 +199,20 @@ impl CatalogModel {
                 self.taken(structure, at, items, bytes, reply)
             }
             Command::RetireBlock { structure, at } => self.retire(structure, at, reply, orders),
+            Command::BeginMove { structure, at, start, merge } => {
+                self.begin_move(structure, at, start, merge, reply)
+            }
+            Command::CommitMove { structure, at, id, target } => {
+                self.commit_move(structure, at, id, target, reply)
+            }
+            Command::CancelMove { structure, at, id } => {
+                self.hear(at.block.server());
+                self.cancel_move(Some(structure), id, reply)
+            }
+            Command::ImportRefused { server, id, .. } => {
+                self.hear(server);
+                self.cancel_move(None, id, reply)
+            }
             Command::Tick => {
                 self.tick();
                 Ok(())
@@ -381,6 +401,8 @@ impl CatalogModel {
             starts: opened.map.entries.iter().map(|entry| entry.start).collect(),
             taken: BTreeMap::new(),
             retired: BTreeSet::new(),
+            pending: Vec::new(),
+            committed: BTreeSet::new(),
         });
         Ok(())
     }
@@ -470,6 +492,7 @@ impl CatalogModel {
         self.addresses.remove(&server);
         self.cluster.lose(server);
         self.open.retain(|at| at.block.server() != server);
+        self.imports.forget(server);
     }
 
     fn tick(&mut self) {
@@ -669,6 +692,7 @@ impl CatalogModel {
     /// What servers are told agrees with what they were told before.
     fn carry_out(&mut self, orders: &[Order]) -> Verdict {
         for order in orders {
+            self.imports.hear(order, &self.open)?;
             match *order {
                 Order::OpenBlock { at, .. } => {
                     let free = self.open.iter().all(|other| other.block != at.block);
@@ -704,6 +728,8 @@ impl CatalogModel {
             let differ: Vec<_> = self.open.symmetric_difference(&held).collect();
             format!("servers and catalog do not hold the same blocks: {differ:?} (INV-02)")
         })?;
+        let files = self.cluster.jobs.iter().flat_map(|job| &job.files);
+        self.imports.compare(files)?;
         let mut none = Vec::new();
         let status = Command::ClusterStatus { actor: Actor::CLUSTER };
         let Ok(Reply::Status(status)) = catalog.apply(now, status, &mut none) else {

@@ -7,7 +7,9 @@ use crate::net::Node;
 use crate::queueing::{self, Held, Queueing};
 use crate::server::{Caller, Message};
 use crate::storing::{self, Storing};
-use crate::world::{Event, Known, PATIENCE, Permit, Request, TryId, World, is_refusal, wire_entry};
+use crate::world::{
+    Body, Event, Known, PATIENCE, Permit, Request, TryId, World, is_refusal, wire_entry,
+};
 use honeycomb_catalog::{Actor, Command, Opened, Reply};
 use honeycomb_client::Error;
 use honeycomb_client::Target;
@@ -255,7 +257,7 @@ fn acknowledge(
     let mut header = RequestHeader { at, grant: 1, ..RequestHeader::new(Op::AckResults) };
     header.args_len = args.len() as u32;
     let access = access(world, task, structure);
-    let request = Request { access, header: header.encode(), args, payload: Vec::new() };
+    let request = Request { access, header: header.encode(), args, payload: Body::Own(Vec::new()) };
     post(world, task, &entry.address, Caller::Nobody, request);
 }
 
@@ -275,7 +277,8 @@ fn access(world: &mut World, task: usize, structure: StructureId) -> Access {
         generation: permit.generation,
         expires_ms: permit.expires_ms,
     };
-    Access { session: world.sessions[session].session, window: 16, grant: Some(grant) }
+    let session = world.sessions[session].session;
+    Access { session, window: 16, grant: Some(grant), peer: false }
 }
 
 fn expiry(world: &World, now_ms: u64) -> u64 {
@@ -331,7 +334,8 @@ fn send(
         world.reach("mutation repeated");
     }
     let header = header.encode();
-    let request = || Request { access, header, args: args.clone(), payload: payload.clone() };
+    let whole = || Body::Own(payload.clone());
+    let request = || Request { access, header, args: args.clone(), payload: whole() };
     if payload.len() < 2000 && world.rng.chance(world.faults.duplicate) {
         world.fault("duplicate");
         post(world, id.task, address, Caller::Task(id), request());
@@ -542,8 +546,7 @@ fn failed(known: &mut Known, active: &Active, e: &Error) -> Result<(), String> {
         Status::DeadlineExceeded | Status::LeaseExpired | Status::DataLost | Status::Removed => {
             e.message.contains("may have taken effect")
         }
-        Status::OutOfMemory | Status::QuotaExceeded | Status::BlockFull => false,
-        Status::Unavailable => false,
+        status if storing::has_no_room(status) => false,
         // The keys of a batch have come to be of two blocks.
         Status::WrongRange if matches!(active.what, What::Store(_)) => false,
         _ => return Err(format!("ended with {e}")),

@@ -12,9 +12,9 @@ use honeycomb_catalog::{
 };
 use honeycomb_client::Error;
 use honeycomb_controller::status_of;
-use honeycomb_server::Effect;
+use honeycomb_server::{Effect, MoveWord};
 use honeycomb_structures::{News, Successor};
-use honeycomb_types::{BlockAt, JobId, Kind, PrefixId, ServerId, StructureId, Time};
+use honeycomb_types::{BlockAt, JobId, Kind, MoveId, PrefixId, ServerId, StructureId, Time};
 use honeycomb_wire::Status;
 use honeycomb_wire::data::MovedArgs;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,8 +31,13 @@ pub const TICK: Duration = Duration::from_millis(10);
 #[derive(Clone, Debug)]
 pub enum Said {
     Asked(Effect),
-    Confirmed(Order),
-    Report { sent: Time, usage: Vec<BlockUsage>, active: Vec<(JobId, PrefixId, u32)> },
+    /// Whether it could be done.
+    Confirmed(Order, bool),
+    Report {
+        sent: Time,
+        usage: Vec<BlockUsage>,
+        active: Vec<(JobId, PrefixId, u32)>,
+    },
 }
 
 /// What the controller says to a server.
@@ -40,6 +45,7 @@ pub enum Said {
 pub enum Told {
     Order(Order),
     News(BlockAt, News),
+    Move(BlockAt, MoveWord),
     Clock { sent: Time, now_ms: u64 },
 }
 
@@ -62,6 +68,7 @@ struct Waiting {
 
 enum Then {
     Successor(ServerId, BlockAt, Vec<u8>),
+    Move(ServerId, BlockAt, MoveWord),
     Answer(Question, Opened),
 }
 
@@ -73,6 +80,8 @@ pub struct SimController {
     links: BTreeMap<ServerId, (usize, u64)>,
     /// Blocks that their servers have not confirmed to be open.
     opening: BTreeMap<BlockAt, Order>,
+    /// Blocks that were not confirmed to be ready for a move to them.
+    importing: BTreeMap<BlockAt, Order>,
     waiting: Vec<Waiting>,
     last_tick: Time,
     commands: u64,
@@ -85,6 +94,7 @@ impl SimController {
             model: CatalogModel::default(),
             links: BTreeMap::new(),
             opening: BTreeMap::new(),
+            importing: BTreeMap::new(),
             waiting: Vec::new(),
             last_tick: Time::NEVER,
             commands: 0,
@@ -102,6 +112,14 @@ impl World {
     /// Gives the catalog a command, asks the model whether the answer is right, and sends what
     /// follows from it.
     pub fn command(&mut self, command: Command<'_>) -> Result<Reply, CatalogError> {
+        let (reply, orders) = self.decide(command);
+        self.dispatch(orders);
+        self.note_losses();
+        reply
+    }
+
+    /// The same, with the sending left to the caller.
+    fn decide(&mut self, command: Command<'_>) -> (Result<Reply, CatalogError>, Vec<Order>) {
         let now = self.controller_now();
         let mut orders = Vec::new();
         let controller = &mut self.controller;
@@ -121,9 +139,19 @@ impl World {
         if let Err(e) = judged {
             self.broken(format!("the catalog, after {command:?}: {e}"));
         }
-        self.dispatch(orders);
-        self.note_losses();
-        reply
+        (reply, orders)
+    }
+
+    /// A server could not do what the controller asked: only a block that is to take a move may.
+    fn import_refused(&mut self, order: &Order) {
+        let (server, at, id) = match order {
+            Order::BeginImport { server, at, id, .. } => (*server, *at, *id),
+            other => return self.broken(format!("{other:?} could not be done")),
+        };
+        self.reach("import refused");
+        self.controller.importing.remove(&at);
+        self.give_up(|block| block == at, "the block cannot take what was to move");
+        let _ = self.command(Command::ImportRefused { server, at, id });
     }
 
     fn dispatch(&mut self, orders: Vec<Order>) {
@@ -132,8 +160,16 @@ impl World {
                 Order::OpenBlock { at, .. } => {
                     self.controller.opening.insert(*at, order.clone());
                 }
+                Order::BeginImport { at, .. } => {
+                    self.controller.importing.insert(*at, order.clone());
+                }
+                Order::EndImport { at, .. } => {
+                    self.controller.importing.remove(at);
+                    self.give_up(|block| block == *at, "the move is over");
+                }
                 Order::FreeBlock { at, .. } => {
                     self.controller.opening.remove(at);
+                    self.controller.importing.remove(at);
                     self.give_up(|block| block == *at, "the block was taken back");
                 }
                 _ => {}
@@ -151,6 +187,7 @@ impl World {
         for (id, (server, link)) in gone {
             self.controller.links.remove(&id);
             self.controller.opening.retain(|at, _| at.block.server() != id);
+            self.controller.importing.retain(|at, _| at.block.server() != id);
             // Which blocks were there changes as structures grow; any may have had one.
             self.structures.values_mut().for_each(|known| known.lost = true);
             self.give_up(|at| at.block.server() == id, "the server of the block is gone");
@@ -170,6 +207,10 @@ impl World {
                     let denied = Successor::Denied(Status::DataLost, why.into());
                     self.tell_server(server, Told::News(asker, News::Successor(denied)));
                 }
+                Then::Move(server, asker, _) => {
+                    let refused = MoveWord::Refused(Status::DataLost, why.into());
+                    self.tell_server(server, Told::Move(asker, refused));
+                }
                 Then::Answer(question, _) => {
                     let error = Error::new(Status::Unavailable, why);
                     self.answer(&question, Err(error));
@@ -180,13 +221,15 @@ impl World {
 
     /// Lets something wait until blocks are open, which are asked for again, or does it at once.
     fn when_open(&mut self, blocks: impl Iterator<Item = BlockAt>, then: Then) {
-        let opening = &self.controller.opening;
-        let blocks: BTreeSet<BlockAt> = blocks.filter(|at| opening.contains_key(at)).collect();
+        let SimController { opening, importing, .. } = &self.controller;
+        let moves = matches!(then, Then::Move(..));
+        let late = |at: &BlockAt| opening.get(at).or(importing.get(at).filter(|_| moves));
+        let blocks: BTreeSet<BlockAt> = blocks.filter(|at| late(at).is_some()).collect();
         if blocks.is_empty() {
             return self.go_on(then);
         }
-        for at in &blocks {
-            let order = self.controller.opening[at].clone();
+        let again: Vec<Order> = blocks.iter().filter_map(|at| late(at).cloned()).collect();
+        for order in again {
             self.tell_server(order.server(), Told::Order(order));
         }
         self.controller.waiting.push(Waiting { blocks, then });
@@ -198,6 +241,7 @@ impl World {
                 let ready = News::Successor(Successor::Ready(moved));
                 self.tell_server(server, Told::News(asker, ready));
             }
+            Then::Move(server, asker, word) => self.tell_server(server, Told::Move(asker, word)),
             Then::Answer(question, opened) => self.answer(&question, Ok(opened)),
         }
     }
@@ -218,7 +262,8 @@ impl World {
         };
         match said {
             Said::Asked(effect) => self.asked(id, effect),
-            Said::Confirmed(order) => self.confirmed(id, &order),
+            Said::Confirmed(order, true) => self.confirmed(id, &order),
+            Said::Confirmed(order, false) => self.import_refused(&order),
             Said::Report { sent, usage, active } => {
                 let report = Report {
                     bytes_resident: 0,
@@ -284,6 +329,52 @@ impl World {
                 let _ = self.command(Command::QueueTaken { structure, at, items, bytes });
                 self.tell_server(server, Told::News(at, News::TakenHeard));
             }
+            Effect::BeginMove { structure, at, start, merge } => {
+                self.reach(if merge { "merge asked for" } else { "split asked for" });
+                match self.command(Command::BeginMove { structure, at, start, merge }) {
+                    Ok(Reply::Moving { id, entry }) => {
+                        let address = entry.address.parse().expect("servers have addresses");
+                        let to = entry.at;
+                        let entry = wire_entry(&entry);
+                        let word = MoveWord::Begin { id: id.0, entry, address };
+                        self.when_open([to].into_iter(), Then::Move(server, at, word));
+                    }
+                    Ok(other) => panic!("a move was answered with {other:?}"),
+                    Err(e) => {
+                        self.reach("move refused");
+                        let word = MoveWord::Refused(status_of(&e), e.to_string());
+                        self.tell_server(server, Told::Move(at, word));
+                    }
+                }
+            }
+            Effect::CommitMove { structure, at, id, target } => {
+                let (known, id) = (self.structures.contains_key(&structure), MoveId(id));
+                let (reply, orders) =
+                    self.decide(Command::CommitMove { structure, at, id, target });
+                let word = match reply {
+                    Ok(Reply::Moved { version, entry }) => {
+                        self.reach("move committed");
+                        let entry = wire_entry(&entry);
+                        MoveWord::Committed(MovedArgs { version: version.0, entry })
+                    }
+                    Ok(other) => panic!("a commit was answered with {other:?}"),
+                    Err(e) => {
+                        self.reach("commit refused");
+                        MoveWord::NotCommitted(status_of(&e), e.to_string())
+                    }
+                };
+                if !known {
+                    self.broken(format!("{structure} commits a move, and nobody made it"));
+                }
+                // A block that gave everything away hears of it before it is taken back.
+                self.tell_server(server, Told::Move(at, word));
+                self.dispatch(orders);
+            }
+            Effect::CancelMove { structure, at, id } => {
+                self.reach("move cancelled");
+                let id = MoveId(id);
+                let _ = self.command(Command::CancelMove { structure, at, id });
+            }
             Effect::Retire { structure, at } => {
                 if self.command(Command::RetireBlock { structure, at }).is_ok() {
                     self.stats.retired += 1;
@@ -295,9 +386,13 @@ impl World {
 
     fn confirmed(&mut self, server: ServerId, order: &Order) {
         match order {
-            Order::OpenBlock { at, .. } => {
-                self.controller.opening.remove(at);
-                let _ = self.command(Command::BlockOpened { server, at: *at });
+            Order::OpenBlock { at, .. } | Order::BeginImport { at, .. } => {
+                if matches!(order, Order::OpenBlock { .. }) {
+                    self.controller.opening.remove(at);
+                    let _ = self.command(Command::BlockOpened { server, at: *at });
+                } else {
+                    self.controller.importing.remove(at);
+                }
                 for waiting in &mut self.controller.waiting {
                     waiting.blocks.remove(at);
                 }

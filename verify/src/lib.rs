@@ -17,6 +17,7 @@ mod faults;
 mod file;
 mod history;
 mod kv;
+mod moves;
 mod net;
 mod owner;
 mod queue;

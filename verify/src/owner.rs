@@ -4,6 +4,7 @@
 use crate::net::{CLIENTS, Node};
 use crate::queue::QueueModel;
 use crate::queueing;
+use crate::storing;
 use crate::world::{Event, Known, PATIENCE, SessionTask, SimJob, World};
 use honeycomb_catalog::{Actor, CatalogError, Command, NewStructure, PrefixOptions, Reply};
 use honeycomb_types::{Kind, StructureId, Verbs};
@@ -244,6 +245,7 @@ fn create(world: &mut World, job: usize) {
         };
         let command = Command::CreateStructure { actor, job: id, structure };
         let Ok(Reply::Opened(opened)) = world.command(command) else { continue };
+        let fat = world.focus == Some(Kind::Kv);
         let known = Known {
             job,
             path: path.clone(),
@@ -254,7 +256,7 @@ fn create(world: &mut World, job: usize) {
             history: Default::default(),
             accounts: Vec::new(),
             gone: false,
-            next_value: 1,
+            next_value: if fat { storing::FAT } else { 1 },
             lost: false,
         };
         world.structures.insert(known.opened.structure, known);

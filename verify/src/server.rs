@@ -4,7 +4,7 @@ use crate::controller::Said;
 use crate::world::{TryId, is_refusal};
 use honeycomb_block::Reclaimer;
 use honeycomb_catalog::{BlockUsage, Effect as Order};
-use honeycomb_server::{Access, BlockOwner, Effect, Shard, ShardConfig};
+use honeycomb_server::{Access, BlockOwner, Effect, MoveKey, MoveWord, Post, Shard, ShardConfig};
 use honeycomb_structures::{Answer, News, Outcome, Payload, Successor, Ticket};
 use honeycomb_types::limits::{ACTIVITY_INTERVAL, REPORT_INTERVAL};
 use honeycomb_types::{BlockAt, Generation, JobId, PrefixId, ServerId, SessionId, ShardIx, Time};
@@ -26,6 +26,8 @@ const WHOLE_MAX: usize = 3000;
 pub enum Caller {
     /// A try of a task.
     Task(TryId),
+    /// Another server, over this connection.
+    Peer(u64),
     /// Somebody who has no right to what was asked.
     Intruder,
     /// Nobody waits for the answer.
@@ -67,12 +69,16 @@ pub struct SimServer {
     pub attempt: u64,
     /// What its shards want of the controller and was not sent yet.
     pub wants: Vec<Effect>,
+    /// What its moves want of the network and was not done yet.
+    pub posts: Vec<Post>,
     shards: Vec<Shard>,
     next_ticket: u64,
     waiting: BTreeMap<Ticket, (Caller, RequestHeader)>,
     pub filling: BTreeMap<Ticket, Filling>,
     /// Blocks that asked for a successor and were not answered.
     growing: BTreeSet<BlockAt>,
+    /// Blocks that asked to begin a move or to commit one, and were not answered.
+    moving: BTreeSet<BlockAt>,
     /// Generations below which it has confirmed to refuse grants.
     generations: BTreeMap<PrefixId, Generation>,
     /// How far it takes the controller's clock to be ahead, by how much that may be wrong, and when
@@ -107,16 +113,18 @@ impl SimServer {
             alive: true,
             life,
             incarnation,
-            address: format!("s{server}:1"),
+            address: format!("10.0.0.{}:1", server + 1),
             blocks,
             link: None,
             attempt: 0,
             wants: Vec::new(),
+            posts: Vec::new(),
             shards: (0..SHARDS).map(shard).collect(),
             next_ticket: 0,
             waiting: BTreeMap::new(),
             filling: BTreeMap::new(),
             growing: BTreeSet::new(),
+            moving: BTreeSet::new(),
             generations: BTreeMap::new(),
             clock: (0, Duration::ZERO, Time::ZERO),
             active: BTreeMap::new(),
@@ -133,7 +141,9 @@ impl SimServer {
         self.waiting.clear();
         self.filling.clear();
         self.growing.clear();
+        self.moving.clear();
         self.wants.clear();
+        self.posts.clear();
     }
 
     /// It has joined under a new name: everything that it held is gone.
@@ -141,6 +151,7 @@ impl SimServer {
         (self.id, self.link) = (id, Some(link));
         self.generations.clear();
         self.growing.clear();
+        self.moving.clear();
         for shard in &mut self.shards {
             shard.reset(id);
         }
@@ -168,6 +179,33 @@ impl SimServer {
         for at in std::mem::take(&mut self.growing) {
             self.deny_growth(now, at);
         }
+        for at in std::mem::take(&mut self.moving) {
+            self.deny_move(now, at);
+        }
+    }
+
+    /// Whichever of the two it asked for, it is told so.
+    fn deny_move(&mut self, now: Time, at: BlockAt) {
+        let text = || "the controller cannot be reached".to_owned();
+        let shard = self.shard(at);
+        shard.move_word(now, at, MoveWord::Refused(Status::Unavailable, text()));
+        shard.move_word(now, at, MoveWord::NotCommitted(Status::Unavailable, text()));
+    }
+
+    /// The controller's word on a move.
+    pub fn move_word(&mut self, now: Time, at: BlockAt, word: MoveWord) {
+        self.moving.remove(&at);
+        self.shard(at).move_word(now, at, word);
+    }
+
+    /// An answer of the other server of a move.
+    pub fn move_answered(&mut self, now: Time, key: MoveKey, status: Status) {
+        self.shard(key.source).move_answered(now, key, status);
+    }
+
+    /// The connection of a move is gone.
+    pub fn move_lost(&mut self, now: Time, key: MoveKey) {
+        self.shard(key.source).move_lost(now, key);
     }
 
     fn deny_growth(&mut self, now: Time, at: BlockAt) {
@@ -178,15 +216,26 @@ impl SimServer {
 
     /// Something that the shards wanted of the controller cannot be sent.
     pub fn deny(&mut self, now: Time, effect: &Effect) {
-        if let Effect::Grow { at, .. } = effect {
-            self.deny_growth(now, *at);
+        match effect {
+            Effect::Grow { at, .. } => self.deny_growth(now, *at),
+            Effect::BeginMove { at, .. } | Effect::CommitMove { at, .. } => {
+                self.deny_move(now, *at);
+            }
+            _ => {}
         }
     }
 
     /// Something is said to the controller.
     pub fn saying(&mut self, said: &Said) {
-        if let Said::Asked(Effect::Grow { at, .. }) = said {
-            self.growing.insert(*at);
+        let Said::Asked(effect) = said else { return };
+        match effect {
+            Effect::Grow { at, .. } => {
+                self.growing.insert(*at);
+            }
+            Effect::BeginMove { at, .. } | Effect::CommitMove { at, .. } => {
+                self.moving.insert(*at);
+            }
+            _ => {}
         }
     }
 
@@ -276,7 +325,8 @@ impl SimServer {
             generation: opened.generation,
             expires_ms: u64::MAX,
         };
-        let access = Access { session: SessionId(u128::MAX), window: 1, grant: Some(grant) };
+        let access =
+            Access { session: SessionId(u128::MAX), window: 1, grant: Some(grant), peer: false };
         let header = RequestHeader { at, grant: 1, ..RequestHeader::new(Op::FileRead) };
         let mut args = Vec::new();
         ReadArgs { offset: 0, length: BLOCK as u32 }.put(&mut args);
@@ -307,7 +357,8 @@ impl SimServer {
     ) -> Taken {
         let ticket = self.ticket();
         // Operations of many keys are worked on whole, however long.
-        let many = matches!(header.op, Op::KvBatch | Op::KvMultiGet | Op::KvAccumulate);
+        let many =
+            matches!(header.op, Op::KvBatch | Op::KvMultiGet | Op::KvAccumulate | Op::MoveLanes);
         if payload.len() > WHOLE_MAX && !many {
             return match self.shard(header.at).reserve(now, access, header, args, ticket) {
                 Ok(()) => {
@@ -356,6 +407,11 @@ impl SimServer {
         (false, self.settle())
     }
 
+    /// The payload that is arriving from somebody.
+    pub fn filling_of(&self, from: Caller) -> Option<Ticket> {
+        self.filling.iter().find(|(_, filling)| filling.to == from).map(|(ticket, _)| *ticket)
+    }
+
     /// The connection that brought a payload breaks.
     pub fn cut(&mut self, now: Time, ticket: Ticket) -> Vec<Message> {
         if let Some(filling) = self.filling.remove(&ticket) {
@@ -364,8 +420,9 @@ impl SimServer {
         self.settle()
     }
 
-    /// Carries out what the controller ordered; `Err` says what is wrong with the result.
-    pub fn order(&mut self, now: Time, order: &Order) -> Result<(), String> {
+    /// Carries out what the controller ordered: whether it could. `Err` says what is wrong with the
+    /// result.
+    pub fn order(&mut self, now: Time, order: &Order) -> Result<bool, String> {
         match order {
             Order::OpenBlock {
                 at,
@@ -380,6 +437,7 @@ impl SimServer {
                 max_items,
                 max_bytes,
                 first,
+                importing,
                 ..
             } => {
                 let owner = BlockOwner {
@@ -395,6 +453,7 @@ impl SimServer {
                     max_items: *max_items,
                     max_bytes: *max_bytes,
                     first: *first,
+                    importing: importing.0,
                 };
                 let shard = self.shard(*at);
                 let known = shard.inventory().any(|owner| owner.at == *at);
@@ -424,8 +483,16 @@ impl SimServer {
                 let news = News::Ahead { items: *items, bytes: *bytes };
                 self.shard(*at).tell(now, *at, news);
             }
+            Order::BeginImport { at, id, start, end, .. } => {
+                let begun = self.shard(*at).begin_import(*at, id.0, *start, *end);
+                return Ok(begun.is_ok());
+            }
+            Order::EndImport { at, id, commit, .. } => {
+                // A block that has gone since has nothing to end.
+                let _ = self.shard(*at).end_import(now, *at, id.0, *commit);
+            }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// The connection on which a request came is gone.
@@ -463,7 +530,12 @@ impl SimServer {
             generation: opened.generation,
             expires_ms: u64::MAX,
         };
-        let access = Access { session: SessionId(u128::MAX - 1), window: 16, grant: Some(grant) };
+        let access = Access {
+            session: SessionId(u128::MAX - 1),
+            window: 16,
+            grant: Some(grant),
+            peer: false,
+        };
         let mut args = Vec::new();
         GetArgs { items: 1, bytes: 1, reserve_ms: 0, stay: true }.put(&mut args);
         let mut items = Vec::new();
@@ -507,6 +579,7 @@ impl SimServer {
                 }
             }
             self.wants.extend(self.shards[ix].take_effects());
+            self.posts.extend(self.shards[ix].take_posts());
         }
         out
     }

@@ -13,6 +13,9 @@ use honeycomb_wire::data::{ScanArgs, SwapArgs, scan_entries};
 use honeycomb_wire::stored::{Function, Stored, accumulate_args};
 use honeycomb_wire::{Op, ReplyHeader, Status, key_hash};
 
+/// Stores whose values are numbered from here on have large ones only.
+pub const FAT: u64 = 1_000_000;
+
 /// What an operation does to a store.
 #[derive(Debug, Clone)]
 pub enum Storing {
@@ -92,8 +95,10 @@ fn choose_one(rng: &mut Entropy, known: &mut Known) -> (Vec<u8>, Did) {
     // Numbers have keys of their own: what is put is no number.
     let counter = rng.chance(250_000);
     let kind = if counter { 'n' } else { 'k' };
+    let fat = known.next_value >= FAT;
+    let names = if fat { 20 } else { 6 };
     let key = loop {
-        let name = format!("{kind}{}", rng.below(6) + 6 * turn).into_bytes();
+        let name = format!("{kind}{}", rng.below(names) + names * turn).into_bytes();
         let history = known.history.get(&name);
         if history.is_none_or(|h| h.len() < HISTORY_MAX - 2 * TASKS) {
             break name;
@@ -103,7 +108,10 @@ fn choose_one(rng: &mut Entropy, known: &mut Known) -> (Vec<u8>, Did) {
     known.next_value += 1;
     let new = known.next_value;
     let seen = new.saturating_sub(1 + rng.below(4));
+    // Blocks fill and are divided, empty and are merged.
+    let shrinks = fat && known.next_value / 60 % 2 == 1;
     let did = match rng.below(12) {
+        0..6 if shrinks => Did::Delete(None),
         0..3 if counter => Did::Get(None),
         3 if counter => Did::Delete(None),
         _ if counter => Did::Add(new, None),
@@ -120,7 +128,11 @@ fn choose_one(rng: &mut Entropy, known: &mut Known) -> (Vec<u8>, Did) {
 
 /// The bytes of a value: its number, and a filling that follows from it.
 fn value(number: u64) -> Vec<u8> {
-    let length = if number.is_multiple_of(5) { 3000 + number as usize * 37 % 5000 } else { 40 };
+    let length = if number.is_multiple_of(5) || number >= FAT {
+        3000 + number as usize * 37 % 5000
+    } else {
+        40
+    };
     let mut bytes = number.to_le_bytes().to_vec();
     bytes.resize(length, number as u8);
     bytes
@@ -305,9 +317,18 @@ fn answered_in_batch(did: Did, result: &BatchResult<'_>) -> Result<Option<Did>, 
             let header = ReplyHeader::new(result.status, 0, result.value);
             answered(did, &header, result.bytes).map(Some)
         }
-        Status::BlockFull => Ok(None),
+        status if has_no_room(status) => Ok(None),
         other => Err(format!("an operation of a batch was answered {}", other.name())),
     }
+}
+
+/// Whether it says that a value has no room: in its block, the cluster or the job's quota, or that
+/// nobody could be asked for more.
+pub fn has_no_room(status: Status) -> bool {
+    matches!(
+        status,
+        Status::BlockFull | Status::OutOfMemory | Status::QuotaExceeded | Status::Unavailable
+    )
 }
 
 fn transferred(
@@ -325,7 +346,7 @@ fn transferred(
     if header.value as usize != due {
         let told = results(found, 1).map_err(parse)?;
         return match (did, told[0].status) {
-            (_, Status::BlockFull) => Ok(None),
+            (_, status) if has_no_room(status) => Ok(None),
             (accounts::Did::Fail, Status::KeyExists) => {
                 reach.push("batch refused whole");
                 Ok(Some(accounts::Did::Fail))

@@ -5,6 +5,7 @@ use crate::client::Task;
 use crate::controller::{Question, Said, SimController, TICK, Told};
 use crate::faults::Faults;
 use crate::file::FileModel;
+use crate::moves::Line;
 use crate::net::{CLIENTS, Net, Node, SERVERS, trouble_lasts};
 use crate::queue::QueueModel;
 use crate::report::Stats;
@@ -13,7 +14,7 @@ use honeycomb_catalog::Opened;
 use honeycomb_client::Error;
 use honeycomb_client::call::{Lanes, Routing};
 use honeycomb_env::Entropy;
-use honeycomb_server::Access;
+use honeycomb_server::{Access, MoveKey, PostPayload};
 use honeycomb_structures::Ticket;
 use honeycomb_types::limits::SERVER_SILENCE;
 use honeycomb_types::{JobId, Kind, PrefixId, ServerId, SessionId, StructureId, Time};
@@ -47,7 +48,23 @@ pub struct Request {
     pub access: Access,
     pub header: [u8; 64],
     pub args: Vec<u8>,
-    pub payload: Vec<u8>,
+    pub payload: Body,
+}
+
+/// The payload of a request.
+pub enum Body {
+    Own(Vec<u8>),
+    /// Of a block that moves: read only when it arrives, as it must not change before.
+    Post(PostPayload),
+}
+
+impl Body {
+    fn into_bytes(self) -> Vec<u8> {
+        match self {
+            Body::Own(bytes) => bytes,
+            Body::Post(payload) => payload.bytes().to_vec(),
+        }
+    }
 }
 
 /// What happens.
@@ -58,6 +75,12 @@ pub enum Event {
     Piece { server: usize, life: u64, ticket: Ticket },
     /// An answer arrives at its caller.
     Reply(Box<Message>),
+    /// An answer arrives at the server that moves a block.
+    MoveAnswered { conn: u64, status: Status },
+    /// A server learns that the connection of a move is gone.
+    MoveLost { server: usize, life: u64, key: MoveKey },
+    /// The other server learns the same.
+    MoveHungUp { server: usize, life: u64, conn: u64 },
     /// Something arrives at the controller over the link of a server.
     Said { server: usize, link: u64, said: Box<Said> },
     /// Something arrives at a server over its link.
@@ -171,6 +194,8 @@ pub struct World {
     vacant: Vec<u32>,
     next_event: u64,
     next_link: u64,
+    /// Connections between servers that move blocks.
+    pub(crate) lines: BTreeMap<u64, Line>,
     /// What each session knows of each structure.
     pub(crate) routings: BTreeMap<(usize, StructureId), Routing>,
     pub(crate) permits: BTreeMap<(usize, StructureId), Permit>,
@@ -214,6 +239,7 @@ impl World {
             vacant: Vec::new(),
             next_event: 0,
             next_link: 0,
+            lines: BTreeMap::new(),
             routings: BTreeMap::new(),
             permits: BTreeMap::new(),
             trace: keep_trace.then(Vec::new),
@@ -324,7 +350,10 @@ impl World {
             | Event::LinkClosed { server, .. }
             | Event::Joined { server, .. }
             | Event::Rejoin { server, .. }
+            | Event::MoveLost { server, .. }
+            | Event::MoveHungUp { server, .. }
             | Event::HungUp { server, .. } => Node::Server(*server),
+            Event::MoveAnswered { conn, .. } => Node::Server(self.lines.get(conn)?.from.0),
             Event::Said { .. }
             | Event::LinkLost { .. }
             | Event::Join { .. }
@@ -333,7 +362,7 @@ impl World {
             | Event::Own(_) => Node::Controller,
             Event::Reply(message) => match message.to {
                 Caller::Task(id) => client(id.task),
-                Caller::Intruder | Caller::Nobody => return None,
+                _ => return None,
             },
             Event::Wake(id) | Event::Lost(id, _) => client(id.task),
             Event::ToldClient { task, .. } => client(*task),
@@ -450,6 +479,9 @@ impl World {
             }
             Event::Piece { server, life, ticket } => self.piece(server, life, ticket),
             Event::Reply(message) => crate::client::replied(self, *message),
+            Event::MoveAnswered { conn, status } => self.move_answered(conn, status),
+            Event::MoveLost { server, life, key } => self.move_lost(server, life, key),
+            Event::MoveHungUp { server, life, conn } => self.move_hung_up(server, life, conn),
             Event::Said { server, link, said } => self.said(server, link, *said),
             Event::ToldServer { server, link, told } => self.told_server(server, link, told),
             Event::LinkClosed { server, link } => self.link_closed(server, link),
@@ -495,7 +527,9 @@ impl World {
         if self.servers[server].life != life || !self.servers[server].alive {
             return;
         }
+        let Some(request) = self.in_turn(server, from, request) else { return };
         let Request { access, header, args, payload } = request;
+        let payload = payload.into_bytes();
         let header = match RequestHeader::decode(&header, true) {
             Ok(header) => header,
             Err(refusal) => return self.broken(format!("a client sent {refusal:?}")),
@@ -537,14 +571,22 @@ impl World {
             let to = self.servers[server].filling[&ticket].to;
             let messages = self.servers[server].cut(now, ticket);
             self.send_all(server, messages);
-            if let Caller::Task(id) = to {
-                self.schedule(Duration::from_micros(10), Event::Lost(id, true));
+            match to {
+                Caller::Task(id) => {
+                    self.schedule(Duration::from_micros(10), Event::Lost(id, true));
+                }
+                Caller::Peer(conn) => self.break_line(conn),
+                _ => {}
             }
             return;
         }
         let bytes = 500 + self.rng.below(3000) as usize;
+        let from = self.servers[server].filling[&ticket].to;
         let (more, messages) = self.servers[server].piece(now, ticket, bytes);
         self.send_all(server, messages);
+        if let (false, Caller::Peer(conn)) = (more, from) {
+            self.next_in_turn(server, conn);
+        }
         if more {
             let after = self.way() / 4;
             self.schedule(after, Event::Piece { server, life, ticket });
@@ -561,6 +603,10 @@ impl World {
                     continue;
                 }
                 Caller::Nobody => continue,
+                Caller::Peer(conn) => {
+                    self.answer_move(server, conn, message.status);
+                    continue;
+                }
             };
             if self.rng.chance(self.faults.lose_reply) {
                 self.fault("lost reply");
@@ -571,6 +617,7 @@ impl World {
             }
         }
         self.tell_controller(server);
+        self.carry_posts(server);
     }
 
     /// What the shards of a server want of the controller goes over the link, in order.
@@ -605,9 +652,10 @@ impl World {
         match told {
             Told::Clock { sent, now_ms } => sim.set_clock(sent, now, now_ms),
             Told::News(at, news) => sim.tell(now, at, news),
+            Told::Move(at, word) => sim.move_word(now, at, word),
             Told::Order(order) => match sim.order(now, &order) {
-                Ok(()) => {
-                    self.say(server, Said::Confirmed(order));
+                Ok(done) => {
+                    self.say(server, Said::Confirmed(order, done));
                 }
                 Err(what) => self.broken(what),
             },
@@ -716,6 +764,7 @@ impl World {
         self.fault("crash");
         let link = self.servers[server].link;
         self.servers[server].crash();
+        self.hang_up_all(server);
         if self.rng.chance(300_000) {
             self.fault("silent crash");
         } else if let Some(link) = link {

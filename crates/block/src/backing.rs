@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::reclaim::Reclaimer;
-use memmap2::{MmapOptions, MmapRaw};
+use memmap2::{MmapOptions, MmapRaw, UncheckedAdvice};
 use std::fmt;
 use std::io;
 use std::ops::Range;
@@ -10,6 +10,9 @@ use std::sync::{Arc, Weak};
 
 /// Blocks of at least this size ask for huge pages.
 const HUGE_FROM: usize = 4 << 20;
+
+/// What the operating system gives and takes at a time, or a multiple of it.
+const PAGE: usize = 64 * 1024;
 
 /// The mapping behind a backing and its pins. Its drop hands the pages to the reclaimer, because
 /// unmapping many of them takes longer than a data core may be held up.
@@ -99,6 +102,23 @@ impl Backing {
             let base = self.mapping.ptr();
             std::ptr::copy(base.add(from.start), base.add(to), from.len());
         }
+    }
+
+    /// Gives the memory behind a range back to the operating system, as far as it is made of whole
+    /// pages: its bytes are zero then, and take memory again when they are written. The range must
+    /// not be pinned. False when the system refused; the bytes are as they were then.
+    pub fn discard(&mut self, range: Range<usize>) -> bool {
+        self.check(&range);
+        assert!(!self.is_pinned(&range), "bytes {range:?} are pinned and cannot be discarded");
+        let (from, to) = (range.start.next_multiple_of(PAGE), range.end / PAGE * PAGE);
+        if from >= to {
+            return true;
+        }
+        let raw = self.mapping.raw.as_ref().expect("taken only by drop");
+        // SAFETY: the pages are inside the mapping (checked). `&mut self` excludes every borrow
+        // through this backing and the assertion every live pin, so that nobody relies on what the
+        // bytes are while they become zero.
+        unsafe { raw.unchecked_advise_range(UncheckedAdvice::DontNeed, from, to - from) }.is_ok()
     }
 
     /// Keeps a range readable beyond the life of this backing. Until the pin is dropped the range
@@ -224,6 +244,26 @@ mod tests {
         let mut b = backing(65536);
         drop(b.pin(0..3));
         b.slice_mut(0..3);
+    }
+
+    #[test]
+    fn what_is_discarded_is_zero_and_not_resident() {
+        let mut b = backing(1 << 20);
+        b.slice_mut(0..1 << 20).fill(7);
+        assert!(b.discard(100..(1 << 20) - 100));
+        assert_eq!((b.slice(0..1)[0], b.slice(PAGE - 1..PAGE)[0]), (7, 7));
+        assert!(b.slice(PAGE..(1 << 20) - PAGE).iter().all(|x| *x == 0));
+        assert_eq!(b.slice((1 << 20) - 1..1 << 20)[0], 7);
+        b.slice_mut(PAGE..PAGE + 1)[0] = 1;
+        assert!(b.discard(10..20), "less than a page changes nothing");
+    }
+
+    #[test]
+    #[should_panic(expected = "discarded")]
+    fn what_is_pinned_is_not_discarded() {
+        let mut b = backing(1 << 20);
+        let _pin = b.pin(0..3);
+        b.discard(0..1 << 20);
     }
 
     #[test]

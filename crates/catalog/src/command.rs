@@ -1,6 +1,6 @@
 //! What the catalog can be asked, and by whom.
 
-use honeycomb_types::{BlockAt, JobId, Kind, PrefixId, ServerId, StructureId, Verbs};
+use honeycomb_types::{BlockAt, JobId, Kind, MoveId, PrefixId, ServerId, StructureId, Verbs};
 
 /// Who asks, as a verified token says. The catalog decides what that allows.
 ///
@@ -216,6 +216,17 @@ pub enum Command<'a> {
     QueueTaken { structure: StructureId, at: BlockAt, items: u64, bytes: u64 },
     /// A queue's first block is empty for good.
     RetireBlock { structure: StructureId, at: BlockAt },
+    /// A block of a kv wants to give the rest of its range from `start` on to a new block, or
+    /// (`merge`) all of it to a neighbour. While its move lasts it gets the same answer again.
+    BeginMove { structure: StructureId, at: BlockAt, start: u64, merge: bool },
+    /// The target of a block's move has confirmed that it holds everything: it owns the range from
+    /// now on. May be repeated by the block until it has the answer.
+    CommitMove { structure: StructureId, at: BlockAt, id: MoveId, target: BlockAt },
+    /// A block gives its move up. Changes nothing when there is none, or when it was committed.
+    CancelMove { structure: StructureId, at: BlockAt, id: MoveId },
+    /// A server does not open the target of a move, or does not let it import: the move is
+    /// cancelled, if it is still under way.
+    ImportRefused { server: ServerId, at: BlockAt, id: MoveId },
 
     /// Time has passed: expires leases, silent servers and lingering jobs that are due.
     Tick,

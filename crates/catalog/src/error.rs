@@ -1,7 +1,7 @@
 //! Why the catalog refuses. One variant for each cause, with its data; the message tells what
 //! happened, to which prefix, why, and what to do.
 
-use honeycomb_types::{BlockAt, InvalidName, JobId, Kind, ServerId, StructureId};
+use honeycomb_types::{BlockAt, InvalidName, JobId, Kind, MoveId, ServerId, StructureId};
 use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
@@ -179,6 +179,18 @@ pub enum CatalogError {
     /// A block of a queue is to be retired that is its tail, as far as is known.
     #[error("block {} is not known to have been sealed; ask again", at.block)]
     NotSealed { at: BlockAt },
+    /// The block already takes part in a move, as the one that takes.
+    #[error("block {} is being filled by a move; ask again when that is over", at.block)]
+    Moving { at: BlockAt },
+    /// No neighbour can take all that the block holds.
+    #[error(
+        "no neighbour of block {} takes part in no move and has room for all that the block holds; ask again when less is held",
+        at.block
+    )]
+    NoNeighbour { at: BlockAt },
+    /// The move was given up before it was committed, or never was.
+    #[error("the move {id} was cancelled; block {} keeps its range", at.block)]
+    MoveCancelled { id: MoveId, at: BlockAt },
     /// The server is not, or no longer, a member.
     #[error("no memory server {server} is a member; it must join again as a new one")]
     UnknownServer { server: ServerId },

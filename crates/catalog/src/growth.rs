@@ -7,10 +7,10 @@
 //! applies seals in the order of the chain. Every request can be repeated.
 
 use crate::command::Seal;
-use crate::pool::Held;
+use crate::pool::{Draw, Held};
 use crate::structures::{Granted, Placed, Structure};
 use crate::{Catalog, CatalogError, Effect, Reply};
-use honeycomb_types::{BlockAt, BlockId, Kind, MapVersion, StructureId};
+use honeycomb_types::{BlockAt, BlockId, Kind, MapVersion, MoveId, StructureId};
 
 /// Where a block stands in a file or a queue.
 enum Position {
@@ -34,18 +34,28 @@ fn position(structure: &Structure, block: BlockId) -> Option<Position> {
 
 impl Catalog {
     /// The structure that a server's request names, if the block is its own in this epoch.
-    pub(crate) fn named_by_block(&self, id: StructureId, at: BlockAt) -> Result<u32, CatalogError> {
+    pub(crate) fn held_by(&self, id: StructureId, at: BlockAt) -> Result<u32, CatalogError> {
         let s = self.structures.find(id).ok_or(CatalogError::UnknownStructure { structure: id })?;
-        if self.pool.held(at) != Some(Held::By(s)) {
-            return Err(CatalogError::StaleBlock { at });
+        if self.pool.held(at) == Some(Held::By(s)) {
+            Ok(s)
+        } else {
+            Err(CatalogError::StaleBlock { at })
         }
+    }
+
+    /// The same, for what only blocks of files and queues ask.
+    pub(crate) fn named_by_block(&self, id: StructureId, at: BlockAt) -> Result<u32, CatalogError> {
+        let s = self.held_by(id, at)?;
+        if self.structures[s].kind == Kind::Kv {
+            return Err(self.wrong_kind(s, Kind::File));
+        }
+        Ok(s)
+    }
+
+    pub(crate) fn wrong_kind(&self, s: u32, asked: Kind) -> CatalogError {
         let structure = &self.structures[s];
-        if structure.kind != Kind::Kv {
-            return Ok(s);
-        }
         let path = self.dag.path_of(structure.prefix).into();
-        let (name, is) = (structure.name.clone(), structure.kind);
-        Err(CatalogError::WrongKind { path, name, is, asked: Kind::File })
+        CatalogError::WrongKind { path, name: structure.name.clone(), is: structure.kind, asked }
     }
 
     pub(crate) fn grow(
@@ -93,8 +103,9 @@ impl Catalog {
         let block = match spare {
             Some(block) => block,
             None => {
-                let blocks = self.take_blocks(self.structures[s].job, s, 1)?;
-                effects.push(self.open_effect(s, blocks[0].block, 0, u64::MAX));
+                let blocks = self.take_blocks(self.structures[s].job, s, 1, Draw::Ordinary)?;
+                let (block, range) = (blocks[0].block, (0, u64::MAX));
+                effects.push(self.open_effect(s, block, range, MoveId::NONE));
                 blocks[0].block
             }
         };

@@ -77,10 +77,13 @@ impl Catalog {
         }
         require(starts.is_sorted_by(|a, b| a < b), 17, what)?;
         if structure.kind == Kind::Kv {
-            let slot = 1u64 << (u64::BITS - structure.slots.trailing_zeros());
+            let slot = structure.slot_width();
             require(starts.iter().all(|start| start % slot == 0), 17, what)?;
+            let wrong = |why| format!("structure {}: {why}: {:?}", structure.id, structure.moves);
+            structure.check_moves().or_else(|why| require(false, 20, || wrong(why)))?;
             require(structure.growth.is_none() && !structure.sealed, 17, what)?;
         }
+        require(structure.moves.is_none() || structure.kind == Kind::Kv, 20, what)?;
         require(!structure.sealed || structure.growth.is_none(), 20, what)?;
         let held = structure.blocks().all(|b| self.pool.held(self.pool.at(b)) == Some(Held::By(s)));
         require(held, 1, what)?;

@@ -12,7 +12,7 @@
 //! Where to look: `dag` holds prefixes and what a renewal is worth; `lease` the timers and the end
 //! of a prefix; `edges` those that use makes; `readers` who was declared to read what; `plan` whole
 //! hierarchies; `pool` blocks; `growth` how files and queues grow; `queue` how queues are bounded
-//! and shrink; `policy` who gets which block.
+//! and shrink; `moves` how kvs split and merge; `policy` who gets which block.
 
 #![forbid(unsafe_code)]
 
@@ -25,6 +25,7 @@ mod hash;
 mod invariants;
 mod jobs;
 mod lease;
+mod moves;
 mod plan;
 pub mod policy;
 mod pool;
@@ -98,6 +99,7 @@ pub struct Catalog {
     /// No server is silent for too long before this; a lower bound, so that reports cost nothing.
     silence: Time,
     last_prefix: u64,
+    last_move: u64,
     live_prefixes: u64,
     tombstone_limit: usize,
     /// Parents of the prefix that is being created.
@@ -131,6 +133,7 @@ impl Catalog {
             block_size: 0,
             silence: Time::NEVER,
             last_prefix: 0,
+            last_move: 0,
             live_prefixes: 0,
             tombstone_limit: honeycomb_types::limits::TOMBSTONES_PER_JOB_MAX,
             scratch: Vec::new(),
@@ -197,6 +200,14 @@ impl Catalog {
                 self.queue_taken(structure, at, items, bytes, effects)
             }
             C::RetireBlock { structure, at } => self.retire(structure, at, effects),
+            C::BeginMove { structure, at, start, merge } => {
+                self.begin_move(structure, at, start, merge, effects)
+            }
+            C::CommitMove { structure, at, id, target } => {
+                self.commit_move(structure, at, id, target, effects)
+            }
+            C::CancelMove { structure, at, id } => self.cancel_move(structure, at, id, effects),
+            C::ImportRefused { server, at, id } => self.import_refused(server, at, id, effects),
             C::Tick => self.tick(effects),
             C::Amnesty => self.amnesty(),
         }

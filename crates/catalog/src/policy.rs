@@ -5,7 +5,7 @@
 
 use honeycomb_types::{JobId, ServerId, ShardIx};
 
-/// A server that could give a block to an ordinary allocation.
+/// A server that could give a block to the allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerRoom {
     /// The server.
@@ -32,7 +32,8 @@ pub struct JobShare {
     pub job: JobId,
     /// Blocks that it holds.
     pub held: u64,
-    /// Blocks that ordinary allocation could give to anyone.
+    /// Blocks that could be given to anyone who asks for the like: without the reserves, except for
+    /// a move.
     pub available: u64,
 }
 

@@ -30,6 +30,15 @@ const LAST_FREE: u32 = u32::MAX;
 const QUARANTINED: u32 = u32::MAX - 1;
 const UNOPENED: u32 = u32::MAX;
 
+/// Which free blocks an allocation may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Draw {
+    /// Those beyond each server's reserve.
+    Ordinary,
+    /// All: a move sets memory free, or makes room that no other allocation can make.
+    Reserve,
+}
+
 /// Who has a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Held {
@@ -133,9 +142,12 @@ impl Server {
         RESERVE_BLOCKS_MIN.max(self.total / RESERVE_FRACTION)
     }
 
-    /// Free blocks that ordinary allocation may take.
-    fn ordinary(&self) -> u32 {
-        self.free.saturating_sub(self.reserve())
+    /// Free blocks that such an allocation may take.
+    fn room(&self, draw: Draw) -> u32 {
+        match draw {
+            Draw::Ordinary => self.free.saturating_sub(self.reserve()),
+            Draw::Reserve => self.free,
+        }
     }
 
     /// Structures that have a block here, each once, in order of block.
@@ -257,7 +269,7 @@ impl Pool {
     /// Free blocks that ordinary allocation may take, all free blocks, and those held back.
     pub(crate) fn room(&self) -> (u64, u64, u64) {
         self.servers.values().fold((0, 0, 0), |(ordinary, free, reserved), server| {
-            let own = server.ordinary() as u64;
+            let own = server.room(Draw::Ordinary) as u64;
             (ordinary + own, free + server.free as u64, reserved + server.free as u64 - own)
         })
     }
@@ -269,16 +281,18 @@ impl Pool {
         (job, held): (JobId, u64),
         structure: u32,
         asked: u32,
+        draw: Draw,
     ) -> Result<Vec<BlockAt>, CatalogError> {
         assert!(structure & FREE == 0, "a structure's index leaves the top bit to the free list");
-        let (available, free, reserved) = self.room();
+        let (ordinary, free, reserved) = self.room();
+        let available = if draw == Draw::Ordinary { ordinary } else { free };
         let share = JobShare { job, held, available };
         if available < asked as u64 || policy.admit(share, asked) < asked {
             return Err(CatalogError::OutOfMemory { asked: asked as u64, free, reserved });
         }
         let mut rooms = std::mem::take(&mut self.rooms);
         rooms.clear();
-        rooms.extend(self.servers().map(|(id, s)| ServerRoom { server: id, free: s.ordinary() }));
+        rooms.extend(self.servers().map(|(id, s)| ServerRoom { server: id, free: s.room(draw) }));
         let mut taken: HashMap<BlockId, u32> = HashMap::new();
         let mut blocks = Vec::with_capacity(asked as usize);
         for _ in 0..asked {

@@ -2,7 +2,7 @@
 
 use crate::CatalogError;
 use honeycomb_types::{
-    BlockAt, Generation, JobId, Kind, MapVersion, PrefixId, ServerId, StructureId, Verbs,
+    BlockAt, Generation, JobId, Kind, MapVersion, MoveId, PrefixId, ServerId, StructureId, Verbs,
 };
 use std::sync::Arc;
 
@@ -42,6 +42,10 @@ pub enum Reply {
     Grown { version: MapVersion, entry: MapEntry },
     /// SealBlock: the map version after it.
     Sealed { version: MapVersion },
+    /// BeginMove: the block that takes, and the range that moves.
+    Moving { id: MoveId, entry: MapEntry },
+    /// CommitMove: the map version, and the block that took with its whole range.
+    Moved { version: MapVersion, entry: MapEntry },
 }
 
 /// One line of a list of jobs.
@@ -114,7 +118,7 @@ pub struct StructureInfo {
     pub name: Box<str>,
     /// What it is.
     pub kind: Kind,
-    /// Blocks allocated, those reserved as successors included.
+    /// Blocks allocated, those reserved as successors and those that a move fills included.
     pub blocks: u32,
     /// Bytes of data in them, as last reported.
     pub bytes_used: u64,
@@ -280,8 +284,8 @@ pub struct ClusterStatus {
     pub servers: Vec<ServerInfo>,
 }
 
-/// Something that a memory server has to do. Idempotent by (block, epoch) or by generation; to be
-/// sent to each server in the order in which they were emitted.
+/// Something that a memory server has to do. Idempotent by (block, epoch), by move or by generation;
+/// to be sent to each server in the order in which they were emitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // The fields are those of the messages of the same names.
 pub enum Effect {
@@ -300,6 +304,9 @@ pub enum Effect {
         max_items: u64,
         max_bytes: u64,
         first: bool,
+        /// The move that fills the block, which serves nothing before `EndImport`; the range is
+        /// the one that moves. `MoveId::NONE` for all others.
+        importing: MoveId,
     },
     /// Take a block back; answered by `BlockFreed` when nothing of it can be read any more.
     FreeBlock { server: ServerId, at: BlockAt },
@@ -307,4 +314,9 @@ pub enum Effect {
     SetGeneration { server: ServerId, prefix: PrefixId, generation: Generation },
     /// Tell the tail of a bounded queue what is left in the blocks before it.
     QueueAhead { server: ServerId, at: BlockAt, items: u64, bytes: u64 },
+    /// Tell a block of a kv that a neighbour will move its range to it. Idempotent by move.
+    BeginImport { server: ServerId, at: BlockAt, id: MoveId, start: u64, end: u64 },
+    /// Tell a block what became of the move to it: it serves the range from now on, or drops what
+    /// it has of it. Idempotent by move.
+    EndImport { server: ServerId, at: BlockAt, id: MoveId, commit: bool },
 }

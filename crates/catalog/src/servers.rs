@@ -15,7 +15,9 @@ impl Effect {
             Effect::OpenBlock { server, .. }
             | Effect::FreeBlock { server, .. }
             | Effect::SetGeneration { server, .. }
-            | Effect::QueueAhead { server, .. } => server,
+            | Effect::QueueAhead { server, .. }
+            | Effect::BeginImport { server, .. }
+            | Effect::EndImport { server, .. } => server,
         }
     }
 }
@@ -111,14 +113,18 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// Ends the membership of servers. Every structure that had a block there is lost; its blocks
-    /// elsewhere are freed. Nothing to do for those that are gone already.
+    /// Ends the membership of servers. Every structure that had data there is lost; its blocks
+    /// elsewhere are freed. A block that a split was filling has no data of its own: the split is
+    /// cancelled. Nothing to do for those that are gone already.
     pub(crate) fn lose_servers(&mut self, ids: &[ServerId], how: Loss, effects: &mut Vec<Effect>) {
         let before = effects.len();
         for &id in ids {
             let Some(server) = self.pool.server_mut(id) else { continue };
             let (owners, address) = (server.owners(), server.address.clone());
             for s in owners {
+                if self.cancel_splits_to(s, ids, effects) {
+                    continue;
+                }
                 let n = self.structures[s].prefix;
                 self.dag.nodes[n].data_lost = true;
                 let path: Arc<str> = self.dag.path_of(n).into();

@@ -2,6 +2,8 @@
 
 use crate::command::Seal;
 use crate::hash::HashKey;
+use crate::moves::Moves;
+use crate::pool::Draw;
 use crate::queue::QueueState;
 use crate::slab::{NONE, Slab};
 use crate::tombstones::{Cause, Gone, Tombstone};
@@ -11,7 +13,9 @@ use crate::{
 };
 use hashbrown::HashTable;
 use honeycomb_types::limits::{SLOTS_DEFAULT, SLOTS_MAX, SLOTS_MIN, STRUCTURES_PER_PREFIX_MAX};
-use honeycomb_types::{BlockAt, BlockId, JobId, Kind, MapVersion, StructureId, Verbs, check_name};
+use honeycomb_types::{
+    BlockAt, BlockId, JobId, Kind, MapVersion, MoveId, StructureId, Verbs, check_name,
+};
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
@@ -56,6 +60,8 @@ pub(crate) struct Structure {
     pub(crate) entries: Vec<Placed>,
     pub(crate) growth: Option<Box<Growth>>,
     pub(crate) queue: Option<Box<QueueState>>,
+    /// Of a kv that has split or merged.
+    pub(crate) moves: Option<Box<Moves>>,
     /// The structures of a prefix are a list.
     pub(crate) next: u32,
     prev: u32,
@@ -69,7 +75,7 @@ impl Structure {
             let granted = growth.granted.iter().map(|granted| granted.block);
             granted.chain(growth.spare.iter().copied())
         });
-        placed.chain(growth)
+        placed.chain(growth).chain(self.moves.iter().flat_map(|moves| moves.split_targets()))
     }
 
     /// Where the range of an entry ends, inclusive.
@@ -83,7 +89,8 @@ impl Structure {
             size_of::<Growth>() + granted + growth.spare.capacity() * size_of::<BlockId>()
         });
         let queue = self.queue.as_ref().map_or(0, |queue| queue.bytes());
-        self.name.len() + self.entries.capacity() * size_of::<Placed>() + growth + queue
+        let moves = self.moves.as_ref().map_or(0, |moves| moves.bytes());
+        self.name.len() + self.entries.capacity() * size_of::<Placed>() + growth + queue + moves
     }
 }
 
@@ -227,7 +234,7 @@ impl Catalog {
             let (what, limit) = ("structures of one prefix", STRUCTURES_PER_PREFIX_MAX as u64);
             return Err(CatalogError::LimitExceeded { what, limit });
         }
-        let blocks = self.take_blocks(j, self.structures.all.next(), blocks)?;
+        let blocks = self.take_blocks(j, self.structures.all.next(), blocks, Draw::Ordinary)?;
         let s = self.place(n, &new, slots, &blocks);
         self.emit_opens(s, effects);
         Ok(Reply::Opened(self.opened(s, verbs)))
@@ -257,13 +264,14 @@ impl Catalog {
         j: u32,
         s: u32,
         asked: u32,
+        draw: Draw,
     ) -> Result<Vec<BlockAt>, CatalogError> {
         let job = &mut self.jobs[j];
         let (quota, held) = (job.quota, job.blocks);
         if quota != 0 && held + asked as u64 > quota {
             return Err(CatalogError::QuotaExceeded { quota, held, asked: asked as u64 });
         }
-        let blocks = self.pool.allocate(&mut *self.policy, (job.id, held), s, asked)?;
+        let blocks = self.pool.allocate(&mut *self.policy, (job.id, held), s, asked, draw)?;
         job.blocks += asked as u64;
         assert!(quota == 0 || job.blocks <= quota, "INV-30: a job holds more than its quota");
         Ok(blocks)
@@ -300,6 +308,7 @@ impl Catalog {
             entries,
             growth,
             queue: QueueState::of(new),
+            moves: None,
             next: node.first_structure,
             prev: NONE,
         });
@@ -317,11 +326,17 @@ impl Catalog {
                 // Their blocks count from their own start.
                 Kind::File | Kind::Queue => (0, u64::MAX),
             };
-            effects.push(self.open_effect(s, block, start, end));
+            effects.push(self.open_effect(s, block, (start, end), MoveId::NONE));
         }
     }
 
-    pub(crate) fn open_effect(&self, s: u32, block: BlockId, start: u64, end: u64) -> Effect {
+    pub(crate) fn open_effect(
+        &self,
+        s: u32,
+        block: BlockId,
+        (start, end): (u64, u64),
+        importing: MoveId,
+    ) -> Effect {
         let structure = &self.structures[s];
         let node = &self.dag.nodes[structure.prefix];
         Effect::OpenBlock {
@@ -338,6 +353,7 @@ impl Catalog {
             max_items: structure.max_items(),
             max_bytes: structure.max_bytes(),
             first: structure.entries[0].block == block,
+            importing,
         }
     }
 

@@ -5,6 +5,8 @@
 #[path = "reference/blocks.rs"]
 mod blocks;
 mod common;
+#[path = "reference/moves.rs"]
+mod moves;
 mod reference;
 
 use common::Bench;
@@ -14,6 +16,7 @@ use honeycomb_catalog::{
 };
 use honeycomb_types::limits::SERVER_SILENCE;
 use honeycomb_types::{BlockAt, JobId, Kind, PrefixId, ServerId, Verbs};
+use moves::{Imports, Settle};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
@@ -42,6 +45,9 @@ enum Op {
     Taken { job: usize, file: usize, block: usize, items: u64, odd: u64 },
     Retire { job: usize, file: usize, block: usize },
     Permit { job: usize, path: String },
+    Begin { job: usize, kv: usize, block: usize, slot: u64, odd: u64, merge: bool },
+    Settle { begun: usize, how: Settle, stale: bool },
+    Used { job: usize, kv: usize, block: usize, bytes: u64 },
 }
 
 fn name() -> impl Strategy<Value = String> {
@@ -104,6 +110,23 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (job(), 0..6usize, 0..6usize)
             .prop_map(|(job, file, block)| Op::Retire { job, file, block }),
         1 => (job(), path()).prop_map(|(job, path)| Op::Permit { job, path }),
+        6 => moving(),
+    ]
+}
+
+/// What the blocks of kvs ask and tell.
+fn moving() -> impl Strategy<Value = Op> {
+    let job = || prop_oneof![4 => Just(0usize), 1 => Just(1)];
+    let odd = prop_oneof![9 => Just(0), 1 => 0..25u64];
+    let settle = prop_oneof![3 => Just(Settle::Commit), 1 => Just(Settle::Cancel), 1 => Just(Settle::Refuse)];
+    prop_oneof![
+        9 => (job(), 0..3usize, 0..6usize, 0..65u64, odd, prop::bool::weighted(0.4)).prop_map(
+            |(job, kv, block, slot, odd, merge)| Op::Begin { job, kv, block, slot, odd, merge }
+        ),
+        9 => (0..8usize, settle, prop::bool::weighted(0.1))
+            .prop_map(|(begun, how, stale)| Op::Settle { begun, how, stale }),
+        4 => (job(), 0..3usize, 0..6usize, 0..40_000u64)
+            .prop_map(|(job, kv, block, bytes)| Op::Used { job, kv, block, bytes }),
     ]
 }
 
@@ -121,11 +144,20 @@ fn first() -> Vec<Op> {
         };
         [Op::Create { job: 0, path, parents, lease: 0, pinned: false }, made]
     });
+    let table = |path: &str| Op::Make {
+        job: 0,
+        path: path.into(),
+        name: "k".into(),
+        kind: Kind::Kv,
+        bound: 0,
+        blocks: 2,
+    };
     let declare = |path: &str, readers: &[&str]| {
         let readers = readers.iter().map(|&reader| reader.into()).collect();
         Op::Declare { job: 0, path: path.into(), readers, replace: false }
     };
-    tasks.chain([declare("T0", &["T1", "T2"]), declare("T3", &["T4"])]).collect()
+    let tables = [table("T1"), table("T2")];
+    tasks.chain([declare("T0", &["T1", "T2"]), declare("T3", &["T4"])]).chain(tables).collect()
 }
 
 /// The catalog, the model, and what the servers were told.
@@ -144,6 +176,7 @@ struct Both {
     edges: [u64; 4],
     /// Prefixes that were freed for their readers.
     read: u64,
+    imports: Imports,
 }
 
 fn cause<T>(result: &Result<T, CatalogError>) -> String {
@@ -180,7 +213,20 @@ impl Both {
         }
         let (open, versions, ahead) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
         let (edges, read) = ([0; 4], 0);
-        Both { bench, model, ids, joined: 0, open, last_epoch: 0, versions, ahead, edges, read }
+        let imports = Imports::default();
+        Both {
+            bench,
+            model,
+            ids,
+            joined: 0,
+            open,
+            last_epoch: 0,
+            versions,
+            ahead,
+            edges,
+            read,
+            imports,
+        }
     }
 
     fn run(&mut self, ops: &[Op]) {
@@ -260,6 +306,11 @@ impl Both {
             }
             Op::Retire { job, file, block } => self.retire(*job, *file, *block),
             Op::Permit { job, path } => self.permit(*job, path),
+            Op::Begin { job, kv, block, slot, odd, merge } => {
+                self.begin(*job, *kv, *block, (slot << 58).wrapping_add(*odd), *merge)
+            }
+            Op::Settle { begun, how, stale } => self.settle(*begun, *how, *stale),
+            Op::Used { job, kv, block, bytes } => self.report(*job, *kv, *block, *bytes),
         }
     }
 
@@ -486,9 +537,23 @@ impl Both {
         assert!(!is_kv || starts.iter().zip(0..).all(|(&s, i)| s == (i * 64 / n) << 58));
         let (id, name, seals) = (opened.structure, name.to_owned(), BTreeMap::new());
         let (taken, retired) = (BTreeMap::new(), BTreeSet::new());
+        let (pending, committed) = (Vec::new(), BTreeSet::new());
         let bounded = kind == Kind::Queue && bound > 0;
-        let file =
-            File { id, prefix, name, kind, bounded, chain, spare, seals, starts, taken, retired };
+        let file = File {
+            id,
+            prefix,
+            name,
+            kind,
+            bounded,
+            chain,
+            spare,
+            seals,
+            starts,
+            taken,
+            retired,
+            pending,
+            committed,
+        };
         self.model.jobs[j].files.push(file);
     }
 
@@ -553,11 +618,13 @@ impl Both {
 
     fn forget(&mut self, server: ServerId) {
         self.open.retain(|at| at.block.server() != server);
+        self.imports.forget(server);
     }
 
     /// What servers were told by the last command agrees with what they had.
     fn carry_out(&mut self) {
         for effect in std::mem::take(&mut self.bench.effects) {
+            self.imports.hear(&effect, &self.open);
             match effect {
                 Effect::OpenBlock { server, at, .. } => {
                     assert_eq!(server, at.block.server());
@@ -567,7 +634,9 @@ impl Both {
                     self.open.insert(at);
                 }
                 Effect::FreeBlock { at, .. } => assert!(self.open.remove(&at), "INV-03: {at:?}"),
-                Effect::SetGeneration { .. } => {}
+                Effect::SetGeneration { .. }
+                | Effect::BeginImport { .. }
+                | Effect::EndImport { .. } => {}
                 Effect::QueueAhead { server, at, items, bytes } => {
                     assert_eq!(server, at.block.server());
                     assert!(self.open.contains(&at), "news for a block that is closed");
@@ -582,6 +651,7 @@ impl Both {
     fn compare(&mut self) {
         let held = self.model.jobs.iter().flat_map(|job| &job.files).flat_map(File::held);
         assert_eq!(self.open, held.collect(), "INV-02: servers and catalog agree");
+        self.compare_imports();
         let status = self.bench.status();
         let (ordinary, free, quarantined) = self.model.room();
         assert_eq!(
@@ -721,6 +791,28 @@ fn planned(
     }
 }
 
+/// Runs commands, all that follows from them, and the end of everything.
+fn agree(ops: &[Op]) -> Result<(), TestCaseError> {
+    let mut both = Both::new(11);
+    both.run(ops);
+    // INV-35: the key of the tables decides nothing that can be seen.
+    let mut again = Both::new(12);
+    again.run(ops);
+    prop_assert_eq!(&both.bench.log, &again.bench.log);
+    // INV-02, INV-13: when all leases are over and all frees confirmed, everything is free.
+    for job in both.ids.clone() {
+        let result = both.bench.run(Command::DeregisterJob { actor: Actor::driver(job), job });
+        prop_assert!(result.is_ok());
+        let freed = both.bench.freed();
+        both.bench.confirm(&freed);
+    }
+    let left: Vec<BlockAt> = both.model.quarantined.iter().copied().collect();
+    both.bench.confirm(&left);
+    let status = both.bench.status();
+    prop_assert_eq!((status.free, status.prefixes), (status.blocks, 0));
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: std::env::var("CATALOG_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(300),
@@ -731,23 +823,14 @@ proptest! {
 
     #[test]
     fn the_catalog_does_what_the_plain_model_does(ops in prop::collection::vec(op(), 1..120)) {
-        let mut both = Both::new(11);
-        both.run(&ops);
-        // INV-35: the key of the tables decides nothing that can be seen.
-        let mut again = Both::new(12);
-        again.run(&ops);
-        prop_assert_eq!(&both.bench.log, &again.bench.log);
-        // INV-02, INV-13: when all leases are over and all frees confirmed, everything is free.
-        for job in both.ids.clone() {
-            let result = both.bench.run(Command::DeregisterJob { actor: Actor::driver(job), job });
-            prop_assert!(result.is_ok());
-            let freed = both.bench.freed();
-            both.bench.confirm(&freed);
-        }
-        let left: Vec<BlockAt> = both.model.quarantined.iter().copied().collect();
-        both.bench.confirm(&left);
-        let status = both.bench.status();
-        prop_assert_eq!((status.free, status.prefixes), (status.blocks, 0));
+        agree(&ops)?;
+    }
+
+    #[test]
+    fn ranges_move_as_in_the_plain_model(
+        ops in prop::collection::vec(prop_oneof![7 => moving(), 1 => op()], 1..120)
+    ) {
+        agree(&ops)?;
     }
 }
 
@@ -765,4 +848,17 @@ fn the_random_commands_make_edges_and_free_what_was_read() {
         read += both.read;
     }
     assert!(edges.iter().all(|&count| count >= 5) && read >= 5, "{edges:?}, {read} were read");
+}
+
+#[test]
+fn the_random_commands_move_ranges_in_every_way() {
+    let mut runner = TestRunner::deterministic();
+    let mut seen = [0; 5];
+    for _ in 0..100 {
+        let ops = prop::collection::vec(prop_oneof![7 => moving(), 1 => op()], 1..120);
+        let mut both = Both::new(11);
+        both.run(&ops.new_tree(&mut runner).unwrap().current());
+        seen.iter_mut().zip(both.imports.seen).for_each(|(all, one)| *all += one);
+    }
+    assert!(seen.iter().all(|&count| count >= 20), "{seen:?}");
 }

@@ -321,15 +321,23 @@ impl Call {
             // asked for: this request never ran there.
             (self.uncertain, self.doubt_since, self.lane) = (None, None, None);
         }
+        // A block of a key-value store goes when everything in it has moved, its records included:
+        // whoever has the key now has them.
+        let followed = routing.map.router == route::ROUTER_HASHES
+            && self.uncertain.is_some_and(|at| routing.named(at).is_none());
         let entry = match self.uncertain {
-            Some(at) => routing.named(at),
-            None => match self.stays_at.and_then(|at| routing.named(at)) {
+            Some(at) if !followed => routing.named(at),
+            _ => match self.stays_at.and_then(|at| routing.named(at)) {
                 Some(entry) => Some(entry),
                 None => {
                     let entry = routing.route(self.target);
                     if let (Target::Hashes(_, last), Some(entry)) = (self.target, entry)
                         && entry.end < last
                     {
+                        if followed {
+                            let why = "the block that may have executed it was divided";
+                            return Step::Done(Err(self.unknown(why)));
+                        }
                         let why = "the keys are no longer of one block";
                         return Step::Done(Err(Error::new(Status::WrongRange, why)));
                     }
@@ -353,7 +361,7 @@ impl Call {
                 return Step::Done(Err(self.unknown("it could not be repeated for 10 s")));
             }
             let lane = match self.lane.take() {
-                Some((held, lane)) if held == at => lane,
+                Some((held, lane)) if held == at || followed => lane,
                 // Of another block that refused: nobody may use its number for something else.
                 Some(_) | None => routing.take_lane(lanes, at, self.end()),
             };
@@ -363,6 +371,7 @@ impl Call {
             header.ack_lag = 1;
             if self.uncertain.is_some() {
                 header.flags |= flags::RETRY;
+                self.uncertain = Some(at);
             }
         }
         self.entry = Some(entry.clone());

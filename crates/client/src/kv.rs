@@ -182,11 +182,8 @@ impl Kv {
             .into_iter()
             .map(|(key, value)| (key.to_vec(), value.to_vec()))
             .collect();
-        let next = match replied.header.value {
-            // This block is finished: go on with the next, if there is one.
-            0 => replied.entry.end.checked_add(1),
-            cursor => Some(cursor),
-        };
+        // Zero: nothing has a hash behind those that were looked at.
+        let next = Some(replied.header.value).filter(|cursor| *cursor != 0);
         Ok(ScanPage { entries, next })
     }
 
@@ -198,17 +195,22 @@ impl Kv {
 
     /// The number of entries: exact when nobody is writing.
     pub fn length(&self) -> Result<u64, Error> {
-        let mut sum = 0;
-        for entry in self.0.entries() {
+        let (mut sum, mut from) = (0, Some(0u64));
+        while let Some(hash) = from {
             let replied = self.0.run(Exchange {
                 op: Op::KvLength,
-                target: Target::Hash(entry.start),
-                args: Args::Fixed(&[]),
+                target: Target::Hash(hash),
+                args: Args::Fixed(&hash.to_le_bytes()),
                 payload: &[],
                 sink: Sink::None,
                 wait_until: None,
             })?;
             sum += replied.header.value;
+            // The block says up to where it has counted: what the map says may be older.
+            let last: [u8; 8] = replied.args[..]
+                .try_into()
+                .map_err(|_| Error::new(Status::BadFrame, "KvLength answered without a range"))?;
+            from = u64::from_le_bytes(last).checked_add(1);
         }
         Ok(sum)
     }

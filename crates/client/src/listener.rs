@@ -201,7 +201,13 @@ impl Listener {
             });
             match subscribed {
                 Ok((transport, told, _, there)) if told.status == Status::Ok => {
+                    let at = route::at(&entry);
                     self.sources.push(Source { entry, transport, handed_over: false });
+                    if late && self.structure.kind() == Kind::Kv && told.value > 0 {
+                        // It has changed since it took over, and nobody was there to hear of it.
+                        let heard = Heard::Gap { missed: None };
+                        self.hear(Notification { heard, at, number: told.value });
+                    }
                     self.catch_up(told.value, there);
                     return Ok(true);
                 }
@@ -363,6 +369,13 @@ impl Listener {
         let heard = match notice {
             Notice::Changed(change) => heard(change, start),
             Notice::Gap(missed) => Heard::Gap { missed: Some(missed) },
+            Notice::Handover { to, .. } if self.structure.kind() == Kind::Kv => {
+                source.handed_over = to.entry.start <= start;
+                if !self.subscribe(to.entry, true)? {
+                    self.missed(at)?;
+                }
+                return Ok(Then::Stay);
+            }
             Notice::Handover { length, to } => {
                 source.handed_over = true;
                 let next = MapEntry { start: start + length, ..to.entry };

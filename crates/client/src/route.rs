@@ -39,11 +39,20 @@ pub fn at(entry: &MapEntry) -> BlockAt {
     BlockAt { block: BlockId(entry.block), epoch: Epoch(entry.epoch) }
 }
 
+/// The router of key-value stores: by ranges of hashes.
+pub(crate) const ROUTER_HASHES: u8 = 3;
+
 /// Corrects a map by what a block said when it refused: `length` is the length at which the block
-/// was sealed, `moved` what follows it. Older knowledge than the map's changes nothing. Of a queue,
-/// see also `Routing::leave`.
+/// was sealed, `moved` what follows it, or where a range of its hashes is. Of a queue, see also
+/// `Routing::leave`.
 pub(crate) fn correct(map: &mut PartitionMap, refused: BlockAt, length: u64, moved: &MovedArgs) {
     let Some(found) = map.entries.iter().position(|e| at(e) == refused) else { return };
+    if map.router == ROUTER_HASHES {
+        correct_range(map, found, &moved.entry);
+        map.version = map.version.max(moved.version);
+        return;
+    }
+    // Older knowledge than the map's changes nothing.
     if found + 1 < map.entries.len() {
         return;
     }
@@ -56,6 +65,32 @@ pub(crate) fn correct(map: &mut PartitionMap, refused: BlockAt, length: u64, mov
     }
     map.entries.push(MapEntry { start, end: u64::MAX, ..moved.entry.clone() });
     map.version = map.version.max(moved.version);
+}
+
+/// Gives what a block has said to be elsewhere to the block that has it. Only what the map believed
+/// of that block is changed: of other blocks the map may know better.
+fn correct_range(map: &mut PartitionMap, found: usize, moved: &MapEntry) {
+    let old = map.entries[found].clone();
+    let (start, end) = (old.start.max(moved.start), old.end.min(moved.end));
+    if start > end || at(&old) == at(moved) {
+        return;
+    }
+    let mut pieces = Vec::with_capacity(3);
+    if old.start < start {
+        pieces.push(MapEntry { end: start - 1, ..old.clone() });
+    }
+    pieces.push(MapEntry { start, end, ..moved.clone() });
+    if end < old.end {
+        pieces.push(MapEntry { start: end + 1, ..old.clone() });
+    }
+    map.entries.splice(found..=found, pieces);
+    map.entries.dedup_by(|next, before| {
+        let same = at(next) == at(before);
+        if same {
+            before.end = next.end;
+        }
+        same
+    });
 }
 
 #[cfg(test)]
@@ -87,5 +122,36 @@ mod tests {
         correct(&mut m, refused, 70, &moved);
         assert_eq!(m.entries, [entry(0, 69, 1), entry(70, u64::MAX, 9)]);
         assert_eq!(m.version, 2);
+    }
+
+    fn hashes(entries: Vec<MapEntry>) -> PartitionMap {
+        PartitionMap { version: 1, router: ROUTER_HASHES, block_size: 65536, entries }
+    }
+
+    fn block(n: u64) -> BlockAt {
+        BlockAt { block: BlockId(n), epoch: Epoch(1) }
+    }
+
+    #[test]
+    fn a_range_that_moved_is_cut_out_of_what_the_map_believed() {
+        let mut m = hashes(vec![entry(0, u64::MAX, 1)]);
+        let moved = MovedArgs { version: 5, entry: entry(100, u64::MAX, 2) };
+        correct(&mut m, block(1), 0, &moved);
+        correct(&mut m, block(1), 0, &moved);
+        assert_eq!(m.entries, [entry(0, 99, 1), entry(100, u64::MAX, 2)]);
+        // An earlier move of another block is learned later, and is no less true.
+        let moved = MovedArgs { version: 3, entry: entry(200, u64::MAX, 3) };
+        correct(&mut m, block(2), 0, &moved);
+        assert_eq!(m.entries, [entry(0, 99, 1), entry(100, 199, 2), entry(200, u64::MAX, 3)]);
+        assert_eq!(m.version, 5);
+    }
+
+    #[test]
+    fn a_block_that_was_merged_leaves_the_map() {
+        let mut m = hashes(vec![entry(0, 99, 1), entry(100, 199, 2), entry(200, u64::MAX, 3)]);
+        correct(&mut m, block(2), 0, &MovedArgs { version: 2, entry: entry(0, 199, 1) });
+        assert_eq!(m.entries, [entry(0, 199, 1), entry(200, u64::MAX, 3)]);
+        correct(&mut m, block(1), 0, &MovedArgs { version: 3, entry: entry(0, u64::MAX, 3) });
+        assert_eq!(m.entries, [entry(0, u64::MAX, 3)]);
     }
 }

@@ -236,6 +236,12 @@ impl Structure {
         self.state().routing.map.block_size
     }
 
+    /// How many blocks its map names, as far as this client knows: just after it was opened, as many
+    /// as it has.
+    pub fn blocks(&self) -> usize {
+        self.state().routing.map.entries.len()
+    }
+
     /// The bounds of a queue, in items and bytes; 0 for none.
     pub(crate) fn bounds(&self) -> (u64, u64) {
         (self.max_items, self.max_bytes)

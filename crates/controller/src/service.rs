@@ -1,5 +1,7 @@
 //! Requests in, commands to the catalog, replies out; effects to the memory servers.
 
+mod moves;
+
 use crate::status::status_of;
 use crate::translate;
 use honeycomb_catalog::{
@@ -59,6 +61,31 @@ pub(crate) enum Note {
     Stop,
 }
 
+/// What was asked of the controller, in numbers.
+#[derive(Default)]
+pub(crate) struct Requests {
+    pub all: u64,
+    /// Renewals of leases.
+    pub leases: u64,
+    /// Of memory servers, about their blocks.
+    pub blocks: u64,
+    /// Heartbeats of memory servers.
+    pub reports: u64,
+}
+
+impl Requests {
+    fn count(&mut self, op: Op) {
+        self.all += 1;
+        match op {
+            Op::RenewLeases => self.leases += 1,
+            Op::Report => self.reports += 1,
+            Op::JoinServer => {}
+            op if op.info().plane == Plane::Link => self.blocks += 1,
+            _ => {}
+        }
+    }
+}
+
 pub(crate) struct ControllerService {
     catalog: Catalog,
     token_key: TokenKey,
@@ -72,7 +99,7 @@ pub(crate) struct ControllerService {
     opening: HashMap<BlockAt, Effect>,
     deferred: HashMap<u64, Deferred>,
     next_number: u64,
-    requests: u64,
+    requests: Requests,
     last_tick: Time,
     stopped: bool,
 }
@@ -90,7 +117,7 @@ impl ControllerService {
             opening: HashMap::new(),
             deferred: HashMap::new(),
             next_number: 1,
-            requests: 0,
+            requests: Requests::default(),
             last_tick: Time::NEVER,
             stopped: false,
         }
@@ -125,7 +152,7 @@ impl ControllerService {
         let peer = &self.peers[&from];
         let info = op.info();
         let servers = [Op::OpenBlock, Op::FreeBlock, Op::SetGeneration, Op::QueueAhead];
-        if servers.contains(&op) || info.plane == Plane::Data {
+        if servers.contains(&op) || moves::OF_SERVERS.contains(&op) || info.plane == Plane::Data {
             let text = format!("{} is served by memory servers", op.name());
             return Err((Status::NotServedHere, text));
         }
@@ -190,7 +217,7 @@ impl ControllerService {
             Op::ClusterStatus => {
                 ClusterStatusRequest::decode(args).map_err(malformed)?;
                 match self.apply(now, Command::ClusterStatus { actor }).map_err(refusal)? {
-                    Reply::Status(s) => Ok(translate::status(&s, self.requests).encode()),
+                    Reply::Status(s) => Ok(translate::status(&s, &self.requests).encode()),
                     other => unexpected(header.op, &other),
                 }
             }
@@ -201,6 +228,9 @@ impl ControllerService {
             }
             Op::Report | Op::GrowStructure | Op::SealBlock | Op::QueueTaken | Op::RetireBlock => {
                 self.serve_link(net, now, from, header.op, args)
+            }
+            Op::BeginMove | Op::CommitMove | Op::CancelMove => {
+                self.serve_move(now, header.op, args)
             }
             op => Err((Status::NotServedHere, format!("{} is not served here", op.name()))),
         }
@@ -546,16 +576,30 @@ impl ControllerService {
 
     /// Answers, at once or when the memory servers have done what the answer says: opened the blocks
     /// that it names, made those unreadable that it takes away.
-    fn conclude(&mut self, net: &mut Net, from: ConnId, request: u64, body: Vec<u8>) {
+    fn conclude(
+        &mut self,
+        net: &mut Net,
+        now: Time,
+        from: ConnId,
+        header: &RequestHeader,
+        body: Vec<u8>,
+    ) {
+        let request = header.request;
+        if matches!(header.op, Op::CommitMove | Op::CancelMove) {
+            // It rests on nothing that is still to be done, and a block that gave everything away
+            // shall hear of it before it is taken back.
+            send(net, from, request, &body);
+            return self.dispatch(net, now, None);
+        }
         let opens = self.effects.iter().filter(|e| is_awaited(e)).count();
         if opens == 0 {
-            self.dispatch(net, None);
+            self.dispatch(net, now, None);
             return send(net, from, request, &body);
         }
         let number = self.number();
         let deferred = Deferred { to: from, request, body, left: opens, failure: None };
         self.deferred.insert(number, deferred);
-        self.dispatch(net, Some(number));
+        self.dispatch(net, now, Some(number));
     }
 
     /// Asks again for blocks that are to be named and are not open yet, so that the reply waits for
@@ -572,7 +616,7 @@ impl ControllerService {
     }
 
     /// Sends the effects of the last command to their servers.
-    fn dispatch(&mut self, net: &mut Net, deferred: Option<u64>) {
+    fn dispatch(&mut self, net: &mut Net, now: Time, deferred: Option<u64>) {
         for effect in std::mem::take(&mut self.effects) {
             let number = self.number();
             match &effect {
@@ -582,17 +626,22 @@ impl ControllerService {
                 Effect::FreeBlock { at, .. } => {
                     self.opening.remove(at);
                 }
-                Effect::SetGeneration { .. } | Effect::QueueAhead { .. } => {}
+                _ => {}
             }
             let (server, op, body) = message_of(&effect);
             let waits = deferred.filter(|_| is_awaited(&effect));
             let Some(link) = self.links.get(&server).copied() else {
+                self.give_up_import(now, &effect);
                 self.release(net, waits, loss_of(&effect));
                 continue;
             };
             let header = RequestHeader { request: number, ..RequestHeader::new(op) };
-            net.request(link, header, &body);
+            net.request(link, header, &body, ReplyPayload::Copy(&[]));
             self.errands.insert(number, Errand { server, effect, deferred: waits });
+        }
+        // What follows from a move that was given up; it asks for nothing that can fail like it.
+        if !self.effects.is_empty() {
+            self.dispatch(net, now, None);
         }
     }
 
@@ -626,7 +675,7 @@ impl ControllerService {
         self.last_tick = now;
         if self.catalog.next_deadline().is_some_and(|due| due <= now) {
             self.apply(now, Command::Tick).expect("time cannot be refused");
-            self.dispatch(net, None);
+            self.dispatch(net, now, None);
             self.drop_silent(net, now);
         }
     }
@@ -657,7 +706,7 @@ impl ControllerService {
             let errand = self.errands.remove(&number).expect("listed just now");
             self.release(net, errand.deferred, loss_of(&errand.effect));
         }
-        self.dispatch(net, None);
+        self.dispatch(net, now, None);
     }
 }
 
@@ -673,7 +722,7 @@ impl Service for ControllerService {
         args: &[u8],
         _payload: &[u8],
     ) {
-        self.requests += 1;
+        self.requests.count(header.op);
         match (header.op, net.greeted(from)) {
             (Op::Hello, true) => {
                 return net.refuse(
@@ -693,9 +742,9 @@ impl Service for ControllerService {
             _ => {}
         }
         match self.serve(net, now, from, header, args) {
-            Ok(body) => self.conclude(net, from, header.request, body),
+            Ok(body) => self.conclude(net, now, from, header, body),
             Err((status, text)) => {
-                self.dispatch(net, None);
+                self.dispatch(net, now, None);
                 net.refuse(from, header.request, status, &text);
             }
         }
@@ -728,9 +777,12 @@ impl Service for ControllerService {
             _ => {}
         }
         // What was to be freed and is not there is as good as freed.
-        let failure = failure.filter(|_| matches!(errand.effect, Effect::OpenBlock { .. }));
+        let failure = failure.filter(|_| prepares(&errand.effect));
+        if failure.is_some() {
+            self.give_up_import(now, &errand.effect);
+        }
         self.release(net, errand.deferred, failure);
-        self.dispatch(net, None);
+        self.dispatch(net, now, None);
     }
 
     fn on_close(&mut self, net: &mut Net, now: Time, conn: ConnId) {
@@ -786,6 +838,7 @@ fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
             max_items,
             max_bytes,
             first,
+            importing,
         } => {
             let body = OpenBlockRequest {
                 block: at.block.0,
@@ -801,6 +854,7 @@ fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
                 max_items: *max_items,
                 max_bytes: *max_bytes,
                 first: *first,
+                importing: importing.0,
             };
             (*server, Op::OpenBlock, body.encode())
         }
@@ -821,6 +875,12 @@ fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
             };
             (*server, Op::QueueAhead, body.encode())
         }
+        Effect::BeginImport { server, at, id, start, end } => {
+            (*server, Op::BeginImport, moves::begin_import(*at, *id, *start, *end))
+        }
+        Effect::EndImport { server, at, id, commit } => {
+            (*server, Op::EndImport, moves::end_import(*at, *id, *commit))
+        }
     }
 }
 
@@ -837,15 +897,20 @@ fn send(net: &mut Net, to: ConnId, request: u64, body: &[u8]) {
     net.reply(to, header, body, ReplyPayload::Copy(&[]));
 }
 
+/// Whether it makes a block ready for what a reply is about to promise.
+fn prepares(effect: &Effect) -> bool {
+    matches!(effect, Effect::OpenBlock { .. } | Effect::BeginImport { .. })
+}
+
 /// Whether a reply waits for this.
 fn is_awaited(effect: &Effect) -> bool {
-    matches!(effect, Effect::OpenBlock { .. } | Effect::FreeBlock { .. })
+    prepares(effect) || matches!(effect, Effect::FreeBlock { .. })
 }
 
 /// What it means for a reply that the server is gone which was to do this.
 fn loss_of(effect: &Effect) -> Option<Refusal> {
     let text = "the memory server that was to hold the blocks is gone; try again";
-    matches!(effect, Effect::OpenBlock { .. }).then(|| (Status::DataLost, text.to_owned()))
+    prepares(effect).then(|| (Status::DataLost, text.to_owned()))
 }
 
 fn refusal(error: CatalogError) -> Refusal {

@@ -30,7 +30,11 @@ pub fn status_of(error: &CatalogError) -> Status {
         E::LimitExceeded { .. } => Status::LimitExceeded,
         E::Sealed { .. } => Status::Sealed,
         E::StaleBlock { .. } | E::NoSuccessor { .. } => Status::WrongEpoch,
-        E::NotSealed { .. } => Status::Busy,
+        E::NotSealed { .. } | E::Moving { .. } => Status::Busy,
+        // What a block asked for needs room in another one, and neither has it.
+        E::NoNeighbour { .. } => Status::BlockFull,
+        // Not as for a block that is not the structure's: this one goes on serving.
+        E::MoveCancelled { .. } => Status::Removed,
         E::UnknownServer { .. } => Status::NotFound,
     }
 }

@@ -5,6 +5,7 @@ use honeycomb_types::{Time, Verbs};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Field, Grant, GrantKey, Status};
 
+use crate::service::Requests;
 use crate::status::status_of;
 
 /// How long a grant is good: long enough that opening again is rare, short enough that a forgotten
@@ -125,7 +126,7 @@ fn server_info(s: &catalog::ServerInfo) -> ServerInfo {
     }
 }
 
-pub(crate) fn status(s: &catalog::ClusterStatus, requests: u64) -> ClusterStatusReply {
+pub(crate) fn status(s: &catalog::ClusterStatus, requests: &Requests) -> ClusterStatusReply {
     ClusterStatusReply {
         uptime_ms: s.uptime_ms,
         jobs: s.jobs,
@@ -140,7 +141,10 @@ pub(crate) fn status(s: &catalog::ClusterStatus, requests: u64) -> ClusterStatus
         bytes_used: s.bytes_used,
         bytes_resident: s.bytes_resident,
         bytes_metadata: s.bytes_metadata,
-        requests,
+        requests: requests.all,
+        requests_leases: requests.leases,
+        requests_blocks: requests.blocks,
+        requests_reports: requests.reports,
         servers: s.servers.iter().map(server_info).collect(),
     }
 }

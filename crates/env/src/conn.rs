@@ -90,6 +90,8 @@ pub(crate) struct Conn {
     pub paused: bool,
     /// The peer sends no more: the end follows what is still unread.
     pub hung_up: bool,
+    /// It is not known yet whether the other end is there.
+    pub connecting: bool,
     /// Requests that other loops have and have not answered.
     pub forwarded: usize,
     out: VecDeque<Chunk>,
@@ -115,6 +117,7 @@ impl Conn {
             dirty: false,
             paused: false,
             hung_up: false,
+            connecting: false,
             forwarded: 0,
             out: VecDeque::new(),
             sent: 0,
@@ -190,6 +193,7 @@ impl Conn {
             match self.stream.write_vectored(&pieces[..count]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(n) => {
+                    self.connecting = false;
                     self.progress = now;
                     self.consume_sent(n);
                     if n < offered {
@@ -198,6 +202,9 @@ impl Conn {
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if self.connecting && e.kind() == io::ErrorKind::NotConnected => {
+                    return Ok(false);
+                }
                 Err(e) => return Err(e),
             }
         }

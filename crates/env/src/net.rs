@@ -274,6 +274,17 @@ impl Net {
         Ok(id)
     }
 
+    /// As `connect`, without waiting: what is sent goes out when the connection is there. One that
+    /// cannot be made ends by `Service::on_close`.
+    pub fn dial(&mut self, address: SocketAddr) -> io::Result<ConnId> {
+        let stream = TcpStream::connect(address)?;
+        let mut conn = Conn::new(stream, self.clock.now(), &self.budget);
+        conn.greeted = true;
+        conn.link = true;
+        conn.connecting = true;
+        self.insert(conn)
+    }
+
     /// Takes a connection that another loop gave away.
     pub fn attach(&mut self, from: Detached) -> io::Result<ConnId> {
         let mut conn = Conn::new(from.stream, self.clock.now(), &self.budget);
@@ -380,11 +391,18 @@ impl Net {
         self.reply(to, header, &message.as_bytes()[..cut], ReplyPayload::Copy(&[]));
     }
 
-    /// Queues a request of this node's own. The length in `header` is set here.
-    pub fn request(&mut self, to: ConnId, mut header: RequestHeader, args: &[u8]) {
+    /// Queues a request of this node's own. The lengths in `header` are set here.
+    pub fn request(
+        &mut self,
+        to: ConnId,
+        mut header: RequestHeader,
+        args: &[u8],
+        payload: ReplyPayload<'_>,
+    ) {
         header.args_len = args.len() as u32;
+        header.payload_len = payload.len() as u32;
         if let Some(conn) = self.conn(to) {
-            conn.send(&header.encode(), args, ReplyPayload::Copy(&[]));
+            conn.send(&header.encode(), args, payload);
             self.mark(to);
         }
     }

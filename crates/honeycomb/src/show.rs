@@ -141,7 +141,9 @@ fn status_json(s: &ClusterStatusReply) -> Value {
         "structures": s.structures, "blocks": s.blocks, "free": s.free, "reserved": s.reserved,
         "quarantined": s.quarantined, "bytes_allocated": s.bytes_allocated,
         "bytes_used": s.bytes_used, "bytes_resident": s.bytes_resident,
-        "bytes_metadata": s.bytes_metadata, "requests": s.requests, "servers": servers,
+        "bytes_metadata": s.bytes_metadata, "requests": s.requests,
+        "requests_leases": s.requests_leases, "requests_blocks": s.requests_blocks,
+        "requests_reports": s.requests_reports, "servers": servers,
     })
 }
 

@@ -4,6 +4,7 @@
 //! of another core goes to that core's loop over its bounded mailbox and comes back as a note.
 
 use crate::notes::{Forwarded, LinkNote, Note, OwnedPayload, Peer};
+use crate::peers::Peers;
 use crate::shard::{Access, Shard};
 use honeycomb_env::{
     Begin, ConnId, Detached, Mailbox, Net, NotPosted, Permit, ReplyPayload, Service,
@@ -17,7 +18,7 @@ use honeycomb_types::{BlockAt, JobId, PrefixId, ServerId, ShardIx, Time};
 use honeycomb_wire::messages::{ActivePrefix, BlockUsage, HelloReply, PresentGrantRequest};
 use honeycomb_wire::notice::{Notice, SubscribeArgs};
 use honeycomb_wire::{
-    Field, GrantKey, Greeted, Op, Plane, ReplyHeader, RequestHeader, Status, TokenKey,
+    Auth, Field, GrantKey, Greeted, Op, Plane, ReplyHeader, RequestHeader, Status, TokenKey,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -73,6 +74,7 @@ pub(crate) struct ShardService {
     /// Connections of which a request may wait at another core.
     waiting_elsewhere: hashbrown::HashSet<ConnId>,
     fillings: hashbrown::HashMap<ConnId, Filling>,
+    moves: Peers,
     shards: Vec<Mailbox<Note>>,
     link: Mailbox<LinkNote>,
     /// Notes for the link that its full mailbox did not take yet.
@@ -97,6 +99,7 @@ impl ShardService {
         block_size: usize,
         shards: Vec<Mailbox<Note>>,
         link: Mailbox<LinkNote>,
+        token: Vec<u8>,
     ) -> ShardService {
         ShardService {
             ix,
@@ -110,6 +113,7 @@ impl ShardService {
             gaps: 0,
             waiting_elsewhere: hashbrown::HashSet::new(),
             fillings: hashbrown::HashMap::new(),
+            moves: Peers::new(token),
             shards,
             link,
             unsent: VecDeque::new(),
@@ -174,6 +178,7 @@ impl ShardService {
             window,
             job: greeted.scope.job,
             task: greeted.task,
+            cluster: greeted.scope.is_whole_cluster(),
             grants: Vec::new(),
             listed: 0,
         };
@@ -225,7 +230,8 @@ impl ShardService {
             self.active.push((job, task));
         }
         let grant = (header.grant as usize).checked_sub(1).and_then(|at| peer.grants.get(at));
-        Access { session: peer.session, window: peer.window, grant: grant.copied() }
+        let (session, window) = (peer.session, peer.window);
+        Access { session, window, grant: grant.copied(), peer: peer.cluster }
     }
 
     fn data_request(
@@ -240,8 +246,8 @@ impl ShardService {
         let access = self.access(from, header);
         let owner = header.at.block.shard();
         if owner != self.ix && (owner.0 as usize) < self.shards.len() {
-            if header.op == Op::Subscribe {
-                let text = "subscribe on a connection to the block's own shard";
+            if header.op == Op::Subscribe || header.op.info().auth == Auth::Peer {
+                let text = "this goes over a connection to the block's own shard";
                 return net.refuse(from, header.request, Status::NotServedHere, text);
             }
             return self.forward(net, from, *header, access, args.to_vec(), payload.to_vec());
@@ -257,7 +263,7 @@ impl ShardService {
             Outcome::Done(answer) => {
                 // Whoever slept until this request came has waited longest: connections are sent to
                 // in the order in which they got something to send.
-                self.settle(net);
+                self.settle(net, now);
                 self.answer(net, from, header, answer);
             }
             Outcome::Parked => {
@@ -356,7 +362,8 @@ impl ShardService {
     }
 
     /// Delivers what an operation set free, and tells the link what the shard wants done.
-    fn settle(&mut self, net: &mut Net) {
+    fn settle(&mut self, net: &mut Net, now: Time) {
+        self.moves.settle(net, now, &mut self.shard);
         while let Some((ticket, answer)) = self.shard.completed() {
             match self.origins.remove(&ticket) {
                 Some(Origin::Here(to, header)) => self.answer(net, to, &header, answer),
@@ -475,7 +482,7 @@ impl ShardService {
     fn tick_shard(&mut self, net: &mut Net, now: Time) {
         if self.shard.deadline().is_some_and(|due| due <= now) {
             self.shard.tick(now);
-            self.settle(net);
+            self.settle(net, now);
         }
     }
 
@@ -533,7 +540,7 @@ impl Service for ShardService {
             }
             _ => {
                 self.data_request(net, now, from, header, args, payload);
-                self.settle(net);
+                self.settle(net, now);
             }
         }
     }
@@ -558,7 +565,9 @@ impl Service for ShardService {
         }
         let access = self.access(from, header);
         let owner = header.at.block.shard();
-        if owner != self.ix && (owner.0 as usize) < self.shards.len() {
+        // Retry records have no place in the block.
+        let elsewhere = owner != self.ix && (owner.0 as usize) < self.shards.len();
+        if elsewhere || header.op == Op::MoveLanes {
             // Gathered in a buffer that must not be larger than what the block would take.
             let limit = 2 * large_limit(self.block_size) + 64;
             if header.payload_len as usize > limit {
@@ -589,7 +598,7 @@ impl Service for ShardService {
                 Begin::Skip
             }
         };
-        self.settle(net);
+        self.settle(net, now);
         begun
     }
 
@@ -611,21 +620,34 @@ impl Service for ShardService {
         match self.fillings.remove(&from) {
             Some(Filling::Block(ticket)) => self.shard.commit(now, ticket),
             Some(Filling::Gather { header, args, bytes, .. }) => {
-                let access = self.access(from, &header);
-                self.forward(net, from, header, access, args, bytes);
+                self.data_request(net, now, from, &header, &args, &bytes);
             }
             None => {}
         }
-        self.settle(net);
+        self.settle(net, now);
+    }
+
+    fn on_reply(
+        &mut self,
+        net: &mut Net,
+        now: Time,
+        from: ConnId,
+        header: &ReplyHeader,
+        _args: &[u8],
+    ) {
+        if self.moves.replied(net, now, &mut self.shard, from, header) {
+            self.settle(net, now);
+        }
     }
 
     fn on_close(&mut self, net: &mut Net, now: Time, conn: ConnId) {
+        self.moves.closed(now, &mut self.shard, conn);
         self.peers.remove(&conn);
         self.hang_up(conn);
         if let Some(Filling::Block(ticket)) = self.fillings.remove(&conn) {
             self.origins.remove(&ticket);
             self.shard.abort(now, ticket);
-            self.settle(net);
+            self.settle(net, now);
         }
         // Those who waited behind it may be served.
         self.tick_shard(net, now);
@@ -683,9 +705,18 @@ impl Service for ShardService {
                 self.shard.tell(now, at, news);
                 self.confirm(request, None);
             }
+            Note::Move(at, word) => self.shard.move_word(now, at, word),
+            Note::BeginImport(at, id, (start, end), request) => {
+                let refused = self.shard.begin_import(at, id, start, end).err();
+                self.confirm(request, refused);
+            }
+            Note::EndImport(at, id, commit, request) => {
+                let refused = self.shard.end_import(now, at, id, commit).err();
+                self.confirm(request, refused);
+            }
             Note::Stop => self.stopped = true,
         }
-        self.settle(net);
+        self.settle(net, now);
     }
 
     fn on_tick(&mut self, net: &mut Net, now: Time) -> Option<Time> {

@@ -1,16 +1,20 @@
 //! A memory server: one state machine per core, with the I/O around it.
 //!
 //! `shard` decides (pure, no I/O, what the simulator runs); `conn` moves bytes between sockets and
-//! the shard; `link` talks to the controller; `server` starts the threads.
+//! the shard; `peers` does so for moves between blocks; `link` talks to the controller; `server`
+//! starts the threads.
 #![forbid(unsafe_code)]
 
 mod conn;
 mod link;
 mod notes;
+mod peers;
 mod refusals;
 mod server;
 mod shard;
 mod watch;
 
 pub use server::{MemoryServer, ServerOptions};
-pub use shard::{Access, BlockOwner, Effect, Shard, ShardConfig, Stage};
+pub use shard::{
+    Access, BlockOwner, Effect, MoveKey, MoveWord, Post, PostPayload, Shard, ShardConfig, Stage,
+};

@@ -5,7 +5,7 @@
 //! a successful join begins with empty blocks under a new name.
 
 use crate::notes::{LinkNote, Note};
-use crate::shard::{BlockOwner, Effect};
+use crate::shard::{BlockOwner, Effect, MoveWord};
 use honeycomb_env::{
     Clock, ConnId, Entropy, Mailbox, Net, NotPosted, ReplyPayload, Service,
     resident_anonymous_bytes,
@@ -17,14 +17,15 @@ use honeycomb_types::{
 };
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::{
-    ActivePrefix, BlockUsage, FreeBlockRequest, GrowStructureReply, GrowStructureRequest,
-    HelloRequest, JoinServerReply, JoinServerRequest, OpenBlockRequest, QueueAheadRequest,
-    QueueTakenRequest, ReportReply, ReportRequest, RetireBlockRequest, SealBlockRequest,
-    SetGenerationRequest,
+    ActivePrefix, BeginImportRequest, BeginMoveReply, BeginMoveRequest, BlockUsage,
+    CancelMoveRequest, CommitMoveReply, CommitMoveRequest, EndImportRequest, FreeBlockRequest,
+    GrowStructureReply, GrowStructureRequest, HelloRequest, JoinServerReply, JoinServerRequest,
+    OpenBlockRequest, QueueAheadRequest, QueueTakenRequest, ReportReply, ReportRequest,
+    RetireBlockRequest, SealBlockRequest, SetGenerationRequest,
 };
 use honeycomb_wire::{Field, GrantKey, Op, ReplyHeader, RequestHeader, Status, TokenKey};
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 /// How long a connection attempt to the controller may take.
@@ -53,6 +54,10 @@ enum Asked {
     },
     Grow(BlockAt),
     Taken(BlockAt),
+    /// A block to move to.
+    Begin(BlockAt),
+    /// The word on a move that is complete.
+    Commit(BlockAt),
     /// Nothing hangs on the answer: a block that is not retired asks again.
     Told,
 }
@@ -112,7 +117,7 @@ impl LinkService {
         self.next_request += 1;
         self.asked.insert(self.next_request, asked);
         let header = RequestHeader { request: self.next_request, ..RequestHeader::new(op) };
-        net.request(conn, header, &body.encode());
+        net.request(conn, header, &body.encode(), ReplyPayload::Copy(&[]));
     }
 
     fn attempt(&mut self, net: &mut Net, now: Time) {
@@ -212,8 +217,7 @@ impl LinkService {
                     epoch: at.epoch.0,
                 };
                 if self.conn.is_none() {
-                    let text = "the controller cannot be reached".to_owned();
-                    return self.successor(at, Successor::Denied(Status::Unavailable, text));
+                    return self.successor(at, Successor::Denied(Status::Unavailable, cut_off()));
                 }
                 self.ask(net, Op::GrowStructure, &body, Asked::Grow(at));
             }
@@ -237,6 +241,34 @@ impl LinkService {
                     bytes,
                 };
                 self.ask(net, Op::QueueTaken, &body, Asked::Taken(at));
+            }
+            Effect::BeginMove { structure, at, start, merge } => {
+                if self.conn.is_none() {
+                    return self.move_word(at, MoveWord::Refused(Status::Unavailable, cut_off()));
+                }
+                let (structure, block, epoch) = (structure.0, at.block.0, at.epoch.0);
+                let body = BeginMoveRequest { structure, block, epoch, start, merge };
+                self.ask(net, Op::BeginMove, &body, Asked::Begin(at));
+            }
+            Effect::CommitMove { structure, at, id, target } => {
+                if self.conn.is_none() {
+                    let word = MoveWord::NotCommitted(Status::Unavailable, cut_off());
+                    return self.move_word(at, word);
+                }
+                let body = CommitMoveRequest {
+                    structure: structure.0,
+                    block: at.block.0,
+                    epoch: at.epoch.0,
+                    move_id: id,
+                    target: target.block.0,
+                    target_epoch: target.epoch.0,
+                };
+                self.ask(net, Op::CommitMove, &body, Asked::Commit(at));
+            }
+            Effect::CancelMove { structure, at, id } => {
+                let (structure, block, epoch) = (structure.0, at.block.0, at.epoch.0);
+                let body = CancelMoveRequest { structure, block, epoch, move_id: id };
+                self.ask(net, Op::CancelMove, &body, Asked::Told);
             }
             Effect::Retire { structure, at } => {
                 let body = RetireBlockRequest {
@@ -270,6 +302,37 @@ impl LinkService {
         self.successor(at, successor);
     }
 
+    fn move_word(&self, at: BlockAt, word: MoveWord) {
+        let shard = at.block.shard().0 as usize;
+        self.post(&self.shards[shard], Note::Move(at, word));
+    }
+
+    fn move_begun(&self, at: BlockAt, header: &ReplyHeader, args: &[u8]) {
+        let word = match (header.status, BeginMoveReply::decode(args)) {
+            (Status::Ok, Ok(BeginMoveReply { move_id, entry })) => match resolve(&entry.address) {
+                Ok(address) => MoveWord::Begin { id: move_id, entry, address },
+                Err(why) => MoveWord::Refused(Status::Unavailable, why),
+            },
+            (Status::Ok, Err(e)) => MoveWord::Refused(Status::Internal, e.to_string()),
+            (status, _) => MoveWord::Refused(status, String::from_utf8_lossy(args).into_owned()),
+        };
+        self.move_word(at, word);
+    }
+
+    fn move_committed(&self, at: BlockAt, header: &ReplyHeader, args: &[u8]) {
+        let word = match (header.status, CommitMoveReply::decode(args)) {
+            (Status::Ok, Ok(CommitMoveReply { version, entry })) => {
+                MoveWord::Committed(MovedArgs { version, entry })
+            }
+            // What it says is not understood, so that it has to be asked again.
+            (Status::Ok, Err(e)) => MoveWord::NotCommitted(Status::Unavailable, e.to_string()),
+            (status, _) => {
+                MoveWord::NotCommitted(status, String::from_utf8_lossy(args).into_owned())
+            }
+        };
+        self.move_word(at, word);
+    }
+
     /// Hands a request of the controller to the shard that it concerns.
     fn command(&mut self, header: &RequestHeader, args: &[u8]) -> Result<(), (Status, String)> {
         let malformed = |e: honeycomb_wire::Malformed| (Status::BadFrame, e.to_string());
@@ -288,6 +351,18 @@ impl LinkService {
                 let at = BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) };
                 let news = News::Ahead { items: body.items, bytes: body.bytes };
                 (at.block.shard(), Note::Tell(at, news, header.request))
+            }
+            Op::BeginImport => {
+                let body = BeginImportRequest::decode(args).map_err(malformed)?;
+                let at = BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) };
+                let range = (body.start, body.end);
+                (at.block.shard(), Note::BeginImport(at, body.move_id, range, header.request))
+            }
+            Op::EndImport => {
+                let body = EndImportRequest::decode(args).map_err(malformed)?;
+                let at = BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) };
+                let note = Note::EndImport(at, body.move_id, body.commit, header.request);
+                (at.block.shard(), note)
             }
             Op::SetGeneration => {
                 let body = SetGenerationRequest::decode(args).map_err(malformed)?;
@@ -310,6 +385,16 @@ impl LinkService {
     }
 }
 
+fn cut_off() -> String {
+    "the controller cannot be reached".to_owned()
+}
+
+/// Where a server is. Its name is looked up here because a shard must not wait for that.
+fn resolve(address: &str) -> Result<SocketAddr, String> {
+    let found = address.to_socket_addrs().map_err(|e| format!("{address}: {e}"))?;
+    found.into_iter().next().ok_or_else(|| format!("{address} is no address"))
+}
+
 fn owner_of(body: &OpenBlockRequest) -> Result<BlockOwner, (Status, String)> {
     let kind = Kind::from_code(body.kind)
         .ok_or_else(|| (Status::WrongKind, format!("no kind has the code {:#x}", body.kind)))?;
@@ -326,6 +411,7 @@ fn owner_of(body: &OpenBlockRequest) -> Result<BlockOwner, (Status, String)> {
         max_items: body.max_items,
         max_bytes: body.max_bytes,
         first: body.first,
+        importing: body.importing,
     })
 }
 
@@ -357,6 +443,8 @@ impl Service for LinkService {
         let Some(asked) = self.asked.remove(&header.request) else { return };
         match asked {
             Asked::Grow(at) => self.grown(at, header, args),
+            Asked::Begin(at) => self.move_begun(at, header, args),
+            Asked::Commit(at) => self.move_committed(at, header, args),
             Asked::Hello if header.status == Status::Ok => self.join(net),
             Asked::Join if header.status == Status::Ok => match JoinServerReply::decode(args) {
                 Ok(reply) => self.joined(now, &reply),
@@ -393,13 +481,19 @@ impl Service for LinkService {
         self.conn = None;
         self.server = None;
         self.next_attempt = now + REJOIN;
-        let asked = std::mem::take(&mut self.asked);
-        for at in asked.into_values().filter_map(|a| match a {
-            Asked::Grow(at) => Some(at),
-            _ => None,
-        }) {
-            let text = "the controller cannot be reached".to_owned();
-            self.successor(at, Successor::Denied(Status::Unavailable, text));
+        for asked in std::mem::take(&mut self.asked).into_values() {
+            match asked {
+                Asked::Grow(at) => {
+                    self.successor(at, Successor::Denied(Status::Unavailable, cut_off()));
+                }
+                Asked::Begin(at) => {
+                    self.move_word(at, MoveWord::Refused(Status::Unavailable, cut_off()));
+                }
+                Asked::Commit(at) => {
+                    self.move_word(at, MoveWord::NotCommitted(Status::Unavailable, cut_off()));
+                }
+                _ => {}
+            }
         }
     }
 

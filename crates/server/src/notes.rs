@@ -1,6 +1,6 @@
 //! What the threads of a server tell each other.
 
-use crate::shard::{Access, BlockOwner, Effect};
+use crate::shard::{Access, BlockOwner, Effect, MoveWord};
 use honeycomb_block::Pin;
 use honeycomb_env::{ConnId, Detached};
 use honeycomb_structures::News;
@@ -31,6 +31,12 @@ pub(crate) enum Note {
     SetGeneration(PrefixId, Generation, u64),
     /// What the controller has to say to a block; confirm under this request number, 0 for not.
     Tell(BlockAt, News, u64),
+    /// What the controller says of a move to the block that asked.
+    Move(BlockAt, MoveWord),
+    /// A neighbour will send its range to this block by this move; confirm under this request number.
+    BeginImport(BlockAt, u64, (u64, u64), u64),
+    /// What a block was sent by this move is its own, or is dropped; confirm under this number.
+    EndImport(BlockAt, u64, bool, u64),
     /// End the loop.
     Stop,
 }
@@ -60,6 +66,8 @@ pub(crate) struct Peer {
     pub job: Option<JobId>,
     /// Whose lease the traffic renews.
     pub task: Option<PrefixId>,
+    /// It showed the cluster's own token, which nobody has narrowed.
+    pub cluster: bool,
     pub grants: Vec<Grant>,
     /// The round of activity reports in which this peer is already listed.
     pub listed: u64,

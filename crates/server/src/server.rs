@@ -78,11 +78,12 @@ impl MemoryServer {
                 blocks: blocks_per_shard,
                 reclaimer: reclaimer.clone(),
             };
-            let (shards, link) = (shards.clone(), link.clone());
+            let (shards, link, token) = (shards.clone(), link.clone(), options.token.clone());
             threads.push(spawn(&format!("shard-{ix}"), move || {
                 let size = config.block_size;
                 let shard = Shard::new(config);
-                let service = ShardService::new(ShardIx(ix as u8), shard, size, shards, link);
+                let ix = ShardIx(ix as u8);
+                let service = ShardService::new(ix, shard, size, shards, link, token);
                 run(net, service, notes).expect("the event loop of a shard does not fail");
             })?);
         }

@@ -3,12 +3,16 @@
 //! An operation on a block is atomic because one thread runs it. The stages of a request are those
 //! of `Stage`, in that order; logs, metrics and failpoints use these words.
 
+mod moving;
+
+pub use moving::{MoveKey, MoveWord, Post, PostPayload};
+
 use crate::refusals::{expired, in_progress, refusal_of, revoked, unknown_block, wrong_epoch};
 use crate::watch::{Watcher, Watchers};
 use honeycomb_block::{Backing, Pin, Reclaimer};
 use honeycomb_structures::{
-    Answer, Event, FileBlock, KvBlock, LaneVerdict, Lanes, News, Operation, Outcome, QueueBlock,
-    QueueBounds, Structure, Successor, Ticket, record_hash,
+    Answer, Event, FileBlock, KvBlock, LaneVerdict, Lanes, Marks, News, Operation, Outcome,
+    QueueBlock, QueueBounds, Structure, Successor, Ticket, record_hash,
 };
 use honeycomb_types::limits::WAIT_MAX_MS;
 use honeycomb_types::{
@@ -16,7 +20,7 @@ use honeycomb_types::{
     SessionId, ShardIx, StructureId, Time,
 };
 use honeycomb_wire::notice::{Notice, SubscribeArgs};
-use honeycomb_wire::{Grant, Op, OpInfo, RequestHeader, Status, flags};
+use honeycomb_wire::{Auth, Grant, Op, OpInfo, RequestHeader, Status, flags};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
@@ -51,6 +55,8 @@ pub struct Access {
     pub window: u16,
     /// The grant that the request names, when the connection has presented it.
     pub grant: Option<Grant>,
+    /// Another memory server: it came with the cluster's own token, which nobody has narrowed.
+    pub peer: bool,
 }
 
 /// To whom a block belongs, as the controller said.
@@ -80,6 +86,8 @@ pub struct BlockOwner {
     pub max_bytes: u64,
     /// The structure's first block.
     pub first: bool,
+    /// The move that will fill it; 0 for none.
+    pub importing: u64,
 }
 
 /// What a shard wants done elsewhere.
@@ -116,6 +124,38 @@ pub enum Effect {
         items: u64,
         /// Their bytes.
         bytes: u64,
+    },
+    /// Ask the controller for a block to move to; answered by `MoveWord::Begin` or `Refused`.
+    BeginMove {
+        /// The structure.
+        structure: StructureId,
+        /// The block that asks.
+        at: BlockAt,
+        /// The first hash that shall move.
+        start: u64,
+        /// Everything shall, to a neighbour.
+        merge: bool,
+    },
+    /// Tell the controller that another block has all of a move; answered by `MoveWord::Committed`
+    /// or `NotCommitted`. Repeated until then.
+    CommitMove {
+        /// The structure.
+        structure: StructureId,
+        /// The block that gives.
+        at: BlockAt,
+        /// The move.
+        id: u64,
+        /// The block that takes.
+        target: BlockAt,
+    },
+    /// Tell the controller that a move was given up.
+    CancelMove {
+        /// The structure.
+        structure: StructureId,
+        /// The block that was to give.
+        at: BlockAt,
+        /// The move.
+        id: u64,
     },
     /// Ask the controller to take the block out of its structure. Repeated until it is freed.
     Retire {
@@ -155,6 +195,10 @@ struct Slot {
     watchers: Watchers,
     /// Its length, and arguments of `Moved` to its successor, once it has one.
     sealed: Option<(u64, Box<[u8]>)>,
+    /// A move from it.
+    moving: Option<Box<moving::Moving>>,
+    /// When to go on giving back what has moved away.
+    sweep_at: Option<Time>,
 }
 
 /// A mutation whose answer is still to come: where its result must be kept.
@@ -172,6 +216,8 @@ struct Pending {
     until_grant_ends: bool,
     /// Its payload is still arriving, or waits for those before it: it cannot be given up.
     filling: bool,
+    /// Its result is kept; a part of a move has none.
+    mutates: bool,
 }
 
 /// One core's share of a memory server.
@@ -192,6 +238,7 @@ pub struct Shard {
     clock_offset_ms: i64,
     /// Backings that a planted defect hands on unscrubbed.
     stale: Vec<Backing>,
+    posts: Vec<Post>,
 }
 
 impl Shard {
@@ -211,6 +258,7 @@ impl Shard {
             timers: BinaryHeap::new(),
             clock_offset_ms: 0,
             stale: Vec::new(),
+            posts: Vec::new(),
         }
     }
 
@@ -262,7 +310,14 @@ impl Shard {
                 let bounds = QueueBounds::from_wire(owner.max_items, owner.max_bytes);
                 Box::new(QueueBlock::new(size, bounds, owner.first))
             }
-            Kind::Kv => Box::new(KvBlock::new(size, owner.start, owner.end, owner.slots)),
+            Kind::Kv => {
+                let (start, end) = (owner.start, owner.end);
+                let block = KvBlock::new(size, start, end, owner.slots, Marks::default());
+                Box::new(match owner.importing {
+                    0 => block,
+                    id => block.importing(id),
+                })
+            }
         };
         self.last_epoch[index] = owner.at.epoch;
         self.slots[index] = Some(Box::new(Slot {
@@ -276,6 +331,8 @@ impl Shard {
             retire_at: None,
             watchers: Watchers::default(),
             sealed: None,
+            moving: None,
+            sweep_at: None,
         }));
         Ok(())
     }
@@ -304,6 +361,7 @@ impl Shard {
         let mut slot = self.slots[index].take().expect("checked above");
         let text = "the block went to another owner, or to none";
         slot.watchers.end(Status::WrongEpoch, text, &mut self.notices);
+        self.end_move(&slot);
         if Bug::StaleBytes.active() {
             self.stale.push(slot.backing);
         }
@@ -367,6 +425,7 @@ impl Shard {
             slot.timer = None;
             slot.structure.tick(&mut slot.backing, now);
             let at = slot.owner.at;
+            self.sweep_moved(now, index as usize);
             self.after(now, at);
         }
     }
@@ -422,6 +481,16 @@ impl Shard {
         ticket: Ticket,
     ) -> Outcome {
         let clock_ms = self.clock_ms(now);
+        if header.op.info().auth == Auth::Peer {
+            let answer = match peers_only(access) {
+                Ok(()) => {
+                    let operation = operation(now, clock_ms, access, header, args, ticket);
+                    self.part(now, header, args, payload, &operation)
+                }
+                Err(refusal) => refusal,
+            };
+            return Outcome::Done(answer);
+        }
         let slot = match self.admit(now, access, header) {
             Ok(index) => self.slots[index].as_mut().expect("admitted"),
             Err(answer) => return Outcome::Done(answer),
@@ -455,6 +524,24 @@ impl Shard {
         ticket: Ticket,
     ) -> Result<(), Answer> {
         let clock_ms = self.clock_ms(now);
+        if header.op.info().auth == Auth::Peer {
+            peers_only(access)?;
+            let operation = operation(now, clock_ms, access, header, args, ticket);
+            self.begin_part(header, &operation)?;
+            self.pending.push(Pending {
+                ticket,
+                at: header.at,
+                session: access.session,
+                lane: header.lane,
+                sequence: header.sequence,
+                hash: None,
+                generation: Generation(0),
+                until_grant_ends: false,
+                filling: true,
+                mutates: false,
+            });
+            return Ok(());
+        }
         let index = self.admit(now, access, header)?;
         let slot = self.slots[index].as_mut().expect("admitted");
         let length = header.payload_len as usize;
@@ -472,6 +559,7 @@ impl Shard {
                     generation: generation_of(access),
                     until_grant_ends: false,
                     filling: true,
+                    mutates: true,
                 });
                 Ok(())
             }
@@ -519,7 +607,9 @@ impl Shard {
         let pending = self.pending.swap_remove(found);
         if let Some(slot) = self.slot_at(pending.at) {
             slot.structure.abort(&mut slot.backing, now, ticket);
-            slot.lanes.abandon(pending.session, pending.lane);
+            if pending.mutates {
+                slot.lanes.abandon(pending.session, pending.lane);
+            }
             self.after(now, pending.at);
         }
     }
@@ -639,6 +729,7 @@ impl Shard {
             generation: generation_of(access),
             until_grant_ends: self.grant_ends_first(now, access, header),
             filling: false,
+            mutates: true,
         };
         let outcome = match outcome {
             Outcome::Done(answer) => Outcome::Done(self.record(pending, answer)),
@@ -652,7 +743,9 @@ impl Shard {
     }
 
     fn record(&mut self, pending: Pending, answer: Answer) -> Answer {
-        if let Some(slot) = self.slot_at(pending.at) {
+        if pending.mutates
+            && let Some(slot) = self.slot_at(pending.at)
+        {
             let Pending { session, lane, sequence, hash, .. } = pending;
             if answer.executed() {
                 slot.lanes.record(session, lane, sequence, hash, &answer);
@@ -691,13 +784,15 @@ impl Shard {
             }
             slot.retire_at = Some(now + RETIRE_AGAIN);
         }
+        self.look_at_moves(now, index);
         self.arm(index);
     }
 
     /// Sets a block's timer to when it is due.
     fn arm(&mut self, index: usize) {
         let Some(slot) = &mut self.slots[index] else { return };
-        let due = [slot.structure.deadline(), slot.retire_at].into_iter().flatten().min();
+        let due = [slot.structure.deadline(), slot.retire_at, slot.move_due()];
+        let due = due.into_iter().flatten().min();
         if let Some(due) = due
             && slot.timer.is_none_or(|timer| due < timer)
         {
@@ -763,6 +858,15 @@ impl Shard {
         let slot = self.slots[index].as_deref_mut()?;
         (slot.owner.at.epoch == at.epoch || Bug::EpochUnchecked.active()).then_some(slot)
     }
+}
+
+/// Parts of moves come from other memory servers.
+fn peers_only(access: &Access) -> Result<(), Answer> {
+    if access.peer {
+        return Ok(());
+    }
+    let text = "blocks move between memory servers, which show the cluster's own token";
+    Err(Answer::refuse(Status::PermissionDenied, text))
 }
 
 /// `Stage::Authorize`. Every data request passes here (INV-28).
@@ -838,7 +942,8 @@ fn subscribe(slot: &mut Slot, ticket: Ticket, grant: Grant, args: &[u8]) -> Answ
         Ok(args) => args,
         Err(e) => return e.into(),
     };
-    match slot.watchers.add(Watcher { ticket, kinds, filter, grant }) {
+    let unheard = slot.structure.unheard();
+    match slot.watchers.add(Watcher { ticket, kinds, filter, grant }, unheard) {
         Ok(number) => {
             slot.structure.watch(true);
             Answer::ok(number)

@@ -31,8 +31,10 @@ pub(crate) struct Watchers {
 }
 
 impl Watchers {
-    /// Adds one; the number of the last change before it.
-    pub fn add(&mut self, watcher: Watcher) -> Result<u64, Answer> {
+    /// Adds one; the number of the last change before it. `unheard` have happened while nobody was
+    /// there.
+    pub fn add(&mut self, watcher: Watcher, unheard: u64) -> Result<u64, Answer> {
+        self.changes = self.changes.max(unheard);
         if self.all.len() >= WATCHERS_PER_BLOCK_MAX {
             let text = format!("a block has at most {WATCHERS_PER_BLOCK_MAX} subscriptions");
             return Err(Answer::refuse(Status::LimitExceeded, text));

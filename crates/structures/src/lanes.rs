@@ -7,7 +7,7 @@ use crate::{Answer, Payload};
 use hashbrown::HashMap;
 use honeycomb_types::limits::{LANES_PER_BLOCK_MAX, RETRY_RECORD_BYTES_MAX, RETRY_WINDOW_MS};
 use honeycomb_types::{Bug, LaneId, Sequence, SessionId, Time};
-use honeycomb_wire::Status;
+use honeycomb_wire::{Field, Malformed, Reader, Status};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
@@ -85,6 +85,25 @@ impl Record {
     }
 }
 
+/// What a block knew of a lane before a range of it moved here: enough to answer a request that was
+/// sent there and is repeated here. What it says ends `IDLE_MAX` after it came.
+struct Adopted {
+    /// The sequence that was expected next: from this one on nothing ran there.
+    next: u64,
+    records: Vec<(u64, Record)>,
+    /// When it came last.
+    came: Time,
+}
+
+impl Adopted {
+    fn bytes(&self) -> usize {
+        let heap: usize = self.records.iter().map(|(_, record)| record.heap_bytes()).sum();
+        size_of::<((SessionId, LaneId), Adopted)>()
+            + self.records.len() * size_of::<(u64, Record)>()
+            + heap
+    }
+}
+
 struct Lane {
     key: (SessionId, LaneId),
     /// The sequence expected next. Results kept are those just below it.
@@ -114,6 +133,11 @@ pub struct Lanes {
     /// The lane of the last call: with one busy client, `record` and the next `begin` find it here.
     hot: Option<u32>,
     result_bytes: usize,
+    /// Lanes to blocks of which a range has come here.
+    adopted: HashMap<(SessionId, LaneId), Adopted>,
+    /// When each of them came, the oldest first.
+    adoptions: VecDeque<(Time, (SessionId, LaneId))>,
+    adopted_bytes: usize,
 }
 
 impl Lanes {
@@ -141,6 +165,9 @@ impl Lanes {
         let Some(ix) = self.find(key) else {
             return self.begin_unknown(now, key, sequence, retry);
         };
+        if let Some(verdict) = self.recall_adopted(key, sequence) {
+            return verdict;
+        }
         self.acknowledge(ix, acked.0);
         let full = self.result_bytes >= RETRY_RECORD_BYTES_MAX;
         let lane = self.lane_mut(ix);
@@ -201,6 +228,7 @@ impl Lanes {
     /// Forgets lanes that were idle for twice the retry window, a bounded number per call. Call it
     /// now and then; the oldest go first.
     pub fn expire(&mut self, now: Time) {
+        self.forget_adopted(now);
         for _ in 0..EXPIRE_STEP {
             let Some(&Reverse((due, ix))) = self.due.peek() else { return };
             if due > now {
@@ -237,12 +265,105 @@ impl Lanes {
             })
     }
 
+    /// What another block has to know of these lanes when a range of hashes moves there: parts of at
+    /// most about `part` bytes, each for one `adopt`. Of a `whole` block that is every result, of a
+    /// range those of its keys: what has no key of its own stays.
+    pub fn export(&self, start: u64, end: u64, whole: bool, part: usize) -> Vec<Vec<u8>> {
+        let moves = |r: &Record| whole || (r.hashed && start <= r.hash && r.hash <= end);
+        let mut parts: Vec<Vec<u8>> = Vec::new();
+        let mut put = |key: (SessionId, LaneId), next: u64, records: Vec<(u64, &Record)>| {
+            if parts.last().is_none_or(|last| last.len() >= part) {
+                parts.push(Vec::new());
+            }
+            let out = parts.last_mut().expect("there is one by now");
+            put_lane(out, key, next, &records);
+        };
+        for lane in self.lanes.iter().flatten() {
+            let kept = (lane.first_kept()..).zip(&lane.records).filter(|(_, r)| moves(r));
+            put(lane.key, lane.next, kept.collect());
+        }
+        for (key, adopted) in &self.adopted {
+            let kept = adopted.records.iter().filter(|(_, r)| moves(r));
+            put(*key, adopted.next, kept.map(|(sequence, r)| (*sequence, r)).collect());
+        }
+        parts
+    }
+
+    /// Takes over what another block knew of its lanes, as `export` gave it. Bounded by
+    /// `RETRY_RECORD_BYTES_MAX`: beyond, the oldest results go, and who asks for them hears that the
+    /// outcome is unknown.
+    pub fn adopt(&mut self, now: Time, part: &[u8]) -> Result<(), Malformed> {
+        let mut from = Reader::new(part);
+        let mut lanes = Vec::new();
+        while !from.is_empty() {
+            lanes.push(get_lane(now, &mut from)?);
+        }
+        for (key, mut adopted) in lanes {
+            if let Some(known) = self.adopted.remove(&key) {
+                self.adopted_bytes -= known.bytes();
+                adopted.next = adopted.next.max(known.next);
+                let news: Vec<u64> = adopted.records.iter().map(|(s, _)| *s).collect();
+                let older = known.records.into_iter().filter(|(s, _)| !news.contains(s));
+                adopted.records.extend(older);
+            }
+            self.adopted_bytes += adopted.bytes();
+            self.adopted.insert(key, adopted);
+            self.adoptions.push_back((now, key));
+        }
+        let mut oldest = 0;
+        while self.adopted_bytes > RETRY_RECORD_BYTES_MAX && oldest < self.adoptions.len() {
+            if let Some(adopted) = self.adopted.get_mut(&self.adoptions[oldest].1) {
+                self.adopted_bytes -= adopted.bytes();
+                adopted.records = Vec::new();
+                self.adopted_bytes += adopted.bytes();
+            }
+            oldest += 1;
+        }
+        Ok(())
+    }
+
+    /// What another block answered to this request, or that nobody knows; `None` when it did not run
+    /// there.
+    fn recall_adopted(
+        &mut self,
+        key: (SessionId, LaneId),
+        sequence: Sequence,
+    ) -> Option<LaneVerdict> {
+        if self.adopted.is_empty() {
+            return None;
+        }
+        let adopted = self.adopted.get(&key)?;
+        if sequence.0 >= adopted.next {
+            return None;
+        }
+        let found = adopted.records.iter().find(|(known, _)| *known == sequence.0);
+        Some(match found {
+            Some((_, record)) => LaneVerdict::Replay(record.answer()),
+            None => LaneVerdict::OutcomeUnknown,
+        })
+    }
+
+    fn forget_adopted(&mut self, now: Time) {
+        for _ in 0..EXPIRE_STEP {
+            let Some((came, key)) = self.adoptions.front().copied() else { return };
+            if came + IDLE_MAX > now {
+                return;
+            }
+            self.adoptions.pop_front();
+            // It may have come again since.
+            if self.adopted.get(&key).is_some_and(|adopted| adopted.came == came) {
+                let gone = self.adopted.remove(&key).expect("looked up just now");
+                self.adopted_bytes -= gone.bytes();
+            }
+        }
+    }
+
     /// Bytes of memory that the records take.
     pub fn bytes(&self) -> usize {
         const PER_LANE: usize = size_of::<Option<Lane>>()
             + size_of::<((SessionId, LaneId), u32)>()
             + size_of::<Reverse<(Time, u32)>>();
-        self.lanes.len() * PER_LANE + self.result_bytes
+        self.lanes.len() * PER_LANE + self.result_bytes + self.adopted_bytes
     }
 
     /// The results that a lane keeps, with the hash of the key that each concerned: what has to
@@ -270,7 +391,11 @@ impl Lanes {
         sequence: Sequence,
         retry: bool,
     ) -> LaneVerdict {
-        if sequence.0 != 1 {
+        let elsewhere = self.adopted.get(&key).map(|adopted| adopted.next);
+        if let Some(verdict) = self.recall_adopted(key, sequence) {
+            return verdict;
+        }
+        if elsewhere.is_none() && sequence.0 != 1 {
             // A lane begins at 1, so the block knew this one and forgot it: only a mutation that
             // never came here before is known not to have run.
             return if retry {
@@ -283,8 +408,8 @@ impl Lanes {
         if lanes >= LANES_PER_BLOCK_MAX || self.result_bytes >= RETRY_RECORD_BYTES_MAX {
             return LaneVerdict::Busy;
         }
-        let lane =
-            Lane { key, next: 1, running: Some(1), last_used: now, records: VecDeque::new() };
+        let (next, records) = (sequence.0, VecDeque::new());
+        let lane = Lane { key, next, running: Some(next), last_used: now, records };
         let ix = match self.free.pop() {
             Some(ix) => ix,
             None => {
@@ -341,6 +466,48 @@ impl Lanes {
         self.result_bytes -= lane.records.iter().map(Record::heap_bytes).sum::<usize>()
             + lane.records.capacity() * size_of::<Record>();
     }
+}
+
+fn put_lane(out: &mut Vec<u8>, key: (SessionId, LaneId), next: u64, records: &[(u64, &Record)]) {
+    key.0.0.put(out);
+    key.1.0.put(out);
+    next.put(out);
+    (records.len() as u32).put(out);
+    for (sequence, record) in records {
+        let answer = record.answer();
+        sequence.put(out);
+        record.hash.put(out);
+        (answer.status as u16).put(out);
+        answer.value.put(out);
+        answer.args.put(out);
+        let payload: &[u8] = match &answer.payload {
+            Payload::Bytes(bytes) => bytes,
+            Payload::Pinned(pin) => pin.bytes(),
+            Payload::None | Payload::Block(_) => &[],
+        };
+        (payload.len() as u32).put(out);
+        out.extend_from_slice(payload);
+    }
+}
+
+fn get_lane(now: Time, from: &mut Reader<'_>) -> Result<((SessionId, LaneId), Adopted), Malformed> {
+    let key = (SessionId(u128::get(from)?), LaneId(u32::get(from)?));
+    let next = u64::get(from)?;
+    let count = u32::get(from)?;
+    let mut records = Vec::new();
+    for _ in 0..count {
+        let (sequence, hash) = (u64::get(from)?, u64::get(from)?);
+        let status = Status::from_code(u16::get(from)?)
+            .ok_or_else(|| from.malformed("no status has this code"))?;
+        let value = u64::get(from)?;
+        let args = Vec::<u8>::get(from)?;
+        let length = u32::get(from)? as usize;
+        let bytes = from.take(length)?;
+        let payload = if bytes.is_empty() { Payload::None } else { Payload::Bytes(bytes.into()) };
+        let answer = Answer { status, value, args, payload };
+        records.push((sequence, Record::new((hash != 0).then_some(hash), &answer)));
+    }
+    Ok((key, Adopted { next, records, came: now }))
 }
 
 fn replay(lane: &mut Lane, sequence: u64) -> LaneVerdict {

@@ -13,6 +13,7 @@
 mod file;
 mod kv;
 mod lanes;
+mod moves;
 mod next;
 mod pieces;
 mod queue;
@@ -20,6 +21,7 @@ mod queue;
 pub use file::FileBlock;
 pub use kv::{KvBlock, key_limit};
 pub use lanes::{LaneVerdict, Lanes};
+pub use moves::{Marks, Movable, Parcel, Totals, Wish};
 pub use queue::{QueueBlock, QueueBounds};
 
 use honeycomb_block::{Backing, Pin};
@@ -255,6 +257,17 @@ pub trait Structure: Send {
 
     /// Whether anybody wants to know of changes from now on.
     fn watch(&mut self, watched: bool);
+
+    /// Changes that nobody was told of because nobody watched: who comes late learns from it whether
+    /// something was missed.
+    fn unheard(&self) -> u64 {
+        0
+    }
+
+    /// It as a structure whose contents can move to another block; most cannot.
+    fn movable(&mut self) -> Option<&mut dyn Movable> {
+        None
+    }
 }
 
 /// The hash by which a mutation was routed, when it was routed by one: its retry record carries it,

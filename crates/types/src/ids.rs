@@ -29,6 +29,11 @@ id!(
     StructureId, u64
 );
 id!(
+    /// A move of a range between two blocks of a structure; the controller numbers them as it does
+    /// structures. See [`MoveId::NONE`].
+    MoveId, u64
+);
+id!(
     /// A memory server, numbered by the controller when it joins; a restart gets a new number.
     ServerId, u32
 );
@@ -61,6 +66,11 @@ id!(
     /// Version of a prefix's permissions: raising it revokes every earlier grant.
     Generation, u32
 );
+
+impl MoveId {
+    /// No move: no move has this number.
+    pub const NONE: MoveId = MoveId(0);
+}
 
 /// A block's name: the server (top 32 bits), its shard (8 bits) and the index there (24 bits).
 ///

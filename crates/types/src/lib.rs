@@ -12,8 +12,8 @@ mod wire_limits;
 
 pub use bug::Bug;
 pub use ids::{
-    BlockAt, BlockId, Epoch, Generation, JobId, LaneId, MapVersion, PrefixId, Sequence, ServerId,
-    SessionId, ShardIx, StructureId,
+    BlockAt, BlockId, Epoch, Generation, JobId, LaneId, MapVersion, MoveId, PrefixId, Sequence,
+    ServerId, SessionId, ShardIx, StructureId,
 };
 pub use name::{Address, InvalidName, check_name, dotted_path, split_path};
 pub use time::Time;

@@ -46,6 +46,8 @@ pub enum Auth {
     Job,
     /// A grant for the block's structure.
     Grant,
+    /// Between memory servers: the cluster's own token, and a block.
+    Peer,
 }
 
 /// One line of the table of operations.
@@ -226,8 +228,13 @@ impl RequestHeader {
         } else if self.lane.0 != 0 || self.sequence.0 != 0 || self.ack_lag != 0 {
             return Err(skip(Status::BadFrame, "only a mutation has a lane"));
         }
-        let named = self.at != BlockAt::default() || self.grant != 0;
-        if named != (info.auth == Auth::Grant) {
+        let (block, grant) = (self.at != BlockAt::default(), self.grant != 0);
+        let named = match info.auth {
+            Auth::Grant => block || grant,
+            Auth::Peer => block && !grant,
+            _ => !block && !grant,
+        };
+        if !named {
             return Err(skip(Status::BadFrame, "a block and a grant go with data requests only"));
         }
         Ok(())

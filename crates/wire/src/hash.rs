@@ -17,6 +17,11 @@ pub fn key_hash(key: &[u8]) -> u64 {
     }
 }
 
+/// What bytes are checked by on their way between blocks: XXH64 with seed 0.
+pub fn checksum(bytes: &[u8]) -> u64 {
+    xxh64(bytes, 0)
+}
+
 fn tag(key: &[u8]) -> Option<&[u8]> {
     let open = key.iter().position(|b| *b == b'{')?;
     let length = key[open + 1..].iter().position(|b| *b == b'}')?;

@@ -16,11 +16,11 @@ pub mod queue;
 pub mod stored;
 pub mod token;
 
-pub use fields::{Field, Malformed};
+pub use fields::{Field, Malformed, Reader};
 pub use frame::{
     Auth, Durability, Header, OpInfo, Plane, Refusal, ReplyHeader, RequestHeader, flags,
 };
 pub use handshake::Greeted;
-pub use hash::key_hash;
+pub use hash::{checksum, key_hash};
 pub use messages::{Op, Status};
 pub use token::{Grant, GrantKey, RootKey, Scope, TokenKey, attenuate};

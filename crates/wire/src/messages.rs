@@ -280,6 +280,16 @@ pub enum Op {
     Subscribe = 0x0004,
     /// Says that the results of some lanes have been received, for lanes of this session that will not be used again: the block need not keep them. Arguments: for each, lane u32 and the last number received u64; at most 1,024. The value is how many of the lanes the block knew.
     AckResults = 0x0005,
+    /// Of a move between blocks, sent by the block that gives a range to the one that takes it (docs/design-notes.md, "Moves"): everything that the range from start to end holds, as it lies in the block. Sent again for a part that changed; it replaces what was sent of that range before.
+    MoveRegion = 0x0006,
+    /// Of a move: a value that has an extent of its own, before the region that refers to it.
+    MoveValue = 0x0007,
+    /// Of a move: values that were sent and are no more. A later value may take one of their numbers.
+    MoveDrops = 0x0008,
+    /// Of a move: what the giving block knows of lanes that may be asked for again: session u128, lane u32, the sequence expected next u64, number of results u32, then for each the sequence u64, hash u64, status u16, value u64, args (length u32 and bytes), payload (length u32 and bytes). The payload is such lanes, one after the other.
+    MoveLanes = 0x0009,
+    /// Of a move: everything was sent. Confirmed only when the taking block holds the whole range and the counts agree.
+    MoveDone = 0x000A,
     /// Registers a job. Its hierarchy is a single node, the root, until prefixes are created.
     RegisterJob = 0x0101,
     /// Ends a job: all its prefixes, structures and blocks go at once.
@@ -328,6 +338,14 @@ pub enum Op {
     QueueTaken = 0x0306,
     /// A queue's block is empty for good and owes nobody an answer: the controller takes it out of the map, wherever it stands there, and frees it. Refused while its seal was not heard of; asked again then.
     RetireBlock = 0x0307,
+    /// A block of a key-value store asks for a block to give a part of its range to (a split), or for a neighbour that takes all of it (a merge). The reply comes when the other block is ready to import. Asking again answers the same move.
+    BeginMove = 0x0308,
+    /// A block says that another has confirmed everything that moves: from the reply on, that one owns the range. Asking again answers the same.
+    CommitMove = 0x0309,
+    /// A block gives a move up before its commit. A move that is not known, or that was committed, is left as it is.
+    CancelMove = 0x030A,
+    /// The controller tells a block what became of a move to it: it serves the range from now on, or drops what it has of it. Idempotent by move.
+    EndImport = 0x0310,
     /// The controller gives a block to a structure. Idempotent by (block, epoch).
     OpenBlock = 0x0311,
     /// The controller takes a block back. The reply confirms that nothing of it can be read any more. Idempotent by (block, epoch).
@@ -336,6 +354,8 @@ pub enum Op {
     SetGeneration = 0x0313,
     /// Tells the tail of a bounded queue how much is still in the blocks before it. Never more than the last time.
     QueueAhead = 0x0314,
+    /// The controller tells a block that a neighbour will move its range to it. Idempotent by move.
+    BeginImport = 0x0315,
     /// Appends the payload, contiguously and atomically. The reply's value is the offset within the block.
     FileAppend = 0x1001,
     /// Reads committed bytes of the block. Arguments: offset u64, length u32. The payload is what is there, at most that much; the value is the committed length of the block.
@@ -374,7 +394,7 @@ pub enum Op {
     KvCompareAndSwap = 0x1207,
     /// Arguments: cursor u64, most bytes u32, mode u8 (0 keys and values, 1 keys only), prefix. Entries in order of (hash, key); the value is the next cursor, 0 at the end of the block; a page without entries is not the end.
     KvScan = 0x1208,
-    /// The value is the number of entries in the block.
+    /// The value is the number of entries in the block; reply arguments: the last hash that it answers for, u64. What follows is to be asked elsewhere.
     KvLength = 0x1209,
     /// Reads many entries. Arguments: most bytes u32. Payload: count u32, then length u16 and bytes of each key. The value is the number of keys answered, the payload a result for each of these.
     KvMultiGet = 0x120A,
@@ -386,12 +406,17 @@ pub enum Op {
 
 impl Op {
     /// Every op in order of code.
-    pub const ALL: [Op; 56] = [
+    pub const ALL: [Op; 66] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
         Op::Subscribe,
         Op::AckResults,
+        Op::MoveRegion,
+        Op::MoveValue,
+        Op::MoveDrops,
+        Op::MoveLanes,
+        Op::MoveDone,
         Op::RegisterJob,
         Op::DeregisterJob,
         Op::ListJobs,
@@ -416,10 +441,15 @@ impl Op {
         Op::SealBlock,
         Op::QueueTaken,
         Op::RetireBlock,
+        Op::BeginMove,
+        Op::CommitMove,
+        Op::CancelMove,
+        Op::EndImport,
         Op::OpenBlock,
         Op::FreeBlock,
         Op::SetGeneration,
         Op::QueueAhead,
+        Op::BeginImport,
         Op::FileAppend,
         Op::FileRead,
         Op::FileSize,
@@ -453,6 +483,11 @@ impl Op {
             0x0003 => Op::PresentGrant,
             0x0004 => Op::Subscribe,
             0x0005 => Op::AckResults,
+            0x0006 => Op::MoveRegion,
+            0x0007 => Op::MoveValue,
+            0x0008 => Op::MoveDrops,
+            0x0009 => Op::MoveLanes,
+            0x000A => Op::MoveDone,
             0x0101 => Op::RegisterJob,
             0x0102 => Op::DeregisterJob,
             0x0103 => Op::ListJobs,
@@ -477,10 +512,15 @@ impl Op {
             0x0305 => Op::SealBlock,
             0x0306 => Op::QueueTaken,
             0x0307 => Op::RetireBlock,
+            0x0308 => Op::BeginMove,
+            0x0309 => Op::CommitMove,
+            0x030A => Op::CancelMove,
+            0x0310 => Op::EndImport,
             0x0311 => Op::OpenBlock,
             0x0312 => Op::FreeBlock,
             0x0313 => Op::SetGeneration,
             0x0314 => Op::QueueAhead,
+            0x0315 => Op::BeginImport,
             0x1001 => Op::FileAppend,
             0x1002 => Op::FileRead,
             0x1003 => Op::FileSize,
@@ -516,6 +556,11 @@ impl Op {
             Op::PresentGrant => "PresentGrant",
             Op::Subscribe => "Subscribe",
             Op::AckResults => "AckResults",
+            Op::MoveRegion => "MoveRegion",
+            Op::MoveValue => "MoveValue",
+            Op::MoveDrops => "MoveDrops",
+            Op::MoveLanes => "MoveLanes",
+            Op::MoveDone => "MoveDone",
             Op::RegisterJob => "RegisterJob",
             Op::DeregisterJob => "DeregisterJob",
             Op::ListJobs => "ListJobs",
@@ -540,10 +585,15 @@ impl Op {
             Op::SealBlock => "SealBlock",
             Op::QueueTaken => "QueueTaken",
             Op::RetireBlock => "RetireBlock",
+            Op::BeginMove => "BeginMove",
+            Op::CommitMove => "CommitMove",
+            Op::CancelMove => "CancelMove",
+            Op::EndImport => "EndImport",
             Op::OpenBlock => "OpenBlock",
             Op::FreeBlock => "FreeBlock",
             Op::SetGeneration => "SetGeneration",
             Op::QueueAhead => "QueueAhead",
+            Op::BeginImport => "BeginImport",
             Op::FileAppend => "FileAppend",
             Op::FileRead => "FileRead",
             Op::FileSize => "FileSize",
@@ -611,6 +661,46 @@ impl Op {
                 verbs: Verbs(0),
                 lane: false,
                 message: false,
+                payload: false,
+            },
+            Op::MoveRegion => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Peer,
+                verbs: Verbs(0),
+                lane: false,
+                message: true,
+                payload: true,
+            },
+            Op::MoveValue => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Peer,
+                verbs: Verbs(0),
+                lane: false,
+                message: true,
+                payload: true,
+            },
+            Op::MoveDrops => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Peer,
+                verbs: Verbs(0),
+                lane: false,
+                message: true,
+                payload: false,
+            },
+            Op::MoveLanes => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Peer,
+                verbs: Verbs(0),
+                lane: false,
+                message: true,
+                payload: true,
+            },
+            Op::MoveDone => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Peer,
+                verbs: Verbs(0),
+                lane: false,
+                message: true,
                 payload: false,
             },
             Op::RegisterJob => OpInfo {
@@ -805,6 +895,38 @@ impl Op {
                 message: true,
                 payload: false,
             },
+            Op::BeginMove => OpInfo {
+                plane: Plane::Link,
+                auth: Auth::Cluster,
+                verbs: Verbs(0),
+                lane: false,
+                message: true,
+                payload: false,
+            },
+            Op::CommitMove => OpInfo {
+                plane: Plane::Link,
+                auth: Auth::Cluster,
+                verbs: Verbs(0),
+                lane: false,
+                message: true,
+                payload: false,
+            },
+            Op::CancelMove => OpInfo {
+                plane: Plane::Link,
+                auth: Auth::Cluster,
+                verbs: Verbs(0),
+                lane: false,
+                message: true,
+                payload: false,
+            },
+            Op::EndImport => OpInfo {
+                plane: Plane::Link,
+                auth: Auth::Cluster,
+                verbs: Verbs(0),
+                lane: false,
+                message: true,
+                payload: false,
+            },
             Op::OpenBlock => OpInfo {
                 plane: Plane::Link,
                 auth: Auth::Cluster,
@@ -830,6 +952,14 @@ impl Op {
                 payload: false,
             },
             Op::QueueAhead => OpInfo {
+                plane: Plane::Link,
+                auth: Auth::Cluster,
+                verbs: Verbs(0),
+                lane: false,
+                message: true,
+                payload: false,
+            },
+            Op::BeginImport => OpInfo {
                 plane: Plane::Link,
                 auth: Auth::Cluster,
                 verbs: Verbs(0),
@@ -1586,6 +1716,192 @@ impl Field for PresentGrantReply {
 
     fn get(_: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(PresentGrantReply {})
+    }
+}
+
+/// Request of MoveRegion. Of a move between blocks, sent by the block that gives a range to the one that takes it (docs/design-notes.md, "Moves"): everything that the range from start to end holds, as it lies in the block. Sent again for a part that changed; it replaces what was sent of that range before.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct MoveRegionRequest {
+    /// The move.
+    pub move_id: u64,
+    /// First hash.
+    pub start: u64,
+    /// Last hash, inclusive.
+    pub end: u64,
+    /// Entries whose values were sent by MoveValue.
+    pub values: u32,
+    /// XXH64 of the payload, seed 0.
+    pub checksum: u64,
+}
+
+impl Field for MoveRegionRequest {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.move_id.put(out);
+        self.start.put(out);
+        self.end.put(out);
+        self.values.put(out);
+        self.checksum.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(MoveRegionRequest {
+            move_id: Field::get(from)?,
+            start: Field::get(from)?,
+            end: Field::get(from)?,
+            values: Field::get(from)?,
+            checksum: Field::get(from)?,
+        })
+    }
+}
+
+/// Reply of MoveRegion.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct MoveRegionReply {}
+
+impl Field for MoveRegionReply {
+    fn put(&self, _: &mut Vec<u8>) {}
+
+    fn get(_: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(MoveRegionReply {})
+    }
+}
+
+/// Request of MoveValue. Of a move: a value that has an extent of its own, before the region that refers to it.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct MoveValueRequest {
+    /// The move.
+    pub move_id: u64,
+    /// Its number, by which the giving block's entries refer to it.
+    pub value: u32,
+    /// XXH64 of the payload, seed 0.
+    pub checksum: u64,
+}
+
+impl Field for MoveValueRequest {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.move_id.put(out);
+        self.value.put(out);
+        self.checksum.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(MoveValueRequest {
+            move_id: Field::get(from)?,
+            value: Field::get(from)?,
+            checksum: Field::get(from)?,
+        })
+    }
+}
+
+/// Reply of MoveValue.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct MoveValueReply {}
+
+impl Field for MoveValueReply {
+    fn put(&self, _: &mut Vec<u8>) {}
+
+    fn get(_: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(MoveValueReply {})
+    }
+}
+
+/// Request of MoveDrops. Of a move: values that were sent and are no more. A later value may take one of their numbers.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct MoveDropsRequest {
+    /// The move.
+    pub move_id: u64,
+    /// Their numbers.
+    pub values: Vec<u32>,
+}
+
+impl Field for MoveDropsRequest {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.move_id.put(out);
+        self.values.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(MoveDropsRequest { move_id: Field::get(from)?, values: Field::get(from)? })
+    }
+}
+
+/// Reply of MoveDrops.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct MoveDropsReply {}
+
+impl Field for MoveDropsReply {
+    fn put(&self, _: &mut Vec<u8>) {}
+
+    fn get(_: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(MoveDropsReply {})
+    }
+}
+
+/// Request of MoveLanes. Of a move: what the giving block knows of lanes that may be asked for again: session u128, lane u32, the sequence expected next u64, number of results u32, then for each the sequence u64, hash u64, status u16, value u64, args (length u32 and bytes), payload (length u32 and bytes). The payload is such lanes, one after the other.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct MoveLanesRequest {
+    /// The move.
+    pub move_id: u64,
+}
+
+impl Field for MoveLanesRequest {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.move_id.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(MoveLanesRequest { move_id: Field::get(from)? })
+    }
+}
+
+/// Reply of MoveLanes.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct MoveLanesReply {}
+
+impl Field for MoveLanesReply {
+    fn put(&self, _: &mut Vec<u8>) {}
+
+    fn get(_: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(MoveLanesReply {})
+    }
+}
+
+/// Request of MoveDone. Of a move: everything was sent. Confirmed only when the taking block holds the whole range and the counts agree.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct MoveDoneRequest {
+    /// The move.
+    pub move_id: u64,
+    /// Entries of the range.
+    pub entries: u64,
+    /// Their bytes in the regions, and those of their values beside them.
+    pub bytes: u64,
+}
+
+impl Field for MoveDoneRequest {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.move_id.put(out);
+        self.entries.put(out);
+        self.bytes.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(MoveDoneRequest {
+            move_id: Field::get(from)?,
+            entries: Field::get(from)?,
+            bytes: Field::get(from)?,
+        })
+    }
+}
+
+/// Reply of MoveDone.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct MoveDoneReply {}
+
+impl Field for MoveDoneReply {
+    fn put(&self, _: &mut Vec<u8>) {}
+
+    fn get(_: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(MoveDoneReply {})
     }
 }
 
@@ -2448,6 +2764,12 @@ pub struct ClusterStatusReply {
     pub bytes_metadata: u64,
     /// Requests that the controller has answered.
     pub requests: u64,
+    /// Of these, renewals of leases.
+    pub requests_leases: u64,
+    /// Of these, of memory servers about their blocks: to grow, to seal, to move.
+    pub requests_blocks: u64,
+    /// Of these, heartbeats of memory servers.
+    pub requests_reports: u64,
     /// For the cluster's token.
     pub servers: Vec<ServerInfo>,
 }
@@ -2468,6 +2790,9 @@ impl Field for ClusterStatusReply {
         self.bytes_resident.put(out);
         self.bytes_metadata.put(out);
         self.requests.put(out);
+        self.requests_leases.put(out);
+        self.requests_blocks.put(out);
+        self.requests_reports.put(out);
         self.servers.put(out);
     }
 
@@ -2487,6 +2812,9 @@ impl Field for ClusterStatusReply {
             bytes_resident: Field::get(from)?,
             bytes_metadata: Field::get(from)?,
             requests: Field::get(from)?,
+            requests_leases: Field::get(from)?,
+            requests_blocks: Field::get(from)?,
+            requests_reports: Field::get(from)?,
             servers: Field::get(from)?,
         })
     }
@@ -2803,6 +3131,206 @@ impl Field for RetireBlockReply {
     }
 }
 
+/// Request of BeginMove. A block of a key-value store asks for a block to give a part of its range to (a split), or for a neighbour that takes all of it (a merge). The reply comes when the other block is ready to import. Asking again answers the same move.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct BeginMoveRequest {
+    /// The structure.
+    pub structure: u64,
+    /// The block that asks.
+    pub block: u64,
+    /// Its epoch.
+    pub epoch: u64,
+    /// First hash that it wants to give away, at the boundary of a slot; of a merge, the first that it has.
+    pub start: u64,
+    /// It wants to give everything away.
+    pub merge: bool,
+}
+
+impl Field for BeginMoveRequest {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.structure.put(out);
+        self.block.put(out);
+        self.epoch.put(out);
+        self.start.put(out);
+        self.merge.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(BeginMoveRequest {
+            structure: Field::get(from)?,
+            block: Field::get(from)?,
+            epoch: Field::get(from)?,
+            start: Field::get(from)?,
+            merge: Field::get(from)?,
+        })
+    }
+}
+
+/// Reply of BeginMove.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct BeginMoveReply {
+    /// The move.
+    pub move_id: u64,
+    /// The block that imports, and the range that moves.
+    pub entry: MapEntry,
+}
+
+impl Field for BeginMoveReply {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.move_id.put(out);
+        self.entry.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(BeginMoveReply { move_id: Field::get(from)?, entry: Field::get(from)? })
+    }
+}
+
+/// Request of CommitMove. A block says that another has confirmed everything that moves: from the reply on, that one owns the range. Asking again answers the same.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct CommitMoveRequest {
+    /// The structure.
+    pub structure: u64,
+    /// The block that gives.
+    pub block: u64,
+    /// Its epoch.
+    pub epoch: u64,
+    /// The move.
+    pub move_id: u64,
+    /// The block that takes.
+    pub target: u64,
+    /// Its epoch.
+    pub target_epoch: u64,
+}
+
+impl Field for CommitMoveRequest {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.structure.put(out);
+        self.block.put(out);
+        self.epoch.put(out);
+        self.move_id.put(out);
+        self.target.put(out);
+        self.target_epoch.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(CommitMoveRequest {
+            structure: Field::get(from)?,
+            block: Field::get(from)?,
+            epoch: Field::get(from)?,
+            move_id: Field::get(from)?,
+            target: Field::get(from)?,
+            target_epoch: Field::get(from)?,
+        })
+    }
+}
+
+/// Reply of CommitMove.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct CommitMoveReply {
+    /// Map version from which the range is the other block's.
+    pub version: u64,
+    /// That block with its whole range.
+    pub entry: MapEntry,
+}
+
+impl Field for CommitMoveReply {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.version.put(out);
+        self.entry.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(CommitMoveReply { version: Field::get(from)?, entry: Field::get(from)? })
+    }
+}
+
+/// Request of CancelMove. A block gives a move up before its commit. A move that is not known, or that was committed, is left as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct CancelMoveRequest {
+    /// The structure.
+    pub structure: u64,
+    /// The block that was to give.
+    pub block: u64,
+    /// Its epoch.
+    pub epoch: u64,
+    /// The move.
+    pub move_id: u64,
+}
+
+impl Field for CancelMoveRequest {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.structure.put(out);
+        self.block.put(out);
+        self.epoch.put(out);
+        self.move_id.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(CancelMoveRequest {
+            structure: Field::get(from)?,
+            block: Field::get(from)?,
+            epoch: Field::get(from)?,
+            move_id: Field::get(from)?,
+        })
+    }
+}
+
+/// Reply of CancelMove.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct CancelMoveReply {}
+
+impl Field for CancelMoveReply {
+    fn put(&self, _: &mut Vec<u8>) {}
+
+    fn get(_: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(CancelMoveReply {})
+    }
+}
+
+/// Request of EndImport. The controller tells a block what became of a move to it: it serves the range from now on, or drops what it has of it. Idempotent by move.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct EndImportRequest {
+    /// The block.
+    pub block: u64,
+    /// Its epoch.
+    pub epoch: u64,
+    /// The move.
+    pub move_id: u64,
+    /// It serves the range.
+    pub commit: bool,
+}
+
+impl Field for EndImportRequest {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.block.put(out);
+        self.epoch.put(out);
+        self.move_id.put(out);
+        self.commit.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(EndImportRequest {
+            block: Field::get(from)?,
+            epoch: Field::get(from)?,
+            move_id: Field::get(from)?,
+            commit: Field::get(from)?,
+        })
+    }
+}
+
+/// Reply of EndImport.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct EndImportReply {}
+
+impl Field for EndImportReply {
+    fn put(&self, _: &mut Vec<u8>) {}
+
+    fn get(_: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(EndImportReply {})
+    }
+}
+
 /// Request of OpenBlock. The controller gives a block to a structure. Idempotent by (block, epoch).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct OpenBlockRequest {
@@ -2832,6 +3360,8 @@ pub struct OpenBlockRequest {
     pub max_bytes: u64,
     /// The structure's first block: nothing of a queue is ahead of it.
     pub first: bool,
+    /// The move that will fill it: it serves nothing before EndImport. 0 for none.
+    pub importing: u64,
 }
 
 impl Field for OpenBlockRequest {
@@ -2849,6 +3379,7 @@ impl Field for OpenBlockRequest {
         self.max_items.put(out);
         self.max_bytes.put(out);
         self.first.put(out);
+        self.importing.put(out);
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -2866,6 +3397,7 @@ impl Field for OpenBlockRequest {
             max_items: Field::get(from)?,
             max_bytes: Field::get(from)?,
             first: Field::get(from)?,
+            importing: Field::get(from)?,
         })
     }
 }
@@ -2986,5 +3518,52 @@ impl Field for QueueAheadReply {
 
     fn get(_: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(QueueAheadReply {})
+    }
+}
+
+/// Request of BeginImport. The controller tells a block that a neighbour will move its range to it. Idempotent by move.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct BeginImportRequest {
+    /// The block that will take.
+    pub block: u64,
+    /// Its epoch.
+    pub epoch: u64,
+    /// The move.
+    pub move_id: u64,
+    /// First hash that moves.
+    pub start: u64,
+    /// Last hash, inclusive.
+    pub end: u64,
+}
+
+impl Field for BeginImportRequest {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.block.put(out);
+        self.epoch.put(out);
+        self.move_id.put(out);
+        self.start.put(out);
+        self.end.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(BeginImportRequest {
+            block: Field::get(from)?,
+            epoch: Field::get(from)?,
+            move_id: Field::get(from)?,
+            start: Field::get(from)?,
+            end: Field::get(from)?,
+        })
+    }
+}
+
+/// Reply of BeginImport.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct BeginImportReply {}
+
+impl Field for BeginImportReply {
+    fn put(&self, _: &mut Vec<u8>) {}
+
+    fn get(_: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(BeginImportReply {})
     }
 }

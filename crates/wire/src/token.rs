@@ -92,6 +92,13 @@ pub struct Scope {
     pub expires_ms: u64,
 }
 
+impl Scope {
+    /// Whether it is the cluster's own token, which nobody has narrowed.
+    pub fn is_whole_cluster(&self) -> bool {
+        self.job.is_none() && self.task.is_none() && self.verbs == Verbs::ALL
+    }
+}
+
 impl TokenKey {
     /// A token for a job, or for the whole cluster.
     pub fn issue(&self, job: Option<JobId>) -> Vec<u8> {

@@ -634,6 +634,7 @@ fn the_document_lists_every_operation() {
             Auth::Cluster => "cluster",
             Auth::Job => "job",
             Auth::Grant => "grant",
+            Auth::Peer => "peer",
         };
         let verbs = if info.verbs == Verbs::NONE { "-".into() } else { info.verbs.to_string() };
         let lane = if info.lane { "yes" } else { "-" };

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 use honeycomb_types::limits::{RESERVE_BLOCKS_MIN, RESERVE_FRACTION};
-use honeycomb_types::{BlockAt, Kind, PrefixId, ServerId, StructureId};
+use honeycomb_types::{BlockAt, Kind, MoveId, PrefixId, ServerId, StructureId};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,16 @@ pub struct Prefix {
 /// How a block was sealed: items or bytes, a queue's bytes, and whether nothing follows.
 pub type Sealed = (u64, u64, bool);
 
+/// A move that is neither committed nor cancelled.
+#[derive(Clone, Copy, Debug)]
+pub struct Moving {
+    pub id: MoveId,
+    pub source: BlockAt,
+    pub target: BlockAt,
+    pub start: u64,
+    pub merge: bool,
+}
+
 /// A file, a queue or a kv.
 #[derive(Clone, Debug)]
 pub struct File {
@@ -54,6 +64,10 @@ pub struct File {
     pub taken: BTreeMap<BlockAt, (u64, u64)>,
     /// Blocks that a queue no longer needs.
     pub retired: BTreeSet<BlockAt>,
+    /// What moves between the blocks of a kv.
+    pub pending: Vec<Moving>,
+    /// Moves of a kv that were committed.
+    pub committed: BTreeSet<MoveId>,
 }
 
 impl File {
@@ -63,7 +77,7 @@ impl File {
         if self.kind == Kind::Kv {
             let end = |i: usize| self.starts.get(i + 1).map_or(u64::MAX, |s| s - 1);
             let all = self.chain.iter().enumerate().map(|(i, &at)| (self.starts[i], end(i), at));
-            return (1, all.collect(), empty);
+            return (1 + self.committed.len() as u64, all.collect(), empty);
         }
         let (mut version, mut start, mut ranges) = (1, 0, Vec::new());
         for &at in &self.chain {
@@ -115,7 +129,8 @@ impl File {
         if self.sealed() {
             return ranges.into_iter().map(|(_, _, at)| at).collect();
         }
-        let all = self.chain.iter().chain(&self.spare);
+        let filling = self.pending.iter().filter(|moving| !moving.merge).map(|m| &m.target);
+        let all = self.chain.iter().chain(&self.spare).chain(filling);
         all.copied().filter(|at| !empty.contains(at) && !self.retired.contains(at)).collect()
     }
 }
@@ -336,6 +351,8 @@ pub struct Cluster {
     /// Total blocks of each live server, and when it was heard of.
     pub servers: BTreeMap<ServerId, (u64, u64)>,
     pub quarantined: BTreeSet<BlockAt>,
+    /// Bytes in blocks, as last reported.
+    pub used: BTreeMap<BlockAt, u64>,
 }
 
 impl Cluster {
@@ -374,7 +391,11 @@ impl Cluster {
         self.servers.remove(&server);
         let here = |at: &BlockAt| at.block.server() == server;
         for j in 0..self.jobs.len() {
-            let files = std::mem::take(&mut self.jobs[j].files);
+            let mut files = std::mem::take(&mut self.jobs[j].files);
+            // A split whose target is lost never was, if nothing else is.
+            for file in &mut files {
+                file.pending.retain(|moving| moving.merge || !here(&moving.target));
+            }
             let (lost, kept) = files.into_iter().partition(|f| f.held().iter().any(here));
             self.jobs[j].files = kept;
             let lost: Vec<File> = lost;

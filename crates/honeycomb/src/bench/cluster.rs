@@ -1,7 +1,7 @@
 //! A cluster of the benchmark's own, in a child process that ends with this one.
 
 use super::process::{Pinning, Watched};
-use super::{Common, Pool, Waiting};
+use super::{Pool, Waiting};
 use crate::cluster::ClusterFile;
 use crate::config::unhex;
 use honeycomb_client::{Client, ClientOptions, JobTicket};
@@ -22,7 +22,7 @@ pub struct Cluster {
 impl Cluster {
     /// Starts `honeycomb start --embedded` on the server's core and comes back on the client's.
     pub fn start(
-        common: &Common,
+        shards: u8,
         pool: Pool,
         waiting: Waiting,
         pinning: Pinning,
@@ -34,7 +34,7 @@ impl Cluster {
         for (flag, value) in [
             ("--memory", pool.memory.to_string()),
             ("--block-size", pool.block_size.to_string()),
-            ("--shards", common.shards.to_string()),
+            ("--shards", shards.to_string()),
             ("--spin-us", waiting.spin().as_micros().to_string()),
         ] {
             command.arg(flag).arg(value);

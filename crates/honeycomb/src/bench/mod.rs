@@ -6,15 +6,21 @@
 
 mod cluster;
 mod controller;
+mod elasticity;
 mod file;
 mod kv;
 mod measure;
 mod memory;
+mod plot;
 mod process;
 mod queue;
 mod redis;
+mod repartition;
 mod report;
+mod sensitivity;
 mod socket;
+mod trace;
+mod watch;
 mod wire;
 
 use crate::failure::Outcome;
@@ -31,7 +37,8 @@ use std::time::Duration;
 #[command(after_help = "Examples:
   honeycomb bench kv --quick --ops 200
   honeycomb bench queue --quick --ops 200
-  honeycomb bench file --quick --ops 200 --stream 4MiB")]
+  honeycomb bench file --quick --ops 200 --stream 4MiB
+  honeycomb bench elasticity --quick --structure file --out figures")]
 pub struct BenchArgs {
     #[command(subcommand)]
     what: What,
@@ -43,6 +50,9 @@ enum What {
     Queue(queue::QueueArgs),
     File(file::FileArgs),
     Controller(controller::ControllerArgs),
+    Elasticity(elasticity::ElasticityArgs),
+    Repartition(repartition::RepartitionArgs),
+    Sensitivity(sensitivity::SensitivityArgs),
 }
 
 /// What every measurement shares.
@@ -150,5 +160,8 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         What::Queue(args) => queue::run(args),
         What::File(args) => file::run(args),
         What::Controller(args) => controller::run(args),
+        What::Elasticity(args) => elasticity::run(args),
+        What::Repartition(args) => repartition::run(args),
+        What::Sensitivity(args) => sensitivity::run(args),
     }
 }

@@ -180,7 +180,7 @@ impl KvBlock {
         operand: &[u8],
     ) -> Result<Answer, Answer> {
         let (function, key) = function_and_key(args)?;
-        let hash = self.admit(key)?;
+        let hash = self.admit_change(key)?;
         if operand.len() > KV_BATCH_BYTES_MAX {
             return Err(too_much(operand.len()));
         }

@@ -38,6 +38,8 @@ pub(super) struct Arena {
     /// The holes by (length, offset), for the best fit.
     holes: BTreeSet<(usize, usize)>,
     used_bytes: usize,
+    /// The most that `used_bytes` was since `forget_slack`.
+    most_used: usize,
     zombies: VecDeque<usize>,
     zombie_bytes: usize,
 }
@@ -54,6 +56,7 @@ impl Arena {
             used: BTreeMap::new(),
             holes: BTreeSet::from([(size, 0)]),
             used_bytes: 0,
+            most_used: 0,
             zombies: VecDeque::new(),
             zombie_bytes: 0,
         }
@@ -83,6 +86,7 @@ impl Arena {
         self.add_hole(at + len, at + hole);
         self.used.insert(at, (len, owner));
         self.used_bytes += len;
+        self.most_used = self.most_used.max(self.used_bytes);
         Some(at)
     }
 
@@ -97,6 +101,26 @@ impl Arena {
         self.remove_hole(before, at);
         self.remove_hole(at + len, after);
         self.add_hole(before, after);
+    }
+
+    /// Changes what an extent holds.
+    pub fn give_to(&mut self, at: usize, owner: Owner) {
+        self.used.get_mut(&at).expect("only extents in use change hands").1 = owner;
+    }
+
+    /// The holes of at least `least` bytes.
+    pub fn holes(&self, least: usize) -> impl Iterator<Item = Range<usize>> + '_ {
+        self.holes.range((least, 0)..).map(|(len, at)| *at..*at + *len)
+    }
+
+    /// Bytes that were in use at a time and are not any more, since this was last told of as gone.
+    pub fn slack(&self) -> usize {
+        self.most_used - self.used_bytes
+    }
+
+    /// The holes hold no memory any more.
+    pub fn forget_slack(&mut self) {
+        self.most_used = self.used_bytes;
     }
 
     /// Gives an extent up as soon as no pin reads it any more.
@@ -144,6 +168,7 @@ impl Arena {
         self.add_hole(at + len, after);
         self.used.get_mut(&at).expect("it was just seen").0 = len;
         self.used_bytes = self.used_bytes - old + len;
+        self.most_used = self.most_used.max(self.used_bytes);
     }
 
     /// The extents in order of offset.
@@ -171,6 +196,7 @@ impl Arena {
             from = extent.at + extent.len;
         }
         self.add_hole(from, stretch.end);
+        self.most_used = self.most_used.max(self.used_bytes);
     }
 
     fn end_before(&self, at: usize) -> usize {

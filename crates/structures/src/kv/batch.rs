@@ -50,7 +50,7 @@ fn admit_count(count: usize) -> Result<(), Answer> {
 
 /// Whether a refusal says that an operation may succeed later or elsewhere, unchanged.
 fn passing(answer: &Answer) -> bool {
-    !answer.executed()
+    !answer.executed() || answer.status == Status::Moved
 }
 
 /// What a reply tells of a value that was found.
@@ -270,7 +270,7 @@ impl KvBlock {
 
     fn run_one(&mut self, block: &mut Backing, op: &BatchOp<'_>) -> Result<Answer, Answer> {
         let key = op.key();
-        let hash = self.admit(key)?;
+        let hash = self.admit_key(key, !matches!(op, BatchOp::Get { .. }))?;
         self.admit_value(brings(op))?;
         let old = self.table.find(block, hash, key);
         let there = old.is_some() as u64;
@@ -341,8 +341,8 @@ impl KvBlock {
                 ),
             ));
         }
-        match self.admit(first) {
-            Err(refusal) if refusal.status == Status::WrongRange => Err(refusal),
+        match self.admit_change(first) {
+            Err(refusal) if passing(&refusal) => Err(refusal),
             _ => Ok(()),
         }
     }
@@ -358,7 +358,7 @@ impl KvBlock {
         reply: &mut Reply,
     ) -> Result<(), Result<Answer, Vec<u8>>> {
         let key = op.key();
-        let hash = self.admit(key).map_err(Ok)?;
+        let hash = self.admit_change(key).map_err(Ok)?;
         self.admit_value(brings(op)).map_err(Ok)?;
         let stored = || {
             let hit = self.table.find(block, hash, key)?;

@@ -65,7 +65,12 @@ impl Fills {
         self.bytes
     }
 
-    fn add(&mut self, ticket: Ticket, fill: Fill) {
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    pub fn add(&mut self, ticket: Ticket, op: Op, args: &[u8], large: u32, length: usize) {
+        let fill = Fill { op, args: args.into(), large, length, filled: 0 };
         self.bytes += fill.cost();
         let before = self.open.insert(ticket, fill);
         assert!(before.is_none(), "a ticket is used once");
@@ -90,12 +95,15 @@ impl KvBlock {
     ) -> Result<(), Answer> {
         let key = match op {
             Op::KvMultiGet | Op::KvBatch | Op::KvAccumulate => return Err(too_much(length)),
+            Op::MoveRegion | Op::MoveValue => {
+                return self.begin_part(block, ticket, op, args, length);
+            }
             Op::KvPut => mode_and_key(args)?.1,
             Op::KvUpdate | Op::KvUpsert => args,
             Op::KvCompareAndSwap => SwapArgs::decode(args, &[0; SWAP_PREFIX])?.key,
             other => panic!("{} carries no payload", other.name()),
         };
-        self.admit(key)?;
+        self.admit_change(key)?;
         match op {
             // It holds two values; which of them is too large shows when they are there.
             Op::KvCompareAndSwap => {
@@ -109,7 +117,7 @@ impl KvBlock {
             _ => self.admit_value(length)?,
         }
         let large = self.table.alloc_large(block, length, 0)?;
-        self.fills.add(ticket, Fill { op, args: args.into(), large, length, filled: 0 });
+        self.fills.add(ticket, op, args, large, length);
         Ok(())
     }
 
@@ -120,6 +128,9 @@ impl KvBlock {
     ) -> Result<Answer, Answer> {
         let Fill { op, args, large, length, filled } = self.fills.take(ticket);
         assert_eq!(filled, length, "INV-07: only a complete payload is committed");
+        if matches!(op, Op::MoveRegion | Op::MoveValue) {
+            return self.take_extent(block, op, &args, large);
+        }
         if op == Op::KvCompareAndSwap {
             return self.end_swap(block, &args, large);
         }
@@ -168,7 +179,7 @@ impl KvBlock {
     ) -> Result<(u64, Range<usize>, usize), Answer> {
         let payload = block.slice(place);
         let SwapArgs { present, key, expected, new } = SwapArgs::decode(args, payload)?;
-        let hash = self.admit(key)?;
+        let hash = self.admit_change(key)?;
         self.admit_value(new.len())?;
         self.compare(block, hash, key, present.then_some(expected))?;
         Ok((hash, args.len() - key.len()..args.len(), payload.len() - new.len()))

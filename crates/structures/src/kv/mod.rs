@@ -14,21 +14,28 @@
 mod accumulate;
 mod arena;
 mod batch;
+mod export;
 mod fills;
+mod import;
 mod pack;
 mod region;
 mod room;
 mod scan;
+mod shrink;
 mod table;
 
+use crate::moves::{Marks, Movable};
 use crate::{Answer, Event, News, Operation, Outcome, Payload, Structure, Ticket, large_limit};
+use export::{Asking, Departed, Export};
 use fills::Fills;
 use honeycomb_block::Backing;
 use honeycomb_types::Time;
 use honeycomb_types::limits::{KEY_MAX, REGION_MIN};
 use honeycomb_wire::data::{SwapArgs, mode_and_key};
 use honeycomb_wire::notice::Change;
-use honeycomb_wire::{Op, Status, key_hash};
+use honeycomb_wire::{Field, Op, Status, key_hash};
+use import::Import;
+use shrink::Shrink;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -51,6 +58,19 @@ pub struct KvBlock {
     watched: bool,
     /// Not told yet; only while the block is watched.
     changes: VecDeque<Change>,
+    /// Changes while it was not.
+    unheard: u64,
+    marks: Marks,
+    /// Every hash of the range can be used: no part of it is about to be another block's.
+    calm: bool,
+    export: Option<Export>,
+    import: Option<Import>,
+    asking: Asking,
+    /// The newest first.
+    departed: Vec<Departed>,
+    shrink: Shrink,
+    /// Everything has gone.
+    empty_handed: bool,
 }
 
 /// A value that a mutation brings.
@@ -65,7 +85,13 @@ enum Incoming<'a> {
 impl KvBlock {
     /// An empty block that owns the hashes from `start_hash` to `end_hash`, inclusive, of a store
     /// of `slots` slots.
-    pub fn new(block_size: usize, start_hash: u64, end_hash: u64, slots: u32) -> KvBlock {
+    pub fn new(
+        block_size: usize,
+        start_hash: u64,
+        end_hash: u64,
+        slots: u32,
+        marks: Marks,
+    ) -> KvBlock {
         assert!(start_hash <= end_hash, "INV-17: a block owns hashes");
         assert!(block_size >= 4 * REGION_MIN as usize, "a block holds a few regions");
         KvBlock {
@@ -78,7 +104,23 @@ impl KvBlock {
             inline_max: (block_size / 256).clamp(1024, 16 * 1024),
             watched: false,
             changes: VecDeque::new(),
+            unheard: 0,
+            marks,
+            calm: true,
+            export: None,
+            import: None,
+            asking: Asking::default(),
+            departed: Vec::new(),
+            shrink: Shrink::default(),
+            empty_handed: false,
         }
+    }
+
+    /// As `new`, for a block that another will fill: it serves nothing before `end_import`.
+    pub fn importing(mut self, move_id: u64) -> KvBlock {
+        self.import = Some(Import::new(move_id, self.start, self.end));
+        self.calm = false;
+        self
     }
 
     /// Hash slots of the store that the block belongs to.
@@ -102,9 +144,20 @@ impl KvBlock {
         self.fills.check(&self.table);
     }
 
-    /// The hash of a key that this block may hold.
+    /// The hash of a key that this block may hold, to read what is there.
     #[inline]
     fn admit(&self, key: &[u8]) -> Result<u64, Answer> {
+        self.admit_key(key, false)
+    }
+
+    /// The hash of a key that this block may hold, to change what is there.
+    #[inline]
+    fn admit_change(&self, key: &[u8]) -> Result<u64, Answer> {
+        self.admit_key(key, true)
+    }
+
+    #[inline]
+    fn admit_key(&self, key: &[u8], change: bool) -> Result<u64, Answer> {
         let limit = key_limit(self.size);
         if key.is_empty() {
             return Err(Answer::refuse(Status::InvalidArgument, "a key has at least one byte"));
@@ -114,8 +167,8 @@ impl KvBlock {
             return Err(Answer::refuse(Status::KeyTooLarge, message));
         }
         let hash = key_hash(key);
-        if hash < self.start || hash > self.end {
-            return Err(Answer::refuse(Status::WrongRange, "the key belongs to another block"));
+        if !self.calm || hash < self.start || hash > self.end {
+            self.admit_hash(hash, change)?;
         }
         Ok(hash)
     }
@@ -159,7 +212,7 @@ impl KvBlock {
 
     fn delete(&mut self, block: &mut Backing, args: &[u8]) -> Result<Answer, Answer> {
         let (return_old, key) = mode_and_key(args)?;
-        let hash = self.admit(key)?;
+        let hash = self.admit_change(key)?;
         let Some(hit) = self.table.find(block, hash, key) else {
             return Err(bare(Status::KeyNotFound));
         };
@@ -169,11 +222,26 @@ impl KvBlock {
         Ok(Answer::ok(0).with(old))
     }
 
-    fn length(&self, args: &[u8]) -> Answer {
-        if !args.is_empty() {
-            return Answer::refuse(Status::BadFrame, "KvLength takes no arguments");
+    /// How many entries there are from a hash on, and up to which hash that is said.
+    fn length(&self, block: &Backing, args: &[u8]) -> Result<Answer, Answer> {
+        let from = if args.is_empty() { self.start } else { u64::decode(args)? };
+        self.admit_hash(from, false)?;
+        let last = self.readable_from(from);
+        let table = &self.table;
+        let place = table.place_of(from);
+        let first = &table.regions[table.order[place] as usize];
+        let whole = from == table.starts[place];
+        let mut count = match whole {
+            true => first.count,
+            false => first.walk(block).filter(|(_, h)| !h.dead() && h.hash >= from).count(),
+        } as u64;
+        for next in place + 1..table.order.len() {
+            if table.starts[next] > last {
+                break;
+            }
+            count += table.regions[table.order[next] as usize].count as u64;
         }
-        Answer::ok(self.table.length)
+        Ok(Answer { args: last.to_le_bytes().to_vec(), ..Answer::ok(count) })
     }
 
     /// Runs a mutation that brings a value. An extent is always disposed of.
@@ -202,7 +270,7 @@ impl KvBlock {
             Op::KvPut => mode_and_key(args)?,
             _ => (false, args),
         };
-        let hash = self.admit(key)?;
+        let hash = self.admit_change(key)?;
         if let Incoming::Bytes(bytes) = value {
             self.admit_value(bytes.len())?;
         }
@@ -244,7 +312,7 @@ impl KvBlock {
 
     fn swap(&mut self, block: &mut Backing, args: &[u8], payload: &[u8]) -> Result<Answer, Answer> {
         let SwapArgs { present, key, expected, new } = SwapArgs::decode(args, payload)?;
-        let hash = self.admit(key)?;
+        let hash = self.admit_change(key)?;
         self.admit_value(new.len())?;
         let old = self.compare(block, hash, key, present.then_some(expected))?;
         self.store(block, hash, key, old, Incoming::Bytes(new))?;
@@ -256,6 +324,8 @@ impl KvBlock {
     fn changed(&mut self, change: impl FnOnce() -> Change) {
         if self.watched {
             self.changes.push_back(change());
+        } else {
+            self.unheard += 1;
         }
     }
 
@@ -307,6 +377,8 @@ impl Structure for KvBlock {
     fn apply(&mut self, block: &mut Backing, operation: &Operation<'_>, payload: &[u8]) -> Outcome {
         let (op, args) = (operation.op, operation.args);
         self.table.arena.sweep_some(block);
+        self.sweep_departed(block);
+        self.look_at_slack(operation.now);
         let result = match op {
             Op::KvGet => self.get(block, args),
             Op::KvPut | Op::KvUpdate | Op::KvUpsert => {
@@ -316,10 +388,13 @@ impl Structure for KvBlock {
             Op::KvExists => self.exists(block, args),
             Op::KvCompareAndSwap => self.swap(block, args, payload),
             Op::KvScan => self.scan(block, args),
-            Op::KvLength => Ok(self.length(args)),
+            Op::KvLength => self.length(block, args),
             Op::KvMultiGet => self.multi_get(block, args, payload),
             Op::KvBatch => self.batch(block, args, payload),
             Op::KvAccumulate => self.accumulate(block, args, payload),
+            Op::MoveRegion | Op::MoveValue | Op::MoveDrops | Op::MoveDone => {
+                self.take_part(block, op, args, payload)
+            }
             other => panic!("{} is no operation of a key-value store", other.name()),
         };
         Outcome::Done(result.unwrap_or_else(|refusal| refusal))
@@ -351,6 +426,16 @@ impl Structure for KvBlock {
         self.table.free_large(block, fill.large);
     }
 
+    fn tick(&mut self, block: &mut Backing, now: Time) {
+        self.table.arena.sweep(block);
+        self.look_at_slack(now);
+        self.give_back(block, now);
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.shrink.due()
+    }
+
     fn event(&mut self) -> Option<Event> {
         self.changes.pop_front().map(Event::Changed)
     }
@@ -367,6 +452,14 @@ impl Structure for KvBlock {
 
     fn watch(&mut self, watched: bool) {
         self.watched = watched;
+    }
+
+    fn unheard(&self) -> u64 {
+        self.unheard
+    }
+
+    fn movable(&mut self) -> Option<&mut dyn Movable> {
+        Some(self)
     }
 }
 

@@ -99,6 +99,11 @@ impl Head {
     pub fn size(&self) -> usize {
         entry_size(self.key_len, self.stored_len())
     }
+
+    /// Bytes of value that are elsewhere.
+    pub fn beside(&self) -> usize {
+        if self.large() { self.value_len } else { 0 }
+    }
 }
 
 /// Where one region is and how full. Mirrors the header in the block.
@@ -115,12 +120,26 @@ pub(super) struct Region {
     end: usize,
     /// Bytes of the entries that live.
     pub live: usize,
+    /// Bytes of the values that they have beside the region.
+    pub large: usize,
+    /// Its entries or its range have changed since this was last set to false.
+    pub changed: bool,
 }
 
 impl Region {
     /// The bytes that it has in the block.
     pub fn extent(&self) -> Range<usize> {
         self.at..self.at + self.size
+    }
+
+    /// What it would take to hold its entries elsewhere, the values beside it included.
+    pub fn weight(&self) -> usize {
+        self.packed() + self.large
+    }
+
+    /// The bytes that hold everything in it: what moves when it does.
+    pub fn contents(&self) -> Range<usize> {
+        self.at..self.at + self.end
     }
 
     /// Bytes that it would take without dead entries and room to grow.
@@ -199,6 +218,8 @@ impl Region {
         insert(block.slice_mut(self.index()), self.slots, head.hash as u32, offset);
         self.count += 1;
         self.live += head.size();
+        self.large += head.beside();
+        self.changed = true;
         self.write_header(block);
     }
 
@@ -216,6 +237,8 @@ impl Region {
         set_word(block.slice_mut(self.index()), slot, make_word(new.hash as u32, offset));
         kill(block, old_at);
         self.live = self.live - old.size() + new.size();
+        self.large = self.large - old.beside() + new.beside();
+        self.changed = true;
         self.write_header(block);
     }
 
@@ -225,6 +248,8 @@ impl Region {
         remove(block.slice_mut(self.index()), self.slots, slot);
         self.count -= 1;
         self.live -= head.size();
+        self.large -= head.beside();
+        self.changed = true;
         if self.count == 0 && !block.is_pinned(&self.extent()) {
             self.end = self.log_start();
         }
@@ -294,9 +319,11 @@ impl Region {
         let moves: Vec<(usize, Head)> =
             self.walk(block).filter(|(_, head)| !head.dead() && head.hash >= hash).collect();
         let live = moves.iter().map(|(_, head)| head.size()).sum();
+        let large = moves.iter().map(|(_, head)| head.beside()).sum();
         let slots = fitting_slots(to.len(), moves.len(), live);
         let end = HEADER + 8 * slots + live;
-        let right = Region { at: to.start, size: to.len(), slots, count: moves.len(), end, live };
+        let (at, size, count) = (to.start, to.len(), moves.len());
+        let right = Region { at, size, slots, count, end, live, large, changed: true };
         let mut log = right.at + right.log_start();
         for (at, head) in &moves {
             block.copy_within(*at..*at + head.size(), log);
@@ -308,8 +335,30 @@ impl Region {
         right.write_header(block);
         self.count -= right.count;
         self.live -= right.live;
+        self.large -= right.large;
+        self.changed = true;
         self.relay(block, self.extent(), 0, false);
         right
+    }
+
+    /// Reads the header of a region that came from another block into an extent of `size` bytes, of
+    /// which the first `end` are its own. `None` when they are no region. The values beside it are
+    /// counted by the caller.
+    pub fn arrived(block: &Backing, at: usize, end: usize, size: usize) -> Option<Region> {
+        let bytes = block.slice(at..at + end);
+        let field = |i: usize| -> Option<usize> {
+            let bytes = bytes.get(4 * i..4 * i + 4)?;
+            Some(u32::from_le_bytes(bytes.try_into().expect("four bytes")) as usize)
+        };
+        let (slots, count, live) = (field(1)?, field(2)?, field(4)?);
+        let region = Region { at, size, slots, count, end, live, large: 0, changed: true };
+        let log = HEADER.checked_add(slots.checked_mul(8)?)?;
+        let sound = bytes.get(..HEADER)? == region.header()
+            && log <= end
+            && live <= end - log
+            && slots_for(count) <= slots
+            && (end - log).is_multiple_of(8);
+        sound.then_some(region)
     }
 
     fn log_start(&self) -> usize {
@@ -359,17 +408,20 @@ impl Region {
         }
         assert_eq!(block.slice(self.at..self.at + HEADER), self.header(), "header in the block");
         assert!(slots_for(self.count) <= self.slots && self.end <= self.size);
-        let (mut count, mut live, mut end) = (0, 0, self.at + self.log_start());
+        let (mut count, mut live, mut large) = (0, 0, 0);
+        let mut end = self.at + self.log_start();
         for (at, head) in self.walk(block) {
             end = at + head.size();
             if !head.dead() {
                 assert!(!head.staged(), "INV-38: no batch is half applied between operations");
                 count += 1;
                 live += head.size();
+                large += head.beside();
                 assert!(self.find(block, head.hash, |_, found| found == at).is_some());
             }
         }
         assert_eq!((count, live, end), (self.count, self.live, self.at + self.end));
+        assert_eq!(large, self.large, "values beside the region");
         let words = block.slice(self.index()).chunks_exact(8).filter(|w| w.iter().any(|b| *b != 0));
         assert_eq!(words.count(), self.count, "words in the index");
     }

@@ -10,7 +10,7 @@
 use super::arena::{Owner, round_up};
 use super::pack::Squeeze;
 use super::region::{HEADER, Region, packed_len};
-use super::table::{EXTENT_COST, RESERVE_FRACTION, Table, WORD_COST};
+use super::table::{EXTENT_COST, RESERVE_FRACTION, Relief, Table, WORD_COST};
 use crate::Answer;
 use honeycomb_block::Backing;
 use honeycomb_wire::Status;
@@ -19,12 +19,20 @@ use std::ops::Range;
 /// Delay told when a pinned range is in the way, in microseconds.
 const RETRY_PINNED_US: u64 = 300;
 
+/// Delay told while a part of the block moves elsewhere, in microseconds.
+pub(super) const RETRY_MOVING_US: u64 = 1000;
+
 /// Ways short of the last resort may move this many times the bytes that they make room for.
 const EFFORT: usize = 8;
 
 /// The refusal when only a pinned range stands in the way.
 pub(super) fn pinned_down() -> Answer {
     Answer { value: RETRY_PINNED_US, ..Answer::refuse(Status::Busy, "") }
+}
+
+/// The refusal when a part of the block is about to move elsewhere.
+pub(super) fn relief_comes() -> Answer {
+    Answer { value: RETRY_MOVING_US, ..Answer::refuse(Status::Busy, "") }
 }
 
 impl Table {
@@ -50,6 +58,14 @@ impl Table {
         }
         if fits(free + self.arena.zombie_bytes()) {
             return Err(pinned_down());
+        }
+        match &self.relief {
+            Relief::None => {}
+            Relief::Coming => return Err(relief_comes()),
+            Relief::Denied(status, why) => {
+                let text = format!("the block is full and there is none to give a part to: {why}");
+                return Err(Answer::refuse(*status, text));
+            }
         }
         Err(Answer::refuse(
             Status::BlockFull,
@@ -128,6 +144,42 @@ impl Table {
         self.starts.insert(place + 1, start);
         self.order.insert(place + 1, new);
         true
+    }
+
+    /// Divides a region at a hash, so that one begins there: `Ok` also when one does already. Costs
+    /// no more than what the upper part takes; `Err` when that has no room for now.
+    pub(super) fn divide_at(&mut self, block: &mut Backing, hash: u64) -> Result<(), Answer> {
+        let place = self.place_of(hash);
+        if self.starts[place] == hash {
+            return Ok(());
+        }
+        let id = self.order[place];
+        let upper =
+            self.regions[id as usize].walk(block).filter(|(_, h)| !h.dead() && h.hash >= hash);
+        let (count, live) = upper.fold((0, 0), |(n, b), (_, head)| (n + 1, b + head.size()));
+        let new = self.new_region();
+        if count > 0 {
+            let len = round_up(packed_len(count, live));
+            let placed = match block.is_pinned(&self.regions[id as usize].extent()) {
+                true => None,
+                false => self.find_hole(block, len, Owner::Region(new)),
+            };
+            let Some(at) = placed else {
+                self.spare_regions.push(new);
+                return Err(pinned_down());
+            };
+            // Making room may have moved it.
+            let before = self.regions[id as usize].packed();
+            let right = self.regions[id as usize].split_off(block, hash, at..at + len);
+            self.packed =
+                self.packed - before + self.regions[id as usize].packed() + right.packed();
+            self.regions[new as usize] = right;
+        } else {
+            self.regions[new as usize].changed = true;
+        }
+        self.starts.insert(place + 1, hash);
+        self.order.insert(place + 1, new);
+        Ok(())
     }
 
     /// Bytes for a region that needs `needed`: room to grow while memory is plenty.

@@ -4,7 +4,6 @@ use super::KvBlock;
 use super::region::{ENTRY, Head};
 use crate::{Answer, Payload};
 use honeycomb_block::Backing;
-use honeycomb_wire::Status;
 use honeycomb_wire::data::{ScanArgs, put_scan_entry, scan_entry_len};
 
 /// Most bytes of entries in a page, whatever is asked for; a single entry may be larger.
@@ -23,15 +22,17 @@ struct Found {
 impl KvBlock {
     pub(super) fn scan(&self, block: &Backing, args: &[u8]) -> Result<Answer, Answer> {
         let scan = ScanArgs::decode(args)?;
-        let cursor = if scan.cursor == 0 { self.start } else { scan.cursor };
-        if cursor < self.start || cursor > self.end {
-            return Err(Answer::refuse(Status::WrongRange, "the cursor belongs to another block"));
-        }
+        let cursor = scan.cursor;
+        self.admit_hash(cursor, false)?;
+        let last = self.readable_from(cursor);
         let budget = (scan.bytes as usize).min(PAGE_MAX);
         let mut page = Vec::new();
         let mut looked = 0;
         for place in self.table.place_of(cursor)..self.table.order.len() {
             let region = &self.table.regions[self.table.order[place] as usize];
+            if self.table.starts[place] > last {
+                break;
+            }
             let full = !page.is_empty() && page.len() >= budget;
             // Without a prefix the first region with an entry ends the search for one.
             let tired = looked >= LOOK_MAX && !(page.is_empty() && scan.prefix.is_empty());
@@ -44,7 +45,8 @@ impl KvBlock {
                 return Ok(answer(next, page));
             }
         }
-        Ok(answer(0, page))
+        // What follows, if anything does, is another block's, or will be.
+        Ok(answer(last.wrapping_add(1), page))
     }
 
     /// The entries of one region that the scan wants, in order.

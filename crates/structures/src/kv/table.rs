@@ -1,11 +1,14 @@
 //! The entries of a block: regions in order of hash, and large values beside them.
 
 use super::arena::{Arena, Owner, round_up};
+use super::export::Sent;
 use super::region::{ENTRY, Head, LARGE_REF, Region, publish};
 use super::room::pinned_down;
 use crate::Answer;
 use honeycomb_block::Backing;
 use honeycomb_types::limits::{REGION_MAX, REGION_MIN};
+use honeycomb_wire::Status;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Bytes charged for each extent: what its bookkeeping takes beside the block.
@@ -64,6 +67,27 @@ pub(super) struct Table {
     pub packed: usize,
     pub large_bytes: usize,
     pub length: u64,
+    /// What another block has of the values here, while a range of hashes moves there.
+    pub sent: Option<Box<Sent>>,
+    /// Regions of a range that is moving here: not found yet, and by first hash with the last.
+    pub incoming: BTreeMap<u64, (u64, u32)>,
+    /// Regions and values of ranges that have gone, to be given back little by little.
+    pub leaving: Vec<u32>,
+    pub leaving_values: Vec<u32>,
+    /// A block to give a part to was asked for: until then, what has no room waits.
+    pub relief: Relief,
+}
+
+/// Whether a block that is full will have room soon.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Relief {
+    /// Not by giving a part of it away.
+    #[default]
+    None,
+    /// Yes: a part of it is about to move.
+    Coming,
+    /// There is no other block; this is why.
+    Denied(Status, String),
 }
 
 impl Table {
@@ -82,6 +106,11 @@ impl Table {
             packed: 0,
             large_bytes: 0,
             length: 0,
+            sent: None,
+            incoming: BTreeMap::new(),
+            leaving: Vec::new(),
+            leaving_values: Vec::new(),
+            relief: Relief::None,
         }
     }
 
@@ -249,6 +278,7 @@ impl Table {
         }
         let staged = self.find_staged(block, hash, key).expect("INV-38: it was staged");
         publish(block, staged.at);
+        self.regions[staged.region as usize].changed = true;
     }
 
     /// Whether an inline value can be written over an entry as it lies, without any room.
@@ -266,6 +296,9 @@ impl Table {
     /// Puts a value of the same encoded size in the old one's place.
     fn overwrite(&mut self, block: &mut Backing, old: &Hit, head: Head, stored: &[u8]) {
         let replaced = self.large_of(block, old);
+        let region = &mut self.regions[old.region as usize];
+        region.large = region.large - old.head.beside() + head.beside();
+        region.changed = true;
         let bytes = block.slice_mut(old.at..old.at + head.size());
         head.write(bytes);
         bytes[ENTRY + head.key_len..][..stored.len()].copy_from_slice(stored);
@@ -286,21 +319,31 @@ impl Table {
         if let Some(id) = large {
             self.free_large(block, id);
         }
-        if empty && self.order.len() > 1 {
+        // While a range moves away, the regions that it is made of keep their bounds.
+        if empty && self.order.len() > 1 && self.sent.is_none() {
             self.drop_region(block, hit.head.hash);
+        } else {
+            self.shrink_region(block, hit.region);
         }
     }
 
     /// Gives the range of an empty region to its neighbour.
-    fn drop_region(&mut self, block: &mut Backing, hash: u64) {
+    pub(super) fn drop_region(&mut self, block: &mut Backing, hash: u64) {
         let place = self.place_of(hash);
         let id = self.order.remove(place);
         // The neighbour before it extends to the right; the first has none, so the next one takes
         // over its start.
         self.starts.remove(if place == 0 { 1 } else { place });
+        self.forget_region(block, id);
+    }
+
+    /// Gives up a region that no hash leads to any more.
+    pub(super) fn forget_region(&mut self, block: &mut Backing, id: u32) {
         let region = std::mem::take(&mut self.regions[id as usize]);
-        self.packed -= region.packed();
-        self.arena.retire(block, region.at);
+        if region.size > 0 {
+            self.packed -= region.packed();
+            self.arena.retire(block, region.at);
+        }
         self.spare_regions.push(id);
     }
 
@@ -355,6 +398,35 @@ impl Table {
         self.large_bytes -= large_room(large.len);
         self.arena.retire(block, large.at);
         self.spare_larges.push(id);
+        if let Some(sent) = &mut self.sent {
+            sent.freed(id);
+        }
+    }
+
+    /// Makes the extent of a large value that of a region whose bytes have arrived in it. The large
+    /// value is no more; `false`, and it is given up, when the bytes are no region.
+    pub fn turn_into_region(&mut self, block: &mut Backing, large: u32, id: u32) -> bool {
+        let Large { at, len } = self.larges[large as usize];
+        let Some(region) = Region::arrived(block, at, len, large_room(len)) else {
+            self.free_large(block, large);
+            return false;
+        };
+        self.large_bytes -= large_room(len);
+        self.spare_larges.push(large);
+        self.arena.give_to(at, Owner::Region(id));
+        self.packed += region.packed();
+        self.regions[id as usize] = region;
+        true
+    }
+
+    /// Numbers of the values that a region's entries have beside it, with the offsets in the block
+    /// at which the entries keep them.
+    pub fn larges_of(&self, block: &Backing, id: u32) -> Vec<(usize, u32)> {
+        let region = &self.regions[id as usize];
+        let entries = region.walk(block).filter(|(_, head)| !head.dead() && head.large());
+        entries
+            .map(|(at, head)| (at + ENTRY + head.key_len, self.large_id(block, at, &head)))
+            .collect()
     }
 
     /// The bytes of a large value.
@@ -367,6 +439,12 @@ impl Table {
         let from = self.large(id);
         block.copy_within(from, to);
         self.larges[id as usize].at = to;
+    }
+
+    /// Regions that are coming or going: no hash leads to them.
+    fn beside(&self) -> impl Iterator<Item = u32> + '_ {
+        let coming = self.incoming.values().map(|(_, id)| *id);
+        coming.chain(self.leaving.iter().copied())
     }
 
     /// Panics unless all parts of the table agree.
@@ -386,6 +464,9 @@ impl Table {
             packed += region.packed();
             length += region.count as u64;
         }
+        for id in self.beside() {
+            packed += self.regions[id as usize].packed();
+        }
         for extent in self.arena.iter() {
             match extent.owner {
                 Owner::Zombie => {}
@@ -395,7 +476,7 @@ impl Table {
                     large_bytes += extent.len;
                 }
                 Owner::Region(id) => {
-                    assert!(self.order.contains(&id));
+                    assert!(self.order.contains(&id) || self.beside().any(|other| other == id));
                     let region = &self.regions[id as usize];
                     assert_eq!((extent.at, extent.len), (region.at, region.size));
                 }

@@ -2,7 +2,7 @@ mod batches;
 
 use crate::{Driver, pattern};
 use honeycomb_block::Pin;
-use honeycomb_structures::{Answer, KvBlock, Outcome, Payload, Structure, Ticket};
+use honeycomb_structures::{Answer, KvBlock, Marks, Outcome, Payload, Structure, Ticket};
 use honeycomb_wire::data::{ScanArgs, SwapArgs, scan_entries};
 use honeycomb_wire::stored::{Function, accumulate_args};
 use honeycomb_wire::{Op, Status, key_hash};
@@ -151,7 +151,7 @@ fn request(
 impl Model {
     fn new() -> Model {
         Model {
-            driver: Driver::new(SIZE, KvBlock::new(SIZE, 0, u64::MAX, 1024)),
+            driver: Driver::new(SIZE, KvBlock::new(SIZE, 0, u64::MAX, 1024, Marks::default())),
             entries: BTreeMap::new(),
             fills: Vec::new(),
             pins: Vec::new(),

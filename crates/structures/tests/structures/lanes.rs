@@ -236,3 +236,67 @@ proptest! {
         prop_assert_eq!(effects, once);
     }
 }
+
+fn moved(from: &Lanes, start: u64, end: u64, whole: bool) -> Lanes {
+    let mut to = Lanes::new();
+    for part in from.export(start, end, whole, 100) {
+        to.adopt(Time::ZERO, &part).unwrap();
+    }
+    to
+}
+
+#[test]
+fn results_move_with_the_keys_that_they_concern() {
+    let mut from = Lanes::new();
+    let payload = Answer::ok(7).with(Payload::Bytes(vec![9; 300].into()));
+    for (sequence, hash, answer) in
+        [(1, 10, Answer::ok(1)), (2, 20, payload.clone()), (3, 30, Answer::ok(3))]
+    {
+        assert_eq!(begin(&mut from, sequence, 0, false), LaneVerdict::Run);
+        from.record(S, L, Sequence(sequence), Some(hash), &answer);
+    }
+    let mut to = moved(&from, 15, 25, false);
+    assert_eq!(begin(&mut to, 2, 0, true), LaneVerdict::Replay(payload.clone()));
+    // Of keys that did not move it is not known here; the other block still knows.
+    assert_eq!(begin(&mut to, 1, 0, true), LaneVerdict::OutcomeUnknown);
+    assert_eq!(begin(&mut from, 2, 0, true), LaneVerdict::Replay(payload.clone()));
+    // What never ran there runs here, and is then a lane like any other.
+    assert_eq!(begin(&mut to, 4, 3, true), LaneVerdict::Run);
+    to.record(S, L, Sequence(4), Some(20), &Answer::ok(4));
+    assert_eq!(begin(&mut to, 4, 3, true), LaneVerdict::Replay(Answer::ok(4)));
+    // It moves on together with what came from before.
+    let mut on = moved(&to, 0, u64::MAX, true);
+    assert_eq!(begin(&mut on, 4, 0, true), LaneVerdict::Replay(Answer::ok(4)));
+    assert_eq!(begin(&mut on, 2, 0, true), LaneVerdict::Replay(payload));
+    assert_eq!(begin(&mut on, 1, 0, true), LaneVerdict::OutcomeUnknown);
+}
+
+#[test]
+fn results_without_a_key_move_only_with_the_whole_block() {
+    let mut from = Lanes::new();
+    run(&mut from, 1, 0);
+    assert_eq!(
+        begin(&mut moved(&from, 0, u64::MAX, false), 1, 0, true),
+        LaneVerdict::OutcomeUnknown
+    );
+    let whole = &mut moved(&from, 0, u64::MAX, true);
+    assert_eq!(begin(whole, 1, 0, true), LaneVerdict::Replay(Answer::ok(101)));
+}
+
+#[test]
+fn what_came_from_another_block_is_forgotten_and_bounded() {
+    let mut from = Lanes::new();
+    let large = Answer::ok(0).with(Payload::Bytes(vec![1; RETRY_RECORD_BYTES_MAX - 1000].into()));
+    assert_eq!(begin(&mut from, 1, 0, false), LaneVerdict::Run);
+    from.record(S, L, Sequence(1), Some(1), &large);
+    let mut to = moved(&from, 0, 9, false);
+    for part in from.export(0, 9, false, 1) {
+        let other = [&8u128.to_le_bytes()[..], &part[16..]].concat();
+        to.adopt(Time::ZERO, &other).unwrap();
+    }
+    assert!(to.bytes() <= RETRY_RECORD_BYTES_MAX + 1000, "{}", to.bytes());
+    assert_eq!(begin(&mut to, 1, 0, true), LaneVerdict::OutcomeUnknown, "the oldest went first");
+    to.expire(Time::from_millis(3 * RETRY_WINDOW_MS));
+    assert_eq!(to.bytes(), 0);
+    assert!(to.adopt(Time::ZERO, &[1, 2, 3]).is_err());
+}

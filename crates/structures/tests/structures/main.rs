@@ -7,6 +7,7 @@ mod kv_model;
 mod kv_rules;
 mod lanes;
 mod many_rules;
+mod moves;
 mod queue_model;
 mod queue_rules;
 

@@ -1,0 +1,429 @@
+//! Moves: how a kv splits and merges. A block (the *source*) gives the rest of its range from some
+//! slot on to a new block, or all of it to a neighbour (the *target*).
+//!
+//! The catalog's part is the intent, which it keeps from `BeginMove` on, and the commit, which is one
+//! transition of the map: before it the source owns the range, after it the target does, and no
+//! move is both committed and cancelled (INV-20). A block takes part in at most one move at a time,
+//! so that the ranges at both ends stand still while it lasts.
+//!
+//! Every request may be repeated. What became of the last move in which a block took part is kept
+//! for as long as the block is in the map: by it a source that did not hear the answer to its commit
+//! gets it, and a target that did not hear of its end can be told again.
+
+use crate::pool::{Draw, Held};
+use crate::structures::{Placed, Structure};
+use crate::{Catalog, CatalogError, Effect, MapEntry, Reply};
+use honeycomb_types::{BlockAt, BlockId, Kind, MapVersion, MoveId, ServerId, StructureId};
+
+/// Two blocks become one when both together hold at most this share of a block: so much less than a
+/// block that splits holds, that what was merged does not split at once.
+const MERGE_FILL: (u64, u64) = (3, 4);
+
+/// A move that is neither committed nor cancelled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Move {
+    pub(crate) id: MoveId,
+    pub(crate) source: BlockId,
+    pub(crate) target: BlockId,
+    /// What moves, inclusive.
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) merge: bool,
+}
+
+/// The last moves of a block in the map that are over.
+#[derive(Clone, Copy, Debug)]
+struct Past {
+    block: BlockId,
+    /// The split by which it last gave; a block that gave everything is in the map no more.
+    gave: MoveId,
+    /// The last move to it, and whether that was committed.
+    took: (MoveId, bool),
+}
+
+/// What a kv that has ever moved anything has beside its map.
+#[derive(Debug, Default)]
+pub(crate) struct Moves {
+    pending: Vec<Move>,
+    past: Vec<Past>,
+}
+
+impl Moves {
+    /// Blocks that are not in the map yet: targets of splits.
+    pub(crate) fn split_targets(&self) -> impl Iterator<Item = BlockId> {
+        self.pending.iter().filter(|mv| !mv.merge).map(|mv| mv.target)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<Moves>()
+            + self.pending.capacity() * size_of::<Move>()
+            + self.past.capacity() * size_of::<Past>()
+    }
+
+    fn past_of(&mut self, block: BlockId) -> &mut Past {
+        let known = self.past.iter().position(|past| past.block == block);
+        let at = known.unwrap_or_else(|| {
+            self.past.push(Past { block, gave: MoveId::NONE, took: (MoveId::NONE, false) });
+            self.past.len() - 1
+        });
+        &mut self.past[at]
+    }
+}
+
+impl Structure {
+    pub(crate) fn pending(&self) -> &[Move] {
+        self.moves.as_ref().map_or(&[], |moves| &moves.pending)
+    }
+
+    fn past(&self) -> &[Past] {
+        self.moves.as_ref().map_or(&[], |moves| &moves.past)
+    }
+
+    /// The move in which a block takes part.
+    fn move_of(&self, block: BlockId) -> Option<Move> {
+        let own = |mv: &&Move| mv.source == block || mv.target == block;
+        self.pending().iter().find(own).copied()
+    }
+
+    fn move_with(&self, id: MoveId) -> Option<Move> {
+        self.pending().iter().find(|mv| mv.id == id).copied()
+    }
+
+    fn place_of(&self, block: BlockId) -> Option<usize> {
+        self.entries.iter().position(|entry| entry.block == block)
+    }
+
+    fn end_move(&mut self, id: MoveId) -> &mut Moves {
+        let moves = self.moves.as_mut().expect("its move was looked up");
+        moves.pending.retain(|mv| mv.id != id);
+        moves
+    }
+
+    /// Hashes of one slot of a kv.
+    pub(crate) fn slot_width(&self) -> u64 {
+        1 << (u64::BITS - self.slots.trailing_zeros())
+    }
+
+    /// What is wrong with its moves, if anything (INV-17, INV-20).
+    pub(crate) fn check_moves(&self) -> Result<(), &'static str> {
+        let pending = self.pending();
+        for (i, mv) in pending.iter().enumerate() {
+            let others = pending[..i].iter().chain(&pending[i + 1..]);
+            let shared = |other: &Move| {
+                [other.source, other.target].iter().any(|b| [mv.source, mv.target].contains(b))
+            };
+            if mv.source == mv.target || others.clone().any(|other| other.id == mv.id) {
+                return Err("a move is of one block, or listed twice");
+            }
+            if others.clone().any(shared) {
+                return Err("a block takes part in two moves");
+            }
+            let Some(from) = self.place_of(mv.source) else {
+                return Err("the source of a move is not in the map");
+            };
+            let (start, end) = (self.entries[from].start, self.end(from));
+            let (placed, within) = match self.place_of(mv.target) {
+                Some(to) => (mv.merge && to.abs_diff(from) == 1, mv.start == start),
+                None => (!mv.merge, mv.start > start && mv.start <= end),
+            };
+            if !placed || !within || mv.end != end || !mv.start.is_multiple_of(self.slot_width()) {
+                return Err("a move is not of what its source has, or to the wrong place");
+            }
+        }
+        if self.past().iter().any(|past| self.place_of(past.block).is_none()) {
+            return Err("the past of a block that is not in the map is kept");
+        }
+        Ok(())
+    }
+}
+
+impl Catalog {
+    /// A source wants to give: from `start` on to a new block, or (`merge`) everything to a
+    /// neighbour. The repeat by a source whose move is under way answers that one, whatever it asks
+    /// for now.
+    pub(crate) fn begin_move(
+        &mut self,
+        id: StructureId,
+        at: BlockAt,
+        start: u64,
+        merge: bool,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        self.heard_from(at.block.server());
+        let s = self.held_by(id, at)?;
+        if self.structures[s].kind != Kind::Kv {
+            return Err(self.wrong_kind(s, Kind::Kv));
+        }
+        let mv = match self.structures[s].move_of(at.block) {
+            Some(mv) if mv.source == at.block => {
+                if mv.merge {
+                    effects.push(self.begin_import(mv));
+                }
+                mv
+            }
+            Some(_) => return Err(CatalogError::Moving { at }),
+            None if merge => self.begin_merge(s, at, effects)?,
+            None => self.begin_split(s, at, start, effects)?,
+        };
+        let entry = self.entry(mv.target, mv.start, mv.end);
+        Ok(Reply::Moving { id: mv.id, entry })
+    }
+
+    fn range_of(&self, s: u32, block: BlockId) -> (usize, u64, u64) {
+        let structure = &self.structures[s];
+        let place = structure.place_of(block).expect("a kv's block is in the map, or a target");
+        (place, structure.entries[place].start, structure.end(place))
+    }
+
+    /// Lists a move under a number of its own.
+    fn note_move(&mut self, s: u32, mv: Move) -> Move {
+        self.last_move += 1;
+        let id = MoveId(self.numbered(self.last_move));
+        let mv = Move { id, ..mv };
+        self.structures[s].moves.get_or_insert_default().pending.push(mv);
+        mv
+    }
+
+    fn begin_split(
+        &mut self,
+        s: u32,
+        at: BlockAt,
+        start: u64,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Move, CatalogError> {
+        let (id, source, merge) = (MoveId::NONE, at.block, false);
+        let (_, first, end) = self.range_of(s, source);
+        if start <= first || start > end || !start.is_multiple_of(self.structures[s].slot_width()) {
+            return Err(CatalogError::InvalidArgument {
+                what: "the first hash that a block gives away",
+                given: start,
+                allowed: "it is the first of a slot, within the block's range and not its first",
+            });
+        }
+        let target = self.take_blocks(self.structures[s].job, s, 1, Draw::Reserve)?[0].block;
+        let mv = self.note_move(s, Move { id, source, target, start, end, merge });
+        effects.push(self.open_effect(s, target, (start, end), mv.id));
+        Ok(mv)
+    }
+
+    fn begin_merge(
+        &mut self,
+        s: u32,
+        at: BlockAt,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Move, CatalogError> {
+        let (id, source, merge) = (MoveId::NONE, at.block, true);
+        let target = self.roomy_neighbour(s, source).ok_or(CatalogError::NoNeighbour { at })?;
+        let (_, start, end) = self.range_of(s, source);
+        let mv = self.note_move(s, Move { id, source, target, start, end, merge });
+        effects.push(self.begin_import(mv));
+        Ok(mv)
+    }
+
+    /// The neighbour that holds less, of those that take part in no move and have room for all that
+    /// the block holds. As servers last reported: the target itself refuses what it cannot hold.
+    fn roomy_neighbour(&self, s: u32, block: BlockId) -> Option<BlockId> {
+        let (place, ..) = self.range_of(s, block);
+        let structure = &self.structures[s];
+        let most = self.block_size * MERGE_FILL.0 / MERGE_FILL.1;
+        let own = self.pool.bytes_used(block);
+        [place.checked_sub(1), Some(place + 1)]
+            .into_iter()
+            .filter_map(|side| Some(structure.entries.get(side?)?.block))
+            .filter(|&side| structure.move_of(side).is_none())
+            .map(|side| (self.pool.bytes_used(side), side))
+            .filter(|(used, _)| used + own <= most)
+            .min_by_key(|(used, _)| *used)
+            .map(|(_, side)| side)
+    }
+
+    fn begin_import(&self, mv: Move) -> Effect {
+        let (server, at) = (mv.target.server(), self.pool.at(mv.target));
+        Effect::BeginImport { server, at, id: mv.id, start: mv.start, end: mv.end }
+    }
+
+    fn end_import(&self, target: BlockId, id: MoveId, commit: bool) -> Effect {
+        Effect::EndImport { server: target.server(), at: self.pool.at(target), id, commit }
+    }
+
+    /// The commit point of a move: the target owns the range from here on.
+    pub(crate) fn commit_move(
+        &mut self,
+        id: StructureId,
+        at: BlockAt,
+        number: MoveId,
+        target: BlockAt,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        self.heard_from(at.block.server());
+        let s = self.structures.find(id).ok_or(CatalogError::UnknownStructure { structure: id })?;
+        let Some(mv) = self.structures[s].move_with(number) else {
+            return self.commit_again(s, at, number, target, effects);
+        };
+        for (block, named) in [(mv.source, at), (mv.target, target)] {
+            if self.pool.at(block) != named {
+                return Err(CatalogError::StaleBlock { at: named });
+            }
+        }
+        let (place, ..) = self.range_of(s, mv.source);
+        let structure = &mut self.structures[s];
+        structure.version += 1;
+        let moves = structure.end_move(number);
+        moves.past_of(mv.target).took = (number, true);
+        if mv.merge {
+            moves.past.retain(|past| past.block != mv.source);
+            let gone = structure.entries.remove(place);
+            // The neighbour on the right takes over where it began; the one on the left reaches
+            // further by itself.
+            if let Some(next) = structure.entries.get_mut(place)
+                && next.block == mv.target
+            {
+                next.start = gone.start;
+            }
+        } else {
+            moves.past_of(mv.source).gave = number;
+            let placed = Placed { start: mv.start, block: mv.target };
+            structure.entries.insert(place + 1, placed);
+        }
+        let j = structure.job;
+        effects.push(self.end_import(mv.target, number, true));
+        if mv.merge {
+            self.give_back(j, s, mv.source, effects);
+        }
+        let (place, ..) = self.range_of(s, mv.target);
+        Ok(self.moved(s, place))
+    }
+
+    /// A commit of a move that is not under way: committed before, or cancelled. Exact for the last
+    /// move of its source, which is the only one that a source can be waiting for.
+    fn commit_again(
+        &self,
+        s: u32,
+        at: BlockAt,
+        number: MoveId,
+        target: BlockAt,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        let structure = &self.structures[s];
+        let place = structure.place_of(target.block);
+        let place = place.filter(|_| self.pool.at(target.block) == target);
+        let place = match self.pool.held(at) {
+            Some(Held::By(owner)) if owner == s => {
+                let gave = structure.past().iter().find(|past| past.block == at.block);
+                if gave.is_none_or(|past| past.gave != number || number == MoveId::NONE) {
+                    return Err(CatalogError::MoveCancelled { id: number, at });
+                }
+                // Its target may have given all to its neighbours since. What was moved begins
+                // where the source now ends.
+                let (own, ..) = self.range_of(s, at.block);
+                place.unwrap_or((own + 1).min(structure.entries.len() - 1))
+            }
+            Some(Held::By(_)) => return Err(CatalogError::StaleBlock { at }),
+            // The blocks of a kv leave it by a merge only.
+            _ => place.ok_or(CatalogError::StaleBlock { at })?,
+        };
+        // It may be that the target was not told, if the controller ended in between.
+        if structure.past().iter().any(|p| p.block == target.block && p.took == (number, true)) {
+            effects.push(self.end_import(target.block, number, true));
+        }
+        Ok(self.moved(s, place))
+    }
+
+    /// What a server has to know of the moves to its blocks when it may have missed something: because
+    /// it, or the controller, was away. All of it is idempotent.
+    pub fn imports(&self, server: ServerId, effects: &mut Vec<Effect>) {
+        for (s, structure) in self.structures.iter() {
+            for past in structure.past().iter().filter(|past| past.block.server() == server) {
+                let (id, commit) = past.took;
+                if id != MoveId::NONE {
+                    effects.push(self.end_import(past.block, id, commit));
+                }
+            }
+            for mv in structure.pending().iter().filter(|mv| mv.target.server() == server) {
+                effects.push(if mv.merge {
+                    self.begin_import(*mv)
+                } else {
+                    self.open_effect(s, mv.target, (mv.start, mv.end), mv.id)
+                });
+            }
+        }
+    }
+
+    fn moved(&self, s: u32, place: usize) -> Reply {
+        let structure = &self.structures[s];
+        let Placed { start, block } = structure.entries[place];
+        let entry: MapEntry = self.entry(block, start, structure.end(place));
+        Reply::Moved { version: MapVersion(structure.version), entry }
+    }
+
+    /// A source gives its move up. Nothing to do for one that is not known or was committed.
+    pub(crate) fn cancel_move(
+        &mut self,
+        id: StructureId,
+        at: BlockAt,
+        number: MoveId,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        self.heard_from(at.block.server());
+        let Some(s) = self.structures.find(id) else { return Ok(Reply::Done) };
+        let Some(mv) = self.structures[s].move_with(number) else { return Ok(Reply::Done) };
+        if self.pool.at(mv.source) != at {
+            return Err(CatalogError::StaleBlock { at });
+        }
+        self.undo_move(s, mv, effects);
+        Ok(Reply::Done)
+    }
+
+    /// A target cannot import. Nothing to do for a move that is over.
+    pub(crate) fn import_refused(
+        &mut self,
+        server: ServerId,
+        at: BlockAt,
+        number: MoveId,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        self.heard_from(server);
+        let Some(Held::By(s)) = self.pool.held(at) else { return Ok(Reply::Done) };
+        let refused = self.structures[s].move_with(number);
+        if let Some(mv) = refused.filter(|mv| mv.target == at.block && at.block.server() == server)
+        {
+            self.undo_move(s, mv, effects);
+        }
+        Ok(Reply::Done)
+    }
+
+    /// The source keeps its range. A new block is given back; a neighbour drops what it has.
+    fn undo_move(&mut self, s: u32, mv: Move, effects: &mut Vec<Effect>) {
+        let structure = &mut self.structures[s];
+        let moves = structure.end_move(mv.id);
+        if mv.merge {
+            moves.past_of(mv.target).took = (mv.id, false);
+            effects.push(self.end_import(mv.target, mv.id, false));
+        } else {
+            let j = structure.job;
+            self.give_back(j, s, mv.target, effects);
+        }
+    }
+
+    /// These servers are lost. When all that a structure has there are blocks that splits were to
+    /// fill, those splits are cancelled and it lives; otherwise nothing is done.
+    pub(crate) fn cancel_splits_to(
+        &mut self,
+        s: u32,
+        lost: &[ServerId],
+        effects: &mut Vec<Effect>,
+    ) -> bool {
+        let structure = &self.structures[s];
+        let is_lost = |block: BlockId| lost.contains(&block.server());
+        let splits = structure.pending().iter().filter(|mv| !mv.merge && is_lost(mv.target));
+        let splits: Vec<Move> = splits.copied().collect();
+        let here = structure.blocks().filter(|&block| is_lost(block)).count();
+        if splits.len() < here {
+            return false;
+        }
+        for mv in splits {
+            self.undo_move(s, mv, effects);
+        }
+        true
+    }
+}

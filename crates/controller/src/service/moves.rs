@@ -1,0 +1,75 @@
+//! Moves, as blocks ask for them and as their targets are told (`crates/catalog/src/moves.rs`).
+
+use super::{ControllerService, Refusal, block_at, malformed, refusal, unexpected};
+use crate::translate;
+use honeycomb_catalog::{Command, Effect, Reply};
+use honeycomb_types::{BlockAt, MoveId, StructureId, Time};
+use honeycomb_wire::messages::*;
+use honeycomb_wire::{Field, Op};
+
+/// What the controller asks of memory servers.
+pub(super) const OF_SERVERS: [Op; 2] = [Op::BeginImport, Op::EndImport];
+
+impl ControllerService {
+    pub(super) fn serve_move(
+        &mut self,
+        now: Time,
+        op: Op,
+        args: &[u8],
+    ) -> Result<Vec<u8>, Refusal> {
+        let command = match op {
+            Op::BeginMove => {
+                let q = BeginMoveRequest::decode(args).map_err(malformed)?;
+                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
+                Command::BeginMove { structure, at, start: q.start, merge: q.merge }
+            }
+            Op::CommitMove => {
+                let q = CommitMoveRequest::decode(args).map_err(malformed)?;
+                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
+                let (id, target) = (MoveId(q.move_id), block_at(q.target, q.target_epoch));
+                Command::CommitMove { structure, at, id, target }
+            }
+            _ => {
+                let q = CancelMoveRequest::decode(args).map_err(malformed)?;
+                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
+                Command::CancelMove { structure, at, id: MoveId(q.move_id) }
+            }
+        };
+        match self.apply(now, command).map_err(refusal)? {
+            Reply::Moving { id, entry } => {
+                self.await_open([entry.at]);
+                let entry = translate::entry(&entry);
+                Ok(BeginMoveReply { move_id: id.0, entry }.encode())
+            }
+            Reply::Moved { version, entry } => {
+                let entry = translate::entry(&entry);
+                Ok(CommitMoveReply { version: version.0, entry }.encode())
+            }
+            Reply::Done => Ok(CancelMoveReply {}.encode()),
+            other => unexpected(op, &other),
+        }
+    }
+
+    /// A target was not made ready for its move: the source, which is refused, shall find it
+    /// cancelled.
+    pub(super) fn give_up_import(&mut self, now: Time, effect: &Effect) {
+        let (server, at, id) = match *effect {
+            Effect::OpenBlock { server, at, importing, .. } => (server, at, importing),
+            Effect::BeginImport { server, at, id, .. } => (server, at, id),
+            _ => return,
+        };
+        if id != MoveId::NONE {
+            let _ = self.apply(now, Command::ImportRefused { server, at, id });
+        }
+    }
+}
+
+pub(super) fn begin_import(at: BlockAt, id: MoveId, start: u64, end: u64) -> Vec<u8> {
+    let (block, epoch, move_id) = (at.block.0, at.epoch.0, id.0);
+    BeginImportRequest { block, epoch, move_id, start, end }.encode()
+}
+
+pub(super) fn end_import(at: BlockAt, id: MoveId, commit: bool) -> Vec<u8> {
+    let (block, epoch, move_id) = (at.block.0, at.epoch.0, id.0);
+    EndImportRequest { block, epoch, move_id, commit }.encode()
+}

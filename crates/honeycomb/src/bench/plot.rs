@@ -1,0 +1,248 @@
+//! Figures as PNG, drawn by the program itself (docs/adr/0017).
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::{FontStyle, register_font};
+use std::fmt::Display;
+use std::path::Path;
+use std::sync::Once;
+
+/// Pixels of a figure: readable, and well under 150 KB.
+const SIZE: (u32, u32) = (960, 480);
+/// Every text is set in this.
+const FONT: &str = "sans-serif";
+/// Colours in the order in which lines take them; told apart also by those who see no red or green.
+const COLOURS: [RGBColor; 6] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(86, 180, 233),
+    RGBColor(90, 90, 90),
+];
+
+/// Most values that stand below an axis each.
+const TICKS: usize = 9;
+
+/// How a series is drawn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// Filled down to the axis.
+    Area,
+    /// A line.
+    Line,
+    /// A line with a mark at each point.
+    Marked,
+}
+
+/// Points with a name.
+pub struct Series {
+    /// For the legend.
+    pub name: String,
+    /// How it is drawn.
+    pub shape: Shape,
+    /// In the order of x.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// One panel: axes with series in them.
+pub struct Panel {
+    /// Above it.
+    pub title: String,
+    /// Below it.
+    pub x: String,
+    /// Left of it.
+    pub y: String,
+    /// What it shows; the first ones are drawn first.
+    pub series: Vec<Series>,
+    /// Equal steps of x are equal factors.
+    pub logarithmic: bool,
+}
+
+/// Writes panels, side by side, as a PNG.
+pub fn draw(path: &Path, panels: &[Panel]) -> Result<(), String> {
+    static FONTS: Once = Once::new();
+    FONTS.call_once(|| {
+        let font = epaint_default_fonts::UBUNTU_LIGHT;
+        assert!(register_font(FONT, FontStyle::Normal, font).is_ok(), "the font that we bring");
+    });
+    let said = |e: &dyn Display| format!("{} cannot be drawn: {e}", path.display());
+    let root = BitMapBackend::new(path, SIZE).into_drawing_area();
+    root.fill(&WHITE).map_err(|e| said(&e))?;
+    for (area, panel) in root.split_evenly((1, panels.len())).iter().zip(panels) {
+        panel_on(area, panel).map_err(|e| said(&e))?;
+    }
+    root.present().map_err(|e| said(&e))
+}
+
+type Area<'a> = DrawingArea<BitMapBackend<'a>, Shift>;
+
+fn panel_on(area: &Area<'_>, panel: &Panel) -> Result<(), String> {
+    let all = || panel.series.iter().flat_map(|s| &s.points);
+    let most = all().map(|p| p.1).fold(0.0, f64::max);
+    let top = if most > 0.0 { most * 1.12 } else { 1.0 };
+    let low = all().map(|p| p.0).fold(f64::INFINITY, f64::min);
+    let high = all().map(|p| p.0).fold(f64::NEG_INFINITY, f64::max);
+    if !(low.is_finite() && high.is_finite()) {
+        return Err(format!("there is nothing in '{}'", panel.title));
+    }
+    let mut builder = ChartBuilder::on(area);
+    builder.caption(&panel.title, (FONT, 18)).margin(10);
+    builder.x_label_area_size(42).y_label_area_size(62);
+    let text = |e: &dyn Display| e.to_string();
+    if panel.logarithmic {
+        let (low, high) = (low.max(1e-9) * 0.9, high.max(low * 1.01) * 1.1);
+        let scale = (low..high).log_scale().with_key_points(ticks(panel, low, high));
+        let mut chart = builder.build_cartesian_2d(scale, 0.0..top).map_err(|e| text(&e))?;
+        fill(&mut chart, panel)
+    } else {
+        let high = if high > low { high } else { low + 1.0 };
+        let mut chart = builder.build_cartesian_2d(low..high, 0.0..top).map_err(|e| text(&e))?;
+        fill(&mut chart, panel)
+    }
+}
+
+fn fill<'a, 'b: 'a, X>(
+    chart: &mut ChartContext<
+        'a,
+        BitMapBackend<'a>,
+        Cartesian2d<X, plotters::coord::types::RangedCoordf64>,
+    >,
+    panel: &Panel,
+) -> Result<(), String>
+where
+    X: plotters::coord::ranged1d::Ranged<ValueType = f64>
+        + plotters::coord::ranged1d::ValueFormatter<f64>,
+{
+    let text = |e: &dyn Display| e.to_string();
+    let number = |v: &f64| short(*v);
+    chart
+        .configure_mesh()
+        .light_line_style(WHITE)
+        .bold_line_style(RGBColor(225, 225, 225))
+        .x_desc(&panel.x)
+        .y_desc(&panel.y)
+        .x_labels(8)
+        .y_labels(6)
+        .x_label_formatter(&number)
+        .y_label_formatter(&number)
+        .label_style((FONT, 14))
+        .draw()
+        .map_err(|e| text(&e))?;
+    for (series, colour) in panel.series.iter().zip(COLOURS.into_iter().cycle()) {
+        let points = series.points.iter().copied();
+        let drawn = match series.shape {
+            Shape::Area => {
+                let area = AreaSeries::new(points, 0.0, colour.mix(0.35));
+                chart.draw_series(area.border_style(colour.stroke_width(1)))
+            }
+            Shape::Line => chart.draw_series(LineSeries::new(points, colour.stroke_width(2))),
+            Shape::Marked => {
+                let line = LineSeries::new(points, colour.filled().stroke_width(2));
+                chart.draw_series(line.point_size(4))
+            }
+        };
+        drawn
+            .map_err(|e| text(&e))?
+            .label(&series.name)
+            .legend(move |(x, y)| Rectangle::new([(x, y - 4), (x + 14, y + 4)], colour.filled()));
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .background_style(WHITE.mix(0.8))
+        .border_style(RGBColor(200, 200, 200))
+        .label_font((FONT, 14))
+        .draw()
+        .map_err(|e| text(&e))
+}
+
+/// What stands below an axis of equal factors: the values themselves where they are few, else 1, 2
+/// and 5 of each power of ten, or the powers alone.
+fn ticks(panel: &Panel, low: f64, high: f64) -> Vec<f64> {
+    let mut values: Vec<f64> =
+        panel.series.iter().flat_map(|s| &s.points).map(|point| point.0).collect();
+    values.sort_by(f64::total_cmp);
+    values.dedup();
+    if values.len() <= TICKS {
+        return values;
+    }
+    let powers = low.log10().floor() as i32..=high.log10().ceil() as i32;
+    let steps: &[f64] = if high / low < 300.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+    let all = powers.flat_map(|power| steps.iter().map(move |step| step * 10f64.powi(power)));
+    all.filter(|tick| (low..=high).contains(tick)).collect()
+}
+
+/// A number at an axis: no more digits than it needs.
+fn short(v: f64) -> String {
+    let text = match v.abs() {
+        a if a >= 100.0 => format!("{v:.0}"),
+        a if a >= 1.0 => format!("{v:.1}"),
+        _ => format!("{v:.2}"),
+    };
+    let cut = text.trim_end_matches('0').trim_end_matches('.');
+    if text.contains('.') { cut.to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn panel(logarithmic: bool, points: Vec<(f64, f64)>) -> Panel {
+        let of = |name: &str, shape| Series { name: name.into(), shape, points: points.clone() };
+        Panel {
+            title: "Memory over time".into(),
+            x: "seconds".into(),
+            y: "MiB".into(),
+            series: vec![
+                of("allocated", Shape::Area),
+                of("used", Shape::Line),
+                of("asked", Shape::Marked),
+            ],
+            logarithmic,
+        }
+    }
+
+    #[test]
+    fn a_figure_is_a_small_png() {
+        let path = std::env::temp_dir().join(format!("plot-{}.png", std::process::id()));
+        let mut points: Vec<(f64, f64)> = Vec::new();
+        for i in 1..2000 {
+            let x = i as f64 / 10.0;
+            points.push((x, (x / 7.0).sin().abs() * x));
+        }
+        draw(&path, &[panel(false, points.clone()), panel(true, points)]).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(bytes.starts_with(b"\x89PNG\r\n\x1a\n"));
+        assert!((4_000..150_000).contains(&bytes.len()), "{} bytes", bytes.len());
+    }
+
+    #[test]
+    fn what_cannot_be_drawn_is_said() {
+        let said = draw(Path::new("/nowhere/at/all.png"), &[panel(false, vec![(1.0, 2.0)])]);
+        assert!(said.unwrap_err().contains("/nowhere/at/all.png"));
+        let path = std::env::temp_dir().join(format!("plot-empty-{}.png", std::process::id()));
+        let said = draw(&path, &[panel(false, Vec::new())]).unwrap_err();
+        let _ = std::fs::remove_file(&path);
+        assert!(said.contains("there is nothing in 'Memory over time'"), "{said}");
+    }
+
+    #[test]
+    fn an_axis_of_equal_factors_has_ticks() {
+        let few = panel(true, vec![(0.25, 1.0), (1.0, 2.0), (8.0, 3.0)]);
+        assert_eq!(ticks(&few, 0.2, 9.0), [0.25, 1.0, 8.0]);
+        let many = panel(true, (1..100).map(|i| (i as f64, 1.0)).collect());
+        assert_eq!(ticks(&many, 1.5, 60.0), [2.0, 5.0, 10.0, 20.0, 50.0]);
+        assert_eq!(ticks(&many, 1.5, 15_000.0), [10.0, 100.0, 1000.0, 10_000.0]);
+    }
+
+    #[test]
+    fn numbers_at_axes_are_short() {
+        for (v, text) in
+            [(1000.0, "1000"), (120.0, "120"), (1.5, "1.5"), (2.0, "2"), (0.25, "0.25"), (0.0, "0")]
+        {
+            assert_eq!(short(v), text);
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! `bench repartition`: how long blocks take to split, and what clients notice (Figure 11b).
+
+mod keys;
+mod moves;
+mod round;
+
+use super::cluster::Cluster;
+use super::plot::{Panel, Series, Shape, draw};
+use super::process::{Pinning, machine};
+use super::report::{Table, number};
+use super::trace::{bar, write_csv};
+use super::{Pool, Waiting};
+use crate::failure::{Failure, Outcome};
+use crate::output::Output;
+use crate::size;
+use clap::Args;
+use honeycomb_wire::Status;
+use keys::{VALUE_MIN, Values, Wrong};
+use round::{Round, Seen};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Blocks of the pool: what a split needs, and what is kept back.
+const BLOCKS: u64 = 12;
+/// A quick run splits blocks of this size.
+const QUICK_BLOCK: u64 = 1 << 20;
+/// And as many as this.
+const QUICK_SPLITS: u32 = 3;
+/// Rounds without enough splits among them, as many as splits were asked for and these, are the end.
+const ROUNDS_MORE: u32 = 3;
+
+/// Measures how long blocks of key-value stores take to split, and the latency of gets meanwhile.
+///
+/// Round by round a block is filled almost to its high mark; readers and writers work on it for a
+/// while (before), then the writers go on with new keys until it splits (during). Latencies of all
+/// rounds are pooled; at the end of each round every key is read, and the store is scanned for keys
+/// that are there twice. A split is from the moment at which the controller has taken a block for it
+/// until the store's map names that block, to a millisecond.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb bench repartition --help
+  honeycomb bench repartition --quick || true
+  honeycomb bench repartition --quick --sizes 64,1KiB --json || true")]
+pub struct RepartitionArgs {
+    /// Sizes of values
+    #[arg(long, value_delimiter = ',', value_parser = size::parse, default_values = ["100KiB", "1KiB", "64"])]
+    sizes: Vec<u64>,
+    /// Splits that are pooled for each size
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
+    splits: u32,
+    /// Bytes of a block
+    #[arg(long, value_parser = size::parse, default_value = "128MiB")]
+    block_size: u64,
+    /// Percent of the block that is filled before anything is measured; below its high mark
+    #[arg(long, default_value_t = 85, value_parser = clap::value_parser!(u32).range(1..=99))]
+    fill: u32,
+    /// Seconds before each split
+    #[arg(long, default_value_t = 0.5)]
+    window: f64,
+    /// Threads that write, before and during
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    writers: u32,
+    /// Threads that get, before and during
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    readers: u32,
+    /// Bytes of one request of a writer, at least one value
+    #[arg(long, value_parser = size::parse, default_value = "16KiB")]
+    write_size: u64,
+    /// Microseconds for which a writer rests after each request
+    #[arg(long, default_value_t = 1000)]
+    pause_us: u64,
+    /// Decides keys
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// A few splits of small blocks: to see that it runs, not to quote
+    #[arg(long)]
+    quick: bool,
+    /// Folder for the figures: a PNG and its data as CSV for each size
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Cores that serve
+    #[arg(long, default_value_t = 2)]
+    shards: u8,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// What one size of values showed.
+struct Found {
+    value: u64,
+    block: u64,
+    split_ms: Vec<f64>,
+    before_us: Vec<f64>,
+    during_us: Vec<f64>,
+    longest: Duration,
+    wrong: Wrong,
+    keys: u64,
+    rounds: u32,
+}
+
+/// `honeycomb bench repartition`.
+pub fn run(args: &RepartitionArgs) -> Outcome {
+    let about = machine();
+    if !(args.window > 0.0 && args.window <= 3600.0) {
+        return Err(Failure::invalid("--window takes some seconds, up to 3600"));
+    }
+    let mut all = Vec::new();
+    for value in &args.sizes {
+        let found = measure(args, *value)?;
+        write_figure(args, &found)?;
+        if args.output.json {
+            say!("{}", json_of(args, &about, &found));
+        }
+        all.push(found);
+    }
+    if !args.output.json {
+        print(args, &about, &all);
+    }
+    let wrong = all.iter().fold(Wrong::default(), |sum, found| sum.and(found.wrong));
+    if wrong == Wrong::default() {
+        return Ok(());
+    }
+    let Wrong { lost, doubled, stale } = wrong;
+    let text = format!("keys were harmed: {lost} lost, {doubled} doubled, {stale} stale");
+    Err(Failure::new(Status::Internal, text))
+}
+
+fn measure(args: &RepartitionArgs, value: u64) -> Outcome<Found> {
+    let block = if args.quick { QUICK_BLOCK.min(args.block_size) } else { args.block_size };
+    let limit = block / honeycomb_types::limits::LARGE_FRACTION;
+    if value < VALUE_MIN as u64 || value > limit {
+        let (given, limit) = (size::show(value), size::show(limit));
+        return Err(Failure::invalid(format!(
+            "values of {given}: blocks of {} take {VALUE_MIN} B to {limit} here",
+            size::show(block)
+        )));
+    }
+    let wanted = if args.quick { args.splits.min(QUICK_SPLITS) } else { args.splits };
+    let window = if args.quick { args.window.min(0.1) } else { args.window };
+    let pool = Pool { memory: block * BLOCKS * args.shards as u64, block_size: block };
+    let cluster = Cluster::start(args.shards, pool, Waiting::Sleeping, Pinning::default())?;
+    let values = Values::new(value as usize);
+    let mut found = Found {
+        value,
+        block,
+        split_ms: Vec::new(),
+        before_us: Vec::new(),
+        during_us: Vec::new(),
+        longest: Duration::ZERO,
+        wrong: Wrong::default(),
+        keys: 0,
+        rounds: 0,
+    };
+    let progress = bar(&format!("values of {}", size::show(value)), wanted as u64);
+    while (found.split_ms.len() as u32) < wanted && found.rounds < wanted + ROUNDS_MORE {
+        let round = Round {
+            value: value as usize,
+            block,
+            fill: args.fill as f64 / 100.0,
+            window: Duration::from_secs_f64(window),
+            writers: args.writers,
+            readers: args.readers,
+            write: args.write_size as usize,
+            pause: Duration::from_micros(args.pause_us),
+            seed: args.seed + found.rounds as u64,
+        };
+        found.add(round::run(&cluster, round, &values, found.rounds)?);
+        progress.set_position(found.split_ms.len() as u64);
+        progress.set_message(format!("{:.0} ms", found.split_ms.last().copied().unwrap_or(0.0)));
+    }
+    progress.finish_and_clear();
+    found.sort();
+    Ok(found)
+}
+
+impl Found {
+    fn add(&mut self, seen: Seen) {
+        let us = |d: Duration| d.as_nanos() as f64 / 1000.0;
+        let ms = seen.splits.iter().map(|s| s.ended.since(s.begun).as_secs_f64() * 1000.0);
+        self.split_ms.extend(ms);
+        self.before_us.extend(seen.before.into_iter().map(us));
+        self.during_us.extend(seen.during.into_iter().map(us));
+        self.longest = self.longest.max(seen.longest);
+        self.wrong = self.wrong.and(seen.wrong);
+        self.keys += seen.keys;
+        self.rounds += 1;
+    }
+
+    fn sort(&mut self) {
+        for list in [&mut self.split_ms, &mut self.before_us, &mut self.during_us] {
+            list.sort_by(f64::total_cmp);
+        }
+    }
+
+    fn longest_ms(&self) -> f64 {
+        self.longest.as_secs_f64() * 1000.0
+    }
+}
+
+/// The value below which this part of a sorted list lies; not a number when it is empty.
+fn quantile(sorted: &[f64], part: f64) -> f64 {
+    let at = (sorted.len() as f64 * part).ceil() as usize;
+    sorted.get(at.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(f64::NAN)
+}
+
+fn print(args: &RepartitionArgs, about: &str, all: &[Found]) {
+    say!("{about}; not pinned: the kernel places both sides");
+    say!(
+        "{} writer(s) of {} every {} us, {} reader(s), in both windows; {} core(s) serve\n",
+        args.writers,
+        size::show(args.write_size),
+        args.pause_us,
+        args.readers,
+        args.shards
+    );
+    let head = [
+        "value",
+        "block",
+        "splits",
+        "split ms p50",
+        "max",
+        "get p99 us before",
+        "during",
+        "p50 before",
+        "during",
+        "gets during",
+        "longest wait ms",
+        "lost, doubled, stale of keys",
+    ];
+    let mut table = Table::new(&head);
+    for f in all {
+        let Wrong { lost, doubled, stale } = f.wrong;
+        table.row(vec![
+            size::show(f.value),
+            size::show(f.block),
+            f.split_ms.len().to_string(),
+            number(quantile(&f.split_ms, 0.5)),
+            number(quantile(&f.split_ms, 1.0)),
+            number(quantile(&f.before_us, 0.99)),
+            number(quantile(&f.during_us, 0.99)),
+            number(quantile(&f.before_us, 0.5)),
+            number(quantile(&f.during_us, 0.5)),
+            f.during_us.len().to_string(),
+            number(f.longest_ms()),
+            format!("{lost}, {doubled}, {stale} of {}", number(f.keys as f64)),
+        ]);
+    }
+    table.print();
+}
+
+fn json_of(args: &RepartitionArgs, about: &str, f: &Found) -> Value {
+    let cut = |v: f64| (v * 1000.0).round() / 1000.0;
+    json!({
+        "bench": "repartition", "value_size": f.value, "block_bytes": f.block,
+        "splits": f.split_ms.len(), "split_ms_p50": cut(quantile(&f.split_ms, 0.5)),
+        "split_ms_max": cut(quantile(&f.split_ms, 1.0)),
+        "get_p99_us_before": cut(quantile(&f.before_us, 0.99)),
+        "get_p99_us_during": cut(quantile(&f.during_us, 0.99)),
+        "max_wait_ms": cut(f.longest_ms()), "lost": f.wrong.lost, "doubled": f.wrong.doubled,
+        "stale": f.wrong.stale,
+        "get_p50_us_before": cut(quantile(&f.before_us, 0.5)),
+        "get_p50_us_during": cut(quantile(&f.during_us, 0.5)), "gets_before": f.before_us.len(),
+        "gets_during": f.during_us.len(), "keys_checked": f.keys, "rounds": f.rounds,
+        "writers": args.writers, "readers": args.readers, "shards": args.shards, "machine": about,
+    })
+}
+
+/// A step for each percent: what a figure needs of thousands of latencies.
+fn steps(sorted: &[f64]) -> Vec<(f64, f64)> {
+    (0..=200)
+        .map(|i| i as f64 / 200.0)
+        .map(|part| (quantile(sorted, part), part))
+        .filter(|(value, _)| value.is_finite())
+        .collect()
+}
+
+fn write_figure(args: &RepartitionArgs, f: &Found) -> Outcome {
+    let Some(folder) = &args.out else { return Ok(()) };
+    std::fs::create_dir_all(folder).map_err(|e| Failure::io(folder.display(), &e))?;
+    let name = format!("repartition-{}", f.value);
+    let rows = (0..=200).map(|i| {
+        let part = i as f64 / 200.0;
+        let of = |list: &[f64]| quantile(list, part);
+        vec![part, of(&f.split_ms), of(&f.before_us), of(&f.during_us)]
+    });
+    let head = "part,split_ms,get_us_before,get_us_during";
+    write_csv(&folder.join(format!("{name}.csv")), head, rows)?;
+    let series = |name: &str, points| Series { name: name.into(), shape: Shape::Line, points };
+    let panels = [
+        Panel {
+            title: format!("{} splits of {}", f.split_ms.len(), size::show(f.block)),
+            x: "milliseconds".into(),
+            y: "part of the splits".into(),
+            series: vec![series("split", steps(&f.split_ms))],
+            logarithmic: true,
+        },
+        Panel {
+            title: format!("gets of {}", size::show(f.value)),
+            x: "microseconds".into(),
+            y: "part of the gets".into(),
+            series: vec![
+                series("before", steps(&f.before_us)),
+                series("during a split", steps(&f.during_us)),
+            ],
+            logarithmic: true,
+        },
+    ];
+    draw(&folder.join(format!("{name}.png")), &panels).map_err(Failure::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_values_of_the_list() {
+        let list: Vec<f64> = (1..=100).map(f64::from).collect();
+        for (part, value) in [(0.0, 1.0), (0.5, 50.0), (0.99, 99.0), (1.0, 100.0)] {
+            assert_eq!(quantile(&list, part), value);
+        }
+        assert_eq!(quantile(&[7.0], 0.99), 7.0);
+        assert!(quantile(&[], 0.5).is_nan());
+    }
+}

@@ -1,0 +1,250 @@
+//! `bench sensitivity`: what block size and lease cost and save (Figure 14).
+
+use super::Waiting;
+use super::cluster::Cluster;
+use super::elasticity::describe;
+use super::plot::{Panel, Series, Shape, draw};
+use super::process::{Pinning, machine};
+use super::report::{Table, number};
+use super::trace::{Trace, bar, steps, write_csv};
+use super::watch::{Observed, Sample, observe};
+use crate::failure::{Failure, Outcome};
+use crate::output::Output;
+use crate::size;
+use clap::{Args, ValueEnum};
+use honeycomb_load::{Demand, Holding};
+use serde_json::{Value, json};
+
+/// Seconds of each run, when nobody says.
+const SECONDS: f64 = 40.0;
+
+/// Measures how block size and lease change utilisation and requests to the controller.
+///
+/// The load of `bench elasticity`, kept in files, once for each value of each parameter, while the
+/// others stay as they are. Utilisation is used over allocated bytes, over the whole run. Requests to
+/// the controller are counted there; heartbeats, which servers send all the time, are told apart.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb bench sensitivity --quick --parameter lease --leases 200,1000
+  honeycomb bench sensitivity --quick --parameter block --blocks 64KiB,1MiB --json
+  honeycomb bench sensitivity --quick --parameter block --blocks 256KiB,1MiB --out figures")]
+pub struct SensitivityArgs {
+    /// What to change
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["block", "lease"])]
+    parameter: Vec<Parameter>,
+    /// Sizes of blocks to try
+    #[arg(long, value_delimiter = ',', value_parser = size::parse, default_values = ["256KiB", "512KiB", "1MiB", "2MiB", "4MiB", "8MiB"])]
+    blocks: Vec<u64>,
+    /// Leases to try, in milliseconds
+    #[arg(long, value_delimiter = ',', default_values = ["200", "500", "1000", "4000", "16000"])]
+    leases: Vec<u32>,
+    /// Bytes of a block where something else is changed
+    #[arg(long, value_parser = size::parse, default_value = "1MiB")]
+    block_size: u64,
+    /// The lease where something else is changed, in milliseconds
+    #[arg(long, default_value_t = 500)]
+    lease_ms: u32,
+    #[command(flatten)]
+    trace: Trace,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Parameter {
+    /// Bytes of a block
+    Block,
+    /// Milliseconds of a lease
+    Lease,
+}
+
+impl Parameter {
+    /// In the JSON object and in names of files.
+    fn name(self) -> &'static str {
+        match self {
+            Parameter::Block => "block_bytes",
+            Parameter::Lease => "lease_ms",
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Parameter::Block => "block size (MiB)",
+            Parameter::Lease => "lease (s)",
+        }
+    }
+
+    fn show(self, value: u64) -> String {
+        match self {
+            Parameter::Block => size::show(value),
+            Parameter::Lease => format!("{value} ms"),
+        }
+    }
+
+    /// As it stands at the axis of a figure.
+    fn at_axis(self, value: u64) -> f64 {
+        match self {
+            Parameter::Block => value as f64 / (1u64 << 20) as f64,
+            Parameter::Lease => value as f64 / 1000.0,
+        }
+    }
+}
+
+/// One run.
+struct Point {
+    parameter: Parameter,
+    value: u64,
+    utilisation: f64,
+    /// For each second: all without heartbeats, renewals, of blocks.
+    requests: [f64; 3],
+    reports: f64,
+    followed: f64,
+}
+
+/// `honeycomb bench sensitivity`.
+pub fn run(args: &SensitivityArgs) -> Outcome {
+    let demand = args.trace.demand(SECONDS)?;
+    let about = machine();
+    if !args.output.json {
+        say!("{about}; not pinned: the kernel places both sides");
+        say!("load, in files: {}\n", describe(&demand));
+    }
+    for parameter in &args.parameter {
+        let values: Vec<u64> = match parameter {
+            Parameter::Block => args.blocks.clone(),
+            Parameter::Lease => args.leases.iter().map(|ms| *ms as u64).collect(),
+        };
+        let mut points = Vec::new();
+        for value in values {
+            let point = measure(args, &demand, *parameter, value)?;
+            if args.output.json {
+                say!("{}", json_of(args, &demand, &about, &point));
+            }
+            points.push(point);
+        }
+        if !args.output.json {
+            print(&points);
+        }
+        write_figure(args, *parameter, &points)?;
+    }
+    Ok(())
+}
+
+fn measure(
+    args: &SensitivityArgs,
+    demand: &Demand,
+    parameter: Parameter,
+    value: u64,
+) -> Outcome<Point> {
+    let (mut block, mut lease) = (args.block_size, args.lease_ms);
+    match parameter {
+        Parameter::Block => block = value,
+        Parameter::Lease => lease = value as u32,
+    }
+    let pool = args.trace.pool(demand, block, 1);
+    let unpinned = Pinning::default();
+    let cluster = Cluster::start(args.trace.shards, pool, Waiting::Sleeping, unpinned)?;
+    let plan = args.trace.plan(Holding::File, lease);
+    let progress = bar(&parameter.show(value), steps(demand.window));
+    let tell = |sample: &Sample| progress.set_position(steps(sample.seconds));
+    let observed = observe(&cluster, demand, &plan, &tell)?;
+    progress.finish_and_clear();
+    Ok(Point::of(parameter, value, demand, &observed))
+}
+
+impl Point {
+    /// Utilisation counts all of the run, also what is still allocated when the last task has
+    /// ended; requests are those of the window.
+    fn of(parameter: Parameter, value: u64, demand: &Demand, o: &Observed) -> Point {
+        let used = o.integral(|s| s.used);
+        let each = |count: u64| count as f64 / o.seconds;
+        let c = o.control;
+        Point {
+            parameter,
+            value,
+            utilisation: used / o.integral(|s| s.allocated),
+            requests: [each(c.all - c.reports.min(c.all)), each(c.leases), each(c.blocks)],
+            reports: each(c.reports),
+            followed: used / (demand.profile().mean * demand.window),
+        }
+    }
+}
+
+fn print(points: &[Point]) {
+    let Some(first) = points.first() else { return };
+    let head = [
+        first.parameter.name(),
+        "utilisation",
+        "requests/s to the controller",
+        "renewals/s",
+        "of blocks/s",
+        "heartbeats/s beside them",
+    ];
+    let mut table = Table::new(&head);
+    for point in points {
+        let [all, leases, blocks] = point.requests;
+        table.row(vec![
+            point.parameter.show(point.value),
+            number(point.utilisation),
+            number(all),
+            number(leases),
+            number(blocks),
+            number(point.reports),
+        ]);
+    }
+    table.print();
+    say!();
+}
+
+fn json_of(args: &SensitivityArgs, demand: &Demand, about: &str, point: &Point) -> Value {
+    let cut = |v: f64| (v * 1e4).round() / 1e4;
+    let [all, leases, blocks] = point.requests;
+    json!({
+        "bench": "sensitivity", "parameter": point.parameter.name(), "value": point.value,
+        "utilisation": cut(point.utilisation), "control_requests_per_s": cut(all),
+        "renewals_per_s": cut(leases), "block_requests_per_s": cut(blocks),
+        "heartbeats_per_s": cut(point.reports), "followed": cut(point.followed),
+        "structure": Holding::File.name(), "block_bytes": args.block_size,
+        "lease_ms": args.lease_ms, "load": demand.source, "tenants": demand.tenants,
+        "tasks": demand.tasks.len(), "seconds": demand.window,
+        "compressed": cut(3600.0 / demand.window), "machine": about,
+    })
+}
+
+fn write_figure(args: &SensitivityArgs, parameter: Parameter, points: &[Point]) -> Outcome {
+    let name = format!("sensitivity-{}", parameter.name());
+    if let Some(path) = args.trace.file(&format!("{name}.csv"))? {
+        let head = format!(
+            "{},utilisation,control_requests_per_s,renewals_per_s,block_requests_per_s",
+            parameter.name()
+        );
+        let row = |p: &Point| [&[p.value as f64, p.utilisation][..], &p.requests[..]].concat();
+        write_csv(&path, &head, points.iter().map(row))?;
+    }
+    let Some(path) = args.trace.file(&format!("{name}.png"))? else { return Ok(()) };
+    let series = |name: &str, of: &dyn Fn(&Point) -> f64| Series {
+        name: name.into(),
+        shape: Shape::Marked,
+        points: points.iter().map(|p| (parameter.at_axis(p.value), of(p))).collect(),
+    };
+    let panel = |title: &str, y: &str, series| Panel {
+        title: title.into(),
+        x: parameter.title().into(),
+        y: y.into(),
+        series,
+        logarithmic: true,
+    };
+    let panels = [
+        panel("memory", "used / allocated", vec![series("utilisation", &|p| p.utilisation)]),
+        panel(
+            "requests to the controller",
+            "in a second",
+            vec![
+                series("all but heartbeats", &|p| p.requests[0]),
+                series("renewals of leases", &|p| p.requests[1]),
+                series("of servers about blocks", &|p| p.requests[2]),
+            ],
+        ),
+    ];
+    draw(&path, &panels).map_err(Failure::from)
+}

@@ -1,0 +1,80 @@
+//! Our seeded numbers, as the distributions of `rand_distr` want them.
+
+use honeycomb_env::Entropy;
+use rand_core::TryRng;
+use rand_distr::{Distribution, LogNormal, Zipf};
+use std::convert::Infallible;
+
+/// A stream of drawn numbers that one seed decides.
+#[derive(Clone, Debug)]
+pub struct Draw(Entropy);
+
+impl Draw {
+    /// The stream of a seed.
+    pub fn seeded(seed: u64) -> Draw {
+        Draw(Entropy::seeded(seed))
+    }
+
+    /// Evenly from 0 up to, but without, 1.
+    pub fn even(&mut self) -> f64 {
+        (self.0.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Evenly between two numbers.
+    pub fn between(&mut self, low: f64, high: f64) -> f64 {
+        low + (high - low) * self.even()
+    }
+
+    /// A number below `bound`, which must not be zero.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0.below(bound)
+    }
+
+    /// Log-normally around a median; `spread` is the standard deviation of the logarithm.
+    pub fn around(&mut self, median: f64, spread: f64) -> f64 {
+        let normal = LogNormal::new(median.ln(), spread);
+        normal.expect("a median above 0 and a finite spread").sample(&mut self.0.adapted())
+    }
+
+    /// A rank from 0 up to, but without, `ranks`, as Zipf has it: rank r comes as often as
+    /// 1 / (r + 1)^skew.
+    pub fn zipf(&mut self, zipf: &Zipf<f64>) -> u64 {
+        zipf.sample(&mut self.0.adapted()) as u64 - 1
+    }
+}
+
+/// The distribution that `Draw::zipf` samples; `ranks` and `skew` must be above 0.
+pub(crate) fn zipf(ranks: u64, skew: f64) -> Zipf<f64> {
+    Zipf::new(ranks as f64, skew).expect("some ranks and a skew above 0")
+}
+
+struct Adapted<'a>(&'a mut Entropy);
+
+trait Adapt {
+    fn adapted(&mut self) -> Adapted<'_>;
+}
+
+impl Adapt for Entropy {
+    fn adapted(&mut self) -> Adapted<'_> {
+        Adapted(self)
+    }
+}
+
+impl TryRng for Adapted<'_> {
+    type Error = Infallible;
+
+    fn try_next_u32(&mut self) -> Result<u32, Infallible> {
+        Ok((self.0.next_u64() >> 32) as u32)
+    }
+
+    fn try_next_u64(&mut self) -> Result<u64, Infallible> {
+        Ok(self.0.next_u64())
+    }
+
+    fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Infallible> {
+        for chunk in bytes.chunks_mut(8) {
+            chunk.copy_from_slice(&self.0.next_u64().to_le_bytes()[..chunk.len()]);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,24 @@
+//! A load as production has it: demand that grows and shrinks by orders of magnitude within minutes,
+//! and clients that carry it out against a cluster.
+//!
+//! `demand` says how much intermediate data each tenant has at each moment; `fitted` makes one from
+//! the facts that were published of Snowflake's tenants, `snowset` reads the public trace itself.
+//! `drive` turns it into files, queues or stores that are written, read, emptied and let go, and
+//! checks what it reads. `resident` asks the kernel what a process holds.
+#![forbid(unsafe_code)]
+
+mod demand;
+mod draw;
+mod drive;
+mod fitted;
+mod hold;
+mod resident;
+mod snowset;
+
+pub use demand::{Demand, Profile, Task};
+pub use draw::Draw;
+pub use drive::{Counters, Ending, LoadError, Plan, Tenant, carry_out};
+pub use fitted::{Fit, UTILISATION_MAX, UTILISATION_MIN, fitted};
+pub use hold::{Held, Holding, Sizes};
+pub use resident::{resident, resident_walked};
+pub use snowset::{SnowsetError, snowset};

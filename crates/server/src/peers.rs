@@ -1,0 +1,135 @@
+//! Connections of moves: from the shard of a block that gives to that of the one that takes.
+//!
+//! One for each move, by the cluster's own token. What the shard posts before the handshake is done
+//! waits here; answers go back to it in order.
+
+use crate::shard::{MoveKey, Post, PostPayload, Shard};
+use honeycomb_env::{ConnId, Entropy, Net, ReplyPayload};
+use honeycomb_types::limits::{PROTOCOL_MAJOR, PROTOCOL_MINOR};
+use honeycomb_types::{BlockAt, Time};
+use honeycomb_wire::messages::HelloRequest;
+use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, Status};
+use std::collections::HashMap;
+
+struct Line {
+    conn: ConnId,
+    target: BlockAt,
+    /// What waits for the handshake; `None` when it is done.
+    waiting: Option<Vec<(Op, Vec<u8>, PostPayload)>>,
+    next_request: u64,
+}
+
+/// The connections of a shard's moves.
+pub(crate) struct Peers {
+    token: Vec<u8>,
+    lines: HashMap<MoveKey, Line>,
+    keys: HashMap<ConnId, MoveKey>,
+}
+
+impl Peers {
+    /// None yet; they will show this token, the cluster's own.
+    pub fn new(token: Vec<u8>) -> Peers {
+        Peers { token, lines: HashMap::new(), keys: HashMap::new() }
+    }
+
+    /// Does what the shard's moves want, until they want nothing more.
+    pub fn settle(&mut self, net: &mut Net, now: Time, shard: &mut Shard) {
+        loop {
+            let posts = shard.take_posts();
+            if posts.is_empty() {
+                return;
+            }
+            for post in posts {
+                self.post(net, now, shard, post);
+            }
+        }
+    }
+
+    fn post(&mut self, net: &mut Net, now: Time, shard: &mut Shard, post: Post) {
+        match post {
+            Post::Dial { key, address, target } => match net.dial(address) {
+                Ok(conn) => {
+                    self.hello(net, conn, target);
+                    let waiting = Some(Vec::new());
+                    self.keys.insert(conn, key);
+                    self.lines.insert(key, Line { conn, target, waiting, next_request: 1 });
+                }
+                Err(_) => shard.move_lost(now, key),
+            },
+            Post::Send { key, op, args, payload } => {
+                // Without a line the shard has heard, or will, that it is lost.
+                let Some(line) = self.lines.get_mut(&key) else { return };
+                match &mut line.waiting {
+                    Some(waiting) => waiting.push((op, args, payload)),
+                    None => send(net, line, op, &args, payload),
+                }
+            }
+            Post::HangUp(key) => {
+                if let Some(line) = self.lines.remove(&key) {
+                    self.keys.remove(&line.conn);
+                    net.close(line.conn);
+                }
+            }
+        }
+    }
+
+    fn hello(&self, net: &mut Net, conn: ConnId, target: BlockAt) {
+        let hello = HelloRequest {
+            major: PROTOCOL_MAJOR,
+            minor: PROTOCOL_MINOR,
+            session: u128::from(Entropy::system().next_u64()) | 1 << 64,
+            token: self.token.clone(),
+            shard: target.block.shard().0,
+            ..Default::default()
+        };
+        let header = RequestHeader { request: 1, ..RequestHeader::new(Op::Hello) };
+        net.request(conn, header, &hello.encode(), ReplyPayload::Copy(&[]));
+    }
+
+    /// A reply came; false when it is not of a move.
+    pub fn replied(
+        &mut self,
+        net: &mut Net,
+        now: Time,
+        shard: &mut Shard,
+        from: ConnId,
+        header: &ReplyHeader,
+    ) -> bool {
+        let Some(key) = self.keys.get(&from).copied() else { return false };
+        let line = self.lines.get_mut(&key).expect("both tables name it");
+        match line.waiting.take() {
+            Some(waiting) if header.status == Status::Ok => {
+                for (op, args, payload) in waiting {
+                    send(net, line, op, &args, payload);
+                }
+            }
+            Some(_) => {
+                self.lines.remove(&key);
+                self.keys.remove(&from);
+                net.close(from);
+                shard.move_lost(now, key);
+            }
+            None => shard.move_answered(now, key, header.status),
+        }
+        true
+    }
+
+    /// A connection is gone.
+    pub fn closed(&mut self, now: Time, shard: &mut Shard, conn: ConnId) {
+        if let Some(key) = self.keys.remove(&conn) {
+            self.lines.remove(&key);
+            shard.move_lost(now, key);
+        }
+    }
+}
+
+fn send(net: &mut Net, line: &mut Line, op: Op, args: &[u8], payload: PostPayload) {
+    line.next_request += 1;
+    let header =
+        RequestHeader { request: line.next_request, at: line.target, ..RequestHeader::new(op) };
+    let payload = match payload {
+        PostPayload::Bytes(bytes) => ReplyPayload::Shared(bytes),
+        PostPayload::Pinned(pin) => ReplyPayload::Pinned(pin),
+    };
+    net.request(line.conn, header, args, payload);
+}

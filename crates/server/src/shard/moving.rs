@@ -1,0 +1,569 @@
+//! Moves between blocks: the giving block's side of one, and how parts reach the taking block.
+//!
+//! The stages are those of docs/design-notes.md, "Moves". A giving block asks the controller
+//! (`Asked`), copies while it serves (`Copying`), stands still for the rest (`Frozen`), waits for the
+//! other block to have counted (`Counted`), and then for the controller's word (`Committing`): from
+//! there on nothing but that word decides. Before it everything can be taken back, and is, when the
+//! connection breaks, the other block refuses, or it takes too long.
+//!
+//! No I/O here: what is to be sent leaves as `Post`, in order, and what comes back is told.
+
+use super::{Effect, Shard, Slot};
+use crate::refusals::{unknown_block, wrong_epoch};
+use honeycomb_structures::{Answer, Movable, Outcome, Parcel, Wish};
+use honeycomb_types::{BlockAt, BlockId, Epoch, Time};
+use honeycomb_wire::data::MovedArgs;
+use honeycomb_wire::messages::{MapEntry, MoveDoneRequest, MoveLanesRequest};
+use honeycomb_wire::{Field, Op, RequestHeader, Status};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes that are on their way to the other block at a time. Enough to keep both ends at work; more
+/// would only keep other requests waiting behind them.
+const WINDOW: usize = 2 << 20;
+/// Parts on their way at a time, however small.
+const FLIGHTS_MAX: usize = 64;
+/// The range stands still when no more than this is left to send.
+const FREEZE_AT: u64 = 1 << 20;
+/// Or than this, when as much as the range had was sent twice and writers are as fast as the move.
+const FREEZE_LATE: u64 = 8 << 20;
+/// It stands still no longer than this before it is changed again.
+const FROZEN_MAX: Duration = Duration::from_millis(40);
+/// A move that had to let go so often is given up.
+const THAWS_MAX: u32 = 5;
+/// Without a sign of the other block for this long a move is given up.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+/// How often the controller is asked for its word on a commit.
+const COMMIT_AGAIN: Duration = Duration::from_millis(100);
+/// Bytes of retry records in one part, about: they are sent whole.
+const LANES_PART: usize = 32 * 1024;
+/// How long a step of giving back what has departed is put off: others come first.
+const SWEEP_AFTER: Duration = Duration::from_micros(200);
+/// Steps of it at a time.
+const SWEEP_STEPS: usize = 4;
+
+/// Names one move at the block that gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MoveKey {
+    /// The block that gives.
+    pub source: BlockAt,
+    /// The controller's number for the move.
+    pub id: u64,
+}
+
+/// What a move wants from the network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Post {
+    /// A connection to the shard of this block, by the cluster's token. What follows for the move
+    /// goes over it, in order, and every request is answered in order: `Shard::move_answered`; or
+    /// `Shard::move_lost`, when it cannot be made or breaks.
+    Dial {
+        /// The move.
+        key: MoveKey,
+        /// The server of the block that takes.
+        address: SocketAddr,
+        /// The block that takes.
+        target: BlockAt,
+    },
+    /// A request to the block that takes.
+    Send {
+        /// The move.
+        key: MoveKey,
+        /// The operation.
+        op: Op,
+        /// Its arguments.
+        args: Vec<u8>,
+        /// Its payload.
+        payload: PostPayload,
+    },
+    /// The connection is not needed any more.
+    HangUp(MoveKey),
+}
+
+/// The payload of a `Post`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PostPayload {
+    /// Bytes of their own.
+    Bytes(Arc<[u8]>),
+    /// A range of the block that does not change while it is sent.
+    Pinned(honeycomb_block::Pin),
+}
+
+impl PostPayload {
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            PostPayload::Bytes(bytes) => bytes,
+            PostPayload::Pinned(pin) => pin.bytes(),
+        }
+    }
+}
+
+/// What the controller says of a move to the block that asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MoveWord {
+    /// Begin: this block is ready to take this range.
+    Begin {
+        /// The move.
+        id: u64,
+        /// The range that moves, and the block that takes it.
+        entry: MapEntry,
+        /// Where that block's server is.
+        address: SocketAddr,
+    },
+    /// There is nobody to move to.
+    Refused(Status, String),
+    /// The range is the other block's from this map version on.
+    Committed(MovedArgs),
+    /// The range is not the other block's, or the controller cannot be asked.
+    NotCommitted(Status, String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Asked,
+    Copying,
+    Frozen {
+        since: Time,
+    },
+    /// As `Frozen`, and everything was sent; the answer to this flight counts.
+    Counted {
+        since: Time,
+        by: u64,
+    },
+    Committing {
+        again: Time,
+    },
+}
+
+/// A move from the giving block's side.
+pub(super) struct Moving {
+    wish: Wish,
+    phase: Phase,
+    id: u64,
+    target: BlockAt,
+    entry: MapEntry,
+    /// Bytes of the parts that were not answered, in order.
+    flights: VecDeque<usize>,
+    unanswered: usize,
+    /// Parts that were sent, and those that were answered.
+    sent: u64,
+    answered: u64,
+    sent_bytes: u64,
+    /// What the range had when it began.
+    at_first: u64,
+    /// Retry records that are still to be sent.
+    lanes: VecDeque<Vec<u8>>,
+    thaws: u32,
+    /// Last sign of the other block.
+    heard: Time,
+}
+
+impl Moving {
+    fn asked(now: Time, wish: Wish) -> Moving {
+        Moving {
+            wish,
+            phase: Phase::Asked,
+            id: 0,
+            target: BlockAt::default(),
+            entry: MapEntry::default(),
+            flights: VecDeque::new(),
+            unanswered: 0,
+            sent: 0,
+            answered: 0,
+            sent_bytes: 0,
+            at_first: 0,
+            lanes: VecDeque::new(),
+            thaws: 0,
+            heard: now,
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.flights.len() < FLIGHTS_MAX && self.unanswered < WINDOW
+    }
+
+    fn due(&self) -> Option<Time> {
+        match self.phase {
+            Phase::Asked => None,
+            Phase::Copying => Some(self.heard + SILENCE_MAX),
+            Phase::Frozen { since } | Phase::Counted { since, .. } => Some(since + FROZEN_MAX),
+            Phase::Committing { again } => Some(again),
+        }
+    }
+
+    /// How much may be left when the range stands still.
+    fn freezes_at(&self) -> u64 {
+        match self.sent_bytes {
+            sent if sent < 2 * self.at_first => FREEZE_AT,
+            sent if sent < 8 * self.at_first => FREEZE_LATE,
+            // Writers who are faster than the move wait for it.
+            _ => u64::MAX,
+        }
+    }
+}
+
+impl Slot {
+    fn movable(&mut self) -> &mut dyn Movable {
+        self.structure.movable().expect("only what can move is asked")
+    }
+
+    /// When a move, or what is left of one, wants to be looked at.
+    pub(super) fn move_due(&mut self) -> Option<Time> {
+        let moving = self.moving.as_ref().and_then(|moving| moving.due());
+        let wish = match &self.moving {
+            None => self.structure.movable().and_then(|m| m.wish_at()),
+            Some(_) => None,
+        };
+        [moving, wish, self.sweep_at].into_iter().flatten().min()
+    }
+}
+
+impl Shard {
+    /// What moves want from the network, in order.
+    pub fn take_posts(&mut self) -> Vec<Post> {
+        std::mem::take(&mut self.posts)
+    }
+
+    /// The controller has something to say about a move of a block.
+    pub fn move_word(&mut self, now: Time, at: BlockAt, word: MoveWord) {
+        let Some(index) = self.index(at.block) else { return };
+        let Some(slot) = self.slot_at(at) else { return };
+        let Some(moving) = &slot.moving else { return };
+        match (word, moving.phase) {
+            (MoveWord::Begin { id, entry, address }, Phase::Asked) => {
+                self.begin_move(now, index, id, entry, address);
+            }
+            (MoveWord::Refused(status, why), Phase::Asked) => {
+                let wish = moving.wish;
+                slot.moving = None;
+                slot.movable().refused(now, wish, status, why);
+            }
+            (MoveWord::Committed(moved), Phase::Committing { .. }) => {
+                self.depart(now, index, &moved);
+            }
+            // The question comes again; the range waits for the answer, whoever gets it.
+            (MoveWord::NotCommitted(Status::Busy | Status::Unavailable, _), _) => {}
+            (MoveWord::NotCommitted(..), Phase::Committing { .. }) => {
+                self.give_up(now, index, false)
+            }
+            _ => {}
+        }
+        self.after(now, at);
+    }
+
+    /// A request of a move was answered.
+    pub fn move_answered(&mut self, now: Time, key: MoveKey, status: Status) {
+        let Some(index) = self.move_of(key) else { return };
+        let moving = self.slots[index].as_mut().and_then(|s| s.moving.as_mut()).expect("found");
+        moving.heard = now;
+        moving.answered += 1;
+        moving.unanswered -= moving.flights.pop_front().unwrap_or(0);
+        let answered = moving.answered;
+        match (status, moving.phase) {
+            (_, Phase::Committing { .. }) => {}
+            (Status::Ok, Phase::Counted { by, .. }) if by == answered => {
+                self.commit_move(now, index)
+            }
+            (Status::Ok, _) => self.send_parts(now, index),
+            _ => self.give_up(now, index, true),
+        }
+        self.after(now, key.source);
+    }
+
+    /// The connection of a move could not be made, or broke.
+    pub fn move_lost(&mut self, now: Time, key: MoveKey) {
+        let Some(index) = self.move_of(key) else { return };
+        let moving = self.slots[index].as_ref().and_then(|s| s.moving.as_ref()).expect("found");
+        if !matches!(moving.phase, Phase::Committing { .. }) {
+            self.give_up(now, index, true);
+            self.after(now, key.source);
+        }
+    }
+
+    /// A neighbour of a block will send it its range.
+    pub fn begin_import(
+        &mut self,
+        at: BlockAt,
+        id: u64,
+        start: u64,
+        end: u64,
+    ) -> Result<(), Answer> {
+        let slot = self.slot_at(at).ok_or_else(|| wrong_epoch(at))?;
+        let Some(movable) = slot.structure.movable() else { return Err(cannot_move()) };
+        movable.begin_import(id, start, end)
+    }
+
+    /// What a block was sent is its own from now on, or is dropped.
+    pub fn end_import(
+        &mut self,
+        now: Time,
+        at: BlockAt,
+        id: u64,
+        commit: bool,
+    ) -> Result<(), Answer> {
+        let slot = self.slot_at(at).ok_or_else(|| wrong_epoch(at))?;
+        let Some(movable) = slot.structure.movable() else { return Err(cannot_move()) };
+        if let (Some((start, end)), true) = (movable.imports(id), commit) {
+            slot.owner.start = slot.owner.start.min(start);
+            slot.owner.end = slot.owner.end.max(end);
+        }
+        movable.end_import(&mut slot.backing, now, id, commit);
+        self.after(now, at);
+        Ok(())
+    }
+
+    /// A part of a move, whole, from the server of the block that gives.
+    pub(super) fn part(
+        &mut self,
+        now: Time,
+        header: &RequestHeader,
+        args: &[u8],
+        payload: &[u8],
+        operation: &honeycomb_structures::Operation<'_>,
+    ) -> Answer {
+        let slot = match self.takes_parts(header.at) {
+            Ok(slot) => slot,
+            Err(refusal) => return refusal,
+        };
+        if header.op == Op::MoveLanes {
+            return adopt(slot, now, args, payload).unwrap_or_else(|refusal| refusal);
+        }
+        let outcome = slot.structure.apply(&mut slot.backing, operation, payload);
+        self.after(now, header.at);
+        match outcome {
+            Outcome::Done(answer) => answer,
+            Outcome::Parked => unreachable!("a part of a move does not wait"),
+        }
+    }
+
+    /// Makes room for a part of a move that is still arriving.
+    pub(super) fn begin_part(
+        &mut self,
+        header: &RequestHeader,
+        operation: &honeycomb_structures::Operation<'_>,
+    ) -> Result<(), Answer> {
+        let slot = self.takes_parts(header.at)?;
+        let length = header.payload_len as usize;
+        slot.structure.reserve(&mut slot.backing, operation, length)
+    }
+
+    fn takes_parts(&mut self, at: BlockAt) -> Result<&mut Slot, Answer> {
+        if self.index(at.block).is_none() {
+            return Err(unknown_block(at));
+        }
+        let slot = self.slot_at(at).ok_or_else(|| wrong_epoch(at))?;
+        if slot.structure.movable().is_none() {
+            return Err(cannot_move());
+        }
+        Ok(slot)
+    }
+
+    /// Asks for a move that a block would like.
+    pub(super) fn look_at_moves(&mut self, now: Time, index: usize) {
+        let Some(slot) = self.slots[index].as_deref_mut() else { return };
+        if slot.moving.is_some() {
+            return self.look_at_clock(now, index);
+        }
+        let Some(movable) = slot.structure.movable() else { return };
+        if let Some(wish) = movable.wish(&slot.backing, now) {
+            slot.moving = Some(Box::new(Moving::asked(now, wish)));
+            let (start, merge) = match wish {
+                Wish::Split { start } => (start, false),
+                Wish::Merge => (slot.owner.start, true),
+            };
+            let (structure, at) = (slot.owner.structure, slot.owner.at);
+            self.effects.push(Effect::BeginMove { structure, at, start, merge });
+        }
+    }
+
+    /// Gives back a little of what has departed.
+    pub(super) fn sweep_moved(&mut self, now: Time, index: usize) {
+        let Some(slot) = self.slots[index].as_deref_mut() else { return };
+        if slot.sweep_at.is_none_or(|due| due > now) {
+            return;
+        }
+        let movable = slot.structure.movable().expect("only what can move is swept");
+        let more = (0..SWEEP_STEPS).all(|_| movable.sweep(&mut slot.backing));
+        slot.sweep_at = more.then_some(now + SWEEP_AFTER);
+    }
+
+    fn look_at_clock(&mut self, now: Time, index: usize) {
+        let slot = self.slots[index].as_mut().expect("looked up by the caller");
+        let moving = slot.moving.as_mut().expect("looked up by the caller");
+        if moving.due().is_none_or(|due| due > now) {
+            return;
+        }
+        match moving.phase {
+            Phase::Asked => {}
+            Phase::Copying => self.give_up(now, index, true),
+            Phase::Frozen { .. } | Phase::Counted { .. } if moving.thaws < THAWS_MAX => {
+                moving.thaws += 1;
+                moving.phase = Phase::Copying;
+                slot.movable().thaw();
+                self.send_parts(now, index);
+            }
+            Phase::Frozen { .. } | Phase::Counted { .. } => self.give_up(now, index, true),
+            Phase::Committing { .. } => self.ask_for_commit(now, index),
+        }
+    }
+
+    fn move_of(&self, key: MoveKey) -> Option<usize> {
+        let index = self.index(key.source.block)?;
+        let slot = self.slots[index].as_ref().filter(|slot| slot.owner.at == key.source)?;
+        let moving = slot.moving.as_ref().filter(|m| m.phase != Phase::Asked && m.id == key.id);
+        moving.map(|_| index)
+    }
+
+    fn begin_move(
+        &mut self,
+        now: Time,
+        index: usize,
+        id: u64,
+        entry: MapEntry,
+        address: SocketAddr,
+    ) {
+        let slot = self.slots[index].as_deref_mut().expect("the caller found it");
+        let movable = slot.structure.movable().expect("it asked");
+        let begun = movable.begin_export(&mut slot.backing, entry.start, entry.end);
+        let at_first = movable.unsent();
+        let moving = slot.moving.as_mut().expect("the caller found it");
+        moving.id = id;
+        moving.target = BlockAt { block: BlockId(entry.block), epoch: Epoch(entry.epoch) };
+        moving.entry = entry;
+        moving.phase = Phase::Copying;
+        moving.at_first = at_first;
+        moving.heard = now;
+        let (key, target) = (MoveKey { source: slot.owner.at, id }, moving.target);
+        if begun.is_err() {
+            return self.give_up(now, index, true);
+        }
+        self.posts.push(Post::Dial { key, address, target });
+        self.send_parts(now, index);
+    }
+
+    /// Sends what the window has room for; lets the range stand still when little is left.
+    fn send_parts(&mut self, now: Time, index: usize) {
+        loop {
+            let slot = self.slots[index].as_deref_mut().expect("its move is looked at");
+            let moving = slot.moving.as_deref_mut().expect("its move is looked at");
+            if !moving.has_room() {
+                return;
+            }
+            let movable = slot.structure.movable().expect("it moves");
+            if moving.phase == Phase::Copying && movable.unsent() <= moving.freezes_at() {
+                movable.freeze();
+                moving.phase = Phase::Frozen { since: now };
+                let MapEntry { start, end, .. } = moving.entry;
+                let whole = moving.wish == Wish::Merge;
+                moving.lanes = slot.lanes.export(start, end, whole, LANES_PART).into();
+            }
+            let key = MoveKey { source: slot.owner.at, id: moving.id };
+            if !matches!(moving.phase, Phase::Copying | Phase::Frozen { .. }) {
+                return;
+            }
+            if let Some(parcel) = movable.next_parcel(&mut slot.backing) {
+                let (op, args) = parcel.request(key.id);
+                let payload = match parcel {
+                    Parcel::Region { bytes, .. } => PostPayload::Bytes(bytes),
+                    Parcel::Value { bytes, .. } => PostPayload::Pinned(bytes),
+                    Parcel::Drops(_) => PostPayload::Bytes(Arc::new([])),
+                };
+                self.send(index, op, args, payload);
+                continue;
+            }
+            let Phase::Frozen { since } = moving.phase else {
+                unreachable!("what has nothing left to send stands still");
+            };
+            if let Some(lanes) = moving.lanes.pop_front() {
+                let args = MoveLanesRequest { move_id: key.id }.encode();
+                self.send(index, Op::MoveLanes, args, PostPayload::Bytes(lanes.into()));
+                continue;
+            }
+            let totals = movable.totals();
+            let (entries, bytes) = (totals.entries, totals.bytes);
+            moving.phase = Phase::Counted { since, by: moving.sent + 1 };
+            let done = MoveDoneRequest { move_id: key.id, entries, bytes };
+            self.send(index, Op::MoveDone, done.encode(), PostPayload::Bytes(Arc::new([])));
+        }
+    }
+
+    fn send(&mut self, index: usize, op: Op, args: Vec<u8>, payload: PostPayload) {
+        let slot = self.slots[index].as_mut().expect("its move is looked at");
+        let moving = slot.moving.as_mut().expect("its move is looked at");
+        let bytes = payload.bytes().len() + args.len();
+        moving.flights.push_back(bytes);
+        moving.unanswered += bytes;
+        moving.sent += 1;
+        moving.sent_bytes += bytes as u64;
+        let key = MoveKey { source: slot.owner.at, id: moving.id };
+        self.posts.push(Post::Send { key, op, args, payload });
+    }
+
+    /// The other block has everything. From here on only the controller's word counts.
+    fn commit_move(&mut self, now: Time, index: usize) {
+        let slot = self.slots[index].as_deref_mut().expect("its move is looked at");
+        slot.movable().hand_over();
+        let moving = slot.moving.as_ref().expect("its move is looked at");
+        // Who listens can be there before the first change happens there.
+        let to = MovedArgs { version: 0, entry: moving.entry.clone() };
+        slot.watchers.hand_over(0, &to.encode(), &mut self.notices);
+        self.ask_for_commit(now, index);
+    }
+
+    fn ask_for_commit(&mut self, now: Time, index: usize) {
+        let slot = self.slots[index].as_mut().expect("its move is looked at");
+        let moving = slot.moving.as_mut().expect("its move is looked at");
+        moving.phase = Phase::Committing { again: now + COMMIT_AGAIN };
+        let (structure, at) = (slot.owner.structure, slot.owner.at);
+        let (id, target) = (moving.id, moving.target);
+        self.effects.push(Effect::CommitMove { structure, at, id, target });
+    }
+
+    fn depart(&mut self, now: Time, index: usize, moved: &MovedArgs) {
+        let slot = self.slots[index].as_mut().expect("its move is looked at");
+        let moving = slot.moving.take().expect("its move is looked at");
+        slot.movable().depart(now, moved.encode());
+        if moving.entry.start > slot.owner.start {
+            slot.owner.end = moving.entry.start - 1;
+        }
+        slot.sweep_at = Some(now + SWEEP_AFTER);
+        self.posts.push(Post::HangUp(MoveKey { source: slot.owner.at, id: moving.id }));
+    }
+
+    /// Takes a move back; `tell` the controller, which does not know yet.
+    fn give_up(&mut self, now: Time, index: usize, tell: bool) {
+        let slot = self.slots[index].as_deref_mut().expect("its move is looked at");
+        let moving = slot.moving.take().expect("its move is looked at");
+        let movable = slot.structure.movable().expect("it moves");
+        movable.cancel_export(&mut slot.backing, now);
+        if tell {
+            let (structure, at, id) = (slot.owner.structure, slot.owner.at, moving.id);
+            self.effects.push(Effect::CancelMove { structure, at, id });
+        }
+        self.posts.push(Post::HangUp(MoveKey { source: slot.owner.at, id: moving.id }));
+    }
+
+    /// A block goes: so does its move.
+    pub(super) fn end_move(&mut self, slot: &Slot) {
+        if let Some(moving) = slot.moving.as_ref().filter(|moving| moving.phase != Phase::Asked) {
+            self.posts.push(Post::HangUp(MoveKey { source: slot.owner.at, id: moving.id }));
+        }
+    }
+}
+
+fn adopt(slot: &mut Slot, now: Time, args: &[u8], payload: &[u8]) -> Result<Answer, Answer> {
+    let id = MoveLanesRequest::decode(args)?.move_id;
+    if slot.movable().imports(id).is_none() {
+        let text = "the block does not take part in this move";
+        return Err(Answer::refuse(Status::WrongEpoch, text));
+    }
+    slot.lanes.adopt(now, payload)?;
+    Ok(Answer::ok(0))
+}
+
+fn cannot_move() -> Answer {
+    Answer::refuse(Status::WrongKind, "blocks of this kind do not move")
+}

@@ -1,0 +1,526 @@
+//! A range of hashes on its way to another block: this block's end of it.
+//!
+//! Regions travel as they lie, each after the values that its entries have beside it. Meanwhile the
+//! range is served here: what changes after it was sent is sent again, until little is left. Then
+//! the range stands still (`freeze`: it is read, but not changed), the rest is sent, and when the
+//! other block has confirmed all of it nobody reads it here any more (`hand_over`): from then on the
+//! controller decides whose it is. Everything before that can be taken back.
+
+use super::KvBlock;
+use super::table::{RESERVE_FRACTION, Relief, Table};
+use crate::moves::{Movable, Parcel, Totals, Wish};
+use crate::{Answer, Payload};
+use hashbrown::HashSet;
+use honeycomb_block::Backing;
+use honeycomb_types::Time;
+use honeycomb_wire::Status;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Delay told to who wants to change what is about to be another block's, in microseconds.
+const RETRY_FROZEN_US: u64 = 500;
+/// Values that are told of at a time as having gone.
+const DROPS_MAX: usize = 8192;
+/// Of the weight of a block, each half has at least 1 / this: with less, dividing it is no relief.
+const LEAST_HALF: usize = 16;
+/// A block asks for a neighbour to merge with no sooner than this after it was divided, merged or
+/// refused: what has just shrunk may grow again.
+const MERGE_REST: Duration = Duration::from_millis(500);
+/// After many refusals in a row it waits this long.
+const MERGE_REST_MAX: Duration = Duration::from_secs(8);
+/// A block that had nobody to merge with, or to divide with, looks again after this.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+/// Rates are measured over at least this.
+const RATE_OVER: Duration = Duration::from_millis(5);
+/// What a move is expected to bring in a second: it decides how early a block that fills fast asks.
+const MOVE_RATE: u64 = 600 << 20;
+/// What a move takes however small it is.
+const MOVE_LEAST: Duration = Duration::from_millis(10);
+/// However fast it fills, a block asks no earlier than at this many hundredths of its size.
+const SPLIT_FROM: usize = 70;
+/// Ranges that have gone of which a block can say where; of others the controller knows.
+const DEPARTED_MAX: usize = 64;
+/// Work of one step of `sweep`: regions given back, and values.
+const SWEEP_REGIONS: usize = 1;
+const SWEEP_VALUES: usize = 32;
+
+/// How far a range has gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    /// It is copied and served.
+    Copying,
+    /// It is read and not changed.
+    Frozen,
+    /// It is not read any more either.
+    Handed,
+}
+
+/// A range that moves away.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Export {
+    start: u64,
+    end: u64,
+    phase: Phase,
+    /// Where the search for the next region to send goes on.
+    cursor: u64,
+}
+
+impl Departed {
+    /// Whether it has a hash in this range.
+    pub fn meets(&self, start: u64, end: u64) -> bool {
+        self.start <= end && start <= self.end
+    }
+}
+
+/// A range that has gone, and who serves it.
+pub(super) struct Departed {
+    start: u64,
+    end: u64,
+    /// Encoded arguments of `Moved`.
+    moved: Box<[u8]>,
+}
+
+/// What another block has of the values here.
+#[derive(Default)]
+pub(super) struct Sent {
+    values: HashSet<u32>,
+    /// Sent, and freed since; not told yet.
+    dropped: Vec<u32>,
+    /// To be sent next.
+    queue: VecDeque<u32>,
+}
+
+impl Sent {
+    /// A value is no more.
+    pub fn freed(&mut self, id: u32) {
+        if self.values.remove(&id) {
+            self.dropped.push(id);
+        }
+        self.queue.retain(|queued| *queued != id);
+    }
+}
+
+/// When to ask for a move, and what keeps from it.
+#[derive(Default)]
+pub(super) struct Asking {
+    /// Asked, and not answered.
+    asked: bool,
+    /// Nothing is asked before this.
+    after: Time,
+    /// Merges are not asked for before this.
+    merge_after: Time,
+    /// How long it waits after the next refusal of one.
+    merge_rest: Duration,
+    /// It has held more than what makes a block merge: an empty block that somebody asked for in
+    /// advance stays.
+    was_fuller: bool,
+    /// When there was last no wish.
+    looked: Time,
+    /// Bytes taken when the rate was measured last.
+    taken: usize,
+    measured: Time,
+    /// Bytes a second by which it grows.
+    rate: u64,
+    /// No half would be lighter by much, at this weight.
+    indivisible: Option<usize>,
+}
+
+impl Asking {
+    fn measure(&mut self, now: Time, taken: usize) {
+        let over = now.since(self.measured);
+        if over < RATE_OVER {
+            return;
+        }
+        let grown = taken.saturating_sub(self.taken) as u128;
+        let rate = (grown * 1_000_000_000 / over.as_nanos().max(1)) as u64;
+        // It follows a burst at once and forgets it slowly.
+        self.rate = rate.max(self.rate / 8 * 7);
+        (self.taken, self.measured) = (taken, now);
+    }
+}
+
+impl KvBlock {
+    /// Whether a hash of this block's range can be used: `Err` says what to do instead.
+    pub(super) fn admit_hash(&self, hash: u64, change: bool) -> Result<(), Answer> {
+        if let Some(import) = &self.import
+            && import.holds(hash)
+        {
+            return Err(waits());
+        }
+        if hash < self.start || hash > self.end || self.empty_handed {
+            return Err(self.elsewhere(hash));
+        }
+        let Some(export) = &self.export else { return Ok(()) };
+        let least = if change { Phase::Frozen } else { Phase::Handed };
+        let moves = hash >= export.start && hash <= export.end;
+        if moves && export.phase >= least { Err(waits()) } else { Ok(()) }
+    }
+
+    fn elsewhere(&self, hash: u64) -> Answer {
+        let gone = self.departed.iter().find(|gone| gone.start <= hash && hash <= gone.end);
+        match gone {
+            Some(gone) => {
+                Answer { status: Status::Moved, args: gone.moved.to_vec(), ..Answer::ok(0) }
+            }
+            None => Answer::refuse(Status::WrongRange, "the key belongs to another block"),
+        }
+    }
+
+    /// The last hash, from this one on, up to which all can be read now. `hash` itself can.
+    pub(super) fn readable_from(&self, hash: u64) -> u64 {
+        match &self.export {
+            Some(export) if export.phase == Phase::Handed && export.start > hash => {
+                export.start - 1
+            }
+            _ => self.end,
+        }
+    }
+
+    /// Gives back a little of what has departed, so that no operation waits for all of it.
+    pub(super) fn sweep_departed(&mut self, block: &mut Backing) -> bool {
+        for _ in 0..SWEEP_VALUES.min(self.table.leaving_values.len()) {
+            let value = self.table.leaving_values.pop().expect("counted");
+            self.table.free_large(block, value);
+        }
+        if !self.table.leaving_values.is_empty() {
+            return true;
+        }
+        for _ in 0..SWEEP_REGIONS {
+            let Some(id) = self.table.leaving.pop() else { return false };
+            let values = self.table.larges_of(block, id);
+            self.table.leaving_values = values.into_iter().map(|(_, value)| value).collect();
+            self.table.forget_region(block, id);
+        }
+        true
+    }
+
+    /// Where the block divides into halves of like weight: the first hash of the upper one, at the
+    /// boundary of a slot. `None` when no boundary gives relief.
+    fn middle(&self, block: &Backing) -> Option<u64> {
+        let table = &self.table;
+        let weights = table.order.iter().map(|id| table.regions[*id as usize].weight());
+        let total: usize = weights.clone().sum();
+        let mut before = 0;
+        let place = weights.take_while(|weight| {
+            before += weight;
+            before <= total / 2
+        });
+        let place = place.count().min(table.order.len() - 1);
+        let shift = u64::BITS - self.slots.trailing_zeros();
+        let (first, last) = (table.starts[place], self.end_of(place));
+        // The boundaries within the region in the middle, and the next ones on both sides: one slot
+        // may be more than a region.
+        let inside = (first >> shift)..=(last >> shift);
+        let around =
+            inside.chain([(last >> shift) + 1]).map(|slot| slot as u128 * (1u128 << shift));
+        let possible = around.filter_map(|hash| u64::try_from(hash).ok());
+        let possible = possible.filter(|hash| *hash > self.start && *hash <= self.end);
+        let weighed = self.weigh_below(block, possible.collect());
+        let (off, hash) =
+            weighed.into_iter().map(|(hash, below)| ((2 * below).abs_diff(total), hash)).min()?;
+        // Both halves together: `off` is what the heavier one has more.
+        (total.saturating_sub(off) / 2 >= total / LEAST_HALF).then_some(hash)
+    }
+
+    /// What lies below each of some hashes, which are in order.
+    fn weigh_below(&self, block: &Backing, hashes: Vec<u64>) -> Vec<(u64, usize)> {
+        let table = &self.table;
+        let mut weighed = Vec::with_capacity(hashes.len());
+        let (mut place, mut before) = (0, 0);
+        for of_one in hashes.chunk_by(|a, b| table.place_of(*a) == table.place_of(*b)) {
+            let to = table.place_of(of_one[0]);
+            let regions = table.order[place..to].iter().map(|id| &table.regions[*id as usize]);
+            before += regions.map(|region| region.weight()).sum::<usize>();
+            place = to;
+            let region = &table.regions[table.order[place] as usize];
+            // By the first of the hashes that it lies below.
+            let mut below = vec![0; of_one.len() + 1];
+            for (_, head) in region.walk(block).filter(|(_, head)| !head.dead()) {
+                let at = of_one.partition_point(|hash| *hash <= head.hash);
+                below[at] += head.size() + head.beside();
+            }
+            let mut sum = before;
+            for (hash, weight) in of_one.iter().zip(below) {
+                sum += weight;
+                weighed.push((*hash, sum));
+            }
+        }
+        weighed
+    }
+
+    fn wants_split(&mut self, block: &Backing, taken: usize) -> Option<Wish> {
+        let asking = &mut self.asking;
+        let size = self.size as u64;
+        let takes = MOVE_LEAST + Duration::from_nanos(size / 2 * 1_000_000_000 / MOVE_RATE);
+        let comes = (asking.rate as u128 * takes.as_nanos() / 1_000_000_000) as usize;
+        let spare = self.size / RESERVE_FRACTION + comes;
+        let from = self.size.saturating_sub(spare);
+        let from = from.clamp(self.size / 100 * SPLIT_FROM, self.marks.split_at(self.size));
+        if taken < from {
+            asking.indivisible = None;
+            return None;
+        }
+        let step = self.size / 64;
+        if asking.indivisible.is_some_and(|weight| taken.abs_diff(weight) < step) {
+            return None;
+        }
+        match self.middle(block) {
+            Some(start) => Some(Wish::Split { start }),
+            None => {
+                self.asking.indivisible = Some(taken);
+                None
+            }
+        }
+    }
+
+    fn wants_merge(&self, now: Time, taken: usize) -> Option<Wish> {
+        let whole = self.start == 0 && self.end == u64::MAX;
+        let asking = &self.asking;
+        let idle =
+            !whole && asking.was_fuller && now >= asking.merge_after && self.fills.is_empty();
+        (idle && taken <= self.marks.merge_at(self.size)).then_some(Wish::Merge)
+    }
+
+    fn in_range(&self) -> impl Iterator<Item = (u64, u64, u32)> + '_ {
+        let (start, end) = self.export.as_ref().map_or((1, 0), |export| (export.start, export.end));
+        let first = if start <= end { self.table.place_of(start) } else { self.table.order.len() };
+        (first..self.table.order.len())
+            .map(|place| (self.table.starts[place], self.end_of(place), self.table.order[place]))
+            .take_while(move |(from, ..)| *from <= end)
+    }
+
+    fn end_of(&self, place: usize) -> u64 {
+        self.table.starts.get(place + 1).map_or(self.end, |next| next - 1)
+    }
+
+    /// The region to send next: the first from the cursor on that has changed, then from the start.
+    fn next_region(&self) -> Option<(u64, u64, u32)> {
+        let cursor = self.export.as_ref()?.cursor;
+        let changed = |(.., id): &(u64, u64, u32)| self.table.regions[*id as usize].changed;
+        let mut all = self.in_range().filter(changed).peekable();
+        let first = all.peek().copied();
+        all.find(|(start, ..)| *start >= cursor).or(first)
+    }
+
+    /// Ends an export without a trace.
+    fn forget_export(&mut self, block: &mut Backing) {
+        self.export = None;
+        self.table.sent = None;
+        self.table.relief = Relief::None;
+        self.asking.asked = false;
+        self.calm = self.is_calm();
+        // Regions were kept although they had become empty.
+        let empty = |table: &Table| {
+            let one = table.order.iter().position(|id| table.regions[*id as usize].count == 0)?;
+            (table.order.len() > 1).then(|| table.starts[one])
+        };
+        while let Some(hash) = empty(&self.table) {
+            self.table.drop_region(block, hash);
+        }
+    }
+
+    pub(super) fn is_calm(&self) -> bool {
+        let frozen = self.export.as_ref().is_some_and(|export| export.phase >= Phase::Frozen);
+        !frozen && self.import.is_none() && !self.empty_handed
+    }
+}
+
+impl Movable for KvBlock {
+    fn wish(&mut self, block: &Backing, now: Time) -> Option<Wish> {
+        let taken = self.table.taken();
+        self.asking.measure(now, taken);
+        let busy = self.export.is_some() || self.import.is_some() || self.asking.asked;
+        if busy || now < self.asking.after || self.empty_handed {
+            return None;
+        }
+        self.asking.was_fuller |= taken > self.marks.merge_at(self.size);
+        let split = self.wants_split(block, taken);
+        if split.is_none() {
+            // It has room again, or none that giving a part away would bring.
+            self.table.relief = Relief::None;
+        }
+        let Some(wish) = split.or_else(|| self.wants_merge(now, taken)) else {
+            self.asking.looked = now;
+            return None;
+        };
+        self.asking.asked = true;
+        if matches!(wish, Wish::Split { .. }) && self.table.relief == Relief::None {
+            self.table.relief = Relief::Coming;
+        }
+        Some(wish)
+    }
+
+    fn wish_at(&self) -> Option<Time> {
+        let busy = self.export.is_some() || self.import.is_some() || self.asking.asked;
+        if busy || self.empty_handed {
+            return None;
+        }
+        let Asking { after, merge_after, looked, was_fuller, .. } = self.asking;
+        let part = self.start > 0 || self.end < u64::MAX;
+        let light = self.table.taken() <= self.marks.merge_at(self.size);
+        let at = match self.table.relief {
+            Relief::None if part && was_fuller && light => merge_after.max(after),
+            Relief::None => return None,
+            _ => after,
+        };
+        Some(at.max(looked + ASK_AGAIN))
+    }
+
+    fn refused(&mut self, now: Time, wish: Wish, status: Status, why: String) {
+        self.asking.asked = false;
+        match wish {
+            Wish::Split { .. } => {
+                self.asking.after = now + ASK_AGAIN;
+                // `Busy` and an absent controller are no answer: a writer waits for a better one.
+                let passing = matches!(status, Status::Busy | Status::Unavailable);
+                self.table.relief =
+                    if passing { Relief::Coming } else { Relief::Denied(status, why) };
+            }
+            Wish::Merge => {
+                let rest = self.asking.merge_rest.max(MERGE_REST);
+                self.asking.merge_after = now + rest;
+                self.asking.merge_rest = (2 * rest).min(MERGE_REST_MAX);
+            }
+        }
+    }
+
+    fn begin_export(&mut self, block: &mut Backing, start: u64, end: u64) -> Result<(), Answer> {
+        assert!(self.export.is_none() && self.import.is_none(), "INV-19: one move at a time");
+        assert!(self.start <= start && end == self.end, "INV-17: only what is here can move");
+        self.table.divide_at(block, start)?;
+        self.table.sent = Some(Box::default());
+        self.export = Some(Export { start, end, phase: Phase::Copying, cursor: start });
+        let moving: Vec<u32> = self.in_range().map(|(.., id)| id).collect();
+        for id in moving {
+            self.table.regions[id as usize].changed = true;
+        }
+        Ok(())
+    }
+
+    fn next_parcel(&mut self, block: &mut Backing) -> Option<Parcel> {
+        let sent = self.table.sent.as_deref_mut()?;
+        if !sent.dropped.is_empty() {
+            let from = sent.dropped.len().saturating_sub(DROPS_MAX);
+            return Some(Parcel::Drops(sent.dropped.split_off(from)));
+        }
+        if let Some(number) = sent.queue.pop_front() {
+            sent.values.insert(number);
+            let bytes = block.pin(self.table.large(number));
+            return Some(Parcel::Value { number, bytes });
+        }
+        let (start, end, id) = self.next_region()?;
+        let values = match self.table.regions[id as usize].large {
+            0 => Vec::new(),
+            _ => self.table.larges_of(block, id),
+        };
+        let sent = self.table.sent.as_deref_mut().expect("looked at above");
+        let unsent = values.iter().map(|(_, v)| *v).filter(|v| !sent.values.contains(v));
+        sent.queue.extend(unsent);
+        if !sent.queue.is_empty() {
+            return self.next_parcel(block);
+        }
+        let region = &mut self.table.regions[id as usize];
+        region.changed = false;
+        let bytes: Arc<[u8]> = match region.count {
+            0 => Arc::new([]),
+            _ => block.slice(region.contents()).into(),
+        };
+        let export = self.export.as_mut().expect("its regions were just looked at");
+        export.cursor = end.wrapping_add(1);
+        Some(Parcel::Region { start, end, values: values.len() as u32, bytes })
+    }
+
+    fn unsent(&self) -> u64 {
+        let changed = self.in_range().map(|(.., id)| &self.table.regions[id as usize]);
+        let regions: usize = changed.filter(|r| r.changed).map(|r| r.contents().len()).sum();
+        let queued = self.table.sent.iter().flat_map(|sent| &sent.queue);
+        let values: usize = queued.map(|id| self.table.large(*id).len()).sum();
+        (regions + values) as u64
+    }
+
+    fn freeze(&mut self) {
+        self.set_phase(Phase::Frozen);
+    }
+
+    fn thaw(&mut self) {
+        self.set_phase(Phase::Copying);
+    }
+
+    fn hand_over(&mut self) {
+        self.set_phase(Phase::Handed);
+    }
+
+    fn totals(&self) -> Totals {
+        let regions = self.in_range().map(|(.., id)| &self.table.regions[id as usize]);
+        regions.fold(Totals::default(), |sum, region| Totals {
+            entries: sum.entries + region.count as u64,
+            bytes: sum.bytes + (region.live + region.large) as u64,
+        })
+    }
+
+    fn depart(&mut self, now: Time, moved: Vec<u8>) {
+        let export = self.export.take().expect("INV-19: only what was handed over departs");
+        assert_eq!(export.phase, Phase::Handed, "INV-19: what departs is not read any more");
+        let first = self.table.place_of(export.start);
+        let gone: Vec<u32> = self.table.order.drain(first..).collect();
+        self.table.starts.truncate(first);
+        for id in &gone {
+            self.table.length -= self.table.regions[*id as usize].count as u64;
+        }
+        self.table.leaving.extend(gone);
+        let (start, end) = (export.start, export.end);
+        self.departed.truncate(DEPARTED_MAX - 1);
+        self.departed.insert(0, Departed { start, end, moved: moved.into() });
+        match start == self.start {
+            true => self.empty_handed = true,
+            false => self.end = start - 1,
+        }
+        self.table.sent = None;
+        self.table.relief = Relief::None;
+        let (measured, merge_after) = (now, now + MERGE_REST);
+        self.asking = Asking { measured, merge_after, was_fuller: true, ..Asking::default() };
+        self.calm = self.is_calm();
+    }
+
+    fn cancel_export(&mut self, block: &mut Backing, now: Time) {
+        if self.export.is_some() {
+            self.forget_export(block);
+            self.asking.after = now + ASK_AGAIN;
+            self.asking.merge_after = now + MERGE_REST;
+        }
+    }
+
+    fn begin_import(&mut self, move_id: u64, start: u64, end: u64) -> Result<(), Answer> {
+        self.start_import(move_id, start, end)
+    }
+
+    fn end_import(&mut self, block: &mut Backing, now: Time, move_id: u64, commit: bool) {
+        self.finish_import(block, move_id, commit);
+        self.asking.merge_after = now + MERGE_REST;
+        self.asking.was_fuller = true;
+    }
+
+    fn imports(&self, move_id: u64) -> Option<(u64, u64)> {
+        self.import.as_ref().and_then(|import| import.of(move_id))
+    }
+
+    fn sweep(&mut self, block: &mut Backing) -> bool {
+        self.sweep_departed(block)
+    }
+}
+
+impl KvBlock {
+    fn set_phase(&mut self, phase: Phase) {
+        let export = self.export.as_mut().expect("a range is on its way");
+        assert!(export.phase != Phase::Handed, "INV-19: what was handed over is not taken back");
+        export.phase = phase;
+        self.calm = self.is_calm();
+    }
+}
+
+/// The answer about what is about to be, or not yet, this block's.
+fn waits() -> Answer {
+    let payload = Payload::None;
+    Answer { status: Status::Busy, value: RETRY_FROZEN_US, args: Vec::new(), payload }
+}

@@ -1,0 +1,300 @@
+//! A range of hashes that comes from another block: this block's end of a move.
+//!
+//! Nothing of it is found before the controller says that it is this block's: regions lie beside the
+//! table, keyed by their range, and a part that comes again replaces what was there.
+
+use super::KvBlock;
+use super::table::Table;
+use crate::{Answer, Ticket};
+use hashbrown::HashMap;
+use honeycomb_block::Backing;
+use honeycomb_wire::messages::{
+    MoveDoneRequest, MoveDropsRequest, MoveRegionRequest, MoveValueRequest,
+};
+use honeycomb_wire::{Field, Op, Status, checksum};
+
+/// A range that is moving here.
+pub(super) struct Import {
+    move_id: u64,
+    start: u64,
+    end: u64,
+    /// The values that have come, by the number that the other block gave them.
+    values: HashMap<u32, u32>,
+    /// Everything has come, and was counted.
+    whole: bool,
+}
+
+impl Import {
+    pub fn new(move_id: u64, start: u64, end: u64) -> Import {
+        Import { move_id, start, end, values: HashMap::new(), whole: false }
+    }
+
+    /// The range, when this is the move.
+    pub fn of(&self, move_id: u64) -> Option<(u64, u64)> {
+        (self.move_id == move_id).then_some((self.start, self.end))
+    }
+
+    pub fn holds(&self, hash: u64) -> bool {
+        self.start <= hash && hash <= self.end
+    }
+}
+
+impl KvBlock {
+    pub(super) fn start_import(
+        &mut self,
+        move_id: u64,
+        start: u64,
+        end: u64,
+    ) -> Result<(), Answer> {
+        if self.import.as_ref().is_some_and(|import| import.move_id == move_id) {
+            return Ok(());
+        }
+        let beside =
+            end.checked_add(1) == Some(self.start) || self.end.checked_add(1) == Some(start);
+        if self.import.is_some() || self.export.is_some() || self.empty_handed || !beside {
+            let text = "the block is part of another move, or not a neighbour of the range";
+            return Err(Answer::refuse(Status::Busy, text));
+        }
+        self.import = Some(Import::new(move_id, start, end));
+        self.calm = false;
+        Ok(())
+    }
+
+    /// Judges a part of a move before its payload is there.
+    pub(super) fn admit_part(&self, op: Op, args: &[u8]) -> Result<(), Answer> {
+        let move_id = match op {
+            Op::MoveRegion => {
+                let part = MoveRegionRequest::decode(args)?;
+                let inside = self.import.as_ref().is_some_and(|import| {
+                    import.start <= part.start && part.start <= part.end && part.end <= import.end
+                });
+                if !inside {
+                    return Err(no_move());
+                }
+                part.move_id
+            }
+            Op::MoveValue => MoveValueRequest::decode(args)?.move_id,
+            Op::MoveDrops => MoveDropsRequest::decode(args)?.move_id,
+            Op::MoveDone => MoveDoneRequest::decode(args)?.move_id,
+            other => panic!("{} is no part of a move", other.name()),
+        };
+        let known = self.import.as_ref().is_some_and(|import| import.move_id == move_id);
+        if known { Ok(()) } else { Err(no_move()) }
+    }
+
+    /// Takes a part of a move whose payload is whole in the request.
+    pub(super) fn take_part(
+        &mut self,
+        block: &mut Backing,
+        op: Op,
+        args: &[u8],
+        payload: &[u8],
+    ) -> Result<Answer, Answer> {
+        self.admit_part(op, args)?;
+        match op {
+            Op::MoveDrops => self.take_drops(block, &MoveDropsRequest::decode(args)?),
+            Op::MoveDone => self.take_done(&MoveDoneRequest::decode(args)?),
+            Op::MoveRegion if payload.is_empty() => {
+                let part = MoveRegionRequest::decode(args)?;
+                self.place_region(block, &part, None)
+            }
+            _ => {
+                let extent = self.table.alloc_large(block, payload.len(), 0)?;
+                block.slice_mut(self.table.large(extent)).copy_from_slice(payload);
+                self.take_extent(block, op, args, extent)
+            }
+        }
+    }
+
+    /// Makes room for a part of a move that will arrive piece by piece.
+    pub(super) fn begin_part(
+        &mut self,
+        block: &mut Backing,
+        ticket: Ticket,
+        op: Op,
+        args: &[u8],
+        length: usize,
+    ) -> Result<(), Answer> {
+        self.admit_part(op, args)?;
+        let extent = self.table.alloc_large(block, length, 0)?;
+        self.fills.add(ticket, op, args, extent, length);
+        Ok(())
+    }
+
+    /// Takes a part of a move whose payload has arrived in an extent, which is given up on refusal.
+    pub(super) fn take_extent(
+        &mut self,
+        block: &mut Backing,
+        op: Op,
+        args: &[u8],
+        extent: u32,
+    ) -> Result<Answer, Answer> {
+        let judged = self.admit_part(op, args).and_then(|()| {
+            let sum = match op {
+                Op::MoveRegion => MoveRegionRequest::decode(args)?.checksum,
+                _ => MoveValueRequest::decode(args)?.checksum,
+            };
+            if checksum(block.slice(self.table.large(extent))) == sum {
+                return Ok(());
+            }
+            Err(Answer::refuse(Status::BadFrame, "a part of a move is not what was sent"))
+        });
+        if let Err(refusal) = judged {
+            self.table.free_large(block, extent);
+            return Err(refusal);
+        }
+        if op == Op::MoveRegion {
+            let part = MoveRegionRequest::decode(args)?;
+            return self.place_region(block, &part, Some(extent));
+        }
+        let part = MoveValueRequest::decode(args)?;
+        let import = self.import.as_mut().expect("admitted");
+        import.whole = false;
+        let before = import.values.insert(part.value, extent);
+        assert!(before.is_none(), "INV-19: a value is dropped before its number is used again");
+        Ok(Answer::ok(0))
+    }
+
+    fn take_drops(
+        &mut self,
+        block: &mut Backing,
+        part: &MoveDropsRequest,
+    ) -> Result<Answer, Answer> {
+        let import = self.import.as_mut().expect("admitted");
+        import.whole = false;
+        for value in &part.values {
+            if let Some(extent) = import.values.remove(value) {
+                self.table.free_large(block, extent);
+            }
+        }
+        Ok(Answer::ok(0))
+    }
+
+    /// Puts a region into its place among those that have come, instead of what was there of its
+    /// range. A part of an older region that reaches beyond goes too: its sender divided it, and
+    /// sends the other parts as well.
+    fn place_region(
+        &mut self,
+        block: &mut Backing,
+        part: &MoveRegionRequest,
+        extent: Option<u32>,
+    ) -> Result<Answer, Answer> {
+        let MoveRegionRequest { start, end, .. } = *part;
+        let table = &mut self.table;
+        let reaches =
+            table.incoming.range(..=end).rev().take_while(|(_, (last, _))| *last >= start);
+        let older: Vec<u64> = reaches.map(|(first, _)| *first).collect();
+        for first in older {
+            let (_, id) = table.incoming.remove(&first).expect("it was just seen");
+            table.forget_region(block, id);
+        }
+        let id = table.new_region();
+        if let Some(extent) = extent
+            && !table.turn_into_region(block, extent, id)
+        {
+            table.spare_regions.push(id);
+            return Err(Answer::refuse(Status::BadFrame, "a part of a move is no region"));
+        }
+        table.incoming.insert(start, (end, id));
+        let import = self.import.as_mut().expect("admitted");
+        import.whole = false;
+        if part.values > 0 {
+            let large = rename_values(table, block, id, &import.values)?;
+            table.regions[id as usize].large = large;
+        }
+        Ok(Answer::ok(0))
+    }
+
+    /// Everything was sent: whether it has come.
+    fn take_done(&mut self, part: &MoveDoneRequest) -> Result<Answer, Answer> {
+        let import = self.import.as_mut().expect("admitted");
+        let (mut next, mut entries, mut bytes) = (Some(import.start), 0, 0);
+        for (start, (end, id)) in &self.table.incoming {
+            if next != Some(*start) {
+                break;
+            }
+            next = end.checked_add(1);
+            let region = &self.table.regions[*id as usize];
+            entries += region.count as u64;
+            bytes += (region.live + region.large) as u64;
+        }
+        let to_the_end = next == import.end.checked_add(1);
+        if !to_the_end || (entries, bytes) != (part.entries, part.bytes) {
+            let text = format!(
+                "{entries} entries of {bytes} bytes have come up to {next:?}, not {} of {}",
+                part.entries, part.bytes
+            );
+            return Err(Answer::refuse(Status::Internal, text));
+        }
+        import.whole = true;
+        Ok(Answer::ok(entries))
+    }
+
+    /// What came is this block's from now on, or is dropped.
+    pub(super) fn finish_import(&mut self, block: &mut Backing, move_id: u64, commit: bool) {
+        if self.import.as_ref().is_none_or(|import| import.move_id != move_id) {
+            return;
+        }
+        let import = self.import.take().expect("looked at above");
+        let table = &mut self.table;
+        let incoming = std::mem::take(&mut table.incoming);
+        if !commit {
+            for (_, id) in incoming.into_values() {
+                table.forget_region(block, id);
+            }
+            for extent in import.values.into_values() {
+                table.free_large(block, extent);
+            }
+            self.calm = self.is_calm();
+            return;
+        }
+        assert!(import.whole, "INV-19: only what was confirmed is committed");
+        let starts: Vec<u64> = incoming.keys().copied().collect();
+        let order: Vec<u32> = incoming.into_values().map(|(_, id)| id).collect();
+        table.length +=
+            order.iter().map(|id| table.regions[*id as usize].count as u64).sum::<u64>();
+        if import.start == self.start && import.end == self.end {
+            // The block was opened for this: the region that it began with is empty.
+            for id in std::mem::replace(&mut table.order, order) {
+                table.forget_region(block, id);
+            }
+            table.starts = starts;
+        } else if import.start > self.end {
+            table.starts.extend(starts);
+            table.order.extend(order);
+            self.end = import.end;
+        } else {
+            table.starts.splice(..0, starts);
+            table.order.splice(..0, order);
+            self.start = import.start;
+        }
+        self.departed.retain(|gone| !gone.meets(import.start, import.end));
+        self.calm = self.is_calm();
+    }
+}
+
+/// Lets the entries of a region that came name their values by this block's numbers; the bytes of
+/// these values.
+fn rename_values(
+    table: &mut Table,
+    block: &mut Backing,
+    id: u32,
+    values: &HashMap<u32, u32>,
+) -> Result<usize, Answer> {
+    let mut large = 0;
+    for (at, theirs) in table.larges_of(block, id) {
+        let Some(ours) = values.get(&theirs).copied() else {
+            return Err(Answer::refuse(
+                Status::BadFrame,
+                "a region refers to a value that has not come",
+            ));
+        };
+        large += table.large(ours).len();
+        block.slice_mut(at..at + 4).copy_from_slice(&ours.to_le_bytes());
+    }
+    Ok(large)
+}
+
+fn no_move() -> Answer {
+    Answer::refuse(Status::WrongEpoch, "the block does not take part in this move")
+}

@@ -1,0 +1,95 @@
+//! Giving memory back while the block lives: regions that have emptied become smaller, and holes that
+//! once held something go back to the operating system.
+
+use super::KvBlock;
+use super::table::Table;
+use honeycomb_block::Backing;
+use honeycomb_types::Time;
+use std::ops::Range;
+use std::time::Duration;
+
+/// Smaller regions are left as they are.
+const SHRINK_FROM: usize = 8 * 1024;
+/// Of a block, this part has to have become free before its memory is given back.
+const SLACK_FRACTION: usize = 16;
+/// It goes back when it has been free for this long: what is freed is often soon used again.
+const KEPT_FREE: Duration = Duration::from_millis(50);
+/// Smaller holes are not given back.
+const HOLE_MIN: usize = 128 * 1024;
+/// Bytes that are given back at a time, and the pause between two times: others come first.
+const STEP: usize = 8 << 20;
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// What is being given back.
+#[derive(Default)]
+pub(super) struct Shrink {
+    /// When to begin, or to go on.
+    due: Option<Time>,
+    /// Holes are given back from here on; `None` before it has begun.
+    from: Option<usize>,
+}
+
+impl Shrink {
+    pub fn due(&self) -> Option<Time> {
+        self.due
+    }
+}
+
+impl Table {
+    /// Lets a region that holds little of what it has room for have less.
+    pub(super) fn shrink_region(&mut self, block: &mut Backing, id: u32) {
+        let region = &self.regions[id as usize];
+        let wanted = (2 * region.packed()).next_multiple_of(8).max(SHRINK_FROM / 4);
+        if region.size < SHRINK_FROM || region.packed() > region.size / 4 || wanted >= region.size {
+            return;
+        }
+        let extent = region.extent();
+        if !block.is_pinned(&extent) {
+            self.relay(block, id, extent.start..extent.start + wanted, 0, false);
+            self.arena.resize(extent.start, wanted);
+        }
+    }
+}
+
+impl KvBlock {
+    /// Looks whether there is memory to give back.
+    pub(super) fn look_at_slack(&mut self, now: Time) {
+        if self.shrink.due.is_none() && self.table.arena.slack() > self.size / SLACK_FRACTION {
+            self.shrink.due = Some(now + KEPT_FREE);
+        }
+    }
+
+    /// Gives some of it back, when it is due.
+    pub(super) fn give_back(&mut self, block: &mut Backing, now: Time) {
+        if self.shrink.due.is_none_or(|due| due > now) {
+            return;
+        }
+        let arena = &mut self.table.arena;
+        if self.shrink.from.is_none() && arena.slack() <= self.size / SLACK_FRACTION {
+            // It was needed again.
+            self.shrink.due = None;
+            return;
+        }
+        let from = *self.shrink.from.get_or_insert(0);
+        if from == 0 {
+            arena.forget_slack();
+        }
+        let mut holes: Vec<Range<usize>> = arena.holes(HOLE_MIN).filter(|h| h.end > from).collect();
+        holes.sort_unstable_by_key(|hole| hole.start);
+        let mut given = 0;
+        for hole in holes {
+            let part = hole.start.max(from)..hole.end.min(hole.start.max(from) + STEP - given);
+            // A pin that was dropped since may have read a part of it.
+            if !block.is_pinned(&part) {
+                block.discard(part.clone());
+            }
+            given += part.len();
+            if given >= STEP {
+                self.shrink.from = Some(part.end);
+                self.shrink.due = Some(now + PAUSE);
+                return;
+            }
+        }
+        self.shrink = Shrink::default();
+    }
+}

@@ -1,0 +1,177 @@
+//! How a part of a structure moves from one block to another (design decisions 2 and 5).
+//!
+//! The block that gives is asked for parcels until it has nothing left to send; the block that takes
+//! gets them as operations (`Op::MoveRegion` and the like). Neither knows of connections: that is
+//! the shard's work (`honeycomb_server`), and whose the range is, the controller's.
+
+use crate::Answer;
+use honeycomb_block::{Backing, Pin};
+use honeycomb_types::Time;
+use honeycomb_wire::messages::{MoveDropsRequest, MoveRegionRequest, MoveValueRequest};
+use honeycomb_wire::{Field, Op, Status, checksum};
+use std::sync::Arc;
+
+/// A move that a block would like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// To give what begins at this hash to a new block.
+    Split {
+        /// At the boundary of a slot, within the block's range and not its first.
+        start: u64,
+    },
+    /// To give everything to a neighbour.
+    Merge,
+}
+
+/// A part of a range on its way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Parcel {
+    /// All entries of a part of the range.
+    Region {
+        /// First hash.
+        start: u64,
+        /// Last hash, inclusive.
+        end: u64,
+        /// Entries whose values were sent as `Value`.
+        values: u32,
+        /// They, as they lie in the block; empty when there are none.
+        bytes: Arc<[u8]>,
+    },
+    /// A value that has an extent of its own.
+    Value {
+        /// By which the entries know it.
+        number: u32,
+        /// It.
+        bytes: Pin,
+    },
+    /// Values that were sent and are no more.
+    Drops(Vec<u32>),
+}
+
+impl Parcel {
+    /// Bytes of its payload.
+    pub fn payload_len(&self) -> usize {
+        match self {
+            Parcel::Region { bytes, .. } => bytes.len(),
+            Parcel::Value { bytes, .. } => bytes.bytes().len(),
+            Parcel::Drops(_) => 0,
+        }
+    }
+
+    /// The request by which it travels: the operation and its arguments. The payload is as it is.
+    pub fn request(&self, move_id: u64) -> (Op, Vec<u8>) {
+        match self {
+            Parcel::Region { start, end, values, bytes } => {
+                let (start, end, values) = (*start, *end, *values);
+                let checksum = checksum(bytes);
+                let args = MoveRegionRequest { move_id, start, end, values, checksum };
+                (Op::MoveRegion, args.encode())
+            }
+            Parcel::Value { number, bytes } => {
+                let (value, checksum) = (*number, checksum(bytes.bytes()));
+                (Op::MoveValue, MoveValueRequest { move_id, value, checksum }.encode())
+            }
+            Parcel::Drops(values) => {
+                let values = values.clone();
+                (Op::MoveDrops, MoveDropsRequest { move_id, values }.encode())
+            }
+        }
+    }
+}
+
+/// What a range amounts to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Entries.
+    pub entries: u64,
+    /// Bytes of the entries, and of the values that are beside them.
+    pub bytes: u64,
+}
+
+/// From which use on a block wants to be divided, and under which to be merged (paper, 3.3), in
+/// hundredths of its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Marks {
+    /// A block that is fuller is divided.
+    pub high: u8,
+    /// A block that is emptier is merged with a neighbour.
+    pub low: u8,
+}
+
+impl Default for Marks {
+    fn default() -> Marks {
+        Marks { high: 95, low: 40 }
+    }
+}
+
+impl Marks {
+    /// Bytes from which on a block of `size` is divided.
+    pub fn split_at(&self, size: usize) -> usize {
+        size / 100 * self.high as usize
+    }
+
+    /// Bytes up to which a block of `size` is merged.
+    pub fn merge_at(&self, size: usize) -> usize {
+        size / 100 * self.low as usize
+    }
+}
+
+/// A block whose contents can move. One move at a time, to it or from it (INV-19).
+///
+/// The order for who gives: `wish`, then `refused`, or `begin_export`; `next_parcel` until there is
+/// none; `freeze`, after which nothing of the range changes, and the rest of the parcels, or `thaw`;
+/// `hand_over`, after which nothing of it is read; then `depart`. `cancel_export` may come at any
+/// point before `depart`, and after `hand_over` only when the controller knows nothing of the move.
+///
+/// For who takes: `begin_import` (or being opened for it), the parcels as operations, `end_import`.
+pub trait Movable {
+    /// What it would like moved, if it has not asked already. It asks again only after `refused`,
+    /// `depart`, `cancel_export` or `end_import`.
+    fn wish(&mut self, block: &Backing, now: Time) -> Option<Wish>;
+
+    /// When `wish` may have changed although nothing was done to the block.
+    fn wish_at(&self) -> Option<Time>;
+
+    /// The controller has refused a wish. What has no room is answered so from now on, unless the
+    /// reason is one that passes (`Busy`, `Unavailable`): then it goes on waiting.
+    fn refused(&mut self, now: Time, wish: Wish, status: Status, why: String);
+
+    /// Begins to send a range to another block. `Err`: it cannot for now.
+    fn begin_export(&mut self, block: &mut Backing, start: u64, end: u64) -> Result<(), Answer>;
+
+    /// The next part to send; `None` when everything was sent as it is now.
+    fn next_parcel(&mut self, block: &mut Backing) -> Option<Parcel>;
+
+    /// Bytes that are to be sent, about.
+    fn unsent(&self) -> u64;
+
+    /// Nothing of the range changes from now on: who wants to is answered `Busy`.
+    fn freeze(&mut self);
+
+    /// It changes again.
+    fn thaw(&mut self);
+
+    /// What the range amounts to. Only while it is frozen.
+    fn totals(&self) -> Totals;
+
+    /// Nothing of the range is read from now on: it may have become the other block's.
+    fn hand_over(&mut self);
+
+    /// It has: who asks for it is answered `Moved` with these arguments.
+    fn depart(&mut self, now: Time, moved: Vec<u8>);
+
+    /// It will not move. Everything is as before.
+    fn cancel_export(&mut self, block: &mut Backing, now: Time);
+
+    /// A neighbour will send its range. Repeating it does nothing.
+    fn begin_import(&mut self, move_id: u64, start: u64, end: u64) -> Result<(), Answer>;
+
+    /// The range that was sent is this block's, or is dropped. Repeating it does nothing.
+    fn end_import(&mut self, block: &mut Backing, now: Time, move_id: u64, commit: bool);
+
+    /// The range that is being sent to this block by this move, if one is.
+    fn imports(&self, move_id: u64) -> Option<(u64, u64)>;
+
+    /// Gives back a little of what has departed; whether there is more.
+    fn sweep(&mut self, block: &mut Backing) -> bool;
+}

@@ -1,0 +1,427 @@
+//! Moves between two blocks, against one plain map: whatever happens meanwhile, every key is there
+//! once, with its last value.
+
+use crate::Driver;
+use honeycomb_structures::{Answer, KvBlock, Marks, Movable, Outcome, Parcel, Structure, Wish};
+use honeycomb_wire::data::{ScanArgs, scan_entries};
+use honeycomb_wire::messages::MoveDoneRequest;
+use honeycomb_wire::{Field, Op, Status, key_hash};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const SIZE: usize = 256 * 1024;
+const SLOTS: u32 = 64;
+const MOVED: &[u8] = b"elsewhere";
+
+fn block(start: u64, end: u64) -> KvBlock {
+    KvBlock::new(SIZE, start, end, SLOTS, Marks { high: 95, low: 30 })
+}
+
+/// A move under way: the places of giver and taker, and the move's number.
+#[derive(Clone, Copy)]
+struct Under {
+    from: usize,
+    to: usize,
+    id: u64,
+    start: u64,
+    end: u64,
+    frozen: bool,
+}
+
+/// Two blocks that share the hashes, one of them perhaps empty-handed or not there.
+struct Pair {
+    blocks: [Option<Driver<KvBlock>>; 2],
+    /// Which hashes each has.
+    ranges: [Option<(u64, u64)>; 2],
+    model: BTreeMap<Vec<u8>, Vec<u8>>,
+    under: Option<Under>,
+    moves: u64,
+}
+
+impl Pair {
+    fn new() -> Pair {
+        Pair {
+            blocks: [Some(Driver::new(SIZE, block(0, u64::MAX))), None],
+            ranges: [Some((0, u64::MAX)), None],
+            model: BTreeMap::new(),
+            under: None,
+            moves: 0,
+        }
+    }
+
+    fn owner(&self, hash: u64) -> usize {
+        let has = |range: &Option<(u64, u64)>| range.is_some_and(|(s, e)| s <= hash && hash <= e);
+        self.ranges.iter().position(has).unwrap()
+    }
+
+    fn driver(&mut self, place: usize) -> &mut Driver<KvBlock> {
+        self.blocks[place].as_mut().unwrap()
+    }
+
+    fn mover(&mut self, place: usize) -> (&mut dyn Movable, &mut honeycomb_block::Backing) {
+        let driver = self.blocks[place].as_mut().unwrap();
+        (driver.structure.movable().unwrap(), &mut driver.block)
+    }
+
+    fn run(&mut self, op: Op, key: &[u8], args: &[u8], payload: &[u8]) -> Answer {
+        let owner = self.owner(key_hash(key));
+        let answer = self.driver(owner).run(op, args, payload);
+        // Who asks the other one is told where to go, or to come again.
+        if self.ranges[1 - owner].is_some() {
+            let other = self.driver(1 - owner).run(Op::KvGet, key, b"");
+            let elsewhere = [Status::Moved, Status::WrongRange, Status::Busy];
+            assert!(elsewhere.contains(&other.status), "{other:?}");
+        }
+        answer
+    }
+
+    /// Whether changes of a hash have to wait.
+    fn waits(&self, hash: u64) -> bool {
+        self.under.is_some_and(|u| u.frozen && u.start <= hash && hash <= u.end)
+    }
+
+    fn put(&mut self, key: &[u8], value: &[u8]) {
+        let args = [&[0], key].concat();
+        let answer = self.run(Op::KvPut, key, &args, value);
+        match answer.status {
+            Status::Ok => {
+                assert!(!self.waits(key_hash(key)));
+                let before = self.model.insert(key.to_vec(), value.to_vec());
+                assert_eq!(answer.value, before.is_some() as u64);
+            }
+            Status::Busy => assert!(self.waits(key_hash(key)) || self.pinned()),
+            Status::BlockFull => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn pinned(&self) -> bool {
+        self.under.is_some()
+    }
+
+    fn delete(&mut self, key: &[u8]) {
+        let args = [&[0], key].concat();
+        match self.run(Op::KvDelete, key, &args, b"").status {
+            Status::Ok => assert!(self.model.remove(key).is_some()),
+            Status::KeyNotFound => assert!(!self.model.contains_key(key)),
+            Status::Busy => assert!(self.waits(key_hash(key))),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn get(&mut self, key: &[u8]) {
+        let owner = self.owner(key_hash(key));
+        let driver = self.driver(owner);
+        let answer = driver.run(Op::KvGet, key, b"");
+        let found = match answer.payload {
+            honeycomb_structures::Payload::Block(range) => Some(driver.block.slice(range).to_vec()),
+            _ => None,
+        };
+        assert_eq!(found.as_ref(), self.model.get(key), "{:?}", answer.status);
+    }
+
+    /// Begins a split of the only block, or a merge of both.
+    fn begin(&mut self, merge_into: usize, divide: u64) {
+        if self.under.is_some() {
+            return;
+        }
+        self.moves += 1;
+        let id = self.moves;
+        if let [Some(a), Some(b)] = self.ranges {
+            let from = 1 - merge_into;
+            let (start, end) = [a, b][from];
+            self.mover(merge_into).0.begin_import(id, start, end).unwrap();
+            let (mover, block) = self.mover(from);
+            mover.begin_export(block, start, end).unwrap();
+            self.under = Some(Under { from, to: merge_into, id, start, end, frozen: false });
+            return;
+        }
+        let from = self.ranges.iter().position(Option::is_some).unwrap();
+        let (_, end) = self.ranges[from].unwrap();
+        let start = (divide % (SLOTS as u64 - 1) + 1) << (64 - SLOTS.trailing_zeros());
+        let (mover, block_of) = self.mover(from);
+        if mover.begin_export(block_of, start, end).is_err() {
+            return;
+        }
+        let to = 1 - from;
+        self.blocks[to] = Some(Driver::new(SIZE, block(start, end).importing(id)));
+        self.under = Some(Under { from, to, id, start, end, frozen: false });
+    }
+
+    /// Brings one parcel over; false when there is none, or it was refused and the move ended.
+    fn bring(&mut self, in_pieces: bool) -> bool {
+        let Some(Under { from, to, id, .. }) = self.under else { return false };
+        let (mover, block) = self.mover(from);
+        let Some(parcel) = mover.next_parcel(block) else { return false };
+        let (op, args) = parcel.request(id);
+        let payload = match &parcel {
+            Parcel::Region { bytes, .. } => bytes.to_vec(),
+            Parcel::Value { bytes, .. } => bytes.bytes().to_vec(),
+            Parcel::Drops(_) => Vec::new(),
+        };
+        let target = self.driver(to);
+        let answer = if in_pieces && !payload.is_empty() {
+            target.reserve(op, &args, payload.len()).map_or_else(
+                |refusal| refusal,
+                |ticket| {
+                    let (a, b) = payload.split_at(payload.len() / 2);
+                    target.feed(ticket, a);
+                    target.feed(ticket, b);
+                    match target.commit(ticket) {
+                        Outcome::Done(answer) => answer,
+                        Outcome::Parked => panic!("a part of a move was parked"),
+                    }
+                },
+            )
+        } else {
+            target.run(op, &args, &payload)
+        };
+        match answer.status {
+            Status::Ok => true,
+            // The taker is full: the move is given up.
+            Status::BlockFull => {
+                self.cancel();
+                false
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn cancel(&mut self) {
+        let Some(Under { from, to, id, .. }) = self.under.take() else { return };
+        let now = self.driver(from).now;
+        let (mover, block) = self.mover(from);
+        mover.cancel_export(block, now);
+        if self.ranges[to].is_some() {
+            let (mover, block) = self.mover(to);
+            mover.end_import(block, now, id, false);
+        } else {
+            self.blocks[to] = None;
+        }
+    }
+
+    fn freeze(&mut self, on: bool) {
+        let Some(mut under) = self.under else { return };
+        if under.frozen != on {
+            under.frozen = on;
+            self.under = Some(under);
+            let (mover, _) = self.mover(under.from);
+            if on { mover.freeze() } else { mover.thaw() }
+        }
+    }
+
+    /// Brings everything over and commits.
+    fn finish(&mut self) {
+        self.freeze(true);
+        while self.bring(false) {}
+        let Some(Under { from, to, id, start, end, .. }) = self.under else { return };
+        let (mover, _) = self.mover(from);
+        assert_eq!(mover.unsent(), 0);
+        let totals = mover.totals();
+        let done = MoveDoneRequest { move_id: id, entries: totals.entries, bytes: totals.bytes };
+        let answer = self.driver(to).run(Op::MoveDone, &done.encode(), b"");
+        assert_eq!(answer.status, Status::Ok, "{}", String::from_utf8_lossy(&answer.args));
+        let now = self.driver(from).now;
+        self.mover(from).0.hand_over();
+        let (mover, block) = self.mover(to);
+        mover.end_import(block, now, id, true);
+        let (mover, block) = self.mover(from);
+        mover.depart(now, MOVED.to_vec());
+        while mover.sweep(block) {}
+        self.under = None;
+        let (a, b) = self.ranges[from].unwrap();
+        self.ranges[from] = (a < start).then(|| (a, start - 1));
+        assert!(b == end);
+        let own = self.ranges[to];
+        self.ranges[to] = Some(own.map_or((start, end), |(s, e)| (s.min(start), e.max(end))));
+        if self.ranges[from].is_none() {
+            self.driver(from).check();
+            self.blocks[from] = None;
+        }
+    }
+
+    fn check(&mut self) {
+        let mut found = BTreeMap::new();
+        let mut count = 0;
+        let mut cursor = 0;
+        loop {
+            let owner = self.owner(cursor);
+            let mut args = Vec::new();
+            ScanArgs { cursor, bytes: 5000, keys_only: false, prefix: b"" }.put(&mut args);
+            let answer = self.driver(owner).run(Op::KvScan, &args, b"");
+            assert_eq!(answer.status, Status::Ok);
+            if let honeycomb_structures::Payload::Bytes(page) = &answer.payload {
+                for (key, value) in scan_entries(page).unwrap() {
+                    assert!(found.insert(key.to_vec(), value.to_vec()).is_none(), "told twice");
+                }
+            }
+            cursor = answer.value;
+            if cursor == 0 {
+                break;
+            }
+        }
+        let mut from = Some(0u64);
+        while let Some(hash) = from {
+            let owner = self.owner(hash);
+            let answer = self.driver(owner).run(Op::KvLength, &hash.to_le_bytes(), b"");
+            count += answer.value;
+            from = u64::decode(&answer.args).unwrap().checked_add(1);
+        }
+        assert_eq!(found, self.model);
+        assert_eq!(count, self.model.len() as u64);
+        for place in 0..2 {
+            if self.blocks[place].is_some() {
+                self.driver(place).check();
+            }
+        }
+    }
+}
+
+impl Driver<KvBlock> {
+    fn check(&mut self) {
+        self.structure.check(&self.block);
+    }
+}
+
+fn key(n: u16) -> Vec<u8> {
+    format!("key-{n}").into_bytes()
+}
+
+/// Lengths on both sides of what is kept within a region.
+fn length(n: u16) -> usize {
+    match n % 8 {
+        0 => 0,
+        1..4 => n as usize % 100,
+        4..6 => n as usize % 1200,
+        6 => 1000 + n as usize % 60,
+        _ => n as usize % 9000,
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(u16, u16),
+    Delete(u16),
+    Get(u16),
+    Begin(bool, u64),
+    Bring(u8, bool),
+    Freeze(bool),
+    Finish,
+    Cancel,
+    Check,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        12 => (0..300u16, any::<u16>()).prop_map(|(k, v)| Step::Put(k, v)),
+        4 => (0..300u16).prop_map(Step::Delete),
+        2 => (0..300u16).prop_map(Step::Get),
+        1 => (any::<bool>(), any::<u64>()).prop_map(|(a, b)| Step::Begin(a, b)),
+        4 => (1..6u8, any::<bool>()).prop_map(|(n, p)| Step::Bring(n, p)),
+        1 => any::<bool>().prop_map(Step::Freeze),
+        1 => Just(Step::Finish),
+        1 => Just(Step::Cancel),
+        1 => Just(Step::Check),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    #[test]
+    fn a_move_loses_doubles_and_revives_nothing(
+        fill in 0..250u16,
+        steps in prop::collection::vec(step(), 1..150),
+    ) {
+        let mut pair = Pair::new();
+        for n in 0..fill {
+            pair.put(&key(n), &vec![n as u8; length(n.wrapping_mul(7919))]);
+        }
+        for (i, step) in steps.into_iter().enumerate() {
+            match step {
+                Step::Put(k, v) => pair.put(&key(k), &vec![i as u8; length(v)]),
+                Step::Delete(k) => pair.delete(&key(k)),
+                Step::Get(k) => pair.get(&key(k)),
+                Step::Begin(into, divide) => pair.begin(into as usize, divide),
+                Step::Bring(n, pieces) => {
+                    for _ in 0..n {
+                        pair.bring(pieces);
+                    }
+                }
+                Step::Freeze(on) => pair.freeze(on),
+                Step::Finish => pair.finish(),
+                Step::Cancel => pair.cancel(),
+                Step::Check => pair.check(),
+            }
+        }
+        pair.check();
+        pair.finish();
+        pair.check();
+    }
+}
+
+#[test]
+fn a_full_block_asks_to_be_divided_in_half_and_an_empty_one_to_be_merged() {
+    let mut pair = Pair::new();
+    let mut wish = None;
+    for n in 0..u16::MAX {
+        pair.put(&key(n), &[7; 600]);
+        let driver = pair.driver(0);
+        driver.sleep(1);
+        let now = driver.now;
+        let (mover, block) = pair.mover(0);
+        wish = mover.wish(block, now);
+        if wish.is_some() {
+            break;
+        }
+    }
+    let Some(Wish::Split { start }) = wish else { panic!("it is full and has no wish") };
+    let below = pair.model.keys().filter(|key| key_hash(key) < start).count();
+    assert!((2 * below).abs_diff(pair.model.len()) <= pair.model.len() / 8, "{below}");
+    let used = pair.driver(0).structure.bytes_used() as usize;
+    assert!((SIZE / 100 * 70..SIZE).contains(&used), "{used}");
+    // It is not asked twice.
+    let now = pair.driver(0).now;
+    let (mover, block) = pair.mover(0);
+    assert_eq!(mover.wish(block, now), None);
+}
+
+#[test]
+fn a_block_that_is_one_hot_slot_does_not_ask_to_be_divided() {
+    let mut driver = Driver::new(SIZE, block(0, u64::MAX));
+    let mut full = false;
+    for n in 0..u16::MAX {
+        let key = format!("{{one}}-{n}");
+        let args = [&[0], key.as_bytes()].concat();
+        let answer = driver.run(Op::KvPut, &args, &[7; 600]);
+        driver.sleep(1);
+        let now = driver.now;
+        assert_eq!(driver.structure.wish(&driver.block, now), None);
+        if answer.status == Status::BlockFull {
+            full = true;
+            break;
+        }
+    }
+    assert!(full);
+}
+
+#[test]
+fn what_is_not_what_was_sent_is_refused() {
+    let mut pair = Pair::new();
+    for n in 0..100 {
+        pair.put(&key(n), &[n as u8; 300]);
+    }
+    pair.begin(0, 30);
+    let Under { from, to, id, .. } = pair.under.unwrap();
+    let (mover, block) = pair.mover(from);
+    let parcel = mover.next_parcel(block).unwrap();
+    let (op, args) = parcel.request(id);
+    let Parcel::Region { bytes, .. } = parcel else { panic!("small values are in their region") };
+    let mut bytes = bytes.to_vec();
+    bytes[100] ^= 1;
+    assert_eq!(pair.driver(to).run(op, &args, &bytes).status, Status::BadFrame);
+    let done = MoveDoneRequest { move_id: id, entries: 0, bytes: 0 };
+    assert_eq!(pair.driver(to).run(Op::MoveDone, &done.encode(), b"").status, Status::Internal);
+    let stranger = MoveDoneRequest { move_id: id + 1, entries: 0, bytes: 0 };
+    let answer = pair.driver(to).run(Op::MoveDone, &stranger.encode(), b"");
+    assert_eq!(answer.status, Status::WrongEpoch);
+}
