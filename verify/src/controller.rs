@@ -208,7 +208,7 @@ impl World {
                     self.tell_server(server, Told::News(asker, News::Successor(denied)));
                 }
                 Then::Move(server, asker, _) => {
-                    let refused = MoveWord::Refused(Status::DataLost, why.into());
+                    let refused = MoveWord::Refused(Status::Unavailable, why.into());
                     self.tell_server(server, Told::Move(asker, refused));
                 }
                 Then::Answer(question, _) => {

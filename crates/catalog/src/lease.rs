@@ -83,7 +83,14 @@ impl Catalog {
             return Err(CatalogError::LimitExceeded { what, limit: BATCH_MAX as u64 });
         }
         // INV-14: each path succeeds or fails alone.
-        let results = paths.iter().map(|path| self.renew(actor, j, path)).collect();
+        let mut results: Vec<_> = Vec::with_capacity(paths.len());
+        for path in paths {
+            let stop = Bug::RenewalStopsAtBadPath.active();
+            match results.last() {
+                Some(Err(e)) if stop => results.push(Err(CatalogError::clone(e))),
+                _ => results.push(self.renew(actor, j, path)),
+            }
+        }
         Ok(Reply::Renewed(results))
     }
 
@@ -181,7 +188,9 @@ impl Catalog {
     }
 
     pub(crate) fn amnesty(&mut self) -> Result<Reply, CatalogError> {
-        self.floor = self.now;
+        if !Bug::AmnestyForgotten.active() {
+            self.floor = self.now;
+        }
         self.silence = Time::NEVER;
         for server in self.pool.servers_mut() {
             server.last_seen = self.now;

@@ -9,7 +9,7 @@ use crate::policy::{JobShare, Policy, ServerRoom, ShardRoom};
 use crate::{CatalogError, Effect, NewServer};
 use hashbrown::HashMap;
 use honeycomb_types::limits::{RESERVE_BLOCKS_MIN, RESERVE_FRACTION};
-use honeycomb_types::{BlockAt, BlockId, Epoch, JobId, ServerId, ShardIx, Time};
+use honeycomb_types::{BlockAt, BlockId, Bug, Epoch, JobId, ServerId, ShardIx, Time};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -358,6 +358,9 @@ impl Pool {
         server.quarantined += 1;
         server.bytes_used -= bytes;
         effects.push(Effect::FreeBlock { server: id, at });
+        if Bug::FreeUnconfirmed.active() {
+            self.confirm(at);
+        }
         bytes
     }
 

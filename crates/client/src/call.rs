@@ -8,7 +8,7 @@
 use crate::error::Error;
 use crate::route::{self, Target};
 use honeycomb_types::limits::RETRY_WINDOW_MS;
-use honeycomb_types::{BlockAt, LaneId, Sequence, SessionId, Time};
+use honeycomb_types::{BlockAt, Bug, LaneId, Sequence, SessionId, Time};
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::{MapEntry, PartitionMap};
 use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status, flags};
@@ -390,6 +390,9 @@ impl Call {
         match header.status {
             Status::Busy => {
                 self.stays_at = self.entry.as_ref().map(route::at).filter(|_| self.mutation);
+                if Bug::ClientForgetsBusy.active() {
+                    self.stays_at = None;
+                }
                 self.last_trouble = String::from_utf8_lossy(args).into_owned();
                 let asked = Duration::from_micros(header.value).min(Duration::from_secs(1));
                 self.wait(now, asked)
@@ -407,6 +410,9 @@ impl Call {
                 // The lane and its number stay with the block: should an earlier copy of this
                 // request still be on its way there, the two must be recognised as one.
                 self.last_trouble = String::from_utf8_lossy(args).into_owned();
+                if Bug::ClientChangesLane.active() {
+                    self.lane = None;
+                }
                 self.after_trouble(now)
             }
             Status::GrantExpired => Step::Refresh,
@@ -469,7 +475,7 @@ impl Call {
 
     /// The current try may have taken effect, and nobody told.
     fn doubt(&mut self) {
-        if self.mutation {
+        if self.mutation && !Bug::ClientForgetsDoubt.active() {
             self.uncertain = self.entry.as_ref().map(route::at);
             self.doubt_since.get_or_insert(self.sent_at);
         }

@@ -11,7 +11,7 @@ use honeycomb_catalog::{
 use honeycomb_env::{ConnId, Net, ReplyPayload, Service};
 use honeycomb_types::limits::{BATCH_MAX, RESULTS_WINDOW, SERVER_SILENCE};
 use honeycomb_types::{
-    BlockAt, BlockId, Epoch, JobId, Kind, PrefixId, ServerId, StructureId, Time, Verbs,
+    BlockAt, BlockId, Epoch, JobId, Kind, MoveId, PrefixId, ServerId, StructureId, Time, Verbs,
 };
 use honeycomb_wire::messages::*;
 use honeycomb_wire::token::Caveat;
@@ -909,8 +909,15 @@ fn is_awaited(effect: &Effect) -> bool {
 
 /// What it means for a reply that the server is gone which was to do this.
 fn loss_of(effect: &Effect) -> Option<Refusal> {
+    let status = match effect {
+        // Only a move was to go there: what was to move is where it was.
+        Effect::OpenBlock { importing, .. } if *importing != MoveId::NONE => Status::Unavailable,
+        Effect::BeginImport { .. } => Status::Unavailable,
+        Effect::OpenBlock { .. } => Status::DataLost,
+        _ => return None,
+    };
     let text = "the memory server that was to hold the blocks is gone; try again";
-    prepares(effect).then(|| (Status::DataLost, text.to_owned()))
+    Some((status, text.to_owned()))
 }
 
 fn refusal(error: CatalogError) -> Refusal {

@@ -884,18 +884,18 @@ fn authorize(
     let own = grant.job == owner.job
         && grant.prefix == owner.prefix
         && grant.structure == owner.structure;
-    if !own && !Bug::EpochUnchecked.active() {
+    if !own && !Bug::EpochUnchecked.active() && !Bug::JobUnchecked.active() {
         // Answered like a block that belongs to nobody: that it belongs to another job is not
         // for this caller to know.
         return Err(wrong_epoch(header.at));
     }
-    if grant.generation < owner.generation {
+    if grant.generation < owner.generation && !Bug::GenerationUnchecked.active() {
         return Err(revoked());
     }
-    if clock_ms >= grant.expires_ms {
+    if clock_ms >= grant.expires_ms && !Bug::GrantNeverEnds.active() {
         return Err(expired());
     }
-    if !grant.verbs.contains(info.verbs) {
+    if !grant.verbs.contains(info.verbs) && !Bug::VerbsUnchecked.active() {
         let text = format!("the grant allows to {}, not to {}", grant.verbs, info.verbs);
         return Err(Answer::refuse(Status::PermissionDenied, text));
     }
