@@ -31,6 +31,8 @@ pub const TICK: Duration = Duration::from_millis(10);
 #[derive(Clone, Debug)]
 pub enum Said {
     Asked(Effect),
+    /// The same once more, by somebody who did not hear the answer: the catalog must not mind.
+    Again(Effect),
     /// Whether it could be done.
     Confirmed(Order, bool),
     Report {
@@ -262,6 +264,7 @@ impl World {
         };
         match said {
             Said::Asked(effect) => self.asked(id, effect),
+            Said::Again(effect) => self.asked_again(&effect),
             Said::Confirmed(order, true) => self.confirmed(id, &order),
             Said::Confirmed(order, false) => self.import_refused(&order),
             Said::Report { sent, usage, active } => {
@@ -382,6 +385,35 @@ impl World {
                 }
             }
         }
+    }
+
+    /// What a block has asked before: whatever is answered, nobody hears it.
+    fn asked_again(&mut self, effect: &Effect) {
+        let _ = match *effect {
+            Effect::Grow { structure, at } => {
+                self.command(Command::GrowStructure { structure, at })
+            }
+            Effect::Sealed { structure, at, length, bytes, last } => {
+                let seal = Seal { length, bytes, last };
+                self.command(Command::SealBlock { structure, at, seal })
+            }
+            Effect::Taken { structure, at, items, bytes } => {
+                self.command(Command::QueueTaken { structure, at, items, bytes })
+            }
+            Effect::Retire { structure, at } => {
+                self.command(Command::RetireBlock { structure, at })
+            }
+            Effect::CommitMove { structure, at, id, target } => {
+                let id = MoveId(id);
+                self.command(Command::CommitMove { structure, at, id, target })
+            }
+            Effect::CancelMove { structure, at, id } => {
+                self.command(Command::CancelMove { structure, at, id: MoveId(id) })
+            }
+            // One that is refused may be granted when it is asked again, and then somebody must
+            // hear of it.
+            Effect::BeginMove { .. } => return,
+        };
     }
 
     fn confirmed(&mut self, server: ServerId, order: &Order) {

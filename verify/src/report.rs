@@ -24,6 +24,7 @@ pub const FAULTS: &[&str] = &[
     "pause longer than a lease",
     "pause longer than the silence of the dead",
     "pause of the controller",
+    "question asked twice",
     "removed structure",
     "short pause",
     "silent crash",

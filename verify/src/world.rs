@@ -639,6 +639,14 @@ impl World {
         let Some(link) = self.servers[server].link else { return false };
         self.servers[server].saying(&said);
         let at = self.arrival(Node::Server(server), Node::Controller, link);
+        if let Said::Asked(effect) = &said
+            && self.rng.chance(self.faults.duplicate / 4)
+        {
+            self.fault("question asked twice");
+            let again = Box::new(Said::Again(effect.clone()));
+            let after = self.arrival(Node::Server(server), Node::Controller, link).max(at);
+            self.schedule_at(after, Event::Said { server, link, said: again });
+        }
         self.schedule_at(at, Event::Said { server, link, said: Box::new(said) });
         true
     }

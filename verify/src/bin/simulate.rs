@@ -46,6 +46,9 @@ struct Args {
     /// Plant each bug of the bank in turn, and say how many seeds it took to catch it
     #[arg(long)]
     bugs: bool,
+    /// Seeds after which --bugs gives a bug up
+    #[arg(long, default_value_t = 5000)]
+    patience: u64,
     /// Plant this bug of the bank in everything that is run
     #[arg(long)]
     bug: Option<String>,
@@ -269,14 +272,18 @@ fn histogram(counts: &BTreeMap<&'static str, u64>) -> String {
 
 /// Every bug of the bank, each planted alone.
 fn bank(args: &Args) -> ExitCode {
-    const PATIENCE: u64 = 5000;
+    let patience = args.patience;
     let next = AtomicU64::new(0);
     let found = Mutex::new(BTreeMap::new());
     let work = || {
         loop {
             let n = next.fetch_add(1, Ordering::Relaxed) as usize;
             let Some(bug) = Bug::ALL.get(n).copied() else { return };
-            let caught = seeds_until_caught(bug, args.from, PATIENCE, args.operations);
+            let caught = seeds_until_caught(bug, args.from, patience, args.operations);
+            match &caught {
+                Some(violation) => eprintln!("{bug:?}: seed {}", violation.seed),
+                None => eprintln!("{bug:?}: not caught"),
+            }
             found.lock().expect("no thread panics while it adds").insert(n, (bug, caught));
         }
     };
@@ -299,7 +306,7 @@ fn bank(args: &Args) -> ExitCode {
             }
             None => {
                 missed += 1;
-                println!("| `{bug:?}` | over {PATIENCE} | not caught |");
+                println!("| `{bug:?}` | over {patience} | not caught |");
             }
         }
     }
