@@ -11,8 +11,8 @@ export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 export RUSTUP_AUTO_INSTALL := 0
 export PYO3_PYTHON := $(CURDIR)/.venv/bin/python
 
-SECONDS := 60# for simulate
-ARGS :=# handed on to demo, bench, simulate and soak: make demo ARGS="--scale 4"
+SECONDS := 60# for simulate and elastic-soak
+ARGS :=# handed on to demo, bench, simulate and the soaks: make demo ARGS="--scale 4"
 
 VENV := .venv/bin
 # Tests press Ctrl-C, to which what a background shell starts is deaf.
@@ -29,7 +29,7 @@ WHEEL_SOURCES := Cargo.toml Cargo.lock rust-toolchain.toml scripts/build-wheel.s
 
 .PHONY: help
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo test
 demo: build ## set up, then count the words of the King James Bible on an elastic cluster
@@ -66,7 +66,7 @@ unit: setup ## the Rust tests
 integration: build ## the Python tests, against the installed wheel and real processes
 	$(HEARING) $(VENV)/pytest -c python/pyproject.toml python/tests
 
-.PHONY: simulate soak bench
+.PHONY: simulate soak elastic-soak bench figures
 simulate: setup ## the simulator, for SECONDS=60
 	cargo run --release --locked -p honeycomb-verify --bin simulate -- --seconds $(SECONDS) $(ARGS)
 
@@ -74,9 +74,18 @@ soak: setup ## a million items through a queue whose clients are killed; ARGS="-
 	cargo build --release --locked -p honeycomb -p honeycomb-verify --bin honeycomb --bin queue-soak
 	target/release/queue-soak $(ARGS)
 
+elastic-soak: SECONDS := 600
+elastic-soak: setup ## an hour of 50 jobs on two memory servers, in SECONDS=600; ARGS="--kills 2"
+	cargo build --release --locked -p honeycomb -p honeycomb-verify --bin honeycomb --bin elastic-soak
+	target/release/elastic-soak --seconds $(SECONDS) $(ARGS)
+
 bench: build ## latency, throughput and server CPU per operation: kv, queue, file, controller
 	@scripts/bootstrap.sh bench
 	@for what in kv queue file controller; do $(VENV)/honeycomb bench $$what $(ARGS) || exit 1; done
+
+figures: build ## elasticity, repartition, sensitivity: plots and their data in docs/figures
+	@for what in elasticity repartition sensitivity; do \
+		$(VENV)/honeycomb bench $$what --out docs/figures $(ARGS) || exit 1; done
 
 .PHONY: format generate clean
 format: setup ## lay out Rust and Python as the lints want it

@@ -19,6 +19,7 @@ sys.path.insert(0, str(HERE / "vectors"))
 
 import queues
 from bodies import DATA_SAMPLES, MOVED_SAMPLES, messages, moved_bytes, notice_cases, sample_fields
+from moves import moves
 from peer import (
     DURABILITY,
     GRANT_FIELDS,
@@ -59,6 +60,8 @@ def typical_header(op: dict, **more) -> dict:
     fields = {"request": 7}
     if op["auth"] == "grant":
         fields |= {"block": 0x0000_0003_0100_0002, "epoch": 0x0000_0100_0000_0005, "grant": 1}
+    if op["auth"] == "peer":
+        fields |= {"block": 0x0000_0004_0000_0001, "epoch": 0x0000_0100_0000_0006}
     if op.get("lane"):
         fields |= {"lane": 2, "sequence": 9, "ack_lag": 1}
     return fields | more
@@ -129,6 +132,12 @@ def frames() -> dict:
             **typical_header(OPS["QueueGet"], args_len=13, deadline_ms=LIMITS["WAIT_MAX_MS"]),
         ),
     ]
+    region = typical_header(OPS["MoveRegion"], args_len=36, payload_len=LIMITS["FRAME_MAX"])
+    for name in ("MoveRegion", "MoveDone"):
+        for field in ("block", "epoch"):
+            fields = typical_header(OPS[name]) | {field: 0}
+            requests.append(request_case(f"{name} with {field} 0", name, **fields))
+    requests.append(request_case("the largest part of a move", "MoveRegion", **region))
     # A notice answers no request, so it has the number that no request has.
     number = {"Notice": 0}
     replies = [
@@ -164,6 +173,7 @@ def whole_frames() -> list:
     kv_put = typical_header(OPS["KvPut"], args_len=len(key), payload_len=len(value))
     return [
         *queue_frames(),
+        *move_frames(),
         whole_case(
             "a handshake of a task",
             request_case("", "Hello", request=1, args_len=len(hello)),
@@ -216,6 +226,17 @@ def queue_frames() -> list:
     return cases
 
 
+def move_frames() -> list:
+    """A move between two blocks, as it goes over the wire."""
+    cases = []
+    for number, part in enumerate(moves(), 1):
+        args, payload = bytes.fromhex(part["args"]), bytes.fromhex(part["payload"])
+        lens = {"args_len": len(args), "payload_len": len(payload), "request": number}
+        head = request_case("", part["op"], **typical_header(OPS[part["op"]], **lens))
+        cases.append(whole_case(f"of a move: {part['name']}", head, args, payload))
+    return cases
+
+
 # ----------------------------------------------------------------------------------------- refusals
 
 
@@ -263,7 +284,7 @@ def refusals() -> dict:
     both = request_bytes("KvPut", **typical_header(store, args_len=U32, payload_len=U32))
     request("both lengths negative", both, "FrameTooLarge")
     oversize_requests(request)
-    for code in (0x0000, 0x000B, 0x0400, 0x1000, 0x1107, 0x1301, 0x8001, 0xFFFF):
+    for code in (0x0000, 0x000C, 0x0400, 0x1000, 0x1107, 0x1301, 0x8001, 0xFFFF):
         request(
             f"unknown opcode {code:#06x}", request_bytes(code, args_len=9), "UnknownOpcode", True
         )
@@ -330,6 +351,12 @@ def oversize_requests(request) -> None:
     request("data arguments at their most", request_bytes("KvGet", **get, args_len=data), "accept")
     bad = request_bytes("KvGet", **get, args_len=data + 1)
     request("data arguments oversize", bad, "FrameTooLarge")
+    for name in ("Ping", "PresentGrant", "MoveDrops"):
+        fields = typical_header(OPS[name])
+        request(f"{name} at its most", request_bytes(name, **fields, args_len=data), "accept")
+        bad = request_bytes(name, **fields, args_len=data + 1)
+        request(f"{name} oversize", bad, "FrameTooLarge")
+    request("link arguments at their most", request_bytes("Report", args_len=control), "accept")
     request("payload at its most", request_bytes("KvPut", **store, payload_len=body), "accept")
     bad = request_bytes("KvPut", **store, payload_len=body + 1)
     request("payload oversize", bad, "FrameTooLarge")
@@ -373,6 +400,17 @@ def misplaced_fields(request) -> None:
     for name in ("KvGet", "KvPut", "FileAppend", "FileSize"):
         bad = request_bytes(name, **typical_header(OPS[name]) | bare)
         request(f"{name} without block, epoch and grant", bad, "BadFrame", True)
+    for name in ("MoveRegion", "MoveValue", "MoveDrops", "MoveLanes", "MoveDone", "MovePatch"):
+        fields = typical_header(OPS[name])
+        request(f"{name} with a grant", request_bytes(name, **fields, grant=1), "BadFrame", True)
+        request(f"{name} without a block", request_bytes(name), "BadFrame", True)
+        request(f"{name} with a lane", request_bytes(name, **fields, lane=1), "BadFrame", True)
+    for name in ("MoveDrops", "MoveDone"):
+        bad = request_bytes(name, **typical_header(OPS[name], payload_len=1))
+        request(f"{name} with a payload", bad, "BadFrame", True)
+    for name in ("BeginMove", "CommitMove", "CancelMove", "BeginImport", "EndImport"):
+        bad = request_bytes(name, block=1, epoch=1)
+        request(f"{name} with a block in its header", bad, "BadFrame", True)
 
 
 def first_rule_wins(request) -> None:

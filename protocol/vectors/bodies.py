@@ -16,6 +16,7 @@ from batches import (
     stored_cases,
     top,
 )
+from moves import moves
 from peer import (
     INTEGERS,
     SPEC,
@@ -282,7 +283,21 @@ DATA_SAMPLES = {
             scanned_case("none so far, but go on", [], 1 << 63),
         ],
     ),
-    "KvLength": ([ask("the block's")], [data("three entries", value=3)]),
+    "KvLength": (
+        [
+            ask("the block's", {"from": None}),
+            ask("from a hash on", {"from": str(1 << 62)}, put("u64", 1 << 62)),
+        ],
+        [
+            data(
+                "three entries, up to a hash",
+                {"last": str(U64 >> 1)},
+                put("u64", U64 >> 1),
+                value=3,
+            ),
+            data("none, up to the last of all", {"last": str(U64)}, put("u64", U64)),
+        ],
+    ),
     "FileReadMany": (
         [ranges_case("three ranges", 65536, RANGES), ranges_case("none", U32, [])],
         [
@@ -358,5 +373,6 @@ def messages() -> dict:
         "operations": operations,
         "moved": moved_cases(),
         "notices": notice_cases(),
+        "moves": moves(),
         "stored": stored_cases(),
     }

@@ -147,7 +147,7 @@ def judge_request(b: bytes, greeted: bool) -> str | tuple[str, bool]:
         return "UnknownOpcode", True
     if flags & ~RETRY:
         return "UnknownFlag", True
-    if op.get("body") == "data" and args > LIMITS["ARGS_MAX"]:
+    if op["plane"] in ("any", "data") and args > LIMITS["ARGS_MAX"]:
         return "FrameTooLarge", False
     if payload and not op.get("payload"):
         return "BadFrame", True
@@ -156,7 +156,11 @@ def judge_request(b: bytes, greeted: bool) -> str | tuple[str, bool]:
             return "BadFrame", True
     elif lane or sequence or ack_lag:
         return "BadFrame", True
-    if bool(block or epoch or grant) != (op["auth"] == "grant"):
+    named = {
+        "grant": bool(block or epoch or grant),
+        "peer": bool(block or epoch) and not grant,
+    }
+    if not named.get(op["auth"], not (block or epoch or grant)):
         return "BadFrame", True
     return "accept"
 

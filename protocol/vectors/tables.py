@@ -137,7 +137,11 @@ DATA_LAYOUTS = {
         "-",
         "value: next cursor, or 0; payload: entries",
     ),
-    "KvLength": ("-", "-", "value: entries in the block"),
+    "KvLength": (
+        "-, or first hash u64",
+        "-",
+        "value: entries; args: last hash counted u64",
+    ),
     "FileReadMany": (
         "bytes u32, count u32, then offset u64, length u32 of each",
         "-",
@@ -161,6 +165,15 @@ DATA_LAYOUTS = {
 }
 
 
+# What goes as payload beside a message.
+PAYLOADS = {
+    "MoveRegion": "the entries of the range, as they lie in a block",
+    "MoveValue": "the value",
+    "MoveLanes": "what is known of lanes",
+    "MovePatch": "runs of bytes that have changed",
+}
+
+
 def table(head: list, rows: list) -> str:
     lines = [head, ["---"] * len(head), *rows]
     escaped = ([str(cell).replace("|", "\\|") for cell in line] for line in lines)
@@ -173,7 +186,9 @@ def operations_table() -> str:
         if op.get("body") == "data":
             layout = DATA_LAYOUTS[op["name"]]
         else:
-            layout = ("message" if op["request"] else "-", "-", "message" if op["reply"] else "-")
+            payload = PAYLOADS.get(op["name"], "-")
+            layout = ("message" if op["request"] else "-", payload)
+            layout = (*layout, "message" if op["reply"] else "-")
         if op["name"] == "PresentGrant":
             layout = (*layout[:2], "value: the grant's number")
         assert bool(op.get("payload")) == (layout[1] != "-"), op["name"]

@@ -21,6 +21,7 @@ import pytest
 
 BINARY = Path(sysconfig.get_path("scripts"), "honeycomb")
 EXAMPLES = Path(__file__).parents[2] / "examples"
+SNOWSET = EXAMPLES.parent / "crates" / "load" / "tests" / "snowset-sample.csv"
 # They run until they are told to end: the first line says that they are ready.
 FOREGROUND = ("controller", "server", "start")
 SECONDS = 60
@@ -89,6 +90,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (home / "logo.png").write_bytes(b"\x89PNG\r\n\x1a\n\x00\xff")
     (home / "book.txt").write_text("the bee and the honeycomb\n" * 1000)
     shutil.copy(EXAMPLES / "wordcount.py", home)
+    shutil.copy(SNOWSET, home / "queries.csv")
     yield home
     run_shell(home, "honeycomb stop || true")
 

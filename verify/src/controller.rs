@@ -150,7 +150,6 @@ impl World {
             Order::BeginImport { server, at, id, .. } => (*server, *at, *id),
             other => return self.broken(format!("{other:?} could not be done")),
         };
-        self.reach("import refused");
         self.controller.importing.remove(&at);
         self.give_up(|block| block == at, "the block cannot take what was to move");
         let _ = self.command(Command::ImportRefused { server, at, id });

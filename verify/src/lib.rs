@@ -5,7 +5,8 @@
 //! `storing`, `queueing` and `owner` are the workload, through the production calls of the client;
 //! `faults` draws what goes wrong. The reference models say whether what was seen can be: `catalog`
 //! for the controller, `file`, `kv`, `accounts` and `queue` for what clients saw. `report` keeps what
-//! was drawn. See docs/testing.md and docs/adr/0016.
+//! was drawn. `processes` is for the soaks, which run real
+//! ones. See docs/testing.md and docs/adr/0016.
 #![forbid(unsafe_code)]
 
 mod accounts;
@@ -20,6 +21,7 @@ mod kv;
 mod moves;
 mod net;
 mod owner;
+pub mod processes;
 mod queue;
 mod queueing;
 mod report;

@@ -47,7 +47,6 @@ pub const STATES: &[&str] = &[
     "growth in a file",
     "growth in a queue",
     "hung up while waiting",
-    "import refused",
     "intruder refused",
     "large value",
     "lease expired",

@@ -48,7 +48,6 @@ fn a_run_draws_what_it_is_meant_to_draw() {
         "edge impossible",
         "growth denied without a controller",
         "outcome unknown",
-        "import refused",
         "pause longer than the silence of the dead",
         "prefix freed by its readers",
         "server declared dead for its silence",

@@ -117,10 +117,12 @@ fn number(value: &Value, name: &str) -> f64 {
 fn elasticity_follows_the_load_and_gives_memory_back() {
     let folder = Folder::new("elasticity");
     let out = folder.0.to_str().unwrap();
-    // A store that does not split has to begin with all its blocks.
-    let kv = ["--kv-blocks", "32", "--block-size", "256KiB", "--tenants", "2", "--peak", "4MiB"];
     // A lease that a busy machine does not miss.
-    let found = lines(&[&["elasticity", "--lease-ms", "1000", "--out", out], &kv[..]].concat());
+    let shared = ["elasticity", "--tenants", "2", "--lease-ms", "1000", "--out", out];
+    let small = ["--structure", "file,queue", "--block-size", "64KiB", "--peak", "4MiB"];
+    let mut found = lines(&[&shared[..], &small[..]].concat());
+    let large = ["--structure", "kv", "--block-size", "4MiB", "--peak", "24MiB"];
+    found.extend(lines(&[&shared[..], &large[..]].concat()));
     let names: Vec<&str> = found.iter().map(|f| f["structure"].as_str().unwrap()).collect();
     assert_eq!(names, ["file", "queue", "kv"]);
     for one in &found {
@@ -168,19 +170,20 @@ fn sensitivity_changes_one_parameter_at_a_time() {
 }
 
 #[test]
-fn repartition_without_a_split_is_an_error_and_no_figure() {
-    let output = Command::new(env!("CARGO_BIN_EXE_honeycomb"))
-        .args(["bench", "repartition", "--quick", "--sizes", "1KiB", "--json"])
-        .output()
-        .unwrap();
-    assert!(output.stdout.is_empty() && output.status.code() == Some(7), "{output:?}");
-    let error: Value = serde_json::from_slice(&output.stderr).unwrap();
-    assert_eq!(error["error"]["status"], "BlockFull");
-    assert!(error["error"]["message"].as_str().unwrap().contains("no block split"), "{error}");
+fn growth_outgrows_small_blocks_and_compares() {
+    let found = lines(&["growth", "--blocks", "6"]);
+    let names: Vec<&str> = found.iter().map(|f| f["structure"].as_str().unwrap()).collect();
+    assert_eq!(names, ["file", "queue"]);
+    for one in &found {
+        // Two rounds, of as many blocks as the data takes and what lies beside it.
+        assert!((10..=16).contains(&one["grown"].as_u64().unwrap()), "{one}");
+        assert_eq!(one["writes"], 2 * 6 * 256);
+        assert!(number(one, "p999_us_growing") >= number(one, "p50_us_growing"), "{one}");
+        assert!(number(one, "p999_us_rest") > 0.0, "{one}");
+    }
 }
 
 #[test]
-#[ignore = "needs stores that split"]
 fn repartition_measures_splits_and_checks_every_key() {
     let folder = Folder::new("repartition");
     let out = folder.0.to_str().unwrap();

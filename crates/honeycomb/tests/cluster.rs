@@ -169,7 +169,9 @@ fn memory_without_a_free_block_is_told_and_harms_nothing() {
             Err(e) => break e,
         }
     };
-    assert_eq!(full.status, Status::BlockFull, "{full}");
+    assert_eq!(full.status, Status::OutOfMemory, "{full}");
+    assert!(full.message.contains("give a part to"), "{full}");
+    assert!(kept > 100, "what is kept for moves was used: {kept}");
     for i in 0..kept {
         assert!(safe.get(format!("n{i}").as_bytes(), &mut value).unwrap());
         assert_eq!(value, noise(i as u64, 1000));

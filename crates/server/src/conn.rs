@@ -567,6 +567,11 @@ impl Service for ShardService {
         let owner = header.at.block.shard();
         // Retry records have no place in the block.
         let elsewhere = owner != self.ix && (owner.0 as usize) < self.shards.len();
+        if header.op.info().auth == Auth::Peer && (elsewhere || !access.peer) {
+            // Nothing is kept for who is refused anyway.
+            self.data_request(net, now, from, header, args, &[]);
+            return Begin::Skip;
+        }
         if elsewhere || header.op == Op::MoveLanes {
             // Gathered in a buffer that must not be larger than what the block would take.
             let limit = 2 * large_limit(self.block_size) + 64;

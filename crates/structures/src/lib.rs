@@ -261,8 +261,8 @@ pub trait Structure: Send {
     /// Whether anybody wants to know of changes from now on.
     fn watch(&mut self, watched: bool);
 
-    /// Changes that nobody was told of because nobody watched: who comes late learns from it whether
-    /// something was missed.
+    /// Changes that nobody was told of because nobody watched, since a part of another block moved
+    /// here: who follows it and comes late learns from it whether something was missed.
     fn unheard(&self) -> u64 {
         0
     }

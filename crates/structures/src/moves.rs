@@ -7,7 +7,9 @@
 use crate::Answer;
 use honeycomb_block::{Backing, Pin};
 use honeycomb_types::Time;
-use honeycomb_wire::messages::{MoveDropsRequest, MoveRegionRequest, MoveValueRequest};
+use honeycomb_wire::messages::{
+    MoveDropsRequest, MovePatchRequest, MoveRegionRequest, MoveValueRequest,
+};
 use honeycomb_wire::{Field, Op, Status, checksum};
 use std::sync::Arc;
 
@@ -37,6 +39,17 @@ pub enum Parcel {
         /// They, as they lie in the block; empty when there are none.
         bytes: Arc<[u8]>,
     },
+    /// What has changed in a part of the range that was sent as `Region`.
+    Patch {
+        /// First hash.
+        start: u64,
+        /// Last hash, inclusive.
+        end: u64,
+        /// Bytes of it from now on.
+        length: u32,
+        /// Runs of its bytes: offset, length, bytes.
+        runs: Arc<[u8]>,
+    },
     /// A value that has an extent of its own.
     Value {
         /// By which the entries know it.
@@ -52,7 +65,7 @@ impl Parcel {
     /// Bytes of its payload.
     pub fn payload_len(&self) -> usize {
         match self {
-            Parcel::Region { bytes, .. } => bytes.len(),
+            Parcel::Region { bytes, .. } | Parcel::Patch { runs: bytes, .. } => bytes.len(),
             Parcel::Value { bytes, .. } => bytes.bytes().len(),
             Parcel::Drops(_) => 0,
         }
@@ -66,6 +79,12 @@ impl Parcel {
                 let checksum = checksum(bytes);
                 let args = MoveRegionRequest { move_id, start, end, values, checksum };
                 (Op::MoveRegion, args.encode())
+            }
+            Parcel::Patch { start, end, length, runs } => {
+                let (start, end, length) = (*start, *end, *length);
+                let checksum = checksum(runs);
+                let args = MovePatchRequest { move_id, start, end, length, checksum };
+                (Op::MovePatch, args.encode())
             }
             Parcel::Value { number, bytes } => {
                 let (value, checksum) = (*number, checksum(bytes.bytes()));

@@ -50,7 +50,7 @@ pub enum Status {
     Busy = 401,
     /// No free block; the message names what was asked and what is free. Existing data is unharmed. Raised by the catalog, and a block that was refused its next one; the client raises.
     OutOfMemory = 402,
-    /// The block that owns the key has no room for the entry. Existing data is unharmed. Raised by a key-value block; the client raises.
+    /// The block that owns the key has no room for the entry. Existing data is unharmed. On a link: no neighbour has room for all that a block wants to give away. Raised by a key-value block; the client raises.
     BlockFull = 403,
     /// A value or append of more than an eighth of a block; the message names the limit. Raised by the structure; the client raises.
     ValueTooLarge = 404,
@@ -86,7 +86,7 @@ pub enum Status {
     UnknownJob = 512,
     /// A name, option or number is outside what is allowed; the message says which and why. Raised by whoever checks the argument; the client raises.
     InvalidArgument = 513,
-    /// The structure or prefix was removed by request, or freed because its declared readers had all committed. Raised by the catalog; the client raises.
+    /// The structure or prefix was removed by request, or freed because its declared readers had all committed. On a link: the move was cancelled. Raised by the catalog; the client raises.
     Removed = 514,
     /// There is no item, and none came in the time that the request was willing to wait. Raised by a queue; the client answers 'nothing' or raises, as the call says.
     QueueEmpty = 515,
@@ -290,6 +290,8 @@ pub enum Op {
     MoveLanes = 0x0009,
     /// Of a move: everything was sent. Confirmed only when the taking block holds the whole range and the counts agree.
     MoveDone = 0x000A,
+    /// Of a move: what has changed in a region since it was sent. The payload is runs of bytes of it, one after the other: offset u32, length u32, bytes.
+    MovePatch = 0x000B,
     /// Registers a job. Its hierarchy is a single node, the root, until prefixes are created.
     RegisterJob = 0x0101,
     /// Ends a job: all its prefixes, structures and blocks go at once.
@@ -394,7 +396,7 @@ pub enum Op {
     KvCompareAndSwap = 0x1207,
     /// Arguments: cursor u64, most bytes u32, mode u8 (0 keys and values, 1 keys only), prefix. Entries in order of (hash, key); the value is the next cursor, 0 at the end of the block; a page without entries is not the end.
     KvScan = 0x1208,
-    /// The value is the number of entries in the block; reply arguments: the last hash that it answers for, u64. What follows is to be asked elsewhere.
+    /// Arguments: the first hash to count from, u64, or none for all that the block has. The value is the number of entries; reply arguments: the last hash that it answers for, u64. What follows is to be asked elsewhere.
     KvLength = 0x1209,
     /// Reads many entries. Arguments: most bytes u32. Payload: count u32, then length u16 and bytes of each key. The value is the number of keys answered, the payload a result for each of these.
     KvMultiGet = 0x120A,
@@ -406,7 +408,7 @@ pub enum Op {
 
 impl Op {
     /// Every op in order of code.
-    pub const ALL: [Op; 66] = [
+    pub const ALL: [Op; 67] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -417,6 +419,7 @@ impl Op {
         Op::MoveDrops,
         Op::MoveLanes,
         Op::MoveDone,
+        Op::MovePatch,
         Op::RegisterJob,
         Op::DeregisterJob,
         Op::ListJobs,
@@ -488,6 +491,7 @@ impl Op {
             0x0008 => Op::MoveDrops,
             0x0009 => Op::MoveLanes,
             0x000A => Op::MoveDone,
+            0x000B => Op::MovePatch,
             0x0101 => Op::RegisterJob,
             0x0102 => Op::DeregisterJob,
             0x0103 => Op::ListJobs,
@@ -561,6 +565,7 @@ impl Op {
             Op::MoveDrops => "MoveDrops",
             Op::MoveLanes => "MoveLanes",
             Op::MoveDone => "MoveDone",
+            Op::MovePatch => "MovePatch",
             Op::RegisterJob => "RegisterJob",
             Op::DeregisterJob => "DeregisterJob",
             Op::ListJobs => "ListJobs",
@@ -702,6 +707,14 @@ impl Op {
                 lane: false,
                 message: true,
                 payload: false,
+            },
+            Op::MovePatch => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Peer,
+                verbs: Verbs(0),
+                lane: false,
+                message: true,
+                payload: true,
             },
             Op::RegisterJob => OpInfo {
                 plane: Plane::Control,
@@ -1902,6 +1915,53 @@ impl Field for MoveDoneReply {
 
     fn get(_: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(MoveDoneReply {})
+    }
+}
+
+/// Request of MovePatch. Of a move: what has changed in a region since it was sent. The payload is runs of bytes of it, one after the other: offset u32, length u32, bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct MovePatchRequest {
+    /// The move.
+    pub move_id: u64,
+    /// First hash of the region.
+    pub start: u64,
+    /// Its last hash, inclusive.
+    pub end: u64,
+    /// Bytes of the region from now on.
+    pub length: u32,
+    /// XXH64 of the payload, seed 0.
+    pub checksum: u64,
+}
+
+impl Field for MovePatchRequest {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.move_id.put(out);
+        self.start.put(out);
+        self.end.put(out);
+        self.length.put(out);
+        self.checksum.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(MovePatchRequest {
+            move_id: Field::get(from)?,
+            start: Field::get(from)?,
+            end: Field::get(from)?,
+            length: Field::get(from)?,
+            checksum: Field::get(from)?,
+        })
+    }
+}
+
+/// Reply of MovePatch.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct MovePatchReply {}
+
+impl Field for MovePatchReply {
+    fn put(&self, _: &mut Vec<u8>) {}
+
+    fn get(_: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(MovePatchReply {})
     }
 }
 

@@ -117,6 +117,9 @@ fn good_request() -> impl Strategy<Value = RequestHeader> {
             header.at = BlockAt { block: BlockId(n[7]), epoch: Epoch(n[3]) };
             header.grant = (n[4] as u32).max(1);
         }
+        if info.auth == honeycomb_wire::Auth::Peer {
+            header.at = BlockAt { block: BlockId(n[7].max(1)), epoch: Epoch(n[3]) };
+        }
         header
     })
 }

@@ -26,9 +26,9 @@ use honeycomb_wire::notice::{Filter, Notice, SubscribeArgs};
 use honeycomb_wire::queue::{AckArgs, Counts, GetArgs, Items, lengths};
 use honeycomb_wire::token::{Caveat, Unproven};
 use honeycomb_wire::{
-    Auth, Durability, Field, Grant, GrantKey, Greeted, Header, Malformed, Op, Plane, Refusal,
-    ReplyHeader, RequestHeader, RootKey, Scope, Status, TokenKey, attenuate, batch, key_hash,
-    stored,
+    Auth, Durability, Field, Grant, GrantKey, Greeted, Header, Malformed, Op, Plane, Reader,
+    Refusal, ReplyHeader, RequestHeader, RootKey, Scope, Status, TokenKey, attenuate, batch,
+    checksum, key_hash, stored,
 };
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -433,8 +433,12 @@ fn check_data_request(op: Op, sample: &Value) {
     let field = |name: &str| &sample["fields"][name];
     assert!(op.info().payload || payload.is_empty(), "{at}");
     match op {
-        Op::FileAppend | Op::FileSize | Op::FileSeal | Op::QueueClose | Op::KvLength => {
+        Op::FileAppend | Op::FileSize | Op::FileSeal | Op::QueueClose => {
             assert!(args.is_empty(), "{at}");
+        }
+        Op::KvLength => {
+            let from = (!field("from").is_null()).then(|| number(field("from")).encode());
+            assert_eq!(args, from.unwrap_or_default(), "{at}");
         }
         Op::Subscribe => {
             let key = bytes(field("key"));
@@ -506,6 +510,10 @@ fn check_data_reply(op: Op, sample: &Value) {
     let value = number(&sample["value"]);
     match op {
         Op::FileSize => assert_eq!(args, [number(&sample["fields"]["sealed"]) as u8], "{at}"),
+        Op::KvLength => {
+            let last = number(&sample["fields"]["last"]);
+            assert_eq!(u64::decode(&args), Ok(last), "{at}");
+        }
         Op::KvExists if value == 1 => {
             let length = number(&sample["fields"]["length"]);
             assert_eq!(u64::decode(&args), Ok(length), "{at}");
@@ -535,6 +543,46 @@ fn check_data_reply(op: Op, sample: &Value) {
 #[test]
 fn stored_values_are_what_the_vectors_say() {
     list(&vectors("messages")["stored"]).iter().for_each(batches::check_stored);
+}
+
+/// One result of a lane, as `MoveLanes` brings it.
+fn check_result(from: &mut Reader<'_>, told: &Value) {
+    assert_eq!(u64::get(from), Ok(number(&told["sequence"])));
+    assert_eq!(u64::get(from), Ok(number(&told["hash"])));
+    let status = u16::get(from).unwrap();
+    assert_eq!(status as u64, number(&told["status"]));
+    assert!(Status::from_code(status).is_some());
+    assert_eq!(u64::get(from), Ok(number(&told["value"])));
+    assert_eq!(Vec::<u8>::get(from), Ok(bytes(&told["args"])));
+    assert_eq!(Vec::<u8>::get(from), Ok(bytes(&told["payload"])));
+}
+
+#[test]
+fn the_parts_of_a_move_are_what_the_vectors_say() {
+    let file = vectors("messages");
+    let mut seen = BTreeSet::new();
+    for case in list(&file["moves"]) {
+        let (op, payload) = (op(&case["op"]), bytes(&case["payload"]));
+        seen.insert(op);
+        check_message(op, true, case);
+        assert!(op.info().payload || payload.is_empty(), "{}", case["name"]);
+        if let Some(told) = case["fields"].get("checksum") {
+            assert_eq!(checksum(&payload), number(told), "{}", case["name"]);
+        }
+        let mut from = Reader::new(&payload);
+        for lane in case.get("lanes").map(list).into_iter().flatten() {
+            let session: u128 = text(&lane["session"]).parse().unwrap();
+            assert_eq!(u128::get(&mut from), Ok(session));
+            assert_eq!(u32::get(&mut from), Ok(number(&lane["lane"]) as u32));
+            assert_eq!(u64::get(&mut from), Ok(number(&lane["next"])));
+            let results = list(&lane["results"]);
+            assert_eq!(u32::get(&mut from), Ok(results.len() as u32));
+            results.iter().for_each(|told| check_result(&mut from, told));
+        }
+        assert!(op != Op::MoveLanes || from.is_empty(), "lanes are the whole payload");
+    }
+    let peers = Op::ALL.into_iter().filter(|op| op.info().auth == Auth::Peer);
+    assert_eq!(seen, peers.collect());
 }
 
 #[test]

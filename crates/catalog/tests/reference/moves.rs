@@ -128,7 +128,7 @@ impl Both {
             (None, Some(&(first, end, _))) if start <= first || start > end => {
                 Err("InvalidArgument")
             }
-            (None, Some(_)) if start % (1 << 58) != 0 => Err("InvalidArgument"),
+            (None, Some(_)) if !start.is_multiple_of(1 << 58) => Err("InvalidArgument"),
             (None, Some(_)) => self.free_blocks(j).map(|()| None),
             (None, None) => panic!("a block is neither in the map nor a target"),
         };

@@ -1,7 +1,7 @@
 //! A cluster of the benchmark's own, in a child process that ends with this one.
 
 use super::process::{Pinning, Watched};
-use super::{Pool, Waiting};
+use super::{Common, Pool, Waiting};
 use crate::cluster::ClusterFile;
 use crate::config::unhex;
 use honeycomb_client::{Client, ClientOptions, JobTicket};
@@ -22,6 +22,16 @@ pub struct Cluster {
 impl Cluster {
     /// Starts `honeycomb start --embedded` on the server's core and comes back on the client's.
     pub fn start(
+        common: &Common,
+        pool: Pool,
+        waiting: Waiting,
+        pinning: Pinning,
+    ) -> Result<Cluster, String> {
+        Cluster::on(common.shards, pool, waiting, pinning)
+    }
+
+    /// The same, with so many cores that serve.
+    pub fn on(
         shards: u8,
         pool: Pool,
         waiting: Waiting,

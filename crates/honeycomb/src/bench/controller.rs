@@ -107,19 +107,19 @@ pub fn run(args: &ControllerArgs) -> Outcome {
     let pinning = Pinning::choose(!common.no_pin);
     let about = machine();
     let progress = Progress::new();
-    let cluster = Cluster::start(common.shards, POOL, Waiting::Polling, pinning)?;
+    let cluster = Cluster::start(&common, POOL, Waiting::Polling, pinning)?;
     let rates = throughput(args, &common, &cluster, &progress)?;
     drop(cluster);
     let mut latencies = Vec::new();
     for &waiting in common.waitings() {
-        let cluster = Cluster::start(common.shards, POOL, waiting, pinning)?;
+        let cluster = Cluster::start(&common, POOL, waiting, pinning)?;
         for kind in ALL {
             progress.tell(&format!("{}, one at a time, {}", kind.name(), waiting.name()));
             latencies.push((waiting, kind, latency(&common, &cluster, kind)?));
         }
     }
     progress.tell("memory of prefixes and blocks");
-    let cluster = Cluster::start(common.shards, POOL, Waiting::Sleeping, pinning)?;
+    let cluster = Cluster::start(&common, POOL, Waiting::Sleeping, pinning)?;
     let scale = if common.quick { 10 } else { 1 };
     let costs = memory::measure(&cluster, args.prefixes / scale, args.blocks / scale as u32)?;
     drop((cluster, progress));

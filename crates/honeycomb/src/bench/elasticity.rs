@@ -27,6 +27,8 @@ const LIMIT_KV: f64 = 1.6;
 const ABOVE_ALLOCATED: f64 = (64u64 << 20) as f64;
 /// Seconds of a run, when nobody says.
 const SECONDS: f64 = 120.0;
+/// Seconds for which freed memory may be on its way back to the kernel.
+const BACK: f64 = 0.1;
 /// Blocks that each trial of giving back fills.
 const TRIAL_BLOCKS: u64 = 8;
 /// How long memory may take to come back before the trial has failed.
@@ -44,7 +46,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
   honeycomb bench elasticity --quick --structure file,queue
   honeycomb bench elasticity --quick --structure file --json
   honeycomb bench elasticity --quick --structure queue --out figures
-  honeycomb bench elasticity --structure file --snowset queries.csv --seconds 3 --peak 8MiB --trials 2")]
+  honeycomb bench elasticity --structure kv --quick --tenants 2 --peak 2MiB
+  honeycomb bench elasticity --quick --structure file --snowset queries.csv")]
 pub struct ElasticityArgs {
     /// What to measure
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["file", "queue", "kv"])]
@@ -157,7 +160,7 @@ fn measure(args: &ElasticityArgs, demand: &Demand, structure: StructureArg) -> O
     let holding = structure.holding();
     let pool = args.trace.pool(demand, args.block_size, args.kv_blocks);
     let unpinned = Pinning::default();
-    let cluster = Cluster::start(args.trace.shards, pool, Waiting::Sleeping, unpinned)?;
+    let cluster = Cluster::on(args.trace.shards, pool, Waiting::Sleeping, unpinned)?;
     let mut plan = args.trace.plan(holding, args.lease_ms);
     plan.sizes.value = args.value_size as usize;
     plan.sizes.kv_blocks = args.kv_blocks;
@@ -233,10 +236,22 @@ impl Found {
             utilisation: used / allocated,
             followed: used / o.integral(|s| s.demand),
             resident_ratio: o.integral(|s| s.resident) / (used + one_each),
-            above_allocated: o.most(|s| s.resident - s.allocated),
+            above_allocated: above(&o.samples),
             reclaim: Spread::of(self.reclaim.iter().copied()),
         }
     }
+}
+
+/// The most by which resident memory exceeded what was allocated at any time of the last 100 ms:
+/// for so long, freed memory may be on its way back to the kernel.
+fn above(samples: &[Sample]) -> f64 {
+    let mut most = 0.0f64;
+    for (i, now) in samples.iter().enumerate() {
+        let recent = samples[..=i].iter().rev().take_while(|s| s.seconds >= now.seconds - BACK);
+        let allocated = recent.map(|s| s.allocated).fold(now.allocated, f64::max);
+        most = most.max(now.resident - allocated);
+    }
+    most
 }
 
 fn print(all: &[Found]) {
@@ -326,4 +341,23 @@ fn write_figure(args: &ElasticityArgs, demand: &Demand, found: &Found) -> Outcom
         logarithmic: false,
     };
     draw(&path, &[panel]).map_err(Failure::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn freed_memory_has_a_moment_to_go_back() {
+        let sample = |seconds, allocated, resident| Sample {
+            seconds,
+            allocated,
+            resident,
+            ..Sample::default()
+        };
+        let fast = [sample(0.0, 90.0, 95.0), sample(0.02, 10.0, 93.0), sample(0.2, 10.0, 14.0)];
+        assert_eq!(above(&fast), 5.0);
+        let slow = [sample(0.0, 90.0, 95.0), sample(0.02, 10.0, 93.0), sample(0.2, 10.0, 60.0)];
+        assert_eq!(above(&slow), 50.0);
+    }
 }

@@ -67,7 +67,7 @@ pub fn run(args: &FileArgs) -> Outcome {
     let progress = Progress::new();
     let mut rows = Vec::new();
     for &waiting in common.waitings() {
-        let cluster = Cluster::start(common.shards, args.pool, waiting, pinning)?;
+        let cluster = Cluster::start(&common, args.pool, waiting, pinning)?;
         let (client, ticket) = cluster.job("file")?;
         let made = client.create_prefix(ticket.job, "/bench", &[], Default::default());
         made.map_err(|e| e.to_string())?;

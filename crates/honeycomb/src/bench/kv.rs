@@ -125,7 +125,7 @@ pub fn run(args: &KvArgs) -> Outcome {
     let progress = Progress::new();
     let mut results = Vec::new();
     for &waiting in common.waitings() {
-        let cluster = Cluster::start(common.shards, args.pool, waiting, pinning)?;
+        let cluster = Cluster::start(&common, args.pool, waiting, pinning)?;
         let redis = version.as_ref().map(|_| Redis::start(pinning)).transpose()?;
         for &size in &args.sizes {
             let case = Case { waiting, size };

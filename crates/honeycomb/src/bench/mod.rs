@@ -8,6 +8,7 @@ mod cluster;
 mod controller;
 mod elasticity;
 mod file;
+mod growth;
 mod kv;
 mod measure;
 mod memory;
@@ -51,6 +52,7 @@ enum What {
     File(file::FileArgs),
     Controller(controller::ControllerArgs),
     Elasticity(elasticity::ElasticityArgs),
+    Growth(growth::GrowthArgs),
     Repartition(repartition::RepartitionArgs),
     Sensitivity(sensitivity::SensitivityArgs),
 }
@@ -161,6 +163,7 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         What::File(args) => file::run(args),
         What::Controller(args) => controller::run(args),
         What::Elasticity(args) => elasticity::run(args),
+        What::Growth(args) => growth::run(args),
         What::Repartition(args) => repartition::run(args),
         What::Sensitivity(args) => sensitivity::run(args),
     }

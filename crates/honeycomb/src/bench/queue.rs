@@ -123,7 +123,7 @@ pub fn run(args: &QueueArgs) -> Outcome {
     let progress = Progress::new();
     let mut results = Vec::new();
     for &waiting in common.waitings() {
-        let cluster = Cluster::start(common.shards, args.pool, waiting, pinning)?;
+        let cluster = Cluster::start(&common, args.pool, waiting, pinning)?;
         let redis = version.as_ref().map(|_| Redis::start(pinning)).transpose()?;
         let mut systems = vec![ours(&cluster)?];
         if let Some(redis) = &redis {

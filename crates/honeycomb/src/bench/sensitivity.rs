@@ -25,7 +25,7 @@ const SECONDS: f64 = 40.0;
 /// the controller are counted there; heartbeats, which servers send all the time, are told apart.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  honeycomb bench sensitivity --quick --parameter lease --leases 200,1000
+  honeycomb bench sensitivity --quick --parameter lease --leases 500,1000
   honeycomb bench sensitivity --quick --parameter block --blocks 64KiB,1MiB --json
   honeycomb bench sensitivity --quick --parameter block --blocks 256KiB,1MiB --out figures")]
 pub struct SensitivityArgs {
@@ -36,7 +36,7 @@ pub struct SensitivityArgs {
     #[arg(long, value_delimiter = ',', value_parser = size::parse, default_values = ["256KiB", "512KiB", "1MiB", "2MiB", "4MiB", "8MiB"])]
     blocks: Vec<u64>,
     /// Leases to try, in milliseconds
-    #[arg(long, value_delimiter = ',', default_values = ["200", "500", "1000", "4000", "16000"])]
+    #[arg(long, value_delimiter = ',', default_values = ["500", "1000", "2000", "4000", "8000"])]
     leases: Vec<u32>,
     /// Bytes of a block where something else is changed
     #[arg(long, value_parser = size::parse, default_value = "1MiB")]
@@ -143,7 +143,7 @@ fn measure(
     }
     let pool = args.trace.pool(demand, block, 1);
     let unpinned = Pinning::default();
-    let cluster = Cluster::start(args.trace.shards, pool, Waiting::Sleeping, unpinned)?;
+    let cluster = Cluster::on(args.trace.shards, pool, Waiting::Sleeping, unpinned)?;
     let plan = args.trace.plan(Holding::File, lease);
     let progress = bar(&parameter.show(value), steps(demand.window));
     let tell = |sample: &Sample| progress.set_position(steps(sample.seconds));

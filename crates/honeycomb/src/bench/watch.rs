@@ -82,11 +82,6 @@ impl Observed {
         let pairs = self.samples.windows(2);
         pairs.map(|w| (of(&w[0]) + of(&w[1])) / 2.0 * (w[1].seconds - w[0].seconds)).sum()
     }
-
-    /// The largest value of something.
-    pub fn most(&self, of: impl Fn(&Sample) -> f64) -> f64 {
-        self.samples.iter().map(of).fold(f64::NEG_INFINITY, f64::max)
-    }
 }
 
 /// Clients and jobs for the tenants of a demand.

@@ -27,7 +27,7 @@ use honeycomb_wire::notice::{Filter, SubscribeArgs, kinds};
 use honeycomb_wire::queue::{AckAction, AckArgs, GetArgs};
 use honeycomb_wire::stored::{Function, accumulate_args};
 use honeycomb_wire::token::{Caveat, Grant};
-use honeycomb_wire::{Auth, Field, Plane, RootKey, attenuate};
+use honeycomb_wire::{Auth, Field, Plane, RootKey, attenuate, checksum};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -37,6 +37,8 @@ const BLOCK: u64 = 1 << 20;
 const LARGE: usize = 100 << 10;
 const CONTENT: &[u8] = b"the victim's file";
 const ITEM: &[u8] = b"the victim's item";
+/// A move that there is not.
+const MOVE: u64 = 77;
 
 /// A structure of the victim with the grant that its own job got.
 struct Held {
@@ -267,6 +269,24 @@ fn request_of(op: Op, victim: &Victim) -> Request {
             *grant.last_mut().unwrap() ^= 1;
             body(PresentGrantRequest { grant }.encode())
         }
+        Op::MoveRegion => {
+            let (start, end, values) = (0, u64::MAX, 0);
+            let checksum = checksum(b"harm");
+            let part = MoveRegionRequest { move_id: MOVE, start, end, values, checksum };
+            write(&part.encode())
+        }
+        Op::MoveValue => {
+            let checksum = checksum(b"harm");
+            write(&MoveValueRequest { move_id: MOVE, value: 1, checksum }.encode())
+        }
+        Op::MovePatch => {
+            let (start, end, length, checksum) = (0, u64::MAX, 4, checksum(b"harm"));
+            let part = MovePatchRequest { move_id: MOVE, start, end, length, checksum };
+            write(&part.encode())
+        }
+        Op::MoveDrops => body(MoveDropsRequest { move_id: MOVE, values: vec![0, 1] }.encode()),
+        Op::MoveLanes => write(&MoveLanesRequest { move_id: MOVE }.encode()),
+        Op::MoveDone => body(MoveDoneRequest { move_id: MOVE, entries: 0, bytes: 0 }.encode()),
         Op::RegisterJob => {
             let name = "intruder".into();
             body(RegisterJobRequest { name, lease_ms: 0, quota_blocks: 0 }.encode())
@@ -377,6 +397,55 @@ fn request_of(op: Op, victim: &Victim) -> Request {
             }
             .encode(),
         ),
+        Op::BeginMove => body(
+            BeginMoveRequest {
+                structure: victim.kv.id.0,
+                block: victim.kv.at.block.0,
+                epoch: victim.kv.at.epoch.0,
+                start: 1 << 63,
+                merge: false,
+            }
+            .encode(),
+        ),
+        Op::CommitMove => body(
+            CommitMoveRequest {
+                structure: victim.kv.id.0,
+                block: victim.kv.at.block.0,
+                epoch: victim.kv.at.epoch.0,
+                move_id: MOVE,
+                target: victim.kv.at.block.0,
+                target_epoch: victim.kv.at.epoch.0,
+            }
+            .encode(),
+        ),
+        Op::CancelMove => body(
+            CancelMoveRequest {
+                structure: victim.kv.id.0,
+                block: victim.kv.at.block.0,
+                epoch: victim.kv.at.epoch.0,
+                move_id: MOVE,
+            }
+            .encode(),
+        ),
+        Op::BeginImport => body(
+            BeginImportRequest {
+                block: victim.kv.at.block.0,
+                epoch: victim.kv.at.epoch.0,
+                move_id: MOVE,
+                start: 0,
+                end: u64::MAX,
+            }
+            .encode(),
+        ),
+        Op::EndImport => body(
+            EndImportRequest {
+                block: victim.kv.at.block.0,
+                epoch: victim.kv.at.epoch.0,
+                move_id: MOVE,
+                commit: true,
+            }
+            .encode(),
+        ),
         Op::OpenBlock => body(
             OpenBlockRequest {
                 block: at.block.0,
@@ -392,6 +461,7 @@ fn request_of(op: Op, victim: &Victim) -> Request {
                 max_items: 0,
                 max_bytes: 0,
                 first: true,
+                importing: 0,
             }
             .encode(),
         ),
@@ -475,10 +545,10 @@ fn send_to(raw: &mut Raw, op: Op, victim: &Victim, grant: u32, lane: u32) -> Rep
 }
 
 fn header_of(op: Op, victim: &Victim, grant: u32, lane: u32) -> honeycomb_wire::RequestHeader {
-    if op.info().auth == Auth::Grant {
-        data_header(op, victim.held(op).at, grant, lane)
-    } else {
-        honeycomb_wire::RequestHeader::new(op)
+    match op.info().auth {
+        Auth::Grant => data_header(op, victim.held(op).at, grant, lane),
+        Auth::Peer => data_header(op, victim.held(op).at, 0, lane),
+        _ => honeycomb_wire::RequestHeader::new(op),
     }
 }
 
@@ -626,11 +696,25 @@ fn at_controller(op: Op) -> AtController {
         | Op::GrowStructure
         | Op::SealBlock
         | Op::QueueTaken
-        | Op::RetireBlock => {
+        | Op::RetireBlock
+        | Op::BeginMove
+        | Op::CommitMove
+        | Op::CancelMove => {
             row(PermissionDenied, PermissionDenied, PermissionDenied, PermissionDenied)
         }
-        Op::OpenBlock | Op::FreeBlock | Op::SetGeneration | Op::QueueAhead => all(NotServedHere),
+        Op::OpenBlock
+        | Op::FreeBlock
+        | Op::SetGeneration
+        | Op::QueueAhead
+        | Op::BeginImport
+        | Op::EndImport => all(NotServedHere),
         Op::PresentGrant
+        | Op::MoveRegion
+        | Op::MoveValue
+        | Op::MoveDrops
+        | Op::MoveLanes
+        | Op::MoveDone
+        | Op::MovePatch
         | Op::Subscribe
         | Op::AckResults
         | Op::FileAppend

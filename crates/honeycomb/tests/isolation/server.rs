@@ -18,6 +18,9 @@ struct AtServer {
     expired: Status,
     /// One from before the prefix's permissions changed.
     revoked: Status,
+    /// Whatever grant there is, when the connection's token is the cluster's, whole, and that is
+    /// what counts.
+    peer: Option<Status>,
 }
 
 fn at_server(op: Op) -> AtServer {
@@ -30,6 +33,7 @@ fn at_server(op: Op) -> AtServer {
         nothing: PermissionDenied,
         expired: GrantExpired,
         revoked: GrantRevoked,
+        peer: None,
     };
     let reads = || data(Some(Ok), Some(PermissionDenied));
     // That a writer may write is shown elsewhere, and that a reader may take: here nothing may
@@ -44,6 +48,7 @@ fn at_server(op: Op) -> AtServer {
         nothing: status,
         expired: status,
         revoked: status,
+        peer: None,
     };
     match op {
         Op::Hello => all(HandshakeRequired),
@@ -74,10 +79,22 @@ fn at_server(op: Op) -> AtServer {
         | Op::SealBlock
         | Op::QueueTaken
         | Op::RetireBlock
+        | Op::BeginMove
+        | Op::CommitMove
+        | Op::CancelMove
         | Op::OpenBlock
         | Op::FreeBlock
         | Op::SetGeneration
-        | Op::QueueAhead => all(NotServedHere),
+        | Op::QueueAhead
+        | Op::BeginImport
+        | Op::EndImport => all(NotServedHere),
+        // Between memory servers. The victim's block takes part in no move.
+        Op::MoveRegion
+        | Op::MoveValue
+        | Op::MoveDrops
+        | Op::MoveLanes
+        | Op::MoveDone
+        | Op::MovePatch => AtServer { peer: Some(WrongEpoch), ..all(PermissionDenied) },
         Op::Subscribe
         | Op::FileRead
         | Op::FileReadMany
@@ -106,6 +123,11 @@ fn at_server(op: Op) -> AtServer {
         | Op::KvBatch
         | Op::KvAccumulate => writes,
     }
+}
+
+/// What comes or goes over a connection to the block's own core: what is pushed, and moves.
+fn own_core_only(op: Op) -> bool {
+    op == Op::Subscribe || op.info().auth == Auth::Peer
 }
 
 /// A connection that tries, and the numbers of its grants.
@@ -137,8 +159,8 @@ impl Holder {
         for op in Op::ALL {
             let Some(mut expected) = (self.expected)(&at_server(op)) else { continue };
             let (held, grant) = (victim.held(op), self.grants.of(op));
-            if op == Op::Subscribe && held.at.block.shard().0 != self.shard {
-                // Whoever asks: what is pushed comes from the block's own core.
+            if own_core_only(op) && held.at.block.shard().0 != self.shard {
+                // Whoever asks.
                 expected = Status::NotServedHere;
             }
             let reply = send_to(&mut self.raw, op, victim, grant, 1);
@@ -149,9 +171,15 @@ impl Holder {
             watch.unharmed(&format!("{op:?} with {who}"));
             if op.info().payload {
                 // On another core's connection it is gathered first.
-                let early = held.at.block.shard().0 == self.shard;
+                let own_core = held.at.block.shard().0 == self.shard;
+                let peer = op.info().auth == Auth::Peer;
+                // Lanes have no place in a block, and are gathered for those who may send them.
+                let gathered = op == Op::MoveLanes && expected == Status::WrongEpoch;
+                let early = if peer { !gathered } else { own_core };
                 let expected = match expected {
                     Status::Ok if small_only(op) => Status::ValueTooLarge,
+                    // To who may ask it, that its arguments are none.
+                    Status::WrongEpoch if op.info().auth == Auth::Peer => Status::BadFrame,
                     other => other,
                 };
                 large_is_refused(&mut self.raw, header_of(op, victim, grant, 1), expected, early);
@@ -202,6 +230,9 @@ fn a_memory_server_serves_nobody_what_is_not_theirs() {
     let foreign_grants = foreign.grants();
     let (own, theirs) = (&victim.job.token[..], &foreign.job.token[..]);
     let all = cluster.controller.token();
+    let narrowed = |caveat| attenuate(all, caveat).unwrap();
+    let reading_cluster = narrowed(Caveat::Verbs(Verbs::READ));
+    let cluster_task = narrowed(Caveat::Task(victim.own));
 
     for shard in [0, 1] {
         let holder = |who: &str, token: &[u8], grants, expected| {
@@ -210,10 +241,16 @@ fn a_memory_server_serves_nobody_what_is_not_theirs() {
         let mut holders = vec![
             holder("no grant", own, None, |row| Some(row.none)),
             holder("no grant, by another job", theirs, None, |row| Some(row.none)),
-            holder("no grant, by the cluster", all, None, |row| Some(row.none)),
+            holder("no grant, by the cluster", all, None, |row| Some(row.peer.unwrap_or(row.none))),
+            holder("no grant, by a reading cluster token", &reading_cluster, None, |row| {
+                Some(row.none)
+            }),
+            holder("no grant, by a task of the cluster's", &cluster_task, None, |row| {
+                Some(row.none)
+            }),
             holder("another job's grant", theirs, Some(&foreign_grants), |row| Some(row.foreign)),
             holder("another job's grant, by the cluster", all, Some(&foreign_grants), |row| {
-                Some(row.foreign)
+                Some(row.peer.unwrap_or(row.foreign))
             }),
             holder("another structure's grant", own, Some(&others), |row| Some(row.foreign)),
             holder("a grant of another prefix", own, Some(&wrong_prefix), |row| Some(row.foreign)),
@@ -352,6 +389,11 @@ fn the_same_requests_are_served_to_who_may() {
             }
             continue;
         }
+        if info.auth == Auth::Peer {
+            serve_peer(&cluster, &victim, op);
+            victim.client.deregister_job(victim.job.job).unwrap();
+            continue;
+        }
         let needs_cluster = info.auth == Auth::Cluster;
         let token = if needs_cluster { cluster.controller.token() } else { &victim.job.token };
         let node = if op == Op::PresentGrant { cluster.servers[0].address() } else { node };
@@ -360,11 +402,16 @@ fn the_same_requests_are_served_to_who_may() {
             let hello = raw.hello(token, PrefixId(0), ANY_SHARD);
             assert_eq!(hello.status(), Status::Ok);
         }
-        let joined_first = matches!(
+        let for_servers = matches!(
             op,
-            Op::Report | Op::GrowStructure | Op::SealBlock | Op::QueueTaken | Op::RetireBlock
+            Op::OpenBlock
+                | Op::FreeBlock
+                | Op::SetGeneration
+                | Op::QueueAhead
+                | Op::BeginImport
+                | Op::EndImport
         );
-        if joined_first {
+        if info.plane == Plane::Link && op != Op::JoinServer && !for_servers {
             let reply = send_to(&mut raw, op, &victim, 0, 1);
             assert_eq!(reply.status(), Status::PermissionDenied, "{op:?} before JoinServer");
             let reply = send_to(&mut raw, Op::JoinServer, &victim, 0, 1);
@@ -373,9 +420,9 @@ fn the_same_requests_are_served_to_who_may() {
         let reply = send_to(&mut raw, op, &victim, 0, 1);
         match op {
             // What a controller says to a memory server is served at its link alone.
-            Op::OpenBlock | Op::FreeBlock | Op::SetGeneration | Op::QueueAhead => {
-                assert_eq!(reply.status(), Status::NotServedHere, "{op:?}");
-            }
+            _ if for_servers => assert_eq!(reply.status(), Status::NotServedHere, "{op:?}"),
+            // The move was never begun; to give it up is no mistake.
+            Op::CommitMove => assert_eq!(reply.status(), Status::Removed, "{}", reply.message()),
             // The only block of a queue stays: its turn has not come.
             Op::RetireBlock => assert_eq!(reply.status(), Status::Busy, "{}", reply.message()),
             // A grant that was altered, and then the one that was not.
@@ -390,6 +437,22 @@ fn the_same_requests_are_served_to_who_may() {
         if op != Op::DeregisterJob {
             victim.client.deregister_job(victim.job.job).unwrap();
         }
+    }
+}
+
+/// What one memory server asks another, with its token. A block that takes part in no move refuses
+/// the part of one, whoever sends it, and that is all that it refuses.
+fn serve_peer(cluster: &Cluster, victim: &Victim, op: Op) {
+    let shard = victim.held(op).at.block.shard().0;
+    let node = cluster.servers[0].address();
+    for (token, expected) in [
+        (cluster.controller.token(), Status::WrongEpoch),
+        (&victim.job.token[..], Status::PermissionDenied),
+    ] {
+        let mut raw = Raw::greeted(node, token, shard);
+        let reply = send_to(&mut raw, op, victim, 0, 1);
+        assert_eq!(reply.status(), expected, "{op:?}: {}", reply.message());
+        raw.expect_alive();
     }
 }
 

@@ -470,7 +470,9 @@ impl Shard {
             if let Some(parcel) = movable.next_parcel(&mut slot.backing) {
                 let (op, args) = parcel.request(key.id);
                 let payload = match parcel {
-                    Parcel::Region { bytes, .. } => PostPayload::Bytes(bytes),
+                    Parcel::Region { bytes, .. } | Parcel::Patch { runs: bytes, .. } => {
+                        PostPayload::Bytes(bytes)
+                    }
                     Parcel::Value { bytes, .. } => PostPayload::Pinned(bytes),
                     Parcel::Drops(_) => PostPayload::Bytes(Arc::new([])),
                 };

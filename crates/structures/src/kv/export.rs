@@ -13,7 +13,7 @@ use crate::{Answer, Payload};
 use hashbrown::HashSet;
 use honeycomb_block::Backing;
 use honeycomb_types::{Bug, Time};
-use honeycomb_wire::Status;
+use honeycomb_wire::{Field, Status};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -192,8 +192,10 @@ impl KvBlock {
         }
         for _ in 0..SWEEP_REGIONS {
             let Some(id) = self.table.leaving.pop() else { return false };
-            let values = self.table.larges_of(block, id);
-            self.table.leaving_values = values.into_iter().map(|(_, value)| value).collect();
+            if self.table.regions[id as usize].large > 0 {
+                let values = self.table.larges_of(block, id);
+                self.table.leaving_values = values.into_iter().map(|(_, value)| value).collect();
+            }
             self.table.forget_region(block, id);
         }
         true
@@ -261,7 +263,8 @@ impl KvBlock {
         let spare = self.size / RESERVE_FRACTION + comes;
         let from = self.size.saturating_sub(spare);
         let from = from.clamp(self.size / 100 * SPLIT_FROM, self.marks.split_at(self.size));
-        if taken < from {
+        let pressed = self.table.relief == Relief::Wanted;
+        if taken < from && !pressed {
             asking.indivisible = None;
             return None;
         }
@@ -269,13 +272,9 @@ impl KvBlock {
         if asking.indivisible.is_some_and(|weight| taken.abs_diff(weight) < step) {
             return None;
         }
-        match self.middle(block) {
-            Some(start) => Some(Wish::Split { start }),
-            None => {
-                self.asking.indivisible = Some(taken);
-                None
-            }
-        }
+        let middle = self.middle(block);
+        self.asking.indivisible = middle.is_none().then_some(taken);
+        middle.map(|start| Wish::Split { start })
     }
 
     fn wants_merge(&self, now: Time, taken: usize) -> Option<Wish> {
@@ -301,17 +300,34 @@ impl KvBlock {
     /// The region to send next: the first from the cursor on that has changed, then from the start.
     fn next_region(&self) -> Option<(u64, u64, u32)> {
         let cursor = self.export.as_ref()?.cursor;
-        let changed = |(.., id): &(u64, u64, u32)| self.table.regions[*id as usize].changed;
+        let changed = |(.., id): &(u64, u64, u32)| self.table.regions[*id as usize].unsent() > 0;
         let mut all = self.in_range().filter(changed).peekable();
         let first = all.peek().copied();
         all.find(|(start, ..)| *start >= cursor).or(first)
     }
 
+    /// What has changed in a region since it was sent.
+    fn patch(&mut self, block: &Backing, start: u64, end: u64, id: u32) -> Parcel {
+        let region = &mut self.table.regions[id as usize];
+        let patches = std::mem::take(region.patches.as_mut().expect("it was sent without values"));
+        let contents = region.contents();
+        let mut runs = Vec::with_capacity(2 * patches.bytes());
+        for run in patches.runs(contents.len()) {
+            (run.start as u32).put(&mut runs);
+            (run.len() as u32).put(&mut runs);
+            runs.extend_from_slice(block.slice(region.at + run.start..region.at + run.end));
+        }
+        Parcel::Patch { start, end, length: contents.len() as u32, runs: runs.into() }
+    }
+
     /// Ends an export without a trace.
     fn forget_export(&mut self, block: &mut Backing) {
+        for (.., id) in self.in_range().collect::<Vec<_>>() {
+            self.table.regions[id as usize].patches = None;
+        }
         self.export = None;
         self.table.sent = None;
-        self.table.relief = Relief::None;
+        self.table.relief = Relief::Possible;
         self.asking.asked = false;
         self.calm = self.is_calm();
         // Regions were kept although they had become empty.
@@ -342,14 +358,17 @@ impl Movable for KvBlock {
         let split = self.wants_split(block, taken);
         if split.is_none() {
             // It has room again, or none that giving a part away would bring.
-            self.table.relief = Relief::None;
+            self.table.relief = match self.asking.indivisible {
+                Some(_) => Relief::None,
+                None => Relief::Possible,
+            };
         }
         let Some(wish) = split.or_else(|| self.wants_merge(now, taken)) else {
             self.asking.looked = now;
             return None;
         };
         self.asking.asked = true;
-        if matches!(wish, Wish::Split { .. }) && self.table.relief == Relief::None {
+        if matches!(wish, Wish::Split { .. }) && !matches!(self.table.relief, Relief::Denied(..)) {
             self.table.relief = Relief::Coming;
         }
         Some(wish)
@@ -364,8 +383,10 @@ impl Movable for KvBlock {
         let part = self.start > 0 || self.end < u64::MAX;
         let light = self.table.taken() <= self.marks.merge_at(self.size);
         let at = match self.table.relief {
-            Relief::None if part && was_fuller && light => merge_after.max(after),
-            Relief::None => return None,
+            Relief::None | Relief::Possible if part && was_fuller && light => {
+                merge_after.max(after)
+            }
+            Relief::None | Relief::Possible => return None,
             _ => after,
         };
         Some(at.max(looked + ASK_AGAIN))
@@ -414,7 +435,14 @@ impl Movable for KvBlock {
             return Some(Parcel::Value { number, bytes });
         }
         let (start, end, id) = self.next_region()?;
-        let values = match self.table.regions[id as usize].large {
+        let export = self.export.as_mut().expect("its regions were just looked at");
+        export.cursor = end.wrapping_add(1);
+        let region = &self.table.regions[id as usize];
+        let small = region.unsent() <= region.contents().len() / 2;
+        if !region.changed && region.large == 0 && small {
+            return Some(self.patch(block, start, end, id));
+        }
+        let values = match region.large {
             0 => Vec::new(),
             _ => self.table.larges_of(block, id),
         };
@@ -422,22 +450,26 @@ impl Movable for KvBlock {
         let unsent = values.iter().map(|(_, v)| *v).filter(|v| !sent.values.contains(v));
         sent.queue.extend(unsent);
         if !sent.queue.is_empty() {
+            self.export.as_mut().expect("as above").cursor = start;
             return self.next_parcel(block);
         }
         let region = &mut self.table.regions[id as usize];
         region.changed = false;
+        // Numbers of values are the other block's own there: what has some is sent whole.
+        region.patches = values.is_empty().then(Box::default);
         let bytes: Arc<[u8]> = match region.count {
             0 => Arc::new([]),
             _ => block.slice(region.contents()).into(),
         };
-        let export = self.export.as_mut().expect("its regions were just looked at");
-        export.cursor = end.wrapping_add(1);
+        if bytes.is_empty() {
+            region.patches = None;
+        }
         Some(Parcel::Region { start, end, values: values.len() as u32, bytes })
     }
 
     fn unsent(&self) -> u64 {
         let changed = self.in_range().map(|(.., id)| &self.table.regions[id as usize]);
-        let regions: usize = changed.filter(|r| r.changed).map(|r| r.contents().len()).sum();
+        let regions: usize = changed.map(|region| region.unsent()).sum();
         let queued = self.table.sent.iter().flat_map(|sent| &sent.queue);
         let values: usize = queued.map(|id| self.table.large(*id).len()).sum();
         (regions + values) as u64
@@ -481,7 +513,7 @@ impl Movable for KvBlock {
             false => self.end = start - 1,
         }
         self.table.sent = None;
-        self.table.relief = Relief::None;
+        self.table.relief = Relief::Possible;
         let (measured, merge_after) = (now, now + MERGE_REST);
         self.asking = Asking { measured, merge_after, was_fuller: true, ..Asking::default() };
         self.calm = self.is_calm();

@@ -95,7 +95,7 @@ impl KvBlock {
     ) -> Result<(), Answer> {
         let key = match op {
             Op::KvMultiGet | Op::KvBatch | Op::KvAccumulate => return Err(too_much(length)),
-            Op::MoveRegion | Op::MoveValue => {
+            Op::MoveRegion | Op::MovePatch | Op::MoveValue => {
                 return self.begin_part(block, ticket, op, args, length);
             }
             Op::KvPut => mode_and_key(args)?.1,
@@ -128,7 +128,7 @@ impl KvBlock {
     ) -> Result<Answer, Answer> {
         let Fill { op, args, large, length, filled } = self.fills.take(ticket);
         assert_eq!(filled, length, "INV-07: only a complete payload is committed");
-        if matches!(op, Op::MoveRegion | Op::MoveValue) {
+        if matches!(op, Op::MoveRegion | Op::MovePatch | Op::MoveValue) {
             return self.take_extent(block, op, &args, large);
         }
         if op == Op::KvCompareAndSwap {

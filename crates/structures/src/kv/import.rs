@@ -4,14 +4,15 @@
 //! table, keyed by their range, and a part that comes again replaces what was there.
 
 use super::KvBlock;
+use super::region::Region;
 use super::table::Table;
 use crate::{Answer, Ticket};
 use hashbrown::HashMap;
 use honeycomb_block::Backing;
 use honeycomb_wire::messages::{
-    MoveDoneRequest, MoveDropsRequest, MoveRegionRequest, MoveValueRequest,
+    MoveDoneRequest, MoveDropsRequest, MovePatchRequest, MoveRegionRequest, MoveValueRequest,
 };
-use honeycomb_wire::{Field, Op, Status, checksum};
+use honeycomb_wire::{Field, Op, Reader, Status, checksum};
 
 /// A range that is moving here.
 pub(super) struct Import {
@@ -36,6 +37,36 @@ impl Import {
 
     pub fn holds(&self, hash: u64) -> bool {
         self.start <= hash && hash <= self.end
+    }
+}
+
+impl Table {
+    /// Takes an extent for what moves here. That it has no room is no reason to divide this block.
+    fn alloc_for_part(&mut self, block: &mut Backing, length: usize) -> Result<u32, Answer> {
+        let relief = std::mem::take(&mut self.relief);
+        let extent = self.alloc_large(block, length, 0);
+        self.relief = relief;
+        extent
+    }
+
+    /// Gives a region that has come more room, elsewhere.
+    fn enlarge_incoming(
+        &mut self,
+        block: &mut Backing,
+        id: u32,
+        length: usize,
+    ) -> Result<(), Answer> {
+        let extent = self.alloc_for_part(block, length)?;
+        // Making room may have moved it.
+        let old = std::mem::take(&mut self.regions[id as usize]);
+        let place = self.large(extent);
+        block.copy_within(old.contents(), place.start);
+        self.packed -= old.packed();
+        self.arena.retire(block, old.at);
+        if self.turn_into_region_of(block, extent, id, old.contents().len()) {
+            return Ok(());
+        }
+        Err(broken("a region that has come is none"))
     }
 }
 
@@ -73,6 +104,7 @@ impl KvBlock {
                 }
                 part.move_id
             }
+            Op::MovePatch => MovePatchRequest::decode(args)?.move_id,
             Op::MoveValue => MoveValueRequest::decode(args)?.move_id,
             Op::MoveDrops => MoveDropsRequest::decode(args)?.move_id,
             Op::MoveDone => MoveDoneRequest::decode(args)?.move_id,
@@ -94,12 +126,13 @@ impl KvBlock {
         match op {
             Op::MoveDrops => self.take_drops(block, &MoveDropsRequest::decode(args)?),
             Op::MoveDone => self.take_done(&MoveDoneRequest::decode(args)?),
+            Op::MovePatch => self.take_patch(block, &MovePatchRequest::decode(args)?, payload),
             Op::MoveRegion if payload.is_empty() => {
                 let part = MoveRegionRequest::decode(args)?;
                 self.place_region(block, &part, None)
             }
             _ => {
-                let extent = self.table.alloc_large(block, payload.len(), 0)?;
+                let extent = self.table.alloc_for_part(block, payload.len())?;
                 block.slice_mut(self.table.large(extent)).copy_from_slice(payload);
                 self.take_extent(block, op, args, extent)
             }
@@ -116,7 +149,7 @@ impl KvBlock {
         length: usize,
     ) -> Result<(), Answer> {
         self.admit_part(op, args)?;
-        let extent = self.table.alloc_large(block, length, 0)?;
+        let extent = self.table.alloc_for_part(block, length)?;
         self.fills.add(ticket, op, args, extent, length);
         Ok(())
     }
@@ -132,6 +165,7 @@ impl KvBlock {
         let judged = self.admit_part(op, args).and_then(|()| {
             let sum = match op {
                 Op::MoveRegion => MoveRegionRequest::decode(args)?.checksum,
+                Op::MovePatch => MovePatchRequest::decode(args)?.checksum,
                 _ => MoveValueRequest::decode(args)?.checksum,
             };
             if checksum(block.slice(self.table.large(extent))) == sum {
@@ -142,6 +176,11 @@ impl KvBlock {
         if let Err(refusal) = judged {
             self.table.free_large(block, extent);
             return Err(refusal);
+        }
+        if op == Op::MovePatch {
+            let runs = block.slice(self.table.large(extent)).to_vec();
+            self.table.free_large(block, extent);
+            return self.take_patch(block, &MovePatchRequest::decode(args)?, &runs);
         }
         if op == Op::MoveRegion {
             let part = MoveRegionRequest::decode(args)?;
@@ -202,6 +241,47 @@ impl KvBlock {
             let large = rename_values(table, block, id, &import.values)?;
             table.regions[id as usize].large = large;
         }
+        Ok(Answer::ok(0))
+    }
+
+    /// Makes a region that has come like what it is now at the other end.
+    fn take_patch(
+        &mut self,
+        block: &mut Backing,
+        part: &MovePatchRequest,
+        runs: &[u8],
+    ) -> Result<Answer, Answer> {
+        let import = self.import.as_mut().expect("admitted");
+        import.whole = false;
+        let table = &mut self.table;
+        let known = table.incoming.get(&part.start).filter(|(end, _)| *end == part.end);
+        let id = known.map(|(_, id)| *id).ok_or_else(|| broken("a patch is of no region"))?;
+        if checksum(runs) != part.checksum {
+            return Err(broken("a patch is not what was sent"));
+        }
+        let length = part.length as usize;
+        let region = &table.regions[id as usize];
+        if region.large > 0 || region.size == 0 {
+            return Err(broken("a patch is of a region that is sent whole"));
+        }
+        if length > region.size {
+            table.enlarge_incoming(block, id, length)?;
+        }
+        let region = &table.regions[id as usize];
+        let (at, size, before) = (region.at, region.size, region.packed());
+        let mut from = Reader::new(runs);
+        while !from.is_empty() {
+            let (offset, count) = (u32::get(&mut from)? as usize, u32::get(&mut from)? as usize);
+            let bytes = from.take(count)?;
+            if offset.checked_add(count).is_none_or(|end| end > length) {
+                return Err(broken("a patch reaches beyond its region"));
+            }
+            block.slice_mut(at + offset..at + offset + count).copy_from_slice(bytes);
+        }
+        let patched = Region::arrived(block, at, length, size);
+        let patched = patched.ok_or_else(|| broken("a patched region is none"))?;
+        table.packed = table.packed - before + patched.packed();
+        table.regions[id as usize] = patched;
         Ok(Answer::ok(0))
     }
 
@@ -268,6 +348,7 @@ impl KvBlock {
             table.order.splice(..0, order);
             self.start = import.start;
         }
+        self.unheard.get_or_insert(0);
         self.departed.retain(|gone| !gone.meets(import.start, import.end));
         self.calm = self.is_calm();
     }
@@ -293,6 +374,10 @@ fn rename_values(
         block.slice_mut(at..at + 4).copy_from_slice(&ours.to_le_bytes());
     }
     Ok(large)
+}
+
+fn broken(why: &str) -> Answer {
+    Answer::refuse(Status::BadFrame, why)
 }
 
 fn no_move() -> Answer {

@@ -58,8 +58,9 @@ pub struct KvBlock {
     watched: bool,
     /// Not told yet; only while the block is watched.
     changes: VecDeque<Change>,
-    /// Changes while it was not.
-    unheard: u64,
+    /// Changes while it was not, since the block took over a range from another one: those who watch
+    /// that one come late.
+    unheard: Option<u64>,
     marks: Marks,
     /// Every hash of the range can be used: no part of it is about to be another block's.
     calm: bool,
@@ -104,7 +105,7 @@ impl KvBlock {
             inline_max: (block_size / 256).clamp(1024, 16 * 1024),
             watched: false,
             changes: VecDeque::new(),
-            unheard: 0,
+            unheard: None,
             marks,
             calm: true,
             export: None,
@@ -327,8 +328,8 @@ impl KvBlock {
     fn changed(&mut self, change: impl FnOnce() -> Change) {
         if self.watched {
             self.changes.push_back(change());
-        } else {
-            self.unheard += 1;
+        } else if let Some(unheard) = &mut self.unheard {
+            *unheard += 1;
         }
     }
 
@@ -395,7 +396,7 @@ impl Structure for KvBlock {
             Op::KvMultiGet => self.multi_get(block, args, payload),
             Op::KvBatch => self.batch(block, args, payload),
             Op::KvAccumulate => self.accumulate(block, args, payload),
-            Op::MoveRegion | Op::MoveValue | Op::MoveDrops | Op::MoveDone => {
+            Op::MoveRegion | Op::MovePatch | Op::MoveValue | Op::MoveDrops | Op::MoveDone => {
                 self.take_part(block, op, args, payload)
             }
             other => panic!("{} is no operation of a key-value store", other.name()),
@@ -458,7 +459,7 @@ impl Structure for KvBlock {
     }
 
     fn unheard(&self) -> u64 {
-        self.unheard
+        self.unheard.unwrap_or(0)
     }
 
     fn movable(&mut self) -> Option<&mut dyn Movable> {

@@ -122,8 +122,56 @@ pub(super) struct Region {
     pub live: usize,
     /// Bytes of the values that they have beside the region.
     pub large: usize,
-    /// Its entries or its range have changed since this was last set to false.
+    /// More has changed than `patches` tells of, since this was last set to false.
     pub changed: bool,
+    /// Which of its bytes have changed, while another block is kept like it.
+    pub patches: Option<Box<Patches>>,
+}
+
+/// Bytes of a region that are sent again together when one of them has changed.
+const CHUNK: usize = 128;
+
+/// Which chunks of a region have changed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Patches {
+    bits: Vec<u64>,
+    count: usize,
+}
+
+impl Patches {
+    fn add(&mut self, range: Range<usize>) {
+        for chunk in range.start / CHUNK..range.end.div_ceil(CHUNK) {
+            let (word, bit) = (chunk / 64, 1u64 << (chunk % 64));
+            if word >= self.bits.len() {
+                self.bits.resize(word + 1, 0);
+            }
+            self.count += usize::from(self.bits[word] & bit == 0);
+            self.bits[word] |= bit;
+        }
+    }
+
+    /// Bytes that they amount to.
+    pub fn bytes(&self) -> usize {
+        self.count * CHUNK
+    }
+
+    /// The runs of bytes below `end`, in order.
+    pub fn runs(&self, end: usize) -> impl Iterator<Item = Range<usize>> + '_ {
+        let set = |chunk: usize| {
+            self.bits.get(chunk / 64).is_some_and(|word| word & (1 << (chunk % 64)) != 0)
+        };
+        let (mut chunk, chunks) = (0, end.div_ceil(CHUNK));
+        std::iter::from_fn(move || {
+            while chunk < chunks && !set(chunk) {
+                chunk += 1;
+            }
+            let first = chunk;
+            while chunk < chunks && set(chunk) {
+                chunk += 1;
+            }
+            (first < chunk).then(|| first * CHUNK..(chunk * CHUNK).min(end))
+        })
+    }
 }
 
 impl Region {
@@ -135,6 +183,15 @@ impl Region {
     /// What it would take to hold its entries elsewhere, the values beside it included.
     pub fn weight(&self) -> usize {
         self.packed() + self.large
+    }
+
+    /// Bytes that another block would have to be sent to be like it.
+    pub fn unsent(&self) -> usize {
+        match &self.patches {
+            Some(patches) if !self.changed => patches.bytes().min(self.contents().len()),
+            _ if self.changed => self.contents().len().max(1),
+            _ => 0,
+        }
     }
 
     /// The bytes that hold everything in it: what moves when it does.
@@ -209,17 +266,31 @@ impl Region {
         bytes[ENTRY..ENTRY + key.len()].copy_from_slice(key);
         bytes[ENTRY + key.len()..][..stored.len()].copy_from_slice(stored);
         self.end += size;
+        self.touch(at, size);
         at
+    }
+
+    /// Notes that bytes have changed, by their offset in the block.
+    #[inline]
+    pub fn touch(&mut self, at: usize, length: usize) {
+        match &mut self.patches {
+            Some(patches) => patches.add(at - self.at..at - self.at + length),
+            None => self.changed = true,
+        }
+    }
+
+    fn touch_slot(&mut self, slot: usize) {
+        self.touch(self.at + HEADER + 8 * slot, 8);
     }
 
     /// Counts an appended entry as new and puts it into the index.
     pub fn link(&mut self, block: &mut Backing, at: usize, head: &Head) {
         let offset = at - self.at;
-        insert(block.slice_mut(self.index()), self.slots, head.hash as u32, offset);
+        let slot = insert(block.slice_mut(self.index()), self.slots, head.hash as u32, offset);
+        self.touch_slot(slot);
         self.count += 1;
         self.live += head.size();
         self.large += head.beside();
-        self.changed = true;
         self.write_header(block);
     }
 
@@ -235,21 +306,22 @@ impl Region {
         let new = Head::read(block.slice(at..at + ENTRY));
         let offset = at - self.at;
         set_word(block.slice_mut(self.index()), slot, make_word(new.hash as u32, offset));
-        kill(block, old_at);
+        self.touch_slot(slot);
+        self.kill(block, old_at);
         self.live = self.live - old.size() + new.size();
         self.large = self.large - old.beside() + new.beside();
-        self.changed = true;
         self.write_header(block);
     }
 
     /// Takes the entry at `slot` out.
     pub fn unlink(&mut self, block: &mut Backing, slot: usize, at: usize, head: &Head) {
-        kill(block, at);
-        remove(block.slice_mut(self.index()), self.slots, slot);
+        self.kill(block, at);
+        let slots = self.slots;
+        let index = block.slice_mut(self.index());
+        remove(index, slots, slot, |slot| self.touch_slot(slot));
         self.count -= 1;
         self.live -= head.size();
         self.large -= head.beside();
-        self.changed = true;
         if self.count == 0 && !block.is_pinned(&self.extent()) {
             self.end = self.log_start();
         }
@@ -308,6 +380,7 @@ impl Region {
         };
         assert!(end <= to.end, "a region of {} bytes does not fit {to:?}", end - to.start);
         assert_eq!(end - log, self.live, "the log holds what is counted");
+        (self.changed, self.patches) = (true, None);
         (self.at, self.size) = (to.start, to.len());
         (self.slots, self.end) = (slots, end - to.start);
         self.build_index(block);
@@ -323,11 +396,11 @@ impl Region {
         let slots = fitting_slots(to.len(), moves.len(), live);
         let end = HEADER + 8 * slots + live;
         let (at, size, count) = (to.start, to.len(), moves.len());
-        let right = Region { at, size, slots, count, end, live, large, changed: true };
+        let mut right = Region { at, size, slots, count, end, live, large, ..Region::whole() };
         let mut log = right.at + right.log_start();
         for (at, head) in &moves {
             block.copy_within(*at..*at + head.size(), log);
-            kill(block, *at);
+            self.kill(block, *at);
             log += head.size();
         }
         assert!(log <= to.end, "the new region holds its entries");
@@ -336,9 +409,24 @@ impl Region {
         self.count -= right.count;
         self.live -= right.live;
         self.large -= right.large;
-        self.changed = true;
         self.relay(block, self.extent(), 0, false);
         right
+    }
+
+    /// One of which nobody has anything.
+    fn whole() -> Region {
+        Region { changed: true, ..Region::default() }
+    }
+
+    fn kill(&mut self, block: &mut Backing, at: usize) {
+        block.slice_mut(at + FLAGS_AT..at + FLAGS_AT + 1)[0] |= DEAD;
+        self.touch(at + FLAGS_AT, 1);
+    }
+
+    /// Makes a staged entry an ordinary one.
+    pub fn publish(&mut self, block: &mut Backing, at: usize) {
+        block.slice_mut(at + FLAGS_AT..at + FLAGS_AT + 1)[0] &= !STAGED;
+        self.touch(at + FLAGS_AT, 1);
     }
 
     /// Reads the header of a region that came from another block into an extent of `size` bytes, of
@@ -351,7 +439,7 @@ impl Region {
             Some(u32::from_le_bytes(bytes.try_into().expect("four bytes")) as usize)
         };
         let (slots, count, live) = (field(1)?, field(2)?, field(4)?);
-        let region = Region { at, size, slots, count, end, live, large: 0, changed: true };
+        let region = Region { at, size, slots, count, end, live, ..Region::whole() };
         let log = HEADER.checked_add(slots.checked_mul(8)?)?;
         let sound = bytes.get(..HEADER)? == region.header()
             && log <= end
@@ -385,7 +473,8 @@ impl Region {
         }
     }
 
-    fn write_header(&self, block: &mut Backing) {
+    fn write_header(&mut self, block: &mut Backing) {
+        self.touch(self.at, HEADER);
         let bytes = block.slice_mut(self.at..self.at + HEADER);
         bytes.copy_from_slice(&self.header());
     }
@@ -464,15 +553,6 @@ fn copy_live(block: &mut Backing, from: Range<usize>, to: usize) -> usize {
     to
 }
 
-/// Makes a staged entry an ordinary one.
-pub(super) fn publish(block: &mut Backing, at: usize) {
-    block.slice_mut(at + FLAGS_AT..at + FLAGS_AT + 1)[0] &= !STAGED;
-}
-
-fn kill(block: &mut Backing, at: usize) {
-    block.slice_mut(at + FLAGS_AT..at + FLAGS_AT + 1)[0] |= DEAD;
-}
-
 #[inline]
 fn home(low: u32, slots: usize) -> usize {
     ((low as u64 * slots as u64) >> 32) as usize
@@ -502,16 +582,18 @@ fn offset(word: u64) -> usize {
     (word as u32 as usize - 1) * 8
 }
 
-fn insert(index: &mut [u8], slots: usize, low: u32, offset: usize) {
+/// Puts a word into the index; the slot that it got.
+fn insert(index: &mut [u8], slots: usize, low: u32, offset: usize) -> usize {
     let mut slot = home(low, slots);
     while word(index, slot) != 0 {
         slot = next(slot, slots);
     }
     set_word(index, slot, make_word(low, offset));
+    slot
 }
 
 /// Empties a slot and moves later words of its run into the gap, so that none is cut off from home.
-fn remove(index: &mut [u8], slots: usize, slot: usize) {
+fn remove(index: &mut [u8], slots: usize, slot: usize, mut touched: impl FnMut(usize)) {
     let distance = |from: usize, to: usize| if to >= from { to - from } else { to + slots - from };
     let (mut gap, mut at) = (slot, slot);
     loop {
@@ -522,8 +604,10 @@ fn remove(index: &mut [u8], slots: usize, slot: usize) {
         }
         if distance(home((w >> 32) as u32, slots), at) >= distance(gap, at) {
             set_word(index, gap, w);
+            touched(gap);
             gap = at;
         }
     }
     set_word(index, gap, 0);
+    touched(gap);
 }

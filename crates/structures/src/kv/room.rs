@@ -61,7 +61,11 @@ impl Table {
         }
         match &self.relief {
             Relief::None => {}
-            Relief::Coming => return Err(relief_comes()),
+            Relief::Possible => {
+                self.relief = Relief::Wanted;
+                return Err(relief_comes());
+            }
+            Relief::Wanted | Relief::Coming => return Err(relief_comes()),
             Relief::Denied(status, why) => {
                 let text = format!("the block is full and there is none to give a part to: {why}");
                 return Err(Answer::refuse(*status, text));

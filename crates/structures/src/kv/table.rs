@@ -2,7 +2,7 @@
 
 use super::arena::{Arena, Owner, round_up};
 use super::export::Sent;
-use super::region::{ENTRY, Head, LARGE_REF, Region, publish};
+use super::region::{ENTRY, Head, LARGE_REF, Region};
 use super::room::pinned_down;
 use crate::Answer;
 use honeycomb_block::Backing;
@@ -84,6 +84,10 @@ pub(super) enum Relief {
     /// Not by giving a part of it away.
     #[default]
     None,
+    /// Perhaps: nobody has needed it yet.
+    Possible,
+    /// Perhaps: something had no room, and waits until that is known.
+    Wanted,
     /// Yes: a part of it is about to move.
     Coming,
     /// There is no other block; this is why.
@@ -277,8 +281,7 @@ impl Table {
             self.remove(block, &old);
         }
         let staged = self.find_staged(block, hash, key).expect("INV-38: it was staged");
-        publish(block, staged.at);
-        self.regions[staged.region as usize].changed = true;
+        self.regions[staged.region as usize].publish(block, staged.at);
     }
 
     /// Whether an inline value can be written over an entry as it lies, without any room.
@@ -298,7 +301,7 @@ impl Table {
         let replaced = self.large_of(block, old);
         let region = &mut self.regions[old.region as usize];
         region.large = region.large - old.head.beside() + head.beside();
-        region.changed = true;
+        region.touch(old.at, head.size());
         let bytes = block.slice_mut(old.at..old.at + head.size());
         head.write(bytes);
         bytes[ENTRY + head.key_len..][..stored.len()].copy_from_slice(stored);
@@ -406,14 +409,30 @@ impl Table {
     /// Makes the extent of a large value that of a region whose bytes have arrived in it. The large
     /// value is no more; `false`, and it is given up, when the bytes are no region.
     pub fn turn_into_region(&mut self, block: &mut Backing, large: u32, id: u32) -> bool {
+        let Large { len, .. } = self.larges[large as usize];
+        self.turn_into_region_of(block, large, id, len)
+    }
+
+    /// The same, when only the first `end` bytes of the extent are the region's.
+    pub fn turn_into_region_of(
+        &mut self,
+        block: &mut Backing,
+        large: u32,
+        id: u32,
+        end: usize,
+    ) -> bool {
         let Large { at, len } = self.larges[large as usize];
-        let Some(region) = Region::arrived(block, at, len, large_room(len)) else {
+        let Some(mut region) = Region::arrived(block, at, end, large_room(len)) else {
             self.free_large(block, large);
             return false;
         };
         self.large_bytes -= large_room(len);
         self.spare_larges.push(large);
         self.arena.give_to(at, Owner::Region(id));
+        // What is still to come of it shall find room in its place.
+        let more = self.arena.hole_after(at).min(len / 8) / 8 * 8;
+        region.size += more;
+        self.arena.resize(at, region.size);
         self.packed += region.packed();
         self.regions[id as usize] = region;
         true

@@ -155,7 +155,7 @@ impl Pair {
         let Some(parcel) = mover.next_parcel(block) else { return false };
         let (op, args) = parcel.request(id);
         let payload = match &parcel {
-            Parcel::Region { bytes, .. } => bytes.to_vec(),
+            Parcel::Region { bytes, .. } | Parcel::Patch { runs: bytes, .. } => bytes.to_vec(),
             Parcel::Value { bytes, .. } => bytes.bytes().to_vec(),
             Parcel::Drops(_) => Vec::new(),
         };

@@ -86,6 +86,12 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         Hello HelloRequest HelloReply,
         Ping PingRequest PingReply,
         PresentGrant PresentGrantRequest PresentGrantReply,
+        MoveRegion MoveRegionRequest MoveRegionReply,
+        MoveValue MoveValueRequest MoveValueReply,
+        MoveDrops MoveDropsRequest MoveDropsReply,
+        MoveLanes MoveLanesRequest MoveLanesReply,
+        MoveDone MoveDoneRequest MoveDoneReply,
+        MovePatch MovePatchRequest MovePatchReply,
         RegisterJob RegisterJobRequest RegisterJobReply,
         DeregisterJob DeregisterJobRequest DeregisterJobReply,
         ListJobs ListJobsRequest ListJobsReply,
@@ -110,10 +116,15 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         SealBlock SealBlockRequest SealBlockReply,
         QueueTaken QueueTakenRequest QueueTakenReply,
         RetireBlock RetireBlockRequest RetireBlockReply,
+        BeginMove BeginMoveRequest BeginMoveReply,
+        CommitMove CommitMoveRequest CommitMoveReply,
+        CancelMove CancelMoveRequest CancelMoveReply,
+        EndImport EndImportRequest EndImportReply,
         OpenBlock OpenBlockRequest OpenBlockReply,
         FreeBlock FreeBlockRequest FreeBlockReply,
         SetGeneration SetGenerationRequest SetGenerationReply,
-        QueueAhead QueueAheadRequest QueueAheadReply,;
+        QueueAhead QueueAheadRequest QueueAheadReply,
+        BeginImport BeginImportRequest BeginImportReply,;
         data Subscribe AckResults FileAppend FileRead FileSize FileSeal FileReadMany
              QueuePut QueueGet QueuePeek QueueLength QueueClose QueueAck
              KvGet KvPut KvDelete KvExists KvUpdate KvUpsert KvCompareAndSwap KvScan KvLength

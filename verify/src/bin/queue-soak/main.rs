@@ -6,7 +6,6 @@
 #![forbid(unsafe_code)]
 
 mod check;
-mod cluster;
 mod item;
 mod log;
 mod plan;
@@ -15,9 +14,10 @@ mod run;
 
 use clap::{Parser, Subcommand};
 use honeycomb_env::Entropy;
+use honeycomb_verify::processes::beside;
 use plan::Role;
 use run::{Report, Settings};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -127,17 +127,6 @@ fn soak(args: &Args) -> Result<(), String> {
             let empty = std::fs::remove_dir(&dir).is_ok();
             let logs = if empty { String::new() } else { format!("\nlogs: {}", dir.display()) };
             Err(format!("FAILED with seed {seed}: {text}{logs}"))
-        }
-    }
-}
-
-fn beside(name: &str) -> Result<PathBuf, String> {
-    let own = std::env::current_exe().map_err(|e| e.to_string())?;
-    let path = own.parent().unwrap_or(Path::new(".")).join(name);
-    match path.is_file() {
-        true => Ok(path),
-        false => {
-            Err(format!("there is no {}; build it, or name one with --program", path.display()))
         }
     }
 }

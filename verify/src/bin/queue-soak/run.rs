@@ -1,12 +1,12 @@
 //! A run: the clients are started, killed and started again, and at the end all is judged.
 
 use crate::check::{Consumer, Life, Rules, Summary, check};
-use crate::cluster::Cluster;
 use crate::log::{self, Record};
 use crate::plan::{Plan, QUEUE, Role};
 use honeycomb_client::{Client, Queue};
 use honeycomb_env::{Clock, Entropy};
 use honeycomb_types::Time;
+use honeycomb_verify::processes::{Cluster, Servers};
 use honeycomb_wire::messages::{ClusterStatusReply, PrefixOptions};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
@@ -87,8 +87,13 @@ struct Run<'a> {
 /// Does it.
 pub fn run(settings: &Settings) -> Result<Report, String> {
     let said = |e: honeycomb_client::Error| e.to_string();
-    let Settings { program, dir, servers, memory, block_size, .. } = settings;
-    let cluster = Cluster::start(program, dir, *servers, *memory, *block_size)?;
+    let Settings { program, dir, .. } = settings;
+    let servers = Servers {
+        count: settings.servers,
+        memory: settings.memory,
+        block_size: settings.block_size,
+    };
+    let cluster = Cluster::start(program, dir, None, servers)?;
     let admin = cluster.client();
     let ticket = admin.register_job("soak", LEASE_MS, 0).map_err(said)?;
     let mut plan = Plan {

@@ -39,9 +39,9 @@ const ROUNDS_MORE: u32 = 3;
 /// until the store's map names that block, to a millisecond.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  honeycomb bench repartition --help
-  honeycomb bench repartition --quick || true
-  honeycomb bench repartition --quick --sizes 64,1KiB --json || true")]
+  honeycomb bench repartition --quick
+  honeycomb bench repartition --quick --sizes 64,1KiB --json
+  honeycomb bench repartition --quick --sizes 1KiB --writers 1 --readers 2 --out figures")]
 pub struct RepartitionArgs {
     /// Sizes of values
     #[arg(long, value_delimiter = ',', value_parser = size::parse, default_values = ["100KiB", "1KiB", "64"])]
@@ -52,8 +52,9 @@ pub struct RepartitionArgs {
     /// Bytes of a block
     #[arg(long, value_parser = size::parse, default_value = "128MiB")]
     block_size: u64,
-    /// Percent of the block that is filled before anything is measured; below its high mark
-    #[arg(long, default_value_t = 85, value_parser = clap::value_parser!(u32).range(1..=99))]
+    /// Percent of the block that is filled before anything is measured: a block that fills fast splits
+    /// long before its high mark
+    #[arg(long, default_value_t = 65, value_parser = clap::value_parser!(u32).range(1..=99))]
     fill: u32,
     /// Seconds before each split
     #[arg(long, default_value_t = 0.5)]
@@ -139,7 +140,7 @@ fn measure(args: &RepartitionArgs, value: u64) -> Outcome<Found> {
     let wanted = if args.quick { args.splits.min(QUICK_SPLITS) } else { args.splits };
     let window = if args.quick { args.window.min(0.1) } else { args.window };
     let pool = Pool { memory: block * BLOCKS * args.shards as u64, block_size: block };
-    let cluster = Cluster::start(args.shards, pool, Waiting::Sleeping, Pinning::default())?;
+    let cluster = Cluster::on(args.shards, pool, Waiting::Sleeping, Pinning::default())?;
     let values = Values::new(value as usize);
     let mut found = Found {
         value,

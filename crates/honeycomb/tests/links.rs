@@ -1,0 +1,269 @@
+//! What the controller says over the link to a memory server while ranges move, and in which order.
+//! The test is the memory server.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::raw::{ANY_SHARD, Raw, frame};
+use honeycomb_controller::{Controller, ControllerOptions};
+use honeycomb_types::Kind;
+use honeycomb_types::limits::{REPLY_HEADER, REQUEST_HEADER};
+use honeycomb_wire::messages::*;
+use honeycomb_wire::{Field, ReplyHeader, RequestHeader};
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Hashes of one slot of a kv of 64.
+const SLOT: u64 = 1 << 58;
+
+/// What comes over a link: the controller's own requests, and its replies to ours.
+#[derive(Debug)]
+enum Frame {
+    Request(RequestHeader, Vec<u8>),
+    Reply(ReplyHeader, Vec<u8>),
+}
+
+struct Link(Raw);
+
+impl Link {
+    fn join(controller: &Controller) -> Link {
+        let mut raw = Raw::greeted(controller.address(), controller.token(), ANY_SHARD);
+        let body = JoinServerRequest {
+            address: "127.0.0.1:1".into(),
+            incarnation: 7,
+            shards: 1,
+            blocks_per_shard: 8,
+            block_size: 65_536,
+        };
+        let reply = raw.ask(Op::JoinServer, &body.encode());
+        assert_eq!(reply.status(), Status::Ok, "{}", reply.message());
+        Link(raw)
+    }
+
+    fn next(&self) -> Frame {
+        let mut stream = self.0.stream();
+        let mut magic = [0; 2];
+        stream.read_exact(&mut magic).unwrap();
+        let mut rest = |length: usize| {
+            let mut bytes = magic.to_vec();
+            bytes.resize(length, 0);
+            stream.read_exact(&mut bytes[2..]).unwrap();
+            bytes
+        };
+        let args = |length: u32| {
+            let mut args = vec![0; length as usize];
+            self.0.stream().read_exact(&mut args).unwrap();
+            args
+        };
+        if &magic == b"HC" {
+            let head = rest(REQUEST_HEADER);
+            let header = RequestHeader::decode(head[..].try_into().unwrap(), true).unwrap();
+            assert_eq!(header.payload_len, 0);
+            return Frame::Request(header, args(header.args_len));
+        }
+        let head = rest(REPLY_HEADER);
+        let header = ReplyHeader::decode(head[..].try_into().unwrap()).unwrap();
+        assert_eq!(header.payload_len, 0);
+        Frame::Reply(header, args(header.args_len))
+    }
+
+    /// The controller's next request, which must be of this operation; its number and its message.
+    fn asked<T: Field>(&self, op: Op) -> (u64, T) {
+        match self.next() {
+            Frame::Request(header, args) if header.op == op => {
+                (header.request, T::decode(&args).unwrap())
+            }
+            other => panic!("{op:?} is due, not {other:?}"),
+        }
+    }
+
+    /// The reply to this request of ours, which must be next.
+    fn answer(&self, request: u64) -> (Status, Vec<u8>) {
+        match self.next() {
+            Frame::Reply(header, args) if header.request == request => (header.status, args),
+            other => panic!("a reply to {request} is due, not {other:?}"),
+        }
+    }
+
+    fn say(&self, request: u64, status: Status) {
+        let header = ReplyHeader::new(status, request, 0);
+        self.0.stream().write_all(&header.encode()).unwrap();
+    }
+
+    fn ask(&mut self, op: Op, body: &impl Field) -> u64 {
+        let request = self.0.number();
+        let header = RequestHeader { request, ..RequestHeader::new(op) };
+        self.0.send(&frame(header, &body.encode(), &[]));
+        request
+    }
+
+    fn begin(&mut self, structure: u64, from: &MapEntry, start: u64, merge: bool) -> u64 {
+        let (block, epoch) = (from.block, from.epoch);
+        self.ask(Op::BeginMove, &BeginMoveRequest { structure, block, epoch, start, merge })
+    }
+
+    fn begun(&self, request: u64) -> BeginMoveReply {
+        let (status, args) = self.answer(request);
+        assert_eq!(status, Status::Ok, "{}", String::from_utf8_lossy(&args));
+        BeginMoveReply::decode(&args).unwrap()
+    }
+
+    fn commit(
+        &mut self,
+        structure: u64,
+        from: &MapEntry,
+        id: u64,
+        to: &MapEntry,
+    ) -> CommitMoveReply {
+        let body = CommitMoveRequest {
+            structure,
+            block: from.block,
+            epoch: from.epoch,
+            move_id: id,
+            target: to.block,
+            target_epoch: to.epoch,
+        };
+        let request = self.ask(Op::CommitMove, &body);
+        let (status, args) = self.answer(request);
+        assert_eq!(status, Status::Ok, "{}", String::from_utf8_lossy(&args));
+        CommitMoveReply::decode(&args).unwrap()
+    }
+
+    fn ended(&self, to: &MapEntry, move_id: u64, commit: bool) {
+        let (request, told) = self.asked::<EndImportRequest>(Op::EndImport);
+        let (block, epoch) = (to.block, to.epoch);
+        assert_eq!(told, EndImportRequest { block, epoch, move_id, commit });
+        self.say(request, Status::Ok);
+    }
+
+    fn freed(&self, entry: &MapEntry) {
+        let (request, told) = self.asked::<FreeBlockRequest>(Op::FreeBlock);
+        assert_eq!((told.block, told.epoch), (entry.block, entry.epoch));
+        self.say(request, Status::Ok);
+    }
+}
+
+/// A store of two blocks and 64 slots, on this link.
+fn store(controller: &Controller, link: &Link) -> (u64, Vec<MapEntry>) {
+    let mut client = Raw::greeted(controller.address(), controller.token(), ANY_SHARD);
+    let body = RegisterJobRequest { name: "job".into(), lease_ms: 60_000, quota_blocks: 0 };
+    let reply = client.ask(Op::RegisterJob, &body.encode());
+    let job = RegisterJobReply::decode(&reply.args).unwrap().job;
+    let body = CreateStructureRequest {
+        job,
+        path: String::new(),
+        name: "kv".into(),
+        kind: Kind::Kv as u8,
+        blocks: 2,
+        slots: 64,
+        max_items: 0,
+        max_bytes: 0,
+        open_existing: false,
+    };
+    let request = client.number();
+    let header = RequestHeader { request, ..RequestHeader::new(Op::CreateStructure) };
+    client.send(&frame(header, &body.encode(), &[]));
+    for _ in 0..2 {
+        let (request, open) = link.asked::<OpenBlockRequest>(Op::OpenBlock);
+        assert_eq!(open.importing, 0);
+        link.say(request, Status::Ok);
+    }
+    let reply = client.reply();
+    assert_eq!(reply.status(), Status::Ok, "{}", reply.message());
+    let opened = CreateStructureReply::decode(&reply.args).unwrap();
+    (opened.structure, opened.map.entries)
+}
+
+fn start() -> (Controller, Link, u64, Vec<MapEntry>) {
+    let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+    let options = ControllerOptions { listen, root_key: None, spin: Duration::ZERO };
+    let controller = Controller::start(&options).unwrap();
+    let link = Link::join(&controller);
+    let (structure, entries) = store(&controller, &link);
+    (controller, link, structure, entries)
+}
+
+#[test]
+fn a_source_hears_of_its_target_when_that_one_is_ready_or_refuses() {
+    let (_controller, mut link, s, entries) = start();
+    let a = &entries[0];
+    let first = link.begin(s, a, 16 * SLOT, false);
+    let (opening, open) = link.asked::<OpenBlockRequest>(Op::OpenBlock);
+    assert_eq!((open.start, open.end), (16 * SLOT, 32 * SLOT - 1));
+    let refused = open.importing;
+    assert_ne!(refused, 0);
+    // Asked again meanwhile, the answer waits for the same block.
+    let second = link.begin(s, a, 8 * SLOT, false);
+    let (again, same) = link.asked::<OpenBlockRequest>(Op::OpenBlock);
+    assert_eq!(same, open);
+    link.say(opening, Status::WrongEpoch);
+    assert_eq!(link.answer(first).0, Status::WrongEpoch);
+    let target = MapEntry { block: open.block, epoch: open.epoch, ..MapEntry::default() };
+    link.freed(&target);
+    link.say(again, Status::WrongEpoch);
+    assert_eq!(link.answer(second).0, Status::WrongEpoch);
+    // The move is no more; the next is another.
+    let third = link.begin(s, a, 8 * SLOT, false);
+    let (opening, open) = link.asked::<OpenBlockRequest>(Op::OpenBlock);
+    assert_eq!((open.start, open.end), (8 * SLOT, 32 * SLOT - 1));
+    link.say(opening, Status::Ok);
+    let begun = link.begun(third);
+    assert_eq!(begun.move_id, open.importing);
+    assert_ne!(begun.move_id, refused);
+    assert_eq!((begun.entry.block, begun.entry.epoch), (open.block, open.epoch));
+    assert_eq!((begun.entry.start, begun.entry.end), (8 * SLOT, 32 * SLOT - 1));
+    // Ready is ready: nobody is asked once more.
+    let fourth = link.begin(s, a, 0, true);
+    assert_eq!(link.begun(fourth), begun);
+}
+
+#[test]
+fn a_source_hears_of_its_commit_before_anything_follows_from_it() {
+    let (_controller, mut link, s, entries) = start();
+    let (a, b) = (&entries[0], &entries[1]);
+    let request = link.begin(s, a, 16 * SLOT, false);
+    let (opening, _) = link.asked::<OpenBlockRequest>(Op::OpenBlock);
+    link.say(opening, Status::Ok);
+    let BeginMoveReply { move_id, entry: target } = link.begun(request);
+    let moved = link.commit(s, a, move_id, &target);
+    assert_eq!((moved.version, &moved.entry), (2, &target));
+    link.ended(&target, move_id, true);
+    assert_eq!(link.commit(s, a, move_id, &target), moved);
+    link.ended(&target, move_id, true);
+    let (block, epoch) = (a.block, a.epoch);
+    let late = link.ask(Op::CancelMove, &CancelMoveRequest { structure: s, block, epoch, move_id });
+    assert_eq!(link.answer(late).0, Status::Ok);
+
+    // What was given goes back to where it came from: first it is not taken, then it is.
+    let request = link.begin(s, &target, 0, true);
+    let (beginning, told) = link.asked::<BeginImportRequest>(Op::BeginImport);
+    assert_eq!((told.block, told.epoch), (a.block, a.epoch));
+    assert_eq!((told.start, told.end), (16 * SLOT, 32 * SLOT - 1));
+    link.say(beginning, Status::Busy);
+    assert_eq!(link.answer(request).0, Status::Busy);
+    link.ended(a, told.move_id, false);
+    let request = link.begin(s, &target, 0, true);
+    let (beginning, _) = link.asked::<BeginImportRequest>(Op::BeginImport);
+    link.say(beginning, Status::Ok);
+    let BeginMoveReply { move_id, entry } = link.begun(request);
+    assert_eq!((entry.block, entry.epoch), (a.block, a.epoch));
+    let moved = link.commit(s, &target, move_id, a);
+    assert_eq!((moved.version, moved.entry.start, moved.entry.end), (3, 0, 32 * SLOT - 1));
+    link.ended(a, move_id, true);
+    link.freed(&target);
+
+    // A cancelled move leaves nothing behind, and is not committed any more.
+    let request = link.begin(s, b, 48 * SLOT, false);
+    let (opening, _) = link.asked::<OpenBlockRequest>(Op::OpenBlock);
+    link.say(opening, Status::Ok);
+    let BeginMoveReply { move_id, entry } = link.begun(request);
+    let (structure, block, epoch) = (s, b.block, b.epoch);
+    let cancel = link.ask(Op::CancelMove, &CancelMoveRequest { structure, block, epoch, move_id });
+    assert_eq!(link.answer(cancel).0, Status::Ok);
+    link.freed(&entry);
+    let (target, target_epoch) = (entry.block, entry.epoch);
+    let body = CommitMoveRequest { structure, block, epoch, move_id, target, target_epoch };
+    let late = link.ask(Op::CommitMove, &body);
+    assert_eq!(link.answer(late).0, Status::Removed);
+}

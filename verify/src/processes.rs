@@ -1,0 +1,182 @@
+//! A controller and memory servers as processes of their own, for the soaks.
+
+use honeycomb_client::{Client, ClientOptions};
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// Running processes. Dropping it ends them.
+pub struct Cluster {
+    program: PathBuf,
+    home: PathBuf,
+    data: Option<PathBuf>,
+    controller: Child,
+    servers: Vec<Child>,
+    /// host:port of the controller, for as long as the cluster lives.
+    pub address: String,
+    /// The cluster's token, likewise.
+    pub token: Vec<u8>,
+}
+
+/// What the servers of a cluster are.
+#[derive(Clone, Copy, Debug)]
+pub struct Servers {
+    /// How many.
+    pub count: usize,
+    /// Bytes of each one's pool.
+    pub memory: u64,
+    /// Bytes of a block.
+    pub block_size: u64,
+}
+
+impl Cluster {
+    /// Starts everything. The program sees nothing of the user's settings; `home` is its home. A
+    /// controller that is to be killed and started again needs a folder for its log.
+    pub fn start(
+        program: &Path,
+        home: &Path,
+        data: Option<&Path>,
+        servers: Servers,
+    ) -> Result<Cluster, String> {
+        let data = data.map(Path::to_owned);
+        let (controller, told) = controller(program, home, data.as_deref(), "127.0.0.1:0")?;
+        let mut cluster = Cluster {
+            program: program.to_owned(),
+            home: home.to_owned(),
+            data,
+            controller,
+            servers: Vec::new(),
+            address: told.address,
+            token: unhex(&told.token)?,
+        };
+        for _ in 0..servers.count {
+            let mut command = command(program, home);
+            command.env("HONEYCOMB_CONTROLLER", &cluster.address);
+            command.env("HONEYCOMB_TOKEN", &told.token);
+            command.args(["server", "--listen", "127.0.0.1:0", "--shards", "1", "--spin-us", "0"]);
+            command.args(["--memory", &servers.memory.to_string(), "--force"]);
+            command.args(["--block-size", &servers.block_size.to_string()]);
+            cluster.servers.push(begin(&mut command)?.0);
+        }
+        Ok(cluster)
+    }
+
+    /// A client with the cluster's token.
+    pub fn client(&self) -> Client {
+        Client::new(ClientOptions::new(&self.address, self.token.clone()))
+    }
+
+    /// Processes that have ended although nobody asked them to.
+    pub fn ended(&mut self) -> usize {
+        let all = self.servers.iter_mut().chain([&mut self.controller]);
+        all.map(|child| child.try_wait()).filter(|ended| !matches!(ended, Ok(None))).count()
+    }
+
+    /// The servers' processes.
+    pub fn server_pids(&self) -> Vec<u32> {
+        self.servers.iter().map(Child::id).collect()
+    }
+
+    /// Kills the controller (SIGKILL): it says goodbye to nobody.
+    pub fn kill_controller(&mut self) -> Result<(), String> {
+        self.controller.kill().map_err(|e| format!("cannot kill the controller: {e}"))?;
+        self.controller.wait().map_err(|e| format!("the controller: {e}"))?;
+        Ok(())
+    }
+
+    /// Starts the controller again, where it was.
+    pub fn restart_controller(&mut self) -> Result<(), String> {
+        let (program, home) = (&self.program, &self.home);
+        let (child, told) = controller(program, home, self.data.as_deref(), &self.address)?;
+        self.controller = child;
+        if told.address != self.address || unhex(&told.token)? != self.token {
+            return Err("the controller that was started again is another one: it has another \
+                        address or token"
+                .into());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for child in self.servers.iter_mut().chain([&mut self.controller]) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+struct Told {
+    address: String,
+    token: String,
+}
+
+fn controller(
+    program: &Path,
+    home: &Path,
+    data: Option<&Path>,
+    listen: &str,
+) -> Result<(Child, Told), String> {
+    let mut command = command(program, home);
+    command.args(["controller", "--listen", listen]);
+    if let Some(folder) = data {
+        command.arg("--data-dir").arg(folder);
+    }
+    let (child, told) = begin(&mut command)?;
+    let text = |name: &str| told[name].as_str().unwrap_or_default().to_owned();
+    Ok((child, Told { address: text("address"), token: text("token") }))
+}
+
+/// The program, with nothing of the user's settings.
+fn command(program: &Path, home: &Path) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("HONEYCOMB_") {
+            command.env_remove(name);
+        }
+    }
+    command.env("HOME", home).env("XDG_RUNTIME_DIR", home).env("XDG_CONFIG_HOME", home);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    command
+}
+
+/// Starts a process that tells in its first line where it is.
+fn begin(command: &mut Command) -> Result<(Child, Value), String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let said = |e: std::io::Error| format!("cannot start {program}: {e}");
+    let mut child = command.arg("--json").spawn().map_err(said)?;
+    let mut line = String::new();
+    let stdout = child.stdout.take().expect("piped");
+    BufReader::new(stdout).read_line(&mut line).map_err(said)?;
+    match serde_json::from_str(&line) {
+        Ok(told) => Ok((child, told)),
+        Err(_) => {
+            let _ = child.kill();
+            let _ = child.wait();
+            // It has said why on standard error.
+            Err(format!("{program} did not start"))
+        }
+    }
+}
+
+fn unhex(text: &str) -> Result<Vec<u8>, String> {
+    let digits = text.as_bytes().chunks(2).map(|two| {
+        let two = std::str::from_utf8(two).unwrap_or_default();
+        u8::from_str_radix(two, 16).map_err(|_| "the controller's token is no number".to_owned())
+    });
+    digits.collect()
+}
+
+/// A program beside this one.
+pub fn beside(name: &str) -> Result<PathBuf, String> {
+    let own = std::env::current_exe().map_err(|e| e.to_string())?;
+    let path = own.parent().unwrap_or(Path::new(".")).join(name);
+    match path.is_file() {
+        true => Ok(path),
+        false => {
+            Err(format!("there is no {}; build it, or name one with --program", path.display()))
+        }
+    }
+}
