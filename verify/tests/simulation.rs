@@ -105,6 +105,5 @@ caught! {
     a_comparison_of_lengths_is_caught: SwapComparesLengths,
     a_scan_that_skips_is_caught: ScanSkips,
     a_write_to_what_stands_still_is_caught: MoveWritesFrozen,
-    a_range_that_is_served_too_early_is_caught: MoveServesEarly,
     a_cancelled_split_that_leaks_is_caught: MoveCancelLeaks,
 }

@@ -115,7 +115,7 @@ impl CatalogModel {
             (None, Some(&(first, end, _))) if start <= first || start > end => {
                 Err("InvalidArgument")
             }
-            (None, Some(_)) if start % (1 << 58) != 0 => Err("InvalidArgument"),
+            (None, Some(_)) if !start.is_multiple_of(1 << 58) => Err("InvalidArgument"),
             (None, Some(_)) => self.may_move(j).map(|()| None),
             (None, None) => return Err(format!("{at:?} is neither in a map nor a target")),
         };
