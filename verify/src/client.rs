@@ -2,6 +2,7 @@
 //! the answers are judged.
 
 use crate::controller::Question;
+use crate::faults::long_or_short;
 use crate::file::{Key, record};
 use crate::net::Node;
 use crate::queueing::{self, Held, Queueing};
@@ -290,6 +291,17 @@ fn expiry(world: &World, now_ms: u64) -> u64 {
 
 /// Sends a request to an address, where it may not arrive; whether anybody is there at all.
 fn post(world: &mut World, task: usize, address: &str, from: Caller, request: Request) -> bool {
+    post_late(world, task, address, from, request, Duration::ZERO)
+}
+
+fn post_late(
+    world: &mut World,
+    task: usize,
+    address: &str,
+    from: Caller,
+    request: Request,
+    late: Duration,
+) -> bool {
     let Some(server) = world.servers.iter().position(|s| s.address == address) else {
         world.broken(format!("a map names {address}, where nobody is"));
         return false;
@@ -304,7 +316,8 @@ fn post(world: &mut World, task: usize, address: &str, from: Caller, request: Re
     let client = Node::Client(world.tasks[task].session);
     let life = world.servers[server].life;
     if let Some(at) = world.travel(client, Node::Server(server)) {
-        world.schedule_at(at, Event::Request { server, life, from, request: Box::new(request) });
+        let request = Box::new(request);
+        world.schedule_at(at + late, Event::Request { server, life, from, request });
     }
     true
 }
@@ -338,7 +351,12 @@ fn send(
     let request = || Request { access, header, args: args.clone(), payload: whole() };
     if payload.len() < 2000 && world.rng.chance(world.faults.duplicate) {
         world.fault("duplicate");
-        post(world, id.task, address, Caller::Task(id), request());
+        // A copy may stay in somebody's buffers for longer than its caller waits.
+        let late = match world.rng.below(3) {
+            0 => long_or_short(&mut world.rng, Duration::from_millis(1), Duration::from_secs(2)),
+            _ => Duration::ZERO,
+        };
+        post_late(world, id.task, address, Caller::Task(id), request(), late);
     }
     if world.rng.chance(world.faults.intrude) {
         intrude(world, id.task, structure, address, request());
