@@ -356,7 +356,8 @@ fn send(
             0 => long_or_short(&mut world.rng, Duration::from_millis(1), Duration::from_secs(2)),
             _ => Duration::ZERO,
         };
-        post_late(world, id.task, address, Caller::Task(id), request(), late);
+        // What it is answered goes back over a connection that nobody reads any more.
+        post_late(world, id.task, address, Caller::Nobody, request(), late);
     }
     if world.rng.chance(world.faults.intrude) {
         intrude(world, id.task, structure, address, request());

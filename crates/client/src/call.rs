@@ -48,7 +48,7 @@ pub struct Routing {
 
 /// Which end of a queue a lane serves, so that it is known when it will not be used again. Other
 /// structures have one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum End {
     Tail,
     Head,
@@ -98,8 +98,10 @@ impl Routing {
         if self.map.router != ROUTER_ENDS {
             return;
         }
-        let behind: Vec<(BlockAt, End)> =
+        let mut behind: Vec<(BlockAt, End)> =
             self.lanes.keys().filter(|(at, end)| self.is_behind(*at, *end)).copied().collect();
+        // In an order that the keys of the table do not decide (INV-35).
+        behind.sort_unstable();
         for key in behind {
             for lane in self.lanes.remove(&key).unwrap_or_default() {
                 self.owe(key.0, lane);
