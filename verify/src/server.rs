@@ -376,6 +376,8 @@ impl SimServer {
         let mut out = Vec::new();
         match self.shard(header.at).apply(now, access, header, args, &payload, ticket) {
             Outcome::Done(answer) => out.push(self.reply(to, header, answer)),
+            // Its connection is gone already.
+            Outcome::Parked if to == Caller::Nobody => self.shard(header.at).hang_up(ticket),
             Outcome::Parked => {
                 self.waiting.insert(ticket, (to, *header));
             }
