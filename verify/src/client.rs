@@ -291,17 +291,6 @@ fn expiry(world: &World, now_ms: u64) -> u64 {
 
 /// Sends a request to an address, where it may not arrive; whether anybody is there at all.
 fn post(world: &mut World, task: usize, address: &str, from: Caller, request: Request) -> bool {
-    post_late(world, task, address, from, request, Duration::ZERO)
-}
-
-fn post_late(
-    world: &mut World,
-    task: usize,
-    address: &str,
-    from: Caller,
-    request: Request,
-    late: Duration,
-) -> bool {
     let Some(server) = world.servers.iter().position(|s| s.address == address) else {
         world.broken(format!("a map names {address}, where nobody is"));
         return false;
@@ -309,9 +298,17 @@ fn post_late(
     if !world.servers[server].alive {
         return false;
     }
+    let (mut from, mut late) = (from, Duration::ZERO);
     if world.rng.chance(world.faults.lose_request) {
         world.fault("lost request");
-        return true;
+        if world.rng.below(2) == 0 {
+            return true;
+        }
+        // The connection is gone, and what was sent over it still comes out of somebody's buffers,
+        // long after its caller has tried again.
+        from = Caller::Nobody;
+        let most = Duration::from_secs(2);
+        late = long_or_short(&mut world.rng, Duration::from_millis(1), most);
     }
     let client = Node::Client(world.tasks[task].session);
     let life = world.servers[server].life;
@@ -351,13 +348,7 @@ fn send(
     let request = || Request { access, header, args: args.clone(), payload: whole() };
     if payload.len() < 2000 && world.rng.chance(world.faults.duplicate) {
         world.fault("duplicate");
-        // A copy may stay in somebody's buffers for longer than its caller waits.
-        let late = match world.rng.below(3) {
-            0 => long_or_short(&mut world.rng, Duration::from_millis(1), Duration::from_secs(2)),
-            _ => Duration::ZERO,
-        };
-        // What it is answered goes back over a connection that nobody reads any more.
-        post_late(world, id.task, address, Caller::Nobody, request(), late);
+        post(world, id.task, address, Caller::Task(id), request());
     }
     if world.rng.chance(world.faults.intrude) {
         intrude(world, id.task, structure, address, request());
