@@ -24,7 +24,8 @@ pub struct Faults {
     pub cut_payload: u64,
     /// Memory servers that crash, and maybe come back, with nothing.
     pub crash: u64,
-    /// Controllers that crash and come back with their log.
+    /// Controllers that crash and come back with their log: drawn, so that seeds stay what they are
+    /// when it happens, and used by nothing yet.
     pub crash_controller: u64,
     /// Connections between a server and the controller that break.
     pub break_link: u64,
@@ -100,7 +101,6 @@ impl Faults {
             ("delay", self.delay),
             ("cut", self.cut_payload),
             ("crash", self.crash),
-            ("controller", self.crash_controller),
             ("link", self.break_link),
             ("partition", self.partition),
             ("pause", self.pause),
