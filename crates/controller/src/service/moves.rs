@@ -96,6 +96,7 @@ mod tests {
             max_items: 0,
             max_bytes: 0,
             first: true,
+            marks: Marks::default(),
             importing,
         }
     }
