@@ -200,3 +200,14 @@ fn repartition_measures_splits_and_checks_every_key() {
         folder.has_figure(&name, "part,split_ms,get_us_before,get_us_during");
     }
 }
+
+
+#[test]
+fn sensitivity_to_the_high_mark_is_measured() {
+    let args = ["sensitivity", "--parameter", "mark", "--marks", "50,95", "--lease-ms", "1000"];
+    let found = lines(&args);
+    let marks: Vec<u64> = found.iter().map(|f| f["value"].as_u64().unwrap()).collect();
+    assert_eq!(marks, [50, 95]);
+    assert!(found.iter().all(|f| f["parameter"] == "high_mark"), "{found:?}");
+    assert!(found.iter().all(|f| number(f, "utilisation") > 0.0), "{found:?}");
+}
