@@ -8,15 +8,17 @@ mod moves;
 #[path = "../../crates/catalog/tests/reference/mod.rs"]
 #[allow(dead_code)] // Each of the two that ask it uses its part.
 mod reference;
+mod rejoin;
 
 use honeycomb_catalog::{
     Actor, Catalog, CatalogError, Command, Effect as Order, NewStructure, Opened, PrefixOptions,
     PrefixState, Reply, Seal,
 };
-use honeycomb_types::limits::SERVER_SILENCE;
+use honeycomb_types::limits::{REJOIN_GRACE, SERVER_SILENCE};
 use honeycomb_types::{BlockAt, JobId, Kind, PrefixId, ServerId, StructureId, Time};
 use moves::Imports;
 use reference::{Cluster, File, Job, Life, Prefix, Sealed};
+use rejoin::Rejoining;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Commands between two comparisons of the whole state: it costs more than most commands, and a
@@ -39,6 +41,7 @@ pub struct CatalogModel {
     /// What each block was last told to be ahead of it.
     ahead: BTreeMap<BlockAt, (u64, u64)>,
     imports: Imports,
+    rejoining: Rejoining,
     commands: u64,
 }
 
@@ -106,7 +109,9 @@ impl CatalogModel {
         orders: &[Order],
     ) -> Verdict {
         self.cluster.now = now.as_millis();
+        let was_recovering = self.is_recovering();
         self.step(command, reply, orders)?;
+        self.settle(was_recovering);
         self.carry_out(orders)
     }
 
@@ -168,6 +173,8 @@ impl CatalogModel {
                     server.shards as u64 * server.blocks_per_shard as u64
                 })
             }
+            Command::RejoinServer { server, member } => self.rejoin(server, member, reply),
+            Command::Inventory { server, held, last } => self.inventory(server, held, last, reply),
             Command::ServerReport { server, report } => {
                 for usage in report.usage {
                     self.cluster.used.insert(usage.at, usage.bytes_used);
@@ -493,21 +500,29 @@ impl CatalogModel {
 
     fn lose(&mut self, server: ServerId) {
         self.addresses.remove(&server);
+        self.forget_rejoining(server);
         self.cluster.lose(server);
         self.open.retain(|at| at.block.server() != server);
         self.imports.forget(server);
     }
 
     fn tick(&mut self) {
-        let now = self.cluster.now;
+        let (now, was_recovering) = (self.cluster.now, self.is_recovering());
         // Servers first: leases that end in the same tick ask nothing of a dead one.
-        let silence = SERVER_SILENCE.as_millis() as u64;
-        let silent = |(_, (_, seen)): &(&ServerId, &(u64, u64))| *seen + silence <= now;
+        let away = &self.cluster.away;
+        let silent = |(id, (_, seen)): &(&ServerId, &(u64, u64))| {
+            let grace = if away.contains(id) { REJOIN_GRACE } else { SERVER_SILENCE };
+            *seen + grace.as_millis() as u64 <= now
+        };
         let lost: Vec<ServerId> =
             self.cluster.servers.iter().filter(silent).map(|(id, _)| *id).collect();
         for server in lost {
             self.lose(server);
         }
+        if self.is_recovering() {
+            return;
+        }
+        self.settle(was_recovering);
         for j in 0..self.cluster.jobs.len() {
             for i in self.cluster.jobs[j].due(now) {
                 let p = self.cluster.jobs[j].prefixes[i].as_ref().expect("it is due");
@@ -721,6 +736,8 @@ impl CatalogModel {
         for order in orders {
             self.imports.hear(order, &self.open)?;
             match *order {
+                // Opened again for a server that came back without it.
+                Order::OpenBlock { at, .. } if self.rejoining.again && self.open.contains(&at) => {}
                 Order::OpenBlock { at, .. } => {
                     let free = self.open.iter().all(|other| other.block != at.block);
                     require(free, || format!("{at:?} is given to a second owner (INV-01)"))?;
@@ -730,7 +747,9 @@ impl CatalogModel {
                     self.open.insert(at);
                 }
                 Order::FreeBlock { at, .. } => {
-                    require(self.open.remove(&at), || format!("{at:?} is freed twice (INV-03)"))?;
+                    let again = self.rejoining.again && self.cluster.quarantined.contains(&at);
+                    let once = self.open.remove(&at) || again;
+                    require(once, || format!("{at:?} is freed twice (INV-03)"))?;
                 }
                 Order::QueueAhead { at, items, bytes, .. } => {
                     let before = self.ahead.insert(at, (items, bytes));
@@ -749,6 +768,11 @@ impl CatalogModel {
     /// Compares everything that can be asked of the catalog.
     pub fn compare(&mut self, now: Time, catalog: &mut Catalog) -> Verdict {
         self.cluster.now = now.as_millis();
+        let awaits = catalog.recovering() == self.is_recovering();
+        require(awaits, || "who is awaited is not agreed upon (INV-27)".into())?;
+        if self.is_recovering() {
+            return Ok(());
+        }
         let held = self.cluster.jobs.iter().flat_map(|job| &job.files).flat_map(File::held);
         let held: BTreeSet<BlockAt> = held.collect();
         require(self.open == held, || {
@@ -797,7 +821,8 @@ impl CatalogModel {
         require(before <= Some(version), || "a map's version fell (INV-17)".into())?;
         let tail = ranges[ranges.len() - 1].2;
         let told = self.ahead.get(&tail).copied();
-        if file.bounded && !file.sealed() {
+        // While a server tells what it holds, what was taken there is not known.
+        if file.bounded && !file.sealed() && !self.is_telling(file) {
             // The first block knows without being told.
             let told = if tail == file.chain[0] {
                 told.unwrap_or_default()

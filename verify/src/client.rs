@@ -554,9 +554,10 @@ fn judge(
 fn failed(known: &mut Known, active: &Active, e: &Error) -> Result<(), String> {
     let unknown = match e.status {
         Status::OutcomeUnknown => true,
-        Status::DeadlineExceeded | Status::LeaseExpired | Status::DataLost | Status::Removed => {
-            e.message.contains("may have taken effect")
-        }
+        Status::DeadlineExceeded => e.message.contains("may have taken effect"),
+        // A copy of the request, which only this world makes, may have been under way when the
+        // structure ended.
+        Status::LeaseExpired | Status::DataLost | Status::Removed => true,
         status if storing::has_no_room(status) => false,
         // The keys of a batch have come to be of two blocks.
         Status::WrongRange if matches!(active.what, What::Store(_)) => false,

@@ -3,22 +3,26 @@
 //! command.
 
 use crate::catalog::CatalogModel;
-use crate::net::Node;
+use crate::net::{Node, trouble_lasts};
 use crate::server::{SHARDS, SimServer};
 use crate::world::{Event, World, wire_entry};
 use honeycomb_catalog::{
-    Actor, BlockUsage, Catalog, CatalogError, Command, Config, Effect as Order, NewServer, Opened,
-    Reply, Report, Seal, Written,
+    Actor, BlockUsage, Catalog, CatalogError, Command, Config, Effect as Order, HeldBlock,
+    NewServer, Opened as Map, Reply, Report, Seal, Written,
 };
 use honeycomb_client::Error;
-use honeycomb_controller::status_of;
+use honeycomb_controller::{
+    Answers, OpenOptions, Opened, Store, StoreError, held_block, status_of, waits,
+};
+use honeycomb_env::MemoryDisk;
 use honeycomb_server::{Effect, MoveWord};
 use honeycomb_structures::{News, Successor};
 use honeycomb_types::{
-    BlockAt, BlockId, Epoch, JobId, Kind, MoveId, PrefixId, ServerId, StructureId, Time,
+    BlockAt, BlockId, Epoch, JobId, Kind, Marks, MoveId, PrefixId, ServerId, StructureId, Time,
 };
 use honeycomb_wire::Status;
 use honeycomb_wire::data::MovedArgs;
+use honeycomb_wire::messages::HeldBlock as HeldOnWire;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -37,6 +41,8 @@ pub enum Said {
     Again(Effect),
     /// Whether it could be done.
     Confirmed(Order, bool),
+    /// Everything that is held, by a server that came back; whether this is the last of it.
+    Holdings(Vec<HeldOnWire>, bool),
     Report {
         sent: Time,
         usage: Vec<BlockUsage>,
@@ -50,7 +56,12 @@ pub enum Told {
     Order(Order),
     News(BlockAt, News),
     Move(BlockAt, MoveWord),
-    Clock { sent: Time, now_ms: u64 },
+    Clock {
+        sent: Time,
+        now_ms: u64,
+    },
+    /// What the server holds is known.
+    Known,
 }
 
 /// What a client asks of the controller about its structures.
@@ -73,13 +84,23 @@ struct Waiting {
 enum Then {
     Successor(ServerId, BlockAt, Vec<u8>),
     Move(ServerId, BlockAt, MoveWord),
-    Answer(Question, Opened),
+    Answer(Question, Map),
 }
 
 /// The controller's process.
 pub struct SimController {
+    /// What was when it died, until it is started again.
+    pub alive: bool,
     pub catalog: Catalog,
+    store: Option<Store>,
+    disk: MemoryDisk,
+    /// Its machine lost power.
+    power: bool,
     pub model: CatalogModel,
+    /// Who has joined, and is not known to be gone.
+    members: BTreeSet<ServerId>,
+    /// What servers were told to do and have not confirmed.
+    errands: Vec<Order>,
     /// Which connection leads to which server.
     links: BTreeMap<ServerId, (usize, u64)>,
     /// Blocks that their servers have not confirmed to be open.
@@ -93,9 +114,17 @@ pub struct SimController {
 
 impl SimController {
     pub fn new(hash_seed: u64) -> SimController {
+        let disk = MemoryDisk::new();
+        let opened = open(&disk, hash_seed, Time::ZERO).expect("an empty disk can be read");
         SimController {
-            catalog: Catalog::new(Config { hash_seed, ..Config::default() }),
+            alive: true,
+            catalog: opened.catalog,
+            store: Some(opened.store),
+            disk,
+            power: false,
             model: CatalogModel::default(),
+            members: BTreeSet::new(),
+            errands: Vec::new(),
             links: BTreeMap::new(),
             opening: BTreeMap::new(),
             importing: BTreeMap::new(),
@@ -104,6 +133,18 @@ impl SimController {
             commands: 0,
         }
     }
+}
+
+fn open(disk: &MemoryDisk, hash_seed: u64, now: Time) -> Result<Opened, StoreError> {
+    let options = OpenOptions {
+        shard: 0,
+        hash_seed,
+        root_key: Some([7; 32]),
+        marks: Marks::default(),
+        lease_ms: Config::default().lease_ms,
+        now,
+    };
+    Store::open(Box::new(disk.clone()), options)
 }
 
 impl World {
@@ -128,7 +169,11 @@ impl World {
         let mut orders = Vec::new();
         let controller = &mut self.controller;
         let reply = controller.catalog.apply(now, command, &mut orders);
-        let mut judged = controller.model.judge(now, &command, &reply, &orders);
+        let store = controller.store.as_mut().expect("only a living controller is asked");
+        let written = store.commit(now, &mut controller.catalog, &[], waits(&command, &orders));
+        let judged = written.map_err(|e| e.to_string());
+        let mut judged =
+            judged.and_then(|()| controller.model.judge(now, &command, &reply, &orders));
         if judged.is_ok() && controller.model.is_due() {
             judged = controller.model.compare(now, &mut controller.catalog);
         }
@@ -173,31 +218,41 @@ impl World {
                 Order::FreeBlock { at, .. } => {
                     self.controller.opening.remove(at);
                     self.controller.importing.remove(at);
+                    // What it was to do before that is not asked for again; a server that has freed
+                    // it would refuse.
+                    self.controller.errands.retain(|errand| !prepares(errand, *at));
                     self.give_up(|block| block == *at, "the block was taken back");
                 }
                 _ => {}
             }
+            self.controller.errands.push(order.clone());
             self.tell_server(order.server(), Told::Order(order));
         }
     }
 
     /// Servers that the catalog has given up: what waits for their blocks is answered.
     fn note_losses(&mut self) {
-        let catalog = &self.controller.catalog;
-        let gone = |(id, _): &(&ServerId, &(usize, u64))| !catalog.is_member(**id);
-        let gone: Vec<(ServerId, (usize, u64))> =
-            self.controller.links.iter().filter(gone).map(|(id, link)| (*id, *link)).collect();
-        for (id, (server, link)) in gone {
-            self.controller.links.remove(&id);
+        let SimController { catalog, members, .. } = &mut self.controller;
+        let gone: Vec<ServerId> = members.extract_if(.., |id| !catalog.is_member(*id)).collect();
+        for id in gone {
+            let link = self.controller.links.remove(&id);
             self.controller.opening.retain(|at, _| at.block.server() != id);
             self.controller.importing.retain(|at, _| at.block.server() != id);
+            self.controller.errands.retain(|order| order.server() != id);
             // Which blocks were there changes as structures grow; any may have had one.
             self.structures.values_mut().for_each(|known| known.lost = true);
             self.give_up(|at| at.block.server() == id, "the server of the block is gone");
             // A server that was only silent learns that it has to join again.
-            let at = self.arrival(Node::Controller, Node::Server(server), link);
-            self.schedule_at(at, Event::LinkClosed { server, link });
+            if let Some(link) = link {
+                self.close_link(link);
+            }
         }
+    }
+
+    /// The controller closes a server's connection.
+    fn close_link(&mut self, (server, link): (usize, u64)) {
+        let at = self.arrival(Node::Controller, Node::Server(server), link);
+        self.schedule_at(at, Event::LinkClosed { server, link });
     }
 
     /// Ends what waits for blocks that will not open.
@@ -266,8 +321,17 @@ impl World {
         match said {
             Said::Asked(effect) => self.asked(id, effect),
             Said::Again(effect) => self.asked_again(&effect),
-            Said::Confirmed(order, true) => self.confirmed(id, &order),
-            Said::Confirmed(order, false) => self.import_refused(&order),
+            Said::Confirmed(order, done) => {
+                let errands = &mut self.controller.errands;
+                if let Some(place) = errands.iter().position(|errand| *errand == order) {
+                    errands.remove(place);
+                }
+                match done {
+                    true => self.confirmed(id, &order),
+                    false => self.import_refused(&order),
+                }
+            }
+            Said::Holdings(blocks, last) => self.holdings(id, (server, link), &blocks, last),
             Said::Report { sent, usage, active } => {
                 let report = Report {
                     bytes_resident: 0,
@@ -471,20 +535,59 @@ impl World {
             flush: true,
             kinds: &[],
         };
-        let id = match self.command(Command::JoinServer { server: new }) {
-            Ok(Reply::Joined(id)) => id,
-            other => panic!("a server could not join: {other:?}"),
+        let member = sim.id;
+        let (id, known) = match self.rejoined(new, member) {
+            true => (member, true),
+            false => match self.command(Command::JoinServer { server: new }) {
+                Ok(Reply::Joined(id)) => (id, false),
+                other => panic!("a server could not join: {other:?}"),
+            },
         };
-        self.controller.links.insert(id, (server, link));
+        self.controller.members.insert(id);
+        if let Some(old) = self.controller.links.insert(id, (server, link)) {
+            self.close_link(old);
+        }
         let now_ms = self.controller_now().as_millis();
         let at = self.arrival(Node::Controller, Node::Server(server), link);
-        self.schedule_at(at, Event::Joined { server, life, link, id, now_ms });
+        self.schedule_at(at, Event::Joined { server, life, link, id, known, now_ms });
+    }
+
+    /// Whether a server is the member that it says it was.
+    fn rejoined(&mut self, server: NewServer<'_>, member: ServerId) -> bool {
+        let again =
+            member != ServerId(0) && self.command(Command::RejoinServer { server, member }).is_ok();
+        if again {
+            self.reach("server back under its name");
+        }
+        again
+    }
+
+    /// A server that came back tells what it holds.
+    fn holdings(&mut self, id: ServerId, link: (usize, u64), blocks: &[HeldOnWire], last: bool) {
+        let held: Vec<HeldBlock> = blocks.iter().map(held_block).collect();
+        let command = Command::Inventory { server: id, held: &held, last };
+        if self.command(command).is_err() {
+            return self.close_link(link);
+        }
+        if last {
+            // It may not have heard what it was asked over its earlier connection.
+            let errands = self.controller.errands.iter();
+            let again: Vec<Order> = errands.filter(|order| order.server() == id).cloned().collect();
+            for order in again {
+                self.tell_server(id, Told::Order(order));
+            }
+            self.tell_server(id, Told::Known);
+        }
     }
 
     /// The controller learns that a connection to a server is closed.
     pub fn link_lost(&mut self, server: usize, link: u64) {
         let ends = |(_, of): &(&ServerId, &(usize, u64))| **of == (server, link);
-        if let Some(id) = self.controller.links.iter().find(ends).map(|(id, _)| *id) {
+        let Some(id) = self.controller.links.iter().find(ends).map(|(id, _)| *id) else { return };
+        // One that has not told all of its blocks is awaited as before.
+        if self.controller.catalog.is_awaited(id) {
+            self.controller.links.remove(&id);
+        } else {
             let _ = self.command(Command::ServerLost { server: id });
         }
     }
@@ -528,7 +631,7 @@ impl World {
         }
     }
 
-    fn answer(&mut self, question: &Question, answer: Result<Opened, Error>) {
+    fn answer(&mut self, question: &Question, answer: Result<Map, Error>) {
         let node = Node::Client(self.tasks[question.task].session());
         let Some(at) = self.travel(Node::Controller, node) else { return };
         let (task, number) = (question.task, question.number);
@@ -539,6 +642,10 @@ impl World {
 
     /// Time has passed for the controller.
     pub fn tick_controller(&mut self) {
+        self.schedule(TICK, Event::Tick(Node::Controller));
+        if !self.controller.alive {
+            return;
+        }
         let now = self.controller_now();
         if now.since(self.controller.last_tick) > STOOD_STILL {
             self.reach("amnesty");
@@ -550,7 +657,62 @@ impl World {
         if self.controller.links.len() < links {
             self.reach("server declared dead for its silence");
         }
-        self.schedule(TICK, Event::Tick(Node::Controller));
+        if self.rng.chance(self.faults.renew_log) {
+            self.reach("log replaced by a snapshot");
+            let SimController { store, catalog, .. } = &mut self.controller;
+            let store = store.as_mut().expect("it lives");
+            if let Err(e) = store.renew(now, catalog, &Answers::default()) {
+                self.broken(format!("the log could not be renewed: {e}"));
+            }
+        }
+    }
+
+    /// The controller's process ends, or its machine loses power. It comes back with its log.
+    pub fn crash_controller(&mut self) {
+        if !self.controller.alive {
+            return;
+        }
+        self.controller.power = self.rng.chance(500_000);
+        if self.controller.power {
+            self.fault("controller lost power");
+            let World { controller, rng, .. } = self;
+            controller.disk.crash(&mut |most| rng.below(most.max(1)));
+        } else {
+            self.fault("controller killed");
+        }
+        let controller = &mut self.controller;
+        controller.alive = false;
+        controller.store = None;
+        controller.opening.clear();
+        controller.importing.clear();
+        controller.waiting.clear();
+        controller.errands.clear();
+        for link in std::mem::take(&mut controller.links).into_values() {
+            self.close_link(link);
+        }
+        let away = trouble_lasts(&mut self.rng);
+        self.schedule(away, Event::RestartController);
+    }
+
+    /// It is started again.
+    pub fn restart_controller(&mut self) {
+        if self.controller.alive {
+            return;
+        }
+        let (now, hash_seed) = (self.controller_now(), self.rng.next_u64());
+        let opened = match open(&self.controller.disk, hash_seed, now) {
+            Ok(opened) => opened,
+            Err(e) => return self.broken(format!("the log cannot be read: {e} (INV-26)")),
+        };
+        let controller = &mut self.controller;
+        controller.alive = true;
+        controller.catalog = opened.catalog;
+        controller.store = Some(opened.store);
+        controller.last_tick = Time::NEVER;
+        let (catalog, power) = (&controller.catalog, controller.power);
+        if let Err(e) = controller.model.restart(now, catalog, power) {
+            self.broken(format!("the catalog, after a restart: {e}"));
+        }
     }
 
     /// A server that joins before anything has happened, without a network.
@@ -588,6 +750,11 @@ impl World {
             }
         }
     }
+}
+
+/// Whether it makes a block ready.
+fn prepares(order: &Order, block: BlockAt) -> bool {
+    matches!(order, Order::OpenBlock { at, .. } | Order::BeginImport { at, .. } if *at == block)
 }
 
 /// The block that an entry on the wire names.

@@ -24,9 +24,10 @@ pub struct Faults {
     pub cut_payload: u64,
     /// Memory servers that crash, and maybe come back, with nothing.
     pub crash: u64,
-    /// Controllers that crash and come back with their log: drawn, so that seeds stay what they are
-    /// when it happens, and used by nothing yet.
+    /// Controllers that are killed, or lose power, and come back with their log.
     pub crash_controller: u64,
+    /// Logs that are replaced by a snapshot, in events per million ticks of the controller.
+    pub renew_log: u64,
     /// Connections between a server and the controller that break.
     pub break_link: u64,
     /// Partitions of the network, of any shape.
@@ -78,6 +79,7 @@ impl Faults {
             cut_payload,
             crash,
             crash_controller,
+            renew_log: 5_000,
             break_link,
             partition,
             pause,
@@ -101,6 +103,7 @@ impl Faults {
             ("delay", self.delay),
             ("cut", self.cut_payload),
             ("crash", self.crash),
+            ("controller", self.crash_controller),
             ("link", self.break_link),
             ("partition", self.partition),
             ("pause", self.pause),

@@ -12,6 +12,7 @@
 mod accounts;
 mod bank;
 mod catalog;
+mod cells;
 mod client;
 mod controller;
 mod faults;

@@ -16,7 +16,7 @@ pub struct Line {
     /// Server and life of the block that gives.
     pub from: (usize, u64),
     /// Of the block that takes.
-    to: (usize, u64),
+    pub to: (usize, u64),
     target: BlockAt,
     /// Requests that have arrived while the one before them is still arriving.
     inbox: VecDeque<Request>,

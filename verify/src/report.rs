@@ -1,5 +1,6 @@
 //! What was drawn and reached: because what is never drawn is not tested.
 
+use crate::cells::Cell;
 use std::collections::BTreeMap;
 
 /// Faults that every long run must have injected, by name.
@@ -7,6 +8,8 @@ pub const FAULTS: &[&str] = &[
     "abandoned prefix",
     "bridge",
     "broken link",
+    "controller killed",
+    "controller lost power",
     "crash",
     "crash for good",
     "cut link",
@@ -50,6 +53,7 @@ pub const STATES: &[&str] = &[
     "intruder refused",
     "large value",
     "lease expired",
+    "log replaced by a snapshot",
     "merge asked for",
     "move cancelled",
     "move committed",
@@ -62,6 +66,7 @@ pub const STATES: &[&str] = &[
     "reply overtaken",
     "scan of several pages",
     "server back under a new name",
+    "server back under its name",
     "server declared dead for its silence",
     "split asked for",
     "stale map corrected",
@@ -85,6 +90,8 @@ pub struct Stats {
     pub classes: BTreeMap<&'static str, u64>,
     /// Runs that had two classes at once.
     pub pairs: BTreeMap<(&'static str, &'static str), u64>,
+    /// Crash cells that came up.
+    pub cells: BTreeMap<Cell, u64>,
     /// Blocks sealed with a successor.
     pub grown: u64,
     /// Blocks of queues retired.
@@ -127,6 +134,9 @@ impl Stats {
                 *sum.entry(name).or_default() += count;
             }
         }
+        for (cell, count) in &more.cells {
+            *self.cells.entry(*cell).or_default() += count;
+        }
         for (pair, count) in &more.pairs {
             *self.pairs.entry(*pair).or_default() += count;
         }
@@ -143,6 +153,8 @@ impl Stats {
             let unlisted = reached.keys().filter(|name| !listed.contains(name));
             missed.extend(unlisted.map(|name| format!("{what} '{name}' is not listed")));
         }
+        let cells = Cell::all().filter(|cell| !self.cells.contains_key(cell));
+        missed.extend(cells.map(|cell| format!("the crash cell '{cell}' never came up")));
         missed
     }
 }

@@ -9,6 +9,7 @@ use honeycomb_structures::{Answer, News, Outcome, Payload, Registry, Successor, 
 use honeycomb_types::limits::{ACTIVITY_INTERVAL, REPORT_INTERVAL};
 use honeycomb_types::{BlockAt, Generation, JobId, PrefixId, ServerId, SessionId, ShardIx, Time};
 use honeycomb_wire::data::ReadArgs;
+use honeycomb_wire::messages::HeldBlock;
 use honeycomb_wire::queue::{GetArgs, Items};
 use honeycomb_wire::{Grant, Op, RequestHeader, Status};
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,6 +67,15 @@ pub struct SimServer {
     pub blocks: u32,
     /// Its connection to the controller, once it has joined over it.
     pub link: Option<u64>,
+    /// The controller knows it and all that it holds.
+    pub ready: bool,
+    /// It has told what it holds, and what came after waits in `later` until that is known.
+    telling: bool,
+    later: Vec<Effect>,
+    /// Blocks of which it is not known whether the controller has heard what was taken.
+    unheard: BTreeSet<BlockAt>,
+    /// The same, told over the present connection.
+    taken: BTreeSet<BlockAt>,
     /// The connection over which it asked to join last.
     pub attempt: u64,
     /// What its shards want of the controller and was not sent yet.
@@ -78,7 +88,7 @@ pub struct SimServer {
     pub filling: BTreeMap<Ticket, Filling>,
     /// Blocks that asked for a successor and were not answered.
     growing: BTreeSet<BlockAt>,
-    /// Blocks that asked to begin a move or to commit one, and were not answered.
+    /// Blocks that asked to begin a move, and were not answered.
     moving: BTreeSet<BlockAt>,
     /// Generations below which it has confirmed to refuse grants.
     generations: BTreeMap<PrefixId, Generation>,
@@ -119,6 +129,11 @@ impl SimServer {
             address: format!("10.0.0.{}:1", server + 1),
             blocks,
             link: None,
+            ready: false,
+            telling: false,
+            later: Vec::new(),
+            unheard: BTreeSet::new(),
+            taken: BTreeSet::new(),
             attempt: 0,
             wants: Vec::new(),
             posts: Vec::new(),
@@ -140,6 +155,11 @@ impl SimServer {
     pub fn crash(&mut self) {
         self.alive = false;
         self.link = None;
+        self.ready = false;
+        self.telling = false;
+        self.later.clear();
+        self.unheard.clear();
+        self.taken.clear();
         self.shards.clear();
         self.waiting.clear();
         self.filling.clear();
@@ -152,6 +172,10 @@ impl SimServer {
     /// It has joined under a new name: everything that it held is gone.
     pub fn joined(&mut self, now: Time, link: u64, id: ServerId, now_ms: u64) {
         (self.id, self.link) = (id, Some(link));
+        (self.ready, self.telling) = (true, false);
+        self.later.clear();
+        self.unheard.clear();
+        self.taken.clear();
         self.generations.clear();
         self.growing.clear();
         self.moving.clear();
@@ -176,23 +200,63 @@ impl SimServer {
         }
     }
 
+    /// It is the member that it was, and tells what it holds.
+    pub fn rejoined(&mut self, now: Time, link: u64, now_ms: u64) -> Vec<HeldBlock> {
+        (self.link, self.telling) = (Some(link), true);
+        self.adjust(now_ms as i64 - now.as_millis() as i64, Duration::from_secs(60), now);
+        self.shards.iter().flat_map(Shard::holdings).collect()
+    }
+
+    /// The controller knows what it holds: everything goes on. Answers what waited for that.
+    pub fn known(&mut self, now: Time) -> Vec<Effect> {
+        self.ready = true;
+        for at in std::mem::take(&mut self.unheard) {
+            self.shard(at).tell(now, at, News::TakenHeard);
+        }
+        std::mem::take(&mut self.later)
+    }
+
     /// The link is gone: what waits for an answer over it is told so, as `crates/server` does.
     pub fn unlink(&mut self, now: Time) {
         self.link = None;
+        (self.ready, self.telling) = (false, false);
+        for effect in std::mem::take(&mut self.later) {
+            match effect {
+                Effect::Taken { at, .. } => drop(self.unheard.insert(at)),
+                // What blocks tell of themselves does not say this.
+                Effect::CancelMove { .. } => self.later.push(effect),
+                _ => {}
+            }
+        }
+        let taken = std::mem::take(&mut self.taken);
+        self.unheard.extend(taken);
         for at in std::mem::take(&mut self.growing) {
             self.deny_growth(now, at);
         }
         for at in std::mem::take(&mut self.moving) {
-            self.deny_move(now, at);
+            self.refuse_move(now, at);
         }
     }
 
-    /// Whichever of the two it asked for, it is told so.
-    fn deny_move(&mut self, now: Time, at: BlockAt) {
-        let text = || "the controller cannot be reached".to_owned();
-        let shard = self.shard(at);
-        shard.move_word(now, at, MoveWord::Refused(Status::Unavailable, text()));
-        shard.move_word(now, at, MoveWord::NotCommitted(Status::Unavailable, text()));
+    /// What the controller is to be told once it is there again. What a shard wanted before it told
+    /// its holdings is in them.
+    pub fn keep(&mut self, now: Time, effect: Effect) {
+        match effect {
+            Effect::Grow { at, .. } => self.deny_growth(now, at),
+            Effect::BeginMove { at, .. } => self.refuse_move(now, at),
+            // It is asked for again.
+            Effect::CommitMove { .. } => {}
+            Effect::CancelMove { .. } => self.later.push(effect),
+            effect if self.telling => self.later.push(effect),
+            Effect::Taken { at, .. } => drop(self.unheard.insert(at)),
+            _ => {}
+        }
+    }
+
+    fn refuse_move(&mut self, now: Time, at: BlockAt) {
+        let text = "the controller cannot be reached".to_owned();
+        let word = MoveWord::Refused(Status::Unavailable, text);
+        self.shard(at).move_word(now, at, word);
     }
 
     /// The controller's word on a move.
@@ -217,17 +281,6 @@ impl SimServer {
         self.shard(at).tell(now, at, News::Successor(denied));
     }
 
-    /// Something that the shards wanted of the controller cannot be sent.
-    pub fn deny(&mut self, now: Time, effect: &Effect) {
-        match effect {
-            Effect::Grow { at, .. } => self.deny_growth(now, *at),
-            Effect::BeginMove { at, .. } | Effect::CommitMove { at, .. } => {
-                self.deny_move(now, *at);
-            }
-            _ => {}
-        }
-    }
-
     /// Something is said to the controller.
     pub fn saying(&mut self, said: &Said) {
         let Said::Asked(effect) = said else { return };
@@ -235,8 +288,11 @@ impl SimServer {
             Effect::Grow { at, .. } => {
                 self.growing.insert(*at);
             }
-            Effect::BeginMove { at, .. } | Effect::CommitMove { at, .. } => {
+            Effect::BeginMove { at, .. } => {
                 self.moving.insert(*at);
+            }
+            Effect::Taken { at, .. } => {
+                self.taken.insert(*at);
             }
             _ => {}
         }
@@ -244,15 +300,19 @@ impl SimServer {
 
     /// The controller's word for a block.
     pub fn tell(&mut self, now: Time, at: BlockAt, news: News) {
-        if matches!(news, News::Successor(_)) {
-            self.growing.remove(&at);
-        }
+        match news {
+            News::Successor(_) => self.growing.remove(&at),
+            News::TakenHeard => self.taken.remove(&at),
+            _ => false,
+        };
         self.shard(at).tell(now, at, news);
     }
 
     /// What it has to report, when that is due.
     pub fn report(&mut self, now: Time) -> Option<Said> {
-        self.link?;
+        if !self.ready {
+            return None;
+        }
         let active = !self.active.is_empty() && now >= self.next_activity;
         if now < self.next_report && !active {
             return None;

@@ -1,6 +1,7 @@
 //! The virtual world: one clock, one stream of random numbers, a heap of events.
 
 use crate::accounts;
+use crate::cells::Cell;
 use crate::client::Task;
 use crate::controller::{Question, Said, SimController, TICK, Told};
 use crate::faults::Faults;
@@ -14,7 +15,7 @@ use honeycomb_catalog::Opened;
 use honeycomb_client::Error;
 use honeycomb_client::call::{Lanes, Routing};
 use honeycomb_env::Entropy;
-use honeycomb_server::{Access, MoveKey, PostPayload};
+use honeycomb_server::{Access, Effect, MoveKey, PostPayload};
 use honeycomb_structures::Ticket;
 use honeycomb_types::limits::SERVER_SILENCE;
 use honeycomb_types::{JobId, Kind, PrefixId, ServerId, SessionId, StructureId, Time};
@@ -23,6 +24,7 @@ use honeycomb_wire::{RequestHeader, Status};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::fmt::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 /// A try without an answer is given up after this.
@@ -92,11 +94,13 @@ pub enum Event {
     /// A server wants to join over a new connection.
     Join { server: usize, life: u64, link: u64 },
     /// A server has joined.
-    Joined { server: usize, life: u64, link: u64, id: ServerId, now_ms: u64 },
+    Joined { server: usize, life: u64, link: u64, id: ServerId, known: bool, now_ms: u64 },
     /// A server that has not joined looks whether it should ask again.
     Rejoin { server: usize, life: u64 },
     /// A server's process starts again.
     Restart { server: usize },
+    /// The controller's does.
+    RestartController,
     /// A task has waited long enough.
     Wake(TryId),
     /// A try had no answer for too long, or its connection failed.
@@ -180,6 +184,8 @@ pub struct World {
     pub(crate) now: Time,
     pub(crate) rng: Entropy,
     pub(crate) faults: Faults,
+    /// Who dies in the middle of a move, and after how many steps of its kind.
+    pub(crate) cell: Option<(Cell, u64)>,
     pub(crate) stats: Stats,
     pub(crate) net: Net,
     pub(crate) controller: SimController,
@@ -208,8 +214,7 @@ pub struct World {
 
 /// Runs one seed of about `operations` operations to its end.
 pub fn run_seed(seed: u64, operations: u64) -> Result<Stats, Violation> {
-    let mut world = World::new(seed, false);
-    world.run(operations)
+    World::new(seed, false).run_caught(operations)
 }
 
 impl World {
@@ -217,6 +222,7 @@ impl World {
     pub fn new(seed: u64, keep_trace: bool) -> World {
         let mut rng = Entropy::seeded(seed);
         let faults = Faults::draw(&mut rng);
+        let cell = Cell::draw(&mut rng);
         let focus = [None, None, Some(Kind::File), Some(Kind::Queue), Some(Kind::Kv)];
         let focus = focus[rng.below(5) as usize];
         let net = Net::new(&mut rng, faults.clock_ppm);
@@ -227,6 +233,7 @@ impl World {
             net,
             rng,
             faults,
+            cell,
             stats: Stats::default(),
             servers: Vec::new(),
             jobs: Vec::new(),
@@ -270,6 +277,19 @@ impl World {
         self.trace.as_deref()
     }
 
+    /// As `run`; a state machine that panics breaks a promise like any other, and is told with its
+    /// seed.
+    pub fn run_caught(&mut self, operations: u64) -> Result<Stats, Violation> {
+        match catch_unwind(AssertUnwindSafe(|| self.run(operations))) {
+            Ok(outcome) => outcome,
+            Err(payload) => {
+                let text = payload.downcast_ref::<String>().map(String::as_str);
+                let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+                Err(self.violated(format!("panicked: {}", text.unwrap_or("without a word"))))
+            }
+        }
+    }
+
     /// Runs to the end: work under faults, then healing, then the last leases.
     pub fn run(&mut self, operations: u64) -> Result<Stats, Violation> {
         self.schedule(Duration::ZERO, Event::Tick(Node::Controller));
@@ -305,6 +325,7 @@ impl World {
 
     fn heal(&mut self) {
         self.faults.heal();
+        self.cell = None;
         self.net.heal();
         self.working = false;
         for server in 0..SERVERS {
@@ -312,6 +333,7 @@ impl World {
                 self.restart(server);
             }
         }
+        self.restart_controller();
     }
 
     fn until(&mut self, done: impl Fn(&World) -> bool) -> Result<(), Violation> {
@@ -368,7 +390,7 @@ impl World {
             Event::ToldClient { task, .. } => client(*task),
             Event::Keep(job) => Node::Client(self.jobs[*job].keeper),
             Event::Tick(node) => *node,
-            Event::Restart { .. } => return None,
+            Event::Restart { .. } | Event::RestartController => return None,
         })
     }
 
@@ -473,6 +495,22 @@ impl World {
     }
 
     fn handle(&mut self, event: Event) {
+        self.note_step(&event);
+        let strike = self.cell.and_then(|_| self.strikes(&event));
+        if let Some(strike) = strike.as_ref().filter(|strike| !strike.cell.after) {
+            self.strike(strike);
+        }
+        self.happen(event);
+        if let Some(strike) = strike.filter(|strike| strike.cell.after) {
+            self.strike(&strike);
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        let at_controller = self.place_of(&event) == Some(Node::Controller);
+        if at_controller && !self.controller.alive && !matches!(event, Event::Tick(_)) {
+            return; // Nobody is there to hear it.
+        }
         match event {
             Event::Request { server, life, from, request } => {
                 self.request(server, life, from, *request);
@@ -492,9 +530,10 @@ impl World {
                     self.join(server, life, link);
                 }
             }
-            Event::Joined { server, life, link, id, now_ms } => {
-                self.joined(server, life, link, id, now_ms);
+            Event::Joined { server, life, link, id, known, now_ms } => {
+                self.joined(server, life, link, (id, known), now_ms);
             }
+            Event::RestartController => self.restart_controller(),
             Event::Rejoin { server, life } => self.rejoin(server, life),
             Event::Restart { server } => {
                 if !self.servers[server].alive {
@@ -534,7 +573,7 @@ impl World {
             Ok(header) => header,
             Err(refusal) => return self.broken(format!("a client sent {refusal:?}")),
         };
-        self.note(|| format!("request {from:?} {:?}", header.op));
+        self.note(|| format!("request {from:?} {:?} at {}", header.op, header.at.block));
         let id = self.servers[server].id;
         if !self.controller.catalog.is_member(id) && header.op.info().lane {
             self.reach("write to a server that is given up");
@@ -624,13 +663,17 @@ impl World {
     fn tell_controller(&mut self, server: usize) {
         let wants = std::mem::take(&mut self.servers[server].wants);
         for effect in wants {
-            if !self.say(server, Said::Asked(effect.clone())) {
-                self.reach("growth denied without a controller");
-                let now = self.local(Node::Server(server));
-                self.servers[server].deny(now, &effect);
-                let messages = self.servers[server].settle();
-                self.send_all(server, messages);
+            if self.servers[server].ready {
+                self.say(server, Said::Asked(effect));
+                continue;
             }
+            if matches!(effect, Effect::Grow { .. }) {
+                self.reach("growth denied without a controller");
+            }
+            let now = self.local(Node::Server(server));
+            self.servers[server].keep(now, effect);
+            let messages = self.servers[server].settle();
+            self.send_all(server, messages);
         }
     }
 
@@ -658,6 +701,11 @@ impl World {
         let now = self.local(Node::Server(server));
         let sim = &mut self.servers[server];
         match told {
+            Told::Known => {
+                for effect in sim.known(now) {
+                    self.say(server, Said::Asked(effect));
+                }
+            }
             Told::Clock { sent, now_ms } => sim.set_clock(sent, now, now_ms),
             Told::News(at, news) => sim.tell(now, at, news),
             Told::Move(at, word) => sim.move_word(now, at, word),
@@ -685,10 +733,29 @@ impl World {
         }
     }
 
-    fn joined(&mut self, server: usize, life: u64, link: u64, id: ServerId, now_ms: u64) {
+    fn joined(
+        &mut self,
+        server: usize,
+        life: u64,
+        link: u64,
+        (id, known): (ServerId, bool),
+        now_ms: u64,
+    ) {
         let now = self.local(Node::Server(server));
         let sim = &mut self.servers[server];
         if sim.life != life || !sim.alive || sim.attempt != link {
+            return;
+        }
+        if known && sim.id == id {
+            let mut blocks = sim.rejoined(now, link, now_ms);
+            // In one piece or in two.
+            let first = blocks.len() - self.rng.below(blocks.len() as u64 + 1) as usize;
+            let rest = blocks.split_off(first);
+            if !rest.is_empty() {
+                self.say(server, Said::Holdings(blocks, false));
+                blocks = rest;
+            }
+            self.say(server, Said::Holdings(blocks, true));
             return;
         }
         let again = sim.id != ServerId(0);
@@ -732,7 +799,11 @@ impl World {
     /// What goes wrong with nodes and network, at the beginning of an operation.
     pub fn disturb(&mut self) {
         if self.rng.chance(self.faults.crash) {
-            self.crash();
+            let server = self.rng.below(SERVERS as u64) as usize;
+            self.crash(server);
+        }
+        if self.rng.chance(self.faults.crash_controller) {
+            self.crash_controller();
         }
         if self.rng.chance(self.faults.break_link) {
             self.fault("broken link");
@@ -764,8 +835,7 @@ impl World {
 
     /// Crashes a server. It comes back with nothing, soon or late or never; the controller hears of
     /// it at once or by its silence.
-    fn crash(&mut self) {
-        let server = self.rng.below(SERVERS as u64) as usize;
+    pub fn crash(&mut self, server: usize) {
         if !self.servers[server].alive {
             return;
         }

@@ -189,12 +189,13 @@ impl Catalog {
         }
     }
 
-    pub(crate) fn tell_ahead(&self, s: u32, effects: &mut Vec<Effect>) {
+    pub(crate) fn tell_ahead(&mut self, s: u32, effects: &mut Vec<Effect>) {
         let structure = &self.structures[s];
         let bounded = structure.queue.as_ref().is_some_and(|queue| queue.bounded());
-        if !bounded || structure.sealed {
+        if !bounded || structure.sealed || self.awaits_blocks_of(s) {
             return;
         }
+        let structure = &self.structures[s];
         let tail = structure.entries.last().expect("there is always a tail").block;
         let (items, bytes) = structure.ahead();
         let (server, at) = (tail.server(), self.pool.at(tail));

@@ -233,8 +233,9 @@ pub struct Call {
     deadline: Time,
     mutation: bool,
     lane: Option<(BlockAt, Lane)>,
-    /// The block that answered `Busy`: it may hold a copy of this request that is under way, so it
-    /// is asked again before any other, also when the map has moved on.
+    /// The block that answered `Busy`, or that the grant was past its time: it may have run a copy of
+    /// this request, or hold one that is under way, so it is asked again before any other, also when
+    /// the map has moved on.
     stays_at: Option<BlockAt>,
     /// A try may have reached a server and its answer did not come back.
     uncertain: Option<BlockAt>,
@@ -398,10 +399,7 @@ impl Call {
     ) -> Step {
         match header.status {
             Status::Busy => {
-                self.stays_at = self.entry.as_ref().map(route::at).filter(|_| self.mutation);
-                if Bug::ClientForgetsBusy.active() {
-                    self.stays_at = None;
-                }
+                self.stay();
                 self.last_trouble = String::from_utf8_lossy(args).into_owned();
                 let asked = Duration::from_micros(header.value).min(Duration::from_secs(1));
                 self.wait(now, asked)
@@ -424,8 +422,12 @@ impl Call {
                 }
                 self.after_trouble(now)
             }
-            Status::GrantExpired => Step::Refresh,
+            Status::GrantExpired => {
+                self.stay();
+                Step::Refresh
+            }
             Status::GrantRevoked if !self.revoked => {
+                self.stay();
                 self.revoked = true;
                 Step::Refresh
             }
@@ -485,6 +487,14 @@ impl Call {
             return self.after_trouble(now);
         }
         self.send(now, routing, lanes)
+    }
+
+    /// The request was not run now, and an earlier copy of it may have been.
+    fn stay(&mut self) {
+        self.stays_at = self.entry.as_ref().map(route::at).filter(|_| self.mutation);
+        if Bug::ClientForgetsBusy.active() {
+            self.stays_at = None;
+        }
     }
 
     /// The current try may have taken effect, and nobody told.

@@ -14,7 +14,8 @@ use honeycomb_catalog::{
 use honeycomb_env::{ConnId, Net, ReplyPayload, Service};
 use honeycomb_types::limits::{BATCH_MAX, RESULTS_WINDOW, SERVER_SILENCE};
 use honeycomb_types::{
-    BlockAt, BlockId, Epoch, JobId, Kind, PrefixId, ServerId, SessionId, StructureId, Time, Verbs,
+    BlockAt, BlockId, Bug, Epoch, JobId, Kind, PrefixId, ServerId, SessionId, StructureId, Time,
+    Verbs,
 };
 use honeycomb_wire::messages::*;
 use honeycomb_wire::token::Caveat;
@@ -171,8 +172,10 @@ impl ControllerService {
     }
 
     pub(crate) fn apply(&mut self, now: Time, command: Command<'_>) -> Result<Reply, CatalogError> {
-        self.wait |= waits(&command);
-        self.catalog.apply(now, command, &mut self.effects)
+        let before = self.effects.len();
+        let reply = self.catalog.apply(now, command, &mut self.effects);
+        self.wait |= waits(&command, &self.effects[before..]);
+        reply
     }
 
     /// A greater term was heard of: this controller is over.
@@ -1057,8 +1060,13 @@ fn block_at(block: u64, epoch: u64) -> BlockAt {
 
 /// Whether a command's changes must be on the disk before anybody hears of them. Growth need not
 /// wait: a grant that a crash of the machine takes from the log is adopted from the block that has
-/// it, and a seal is told again.
-fn waits(command: &Command<'_>) -> bool {
+/// it, and a seal is told again. But what frees a block always does: nobody tells again of a block
+/// that its server no longer has.
+pub fn waits(command: &Command<'_>, effects: &[Effect]) -> bool {
+    let frees = effects.iter().any(|effect| matches!(effect, Effect::FreeBlock { .. }));
+    if frees && !Bug::FreesUnsynced.active() {
+        return true;
+    }
     !matches!(
         command,
         Command::GrowStructure { .. }

@@ -227,6 +227,8 @@ struct Slot {
     sealed: Option<(u64, Box<[u8]>)>,
     /// A move from it.
     moving: Option<Box<moving::Moving>>,
+    /// Number of the last move that this block began.
+    last_move: u64,
     /// When to go on giving back what has moved away.
     sweep_at: Option<Time>,
     told: Told,
@@ -380,6 +382,7 @@ impl Shard {
             watchers: Watchers::default(),
             sealed: None,
             moving: None,
+            last_move: 0,
             sweep_at: None,
             told: Told::default(),
         }));
@@ -894,6 +897,7 @@ impl Shard {
             if slot.idle_at.is_none()
                 && let Some(successor) = slot.structure.give_back()
             {
+                slot.told.gave_back();
                 let BlockOwner { at, structure, .. } = owner;
                 self.effects.push(Effect::Return { structure, at, successor });
             }

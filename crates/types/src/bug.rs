@@ -85,11 +85,25 @@ pub enum Bug {
     MoveServesEarly = 38,
     /// The block of a split that was given up is not given back (INV-20).
     MoveCancelLeaks = 39,
+    /// A move that was given up is begun anew while parts of its first try are on their way (INV-19).
+    MoveBegunTwice = 40,
+    /// What frees a block is told before it is on the disk (INV-26).
+    FreesUnsynced = 41,
+    /// What a killed controller left unsynced is followed by more files all the same (INV-26).
+    LogTailUnsynced = 42,
+    /// A successor that was allocated in advance is not adopted (INV-26).
+    SpareNotAdopted = 43,
+    /// A block goes on naming a successor that it gave back (INV-26).
+    GivenBackStaysNamed = 44,
+    /// Tails of queues are told what is ahead of them before that is known (INV-22).
+    AheadToldEarly = 45,
+    /// The silence of a server that came back is not counted (INV-27).
+    SilenceForgotten = 46,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 39] = [
+    pub const ALL: [Bug; 46] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -129,6 +143,13 @@ impl Bug {
         Bug::MoveServesLate,
         Bug::MoveServesEarly,
         Bug::MoveCancelLeaks,
+        Bug::MoveBegunTwice,
+        Bug::FreesUnsynced,
+        Bug::LogTailUnsynced,
+        Bug::SpareNotAdopted,
+        Bug::GivenBackStaysNamed,
+        Bug::AheadToldEarly,
+        Bug::SilenceForgotten,
     ];
 }
 

@@ -90,7 +90,7 @@ fn threads(args: &Args) -> usize {
 
 fn one(seed: u64, operations: u64) -> ExitCode {
     let mut world = World::new(seed, true);
-    let outcome = world.run(operations);
+    let outcome = world.run_caught(operations);
     let mut out = std::io::stdout().lock();
     for line in world.trace().unwrap_or_default() {
         // A reader that has seen enough closes the pipe.
@@ -259,6 +259,12 @@ fn report(stats: &Stats, seeds: u64) {
     for (what, counts) in lists {
         println!("{what}:");
         counts.iter().for_each(|(name, n)| println!("  {n:>9} {name}"));
+    }
+    println!("crash cells of moves: {}; that came up least often:", stats.cells.len());
+    let mut cells: Vec<_> = stats.cells.iter().collect();
+    cells.sort_by_key(|(cell, n)| (**n, **cell));
+    for (cell, n) in cells.iter().take(5) {
+        println!("  {n:>9} {cell}");
     }
     for missed in stats.missed() {
         println!("MISSED: {missed}");

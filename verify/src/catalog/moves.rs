@@ -24,7 +24,9 @@ impl Imports {
     pub fn hear(&mut self, order: &Order, open: &BTreeSet<BlockAt>) -> Verdict {
         match *order {
             Order::OpenBlock { at, importing, .. } if importing != MoveId::NONE => {
-                let first = self.under_way.insert(at, (importing, false)).is_none();
+                // The same again for a server that came back without it.
+                let before = self.under_way.insert(at, (importing, false));
+                let first = before.is_none_or(|before| before == (importing, false));
                 require(first, || format!("{at:?} is opened twice for moves (INV-20)"))
             }
             Order::FreeBlock { at, .. } => {
@@ -85,6 +87,16 @@ fn neighbour(file: &File, at: BlockAt, used: &BTreeMap<BlockAt, u64>) -> Outcome
 }
 
 impl CatalogModel {
+    /// The move that began last.
+    pub fn last_move(&self) -> Option<MoveId> {
+        self.imports.begun.keys().max().copied()
+    }
+
+    /// From which block to which a move is.
+    pub fn parties(&self, id: MoveId) -> Option<(BlockAt, BlockAt)> {
+        self.imports.begun.get(&id).map(|moving| (moving.source, moving.target))
+    }
+
     fn may_move(&self, j: usize) -> Outcome<()> {
         let job = &self.cluster.jobs[j];
         if job.quota != 0 && job.held() + 1 > job.quota {
@@ -139,6 +151,12 @@ impl CatalogModel {
         self.imports.since.push((self.cluster.now, structure, *id));
         self.cluster.jobs[j].files[f].pending.push(moving);
         Ok(())
+    }
+
+    /// A controller that has begun anew gives every move its whole time again.
+    pub(super) fn restart_moves(&mut self) {
+        let now = self.cluster.now;
+        self.imports.since.iter_mut().for_each(|began| began.0 = now);
     }
 
     /// Time has passed: what lasts too long is cancelled.

@@ -431,8 +431,15 @@ impl Shard {
         address: SocketAddr,
     ) {
         let slot = self.slots[index].as_deref_mut().expect("the caller found it");
+        // One that was given up here, of whose end the controller has not heard, is not begun anew:
+        // parts of the first try may still be on their way, and would count as new ones (INV-19).
+        let again = id <= slot.last_move && !Bug::MoveBegunTwice.active();
+        slot.last_move = slot.last_move.max(id);
         let movable = slot.structure.movable().expect("it asked");
-        let begun = movable.begin_export(&mut slot.backing, entry.start, entry.end);
+        let begun = match again {
+            true => Err(Answer::refuse(Status::Busy, "the move is over")),
+            false => movable.begin_export(&mut slot.backing, entry.start, entry.end),
+        };
         let at_first = movable.unsent();
         let moving = slot.moving.as_mut().expect("the caller found it");
         moving.id = id;
