@@ -207,7 +207,10 @@ impl QueueModel {
                 put.sure && put.span.end < span.begin && !asked
             });
             if let Some((key, _)) = missed {
-                return Err(format!("a get found nothing in {span:?} while {key:?} was there"));
+                return Err(format!(
+                    "a get found nothing in {span:?} while {key:?} was there: {:?}",
+                    self.puts[key].given
+                ));
             }
         }
         for span in &self.ended {

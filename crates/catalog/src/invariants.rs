@@ -4,7 +4,7 @@ use crate::Catalog;
 use crate::pool::Held;
 use crate::structures::Structure;
 use hashbrown::{HashMap, HashSet};
-use honeycomb_types::{Kind, Router, Time};
+use honeycomb_types::{BlockAt, Kind, Router, StructureId, Time};
 use std::fmt;
 
 /// An invariant that does not hold; the number is that of `docs/invariants.md`, 0 for one that is
@@ -31,7 +31,36 @@ pub(crate) fn require(
     if holds { Ok(()) } else { Err(Broken { invariant, what: what() }) }
 }
 
+/// The blocks of a structure, as a checker with a book of its own compares them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chain {
+    /// In the order in which they serve: those of the map, and those granted after them; and of each
+    /// whether its seal is known.
+    pub blocks: Vec<(BlockAt, bool)>,
+    /// What it holds beside them: allocated in advance, or about to be filled by a split.
+    pub beside: Vec<BlockAt>,
+}
+
 impl Catalog {
+    /// The blocks of a structure; nothing when there is none of this number. For tests and the
+    /// simulator.
+    pub fn chain(&self, id: StructureId) -> Option<Chain> {
+        let structure = &self.structures[self.structures.find(id)?];
+        let last = structure.entries.len().saturating_sub(1);
+        let placed = structure.entries.iter().enumerate().map(|(i, placed)| {
+            let sealed = structure.kind != Kind::Kv && (i < last || structure.sealed);
+            (self.pool.at(placed.block), sealed)
+        });
+        let growth = structure.growth.iter();
+        let granted = growth.flat_map(|growth| &growth.granted);
+        let granted = granted.map(|g| (self.pool.at(g.block), g.sealed.is_some()));
+        let blocks: Vec<_> = placed.chain(granted).collect();
+        let listed = |at: &BlockAt| blocks.iter().any(|(other, _)| other == at);
+        let all = structure.blocks().map(|block| self.pool.at(block));
+        let beside = all.filter(|at| !listed(at)).collect();
+        Some(Chain { blocks, beside })
+    }
+
     /// Reads everything and reports the first invariant that does not hold. Costs time in
     /// proportion to the whole catalog.
     pub fn check_invariants(&self) -> Result<(), Broken> {

@@ -49,7 +49,7 @@ pub use command::{
 pub use durable::{BadRecord, Recovery};
 pub use error::{CatalogError, Loss};
 pub use honeycomb_types::Router;
-pub use invariants::Broken;
+pub use invariants::{Broken, Chain};
 pub use reply::{
     ClusterStatus, EdgeOutcome, Effect, FlushState, FlushedPart, FlushedStructure, JobInfo,
     LeaseInfo, MapEntry, Opened, PartitionMap, PrefixInfo, PrefixState, Reply, ServerInfo,

@@ -8,7 +8,7 @@
 use crate::command::Seal;
 use crate::structures::Structure;
 use crate::{Catalog, CatalogError, Effect, NewStructure, Reply, Router};
-use honeycomb_types::{BlockAt, BlockId, MapVersion, StructureId};
+use honeycomb_types::{BlockAt, BlockId, Bug, MapVersion, StructureId};
 
 /// What was taken from one block.
 #[derive(Clone, Copy, Debug)]
@@ -189,12 +189,13 @@ impl Catalog {
         }
     }
 
-    pub(crate) fn tell_ahead(&self, s: u32, effects: &mut Vec<Effect>) {
+    pub(crate) fn tell_ahead(&mut self, s: u32, effects: &mut Vec<Effect>) {
         let structure = &self.structures[s];
         let bounded = structure.queue.as_ref().is_some_and(|queue| queue.bounded());
-        if !bounded || structure.sealed {
+        if !bounded || structure.sealed || self.awaits_blocks_of(s) {
             return;
         }
+        let structure = &self.structures[s];
         let tail = structure.entries.last().expect("there is always a tail").block;
         let (items, bytes) = structure.ahead();
         let (server, at) = (tail.server(), self.pool.at(tail));
@@ -262,6 +263,9 @@ impl Catalog {
         // Otherwise not only the first: one that still owes somebody an answer must not keep all
         // behind it.
         structure.entries.remove(place);
+        if Bug::RetireRaisesVersion.active() {
+            structure.version += 1;
+        }
         // The version is not raised: a tail was told which one its seal will make, and must be right.
         // Maps of one version differ at most in which of the empty blocks they still list.
         let (j, version) = (structure.job, MapVersion(structure.version));

@@ -21,7 +21,8 @@ use crate::pool::Held;
 use crate::structures::Granted;
 use crate::{Catalog, CatalogError, Effect, HeldBlock, NewServer, Reply};
 use hashbrown::HashSet;
-use honeycomb_types::{BlockAt, BlockId, Kind, MoveId, ServerId};
+use honeycomb_types::limits::SERVER_SILENCE;
+use honeycomb_types::{BlockAt, BlockId, Bug, Kind, MoveId, ServerId, StructureId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Who is awaited, and what those who came have told so far.
@@ -32,6 +33,9 @@ pub(crate) struct Awaited {
     told: BTreeMap<ServerId, HashSet<BlockId>>,
     /// Held, and nobody's as far as is known.
     unowned: Vec<HeldBlock>,
+    /// Queues with blocks that came back: their tails are told what is ahead of them once all of
+    /// that is known, and not more than there is before.
+    queues: BTreeSet<StructureId>,
 }
 
 impl Catalog {
@@ -89,21 +93,17 @@ impl Catalog {
         };
         let own = |held: &&HeldBlock| held.at.block.server() == server;
         told.extend(held.iter().filter(own).map(|held| held.at.block));
-        let mut queues = BTreeSet::new();
         let mut open: Vec<HeldBlock> = held.iter().filter(own).copied().collect();
         open.append(&mut self.awaited.unowned);
         // Adopting one may tell who owns another: in chains as long as they are.
         loop {
             let before = open.len();
-            open.retain(|held| !self.reconcile(held, &mut queues, effects));
+            open.retain(|held| !self.reconcile(held, effects));
             if open.is_empty() || open.len() == before {
                 break;
             }
         }
         self.awaited.unowned = open;
-        for s in queues {
-            self.tell_ahead(s, effects);
-        }
         if last {
             self.returned(server, effects);
         }
@@ -111,12 +111,7 @@ impl Catalog {
     }
 
     /// Brings one block that a server holds up to date, if somebody owns it.
-    fn reconcile(
-        &mut self,
-        held: &HeldBlock,
-        queues: &mut BTreeSet<u32>,
-        effects: &mut Vec<Effect>,
-    ) -> bool {
+    fn reconcile(&mut self, held: &HeldBlock, effects: &mut Vec<Effect>) -> bool {
         if self.is_kept(held.at) {
             return true; // `returned` has it flushed.
         }
@@ -149,7 +144,7 @@ impl Catalog {
                 let (items, bytes) = held.taken;
                 let _ = self.queue_taken(held.structure, held.at, items, bytes, effects);
             }
-            queues.insert(s);
+            self.awaited.queues.insert(held.structure);
         }
         true
     }
@@ -159,14 +154,22 @@ impl Catalog {
         let structure = &self.structures[s];
         let granted = structure.growth.as_ref().map_or(0, |growth| growth.granted.len());
         let last = matches!(structure.position(at.block), Some(Position::Chain(k)) if k == granted);
-        if structure.sealed || !last || !self.pool.adopt(successor, s) {
+        if structure.sealed || !last {
+            return;
+        }
+        // One that was allocated in advance is the structure's already.
+        let spare = structure.growth.iter().flat_map(|growth| &growth.spare);
+        let spare = spare.copied().any(|block| self.pool.at(block) == successor)
+            && !Bug::SpareNotAdopted.active();
+        if !spare && !self.pool.adopt(successor, s) {
             return;
         }
         let tail = structure.entries.len() - 1;
         self.structures.changes(s, tail);
         let growth = self.structures[s].growth.get_or_insert_default();
+        growth.spare.retain(|block| *block != successor.block);
         growth.granted.push_back(Granted { block: successor.block, sealed: None });
-        self.jobs[self.structures[s].job].blocks += 1;
+        self.jobs[self.structures[s].job].blocks += u64::from(!spare);
     }
 
     /// A server has told all of its blocks.
@@ -186,9 +189,40 @@ impl Catalog {
         }
         self.imports(server, effects);
         self.resume_parts(server, &told, effects);
+        // It is awaited no longer: its silence counts from now on.
+        if !Bug::SilenceForgotten.active() {
+            self.silence = self.silence.min(self.now + SERVER_SILENCE);
+        }
         let was = self.recovering();
         self.awaited.servers.remove(&server);
+        self.tell_queues(effects);
         self.settle_unowned(was, effects);
+    }
+
+    /// Tells the tails of queues of which all servers are back.
+    fn tell_queues(&mut self, effects: &mut Vec<Effect>) {
+        for id in std::mem::take(&mut self.awaited.queues) {
+            if let Some(s) = self.structures.find(id) {
+                self.tell_ahead(s, effects);
+            }
+        }
+    }
+
+    /// Whether a queue has blocks that have not told what was taken from them: then its tail is told
+    /// later what is ahead of it.
+    pub(crate) fn awaits_blocks_of(&mut self, s: u32) -> bool {
+        let Awaited { servers, told, queues, .. } = &mut self.awaited;
+        if servers.is_empty() && told.is_empty() || Bug::AheadToldEarly.active() {
+            return false;
+        }
+        let away = |block: BlockId| {
+            servers.contains(&block.server()) || told.contains_key(&block.server())
+        };
+        let structure = &self.structures[s];
+        structure.blocks().any(away) && {
+            queues.insert(structure.id);
+            true
+        }
     }
 
     /// Servers that ended are awaited no longer.

@@ -107,7 +107,8 @@ impl ControllerService {
     }
 }
 
-fn held_block(told: &Told) -> HeldBlock {
+/// A block as a server tells of it, in the catalog's words.
+pub fn held_block(told: &Told) -> HeldBlock {
     let at = |block, epoch| BlockAt { block: BlockId(block), epoch: Epoch(epoch) };
     let seal = Seal { length: told.length, bytes: told.bytes, last: told.state == 2 };
     HeldBlock {

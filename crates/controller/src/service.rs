@@ -16,7 +16,9 @@ use errands::Deferred;
 use honeycomb_catalog::{Actor, Catalog, CatalogError, Command, Effect, Reply};
 use honeycomb_env::{ConnId, Net, ReplyPayload, Service};
 use honeycomb_types::limits::{RESULTS_WINDOW, SERVER_SILENCE};
-use honeycomb_types::{BlockAt, BlockId, Epoch, JobId, PrefixId, ServerId, SessionId, Time, Verbs};
+use honeycomb_types::{
+    BlockAt, BlockId, Bug, Epoch, JobId, PrefixId, ServerId, SessionId, Time, Verbs,
+};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{
     Auth, Field, GrantKey, Greeted, Malformed, Op, Plane, ReplyHeader, RequestHeader, RootKey,
@@ -165,11 +167,13 @@ impl ControllerService {
     }
 
     pub(crate) fn apply(&mut self, now: Time, command: Command<'_>) -> Result<Reply, CatalogError> {
-        if waits(&command) {
+        let before = self.effects.len();
+        let reply = self.catalog.apply(now, command, &mut self.effects);
+        if waits(&command, &self.effects[before..]) {
             self.wait = true;
             self.marks.change(self.serving);
         }
-        self.catalog.apply(now, command, &mut self.effects)
+        reply
     }
 
     /// A greater term was heard of: this controller is over.
@@ -514,8 +518,13 @@ fn block_at(block: u64, epoch: u64) -> BlockAt {
 
 /// Whether a command may make changes that must be on the disk before anybody hears of them. Growth
 /// need not wait: a grant that a crash of the machine takes from the log is adopted from the block that
-/// has it, and a seal is told again; a part of a flush is written again.
-fn waits(command: &Command<'_>) -> bool {
+/// has it, and a seal is told again; a part of a flush is written again. But what frees a block always
+/// does: nobody tells again of a block that its server no longer has.
+pub fn waits(command: &Command<'_>, effects: &[Effect]) -> bool {
+    let frees = effects.iter().any(|effect| matches!(effect, Effect::FreeBlock { .. }));
+    if frees && !Bug::FreesUnsynced.active() {
+        return true;
+    }
     !matches!(
         command,
         Command::GrowStructure { .. }

@@ -2,7 +2,7 @@
 
 use crate::shard::BlockOwner;
 use honeycomb_structures::{News, Successor};
-use honeycomb_types::BlockAt;
+use honeycomb_types::{BlockAt, Bug};
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::HeldBlock;
 
@@ -28,6 +28,13 @@ impl Told {
 
     pub(crate) fn sealed(&mut self, length: u64, bytes: u64, last: bool) {
         self.sealed = Some((length, bytes, last));
+    }
+
+    /// The successor goes back: whoever has that block next is not this block's successor.
+    pub(crate) fn gave_back(&mut self) {
+        if !Bug::GivenBackStaysNamed.active() {
+            self.next = None;
+        }
     }
 
     pub(crate) fn taken(&mut self, items: u64, bytes: u64) {

@@ -221,6 +221,8 @@ struct Slot {
     sealed: Option<(u64, Box<[u8]>)>,
     /// A move from it.
     moving: Option<Box<moving::Moving>>,
+    /// Number of the last move that this block began.
+    last_move: u64,
     /// When to go on giving back what has moved away.
     sweep_at: Option<Time>,
     told: Told,

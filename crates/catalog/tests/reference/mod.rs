@@ -351,6 +351,8 @@ pub struct Cluster {
     /// Total blocks of each live server, and when it was heard of.
     pub servers: BTreeMap<ServerId, (u64, u64)>,
     pub quarantined: BTreeSet<BlockAt>,
+    /// Members that were there before a restart and are not back: they give nothing.
+    pub away: BTreeSet<ServerId>,
     /// Bytes in blocks, as last reported.
     pub used: BTreeMap<BlockAt, u64>,
 }
@@ -365,7 +367,8 @@ impl Cluster {
     /// (ordinary, free, quarantined)
     pub fn room(&self) -> (u64, u64, u64) {
         let mut room = (0, 0, self.quarantined.len() as u64);
-        for (&server, &(total, _)) in &self.servers {
+        for (&server, &(total, _)) in self.servers.iter().filter(|(id, _)| !self.away.contains(id))
+        {
             let free = total - self.taken(server);
             let reserve = (RESERVE_BLOCKS_MIN as u64).max(total / RESERVE_FRACTION as u64);
             room.0 += free.saturating_sub(reserve);

@@ -263,7 +263,7 @@ fn is_awaited(effect: &Effect) -> bool {
 }
 
 /// What it means for a reply that the server is gone which was to do this.
-fn loss_of(effect: &Effect) -> Option<Refusal> {
+pub(super) fn loss_of(effect: &Effect) -> Option<Refusal> {
     match effect {
         // Nothing is lost but an attempt, and who asked still has everything.
         Effect::BeginImport { .. } => Some((Status::Busy, taker_gone())),

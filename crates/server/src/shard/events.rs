@@ -87,6 +87,7 @@ impl Shard {
             if slot.idle_at.is_none()
                 && let Some(successor) = slot.structure.give_back()
             {
+                slot.told.gave_back();
                 let BlockOwner { at, structure, .. } = owner;
                 self.effects.push(Effect::Return { structure, at, successor });
             }

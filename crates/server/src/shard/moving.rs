@@ -11,7 +11,7 @@
 use super::{Effect, Shard, Slot};
 use crate::refusals::{unknown_block, wrong_epoch};
 use honeycomb_structures::{Answer, Movable, Outcome, Parcel, Wish};
-use honeycomb_types::{BlockAt, BlockId, Epoch, Time};
+use honeycomb_types::{BlockAt, BlockId, Bug, Epoch, Time};
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::{MapEntry, MoveDoneRequest, MoveLanesRequest};
 use honeycomb_wire::{Field, Op, RequestHeader, Status};
@@ -431,8 +431,15 @@ impl Shard {
         address: SocketAddr,
     ) {
         let slot = self.slots[index].as_deref_mut().expect("the caller found it");
+        // One that was given up here, of whose end the controller has not heard, is not begun anew:
+        // parts of the first try may still be on their way, and would count as new ones (INV-19).
+        let again = id <= slot.last_move && !Bug::MoveBegunTwice.active();
+        slot.last_move = slot.last_move.max(id);
         let movable = slot.structure.movable().expect("it asked");
-        let begun = movable.begin_export(&mut slot.backing, entry.start, entry.end);
+        let begun = match again {
+            true => Err(Answer::refuse(Status::Busy, "the move is over")),
+            false => movable.begin_export(&mut slot.backing, entry.start, entry.end),
+        };
         let at_first = movable.unsent();
         let moving = slot.moving.as_mut().expect("the caller found it");
         moving.id = id;
@@ -464,6 +471,9 @@ impl Shard {
                 let MapEntry { start, end, .. } = moving.entry;
                 let whole = moving.wish == Wish::Merge;
                 moving.lanes = slot.lanes.export(start, end, whole, LANES_PART).into();
+                if Bug::MoveForgetsRecords.active() {
+                    moving.lanes.clear();
+                }
             }
             let key = MoveKey { source: slot.owner.at, id: moving.id };
             if !matches!(moving.phase, Phase::Copying | Phase::Frozen { .. }) {

@@ -89,6 +89,7 @@ impl Shard {
             watchers: Watchers::default(),
             sealed: None,
             moving: None,
+            last_move: 0,
             sweep_at: None,
             told: Told::default(),
         }));
