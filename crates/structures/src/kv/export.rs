@@ -31,6 +31,8 @@ const MERGE_REST: Duration = Duration::from_millis(500);
 const MERGE_REST_MAX: Duration = Duration::from_secs(8);
 /// A block that had nobody to merge with, or to divide with, looks again after this.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
+/// One that had no room to be divided, because of what is being read, asks again after this.
+const BEGIN_AGAIN: Duration = Duration::from_millis(10);
 /// Rates are measured over at least this.
 const RATE_OVER: Duration = Duration::from_millis(5);
 /// What a move is expected to bring in a second: it decides how early a block that fills fast asks.
@@ -325,8 +327,6 @@ impl KvBlock {
         }
         self.export = None;
         self.table.sent = None;
-        self.table.relief = Relief::Possible;
-        self.asking.asked = false;
         self.calm = self.is_calm();
         // Regions were kept although they had become empty.
         let empty = |table: &Table| {
@@ -518,11 +518,15 @@ impl Movable for KvBlock {
     }
 
     fn cancel_export(&mut self, block: &mut Backing, now: Time) {
+        // A move that could not begin has to be asked for again as well.
+        let rest = if self.export.is_some() { ASK_AGAIN } else { BEGIN_AGAIN };
         if self.export.is_some() {
             self.forget_export(block);
-            self.asking.after = now + ASK_AGAIN;
-            self.asking.merge_after = now + MERGE_REST;
         }
+        self.asking.asked = false;
+        self.asking.after = now + rest;
+        self.asking.merge_after = now + MERGE_REST;
+        self.table.relief = Relief::Possible;
     }
 
     fn begin_import(&mut self, move_id: u64, start: u64, end: u64) -> Result<(), Answer> {

@@ -89,9 +89,24 @@ impl Pair {
                 let before = self.model.insert(key.to_vec(), value.to_vec());
                 assert_eq!(answer.value, before.is_some() as u64);
             }
-            Status::Busy => assert!(self.waits(key_hash(key)) || self.pinned()),
-            Status::BlockFull => {}
+            Status::Busy if self.waits(key_hash(key)) || self.pinned() => {}
+            Status::Busy => self.refuse_wish(),
+            Status::BlockFull | Status::OutOfMemory => {}
             other => panic!("{other:?}"),
+        }
+    }
+
+    /// A block without room waits for a part of it to move, once it was part of a move itself.
+    fn refuse_wish(&mut self) {
+        let from = self.ranges.iter().position(Option::is_some).unwrap();
+        for place in from..2 {
+            let Some(driver) = &mut self.blocks[place] else { continue };
+            driver.sleep(200);
+            let now = driver.now;
+            let (mover, block) = self.mover(place);
+            if let Some(wish) = mover.wish(block, now) {
+                mover.refused(now, wish, Status::OutOfMemory, "none is free".into());
+            }
         }
     }
 
@@ -424,4 +439,60 @@ fn what_is_not_what_was_sent_is_refused() {
     let stranger = MoveDoneRequest { move_id: id + 1, entries: 0, bytes: 0 };
     let answer = pair.driver(to).run(Op::MoveDone, &stranger.encode(), b"");
     assert_eq!(answer.status, Status::WrongEpoch);
+}
+
+/// A batch of many small values filled a small block to its last byte, the region at the boundary had
+/// no room for the header that dividing it takes, and the block never asked again: whoever wrote to
+/// it was told to come back until the deadline.
+#[test]
+fn a_small_block_that_is_full_to_the_brim_can_be_divided() {
+    for size in [64 << 10, 256 << 10, 1 << 20] {
+        for length in [40, 300, 1000] {
+            for salt in 0..8 {
+                let (driver, wish) = brimful(size, length, salt);
+                let Some(Wish::Split { start }) = wish else { panic!("it is full: {wish:?}") };
+                let Driver { mut structure, mut block, .. } = driver;
+                let begun = structure.begin_export(&mut block, start, u64::MAX);
+                assert!(begun.is_ok(), "{size} {length} {salt}: {begun:?}");
+                structure.check(&block);
+            }
+        }
+    }
+}
+
+/// A block that was filled without being looked at, and what it would like then.
+fn brimful(size: usize, length: usize, salt: u32) -> (Driver<KvBlock>, Option<Wish>) {
+    let marks = Marks::new(95, 30, Marks::default()).unwrap();
+    let mut driver = Driver::new(size, KvBlock::new(size, 0, u64::MAX, 1024, marks));
+    driver.sleep(1);
+    let now = driver.now;
+    assert_eq!(driver.structure.wish(&driver.block, now), None);
+    for n in 0.. {
+        let args = [&[0], format!("brim-{salt}-{n}").as_bytes()].concat();
+        if driver.run(Op::KvPut, &args, &vec![7; length]).status == Status::Busy {
+            break;
+        }
+    }
+    driver.sleep(1);
+    let now = driver.now;
+    let wish = driver.structure.wish(&driver.block, now);
+    (driver, wish)
+}
+
+#[test]
+fn a_block_that_could_not_be_divided_asks_again() {
+    let (mut driver, wish) = brimful(256 << 10, 1000, 0);
+    let Some(Wish::Split { start }) = wish else { panic!("it is full: {wish:?}") };
+    let pin = driver.block.pin(0..256 << 10);
+    let begun = driver.structure.begin_export(&mut driver.block, start, u64::MAX);
+    assert_eq!(begun.unwrap_err().status, Status::Busy);
+    let now = driver.now;
+    driver.structure.cancel_export(&mut driver.block, now);
+    drop(pin);
+    let again = driver.run(Op::KvPut, b"\0one more", &[7; 1000]);
+    assert_eq!(again.status, Status::Busy);
+    let due = driver.structure.wish_at().expect("it wants to be looked at again");
+    let wish = driver.structure.wish(&driver.block, due);
+    assert_eq!(wish, Some(Wish::Split { start }));
+    driver.structure.begin_export(&mut driver.block, start, u64::MAX).unwrap();
 }
