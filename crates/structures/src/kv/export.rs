@@ -352,6 +352,12 @@ impl Movable for KvBlock {
         if busy || now < self.asking.after || self.empty_handed {
             return None;
         }
+        if !self.table.leaving.is_empty() || !self.table.leaving_values.is_empty() {
+            // What has gone still counts; that it does is no reason to divide the rest as well.
+            self.table.relief = Relief::Coming;
+            self.asking.looked = now;
+            return None;
+        }
         self.asking.was_fuller |= taken > self.marks.merge_at(self.size);
         let split = self.wants_split(block, taken);
         if split.is_none() {

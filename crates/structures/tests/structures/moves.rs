@@ -496,3 +496,36 @@ fn a_block_that_could_not_be_divided_asks_again() {
     assert_eq!(wish, Some(Wish::Split { start }));
     driver.structure.begin_export(&mut driver.block, start, u64::MAX).unwrap();
 }
+
+/// What has moved away is given back little by little. Until then a block seemed as full as before: it
+/// gave a half of the rest away as well, and who came meanwhile was told that a block is full of which
+/// half had just gone.
+#[test]
+fn what_has_just_gone_is_no_reason_to_divide_the_rest() {
+    let (driver, wish) = brimful(SIZE, 1000, 3);
+    let Some(Wish::Split { start }) = wish else { panic!("it is full: {wish:?}") };
+    let Driver { mut structure, mut block, now, .. } = driver;
+    structure.begin_export(&mut block, start, u64::MAX).unwrap();
+    structure.freeze();
+    while structure.next_parcel(&mut block).is_some() {}
+    structure.hand_over();
+    structure.depart(now, MOVED.to_vec());
+    assert_eq!(structure.wish(&block, now), None);
+    let mut driver = Driver { structure, block, ..Driver::new(SIZE, super::moves::block(0, 1)) };
+    let mut n = 0;
+    loop {
+        // One more as large as they come, for the half that stays.
+        n += 1;
+        let key = format!("more-{n}");
+        let args = [&[0], key.as_bytes()].concat();
+        let status = driver.run(Op::KvPut, &args, &[7; 1000]).status;
+        assert!(matches!(status, Status::Ok | Status::Busy | Status::Moved), "{status:?}");
+        let now = driver.now;
+        let leaving = driver.structure.sweep(&mut driver.block);
+        assert_eq!(driver.structure.wish(&driver.block, now), None);
+        if !leaving {
+            break;
+        }
+    }
+    assert!(n > 2, "it takes a while until all is given back");
+}
