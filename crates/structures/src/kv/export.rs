@@ -10,7 +10,7 @@ use super::KvBlock;
 use super::table::{RESERVE_FRACTION, Relief, Table};
 use crate::moves::{Movable, Parcel, Totals, Wish};
 use crate::{Answer, Payload};
-use hashbrown::HashSet;
+use hashbrown::HashMap;
 use honeycomb_block::Backing;
 use honeycomb_types::Time;
 use honeycomb_wire::{Field, Status};
@@ -36,7 +36,7 @@ const BEGIN_AGAIN: Duration = Duration::from_millis(10);
 /// Rates are measured over at least this.
 const RATE_OVER: Duration = Duration::from_millis(5);
 /// What a move is expected to bring in a second: it decides how early a block that fills fast asks.
-const MOVE_RATE: u64 = 600 << 20;
+const MOVE_RATE: u64 = 300 << 20;
 /// What a move takes however small it is.
 const MOVE_LEAST: Duration = Duration::from_millis(10);
 /// However fast it fills, a block asks no earlier than at this many hundredths of its size.
@@ -86,7 +86,9 @@ pub(super) struct Departed {
 /// What another block has of the values here.
 #[derive(Default)]
 pub(super) struct Sent {
-    values: HashSet<u32>,
+    values: HashMap<u32, usize>,
+    /// Their bytes.
+    bytes: usize,
     /// Sent, and freed since; not told yet.
     dropped: Vec<u32>,
     /// To be sent next.
@@ -96,7 +98,8 @@ pub(super) struct Sent {
 impl Sent {
     /// A value is no more.
     pub fn freed(&mut self, id: u32) {
-        if self.values.remove(&id) {
+        if let Some(len) = self.values.remove(&id) {
+            self.bytes -= len;
             self.dropped.push(id);
         }
         self.queue.retain(|queued| *queued != id);
@@ -434,9 +437,11 @@ impl Movable for KvBlock {
             return Some(Parcel::Drops(sent.dropped.split_off(from)));
         }
         if let Some(number) = sent.queue.pop_front() {
-            sent.values.insert(number);
-            let bytes = block.pin(self.table.large(number));
-            return Some(Parcel::Value { number, bytes });
+            let place = self.table.large(number);
+            let sent = self.table.sent.as_deref_mut().expect("looked at above");
+            sent.bytes += place.len();
+            sent.values.insert(number, place.len());
+            return Some(Parcel::Value { number, bytes: block.pin(place) });
         }
         let (start, end, id) = self.next_region()?;
         let export = self.export.as_mut().expect("its regions were just looked at");
@@ -451,7 +456,7 @@ impl Movable for KvBlock {
             _ => self.table.larges_of(block, id),
         };
         let sent = self.table.sent.as_deref_mut().expect("looked at above");
-        let unsent = values.iter().map(|(_, v)| *v).filter(|v| !sent.values.contains(v));
+        let unsent = values.iter().map(|(_, v)| *v).filter(|v| !sent.values.contains_key(v));
         sent.queue.extend(unsent);
         if !sent.queue.is_empty() {
             self.export.as_mut().expect("as above").cursor = start;
@@ -472,11 +477,12 @@ impl Movable for KvBlock {
     }
 
     fn unsent(&self) -> u64 {
-        let changed = self.in_range().map(|(.., id)| &self.table.regions[id as usize]);
-        let regions: usize = changed.map(|region| region.unsent()).sum();
-        let queued = self.table.sent.iter().flat_map(|sent| &sent.queue);
-        let values: usize = queued.map(|id| self.table.large(*id).len()).sum();
-        (regions + values) as u64
+        let regions = self.in_range().map(|(.., id)| &self.table.regions[id as usize]);
+        let (regions, values) = regions.fold((0, 0), |(regions, values), region| {
+            (regions + region.unsent(), values + region.large)
+        });
+        let sent = self.table.sent.as_ref().map_or(0, |sent| sent.bytes);
+        (regions + values.saturating_sub(sent)) as u64
     }
 
     fn freeze(&mut self) {
