@@ -27,6 +27,8 @@ const BLOCKS: u64 = 12;
 const QUICK_BLOCK: u64 = 1 << 20;
 /// And as many as this.
 const QUICK_SPLITS: u32 = 3;
+/// Smaller blocks ask for another one at 70 % at any speed worth writing at.
+const SMALL: u64 = 16 << 20;
 /// Rounds without enough splits among them, as many as splits were asked for and these, are the end.
 const ROUNDS_MORE: u32 = 3;
 
@@ -52,10 +54,11 @@ pub struct RepartitionArgs {
     /// Bytes of a block
     #[arg(long, value_parser = size::parse, default_value = "128MiB")]
     block_size: u64,
-    /// Percent of the block that is filled before anything is measured: a block that fills fast splits
-    /// long before its high mark
-    #[arg(long, default_value_t = 65, value_parser = clap::value_parser!(u32).range(1..=99))]
-    fill: u32,
+    /// Percent of the block that is filled before anything is measured, slowly above 60: a block that
+    /// fills fast splits before its high mark [default: 85, or 65 of a block of a few MiB, or when a
+    /// value is more than 1/1024 of it]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=92))]
+    fill: Option<u32>,
     /// Seconds before each split
     #[arg(long, default_value_t = 0.5)]
     window: f64,
@@ -98,6 +101,8 @@ struct Found {
     wrong: Wrong,
     keys: u64,
     rounds: u32,
+    /// Percent of the block that were taken when it began to split.
+    full: Vec<f64>,
 }
 
 /// `honeycomb bench repartition`.
@@ -139,6 +144,7 @@ fn measure(args: &RepartitionArgs, value: u64) -> Outcome<Found> {
     }
     let wanted = if args.quick { args.splits.min(QUICK_SPLITS) } else { args.splits };
     let window = if args.quick { args.window.min(0.1) } else { args.window };
+    let fast = block < SMALL || value > block / 1024;
     let pool = Pool { memory: block * BLOCKS * args.shards as u64, block_size: block };
     let cluster = Cluster::on(args.shards, pool, Waiting::Sleeping, Pinning::default())?;
     let values = Values::new(value as usize);
@@ -152,13 +158,14 @@ fn measure(args: &RepartitionArgs, value: u64) -> Outcome<Found> {
         wrong: Wrong::default(),
         keys: 0,
         rounds: 0,
+        full: Vec::new(),
     };
     let progress = bar(&format!("values of {}", size::show(value)), wanted as u64);
     while (found.split_ms.len() as u32) < wanted && found.rounds < wanted + ROUNDS_MORE {
         let round = Round {
             value: value as usize,
             block,
-            fill: args.fill as f64 / 100.0,
+            fill: args.fill.unwrap_or(if fast { 65 } else { 85 }) as f64 / 100.0,
             window: Duration::from_secs_f64(window),
             writers: args.writers,
             readers: args.readers,
@@ -186,10 +193,11 @@ impl Found {
         self.wrong = self.wrong.and(seen.wrong);
         self.keys += seen.keys;
         self.rounds += 1;
+        self.full.extend((seen.full > 0.0).then_some(seen.full * 100.0));
     }
 
     fn sort(&mut self) {
-        for list in [&mut self.split_ms, &mut self.before_us, &mut self.during_us] {
+        for list in [&mut self.split_ms, &mut self.before_us, &mut self.during_us, &mut self.full] {
             list.sort_by(f64::total_cmp);
         }
     }
@@ -219,6 +227,7 @@ fn print(args: &RepartitionArgs, about: &str, all: &[Found]) {
         "value",
         "block",
         "splits",
+        "full % (least)",
         "split ms p50",
         "max",
         "get p99 us before",
@@ -236,6 +245,7 @@ fn print(args: &RepartitionArgs, about: &str, all: &[Found]) {
             size::show(f.value),
             size::show(f.block),
             f.split_ms.len().to_string(),
+            format!("{} ({})", number(quantile(&f.full, 0.5)), number(quantile(&f.full, 0.0))),
             number(quantile(&f.split_ms, 0.5)),
             number(quantile(&f.split_ms, 1.0)),
             number(quantile(&f.before_us, 0.99)),
@@ -254,7 +264,8 @@ fn json_of(args: &RepartitionArgs, about: &str, f: &Found) -> Value {
     let cut = |v: f64| (v * 1000.0).round() / 1000.0;
     json!({
         "bench": "repartition", "value_size": f.value, "block_bytes": f.block,
-        "splits": f.split_ms.len(), "split_ms_p50": cut(quantile(&f.split_ms, 0.5)),
+        "splits": f.split_ms.len(), "full_percent_p50": cut(quantile(&f.full, 0.5)),
+        "full_percent_min": cut(quantile(&f.full, 0.0)), "split_ms_p50": cut(quantile(&f.split_ms, 0.5)),
         "split_ms_max": cut(quantile(&f.split_ms, 1.0)),
         "get_p99_us_before": cut(quantile(&f.before_us, 0.99)),
         "get_p99_us_during": cut(quantile(&f.during_us, 0.99)),
