@@ -17,7 +17,7 @@ pub const BLOCK_SIZE_DEFAULT: u64 = 128 * MIB;
 pub const REGION_MIN: u64 = 16 * KIB;
 /// Largest region of a key-value block before it is divided (one with a single large slot grows).
 /// What moves in one piece, and what a put may have to lay out anew.
-pub const REGION_MAX: u64 = 256 * KIB;
+pub const REGION_MAX: u64 = 192 * KIB;
 /// An append, a value or an item of more than 1/8 of a block needs blocks of its own.
 pub const LARGE_FRACTION: u64 = 8;
 

@@ -27,8 +27,6 @@ const BLOCKS: u64 = 12;
 const QUICK_BLOCK: u64 = 1 << 20;
 /// And as many as this.
 const QUICK_SPLITS: u32 = 3;
-/// Smaller blocks ask for another one at 70 % at any speed worth writing at.
-const SMALL: u64 = 16 << 20;
 /// Rounds without enough splits among them, as many as splits were asked for and these, are the end.
 const ROUNDS_MORE: u32 = 3;
 
@@ -54,9 +52,8 @@ pub struct RepartitionArgs {
     /// Bytes of a block
     #[arg(long, value_parser = size::parse, default_value = "128MiB")]
     block_size: u64,
-    /// Percent of the block that is filled before anything is measured, slowly above 60: a block that
-    /// fills fast splits before its high mark [default: 85, or 65 of a block of a few MiB, or when a
-    /// value is more than 1/1024 of it]
+    /// Percent of the block that is filled before anything is measured, slowly above 60 [default: a
+    /// little less than where a block with these writers asks for another one, 63 to 85]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=92))]
     fill: Option<u32>,
     /// Seconds before each split
@@ -144,7 +141,6 @@ fn measure(args: &RepartitionArgs, value: u64) -> Outcome<Found> {
     }
     let wanted = if args.quick { args.splits.min(QUICK_SPLITS) } else { args.splits };
     let window = if args.quick { args.window.min(0.1) } else { args.window };
-    let fast = block < SMALL || value > block / 1024;
     let pool = Pool { memory: block * BLOCKS * args.shards as u64, block_size: block };
     let cluster = Cluster::on(args.shards, pool, Waiting::Sleeping, Pinning::default())?;
     let values = Values::new(value as usize);
@@ -165,7 +161,7 @@ fn measure(args: &RepartitionArgs, value: u64) -> Outcome<Found> {
         let round = Round {
             value: value as usize,
             block,
-            fill: args.fill.unwrap_or(if fast { 65 } else { 85 }) as f64 / 100.0,
+            fill: args.fill.map_or_else(|| fill_of(args, block, value), |f| f as f64 / 100.0),
             window: Duration::from_secs_f64(window),
             writers: args.writers,
             readers: args.readers,
@@ -180,6 +176,15 @@ fn measure(args: &RepartitionArgs, value: u64) -> Outcome<Found> {
     progress.finish_and_clear();
     found.sort();
     Ok(found)
+}
+
+/// Which part of a block is filled before: one asks for another at 95 percent, less what its writers
+/// bring while it is divided, and at 70 percent at the earliest.
+fn fill_of(args: &RepartitionArgs, block: u64, value: u64) -> f64 {
+    let request = args.write_size.max(value) as f64;
+    let rate = args.writers as f64 * request * 1e6 / args.pause_us.max(1) as f64;
+    let takes = 0.01 + block as f64 / 2.0 / (300u64 << 20) as f64;
+    (0.97 - rate * takes / block as f64).clamp(0.7, 0.92) - 0.07
 }
 
 impl Found {
