@@ -22,8 +22,6 @@ use std::time::Duration;
 const RETRY_FROZEN_US: u64 = 500;
 /// Values that are told of at a time as having gone.
 const DROPS_MAX: usize = 8192;
-/// Of the weight of a block, each half has at least 1 / this: with less, dividing it is no relief.
-const LEAST_HALF: usize = 16;
 /// A block asks for a neighbour to merge with no sooner than this after it was divided, merged or
 /// refused: what has just shrunk may grow again.
 const MERGE_REST: Duration = Duration::from_millis(500);
@@ -127,6 +125,8 @@ pub(super) struct Asking {
     measured: Time,
     /// Bytes a second by which it grows.
     rate: u64,
+    /// When operations that were counted were last made to count less.
+    pub cooled: Time,
     /// No half would be lighter by much, at this weight.
     indivisible: Option<usize>,
 }
@@ -202,60 +202,6 @@ impl KvBlock {
         true
     }
 
-    /// Where the block divides into halves of like weight: the first hash of the upper one, at the
-    /// boundary of a slot. `None` when no boundary gives relief.
-    fn middle(&self, block: &Backing) -> Option<u64> {
-        let table = &self.table;
-        let weights = table.order.iter().map(|id| table.regions[*id as usize].weight());
-        let total: usize = weights.clone().sum();
-        let mut before = 0;
-        let place = weights.take_while(|weight| {
-            before += weight;
-            before <= total / 2
-        });
-        let place = place.count().min(table.order.len() - 1);
-        let shift = u64::BITS - self.slots.trailing_zeros();
-        let (first, last) = (table.starts[place], self.end_of(place));
-        // The boundaries within the region in the middle, and the next ones on both sides: one slot
-        // may be more than a region.
-        let inside = (first >> shift)..=(last >> shift);
-        let around =
-            inside.chain([(last >> shift) + 1]).map(|slot| slot as u128 * (1u128 << shift));
-        let possible = around.filter_map(|hash| u64::try_from(hash).ok());
-        let possible = possible.filter(|hash| *hash > self.start && *hash <= self.end);
-        let weighed = self.weigh_below(block, possible.collect());
-        let (off, hash) =
-            weighed.into_iter().map(|(hash, below)| ((2 * below).abs_diff(total), hash)).min()?;
-        // Both halves together: `off` is what the heavier one has more.
-        (total.saturating_sub(off) / 2 >= total / LEAST_HALF).then_some(hash)
-    }
-
-    /// What lies below each of some hashes, which are in order.
-    fn weigh_below(&self, block: &Backing, hashes: Vec<u64>) -> Vec<(u64, usize)> {
-        let table = &self.table;
-        let mut weighed = Vec::with_capacity(hashes.len());
-        let (mut place, mut before) = (0, 0);
-        for of_one in hashes.chunk_by(|a, b| table.place_of(*a) == table.place_of(*b)) {
-            let to = table.place_of(of_one[0]);
-            let regions = table.order[place..to].iter().map(|id| &table.regions[*id as usize]);
-            before += regions.map(|region| region.weight()).sum::<usize>();
-            place = to;
-            let region = &table.regions[table.order[place] as usize];
-            // By the first of the hashes that it lies below.
-            let mut below = vec![0; of_one.len() + 1];
-            for (_, head) in region.walk(block).filter(|(_, head)| !head.dead()) {
-                let at = of_one.partition_point(|hash| *hash <= head.hash);
-                below[at] += head.size() + head.beside();
-            }
-            let mut sum = before;
-            for (hash, weight) in of_one.iter().zip(below) {
-                sum += weight;
-                weighed.push((*hash, sum));
-            }
-        }
-        weighed
-    }
-
     fn wants_split(&mut self, block: &Backing, taken: usize) -> Option<Wish> {
         let asking = &mut self.asking;
         let size = self.size as u64;
@@ -296,7 +242,7 @@ impl KvBlock {
             .take_while(move |(from, ..)| *from <= end)
     }
 
-    fn end_of(&self, place: usize) -> u64 {
+    pub(super) fn end_of(&self, place: usize) -> u64 {
         self.table.starts.get(place + 1).map_or(self.end, |next| next - 1)
     }
 
@@ -351,6 +297,7 @@ impl Movable for KvBlock {
     fn wish(&mut self, block: &Backing, now: Time) -> Option<Wish> {
         let taken = self.table.taken();
         self.asking.measure(now, taken);
+        self.cool(now);
         let busy = self.export.is_some() || self.import.is_some() || self.asking.asked;
         if busy || now < self.asking.after || self.empty_handed {
             return None;
@@ -525,7 +472,9 @@ impl Movable for KvBlock {
         self.table.sent = None;
         self.table.relief = Relief::Possible;
         let (measured, merge_after) = (now, now + MERGE_REST);
-        self.asking = Asking { measured, merge_after, was_fuller: true, ..Asking::default() };
+        let cooled = self.asking.cooled;
+        self.asking =
+            Asking { measured, merge_after, cooled, was_fuller: true, ..Asking::default() };
         self.calm = self.is_calm();
     }
 

@@ -13,6 +13,7 @@
 //! out anew.
 
 use honeycomb_block::Backing;
+use std::cell::Cell;
 use std::ops::Range;
 
 /// Bytes of a region's header.
@@ -122,6 +123,8 @@ pub(super) struct Region {
     pub live: usize,
     /// Bytes of the values that they have beside the region.
     pub large: usize,
+    /// Operations on its keys, those of long ago counting less.
+    pub load: Cell<u32>,
     /// More has changed than `patches` tells of, since this was last set to false.
     pub changed: bool,
     /// It is being sent here, and lies as it does at the other end: it is moved as it is and not laid
@@ -415,7 +418,9 @@ impl Region {
         let more = (spare as u128 * right as u128 / (left + right) as u128) as usize / 8 * 8;
         let (at, size, cut) = (self.at, self.size, self.size - right - more);
         let upper = upper.lay(block, at + cut..at + size);
+        let load = self.load.take();
         *self = lower.lay(block, at..at + cut);
+        self.share_load(&upper, load);
         upper
     }
 
@@ -441,8 +446,17 @@ impl Region {
         self.count -= right.count;
         self.live -= right.live;
         self.large -= right.large;
+        self.share_load(&right, self.load.get());
         self.relay(block, self.extent(), 0, false);
         right
+    }
+
+    /// Deals the load of both out to the two parts of a region, by their entries.
+    fn share_load(&self, right: &Region, load: u32) {
+        let all = (self.count + right.count).max(1) as u64;
+        let theirs = (load as u64 * right.count as u64 / all) as u32;
+        right.load.set(theirs);
+        self.load.set(load - theirs);
     }
 
     /// Where its log is in the block.

@@ -155,6 +155,8 @@ impl Table {
     #[inline]
     fn look_up(&self, block: &Backing, hash: u64, key: &[u8], staged: bool) -> Option<Hit> {
         let region = self.region_of(hash);
+        let load = &self.regions[region as usize].load;
+        load.set(load.get().saturating_add(1));
         let found = self.regions[region as usize].find(block, hash, |head, at| {
             head.key_len == key.len()
                 && head.staged() == staged

@@ -555,3 +555,44 @@ fn large_values_that_were_not_sent_are_still_to_be_sent() {
         assert!((values..values + 16 * 1024).contains(&left), "{left} after {sent} of {moves}");
     }
 }
+
+/// Gets of every key below a hash, some times over.
+fn read_below(driver: &mut Driver<KvBlock>, keys: u32, salt: u32, hash: u64, times: usize) {
+    for n in 0..keys {
+        let key = format!("brim-{salt}-{n}");
+        for _ in 0..if key_hash(key.as_bytes()) < hash { times } else { 0 } {
+            driver.run(Op::KvGet, key.as_bytes(), b"");
+        }
+    }
+}
+
+/// Where a full block with so many gets of the lowest eighth of its keys divides: its parts of the
+/// entries and of these keys below that.
+fn cut_when_read(times: usize) -> (f64, f64) {
+    let (size, salt, hot) = (4 << 20, 1, 1 << 61);
+    let (mut driver, first) = brimful(size, 1000, salt);
+    let Some(first) = first else { panic!("it is full") };
+    let now = driver.now;
+    driver.structure.refused(now, first, Status::OutOfMemory, "none is free".into());
+    read_below(&mut driver, 4000, salt, hot, times);
+    driver.sleep(200);
+    let now = driver.now;
+    let wish = driver.structure.wish(&driver.block, now);
+    let Some(Wish::Split { start }) = wish else { panic!("it is full: {wish:?}") };
+    let hashes = (0..4000u32).map(|n| key_hash(format!("brim-{salt}-{n}").as_bytes()));
+    let part = |hashes: Vec<u64>| {
+        hashes.iter().filter(|hash| **hash < start).count() as f64 / hashes.len() as f64
+    };
+    (part(hashes.clone().collect()), part(hashes.filter(|hash| *hash < hot).collect()))
+}
+
+#[test]
+fn a_block_of_which_one_half_is_much_busier_gives_that_half_less_of_its_bytes() {
+    let (bytes, busy) = cut_when_read(0);
+    assert!((0.45..0.55).contains(&bytes) && busy == 1.0, "by bytes alone: {bytes}, {busy}");
+    // Filling it was as many operations on both sides as there are entries.
+    let (bytes, _) = cut_when_read(2);
+    assert!((0.45..0.55).contains(&bytes), "a little busier: {bytes}");
+    let (bytes, busy) = cut_when_read(200);
+    assert!((0.15..0.35).contains(&bytes) && busy == 1.0, "much busier: {bytes}, {busy}");
+}
