@@ -131,8 +131,11 @@ class Kv(Remote, MutableMapping[bytes, bytes]):
     def put(self, key: Key, value: Value) -> bool:
         """Stores an entry; tells whether it replaced one.
 
-        Raises :class:`~honeycomb.errors.ValueTooLarge`, :class:`~honeycomb.errors.KeyTooLarge`, and
-        :class:`~honeycomb.errors.BlockFull` when the block that owns the key has no room left.
+        Raises :class:`~honeycomb.errors.ValueTooLarge` and :class:`~honeycomb.errors.KeyTooLarge`. A
+        block that fills up gives a part of its keys to another one:
+        :class:`~honeycomb.errors.OutOfMemory` or :class:`~honeycomb.errors.QuotaExceeded` when there
+        is none for that, :class:`~honeycomb.errors.BlockFull` when nearly all of it is of one slot
+        (keys that share a ``{tag}``), which cannot be divided.
         """
         return self._handle.get().put(as_key(key), as_value(value))
 

@@ -118,3 +118,24 @@ fn writers_of_every_kind_go_on_while_the_store_splits_and_merges() {
         assert_eq!(sums.sum::<i64>(), done, "after {}", clock.now());
     });
 }
+
+/// Writers of batches to a store of small blocks were told to come back until their deadline: a full
+/// block could not be divided, and did not ask again.
+#[test]
+fn batches_to_small_blocks_find_room() {
+    let cluster = Cluster::start(2, 32 * MIB, 256 * KIB);
+    let (client, job) = cluster.job("small");
+    prefix(&client, &job, "/t", 60_000);
+    let store = kv(&client, &job, "/t", 1);
+    let value = noise(3, 1024);
+    let keys: Vec<String> = (0..6000).map(|n| format!("small-{n}")).collect();
+    for batch in keys.chunks(48) {
+        let entries: Vec<(&[u8], &[u8])> =
+            batch.iter().map(|key| (key.as_bytes(), &value[..])).collect();
+        for done in store.multi_put(&entries) {
+            assert!(!done.unwrap(), "every key is new");
+        }
+    }
+    assert_eq!(store.length().unwrap(), 6000);
+    assert!(blocks(&client, job.job) >= 24);
+}

@@ -16,7 +16,8 @@ pub const BLOCK_SIZE_DEFAULT: u64 = 128 * MIB;
 /// Smallest region of a block: a block has at most block size / this many regions.
 pub const REGION_MIN: u64 = 16 * KIB;
 /// Largest region of a key-value block before it is divided (one with a single large slot grows).
-pub const REGION_MAX: u64 = MIB;
+/// What moves in one piece, and what a put may have to lay out anew.
+pub const REGION_MAX: u64 = 192 * KIB;
 /// An append, a value or an item of more than 1/8 of a block needs blocks of its own.
 pub const LARGE_FRACTION: u64 = 8;
 

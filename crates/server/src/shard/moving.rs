@@ -20,9 +20,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes that are on their way to the other block at a time. Enough to keep both ends at work; more
-/// would only keep other requests waiting behind them.
-const WINDOW: usize = 2 << 20;
+/// Bytes that are on their way to the other block before the next part follows: one part at a time
+/// but for the smallest, so that both ends work by turns. A core that sends or receives without a
+/// pause makes everybody wait whom the kernel has put on it, for milliseconds.
+const WINDOW: usize = 64 << 10;
+/// And while the range stands still: then all others wait for this.
+const WINDOW_FROZEN: usize = 2 << 20;
 /// Parts on their way at a time, however small.
 const FLIGHTS_MAX: usize = 64;
 /// The range stands still when no more than this is left to send.
@@ -182,7 +185,8 @@ impl Moving {
     }
 
     fn has_room(&self) -> bool {
-        self.flights.len() < FLIGHTS_MAX && self.unanswered < WINDOW
+        let window = if self.phase == Phase::Copying { WINDOW } else { WINDOW_FROZEN };
+        self.flights.len() < FLIGHTS_MAX && self.unanswered < window
     }
 
     fn due(&self) -> Option<Time> {

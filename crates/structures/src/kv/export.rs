@@ -10,7 +10,7 @@ use super::KvBlock;
 use super::table::{RESERVE_FRACTION, Relief, Table};
 use crate::moves::{Movable, Parcel, Totals, Wish};
 use crate::{Answer, Payload};
-use hashbrown::HashSet;
+use hashbrown::HashMap;
 use honeycomb_block::Backing;
 use honeycomb_types::{Bug, Time};
 use honeycomb_wire::{Field, Status};
@@ -22,8 +22,6 @@ use std::time::Duration;
 const RETRY_FROZEN_US: u64 = 500;
 /// Values that are told of at a time as having gone.
 const DROPS_MAX: usize = 8192;
-/// Of the weight of a block, each half has at least 1 / this: with less, dividing it is no relief.
-const LEAST_HALF: usize = 16;
 /// A block asks for a neighbour to merge with no sooner than this after it was divided, merged or
 /// refused: what has just shrunk may grow again.
 const MERGE_REST: Duration = Duration::from_millis(500);
@@ -31,10 +29,12 @@ const MERGE_REST: Duration = Duration::from_millis(500);
 const MERGE_REST_MAX: Duration = Duration::from_secs(8);
 /// A block that had nobody to merge with, or to divide with, looks again after this.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
+/// One that had no room to be divided, because of what is being read, asks again after this.
+const BEGIN_AGAIN: Duration = Duration::from_millis(10);
 /// Rates are measured over at least this.
 const RATE_OVER: Duration = Duration::from_millis(5);
 /// What a move is expected to bring in a second: it decides how early a block that fills fast asks.
-const MOVE_RATE: u64 = 600 << 20;
+const MOVE_RATE: u64 = 300 << 20;
 /// What a move takes however small it is.
 const MOVE_LEAST: Duration = Duration::from_millis(10);
 /// However fast it fills, a block asks no earlier than at this many hundredths of its size.
@@ -84,7 +84,9 @@ pub(super) struct Departed {
 /// What another block has of the values here.
 #[derive(Default)]
 pub(super) struct Sent {
-    values: HashSet<u32>,
+    values: HashMap<u32, usize>,
+    /// Their bytes.
+    bytes: usize,
     /// Sent, and freed since; not told yet.
     dropped: Vec<u32>,
     /// To be sent next.
@@ -94,7 +96,8 @@ pub(super) struct Sent {
 impl Sent {
     /// A value is no more.
     pub fn freed(&mut self, id: u32) {
-        if self.values.remove(&id) {
+        if let Some(len) = self.values.remove(&id) {
+            self.bytes -= len;
             self.dropped.push(id);
         }
         self.queue.retain(|queued| *queued != id);
@@ -122,6 +125,8 @@ pub(super) struct Asking {
     measured: Time,
     /// Bytes a second by which it grows.
     rate: u64,
+    /// When operations that were counted were last made to count less.
+    pub cooled: Time,
     /// No half would be lighter by much, at this weight.
     indivisible: Option<usize>,
 }
@@ -201,60 +206,6 @@ impl KvBlock {
         true
     }
 
-    /// Where the block divides into halves of like weight: the first hash of the upper one, at the
-    /// boundary of a slot. `None` when no boundary gives relief.
-    fn middle(&self, block: &Backing) -> Option<u64> {
-        let table = &self.table;
-        let weights = table.order.iter().map(|id| table.regions[*id as usize].weight());
-        let total: usize = weights.clone().sum();
-        let mut before = 0;
-        let place = weights.take_while(|weight| {
-            before += weight;
-            before <= total / 2
-        });
-        let place = place.count().min(table.order.len() - 1);
-        let shift = u64::BITS - self.slots.trailing_zeros();
-        let (first, last) = (table.starts[place], self.end_of(place));
-        // The boundaries within the region in the middle, and the next ones on both sides: one slot
-        // may be more than a region.
-        let inside = (first >> shift)..=(last >> shift);
-        let around =
-            inside.chain([(last >> shift) + 1]).map(|slot| slot as u128 * (1u128 << shift));
-        let possible = around.filter_map(|hash| u64::try_from(hash).ok());
-        let possible = possible.filter(|hash| *hash > self.start && *hash <= self.end);
-        let weighed = self.weigh_below(block, possible.collect());
-        let (off, hash) =
-            weighed.into_iter().map(|(hash, below)| ((2 * below).abs_diff(total), hash)).min()?;
-        // Both halves together: `off` is what the heavier one has more.
-        (total.saturating_sub(off) / 2 >= total / LEAST_HALF).then_some(hash)
-    }
-
-    /// What lies below each of some hashes, which are in order.
-    fn weigh_below(&self, block: &Backing, hashes: Vec<u64>) -> Vec<(u64, usize)> {
-        let table = &self.table;
-        let mut weighed = Vec::with_capacity(hashes.len());
-        let (mut place, mut before) = (0, 0);
-        for of_one in hashes.chunk_by(|a, b| table.place_of(*a) == table.place_of(*b)) {
-            let to = table.place_of(of_one[0]);
-            let regions = table.order[place..to].iter().map(|id| &table.regions[*id as usize]);
-            before += regions.map(|region| region.weight()).sum::<usize>();
-            place = to;
-            let region = &table.regions[table.order[place] as usize];
-            // By the first of the hashes that it lies below.
-            let mut below = vec![0; of_one.len() + 1];
-            for (_, head) in region.walk(block).filter(|(_, head)| !head.dead()) {
-                let at = of_one.partition_point(|hash| *hash <= head.hash);
-                below[at] += head.size() + head.beside();
-            }
-            let mut sum = before;
-            for (hash, weight) in of_one.iter().zip(below) {
-                sum += weight;
-                weighed.push((*hash, sum));
-            }
-        }
-        weighed
-    }
-
     fn wants_split(&mut self, block: &Backing, taken: usize) -> Option<Wish> {
         let asking = &mut self.asking;
         let size = self.size as u64;
@@ -295,7 +246,7 @@ impl KvBlock {
             .take_while(move |(from, ..)| *from <= end)
     }
 
-    fn end_of(&self, place: usize) -> u64 {
+    pub(super) fn end_of(&self, place: usize) -> u64 {
         self.table.starts.get(place + 1).map_or(self.end, |next| next - 1)
     }
 
@@ -329,8 +280,6 @@ impl KvBlock {
         }
         self.export = None;
         self.table.sent = None;
-        self.table.relief = Relief::Possible;
-        self.asking.asked = false;
         self.calm = self.is_calm();
         // Regions were kept although they had become empty.
         let empty = |table: &Table| {
@@ -352,8 +301,15 @@ impl Movable for KvBlock {
     fn wish(&mut self, block: &Backing, now: Time) -> Option<Wish> {
         let taken = self.table.taken();
         self.asking.measure(now, taken);
+        self.cool(now);
         let busy = self.export.is_some() || self.import.is_some() || self.asking.asked;
         if busy || now < self.asking.after || self.empty_handed {
+            return None;
+        }
+        if !self.table.leaving.is_empty() || !self.table.leaving_values.is_empty() {
+            // What has gone still counts; that it does is no reason to divide the rest as well.
+            self.table.relief = Relief::Coming;
+            self.asking.looked = now;
             return None;
         }
         self.asking.was_fuller |= taken > self.marks.merge_at(self.size);
@@ -432,9 +388,11 @@ impl Movable for KvBlock {
             return Some(Parcel::Drops(sent.dropped.split_off(from)));
         }
         if let Some(number) = sent.queue.pop_front() {
-            sent.values.insert(number);
-            let bytes = block.pin(self.table.large(number));
-            return Some(Parcel::Value { number, bytes });
+            let place = self.table.large(number);
+            let sent = self.table.sent.as_deref_mut().expect("looked at above");
+            sent.bytes += place.len();
+            sent.values.insert(number, place.len());
+            return Some(Parcel::Value { number, bytes: block.pin(place) });
         }
         let (start, end, id) = self.next_region()?;
         let export = self.export.as_mut().expect("its regions were just looked at");
@@ -449,7 +407,7 @@ impl Movable for KvBlock {
             _ => self.table.larges_of(block, id),
         };
         let sent = self.table.sent.as_deref_mut().expect("looked at above");
-        let unsent = values.iter().map(|(_, v)| *v).filter(|v| !sent.values.contains(v));
+        let unsent = values.iter().map(|(_, v)| *v).filter(|v| !sent.values.contains_key(v));
         sent.queue.extend(unsent);
         if !sent.queue.is_empty() {
             self.export.as_mut().expect("as above").cursor = start;
@@ -470,11 +428,12 @@ impl Movable for KvBlock {
     }
 
     fn unsent(&self) -> u64 {
-        let changed = self.in_range().map(|(.., id)| &self.table.regions[id as usize]);
-        let regions: usize = changed.map(|region| region.unsent()).sum();
-        let queued = self.table.sent.iter().flat_map(|sent| &sent.queue);
-        let values: usize = queued.map(|id| self.table.large(*id).len()).sum();
-        (regions + values) as u64
+        let regions = self.in_range().map(|(.., id)| &self.table.regions[id as usize]);
+        let (regions, values) = regions.fold((0, 0), |(regions, values), region| {
+            (regions + region.unsent(), values + region.large)
+        });
+        let sent = self.table.sent.as_ref().map_or(0, |sent| sent.bytes);
+        (regions + values.saturating_sub(sent)) as u64
     }
 
     fn freeze(&mut self) {
@@ -517,16 +476,22 @@ impl Movable for KvBlock {
         self.table.sent = None;
         self.table.relief = Relief::Possible;
         let (measured, merge_after) = (now, now + MERGE_REST);
-        self.asking = Asking { measured, merge_after, was_fuller: true, ..Asking::default() };
+        let cooled = self.asking.cooled;
+        self.asking =
+            Asking { measured, merge_after, cooled, was_fuller: true, ..Asking::default() };
         self.calm = self.is_calm();
     }
 
     fn cancel_export(&mut self, block: &mut Backing, now: Time) {
+        // A move that could not begin has to be asked for again as well.
+        let rest = if self.export.is_some() { ASK_AGAIN } else { BEGIN_AGAIN };
         if self.export.is_some() {
             self.forget_export(block);
-            self.asking.after = now + ASK_AGAIN;
-            self.asking.merge_after = now + MERGE_REST;
         }
+        self.asking.asked = false;
+        self.asking.after = now + rest;
+        self.asking.merge_after = now + MERGE_REST;
+        self.table.relief = Relief::Possible;
     }
 
     fn begin_import(&mut self, move_id: u64, start: u64, end: u64) -> Result<(), Answer> {

@@ -14,6 +14,7 @@
 mod accumulate;
 mod arena;
 mod batch;
+mod cut;
 mod export;
 mod fills;
 mod import;

@@ -13,6 +13,7 @@
 //! out anew.
 
 use honeycomb_block::Backing;
+use std::cell::Cell;
 use std::ops::Range;
 
 /// Bytes of a region's header.
@@ -122,6 +123,8 @@ pub(super) struct Region {
     pub live: usize,
     /// Bytes of the values that they have beside the region.
     pub large: usize,
+    /// Operations on its keys, those of long ago counting less.
+    pub load: Cell<u32>,
     /// More has changed than `patches` tells of, since this was last set to false.
     pub changed: bool,
     /// It is being sent here, and lies as it does at the other end: it is moved as it is and not laid
@@ -395,22 +398,30 @@ impl Region {
         self.write_header(block);
     }
 
-    /// Divides the region where it lies: it keeps the entries below `hash`, and the others become the
-    /// region that is returned, behind it. `None`, and nothing is done, when both need more room.
-    pub fn divide(&mut self, block: &mut Backing, hash: u64) -> Option<Region> {
-        let (mut lower, mut upper) = (Laid::default(), Laid::default());
+    /// What would become of the region if it were divided at a hash.
+    pub fn parts(&self, block: &Backing, hash: u64) -> Parts {
+        let mut parts = Parts::default();
         for (at, head) in self.walk(block).filter(|(_, head)| !head.dead()) {
-            let half = if head.hash < hash { &mut lower } else { &mut upper };
-            half.take(block.slice(at..at + head.size()), &head);
+            let part = if head.hash < hash { &mut parts.lower } else { &mut parts.upper };
+            part.take(block.slice(at..at + head.size()), &head);
         }
+        parts
+    }
+
+    /// Divides the region where it lies, into parts that were made of it and have room in it: the
+    /// upper one, behind what it keeps.
+    pub fn divide(&mut self, block: &mut Backing, parts: Parts) -> Region {
+        let Parts { lower, upper } = parts;
         let (left, right) = (lower.needs(), upper.needs());
-        let spare = self.size.checked_sub(left + right)?;
+        let spare = self.size.checked_sub(left + right).expect("the caller has made room for both");
         // Each gets of the rest what its share of the entries is.
         let more = (spare as u128 * right as u128 / (left + right) as u128) as usize / 8 * 8;
         let (at, size, cut) = (self.at, self.size, self.size - right - more);
         let upper = upper.lay(block, at + cut..at + size);
+        let load = self.load.take();
         *self = lower.lay(block, at..at + cut);
-        Some(upper)
+        self.share_load(&upper, load);
+        upper
     }
 
     /// Moves the entries from `hash` on to a new region in `to`.
@@ -435,8 +446,17 @@ impl Region {
         self.count -= right.count;
         self.live -= right.live;
         self.large -= right.large;
+        self.share_load(&right, self.load.get());
         self.relay(block, self.extent(), 0, false);
         right
+    }
+
+    /// Deals the load of both out to the two parts of a region, by their entries.
+    fn share_load(&self, right: &Region, load: u32) {
+        let all = (self.count + right.count).max(1) as u64;
+        let theirs = (load as u64 * right.count as u64 / all) as u32;
+        right.load.set(theirs);
+        self.load.set(load - theirs);
     }
 
     /// Where its log is in the block.
@@ -545,6 +565,20 @@ impl Region {
         assert_eq!(large, self.large, "values beside the region");
         let words = block.slice(self.index()).chunks_exact(8).filter(|w| w.iter().any(|b| *b != 0));
         assert_eq!(words.count(), self.count, "words in the index");
+    }
+}
+
+/// The entries of a region that is about to be divided, below a hash and from there on.
+#[derive(Default)]
+pub(super) struct Parts {
+    lower: Laid,
+    upper: Laid,
+}
+
+impl Parts {
+    /// Bytes that both take.
+    pub fn needs(&self) -> usize {
+        self.lower.needs() + self.upper.needs()
     }
 }
 

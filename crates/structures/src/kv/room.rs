@@ -150,8 +150,8 @@ impl Table {
         true
     }
 
-    /// Divides a region at a hash, so that one begins there: `Ok` also when one does already. Where it
-    /// lies if it can be, which costs no more than a header; `Err` when there is no room for now.
+    /// Divides a region at a hash, so that one begins there: `Ok` also when one does already. It costs
+    /// no more room than a header; `Err` when pins keep the block from having that in one piece.
     pub(super) fn divide_at(&mut self, block: &mut Backing, hash: u64) -> Result<(), Answer> {
         let place = self.place_of(hash);
         if self.starts[place] == hash {
@@ -162,21 +162,10 @@ impl Table {
         if self.regions[id as usize].size == 0 {
             self.regions[new as usize].changed = true;
         } else {
-            let extent = self.regions[id as usize].extent();
-            let before = self.regions[id as usize].packed();
-            let right = match block.is_pinned(&extent) {
-                true => None,
-                false => self.regions[id as usize].divide(block, hash),
+            let Some(right) = self.divide_region(block, id, hash, new) else {
+                self.spare_regions.push(new);
+                return Err(pinned_down());
             };
-            let right = match right {
-                Some(right) => {
-                    self.arena.divide(extent.start, right.at - extent.start, Owner::Region(new));
-                    right
-                }
-                None => self.divide_elsewhere(block, id, hash, new)?,
-            };
-            self.packed =
-                self.packed - before + self.regions[id as usize].packed() + right.packed();
             self.regions[new as usize] = right;
         }
         self.starts.insert(place + 1, hash);
@@ -184,30 +173,35 @@ impl Table {
         Ok(())
     }
 
-    /// Moves the upper part of a region to an extent of its own.
-    fn divide_elsewhere(
+    /// Divides a region where it lies, once it has room for two headers there. A hole for one of the
+    /// parts would be too much to ask of a full block. `None` when there is no room.
+    fn divide_region(
         &mut self,
         block: &mut Backing,
         id: u32,
         hash: u64,
         new: u32,
-    ) -> Result<Region, Answer> {
-        let live = self.regions[id as usize].walk(block);
-        let upper = live.filter(|(_, head)| !head.dead() && head.hash >= hash);
-        let (count, live) = upper.fold((0, 0), |(n, b), (_, head)| (n + 1, b + head.size()));
-        let len = round_up(packed_len(count, live));
-        let placed = match block.is_pinned(&self.regions[id as usize].extent()) {
-            true => None,
-            false => self.find_hole(block, len, Owner::Region(new)),
+    ) -> Option<Region> {
+        let parts = match block.is_pinned(&self.regions[id as usize].extent()) {
+            true => return None,
+            false => self.regions[id as usize].parts(block, hash),
         };
-        match placed {
-            // Making room may have moved it.
-            Some(at) => Ok(self.regions[id as usize].split_off(block, hash, at..at + len)),
-            None => {
-                self.spare_regions.push(new);
-                Err(pinned_down())
+        let needed = parts.needs();
+        if needed > self.regions[id as usize].size {
+            self.arena.sweep(block);
+            let added = needed - self.regions[id as usize].packed() + EXTENT_COST;
+            let fits = self.taken() + added <= self.size;
+            if !fits || !self.grow_among_neighbours(block, id, needed, (0, false)) {
+                return None;
             }
         }
+        let region = &mut self.regions[id as usize];
+        let (at, before) = (region.at, region.packed());
+        let right = region.divide(block, parts);
+        let added = region.packed() + right.packed();
+        self.arena.divide(at, right.at - at, Owner::Region(new));
+        self.packed = self.packed - before + added;
+        Some(right)
     }
 
     /// Bytes for a region that needs `needed`: room to grow while memory is plenty.

@@ -89,9 +89,24 @@ impl Pair {
                 let before = self.model.insert(key.to_vec(), value.to_vec());
                 assert_eq!(answer.value, before.is_some() as u64);
             }
-            Status::Busy => assert!(self.waits(key_hash(key)) || self.pinned()),
-            Status::BlockFull => {}
+            Status::Busy if self.waits(key_hash(key)) || self.pinned() => {}
+            Status::Busy => self.refuse_wish(),
+            Status::BlockFull | Status::OutOfMemory => {}
             other => panic!("{other:?}"),
+        }
+    }
+
+    /// A block without room waits for a part of it to move, once it was part of a move itself.
+    fn refuse_wish(&mut self) {
+        let from = self.ranges.iter().position(Option::is_some).unwrap();
+        for place in from..2 {
+            let Some(driver) = &mut self.blocks[place] else { continue };
+            driver.sleep(200);
+            let now = driver.now;
+            let (mover, block) = self.mover(place);
+            if let Some(wish) = mover.wish(block, now) {
+                mover.refused(now, wish, Status::OutOfMemory, "none is free".into());
+            }
         }
     }
 
@@ -152,7 +167,13 @@ impl Pair {
     fn bring(&mut self, in_pieces: bool) -> bool {
         let Some(Under { from, to, id, .. }) = self.under else { return false };
         let (mover, block) = self.mover(from);
-        let Some(parcel) = mover.next_parcel(block) else { return false };
+        let before = mover.unsent();
+        let Some(parcel) = mover.next_parcel(block) else {
+            assert_eq!(before, 0, "all was sent");
+            return false;
+        };
+        let drops = matches!(parcel, Parcel::Drops(_));
+        assert!(drops || before > 0, "what is sent was unsent: {parcel:?}");
         let (op, args) = parcel.request(id);
         let payload = match &parcel {
             Parcel::Region { bytes, .. } | Parcel::Patch { runs: bytes, .. } => bytes.to_vec(),
@@ -424,4 +445,154 @@ fn what_is_not_what_was_sent_is_refused() {
     let stranger = MoveDoneRequest { move_id: id + 1, entries: 0, bytes: 0 };
     let answer = pair.driver(to).run(Op::MoveDone, &stranger.encode(), b"");
     assert_eq!(answer.status, Status::WrongEpoch);
+}
+
+/// A batch of many small values filled a small block to its last byte, the region at the boundary had
+/// no room for the header that dividing it takes, and the block never asked again: whoever wrote to
+/// it was told to come back until the deadline.
+#[test]
+fn a_small_block_that_is_full_to_the_brim_can_be_divided() {
+    for size in [64 << 10, 256 << 10, 1 << 20] {
+        for length in [40, 300, 1000] {
+            for salt in 0..8 {
+                let (driver, wish) = brimful(size, length, salt);
+                let Some(Wish::Split { start }) = wish else { panic!("it is full: {wish:?}") };
+                let Driver { mut structure, mut block, .. } = driver;
+                let begun = structure.begin_export(&mut block, start, u64::MAX);
+                assert!(begun.is_ok(), "{size} {length} {salt}: {begun:?}");
+                structure.check(&block);
+            }
+        }
+    }
+}
+
+/// A block that was filled without being looked at, and what it would like then.
+fn brimful(size: usize, length: usize, salt: u32) -> (Driver<KvBlock>, Option<Wish>) {
+    let marks = Marks::new(95, 30, Marks::default()).unwrap();
+    let mut driver = Driver::new(size, KvBlock::new(size, 0, u64::MAX, 1024, marks));
+    driver.sleep(1);
+    let now = driver.now;
+    assert_eq!(driver.structure.wish(&driver.block, now), None);
+    for n in 0.. {
+        let args = [&[0], format!("brim-{salt}-{n}").as_bytes()].concat();
+        if driver.run(Op::KvPut, &args, &vec![7; length]).status == Status::Busy {
+            break;
+        }
+    }
+    driver.sleep(1);
+    let now = driver.now;
+    let wish = driver.structure.wish(&driver.block, now);
+    (driver, wish)
+}
+
+#[test]
+fn a_block_that_could_not_be_divided_asks_again() {
+    let (mut driver, wish) = brimful(256 << 10, 1000, 0);
+    let Some(Wish::Split { start }) = wish else { panic!("it is full: {wish:?}") };
+    let pin = driver.block.pin(0..256 << 10);
+    let begun = driver.structure.begin_export(&mut driver.block, start, u64::MAX);
+    assert_eq!(begun.unwrap_err().status, Status::Busy);
+    let now = driver.now;
+    driver.structure.cancel_export(&mut driver.block, now);
+    drop(pin);
+    let again = driver.run(Op::KvPut, b"\0one more", &[7; 1000]);
+    assert_eq!(again.status, Status::Busy);
+    let due = driver.structure.wish_at().expect("it wants to be looked at again");
+    let wish = driver.structure.wish(&driver.block, due);
+    assert_eq!(wish, Some(Wish::Split { start }));
+    driver.structure.begin_export(&mut driver.block, start, u64::MAX).unwrap();
+}
+
+/// What has moved away is given back little by little. Until then a block seemed as full as before: it
+/// gave a half of the rest away as well, and who came meanwhile was told that a block is full of which
+/// half had just gone.
+#[test]
+fn what_has_just_gone_is_no_reason_to_divide_the_rest() {
+    let (driver, wish) = brimful(SIZE, 1000, 3);
+    let Some(Wish::Split { start }) = wish else { panic!("it is full: {wish:?}") };
+    let Driver { mut structure, mut block, now, .. } = driver;
+    structure.begin_export(&mut block, start, u64::MAX).unwrap();
+    structure.freeze();
+    while structure.next_parcel(&mut block).is_some() {}
+    structure.hand_over();
+    structure.depart(now, MOVED.to_vec());
+    assert_eq!(structure.wish(&block, now), None);
+    let mut driver = Driver { structure, block, ..Driver::new(SIZE, super::moves::block(0, 1)) };
+    let mut n = 0;
+    loop {
+        // One more as large as they come, for the half that stays.
+        n += 1;
+        let key = format!("more-{n}");
+        let args = [&[0], key.as_bytes()].concat();
+        let status = driver.run(Op::KvPut, &args, &[7; 1000]).status;
+        assert!(matches!(status, Status::Ok | Status::Busy | Status::Moved), "{status:?}");
+        let now = driver.now;
+        let leaving = driver.structure.sweep(&mut driver.block);
+        assert_eq!(driver.structure.wish(&driver.block, now), None);
+        if !leaving {
+            break;
+        }
+    }
+    assert!(n > 2, "it takes a while until all is given back");
+}
+
+/// Values that lie beside their regions did not count as unsent. So a range of nothing but large ones
+/// seemed as good as sent when its move began: it stood still while all of them travelled.
+#[test]
+fn large_values_that_were_not_sent_are_still_to_be_sent() {
+    let mut pair = Pair::new();
+    for n in 0..20 {
+        pair.put(&key(n), &[n as u8; 9000]);
+    }
+    pair.begin(0, 0);
+    let Under { from, start, .. } = pair.under.unwrap();
+    let moves = pair.model.keys().filter(|key| key_hash(key) >= start).count() as u64;
+    assert!(moves > 5 && pair.mover(from).0.unsent() >= moves * 9000);
+    for sent in 1..=moves {
+        assert!(pair.bring(false));
+        let left = pair.mover(from).0.unsent();
+        let values = (moves - sent) * 9000;
+        assert!((values..values + 16 * 1024).contains(&left), "{left} after {sent} of {moves}");
+    }
+}
+
+/// Gets of every key below a hash, some times over.
+fn read_below(driver: &mut Driver<KvBlock>, keys: u32, salt: u32, hash: u64, times: usize) {
+    for n in 0..keys {
+        let key = format!("brim-{salt}-{n}");
+        for _ in 0..if key_hash(key.as_bytes()) < hash { times } else { 0 } {
+            driver.run(Op::KvGet, key.as_bytes(), b"");
+        }
+    }
+}
+
+/// Where a full block with so many gets of the lowest eighth of its keys divides: its parts of the
+/// entries and of these keys below that.
+fn cut_when_read(times: usize) -> (f64, f64) {
+    let (size, salt, hot) = (4 << 20, 1, 1 << 61);
+    let (mut driver, first) = brimful(size, 1000, salt);
+    let Some(first) = first else { panic!("it is full") };
+    let now = driver.now;
+    driver.structure.refused(now, first, Status::OutOfMemory, "none is free".into());
+    read_below(&mut driver, 4000, salt, hot, times);
+    driver.sleep(200);
+    let now = driver.now;
+    let wish = driver.structure.wish(&driver.block, now);
+    let Some(Wish::Split { start }) = wish else { panic!("it is full: {wish:?}") };
+    let hashes = (0..4000u32).map(|n| key_hash(format!("brim-{salt}-{n}").as_bytes()));
+    let part = |hashes: Vec<u64>| {
+        hashes.iter().filter(|hash| **hash < start).count() as f64 / hashes.len() as f64
+    };
+    (part(hashes.clone().collect()), part(hashes.filter(|hash| *hash < hot).collect()))
+}
+
+#[test]
+fn a_block_of_which_one_half_is_much_busier_gives_that_half_less_of_its_bytes() {
+    let (bytes, busy) = cut_when_read(0);
+    assert!((0.45..0.55).contains(&bytes) && busy == 1.0, "by bytes alone: {bytes}, {busy}");
+    // Filling it was as many operations on both sides as there are entries.
+    let (bytes, _) = cut_when_read(2);
+    assert!((0.45..0.55).contains(&bytes), "a little busier: {bytes}");
+    let (bytes, busy) = cut_when_read(200);
+    assert!((0.15..0.35).contains(&bytes) && busy == 1.0, "much busier: {bytes}, {busy}");
 }

@@ -52,10 +52,10 @@ pub struct RepartitionArgs {
     /// Bytes of a block
     #[arg(long, value_parser = size::parse, default_value = "128MiB")]
     block_size: u64,
-    /// Percent of the block that is filled before anything is measured: a block that fills fast splits
-    /// long before its high mark
-    #[arg(long, default_value_t = 65, value_parser = clap::value_parser!(u32).range(1..=99))]
-    fill: u32,
+    /// Percent of the block that is filled before anything is measured, slowly above 60 [default: a
+    /// little less than where a block with these writers asks for another one, 63 to 85]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=92))]
+    fill: Option<u32>,
     /// Seconds before each split
     #[arg(long, default_value_t = 0.5)]
     window: f64,
@@ -98,6 +98,8 @@ struct Found {
     wrong: Wrong,
     keys: u64,
     rounds: u32,
+    /// Percent of the block that were taken when it began to split.
+    full: Vec<f64>,
 }
 
 /// `honeycomb bench repartition`.
@@ -152,13 +154,14 @@ fn measure(args: &RepartitionArgs, value: u64) -> Outcome<Found> {
         wrong: Wrong::default(),
         keys: 0,
         rounds: 0,
+        full: Vec::new(),
     };
     let progress = bar(&format!("values of {}", size::show(value)), wanted as u64);
     while (found.split_ms.len() as u32) < wanted && found.rounds < wanted + ROUNDS_MORE {
         let round = Round {
             value: value as usize,
             block,
-            fill: args.fill as f64 / 100.0,
+            fill: args.fill.map_or_else(|| fill_of(args, block, value), |f| f as f64 / 100.0),
             window: Duration::from_secs_f64(window),
             writers: args.writers,
             readers: args.readers,
@@ -175,6 +178,15 @@ fn measure(args: &RepartitionArgs, value: u64) -> Outcome<Found> {
     Ok(found)
 }
 
+/// Which part of a block is filled before: one asks for another at 95 percent, less what its writers
+/// bring while it is divided, and at 70 percent at the earliest.
+fn fill_of(args: &RepartitionArgs, block: u64, value: u64) -> f64 {
+    let request = args.write_size.max(value) as f64;
+    let rate = args.writers as f64 * request * 1e6 / args.pause_us.max(1) as f64;
+    let takes = 0.01 + block as f64 / 2.0 / (300u64 << 20) as f64;
+    (0.97 - rate * takes / block as f64).clamp(0.7, 0.92) - 0.07
+}
+
 impl Found {
     fn add(&mut self, seen: Seen) {
         let us = |d: Duration| d.as_nanos() as f64 / 1000.0;
@@ -186,10 +198,11 @@ impl Found {
         self.wrong = self.wrong.and(seen.wrong);
         self.keys += seen.keys;
         self.rounds += 1;
+        self.full.extend((seen.full > 0.0).then_some(seen.full * 100.0));
     }
 
     fn sort(&mut self) {
-        for list in [&mut self.split_ms, &mut self.before_us, &mut self.during_us] {
+        for list in [&mut self.split_ms, &mut self.before_us, &mut self.during_us, &mut self.full] {
             list.sort_by(f64::total_cmp);
         }
     }
@@ -219,6 +232,7 @@ fn print(args: &RepartitionArgs, about: &str, all: &[Found]) {
         "value",
         "block",
         "splits",
+        "full % (least)",
         "split ms p50",
         "max",
         "get p99 us before",
@@ -236,6 +250,7 @@ fn print(args: &RepartitionArgs, about: &str, all: &[Found]) {
             size::show(f.value),
             size::show(f.block),
             f.split_ms.len().to_string(),
+            format!("{} ({})", number(quantile(&f.full, 0.5)), number(quantile(&f.full, 0.0))),
             number(quantile(&f.split_ms, 0.5)),
             number(quantile(&f.split_ms, 1.0)),
             number(quantile(&f.before_us, 0.99)),
@@ -254,7 +269,8 @@ fn json_of(args: &RepartitionArgs, about: &str, f: &Found) -> Value {
     let cut = |v: f64| (v * 1000.0).round() / 1000.0;
     json!({
         "bench": "repartition", "value_size": f.value, "block_bytes": f.block,
-        "splits": f.split_ms.len(), "split_ms_p50": cut(quantile(&f.split_ms, 0.5)),
+        "splits": f.split_ms.len(), "full_percent_p50": cut(quantile(&f.full, 0.5)),
+        "full_percent_min": cut(quantile(&f.full, 0.0)), "split_ms_p50": cut(quantile(&f.split_ms, 0.5)),
         "split_ms_max": cut(quantile(&f.split_ms, 1.0)),
         "get_p99_us_before": cut(quantile(&f.before_us, 0.99)),
         "get_p99_us_during": cut(quantile(&f.during_us, 0.99)),

@@ -7,8 +7,10 @@ use crate::failure::{Failure, Outcome};
 use crate::size;
 use honeycomb_client::{Client, Kv};
 use honeycomb_env::{Clock, Entropy};
+use honeycomb_types::limits::REPORT_INTERVAL;
 use honeycomb_types::{JobId, Time};
 use honeycomb_wire::Status;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -16,6 +18,15 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// A store that has taken so many blocks' worth of data without a split has none.
 const BLOCKS_MOST: u64 = 3;
+
+/// Percent of a block that are filled as fast as it goes: below what any block waits for.
+const FAST: u64 = 60;
+/// A block asks for another one when it is so full, at the latest.
+const ASKS: f64 = 0.94;
+/// Seconds that it thinks a move takes, at the most: what it gains meanwhile makes it ask earlier.
+const MOVE_THOUGHT: f64 = 0.25;
+/// Bytes a second at which the rest of the block is filled, at the most.
+const PACE: f64 = 24e6;
 
 /// What a round is.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +68,8 @@ pub struct Seen {
     pub wrong: Wrong,
     /// Keys that were checked.
     pub keys: u64,
+    /// Which part of the block was taken when its split began.
+    pub full: f64,
 }
 
 /// What the threads of a round share.
@@ -72,6 +85,8 @@ struct Stage<'a> {
     /// Keys of each writer that are there.
     known: Vec<AtomicU32>,
     written: AtomicU64,
+    /// Bytes that an entry takes in the block.
+    each: u64,
 }
 
 const PATH: &str = "/split";
@@ -82,7 +97,7 @@ pub fn run(cluster: &Cluster, round: Round, values: &Values, number: u32) -> Out
     let (client, ticket) = cluster.job(&format!("split-{}-{number}", round.value))?;
     client.create_prefix(ticket.job, PATH, &[], Default::default())?;
     let kv = client.create_kv(ticket.job, PATH, 1, 0, false)?;
-    let stage = Stage {
+    let mut stage = Stage {
         round,
         client: &client,
         job: ticket.job,
@@ -92,6 +107,7 @@ pub fn run(cluster: &Cluster, round: Round, values: &Values, number: u32) -> Out
         stop: AtomicBool::new(false),
         known: (0..round.writers).map(|_| AtomicU32::new(0)).collect(),
         written: AtomicU64::new(0),
+        each: 0,
     };
     stage.fill(cluster, &kv)?;
     let seen = stage.watch(cluster)?;
@@ -130,23 +146,27 @@ impl Stage<'_> {
         place * self.round.writers + writer
     }
 
-    /// Fills the block: most of it by what an entry is thought to take, the rest by what entries
-    /// turned out to take.
-    fn fill(&self, cluster: &Cluster, kv: &Kv) -> Outcome {
-        let target = (self.round.block as f64 * self.round.fill) as u64;
-        let thought = (KEY + self.round.value + 32) as u64;
-        let first = (target * 7 / 10 / thought).max(1) as u32;
-        self.put_all(kv, 0, first)?;
-        let least = first as u64 * (KEY + self.round.value) as u64;
-        let used = self.used(cluster, least)?;
-        let each = (used / first as u64).max(1);
-        let more = (target.saturating_sub(used) / each) as u32;
-        self.put_all(kv, first, first + more)?;
+    /// Fills the block: some of it by what an entry is thought to take, the rest by what entries
+    /// turned out to take, and so slowly that the block does not yet ask for another one.
+    fn fill(&mut self, cluster: &Cluster, kv: &Kv) -> Outcome {
+        let Round { block, fill, value, write, .. } = self.round;
+        let target = (block as f64 * fill) as u64;
+        let thought = (KEY + value + 48) as u64;
+        let first = ((target.min(block * FAST / 100) / thought) as u32).max(1);
+        self.put_all(kv, 0..first, usize::MAX, Duration::ZERO)?;
+        let least = first as u64 * (KEY + value) as u64;
+        self.each = (self.used(cluster, least)? / first as u64).max(1);
+        let all = first.max((target / self.each) as u32);
+        // What is left until the block asks, over the time that it thinks a move takes.
+        let pace = (block as f64 * (ASKS - fill).max(0.02) / 2.0 / MOVE_THOUGHT).min(PACE);
+        let pause =
+            Duration::from_secs_f64(self.values.batch(write) as f64 * self.each as f64 / pace);
+        self.put_all(kv, first..all, write, pause)?;
         for (writer, known) in self.known.iter().enumerate() {
-            let of_all = (first + more).saturating_sub(writer as u32);
+            let of_all = all.saturating_sub(writer as u32);
             known.store(of_all.div_ceil(self.round.writers), Relaxed);
         }
-        self.written.store((first + more) as u64, Relaxed);
+        self.written.store(all as u64, Relaxed);
         if kv.structure().blocks() > 1 {
             let text = format!(
                 "the block split before it was {:.0} % full: give a smaller --fill",
@@ -157,34 +177,44 @@ impl Stage<'_> {
         Ok(())
     }
 
-    fn put_all(&self, kv: &Kv, from: u32, to: u32) -> Outcome {
-        let step = self.values.batch(usize::MAX) as u32;
-        for begin in (from..to).step_by(step as usize) {
-            let numbers = begin..to.min(begin + step);
+    /// Writes these keys for the first time, in requests of so many bytes, with a pause after each.
+    fn put_all(&self, kv: &Kv, all: Range<u32>, bytes: usize, pause: Duration) -> Outcome {
+        let step = self.values.batch(bytes);
+        for begin in all.clone().step_by(step) {
+            let next = self.clock.now() + pause;
+            let numbers = begin..all.end.min(begin + step as u32);
             let entries: Vec<_> =
                 numbers.map(|number| (key(number), self.values.value(number, 1))).collect();
             let refs: Vec<(&[u8], &[u8])> = entries.iter().map(|(k, v)| (&k[..], &v[..])).collect();
             for done in kv.multi_put(&refs) {
                 done?;
             }
+            if pause > Duration::ZERO {
+                self.clock.sleep_until(next);
+            }
         }
         Ok(())
     }
 
-    /// What the servers report as used, once they have heard of at least so much.
+    /// What the servers report as used, once they have heard of at least so much and report nothing
+    /// new: an earlier report knows of a part only.
     fn used(&self, cluster: &Cluster, least: u64) -> Outcome<u64> {
         let admin = cluster.client(cluster.token());
         let until = self.clock.now() + PATIENCE;
+        let mut since = (0, self.clock.now());
         loop {
-            let used = admin.status()?.bytes_used;
-            if used >= least {
+            let (used, now) = (admin.status()?.bytes_used, self.clock.now());
+            if used != since.0 {
+                since = (used, now);
+            }
+            if used >= least && now.since(since.1) > 2 * REPORT_INTERVAL {
                 return Ok(used);
             }
-            if self.clock.now() > until {
+            if now > until {
                 let text = format!("{least} bytes were written, and {used} are reported as used");
                 return Err(Failure::new(Status::DeadlineExceeded, text));
             }
-            self.clock.sleep_until(self.clock.now() + Duration::from_millis(10));
+            self.clock.sleep_until(now + Duration::from_millis(10));
         }
     }
 
@@ -218,8 +248,9 @@ impl Stage<'_> {
         let writers = writers.map_err(|e| self.explained(e))?;
         let gets: Vec<Took> = gets.into_iter().collect::<Outcome<Vec<_>>>()?.concat();
         watched?;
-        let pushed_at = steered?;
-        self.judge(splits.done(), pushed_at, &writers, &gets)
+        let (pushed_at, full) = steered?;
+        let seen = self.judge(splits.done(), pushed_at, &writers, &gets)?;
+        Ok(Seen { full, ..seen })
     }
 
     /// A block that is full where it should have split is what this is about.
@@ -231,8 +262,8 @@ impl Stage<'_> {
     }
 
     /// Lets the writers go on as they are for the window, then pushes until a split is over. When it
-    /// began to push.
-    fn steer(&self, splits: &Splits) -> Outcome<Time> {
+    /// began to push, and how full the block was when it began to split.
+    fn steer(&self, splits: &Splits) -> Outcome<(Time, f64)> {
         let clock = self.clock;
         let rest_until = clock.now() + self.round.window;
         while clock.now() < rest_until && !self.stop.load(Relaxed) {
@@ -241,8 +272,13 @@ impl Stage<'_> {
         let pushed_at = clock.now();
         self.pushing.store(true, Relaxed);
         let most = BLOCKS_MOST * self.round.block / (KEY + self.round.value) as u64;
+        let mut written_then = None;
         while !self.stop.load(Relaxed) {
-            if !splits.done().is_empty() && !splits.under_way() {
+            let over = !splits.done().is_empty();
+            if over || splits.under_way() {
+                written_then.get_or_insert_with(|| self.written.load(Relaxed));
+            }
+            if over && !splits.under_way() {
                 break;
             }
             let late = clock.now() > pushed_at + PATIENCE;
@@ -251,7 +287,8 @@ impl Stage<'_> {
             }
             clock.sleep_until(clock.now() + Duration::from_millis(1));
         }
-        Ok(pushed_at)
+        let bytes = written_then.unwrap_or(0) * self.each;
+        Ok((pushed_at, bytes as f64 / self.round.block as f64))
     }
 
     fn write(&self, number: u32) -> Outcome<Writer> {
@@ -364,7 +401,7 @@ impl Stage<'_> {
         let kv = self.client.open_kv(self.job, PATH)?;
         let wrong = check(&kv, self.values, &written)?;
         let keys = written.iter().filter(|times| **times > 0).count() as u64;
-        Ok(Seen { splits, before, during, longest, wrong, keys })
+        Ok(Seen { splits, before, during, longest, wrong, keys, full: 0.0 })
     }
 }
 
