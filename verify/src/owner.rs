@@ -217,7 +217,13 @@ fn create(world: &mut World, job: usize) {
         parents.push(first.clone());
     }
     let names: Vec<&str> = parents.iter().map(String::as_str).collect();
-    let options = PrefixOptions { lease_ms, ..PrefixOptions::default() };
+    let values = match world.focus {
+        Some(Kind::Kv) => [storing::FAT, storing::PLUMP][world.rng.below(2) as usize],
+        _ => 1,
+    };
+    // So that a few dozen of them fill a block.
+    let (high_mark, low_mark) = if values == storing::PLUMP { (50, 20) } else { (0, 0) };
+    let options = PrefixOptions { lease_ms, high_mark, low_mark, ..PrefixOptions::default() };
     let command = Command::CreatePrefix { actor, job: id, path: &path, parents: &names, options };
     match world.command(command) {
         Ok(_) => {}
@@ -245,7 +251,6 @@ fn create(world: &mut World, job: usize) {
         };
         let command = Command::CreateStructure { actor, job: id, structure };
         let Ok(Reply::Opened(opened)) = world.command(command) else { continue };
-        let fat = world.focus == Some(Kind::Kv);
         let known = Known {
             job,
             path: path.clone(),
@@ -256,7 +261,7 @@ fn create(world: &mut World, job: usize) {
             history: Default::default(),
             accounts: Vec::new(),
             gone: false,
-            next_value: if fat { storing::FAT } else { 1 },
+            next_value: values,
             lost: false,
         };
         world.structures.insert(known.opened.structure, known);

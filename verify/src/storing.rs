@@ -15,6 +15,9 @@ use honeycomb_wire::{Op, ReplyHeader, Status, key_hash};
 
 /// Stores whose values are numbered from here on have large ones only.
 pub const FAT: u64 = 1_000_000;
+/// And from here on the largest that lie within their regions: only such regions are patched while
+/// they move.
+pub const PLUMP: u64 = 2_000_000;
 
 /// What an operation does to a store.
 #[derive(Debug, Clone)]
@@ -96,7 +99,11 @@ fn choose_one(rng: &mut Entropy, known: &mut Known) -> (Vec<u8>, Did) {
     let counter = rng.chance(250_000);
     let kind = if counter { 'n' } else { 'k' };
     let fat = known.next_value >= FAT;
-    let names = if fat { 20 } else { 6 };
+    let names = match known.next_value {
+        0..FAT => 6,
+        FAT..PLUMP => 20,
+        _ => 40,
+    };
     let key = loop {
         let name = format!("{kind}{}", rng.below(names) + names * turn).into_bytes();
         let history = known.history.get(&name);
@@ -128,7 +135,9 @@ fn choose_one(rng: &mut Entropy, known: &mut Known) -> (Vec<u8>, Did) {
 
 /// The bytes of a value: its number, and a filling that follows from it.
 fn value(number: u64) -> Vec<u8> {
-    let length = if number.is_multiple_of(5) || number >= FAT {
+    let length = if number >= PLUMP {
+        800 + number as usize * 37 % 200
+    } else if number.is_multiple_of(5) || number >= FAT {
         3000 + number as usize * 37 % 5000
     } else {
         40

@@ -43,6 +43,7 @@ fn a_run_draws_what_it_is_meant_to_draw() {
     let rare = [
         "amnesty",
         "commit refused",
+        "crash cell",
         "crash for good",
         "cut move",
         "edge impossible",
