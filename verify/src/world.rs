@@ -497,6 +497,7 @@ impl World {
                     server.shard(at).move_word(now, at, word);
                 }
             }
+            Effect::LocateServer { .. } => unreachable!("no value is large in this world"),
             Effect::CommitMove { .. } | Effect::CancelMove { .. } => {
                 unreachable!("no move has begun")
             }

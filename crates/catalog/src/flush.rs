@@ -243,10 +243,11 @@ impl Catalog {
             max_bytes: structure.max_bytes(),
             parts: Vec::new(),
         };
-        let blocks: Vec<_> = structure.blocks().collect();
-        for block in blocks {
+        let blocks: Vec<_> = structure.blocks().map(|b| (b, structure.kind_of(b))).collect();
+        for (block, kind) in blocks {
             let placed = ranges.get(&block).copied();
-            if kv && placed.is_none() {
+            let extents = kind == Kind::Extents;
+            if kv && placed.is_none() && !extents {
                 self.give_back(j, s, block, effects);
                 continue;
             }

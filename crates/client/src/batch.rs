@@ -150,8 +150,13 @@ impl Kv {
             wait_until: None,
         });
         let replies = run_many(&self.0, exchanges.collect());
-        for ((index, reply), value) in alone.into_iter().zip(replies).zip(values) {
-            out[index] = reply.map(|r| (r.header.status == Status::Ok).then_some(value));
+        for ((index, reply), mut value) in alone.into_iter().zip(replies).zip(values) {
+            out[index] = match reply {
+                Ok(reply) if reply.header.status == Status::Extents => {
+                    self.get(keys[index], &mut value).map(|found| found.then_some(value))
+                }
+                reply => reply.map(|r| (r.header.status == Status::Ok).then_some(value)),
+            };
         }
         out
     }

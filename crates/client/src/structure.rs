@@ -9,12 +9,16 @@ use crate::route::{self, Target};
 use crate::transport::{Failure, PATIENCE, Sink, Transport, Wait};
 use honeycomb_env::Clock;
 use honeycomb_types::limits::{ACK_LANES_MAX, RETRY_WINDOW_MS, WAIT_MAX_MS};
-use honeycomb_types::{BlockId, JobId, Kind, LaneId, PrefixId, Sequence, StructureId, Time, Verbs};
+use honeycomb_types::{
+    BlockAt, BlockId, JobId, Kind, LaneId, PrefixId, Sequence, StructureId, Time, Verbs,
+};
 use honeycomb_wire::batch::ReadManyArgs;
 use honeycomb_wire::custom::{Routed, put_routed};
 use honeycomb_wire::data::{ReadArgs, put_acks};
+use honeycomb_wire::extents::ExtentRef;
 use honeycomb_wire::messages::{
-    MapEntry, PartitionMap, ReopenStructureReply, ReopenStructureRequest,
+    ExtentBlocksReply, ExtentBlocksRequest, MapEntry, PartitionMap, ReopenStructureReply,
+    ReopenStructureRequest,
 };
 use honeycomb_wire::notice::Filter;
 use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status};
@@ -268,6 +272,56 @@ impl Structure {
     /// Looks something up in the map, as far as this client knows it.
     pub(crate) fn with_map<T>(&self, look: impl FnOnce(&PartitionMap) -> T) -> T {
         look(&self.state().routing.map)
+    }
+
+    /// A block that has room for an extent of so many bytes, as far as is known, and is none of those
+    /// that are full.
+    pub(crate) fn extent_block(&self, bytes: usize, full: &[BlockAt]) -> Result<BlockAt, Error> {
+        let current = self.state().routing.extents;
+        if let Some(at) = current.filter(|at| !full.contains(at)) {
+            return Ok(at);
+        }
+        let full = full.iter().map(|at| at.block.0).collect();
+        let entries = self.ask_for_extents(bytes as u64, full)?;
+        let entry = entries.first().ok_or_else(|| {
+            Error::new(Status::BadFrame, "ExtentBlocks was answered without a block")
+        })?;
+        let at = route::at(entry);
+        self.state().routing.extents = Some(at);
+        Ok(at)
+    }
+
+    /// A block of extents has no room for us, or is gone: the next one is asked for anew.
+    pub(crate) fn leave_extent_block(&self, at: BlockAt) {
+        let mut state = self.state();
+        if state.routing.extents == Some(at) {
+            state.routing.extents = None;
+        }
+    }
+
+    /// Makes sure that it is known where the servers are that have these extents. One that the
+    /// controller does not name is gone with what it had, or the value was replaced since.
+    pub(crate) fn know_servers(&self, list: &[ExtentRef]) -> Result<(), Error> {
+        let known = |state: &State, extent: &ExtentRef| {
+            state.routing.servers.contains_key(&extent.at.block.server().0)
+        };
+        let all = list.iter().all(|extent| known(&self.state(), extent));
+        if !all {
+            self.ask_for_extents(0, Vec::new())?;
+        }
+        Ok(())
+    }
+
+    fn ask_for_extents(&self, bytes: u64, full: Vec<u64>) -> Result<Vec<MapEntry>, Error> {
+        let body = ExtentBlocksRequest { job: self.job.0, structure: self.id.0, bytes, full };
+        let asked = self.context.ask(Op::ExtentBlocks, &body, self.deadline());
+        let reply: ExtentBlocksReply = asked.map_err(|e| self.named(e))?;
+        let mut state = self.state();
+        for entry in &reply.entries {
+            let server = BlockId(entry.block).server().0;
+            state.routing.servers.insert(server, entry.address.clone());
+        }
+        Ok(reply.entries)
     }
 
     pub(crate) fn deadline(&self) -> Time {

@@ -1,5 +1,6 @@
 //! Requests in, commands to the catalog, replies out; effects to the memory servers.
 
+mod extents;
 mod moves;
 
 use crate::answers::Answers;
@@ -262,7 +263,7 @@ impl ControllerService {
         header: &RequestHeader,
         args: &[u8],
     ) -> Result<Vec<u8>, Refusal> {
-        let change = changes(header.op);
+        let change = changes(header.op) && !extents::only_asks(header.op, args);
         if change && let Some(why) = self.trouble() {
             return Err((Status::LogFailed, format!("{why}; nothing was changed")));
         }
@@ -320,6 +321,8 @@ impl ControllerService {
                 let expires_ms = self.peers[&from].scope.expires_ms;
                 self.serve_structure(now, actor, expires_ms, header.op, args)
             }
+            Op::ExtentBlocks => self.extent_blocks(now, actor, args),
+            Op::LocateServer => self.locate_server(args),
             Op::ClusterStatus => {
                 ClusterStatusRequest::decode(args).map_err(malformed)?;
                 match self.apply(now, Command::ClusterStatus { actor }).map_err(refusal)? {
@@ -954,6 +957,7 @@ fn changes(op: Op) -> bool {
             | Op::Report
             | Op::RenewLeases
             | Op::QueueTaken
+            | Op::LocateServer
             | Op::Hello
     )
 }

@@ -3,6 +3,7 @@
 //! An operation on a block is atomic because one thread runs it. The stages of a request are those
 //! of `Stage`, in that order; logs, metrics and failpoints use these words.
 
+mod extents;
 mod moving;
 mod request;
 
@@ -177,6 +178,13 @@ pub enum Effect {
         /// The move.
         id: u64,
     },
+    /// Ask the controller where another server is; answered by `Shard::server_located`.
+    LocateServer {
+        /// The shard that asks.
+        shard: ShardIx,
+        /// The server.
+        server: ServerId,
+    },
     /// Ask the controller to take the block out of its structure. Repeated until it is freed.
     Retire {
         /// The structure.
@@ -280,6 +288,8 @@ pub struct Shard {
     /// Backings that a planted defect hands on unscrubbed.
     stale: Vec<Backing>,
     posts: Vec<Post>,
+    /// What is to be done about extents at other shards.
+    extents: extents::Extents,
 }
 
 impl Shard {
@@ -302,12 +312,14 @@ impl Shard {
             clock_offset_ms: 0,
             stale: Vec::new(),
             posts: Vec::new(),
+            extents: extents::Extents::default(),
         }
     }
 
     /// Takes the name under which the server joined. Everything held before is gone: blocks of an
     /// earlier name are `DataLost`.
     pub fn reset(&mut self, server: ServerId) {
+        self.reset_extents();
         self.server = server;
         self.kept.clear();
         for index in 0..self.slots.len() {
@@ -383,6 +395,7 @@ impl Shard {
             sweep_at: None,
             told: Told::default(),
         }));
+        self.arm(index);
         Ok(())
     }
 
@@ -494,6 +507,9 @@ impl Shard {
 
     /// Time has passed: waits end, reservations run out, blocks that nobody needs are retired.
     pub fn tick(&mut self, now: Time) {
+        if self.extents.due().is_some_and(|due| due <= now) {
+            self.tick_extents(now);
+        }
         while let Some(Reverse((due, index))) = self.timers.peek().copied() {
             if due > now {
                 return;
@@ -513,7 +529,8 @@ impl Shard {
 
     /// When `tick` is due next. May be early, never late.
     pub fn deadline(&self) -> Option<Time> {
-        self.timers.peek().map(|Reverse((due, _))| *due)
+        let timers = self.timers.peek().map(|Reverse((due, _))| *due);
+        timers.into_iter().chain(self.extents.due()).min()
     }
 
     /// The caller of a parked operation is gone: it waits no longer, unless it is under way.
@@ -566,6 +583,9 @@ impl Shard {
         let clock_ms = self.clock_ms(now);
         if header.op.info().auth == Auth::Peer {
             let answer = match peers_only(access) {
+                Ok(()) if matches!(header.op, Op::ExtentAdopt | Op::ExtentDrop) => {
+                    self.extent_part(now, header.op, args)
+                }
                 Ok(()) => {
                     let request = Request::of_a_peer(access, header, args, ticket);
                     let operation = operation(now, clock_ms, &request);
@@ -816,7 +836,13 @@ impl Shard {
     fn conclude(&mut self, now: Time, request: &Request<'_>, outcome: Outcome) -> Outcome {
         let at = request.header.at;
         let outcome = match outcome {
-            Outcome::Done(answer) if !request.attributes.mutates => return Outcome::Done(answer),
+            Outcome::Done(answer) if !request.attributes.mutates => {
+                // Of extents there is no second execution to be kept from: no lane, and a change.
+                if matches!(request.header.op, Op::ExtentPut | Op::ExtentKeep) {
+                    self.after(now, at);
+                }
+                return Outcome::Done(answer);
+            }
             outcome => outcome,
         };
         let slot = self.slot_at(at).expect("it just ran");
@@ -957,6 +983,8 @@ impl Shard {
                 self.effects.push(Effect::Taken { structure, at, items, bytes });
             }
             Event::Drained => slot.retire_at = Some(now),
+            Event::Adopt(ticket, list) => self.adopt_extents(now, at, structure, ticket, list),
+            Event::DropExtents(owner, list) => self.drop_extents(now, structure, owner, list),
         }
     }
 

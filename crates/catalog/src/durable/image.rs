@@ -46,6 +46,8 @@ pub(crate) enum Type {
     ServerGone = 16,
     /// How many readers of a prefix ended without having committed; of snapshots.
     LostReaders = 17,
+    /// All blocks in which a kv keeps extents.
+    ExtentBlocks = 20,
 }
 
 impl Type {
@@ -69,6 +71,7 @@ impl Type {
             T::Server,
             T::ServerGone,
             T::LostReaders,
+            T::ExtentBlocks,
         ];
         all.into_iter().find(|t| *t as u8 == code)
     }
@@ -272,6 +275,20 @@ pub(crate) struct StructureImage {
     pub(crate) from: usize,
     /// Entries from there on.
     pub(crate) entries: Vec<EntryImage>,
+    /// Blocks of extents; they have a record of their own.
+    pub(crate) extents: Vec<BlockAt>,
+}
+
+/// The blocks of extents of a structure, by its place.
+pub(crate) fn put_extent_blocks(w: &mut Writer<'_>, s: u32, blocks: &[BlockAt]) {
+    w.u32(s);
+    w.u32(blocks.len() as u32);
+    blocks.iter().for_each(|&at| put_at(w, at));
+}
+
+pub(crate) fn get_extent_blocks(r: &mut Reader<'_>) -> Result<(u32, Vec<BlockAt>), BadRecord> {
+    let (s, n) = (r.u32()?, r.count(16)?);
+    Ok((s, (0..n).map(|_| get_at(r)).collect::<Result<_, _>>()?))
 }
 
 fn put_at(w: &mut Writer<'_>, at: BlockAt) {
@@ -376,6 +393,7 @@ impl StructureImage {
                 let n = r.count(40)?;
                 (0..n).map(|_| get_entry(r)).collect::<Result<_, _>>()?
             },
+            extents: Vec::new(),
         })
     }
 }
