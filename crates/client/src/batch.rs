@@ -191,7 +191,15 @@ impl Kv {
             args: &[0],
             ordered: true,
             payload: &|group| put_batch(&group.iter().map(|i| ops[*i]).collect::<Vec<_>>()),
-            size: &|index| ops[index].size(),
+            size: &|index| match &ops[index] {
+                // Too large for its block, and so for a request to it.
+                BatchOp::Put { value, .. } | BatchOp::Insert { value, .. }
+                    if value.len() > self.plain_limit() =>
+                {
+                    KV_BATCH_BYTES_MAX + 1
+                }
+                op => op.size(),
+            },
         };
         self.rounds(&ask, &keys, |index, result| {
             let op = &ops[index];
