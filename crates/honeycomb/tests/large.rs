@@ -137,8 +137,7 @@ fn many_keys_at_a_time_and_scans_bring_large_values_too() {
     let (_cluster, client, job) = start("many", 2, 64 * KIB);
     let store = kv(&client, &job, "/t", 2);
     let value = |n: u64| noise(n, if n.is_multiple_of(3) { 30_000 } else { 100 });
-    let entries: Vec<(String, Vec<u8>)> =
-        (0..30).map(|n| (format!("key-{n}"), value(n))).collect();
+    let entries: Vec<(String, Vec<u8>)> = (0..30).map(|n| (format!("key-{n}"), value(n))).collect();
     let all: Vec<(&[u8], &[u8])> =
         entries.iter().map(|(key, value)| (key.as_bytes(), &value[..])).collect();
     for stored in store.multi_put(&all) {
