@@ -45,7 +45,11 @@ class Kv(Remote, MutableMapping[bytes, bytes]):
 
     Keys and values are bytes; a ``str`` key means its UTF-8 bytes. Any bytes-like object is taken
     without copying it first. Keys have at most 4096 bytes (1/32 of a block when blocks are under
-    128 KiB), values at most :attr:`value_limit`, an eighth of a block.
+    128 KiB), values at most :attr:`value_limit`. A value over an eighth of a block is kept in blocks
+    of its own: it is stored whole or not at all, and read as it was at one moment, like any other, and
+    takes part in everything but what needs it at the server (:meth:`pop`, :meth:`replace`,
+    :meth:`upsert`, :meth:`compare_and_swap`, :meth:`accumulate` and :meth:`atomic` raise
+    :class:`~honeycomb.errors.ValueTooLarge` and change nothing).
 
     *Consistency*: linearizable per key; every mutation takes effect once, also when the client had
     to repeat it. Nothing orders different keys. *Durability*: class ``memory``; the data is gone
@@ -86,7 +90,7 @@ class Kv(Remote, MutableMapping[bytes, bytes]):
 
     @property
     def value_limit(self) -> int:
-        """The largest value, in bytes."""
+        """The largest value, in bytes: 9.1 GiB with blocks of 128 MiB (``docs/limits.md``)."""
         return self._handle.get().value_limit
 
     # ------------------------------------------------------------------------------ one entry
@@ -132,7 +136,9 @@ class Kv(Remote, MutableMapping[bytes, bytes]):
         """Stores an entry; tells whether it replaced one.
 
         Raises :class:`~honeycomb.errors.ValueTooLarge`, :class:`~honeycomb.errors.KeyTooLarge`, and
-        :class:`~honeycomb.errors.BlockFull` when the block that owns the key has no room left.
+        :class:`~honeycomb.errors.BlockFull` when the block that owns the key has no room left;
+        :class:`~honeycomb.errors.OutOfMemory` or :class:`~honeycomb.errors.QuotaExceeded` when there is
+        no block for a large value. The time limit holds for each piece of a large value.
         """
         return self._handle.get().put(as_key(key), as_value(value))
 
@@ -306,8 +312,8 @@ class Kv(Remote, MutableMapping[bytes, bytes]):
 
         Raises :class:`~honeycomb.errors.InvalidArgument`, and changes nothing, when the value is of
         another type (the message says what it is), when an integer leaves 64 bits, and for NaN;
-        :class:`~honeycomb.errors.ValueTooLarge` for operands over 60 KiB and values over
-        :attr:`value_limit`.
+        :class:`~honeycomb.errors.ValueTooLarge` for operands over 60 KiB, and for values over an eighth
+        of a block, before or afterwards.
         """
         number, data = FUNCTIONS.encode(function, operand)
         return self._handle.get().accumulate(number, as_key(key), data)

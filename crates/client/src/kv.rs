@@ -244,7 +244,7 @@ impl Kv {
 
     /// Of what compares or returns a value: it works on values in the key's own block.
     fn check_value(&self, value: &[u8]) -> Result<(), Error> {
-        self.check(value, self.plain_limit(), "an eighth of a block; `put` takes larger ones")
+        self.check(value, self.plain_limit(), "an eighth of a block; put takes larger ones")
     }
 
     fn check(&self, value: &[u8], limit: usize, why: &str) -> Result<(), Error> {

@@ -148,16 +148,25 @@ impl Kv {
         key: &[u8],
         mut sink: Sink<'_>,
     ) -> Result<(Replied, Option<u64>), Error> {
-        let deadline = self.0.deadline();
+        let (deadline, mut again) = (self.0.deadline(), false);
         loop {
             let replied = self.send_one(Op::KvGet, key, key, &[], sink.reborrow())?;
             let length = match replied.header.status {
-                Status::Ok => Some(replied.header.payload_len as u64),
+                Status::Ok => {
+                    // A room that was made for the value before is not that of an empty one.
+                    if let (true, 0, Sink::Room(room)) =
+                        (again, replied.header.payload_len, &mut sink)
+                    {
+                        room.room(0);
+                    }
+                    Some(replied.header.payload_len as u64)
+                }
                 Status::Extents if self.read_extents(&replied.args, sink.reborrow())? => {
                     Some(value_length(&replied.args))
                 }
                 Status::Extents => {
                     self.admit_again(key, deadline)?;
+                    again = true;
                     continue;
                 }
                 _ => None,

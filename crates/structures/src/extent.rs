@@ -23,6 +23,8 @@ use std::time::Duration;
 
 /// Bytes charged for each extent: what its bookkeeping takes beside the block.
 const EXTENT_COST: usize = 128;
+/// How often dropped extents are looked at that somebody is still reading.
+const SWEEP_AGAIN: Duration = Duration::from_millis(50);
 /// Bookkeeping may have 1 / this of the block's size. Extents of stores have at least 1/16 of a block
 /// each, so that only who writes others comes near it.
 const COST_FRACTION: usize = 16;
@@ -66,6 +68,8 @@ pub struct ExtentBlock {
     empty_since: Option<Time>,
     /// To be told that it is closed.
     drained: bool,
+    /// When to look again whether pins on dropped extents are gone.
+    sweep_at: Option<Time>,
 }
 
 impl ExtentBlock {
@@ -82,6 +86,7 @@ impl ExtentBlock {
             closed: false,
             empty_since: None,
             drained: false,
+            sweep_at: None,
         }
     }
 
@@ -218,6 +223,7 @@ impl ExtentBlock {
     /// What follows every change: is it empty, is there memory to give back.
     fn look(&mut self, now: Time) {
         self.shrink.look(&self.arena, self.size, now);
+        self.sweep_at = (self.arena.zombie_bytes() > 0).then_some(now + SWEEP_AGAIN);
         let empty = self.extents.is_empty() && self.fills.is_empty();
         match (empty, self.empty_since) {
             (true, None) => self.empty_since = Some(now),
@@ -300,7 +306,7 @@ impl Structure for ExtentBlock {
     fn deadline(&self) -> Option<Time> {
         let pending = self.pending.first().map(|(due, _)| *due);
         let idle = self.empty_since.filter(|_| !self.closed).map(|since| since + EXTENTS_IDLE);
-        [pending, idle, self.shrink.due()].into_iter().flatten().min()
+        [pending, idle, self.shrink.due(), self.sweep_at].into_iter().flatten().min()
     }
 
     fn bytes_used(&self) -> u64 {

@@ -13,12 +13,14 @@ use super::table::Hit;
 use super::{Incoming, KvBlock, bare};
 use crate::{Answer, Event, Operation, Payload, Ticket, large_limit};
 use honeycomb_block::Backing;
+use honeycomb_types::Time;
 use honeycomb_types::limits::extents_per_value;
 use honeycomb_wire::data::mode_and_key;
 use honeycomb_wire::extents::{ExtentRef, extents, value_length};
 use honeycomb_wire::notice::Change;
 use honeycomb_wire::{Status, key_hash};
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 /// Bytes of an owner before the list in an entry.
 pub(super) const OWNER: usize = 8;
@@ -27,21 +29,35 @@ const ADOPTING_MAX: usize = 256;
 /// What a put beyond that waits, in microseconds.
 const ADOPTING_RETRY_US: u64 = 5_000;
 
-/// A put that waits for its extents.
+/// A put whose extents are its own is tried again for so long when its block cannot take it: its range
+/// stands still for a move, or a part of it is about to go.
+const STORE_WITHIN: Duration = Duration::from_secs(1);
+const STORE_AGAIN: Duration = Duration::from_millis(2);
+
+/// A put that waits for its extents, and then perhaps for its block.
 struct Waiting {
     only_if_absent: bool,
     key: Box<[u8]>,
     list: Box<[u8]>,
+    /// The extents are its own under this owner, and it is tried until then.
+    adopted: Option<(u64, Time)>,
 }
 
 /// The puts of a block that wait, and what it has to say about extents.
 #[derive(Default)]
 pub(super) struct Adopting {
     waiting: BTreeMap<Ticket, Waiting>,
+    /// When those that have their extents are tried again.
+    again: Option<Time>,
     said: VecDeque<Event>,
 }
 
 impl Adopting {
+    /// When `KvBlock::store_again` is due.
+    pub fn due(&self) -> Option<Time> {
+        self.again
+    }
+
     /// Bytes of the records beside the block.
     pub fn bytes(&self) -> usize {
         self.waiting.values().map(|w| size_of::<Waiting>() + w.key.len() + w.list.len()).sum()
@@ -108,7 +124,8 @@ impl KvBlock {
             let busy = Answer::refuse(Status::Busy, text);
             return Err(Answer { value: ADOPTING_RETRY_US, ..busy });
         }
-        let waiting = Waiting { only_if_absent, key: key.into(), list: payload.into() };
+        let (key, list_bytes) = (key.into(), payload.into());
+        let waiting = Waiting { only_if_absent, key, list: list_bytes, adopted: None };
         self.adopting.waiting.insert(operation.ticket, waiting);
         self.adopting.said.push_back(Event::Adopt(operation.ticket, list));
         Ok(())
@@ -136,21 +153,41 @@ impl KvBlock {
     pub(super) fn end_adoption(
         &mut self,
         block: &mut Backing,
+        now: Time,
         ticket: Ticket,
         owner: u64,
         outcome: Result<(), (Status, String)>,
     ) {
-        let Some(waiting) = self.adopting.waiting.remove(&ticket) else { return };
+        let Some(mut waiting) = self.adopting.waiting.remove(&ticket) else { return };
+        let (_, until) = *waiting.adopted.get_or_insert((owner, now + STORE_WITHIN));
         let stored = match outcome {
             Ok(()) => self.store_list(block, &waiting, owner),
             Err((status, why)) => Err(Answer::refuse(status, why)),
         };
+        if matches!(&stored, Err(passing) if !passing.executed()) && now < until {
+            self.adopting.again = Some(now + STORE_AGAIN);
+            self.adopting.waiting.insert(ticket, waiting);
+            return;
+        }
         if stored.is_err() {
             let list = extents(&waiting.list).expect("it was read before");
             self.adopting.said.push_back(Event::DropExtents(owner, list));
         }
         let answer = stored.unwrap_or_else(|refusal| refusal);
         self.adopting.said.push_back(Event::Answered(ticket, answer));
+    }
+
+    /// Tries puts again that have their extents.
+    pub(super) fn store_again(&mut self, block: &mut Backing, now: Time) {
+        if self.adopting.again.is_none_or(|again| again > now) {
+            return;
+        }
+        self.adopting.again = None;
+        let ready = self.adopting.waiting.iter();
+        let ready = ready.filter_map(|(ticket, w)| Some((*ticket, w.adopted?.0)));
+        for (ticket, owner) in ready.collect::<Vec<_>>() {
+            self.end_adoption(block, now, ticket, owner, Ok(()));
+        }
     }
 
     /// What was true when the put came need not be so any more: all of it is judged again.
@@ -160,7 +197,7 @@ impl KvBlock {
         waiting: &Waiting,
         owner: u64,
     ) -> Result<Answer, Answer> {
-        let Waiting { only_if_absent, key, list } = waiting;
+        let Waiting { only_if_absent, key, list, .. } = waiting;
         self.admit_change(key)?;
         let hash = key_hash(key);
         let old = self.table.find(block, hash, key);

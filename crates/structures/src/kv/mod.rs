@@ -466,10 +466,11 @@ impl Structure for KvBlock {
         self.table.arena.sweep(block);
         self.look_at_slack(now);
         self.give_back(block, now);
+        self.store_again(block, now);
     }
 
     fn deadline(&self) -> Option<Time> {
-        self.shrink.due()
+        self.shrink.due().into_iter().chain(self.adopting.due()).min()
     }
 
     fn event(&mut self) -> Option<Event> {
@@ -504,9 +505,9 @@ impl Structure for KvBlock {
         Some(self.take_snapshot(block, range))
     }
 
-    fn tell(&mut self, block: &mut Backing, _now: Time, news: News) {
+    fn tell(&mut self, block: &mut Backing, now: Time, news: News) {
         if let News::Adopted { ticket, owner, outcome } = news {
-            self.end_adoption(block, ticket, owner, outcome);
+            self.end_adoption(block, now, ticket, owner, outcome);
         }
     }
 
