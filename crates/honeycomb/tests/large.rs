@@ -18,7 +18,7 @@ fn used(client: &Client, job: JobId) -> u64 {
 }
 
 fn start(name: &str, servers: usize, block_size: u64) -> (Cluster, Client, JobTicket) {
-    let cluster = Cluster::start(servers, 512 * block_size, block_size);
+    let cluster = Cluster::start(servers, 512 * block_size.min(512 * KIB), block_size);
     let (client, job) = cluster.job(name);
     prefix(&client, &job, "/t", 60_000);
     (cluster, client, job)
@@ -175,6 +175,43 @@ fn many_keys_at_a_time_and_scans_bring_large_values_too() {
     }
     assert_eq!(store.length().unwrap(), 0);
     eventually("nothing is held", || used(&client, job.job) < 8 * KIB);
+}
+
+/// Pieces of more than 64 KiB go straight into their block, and those of several servers side by side.
+#[test]
+fn values_that_fill_many_blocks_come_back_and_their_memory_goes() {
+    let (_cluster, client, job) = start("streams", 2, 2048 * KIB);
+    let store = kv(&client, &job, "/t", 1);
+    let value = |n: u64| noise(n, 11_000_000 + 100_003 * n as usize);
+    for n in 0..2 {
+        store.put(format!("key-{n}").as_bytes(), &value(n)).unwrap();
+    }
+    assert!(blocks(&client, job.job) >= 1 + 11, "they fill blocks");
+    for n in 0..2 {
+        assert!(get(&store, format!("key-{n}").as_bytes()) == Some(value(n)), "it differs");
+    }
+    // As many writers as threads, of the same and of other keys.
+    std::thread::scope(|threads| {
+        for thread in 0..4u64 {
+            let (client, value) = (&client, &value);
+            threads.spawn(move || {
+                let store = client.open_kv(job.job, "/t").unwrap();
+                for n in 0..4 {
+                    store.put(b"shared", &value(n)).unwrap();
+                    let own = format!("own-{thread}");
+                    store.put(own.as_bytes(), &value(thread + n)).unwrap();
+                    assert!(get(&store, own.as_bytes()) == Some(value(thread + n)), "it differs");
+                }
+            });
+        }
+    });
+    assert!(get(&store, b"shared") == Some(value(3)), "the last ones of all threads are alike");
+    let keys = store.scan(0, b"", true, 1 << 20).unwrap().entries;
+    assert_eq!(keys.len(), 7);
+    for (key, _) in keys {
+        assert!(store.delete(&key).unwrap());
+    }
+    eventually("one block is left", || blocks(&client, job.job) == 1);
 }
 
 /// Each reader sees one of the values that were written, whole, and never an older one than before.
