@@ -238,7 +238,7 @@ impl Structure for ExtentBlock {
         let (now, args) = (operation.now, operation.args);
         self.arena.sweep_some(block);
         let result = match operation.op {
-            Op::ExtentPut => self.put(block, now, payload),
+            Op::ExtentPut => no_arguments(args).and_then(|()| self.put(block, now, payload)),
             Op::ExtentGet => self.get(args),
             Op::ExtentKeep => self.keep_on(now, args),
             Op::ExtentAdopt => self.adopt(args),
@@ -255,6 +255,7 @@ impl Structure for ExtentBlock {
         operation: &Operation<'_>,
         length: usize,
     ) -> Result<(), Answer> {
+        no_arguments(operation.args)?;
         let at = self.place(block, length)?;
         self.fills.insert(operation.ticket, Fill { at, len: length, filled: 0 });
         self.look(operation.now);
@@ -327,6 +328,13 @@ impl Structure for ExtentBlock {
             }
             Ok(places.len() as u64)
         }))
+    }
+}
+
+fn no_arguments(args: &[u8]) -> Result<(), Answer> {
+    match args.is_empty() {
+        true => Ok(()),
+        false => Err(Answer::refuse(Status::BadFrame, "ExtentPut takes no arguments")),
     }
 }
 

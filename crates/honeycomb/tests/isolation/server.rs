@@ -473,10 +473,9 @@ fn serve_peer(cluster: &Cluster, victim: &Victim, op: Op) {
     };
     let shard = victim.held(op).at.block.shard().0;
     let node = cluster.servers[0].address();
-    for (token, expected) in [
-        (cluster.controller.token(), served),
-        (&victim.job.token[..], Status::PermissionDenied),
-    ] {
+    for (token, expected) in
+        [(cluster.controller.token(), served), (&victim.job.token[..], Status::PermissionDenied)]
+    {
         let mut raw = Raw::greeted(node, token, shard);
         let reply = send_to(&mut raw, op, victim, 0, 1);
         assert_eq!(reply.status(), expected, "{op:?}: {}", reply.message());

@@ -14,7 +14,7 @@ use super::{Incoming, KvBlock, bare};
 use crate::{Answer, Event, Operation, Payload, Ticket, large_limit};
 use honeycomb_block::Backing;
 use honeycomb_types::Time;
-use honeycomb_types::limits::extents_per_value;
+use honeycomb_types::limits::{EXTENT_REF, extents_per_value};
 use honeycomb_wire::data::mode_and_key;
 use honeycomb_wire::extents::{ExtentRef, extents, value_length};
 use honeycomb_wire::notice::Change;
@@ -106,6 +106,12 @@ impl KvBlock {
         payload: &[u8],
     ) -> Result<(), Answer> {
         let (only_if_absent, key) = mode_and_key(operation.args)?;
+        let most = extents_per_value(self.size as u64) as usize;
+        if payload.len() > most * EXTENT_REF {
+            let count = payload.len() / EXTENT_REF;
+            let text = format!("a value of {count} extents; the limit is {most}");
+            return Err(Answer::refuse(Status::ValueTooLarge, text));
+        }
         let list = extents(payload)?;
         self.admit_list(&list)?;
         let hash = match self.admit_change(key) {
@@ -132,11 +138,7 @@ impl KvBlock {
     }
 
     fn admit_list(&self, list: &[ExtentRef]) -> Result<(), Answer> {
-        let (most, longest) = (extents_per_value(self.size as u64), large_limit(self.size));
-        if list.len() as u64 > most {
-            let text = format!("a value of {} extents; the limit is {most}", list.len());
-            return Err(Answer::refuse(Status::ValueTooLarge, text));
-        }
+        let longest = large_limit(self.size);
         if list.is_empty() || list.iter().any(|e| e.len == 0 || e.len as usize > longest) {
             let text = format!("a value is a list of extents of 1 to {longest} bytes");
             return Err(Answer::refuse(Status::InvalidArgument, text));
