@@ -45,7 +45,7 @@ class Kv(Remote, MutableMapping[bytes, bytes]):
 
     Keys and values are bytes; a ``str`` key means its UTF-8 bytes. Any bytes-like object is taken
     without copying it first. Keys have at most 4096 bytes (1/32 of a block when blocks are under
-    128 KiB), values at most :attr:`value_limit`. A value over an eighth of a block is kept in blocks
+    128 KiB), values at most :attr:`value_limit`. A value over :attr:`plain_limit` is kept in blocks
     of its own: it is stored whole or not at all, and read as it was at one moment, like any other, and
     takes part in everything but what needs it at the server (:meth:`pop`, :meth:`replace`,
     :meth:`upsert`, :meth:`compare_and_swap`, :meth:`accumulate` and :meth:`atomic` raise
@@ -92,6 +92,12 @@ class Kv(Remote, MutableMapping[bytes, bytes]):
     def value_limit(self) -> int:
         """The largest value, in bytes: 9.1 GiB with blocks of 128 MiB (``docs/limits.md``)."""
         return self._handle.get().value_limit
+
+    @property
+    def plain_limit(self) -> int:
+        """The largest value that lies in its key's own block, in bytes: an eighth of the block. Only
+        up to here a value can be returned by what changes it, compared and combined."""
+        return self._handle.get().plain_limit
 
     # ------------------------------------------------------------------------------ one entry
 
@@ -312,8 +318,8 @@ class Kv(Remote, MutableMapping[bytes, bytes]):
 
         Raises :class:`~honeycomb.errors.InvalidArgument`, and changes nothing, when the value is of
         another type (the message says what it is), when an integer leaves 64 bits, and for NaN;
-        :class:`~honeycomb.errors.ValueTooLarge` for operands over 60 KiB, and for values over an eighth
-        of a block, before or afterwards.
+        :class:`~honeycomb.errors.ValueTooLarge` for operands over 60 KiB, and for values over
+        :attr:`plain_limit`, before or afterwards.
         """
         number, data = FUNCTIONS.encode(function, operand)
         return self._handle.get().accumulate(number, as_key(key), data)

@@ -205,7 +205,7 @@ impl Kv {
             let op = &ops[index];
             out[index] = match result {
                 Outcome::Failed(e) => Err(e),
-                Outcome::Alone => self.single(op),
+                Outcome::Alone => self.single(op).map_err(|e| self.of_key(op.key(), e)),
                 // The block ran nothing behind it, so that this comes in its turn.
                 Outcome::Answered(result)
                     if result.status == Status::ValueTooLarge
@@ -551,6 +551,15 @@ impl Kv {
                 }
             }
         })
+    }
+
+    /// An error of a request of its own, told as one of many.
+    fn of_key(&self, key: &[u8], mut e: Error) -> Error {
+        let key = format!("'{}'", String::from_utf8_lossy(&key[..key.len().min(80)]));
+        if !e.message.contains(&key) {
+            e.message = format!("{} (the key {key})", e.message);
+        }
+        e
     }
 
     /// The error of one operation.
