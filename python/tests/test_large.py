@@ -57,10 +57,10 @@ def test_what_needs_them_at_the_server_is_refused(kv: honeycomb.Kv) -> None:
     ):
         with pytest.raises(errors.ValueTooLarge, match="100000"):
             call()
-    with pytest.raises(errors.ValueTooLarge), kv.atomic("k") as batch:
+    with pytest.raises(errors.ValueTooLarge), kv.atomic() as batch:
         batch.get("k")
     assert kv["k"] == bytes(100_000)
-    with kv.atomic("k") as batch:
+    with kv.atomic() as batch:
         batch.put("k", b"small")
     assert kv["k"] == b"small"
 

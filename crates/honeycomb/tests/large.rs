@@ -186,7 +186,7 @@ fn values_that_fill_many_blocks_come_back_and_their_memory_goes() {
     for n in 0..2 {
         store.put(format!("key-{n}").as_bytes(), &value(n)).unwrap();
     }
-    assert!(blocks(&client, job.job) >= 1 + 11, "they fill blocks");
+    assert!(blocks(&client, job.job) > 11, "they fill blocks");
     for n in 0..2 {
         assert!(get(&store, format!("key-{n}").as_bytes()) == Some(value(n)), "it differs");
     }
