@@ -268,10 +268,10 @@ impl World {
         self.settle();
     }
 
-    /// The connection breaks; what was sent may still arrive.
-    fn lose(&mut self) {
+    /// The connection breaks. What was sent is lost from some request on; the others still arrive.
+    fn lose(&mut self, arrive: usize) {
         let Some((key, wire)) = self.line.take() else { return };
-        self.late.extend(wire.requests);
+        self.late.extend(wire.requests.into_iter().take(arrive));
         self.near.move_lost(self.now, key);
         self.settle();
     }
@@ -363,7 +363,7 @@ enum Step {
     Small(u8),
     Delete(u8),
     Deliver(bool),
-    Lose,
+    Lose(usize),
     Late,
     Locate(bool),
     Pass(u64),
@@ -378,7 +378,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..4u8).prop_map(Step::Small),
         1 => (0..4u8).prop_map(Step::Delete),
         9 => any::<bool>().prop_map(Step::Deliver),
-        1 => Just(Step::Lose),
+        1 => (0..4usize).prop_map(Step::Lose),
         1 => Just(Step::Late),
         2 => prop::bool::weighted(0.8).prop_map(Step::Locate),
         3 => (1..400u64).prop_map(Step::Pass),
@@ -387,7 +387,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
     #[test]
     fn entries_name_what_is_there_and_nothing_else_stays(
         steps in prop::collection::vec(step(), 1..80)
@@ -412,7 +412,7 @@ proptest! {
                     prop_assert_eq!(answer.status == Status::Ok, there);
                 }
                 Step::Deliver(reply) => world.deliver(*reply),
-                Step::Lose => world.lose(),
+                Step::Lose(arrive) => world.lose(*arrive),
                 Step::Late => world.arrives_late(),
                 Step::Locate(there) => world.located(*there),
                 Step::Pass(ms) => world.pass(Duration::from_millis(*ms)),
