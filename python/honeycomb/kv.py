@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
@@ -47,9 +48,9 @@ class Kv(Remote, MutableMapping[bytes, bytes]):
     without copying it first. Keys have at most 4096 bytes (1/32 of a block when blocks are under
     128 KiB), values at most :attr:`value_limit`. A value over :attr:`plain_limit` is kept in blocks
     of its own: it is stored whole or not at all, and read as it was at one moment, like any other, and
-    takes part in everything but what needs it at the server (:meth:`pop`, :meth:`replace`,
-    :meth:`upsert`, :meth:`compare_and_swap`, :meth:`accumulate` and :meth:`atomic` raise
-    :class:`~honeycomb.errors.ValueTooLarge` and change nothing).
+    takes part in everything but what needs it at the server: :meth:`pop`, :meth:`popitem`,
+    :meth:`replace`, :meth:`upsert`, :meth:`compare_and_swap`, :meth:`accumulate` and :meth:`atomic`
+    raise :class:`~honeycomb.errors.ValueTooLarge` and change nothing.
 
     *Consistency*: linearizable per key; every mutation takes effect once, also when the client had
     to repeat it. Nothing orders different keys. *Durability*: class ``memory``; the data is gone
@@ -195,7 +196,16 @@ class Kv(Remote, MutableMapping[bytes, bytes]):
         """The value of ``key``; stores ``default`` first where there is none."""
         value: Value = default if default is not None else b""
         while True:
-            swapped, found = self.compare_and_swap(key, None, value)
+            try:
+                swapped, found = self.compare_and_swap(key, None, value)
+            except errors.ValueTooLarge:  # of one of them
+                found = self.get(key)
+                if found is None:
+                    with contextlib.suppress(errors.KeyExists):
+                        self.add(key, value)
+                        return bytes(value)
+                    continue
+                return found
             if swapped:
                 return bytes(value)
             if found is not None:

@@ -65,6 +65,16 @@ def test_what_needs_them_at_the_server_is_refused(kv: honeycomb.Kv) -> None:
     assert kv["k"] == b"small"
 
 
+def test_the_first_one_stays(kv: honeycomb.Kv) -> None:
+    large, other = bytes(100_000), b"1" * 100_000
+    assert kv.setdefault("large", large) == large
+    assert kv.setdefault("large", other) == large
+    assert kv.setdefault("large", b"small") == large
+    assert kv.setdefault("small", b"small") == b"small"
+    assert kv.setdefault("small", large) == b"small"
+    assert kv["large"] == large
+
+
 def test_their_blocks_are_given_back(job: honeycomb.Job, kv: honeycomb.Kv) -> None:
     for number in range(5):
         kv[f"k{number}"] = bytes(200_000)

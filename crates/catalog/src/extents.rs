@@ -82,8 +82,9 @@ impl Catalog {
         Ok(block)
     }
 
+    /// In place of a range, how many bytes are free there.
     fn extent_entry(&self, block: BlockId) -> MapEntry {
-        self.entry(block, 0, u64::MAX)
+        self.entry(block, 0, self.block_size.saturating_sub(self.pool.bytes_used(block)))
     }
 
     /// Whether a block is one of extents.

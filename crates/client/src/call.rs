@@ -40,8 +40,8 @@ pub struct Routing {
     pub left: Vec<MapEntry>,
     /// Where servers are that have blocks of extents, by number.
     pub servers: HashMap<u32, String>,
-    /// The block of extents that is written.
-    pub extents: Option<BlockAt>,
+    /// The block of extents that is written, and how much is free there, as far as is known.
+    pub extents: Option<(BlockAt, u64)>,
     /// Not in use, by block and by the end of a queue that they serve.
     lanes: HashMap<(BlockAt, End), Vec<Lane>>,
     /// Results that were received, of lanes that will not be used again.

@@ -161,7 +161,8 @@ impl Kv {
     }
 
     /// A part of all entries whose keys begin with `prefix`, in order of the keys' hashes. Begin
-    /// with cursor 0. An entry that is there throughout the scan is brought exactly once.
+    /// with cursor 0. An entry that is there throughout the scan is brought exactly once. Large values
+    /// are read one after the other, and do not count as bytes of the part.
     pub fn scan(
         &self,
         cursor: u64,

@@ -24,8 +24,8 @@ use std::time::Duration;
 
 /// How often a value is written again whose extents were gone when it was to be stored.
 const TRIES: u32 = 4;
-/// Pieces that are sent to one block before it is asked for more room elsewhere: what an empty one
-/// takes of the largest.
+/// Pieces that are sent to one block at a time, as far as it has room: what an empty one takes of the
+/// largest.
 const AT_ONCE: usize = LARGE_FRACTION as usize;
 /// Extents that are told to be still wanted in one request: well within the arguments of one.
 const KEEP_AT_ONCE: usize = 4096;
@@ -79,10 +79,11 @@ impl Kv {
         let mut full: Vec<BlockAt> = Vec::new();
         let mut kept = self.0.now();
         loop {
-            let missing = (0..pieces.len()).filter(|i| written[*i].is_none());
-            let some: Vec<usize> = missing.take(AT_ONCE).collect();
-            let Some(first) = some.first() else { break };
-            let at = self.0.extent_block(pieces[*first].len(), &full)?;
+            let missing = || (0..pieces.len()).filter(|i| written[*i].is_none());
+            let Some(longest) = missing().map(|i| pieces[i].len()).max() else { break };
+            let (at, free) = self.0.extent_block(longest, &full)?;
+            let fit = (free / longest as u64).clamp(1, AT_ONCE as u64) as usize;
+            let some: Vec<usize> = missing().take(fit).collect();
             let payloads: Vec<[&[u8]; 1]> = some.iter().map(|i| [pieces[*i]]).collect();
             let exchanges = payloads.iter().map(|payload| Exchange {
                 op: Op::ExtentPut,
@@ -97,6 +98,7 @@ impl Kv {
                     Ok(replied) => {
                         let (id, len) = (replied.header.value, pieces[*i].len() as u32);
                         written[*i] = Some(ExtentRef { at, id, len });
+                        self.0.filled_extent_block(at, pieces[*i].len());
                     }
                     // Another one has room, or is made.
                     Err(e) if matches!(e.status, Status::BlockFull | Status::ExtentGone) => {

@@ -275,28 +275,40 @@ impl Structure {
     }
 
     /// A block that has room for an extent of so many bytes, as far as is known, and is none of those
-    /// that are full.
-    pub(crate) fn extent_block(&self, bytes: usize, full: &[BlockAt]) -> Result<BlockAt, Error> {
+    /// that are full; and how many bytes are free there.
+    pub(crate) fn extent_block(
+        &self,
+        bytes: usize,
+        full: &[BlockAt],
+    ) -> Result<(BlockAt, u64), Error> {
         let current = self.state().routing.extents;
-        if let Some(at) = current.filter(|at| !full.contains(at)) {
-            return Ok(at);
+        let fits = |(at, free): &(BlockAt, u64)| *free >= bytes as u64 && !full.contains(at);
+        if let Some(current) = current.filter(fits) {
+            return Ok(current);
         }
         let full = full.iter().map(|at| at.block.0).collect();
         let entries = self.ask_for_extents(bytes as u64, full)?;
         let entry = entries.first().ok_or_else(|| {
             Error::new(Status::BadFrame, "ExtentBlocks was answered without a block")
         })?;
-        let at = route::at(entry);
-        self.state().routing.extents = Some(at);
-        Ok(at)
+        let found = (route::at(entry), entry.end);
+        self.state().routing.extents = Some(found);
+        Ok(found)
+    }
+
+    /// So many bytes were written to a block of extents.
+    pub(crate) fn filled_extent_block(&self, at: BlockAt, bytes: usize) {
+        if let Some((current, free)) = &mut self.state().routing.extents
+            && *current == at
+        {
+            *free = free.saturating_sub(bytes as u64);
+        }
     }
 
     /// A block of extents has no room for us, or is gone: the next one is asked for anew.
     pub(crate) fn leave_extent_block(&self, at: BlockAt) {
         let mut state = self.state();
-        if state.routing.extents == Some(at) {
-            state.routing.extents = None;
-        }
+        state.routing.extents = state.routing.extents.filter(|(current, _)| *current != at);
     }
 
     /// Makes sure that it is known where the servers are that have these extents. One that the

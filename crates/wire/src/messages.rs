@@ -3483,7 +3483,7 @@ impl Field for ExtentBlocksRequest {
 /// Reply of ExtentBlocks.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ExtentBlocksReply {
-    /// The blocks. Their ranges mean nothing.
+    /// The blocks. They have no ranges: start is 0, and end is how many bytes are free there, as was last reported.
     pub entries: Vec<MapEntry>,
 }
 
