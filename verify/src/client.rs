@@ -1,40 +1,38 @@
-//! The workload: tasks that write and read files and key-value stores through production `Call`s,
-//! and owners that create, abandon and remove what the tasks work on.
+//! The workload: tasks that work on files, queues and stores through production `Call`s, and how
+//! the answers are judged.
 
+use crate::controller::Question;
+use crate::faults::long_or_short;
 use crate::file::{Key, record};
-use crate::kv::{Did, HISTORY_MAX, Op as KvOp};
-use crate::queue::QueueModel;
+use crate::net::Node;
 use crate::queueing::{self, Held, Queueing};
-use crate::world::{Event, Known, PATIENCE, SimJob, TryId, World, wire_entry};
-use honeycomb_catalog::{Actor, CatalogError, Command, NewStructure, Opened, PrefixOptions, Reply};
+use crate::server::{Caller, Message};
+use crate::storing::{self, Storing};
+use crate::world::{
+    Body, Event, Known, PATIENCE, Permit, Request, TryId, World, is_refusal, wire_entry,
+};
+use honeycomb_catalog::{Actor, Command, Opened, Reply};
 use honeycomb_client::Error;
 use honeycomb_client::Target;
 use honeycomb_client::call::{Call, Event as CallEvent, Routing, Step};
 use honeycomb_server::Access;
-use honeycomb_types::{Kind, LaneId, Sequence, StructureId, Time};
-use honeycomb_wire::batch::{BatchOp, put_batch, results};
-use honeycomb_wire::data::{ReadArgs, SwapArgs, put_acks};
+use honeycomb_types::{Kind, LaneId, Sequence, SessionId, StructureId, Time, Verbs};
+use honeycomb_wire::data::{ReadArgs, put_acks};
 use honeycomb_wire::messages::{MapEntry, PartitionMap};
-use honeycomb_wire::stored::{Function, Stored, accumulate_args};
-use honeycomb_wire::{Grant, Op, ReplyHeader, RequestHeader, Status, key_hash};
+use honeycomb_wire::{Grant, Op, ReplyHeader, RequestHeader, Status, flags};
 use std::time::Duration;
 
 /// Tasks at work at a time.
-const TASKS: usize = 8;
+pub const TASKS: usize = 8;
 /// Every operation ends within this.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Live prefixes that a job is kept at.
-const PREFIXES: usize = 3;
-/// A name that no other job or prefix has is made from a number.
-static NOBODY: &str = "";
-
 /// What an operation does.
 #[derive(Debug, Clone)]
 pub(crate) enum What {
     Append { key: Key, bytes: Vec<u8> },
     Read { position: u64, wanted: u32 },
     Size,
-    Kv { key: Vec<u8>, did: Did },
+    Store(Storing),
     Queue(Queueing),
 }
 
@@ -42,7 +40,7 @@ impl What {
     fn describe(&self) -> String {
         match self {
             What::Append { key, bytes } => format!("append {key:?} of {} bytes", bytes.len()),
-            What::Kv { key, did } => format!("{} {did:?}", String::from_utf8_lossy(key)),
+            What::Store(storing) => storing.describe(),
             What::Queue(queueing) => format!("{:?}", queueing.kind),
             other => format!("{other:?}"),
         }
@@ -55,8 +53,9 @@ pub(crate) struct Active {
     pub(crate) call: Call,
     structure: StructureId,
     what: What,
+    /// When it began, in the time of the world.
     pub(crate) begin: Time,
-    /// Until when the server may let it wait.
+    /// Until when the server may let it wait, by the client's clock.
     wait_until: Time,
     floor: u64,
     args: Vec<u8>,
@@ -99,20 +98,8 @@ impl Task {
     }
 }
 
-/// Jobs, their first prefixes, and the tasks.
+/// The tasks.
 pub fn set_up(world: &mut World) {
-    for name in ["a", "b"] {
-        let actor = Actor::CLUSTER;
-        let command = Command::RegisterJob { actor, name, lease_ms: 500, quota_blocks: 0 };
-        let Ok(Reply::Job { job, .. }) = world.command(command) else {
-            panic!("a job could not be registered")
-        };
-        let mut new = SimJob { id: job, kept: Vec::new(), leases: Default::default() };
-        new.leases.created(world.now, NOBODY, &[], Duration::from_millis(500));
-        world.jobs.push(new);
-        let job = world.jobs.len() - 1;
-        world.schedule(Duration::from_millis(1), Event::Renew(job));
-    }
     for task in 0..TASKS {
         let session = task % world.sessions.len();
         let held = Vec::new();
@@ -133,111 +120,9 @@ pub fn wake(world: &mut World, id: TryId) {
     if !world.working {
         return;
     }
-    tend(world);
+    crate::owner::tend(world);
+    world.disturb();
     begin(world, id.task);
-}
-
-/// What owners do: keep every job at some live prefixes, stop renewing some, remove some.
-fn tend(world: &mut World) {
-    for job in 0..world.jobs.len() {
-        // Crashes and removals leave prefixes without live structures: then there are more.
-        let live = world.structures.values().filter(|k| k.job == job && !k.gone).count();
-        if world.jobs[job].kept.len() < PREFIXES || live < PREFIXES {
-            create(world, job);
-        }
-        if world.jobs[job].kept.len() > 3 * PREFIXES {
-            world.jobs[job].kept.remove(1);
-        }
-    }
-    if world.rng.chance(world.faults.crash) {
-        world.crash();
-    }
-    let job = world.rng.below(world.jobs.len() as u64) as usize;
-    // The first prefix stays, because its renewals keep the root.
-    if world.jobs[job].kept.len() > 1 && world.rng.chance(world.faults.abandon) {
-        world.fault("abandoned prefix");
-        let at = 1 + world.rng.below(world.jobs[job].kept.len() as u64 - 1) as usize;
-        world.jobs[job].kept.remove(at);
-    }
-    if world.rng.chance(world.faults.remove) {
-        remove(world, job);
-    }
-}
-
-fn create(world: &mut World, job: usize) {
-    let id = world.jobs[job].id;
-    let actor = Actor::driver(id);
-    let path = format!("p{}", world.rng.next_u64() % 1_000_000_007);
-    let lease_ms = 200 + world.rng.below(800) as u32;
-    let mut parents = Vec::new();
-    if let Some(first) = world.jobs[job].kept.first()
-        && world.rng.chance(500_000)
-    {
-        parents.push(first.clone());
-    }
-    let names: Vec<&str> = parents.iter().map(String::as_str).collect();
-    let options = PrefixOptions { lease_ms, ..PrefixOptions::default() };
-    let command = Command::CreatePrefix { actor, job: id, path: &path, parents: &names, options };
-    if world.command(command).is_err() {
-        return;
-    }
-    parents.push(NOBODY.to_owned());
-    let lease = Duration::from_millis(lease_ms as u64);
-    let now = world.now;
-    world.jobs[job].leases.created(now, &path, &parents, lease);
-    world.jobs[job].kept.push(path.clone());
-    for (kind, name) in [(Kind::File, "file"), (Kind::Queue, "queue"), (Kind::Kv, "kv")] {
-        let blocks = 1 + world.rng.below(2) as u32;
-        let (max_items, max_bytes) = queueing::bounds(world, kind);
-        let structure = NewStructure {
-            path: &path,
-            name,
-            kind,
-            blocks,
-            slots: 64,
-            max_items,
-            max_bytes,
-            open_existing: false,
-        };
-        if let Ok(Reply::Opened(opened)) =
-            world.command(Command::CreateStructure { actor, job: id, structure })
-        {
-            let known = Known {
-                job,
-                path: path.clone(),
-                name: name.to_owned(),
-                opened,
-                file: Default::default(),
-                queue: QueueModel::new(max_items, max_bytes),
-                history: Default::default(),
-                gone: false,
-                next_value: 1,
-                lost: false,
-            };
-            world.structures.insert(known.opened.structure, known);
-        }
-    }
-}
-
-fn remove(world: &mut World, job: usize) {
-    let live: Vec<StructureId> = world
-        .structures
-        .iter()
-        .filter(|(_, k)| k.job == job && !k.gone)
-        .map(|(id, _)| *id)
-        .collect();
-    if live.is_empty() {
-        return;
-    }
-    let chosen = live[world.rng.below(live.len() as u64) as usize];
-    let known = &world.structures[&chosen];
-    let (path, name) = (known.path.clone(), known.name.clone());
-    let id = world.jobs[job].id;
-    let actor = Actor::driver(id);
-    let command = Command::RemoveStructure { actor, job: id, path: &path, name: &name };
-    if world.command(command).is_ok() {
-        world.fault("removed structure");
-    }
 }
 
 /// Chooses an operation and starts it.
@@ -257,7 +142,7 @@ fn begin(world: &mut World, task: usize) {
     let kind = world.structures[&structure].opened.kind;
     let what = match kind {
         Kind::File => choose_file(world, task, structure),
-        Kind::Kv => choose_kv(world, structure),
+        Kind::Kv => What::Store(storing::choose(world, structure)),
         Kind::Queue => What::Queue(queueing::choose(world, task, structure)),
         Kind::Extents | Kind::Custom(_) => unreachable!("no structure here is of such a kind"),
     };
@@ -265,10 +150,11 @@ fn begin(world: &mut World, task: usize) {
         What::Queue(queueing) => queueing.structure().unwrap_or(structure),
         _ => structure,
     };
-    let (op, target, args, payload) = lay_out(world, &what);
+    let (op, target, args, payload) = lay_out(&what);
+    let local = world.local(Node::Client(world.tasks[task].session));
     let wait_until = match &what {
-        What::Queue(queueing) => world.now + queueing.wait,
-        _ => world.now,
+        What::Queue(queueing) => local + queueing.wait,
+        _ => local,
     };
     let deadline = wait_until + TIMEOUT;
     let active = Active {
@@ -283,6 +169,7 @@ fn begin(world: &mut World, task: usize) {
         found: Vec::new(),
         told: Vec::new(),
     };
+    world.note(|| format!("task {task} begins {} on {structure}", active.what.describe()));
     world.tasks[task].active = Some(active);
     go(world, task, CallEvent::Go);
 }
@@ -305,107 +192,22 @@ fn choose_file(world: &mut World, task: usize, structure: StructureId) -> What {
     }
 }
 
-fn choose_kv(world: &mut World, structure: StructureId) -> What {
-    let mut turn = 0;
-    // Numbers have keys of their own: what is put is no number.
-    let counter = world.rng.chance(250_000);
-    let kind = if counter { 'n' } else { 'k' };
-    let key = loop {
-        let name = format!("{kind}{}", world.rng.below(6) + 6 * turn).into_bytes();
-        let history = world.structures[&structure].history.get(&name);
-        if history.is_none_or(|h| h.len() < HISTORY_MAX - TASKS) {
-            break name;
-        }
-        turn += 1;
-    };
-    let known = world.structures.get_mut(&structure).expect("just chosen");
-    known.next_value += 1;
-    let new = known.next_value;
-    let seen = new.saturating_sub(1 + world.rng.below(4));
-    let did = match world.rng.below(12) {
-        0..3 if counter => Did::Get(None),
-        3 if counter => Did::Delete(None),
-        _ if counter => Did::Add(new, None),
-        0..4 => Did::Get(None),
-        4..6 => Did::Put(new, None),
-        6 => Did::Insert(new, None),
-        7 => Did::Delete(None),
-        8 => Did::Update(new, None),
-        9..11 => Did::Upsert(new, None),
-        _ => Did::Swap((seen > 0).then_some(seen), new, None),
-    };
-    What::Kv { key, did }
-}
-
-/// The bytes of a value: its number, and a filling that follows from it.
-fn value(number: u64) -> Vec<u8> {
-    let length = if number.is_multiple_of(5) { 3000 + number as usize * 37 % 5000 } else { 40 };
-    let mut bytes = number.to_le_bytes().to_vec();
-    bytes.resize(length, number as u8);
-    bytes
-}
-
-fn number(bytes: &[u8]) -> Result<u64, String> {
-    if let Stored::Integer(sum) = Stored::of(bytes) {
-        return Ok(sum as u64);
-    }
-    let head = bytes.first_chunk().ok_or("a value without its number")?;
-    let number = u64::from_le_bytes(*head);
-    if value(number) != bytes {
-        return Err(format!("the value {number} is torn: {} bytes", bytes.len()));
-    }
-    Ok(number)
-}
-
-fn lay_out(world: &mut World, what: &What) -> (Op, Target, Vec<u8>, Vec<u8>) {
-    let _ = &world;
+fn lay_out(what: &What) -> (Op, Target, Vec<u8>, Vec<u8>) {
     match what {
         What::Queue(queueing) => queueing.lay_out(),
+        What::Store(storing) => storing.lay_out(),
         What::Append { bytes, .. } => (Op::FileAppend, Target::Tail, Vec::new(), bytes.clone()),
         What::Read { position, .. } => {
             (Op::FileRead, Target::Offset(*position), Vec::new(), Vec::new())
         }
         What::Size => (Op::FileSize, Target::Tail, Vec::new(), Vec::new()),
-        What::Kv { key, did } => {
-            let target = Target::Hash(key_hash(key));
-            let mode = |m: u8| [&[m], &key[..]].concat();
-            let (op, args, payload) = match did {
-                Did::Get(_) => (Op::KvGet, key.clone(), Vec::new()),
-                Did::Put(new, _) => (Op::KvPut, mode(0), value(*new)),
-                Did::Insert(new, _) => (Op::KvPut, mode(1), value(*new)),
-                Did::Delete(_) => (Op::KvDelete, mode(0), Vec::new()),
-                Did::Update(new, _) => (Op::KvUpdate, key.clone(), value(*new)),
-                Did::Upsert(new, _) => (Op::KvUpsert, key.clone(), value(*new)),
-                Did::Swap(from, to, _) => {
-                    let expected = from.map(value).unwrap_or_default();
-                    let new = value(*to);
-                    let swap =
-                        SwapArgs { present: from.is_some(), key, expected: &expected, new: &new };
-                    let (args, payload) = swap.encode();
-                    (Op::KvCompareAndSwap, args, payload)
-                }
-                Did::Add(n, _) if n % 2 == 0 => {
-                    let args = accumulate_args(Function::SumI64, key);
-                    (Op::KvAccumulate, args, n.to_le_bytes().to_vec())
-                }
-                // As an atomic batch that looks first and adds in two steps.
-                Did::Add(n, _) => {
-                    let (one, rest) = (1u64.to_le_bytes(), (n - 1).to_le_bytes());
-                    let add =
-                        |operand| BatchOp::Accumulate { key, function: Function::SumI64, operand };
-                    let ops = [BatchOp::Get { key }, add(&one), add(&rest)];
-                    (Op::KvBatch, vec![1], put_batch(&ops))
-                }
-            };
-            (op, target, args, payload)
-        }
     }
 }
 
 /// Asks the call what to do next, and does it.
 fn go(world: &mut World, task: usize, event: CallEvent<'_>) {
-    let now = world.now;
     let session = world.tasks[task].session;
+    let now = world.local(Node::Client(session));
     world.tasks[task].number += 1;
     let Some(active) = world.tasks[task].active.as_mut() else { return };
     let structure = active.structure;
@@ -423,13 +225,24 @@ fn go(world: &mut World, task: usize, event: CallEvent<'_>) {
         Step::Send(entry, header) => {
             send(world, id, structure, &entry.address, entry.start, header);
         }
-        Step::Refresh => {
-            let after = world.way();
-            world.schedule(after, Event::Ask(task));
-        }
+        Step::Refresh => ask(world, id, structure),
         Step::Wait(pause) => world.schedule(pause, Event::Wake(id)),
         Step::Done(result) => finish(world, task, result),
     }
+}
+
+/// Asks the controller for a map and a grant, or what became of the structure.
+fn ask(world: &mut World, id: TryId, structure: StructureId) {
+    let TryId { task, number } = id;
+    let client = Node::Client(world.tasks[task].session);
+    let by_address = world.rng.chance(250_000);
+    let question = Question { task, number, structure, by_address };
+    if let Some(at) = world.travel(client, Node::Controller) {
+        world.schedule_at(at, Event::Ask(question));
+    }
+    let error = Error::new(Status::Unavailable, "the controller did not answer");
+    let answer = Box::new(Err(error));
+    world.schedule(PATIENCE, Event::ToldClient { task, number, answer });
 }
 
 /// Tells a block that was left behind that results have arrived; nobody waits for an answer.
@@ -445,38 +258,66 @@ fn acknowledge(
     let at = honeycomb_client::at(entry);
     let mut header = RequestHeader { at, grant: 1, ..RequestHeader::new(Op::AckResults) };
     header.args_len = args.len() as u32;
-    let Some(server) = world.servers.iter().position(|s| s.address == entry.address) else {
-        return;
-    };
-    if world.rng.chance(world.faults.lose_request) {
-        return world.fault("lost request");
-    }
-    let request = Event::Request {
-        server,
-        id: world.servers[server].id,
-        to: TryId { task, number: 0 },
-        access: Box::new(access(world, task, structure)),
-        header: header.encode(),
-        args,
-        payload: Vec::new(),
-    };
-    let after = world.way();
-    world.schedule(after, request);
+    let access = access(world, task, structure);
+    let request = Request { access, header: header.encode(), args, payload: Body::Own(Vec::new()) };
+    post(world, task, &entry.address, Caller::Nobody, request);
 }
 
 /// What a task's connection has proven.
-fn access(world: &World, task: usize, structure: StructureId) -> Access {
+fn access(world: &mut World, task: usize, structure: StructureId) -> Access {
     let session = world.tasks[task].session;
+    let now_ms = world.controller_now().as_millis();
+    let expires_ms = expiry(world, now_ms);
     let opened = &world.structures[&structure].opened;
+    let new = Permit { generation: opened.generation, expires_ms };
+    let permit = world.permits.entry((session, structure)).or_insert(new);
     let grant = Grant {
         job: opened.job,
         prefix: opened.prefix,
         structure,
         verbs: opened.verbs,
-        generation: opened.generation,
-        expires_ms: u64::MAX,
+        generation: permit.generation,
+        expires_ms: permit.expires_ms,
     };
-    Access { session: world.sessions[session].session, window: 16, grant: Some(grant), peer: false }
+    let session = world.sessions[session].session;
+    Access { session, window: 16, grant: Some(grant), peer: false }
+}
+
+fn expiry(world: &World, now_ms: u64) -> u64 {
+    match world.faults.grant_ms {
+        0 => u64::MAX,
+        ms => now_ms + ms,
+    }
+}
+
+/// Sends a request to an address, where it may not arrive; whether anybody is there at all.
+fn post(world: &mut World, task: usize, address: &str, from: Caller, request: Request) -> bool {
+    let Some(server) = world.servers.iter().position(|s| s.address == address) else {
+        world.broken(format!("a map names {address}, where nobody is"));
+        return false;
+    };
+    if !world.servers[server].alive {
+        return false;
+    }
+    let (mut from, mut late) = (from, Duration::ZERO);
+    if world.rng.chance(world.faults.lose_request) {
+        world.fault("lost request");
+        if world.rng.below(2) == 0 {
+            return true;
+        }
+        // The connection is gone, and what was sent over it still comes out of somebody's buffers,
+        // long after its caller has tried again.
+        from = Caller::Nobody;
+        let most = Duration::from_secs(2);
+        late = long_or_short(&mut world.rng, Duration::from_millis(1), most);
+    }
+    let client = Node::Client(world.tasks[task].session);
+    let life = world.servers[server].life;
+    if let Some(at) = world.travel(client, Node::Server(server)) {
+        let request = Box::new(request);
+        world.schedule_at(at + late, Event::Request { server, life, from, request });
+    }
+    true
 }
 
 fn send(
@@ -488,6 +329,7 @@ fn send(
     header: RequestHeader,
 ) {
     let access = access(world, id.task, structure);
+    let local = world.local(Node::Client(world.tasks[id.task].session));
     let active = world.tasks[id.task].active.as_ref().expect("it sends");
     let mut args = active.args.clone();
     if let What::Read { position, wanted } = active.what {
@@ -495,57 +337,94 @@ fn send(
     }
     let payload = active.payload.clone();
     let mut header = header;
-    let left = active.wait_until.since(world.now);
+    let left = active.wait_until.since(local);
     header.deadline_ms = left.as_nanos().div_ceil(1_000_000) as u32;
     (header.grant, header.request) = (1, id.number);
     (header.args_len, header.payload_len) = (args.len() as u32, payload.len() as u32);
-    let Some(server) = world.servers.iter().position(|s| s.address == address) else {
-        return world.broken(format!("a map names {address}, where nobody is"));
-    };
-    let name = world.servers[server].id;
-    let patience = left + PATIENCE + Duration::from_micros(world.rng.below(1000));
-    world.schedule(patience, Event::Lost(id, true));
-    if world.rng.chance(world.faults.lose_request) {
-        return world.fault("lost request");
+    if header.flags & flags::RETRY != 0 {
+        world.reach("mutation repeated");
     }
-    let copies = 1 + u64::from(payload.len() < 2000 && world.rng.chance(world.faults.duplicate));
-    for copy in 0..copies {
-        if copy > 0 {
-            world.fault("duplicate");
-        }
-        let after = world.way();
-        let request = Event::Request {
-            server,
-            id: name,
-            to: id,
-            access: Box::new(access),
-            header: header.encode(),
-            args: args.clone(),
-            payload: payload.clone(),
-        };
-        world.schedule(after, request);
+    let header = header.encode();
+    let whole = || Body::Own(payload.clone());
+    let request = || Request { access, header, args: args.clone(), payload: whole() };
+    if payload.len() < 2000 && world.rng.chance(world.faults.duplicate) {
+        world.fault("duplicate");
+        post(world, id.task, address, Caller::Task(id), request());
     }
+    if world.rng.chance(world.faults.intrude) {
+        intrude(world, id.task, structure, address, request());
+    }
+    if post(world, id.task, address, Caller::Task(id), request()) {
+        let patience = left + PATIENCE + Duration::from_micros(world.rng.below(1000));
+        return world.schedule(patience, Event::Lost(id, true));
+    }
+    // Nobody listens there: refused at once, or, from a machine that is gone, no answer at all.
+    let gone = world.rng.chance(300_000);
+    let after = if gone { PATIENCE } else { Duration::from_micros(200) };
+    world.schedule(after, Event::Lost(id, false));
 }
 
-/// A reply arrived.
-pub fn replied(
+/// Somebody sends the same request who may not: with a grant of another job, or one that does not
+/// allow it (INV-28).
+fn intrude(
     world: &mut World,
-    to: TryId,
-    status: Status,
-    value: u64,
-    args: &[u8],
-    payload: Vec<u8>,
+    task: usize,
+    structure: StructureId,
+    address: &str,
+    mut request: Request,
 ) {
+    let job = world.structures[&structure].job;
+    let mut grant = request.access.grant.expect("every task has one");
+    let other = world.structures.values().find(|known| known.job != job);
+    match other {
+        Some(other) if world.rng.below(2) == 0 => {
+            let Opened { job, prefix, structure, generation, .. } = other.opened;
+            grant = Grant { job, prefix, structure, generation, ..grant };
+        }
+        _ => {
+            let header = RequestHeader::decode(&request.header, true).expect("made just now");
+            let needed = header.op.info().verbs;
+            grant.verbs = if needed == Verbs::READ { Verbs::WRITE } else { Verbs::READ };
+        }
+    }
+    world.fault("intruder");
+    request.access.grant = Some(grant);
+    if world.rng.below(2) == 0 {
+        request.access.session = SessionId(u128::MAX - 7);
+    }
+    post(world, task, address, Caller::Intruder, request);
+}
+
+/// What an intruder was answered.
+pub fn judge_intruder(world: &mut World, message: &Message) {
+    if is_refusal(message.status) {
+        return world.reach("intruder refused");
+    }
+    let (op, status) = (message.op.name(), message.status.name());
+    world.broken(format!("an intruder's {op} was answered {status} (INV-28)"));
+}
+
+/// An answer arrived.
+pub fn replied(world: &mut World, message: Message) {
+    let Caller::Task(to) = message.to else { return };
+    let Message { status, value, args, payload, .. } = message;
+    world.note(|| format!("reply {to:?} {} {value}", status.name()));
     // A late or doubled reply finds its try over.
     if world.tasks[to.task].number != to.number {
-        return;
+        return world.reach("reply overtaken");
     }
     let Some(active) = world.tasks[to.task].active.as_mut() else { return };
     let mut header = ReplyHeader::new(status, to.number, value);
     header.payload_len = payload.len() as u32;
     active.found = payload;
-    active.told = args.to_vec();
-    go(world, to.task, CallEvent::Reply(header, args));
+    active.told = args.clone();
+    match status {
+        Status::Moved => world.reach("stale map corrected"),
+        Status::GrantExpired => world.reach("grant expired on the way"),
+        Status::GrantRevoked => world.reach("grant revoked"),
+        _ => {}
+    }
+    go(world, to.task, CallEvent::Reply(header, &args));
 }
 
 /// A try had no answer.
@@ -554,19 +433,31 @@ pub fn lost(world: &mut World, id: TryId, sent: bool) {
         return;
     }
     // The connection is closed; the server hears of it soon, or not at all.
-    if world.rng.chance(800_000) {
-        let after = world.way();
-        world.schedule(after, Event::HungUp(id));
+    let address = world.tasks[id.task].active.as_ref().and_then(|a| a.call.entry());
+    let server = address.and_then(|e| world.servers.iter().position(|s| s.address == e.address));
+    if let Some(server) = server
+        && world.rng.chance(800_000)
+    {
+        let client = Node::Client(world.tasks[id.task].session);
+        if let Some(at) = world.travel(client, Node::Server(server)) {
+            world.schedule_at(at, Event::HungUp { server, of: id });
+        }
     }
     go(world, id.task, CallEvent::Lost { sent, why: "no answer".into() });
 }
 
-/// The controller answered.
-pub fn told(world: &mut World, task: usize, answer: Result<Opened, CatalogError>) {
+/// The controller answered, or did not.
+pub fn told(world: &mut World, task: usize, number: u64, answer: Result<(Opened, u64), Error>) {
+    if world.tasks[task].number != number {
+        return;
+    }
     let Some(structure) = world.tasks[task].structure() else { return };
     match answer {
-        Ok(opened) => {
+        Ok((opened, controller_ms)) => {
             let session = world.tasks[task].session;
+            let expires_ms = expiry(world, controller_ms);
+            let permit = Permit { generation: opened.generation, expires_ms };
+            world.permits.insert((session, structure), permit);
             if let Some(routing) = world.routings.get_mut(&(session, structure)) {
                 routing.refresh(wire_map(&opened));
             }
@@ -575,14 +466,7 @@ pub fn told(world: &mut World, task: usize, answer: Result<Opened, CatalogError>
             }
             go(world, task, CallEvent::Refreshed);
         }
-        Err(e) => {
-            let status = match e {
-                CatalogError::LeaseExpired { .. } => Status::LeaseExpired,
-                CatalogError::DataLost { .. } => Status::DataLost,
-                _ => Status::Removed,
-            };
-            go(world, task, CallEvent::RefreshFailed(Error::new(status, e.to_string())));
-        }
+        Err(e) => go(world, task, CallEvent::RefreshFailed(e)),
     }
 }
 
@@ -590,20 +474,28 @@ pub fn told(world: &mut World, task: usize, answer: Result<Opened, CatalogError>
 fn finish(world: &mut World, task: usize, result: Result<ReplyHeader, Error>) {
     let active = world.tasks[task].active.take().expect("it ran");
     world.stats.operations += 1;
-    let name = match &result {
-        Ok(header) => header.status.name(),
-        Err(e) => e.status.name(),
+    let status = match &result {
+        Ok(header) => header.status,
+        Err(e) => e.status,
     };
+    let name = status.name();
     *world.stats.endings.entry(name).or_default() += 1;
-    world.note(|| format!("task {task} ends with {name}"));
+    world.note(|| match &result {
+        Ok(_) => format!("task {task} ends with {name}"),
+        Err(e) => format!("task {task} ends with {e}"),
+    });
     let start = active.call.entry().map_or(0, |e| e.start);
     let now = world.now;
     let structure = active.structure;
     let known = world.structures.get_mut(&structure).expect("known since it was created");
     let mut held = std::mem::take(&mut world.tasks[task].held);
+    let mut reached = Vec::new();
     let judged = match (&active.what, &result) {
         (What::Queue(queueing), _) => {
             queueing::finished(known, &active, queueing, &result, now, &mut held)
+        }
+        (What::Store(storing), Ok(header)) => {
+            storing::judge_answer(known, &active, storing, header, now, &mut reached)
         }
         (_, Ok(header)) => judge(known, &active, header, start, now),
         (_, Err(e)) => failed(known, &active, e),
@@ -613,6 +505,12 @@ fn finish(world: &mut World, task: usize, result: Result<ReplyHeader, Error>) {
         let place = format!("{}:{}", known.path, known.name);
         world.broken(format!("{place}: {what} ({})", active.what.describe()));
     }
+    match status {
+        Status::LeaseExpired => reached.push("lease expired"),
+        Status::OutcomeUnknown => reached.push("outcome unknown"),
+        _ => {}
+    }
+    reached.into_iter().for_each(|state| world.reach(state));
     rest(world, task);
 }
 
@@ -628,7 +526,7 @@ fn judge(
     active: &Active,
     header: &ReplyHeader,
     start: u64,
-    now: Time,
+    _now: Time,
 ) -> Result<(), String> {
     match &active.what {
         What::Append { bytes, .. } => known.file.appended(start + header.value, bytes.clone()),
@@ -648,60 +546,8 @@ fn judge(
                 false => Ok(()),
             }
         }
-        What::Queue(_) => unreachable!("judged elsewhere"),
-        What::Kv { key, did } => {
-            let did = match did {
-                Did::Add(n, _) if n % 2 == 1 => match added(*n, header, &active.found)? {
-                    Some(did) => did,
-                    None => return Ok(()),
-                },
-                did => answered(*did, header, &active.found)?,
-            };
-            let op = KvOp { begin: active.begin, end: now, did };
-            known.history.entry(key.clone()).or_default().push(op);
-            Ok(())
-        }
+        What::Queue(_) | What::Store(_) => unreachable!("judged elsewhere"),
     }
-}
-
-/// What an addition in an atomic batch did: nothing when its block was full.
-fn added(n: u64, header: &ReplyHeader, found: &[u8]) -> Result<Option<Did>, String> {
-    let parse = |e: honeycomb_wire::Malformed| format!("the results do not parse: {e}");
-    if header.value != 3 {
-        return match results(found, 1).map_err(parse)?[0].status {
-            Status::BlockFull => Ok(None),
-            other => Err(format!("operation {} was refused by {}", header.value, other.name())),
-        };
-    }
-    let told = results(found, 3).map_err(parse)?;
-    let before = if told[0].status == Status::Ok { number(told[0].bytes)? } else { 0 };
-    let sum = told[2].value;
-    match (told[1].value, sum) == (before + 1, before + n) {
-        true => Ok(Some(Did::Add(n, Some(sum)))),
-        false => Err(format!("{before} and 1 is {}, and {n} is {sum}", told[1].value)),
-    }
-}
-
-/// What a kv operation did, with the answer in it.
-fn answered(did: Did, header: &ReplyHeader, found: &[u8]) -> Result<Did, String> {
-    let (absent, ok) = (header.status == Status::KeyNotFound, header.status == Status::Ok);
-    Ok(match did {
-        Did::Get(_) if absent => Did::Get(None),
-        Did::Get(_) => Did::Get(Some(number(found)?)),
-        Did::Put(new, _) => Did::Put(new, Some(header.value == 1)),
-        Did::Insert(new, _) => Did::Insert(new, Some(ok)),
-        Did::Delete(_) => Did::Delete(Some(ok)),
-        Did::Update(new, _) if absent => Did::Update(new, Some(None)),
-        Did::Update(new, _) => Did::Update(new, Some(Some(number(found)?))),
-        Did::Upsert(new, _) if header.value == 1 => Did::Upsert(new, Some(Some(number(found)?))),
-        Did::Upsert(new, _) => Did::Upsert(new, Some(None)),
-        Did::Swap(from, to, _) if ok => Did::Swap(from, to, Some(Ok(()))),
-        Did::Swap(from, to, _) => {
-            let found = if header.value == 1 { Some(number(found)?) } else { None };
-            Did::Swap(from, to, Some(Err(found)))
-        }
-        Did::Add(n, _) => Did::Add(n, Some(header.value)),
-    })
 }
 
 /// An operation ended with an error: whether it may have, and whether the error is a right one.
@@ -711,7 +557,9 @@ fn failed(known: &mut Known, active: &Active, e: &Error) -> Result<(), String> {
         Status::DeadlineExceeded | Status::LeaseExpired | Status::DataLost | Status::Removed => {
             e.message.contains("may have taken effect")
         }
-        Status::OutOfMemory | Status::BlockFull => false,
+        status if storing::has_no_room(status) => false,
+        // The keys of a batch have come to be of two blocks.
+        Status::WrongRange if matches!(active.what, What::Store(_)) => false,
         _ => return Err(format!("ended with {e}")),
     };
     note_end(known, e)?;
@@ -720,10 +568,7 @@ fn failed(known: &mut Known, active: &Active, e: &Error) -> Result<(), String> {
     }
     match &active.what {
         What::Append { key, .. } => known.file.unknown(*key),
-        What::Kv { key, did } if !matches!(did, Did::Get(_)) => {
-            let op = KvOp { begin: active.begin, end: Time::NEVER, did: *did };
-            known.history.entry(key.clone()).or_default().push(op);
-        }
+        What::Store(storing) => storing::unknown(known, active, storing),
         _ => {}
     }
     Ok(())
@@ -737,22 +582,6 @@ pub(crate) fn note_end(known: &mut Known, e: &Error) -> Result<(), String> {
         _ => {}
     }
     Ok(())
-}
-
-/// Every key of every store: an order must explain its history.
-pub fn judge_histories(world: &mut World) {
-    let mut wrong = None;
-    for known in world.structures.values() {
-        for (key, history) in &known.history {
-            if let Err(e) = crate::kv::linearizable(history) {
-                let key = String::from_utf8_lossy(key);
-                wrong.get_or_insert(format!("{}:{} '{key}': {e}", known.path, known.name));
-            }
-        }
-    }
-    if let Some(wrong) = wrong {
-        world.broken(wrong);
-    }
 }
 
 /// Every file that is still there is read whole, straight from its blocks.

@@ -1,10 +1,11 @@
-//! What goes wrong in one run. Each seed turns classes of faults on or off and draws their rates,
-//! so that faults meet in many combinations and some runs are calm.
+//! What goes wrong in one run. Each seed turns classes of faults on or off and draws their rates
+//! (swarm testing), so that faults meet in many combinations and some runs are calm.
 
 use honeycomb_env::Entropy;
 use std::time::Duration;
 
-/// Rates of one run, in events per million messages or per million steps.
+/// Rates of one run, in events per million messages or per million steps; a step is an operation
+/// that begins.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     /// Requests that never arrive.
@@ -21,22 +22,52 @@ pub struct Faults {
     pub delay_max: Duration,
     /// Connections that break in the middle of a large payload.
     pub cut_payload: u64,
-    /// Operations after which a memory server crashes, and comes back under a new name.
+    /// Memory servers that crash, and maybe come back, with nothing.
     pub crash: u64,
+    /// Controllers that crash and come back with their log: drawn, so that seeds stay what they are
+    /// when it happens, and used by nothing yet.
+    pub crash_controller: u64,
+    /// Connections between a server and the controller that break.
+    pub break_link: u64,
+    /// Partitions of the network, of any shape.
+    pub partition: u64,
+    /// Nodes that stand still for a while.
+    pub pause: u64,
     /// Prefixes whose owner stops renewing.
     pub abandon: u64,
     /// Structures that are removed while in use.
     pub remove: u64,
+    /// Changes to the hierarchy: prefixes removed, readers declared, tasks committed, permissions
+    /// changed.
+    pub upheaval: u64,
+    /// Requests of those who may not: foreign grants, too few verbs.
+    pub intrude: u64,
+    /// How far clocks go wrong, in parts per million.
+    pub clock_ppm: u64,
+    /// Grants last this long, in milliseconds; 0 for as long as the run.
+    pub grant_ms: u64,
+    /// Blocks of each shard.
+    pub blocks: u32,
+    /// Quota of the second job in blocks; 0 for none.
+    pub quota: u64,
+    /// Queues and stores are kept as small as can be.
+    pub tiny: bool,
 }
 
 impl Faults {
     /// The faults of a seed.
     pub fn draw(entropy: &mut Entropy) -> Faults {
-        let mut rate = |most: u64| if entropy.chance(500_000) { entropy.below(most) } else { 0 };
+        let mut rate =
+            |most: u64| if entropy.chance(500_000) { 1 + entropy.below(most) } else { 0 };
         let (lose_request, lose_reply) = (rate(100_000), rate(100_000));
         let (duplicate, delay) = (rate(300_000), rate(200_000));
         let (cut_payload, crash) = (rate(200_000), rate(4_000));
+        let (crash_controller, break_link) = (rate(4_000), rate(2_000));
+        let (partition, pause) = (rate(8_000), rate(8_000));
         let (abandon, remove) = (rate(12_000), rate(6_000));
+        let (upheaval, intrude) = (rate(15_000), rate(10_000));
+        let (clock_ppm, grant_ms) = (rate(1000), 100 * rate(20));
+        let tiny = entropy.chance(330_000);
         Faults {
             lose_request,
             lose_reply,
@@ -46,14 +77,65 @@ impl Faults {
             delay_max: Duration::from_millis(1 + entropy.below(1500)),
             cut_payload,
             crash,
+            crash_controller,
+            break_link,
+            partition,
+            pause,
             abandon,
             remove,
+            upheaval,
+            intrude,
+            clock_ppm,
+            grant_ms,
+            blocks: if tiny { 5 } else { 8 + entropy.below(6) as u32 },
+            quota: if entropy.chance(500_000) { 6 + entropy.below(12) } else { 0 },
+            tiny,
         }
     }
 
-    /// Nothing goes wrong any more; what is under way may finish.
-    pub fn heal(&mut self) {
-        let delay_usual = self.delay_usual;
-        *self = Faults { delay_usual, delay_max: delay_usual, ..Faults::default() };
+    /// The classes that this run has, by name: what was drawn together.
+    pub fn classes(&self) -> Vec<&'static str> {
+        let all = [
+            ("loss", self.lose_request + self.lose_reply),
+            ("duplication", self.duplicate),
+            ("delay", self.delay),
+            ("cut", self.cut_payload),
+            ("crash", self.crash),
+            ("link", self.break_link),
+            ("partition", self.partition),
+            ("pause", self.pause),
+            ("abandon", self.abandon),
+            ("remove", self.remove),
+            ("upheaval", self.upheaval),
+            ("intruder", self.intrude),
+            ("clocks", self.clock_ppm),
+            ("grants", self.grant_ms),
+            ("quota", self.quota),
+            ("tiny", u64::from(self.tiny)),
+        ];
+        all.into_iter().filter(|(_, rate)| *rate > 0).map(|(name, _)| name).collect()
     }
+
+    /// Nothing goes wrong any more; what is under way may finish. Clocks stay as they are.
+    pub fn heal(&mut self) {
+        *self = Faults {
+            delay_usual: self.delay_usual,
+            delay_max: self.delay_usual,
+            clock_ppm: self.clock_ppm,
+            grant_ms: self.grant_ms,
+            blocks: self.blocks,
+            quota: self.quota,
+            tiny: self.tiny,
+            ..Faults::default()
+        };
+    }
+}
+
+/// A time between the two, every order of magnitude as likely as another.
+pub fn long_or_short(entropy: &mut Entropy, least: Duration, most: Duration) -> Duration {
+    let octaves = (most.as_nanos() / least.as_nanos().max(1)).ilog2() as u64 + 1;
+    let shift = entropy.below(octaves);
+    let base = least.as_nanos() as u64;
+    let drawn = (base << shift) + entropy.below(base << shift);
+    Duration::from_nanos(drawn.min(most.as_nanos() as u64))
 }

@@ -5,6 +5,8 @@
 
 use honeycomb_types::Time;
 use std::collections::HashSet;
+use std::fmt::Debug;
+use std::hash::Hash;
 
 /// What was asked of a key, and what was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,89 +29,116 @@ pub enum Did {
     Add(u64, Option<u64>),
 }
 
+/// What can be asked of an object, with the answer in it.
+pub trait Asked: Copy + Debug {
+    /// What the object is, between two operations.
+    type State: Clone + Eq + Hash + Default;
+
+    /// The state after the operation, when its answer is right for the state before.
+    fn step(self, state: &Self::State) -> Option<Self::State>;
+}
+
 /// One operation of a history. An outcome that is unknown has no answer and never returns.
 #[derive(Clone, Copy, Debug)]
-pub struct Op {
+pub struct Timed<D> {
     /// When it was asked.
     pub begin: Time,
     /// When the answer came; `NEVER` when it did not.
     pub end: Time,
     /// What it was.
-    pub did: Did,
+    pub did: D,
 }
 
-/// The state after the operation, when its answer is right for the state before.
-fn step(state: Option<u64>, did: Did) -> Option<Option<u64>> {
-    let right = |answer: bool| answer.then_some(());
-    Some(match did {
-        Did::Get(found) => {
-            right(found == state)?;
-            state
-        }
-        Did::Put(new, replaced) => {
-            right(replaced.is_none_or(|r| r == state.is_some()))?;
-            Some(new)
-        }
-        Did::Insert(new, done) => {
-            right(done.is_none_or(|d| d == state.is_none()))?;
-            if state.is_none() { Some(new) } else { state }
-        }
-        Did::Delete(found) => {
-            right(found.is_none_or(|f| f == state.is_some()))?;
-            None
-        }
-        Did::Update(new, old) => {
-            right(old.is_none_or(|o| o == state))?;
-            state.map(|_| new)
-        }
-        Did::Upsert(new, old) => {
-            right(old.is_none_or(|o| o == state))?;
-            Some(new)
-        }
-        Did::Swap(from, to, answer) => {
-            let done = state == from;
-            right(answer.is_none_or(|a| a == if done { Ok(()) } else { Err(state) }))?;
-            if done { Some(to) } else { state }
-        }
-        Did::Add(n, answer) => {
-            let sum = state.unwrap_or(0) + n;
-            right(answer.is_none_or(|a| a == sum))?;
-            Some(sum)
-        }
-    })
+/// An operation on a key.
+pub type Op = Timed<Did>;
+
+impl Asked for Did {
+    type State = Option<u64>;
+
+    fn step(self, state: &Option<u64>) -> Option<Option<u64>> {
+        let state = *state;
+        let right = |answer: bool| answer.then_some(());
+        Some(match self {
+            Did::Get(found) => {
+                right(found == state)?;
+                state
+            }
+            Did::Put(new, replaced) => {
+                right(replaced.is_none_or(|r| r == state.is_some()))?;
+                Some(new)
+            }
+            Did::Insert(new, done) => {
+                right(done.is_none_or(|d| d == state.is_none()))?;
+                if state.is_none() { Some(new) } else { state }
+            }
+            Did::Delete(found) => {
+                right(found.is_none_or(|f| f == state.is_some()))?;
+                None
+            }
+            Did::Update(new, old) => {
+                right(old.is_none_or(|o| o == state))?;
+                state.map(|_| new)
+            }
+            Did::Upsert(new, old) => {
+                right(old.is_none_or(|o| o == state))?;
+                Some(new)
+            }
+            Did::Swap(from, to, answer) => {
+                let done = state == from;
+                right(answer.is_none_or(|a| a == if done { Ok(()) } else { Err(state) }))?;
+                if done { Some(to) } else { state }
+            }
+            Did::Add(n, answer) => {
+                let sum = state.unwrap_or(0) + n;
+                right(answer.is_none_or(|a| a == sum))?;
+                Some(sum)
+            }
+        })
+    }
 }
 
 /// Most operations of one history: they fit a set of bits.
 pub const HISTORY_MAX: usize = 128;
 
+/// States that a search looks at before it gives up, which is as bad as a wrong answer.
+const STATES_MAX: usize = 2_000_000;
+
 /// Whether some order of the operations, each within its time, explains every answer. `Err` names
 /// the history.
-pub fn linearizable(history: &[Op]) -> Result<(), String> {
+pub fn linearizable<D: Asked>(history: &[Timed<D>]) -> Result<(), String> {
     assert!(history.len() <= HISTORY_MAX, "histories are kept short enough to decide");
+    // In the order of their ends: what ended first is tried first, and what nobody heard of only
+    // when nothing else explains an answer.
+    let mut history: Vec<Timed<D>> = history.to_vec();
+    history.sort_by_key(|op| (op.end, op.begin));
     let finished: u128 = (0..history.len())
         .filter(|i| history[*i].end != Time::NEVER)
         .fold(0, |set, i| set | 1 << i);
     let mut seen = HashSet::new();
-    let mut stack = vec![(0u128, None::<u64>)];
+    let mut stack = vec![(0u128, D::State::default())];
     while let Some((done, state)) = stack.pop() {
         if done & finished == finished {
             return Ok(());
         }
-        if !seen.insert((done, state)) {
+        if !seen.insert((done, state.clone())) {
             continue;
         }
-        // An operation may come next only if no other that is still due ended before it began.
-        let horizon = (0..history.len())
-            .filter(|i| done >> i & 1 == 0)
-            .map(|i| history[i].end)
-            .min()
-            .unwrap_or(Time::NEVER);
-        for (i, op) in history.iter().enumerate() {
+        if seen.len() > STATES_MAX {
+            return Err(format!("undecided after {STATES_MAX} states: {history:?}"));
+        }
+        // An operation may come next only if no other that is still due ended before it began: the
+        // first that is due ends first.
+        let due = (!done).trailing_zeros() as usize;
+        let horizon = history.get(due).map_or(Time::NEVER, |op| op.end);
+        for (i, op) in history.iter().enumerate().skip(due).rev() {
             if done >> i & 1 == 1 || op.begin > horizon {
                 continue;
             }
-            if let Some(next) = step(state, op.did) {
-                stack.push((done | 1 << i, next));
+            if let Some(next) = op.did.step(&state) {
+                // What need not have happened, and would have changed nothing, did not.
+                if op.end != Time::NEVER || next != state {
+                    stack.push((done | 1 << i, next));
+                }
             }
         }
     }

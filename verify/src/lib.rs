@@ -1,22 +1,36 @@
 //! The simulator: the production state machines in a virtual world that one seed decides.
 //!
-//! `world` owns the clock, the network and the nodes: the catalog, the shards and the clients'
-//! calls are the production ones, only the I/O between them is simulated. `client` drives the
-//! workload, `faults` draws what goes wrong, `file`, `kv` and `lease` are the reference models that
-//! say whether what clients saw can be. `processes` is for the soaks, which run real ones. See
-//! docs/testing.md.
+//! `world` owns the clock and the events, `net` says who reaches whom and what time it is where,
+//! `controller` and `server` are the nodes around the production catalog and shards. `client`,
+//! `storing`, `queueing` and `owner` are the workload, through the production calls of the client;
+//! `faults` draws what goes wrong. The reference models say whether what was seen can be: `catalog`
+//! for the controller, `file`, `kv`, `accounts` and `queue` for what clients saw. `report` keeps what
+//! was drawn. `processes` is for the soaks, which run real
+//! ones. See docs/testing.md and docs/adr/0016.
 #![forbid(unsafe_code)]
 
+mod accounts;
+mod bank;
+mod catalog;
 mod client;
+mod controller;
 mod faults;
 mod file;
+mod history;
 mod kv;
-mod lease;
+mod moves;
+mod net;
+mod owner;
 pub mod processes;
 mod queue;
 mod queueing;
+mod report;
 mod server;
+mod storing;
 mod world;
 
+pub use bank::seeds_until_caught;
 pub use faults::Faults;
-pub use world::{Stats, Violation, World, run_seed};
+pub use history::histories_of;
+pub use report::{FAULTS, STATES, Stats};
+pub use world::{Violation, World, run_seed};

@@ -237,9 +237,11 @@ fn failed(known: &mut Known, queueing: &Queueing, span: Span, e: &Error) -> Resu
     match &queueing.kind {
         QueueDoes::Put(items) => match e.status {
             _ if unknown => known.queue.put(Span { end: Time::NEVER, ..span }, items),
-            Status::QueueFull | Status::OutOfMemory | Status::DeadlineExceeded => {
-                known.queue.refused(items)
-            }
+            Status::QueueFull
+            | Status::OutOfMemory
+            | Status::QuotaExceeded
+            | Status::Unavailable
+            | Status::DeadlineExceeded => known.queue.refused(items),
             Status::QueueClosed if known.queue.closing.is_some() => known.queue.refused(items),
             _ => Err(format!("a put ended with {e}")),
         },
@@ -284,7 +286,7 @@ fn failed(known: &mut Known, queueing: &Queueing, span: Span, e: &Error) -> Resu
         },
         QueueDoes::Close => match e.status {
             _ if unknown || ended || e.status == Status::DeadlineExceeded => Ok(()),
-            Status::OutOfMemory => Ok(()),
+            Status::OutOfMemory | Status::QuotaExceeded | Status::Unavailable => Ok(()),
             _ => Err(format!("a close ended with {e}")),
         },
     }

@@ -1,16 +1,19 @@
 //! A simulated memory server: production shards behind a simulated network.
 
-use crate::world::{Message, TryId};
+use crate::controller::Said;
+use crate::world::{TryId, is_refusal};
 use honeycomb_block::Reclaimer;
-use honeycomb_catalog::Effect as Order;
-use honeycomb_server::{Access, BlockOwner, Effect, Shard, ShardConfig};
-use honeycomb_structures::{Answer, News, Outcome, Payload, Registry, Ticket};
-use honeycomb_types::{BlockAt, ServerId, SessionId, ShardIx, Time};
+use honeycomb_catalog::{BlockUsage, Effect as Order};
+use honeycomb_server::{Access, BlockOwner, Effect, MoveKey, MoveWord, Post, Shard, ShardConfig};
+use honeycomb_structures::{Answer, News, Outcome, Payload, Registry, Successor, Ticket};
+use honeycomb_types::limits::{ACTIVITY_INTERVAL, REPORT_INTERVAL};
+use honeycomb_types::{BlockAt, Generation, JobId, PrefixId, ServerId, SessionId, ShardIx, Time};
 use honeycomb_wire::data::ReadArgs;
 use honeycomb_wire::queue::{GetArgs, Items};
 use honeycomb_wire::{Grant, Op, RequestHeader, Status};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Shards of each server.
 pub const SHARDS: u8 = 2;
@@ -19,56 +22,290 @@ pub const BLOCK: usize = 64 * 1024;
 /// Payloads above this are reserved, filled and committed.
 const WHOLE_MAX: usize = 3000;
 
+/// Who sent a request, and gets the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Caller {
+    /// A try of a task.
+    Task(TryId),
+    /// Another server, over this connection.
+    Peer(u64),
+    /// Somebody who has no right to what was asked.
+    Intruder,
+    /// Nobody waits for the answer.
+    Nobody,
+}
+
+/// An answer on its way.
+#[derive(Debug)]
+pub struct Message {
+    pub to: Caller,
+    pub op: Op,
+    pub status: Status,
+    pub value: u64,
+    pub args: Vec<u8>,
+    pub payload: Vec<u8>,
+}
+
 /// A payload that is arriving piece by piece.
 pub struct Filling {
-    pub to: TryId,
+    pub to: Caller,
     pub header: RequestHeader,
     pub payload: Vec<u8>,
     pub written: usize,
 }
 
+/// A memory server's process.
 pub struct SimServer {
+    /// The name under which it joined; 0 until it has.
     pub id: ServerId,
     pub alive: bool,
+    /// Which start of the process this is.
+    pub life: u64,
+    pub incarnation: u64,
     pub address: String,
+    pub blocks: u32,
+    /// Its connection to the controller, once it has joined over it.
+    pub link: Option<u64>,
+    /// The connection over which it asked to join last.
+    pub attempt: u64,
+    /// What its shards want of the controller and was not sent yet.
+    pub wants: Vec<Effect>,
+    /// What its moves want of the network and was not done yet.
+    pub posts: Vec<Post>,
     shards: Vec<Shard>,
     next_ticket: u64,
-    waiting: BTreeMap<Ticket, (TryId, RequestHeader)>,
+    waiting: BTreeMap<Ticket, (Caller, RequestHeader)>,
     pub filling: BTreeMap<Ticket, Filling>,
+    /// Blocks that asked for a successor and were not answered.
+    growing: BTreeSet<BlockAt>,
+    /// Blocks that asked to begin a move or to commit one, and were not answered.
+    moving: BTreeSet<BlockAt>,
+    /// Generations below which it has confirmed to refuse grants.
+    generations: BTreeMap<PrefixId, Generation>,
+    /// How far it takes the controller's clock to be ahead, by how much that may be wrong, and when
+    /// it was told.
+    clock: (i64, Duration, Time),
+    /// Sessions' tasks that were active, and when last.
+    active: BTreeMap<(JobId, PrefixId), Time>,
+    next_report: Time,
+    next_activity: Time,
 }
 
 /// What a server did with a request.
 pub enum Taken {
-    /// Messages to send: replies to clients.
+    /// Answers to send.
     Messages(Vec<Message>),
     /// The payload is large: pieces must be brought under this ticket.
     Filling(Ticket),
 }
 
 impl SimServer {
-    pub fn new(id: ServerId, address: String, blocks: u32) -> SimServer {
+    pub fn new(server: usize, life: u64, incarnation: u64, blocks: u32) -> SimServer {
         let kinds = Arc::new(Registry::builtin());
-        let shards = (0..SHARDS)
-            .map(|ix| {
-                let mut shard = Shard::new(ShardConfig {
-                    shard: ShardIx(ix),
-                    block_size: BLOCK,
-                    blocks,
-                    reclaimer: Reclaimer::inline(),
-                    kinds: kinds.clone(),
-                });
-                shard.reset(id);
-                shard
+        let shard = |ix| {
+            Shard::new(ShardConfig {
+                shard: ShardIx(ix),
+                block_size: BLOCK,
+                blocks,
+                reclaimer: Reclaimer::inline(),
+                kinds: kinds.clone(),
             })
-            .collect();
+        };
         SimServer {
-            id,
+            id: ServerId(0),
             alive: true,
-            address,
-            shards,
+            life,
+            incarnation,
+            address: format!("10.0.0.{}:1", server + 1),
+            blocks,
+            link: None,
+            attempt: 0,
+            wants: Vec::new(),
+            posts: Vec::new(),
+            shards: (0..SHARDS).map(shard).collect(),
             next_ticket: 0,
             waiting: BTreeMap::new(),
             filling: BTreeMap::new(),
+            growing: BTreeSet::new(),
+            moving: BTreeSet::new(),
+            generations: BTreeMap::new(),
+            clock: (0, Duration::ZERO, Time::ZERO),
+            active: BTreeMap::new(),
+            next_report: Time::ZERO,
+            next_activity: Time::ZERO,
+        }
+    }
+
+    /// The process ends: nothing of it is left.
+    pub fn crash(&mut self) {
+        self.alive = false;
+        self.link = None;
+        self.shards.clear();
+        self.waiting.clear();
+        self.filling.clear();
+        self.growing.clear();
+        self.moving.clear();
+        self.wants.clear();
+        self.posts.clear();
+    }
+
+    /// It has joined under a new name: everything that it held is gone.
+    pub fn joined(&mut self, now: Time, link: u64, id: ServerId, now_ms: u64) {
+        (self.id, self.link) = (id, Some(link));
+        self.generations.clear();
+        self.growing.clear();
+        self.moving.clear();
+        for shard in &mut self.shards {
+            shard.reset(id);
+        }
+        // As `crates/server` does: the way of the answer is the error.
+        self.adjust(now_ms as i64 - now.as_millis() as i64, Duration::from_secs(60), now);
+    }
+
+    /// The controller's clock was told in answer to a report: half of the round trip is the error.
+    pub fn set_clock(&mut self, sent: Time, now: Time, now_ms: u64) {
+        let here = (sent.as_millis() + now.as_millis()) / 2;
+        let error = now.since(sent) / 2 + Duration::from_millis(2);
+        self.adjust(now_ms as i64 - here as i64, error, now);
+    }
+
+    fn adjust(&mut self, offset_ms: i64, error: Duration, now: Time) {
+        self.clock = (offset_ms, error, now);
+        for shard in &mut self.shards {
+            shard.set_clock_offset(offset_ms);
+        }
+    }
+
+    /// The link is gone: what waits for an answer over it is told so, as `crates/server` does.
+    pub fn unlink(&mut self, now: Time) {
+        self.link = None;
+        for at in std::mem::take(&mut self.growing) {
+            self.deny_growth(now, at);
+        }
+        for at in std::mem::take(&mut self.moving) {
+            self.deny_move(now, at);
+        }
+    }
+
+    /// Whichever of the two it asked for, it is told so.
+    fn deny_move(&mut self, now: Time, at: BlockAt) {
+        let text = || "the controller cannot be reached".to_owned();
+        let shard = self.shard(at);
+        shard.move_word(now, at, MoveWord::Refused(Status::Unavailable, text()));
+        shard.move_word(now, at, MoveWord::NotCommitted(Status::Unavailable, text()));
+    }
+
+    /// The controller's word on a move.
+    pub fn move_word(&mut self, now: Time, at: BlockAt, word: MoveWord) {
+        self.moving.remove(&at);
+        self.shard(at).move_word(now, at, word);
+    }
+
+    /// An answer of the other server of a move.
+    pub fn move_answered(&mut self, now: Time, key: MoveKey, status: Status) {
+        self.shard(key.source).move_answered(now, key, status);
+    }
+
+    /// The connection of a move is gone.
+    pub fn move_lost(&mut self, now: Time, key: MoveKey) {
+        self.shard(key.source).move_lost(now, key);
+    }
+
+    fn deny_growth(&mut self, now: Time, at: BlockAt) {
+        let text = "the controller cannot be reached".to_owned();
+        let denied = Successor::Denied(Status::Unavailable, text);
+        self.shard(at).tell(now, at, News::Successor(denied));
+    }
+
+    /// Something that the shards wanted of the controller cannot be sent.
+    pub fn deny(&mut self, now: Time, effect: &Effect) {
+        match effect {
+            Effect::Grow { at, .. } => self.deny_growth(now, *at),
+            Effect::BeginMove { at, .. } | Effect::CommitMove { at, .. } => {
+                self.deny_move(now, *at);
+            }
+            _ => {}
+        }
+    }
+
+    /// Something is said to the controller.
+    pub fn saying(&mut self, said: &Said) {
+        let Said::Asked(effect) = said else { return };
+        match effect {
+            Effect::Grow { at, .. } => {
+                self.growing.insert(*at);
+            }
+            Effect::BeginMove { at, .. } | Effect::CommitMove { at, .. } => {
+                self.moving.insert(*at);
+            }
+            _ => {}
+        }
+    }
+
+    /// The controller's word for a block.
+    pub fn tell(&mut self, now: Time, at: BlockAt, news: News) {
+        if matches!(news, News::Successor(_)) {
+            self.growing.remove(&at);
+        }
+        self.shard(at).tell(now, at, news);
+    }
+
+    /// What it has to report, when that is due.
+    pub fn report(&mut self, now: Time) -> Option<Said> {
+        self.link?;
+        let active = !self.active.is_empty() && now >= self.next_activity;
+        if now < self.next_report && !active {
+            return None;
+        }
+        self.next_report = now + REPORT_INTERVAL;
+        self.next_activity = now + ACTIVITY_INTERVAL;
+        let seen = std::mem::take(&mut self.active);
+        let ago = |at: Time| now.since(at).as_millis() as u32;
+        let active = seen.into_iter().map(|((job, prefix), at)| (job, prefix, ago(at))).collect();
+        let mut usage = Vec::new();
+        for shard in &mut self.shards {
+            shard.usage(|at, bytes_used| usage.push(BlockUsage { at, bytes_used }));
+        }
+        Some(Said::Report { sent: now, usage, active })
+    }
+
+    /// A session that runs for a task was seen.
+    pub fn seen(&mut self, now: Time, job: JobId, prefix: PrefixId) {
+        self.active.insert((job, prefix), now);
+    }
+
+    /// INV-29: what is past its time or was revoked is not served, as far as this server can know.
+    pub fn judge_access(
+        &self,
+        now: Time,
+        controller_ms: u64,
+        access: &Access,
+        taken: &Taken,
+    ) -> Result<(), String> {
+        let Some(grant) = access.grant else { return Ok(()) };
+        let served = match taken {
+            Taken::Filling(_) => true,
+            Taken::Messages(messages) => messages.iter().any(|m| !is_refusal(m.status)),
+        };
+        if !served {
+            return Ok(());
+        }
+        let (_, error, told) = self.clock;
+        // Two clocks that each go wrong by 1000 ppm at most.
+        let slack = error + now.since(told) / 500 + Duration::from_millis(2);
+        let end = grant.expires_ms.saturating_add(slack.as_millis() as u64);
+        if controller_ms > end {
+            return Err(format!(
+                "a grant that ended at {} ms was served (INV-29)",
+                grant.expires_ms
+            ));
+        }
+        match self.generations.get(&grant.prefix) {
+            Some(current) if *current > grant.generation => Err(format!(
+                "a grant of {:?} was served after {current:?} (INV-29)",
+                grant.generation
+            )),
+            _ => Ok(()),
         }
     }
 
@@ -115,17 +352,19 @@ impl SimServer {
     pub fn request(
         &mut self,
         now: Time,
-        to: TryId,
+        to: Caller,
         access: &Access,
         header: &RequestHeader,
         args: &[u8],
-        payload: &[u8],
+        payload: Vec<u8>,
     ) -> Taken {
         let ticket = self.ticket();
-        if payload.len() > WHOLE_MAX {
+        // Operations of many keys are worked on whole, however long.
+        let many =
+            matches!(header.op, Op::KvBatch | Op::KvMultiGet | Op::KvAccumulate | Op::MoveLanes);
+        if payload.len() > WHOLE_MAX && !many {
             return match self.shard(header.at).reserve(now, access, header, args, ticket) {
                 Ok(()) => {
-                    let payload = payload.to_vec();
                     let filling = Filling { to, header: *header, payload, written: 0 };
                     self.filling.insert(ticket, filling);
                     Taken::Filling(ticket)
@@ -138,8 +377,10 @@ impl SimServer {
             };
         }
         let mut out = Vec::new();
-        match self.shard(header.at).apply(now, access, header, args, payload, ticket) {
+        match self.shard(header.at).apply(now, access, header, args, &payload, ticket) {
             Outcome::Done(answer) => out.push(self.reply(to, header, answer)),
+            // Its connection is gone already.
+            Outcome::Parked if to == Caller::Nobody => self.shard(header.at).hang_up(ticket),
             Outcome::Parked => {
                 self.waiting.insert(ticket, (to, *header));
             }
@@ -171,6 +412,11 @@ impl SimServer {
         (false, self.settle())
     }
 
+    /// The payload that is arriving from somebody.
+    pub fn filling_of(&self, from: Caller) -> Option<Ticket> {
+        self.filling.iter().find(|(_, filling)| filling.to == from).map(|(ticket, _)| *ticket)
+    }
+
     /// The connection that brought a payload breaks.
     pub fn cut(&mut self, now: Time, ticket: Ticket) -> Vec<Message> {
         if let Some(filling) = self.filling.remove(&ticket) {
@@ -179,9 +425,10 @@ impl SimServer {
         self.settle()
     }
 
-    /// Carries out what the controller ordered; whether it could be done.
-    pub fn order(&mut self, now: Time, order: &Order) -> (bool, Vec<Message>, Option<BlockAt>) {
-        let (done, opened) = match order {
+    /// Carries out what the controller ordered: whether it could. `Err` says what is wrong with the
+    /// result.
+    pub fn order(&mut self, now: Time, order: &Order) -> Result<bool, String> {
+        match order {
             Order::OpenBlock {
                 at,
                 job,
@@ -196,6 +443,7 @@ impl SimServer {
                 max_bytes,
                 first,
                 marks,
+                importing,
                 ..
             } => {
                 let owner = BlockOwner {
@@ -212,46 +460,71 @@ impl SimServer {
                     max_bytes: *max_bytes,
                     first: *first,
                     marks: *marks,
-                    importing: 0,
+                    importing: importing.0,
                 };
-                (self.shard(*at).open(owner).is_ok(), Some(*at))
+                let shard = self.shard(*at);
+                let known = shard.inventory().any(|owner| owner.at == *at);
+                if let Err(refusal) = shard.open(owner) {
+                    return Err(format!("{at:?} could not be opened: {refusal:?}"));
+                }
+                let bytes = shard.bytes(*at, 0..BLOCK);
+                if !known && bytes.iter().any(|b| *b != 0) {
+                    return Err(format!("{at:?} shows its new owner old bytes (INV-04)"));
+                }
             }
-            Order::FreeBlock { at, .. } => (self.shard(*at).free(*at), None),
+            Order::FreeBlock { at, .. } => {
+                self.growing.remove(at);
+                let shard = self.shard(*at);
+                shard.free(*at);
+                if shard.inventory().any(|owner| owner.at == *at) {
+                    return Err(format!("{at:?} was freed and is still held (INV-02)"));
+                }
+            }
             // What is written is the business of real processes; who reaches the block is ours.
             Order::FlushBlock { at, start, end, .. } => {
-                (self.shard(*at).flush(*at, (*start, *end)).is_ok(), None)
+                return Ok(self.shard(*at).flush(*at, (*start, *end)).is_ok());
             }
-            Order::CommitFlush { .. } => (true, None),
+            Order::CommitFlush { .. } => {}
             Order::SetGeneration { prefix, generation, .. } => {
+                self.generations.insert(*prefix, *generation);
                 for shard in &mut self.shards {
                     shard.set_generation(*prefix, *generation);
                 }
-                (true, None)
             }
             Order::QueueAhead { at, items, bytes, .. } => {
                 let news = News::Ahead { items: *items, bytes: *bytes };
                 self.shard(*at).tell(now, *at, news);
-                (true, None)
             }
-            // No block of these servers asks for a move, so none is told of one.
-            Order::BeginImport { .. } | Order::EndImport { .. } => (false, None),
-        };
-        (done, self.settle(), opened)
+            Order::BeginImport { at, id, start, end, .. } => {
+                let begun = self.shard(*at).begin_import(*at, id.0, *start, *end);
+                return Ok(begun.is_ok());
+            }
+            Order::EndImport { at, id, commit, .. } => {
+                // A block that has gone since has nothing to end.
+                let _ = self.shard(*at).end_import(now, *at, id.0, *commit);
+            }
+        }
+        Ok(true)
     }
 
     /// The connection on which a request came is gone.
-    pub fn hang_up(&mut self, to: TryId) -> Vec<Message> {
+    pub fn hang_up(&mut self, of: TryId) -> (Vec<Message>, bool) {
+        if !self.alive {
+            return (Vec::new(), false);
+        }
+        let to = Caller::Task(of);
         let gone: Vec<(Ticket, BlockAt)> = self
             .waiting
             .iter()
             .filter(|(_, (waiting, _))| *waiting == to)
             .map(|(ticket, (_, header))| (*ticket, header.at))
             .collect();
+        let waited = !gone.is_empty();
         for (ticket, at) in gone {
             self.waiting.remove(&ticket);
             self.shard(at).hang_up(ticket);
         }
-        self.settle()
+        (self.settle(), waited)
     }
 
     /// Takes everything that a queue's block has, as a consumer would.
@@ -317,22 +590,22 @@ impl SimServer {
                     out.push(self.reply(to, &header, answer));
                 }
             }
-            let effects: Vec<Effect> = self.shards[ix].take_effects();
-            let server = self.id;
-            out.extend(effects.into_iter().map(|effect| Message::Asked { server, effect }));
+            self.wants.extend(self.shards[ix].take_effects());
+            self.posts.extend(self.shards[ix].take_posts());
         }
         out
     }
 
-    fn reply(&mut self, to: TryId, header: &RequestHeader, answer: Answer) -> Message {
+    fn reply(&mut self, to: Caller, header: &RequestHeader, answer: Answer) -> Message {
         let payload = match answer.payload {
             Payload::None => Vec::new(),
             Payload::Bytes(bytes) => bytes.to_vec(),
             Payload::Pinned(pin) => pin.bytes().to_vec(),
             Payload::Block(range) => self.shard(header.at).bytes(header.at, range).to_vec(),
         };
-        Message::Reply {
+        Message {
             to,
+            op: header.op,
             status: answer.status,
             value: answer.value,
             args: answer.args,

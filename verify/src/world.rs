@@ -1,39 +1,40 @@
 //! The virtual world: one clock, one stream of random numbers, a heap of events.
 
+use crate::accounts;
 use crate::client::Task;
+use crate::controller::{Question, Said, SimController, TICK, Told};
 use crate::faults::Faults;
 use crate::file::FileModel;
-use crate::lease::LeaseModel;
+use crate::moves::Line;
+use crate::net::{CLIENTS, Net, Node, SERVERS, trouble_lasts};
 use crate::queue::QueueModel;
-use crate::server::{BLOCK, SimServer, Taken};
-use honeycomb_catalog::{
-    Actor, Catalog, CatalogError, Command, Config, Effect as Order, NewServer, Opened, Reply, Seal,
-    Written,
-};
+use crate::report::Stats;
+use crate::server::{Caller, Message, SimServer, Taken};
+use honeycomb_catalog::Opened;
+use honeycomb_client::Error;
 use honeycomb_client::call::{Lanes, Routing};
 use honeycomb_env::Entropy;
-use honeycomb_server::{Access, Effect, MoveWord};
-use honeycomb_structures::{News, Successor, Ticket};
-use honeycomb_types::{
-    BlockAt, BlockId, Epoch, JobId, Kind, ServerId, SessionId, StructureId, Time,
-};
-use honeycomb_wire::data::MovedArgs;
+use honeycomb_server::{Access, MoveKey, PostPayload};
+use honeycomb_structures::Ticket;
+use honeycomb_types::limits::SERVER_SILENCE;
+use honeycomb_types::{JobId, Kind, PrefixId, ServerId, SessionId, StructureId, Time};
 use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::{RequestHeader, Status};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
+use std::fmt::Write;
 use std::time::Duration;
 
-/// Memory servers of a world.
-const SERVERS: usize = 3;
-/// Blocks of each shard: few, so that they are used again and again.
-const BLOCKS: u32 = 12;
 /// A try without an answer is given up after this.
 pub const PATIENCE: Duration = Duration::from_millis(300);
-/// Commands to the catalog between two checks of all its invariants.
-const CHECK_EVERY: u64 = 50;
-/// Everything must have ended this long after the last fault.
+/// Everything must have ended this long after the last fault (INV-34).
 const SETTLE: Duration = Duration::from_secs(30);
+/// A server that has no answer to its wish to join asks again after this.
+const REJOIN: Duration = Duration::from_millis(200);
+/// The longest that a run goes on for want of something to work on.
+const RUN_MAX: Duration = Duration::from_secs(60);
+/// The shortest lease of the workload: what is longer than this is longer than a lease.
+pub const LEASE_SHORT: Duration = Duration::from_millis(200);
 
 /// One try of one task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,51 +43,78 @@ pub struct TryId {
     pub number: u64,
 }
 
-/// What travels.
-#[derive(Debug)]
-pub enum Message {
-    /// To a client.
-    Reply { to: TryId, status: Status, value: u64, args: Vec<u8>, payload: Vec<u8> },
-    /// From a shard to the controller.
-    Asked { server: ServerId, effect: Effect },
+/// A request on its way.
+pub struct Request {
+    pub access: Access,
+    pub header: [u8; 64],
+    pub args: Vec<u8>,
+    pub payload: Body,
+}
+
+/// The payload of a request.
+pub enum Body {
+    Own(Vec<u8>),
+    /// Of a block that moves: read only when it arrives, as it must not change before.
+    Post(PostPayload),
+}
+
+impl Body {
+    fn into_bytes(self) -> Vec<u8> {
+        match self {
+            Body::Own(bytes) => bytes,
+            Body::Post(payload) => payload.bytes().to_vec(),
+        }
+    }
 }
 
 /// What happens.
 pub enum Event {
-    /// A request arrives at a server.
-    Request {
-        server: usize,
-        id: ServerId,
-        to: TryId,
-        access: Box<Access>,
-        header: [u8; 64],
-        args: Vec<u8>,
-        payload: Vec<u8>,
-    },
+    /// A request arrives at a server's process, if that still runs.
+    Request { server: usize, life: u64, from: Caller, request: Box<Request> },
     /// More of a large payload arrives.
-    Piece { server: usize, id: ServerId, ticket: Ticket },
-    /// Something arrives at a client or the controller.
-    Arrive(Message),
-    /// An order of the controller arrives at its server.
-    Order(Order),
-    /// A block hears that what was taken from it has been noted.
-    TakenHeard(BlockAt),
-    /// A server's confirmation arrives at the controller.
-    Confirmed(Order),
+    Piece { server: usize, life: u64, ticket: Ticket },
+    /// An answer arrives at its caller.
+    Reply(Box<Message>),
+    /// An answer arrives at the server that moves a block.
+    MoveAnswered { conn: u64, status: Status },
+    /// A server learns that the connection of a move is gone.
+    MoveLost { server: usize, life: u64, key: MoveKey },
+    /// The other server learns the same.
+    MoveHungUp { server: usize, life: u64, conn: u64 },
+    /// Something arrives at the controller over the link of a server.
+    Said { server: usize, link: u64, said: Box<Said> },
+    /// Something arrives at a server over its link.
+    ToldServer { server: usize, link: u64, told: Told },
+    /// A server learns that its link is closed.
+    LinkClosed { server: usize, link: u64 },
+    /// The controller learns that a server's link is closed.
+    LinkLost { server: usize, link: u64 },
+    /// A server wants to join over a new connection.
+    Join { server: usize, life: u64, link: u64 },
+    /// A server has joined.
+    Joined { server: usize, life: u64, link: u64, id: ServerId, now_ms: u64 },
+    /// A server that has not joined looks whether it should ask again.
+    Rejoin { server: usize, life: u64 },
+    /// A server's process starts again.
+    Restart { server: usize },
     /// A task has waited long enough.
     Wake(TryId),
     /// A try had no answer for too long, or its connection failed.
     Lost(TryId, bool),
     /// A server learns that the connection of a try was closed.
-    HungUp(TryId),
+    HungUp { server: usize, of: TryId },
     /// A task's question to the controller arrives there.
-    Ask(usize),
-    /// The controller's answer arrives at the task.
-    Told(usize, Box<Result<Opened, CatalogError>>),
+    Ask(Question),
+    /// The controller's answer arrives at the task, with the time at the controller.
+    ToldClient { task: usize, number: u64, answer: Box<Result<(Opened, u64), Error>> },
     /// The keeper of a job renews what it keeps.
-    Renew(usize),
-    /// Time for the catalog.
-    Tick,
+    Keep(usize),
+    /// The renewal arrives.
+    Renew { job: usize, paths: Vec<String> },
+    /// What an owner asks for arrives at the controller.
+    Own(crate::owner::Wish),
+    /// A node looks what is due.
+    Tick(Node),
 }
 
 /// A broken promise.
@@ -102,30 +130,12 @@ pub struct Violation {
     pub what: String,
 }
 
-/// What was drawn and done in a run.
-#[derive(Clone, Debug, Default)]
-pub struct Stats {
-    /// Operations finished.
-    pub operations: u64,
-    /// Faults injected, by name.
-    pub faults: BTreeMap<&'static str, u64>,
-    /// Endings of operations, by status.
-    pub endings: BTreeMap<&'static str, u64>,
-    /// Blocks sealed with a successor.
-    pub grown: u64,
-    /// Blocks of queues retired.
-    pub retired: u64,
-    /// Events that happened.
-    pub events: u64,
-    /// Hash of everything that happened, in order (INV-35).
-    pub trace: u64,
-}
-
-impl Stats {
-    /// Faults in all.
-    pub fn fault_count(&self) -> u64 {
-        self.faults.values().sum()
-    }
+/// What a session may do with a structure, as the controller said last.
+#[derive(Clone, Copy, Debug)]
+pub struct Permit {
+    pub generation: honeycomb_types::Generation,
+    /// In the controller's milliseconds.
+    pub expires_ms: u64,
 }
 
 /// A structure as the world knows it.
@@ -137,26 +147,31 @@ pub struct Known {
     pub file: FileModel,
     pub queue: QueueModel,
     pub history: BTreeMap<Vec<u8>, Vec<crate::kv::Op>>,
+    pub accounts: Vec<accounts::Op>,
     /// Its end is known: removed, expired or lost.
     pub gone: bool,
     /// Values that were written, so that each is written once.
     pub next_value: u64,
-    /// A server has crashed since it was created.
+    /// A server has gone since it was created.
     pub lost: bool,
 }
 
-/// A job with its keeper.
-pub struct SimJob {
-    pub id: JobId,
-    pub kept: Vec<String>,
-    pub leases: LeaseModel,
+/// A prefix that a session runs for.
+#[derive(Clone, Debug, Default)]
+pub struct SessionTask {
+    pub path: String,
+    pub prefix: Option<PrefixId>,
 }
 
-/// A block's successor, to be told when it is open.
-struct Growing {
-    server: ServerId,
-    asker: BlockAt,
-    successor: Successor,
+/// A job with its keeper, which is a client process.
+pub struct SimJob {
+    pub id: JobId,
+    pub keeper: usize,
+    pub kept: Vec<String>,
+    /// What each session runs for.
+    pub tasks: Vec<SessionTask>,
+    /// An owner that has no answer to its wish for more asks again after this.
+    pub wish_after: Time,
 }
 
 /// The whole world: nodes, network, models, and what was noted.
@@ -166,22 +181,26 @@ pub struct World {
     pub(crate) rng: Entropy,
     pub(crate) faults: Faults,
     pub(crate) stats: Stats,
-    pub(crate) catalog: Catalog,
+    pub(crate) net: Net,
+    pub(crate) controller: SimController,
     pub(crate) servers: Vec<SimServer>,
     pub(crate) jobs: Vec<SimJob>,
     pub(crate) structures: BTreeMap<StructureId, Known>,
     pub(crate) tasks: Vec<Task>,
     pub(crate) sessions: Vec<Lanes>,
     pub(crate) violation: Option<String>,
-    heap: BinaryHeap<Reverse<(Time, u64)>>,
-    events: BTreeMap<u64, Event>,
+    heap: BinaryHeap<Reverse<(Time, u64, u32)>>,
+    events: Vec<Option<Event>>,
+    vacant: Vec<u32>,
     next_event: u64,
-    commands: u64,
-    orders: Vec<Order>,
-    growing: BTreeMap<BlockAt, Growing>,
+    next_link: u64,
+    /// Connections between servers that move blocks.
+    pub(crate) lines: BTreeMap<u64, Line>,
     /// What each session knows of each structure.
     pub(crate) routings: BTreeMap<(usize, StructureId), Routing>,
+    pub(crate) permits: BTreeMap<(usize, StructureId), Permit>,
     trace: Option<Vec<String>>,
+    line: String,
     pub(crate) working: bool,
     /// The kind of structure that most operations of this run go to, so that it gets deep.
     pub(crate) focus: Option<Kind>,
@@ -198,17 +217,14 @@ impl World {
     pub fn new(seed: u64, keep_trace: bool) -> World {
         let mut rng = Entropy::seeded(seed);
         let faults = Faults::draw(&mut rng);
-        let focus = [None, None, Some(Kind::File), Some(Kind::Queue), Some(Kind::Queue)];
+        let focus = [None, None, Some(Kind::File), Some(Kind::Queue), Some(Kind::Kv)];
         let focus = focus[rng.below(5) as usize];
+        let net = Net::new(&mut rng, faults.clock_ppm);
         let mut world = World {
             seed,
             now: Time::from_millis(1000),
-            catalog: Catalog::new(Config {
-                shard: 0,
-                term: 1,
-                hash_seed: rng.next_u64(),
-                ..Config::default()
-            }),
+            controller: SimController::new(rng.next_u64()),
+            net,
             rng,
             faults,
             stats: Stats::default(),
@@ -219,21 +235,31 @@ impl World {
             sessions: Vec::new(),
             violation: None,
             heap: BinaryHeap::new(),
-            events: BTreeMap::new(),
+            events: Vec::new(),
+            vacant: Vec::new(),
             next_event: 0,
-            commands: 0,
-            orders: Vec::new(),
-            growing: BTreeMap::new(),
+            next_link: 0,
+            lines: BTreeMap::new(),
             routings: BTreeMap::new(),
+            permits: BTreeMap::new(),
             trace: keep_trace.then(Vec::new),
+            line: String::new(),
             working: true,
             focus,
         };
-        for index in 0..SERVERS {
-            let server = world.join(index);
-            world.servers.push(server);
+        let classes = world.faults.classes();
+        world.note(|| format!("faults {classes:?}"));
+        for (i, class) in classes.iter().enumerate() {
+            *world.stats.classes.entry(class).or_default() += 1;
+            for other in &classes[i + 1..] {
+                *world.stats.pairs.entry((class, other)).or_default() += 1;
+            }
         }
-        for session in 0..3u128 {
+        for server in 0..SERVERS {
+            world.join_at_once(server);
+            world.schedule(TICK, Event::Tick(Node::Server(server)));
+        }
+        for session in 0..CLIENTS as u128 {
             world.sessions.push(Lanes::new(SessionId(session + 1)));
         }
         world
@@ -244,71 +270,109 @@ impl World {
         self.trace.as_deref()
     }
 
-    fn join(&mut self, index: usize) -> SimServer {
-        let address = format!("s{index}:1");
-        let server = NewServer {
-            address: &address,
-            incarnation: self.rng.next_u64(),
-            shards: crate::server::SHARDS,
-            blocks_per_shard: BLOCKS,
-            block_size: BLOCK as u64,
-            flush: true,
-            kinds: &[],
-        };
-        match self.command(Command::JoinServer { server }) {
-            Ok(Reply::Joined(id)) => SimServer::new(id, address, BLOCKS),
-            other => panic!("a server could not join: {other:?}"),
-        }
-    }
-
     /// Runs to the end: work under faults, then healing, then the last leases.
     pub fn run(&mut self, operations: u64) -> Result<Stats, Violation> {
-        self.schedule(Duration::ZERO, Event::Tick);
+        self.schedule(Duration::ZERO, Event::Tick(Node::Controller));
+        crate::owner::set_up(self);
         crate::client::set_up(self);
-        self.until(|w| w.stats.operations >= operations)?;
-        self.faults.heal();
-        self.working = false;
+        let end = self.now + RUN_MAX;
+        self.until(|w| w.stats.operations >= operations || w.now > end)?;
+        self.heal();
         let deadline = self.now + SETTLE;
         self.until(|w| w.now > deadline || w.tasks.iter().all(Task::idle))?;
         if let Some(task) = self.tasks.iter().find(|t| !t.idle()) {
             let text = format!("an operation did not end in {SETTLE:?}: {}", task.describe());
-            return Err(self.violation(text));
+            return Err(self.violated(text));
         }
         // What the servers still have to tell the controller arrives.
-        let deadline = self.now + Duration::from_secs(1);
+        let deadline = self.net.settled_at().max(self.now) + Duration::from_secs(1);
         self.until(|w| w.now > deadline)?;
         crate::client::judge_files(self);
         crate::queueing::judge(self);
-        self.until(|w| w.tasks.iter().all(Task::idle))?;
-        crate::client::judge_histories(self);
+        crate::storing::judge(self);
+        self.until(|_| true)?;
         for job in &mut self.jobs {
             job.kept.clear();
         }
-        let deadline = self.now + Duration::from_secs(20);
+        let deadline = self.now + Duration::from_secs(12);
         self.until(|w| w.now > deadline)?;
         self.judge_memory();
         self.until(|_| true)?;
         self.stats.events = self.next_event;
+        self.stats.virtual_ms = self.now.as_millis();
         Ok(self.stats.clone())
+    }
+
+    fn heal(&mut self) {
+        self.faults.heal();
+        self.net.heal();
+        self.working = false;
+        for server in 0..SERVERS {
+            if !self.servers[server].alive {
+                self.restart(server);
+            }
+        }
     }
 
     fn until(&mut self, done: impl Fn(&World) -> bool) -> Result<(), Violation> {
         loop {
             if let Some(what) = self.violation.take() {
-                return Err(self.violation(what));
+                return Err(self.violated(what));
             }
             if done(self) {
                 return Ok(());
             }
-            let Some(Reverse((at, id))) = self.heap.pop() else { return Ok(()) };
+            let Some(Reverse((at, id, slot))) = self.heap.pop() else { return Ok(()) };
             assert!(at >= self.now, "time does not run backwards");
             self.now = at;
-            let event = self.events.remove(&id).expect("every entry of the heap has its event");
+            let place = &self.events[slot as usize];
+            let event = place.as_ref().expect("every entry of the heap has its event");
+            // A node that stands still finds everything that came meanwhile, in order.
+            let node = self.place_of(event);
+            let still = node.map_or(Time::ZERO, |node| self.net.still_until(node));
+            if still > at {
+                self.heap.push(Reverse((still, id, slot)));
+                continue;
+            }
+            let event = self.events[slot as usize].take().expect("seen just now");
+            self.vacant.push(slot);
             self.handle(event);
         }
     }
 
-    fn violation(&self, what: String) -> Violation {
+    /// Where an event happens; nothing for what no process does.
+    fn place_of(&self, event: &Event) -> Option<Node> {
+        let client = |task: usize| Node::Client(self.tasks[task].session());
+        Some(match event {
+            Event::Request { server, .. }
+            | Event::Piece { server, .. }
+            | Event::ToldServer { server, .. }
+            | Event::LinkClosed { server, .. }
+            | Event::Joined { server, .. }
+            | Event::Rejoin { server, .. }
+            | Event::MoveLost { server, .. }
+            | Event::MoveHungUp { server, .. }
+            | Event::HungUp { server, .. } => Node::Server(*server),
+            Event::MoveAnswered { conn, .. } => Node::Server(self.lines.get(conn)?.from.0),
+            Event::Said { .. }
+            | Event::LinkLost { .. }
+            | Event::Join { .. }
+            | Event::Ask(_)
+            | Event::Renew { .. }
+            | Event::Own(_) => Node::Controller,
+            Event::Reply(message) => match message.to {
+                Caller::Task(id) => client(id.task),
+                _ => return None,
+            },
+            Event::Wake(id) | Event::Lost(id, _) => client(id.task),
+            Event::ToldClient { task, .. } => client(*task),
+            Event::Keep(job) => Node::Client(self.jobs[*job].keeper),
+            Event::Tick(node) => *node,
+            Event::Restart { .. } => return None,
+        })
+    }
+
+    fn violated(&self, what: String) -> Violation {
         Violation { seed: self.seed, at: self.now, event: self.next_event, what }
     }
 
@@ -319,14 +383,18 @@ impl World {
 
     /// Adds to the trace.
     pub fn note(&mut self, text: impl FnOnce() -> String) {
-        let line = format!("{} {}", self.now, text());
+        self.line.clear();
+        let _ = write!(self.line, "{} {}", self.now, text());
         let mut hash = self.stats.trace;
-        for byte in line.bytes() {
-            hash = (hash ^ byte as u64).wrapping_mul(0x0000_0100_0000_01B3);
+        for word in self.line.as_bytes().chunks(8) {
+            let mut eight = [0; 8];
+            eight[..word.len()].copy_from_slice(word);
+            hash = (hash ^ u64::from_le_bytes(eight)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            hash ^= hash >> 29;
         }
         self.stats.trace = hash;
         if let Some(trace) = &mut self.trace {
-            trace.push(line);
+            trace.push(self.line.clone());
         }
     }
 
@@ -336,11 +404,39 @@ impl World {
         self.note(|| format!("fault {name}"));
     }
 
+    /// Counts that a state was reached which every long run must reach.
+    pub fn reach(&mut self, name: &'static str) {
+        *self.stats.states.entry(name).or_default() += 1;
+    }
+
     /// Lets an event happen later.
     pub fn schedule(&mut self, after: Duration, event: Event) {
+        self.schedule_at(self.now + after, event);
+    }
+
+    /// Lets an event happen at a time.
+    pub fn schedule_at(&mut self, at: Time, event: Event) {
         self.next_event += 1;
-        self.heap.push(Reverse((self.now + after, self.next_event)));
-        self.events.insert(self.next_event, event);
+        let slot = match self.vacant.pop() {
+            Some(slot) => slot,
+            None => {
+                self.events.push(None);
+                self.events.len() as u32 - 1
+            }
+        };
+        self.events[slot as usize] = Some(event);
+        self.heap.push(Reverse((at, self.next_event, slot)));
+    }
+
+    /// A connection that nobody had before.
+    pub fn new_link(&mut self) -> u64 {
+        self.next_link += 1;
+        self.next_link
+    }
+
+    /// What a node's clock shows.
+    pub fn local(&self, node: Node) -> Time {
+        self.net.local(node, self.now)
     }
 
     /// How long a message travels.
@@ -354,349 +450,350 @@ impl World {
         Duration::from_nanos(usual / 2 + self.rng.below(usual))
     }
 
+    /// When a message arrives that nobody sends again, if it does: where the network is cut it may
+    /// be lost, or wait in somebody's buffers until the cut is over.
+    pub fn travel(&mut self, from: Node, to: Node) -> Option<Time> {
+        let cut = self.net.cut_until(from, to);
+        let way = self.way();
+        if cut <= self.now {
+            return Some(self.now + way);
+        }
+        if self.rng.chance(500_000) {
+            return None;
+        }
+        self.fault("late request");
+        Some(cut + way)
+    }
+
+    /// When a message arrives on a connection that keeps its order and sends again what was lost.
+    pub fn arrival(&mut self, from: Node, to: Node, connection: u64) -> Time {
+        let way = self.way();
+        let at = self.net.cut_until(from, to).max(self.now) + way;
+        self.net.in_order(connection, to, at)
+    }
+
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Request { server, id, to, access, header, args, payload } => {
-                self.request(server, id, to, &access, &header, &args, &payload);
+            Event::Request { server, life, from, request } => {
+                self.request(server, life, from, *request);
             }
-            Event::Piece { server, id, ticket } => self.piece(server, id, ticket),
-            Event::Arrive(message) => self.arrive(message),
-            Event::Order(order) => self.order(order),
-            Event::TakenHeard(at) => self.tell(at, News::TakenHeard),
-            Event::Confirmed(order) => self.confirmed(&order),
-            Event::Wake(id) => crate::client::wake(self, id),
-            Event::Lost(id, sent) => crate::client::lost(self, id, sent),
-            Event::HungUp(id) => {
-                for server in 0..self.servers.len() {
-                    let messages = self.servers[server].hang_up(id);
-                    self.send_all(messages);
+            Event::Piece { server, life, ticket } => self.piece(server, life, ticket),
+            Event::Reply(message) => crate::client::replied(self, *message),
+            Event::MoveAnswered { conn, status } => self.move_answered(conn, status),
+            Event::MoveLost { server, life, key } => self.move_lost(server, life, key),
+            Event::MoveHungUp { server, life, conn } => self.move_hung_up(server, life, conn),
+            Event::Said { server, link, said } => self.said(server, link, *said),
+            Event::ToldServer { server, link, told } => self.told_server(server, link, told),
+            Event::LinkClosed { server, link } => self.link_closed(server, link),
+            Event::LinkLost { server, link } => self.link_lost(server, link),
+            Event::Join { server, life, link } => {
+                let sim = &self.servers[server];
+                if sim.life == life && sim.alive && sim.attempt == link {
+                    self.join(server, life, link);
                 }
             }
-            Event::Ask(task) => self.answer(task),
-            Event::Told(task, answer) => crate::client::told(self, task, *answer),
-            Event::Renew(job) => self.renew(job),
-            Event::Tick => self.tick(),
+            Event::Joined { server, life, link, id, now_ms } => {
+                self.joined(server, life, link, id, now_ms);
+            }
+            Event::Rejoin { server, life } => self.rejoin(server, life),
+            Event::Restart { server } => {
+                if !self.servers[server].alive {
+                    self.restart(server);
+                }
+            }
+            Event::Wake(id) => crate::client::wake(self, id),
+            Event::Lost(id, sent) => crate::client::lost(self, id, sent),
+            Event::HungUp { server, of } => {
+                let (messages, waited) = self.servers[server].hang_up(of);
+                if waited {
+                    self.reach("hung up while waiting");
+                }
+                self.send_all(server, messages);
+            }
+            Event::Ask(question) => self.question(question),
+            Event::ToldClient { task, number, answer } => {
+                crate::client::told(self, task, number, *answer);
+            }
+            Event::Keep(job) => crate::owner::keep(self, job),
+            Event::Renew { job, paths } => crate::owner::renew(self, job, &paths),
+            Event::Own(wish) => crate::owner::grant(self, wish),
+            Event::Tick(Node::Controller) => self.tick_controller(),
+            Event::Tick(Node::Server(server)) => self.tick_server(server),
+            Event::Tick(Node::Client(_)) => unreachable!("clients have timers of their own"),
         }
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn request(
-        &mut self,
-        server: usize,
-        id: ServerId,
-        to: TryId,
-        access: &Access,
-        header: &[u8; 64],
-        args: &[u8],
-        payload: &[u8],
-    ) {
-        if self.servers[server].id != id || !self.servers[server].alive {
+    fn request(&mut self, server: usize, life: u64, from: Caller, request: Request) {
+        if self.servers[server].life != life || !self.servers[server].alive {
             return;
         }
-        let header = match RequestHeader::decode(header, true) {
+        let Some(request) = self.in_turn(server, from, request) else { return };
+        let Request { access, header, args, payload } = request;
+        let payload = payload.into_bytes();
+        let header = match RequestHeader::decode(&header, true) {
             Ok(header) => header,
             Err(refusal) => return self.broken(format!("a client sent {refusal:?}")),
         };
-        self.note(|| format!("request {to:?} {:?}", header.op));
-        match self.servers[server].request(self.now, to, access, &header, args, payload) {
-            Taken::Messages(messages) => self.send_all(messages),
+        self.note(|| format!("request {from:?} {:?}", header.op));
+        let id = self.servers[server].id;
+        if !self.controller.catalog.is_member(id) && header.op.info().lane {
+            self.reach("write to a server that is given up");
+        }
+        let now = self.local(Node::Server(server));
+        let controller_ms = self.controller_now().as_millis();
+        if let (Caller::Task(id), Some(grant)) = (from, access.grant)
+            && let Some(job) = self.jobs.iter().find(|job| job.id == grant.job)
+            && let Some(prefix) = job.tasks[self.tasks[id.task].session()].prefix
+        {
+            self.servers[server].seen(now, grant.job, prefix);
+        }
+        let taken = self.servers[server].request(now, from, &access, &header, &args, payload);
+        if let Err(what) = self.servers[server].judge_access(now, controller_ms, &access, &taken) {
+            self.broken(what);
+        }
+        match taken {
+            Taken::Messages(messages) => self.send_all(server, messages),
             Taken::Filling(ticket) => {
                 let after = self.way() / 4;
-                self.schedule(after, Event::Piece { server, id, ticket });
+                self.schedule(after, Event::Piece { server, life, ticket });
             }
         }
     }
 
-    fn piece(&mut self, server: usize, id: ServerId, ticket: Ticket) {
-        if self.servers[server].id != id || !self.servers[server].filling.contains_key(&ticket) {
+    fn piece(&mut self, server: usize, life: u64, ticket: Ticket) {
+        let sim = &self.servers[server];
+        if sim.life != life || !sim.filling.contains_key(&ticket) {
             return;
         }
+        let now = self.local(Node::Server(server));
         if self.rng.chance(self.faults.cut_payload) {
             self.fault("cut payload");
             let to = self.servers[server].filling[&ticket].to;
-            let messages = self.servers[server].cut(self.now, ticket);
-            self.send_all(messages);
-            return self.schedule(Duration::from_micros(10), Event::Lost(to, true));
+            let messages = self.servers[server].cut(now, ticket);
+            self.send_all(server, messages);
+            match to {
+                Caller::Task(id) => {
+                    self.schedule(Duration::from_micros(10), Event::Lost(id, true));
+                }
+                Caller::Peer(conn) => self.break_line(conn),
+                _ => {}
+            }
+            return;
         }
         let bytes = 500 + self.rng.below(3000) as usize;
-        let (more, messages) = self.servers[server].piece(self.now, ticket, bytes);
-        self.send_all(messages);
+        let from = self.servers[server].filling[&ticket].to;
+        let (more, messages) = self.servers[server].piece(now, ticket, bytes);
+        self.send_all(server, messages);
+        if let (false, Caller::Peer(conn)) = (more, from) {
+            self.next_in_turn(server, conn);
+        }
         if more {
             let after = self.way() / 4;
-            self.schedule(after, Event::Piece { server, id, ticket });
+            self.schedule(after, Event::Piece { server, life, ticket });
         }
     }
 
-    fn send_all(&mut self, messages: Vec<Message>) {
+    /// Sends what a server has to say: answers to callers, and words to the controller.
+    pub fn send_all(&mut self, server: usize, messages: Vec<Message>) {
         for message in messages {
-            if matches!(message, Message::Reply { .. }) && self.rng.chance(self.faults.lose_reply) {
+            let to = match message.to {
+                Caller::Task(id) => Node::Client(self.tasks[id.task].session()),
+                Caller::Intruder => {
+                    crate::client::judge_intruder(self, &message);
+                    continue;
+                }
+                Caller::Nobody => continue,
+                Caller::Peer(conn) => {
+                    self.answer_move(server, conn, message.status);
+                    continue;
+                }
+            };
+            if self.rng.chance(self.faults.lose_reply) {
                 self.fault("lost reply");
                 continue;
             }
-            let after = self.way();
-            self.schedule(after, Event::Arrive(message));
+            if let Some(at) = self.travel(Node::Server(server), to) {
+                self.schedule_at(at, Event::Reply(Box::new(message)));
+            }
         }
+        self.tell_controller(server);
+        self.carry_posts(server);
     }
 
-    fn arrive(&mut self, message: Message) {
-        match message {
-            Message::Reply { to, status, value, args, payload } => {
-                self.note(|| format!("reply {to:?} {} {value}", status.name()));
-                crate::client::replied(self, to, status, value, &args, payload);
-            }
-            Message::Asked { server, effect } => self.asked(server, effect),
-        }
-    }
-
-    /// A shard asks the controller for something.
-    fn asked(&mut self, server: ServerId, effect: Effect) {
-        match effect {
-            Effect::Grow { structure, at } => {
-                let reply = self.command(Command::GrowStructure { structure, at });
-                match reply {
-                    Ok(Reply::Grown { version, entry }) => {
-                        let moved = MovedArgs { version: version.0, entry: wire_entry(&entry) };
-                        let successor = Successor::Ready(moved.encode());
-                        let growing = Growing { server, asker: at, successor };
-                        // As the controller does: a block is named only when it is open.
-                        if self.catalog.is_open(entry.at) {
-                            self.tell_successor(growing);
-                        } else {
-                            self.growing.insert(entry.at, growing);
-                        }
-                    }
-                    Ok(other) => panic!("growth was answered with {other:?}"),
-                    Err(e) => {
-                        let successor = Successor::Denied(Status::OutOfMemory, e.to_string());
-                        self.tell_successor(Growing { server, asker: at, successor });
-                    }
-                }
-            }
-            Effect::Sealed { structure, at, length, bytes, last } => {
-                self.stats.grown += u64::from(!last);
-                // The structure may have ended meanwhile.
-                let seal = Seal { length, bytes, last };
-                let _ = self.command(Command::SealBlock { structure, at, seal });
-            }
-            Effect::Taken { structure, at, items, bytes } => {
-                let _ = self.command(Command::QueueTaken { structure, at, items, bytes });
-                let after = self.way();
-                self.schedule(after, Event::TakenHeard(at));
-            }
-            Effect::Return { structure, at, successor } => {
-                let entry = MovedArgs::decode(&successor).expect("it came from here").entry;
-                let successor = BlockAt { block: BlockId(entry.block), epoch: Epoch(entry.epoch) };
-                // Refused when the successor has grown on meanwhile: it is the asker's again then.
-                let _ = self.command(Command::ReturnBlock { structure, at, successor });
-            }
-            // In this world nobody has room to move to.
-            Effect::BeginMove { at, .. } => {
-                let word = MoveWord::Refused(Status::OutOfMemory, "no moves in this world".into());
-                let now = self.now;
-                if let Some(server) = self.servers.iter_mut().find(|s| s.id == server && s.alive) {
-                    server.shard(at).move_word(now, at, word);
-                }
-            }
-            Effect::LocateServer { .. } => unreachable!("no value is large in this world"),
-            Effect::CommitMove { .. } | Effect::CancelMove { .. } => {
-                unreachable!("no move has begun")
-            }
-            Effect::Retire { structure, at } => {
-                if self.command(Command::RetireBlock { structure, at }).is_ok() {
-                    self.stats.retired += 1;
-                }
+    /// What the shards of a server want of the controller goes over the link, in order.
+    fn tell_controller(&mut self, server: usize) {
+        let wants = std::mem::take(&mut self.servers[server].wants);
+        for effect in wants {
+            if !self.say(server, Said::Asked(effect.clone())) {
+                self.reach("growth denied without a controller");
+                let now = self.local(Node::Server(server));
+                self.servers[server].deny(now, &effect);
+                let messages = self.servers[server].settle();
+                self.send_all(server, messages);
             }
         }
     }
 
-    /// Gives the catalog a command and sends what follows from it.
-    pub fn command(&mut self, command: Command<'_>) -> Result<Reply, CatalogError> {
-        let mut orders = std::mem::take(&mut self.orders);
-        let reply = self.catalog.apply(self.now, command, &mut orders);
-        for order in orders.drain(..) {
-            let after = self.way();
-            self.schedule(after, Event::Order(order));
-        }
-        self.orders = orders;
-        // Reading the whole catalog costs more than most commands: now and then is enough to find
-        // a state that stays wrong.
-        self.commands += 1;
-        if self.commands.is_multiple_of(CHECK_EVERY)
-            && let Err(e) = self.catalog.check_invariants()
+    /// Sends something to the controller; false without a link.
+    fn say(&mut self, server: usize, said: Said) -> bool {
+        let Some(link) = self.servers[server].link else { return false };
+        self.servers[server].saying(&said);
+        let at = self.arrival(Node::Server(server), Node::Controller, link);
+        if let Said::Asked(effect) = &said
+            && self.rng.chance(self.faults.duplicate / 4)
         {
-            self.broken(format!("the catalog: {e:?}"));
+            self.fault("question asked twice");
+            let again = Box::new(Said::Again(effect.clone()));
+            let after = self.arrival(Node::Server(server), Node::Controller, link).max(at);
+            self.schedule_at(after, Event::Said { server, link, said: again });
         }
-        reply
+        self.schedule_at(at, Event::Said { server, link, said: Box::new(said) });
+        true
     }
 
-    fn order(&mut self, order: Order) {
-        let Some(index) = self.servers.iter().position(|s| s.id == order.server() && s.alive)
-        else {
+    fn told_server(&mut self, server: usize, link: u64, told: Told) {
+        if self.servers[server].link != Some(link) {
             return;
-        };
-        let (done, messages, opened) = self.servers[index].order(self.now, &order);
-        if let Some(at) = opened.filter(|_| done) {
-            let bytes = self.servers[index].shard(at).bytes(at, 0..BLOCK);
-            if bytes.iter().any(|b| *b != 0) {
-                self.broken(format!("{} shows its new owner old bytes (INV-04)", at.block));
-            }
         }
-        self.send_all(messages);
-        if done {
-            let after = self.way();
-            self.schedule(after, Event::Confirmed(order));
-        }
-    }
-
-    fn confirmed(&mut self, order: &Order) {
-        let server = order.server();
-        match order {
-            Order::OpenBlock { at, .. } => {
-                let _ = self.command(Command::BlockOpened { server, at: *at });
-                if let Some(growing) = self.growing.remove(at) {
-                    self.tell_successor(growing);
+        let now = self.local(Node::Server(server));
+        let sim = &mut self.servers[server];
+        match told {
+            Told::Clock { sent, now_ms } => sim.set_clock(sent, now, now_ms),
+            Told::News(at, news) => sim.tell(now, at, news),
+            Told::Move(at, word) => sim.move_word(now, at, word),
+            Told::Order(order) => match sim.order(now, &order) {
+                Ok(done) => {
+                    self.say(server, Said::Confirmed(order, done));
                 }
-            }
-            Order::FreeBlock { at, .. } => {
-                let _ = self.command(Command::BlockFreed { server, at: *at });
-            }
-            Order::FlushBlock { at, .. } => {
-                let outcome = Ok(Written::default());
-                let _ = self.command(Command::BlockFlushed { server, at: *at, outcome });
-            }
-            &Order::CommitFlush { number, .. } => {
-                let _ = self.command(Command::FlushCommitted { server, number, outcome: Ok(()) });
-            }
-            Order::SetGeneration { .. }
-            | Order::QueueAhead { .. }
-            | Order::BeginImport { .. }
-            | Order::EndImport { .. } => {}
+                Err(what) => self.broken(what),
+            },
+        }
+        let messages = self.servers[server].settle();
+        self.send_all(server, messages);
+    }
+
+    fn tick_server(&mut self, server: usize) {
+        self.schedule(TICK, Event::Tick(Node::Server(server)));
+        if !self.servers[server].alive {
+            return;
+        }
+        let now = self.local(Node::Server(server));
+        let messages = self.servers[server].tick(now);
+        self.send_all(server, messages);
+        if let Some(report) = self.servers[server].report(now) {
+            self.say(server, report);
         }
     }
 
-    fn tell_successor(&mut self, growing: Growing) {
-        let Growing { server, asker, successor } = growing;
-        if self.servers.iter().any(|s| s.id == server && s.alive) {
-            self.tell(asker, News::Successor(successor));
+    fn joined(&mut self, server: usize, life: u64, link: u64, id: ServerId, now_ms: u64) {
+        let now = self.local(Node::Server(server));
+        let sim = &mut self.servers[server];
+        if sim.life != life || !sim.alive || sim.attempt != link {
+            return;
         }
-    }
-
-    /// The controller's word reaches a block.
-    fn tell(&mut self, at: BlockAt, news: News) {
-        let now = self.now;
-        let found = self.servers.iter_mut().find(|s| s.id == at.block.server() && s.alive);
-        if let Some(server) = found {
-            server.shard(at).tell(now, at, news);
-            let messages = server.settle();
-            self.send_all(messages);
+        let again = sim.id != ServerId(0);
+        sim.joined(now, link, id, now_ms);
+        if again {
+            self.reach("server back under a new name");
         }
+        let messages = self.servers[server].settle();
+        self.send_all(server, messages);
     }
 
-    /// A task's question reaches the controller.
-    fn answer(&mut self, task: usize) {
-        let Some(structure) = self.tasks[task].structure() else { return };
-        let job = self.structures[&structure].job;
-        let id = self.jobs[job].id;
-        let actor = Actor::driver(id);
-        let reply = self.command(Command::ReopenStructure { actor, job: id, structure });
-        let answer = match reply {
-            Ok(Reply::Opened(opened)) => Ok(opened),
-            Ok(other) => panic!("opening was answered with {other:?}"),
-            Err(e) => Err(e),
-        };
-        let after = self.way();
-        self.schedule(after, Event::Told(task, Box::new(answer)));
+    fn link_closed(&mut self, server: usize, link: u64) {
+        if self.servers[server].link != Some(link) {
+            return;
+        }
+        let now = self.local(Node::Server(server));
+        self.servers[server].unlink(now);
+        let messages = self.servers[server].settle();
+        self.send_all(server, messages);
+        let life = self.servers[server].life;
+        self.rejoin(server, life);
     }
 
-    fn renew(&mut self, job: usize) {
-        let id = self.jobs[job].id;
-        let kept = self.jobs[job].kept.clone();
-        let paths: Vec<&str> = kept.iter().map(String::as_str).collect();
-        let actor = Actor::driver(id);
-        if let Ok(Reply::Renewed(results)) =
-            self.command(Command::RenewLeases { actor, job: id, paths: &paths })
-        {
-            let now = self.now;
-            for (path, result) in kept.iter().zip(results) {
-                match result {
-                    Ok(_) => self.jobs[job].leases.renewed(now, path),
-                    Err(e) => self.note(|| format!("not renewed: {e}")),
-                }
+    /// A server without a link asks to join, again and again.
+    fn rejoin(&mut self, server: usize, life: u64) {
+        let sim = &self.servers[server];
+        if sim.life != life || !sim.alive || sim.link.is_some() {
+            return;
+        }
+        // The connection before, if there was one, is closed.
+        let earlier = sim.attempt;
+        let at = self.arrival(Node::Server(server), Node::Controller, earlier);
+        self.schedule_at(at, Event::LinkLost { server, link: earlier });
+        let link = self.new_link();
+        self.servers[server].attempt = link;
+        let at = self.arrival(Node::Server(server), Node::Controller, link);
+        self.schedule_at(at, Event::Join { server, life, link });
+        self.schedule(REJOIN, Event::Rejoin { server, life });
+    }
+
+    /// What goes wrong with nodes and network, at the beginning of an operation.
+    pub fn disturb(&mut self) {
+        if self.rng.chance(self.faults.crash) {
+            self.crash();
+        }
+        if self.rng.chance(self.faults.break_link) {
+            self.fault("broken link");
+            let server = self.rng.below(SERVERS as u64) as usize;
+            if let Some(link) = self.servers[server].link {
+                let after = self.way();
+                self.schedule(after, Event::LinkClosed { server, link });
+                let after = self.way();
+                self.schedule(after, Event::LinkLost { server, link });
             }
         }
-        self.schedule(Duration::from_millis(50), Event::Renew(job));
-    }
-
-    /// Expires what is due and compares with the model.
-    fn tick(&mut self) {
-        let _ = self.command(Command::Tick);
-        for server in 0..self.servers.len() {
-            let (id, alive) = (self.servers[server].id, self.servers[server].alive);
-            if alive {
-                let messages = self.servers[server].tick(self.now);
-                self.send_all(messages);
-                let report = honeycomb_catalog::Report {
-                    bytes_resident: 0,
-                    connections: 0,
-                    requests: 0,
-                    forwarded: 0,
-                    usage: &[],
-                };
-                let _ = self.command(Command::ServerReport { server: id, report });
-            }
+        if self.rng.chance(self.faults.partition) {
+            let until = self.now + trouble_lasts(&mut self.rng);
+            let shape = self.net.partition(&mut self.rng, until);
+            self.fault(shape);
         }
-        for job in 0..self.jobs.len() {
-            self.observe_leases(job);
-        }
-        self.schedule(Duration::from_millis(10), Event::Tick);
-    }
-
-    fn observe_leases(&mut self, job: usize) {
-        let (id, now) = (self.jobs[job].id, self.now);
-        for path in self.jobs[job].leases.live() {
-            let command =
-                Command::LeaseInfo { actor: Actor::driver(id), job: id, path: path.as_str() };
-            let mut none = Vec::new();
-            let live = self.catalog.apply(now, command, &mut none).is_ok();
-            if let Err(e) = self.jobs[job].leases.observe(now, &path, live) {
-                self.broken(e);
-            }
+        if self.rng.chance(self.faults.pause) {
+            let node = Node::draw(&mut self.rng);
+            let lasts = trouble_lasts(&mut self.rng);
+            self.fault(match lasts {
+                _ if node == Node::Controller => "pause of the controller",
+                lasts if lasts > SERVER_SILENCE => "pause longer than the silence of the dead",
+                lasts if lasts > LEASE_SHORT => "pause longer than a lease",
+                _ => "short pause",
+            });
+            self.net.pause(node, self.now + lasts);
         }
     }
 
-    /// Crashes a server; it comes back at once under a new name, with nothing.
-    pub fn crash(&mut self) {
+    /// Crashes a server. It comes back with nothing, soon or late or never; the controller hears of
+    /// it at once or by its silence.
+    fn crash(&mut self) {
+        let server = self.rng.below(SERVERS as u64) as usize;
+        if !self.servers[server].alive {
+            return;
+        }
         self.fault("crash");
-        let index = self.rng.below(self.servers.len() as u64) as usize;
-        let id = self.servers[index].id;
-        // Which blocks were there changes as files grow; any structure may have had one.
-        for known in self.structures.values_mut() {
-            known.lost = true;
+        let link = self.servers[server].link;
+        self.servers[server].crash();
+        self.hang_up_all(server);
+        if self.rng.chance(300_000) {
+            self.fault("silent crash");
+        } else if let Some(link) = link {
+            let at = self.arrival(Node::Server(server), Node::Controller, link);
+            self.schedule_at(at, Event::LinkLost { server, link });
         }
-        let _ = self.command(Command::ServerLost { server: id });
-        let server = self.join(index);
-        self.servers[index] = server;
+        // One may stay away; with more there would soon be nothing to work on.
+        if self.rng.chance(100_000) && self.servers.iter().filter(|s| !s.alive).count() == 1 {
+            return self.fault("crash for good");
+        }
+        let away = trouble_lasts(&mut self.rng);
+        self.schedule(away, Event::Restart { server });
     }
 
-    /// When all leases have ended, every block is free again (INV-02, INV-13).
-    fn judge_memory(&mut self) {
-        let actor = Actor::CLUSTER;
-        let Ok(Reply::Status(status)) = self.command(Command::ClusterStatus { actor }) else {
-            return self.broken("the cluster has no status".into());
-        };
-        if status.free + status.quarantined != status.blocks || status.structures != 0 {
-            let text = format!(
-                "{} of {} blocks are free, {} structures live after the last lease",
-                status.free, status.blocks, status.structures
-            );
-            self.broken(text);
-        }
-        for server in &mut self.servers {
-            let held: Vec<BlockAt> = server.held();
-            if !held.is_empty() && self.violation.is_none() {
-                self.violation = Some(format!("{} still holds {held:?}", server.address));
-            }
-        }
+    fn restart(&mut self, server: usize) {
+        let (life, attempt) = (self.servers[server].life + 1, self.servers[server].attempt);
+        let incarnation = self.rng.next_u64();
+        let blocks = self.faults.blocks;
+        self.servers[server] = SimServer::new(server, life, incarnation, blocks);
+        self.servers[server].attempt = attempt;
+        self.rejoin(server, life);
     }
 }
 
@@ -709,4 +806,17 @@ pub fn wire_entry(e: &honeycomb_catalog::MapEntry) -> MapEntry {
         epoch: e.at.epoch.0,
         address: e.address.to_string(),
     }
+}
+
+/// Whether a status says that the request was not run because of who asked.
+pub fn is_refusal(status: Status) -> bool {
+    matches!(
+        status,
+        Status::WrongEpoch
+            | Status::UnknownBlock
+            | Status::PermissionDenied
+            | Status::GrantRevoked
+            | Status::GrantExpired
+            | Status::WrongKind
+    )
 }

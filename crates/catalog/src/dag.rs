@@ -19,7 +19,7 @@ use crate::flush::Special;
 use crate::hash::HashKey;
 use crate::slab::{NONE, Slab, chain};
 use hashbrown::{HashMap, HashTable};
-use honeycomb_types::{Generation, PrefixId, Time, Verbs, limits};
+use honeycomb_types::{Bug, Generation, PrefixId, Time, Verbs, limits};
 
 /// Bytes of a path that the catalog keeps or shows. A plan can be deeper than any path, and every
 /// tombstone of a job holds one.
@@ -430,13 +430,20 @@ impl Dag {
         let node = &self.nodes[n];
         let mut latest = node.stamp.max(node.carried_below).max(node.carried_above);
         let mut e = node.first_child;
+        if Bug::RenewalForgetsParents.active() {
+            e = NONE;
+        }
         while latest < enough && e != NONE {
             let edge = &self.edges[e];
             self.visited += 1;
             latest = latest.max(self.nodes[edge.child].stamp);
             e = edge.next_sibling;
         }
-        if latest < enough { latest.max(self.latest_above(n, enough)) } else { latest }
+        if latest < enough && !Bug::RenewalForgetsDescendants.active() {
+            latest.max(self.latest_above(n, enough))
+        } else {
+            latest
+        }
     }
 
     /// The latest renewal that reaches a prefix from its ancestors, as far as `enough`.

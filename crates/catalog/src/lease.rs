@@ -93,11 +93,15 @@ impl Catalog {
             return Err(CatalogError::LimitExceeded { what, limit: BATCH_MAX as u64 });
         }
         // INV-14: each path succeeds or fails alone.
-        let mut results = Vec::with_capacity(paths.len());
+        let mut results: Vec<_> = Vec::with_capacity(paths.len());
         for some in paths.chunks(TOGETHER) {
             let likely = self.likely(j, some);
             for (path, likely) in some.iter().zip(likely) {
-                results.push(self.renew(actor, j, path, likely));
+                let stop = Bug::RenewalStopsAtBadPath.active();
+                match results.last() {
+                    Some(Err(e)) if stop => results.push(Err(CatalogError::clone(e))),
+                    _ => results.push(self.renew(actor, j, path, likely)),
+                }
             }
         }
         Ok(Reply::Renewed(results))
@@ -233,7 +237,9 @@ impl Catalog {
     }
 
     pub(crate) fn amnesty(&mut self) -> Result<Reply, CatalogError> {
-        self.floor = self.now;
+        if !Bug::AmnestyForgotten.active() {
+            self.floor = self.now;
+        }
         self.silence = Time::NEVER;
         for server in self.pool.servers_mut() {
             server.last_seen = self.now;

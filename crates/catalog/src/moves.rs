@@ -17,7 +17,7 @@ use crate::pool::{Draw, Held};
 use crate::structures::{Placed, Structure};
 use crate::{Catalog, CatalogError, Effect, MapEntry, Reply};
 use honeycomb_types::limits::MOVE_MAX;
-use honeycomb_types::{BlockAt, BlockId, Kind, MapVersion, MoveId, ServerId, StructureId};
+use honeycomb_types::{BlockAt, BlockId, Bug, Kind, MapVersion, MoveId, ServerId, StructureId};
 
 /// Two blocks become one when both together hold at most this share of a block: so much less than a
 /// block that splits holds, that what was merged does not split at once.
@@ -419,7 +419,9 @@ impl Catalog {
             effects.push(self.end_import(mv.target, mv.id, false));
         } else {
             let j = structure.job;
-            self.give_back(j, s, mv.target, effects);
+            if !Bug::MoveCancelLeaks.active() {
+                self.give_back(j, s, mv.target, effects);
+            }
         }
     }
 

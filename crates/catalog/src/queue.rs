@@ -8,7 +8,7 @@
 use crate::command::Seal;
 use crate::structures::Structure;
 use crate::{Catalog, CatalogError, Effect, NewStructure, Reply, Router};
-use honeycomb_types::{BlockAt, BlockId, MapVersion, StructureId};
+use honeycomb_types::{BlockAt, BlockId, Bug, MapVersion, StructureId};
 
 /// What was taken from one block.
 #[derive(Clone, Copy, Debug)]
@@ -262,6 +262,9 @@ impl Catalog {
         // Otherwise not only the first: one that still owes somebody an answer must not keep all
         // behind it.
         structure.entries.remove(place);
+        if Bug::RetireRaisesVersion.active() {
+            structure.version += 1;
+        }
         // The version is not raised: a tail was told which one its seal will make, and must be right.
         // Maps of one version differ at most in which of the empty blocks they still list.
         let (j, version) = (structure.job, MapVersion(structure.version));

@@ -5,7 +5,7 @@ use crate::{
     Actor, Catalog, CatalogError, ClusterStatus, Effect, Loss, NewServer, Reply, Report, ServerInfo,
 };
 use honeycomb_types::limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, SERVER_SILENCE};
-use honeycomb_types::{BlockAt, BlockId, ServerId};
+use honeycomb_types::{BlockAt, BlockId, Bug, ServerId};
 use std::sync::Arc;
 
 impl Effect {
@@ -140,7 +140,7 @@ impl Catalog {
         // The books were kept as for any free; the dead themselves are told nothing.
         let freed = effects.split_off(before);
         effects.extend(freed.into_iter().filter(|effect| !ids.contains(&effect.server())));
-        for &id in ids {
+        for &id in ids.iter().filter(|_| !Bug::DeadStayMembers.active()) {
             self.pool.leave(id);
         }
         self.lose_flushes(ids, effects);

@@ -16,7 +16,7 @@ use crate::{
 use hashbrown::HashTable;
 use honeycomb_types::limits::{SLOTS_DEFAULT, SLOTS_MAX, SLOTS_MIN, STRUCTURES_PER_PREFIX_MAX};
 use honeycomb_types::{
-    BlockAt, BlockId, JobId, Kind, MapVersion, MoveId, StructureId, Verbs, check_name,
+    BlockAt, BlockId, Bug, JobId, Kind, MapVersion, MoveId, StructureId, Verbs, check_name,
 };
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
@@ -340,6 +340,7 @@ impl Catalog {
     ) -> Result<Vec<BlockAt>, CatalogError> {
         let job = &mut self.jobs[j];
         let (quota, held) = (job.quota, job.blocks);
+        let quota = if Bug::QuotaForgotten.active() { 0 } else { quota };
         if quota != 0 && held + asked as u64 > quota {
             return Err(CatalogError::QuotaExceeded { quota, held, asked: asked as u64 });
         }

@@ -8,7 +8,7 @@
 use crate::error::Error;
 use crate::route::{self, Target};
 use honeycomb_types::limits::RETRY_WINDOW_MS;
-use honeycomb_types::{BlockAt, LaneId, Router, Sequence, SessionId, Time};
+use honeycomb_types::{BlockAt, Bug, LaneId, Router, Sequence, SessionId, Time};
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::{MapEntry, PartitionMap};
 use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status, flags};
@@ -50,7 +50,7 @@ pub struct Routing {
 
 /// Which end of a queue a lane serves, so that it is known when it will not be used again. Other
 /// structures have one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum End {
     Tail,
     Head,
@@ -108,8 +108,10 @@ impl Routing {
         if !self.shrinks() {
             return;
         }
-        let behind: Vec<(BlockAt, End)> =
+        let mut behind: Vec<(BlockAt, End)> =
             self.lanes.keys().filter(|(at, end)| self.is_behind(*at, *end)).copied().collect();
+        // In an order that the keys of the table do not decide (INV-35).
+        behind.sort_unstable();
         for key in behind {
             for lane in self.lanes.remove(&key).unwrap_or_default() {
                 self.owe(key.0, lane);
@@ -427,6 +429,9 @@ impl Call {
         match header.status {
             Status::Busy => {
                 self.stays_at = self.entry.as_ref().map(route::at).filter(|_| self.mutation);
+                if Bug::ClientForgetsBusy.active() {
+                    self.stays_at = None;
+                }
                 self.last_trouble = String::from_utf8_lossy(args).into_owned();
                 let asked = Duration::from_micros(header.value).min(Duration::from_secs(1));
                 self.wait(now, asked)
@@ -445,12 +450,20 @@ impl Call {
                 // request still be on its way there, the two must be recognised as one.
                 self.last_trouble = String::from_utf8_lossy(args).into_owned();
                 self.gone = matches!(self.target, Target::Extents(_));
+                if Bug::ClientChangesLane.active() {
+                    self.lane = None;
+                }
                 self.after_trouble(now)
             }
             Status::GrantExpired => Step::Refresh,
             Status::GrantRevoked if !self.revoked => {
                 self.revoked = true;
                 Step::Refresh
+            }
+            Status::GrantRevoked => {
+                // The controller could not be asked, or changed its mind again meanwhile.
+                self.last_trouble = String::from_utf8_lossy(args).into_owned();
+                self.after_trouble(now)
             }
             status => {
                 self.finish_lane(routing);
@@ -508,7 +521,7 @@ impl Call {
 
     /// The current try may have taken effect, and nobody told.
     fn doubt(&mut self) {
-        if self.mutation {
+        if self.mutation && !Bug::ClientForgetsDoubt.active() {
             self.uncertain = self.entry.as_ref().map(route::at);
             self.doubt_since.get_or_insert(self.sent_at);
         }
@@ -623,6 +636,23 @@ mod tests {
         let step = call.next(Time(4), &mut routing, &mut lanes, Event::Go);
         let Step::Done(Err(e)) = step else { panic!("{step:?}") };
         assert_eq!(e.status, Status::WrongRange);
+    }
+
+    #[test]
+    fn a_revoked_grant_is_renewed_also_when_the_controller_is_away_at_first() {
+        let (mut call, mut routing, mut lanes) = begin();
+        let revoked = || Event::Reply(ReplyHeader::new(Status::GrantRevoked, 1, 0), &[]);
+        call.next(Time(1), &mut routing, &mut lanes, Event::Go);
+        assert_eq!(call.next(Time(2), &mut routing, &mut lanes, revoked()), Step::Refresh);
+        let away = Event::RefreshFailed(Error::new(Status::Unavailable, "away"));
+        assert!(matches!(call.next(Time(3), &mut routing, &mut lanes, away), Step::Wait(_)));
+        call.next(Time(4), &mut routing, &mut lanes, Event::Go);
+        // Still the old grant: it asks again, and waits before it sends again.
+        assert_eq!(call.next(Time(5), &mut routing, &mut lanes, revoked()), Step::Refresh);
+        let step = call.next(Time(6), &mut routing, &mut lanes, Event::Refreshed);
+        assert!(matches!(step, Step::Wait(_)), "{step:?}");
+        let step = call.next(Time(7), &mut routing, &mut lanes, Event::Go);
+        assert!(matches!(step, Step::Send(..)), "{step:?}");
     }
 
     #[test]

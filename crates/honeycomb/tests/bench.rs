@@ -223,3 +223,13 @@ fn recovery_is_measured_from_the_start_of_the_process() {
     assert!(row["recovery_ms"].as_f64().unwrap() > 0.0);
     assert!(row["data_bytes"].as_u64().unwrap() > 500 * 40);
 }
+
+#[test]
+fn sensitivity_to_the_high_mark_is_measured() {
+    let args = ["sensitivity", "--parameter", "mark", "--marks", "50,95", "--lease-ms", "1000"];
+    let found = lines(&args);
+    let marks: Vec<u64> = found.iter().map(|f| f["value"].as_u64().unwrap()).collect();
+    assert_eq!(marks, [50, 95]);
+    assert!(found.iter().all(|f| f["parameter"] == "high_mark"), "{found:?}");
+    assert!(found.iter().all(|f| number(f, "utilisation") > 0.0), "{found:?}");
+}

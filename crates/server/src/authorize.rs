@@ -40,15 +40,15 @@ pub(crate) fn authorize(
     let own = grant.job == owner.job
         && grant.prefix == owner.prefix
         && grant.structure == owner.structure;
-    if !own && !Bug::EpochUnchecked.active() {
+    if !own && !Bug::EpochUnchecked.active() && !Bug::JobUnchecked.active() {
         // Answered like a block that belongs to nobody: that it belongs to another job is not
         // for this caller to know.
         return Err(wrong_epoch(header.at));
     }
-    if grant.generation < owner.generation {
+    if grant.generation < owner.generation && !Bug::GenerationUnchecked.active() {
         return Err(revoked());
     }
-    if clock_ms >= grant.expires_ms {
+    if clock_ms >= grant.expires_ms && !Bug::GrantNeverEnds.active() {
         return Err(expired());
     }
     let code = header.op.code();
@@ -56,7 +56,7 @@ pub(crate) fn authorize(
         return of_another_kind(owner, &grant, header.op);
     }
     let attributes = attributes_of(kind, header, code as u8)?;
-    if !grant.verbs.contains(attributes.verbs) {
+    if !grant.verbs.contains(attributes.verbs) && !Bug::VerbsUnchecked.active() {
         return Err(not_allowed(&grant, attributes.verbs));
     }
     Ok(attributes)

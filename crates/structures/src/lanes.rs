@@ -286,7 +286,10 @@ impl Lanes {
             let kept = (lane.first_kept()..).zip(&lane.records).filter(|(_, r)| moves(r));
             put(lane.key, lane.next, kept.collect());
         }
-        for (key, adopted) in &self.adopted {
+        // In an order that the keys of the table do not decide (INV-35).
+        let mut adopted: Vec<_> = self.adopted.iter().collect();
+        adopted.sort_unstable_by_key(|(key, _)| **key);
+        for (key, adopted) in adopted {
             let kept = adopted.records.iter().filter(|(_, r)| moves(r));
             put(*key, adopted.next, kept.map(|(sequence, r)| (*sequence, r)).collect());
         }

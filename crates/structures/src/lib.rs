@@ -119,6 +119,9 @@ impl Answer {
     /// elsewhere and will not come back: a copy that was on its way for long must find that answer,
     /// and not an item that has returned to the block since.
     pub fn executed(&self) -> bool {
+        if honeycomb_types::Bug::MovedKeepsNumber.active() && self.status == Status::Moved {
+            return false;
+        }
         !matches!(
             self.status,
             Status::Busy

@@ -29,11 +29,67 @@ pub enum Bug {
     QueueRetiresEarly = 10,
     /// A get whose caller has hung up takes an item all the same (INV-22).
     QueueFeedsTheDead = 11,
+    /// A mutation that was refused goes on in another lane, where a copy of it is not known (INV-16).
+    ClientChangesLane = 12,
+    /// A mutation that was told to wait follows a newer map instead (INV-16).
+    ClientForgetsBusy = 13,
+    /// A mutation whose answer was lost is sent again as if it had never been sent (INV-16).
+    ClientForgetsDoubt = 14,
+    /// Who was sent on to another block has not used up its number here (INV-16).
+    MovedKeepsNumber = 15,
+    /// A path that cannot be renewed ends the renewal of those after it (INV-14).
+    RenewalStopsAtBadPath = 16,
+    /// A renewal does not reach the direct parents (INV-14).
+    RenewalForgetsParents = 17,
+    /// A renewal does not reach the descendants (INV-14).
+    RenewalForgetsDescendants = 18,
+    /// Leases end although their controller was not there to hear renewals (INV-27).
+    AmnestyForgotten = 19,
+    /// A block is free before its server has confirmed it (INV-03).
+    FreeUnconfirmed = 20,
+    /// A block that asks again gets another successor (INV-20).
+    GrowsTwice = 21,
+    /// A job takes more blocks than its quota (INV-30).
+    QuotaForgotten = 22,
+    /// The blocks of a server that is gone are given out (INV-02).
+    DeadStayMembers = 23,
+    /// The first declared reader to commit frees a prefix (INV-37).
+    ReaderFreesEarly = 24,
+    /// What a task opens is not kept by its renewals, although it was told so (INV-37).
+    EdgeForgotten = 25,
+    /// A retired block makes a version of the map that the tail was promised (INV-17).
+    RetireRaisesVersion = 26,
+    /// A grant that was revoked is served (INV-29).
+    GenerationUnchecked = 27,
+    /// A grant that is past its time is served (INV-29).
+    GrantNeverEnds = 28,
+    /// A grant of another job's structure is served (INV-28).
+    JobUnchecked = 29,
+    /// A grant to read is served when it writes (INV-28).
+    VerbsUnchecked = 30,
+    /// An atomic batch that is refused keeps what it did before (INV-38).
+    BatchHalfDone = 31,
+    /// A compare-and-swap takes values of equal length for equal (INV-15).
+    SwapComparesLengths = 32,
+    /// The next page of a scan begins after an entry that no page brought (INV-15).
+    ScanSkips = 33,
+    /// A read sees bytes of an append that is still arriving (INV-23).
+    FileReadsAhead = 34,
+    /// The results of mutations do not move with their range (INV-16).
+    MoveForgetsRecords = 35,
+    /// A range that stands still for its move is written to (INV-19).
+    MoveWritesFrozen = 36,
+    /// A range that was handed over is still read where it was (INV-18).
+    MoveServesLate = 37,
+    /// A block answers for a range before it has it (INV-18).
+    MoveServesEarly = 38,
+    /// The block of a split that was given up is not given back (INV-20).
+    MoveCancelLeaks = 39,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 11] = [
+    pub const ALL: [Bug; 39] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -45,6 +101,34 @@ impl Bug {
         Bug::QueueLosesReturned,
         Bug::QueueRetiresEarly,
         Bug::QueueFeedsTheDead,
+        Bug::ClientChangesLane,
+        Bug::ClientForgetsBusy,
+        Bug::ClientForgetsDoubt,
+        Bug::MovedKeepsNumber,
+        Bug::RenewalStopsAtBadPath,
+        Bug::RenewalForgetsParents,
+        Bug::RenewalForgetsDescendants,
+        Bug::AmnestyForgotten,
+        Bug::FreeUnconfirmed,
+        Bug::GrowsTwice,
+        Bug::QuotaForgotten,
+        Bug::DeadStayMembers,
+        Bug::ReaderFreesEarly,
+        Bug::EdgeForgotten,
+        Bug::RetireRaisesVersion,
+        Bug::GenerationUnchecked,
+        Bug::GrantNeverEnds,
+        Bug::JobUnchecked,
+        Bug::VerbsUnchecked,
+        Bug::BatchHalfDone,
+        Bug::SwapComparesLengths,
+        Bug::ScanSkips,
+        Bug::FileReadsAhead,
+        Bug::MoveForgetsRecords,
+        Bug::MoveWritesFrozen,
+        Bug::MoveServesLate,
+        Bug::MoveServesEarly,
+        Bug::MoveCancelLeaks,
     ];
 }
 

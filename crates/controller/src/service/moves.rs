@@ -73,3 +73,42 @@ pub(super) fn end_import(at: BlockAt, id: MoveId, commit: bool) -> Vec<u8> {
     let (block, epoch, move_id) = (at.block.0, at.epoch.0, id.0);
     EndImportRequest { block, epoch, move_id, commit }.encode()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::loss_of;
+    use super::*;
+    use honeycomb_types::*;
+    use honeycomb_wire::Status;
+
+    fn open(importing: MoveId) -> Effect {
+        Effect::OpenBlock {
+            server: ServerId(1),
+            at: BlockAt::default(),
+            job: JobId(1),
+            prefix: PrefixId(1),
+            structure: StructureId(1),
+            generation: Generation(1),
+            kind: Kind::Kv,
+            start: 0,
+            end: u64::MAX,
+            slots: 64,
+            max_items: 0,
+            max_bytes: 0,
+            first: true,
+            marks: Marks::default(),
+            importing,
+        }
+    }
+
+    #[test]
+    fn a_move_to_a_server_that_is_gone_loses_nothing() {
+        let status = |effect: &Effect| loss_of(effect).map(|(status, _)| status);
+        assert_eq!(status(&open(MoveId::NONE)), Some(Status::DataLost));
+        assert_eq!(status(&open(MoveId(7))), Some(Status::Busy));
+        let (server, at, id) = (ServerId(1), BlockAt::default(), MoveId(7));
+        let begin = Effect::BeginImport { server, at, id, start: 0, end: 9 };
+        assert_eq!(status(&begin), Some(Status::Busy));
+        assert_eq!(status(&Effect::FreeBlock { server, at }), None);
+    }
+}

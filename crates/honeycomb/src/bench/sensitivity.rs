@@ -1,4 +1,4 @@
-//! `bench sensitivity`: what block size and lease cost and save (Figure 14).
+//! `bench sensitivity`: what block size, lease and high mark cost and save (Figure 14).
 
 use super::Waiting;
 use super::cluster::Cluster;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 /// Seconds of each run, when nobody says.
 const SECONDS: f64 = 40.0;
 
-/// Measures how block size and lease change utilisation and requests to the controller.
+/// Measures how block size, lease and high mark change utilisation and requests to the controller.
 ///
 /// The load of `bench elasticity`, kept in files, once for each value of each parameter, while the
 /// others stay as they are. Utilisation is used over allocated bytes, over the whole run. Requests to
@@ -27,10 +27,11 @@ const SECONDS: f64 = 40.0;
 #[command(after_help = "Examples:
   honeycomb bench sensitivity --quick --parameter lease --leases 500,1000
   honeycomb bench sensitivity --quick --parameter block --json
+  honeycomb bench sensitivity --quick --parameter mark --marks 50,95
   honeycomb bench sensitivity --quick --parameter block --out figures")]
 pub struct SensitivityArgs {
     /// What to change
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["block", "lease"])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["block", "lease", "mark"])]
     parameter: Vec<Parameter>,
     /// Sizes of blocks to try
     #[arg(long, value_delimiter = ',', value_parser = size::parse, default_values = ["256KiB", "512KiB", "1MiB", "2MiB", "4MiB", "8MiB"])]
@@ -38,6 +39,9 @@ pub struct SensitivityArgs {
     /// Leases to try, in milliseconds
     #[arg(long, value_delimiter = ',', default_values = ["500", "1000", "2000", "4000", "8000"])]
     leases: Vec<u32>,
+    /// High marks to try, in percent of a block
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u8).range(1..=100), default_values = ["50", "60", "70", "80", "90", "95", "99"])]
+    marks: Vec<u8>,
     /// Bytes of a block where something else is changed
     #[arg(long, value_parser = size::parse, default_value = "1MiB")]
     block_size: u64,
@@ -56,6 +60,8 @@ enum Parameter {
     Block,
     /// Milliseconds of a lease
     Lease,
+    /// Percent of a block in use at which it grows
+    Mark,
 }
 
 impl Parameter {
@@ -64,6 +70,7 @@ impl Parameter {
         match self {
             Parameter::Block => "block_bytes",
             Parameter::Lease => "lease_ms",
+            Parameter::Mark => "high_mark",
         }
     }
 
@@ -71,6 +78,7 @@ impl Parameter {
         match self {
             Parameter::Block => "block size (MiB)",
             Parameter::Lease => "lease (s)",
+            Parameter::Mark => "high mark (percent of a block)",
         }
     }
 
@@ -78,6 +86,7 @@ impl Parameter {
         match self {
             Parameter::Block => size::show(value),
             Parameter::Lease => format!("{value} ms"),
+            Parameter::Mark => format!("{value} %"),
         }
     }
 
@@ -86,6 +95,7 @@ impl Parameter {
         match self {
             Parameter::Block => value as f64 / (1u64 << 20) as f64,
             Parameter::Lease => value as f64 / 1000.0,
+            Parameter::Mark => value as f64,
         }
     }
 }
@@ -113,6 +123,7 @@ pub fn run(args: &SensitivityArgs) -> Outcome {
         let values: Vec<u64> = match parameter {
             Parameter::Block => args.blocks.clone(),
             Parameter::Lease => args.leases.iter().map(|ms| *ms as u64).collect(),
+            Parameter::Mark => args.marks.iter().map(|percent| *percent as u64).collect(),
         };
         let mut points = Vec::new();
         for value in values {
@@ -136,15 +147,17 @@ fn measure(
     parameter: Parameter,
     value: u64,
 ) -> Outcome<Point> {
-    let (mut block, mut lease) = (args.block_size, args.lease_ms);
+    let (mut block, mut lease, mut mark) = (args.block_size, args.lease_ms, 0);
     match parameter {
         Parameter::Block => block = value,
         Parameter::Lease => lease = value as u32,
+        Parameter::Mark => mark = value as u8,
     }
     let pool = args.trace.pool(demand, block, 1);
     let unpinned = Pinning::default();
     let cluster = Cluster::on(args.trace.shards, pool, Waiting::Sleeping, unpinned)?;
-    let plan = args.trace.plan(Holding::File, lease);
+    let mut plan = args.trace.plan(Holding::File, lease);
+    plan.prefix.high_mark = mark;
     let progress = bar(&parameter.show(value), steps(demand.window));
     let tell = |sample: &Sample| progress.set_position(steps(sample.seconds));
     let observed = observe(&cluster, demand, &plan, &tell)?;

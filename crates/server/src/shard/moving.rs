@@ -11,7 +11,7 @@
 use super::{Effect, Shard, Slot};
 use crate::refusals::{unknown_block, wrong_epoch};
 use honeycomb_structures::{Answer, Movable, Outcome, Parcel, Wish};
-use honeycomb_types::{BlockAt, BlockId, Epoch, Time};
+use honeycomb_types::{BlockAt, BlockId, Bug, Epoch, Time};
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::{MapEntry, MoveDoneRequest, MoveLanesRequest};
 use honeycomb_wire::{Field, Op, RequestHeader, Status};
@@ -471,6 +471,9 @@ impl Shard {
                 let MapEntry { start, end, .. } = moving.entry;
                 let whole = moving.wish == Wish::Merge;
                 moving.lanes = slot.lanes.export(start, end, whole, LANES_PART).into();
+                if Bug::MoveForgetsRecords.active() {
+                    moving.lanes.clear();
+                }
             }
             let key = MoveKey { source: slot.owner.at, id: moving.id };
             if !matches!(moving.phase, Phase::Copying | Phase::Frozen { .. }) {

@@ -16,6 +16,7 @@ use super::{Incoming, KvBlock, bare};
 use crate::{Answer, Payload};
 use hashbrown::HashMap;
 use honeycomb_block::Backing;
+use honeycomb_types::Bug;
 use honeycomb_types::limits::{KV_BATCH_BYTES_MAX, KV_BATCH_MAX, MANY_BYTES_MAX};
 use honeycomb_wire::batch::{BatchOp, BatchResult, RESULT, batch_ops, keys, put_result};
 use honeycomb_wire::data::mode_and_key;
@@ -329,6 +330,9 @@ impl KvBlock {
         for (by, op) in ops.iter().enumerate() {
             reply.most += RESULT;
             if let Err(refusal) = self.plan(block, op, by, &mut overlay, &mut reply) {
+                if Bug::BatchHalfDone.active() {
+                    let _ = self.write_all(block, &overlay.writes);
+                }
                 return refused(by, refusal);
             }
         }

@@ -12,7 +12,7 @@ use crate::moves::{Movable, Parcel, Totals, Wish};
 use crate::{Answer, Payload};
 use hashbrown::HashSet;
 use honeycomb_block::Backing;
-use honeycomb_types::Time;
+use honeycomb_types::{Bug, Time};
 use honeycomb_wire::{Field, Status};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -145,6 +145,7 @@ impl KvBlock {
     pub(super) fn admit_hash(&self, hash: u64, change: bool) -> Result<(), Answer> {
         if let Some(import) = &self.import
             && import.holds(hash)
+            && !Bug::MoveServesEarly.active()
         {
             return Err(waits());
         }
@@ -154,6 +155,9 @@ impl KvBlock {
         let Some(export) = &self.export else { return Ok(()) };
         let least = if change { Phase::Frozen } else { Phase::Handed };
         let moves = hash >= export.start && hash <= export.end;
+        if change && Bug::MoveWritesFrozen.active() || !change && Bug::MoveServesLate.active() {
+            return Ok(());
+        }
         if moves && export.phase >= least { Err(waits()) } else { Ok(()) }
     }
 

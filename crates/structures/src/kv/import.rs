@@ -322,7 +322,10 @@ impl KvBlock {
             for (_, id) in incoming.into_values() {
                 table.forget_region(block, id);
             }
-            for extent in import.values.into_values() {
+            // In an order that the keys of the table do not decide (INV-35).
+            let mut extents: Vec<u32> = import.values.into_values().collect();
+            extents.sort_unstable();
+            for extent in extents {
                 table.free_large(block, extent);
             }
             self.calm = self.is_calm();

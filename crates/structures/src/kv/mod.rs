@@ -35,7 +35,7 @@ use export::{Asking, Departed, Export};
 use fills::Fills;
 use honeycomb_block::Backing;
 use honeycomb_types::limits::{KEY_MAX, REGION_MIN};
-use honeycomb_types::{Marks, Time};
+use honeycomb_types::{Bug, Marks, Time};
 use honeycomb_wire::data::{SwapArgs, mode_and_key};
 use honeycomb_wire::notice::Change;
 use honeycomb_wire::{Field, Op, Status, key_hash};
@@ -328,6 +328,9 @@ impl KvBlock {
         }
         let same = match (&found, expected) {
             (None, None) => true,
+            (Some(hit), Some(expected)) if Bug::SwapComparesLengths.active() => {
+                self.value_of(block, hit).len() == expected.len()
+            }
             (Some(hit), Some(expected)) => block.slice(self.value_of(block, hit)) == expected,
             _ => false,
         };

@@ -1,0 +1,848 @@
+//! The reference model of the catalog: every command that the controller carries out is carried out
+//! on plain collections too, and the two must agree on the outcome, on what the memory servers are
+//! told, and, every few commands, on the whole state (INV-01 to 03, 12 to 14, 17, 20, 22, 30, 37).
+//!
+//! The collections are those of the catalog's own property test: one model, and two that ask it.
+
+mod moves;
+#[path = "../../crates/catalog/tests/reference/mod.rs"]
+#[allow(dead_code)] // Each of the two that ask it uses its part.
+mod reference;
+
+use honeycomb_catalog::{
+    Actor, Catalog, CatalogError, Command, Effect as Order, NewStructure, Opened, PrefixOptions,
+    PrefixState, Reply, Seal,
+};
+use honeycomb_types::limits::SERVER_SILENCE;
+use honeycomb_types::{BlockAt, JobId, Kind, PrefixId, ServerId, StructureId, Time};
+use moves::Imports;
+use reference::{Cluster, File, Job, Life, Prefix, Sealed};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Commands between two comparisons of the whole state: it costs more than most commands, and a
+/// state that stays wrong is found all the same.
+const COMPARE_EVERY: u64 = 24;
+
+type Outcome<T> = Result<T, &'static str>;
+type Verdict = Result<(), String>;
+
+/// The plain catalog, and what the servers were told.
+#[derive(Default)]
+pub struct CatalogModel {
+    cluster: Cluster,
+    jobs: Vec<JobId>,
+    addresses: BTreeMap<ServerId, (String, u64)>,
+    /// Blocks that servers were told to hold.
+    open: BTreeSet<BlockAt>,
+    last_epoch: u64,
+    versions: BTreeMap<StructureId, u64>,
+    /// What each block was last told to be ahead of it.
+    ahead: BTreeMap<BlockAt, (u64, u64)>,
+    imports: Imports,
+    commands: u64,
+}
+
+fn cause<T>(result: &Result<T, CatalogError>) -> String {
+    match result {
+        Ok(_) => "Ok".into(),
+        Err(error) => {
+            let text = format!("{error:?}");
+            text.split([' ', '(']).next().unwrap_or_default().into()
+        }
+    }
+}
+
+fn agree<T, M>(
+    what: &str,
+    reply: &Result<T, CatalogError>,
+    model: &Outcome<M>,
+) -> Result<(), String> {
+    let (is, due) = (cause(reply), model.as_ref().map_or_else(|e| *e, |_| "Ok"));
+    require(is == due, || format!("{what} was answered {is}, and should have been {due}"))
+}
+
+fn require(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(what()) }
+}
+
+fn new_prefix(id: PrefixId, name: &str, parents: Vec<usize>, lease: u64, now: u64) -> Prefix {
+    Prefix {
+        id,
+        name: name.to_owned(),
+        parents,
+        deduced: BTreeSet::new(),
+        readers: BTreeSet::new(),
+        renewed: now,
+        lease,
+        pinned: false,
+        life: Life::Live,
+        missed: 0,
+    }
+}
+
+impl CatalogModel {
+    fn job(&self, id: JobId) -> usize {
+        self.jobs.iter().position(|job| *job == id).expect("jobs stay as long as the world")
+    }
+
+    fn at(&mut self, id: JobId) -> &mut Job {
+        let j = self.job(id);
+        &mut self.cluster.jobs[j]
+    }
+
+    fn hear(&mut self, server: ServerId) {
+        let now = self.cluster.now;
+        if let Some((_, seen)) = self.cluster.servers.get_mut(&server) {
+            *seen = now;
+        }
+    }
+
+    /// Carries out a command that the catalog has just carried out, and says where they differ.
+    pub fn judge(
+        &mut self,
+        now: Time,
+        command: &Command<'_>,
+        reply: &Result<Reply, CatalogError>,
+        orders: &[Order],
+    ) -> Verdict {
+        self.cluster.now = now.as_millis();
+        self.step(command, reply, orders)?;
+        self.carry_out(orders)
+    }
+
+    /// Whether it is time to compare everything.
+    pub fn is_due(&mut self) -> bool {
+        self.commands += 1;
+        self.commands.is_multiple_of(COMPARE_EVERY)
+    }
+
+    fn step(
+        &mut self,
+        command: &Command<'_>,
+        reply: &Result<Reply, CatalogError>,
+        orders: &[Order],
+    ) -> Verdict {
+        match *command {
+            Command::RegisterJob { lease_ms, quota_blocks, .. } => {
+                self.register(lease_ms, quota_blocks, reply)
+            }
+            Command::CreatePrefix { job, path, parents, options, .. } => {
+                self.create(job, path, parents, options, reply)
+            }
+            Command::RemovePrefix { job, path, .. } => {
+                let expected = self.at(job).live(path);
+                agree("a removal", reply, &expected)?;
+                if let Ok(i) = expected {
+                    let now = self.cluster.now;
+                    let freed = self.at(job).end(i, Life::Removed, now);
+                    self.cluster.free(freed);
+                }
+                Ok(())
+            }
+            Command::RenewLeases { job, paths, .. } => self.renew(job, paths, reply),
+            Command::RenewPrefixById { job, prefix, ago_ms } => {
+                let now = self.cluster.now;
+                let job = self.at(job);
+                let found = job.all().find(|(_, p)| p.id == prefix && p.life == Life::Live);
+                if let Some(i) = found.map(|(i, _)| i) {
+                    job.renew(i, now.saturating_sub(ago_ms as u64));
+                }
+                Ok(())
+            }
+            Command::DeclareReaders { job, path, readers, replace, .. } => {
+                self.declare(job, path, readers, replace, reply)
+            }
+            Command::CommitTask { job, path, .. } => self.commit(job, path, reply),
+            Command::CreateStructure { actor, job, structure } => {
+                self.make(actor, job, &structure, reply, orders)
+            }
+            Command::OpenStructure { actor, job, path, name } => {
+                self.open(actor, job, path, name, reply)
+            }
+            Command::RemoveStructure { job, path, name, .. } => self.unmake(job, path, name, reply),
+            Command::SetPermissions { job, path, .. } => {
+                agree("a change of permissions", reply, &self.at(job).live(path))
+            }
+            Command::JoinServer { server } => {
+                self.join(server.address, server.incarnation, reply, {
+                    server.shards as u64 * server.blocks_per_shard as u64
+                })
+            }
+            Command::ServerReport { server, report } => {
+                for usage in report.usage {
+                    self.cluster.used.insert(usage.at, usage.bytes_used);
+                }
+                let known = self.cluster.servers.contains_key(&server);
+                let expected = if known { Ok(()) } else { Err("UnknownServer") };
+                agree("a report", reply, &expected)?;
+                self.hear(server);
+                Ok(())
+            }
+            Command::ServerLost { server } => {
+                self.lose(server);
+                Ok(())
+            }
+            Command::BlockOpened { server, .. } => {
+                self.hear(server);
+                Ok(())
+            }
+            Command::BlockFreed { server, at } => {
+                self.hear(server);
+                if at.block.server() == server {
+                    self.cluster.quarantined.remove(&at);
+                }
+                Ok(())
+            }
+            Command::GrowStructure { structure, at } => self.grow(structure, at, reply),
+            Command::SealBlock { structure, at, seal } => self.seal(structure, at, seal, reply),
+            Command::QueueTaken { structure, at, items, bytes } => {
+                self.taken(structure, at, items, bytes, reply)
+            }
+            Command::RetireBlock { structure, at } => self.retire(structure, at, reply, orders),
+            Command::ReturnBlock { structure, at, successor } => {
+                self.give_back(structure, at, successor, reply)
+            }
+            Command::BeginMove { structure, at, start, merge } => {
+                self.begin_move(structure, at, start, merge, reply)
+            }
+            Command::CommitMove { structure, at, id, target } => {
+                self.commit_move(structure, at, id, target, reply)
+            }
+            Command::CancelMove { structure, at, id } => {
+                self.hear(at.block.server());
+                self.cancel_move(Some(structure), id, reply)
+            }
+            Command::ImportRefused { server, id, .. } => {
+                self.hear(server);
+                self.cancel_move(None, id, reply)
+            }
+            Command::Tick => {
+                self.tick();
+                Ok(())
+            }
+            Command::Amnesty => {
+                let now = self.cluster.now;
+                for job in &mut self.cluster.jobs {
+                    job.prefixes.iter_mut().flatten().for_each(|p| p.renewed = now);
+                }
+                self.cluster.servers.values_mut().for_each(|(_, seen)| *seen = now);
+                Ok(())
+            }
+            // They change nothing; what they answer is compared as a whole.
+            _ => Ok(()),
+        }
+    }
+
+    fn register(
+        &mut self,
+        lease_ms: u32,
+        quota: u64,
+        reply: &Result<Reply, CatalogError>,
+    ) -> Verdict {
+        let Ok(Reply::Job { job, root }) = reply else {
+            return Err(format!("a registration was answered {reply:?}"));
+        };
+        let lease = lease_ms as u64;
+        let mut new = Job { quota, lease, ..Job::default() };
+        new.prefixes.push(Some(new_prefix(*root, "", vec![], lease, self.cluster.now)));
+        self.jobs.push(*job);
+        self.cluster.jobs.push(new);
+        Ok(())
+    }
+
+    fn create(
+        &mut self,
+        job: JobId,
+        path: &str,
+        named: &[&str],
+        options: PrefixOptions,
+        reply: &Result<Reply, CatalogError>,
+    ) -> Verdict {
+        let now = self.cluster.now;
+        let job = self.at(job);
+        let lease = if options.lease_ms == 0 { job.lease } else { options.lease_ms as u64 };
+        let expected = (|| {
+            let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
+            if path.is_empty() {
+                return match (job.live(""), named.is_empty()) {
+                    (Ok(_), _) => Err("PrefixExists"),
+                    (_, false) => Err("UnknownParent"),
+                    _ => Ok((Some(0), "", vec![])),
+                };
+            }
+            let mut found = Vec::new();
+            for parent in std::iter::once(above).chain(named.iter().copied()) {
+                let i = job.parent(parent)?;
+                if !found.contains(&i) {
+                    found.push(i);
+                }
+            }
+            let place = job.place(name, &found)?;
+            let mut trial = job.clone();
+            trial.put(place, new_prefix(PrefixId(0), name, found.clone(), lease, now), now);
+            if trial.cyclic() { Err("Cycle") } else { Ok((place, name, found)) }
+        })();
+        agree("a creation", reply, &expected)?;
+        if let (Ok((place, name, parents)), Ok(Reply::Prefix(id))) = (expected, reply) {
+            job.put(place, new_prefix(*id, name, parents, lease, now), now);
+            job.sweep();
+        }
+        Ok(())
+    }
+
+    /// INV-14: each path alone.
+    fn renew(
+        &mut self,
+        job: JobId,
+        paths: &[&str],
+        reply: &Result<Reply, CatalogError>,
+    ) -> Verdict {
+        let now = self.cluster.now;
+        let job = self.at(job);
+        let Ok(Reply::Renewed(results)) = reply else {
+            return Err(format!("a renewal was answered {reply:?}"));
+        };
+        for (path, result) in paths.iter().zip(results) {
+            let expected = job.live(path);
+            agree("a renewal (INV-14)", result, &expected)?;
+            if let Ok(i) = expected {
+                job.renew(i, now);
+            }
+        }
+        require(results.len() == paths.len(), || "a renewal left paths out (INV-14)".into())
+    }
+
+    fn declare(
+        &mut self,
+        job: JobId,
+        path: &str,
+        named: &[&str],
+        replace: bool,
+        reply: &Result<Reply, CatalogError>,
+    ) -> Verdict {
+        let now = self.cluster.now;
+        let job = self.at(job);
+        let expected = job.live(path).and_then(|i| {
+            if named.is_empty() && !replace {
+                return Err("InvalidArgument");
+            }
+            let ids: Result<BTreeSet<_>, _> = named.iter().map(|path| job.reader(path)).collect();
+            Ok((i, ids?))
+        });
+        agree("a declaration", reply, &expected)?;
+        let (Ok(Reply::Readers { left }), Ok((i, ids))) = (reply, expected) else { return Ok(()) };
+        let p = job.prefixes[i].as_mut().expect("it is live");
+        p.readers = if replace { ids } else { &p.readers | &ids };
+        let due = job.left(i);
+        require(*left == due, || format!("{left} readers are left, not {due} (INV-37)"))?;
+        let (_, freed) = job.free_read(now);
+        self.cluster.free(freed);
+        Ok(())
+    }
+
+    fn commit(&mut self, job: JobId, path: &str, reply: &Result<Reply, CatalogError>) -> Verdict {
+        let now = self.cluster.now;
+        let job = self.at(job);
+        let found = job.resolve(path).and_then(|i| job.prefixes[i].as_ref());
+        let expected = match found {
+            Some(p) if job.committed.contains(&p.id) || p.life == Life::Read => Ok(p.id),
+            Some(p) if p.life == Life::Live => Ok(p.id),
+            _ => job.live(path).map(|_| PrefixId(0)),
+        };
+        agree("a commit", reply, &expected)?;
+        let (Ok(Reply::Committed { freed }), Ok(id)) = (reply, expected) else { return Ok(()) };
+        job.committed.insert(id);
+        let (due, blocks) = job.free_read(now);
+        require(*freed == due, || format!("a commit freed {freed} prefixes, not {due} (INV-37)"))?;
+        self.cluster.free(blocks);
+        Ok(())
+    }
+
+    fn make(
+        &mut self,
+        actor: Actor,
+        job_id: JobId,
+        new: &NewStructure<'_>,
+        reply: &Result<Reply, CatalogError>,
+        orders: &[Order],
+    ) -> Verdict {
+        let j = self.job(job_id);
+        let blocks = new.blocks.max(1) as u64;
+        let job = &self.cluster.jobs[j];
+        let expected = job.live(new.path).and_then(|i| {
+            let same = |f: &&File| f.prefix == i && f.name == new.name;
+            match job.files.iter().find(same) {
+                Some(_) if !new.open_existing => Err("StructureExists"),
+                Some(file) if file.kind != new.kind => Err("WrongKind"),
+                Some(file) => Ok((i, Some(file.id))),
+                None => self.cluster.may_take(j, blocks).map(|()| (i, None)),
+            }
+        });
+        agree("the creation of a structure", reply, &expected)?;
+        let (Ok((prefix, existing)), Ok(Reply::Opened(opened))) = (expected, reply) else {
+            return Ok(());
+        };
+        if let Some(id) = existing {
+            require(opened.structure == id, || "another structure was opened".into())?;
+            return self.consumed(actor, j, prefix, opened);
+        }
+        let blocks = orders.iter().filter_map(|order| match order {
+            Order::OpenBlock { at, .. } => Some(*at),
+            _ => None,
+        });
+        let mut chain: Vec<BlockAt> = blocks.collect();
+        let spare = if new.kind == Kind::Kv { vec![] } else { chain.split_off(1) };
+        self.cluster.jobs[j].files.push(File {
+            id: opened.structure,
+            prefix,
+            name: new.name.to_owned(),
+            kind: new.kind,
+            bounded: new.kind == Kind::Queue && (new.max_items, new.max_bytes) != (0, 0),
+            chain,
+            spare,
+            seals: BTreeMap::new(),
+            starts: opened.map.entries.iter().map(|entry| entry.start).collect(),
+            taken: BTreeMap::new(),
+            retired: BTreeSet::new(),
+            pending: Vec::new(),
+            committed: BTreeSet::new(),
+            extents: BTreeSet::new(),
+        });
+        Ok(())
+    }
+
+    fn open(
+        &mut self,
+        actor: Actor,
+        job: JobId,
+        path: &str,
+        name: &str,
+        reply: &Result<Reply, CatalogError>,
+    ) -> Verdict {
+        let j = self.job(job);
+        let job = &self.cluster.jobs[j];
+        let prefix = match (job.live(path), reply) {
+            (Err(due), _) => return agree("an opening", reply, &Err::<(), _>(due)),
+            (Ok(prefix), Ok(Reply::Opened(opened))) => {
+                let known = job.files.iter().find(|f| f.prefix == prefix && f.name == name);
+                require(known.is_some_and(|f| f.id == opened.structure), || {
+                    format!("{} was opened, which is not there", opened.structure)
+                })?;
+                return self.consumed(actor, j, prefix, opened);
+            }
+            (Ok(prefix), _) => prefix,
+        };
+        let there = job.files.iter().any(|f| f.prefix == prefix && f.name == name);
+        require(!there, || format!("an opening was answered {}", cause(reply)))
+    }
+
+    /// Opening by address makes an edge to the prefix that the session runs for.
+    fn consumed(&mut self, actor: Actor, j: usize, prefix: usize, opened: &Opened) -> Verdict {
+        let now = self.cluster.now;
+        let edge = match actor.session {
+            Some(task) => self.cluster.jobs[j].consume(task, prefix, now),
+            None => 0,
+        };
+        let found = opened.edge as u8;
+        require(found == edge, || format!("the edge by use is {found}, and should be {edge}"))
+    }
+
+    fn unmake(
+        &mut self,
+        job: JobId,
+        path: &str,
+        name: &str,
+        reply: &Result<Reply, CatalogError>,
+    ) -> Verdict {
+        let job = self.at(job);
+        let i = match job.live(path) {
+            Ok(i) => i,
+            Err(why) => return agree("a removal", reply, &Err::<(), _>(why)),
+        };
+        let found = job.files.iter().position(|f| f.prefix == i && f.name == name);
+        require(found.is_some() == reply.is_ok(), || {
+            format!("the removal of a structure was answered {}", cause(reply))
+        })?;
+        if let Some(found) = found {
+            let freed = job.files.remove(found).held();
+            self.cluster.free(freed);
+        }
+        Ok(())
+    }
+
+    fn join(
+        &mut self,
+        address: &str,
+        incarnation: u64,
+        reply: &Result<Reply, CatalogError>,
+        blocks: u64,
+    ) -> Verdict {
+        let Ok(Reply::Joined(id)) = reply else {
+            return Err(format!("a server that joined was answered {reply:?}"));
+        };
+        let same =
+            |(_, known): &(&ServerId, &(String, u64))| known.0 == address || known.1 == incarnation;
+        let earlier: Vec<ServerId> =
+            self.addresses.iter().filter(same).map(|(id, _)| *id).collect();
+        for server in earlier {
+            self.lose(server);
+        }
+        self.addresses.insert(*id, (address.to_owned(), incarnation));
+        let before = self.cluster.servers.insert(*id, (blocks, self.cluster.now));
+        require(before.is_none(), || format!("{id} joined twice"))
+    }
+
+    fn lose(&mut self, server: ServerId) {
+        self.addresses.remove(&server);
+        self.cluster.lose(server);
+        self.open.retain(|at| at.block.server() != server);
+        self.imports.forget(server);
+    }
+
+    fn tick(&mut self) {
+        let now = self.cluster.now;
+        // Servers first: leases that end in the same tick ask nothing of a dead one.
+        let silence = SERVER_SILENCE.as_millis() as u64;
+        let silent = |(_, (_, seen)): &(&ServerId, &(u64, u64))| *seen + silence <= now;
+        let lost: Vec<ServerId> =
+            self.cluster.servers.iter().filter(silent).map(|(id, _)| *id).collect();
+        for server in lost {
+            self.lose(server);
+        }
+        for j in 0..self.cluster.jobs.len() {
+            for i in self.cluster.jobs[j].due(now) {
+                let p = self.cluster.jobs[j].prefixes[i].as_ref().expect("it is due");
+                let missed = p.renewed + p.lease;
+                let freed = self.cluster.jobs[j].end(i, Life::Expired, missed);
+                self.cluster.free(freed);
+            }
+        }
+        self.cancel_overdue();
+    }
+
+    fn find(&self, structure: StructureId) -> Option<(usize, usize)> {
+        let places = self.cluster.jobs.iter().enumerate();
+        places
+            .flat_map(|(j, job)| job.files.iter().enumerate().map(move |(f, file)| (j, f, file)))
+            .find(|(_, _, file)| file.id == structure)
+            .map(|(j, f, _)| (j, f))
+    }
+
+    /// The file or queue of which a server speaks, when it is there and has had this block.
+    fn block(
+        &mut self,
+        structure: StructureId,
+        at: BlockAt,
+        reply: &Result<Reply, CatalogError>,
+    ) -> Result<Option<(usize, usize)>, String> {
+        self.hear(at.block.server());
+        let found = self
+            .find(structure)
+            .filter(|(j, f)| self.cluster.jobs[*j].files[*f].chain.contains(&at));
+        // A seal or a free of what was taken back meanwhile is nothing.
+        let known = found.is_some() || self.cluster.quarantined.contains(&at);
+        require(known || reply.is_err(), || {
+            format!("{structure} is gone, and its block was answered {}", cause(reply))
+        })?;
+        Ok(found)
+    }
+
+    fn grow(
+        &mut self,
+        structure: StructureId,
+        at: BlockAt,
+        reply: &Result<Reply, CatalogError>,
+    ) -> Verdict {
+        let Some((j, f)) = self.block(structure, at, reply)? else { return Ok(()) };
+        let file = self.cluster.jobs[j].files[f].clone();
+        let position = |at: BlockAt| file.chain.iter().position(|&other| other == at);
+        let own = position(at).expect("found by it");
+        let (version, ranges, empty) = file.map();
+        let tail = position(ranges[ranges.len() - 1].2).expect("a map names blocks of the chain");
+        let ended = matches!(file.seals.get(&at), Some((_, _, true)));
+        let beyond = file.sealed() && own > tail;
+        let expected = if empty.contains(&at) || file.retired.contains(&at) || beyond {
+            Err("StaleBlock")
+        } else if ended {
+            Err("Sealed")
+        } else if own + 1 < file.chain.len() || !file.spare.is_empty() {
+            Ok(())
+        } else {
+            self.cluster.may_take(j, 1)
+        };
+        agree("growth", reply, &expected)?;
+        let Ok(Reply::Grown { version: reserved, entry }) = reply else { return Ok(()) };
+        let next = file.chain[own..].iter().skip(1).find(|b| !empty.contains(b));
+        let in_map = ranges.iter().position(|(_, _, b)| *b == at);
+        let due = match in_map.filter(|i| i + 1 < ranges.len()) {
+            Some(i) => (version, Some(ranges[i + 1].2)),
+            None => (version + (own - tail) as u64 + 1, next.copied()),
+        };
+        require(reserved.0 == due.0, || {
+            format!("growth reserved version {reserved}, not {} (INV-17)", due.0)
+        })?;
+        let model = &mut self.cluster.jobs[j].files[f];
+        let due = match due.1 {
+            Some(block) => Some(block),
+            None if !model.spare.is_empty() => Some(model.spare[0]),
+            None => None,
+        };
+        require(due.is_none_or(|block| block == entry.at), || {
+            format!("growth gave {:?}, where {due:?} follows (INV-20)", entry.at)
+        })?;
+        if !model.chain.contains(&entry.at) {
+            model.spare.retain(|at| *at != entry.at);
+            model.chain.push(entry.at);
+        }
+        Ok(())
+    }
+
+    fn seal(
+        &mut self,
+        structure: StructureId,
+        at: BlockAt,
+        seal: Seal,
+        reply: &Result<Reply, CatalogError>,
+    ) -> Verdict {
+        let Some((j, f)) = self.block(structure, at, reply)? else { return Ok(()) };
+        let file = &self.cluster.jobs[j].files[f];
+        let Seal { length, bytes, last } = seal;
+        let position = file.chain.iter().position(|&other| other == at).expect("found by it");
+        let recorded = file.seals.get(&at);
+        let applied_last = file.sealed() && recorded.is_some_and(|r| r.2);
+        let taken = file.taken.get(&at).copied().unwrap_or_default();
+        // Of a block of a file that is in the map nothing but its length is known.
+        let same = |known: Sealed| {
+            let in_map = file.map().1.iter().rev().skip(1).any(|(_, _, other)| *other == at);
+            let bytes = if file.kind == Kind::File && in_map { known.1 } else { bytes };
+            known == (length, bytes, last)
+        };
+        let expected = match recorded {
+            _ if self.cluster.quarantined.contains(&at) => Ok(false),
+            _ if !file.held().contains(&at) => Err("StaleBlock"),
+            // Once the whole file is sealed, only that it is counts.
+            Some(_) if applied_last && last => Ok(false),
+            Some(&known) if same(known) => Ok(false),
+            Some(_) => Err("InvalidArgument"),
+            None if !last && position + 1 == file.chain.len() => Err("NoSuccessor"),
+            // More was taken than went through it.
+            None if taken.0 > length || taken.1 > bytes => Err("InvalidArgument"),
+            None => Ok(true),
+        };
+        agree("a seal", reply, &expected)?;
+        if expected == Ok(true) {
+            let before = file.held();
+            let file = &mut self.cluster.jobs[j].files[f];
+            file.seals.insert(at, (length, bytes, last));
+            let after = file.held();
+            let freed: Vec<BlockAt> = before.difference(&after).copied().collect();
+            self.cluster.free(freed);
+        }
+        Ok(())
+    }
+
+    fn taken(
+        &mut self,
+        structure: StructureId,
+        at: BlockAt,
+        items: u64,
+        bytes: u64,
+        reply: &Result<Reply, CatalogError>,
+    ) -> Verdict {
+        let Some((j, f)) = self.block(structure, at, reply)? else { return Ok(()) };
+        let file = &mut self.cluster.jobs[j].files[f];
+        let most = file.seals.get(&at).filter(|seal| !seal.2 || !file.sealed());
+        let expected = if !file.held().contains(&at) || file.kind != Kind::Queue {
+            Err("StaleBlock")
+        } else if most.is_some_and(|most| items > most.0 || bytes > most.1) {
+            Err("InvalidArgument")
+        } else {
+            Ok(())
+        };
+        agree("what was taken", reply, &expected)?;
+        if expected.is_ok() {
+            let (i, b) = file.taken.entry(at).or_default();
+            (*i, *b) = ((*i).max(items), (*b).max(bytes));
+        }
+        Ok(())
+    }
+
+    fn retire(
+        &mut self,
+        structure: StructureId,
+        at: BlockAt,
+        reply: &Result<Reply, CatalogError>,
+        orders: &[Order],
+    ) -> Verdict {
+        let Some((j, f)) = self.block(structure, at, reply)? else { return Ok(()) };
+        let file = &mut self.cluster.jobs[j].files[f];
+        let (_, ranges, _) = file.map();
+        let expected = if !file.held().contains(&at) || file.kind != Kind::Queue {
+            Err("StaleBlock")
+        } else if !ranges[..ranges.len() - 1].iter().any(|range| range.2 == at) {
+            Err("NotSealed")
+        } else {
+            Ok(())
+        };
+        agree("a retirement", reply, &expected)?;
+        if expected.is_ok() {
+            let freed = |o: &Order| matches!(o, Order::FreeBlock { at: freed, .. } if *freed == at);
+            require(orders.iter().any(freed), || format!("{at:?} was retired and is not freed"))?;
+            file.retired.insert(at);
+            self.cluster.free(vec![at]);
+        }
+        Ok(())
+    }
+
+    /// The last block of the chain goes back to whoever granted it, unless something follows from it
+    /// already.
+    fn give_back(
+        &mut self,
+        structure: StructureId,
+        at: BlockAt,
+        successor: BlockAt,
+        reply: &Result<Reply, CatalogError>,
+    ) -> Verdict {
+        let Some((j, f)) = self.block(structure, at, reply)? else { return Ok(()) };
+        let file = &mut self.cluster.jobs[j].files[f];
+        let follows =
+            matches!(file.chain[..], [.., before, last] if (before, last) == (at, successor));
+        let sealed = [at, successor].iter().any(|at| file.seals.contains_key(at));
+        let expected = if follows && !sealed { Ok(()) } else { Err("StaleBlock") };
+        agree("the return of a successor", reply, &expected)?;
+        if expected.is_ok() {
+            file.chain.pop();
+            self.cluster.free([successor]);
+        }
+        Ok(())
+    }
+
+    /// What servers are told agrees with what they were told before.
+    fn carry_out(&mut self, orders: &[Order]) -> Verdict {
+        for order in orders {
+            self.imports.hear(order, &self.open)?;
+            match *order {
+                Order::OpenBlock { at, .. } => {
+                    let free = self.open.iter().all(|other| other.block != at.block);
+                    require(free, || format!("{at:?} is given to a second owner (INV-01)"))?;
+                    let fresh = at.epoch.0 > self.last_epoch;
+                    require(fresh, || format!("the epoch of {at:?} was used before (INV-01)"))?;
+                    self.last_epoch = at.epoch.0;
+                    self.open.insert(at);
+                }
+                Order::FreeBlock { at, .. } => {
+                    require(self.open.remove(&at), || format!("{at:?} is freed twice (INV-03)"))?;
+                }
+                Order::QueueAhead { at, items, bytes, .. } => {
+                    let before = self.ahead.insert(at, (items, bytes));
+                    let less = before.is_none_or(|(i, b)| items <= i && bytes <= b);
+                    let held = self.open.contains(&at);
+                    require(less && held, || {
+                        format!("{at:?} was told {before:?}, now {items} and {bytes} (INV-22)")
+                    })?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares everything that can be asked of the catalog.
+    pub fn compare(&mut self, now: Time, catalog: &mut Catalog) -> Verdict {
+        self.cluster.now = now.as_millis();
+        let held = self.cluster.jobs.iter().flat_map(|job| &job.files).flat_map(File::held);
+        let held: BTreeSet<BlockAt> = held.collect();
+        require(self.open == held, || {
+            let differ: Vec<_> = self.open.symmetric_difference(&held).collect();
+            format!("servers and catalog do not hold the same blocks: {differ:?} (INV-02)")
+        })?;
+        let files = self.cluster.jobs.iter().flat_map(|job| &job.files);
+        self.imports.compare(files)?;
+        let mut none = Vec::new();
+        let status = Command::ClusterStatus { actor: Actor::CLUSTER };
+        let Ok(Reply::Status(status)) = catalog.apply(now, status, &mut none) else {
+            return Err("the cluster has no status".into());
+        };
+        let is = (status.free - status.reserved, status.free, status.quarantined);
+        let due = self.cluster.room();
+        require(is == due, || format!("{is:?} blocks are free, {due:?} should be (INV-02)"))?;
+        for (j, id) in self.jobs.clone().into_iter().enumerate() {
+            self.compare_tree(now, catalog, j, id)?;
+            for file in self.cluster.jobs[j].files.clone() {
+                self.compare_map(now, catalog, id, &file)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn compare_map(
+        &mut self,
+        now: Time,
+        catalog: &mut Catalog,
+        job: JobId,
+        file: &File,
+    ) -> Verdict {
+        let (actor, structure) = (Actor::driver(job), file.id);
+        let command = Command::ReopenStructure { actor, job, structure };
+        let opened = match catalog.apply(now, command, &mut Vec::new()) {
+            Ok(Reply::Opened(opened)) => opened,
+            other => return Err(format!("{structure} was opened with {}", cause(&other))),
+        };
+        let entries = opened.map.entries.iter().map(|e| (e.start, e.end, e.at));
+        let (version, ranges, _) = file.map();
+        let is = (opened.map.version.0, entries.collect::<Vec<_>>());
+        require(is == (version, ranges.clone()), || {
+            format!("the map is {is:?}, and should be {:?} (INV-17)", (version, &ranges))
+        })?;
+        let before = self.versions.insert(file.id, version);
+        require(before <= Some(version), || "a map's version fell (INV-17)".into())?;
+        let tail = ranges[ranges.len() - 1].2;
+        let told = self.ahead.get(&tail).copied();
+        if file.bounded && !file.sealed() {
+            // The first block knows without being told.
+            let told = if tail == file.chain[0] {
+                told.unwrap_or_default()
+            } else {
+                told.ok_or("a tail was not told what is ahead of it (INV-22)")?
+            };
+            let due = file.ahead();
+            require(told == due, || format!("{told:?} is ahead, {due:?} was told (INV-22)"))?;
+        }
+        Ok(())
+    }
+
+    fn compare_tree(&mut self, now: Time, catalog: &mut Catalog, j: usize, id: JobId) -> Verdict {
+        let command = Command::JobTree { actor: Actor::driver(id), job: id };
+        let Ok(Reply::Tree(tree)) = catalog.apply(now, command, &mut Vec::new()) else {
+            return Err("a job has no tree".into());
+        };
+        let (now, job) = (self.cluster.now, &self.cluster.jobs[j]);
+        let named: BTreeSet<usize> = job.all().flat_map(|(_, c)| c.parents.clone()).collect();
+        let hidden = |i: usize, p: &Prefix| {
+            matches!(p.life, Life::Removed | Life::Read) && !named.contains(&i)
+        };
+        let due = job.all().filter(|&(i, p)| !hidden(i, p)).map(|(i, p)| {
+            let live = p.life == Life::Live;
+            let end = if live { p.renewed + p.lease } else { p.missed };
+            let parents = p.parents.iter().map(|&i| job.prefixes[i].as_ref().map(|p| p.id));
+            let parents: Vec<Option<PrefixId>> = parents.collect();
+            let readers = if live { job.left(i) } else { 0 };
+            let rest = (readers, job.committed.contains(&p.id));
+            (p.id, (p.name.clone(), live, end as i64 - now as i64, parents, rest))
+        });
+        let due: BTreeMap<PrefixId, _> = due.collect();
+        let is = tree.iter().map(|info| {
+            let live = matches!(info.state, PrefixState::Live | PrefixState::DataLost);
+            let parents: Vec<Option<PrefixId>> = info.parents.iter().copied().map(Some).collect();
+            let rest = (info.readers_left, info.committed);
+            (info.prefix, (info.name.to_string(), live, info.remaining_ms, parents, rest))
+        });
+        let is: BTreeMap<PrefixId, _> = is.collect();
+        require(is == due, || {
+            let differ = is.iter().find(|(id, seen)| due.get(id) != Some(seen));
+            let of = differ.map_or_else(|| due.keys().next(), |(id, _)| Some(id));
+            let model = of.and_then(|id| due.get(id));
+            format!("the prefix {differ:?} should be {model:?} (INV-12, INV-13, INV-14)")
+        })
+    }
+}

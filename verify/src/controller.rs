@@ -1,0 +1,598 @@
+//! The controller of the world: the production catalog, the links to its servers, and what waits
+//! until blocks are open, as `crates/controller` does it. The plain model is asked after every
+//! command.
+
+use crate::catalog::CatalogModel;
+use crate::net::Node;
+use crate::server::{SHARDS, SimServer};
+use crate::world::{Event, World, wire_entry};
+use honeycomb_catalog::{
+    Actor, BlockUsage, Catalog, CatalogError, Command, Config, Effect as Order, NewServer, Opened,
+    Reply, Report, Seal, Written,
+};
+use honeycomb_client::Error;
+use honeycomb_controller::status_of;
+use honeycomb_server::{Effect, MoveWord};
+use honeycomb_structures::{News, Successor};
+use honeycomb_types::{
+    BlockAt, BlockId, Epoch, JobId, Kind, MoveId, PrefixId, ServerId, StructureId, Time,
+};
+use honeycomb_wire::Status;
+use honeycomb_wire::data::MovedArgs;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Commands to the catalog between two checks of all its invariants, which read all of it.
+const CHECK_EVERY: u64 = 50;
+/// A controller that did not come round for this long was not there to hear renewals.
+const STOOD_STILL: Duration = Duration::from_millis(1000);
+/// How often the controller and the shards look what is due.
+pub const TICK: Duration = Duration::from_millis(10);
+
+/// What a server says to the controller over its link.
+#[derive(Clone, Debug)]
+pub enum Said {
+    Asked(Effect),
+    /// The same once more, by somebody who did not hear the answer: the catalog must not mind.
+    Again(Effect),
+    /// Whether it could be done.
+    Confirmed(Order, bool),
+    Report {
+        sent: Time,
+        usage: Vec<BlockUsage>,
+        active: Vec<(JobId, PrefixId, u32)>,
+    },
+}
+
+/// What the controller says to a server.
+#[derive(Clone, Debug)]
+pub enum Told {
+    Order(Order),
+    News(BlockAt, News),
+    Move(BlockAt, MoveWord),
+    Clock { sent: Time, now_ms: u64 },
+}
+
+/// What a client asks of the controller about its structures.
+#[derive(Clone, Debug)]
+pub struct Question {
+    pub task: usize,
+    /// The number of the try: an answer that comes later finds it over.
+    pub number: u64,
+    pub structure: StructureId,
+    /// By address, for the prefix that the session runs for: then an edge is made.
+    pub by_address: bool,
+}
+
+/// Something that waits until blocks are open.
+struct Waiting {
+    blocks: BTreeSet<BlockAt>,
+    then: Then,
+}
+
+enum Then {
+    Successor(ServerId, BlockAt, Vec<u8>),
+    Move(ServerId, BlockAt, MoveWord),
+    Answer(Question, Opened),
+}
+
+/// The controller's process.
+pub struct SimController {
+    pub catalog: Catalog,
+    pub model: CatalogModel,
+    /// Which connection leads to which server.
+    links: BTreeMap<ServerId, (usize, u64)>,
+    /// Blocks that their servers have not confirmed to be open.
+    opening: BTreeMap<BlockAt, Order>,
+    /// Blocks that were not confirmed to be ready for a move to them.
+    importing: BTreeMap<BlockAt, Order>,
+    waiting: Vec<Waiting>,
+    last_tick: Time,
+    commands: u64,
+}
+
+impl SimController {
+    pub fn new(hash_seed: u64) -> SimController {
+        SimController {
+            catalog: Catalog::new(Config { hash_seed, ..Config::default() }),
+            model: CatalogModel::default(),
+            links: BTreeMap::new(),
+            opening: BTreeMap::new(),
+            importing: BTreeMap::new(),
+            waiting: Vec::new(),
+            last_tick: Time::NEVER,
+            commands: 0,
+        }
+    }
+}
+
+impl World {
+    /// What the controller's clock shows, in whole milliseconds: the model counts in these.
+    pub fn controller_now(&self) -> Time {
+        let local = self.net.local(Node::Controller, self.now);
+        Time::from_millis(local.as_millis())
+    }
+
+    /// Gives the catalog a command, asks the model whether the answer is right, and sends what
+    /// follows from it.
+    pub fn command(&mut self, command: Command<'_>) -> Result<Reply, CatalogError> {
+        let (reply, orders) = self.decide(command);
+        self.dispatch(orders);
+        self.note_losses();
+        reply
+    }
+
+    /// The same, with the sending left to the caller.
+    fn decide(&mut self, command: Command<'_>) -> (Result<Reply, CatalogError>, Vec<Order>) {
+        let now = self.controller_now();
+        let mut orders = Vec::new();
+        let controller = &mut self.controller;
+        let reply = controller.catalog.apply(now, command, &mut orders);
+        let mut judged = controller.model.judge(now, &command, &reply, &orders);
+        if judged.is_ok() && controller.model.is_due() {
+            judged = controller.model.compare(now, &mut controller.catalog);
+        }
+        controller.commands += 1;
+        if judged.is_ok()
+            && controller.commands.is_multiple_of(CHECK_EVERY)
+            && let Err(e) = controller.catalog.check_invariants()
+        {
+            judged = Err(e.to_string());
+        }
+        self.stats.commands += 1;
+        if let Err(e) = judged {
+            self.broken(format!("the catalog, after {command:?}: {e}"));
+        }
+        (reply, orders)
+    }
+
+    /// A server could not do what the controller asked: only a block that is to take a move may.
+    fn import_refused(&mut self, order: &Order) {
+        let (server, at, id) = match order {
+            Order::BeginImport { server, at, id, .. } => (*server, *at, *id),
+            other => return self.broken(format!("{other:?} could not be done")),
+        };
+        self.controller.importing.remove(&at);
+        self.give_up(|block| block == at, "the block cannot take what was to move");
+        let _ = self.command(Command::ImportRefused { server, at, id });
+    }
+
+    fn dispatch(&mut self, orders: Vec<Order>) {
+        for order in orders {
+            match &order {
+                Order::OpenBlock { at, .. } => {
+                    self.controller.opening.insert(*at, order.clone());
+                }
+                Order::BeginImport { at, .. } => {
+                    self.controller.importing.insert(*at, order.clone());
+                }
+                Order::EndImport { at, .. } => {
+                    self.controller.importing.remove(at);
+                    self.give_up(|block| block == *at, "the move is over");
+                }
+                Order::FreeBlock { at, .. } => {
+                    self.controller.opening.remove(at);
+                    self.controller.importing.remove(at);
+                    self.give_up(|block| block == *at, "the block was taken back");
+                }
+                _ => {}
+            }
+            self.tell_server(order.server(), Told::Order(order));
+        }
+    }
+
+    /// Servers that the catalog has given up: what waits for their blocks is answered.
+    fn note_losses(&mut self) {
+        let catalog = &self.controller.catalog;
+        let gone = |(id, _): &(&ServerId, &(usize, u64))| !catalog.is_member(**id);
+        let gone: Vec<(ServerId, (usize, u64))> =
+            self.controller.links.iter().filter(gone).map(|(id, link)| (*id, *link)).collect();
+        for (id, (server, link)) in gone {
+            self.controller.links.remove(&id);
+            self.controller.opening.retain(|at, _| at.block.server() != id);
+            self.controller.importing.retain(|at, _| at.block.server() != id);
+            // Which blocks were there changes as structures grow; any may have had one.
+            self.structures.values_mut().for_each(|known| known.lost = true);
+            self.give_up(|at| at.block.server() == id, "the server of the block is gone");
+            // A server that was only silent learns that it has to join again.
+            let at = self.arrival(Node::Controller, Node::Server(server), link);
+            self.schedule_at(at, Event::LinkClosed { server, link });
+        }
+    }
+
+    /// Ends what waits for blocks that will not open.
+    fn give_up(&mut self, lost: impl Fn(BlockAt) -> bool, why: &str) {
+        let waits = |w: &mut Waiting| w.blocks.iter().any(|at| lost(*at));
+        let over: Vec<Waiting> = self.controller.waiting.extract_if(.., waits).collect();
+        for Waiting { then, .. } in over {
+            match then {
+                Then::Successor(server, asker, _) => {
+                    let denied = Successor::Denied(Status::DataLost, why.into());
+                    self.tell_server(server, Told::News(asker, News::Successor(denied)));
+                }
+                Then::Move(server, asker, _) => {
+                    let refused = MoveWord::Refused(Status::Unavailable, why.into());
+                    self.tell_server(server, Told::Move(asker, refused));
+                }
+                Then::Answer(question, _) => {
+                    let error = Error::new(Status::Unavailable, why);
+                    self.answer(&question, Err(error));
+                }
+            }
+        }
+    }
+
+    /// Lets something wait until blocks are open, which are asked for again, or does it at once.
+    fn when_open(&mut self, blocks: impl Iterator<Item = BlockAt>, then: Then) {
+        let SimController { opening, importing, .. } = &self.controller;
+        let moves = matches!(then, Then::Move(..));
+        let late = |at: &BlockAt| opening.get(at).or(importing.get(at).filter(|_| moves));
+        let blocks: BTreeSet<BlockAt> = blocks.filter(|at| late(at).is_some()).collect();
+        if blocks.is_empty() {
+            return self.go_on(then);
+        }
+        let again: Vec<Order> = blocks.iter().filter_map(|at| late(at).cloned()).collect();
+        for order in again {
+            self.tell_server(order.server(), Told::Order(order));
+        }
+        self.controller.waiting.push(Waiting { blocks, then });
+    }
+
+    fn go_on(&mut self, then: Then) {
+        match then {
+            Then::Successor(server, asker, moved) => {
+                let ready = News::Successor(Successor::Ready(moved));
+                self.tell_server(server, Told::News(asker, ready));
+            }
+            Then::Move(server, asker, word) => self.tell_server(server, Told::Move(asker, word)),
+            Then::Answer(question, opened) => self.answer(&question, Ok(opened)),
+        }
+    }
+
+    /// Sends something over a server's link, behind what was sent before.
+    fn tell_server(&mut self, id: ServerId, told: Told) {
+        let Some((server, link)) = self.controller.links.get(&id).copied() else { return };
+        let at = self.arrival(Node::Controller, Node::Server(server), link);
+        self.schedule_at(at, Event::ToldServer { server, link, told });
+    }
+
+    /// A server has said something.
+    pub fn said(&mut self, server: usize, link: u64, said: Said) {
+        let ends = |(_, of): &(&ServerId, &(usize, u64))| **of == (server, link);
+        let Some(id) = self.controller.links.iter().find(ends).map(|(id, _)| *id) else {
+            // The connection is closed here, and the other end hears of it.
+            return;
+        };
+        match said {
+            Said::Asked(effect) => self.asked(id, effect),
+            Said::Again(effect) => self.asked_again(&effect),
+            Said::Confirmed(order, true) => self.confirmed(id, &order),
+            Said::Confirmed(order, false) => self.import_refused(&order),
+            Said::Report { sent, usage, active } => {
+                let report = Report {
+                    bytes_resident: 0,
+                    connections: 0,
+                    requests: 0,
+                    forwarded: 0,
+                    usage: &usage,
+                };
+                if self.command(Command::ServerReport { server: id, report }).is_err() {
+                    return;
+                }
+                for (job, prefix, ago_ms) in active {
+                    let _ = self.command(Command::RenewPrefixById { job, prefix, ago_ms });
+                }
+                let now_ms = self.controller_now().as_millis();
+                self.tell_server(id, Told::Clock { sent, now_ms });
+            }
+        }
+    }
+
+    /// A shard asks for something.
+    fn asked(&mut self, server: ServerId, effect: Effect) {
+        match effect {
+            Effect::Grow { structure, at } => {
+                match self.command(Command::GrowStructure { structure, at }) {
+                    Ok(Reply::Grown { version, entry }) => {
+                        if self.controller.opening.contains_key(&entry.at) {
+                            self.reach("growth answered when the block was open");
+                        }
+                        let moved = MovedArgs { version: version.0, entry: wire_entry(&entry) };
+                        let then = Then::Successor(server, at, moved.encode());
+                        self.when_open([entry.at].into_iter(), then);
+                    }
+                    Ok(other) => panic!("growth was answered with {other:?}"),
+                    Err(e) => {
+                        match e {
+                            CatalogError::OutOfMemory { .. } => {
+                                self.reach("growth denied for memory");
+                            }
+                            CatalogError::QuotaExceeded { .. } => {
+                                self.reach("growth denied for the quota");
+                            }
+                            _ => {}
+                        }
+                        let denied = Successor::Denied(status_of(&e), e.to_string());
+                        self.tell_server(server, Told::News(at, News::Successor(denied)));
+                    }
+                }
+            }
+            Effect::Sealed { structure, at, length, bytes, last } => {
+                if !last {
+                    self.stats.grown += 1;
+                    match self.structures.get(&structure).map(|known| known.opened.kind) {
+                        Some(Kind::Queue) => self.reach("growth in a queue"),
+                        _ => self.reach("growth in a file"),
+                    }
+                }
+                // The structure may have ended meanwhile.
+                let seal = Seal { length, bytes, last };
+                let _ = self.command(Command::SealBlock { structure, at, seal });
+            }
+            Effect::Taken { structure, at, items, bytes } => {
+                let _ = self.command(Command::QueueTaken { structure, at, items, bytes });
+                self.tell_server(server, Told::News(at, News::TakenHeard));
+            }
+            Effect::Return { structure, at, successor } => {
+                let successor = block_of(&successor);
+                // Refused when the successor has grown on meanwhile: it is the asker's again then.
+                if self.command(Command::ReturnBlock { structure, at, successor }).is_ok() {
+                    self.reach("successor given back");
+                }
+            }
+            Effect::BeginMove { structure, at, start, merge } => {
+                self.reach(if merge { "merge asked for" } else { "split asked for" });
+                match self.command(Command::BeginMove { structure, at, start, merge }) {
+                    Ok(Reply::Moving { id, entry }) => {
+                        let address = entry.address.parse().expect("servers have addresses");
+                        let to = entry.at;
+                        let entry = wire_entry(&entry);
+                        let word = MoveWord::Begin { id: id.0, entry, address };
+                        self.when_open([to].into_iter(), Then::Move(server, at, word));
+                    }
+                    Ok(other) => panic!("a move was answered with {other:?}"),
+                    Err(e) => {
+                        self.reach("move refused");
+                        let word = MoveWord::Refused(status_of(&e), e.to_string());
+                        self.tell_server(server, Told::Move(at, word));
+                    }
+                }
+            }
+            Effect::CommitMove { structure, at, id, target } => {
+                let (known, id) = (self.structures.contains_key(&structure), MoveId(id));
+                let (reply, orders) =
+                    self.decide(Command::CommitMove { structure, at, id, target });
+                let word = match reply {
+                    Ok(Reply::Moved { version, entry }) => {
+                        self.reach("move committed");
+                        let entry = wire_entry(&entry);
+                        MoveWord::Committed(MovedArgs { version: version.0, entry })
+                    }
+                    Ok(other) => panic!("a commit was answered with {other:?}"),
+                    Err(e) => {
+                        self.reach("commit refused");
+                        MoveWord::NotCommitted(status_of(&e), e.to_string())
+                    }
+                };
+                if !known {
+                    self.broken(format!("{structure} commits a move, and nobody made it"));
+                }
+                // A block that gave everything away hears of it before it is taken back.
+                self.tell_server(server, Told::Move(at, word));
+                self.dispatch(orders);
+            }
+            Effect::CancelMove { structure, at, id } => {
+                self.reach("move cancelled");
+                let id = MoveId(id);
+                let _ = self.command(Command::CancelMove { structure, at, id });
+            }
+            Effect::LocateServer { .. } => unreachable!("no value is large in this world"),
+            Effect::Retire { structure, at } => {
+                if self.command(Command::RetireBlock { structure, at }).is_ok() {
+                    self.stats.retired += 1;
+                    self.reach("block retired");
+                }
+            }
+        }
+    }
+
+    /// What a block has asked before: whatever is answered, nobody hears it.
+    fn asked_again(&mut self, effect: &Effect) {
+        let _ = match *effect {
+            Effect::Grow { structure, at } => {
+                self.command(Command::GrowStructure { structure, at })
+            }
+            Effect::Return { structure, at, ref successor } => {
+                let successor = block_of(successor);
+                self.command(Command::ReturnBlock { structure, at, successor })
+            }
+            Effect::Sealed { structure, at, length, bytes, last } => {
+                let seal = Seal { length, bytes, last };
+                self.command(Command::SealBlock { structure, at, seal })
+            }
+            Effect::Taken { structure, at, items, bytes } => {
+                self.command(Command::QueueTaken { structure, at, items, bytes })
+            }
+            Effect::Retire { structure, at } => {
+                self.command(Command::RetireBlock { structure, at })
+            }
+            Effect::CommitMove { structure, at, id, target } => {
+                let id = MoveId(id);
+                self.command(Command::CommitMove { structure, at, id, target })
+            }
+            Effect::CancelMove { structure, at, id } => {
+                self.command(Command::CancelMove { structure, at, id: MoveId(id) })
+            }
+            // One that is refused may be granted when it is asked again, and then somebody must
+            // hear of it.
+            Effect::BeginMove { .. } | Effect::LocateServer { .. } => return,
+        };
+    }
+
+    fn confirmed(&mut self, server: ServerId, order: &Order) {
+        match order {
+            Order::OpenBlock { at, .. } | Order::BeginImport { at, .. } => {
+                if matches!(order, Order::OpenBlock { .. }) {
+                    self.controller.opening.remove(at);
+                    let _ = self.command(Command::BlockOpened { server, at: *at });
+                } else {
+                    self.controller.importing.remove(at);
+                }
+                for waiting in &mut self.controller.waiting {
+                    waiting.blocks.remove(at);
+                }
+                let ready = |w: &mut Waiting| w.blocks.is_empty();
+                let ready: Vec<Waiting> = self.controller.waiting.extract_if(.., ready).collect();
+                ready.into_iter().for_each(|waiting| self.go_on(waiting.then));
+            }
+            Order::FreeBlock { at, .. } => {
+                let _ = self.command(Command::BlockFreed { server, at: *at });
+            }
+            Order::FlushBlock { at, .. } => {
+                let outcome = Ok(Written::default());
+                let _ = self.command(Command::BlockFlushed { server, at: *at, outcome });
+            }
+            &Order::CommitFlush { number, .. } => {
+                let _ = self.command(Command::FlushCommitted { server, number, outcome: Ok(()) });
+            }
+            _ => {}
+        }
+    }
+
+    /// A server asks to be a member, over a new connection.
+    pub fn join(&mut self, server: usize, life: u64, link: u64) {
+        let sim = &self.servers[server];
+        let (address, incarnation, blocks) = (sim.address.clone(), sim.incarnation, sim.blocks);
+        let new = NewServer {
+            address: &address,
+            incarnation,
+            shards: SHARDS,
+            blocks_per_shard: blocks,
+            block_size: crate::server::BLOCK as u64,
+            flush: true,
+            kinds: &[],
+        };
+        let id = match self.command(Command::JoinServer { server: new }) {
+            Ok(Reply::Joined(id)) => id,
+            other => panic!("a server could not join: {other:?}"),
+        };
+        self.controller.links.insert(id, (server, link));
+        let now_ms = self.controller_now().as_millis();
+        let at = self.arrival(Node::Controller, Node::Server(server), link);
+        self.schedule_at(at, Event::Joined { server, life, link, id, now_ms });
+    }
+
+    /// The controller learns that a connection to a server is closed.
+    pub fn link_lost(&mut self, server: usize, link: u64) {
+        let ends = |(_, of): &(&ServerId, &(usize, u64))| **of == (server, link);
+        if let Some(id) = self.controller.links.iter().find(ends).map(|(id, _)| *id) {
+            let _ = self.command(Command::ServerLost { server: id });
+        }
+    }
+
+    /// A client's question arrives.
+    pub fn question(&mut self, question: Question) {
+        let Some(known) = self.structures.get(&question.structure) else { return };
+        let (job, structure) = (known.job, question.structure);
+        let id = self.jobs[job].id;
+        let (path, name) = (known.path.clone(), known.name.clone());
+        let session = self.jobs[job].tasks[self.tasks[question.task].session()].prefix;
+        let actor = Actor { session, ..Actor::driver(id) };
+        let command = if question.by_address {
+            Command::OpenStructure { actor, job: id, path: &path, name: &name }
+        } else {
+            Command::ReopenStructure { actor, job: id, structure }
+        };
+        match self.command(command) {
+            Ok(Reply::Opened(opened)) => {
+                match opened.edge {
+                    honeycomb_catalog::EdgeOutcome::Added => self.reach("edge by use"),
+                    honeycomb_catalog::EdgeOutcome::Impossible => self.reach("edge impossible"),
+                    _ => {}
+                }
+                // The name may be another structure's by now; then the answer is not for us.
+                let opened = match opened.structure == structure {
+                    true => opened,
+                    false => return self.question(Question { by_address: false, ..question }),
+                };
+                let blocks: Vec<BlockAt> = opened.map.entries.iter().map(|e| e.at).collect();
+                self.when_open(blocks.into_iter(), Then::Answer(question, opened));
+            }
+            Ok(other) => panic!("opening was answered with {other:?}"),
+            Err(_) if question.by_address => {
+                self.question(Question { by_address: false, ..question });
+            }
+            Err(e) => {
+                let error = Error::new(status_of(&e), e.to_string());
+                self.answer(&question, Err(error));
+            }
+        }
+    }
+
+    fn answer(&mut self, question: &Question, answer: Result<Opened, Error>) {
+        let node = Node::Client(self.tasks[question.task].session());
+        let Some(at) = self.travel(Node::Controller, node) else { return };
+        let (task, number) = (question.task, question.number);
+        let controller_ms = self.controller_now().as_millis();
+        let answer = answer.map(|opened| (opened, controller_ms));
+        self.schedule_at(at, Event::ToldClient { task, number, answer: Box::new(answer) });
+    }
+
+    /// Time has passed for the controller.
+    pub fn tick_controller(&mut self) {
+        let now = self.controller_now();
+        if now.since(self.controller.last_tick) > STOOD_STILL {
+            self.reach("amnesty");
+            let _ = self.command(Command::Amnesty);
+        }
+        self.controller.last_tick = now;
+        let links = self.controller.links.len();
+        let _ = self.command(Command::Tick);
+        if self.controller.links.len() < links {
+            self.reach("server declared dead for its silence");
+        }
+        self.schedule(TICK, Event::Tick(Node::Controller));
+    }
+
+    /// A server that joins before anything has happened, without a network.
+    pub fn join_at_once(&mut self, server: usize) {
+        let incarnation = self.rng.next_u64();
+        let sim = SimServer::new(server, 0, incarnation, self.faults.blocks);
+        self.servers.push(sim);
+        let link = self.new_link();
+        self.servers[server].attempt = link;
+        self.join(server, 0, link);
+    }
+
+    /// When all leases have ended, every block is free again (INV-02, INV-13).
+    pub fn judge_memory(&mut self) {
+        let now = self.controller_now();
+        let compared = self.controller.model.compare(now, &mut self.controller.catalog);
+        if let Err(e) = compared {
+            return self.broken(format!("the catalog, at the end: {e}"));
+        }
+        let actor = Actor::CLUSTER;
+        let Ok(Reply::Status(status)) = self.command(Command::ClusterStatus { actor }) else {
+            return self.broken("the cluster has no status".into());
+        };
+        if status.free != status.blocks || status.structures != 0 {
+            let text = format!(
+                "{} of {} blocks are free, {} structures live after the last lease (INV-02)",
+                status.free, status.blocks, status.structures
+            );
+            self.broken(text);
+        }
+        for server in self.servers.iter().filter(|server| server.alive) {
+            let held: Vec<BlockAt> = server.held();
+            if !held.is_empty() && self.violation.is_none() {
+                self.violation = Some(format!("{} still holds {held:?} (INV-02)", server.address));
+            }
+        }
+    }
+}
+
+/// The block that an entry on the wire names.
+fn block_of(moved: &[u8]) -> BlockAt {
+    let entry = MovedArgs::decode(moved).expect("it came from here").entry;
+    BlockAt { block: BlockId(entry.block), epoch: Epoch(entry.epoch) }
+}

@@ -1,0 +1,185 @@
+//! Connections between servers, over which blocks move: one for each move, in order, with large
+//! payloads in pieces, and breaking at any of them.
+
+use crate::net::Node;
+use crate::server::Caller;
+use crate::world::{Body, Event, Request, World};
+use honeycomb_server::{Access, MoveKey, Post, PostPayload};
+use honeycomb_types::{BlockAt, SessionId};
+use honeycomb_wire::{Op, RequestHeader, Status};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// One connection. It is gone when either end's process is, or somebody hangs up.
+pub struct Line {
+    key: MoveKey,
+    /// Server and life of the block that gives.
+    pub from: (usize, u64),
+    /// Of the block that takes.
+    to: (usize, u64),
+    target: BlockAt,
+    /// Requests that have arrived while the one before them is still arriving.
+    inbox: VecDeque<Request>,
+    next_request: u64,
+}
+
+impl World {
+    /// Does what the moves of a server want of the network, in order.
+    pub fn carry_posts(&mut self, server: usize) {
+        for post in std::mem::take(&mut self.servers[server].posts) {
+            match post {
+                Post::Dial { key, address, target } => {
+                    self.dial(server, key, &address.to_string(), target);
+                }
+                Post::Send { key, op, args, payload } => {
+                    self.send_part(server, key, op, args, payload);
+                }
+                Post::HangUp(key) => {
+                    if let Some(conn) = self.line_of(server, key) {
+                        self.hang_up_line(conn);
+                    }
+                }
+            }
+        }
+    }
+
+    fn line_of(&self, server: usize, key: MoveKey) -> Option<u64> {
+        let found = self.lines.iter().find(|(_, l)| l.key == key && l.from.0 == server);
+        found.map(|(conn, _)| *conn)
+    }
+
+    fn dial(&mut self, server: usize, key: MoveKey, address: &str, target: BlockAt) {
+        let from = (server, self.servers[server].life);
+        let to = self.servers.iter().position(|s| s.address == address);
+        let to = to.expect("the controller names servers of this world");
+        if !self.servers[to].alive {
+            let lost = Event::MoveLost { server, life: from.1, key };
+            return self.schedule(Duration::from_micros(200), lost);
+        }
+        let conn = self.new_link();
+        let to = (to, self.servers[to].life);
+        let line = Line { key, from, to, target, inbox: VecDeque::new(), next_request: 1 };
+        self.lines.insert(conn, line);
+    }
+
+    fn send_part(
+        &mut self,
+        server: usize,
+        key: MoveKey,
+        op: Op,
+        args: Vec<u8>,
+        payload: PostPayload,
+    ) {
+        // Without a line the shard has heard, or will, that it is lost.
+        let Some(conn) = self.line_of(server, key) else { return };
+        if self.rng.chance(self.faults.cut_payload / 20) {
+            self.fault("cut move");
+            return self.break_line(conn);
+        }
+        let line = self.lines.get_mut(&conn).expect("found just now");
+        line.next_request += 1;
+        let mut header =
+            RequestHeader { request: line.next_request, at: line.target, ..RequestHeader::new(op) };
+        (header.args_len, header.payload_len) = (args.len() as u32, payload.bytes().len() as u32);
+        let (to, life) = line.to;
+        let session = SessionId(u128::from(conn) | 1 << 100);
+        let access = Access { session, window: 1, grant: None, peer: true };
+        let request =
+            Request { access, header: header.encode(), args, payload: Body::Post(payload) };
+        let at = self.arrival(Node::Server(server), Node::Server(to), conn);
+        let (from, request) = (Caller::Peer(conn), Box::new(request));
+        self.schedule_at(at, Event::Request { server: to, life, from, request });
+    }
+
+    /// A request over a connection of a move waits until the one before it has arrived.
+    pub fn in_turn(&mut self, server: usize, from: Caller, request: Request) -> Option<Request> {
+        let Caller::Peer(conn) = from else { return Some(request) };
+        // What was under way when the connection broke never arrives.
+        let line = self.lines.get_mut(&conn)?;
+        if self.servers[server].filling_of(from).is_some() || !line.inbox.is_empty() {
+            line.inbox.push_back(request);
+            return None;
+        }
+        Some(request)
+    }
+
+    /// A payload has arrived whole: what waited behind it is read.
+    pub fn next_in_turn(&mut self, server: usize, conn: u64) {
+        let Some(line) = self.lines.get_mut(&conn) else { return };
+        let life = line.to.1;
+        let waiting = std::mem::take(&mut line.inbox);
+        for request in waiting {
+            let (from, request) = (Caller::Peer(conn), Box::new(request));
+            self.schedule(Duration::ZERO, Event::Request { server, life, from, request });
+        }
+    }
+
+    /// The server of the block that takes answers, in order.
+    pub fn answer_move(&mut self, server: usize, conn: u64, status: Status) {
+        let Some(line) = self.lines.get(&conn) else { return };
+        let from = line.from.0;
+        let at = self.arrival(Node::Server(server), Node::Server(from), conn);
+        self.schedule_at(at, Event::MoveAnswered { conn, status });
+    }
+
+    /// An answer arrives at the server of the block that gives.
+    pub fn move_answered(&mut self, conn: u64, status: Status) {
+        let Some(line) = self.lines.get(&conn) else { return };
+        let (key, (server, life)) = (line.key, line.from);
+        if self.servers[server].alive && self.servers[server].life == life {
+            let now = self.local(Node::Server(server));
+            self.servers[server].move_answered(now, key, status);
+            let messages = self.servers[server].settle();
+            self.send_all(server, messages);
+        }
+    }
+
+    /// The server of the block that gives learns that a connection is gone.
+    pub fn move_lost(&mut self, server: usize, life: u64, key: MoveKey) {
+        if !self.servers[server].alive || self.servers[server].life != life {
+            return;
+        }
+        let now = self.local(Node::Server(server));
+        self.servers[server].move_lost(now, key);
+        let messages = self.servers[server].settle();
+        self.send_all(server, messages);
+    }
+
+    /// The server of the block that takes learns it: what was arriving is given up.
+    pub fn move_hung_up(&mut self, server: usize, life: u64, conn: u64) {
+        if !self.servers[server].alive || self.servers[server].life != life {
+            return;
+        }
+        if let Some(ticket) = self.servers[server].filling_of(Caller::Peer(conn)) {
+            let now = self.local(Node::Server(server));
+            let messages = self.servers[server].cut(now, ticket);
+            self.send_all(server, messages);
+        }
+    }
+
+    /// The connection of a move breaks: both ends hear of it.
+    pub fn break_line(&mut self, conn: u64) {
+        let Some(line) = self.lines.get(&conn) else { return };
+        let (key, (server, life)) = (line.key, line.from);
+        let after = self.way();
+        self.schedule(after, Event::MoveLost { server, life, key });
+        self.hang_up_line(conn);
+    }
+
+    /// The giving end is done with a connection.
+    fn hang_up_line(&mut self, conn: u64) {
+        let Some(line) = self.lines.remove(&conn) else { return };
+        let (server, life) = line.to;
+        let after = self.way();
+        self.schedule(after, Event::MoveHungUp { server, life, conn });
+    }
+
+    /// A server's process has ended, and with it its ends of all connections.
+    pub fn hang_up_all(&mut self, server: usize) {
+        let ends = |l: &Line| l.from.0 == server || l.to.0 == server;
+        let ended: Vec<u64> = self.lines.iter().filter(|(_, l)| ends(l)).map(|(c, _)| *c).collect();
+        for conn in ended {
+            self.break_line(conn);
+        }
+    }
+}

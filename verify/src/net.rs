@@ -1,0 +1,169 @@
+//! The network between the nodes and the clocks in them: who cannot reach whom until when, who
+//! stands still, what order connections keep, and what time it is for whom.
+
+use crate::faults::long_or_short;
+use honeycomb_env::Entropy;
+use honeycomb_types::Time;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Memory servers of a world.
+pub const SERVERS: usize = 3;
+/// Client processes of a world: a session each.
+pub const CLIENTS: usize = 3;
+const NODES: usize = 1 + SERVERS + CLIENTS;
+
+/// A process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Node {
+    Controller,
+    Server(usize),
+    Client(usize),
+}
+
+impl Node {
+    fn index(self) -> usize {
+        match self {
+            Node::Controller => 0,
+            Node::Server(n) => 1 + n,
+            Node::Client(n) => 1 + SERVERS + n,
+        }
+    }
+
+    fn of(index: usize) -> Node {
+        match index {
+            0 => Node::Controller,
+            n if n <= SERVERS => Node::Server(n - 1),
+            n => Node::Client(n - 1 - SERVERS),
+        }
+    }
+
+    /// Any node.
+    pub fn draw(entropy: &mut Entropy) -> Node {
+        Node::of(entropy.below(NODES as u64) as usize)
+    }
+}
+
+/// A node's clock: how it began and how fast it goes.
+#[derive(Clone, Copy, Debug, Default)]
+struct NodeClock {
+    begin: u64,
+    ppm: i64,
+}
+
+/// The state of the network.
+#[derive(Debug)]
+pub struct Net {
+    /// Until when nothing gets from one node to another.
+    cut: [[Time; NODES]; NODES],
+    /// Until when a node stands still.
+    still: [Time; NODES],
+    clocks: [NodeClock; NODES],
+    /// When the last message of a connection that keeps order arrives.
+    arrived: BTreeMap<(u64, Node), Time>,
+}
+
+impl Net {
+    /// A whole network; clocks that go wrong by up to `ppm`.
+    pub fn new(entropy: &mut Entropy, ppm: u64) -> Net {
+        let clocks = std::array::from_fn(|_| {
+            let ppm = if ppm == 0 { 0 } else { entropy.below(2 * ppm + 1) as i64 - ppm as i64 };
+            // Clocks count from origins of their own: never compared, never alike.
+            NodeClock { begin: entropy.below(1_000_000_000_000), ppm }
+        });
+        Net {
+            cut: [[Time::ZERO; NODES]; NODES],
+            still: [Time::ZERO; NODES],
+            clocks,
+            arrived: BTreeMap::new(),
+        }
+    }
+
+    /// What a node's clock shows.
+    pub fn local(&self, node: Node, now: Time) -> Time {
+        let NodeClock { begin, ppm } = self.clocks[node.index()];
+        let drift = now.0 as i128 * ppm as i128 / 1_000_000;
+        Time((begin as i128 + now.0 as i128 + drift) as u64)
+    }
+
+    /// Until when messages from one node to another cannot arrive.
+    pub fn cut_until(&self, from: Node, to: Node) -> Time {
+        self.cut[from.index()][to.index()]
+    }
+
+    /// Until when a node does nothing.
+    pub fn still_until(&self, node: Node) -> Time {
+        self.still[node.index()]
+    }
+
+    /// A node stands still.
+    pub fn pause(&mut self, node: Node, until: Time) {
+        let still = &mut self.still[node.index()];
+        *still = (*still).max(until);
+    }
+
+    /// When a message that is sent so as to arrive at `at` arrives behind the others of its
+    /// connection.
+    pub fn in_order(&mut self, connection: u64, to: Node, at: Time) -> Time {
+        let last = self.arrived.entry((connection, to)).or_default();
+        *last = at.max(Time(last.0 + 1));
+        *last
+    }
+
+    /// When everybody goes on and all has arrived that was sent on connections.
+    pub fn settled_at(&self) -> Time {
+        let times = self.still.iter().chain(self.arrived.values());
+        times.copied().max().unwrap_or_default()
+    }
+
+    /// Cuts some ways until a time; the name of the shape.
+    pub fn partition(&mut self, entropy: &mut Entropy, until: Time) -> &'static str {
+        let mut cut = |from: usize, to: usize| {
+            let way = &mut self.cut[from][to];
+            *way = (*way).max(until);
+        };
+        let one = entropy.below(NODES as u64) as usize;
+        let other = (one + 1 + entropy.below(NODES as u64 - 1) as usize) % NODES;
+        let side = entropy.next_u64();
+        let pairs = || (0..NODES).flat_map(|a| (0..NODES).map(move |b| (a, b)));
+        match entropy.below(5) {
+            0 => {
+                pairs().filter(|(a, b)| (*a == one) != (*b == one)).for_each(|(a, b)| cut(a, b));
+                "isolated node"
+            }
+            1 => {
+                let left = |n: usize| side >> n & 1 == 0;
+                pairs().filter(|(a, b)| left(*a) != left(*b)).for_each(|(a, b)| cut(a, b));
+                "halves"
+            }
+            2 => {
+                // One node is on both sides.
+                let left = |n: usize| side >> n & 1 == 0;
+                let apart = |a: usize, b: usize| left(a) != left(b) && a != one && b != one;
+                pairs().filter(|(a, b)| apart(*a, *b)).for_each(|(a, b)| cut(a, b));
+                "bridge"
+            }
+            3 => {
+                cut(one, other);
+                "one-way partition"
+            }
+            _ => {
+                cut(one, other);
+                cut(other, one);
+                "cut link"
+            }
+        }
+    }
+
+    /// Everything reaches everything. Who stands still goes on in its time, as what came meanwhile
+    /// must be heard in order.
+    pub fn heal(&mut self) {
+        self.cut = [[Time::ZERO; NODES]; NODES];
+    }
+}
+
+/// How long a partition or a pause lasts: from shorter than any patience to longer than leases and
+/// the silence after which a server is taken for dead.
+pub fn trouble_lasts(entropy: &mut Entropy) -> Duration {
+    long_or_short(entropy, Duration::from_millis(1), Duration::from_secs(4))
+}

@@ -1,0 +1,313 @@
+//! What owners of data do: create prefixes and structures, renew them or stop, remove them, declare
+//! readers, commit tasks, change permissions. All of it goes over the network to the controller.
+
+use crate::net::{CLIENTS, Node};
+use crate::queue::QueueModel;
+use crate::queueing;
+use crate::storing;
+use crate::world::{Event, Known, PATIENCE, SessionTask, SimJob, World};
+use honeycomb_catalog::{Actor, CatalogError, Command, NewStructure, PrefixOptions, Reply};
+use honeycomb_types::{Kind, StructureId, Verbs};
+use std::time::Duration;
+
+/// Live prefixes that a job is kept at.
+const PREFIXES: usize = 3;
+/// How often a keeper renews: a quarter of the shortest lease.
+const KEEP: Duration = Duration::from_millis(50);
+/// Leases of jobs and of the prefixes that sessions run for, in milliseconds.
+const LEASE_MS: u32 = 500;
+
+/// What an owner wants of the controller.
+#[derive(Debug)]
+pub enum Wish {
+    /// A prefix with a structure of each kind.
+    Create { job: usize },
+    /// The prefix that a session runs for, which it has not or has no more.
+    Session { job: usize, session: usize },
+    /// The end of a structure.
+    RemoveStructure { structure: StructureId },
+    /// The end of a prefix.
+    RemovePrefix { job: usize, path: String },
+    /// Which sessions' tasks will read a prefix.
+    Declare { job: usize, path: String, sessions: Vec<usize>, replace: bool },
+    /// A session's task has done its work, and begins another.
+    Commit { job: usize, session: usize },
+    /// Grants so far are not good any more.
+    Revoke { job: usize, path: String },
+}
+
+fn session_path(session: usize) -> String {
+    format!("t{session}")
+}
+
+/// Jobs, and what they begin with.
+pub fn set_up(world: &mut World) {
+    for (keeper, name) in ["a", "b"].into_iter().enumerate() {
+        let quota_blocks = if keeper == 1 { world.faults.quota } else { 0 };
+        let actor = Actor::CLUSTER;
+        let command = Command::RegisterJob { actor, name, lease_ms: LEASE_MS, quota_blocks };
+        let Ok(Reply::Job { job: id, .. }) = world.command(command) else {
+            panic!("a job could not be registered")
+        };
+        let task = |session| SessionTask { path: session_path(session), prefix: None };
+        let tasks = (0..CLIENTS).map(task).collect();
+        let wish_after = world.now;
+        world.jobs.push(SimJob { id, keeper, kept: Vec::new(), tasks, wish_after });
+        let job = world.jobs.len() - 1;
+        for session in 0..CLIENTS {
+            grant(world, Wish::Session { job, session });
+        }
+        world.schedule(Duration::from_millis(1), Event::Keep(job));
+    }
+}
+
+/// An owner sends its wish to the controller, where it may never arrive.
+fn wish(world: &mut World, job: usize, wish: Wish) {
+    let keeper = Node::Client(world.jobs[job].keeper);
+    if let Some(at) = world.travel(keeper, Node::Controller) {
+        world.schedule_at(at, Event::Own(wish));
+    }
+}
+
+/// What owners do at the beginning of an operation.
+pub fn tend(world: &mut World) {
+    for job in 0..world.jobs.len() {
+        // Crashes and removals leave prefixes without live structures: then there are more.
+        let live = world.structures.values().filter(|k| k.job == job && !k.gone).count();
+        let few = world.jobs[job].kept.len() < PREFIXES || live < PREFIXES;
+        let patient = world.now >= world.jobs[job].wish_after;
+        if few && patient {
+            world.jobs[job].wish_after = world.now + PATIENCE;
+            wish(world, job, Wish::Create { job });
+        }
+        if world.jobs[job].kept.len() > 3 * PREFIXES {
+            world.jobs[job].kept.remove(1);
+        }
+        for session in 0..CLIENTS {
+            if patient && world.jobs[job].tasks[session].prefix.is_none() {
+                wish(world, job, Wish::Session { job, session });
+            }
+        }
+    }
+    let job = world.rng.below(world.jobs.len() as u64) as usize;
+    // The first prefix stays, because its renewals keep the root.
+    if world.jobs[job].kept.len() > 1 && world.rng.chance(world.faults.abandon) {
+        world.fault("abandoned prefix");
+        let at = 1 + world.rng.below(world.jobs[job].kept.len() as u64 - 1) as usize;
+        world.jobs[job].kept.remove(at);
+    }
+    if world.rng.chance(world.faults.remove)
+        && let Some(structure) = some_structure(world, job)
+    {
+        wish(world, job, Wish::RemoveStructure { structure });
+    }
+    if world.rng.chance(world.faults.upheaval) {
+        upheave(world, job);
+    }
+}
+
+fn some_structure(world: &mut World, job: usize) -> Option<StructureId> {
+    let live = world.structures.iter().filter(|(_, k)| k.job == job && !k.gone);
+    let live: Vec<StructureId> = live.map(|(id, _)| *id).collect();
+    let chosen = world.rng.below(live.len().max(1) as u64) as usize;
+    live.get(chosen).copied()
+}
+
+fn upheave(world: &mut World, job: usize) {
+    let session = world.rng.below(CLIENTS as u64) as usize;
+    let kept = &world.jobs[job].kept;
+    let path = kept.get(world.rng.below(kept.len().max(1) as u64) as usize).cloned();
+    let Some(path) = path else { return };
+    let drawn = match world.rng.below(8) {
+        0 => Wish::RemovePrefix { job, path },
+        1..4 => {
+            let sessions = vec![session, world.rng.below(CLIENTS as u64) as usize];
+            let replace = world.rng.chance(200_000);
+            Wish::Declare { job, path, sessions, replace }
+        }
+        4..6 => Wish::Commit { job, session },
+        _ => Wish::Revoke { job, path },
+    };
+    wish(world, job, drawn);
+}
+
+/// A wish has arrived at the controller.
+pub fn grant(world: &mut World, wish: Wish) {
+    match wish {
+        Wish::Create { job } => create(world, job),
+        Wish::Session { job, session } => {
+            if world.jobs[job].tasks[session].prefix.is_none() {
+                begin_session(world, job, session);
+            }
+        }
+        Wish::RemoveStructure { structure } => {
+            let known = &world.structures[&structure];
+            let (path, name) = (known.path.clone(), known.name.clone());
+            let id = world.jobs[known.job].id;
+            let actor = Actor::driver(id);
+            let (path, name) = (path.as_str(), name.as_str());
+            if world.command(Command::RemoveStructure { actor, job: id, path, name }).is_ok() {
+                world.fault("removed structure");
+            }
+        }
+        Wish::RemovePrefix { job, path } => remove_prefix(world, job, &path),
+        Wish::Declare { job, path, sessions, replace } => {
+            let id = world.jobs[job].id;
+            let readers: Vec<String> = sessions.into_iter().map(session_path).collect();
+            let readers: Vec<&str> = readers.iter().map(String::as_str).collect();
+            let (actor, path, readers) = (Actor::driver(id), path.as_str(), &readers[..]);
+            let _ =
+                world.command(Command::DeclareReaders { actor, job: id, path, readers, replace });
+        }
+        Wish::Commit { job, session } => {
+            let id = world.jobs[job].id;
+            let path = session_path(session);
+            let command = Command::CommitTask { actor: Actor::driver(id), job: id, path: &path };
+            if let Ok(Reply::Committed { freed }) = world.command(command)
+                && freed > 0
+            {
+                world.reach("prefix freed by its readers");
+            }
+            remove_prefix(world, job, &path);
+            world.jobs[job].tasks[session].prefix = None;
+            begin_session(world, job, session);
+        }
+        Wish::Revoke { job, path } => {
+            let id = world.jobs[job].id;
+            let (actor, path) = (Actor::driver(id), path.as_str());
+            let (owner_verbs, job_verbs) = (Verbs::ALL, Verbs::READ);
+            let command = Command::SetPermissions { actor, job: id, path, owner_verbs, job_verbs };
+            let _ = world.command(command);
+        }
+    }
+}
+
+fn remove_prefix(world: &mut World, job: usize, path: &str) {
+    let id = world.jobs[job].id;
+    let command = Command::RemovePrefix { actor: Actor::driver(id), job: id, path };
+    if world.command(command).is_ok() {
+        world.reach("prefix removed");
+    }
+}
+
+fn begin_session(world: &mut World, job: usize, session: usize) {
+    let id = world.jobs[job].id;
+    let path = session_path(session);
+    let options = PrefixOptions { lease_ms: LEASE_MS, ..PrefixOptions::default() };
+    let (actor, parents) = (Actor::driver(id), &[][..]);
+    let command = Command::CreatePrefix { actor, job: id, path: &path, parents, options };
+    if let Ok(Reply::Prefix(prefix)) = world.command(command) {
+        world.jobs[job].tasks[session].prefix = Some(prefix);
+    }
+}
+
+fn create(world: &mut World, job: usize) {
+    world.jobs[job].wish_after = world.now;
+    if !world.working {
+        return;
+    }
+    let id = world.jobs[job].id;
+    let actor = Actor::driver(id);
+    let path = format!("p{}", world.rng.next_u64() % 1_000_000_007);
+    let lease_ms = 200 + world.rng.below(800) as u32;
+    let mut parents = Vec::new();
+    if let Some(first) = world.jobs[job].kept.first()
+        && world.rng.chance(500_000)
+    {
+        parents.push(first.clone());
+    }
+    let names: Vec<&str> = parents.iter().map(String::as_str).collect();
+    let options = PrefixOptions { lease_ms, ..PrefixOptions::default() };
+    let command = Command::CreatePrefix { actor, job: id, path: &path, parents: &names, options };
+    match world.command(command) {
+        Ok(_) => {}
+        // Nothing can be created below a root that has expired: it is created again, as a driver
+        // does that was away.
+        Err(CatalogError::LeaseExpired { .. }) => return revive(world, job),
+        Err(_) => return,
+    }
+    if !parents.is_empty() {
+        world.reach("prefix with two parents");
+    }
+    world.jobs[job].kept.push(path.clone());
+    for (kind, name) in [(Kind::File, "file"), (Kind::Queue, "queue"), (Kind::Kv, "kv")] {
+        let blocks = 1 + world.rng.below(2) as u32;
+        let (max_items, max_bytes) = queueing::bounds(world, kind);
+        let structure = NewStructure {
+            path: &path,
+            name,
+            kind,
+            blocks,
+            slots: 64,
+            max_items,
+            max_bytes,
+            open_existing: false,
+        };
+        let command = Command::CreateStructure { actor, job: id, structure };
+        let Ok(Reply::Opened(opened)) = world.command(command) else { continue };
+        let fat = world.focus == Some(Kind::Kv);
+        let known = Known {
+            job,
+            path: path.clone(),
+            name: name.to_owned(),
+            opened,
+            file: Default::default(),
+            queue: QueueModel::new(max_items, max_bytes),
+            history: Default::default(),
+            accounts: Vec::new(),
+            gone: false,
+            next_value: if fat { storing::FAT } else { 1 },
+            lost: false,
+        };
+        world.structures.insert(known.opened.structure, known);
+    }
+}
+
+/// The root of a job whose keeper was away for too long begins anew, in its place.
+fn revive(world: &mut World, job: usize) {
+    let id = world.jobs[job].id;
+    let options = PrefixOptions { lease_ms: LEASE_MS, ..PrefixOptions::default() };
+    let actor = Actor::driver(id);
+    let command = Command::CreatePrefix { actor, job: id, path: "", parents: &[], options };
+    let _ = world.command(command);
+}
+
+/// The keeper of a job renews what it keeps and what its sessions run for.
+pub fn keep(world: &mut World, job: usize) {
+    world.schedule(KEEP, Event::Keep(job));
+    let own = &world.jobs[job];
+    let mut paths = own.kept.clone();
+    if world.working {
+        let running = own.tasks.iter().filter(|task| task.prefix.is_some());
+        paths.extend(running.map(|task| task.path.clone()));
+        if world.rng.chance(50_000) {
+            // One that nobody knows must not harm the others (INV-14).
+            paths.insert(0, "nobody".into());
+        }
+    }
+    if paths.is_empty() {
+        return;
+    }
+    let keeper = Node::Client(world.jobs[job].keeper);
+    if let Some(at) = world.travel(keeper, Node::Controller) {
+        world.schedule_at(at, Event::Renew { job, paths });
+    }
+}
+
+/// A renewal arrives at the controller. A path that fails is kept no more.
+pub fn renew(world: &mut World, job: usize, paths: &[String]) {
+    let id = world.jobs[job].id;
+    let names: Vec<&str> = paths.iter().map(String::as_str).collect();
+    let command = Command::RenewLeases { actor: Actor::driver(id), job: id, paths: &names };
+    let Ok(Reply::Renewed(results)) = world.command(command) else { return };
+    for (path, result) in paths.iter().zip(results) {
+        if let Err(e) = result {
+            world.note(|| format!("not renewed: {e}"));
+            world.jobs[job].kept.retain(|kept| kept != path);
+            let running = world.jobs[job].tasks.iter_mut().find(|task| task.path == *path);
+            if let Some(task) = running {
+                task.prefix = None;
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What was drawn and reached: because what is never drawn is not tested.
+
+use std::collections::BTreeMap;
+
+/// Faults that every long run must have injected, by name.
+pub const FAULTS: &[&str] = &[
+    "abandoned prefix",
+    "bridge",
+    "broken link",
+    "crash",
+    "crash for good",
+    "cut link",
+    "cut move",
+    "cut payload",
+    "delay",
+    "duplicate",
+    "halves",
+    "intruder",
+    "isolated node",
+    "late request",
+    "lost reply",
+    "lost request",
+    "one-way partition",
+    "pause longer than a lease",
+    "pause longer than the silence of the dead",
+    "pause of the controller",
+    "question asked twice",
+    "removed structure",
+    "short pause",
+    "silent crash",
+];
+
+/// States that every long run must have reached ("sometimes" assertions), by name.
+pub const STATES: &[&str] = &[
+    "amnesty",
+    "batch refused whole",
+    "block retired",
+    "commit refused",
+    "edge by use",
+    "edge impossible",
+    "grant expired on the way",
+    "grant revoked",
+    "growth answered when the block was open",
+    "growth denied for memory",
+    "growth denied for the quota",
+    "growth denied without a controller",
+    "growth in a file",
+    "growth in a queue",
+    "hung up while waiting",
+    "intruder refused",
+    "large value",
+    "lease expired",
+    "merge asked for",
+    "move cancelled",
+    "move committed",
+    "move refused",
+    "mutation repeated",
+    "outcome unknown",
+    "prefix freed by its readers",
+    "prefix removed",
+    "prefix with two parents",
+    "reply overtaken",
+    "scan of several pages",
+    "server back under a new name",
+    "server declared dead for its silence",
+    "split asked for",
+    "stale map corrected",
+    "successor given back",
+    "transfer between accounts",
+    "write to a server that is given up",
+];
+
+/// What was drawn and done in a run, or in many.
+#[derive(Clone, Debug, Default)]
+pub struct Stats {
+    /// Operations finished.
+    pub operations: u64,
+    /// Faults injected, by name.
+    pub faults: BTreeMap<&'static str, u64>,
+    /// States reached, by name.
+    pub states: BTreeMap<&'static str, u64>,
+    /// Endings of operations, by status.
+    pub endings: BTreeMap<&'static str, u64>,
+    /// Runs that had a class of faults, by class.
+    pub classes: BTreeMap<&'static str, u64>,
+    /// Runs that had two classes at once.
+    pub pairs: BTreeMap<(&'static str, &'static str), u64>,
+    /// Blocks sealed with a successor.
+    pub grown: u64,
+    /// Blocks of queues retired.
+    pub retired: u64,
+    /// Commands that the catalog and its model agreed on.
+    pub commands: u64,
+    /// Histories of keys that an order was found for.
+    pub histories: u64,
+    /// Events that happened.
+    pub events: u64,
+    /// Virtual time, in milliseconds.
+    pub virtual_ms: u64,
+    /// Hash of everything that happened, in order (INV-35).
+    pub trace: u64,
+}
+
+impl Stats {
+    /// Faults in all.
+    pub fn fault_count(&self) -> u64 {
+        self.faults.values().sum()
+    }
+
+    /// Adds another run's.
+    pub fn add(&mut self, more: &Stats) {
+        self.operations += more.operations;
+        self.grown += more.grown;
+        self.retired += more.retired;
+        self.commands += more.commands;
+        self.histories += more.histories;
+        self.events += more.events;
+        self.virtual_ms += more.virtual_ms;
+        let counts = [
+            (&mut self.faults, &more.faults),
+            (&mut self.states, &more.states),
+            (&mut self.endings, &more.endings),
+            (&mut self.classes, &more.classes),
+        ];
+        for (sum, more) in counts {
+            for (name, count) in more {
+                *sum.entry(name).or_default() += count;
+            }
+        }
+        for (pair, count) in &more.pairs {
+            *self.pairs.entry(*pair).or_default() += count;
+        }
+    }
+
+    /// Faults and states that should have been reached and were not, and names that were reached
+    /// but are not listed, which is as bad: nobody would miss them.
+    pub fn missed(&self) -> Vec<String> {
+        let lists = [("fault", FAULTS, &self.faults), ("state", STATES, &self.states)];
+        let mut missed = Vec::new();
+        for (what, listed, reached) in lists {
+            let never = listed.iter().filter(|name| !reached.contains_key(*name));
+            missed.extend(never.map(|name| format!("{what} '{name}' was never reached")));
+            let unlisted = reached.keys().filter(|name| !listed.contains(name));
+            missed.extend(unlisted.map(|name| format!("{what} '{name}' is not listed")));
+        }
+        missed
+    }
+}

@@ -1,0 +1,468 @@
+//! The workload on key-value stores: single operations, batches, scans and transfers between
+//! accounts, and how their answers are judged.
+
+use crate::accounts::{self, ACCOUNTS};
+use crate::client::{Active, TASKS};
+use crate::kv::{Did, HISTORY_MAX, Op as KvOp, linearizable};
+use crate::world::{Known, World};
+use honeycomb_client::Target;
+use honeycomb_env::Entropy;
+use honeycomb_types::{StructureId, Time};
+use honeycomb_wire::batch::{BatchOp, BatchResult, put_batch, results};
+use honeycomb_wire::data::{ScanArgs, SwapArgs, scan_entries};
+use honeycomb_wire::stored::{Function, Stored, accumulate_args};
+use honeycomb_wire::{Op, ReplyHeader, Status, key_hash};
+
+/// Stores whose values are numbered from here on have large ones only.
+pub const FAT: u64 = 1_000_000;
+
+/// What an operation does to a store.
+#[derive(Debug, Clone)]
+pub enum Storing {
+    One {
+        key: Vec<u8>,
+        did: Did,
+    },
+    /// Operations of their own in one request.
+    Batch(Vec<(Vec<u8>, Did)>),
+    /// All or nothing.
+    Atomic {
+        did: accounts::Did,
+        sum: i64,
+    },
+    Scan {
+        cursor: u64,
+        bytes: u32,
+    },
+}
+
+/// Chooses an operation.
+pub fn choose(world: &mut World, structure: StructureId) -> Storing {
+    let known = world.structures.get_mut(&structure).expect("just chosen");
+    match world.rng.below(20) {
+        0..3 => {
+            let did = choose_transfer(&mut world.rng, known);
+            let sum = 1 + world.rng.below(50) as i64;
+            let did = match did {
+                accounts::Did::Move(from, to, ..) => accounts::Did::Move(from, to, sum, None),
+                other => other,
+            };
+            Storing::Atomic { did, sum }
+        }
+        3 => {
+            let entries = &known.opened.map.entries;
+            let entry = &entries[world.rng.below(entries.len() as u64) as usize];
+            let bytes = 100 + world.rng.below(20_000) as u32;
+            Storing::Scan { cursor: entry.start.max(1), bytes }
+        }
+        4..6 => {
+            let count = 2 + world.rng.below(4);
+            let mut ops: Vec<(Vec<u8>, Did)> = Vec::new();
+            for _ in 0..count {
+                let (key, did) = choose_one(&mut world.rng, known);
+                // Updates answer with old values, which batches do not have.
+                let did = match did {
+                    Did::Update(new, _) | Did::Upsert(new, _) => Did::Put(new, None),
+                    other => other,
+                };
+                if ops.iter().all(|(other, _)| *other != key) {
+                    ops.push((key, did));
+                }
+            }
+            Storing::Batch(ops)
+        }
+        _ => {
+            let (key, did) = choose_one(&mut world.rng, known);
+            Storing::One { key, did }
+        }
+    }
+}
+
+fn choose_transfer(rng: &mut Entropy, known: &Known) -> accounts::Did {
+    let full = known.accounts.len() >= HISTORY_MAX - TASKS;
+    let from = rng.below(ACCOUNTS as u64) as usize;
+    let to = (from + 1 + rng.below(ACCOUNTS as u64 - 1) as usize) % ACCOUNTS;
+    match rng.below(10) {
+        _ if full => accounts::Did::Read(None),
+        0..5 => accounts::Did::Move(from, to, 0, None),
+        5 => accounts::Did::Fail,
+        _ => accounts::Did::Read(None),
+    }
+}
+
+fn choose_one(rng: &mut Entropy, known: &mut Known) -> (Vec<u8>, Did) {
+    let mut turn = 0;
+    // Numbers have keys of their own: what is put is no number.
+    let counter = rng.chance(250_000);
+    let kind = if counter { 'n' } else { 'k' };
+    let fat = known.next_value >= FAT;
+    let names = if fat { 20 } else { 6 };
+    let key = loop {
+        let name = format!("{kind}{}", rng.below(names) + names * turn).into_bytes();
+        let history = known.history.get(&name);
+        if history.is_none_or(|h| h.len() < HISTORY_MAX - 2 * TASKS) {
+            break name;
+        }
+        turn += 1;
+    };
+    known.next_value += 1;
+    let new = known.next_value;
+    let seen = new.saturating_sub(1 + rng.below(4));
+    // Blocks fill and are divided, empty and are merged.
+    let shrinks = fat && known.next_value / 60 % 2 == 1;
+    let did = match rng.below(12) {
+        0..6 if shrinks => Did::Delete(None),
+        0..3 if counter => Did::Get(None),
+        3 if counter => Did::Delete(None),
+        _ if counter => Did::Add(new, None),
+        0..4 => Did::Get(None),
+        4..6 => Did::Put(new, None),
+        6 => Did::Insert(new, None),
+        7 => Did::Delete(None),
+        8 => Did::Update(new, None),
+        9..11 => Did::Upsert(new, None),
+        _ => Did::Swap((seen > 0).then_some(seen), new, None),
+    };
+    (key, did)
+}
+
+/// The bytes of a value: its number, and a filling that follows from it.
+fn value(number: u64) -> Vec<u8> {
+    let length = if number.is_multiple_of(5) || number >= FAT {
+        3000 + number as usize * 37 % 5000
+    } else {
+        40
+    };
+    let mut bytes = number.to_le_bytes().to_vec();
+    bytes.resize(length, number as u8);
+    bytes
+}
+
+fn number(bytes: &[u8]) -> Result<u64, String> {
+    if let Stored::Integer(sum) = Stored::of(bytes) {
+        return Ok(sum as u64);
+    }
+    let head = bytes.first_chunk().ok_or("a value without its number")?;
+    let number = u64::from_le_bytes(*head);
+    if value(number) != bytes {
+        return Err(format!("the value {number} is torn: {} bytes", bytes.len()));
+    }
+    Ok(number)
+}
+
+impl Storing {
+    /// In words, for a report.
+    pub fn describe(&self) -> String {
+        match self {
+            Storing::One { key, did } => format!("{} {did:?}", String::from_utf8_lossy(key)),
+            other => format!("{other:?}"),
+        }
+    }
+
+    /// The request.
+    pub fn lay_out(&self) -> (Op, Target, Vec<u8>, Vec<u8>) {
+        match self {
+            Storing::One { key, did } => {
+                let (op, args, payload) = lay_out_one(key, *did);
+                (op, Target::Hash(key_hash(key)), args, payload)
+            }
+            Storing::Batch(ops) => {
+                let values: Vec<[Vec<u8>; 2]> = ops.iter().map(|(_, did)| bring(*did)).collect();
+                let all = ops.iter().zip(&values);
+                let laid: Vec<BatchOp<'_>> =
+                    all.map(|((key, did), values)| batch_op(key, *did, values)).collect();
+                let hashes = || ops.iter().map(|(key, _)| key_hash(key));
+                let (first, last) = (hashes().min(), hashes().max());
+                let target = Target::Hashes(first.unwrap_or(0), last.unwrap_or(0));
+                (Op::KvBatch, target, vec![0], put_batch(&laid))
+            }
+            Storing::Atomic { did, sum } => {
+                let keys: Vec<Vec<u8>> = (0..ACCOUNTS).map(accounts::key).collect();
+                let sums = [(-sum).to_le_bytes(), sum.to_le_bytes()];
+                let hashes = || keys.iter().map(|key| key_hash(key));
+                let (first, last) = (hashes().min(), hashes().max());
+                let target = Target::Hashes(first.unwrap_or(0), last.unwrap_or(0));
+                let ops = accounts::batch(*did, &keys, &sums);
+                (Op::KvBatch, target, vec![1], put_batch(&ops))
+            }
+            Storing::Scan { cursor, bytes } => {
+                let mut args = Vec::new();
+                let scan =
+                    ScanArgs { cursor: *cursor, bytes: *bytes, keys_only: false, prefix: b"" };
+                scan.put(&mut args);
+                (Op::KvScan, Target::Hash(*cursor), args, Vec::new())
+            }
+        }
+    }
+}
+
+fn lay_out_one(key: &[u8], did: Did) -> (Op, Vec<u8>, Vec<u8>) {
+    let mode = |m: u8| [&[m], key].concat();
+    match did {
+        Did::Get(_) => (Op::KvGet, key.to_vec(), Vec::new()),
+        Did::Put(new, _) => (Op::KvPut, mode(0), value(new)),
+        Did::Insert(new, _) => (Op::KvPut, mode(1), value(new)),
+        Did::Delete(_) => (Op::KvDelete, mode(0), Vec::new()),
+        Did::Update(new, _) => (Op::KvUpdate, key.to_vec(), value(new)),
+        Did::Upsert(new, _) => (Op::KvUpsert, key.to_vec(), value(new)),
+        Did::Swap(from, to, _) => {
+            let expected = from.map(value).unwrap_or_default();
+            let new = value(to);
+            let swap = SwapArgs { present: from.is_some(), key, expected: &expected, new: &new };
+            let (args, payload) = swap.encode();
+            (Op::KvCompareAndSwap, args, payload)
+        }
+        Did::Add(n, _) => {
+            let args = accumulate_args(Function::SumI64, key);
+            (Op::KvAccumulate, args, n.to_le_bytes().to_vec())
+        }
+    }
+}
+
+/// The values that an operation of a batch brings: the expected one and the new one.
+fn bring(did: Did) -> [Vec<u8>; 2] {
+    match did {
+        Did::Put(new, _) | Did::Insert(new, _) => [Vec::new(), value(new)],
+        Did::Swap(from, to, _) => [from.map(value).unwrap_or_default(), value(to)],
+        Did::Add(n, _) => [Vec::new(), n.to_le_bytes().to_vec()],
+        _ => [Vec::new(), Vec::new()],
+    }
+}
+
+fn batch_op<'a>(key: &'a [u8], did: Did, [expected, new]: &'a [Vec<u8>; 2]) -> BatchOp<'a> {
+    match did {
+        Did::Get(_) => BatchOp::Get { key },
+        Did::Put(..) => BatchOp::Put { key, value: new },
+        Did::Insert(..) => BatchOp::Insert { key, value: new },
+        Did::Delete(_) => BatchOp::Delete { key },
+        Did::Swap(from, ..) => {
+            BatchOp::Swap { key, expected: from.is_some().then_some(expected.as_slice()), new }
+        }
+        Did::Add(..) => BatchOp::Accumulate { key, function: Function::SumI64, operand: new },
+        other => unreachable!("{other:?} is not of batches"),
+    }
+}
+
+/// Holds an answer against the model. The states that it reached are told to `reach`.
+pub fn judge_answer(
+    known: &mut Known,
+    active: &Active,
+    storing: &Storing,
+    header: &ReplyHeader,
+    now: Time,
+    reach: &mut Vec<&'static str>,
+) -> Result<(), String> {
+    let found = &active.found[..];
+    let begin = active.begin;
+    match storing {
+        Storing::One { key, did } => {
+            if found.len() > 2000 {
+                reach.push("large value");
+            }
+            let did = answered(*did, header, found)?;
+            known.history.entry(key.clone()).or_default().push(KvOp { begin, end: now, did });
+            Ok(())
+        }
+        Storing::Batch(ops) => {
+            let count = header.value as usize;
+            let told = results(found, count).map_err(|e| format!("the results: {e}"))?;
+            // What was not answered has not run.
+            for ((key, did), result) in ops.iter().zip(told) {
+                if let Some(did) = answered_in_batch(*did, &result)? {
+                    let op = KvOp { begin, end: now, did };
+                    known.history.entry(key.clone()).or_default().push(op);
+                }
+            }
+            Ok(())
+        }
+        Storing::Atomic { did, .. } => {
+            if let Some(did) = transferred(*did, header, found, reach)? {
+                let room = HISTORY_MAX - TASKS;
+                if !matches!(did, accounts::Did::Read(_)) || known.accounts.len() < room {
+                    known.accounts.push(accounts::Op { begin, end: now, did });
+                }
+            }
+            Ok(())
+        }
+        Storing::Scan { cursor, .. } => scanned(known, active, *cursor, header, now, reach),
+    }
+}
+
+/// What a kv operation did, with the answer in it.
+fn answered(did: Did, header: &ReplyHeader, found: &[u8]) -> Result<Did, String> {
+    let (absent, ok) = (header.status == Status::KeyNotFound, header.status == Status::Ok);
+    Ok(match did {
+        Did::Get(_) if absent => Did::Get(None),
+        Did::Get(_) => Did::Get(Some(number(found)?)),
+        Did::Put(new, _) => Did::Put(new, Some(header.value == 1)),
+        Did::Insert(new, _) => Did::Insert(new, Some(ok)),
+        Did::Delete(_) => Did::Delete(Some(ok)),
+        Did::Update(new, _) if absent => Did::Update(new, Some(None)),
+        Did::Update(new, _) => Did::Update(new, Some(Some(number(found)?))),
+        Did::Upsert(new, _) if header.value == 1 => Did::Upsert(new, Some(Some(number(found)?))),
+        Did::Upsert(new, _) => Did::Upsert(new, Some(None)),
+        Did::Swap(from, to, _) if ok => Did::Swap(from, to, Some(Ok(()))),
+        Did::Swap(from, to, _) => {
+            let found = if header.value == 1 { Some(number(found)?) } else { None };
+            Did::Swap(from, to, Some(Err(found)))
+        }
+        Did::Add(n, _) => Did::Add(n, Some(header.value)),
+    })
+}
+
+/// The same for one operation of a batch; nothing when it was refused.
+fn answered_in_batch(did: Did, result: &BatchResult<'_>) -> Result<Option<Did>, String> {
+    match result.status {
+        Status::Ok | Status::KeyNotFound | Status::KeyExists | Status::CompareFailed => {
+            let header = ReplyHeader::new(result.status, 0, result.value);
+            answered(did, &header, result.bytes).map(Some)
+        }
+        status if has_no_room(status) => Ok(None),
+        other => Err(format!("an operation of a batch was answered {}", other.name())),
+    }
+}
+
+/// Whether it says that a value has no room: in its block, the cluster or the job's quota, or that
+/// nobody could be asked for more.
+pub fn has_no_room(status: Status) -> bool {
+    matches!(
+        status,
+        Status::BlockFull | Status::OutOfMemory | Status::QuotaExceeded | Status::Unavailable
+    )
+}
+
+fn transferred(
+    did: accounts::Did,
+    header: &ReplyHeader,
+    found: &[u8],
+    reach: &mut Vec<&'static str>,
+) -> Result<Option<accounts::Did>, String> {
+    let parse = |e: honeycomb_wire::Malformed| format!("the results do not parse: {e}");
+    let due = match did {
+        accounts::Did::Move(..) => 2,
+        accounts::Did::Fail => 3,
+        accounts::Did::Read(_) => ACCOUNTS,
+    };
+    if header.value as usize != due {
+        let told = results(found, 1).map_err(parse)?;
+        return match (did, told[0].status) {
+            (_, status) if has_no_room(status) => Ok(None),
+            (accounts::Did::Fail, Status::KeyExists) => {
+                reach.push("batch refused whole");
+                Ok(Some(accounts::Did::Fail))
+            }
+            (_, other) => Err(format!("operation {} was refused: {}", header.value, other.name())),
+        };
+    }
+    let told = results(found, due).map_err(parse)?;
+    Ok(Some(match did {
+        accounts::Did::Move(from, to, sum, _) => {
+            reach.push("transfer between accounts");
+            let told = (told[0].value as i64, told[1].value as i64);
+            accounts::Did::Move(from, to, sum, Some(told))
+        }
+        accounts::Did::Fail => return Err("a batch that could not be done was done".into()),
+        accounts::Did::Read(_) => {
+            let mut balances = [0; ACCOUNTS];
+            for (balance, result) in balances.iter_mut().zip(told) {
+                *balance = match (result.status, Stored::of(result.bytes)) {
+                    (Status::KeyNotFound, _) => 0,
+                    (Status::Ok, Stored::Integer(sum)) => sum,
+                    (other, _) => return Err(format!("a balance was answered {}", other.name())),
+                };
+            }
+            accounts::Did::Read(Some(balances))
+        }
+    }))
+}
+
+/// A page of a scan reads every key of its range at once: those that it brings, and those that it
+/// does not.
+fn scanned(
+    known: &mut Known,
+    active: &Active,
+    cursor: u64,
+    header: &ReplyHeader,
+    now: Time,
+    reach: &mut Vec<&'static str>,
+) -> Result<(), String> {
+    // Where the block's range ends: the map of the caller may be older or newer than the answer.
+    let last = match header.value {
+        0 => u64::MAX,
+        next => {
+            reach.push("scan of several pages");
+            next - 1
+        }
+    };
+    let entries = scan_entries(&active.found).map_err(|e| format!("the page: {e}"))?;
+    let mut seen = std::collections::BTreeMap::new();
+    let mut before = 0;
+    for (key, bytes) in entries {
+        let hash = key_hash(key);
+        if hash < cursor || hash > last || hash < before {
+            return Err(format!("a page brought {key:?}, which is not of its range"));
+        }
+        before = hash;
+        if !key.starts_with(b"{bank}") && seen.insert(key.to_vec(), number(bytes)?).is_some() {
+            return Err(format!("a page brought {key:?} twice"));
+        }
+    }
+    for (key, history) in &mut known.history {
+        let found = seen.remove(key);
+        let hash = key_hash(key);
+        if hash >= cursor && hash <= last && history.len() < HISTORY_MAX - 2 * TASKS {
+            let did = Did::Get(found);
+            history.push(KvOp { begin: active.begin, end: now, did });
+        }
+    }
+    // A key of which nothing is known yet may have been written by an operation under way.
+    for (key, value) in seen {
+        let did = Did::Get(Some(value));
+        known.history.entry(key).or_default().push(KvOp { begin: active.begin, end: now, did });
+    }
+    Ok(())
+}
+
+/// Nobody knows whether the operation took effect.
+pub fn unknown(known: &mut Known, active: &Active, storing: &Storing) {
+    let (begin, end) = (active.begin, Time::NEVER);
+    match storing {
+        Storing::One { key, did } if !matches!(did, Did::Get(_)) => {
+            known.history.entry(key.clone()).or_default().push(KvOp { begin, end, did: *did });
+        }
+        Storing::Batch(ops) => {
+            for (key, did) in ops.iter().filter(|(_, did)| !matches!(did, Did::Get(_))) {
+                known.history.entry(key.clone()).or_default().push(KvOp { begin, end, did: *did });
+            }
+        }
+        Storing::Atomic { did: did @ accounts::Did::Move(..), .. } => {
+            known.accounts.push(accounts::Op { begin, end, did: *did });
+        }
+        _ => {}
+    }
+}
+
+/// Every key of every store, and its accounts: an order must explain the history.
+pub fn judge(world: &mut World) {
+    let mut wrong = None;
+    let mut decided = 0;
+    for known in world.structures.values() {
+        for (key, history) in &known.history {
+            decided += 1;
+            if let Err(e) = linearizable(history) {
+                let key = String::from_utf8_lossy(key);
+                wrong.get_or_insert(format!("{}:{} '{key}': {e}", known.path, known.name));
+            }
+        }
+        if !known.accounts.is_empty() {
+            decided += 1;
+            if let Err(e) = linearizable(&known.accounts) {
+                wrong.get_or_insert(format!("{}:{} accounts: {e}", known.path, known.name));
+            }
+        }
+    }
+    world.stats.histories += decided;
+    if let Some(wrong) = wrong {
+        world.broken(wrong);
+    }
+}
