@@ -211,6 +211,14 @@ def answered_ranges(name: str, ranges: list) -> dict:
     return data(name, {"ranges": [r.hex() for r in ranges]}, b"", payload, len(ranges))
 
 
+def extents_case(name: str, extents: list, mode: int) -> dict:
+    kinds = ("u64", "u64", "u64", "u32")
+    layout = [put(kind, n) for one in extents for kind, n in zip(kinds, one, strict=True)]
+    fields = {"mode": mode, "key": KEY.hex(), "extents": [[str(n) for n in e] for e in extents]}
+    return ask(name, fields, bytes([mode]) + KEY, b"".join(layout))
+
+
+EXTENTS = [(0x0000_0003_0100_0002, 0x0000_0100_0000_0005, 7, 16_777_216), (U64, 1, U64, U32)]
 KEY, VALUE, OLD = b"{user7}:name", b"Ada", b"Grace"
 DATA_SAMPLES = {
     "Subscribe": SUBSCRIBE_SAMPLES,
@@ -247,6 +255,22 @@ DATA_SAMPLES = {
             key_case("a short key, an empty value", b"k", b"", 0),
         ],
         [data("a new entry", value=0), data("an entry was replaced", value=1)],
+    ),
+    "KvPutExtents": (
+        [
+            extents_case("two extents", EXTENTS, 0),
+            extents_case("one, only when absent", EXTENTS[:1], 1),
+        ],
+        [data("a new entry", value=0), data("an entry was replaced", value=1)],
+    ),
+    "ExtentPut": ([ask("an extent", payload=VALUE)], [data("its id", value=7)]),
+    "ExtentGet": (
+        [ask("by its id", {"ids": ["7"]}, put("u64", 7))],
+        [data("its bytes", payload=VALUE)],
+    ),
+    "ExtentKeep": (
+        [ask("two of them", {"ids": ["7", str(U64)]}, put("u64", 7) + put("u64", U64))],
+        [data("they are there")],
     ),
     "KvDelete": (
         [key_case("plain", KEY, mode=0), key_case("with the old value", KEY, mode=1)],

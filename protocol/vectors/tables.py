@@ -71,8 +71,9 @@ RETRIES = {
     "DeadlineExceeded": ("raise", "none", 0),
     "Unavailable": ("raise", "none", 0),
     "LogFailed": ("raise", "none", 0),
-    "Extents": ("raise", "abandon", 0),
+    "Extents": ("answer", "used", 0),
     "Notice": ("deliver", "none", 0),
+    "ExtentGone": ("raise", "used", 0),
     "Internal": ("raise", "abandon", 0),
 }
 
@@ -127,8 +128,16 @@ DATA_LAYOUTS = {
         "-",
         "value: how many were held; args: 1 or 0 for each",
     ),
-    "KvGet": ("key", "-", "payload: the value"),
+    "KvGet": ("key", "-", "payload: the value; Extents: value: length, payload: as KvPutExtents"),
     "KvPut": ("mode u8, key", "the value", "value: 1 replaced, 0 new"),
+    "KvPutExtents": (
+        "mode u8, key",
+        "block u64, epoch u64, id u64, length u32 of each extent",
+        "as of KvPut",
+    ),
+    "ExtentPut": ("-", "the extent", "value: its id"),
+    "ExtentGet": ("id u64", "-", "payload: the extent"),
+    "ExtentKeep": ("id u64 of each", "-", "-"),
     "KvDelete": ("mode u8, key", "-", "payload: the old value when mode is 1"),
     "KvExists": ("key", "-", "value: 1 or 0; args when 1: length u64"),
     "KvUpdate": ("key", "the value", "payload: the old value"),

@@ -327,11 +327,16 @@ class LogFailed(HoneycombError):
 
 
 class Extents(ProtocolError):
-    """The value is a list of extents, which version 1.0 does not read."""
+    """A value that is a list of extents came where one was due. A defect; please report it."""
 
 
 class Notice(ProtocolError):
     """A notice of a change came where an answer was due. A defect; please report it."""
+
+
+class ExtentGone(ProtocolError):
+    """A piece of a large value is gone, and nobody read or wrote the value again. A defect; please
+    report it."""
 
 
 class Internal(HoneycombError):
@@ -355,7 +360,7 @@ _BY_STATUS: dict[str, type[HoneycombError]] = {
         Sealed, CompareFailed, AlreadyExists, WrongKind, Cycle, UnknownParent, LeaseExpired,
         DataLost, QueueEmpty, QueueFull, QueueClosed, FlushUnavailable, Refused, NotYet, UnknownKind,
         UnknownJob, InvalidArgument, Removed, DeadlineExceeded, Unavailable, LogFailed, Extents,
-        Notice, Internal,
+        Notice, ExtentGone, Internal,
     )
 }  # fmt: skip
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, cast
@@ -21,7 +22,11 @@ __all__ = ["Flush", "Flushed", "FlushedStructure", "NotFlushed", "open_flushed"]
 
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = "honeycomb-flush"
-VERSION: Final = 1
+VERSION: Final = 2
+# How the names of parts end that hold extents of large values.
+EXTENTS: Final = ".extents.part"
+# Of the length of a value: what follows is a list of extents.
+OF_EXTENTS: Final = 1 << 31
 
 Kind = Literal["file", "queue", "kv"]
 
@@ -57,6 +62,23 @@ class NotFlushed(errors.HoneycombError):
     hint = "`honeycomb status` tells of flushes that are under way or fail"
 
 
+# By block, epoch and id: the object, where in it, how long.
+_Places = dict[tuple[int, int, int], tuple[Path, int, int]]
+_EXTENT: Final = struct.Struct("<QI")
+_NAME: Final = struct.Struct("<QQQI")
+
+
+def _value(names: bytes, places: _Places) -> Iterator[bytes]:
+    """The extents of a value."""
+    for block, epoch, number, length in _NAME.iter_unpack(names):
+        path, at, there = places.get((block, epoch, number), (Path(), 0, -1))
+        if there != length:
+            raise NotFlushed(f"extent {number} of block {block:016x} is not in the flush")
+        with path.open("rb") as file:
+            file.seek(at)
+            yield file.read(length)
+
+
 @dataclass(frozen=True, slots=True)
 class FlushedStructure:
     """One structure of a flush."""
@@ -70,27 +92,28 @@ class FlushedStructure:
     def read(self) -> bytes:
         """All bytes of a file."""
         self._expect("file")
-        return b"".join(self._objects())
+        return b"".join(self._objects(self._parts))
 
     def items(self) -> Iterator[bytes]:
         """The items of a queue, in order. Items that were given out and not acknowledged are among
         them."""
         self._expect("queue")
-        for record in self._records(1):
-            yield record[0]
+        for ((item, _),) in self._records(1):
+            yield item
 
     def entries(self) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values of a key-value store, in no particular order."""
         self._expect("kv")
-        for record in self._records(2):
-            yield record[0], record[1]
+        extents = self._extents()
+        for (key, _), (value, elsewhere) in self._records(2):
+            yield key, b"".join(_value(value, extents)) if elsewhere else value
 
     def _expect(self, kind: Kind) -> None:
         if self.kind != kind:
             raise errors.WrongKind(f"the flushed structure {self.name!r} is a {self.kind}")
 
-    def _objects(self) -> Iterator[bytes]:
-        for part in self._parts:
+    def _objects(self, parts: Iterable[dict[str, Any]]) -> Iterator[bytes]:
+        for part in parts:
             path = self._directory / part["name"]
             try:
                 data = path.read_bytes()
@@ -100,16 +123,36 @@ class FlushedStructure:
                 raise NotFlushed(f"{path} is damaged: it is not what the manifest says")
             yield data
 
-    def _records(self, fields: int) -> Iterator[list[bytes]]:
-        for part, data in zip(self._parts, self._objects(), strict=True):
+    def _extents(self) -> _Places:
+        """Where the extents of large values are."""
+        parts = [part for part in self._parts if part["name"].endswith(EXTENTS)]
+        places: _Places = {}
+        for part, data in zip(parts, self._objects(parts), strict=True):
+            path, at, count = self._directory / part["name"], 0, 0
+            block, epoch = (int(n, 16) for n in part["name"].removesuffix(EXTENTS).split("-")[-2:])
+            while at < len(data):
+                number, length = _EXTENT.unpack_from(data, at)
+                at += _EXTENT.size
+                places[block, epoch, number] = (path, at, length)
+                at += length
+                count += 1
+            if at != len(data) or count != part["items"]:
+                raise NotFlushed(f"{part['name']} is damaged: its extents are not its items")
+        return places
+
+    def _records(self, fields: int) -> Iterator[list[tuple[bytes, bool]]]:
+        """The fields of each record, and whether they are lists of extents."""
+        parts = [part for part in self._parts if not part["name"].endswith(EXTENTS)]
+        for part, data in zip(parts, self._objects(parts), strict=True):
             at, count = 0, 0
             while at < len(data):
                 head = at + 4 * fields
                 lengths = [int.from_bytes(data[i : i + 4], "little") for i in range(at, head, 4)]
                 at = head
                 record = []
-                for length in lengths:
-                    record.append(data[at : at + length])
+                for told in lengths:
+                    length = told & ~OF_EXTENTS
+                    record.append((data[at : at + length], told != length))
                     at += length
                 count += 1
                 yield record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
@@ -45,7 +46,11 @@ class Kv(Remote, MutableMapping[bytes, bytes]):
 
     Keys and values are bytes; a ``str`` key means its UTF-8 bytes. Any bytes-like object is taken
     without copying it first. Keys have at most 4096 bytes (1/32 of a block when blocks are under
-    128 KiB), values at most :attr:`value_limit`, an eighth of a block.
+    128 KiB), values at most :attr:`value_limit`. A value over :attr:`plain_limit` is kept in blocks
+    of its own: it is stored whole or not at all, and read as it was at one moment, like any other, and
+    takes part in everything but what needs it at the server: :meth:`pop`, :meth:`popitem`,
+    :meth:`replace`, :meth:`upsert`, :meth:`compare_and_swap`, :meth:`accumulate` and :meth:`atomic`
+    raise :class:`~honeycomb.errors.ValueTooLarge` and change nothing.
 
     *Consistency*: linearizable per key; every mutation takes effect once, also when the client had
     to repeat it. Nothing orders different keys. *Durability*: class ``memory``; the data is gone
@@ -86,8 +91,14 @@ class Kv(Remote, MutableMapping[bytes, bytes]):
 
     @property
     def value_limit(self) -> int:
-        """The largest value, in bytes."""
+        """The largest value, in bytes: 9.1 GiB with blocks of 128 MiB (``docs/limits.md``)."""
         return self._handle.get().value_limit
+
+    @property
+    def plain_limit(self) -> int:
+        """The largest value that lies in its key's own block, in bytes: an eighth of the block. Only
+        up to here a value can be returned by what changes it, compared and combined."""
+        return self._handle.get().plain_limit
 
     # ------------------------------------------------------------------------------ one entry
 
@@ -134,8 +145,9 @@ class Kv(Remote, MutableMapping[bytes, bytes]):
         Raises :class:`~honeycomb.errors.ValueTooLarge` and :class:`~honeycomb.errors.KeyTooLarge`. A
         block that fills up gives a part of its keys to another one:
         :class:`~honeycomb.errors.OutOfMemory` or :class:`~honeycomb.errors.QuotaExceeded` when there
-        is none for that, :class:`~honeycomb.errors.BlockFull` when nearly all of it is of one slot
-        (keys that share a ``{tag}``), which cannot be divided.
+        is none for that or for a large value, :class:`~honeycomb.errors.BlockFull` when nearly all of
+        it is of one slot (keys that share a ``{tag}``), which cannot be divided. The time limit holds
+        for each piece of a large value.
         """
         return self._handle.get().put(as_key(key), as_value(value))
 
@@ -186,7 +198,16 @@ class Kv(Remote, MutableMapping[bytes, bytes]):
         """The value of ``key``; stores ``default`` first where there is none."""
         value: Value = default if default is not None else b""
         while True:
-            swapped, found = self.compare_and_swap(key, None, value)
+            try:
+                swapped, found = self.compare_and_swap(key, None, value)
+            except errors.ValueTooLarge:  # of one of them
+                found = self.get(key)
+                if found is None:
+                    with contextlib.suppress(errors.KeyExists):
+                        self.add(key, value)
+                        return bytes(value)
+                    continue
+                return found
             if swapped:
                 return bytes(value)
             if found is not None:
@@ -309,8 +330,8 @@ class Kv(Remote, MutableMapping[bytes, bytes]):
 
         Raises :class:`~honeycomb.errors.InvalidArgument`, and changes nothing, when the value is of
         another type (the message says what it is), when an integer leaves 64 bits, and for NaN;
-        :class:`~honeycomb.errors.ValueTooLarge` for operands over 60 KiB and values over
-        :attr:`value_limit`.
+        :class:`~honeycomb.errors.ValueTooLarge` for operands over 60 KiB, and for values over
+        :attr:`plain_limit`, before or afterwards.
         """
         number, data = FUNCTIONS.encode(function, operand)
         return self._handle.get().accumulate(number, as_key(key), data)

@@ -122,6 +122,12 @@ impl NativeKv {
         self.0.value_limit()
     }
 
+    /// The most bytes of a value that lies in its key's own block.
+    #[getter]
+    fn plain_limit(&self) -> usize {
+        self.0.plain_limit()
+    }
+
     /// The value of a key, or None.
     fn get<'py>(&self, py: Python<'py>, key: Data<'_>) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let key = key.slice();

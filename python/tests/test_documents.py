@@ -162,7 +162,7 @@ def provoked(cluster: honeycomb.Client) -> Iterator[dict[str, Callable[[], Any]]
             "PermissionDenied": lambda: job.handle("T2").attach().open_kv("T1:kv"),
             "OutOfMemory": lambda: job.create_kv("notes:big", blocks=1000),
             "QuotaExceeded": lambda: small.kv("a:b"),
-            "ValueTooLarge": lambda: kv.put("color", bytes(10_000)),
+            "ValueTooLarge": lambda: kv.upsert("color", bytes(10_000)),
             "KeyTooLarge": lambda: kv.put(bytes(3000), b""),
             "NotFound": lambda: job.open_kv("notes:kw"),
             "KeyNotFound": lambda: kv["colour"],

@@ -228,7 +228,7 @@ def test_append_and_its_limits(kv: honeycomb.Kv) -> None:
     assert kv.append("log", b"one ") == 4
     assert kv.append("log", memoryview(b"two")) == 7
     assert kv["log"] == b"one two"
-    piece = random.randbytes(kv.value_limit // 2)
+    piece = random.randbytes(kv.plain_limit // 2)
     assert kv.append("long", piece) == len(piece)
     assert kv.append("long", piece) == 2 * len(piece)
     with pytest.raises(errors.ValueTooLarge, match="limit"):

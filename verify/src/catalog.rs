@@ -413,6 +413,7 @@ impl CatalogModel {
             retired: BTreeSet::new(),
             pending: Vec::new(),
             committed: BTreeSet::new(),
+            extents: BTreeSet::new(),
         });
         Ok(())
     }

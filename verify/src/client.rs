@@ -144,7 +144,7 @@ fn begin(world: &mut World, task: usize) {
         Kind::File => choose_file(world, task, structure),
         Kind::Kv => What::Store(storing::choose(world, structure)),
         Kind::Queue => What::Queue(queueing::choose(world, task, structure)),
-        Kind::Custom(_) => unreachable!("the simulated servers serve none"),
+        Kind::Extents | Kind::Custom(_) => unreachable!("no structure here is of such a kind"),
     };
     let structure = match &what {
         What::Queue(queueing) => queueing.structure().unwrap_or(structure),

@@ -450,6 +450,7 @@ impl World {
                 let id = MoveId(id);
                 let _ = self.command(Command::CancelMove { structure, at, id });
             }
+            Effect::LocateServer { .. } => unreachable!("no value is large in this world"),
             Effect::Retire { structure, at } => {
                 if self.command(Command::RetireBlock { structure, at }).is_ok() {
                     self.stats.retired += 1;
@@ -488,7 +489,7 @@ impl World {
             }
             // One that is refused may be granted when it is asked again, and then somebody must
             // hear of it.
-            Effect::BeginMove { .. } => return,
+            Effect::BeginMove { .. } | Effect::LocateServer { .. } => return,
         };
     }
 

@@ -1,7 +1,8 @@
 //! What the catalog can be asked, and by whom.
 
 use honeycomb_types::{
-    BlockAt, Generation, JobId, Kind, KindSpec, MoveId, PrefixId, ServerId, StructureId, Verbs,
+    BlockAt, BlockId, Generation, JobId, Kind, KindSpec, MoveId, PrefixId, ServerId, StructureId,
+    Verbs,
 };
 
 /// Who asks, as a verified token says. The catalog decides what that allows.
@@ -236,6 +237,15 @@ pub enum Command<'a> {
     OpenStructure { actor: Actor, job: JobId, path: &'a str, name: &'a str },
     /// Opens a structure by identity, or says why it is gone.
     ReopenStructure { actor: Actor, job: JobId, structure: StructureId },
+    /// Blocks in which a kv keeps extents: one with room for an extent of `bytes`, which is none of
+    /// those that are `full`, and made when there is none; or all of them when `bytes` is 0.
+    ExtentBlocks {
+        actor: Actor,
+        job: JobId,
+        structure: StructureId,
+        bytes: u64,
+        full: &'a [BlockId],
+    },
     /// Frees a structure's blocks at once.
     RemoveStructure { actor: Actor, job: JobId, path: &'a str, name: &'a str },
     /// Servers and totals; only totals for a job's token.
@@ -264,7 +274,7 @@ pub enum Command<'a> {
     SealBlock { structure: StructureId, at: BlockAt, seal: Seal },
     /// So much was taken, in all, from a queue's block that is not its tail.
     QueueTaken { structure: StructureId, at: BlockAt, items: u64, bytes: u64 },
-    /// A queue's first block is empty for good.
+    /// A queue's block, or one of extents, is empty for good.
     RetireBlock { structure: StructureId, at: BlockAt },
     /// A block gives back the successor that it was granted and has told nobody of.
     ReturnBlock { structure: StructureId, at: BlockAt, successor: BlockAt },

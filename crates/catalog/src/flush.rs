@@ -19,7 +19,8 @@ use crate::{Catalog, CatalogError, Effect, Loss, Reply, Written};
 use hashbrown::{HashMap, HashSet};
 use honeycomb_types::limits::{FLUSH_RETRY_FIRST, FLUSH_RETRY_MAX};
 use honeycomb_types::{
-    BlockAt, Epoch, FLUSH_PART, Kind, Marks, PrefixId, ServerId, StructureId, Time, flush_directory,
+    BlockAt, Epoch, FLUSH_EXTENTS, FLUSH_PART, Kind, Marks, PrefixId, ServerId, StructureId, Time,
+    flush_directory,
 };
 use recovery::Unwritten;
 use std::cmp::Reverse;
@@ -252,17 +253,22 @@ impl Catalog {
             max_bytes: structure.max_bytes(),
             parts: Vec::new(),
         };
-        let blocks: Vec<_> = structure.blocks().collect();
-        for block in blocks {
+        let blocks: Vec<_> = structure.blocks().map(|b| (b, structure.kind_of(b))).collect();
+        for (block, kind) in blocks {
             let placed = ranges.get(&block).copied();
-            if kv && placed.is_none() {
+            let extents = kind == Kind::Extents;
+            if kv && placed.is_none() && !extents {
                 self.give_back(j, s, block, effects);
                 continue;
             }
             let range = placed.filter(|_| kv).unwrap_or((0, u64::MAX));
             let at = self.pool.at(block);
             let server = self.pool.server_mut(block.server()).expect("it is live").incarnation;
-            let name = format!("{number:016x}-{server:016x}-{:05}{FLUSH_PART}", flush.parts.len());
+            let name = format!("{number:016x}-{server:016x}-{:05}", flush.parts.len());
+            let name = match extents {
+                true => format!("{name}-{:016x}-{:016x}{FLUSH_EXTENTS}", at.block.0, at.epoch.0),
+                false => format!("{name}{FLUSH_PART}"),
+            };
             let object = format!("{}/{name}", flush.directory).into();
             let place = (flush.structures.len(), flushed.parts.len());
             flush.parts.push(Part { at, range, object, place, written: false, attempts: 0 });

@@ -114,6 +114,7 @@ impl Catalog {
             require(structure.growth.is_none() && !structure.sealed, 17, what)?;
         }
         require(structure.moves.is_none() || structure.kind == Kind::Kv, 20, what)?;
+        require(structure.extents.is_empty() || structure.kind == Kind::Kv, 20, what)?;
         require(!structure.sealed || structure.growth.is_none(), 20, what)?;
         let held = structure.blocks().all(|b| self.pool.held(self.pool.at(b)) == Some(Held::By(s)));
         require(held, 1, what)?;

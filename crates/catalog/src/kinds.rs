@@ -60,6 +60,8 @@ impl Catalog {
             Kind::File => Ok(Router::Offset),
             Kind::Queue => Ok(Router::Ends),
             Kind::Kv => Ok(Router::HashRange),
+            // What a kv keeps some of its values in, and no structure.
+            Kind::Extents => Err(CatalogError::UnknownKind { kind }),
             Kind::Custom(_) => {
                 let served = self.pool.servers().any(|(_, server)| server.kinds.serves(kind));
                 let spec = self.kinds.get(kind).filter(|_| served);

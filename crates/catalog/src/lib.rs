@@ -12,7 +12,7 @@
 //! Where to look: `dag` holds prefixes and what a renewal is worth; `lease` the timers and the end
 //! of a prefix; `flush` what is kept of a prefix that expires; `edges` those that use makes; `readers` who was declared to read what; `plan` whole
 //! hierarchies; `pool` blocks; `growth` how files and queues grow; `queue` how queues are bounded
-//! and shrink; `moves` how kvs split and merge; `policy` who gets which block.
+//! and shrink; `moves` how kvs split and merge; `extents` where they keep large values; `policy` who gets which block.
 
 #![forbid(unsafe_code)]
 
@@ -21,6 +21,7 @@ mod dag;
 mod durable;
 mod edges;
 mod error;
+mod extents;
 mod flush;
 mod growth;
 mod hash;
@@ -70,6 +71,7 @@ use pool::Pool;
 use readers::Readers;
 use rejoin::Awaited;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use structures::Structures;
 
 /// What makes one controller shard's catalog its own.
@@ -200,6 +202,9 @@ impl Catalog {
             C::CreateStructure { actor, job, structure } => {
                 self.create_structure(actor, job, structure, effects)
             }
+            C::ExtentBlocks { actor, job, structure, bytes, full } => {
+                self.extent_blocks(actor, job, structure, bytes, full, effects)
+            }
             C::RemoveStructure { actor, job, path, name } => {
                 self.remove_structure(actor, job, path, name, effects)
             }
@@ -238,6 +243,9 @@ impl Catalog {
             C::SealBlock { structure, at, seal } => self.seal(structure, at, seal, effects),
             C::QueueTaken { structure, at, items, bytes } => {
                 self.queue_taken(structure, at, items, bytes, effects)
+            }
+            C::RetireBlock { structure, at } if self.holds_extents(at) => {
+                self.retire_extents(structure, at, effects)
             }
             C::RetireBlock { structure, at } => self.retire(structure, at, effects),
             C::ReturnBlock { structure, at, successor } => {
@@ -279,6 +287,11 @@ impl Catalog {
     /// controller holds back replies that name a block until then.
     pub fn is_open(&self, at: BlockAt) -> bool {
         self.pool.is_open(at)
+    }
+
+    /// Where a member serves.
+    pub fn address_of(&self, server: ServerId) -> Option<Arc<str>> {
+        self.is_member(server).then(|| self.pool.address(server))
     }
 
     /// The shortest lease that a prefix of the job ever had: who renews all of them by their root

@@ -164,6 +164,9 @@ impl Catalog {
         if self.structures[s].kind != Kind::Kv {
             return Err(self.wrong_kind(s, Kind::Kv));
         }
+        if self.holds_extents(at) {
+            return Err(CatalogError::StaleBlock { at });
+        }
         let mv = match self.structures[s].move_of(at.block) {
             Some(mv) if mv.source == at.block => {
                 if mv.merge {

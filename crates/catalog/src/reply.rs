@@ -36,6 +36,8 @@ pub enum Reply {
     Committed { freed: u32 },
     /// CreateStructure, OpenStructure, ReopenStructure.
     Opened(Opened),
+    /// ExtentBlocks.
+    Extents(Vec<MapEntry>),
     /// ClusterStatus.
     Status(ClusterStatus),
     /// JoinServer.

@@ -65,6 +65,8 @@ pub(crate) struct Structure {
     pub(crate) queue: Option<Box<QueueState>>,
     /// Of a kv that has split or merged.
     pub(crate) moves: Option<Box<Moves>>,
+    /// Blocks in which a kv keeps extents of large values. They are in no map: entries name them.
+    pub(crate) extents: Vec<BlockId>,
     /// So many entries of the map are as they were last written.
     pub(crate) unchanged: usize,
     /// The structures of a prefix are a list.
@@ -80,7 +82,8 @@ impl Structure {
             let granted = growth.granted.iter().map(|granted| granted.block);
             granted.chain(growth.spare.iter().copied())
         });
-        placed.chain(growth).chain(self.moves.iter().flat_map(|moves| moves.split_targets()))
+        let targets = self.moves.iter().flat_map(|moves| moves.split_targets());
+        placed.chain(growth).chain(targets).chain(self.extents.iter().copied())
     }
 
     /// Where the range of an entry ends, inclusive.
@@ -95,7 +98,9 @@ impl Structure {
         });
         let queue = self.queue.as_ref().map_or(0, |queue| queue.bytes());
         let moves = self.moves.as_ref().map_or(0, |moves| moves.bytes());
-        self.name.len() + self.entries.capacity() * size_of::<Placed>() + growth + queue + moves
+        let extents = self.extents.capacity() * size_of::<BlockId>();
+        let entries = self.entries.capacity() * size_of::<Placed>();
+        self.name.len() + entries + growth + queue + moves + extents
     }
 }
 
@@ -108,6 +113,8 @@ pub(crate) struct Structures {
     last: u64,
     /// Structures of which something hard has changed.
     pub(crate) dirty: Dirty,
+    /// Structures whose blocks of extents have changed.
+    pub(crate) extents_dirty: Dirty,
     /// Blocks that left the maps of queues.
     pub(crate) retired: Vec<(u32, BlockId)>,
 }
@@ -128,8 +135,8 @@ impl IndexMut<u32> for Structures {
 impl Structures {
     pub(crate) fn new(key: HashKey) -> Structures {
         let (ids, names) = (HashTable::new(), HashTable::new());
-        let (dirty, retired) = (Dirty::default(), Vec::new());
-        Structures { all: Slab::new(), ids, names, key, last: 0, dirty, retired }
+        let (dirty, extents_dirty, retired) = (Dirty::default(), Dirty::default(), Vec::new());
+        Structures { all: Slab::new(), ids, names, key, last: 0, dirty, extents_dirty, retired }
     }
 
     /// The number that was given last.
@@ -384,6 +391,7 @@ impl Catalog {
             growth,
             queue: QueueState::of(new, router),
             moves: None,
+            extents: Vec::new(),
             unchanged: 0,
             next: node.first_structure,
             prev: NONE,
@@ -422,7 +430,7 @@ impl Catalog {
             prefix: node.id,
             structure: structure.id,
             generation: node.generation,
-            kind: structure.kind,
+            kind: structure.kind_of(block),
             start,
             end,
             slots: structure.slots,
@@ -455,6 +463,18 @@ impl Catalog {
         job: JobId,
         structure: StructureId,
     ) -> Result<Reply, CatalogError> {
+        let s = self.identified(actor, job, structure)?;
+        let verbs = self.verbs_at(actor, self.structures[s].prefix)?;
+        Ok(Reply::Opened(self.opened(s, verbs)))
+    }
+
+    /// The structure of a job that has this identity, or what became of it.
+    pub(crate) fn identified(
+        &mut self,
+        actor: Actor,
+        job: JobId,
+        structure: StructureId,
+    ) -> Result<u32, CatalogError> {
         let j = self.admit(actor, job)?;
         // INV-28: another job's structure is one that does not exist.
         let Some(s) = self.structures.find(structure).filter(|&s| self.structures[s].job == j)
@@ -465,8 +485,7 @@ impl Catalog {
                 None => CatalogError::UnknownStructure { structure },
             });
         };
-        let verbs = self.verbs_at(actor, self.structures[s].prefix)?;
-        Ok(Reply::Opened(self.opened(s, verbs)))
+        Ok(s)
     }
 
     /// The structure of this name, or what became of the last one that had it.

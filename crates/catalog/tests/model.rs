@@ -48,6 +48,8 @@ enum Op {
     Begin { job: usize, kv: usize, block: usize, slot: u64, odd: u64, merge: bool },
     Settle { begun: usize, how: Settle, stale: bool },
     Used { job: usize, kv: usize, block: usize, bytes: u64 },
+    Extents { job: usize, kv: usize, bytes: u64, full: usize },
+    Emptied { job: usize, kv: usize, block: usize },
 }
 
 fn name() -> impl Strategy<Value = String> {
@@ -127,6 +129,10 @@ fn moving() -> impl Strategy<Value = Op> {
             .prop_map(|(begun, how, stale)| Op::Settle { begun, how, stale }),
         4 => (job(), 0..3usize, 0..6usize, 0..40_000u64)
             .prop_map(|(job, kv, block, bytes)| Op::Used { job, kv, block, bytes }),
+        4 => (job(), 0..3usize, 0..8200u64, 0..3usize)
+            .prop_map(|(job, kv, bytes, full)| Op::Extents { job, kv, bytes, full }),
+        2 => (job(), 0..3usize, 0..6usize)
+            .prop_map(|(job, kv, block)| Op::Emptied { job, kv, block }),
     ]
 }
 
@@ -311,6 +317,8 @@ impl Both {
             }
             Op::Settle { begun, how, stale } => self.settle(*begun, *how, *stale),
             Op::Used { job, kv, block, bytes } => self.report(*job, *kv, *block, *bytes),
+            Op::Extents { job, kv, bytes, full } => self.extents(*job, *kv, *bytes, *full),
+            Op::Emptied { job, kv, block } => self.emptied(*job, *kv, *block),
         }
     }
 
@@ -554,6 +562,7 @@ impl Both {
             retired,
             pending,
             committed,
+            extents: BTreeSet::new(),
         };
         self.model.jobs[j].files.push(file);
     }

@@ -150,8 +150,13 @@ impl Kv {
             wait_until: None,
         });
         let replies = run_many(&self.0, exchanges.collect());
-        for ((index, reply), value) in alone.into_iter().zip(replies).zip(values) {
-            out[index] = reply.map(|r| (r.header.status == Status::Ok).then_some(value));
+        for ((index, reply), mut value) in alone.into_iter().zip(replies).zip(values) {
+            out[index] = match reply {
+                Ok(reply) if reply.header.status == Status::Extents => {
+                    self.get(keys[index], &mut value).map(|found| found.then_some(value))
+                }
+                reply => reply.map(|r| (r.header.status == Status::Ok).then_some(value)),
+            };
         }
         out
     }
@@ -186,13 +191,21 @@ impl Kv {
             args: &[0],
             ordered: true,
             payload: &|group| put_batch(&group.iter().map(|i| ops[*i]).collect::<Vec<_>>()),
-            size: &|index| ops[index].size(),
+            size: &|index| match &ops[index] {
+                // Too large for its block, and so for a request to it.
+                BatchOp::Put { value, .. } | BatchOp::Insert { value, .. }
+                    if value.len() > self.plain_limit() =>
+                {
+                    KV_BATCH_BYTES_MAX + 1
+                }
+                op => op.size(),
+            },
         };
         self.rounds(&ask, &keys, |index, result| {
             let op = &ops[index];
             out[index] = match result {
                 Outcome::Failed(e) => Err(e),
-                Outcome::Alone => self.single(op),
+                Outcome::Alone => self.single(op).map_err(|e| self.of_key(op.key(), e)),
                 // The block ran nothing behind it, so that this comes in its turn.
                 Outcome::Answered(result)
                     if result.status == Status::ValueTooLarge
@@ -538,6 +551,15 @@ impl Kv {
                 }
             }
         })
+    }
+
+    /// An error of a request of its own, told as one of many.
+    fn of_key(&self, key: &[u8], mut e: Error) -> Error {
+        let key = format!("'{}'", String::from_utf8_lossy(&key[..key.len().min(80)]));
+        if !e.message.contains(&key) {
+            e.message = format!("{} (the key {key})", e.message);
+        }
+        e
     }
 
     /// The error of one operation.

@@ -38,6 +38,10 @@ pub struct Routing {
     /// Blocks of a queue that were empty when they were asked last, and whose successors serve. An
     /// item that was reserved may come back to one of them.
     pub left: Vec<MapEntry>,
+    /// Where servers are that have blocks of extents, by number.
+    pub servers: HashMap<u32, String>,
+    /// The block of extents that is written, and how much is free there, as far as is known.
+    pub extents: Option<(BlockAt, u64)>,
     /// Not in use, by block and by the end of a queue that they serve.
     lanes: HashMap<(BlockAt, End), Vec<Lane>>,
     /// Results that were received, of lanes that will not be used again.
@@ -73,7 +77,9 @@ impl Lanes {
 impl Routing {
     /// Begins with a map.
     pub fn new(map: PartitionMap) -> Routing {
-        Routing { map, left: Vec::new(), lanes: HashMap::new(), owed: Vec::new() }
+        let (servers, extents) = (HashMap::new(), None);
+        let (left, lanes, owed) = (Vec::new(), HashMap::new(), Vec::new());
+        Routing { map, left, servers, extents, lanes, owed }
     }
 
     /// What blocks of a queue that were left behind should be told (`AckResults`): without it they
@@ -127,6 +133,13 @@ impl Routing {
 
     fn named(&self, at: BlockAt) -> Option<&MapEntry> {
         self.map.entries.iter().chain(&self.left).find(|entry| route::at(entry) == at)
+    }
+
+    /// A block of extents, when it is known where its server is.
+    fn extents_at(&self, at: BlockAt) -> Option<MapEntry> {
+        let address = self.servers.get(&at.block.server().0)?.clone();
+        let (block, epoch) = (at.block.0, at.epoch.0);
+        Some(MapEntry { start: 0, end: u64::MAX, block, epoch, address })
     }
 
     fn route(&self, target: Target) -> Option<&MapEntry> {
@@ -250,6 +263,8 @@ pub struct Call {
     troubled: bool,
     entry: Option<MapEntry>,
     last_trouble: String,
+    /// A block of extents was not there; the controller is asked whether the structure is.
+    gone: bool,
 }
 
 impl Call {
@@ -276,6 +291,7 @@ impl Call {
             troubled: false,
             entry: None,
             last_trouble: String::new(),
+            gone: false,
         }
     }
 
@@ -333,6 +349,9 @@ impl Call {
         }
         // A block of a key-value store goes when everything in it has moved, its records included:
         // whoever has the key now has them.
+        if let Target::Extents(at) = self.target {
+            return self.send_to_extents(now, at, routing.extents_at(at));
+        }
         let followed = routing.map.router == route::ROUTER_HASHES
             && self.uncertain.is_some_and(|at| routing.named(at).is_none());
         let entry = match self.uncertain {
@@ -389,6 +408,17 @@ impl Call {
         Step::Send(entry, header)
     }
 
+    /// What is asked of extents changes nothing that anybody could see twice: no lane, no doubt.
+    fn send_to_extents(&mut self, now: Time, at: BlockAt, entry: Option<MapEntry>) -> Step {
+        let Some(entry) = entry.filter(|_| !self.gone) else {
+            let text = format!("the block of extents {} is not there any more", at.block);
+            return Step::Done(Err(Error::new(Status::ExtentGone, text)));
+        };
+        self.entry = Some(entry.clone());
+        self.sent_at = now;
+        Step::Send(entry, RequestHeader { at, ..RequestHeader::new(self.op) })
+    }
+
     fn reply(
         &mut self,
         now: Time,
@@ -417,6 +447,7 @@ impl Call {
                 // The lane and its number stay with the block: should an earlier copy of this
                 // request still be on its way there, the two must be recognised as one.
                 self.last_trouble = String::from_utf8_lossy(args).into_owned();
+                self.gone = matches!(self.target, Target::Extents(_));
                 if Bug::ClientChangesLane.active() {
                     self.lane = None;
                 }
@@ -440,6 +471,7 @@ impl Call {
                 self.finish_lane(routing);
                 match status {
                     Status::Ok
+                    | Status::Extents
                     | Status::KeyNotFound
                     | Status::KeyExists
                     | Status::QueueEmpty

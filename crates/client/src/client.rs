@@ -363,6 +363,10 @@ impl Client {
             Kind::File => Any::File(File(structure)),
             Kind::Queue => Any::Queue(Queue::new(structure)),
             Kind::Kv => Any::Kv(Kv(structure)),
+            Kind::Extents => {
+                let text = "the controller opened what is no structure; this is a defect";
+                return Err(Error::new(Status::Internal, text));
+            }
             Kind::Custom(_) => Any::Custom(self.with_spec(structure)?),
         })
     }

@@ -4,8 +4,8 @@ use crate::error::Error;
 use crate::route::Target;
 use crate::structure::{Args, Exchange, Replied, Structure};
 use crate::transport::{Room, Sink};
-use honeycomb_types::limits::LARGE_FRACTION;
-use honeycomb_wire::data::{ScanArgs, SwapArgs, scan_entries};
+use honeycomb_types::limits::KEY_MAX;
+use honeycomb_wire::data::{ScanArgs, SwapArgs, scanned};
 use honeycomb_wire::notice::{Filter, kinds};
 use honeycomb_wire::{Op, Status, key_hash};
 use std::time::Duration;
@@ -40,12 +40,10 @@ impl Kv {
         &self.0
     }
 
-    /// The most bytes that one value may have: an eighth of a block.
-    pub fn value_limit(&self) -> usize {
-        (self.0.block_size() / LARGE_FRACTION) as usize
-    }
-
     /// Stores a value, whether or not there was one. Returns whether there was.
+    ///
+    /// One of more than `plain_limit` bytes travels in pieces, each with the time limit of a call, and
+    /// is seen whole or not at all; `ValueTooLarge` above `value_limit`.
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
         self.put_mode(key, value, false).map(|r| r.header.value == 1)
     }
@@ -60,32 +58,36 @@ impl Kv {
     }
 
     fn put_mode(&self, key: &[u8], value: &[u8], only_if_absent: bool) -> Result<Replied, Error> {
-        self.check_value(value)?;
+        self.check(value, self.value_limit(), "which blocks of this size can hold")?;
         let mut args = Vec::with_capacity(1 + key.len());
         args.push(only_if_absent as u8);
         args.extend_from_slice(key);
+        if value.len() > self.plain_limit() {
+            self.check_key(key)?;
+            return self.put_large(key, &args, value);
+        }
         self.send_one(Op::KvPut, key, &args, &[value], Sink::None)
     }
 
-    /// The value of a key into `out`; `false` when it has none.
+    /// The value of a key into `out`; `false` when it has none. `Busy` when a large one was replaced
+    /// each time that it was read, until the time limit.
     pub fn get(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, Error> {
-        let replied = self.send_one(Op::KvGet, key, key, &[], Sink::Vec(out))?;
-        Ok(replied.header.status == Status::Ok)
+        let (_, length) = self.read(key, Sink::Vec(out))?;
+        Ok(length.is_some())
     }
 
     /// As `get`, into a buffer that `room` makes; `false`, and no buffer asked for, when the key has
     /// no value.
     pub fn get_with(&self, key: &[u8], room: &mut dyn Room) -> Result<bool, Error> {
-        let replied = self.send_one(Op::KvGet, key, key, &[], Sink::Room(room))?;
-        Ok(replied.header.status == Status::Ok)
+        let (_, length) = self.read(key, Sink::Room(room))?;
+        Ok(length.is_some())
     }
 
     /// The value of a key into a buffer, and its length; `None` when it has none. A longer value
     /// is `InvalidArgument`.
     pub fn get_into(&self, key: &[u8], buffer: &mut [u8]) -> Result<Option<usize>, Error> {
-        let replied = self.send_one(Op::KvGet, key, key, &[], Sink::Slice(buffer))?;
-        let length = replied.header.payload_len as usize;
-        Ok((replied.header.status == Status::Ok).then_some(length))
+        let (_, length) = self.read(key, Sink::Slice(buffer))?;
+        Ok(length.map(|length| length as usize))
     }
 
     /// The length of the value of a key; `None` when it has none.
@@ -107,7 +109,8 @@ impl Kv {
         Ok(replied.header.status == Status::Ok)
     }
 
-    /// Deletes a key and returns the value that it had.
+    /// Deletes a key and returns the value that it had. `ValueTooLarge`, and nothing done, when that
+    /// has more than `plain_limit` bytes, here as in all operations that return or compare a value.
     pub fn take(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let (mut old, args) = (Vec::new(), [&[1], key].concat());
         let replied = self.send_one(Op::KvDelete, key, &args, &[], Sink::Vec(&mut old))?;
@@ -158,7 +161,8 @@ impl Kv {
     }
 
     /// A part of all entries whose keys begin with `prefix`, in order of the keys' hashes. Begin
-    /// with cursor 0. An entry that is there throughout the scan is brought exactly once.
+    /// with cursor 0. An entry that is there throughout the scan is brought exactly once. Large values
+    /// are read one after the other, and do not count as bytes of the part.
     pub fn scan(
         &self,
         cursor: u64,
@@ -178,10 +182,13 @@ impl Kv {
             sink: Sink::Vec(&mut payload),
             wait_until: None,
         })?;
-        let entries = scan_entries(&payload)?
-            .into_iter()
-            .map(|(key, value)| (key.to_vec(), value.to_vec()))
-            .collect();
+        let mut entries = Vec::new();
+        for (key, value) in scanned(&payload)? {
+            // One that was deleted meanwhile was not there throughout.
+            if let Some(value) = self.scanned_value(key, value)? {
+                entries.push((key.to_vec(), value));
+            }
+        }
         // Zero: nothing has a hash behind those that were looked at.
         let next = Some(replied.header.value).filter(|cursor| *cursor != 0);
         Ok(ScanPage { entries, next })
@@ -224,15 +231,7 @@ impl Kv {
         payload: &[&[u8]],
         sink: Sink<'_>,
     ) -> Result<Replied, Error> {
-        if key.len() > honeycomb_types::limits::KEY_MAX {
-            let text = format!(
-                "{}: a key of {} bytes; the limit is {}",
-                self.0.address(),
-                key.len(),
-                honeycomb_types::limits::KEY_MAX
-            );
-            return Err(Error::new(Status::KeyTooLarge, text));
-        }
+        self.check_key(key)?;
         let target = Target::Hash(key_hash(key));
         self.0.run(Exchange {
             op,
@@ -244,17 +243,27 @@ impl Kv {
         })
     }
 
+    /// Of what compares or returns a value: it works on values in the key's own block.
     fn check_value(&self, value: &[u8]) -> Result<(), Error> {
-        if value.len() <= self.value_limit() {
+        self.check(value, self.plain_limit(), "an eighth of a block; put takes larger ones")
+    }
+
+    fn check(&self, value: &[u8], limit: usize, why: &str) -> Result<(), Error> {
+        if value.len() <= limit {
             return Ok(());
         }
-        let text = format!(
-            "{}: a value of {} bytes; the limit is {}, an eighth of a block",
-            self.0.address(),
-            value.len(),
-            self.value_limit()
-        );
+        let (address, length) = (self.0.address(), value.len());
+        let text = format!("{address}: a value of {length} bytes; the limit is {limit}, {why}");
         Err(Error::new(Status::ValueTooLarge, text))
+    }
+
+    fn check_key(&self, key: &[u8]) -> Result<(), Error> {
+        if key.len() <= KEY_MAX {
+            return Ok(());
+        }
+        let (address, length) = (self.0.address(), key.len());
+        let text = format!("{address}: a key of {length} bytes; the limit is {KEY_MAX}");
+        Err(Error::new(Status::KeyTooLarge, text))
     }
 
     pub(crate) fn about(&self, status: Status, key: &[u8], what: &str) -> Error {

@@ -1,8 +1,8 @@
 //! The client: routing cache, sessions, the only retry loop, deadlines, lease keeper.
 //!
 //! `call` decides (pure, what the simulator runs): which block, which lane, when to try again,
-//! when to give up and what to say. `transport` and `pool` move the bytes. `file`, `queue`, `kv` and `custom`
-//! are what users hold. A `Client` is cheap to clone and may be used from any number of threads.
+//! when to give up and what to say. `transport` and `pool` move the bytes. `file`, `queue`, `kv` (with
+//! `large`) and `custom` are what users hold. A `Client` is cheap to clone and may be used from any number of threads.
 #![forbid(unsafe_code)]
 
 mod batch;
@@ -16,6 +16,7 @@ mod file;
 mod interrupt;
 mod keeper;
 mod kv;
+mod large;
 mod listener;
 mod many;
 mod pool;

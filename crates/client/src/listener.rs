@@ -125,7 +125,7 @@ impl Listener {
             Kind::Queue => kinds::DATA | kinds::SPACE | kinds::CLOSE,
             Kind::Kv => kinds::PUT | kinds::DELETE,
             // They let their callers wait instead.
-            Kind::Custom(_) => 0,
+            Kind::Extents | Kind::Custom(_) => 0,
         };
         if wanted == 0 || wanted & !possible != 0 {
             let text = format!("a {} has no such changes to tell of", structure.kind());
@@ -453,7 +453,7 @@ fn content(
     let (op, args): (Op, &[u8]) = match structure.kind() {
         Kind::File => (Op::FileSize, &[]),
         Kind::Queue => (Op::QueueLength, &[0]),
-        Kind::Kv | Kind::Custom(_) => return Ok(Content::default()),
+        Kind::Kv | Kind::Extents | Kind::Custom(_) => return Ok(Content::default()),
     };
     let (header, mut told) = (RequestHeader { op, ..like }, Vec::new());
     let reply = transport.exchange(header, args, &[], wait, &mut told, Sink::None)?;

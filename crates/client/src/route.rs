@@ -20,6 +20,9 @@ pub enum Target {
     Head,
     /// This block and no other.
     Block(BlockAt),
+    /// This block of extents, which is in no map. When it is gone and the structure is not, the call
+    /// ends with `ExtentGone`.
+    Extents(BlockAt),
 }
 
 /// The entry of a map that serves a target. A map without gaps always has one; the first also serves
@@ -30,6 +33,7 @@ pub fn route(map: &PartitionMap, target: Target) -> Option<&MapEntry> {
         Target::Tail => return map.entries.last(),
         Target::Head => return map.entries.first(),
         Target::Block(wanted) => return map.entries.iter().find(|e| at(e) == wanted),
+        Target::Extents(_) => return None,
     };
     let after = map.entries.partition_point(|e| e.start <= position);
     map.entries[..after].last().or(map.entries.first())

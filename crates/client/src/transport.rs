@@ -299,7 +299,8 @@ impl Transport {
         Ok(())
     }
 
-    /// Awaits the reply to what `ask` sent.
+    /// Awaits the reply to what `ask` sent. The payload of one with the status `Extents` comes as its
+    /// arguments.
     pub fn answer(
         &mut self,
         wait: &mut Wait<'_>,
@@ -340,6 +341,12 @@ impl Transport {
         self.take(REPLY_HEADER);
         reply_args.resize(header.args_len as usize, 0);
         self.read_into(reply_args, wait)?;
+        if header.status == Status::Extents {
+            // Not the value, but where it is: that has no place in the sink.
+            reply_args.resize(header.payload_len as usize, 0);
+            self.read_into(reply_args, wait)?;
+            return Ok(header);
+        }
         self.read_payload(header.payload_len as usize, wait, sink)?;
         Ok(header)
     }

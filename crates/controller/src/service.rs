@@ -2,6 +2,7 @@
 
 mod clients;
 mod errands;
+mod extents;
 mod links;
 mod moves;
 
@@ -263,7 +264,7 @@ impl ControllerService {
         header: &RequestHeader,
         args: &[u8],
     ) -> Result<Vec<u8>, Refusal> {
-        let change = changes(header.op);
+        let change = changes(header.op) && !extents::only_asks(header.op, args);
         if change && let Some(why) = self.trouble() {
             return Err((Status::LogFailed, format!("{why}; nothing was changed")));
         }
@@ -322,6 +323,8 @@ impl ControllerService {
                 let expires_ms = self.peers[&from].scope.expires_ms;
                 self.serve_structure(now, actor, expires_ms, header.op, args)
             }
+            Op::ExtentBlocks => self.extent_blocks(now, actor, args),
+            Op::LocateServer => self.locate_server(args),
             Op::ClusterStatus => {
                 ClusterStatusRequest::decode(args).map_err(malformed)?;
                 match self.apply(now, Command::ClusterStatus { actor }).map_err(refusal)? {
@@ -508,6 +511,7 @@ fn changes(op: Op) -> bool {
             | Op::Report
             | Op::RenewLeases
             | Op::QueueTaken
+            | Op::LocateServer
             | Op::Hello
     )
 }

@@ -4,7 +4,7 @@ use crate::failure::{Failure, Outcome};
 use crate::output::Output;
 use crate::size;
 use clap::Args;
-use honeycomb_tiers::{FlushError, Flushed};
+use honeycomb_tiers::{FlushError, Flushed, FlushedStructure};
 use honeycomb_wire::Status;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -42,7 +42,7 @@ pub fn flushed(args: &FlushedArgs) -> Outcome {
             json!({
                 "name": s.name, "kind": s.kind, "sealed": s.sealed, "parts": s.parts.len(),
                 "bytes": s.parts.iter().map(|p| p.bytes).sum::<u64>(),
-                "items": s.parts.iter().map(|p| p.items).sum::<u64>(),
+                "items": items(s),
             })
         })
         .collect();
@@ -55,7 +55,7 @@ pub fn flushed(args: &FlushedArgs) -> Outcome {
         for s in &manifest.structures {
             let name = if s.name.is_empty() { "(unnamed)" } else { &s.name };
             let bytes = size::show(s.parts.iter().map(|p| p.bytes).sum());
-            let items: u64 = s.parts.iter().map(|p| p.items).sum();
+            let items = items(s);
             let items = match s.kind.as_str() {
                 "queue" => format!(", {items} items"),
                 "kv" => format!(", {items} entries"),
@@ -82,4 +82,9 @@ fn failure(error: FlushError) -> Failure {
         _ => Status::Internal,
     };
     Failure::new(status, error.to_string())
+}
+
+/// Extents of large values are bytes of entries, and none themselves.
+fn items(structure: &FlushedStructure) -> u64 {
+    structure.parts.iter().filter(|part| !part.is_of_extents()).map(|part| part.items).sum()
 }

@@ -17,8 +17,8 @@ const PAGE: u32 = 1 << 20;
 
 /// Key-value stores: puts, gets, deletes and lists entries.
 ///
-/// A store is at an address, prefix[/prefix...][:name]. Keys have 1 to 4096 bytes, values up to an
-/// eighth of a block. Each of these commands renews the whole job that it works in.
+/// A store is at an address, prefix[/prefix...][:name]. Keys have 1 to 4096 bytes, values up to
+/// some gigabytes, by the size of a block. Each of these commands renews the whole job that it works in.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb kv put notes:kv color blue
@@ -53,7 +53,8 @@ pub const GET_EXAMPLES: &str = "Examples:
 /// Stores a value under a key.
 ///
 /// The job, the prefixes and the store are created when they are missing; leases of what the
-/// command line creates last a day from its last use. A value has at most an eighth of a block.
+/// command line creates last a day from its last use. A value of more than an eighth of a
+/// block gets blocks of its own.
 /// `honeycomb put` and `honeycomb kv put` are the same command.
 #[derive(Args)]
 #[command(after_help = "Examples:

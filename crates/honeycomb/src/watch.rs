@@ -88,7 +88,7 @@ impl Op {
             Kind::Queue => &[Op::Data, Op::Space, Op::Close],
             Kind::Kv => &[Op::Put, Op::Delete],
             // They let their callers wait instead.
-            Kind::Custom(_) => &[],
+            Kind::Extents | Kind::Custom(_) => &[],
         }
     }
 

@@ -96,6 +96,17 @@ fn a_file_a_queue_and_a_kv_of_many_blocks_are_on_disk_as_they_were() {
         assert!(k.delete(&key).unwrap());
         table.remove(&key);
     }
+    // Values in blocks of their own, some of which were replaced and deleted.
+    for i in 0..12u64 {
+        let (key, value) =
+            (format!("large-{i}").into_bytes(), noise(i, 9_000 + i as usize * 5_000));
+        k.put(&key, &value).unwrap();
+        table.insert(key, value);
+    }
+    k.put(b"large-3", b"small").unwrap();
+    table.insert(b"large-3".to_vec(), b"small".to_vec());
+    assert!(k.delete(b"large-4").unwrap());
+    table.remove(&b"large-4"[..]);
     assert!(look(&watcher, &job, "t").structures.iter().all(|s| s.blocks > 1), "many blocks each");
 
     // The owner says no word: its connections break, and nobody renews.

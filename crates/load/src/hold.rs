@@ -145,7 +145,7 @@ impl Held {
             }
             Holding::Kv => {
                 let kv = client.create_kv(job, path, sizes.kv_blocks, 0, true)?;
-                let value = sizes.value.min(kv.value_limit()).max(8);
+                let value = sizes.value.min(kv.plain_limit()).max(8);
                 let keys = (most / (KEY + value) as u64 + 1) * KEYS_EACH;
                 let written = vec![0; keys as usize];
                 let zipf = zipf(keys, sizes.skew);

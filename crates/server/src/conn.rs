@@ -755,6 +755,7 @@ impl Service for ShardService {
                 let refused = self.shard.end_import(now, at, id, commit).err();
                 self.confirm(request, refused);
             }
+            Note::Located(server, found) => self.shard.server_located(now, server, found),
             Note::Stop => self.stopped = true,
         }
         self.settle(net, now);

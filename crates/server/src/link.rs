@@ -25,9 +25,10 @@ use honeycomb_wire::messages::{
     ActivePrefix, BeginImportRequest, BeginMoveReply, BeginMoveRequest, BlockUsage,
     CancelMoveRequest, CommitFlushRequest, CommitMoveReply, CommitMoveRequest, EndImportRequest,
     FlushBlockRequest, FreeBlockRequest, GrowStructureReply, GrowStructureRequest, HeldBlock,
-    HelloRequest, InventoryRequest, JoinServerReply, JoinServerRequest, KindInfo, OpenBlockRequest,
-    QueueAheadRequest, QueueTakenRequest, ReportReply, ReportRequest, RetireBlockRequest,
-    ReturnBlockRequest, SealBlockRequest, SetGenerationRequest,
+    HelloRequest, InventoryRequest, JoinServerReply, JoinServerRequest, KindInfo,
+    LocateServerReply, LocateServerRequest, OpenBlockRequest, QueueAheadRequest, QueueTakenRequest,
+    ReportReply, ReportRequest, RetireBlockRequest, ReturnBlockRequest, SealBlockRequest,
+    SetGenerationRequest,
 };
 use honeycomb_wire::{Field, GrantKey, Op, ReplyHeader, RequestHeader, Status, TokenKey};
 use std::collections::HashMap;
@@ -73,6 +74,8 @@ enum Asked {
     Inventory {
         last: bool,
     },
+    /// Where this server is; for this shard.
+    Locate(ShardIx, ServerId),
     /// Nothing hangs on the answer: a block that is not retired asks again.
     Told,
 }
@@ -382,6 +385,10 @@ impl LinkService {
                 let body = CancelMoveRequest { structure, block, epoch, move_id: id };
                 self.ask(net, Op::CancelMove, &body, Asked::Told);
             }
+            Effect::LocateServer { shard, server } => {
+                let body = LocateServerRequest { server: server.0 };
+                self.ask(net, Op::LocateServer, &body, Asked::Locate(shard, server));
+            }
             Effect::Retire { structure, at } => {
                 let body = RetireBlockRequest {
                     structure: structure.0,
@@ -399,8 +406,8 @@ impl LinkService {
         let at = match effect {
             Effect::Grow { at, .. } => return self.away(at),
             Effect::BeginMove { at, .. } => return self.refuse_move(at),
-            // It is asked for again.
-            Effect::CommitMove { .. } => return,
+            // They are asked for again.
+            Effect::CommitMove { .. } | Effect::LocateServer { .. } => return,
             Effect::CancelMove { .. } => return self.telling.later.push(effect),
             Effect::Sealed { at, .. }
             | Effect::Taken { at, .. }
@@ -495,6 +502,15 @@ impl LinkService {
             (status, _) => MoveWord::Refused(status, String::from_utf8_lossy(args).into_owned()),
         };
         self.move_word(at, word);
+    }
+
+    fn located(&self, shard: ShardIx, server: ServerId, header: &ReplyHeader, args: &[u8]) {
+        let found = match (header.status, LocateServerReply::decode(args)) {
+            (Status::Ok, Ok(reply)) => resolve(&reply.address).map_err(|_| Status::Unavailable),
+            (Status::Ok, Err(_)) => Err(Status::Internal),
+            (status, _) => Err(status),
+        };
+        self.post(&self.shards[shard.0 as usize], Note::Located(server, found));
     }
 
     fn move_committed(&self, at: BlockAt, header: &ReplyHeader, args: &[u8]) {
@@ -667,6 +683,7 @@ impl Service for LinkService {
             // The controller no longer knows this name: join again under a new one.
             Asked::Report { .. } => net.close(from),
             Asked::Taken(at) => self.tell(at, News::TakenHeard),
+            Asked::Locate(shard, server) => self.located(shard, server, header, args),
             Asked::Told => {}
         }
     }

@@ -8,6 +8,7 @@ use honeycomb_structures::News;
 use honeycomb_types::{BlockAt, Generation, JobId, PrefixId, ServerId, SessionId, ShardIx};
 use honeycomb_wire::messages::{ActivePrefix, BlockUsage, HeldBlock};
 use honeycomb_wire::{Grant, GrantKey, ReplyHeader, RequestHeader, Status, TokenKey};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// What other threads tell a shard.
@@ -43,6 +44,8 @@ pub(crate) enum Note {
     BeginImport(BlockAt, u64, (u64, u64), u64),
     /// What a block was sent by this move is its own, or is dropped; confirm under this number.
     EndImport(BlockAt, u64, bool, u64),
+    /// The controller has said where a server is, or why it does not.
+    Located(ServerId, Result<SocketAddr, Status>),
     /// End the loop.
     Stop,
 }

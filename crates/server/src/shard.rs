@@ -4,6 +4,7 @@
 //! of `Stage`, in that order; logs, metrics and failpoints use these words.
 
 mod events;
+mod extents;
 mod moving;
 mod owners;
 mod request;
@@ -171,6 +172,13 @@ pub enum Effect {
         /// The move.
         id: u64,
     },
+    /// Ask the controller where another server is; answered by `Shard::server_located`.
+    LocateServer {
+        /// The shard that asks.
+        shard: ShardIx,
+        /// The server.
+        server: ServerId,
+    },
     /// Ask the controller to take the block out of its structure. Repeated until it is freed.
     Retire {
         /// The structure.
@@ -251,6 +259,8 @@ pub struct Shard {
     /// Backings that a planted defect hands on unscrubbed.
     stale: Vec<Backing>,
     posts: Vec<Post>,
+    /// What is to be done about extents at other shards.
+    extents: extents::Extents,
 }
 
 impl Shard {
@@ -273,6 +283,7 @@ impl Shard {
             clock_offset_ms: 0,
             stale: Vec::new(),
             posts: Vec::new(),
+            extents: extents::Extents::default(),
         }
     }
 
@@ -309,6 +320,9 @@ impl Shard {
         let clock_ms = self.clock_ms(now);
         if header.op.info().auth == Auth::Peer {
             let answer = match peers_only(access) {
+                Ok(()) if matches!(header.op, Op::ExtentAdopt | Op::ExtentDrop) => {
+                    self.extent_part(now, header.op, args)
+                }
                 Ok(()) => {
                     let request = Request::of_a_peer(access, header, args, ticket);
                     let operation = operation(now, clock_ms, &request);

@@ -275,7 +275,7 @@ impl Structure for FileBlock {
     fn tell(&mut self, _block: &mut Backing, _now: Time, news: News) {
         match news {
             News::Successor(successor) => self.next.set(successor, self.pieces.tail()),
-            News::Ahead { .. } | News::TakenHeard => {}
+            News::Ahead { .. } | News::TakenHeard | News::Adopted { .. } => {}
         }
     }
 

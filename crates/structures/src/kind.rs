@@ -3,6 +3,7 @@
 //! File, queue and kv are registered like any other kind (`Registry::builtin`). A server that is to
 //! serve one more is started with a registry that has it: see `docs/structures.md`.
 
+use crate::extent::ExtentBlock;
 use crate::file::FileBlock;
 use crate::kv::KvBlock;
 use crate::queue::{QueueBlock, QueueBounds};
@@ -124,9 +125,10 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// File, queue and kv.
+    /// File, queue, kv, and the blocks in which a kv keeps what is large.
     pub fn builtin() -> Registry {
-        let kinds: [Box<dyn StructureKind>; 3] = [Box::new(File), Box::new(Queue), Box::new(Kv)];
+        let kinds: [Box<dyn StructureKind>; 4] =
+            [Box::new(File), Box::new(Queue), Box::new(Kv), Box::new(Extents)];
         let registered = kinds.map(|kind| {
             Arc::new(
                 Registered::new(kind).expect("the protocol's own table of operations is sound"),
@@ -239,6 +241,19 @@ impl StructureKind for Kv {
             0 => block,
             id => block.importing(id),
         })
+    }
+}
+
+struct Extents;
+
+impl StructureKind for Extents {
+    fn spec(&self) -> KindSpec {
+        // They belong to a kv, which alone knows where each is; the router is only formal.
+        protocol_spec(Kind::Extents, Router::HashRange)
+    }
+
+    fn open(&self, opening: &Opening) -> Box<dyn Structure> {
+        Box::new(ExtentBlock::new(opening.block_size))
     }
 }
 

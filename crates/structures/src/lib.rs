@@ -12,6 +12,7 @@
 //! decides before either of them whether a mutation is new, a retry or out of turn.
 #![forbid(unsafe_code)]
 
+mod extent;
 mod file;
 mod kind;
 mod kv;
@@ -22,6 +23,7 @@ mod pieces;
 mod queue;
 mod snapshot;
 
+pub use extent::ExtentBlock;
 pub use file::FileBlock;
 pub use honeycomb_types::Marks;
 pub use kind::{Attributes, Opening, Registered, Registry, StructureKind};
@@ -38,6 +40,7 @@ pub use honeycomb_types::{
     CustomKind, InvalidKind, Kind, KindSpec, OperationSpec, Route, Router, Time, Verbs,
 };
 pub use honeycomb_wire::custom::{Routed, put_routed};
+pub use honeycomb_wire::extents::ExtentRef;
 pub use honeycomb_wire::notice::Change;
 pub use honeycomb_wire::{Malformed, Op, Status};
 
@@ -220,6 +223,10 @@ pub enum Event {
     /// The block is empty for good and its successor serves what follows: when nobody can need its
     /// records any more, it can go.
     Drained,
+    /// An operation that was parked wants these extents to be its own; answered by `News::Adopted`.
+    Adopt(Ticket, Vec<ExtentRef>),
+    /// These extents are nobody's any more, and were adopted under this owner (0: they were not).
+    DropExtents(u64, Vec<ExtentRef>),
 }
 
 /// What the controller has to say to a block.
@@ -236,6 +243,16 @@ pub enum News {
     },
     /// The last `Event::Taken` has arrived.
     TakenHeard,
+    /// The answer to `Event::Adopt`. The extents are this owner's or, after a refusal, gone or about
+    /// to be dropped.
+    Adopted {
+        /// The operation.
+        ticket: Ticket,
+        /// Names it to the blocks of extents.
+        owner: u64,
+        /// Why not.
+        outcome: Result<(), (Status, String)>,
+    },
 }
 
 /// One block of a data structure.

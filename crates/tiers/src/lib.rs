@@ -8,6 +8,7 @@
 //! Everything here blocks on disks and is called from threads that may, never from a data core's.
 #![forbid(unsafe_code)]
 
+mod large;
 mod manifest;
 mod read;
 mod store;

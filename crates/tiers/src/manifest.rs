@@ -1,12 +1,14 @@
 //! The manifest: what a flush consists of. One line of JSON, and one with its checksum.
 
-use honeycomb_types::Kind;
+use honeycomb_types::{FLUSH_EXTENTS, Kind};
 use serde::{Deserialize, Serialize};
 
 /// What every manifest says that it is.
 const FORMAT: &str = "honeycomb-flush";
-/// The version that is written; earlier ones are read.
-pub(crate) const VERSION: u32 = 1;
+/// The version of a flush with large values; earlier ones are read.
+pub(crate) const VERSION: u32 = 2;
+/// The version of one without.
+const PLAIN: u32 = 1;
 
 /// Everything that a prefix held, as it was flushed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,21 +53,37 @@ pub struct FlushedPart {
     pub start: u64,
     /// Length of the object.
     pub bytes: u64,
-    /// Bytes of a file, items of a queue, entries of a kv.
+    /// Bytes of a file, items of a queue, entries of a kv; extents of one of those.
     pub items: u64,
     /// CRC-32 of the object.
     pub crc32: u32,
 }
 
+impl FlushedPart {
+    /// Whether it holds extents of large values, and no entries.
+    pub fn is_of_extents(&self) -> bool {
+        self.name.ends_with(FLUSH_EXTENTS)
+    }
+
+    /// The block and epoch by which entries name the extents in it.
+    pub(crate) fn extents_of(&self) -> Option<(u64, u64)> {
+        let mut fields = self.name.strip_suffix(FLUSH_EXTENTS)?.rsplit('-');
+        let epoch = u64::from_str_radix(fields.next()?, 16).ok()?;
+        Some((u64::from_str_radix(fields.next()?, 16).ok()?, epoch))
+    }
+}
+
 impl Manifest {
-    /// A manifest of the version that this program writes.
+    /// A manifest of the least version that says it.
     pub fn new(
         number: u64,
         job: String,
         address: String,
         structures: Vec<FlushedStructure>,
     ) -> Manifest {
-        Manifest { format: FORMAT.into(), version: VERSION, number, job, address, structures }
+        let plain = structures.iter().flat_map(|s| &s.parts).all(|part| !part.is_of_extents());
+        let version = if plain { PLAIN } else { VERSION };
+        Manifest { format: FORMAT.into(), version, number, job, address, structures }
     }
 
     /// The structure of this name and kind.

@@ -1,9 +1,13 @@
 //! Reading a flush: the manifest first, then the parts, each with its checksum.
 
 use crate::FlushError;
+use crate::large::Extents;
 use crate::manifest::{FlushedPart, FlushedStructure, Manifest, Unreadable};
 use honeycomb_types::{FLUSH_MANIFEST, Kind};
 use std::path::{Path, PathBuf};
+
+/// Of the length of a kv's value: it is a list of extents.
+const OF_EXTENTS: u32 = 1 << 31;
 
 /// A flush in a directory.
 #[derive(Debug)]
@@ -53,9 +57,11 @@ impl Flushed {
         Ok(Items(Records::new(self, self.structure(name, Kind::Queue)?)))
     }
 
-    /// The entries of a kv, in no particular order; one part is in memory at a time.
+    /// The entries of a kv, in no particular order; one part is in memory at a time, and one value.
     pub fn kv(&self, name: &str) -> Result<Entries<'_>, FlushError> {
-        Ok(Entries(Records::new(self, self.structure(name, Kind::Kv)?)))
+        let structure = self.structure(name, Kind::Kv)?;
+        let extents = Extents::read(self, structure)?;
+        Ok(Entries { records: Records::new(self, structure), extents })
     }
 
     /// Reads every part and compares it with the manifest.
@@ -75,7 +81,7 @@ impl Flushed {
         self.manifest.structure(name, kind).ok_or_else(refuse)
     }
 
-    fn part(&self, part: &FlushedPart) -> Result<Vec<u8>, FlushError> {
+    pub(crate) fn part(&self, part: &FlushedPart) -> Result<Vec<u8>, FlushError> {
         let object = self.directory.join(&part.name);
         let bytes = match std::fs::read(&object) {
             Ok(bytes) => bytes,
@@ -97,17 +103,20 @@ impl Flushed {
 /// Records of the parts of a structure, one after the other.
 struct Records<'a> {
     flushed: &'a Flushed,
-    parts: std::slice::Iter<'a, FlushedPart>,
+    parts: std::vec::IntoIter<&'a FlushedPart>,
     part: Option<&'a FlushedPart>,
     bytes: Vec<u8>,
     at: usize,
     seen: u64,
+    /// The last field of the last record names the extents of the value.
+    elsewhere: bool,
 }
 
 impl<'a> Records<'a> {
     fn new(flushed: &'a Flushed, structure: &'a FlushedStructure) -> Records<'a> {
-        let parts = structure.parts.iter();
-        Records { flushed, parts, part: None, bytes: Vec::new(), at: 0, seen: 0 }
+        let parts: Vec<_> = structure.parts.iter().filter(|part| !part.is_of_extents()).collect();
+        let parts = parts.into_iter();
+        Records { flushed, parts, part: None, bytes: Vec::new(), at: 0, seen: 0, elsewhere: false }
     }
 
     /// The next record, which has a length for each of its fields and then the fields.
@@ -137,8 +146,11 @@ impl<'a> Records<'a> {
 
     fn record<const FIELDS: usize>(&mut self) -> Option<[Vec<u8>; FIELDS]> {
         let mut lengths = [0; FIELDS];
+        self.elsewhere = false;
         for length in &mut lengths {
-            *length = u32::from_le_bytes(self.take(4)?.try_into().ok()?) as usize;
+            let told = u32::from_le_bytes(self.take(4)?.try_into().ok()?);
+            self.elsewhere |= told & OF_EXTENTS != 0;
+            *length = (told & !OF_EXTENTS) as usize;
         }
         let mut fields = [const { Vec::new() }; FIELDS];
         for (field, length) in fields.iter_mut().zip(lengths) {
@@ -172,13 +184,19 @@ impl Iterator for Items<'_> {
 }
 
 /// The entries of a flushed kv.
-pub struct Entries<'a>(Records<'a>);
+pub struct Entries<'a> {
+    records: Records<'a>,
+    extents: Extents,
+}
 
 impl Iterator for Entries<'_> {
     type Item = Result<(Vec<u8>, Vec<u8>), FlushError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let record = self.0.next::<2>()?;
-        Some(record.map(|[key, value]| (key, value)))
+        let record = self.records.next::<2>()?;
+        Some(record.and_then(|[key, value]| match self.records.elsewhere {
+            true => Ok((key, self.extents.value(&value)?)),
+            false => Ok((key, value)),
+        }))
     }
 }

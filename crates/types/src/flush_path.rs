@@ -8,6 +8,9 @@ use crate::name::{InvalidName, check_name};
 pub const FLUSH_MANIFEST: &str = "manifest.json";
 /// How the names of the other objects of a flush end.
 pub const FLUSH_PART: &str = ".part";
+/// How the names of those end that hold extents of large values. Before it stand the block and its
+/// epoch, as hexadecimal digits with `-` between them, by which entries name the extents.
+pub const FLUSH_EXTENTS: &str = ".extents.part";
 
 /// The directory of a flush, relative to the `flush_root`: one for the job, in it those of the path.
 ///

@@ -41,6 +41,9 @@ pub enum Kind {
     Queue,
     /// Keys and values, routed by the hash of the key.
     Kv,
+    /// Not a structure of its own: blocks in which a key-value store keeps what is too large for its
+    /// entries.
+    Extents,
     /// One that servers bring with them.
     Custom(CustomKind),
 }
@@ -53,6 +56,7 @@ impl Kind {
             0x10 => Some(Kind::File),
             0x11 => Some(Kind::Queue),
             0x12 => Some(Kind::Kv),
+            0x14 => Some(Kind::Extents),
             _ => CustomKind::new(code).map(Kind::Custom),
         }
     }
@@ -63,17 +67,19 @@ impl Kind {
             Kind::File => 0x10,
             Kind::Queue => 0x11,
             Kind::Kv => 0x12,
+            Kind::Extents => 0x14,
             Kind::Custom(custom) => custom.0,
         }
     }
 
-    /// The word that people read: `file`, `queue`, `kv`, or `custom` for all others, which have names
-    /// of their own in their `KindSpec`.
+    /// The word that people read: `file`, `queue`, `kv`, `extents`, or `custom` for all others, which
+    /// have names of their own in their `KindSpec`.
     pub fn name(self) -> &'static str {
         match self {
             Kind::File => "file",
             Kind::Queue => "queue",
             Kind::Kv => "kv",
+            Kind::Extents => "extents",
             Kind::Custom(_) => "custom",
         }
     }
@@ -336,7 +342,7 @@ mod tests {
     #[test]
     fn codes_and_kinds_are_the_same_thing() {
         let known = (0..=u8::MAX).filter_map(Kind::from_code).collect::<Vec<_>>();
-        assert_eq!(known.len(), 3 + 112);
+        assert_eq!(known.len(), 4 + 112);
         assert!(known.iter().all(|kind| Kind::from_code(kind.code()) == Some(*kind)));
         assert_eq!(Kind::from_code(0x7F), None);
         assert_eq!(Kind::from_code(0xF0), None);

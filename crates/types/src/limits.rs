@@ -20,6 +20,24 @@ pub const REGION_MIN: u64 = 16 * KIB;
 pub const REGION_MAX: u64 = 192 * KIB;
 /// An append, a value or an item of more than 1/8 of a block needs blocks of its own.
 pub const LARGE_FRACTION: u64 = 8;
+/// Bytes by which an entry names one extent of a large value.
+pub const EXTENT_REF: usize = 28;
+/// Extents of one value: as many as an entry that lies in its region whole can name.
+pub const fn extents_per_value(block_size: u64) -> u64 {
+    let inline = block_size / 256;
+    let inline = if inline < 1024 { 1024 } else { inline };
+    let inline = if inline > 16 * KIB { 16 * KIB } else { inline };
+    (inline - 8) / EXTENT_REF as u64
+}
+/// Largest value of a key-value store with blocks of this size: 9.1 GiB with the default ones.
+pub const fn kv_value_max(block_size: u64) -> u64 {
+    extents_per_value(block_size) * (block_size / LARGE_FRACTION)
+}
+/// A block of extents that has held nothing for this long is given back.
+pub const EXTENTS_IDLE: Duration = Duration::from_secs(1);
+/// Time within which the blocks of extents have to confirm that a value's extents are its own;
+/// otherwise the put is refused.
+pub const ADOPT_MAX: Duration = Duration::from_secs(2);
 
 /// Results that one block keeps for retries, over all its lanes, in bytes.
 pub const RETRY_RECORD_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -101,6 +119,9 @@ pub const ACTIVITY_INTERVAL: Duration = Duration::from_millis(LEASE_MIN_MS as u6
 const _: () = assert!(BLOCK_SIZE_MIN.is_power_of_two() && BLOCK_SIZE_MAX.is_power_of_two());
 const _: () = assert!(BLOCK_SIZE_MIN / REGION_MIN >= 4, "the smallest block holds a few regions");
 const _: () = assert!(BLOCK_SIZE_MAX / LARGE_FRACTION <= FRAME_MAX as u64);
+const _: () = assert!(kv_value_max(BLOCK_SIZE_DEFAULT) > 9 * 1024 * MIB);
+const _: () = assert!(kv_value_max(BLOCK_SIZE_MIN) >= 4 * BLOCK_SIZE_MIN);
+const _: () = assert!(EXTENT_PENDING_MS >= 3 * RETRY_WINDOW_MS);
 const _: () = assert!(KEY_MAX as u64 + 64 <= REGION_MIN / 2, "a key fits the smallest region");
 const _: () = assert!(2 * LOW_MARK_DEFAULT < HIGH_MARK_DEFAULT && HIGH_MARK_DEFAULT <= 100);
 const _: () = assert!(NAME_MAX <= u8::MAX as usize);

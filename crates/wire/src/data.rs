@@ -142,6 +142,17 @@ pub fn put_scan_entry(out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     out.extend_from_slice(value);
 }
 
+/// Of a scanned value's length: it is a list of extents (`crate::extents`).
+const OF_EXTENTS: u32 = 1 << 31;
+
+/// Appends one entry whose value is a list of extents.
+pub fn put_scan_extents(out: &mut Vec<u8>, key: &[u8], list: &[u8]) {
+    (key.len() as u16).put(out);
+    (list.len() as u32 | OF_EXTENTS).put(out);
+    out.extend_from_slice(key);
+    out.extend_from_slice(list);
+}
+
 /// Bytes that one entry takes in the payload of a `KvScan` reply.
 pub fn scan_entry_len(key_len: usize, value_len: usize) -> usize {
     6 + key_len + value_len
@@ -150,14 +161,37 @@ pub fn scan_entry_len(key_len: usize, value_len: usize) -> usize {
 /// One entry of a scan: key and value.
 pub type ScanEntry<'a> = (&'a [u8], &'a [u8]);
 
-/// Reads the payload of a `KvScan` reply.
+/// The value of a scanned entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scanned<'a> {
+    /// Here it is.
+    Value(&'a [u8]),
+    /// It is to be read from these extents.
+    Extents(&'a [u8]),
+}
+
+/// Reads the payload of a `KvScan` reply that has no value in extents.
 pub fn scan_entries(payload: &[u8]) -> Result<Vec<ScanEntry<'_>>, Malformed> {
+    let whole = scanned(payload)?.into_iter().map(|(key, value)| match value {
+        Scanned::Value(value) => Ok((key, value)),
+        Scanned::Extents(_) => Err(Reader::new(payload).malformed("a value is elsewhere")),
+    });
+    whole.collect()
+}
+
+/// Reads the payload of a `KvScan` reply.
+pub fn scanned(payload: &[u8]) -> Result<Vec<(&[u8], Scanned<'_>)>, Malformed> {
     let mut r = Reader::new(payload);
     let mut entries = Vec::new();
     let mut left = payload.len();
     while left > 0 {
-        let (key_len, value_len) = (u16::get(&mut r)? as usize, u32::get(&mut r)? as usize);
-        entries.push((r.take(key_len)?, r.take(value_len)?));
+        let (key_len, length) = (u16::get(&mut r)? as usize, u32::get(&mut r)?);
+        let value_len = (length & !OF_EXTENTS) as usize;
+        let (key, value) = (r.take(key_len)?, r.take(value_len)?);
+        entries.push(match length & OF_EXTENTS {
+            0 => (key, Scanned::Value(value)),
+            _ => (key, Scanned::Extents(value)),
+        });
         left -= scan_entry_len(key_len, value_len);
     }
     r.finish()?;

@@ -7,6 +7,7 @@
 pub mod batch;
 pub mod custom;
 pub mod data;
+pub mod extents;
 pub mod fields;
 pub mod frame;
 mod handshake;

@@ -108,17 +108,19 @@ pub enum Status {
     Unavailable = 602,
     /// The controller cannot write its log (the disk is full or failing): it changes nothing until it can, and leases do not end meanwhile. The message says whether this change may have been made. Raised by the controller; the client raises; asks again later under the same number, if at all.
     LogFailed = 603,
-    /// Reserved from the start: the reply carries extents to be read instead of the value. No server sends it in version 1.0. Raised by reserved: a structure whose value is a list of extents; the client refuses it as unknown in version 1.0.
+    /// The value is a list of extents in blocks of their own: the payload names them, the value is the length of all together. Raised by KvGet of a large value; the client reads the extents, and takes them together for the value.
     Extents = 701,
     /// A notice of a change, under request number 0: the value numbers it within its block, the arguments say what changed. Raised by a memory server, unasked, to a connection that subscribed; the client hands it to the listener of the subscription.
     Notice = 702,
+    /// An extent is not there, or not any more: the value that it was a part of was replaced or deleted, or it was not made part of a value in time. Raised by memory servers; the client reads the key again; or writes the whole value again, of which nothing was stored.
+    ExtentGone = 703,
     /// A defect; the message says where. Raised by any node that finds its own state wrong; the client raises.
     Internal = 900,
 }
 
 impl Status {
     /// Every status of the protocol in order of code.
-    pub const ALL: [Status; 52] = [
+    pub const ALL: [Status; 53] = [
         Status::Ok,
         Status::BadFrame,
         Status::UnsupportedVersion,
@@ -170,6 +172,7 @@ impl Status {
         Status::LogFailed,
         Status::Extents,
         Status::Notice,
+        Status::ExtentGone,
         Status::Internal,
     ];
 
@@ -227,6 +230,7 @@ impl Status {
             603 => Status::LogFailed,
             701 => Status::Extents,
             702 => Status::Notice,
+            703 => Status::ExtentGone,
             900 => Status::Internal,
             _ => return None,
         })
@@ -286,6 +290,7 @@ impl Status {
             Status::LogFailed => "LogFailed",
             Status::Extents => "Extents",
             Status::Notice => "Notice",
+            Status::ExtentGone => "ExtentGone",
             Status::Internal => "Internal",
         }
     }
@@ -319,6 +324,10 @@ pub enum Op {
     MovePatch = 0x000B,
     /// Asks whether the structure goes on in another block: Moved to that one when this block is sealed and has a successor, otherwise the value is 0. No arguments.
     NextBlock = 0x000C,
+    /// A block of a key-value store is about to store an entry whose value these extents are: they stay until it drops them. ExtentGone when one is not there, or has another owner already; those that have this one by then are to be dropped. The header's block tells the shard alone.
+    ExtentAdopt = 0x000D,
+    /// A block of a key-value store gives extents up. Those that are not there, or have another owner, are passed over, so that it can be repeated. The header's block tells the shard alone.
+    ExtentDrop = 0x000E,
     /// Registers a job. Its hierarchy is a single node, the root, until prefixes are created.
     RegisterJob = 0x0101,
     /// Ends a job: all its prefixes, structures and blocks go at once.
@@ -353,6 +362,8 @@ pub enum Op {
     ReopenStructure = 0x0212,
     /// Frees a structure's blocks at once.
     RemoveStructure = 0x0213,
+    /// Blocks in which a key-value store keeps the extents of large values. With bytes: one that has room for an extent of so many, made when there is none. Without: all of them.
+    ExtentBlocks = 0x0214,
     /// The custom kinds of structure that memory servers have announced, with what their operations need.
     ListKinds = 0x0218,
     /// Servers and totals. Names and addresses of servers need the cluster's token; a job's gets the totals.
@@ -377,6 +388,8 @@ pub enum Op {
     CancelMove = 0x030A,
     /// A server that kept its number tells the blocks that it holds, in as many requests as it takes. The controller opens and frees what differs from what it knows.
     Inventory = 0x030B,
+    /// Where another memory server is, by its number. NotFound when there is none, or no more.
+    LocateServer = 0x030C,
     /// The controller tells a block what became of a move to it: it serves the range from now on, or drops what it has of it. Idempotent by move.
     EndImport = 0x0310,
     /// The controller gives a block to a structure. Idempotent by (block, epoch).
@@ -441,13 +454,21 @@ pub enum Op {
     KvBatch = 0x120B,
     /// Arguments: function u8, key. The payload is the operand. Combines it with the stored value; the value is the new number (its 64 bits), the new length, or the number of items, of which the payload is then the list.
     KvAccumulate = 0x120C,
+    /// As KvPut, of a value that was written as extents (ExtentPut). The payload names them in order: block u64, epoch u64, id u64, length u32 of each. They belong to the entry from then on; whatever else the answer is, they are gone, unless it is Busy or a routing answer that comes before they were looked at.
+    KvPutExtents = 0x120D,
+    /// Writes an extent, the payload, into a block of extents. No arguments. The value is its id, unique in this block and epoch. An extent that no KvPutExtents names within EXTENT_PENDING_MS is dropped; ExtentKeep begins that time anew. A repetition writes another extent, and the first one is dropped in its time. BlockFull when there is no room for it here.
+    ExtentPut = 0x1401,
+    /// Arguments: id u64. The payload is the extent. ExtentGone when it is not there.
+    ExtentGet = 0x1402,
+    /// Arguments: id u64 of each. These extents are still wanted, although they are no part of a value yet. ExtentGone when one of them is not there.
+    ExtentKeep = 0x1403,
     /// An operation of a custom kind, by its code: what it needs is in the table of its kind.
     Custom(u16) = 0x8000,
 }
 
 impl Op {
     /// Every op of the protocol in order of code.
-    pub const ALL: [Op; 73] = [
+    pub const ALL: [Op; 81] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -460,6 +481,8 @@ impl Op {
         Op::MoveDone,
         Op::MovePatch,
         Op::NextBlock,
+        Op::ExtentAdopt,
+        Op::ExtentDrop,
         Op::RegisterJob,
         Op::DeregisterJob,
         Op::ListJobs,
@@ -477,6 +500,7 @@ impl Op {
         Op::OpenStructure,
         Op::ReopenStructure,
         Op::RemoveStructure,
+        Op::ExtentBlocks,
         Op::ListKinds,
         Op::ClusterStatus,
         Op::JoinServer,
@@ -489,6 +513,7 @@ impl Op {
         Op::CommitMove,
         Op::CancelMove,
         Op::Inventory,
+        Op::LocateServer,
         Op::EndImport,
         Op::OpenBlock,
         Op::FreeBlock,
@@ -521,6 +546,10 @@ impl Op {
         Op::KvMultiGet,
         Op::KvBatch,
         Op::KvAccumulate,
+        Op::KvPutExtents,
+        Op::ExtentPut,
+        Op::ExtentGet,
+        Op::ExtentKeep,
     ];
 
     /// The op with this code, if the protocol has one.
@@ -538,6 +567,8 @@ impl Op {
             0x000A => Op::MoveDone,
             0x000B => Op::MovePatch,
             0x000C => Op::NextBlock,
+            0x000D => Op::ExtentAdopt,
+            0x000E => Op::ExtentDrop,
             0x0101 => Op::RegisterJob,
             0x0102 => Op::DeregisterJob,
             0x0103 => Op::ListJobs,
@@ -555,6 +586,7 @@ impl Op {
             0x0211 => Op::OpenStructure,
             0x0212 => Op::ReopenStructure,
             0x0213 => Op::RemoveStructure,
+            0x0214 => Op::ExtentBlocks,
             0x0218 => Op::ListKinds,
             0x0301 => Op::ClusterStatus,
             0x0302 => Op::JoinServer,
@@ -567,6 +599,7 @@ impl Op {
             0x0309 => Op::CommitMove,
             0x030A => Op::CancelMove,
             0x030B => Op::Inventory,
+            0x030C => Op::LocateServer,
             0x0310 => Op::EndImport,
             0x0311 => Op::OpenBlock,
             0x0312 => Op::FreeBlock,
@@ -599,6 +632,10 @@ impl Op {
             0x120A => Op::KvMultiGet,
             0x120B => Op::KvBatch,
             0x120C => Op::KvAccumulate,
+            0x120D => Op::KvPutExtents,
+            0x1401 => Op::ExtentPut,
+            0x1402 => Op::ExtentGet,
+            0x1403 => Op::ExtentKeep,
             0x8000..=0xEFFF => Op::Custom(code),
             _ => return None,
         })
@@ -619,6 +656,8 @@ impl Op {
             Op::MoveDone => "MoveDone",
             Op::MovePatch => "MovePatch",
             Op::NextBlock => "NextBlock",
+            Op::ExtentAdopt => "ExtentAdopt",
+            Op::ExtentDrop => "ExtentDrop",
             Op::RegisterJob => "RegisterJob",
             Op::DeregisterJob => "DeregisterJob",
             Op::ListJobs => "ListJobs",
@@ -636,6 +675,7 @@ impl Op {
             Op::OpenStructure => "OpenStructure",
             Op::ReopenStructure => "ReopenStructure",
             Op::RemoveStructure => "RemoveStructure",
+            Op::ExtentBlocks => "ExtentBlocks",
             Op::ListKinds => "ListKinds",
             Op::ClusterStatus => "ClusterStatus",
             Op::JoinServer => "JoinServer",
@@ -648,6 +688,7 @@ impl Op {
             Op::CommitMove => "CommitMove",
             Op::CancelMove => "CancelMove",
             Op::Inventory => "Inventory",
+            Op::LocateServer => "LocateServer",
             Op::EndImport => "EndImport",
             Op::OpenBlock => "OpenBlock",
             Op::FreeBlock => "FreeBlock",
@@ -680,6 +721,10 @@ impl Op {
             Op::KvMultiGet => "KvMultiGet",
             Op::KvBatch => "KvBatch",
             Op::KvAccumulate => "KvAccumulate",
+            Op::KvPutExtents => "KvPutExtents",
+            Op::ExtentPut => "ExtentPut",
+            Op::ExtentGet => "ExtentGet",
+            Op::ExtentKeep => "ExtentKeep",
             Op::Custom(_) => "Custom",
         }
     }
@@ -700,6 +745,8 @@ impl Op {
             Op::MoveDone => 0x000A,
             Op::MovePatch => 0x000B,
             Op::NextBlock => 0x000C,
+            Op::ExtentAdopt => 0x000D,
+            Op::ExtentDrop => 0x000E,
             Op::RegisterJob => 0x0101,
             Op::DeregisterJob => 0x0102,
             Op::ListJobs => 0x0103,
@@ -717,6 +764,7 @@ impl Op {
             Op::OpenStructure => 0x0211,
             Op::ReopenStructure => 0x0212,
             Op::RemoveStructure => 0x0213,
+            Op::ExtentBlocks => 0x0214,
             Op::ListKinds => 0x0218,
             Op::ClusterStatus => 0x0301,
             Op::JoinServer => 0x0302,
@@ -729,6 +777,7 @@ impl Op {
             Op::CommitMove => 0x0309,
             Op::CancelMove => 0x030A,
             Op::Inventory => 0x030B,
+            Op::LocateServer => 0x030C,
             Op::EndImport => 0x0310,
             Op::OpenBlock => 0x0311,
             Op::FreeBlock => 0x0312,
@@ -761,6 +810,10 @@ impl Op {
             Op::KvMultiGet => 0x120A,
             Op::KvBatch => 0x120B,
             Op::KvAccumulate => 0x120C,
+            Op::KvPutExtents => 0x120D,
+            Op::ExtentPut => 0x1401,
+            Op::ExtentGet => 0x1402,
+            Op::ExtentKeep => 0x1403,
             Op::Custom(code) => code,
         }
     }
@@ -873,6 +926,22 @@ impl Op {
                 verbs: Verbs(0),
                 lane: false,
                 message: false,
+                payload: false,
+            },
+            Op::ExtentAdopt => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Peer,
+                verbs: Verbs(0),
+                lane: false,
+                message: true,
+                payload: false,
+            },
+            Op::ExtentDrop => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Peer,
+                verbs: Verbs(0),
+                lane: false,
+                message: true,
                 payload: false,
             },
             Op::RegisterJob => OpInfo {
@@ -1011,6 +1080,14 @@ impl Op {
                 message: true,
                 payload: false,
             },
+            Op::ExtentBlocks => OpInfo {
+                plane: Plane::Control,
+                auth: Auth::Job,
+                verbs: Verbs(0),
+                lane: false,
+                message: true,
+                payload: false,
+            },
             Op::ListKinds => OpInfo {
                 plane: Plane::Control,
                 auth: Auth::Job,
@@ -1100,6 +1177,14 @@ impl Op {
                 payload: false,
             },
             Op::Inventory => OpInfo {
+                plane: Plane::Link,
+                auth: Auth::Cluster,
+                verbs: Verbs(0),
+                lane: false,
+                message: true,
+                payload: false,
+            },
+            Op::LocateServer => OpInfo {
                 plane: Plane::Link,
                 auth: Auth::Cluster,
                 verbs: Verbs(0),
@@ -1362,6 +1447,38 @@ impl Op {
                 lane: true,
                 message: false,
                 payload: true,
+            },
+            Op::KvPutExtents => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Grant,
+                verbs: Verbs(2),
+                lane: true,
+                message: false,
+                payload: true,
+            },
+            Op::ExtentPut => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Grant,
+                verbs: Verbs(2),
+                lane: false,
+                message: false,
+                payload: true,
+            },
+            Op::ExtentGet => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Grant,
+                verbs: Verbs(1),
+                lane: false,
+                message: false,
+                payload: false,
+            },
+            Op::ExtentKeep => OpInfo {
+                plane: Plane::Data,
+                auth: Auth::Grant,
+                verbs: Verbs(2),
+                lane: false,
+                message: false,
+                payload: false,
             },
             Op::Custom(_) => OpInfo {
                 plane: Plane::Data,
@@ -1914,6 +2031,29 @@ impl Field for RenewResult {
     }
 }
 
+/// One extent.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ExtentName {
+    /// The block that has it.
+    pub block: u64,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Its id there.
+    pub id: u64,
+}
+
+impl Field for ExtentName {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.block.put(out);
+        self.epoch.put(out);
+        self.id.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(ExtentName { block: Field::get(from)?, epoch: Field::get(from)?, id: Field::get(from)? })
+    }
+}
+
 /// What one block holds, as its server sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct BlockUsage {
@@ -2412,6 +2552,84 @@ impl Field for MovePatchReply {
 
     fn get(_: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(MovePatchReply {})
+    }
+}
+
+/// Request of ExtentAdopt. A block of a key-value store is about to store an entry whose value these extents are: they stay until it drops them. ExtentGone when one is not there, or has another owner already; those that have this one by then are to be dropped. The header's block tells the shard alone.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ExtentAdoptRequest {
+    /// The store. A block of another one is as if it were not there.
+    pub structure: u64,
+    /// Names the put. Different for each.
+    pub owner: u64,
+    /// The extents, all of this shard.
+    pub extents: Vec<ExtentName>,
+}
+
+impl Field for ExtentAdoptRequest {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.structure.put(out);
+        self.owner.put(out);
+        self.extents.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(ExtentAdoptRequest {
+            structure: Field::get(from)?,
+            owner: Field::get(from)?,
+            extents: Field::get(from)?,
+        })
+    }
+}
+
+/// Reply of ExtentAdopt.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ExtentAdoptReply {}
+
+impl Field for ExtentAdoptReply {
+    fn put(&self, _: &mut Vec<u8>) {}
+
+    fn get(_: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(ExtentAdoptReply {})
+    }
+}
+
+/// Request of ExtentDrop. A block of a key-value store gives extents up. Those that are not there, or have another owner, are passed over, so that it can be repeated. The header's block tells the shard alone.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ExtentDropRequest {
+    /// The store. A block of another one is as if it were not there.
+    pub structure: u64,
+    /// The put by which they came; 0 when none adopted them.
+    pub owner: u64,
+    /// The extents, all of this shard.
+    pub extents: Vec<ExtentName>,
+}
+
+impl Field for ExtentDropRequest {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.structure.put(out);
+        self.owner.put(out);
+        self.extents.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(ExtentDropRequest {
+            structure: Field::get(from)?,
+            owner: Field::get(from)?,
+            extents: Field::get(from)?,
+        })
+    }
+}
+
+/// Reply of ExtentDrop.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ExtentDropReply {}
+
+impl Field for ExtentDropReply {
+    fn put(&self, _: &mut Vec<u8>) {}
+
+    fn get(_: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(ExtentDropReply {})
     }
 }
 
@@ -3231,6 +3449,54 @@ impl Field for RemoveStructureReply {
     }
 }
 
+/// Request of ExtentBlocks. Blocks in which a key-value store keeps the extents of large values. With bytes: one that has room for an extent of so many, made when there is none. Without: all of them.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ExtentBlocksRequest {
+    /// The job.
+    pub job: u64,
+    /// The store, by identity.
+    pub structure: u64,
+    /// Room that is needed; 0 to be told all.
+    pub bytes: u64,
+    /// Blocks that have refused such an extent.
+    pub full: Vec<u64>,
+}
+
+impl Field for ExtentBlocksRequest {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.job.put(out);
+        self.structure.put(out);
+        self.bytes.put(out);
+        self.full.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(ExtentBlocksRequest {
+            job: Field::get(from)?,
+            structure: Field::get(from)?,
+            bytes: Field::get(from)?,
+            full: Field::get(from)?,
+        })
+    }
+}
+
+/// Reply of ExtentBlocks.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ExtentBlocksReply {
+    /// The blocks. They have no ranges: start is 0, and end is how many bytes are free there, as was last reported.
+    pub entries: Vec<MapEntry>,
+}
+
+impl Field for ExtentBlocksReply {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.entries.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(ExtentBlocksReply { entries: Field::get(from)? })
+    }
+}
+
 /// Request of ListKinds. The custom kinds of structure that memory servers have announced, with what their operations need.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ListKindsRequest {}
@@ -3900,6 +4166,40 @@ impl Field for InventoryReply {
 
     fn get(_: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(InventoryReply {})
+    }
+}
+
+/// Request of LocateServer. Where another memory server is, by its number. NotFound when there is none, or no more.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct LocateServerRequest {
+    /// Its number.
+    pub server: u32,
+}
+
+impl Field for LocateServerRequest {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.server.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(LocateServerRequest { server: Field::get(from)? })
+    }
+}
+
+/// Reply of LocateServer.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct LocateServerReply {
+    /// host:port.
+    pub address: String,
+}
+
+impl Field for LocateServerReply {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.address.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(LocateServerReply { address: Field::get(from)? })
     }
 }
 

@@ -23,6 +23,7 @@ use honeycomb_wire::data::{
     MovedArgs, ReadArgs, ScanArgs, SwapArgs, acks, mode_and_key, put_acks, put_scan_entry,
     scan_entries,
 };
+use honeycomb_wire::extents::{ExtentRef, extents, put_extents, value_length};
 use honeycomb_wire::messages::HelloRequest;
 use honeycomb_wire::notice::{Filter, Notice, SubscribeArgs};
 use honeycomb_wire::queue::{AckArgs, Counts, GetArgs, Items, lengths};
@@ -168,6 +169,7 @@ fn data_request(op: Op, args: &[u8], payload: &[u8]) -> Result<(), Malformed> {
     match op {
         Op::FileRead => ReadArgs::decode(args).map(drop),
         Op::KvPut | Op::KvDelete => mode_and_key(args).map(drop),
+        Op::KvPutExtents => mode_and_key(args).and(extents(payload).map(drop)),
         Op::KvCompareAndSwap => SwapArgs::decode(args, payload).map(drop),
         Op::KvScan => ScanArgs::decode(args).map(drop),
         Op::Subscribe => SubscribeArgs::decode(args).map(drop),
@@ -484,6 +486,26 @@ fn check_data_request(op: Op, sample: &Value) {
             let (mode, key) = (number(field("mode")) == 1, bytes(field("key")));
             assert_eq!(mode_and_key(&args), Ok((mode, &key[..])), "{at}");
         }
+        Op::KvPutExtents => {
+            let (mode, key) = (number(field("mode")) == 1, bytes(field("key")));
+            assert_eq!(mode_and_key(&args), Ok((mode, &key[..])), "{at}");
+            let told = list(field("extents")).iter().map(|told| ExtentRef {
+                at: BlockAt { block: BlockId(number(&told[0])), epoch: Epoch(number(&told[1])) },
+                id: number(&told[2]),
+                len: number(&told[3]) as u32,
+            });
+            let told: Vec<ExtentRef> = told.collect();
+            assert_eq!(put_extents(&told), payload, "{at}");
+            let length: u64 = told.iter().map(|extent| extent.len as u64).sum();
+            assert_eq!(value_length(&payload), length, "{at}");
+            assert_eq!(extents(&payload), Ok(told), "{at}");
+        }
+        Op::ExtentPut => assert!(args.is_empty(), "{at}"),
+        Op::ExtentGet | Op::ExtentKeep => {
+            let ids: Vec<u8> =
+                list(field("ids")).iter().flat_map(|id| number(id).encode()).collect();
+            assert_eq!(args, ids, "{at}");
+        }
         Op::KvCompareAndSwap => {
             let (key, expected, new) =
                 (bytes(field("key")), bytes(field("expected")), bytes(field("new")));
@@ -616,7 +638,9 @@ fn the_parts_of_a_move_are_what_the_vectors_say() {
         }
         assert!(op != Op::MoveLanes || from.is_empty(), "lanes are the whole payload");
     }
+    let extents = [Op::ExtentAdopt, Op::ExtentDrop];
     let peers = Op::ALL.into_iter().filter(|op| op.info().auth == Auth::Peer);
+    let peers = peers.filter(|op| !extents.contains(op));
     assert_eq!(seen, peers.collect());
 }
 
@@ -778,6 +802,7 @@ fn the_document_lists_every_limit() {
         ("ACK_LANES_MAX", l::ACK_LANES_MAX as u64),
         ("RESERVE_MAX_MS", l::RESERVE_MAX_MS as u64),
         ("RETRY_WINDOW_MS", l::RETRY_WINDOW_MS),
+        ("EXTENT_PENDING_MS", l::EXTENT_PENDING_MS),
         ("RESULTS_WINDOW", l::RESULTS_WINDOW as u64),
         ("RESULTS_WINDOW_MAX", l::RESULTS_WINDOW_MAX as u64),
         ("SLOTS_MIN", l::SLOTS_MIN as u64),

@@ -243,6 +243,10 @@ class AsyncKv(Remote):
     def value_limit(self) -> int:
         return self.blocking.value_limit
 
+    @property
+    def plain_limit(self) -> int:
+        return self.blocking.plain_limit
+
     def __getitem__(self, key: Key) -> Coroutine[Any, Any, bytes]:
         return run(lambda: self.blocking[key])
 

@@ -49,6 +49,8 @@ pub(crate) enum Type {
     /// A flush that is under way.
     Flush = 18,
     FlushGone = 19,
+    /// All blocks in which a kv keeps extents.
+    ExtentBlocks = 20,
     /// One part of a flush is on disk.
     FlushPart = 21,
     /// How the flush of a prefix ended.
@@ -78,6 +80,7 @@ impl Type {
             T::LostReaders,
             T::Flush,
             T::FlushGone,
+            T::ExtentBlocks,
             T::FlushPart,
             T::Flushed,
         ];
@@ -283,6 +286,20 @@ pub(crate) struct StructureImage {
     pub(crate) from: usize,
     /// Entries from there on.
     pub(crate) entries: Vec<EntryImage>,
+    /// Blocks of extents; they have a record of their own.
+    pub(crate) extents: Vec<BlockAt>,
+}
+
+/// The blocks of extents of a structure, by its place.
+pub(crate) fn put_extent_blocks(w: &mut Writer<'_>, s: u32, blocks: &[BlockAt]) {
+    w.u32(s);
+    w.u32(blocks.len() as u32);
+    blocks.iter().for_each(|&at| put_at(w, at));
+}
+
+pub(crate) fn get_extent_blocks(r: &mut Reader<'_>) -> Result<(u32, Vec<BlockAt>), BadRecord> {
+    let (s, n) = (r.u32()?, r.count(16)?);
+    Ok((s, (0..n).map(|_| get_at(r)).collect::<Result<_, _>>()?))
 }
 
 pub(super) fn put_at(w: &mut Writer<'_>, at: BlockAt) {
@@ -387,6 +404,7 @@ impl StructureImage {
                 let n = r.count(40)?;
                 (0..n).map(|_| get_entry(r)).collect::<Result<_, _>>()?
             },
+            extents: Vec::new(),
         })
     }
 }

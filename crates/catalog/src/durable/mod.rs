@@ -36,7 +36,7 @@ use crate::reply::FlushState;
 use crate::structures::Structure;
 use crate::tombstones::Tombstone;
 use honeycomb_types::{BlockAt, BlockId, JobId, ServerId, Time};
-use image::{Counters, EntryImage, StructureImage, Type, put_tombstone, record};
+use image::{Counters, EntryImage, StructureImage, Type, put_extent_blocks, put_tombstone, record};
 
 /// Bytes of records that `put_all` hands over at a time.
 const CHUNK: usize = 1 << 20;
@@ -102,6 +102,7 @@ impl Catalog {
         self.jobs.dirty.on = true;
         self.readers.changes.get_or_insert_default();
         self.structures.dirty.on = true;
+        self.structures.extents_dirty.on = true;
         self.pool.dirty.on = true;
         self.flushes.unwritten.on = true;
     }
@@ -191,6 +192,9 @@ impl Catalog {
                 w.u32(s);
                 image.put(w);
             });
+            if !self.structures[s].extents.is_empty() {
+                self.put_extent_blocks(&mut out, s);
+            }
             full(&mut out, CHUNK);
         }
         for number in self.flush_numbers() {
@@ -312,6 +316,17 @@ impl Catalog {
             });
             self.structures[s].unchanged = self.structures[s].entries.len();
         }
+        for s in self.structures.extents_dirty.take() {
+            if self.structures.get(s).is_some() {
+                self.put_extent_blocks(out, s);
+            }
+        }
+    }
+
+    fn put_extent_blocks(&self, out: &mut Vec<u8>, s: u32) {
+        let blocks = self.structures[s].extents.iter().map(|&block| self.pool.at(block));
+        let blocks: Vec<BlockAt> = blocks.collect();
+        record(out, Type::ExtentBlocks, |w| put_extent_blocks(w, s, &blocks));
     }
 
     fn structure_image(&self, s: u32, from: usize) -> StructureImage {
@@ -339,6 +354,7 @@ impl Catalog {
             entries: (from..structure.entries.len())
                 .map(|i| entry_image(structure, i, at(structure.entries[i].block)))
                 .collect(),
+            extents: Vec::new(),
         }
     }
 

@@ -3,7 +3,8 @@
 use super::codec::{BadRecord, Reader, bad};
 use super::flush::{FlushImage, get_outcome, get_written};
 use super::image::{
-    Counters, JobImage, PrefixImage, ServerImage, StructureImage, Type, VERSION, get_tombstone,
+    Counters, JobImage, PrefixImage, ServerImage, StructureImage, Type, VERSION, get_extent_blocks,
+    get_tombstone,
 };
 use crate::dag::{Life, Node};
 use crate::jobs::Job;
@@ -121,6 +122,10 @@ impl Recovery {
             }
             Type::Structure => self.structure(r.u32()?, StructureImage::get(&mut r)?)?,
             Type::StructureGone => put(&mut self.structures, r.u32()?, None),
+            Type::ExtentBlocks => {
+                let (s, blocks) = get_extent_blocks(&mut r)?;
+                get(&mut self.structures, s)?.extents = blocks;
+            }
             Type::Retired => {
                 let (s, block) = (r.u32()?, BlockId(r.u64()?));
                 // One that was sealed and retired before it was written is not there.
@@ -184,6 +189,11 @@ impl Recovery {
             entries.truncate(image.from);
             entries.append(&mut image.entries);
             (image.entries, image.from) = (entries, 0);
+        }
+        if let Ok(known) = get(&mut self.structures, s)
+            && known.id == image.id
+        {
+            image.extents = std::mem::take(&mut known.extents);
         }
         put(&mut self.structures, s, Some(image));
         Ok(())
@@ -302,6 +312,7 @@ impl Catalog {
                 .map(|entry| entry.at)
                 .chain(image.granted.iter().map(|(g, epoch)| at(g.block, *epoch)))
                 .chain(image.spare.iter().copied())
+                .chain(image.extents.iter().copied())
                 .chain(splits.map(|(mv, epoch)| at(mv.target, *epoch)));
             let mut count = 0;
             for at in blocks {
@@ -378,6 +389,7 @@ fn structure_of(catalog: &Catalog, image: &StructureImage) -> Result<Structure, 
             image.pending.iter().map(|(mv, _)| *mv).collect(),
             image.past.clone(),
         ),
+        extents: image.extents.iter().map(|at| at.block).collect(),
         unchanged: image.entries.len(),
         next: NONE,
         prev: NONE,

@@ -210,6 +210,14 @@ impl Bench {
         }
     }
 
+    /// The first block of a structure.
+    pub fn catalog_map(&mut self, job: JobId, structure: StructureId) -> BlockAt {
+        match self.run(Command::ReopenStructure { actor: Actor::driver(job), job, structure }) {
+            Ok(Reply::Opened(opened)) => opened.map.entries[0].at,
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// Lets time pass, and the tick that is due after it.
     pub fn pass(&mut self, ms: u64) {
         self.now = self.now + Duration::from_millis(ms);

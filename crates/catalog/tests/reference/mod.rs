@@ -68,6 +68,8 @@ pub struct File {
     pub pending: Vec<Moving>,
     /// Moves of a kv that were committed.
     pub committed: BTreeSet<MoveId>,
+    /// Blocks in which a kv keeps extents.
+    pub extents: BTreeSet<BlockAt>,
 }
 
 impl File {
@@ -130,7 +132,7 @@ impl File {
             return ranges.into_iter().map(|(_, _, at)| at).collect();
         }
         let filling = self.pending.iter().filter(|moving| !moving.merge).map(|m| &m.target);
-        let all = self.chain.iter().chain(&self.spare).chain(filling);
+        let all = self.chain.iter().chain(&self.spare).chain(filling).chain(&self.extents);
         all.copied().filter(|at| !empty.contains(at) && !self.retired.contains(at)).collect()
     }
 }

@@ -2,9 +2,9 @@
 
 use crate::reference::{File, Moving};
 use crate::{Both, cause, outcome};
-use honeycomb_catalog::{BlockUsage, Command, Effect, MapEntry, Reply, Report};
+use honeycomb_catalog::{Actor, BlockUsage, Command, Effect, MapEntry, Reply, Report};
 use honeycomb_types::limits::MOVE_MAX;
-use honeycomb_types::{BlockAt, Epoch, Kind, MoveId, ServerId, StructureId};
+use honeycomb_types::{BlockAt, BlockId, Epoch, Kind, MoveId, ServerId, StructureId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a move that was begun is to come to.
@@ -115,6 +115,49 @@ impl Both {
         self.model.used.insert(at, bytes);
     }
 
+    /// A client wants room for an extent, and was refused by some blocks; 0 asks which there are.
+    pub fn extents(&mut self, j: usize, kv: usize, bytes: u64, full: usize) {
+        let Some((f, _)) = self.kv_block(j, kv, 0) else { return };
+        let file = self.model.jobs[j].files[f].clone();
+        let (actor, job, structure) = (Actor::driver(self.ids[j]), self.ids[j], file.id);
+        let blocks: Vec<BlockId> = file.extents.iter().take(full).map(|at| at.block).collect();
+        let command = Command::ExtentBlocks { actor, job, structure, bytes, full: &blocks };
+        let result = self.bench.run(command);
+        let used = |at: &BlockAt| self.model.used.get(at).copied().unwrap_or_default();
+        let room = file.extents.iter().filter(|at| used(at) + bytes <= 65_536);
+        let best = room.filter(|at| !blocks.contains(&at.block));
+        let best = best.max_by_key(|at| (used(at), at.block)).copied();
+        let expected = match best {
+            _ if bytes > 8192 => Err("InvalidArgument"),
+            _ if bytes == 0 || best.is_some() => Ok(()),
+            _ => self.model.may_take(j, 1),
+        };
+        assert_eq!(cause(&result), outcome(&expected), "{file:?}");
+        let Ok(Reply::Extents(entries)) = result else { return };
+        if bytes == 0 {
+            let told: BTreeSet<BlockAt> = entries.iter().map(|entry| entry.at).collect();
+            return assert_eq!(told, file.extents);
+        }
+        assert_eq!(entries.len(), 1);
+        assert!(best.is_none_or(|best| entries[0].at == best));
+        self.model.jobs[j].files[f].extents.insert(entries[0].at);
+    }
+
+    /// A block of a kv says that it is empty for good, which only one of extents can.
+    pub fn emptied(&mut self, j: usize, kv: usize, block: usize) {
+        let Some((f, at)) = self.kv_block(j, kv, block) else { return };
+        self.hear(at);
+        let structure = self.model.jobs[j].files[f].id;
+        let result = self.bench.run(Command::RetireBlock { structure, at });
+        let file = &mut self.model.jobs[j].files[f];
+        let expected = if file.extents.remove(&at) { Ok(()) } else { Err("WrongKind") };
+        assert_eq!(cause(&result), outcome(&expected), "{file:?}");
+        if expected.is_ok() {
+            assert_eq!(self.bench.freed(), [at]);
+            self.model.free(vec![at]);
+        }
+    }
+
     pub fn begin(&mut self, j: usize, kv: usize, block: usize, start: u64, merge: bool) {
         let Some((f, at)) = self.kv_block(j, kv, block) else { return };
         self.hear(at);
@@ -132,6 +175,7 @@ impl Both {
             }
             (None, Some(_)) if !start.is_multiple_of(1 << 58) => Err("InvalidArgument"),
             (None, Some(_)) => self.free_blocks(j).map(|()| None),
+            (None, None) if file.extents.contains(&at) => Err("StaleBlock"),
             (None, None) => panic!("a block is neither in the map nor a target"),
         };
         assert_eq!(cause(&result), outcome(&expected), "{file:?}");

@@ -24,6 +24,7 @@ fn two_jobs_cannot_see_each_other() {
         kv: Held { at: b.kv.at, id: StructureId(1 << 40), grant: b.kv.grant.clone() },
         file: Held { at: b.file.at, id: StructureId(1 << 40), grant: b.file.grant.clone() },
         queue: Held { at: b.queue.at, id: StructureId(1 << 40), grant: b.queue.grant.clone() },
+        extents: Held { at: b.extents.at, id: StructureId(1 << 40), grant: b.kv.grant.clone() },
     };
     for op in Op::ALL.into_iter().filter(|op| {
         op.info().plane == Plane::Control
@@ -109,7 +110,7 @@ fn a_block_that_changes_hands_carries_nothing_along() {
     let mut found = false;
     let mut reader = Raw::greeted(cluster.servers[0].address(), &job.token, ANY_SHARD);
     let mut controller = Raw::greeted(cluster.controller.address(), &job.token, ANY_SHARD);
-    for i in 0..8 {
+    for i in 0..12 {
         file(&client, &job, &format!("own:f{i}"));
         let held = open(&mut controller, &job, "own", &format!("f{i}"));
         found |= held.at.block == first.kv.at.block;

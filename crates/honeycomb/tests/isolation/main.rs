@@ -22,6 +22,7 @@ use honeycomb_types::{
 };
 use honeycomb_wire::batch::{BatchOp, ReadManyArgs, put_batch, put_keys};
 use honeycomb_wire::data::{ReadArgs, ScanArgs, SwapArgs, put_acks};
+use honeycomb_wire::extents::{ExtentRef, put_extents};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::notice::{Filter, SubscribeArgs, kinds};
 use honeycomb_wire::queue::{AckAction, AckArgs, GetArgs};
@@ -56,6 +57,8 @@ struct Victim {
     kv: Held,
     file: Held,
     queue: Held,
+    /// Where the kv keeps what is large.
+    extents: Held,
 }
 
 impl Victim {
@@ -63,13 +66,21 @@ impl Victim {
         let (client, job) = cluster.job(name);
         let own = prefix(&client, &job, "own", 0);
         let peer = prefix(&client, &job, "peer", 0);
-        kv(&client, &job, "own:kv", 1).put(b"k", b"v").unwrap();
+        let store = kv(&client, &job, "own:kv", 1);
+        store.put(b"k", b"v").unwrap();
+        store.put(b"large", &[7; 200 << 10]).unwrap();
         file(&client, &job, "own:log").append(CONTENT).unwrap();
         queue(&client, &job, "own:queue").put(ITEM, Duration::ZERO).unwrap();
         let mut raw = Raw::greeted(cluster.controller.address(), &job.token, ANY_SHARD);
         let mut held = |name| open(&mut raw, &job, "own", name);
         let (kv, file, queue) = (held("kv"), held("log"), held("queue"));
-        Victim { client, job, own, peer, kv, file, queue }
+        let asked =
+            ExtentBlocksRequest { job: job.job.0, structure: kv.id.0, bytes: 0, full: Vec::new() };
+        let told = raw.ask(Op::ExtentBlocks, &asked.encode());
+        let entries = ExtentBlocksReply::decode(&told.args).unwrap().entries;
+        let at = honeycomb_client::at(&entries[0]);
+        let extents = Held { at, id: kv.id, grant: kv.grant.clone() };
+        Victim { client, job, own, peer, kv, file, queue, extents }
     }
 
     /// The structure that an operation is about. A subscription may be about any: of a queue it
@@ -79,6 +90,7 @@ impl Victim {
             Kind::File => &self.file,
             Kind::Queue => &self.queue,
             Kind::Kv => &self.kv,
+            Kind::Extents => &self.extents,
             Kind::Custom(_) => unreachable!("not an operation of the protocol"),
         }
     }
@@ -124,7 +136,7 @@ impl Numbers {
         match kind_of(op) {
             Kind::File => self.file,
             Kind::Queue => self.queue,
-            Kind::Kv => self.kv,
+            Kind::Kv | Kind::Extents => self.kv,
             Kind::Custom(_) => unreachable!("not an operation of the protocol"),
         }
     }
@@ -289,6 +301,16 @@ fn request_of(op: Op, victim: &Victim) -> Request {
         Op::MoveDrops => body(MoveDropsRequest { move_id: MOVE, values: vec![0, 1] }.encode()),
         Op::MoveLanes => write(&MoveLanesRequest { move_id: MOVE }.encode()),
         Op::MoveDone => body(MoveDoneRequest { move_id: MOVE, entries: 0, bytes: 0 }.encode()),
+        Op::ExtentAdopt | Op::ExtentDrop => {
+            let BlockAt { block, epoch } = victim.extents.at;
+            let (block, epoch, structure) = (block.0, epoch.0, victim.kv.id.0);
+            // Of another owner than the victim's put.
+            let (owner, extents) = (1, vec![ExtentName { block, epoch, id: 1 }]);
+            body(match op {
+                Op::ExtentAdopt => ExtentAdoptRequest { structure, owner, extents }.encode(),
+                _ => ExtentDropRequest { structure, owner, extents }.encode(),
+            })
+        }
         Op::RegisterJob => {
             let name = "intruder".into();
             body(RegisterJobRequest { name, lease_ms: 0, quota_blocks: 0 }.encode())
@@ -341,6 +363,11 @@ fn request_of(op: Op, victim: &Victim) -> Request {
         Op::RemoveStructure => {
             body(RemoveStructureRequest { job, path, name: "kv".into() }.encode())
         }
+        Op::ExtentBlocks => {
+            let (structure, full) = (victim.kv.id.0, Vec::new());
+            body(ExtentBlocksRequest { job, structure, bytes: 1, full }.encode())
+        }
+        Op::LocateServer => body(LocateServerRequest { server: 1 }.encode()),
         Op::ClusterStatus => body(ClusterStatusRequest {}.encode()),
         Op::JoinServer => body(
             JoinServerRequest {
@@ -558,6 +585,12 @@ fn request_of(op: Op, victim: &Victim) -> Request {
         }
         Op::KvGet | Op::KvExists => body(b"k".to_vec()),
         Op::KvPut => write(b"\0k"),
+        Op::KvPutExtents => {
+            let extent = ExtentRef { at: victim.extents.at, id: 1, len: 100 << 10 };
+            Request { args: b"\0k".to_vec(), payload: put_extents(&[extent]) }
+        }
+        Op::ExtentPut => write(&[]),
+        Op::ExtentGet | Op::ExtentKeep => body(1u64.encode()),
         Op::KvDelete => body(b"\0k".to_vec()),
         Op::KvUpdate | Op::KvUpsert => write(b"k"),
         Op::KvCompareAndSwap => {
@@ -588,7 +621,7 @@ fn request_of(op: Op, victim: &Victim) -> Request {
 
 /// Whether a payload of more than is awaited whole is too much for it, whoever asks.
 fn small_only(op: Op) -> bool {
-    matches!(op, Op::KvMultiGet | Op::KvBatch | Op::KvAccumulate)
+    matches!(op, Op::KvMultiGet | Op::KvBatch | Op::KvAccumulate | Op::KvPutExtents)
 }
 
 /// Sends one to a node under a grant of this connection.
@@ -741,6 +774,7 @@ fn at_controller(op: Op) -> AtController {
         | Op::DeclareReaders
         | Op::CommitTask
         | Op::CreateStructure
+        | Op::ExtentBlocks
         | Op::RemoveStructure => {
             row(UnknownJob, PermissionDenied, PermissionDenied, PermissionDenied)
         }
@@ -754,7 +788,8 @@ fn at_controller(op: Op) -> AtController {
         | Op::Inventory
         | Op::BeginMove
         | Op::CommitMove
-        | Op::CancelMove => {
+        | Op::CancelMove
+        | Op::LocateServer => {
             row(PermissionDenied, PermissionDenied, PermissionDenied, PermissionDenied)
         }
         Op::OpenBlock
@@ -797,6 +832,12 @@ fn at_controller(op: Op) -> AtController {
         | Op::KvMultiGet
         | Op::KvBatch
         | Op::KvAccumulate
+        | Op::KvPutExtents
+        | Op::ExtentPut
+        | Op::ExtentGet
+        | Op::ExtentKeep
+        | Op::ExtentAdopt
+        | Op::ExtentDrop
         | Op::NextBlock
         | Op::Custom(_) => all(NotServedHere),
     }

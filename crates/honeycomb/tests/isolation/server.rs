@@ -73,6 +73,8 @@ fn at_server(op: Op) -> AtServer {
         | Op::OpenStructure
         | Op::ReopenStructure
         | Op::RemoveStructure
+        | Op::ExtentBlocks
+        | Op::LocateServer
         | Op::ClusterStatus
         | Op::JoinServer
         | Op::Report
@@ -100,7 +102,11 @@ fn at_server(op: Op) -> AtServer {
         | Op::MoveLanes
         | Op::MoveDone
         | Op::MovePatch => AtServer { peer: Some(WrongEpoch), ..all(PermissionDenied) },
+        // The extent is the victim's own, by another put than is named.
+        Op::ExtentAdopt => AtServer { peer: Some(ExtentGone), ..all(PermissionDenied) },
+        Op::ExtentDrop => AtServer { peer: Some(Ok), ..all(PermissionDenied) },
         Op::Subscribe
+        | Op::ExtentGet
         | Op::FileRead
         | Op::FileReadMany
         | Op::FileSize
@@ -121,6 +127,9 @@ fn at_server(op: Op) -> AtServer {
         | Op::QueuePut
         | Op::QueueClose
         | Op::KvPut
+        | Op::KvPutExtents
+        | Op::ExtentPut
+        | Op::ExtentKeep
         | Op::KvDelete
         | Op::KvUpdate
         | Op::KvUpsert
@@ -354,6 +363,7 @@ fn an_operation_of_another_kind_is_refused() {
     let turn = |victim: &mut Victim| {
         std::mem::swap(&mut victim.kv, &mut victim.file);
         std::mem::swap(&mut victim.file, &mut victim.queue);
+        victim.extents.at = victim.kv.at;
     };
     turn(&mut victim);
     let of_a_kind = |op: &Op| op.info().auth == Auth::Grant && !of_any_kind(*op);
@@ -454,14 +464,18 @@ fn the_same_requests_are_served_to_who_may() {
 }
 
 /// What one memory server asks another, with its token. A block that takes part in no move refuses
-/// the part of one, whoever sends it, and that is all that it refuses.
+/// the part of one, whoever sends it, and that is all that it refuses. An extent is its owner's.
 fn serve_peer(cluster: &Cluster, victim: &Victim, op: Op) {
+    let served = match op {
+        Op::ExtentAdopt => Status::ExtentGone,
+        Op::ExtentDrop => Status::Ok,
+        _ => Status::WrongEpoch,
+    };
     let shard = victim.held(op).at.block.shard().0;
     let node = cluster.servers[0].address();
-    for (token, expected) in [
-        (cluster.controller.token(), Status::WrongEpoch),
-        (&victim.job.token[..], Status::PermissionDenied),
-    ] {
+    for (token, expected) in
+        [(cluster.controller.token(), served), (&victim.job.token[..], Status::PermissionDenied)]
+    {
         let mut raw = Raw::greeted(node, token, shard);
         let reply = send_to(&mut raw, op, victim, 0, 1);
         assert_eq!(reply.status(), expected, "{op:?}: {}", reply.message());
@@ -476,7 +490,12 @@ fn serve_data(cluster: &Cluster, victim: &Victim, op: Op, shard: u8) {
     let Request { args, payload } = request_of(op, victim);
     let reply = send_to(&mut raw, op, victim, grant, 1);
     let elsewhere = op == Op::Subscribe && held.at.block.shard().0 != shard;
-    let expected = if elsewhere { Status::NotServedHere } else { Status::Ok };
+    let expected = match op {
+        _ if elsewhere => Status::NotServedHere,
+        // The extent that it names is another entry's.
+        Op::KvPutExtents => Status::ExtentGone,
+        _ => Status::Ok,
+    };
     assert_eq!(reply.status(), expected, "{op:?}: {}", reply.message());
     if !op.info().payload {
         return;

@@ -2,6 +2,7 @@
 
 use super::*;
 use honeycomb_wire::batch::{BatchOp, ReadManyArgs, put_batch, put_keys};
+use honeycomb_wire::extents::{ExtentRef, put_extents};
 use honeycomb_wire::notice::{Filter, SubscribeArgs, kinds};
 use honeycomb_wire::queue::{AckAction, AckArgs};
 use honeycomb_wire::stored::Function;
@@ -132,7 +133,15 @@ fn ten_thousand_fuzzed_frames_harm_nobody() {
     let filter = Filter::Prefix(b"k".to_vec());
     let watch = SubscribeArgs { subscription: 1, kinds: kinds::ALL, filter }.encode();
     let ack = AckArgs { action: AckAction::GiveBack, timeout_ms: 0, items: vec![(0, 1), (1, 1)] };
+    let extents = |op, args: &[u8], payload: &[u8]| frame(setup.extents_header(op), args, payload);
+    let one = ExtentRef { at: setup.extents, id: 1, len: 8192 };
     let data = vec![
+        kv(Op::KvGet, b"extents", b""),
+        kv(Op::KvPutExtents, b"\0k", &put_extents(&[one, one])),
+        extents(Op::ExtentPut, b"", &[8; 600]),
+        extents(Op::ExtentPut, b"", &[8; 70_000]),
+        extents(Op::ExtentGet, &1u64.encode(), b""),
+        extents(Op::ExtentKeep, &1u64.encode(), b""),
         frame(RequestHeader::new(Op::Ping), &[], &[]),
         frame(RequestHeader::new(Op::PresentGrant), &grant, &[]),
         log(Op::FileAppend, b"", &[1; 500]),

@@ -17,7 +17,7 @@ use honeycomb_types::limits::{
     ARGS_MAX, CONTROL_ARGS_MAX, FRAME_MAX, HELLO_MAX, KEY_MAX, REQUEST_HEADER,
 };
 use honeycomb_types::{BlockAt, BlockId, Epoch, LaneId, PrefixId, Sequence, ServerId, ShardIx};
-use honeycomb_wire::data::{ReadArgs, ScanArgs, scan_entries};
+use honeycomb_wire::data::{ReadArgs, ScanArgs, scanned};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Auth, Field, Plane, ReplyHeader, RequestHeader};
 use std::cell::Cell;
@@ -32,6 +32,9 @@ const BLOCK: u64 = 1 << 20;
 const GROWTH: u64 = 64 << 20;
 /// Over what is awaited whole, under what a block takes.
 const LARGE: usize = 100 << 10;
+
+/// Over what a block takes.
+const EXTENTS: usize = 200 << 10;
 
 struct Opened {
     at: BlockAt,
@@ -48,6 +51,8 @@ struct Setup {
     kv: Opened,
     file: Opened,
     queue: Opened,
+    /// Where the kv keeps what is large.
+    extents: BlockAt,
     /// Given back last.
     _alone: MutexGuard<'static, ()>,
 }
@@ -58,13 +63,25 @@ impl Setup {
         let (cluster, _) = keyed_cluster(MEMORY, BLOCK);
         let (client, job) = cluster.job("job");
         prefix(&client, &job, "a", 0);
-        kv(&client, &job, "a:kv", 1).put(b"k", b"v").unwrap();
+        let store = kv(&client, &job, "a:kv", 1);
+        store.put(b"k", b"v").unwrap();
+        store.put(b"extents", &[5; EXTENTS]).unwrap();
         file(&client, &job, "a:log").append(b"content").unwrap();
         let queue = client.create_queue(job.job, "a:queue", 0, 0, false).unwrap();
         queue.put(b"item", Duration::ZERO).unwrap();
         let held = |name| open(&cluster, &job, "a", name);
         let (kv, file, queue) = (held("kv"), held("log"), held("queue"));
-        Setup { cluster, client, job, kv, file, queue, _alone }
+        let mut raw = Raw::greeted(cluster.controller.address(), &job.token, ANY_SHARD);
+        let asked = ExtentBlocksRequest {
+            job: job.job.0,
+            structure: store.structure().id().0,
+            bytes: 0,
+            full: Vec::new(),
+        };
+        let told = raw.ask(Op::ExtentBlocks, &asked.encode());
+        let entries = ExtentBlocksReply::decode(&told.args).unwrap().entries;
+        let extents = honeycomb_client::at(&entries[0]);
+        Setup { extents, cluster, client, job, kv, file, queue, _alone }
     }
 
     fn controller(&self) -> SocketAddr {
@@ -92,6 +109,10 @@ impl Setup {
         data_header(op, self.kv.at, 1, lane)
     }
 
+    fn extents_header(&self, op: Op) -> RequestHeader {
+        data_header(op, self.extents, 1, 0)
+    }
+
     fn file_header(&self, op: Op, lane: u32) -> RequestHeader {
         data_header(op, self.file.at, 2, lane)
     }
@@ -105,6 +126,8 @@ impl Setup {
         let store = self.client.open_kv(self.job.job, "a:kv").unwrap();
         assert!(store.get(b"k", &mut value).unwrap());
         assert_eq!(value, b"v");
+        assert!(store.get(b"extents", &mut value).unwrap());
+        assert!(value == [5; EXTENTS], "the large value differs");
         let log = self.client.open_file(self.job.job, "a:log").unwrap();
         assert_eq!(log.size().unwrap(), 7);
         let queue = self.client.open_queue(self.job.job, "a:queue").unwrap();
@@ -460,6 +483,10 @@ fn control_bodies(setup: &Setup) -> Vec<(Op, Vec<u8>)> {
             OpenStructureRequest { job, path: path.clone(), name: name.clone() }.encode(),
         ),
         (Op::ReopenStructure, ReopenStructureRequest { job, structure: 1 }.encode()),
+        (
+            Op::ExtentBlocks,
+            ExtentBlocksRequest { job, structure: 1, bytes: 1, full: vec![1] }.encode(),
+        ),
         (Op::RemoveStructure, RemoveStructureRequest { job, path, name }.encode()),
         (Op::ClusterStatus, Vec::new()),
     ]
@@ -532,6 +559,8 @@ fn bodies_that_do_not_parse_are_refused_whole() {
         let kv =
             |op, args: &[u8], payload: &[u8]| frame(setup.kv_header(op, lane()), args, payload);
         let log = |op, args: &[u8]| frame(setup.file_header(op, lane()), args, &[]);
+        let extents =
+            |op, args: &[u8], payload: &[u8]| frame(setup.extents_header(op), args, payload);
         let mut cases = vec![
             case("a read of too little", log(Op::FileRead, &range[..11]), bad, Survives),
             case(
@@ -551,6 +580,11 @@ fn bodies_that_do_not_parse_are_refused_whole() {
             case("arguments to KvLength", kv(Op::KvLength, b"x", b""), bad, Survives),
             case("a put of nothing", kv(Op::KvPut, b"", b"v"), bad, Survives),
             case("a put of mode 2", kv(Op::KvPut, b"\x02k", b"v"), bad, Survives),
+            case("extents of mode 2", kv(Op::KvPutExtents, b"\x02k", &[0; 28]), bad, Survives),
+            case("half an extent", kv(Op::KvPutExtents, b"\0k", &[0; 27]), bad, Survives),
+            case("arguments of an extent", extents(Op::ExtentPut, b"x", b"v"), bad, Survives),
+            case("half an id", extents(Op::ExtentGet, b"1234", b""), bad, Survives),
+            case("an id and a half", extents(Op::ExtentKeep, &[0; 12], b""), bad, Survives),
             case("a delete of nothing", kv(Op::KvDelete, b"", b""), bad, Survives),
             case("a delete of mode 2", kv(Op::KvDelete, b"\x02k", b""), bad, Survives),
             case(
@@ -707,7 +741,7 @@ fn numbers_at_their_ends_are_answered() {
                 let reply = raw.request(setup.kv_header(Op::KvScan, 0), &args, &[]);
                 let fine = matches!(reply.status(), Status::Ok | Status::WrongRange);
                 assert!(fine, "a scan from {cursor}: {:?}", reply.status());
-                assert!(scan_entries(&reply.payload).unwrap().len() <= 1);
+                assert!(scanned(&reply.payload).unwrap().len() <= 2);
             }
         }
         // A lane that begins in its middle, or at its very end, waits for its beginning.

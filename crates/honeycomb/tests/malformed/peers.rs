@@ -120,7 +120,7 @@ fn a_client_that_dies_in_a_large_write_leaves_no_trace() {
         assert!(store.get(b"k", &mut value).unwrap());
         assert_eq!(value, b"v");
         assert_eq!(store.exists(b"new").unwrap(), None);
-        assert_eq!(store.length().unwrap(), 8);
+        assert_eq!(store.length().unwrap(), 9);
     });
 }
 

@@ -102,6 +102,13 @@ fn work(client: &Client, job: JobId, number: u64, stop: &AtomicBool, rounds: &At
         length += bytes.len() as u64;
         queue.put(&bytes, Duration::from_secs(20)).unwrap();
         kv.put(&(i % 97).to_le_bytes(), &bytes).unwrap();
+        if i % 10 == 5 {
+            // In blocks of its own, and in place of the one before.
+            let large = bytes.repeat(40);
+            assert_eq!(kv.put(b"large", &large).unwrap(), i > 5);
+            let mut found = Vec::new();
+            assert!(kv.get(b"large", &mut found).unwrap() && found == large, "one value, whole");
+        }
         if i % 2 == 1 {
             for _ in 0..2 {
                 let got = queue.get(Duration::from_secs(20)).unwrap().unwrap();

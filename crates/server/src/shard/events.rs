@@ -40,6 +40,9 @@ impl Shard {
 
     /// Time has passed: waits end, reservations run out, blocks that nobody needs are retired.
     pub fn tick(&mut self, now: Time) {
+        if self.extents.due().is_some_and(|due| due <= now) {
+            self.tick_extents(now);
+        }
         while let Some(Reverse((due, index))) = self.timers.peek().copied() {
             if due > now {
                 return;
@@ -59,7 +62,8 @@ impl Shard {
 
     /// When `tick` is due next. May be early, never late.
     pub fn deadline(&self) -> Option<Time> {
-        self.timers.peek().map(|Reverse((due, _))| *due)
+        let timers = self.timers.peek().map(|Reverse((due, _))| *due);
+        timers.into_iter().chain(self.extents.due()).min()
     }
 
     /// What follows every change of a block: its events, growth, timers, usage.
@@ -151,6 +155,8 @@ impl Shard {
                 self.effects.push(Effect::Taken { structure, at, items, bytes });
             }
             Event::Drained => slot.retire_at = Some(now),
+            Event::Adopt(ticket, list) => self.adopt_extents(now, at, structure, ticket, list),
+            Event::DropExtents(owner, list) => self.drop_extents(now, structure, owner, list),
         }
     }
 }

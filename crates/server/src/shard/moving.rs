@@ -47,7 +47,8 @@ const SWEEP_AFTER: Duration = Duration::from_micros(200);
 /// Steps of it at a time.
 const SWEEP_STEPS: usize = 4;
 
-/// Names one move at the block that gives.
+/// Names one move at the block that gives; with the id 0 a line for extents (`extents.rs`), by the shard
+/// at its other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MoveKey {
     /// The block that gives.
@@ -265,6 +266,9 @@ impl Shard {
 
     /// A request of a move was answered.
     pub fn move_answered(&mut self, now: Time, key: MoveKey, status: Status) {
+        if key.id == 0 {
+            return self.line_answered(now, key, status);
+        }
         let Some(index) = self.move_of(key) else { return };
         let moving = self.slots[index].as_mut().and_then(|s| s.moving.as_mut()).expect("found");
         moving.heard = now;
@@ -284,6 +288,9 @@ impl Shard {
 
     /// The connection of a move could not be made, or broke.
     pub fn move_lost(&mut self, now: Time, key: MoveKey) {
+        if key.id == 0 {
+            return self.line_lost(now, key);
+        }
         let Some(index) = self.move_of(key) else { return };
         let moving = self.slots[index].as_ref().and_then(|s| s.moving.as_ref()).expect("found");
         if !matches!(moving.phase, Phase::Committing { .. }) {

@@ -22,6 +22,7 @@ impl Shard {
     /// Takes the name under which the server joined. Everything held before is gone: blocks of an
     /// earlier name are `DataLost`.
     pub fn reset(&mut self, server: ServerId) {
+        self.reset_extents();
         self.server = server;
         self.kept.clear();
         for index in 0..self.slots.len() {
@@ -93,6 +94,7 @@ impl Shard {
             sweep_at: None,
             told: Told::default(),
         }));
+        self.arm(index);
         Ok(())
     }
 

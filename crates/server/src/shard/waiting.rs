@@ -6,7 +6,7 @@ use crate::refusals::{in_progress, refusal_of, revoked};
 use honeycomb_structures::{Answer, LaneVerdict, Outcome, Ticket};
 use honeycomb_types::limits::WAIT_MAX_MS;
 use honeycomb_types::{BlockAt, Generation, LaneId, Sequence, SessionId, Time};
-use honeycomb_wire::RequestHeader;
+use honeycomb_wire::{Op, RequestHeader};
 
 /// A mutation whose answer is still to come: where its result must be kept.
 #[derive(Clone, Copy)]
@@ -97,7 +97,13 @@ impl Shard {
     ) -> Outcome {
         let at = request.header.at;
         let outcome = match outcome {
-            Outcome::Done(answer) if !request.attributes.mutates => return Outcome::Done(answer),
+            Outcome::Done(answer) if !request.attributes.mutates => {
+                // Of extents there is no second execution to be kept from: no lane, and a change.
+                if matches!(request.header.op, Op::ExtentPut | Op::ExtentKeep) {
+                    self.after(now, at);
+                }
+                return Outcome::Done(answer);
+            }
             outcome => outcome,
         };
         let slot = self.slot_at(at).expect("it just ran");

@@ -185,6 +185,9 @@ impl KvBlock {
             return Err(too_much(operand.len()));
         }
         let old = self.table.find(block, hash, key);
+        if let Some(hit) = &old {
+            self.need_whole(block, hit)?;
+        }
         if function == Function::Append {
             return self.append(block, hash, key, old, operand);
         }

@@ -11,7 +11,7 @@ const SWEEP_STEP: usize = 4;
 
 /// What an extent holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Owner {
+pub(crate) enum Owner {
     /// The region with this id.
     Region(u32),
     /// The large value with this id.
@@ -22,7 +22,7 @@ pub(super) enum Owner {
 
 /// A run of bytes in use.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Extent {
+pub(crate) struct Extent {
     pub at: usize,
     pub len: usize,
     pub owner: Owner,
@@ -32,7 +32,7 @@ pub(super) struct Extent {
 ///
 /// Extents are disjoint and, with the holes between them, make up the whole block: a hole is what
 /// lies between two neighbours, and neighbouring holes cannot exist.
-pub(super) struct Arena {
+pub(crate) struct Arena {
     size: usize,
     used: BTreeMap<usize, (usize, Owner)>,
     /// The holes by (length, offset), for the best fit.
@@ -45,7 +45,7 @@ pub(super) struct Arena {
 }
 
 /// Rounds up to the granularity of the arena.
-pub(super) fn round_up(bytes: usize) -> usize {
+pub(crate) fn round_up(bytes: usize) -> usize {
     bytes.next_multiple_of(8)
 }
 

@@ -206,6 +206,10 @@ impl KvBlock {
             };
             let told = match hit {
                 None => reply.add_found(Status::KeyNotFound, 0, &[]),
+                Some(hit) if hit.head.extents() => {
+                    reply.add(Status::ValueTooLarge, self.length_of(block, &hit), &[]);
+                    Told::Length
+                }
                 Some(hit) => {
                     reply.add_found(Status::Ok, 0, block.slice(self.value_of(block, &hit)))
                 }
@@ -250,7 +254,8 @@ impl KvBlock {
                     }
                     _ => {
                         reply.add(answer.status, answer.value, &[]);
-                        Told::Value
+                        let length = answer.status == Status::ValueTooLarge;
+                        if length { Told::Length } else { Told::Value }
                     }
                 },
                 Err(refusal) if passing(&refusal) && reply.count == 0 => return Err(refusal),
@@ -278,6 +283,10 @@ impl KvBlock {
         let (value, answer) = match *op {
             BatchOp::Get { .. } => {
                 let hit = old.ok_or_else(|| bare(Status::KeyNotFound))?;
+                if hit.head.extents() {
+                    let length = self.length_of(block, &hit);
+                    return Ok(Answer { value: length, ..bare(Status::ValueTooLarge) });
+                }
                 return Ok(Answer::ok(0).with(Payload::Block(self.value_of(block, &hit))));
             }
             BatchOp::Delete { .. } => {
@@ -293,6 +302,9 @@ impl KvBlock {
             BatchOp::Put { value, .. } => (value, Answer::ok(there)),
             BatchOp::Insert { .. } if old.is_some() => return Err(bare(Status::KeyExists)),
             BatchOp::Insert { value, .. } => (value, Answer::ok(0)),
+            BatchOp::Swap { .. } if old.is_some_and(|hit| hit.head.extents()) => {
+                return Ok(Answer { value: UNTOLD, ..bare(Status::CompareFailed) });
+            }
             BatchOp::Swap { expected, new, .. } => {
                 let found = old.map(|hit| self.value_of(block, &hit));
                 if found.as_ref().map(|range| block.slice(range.clone())) != expected {
@@ -371,6 +383,9 @@ impl KvBlock {
         let known = overlay.by_key.get(key).map(|at| overlay.writes[*at].value.as_deref());
         let found: Option<&[u8]> = known.unwrap_or_else(stored);
         let there = found.is_some() as u64;
+        if known.is_none() {
+            self.plan_over_extents(block, op, hash).map_err(Ok)?;
+        }
         let (value, result) = match *op {
             BatchOp::Get { .. } => {
                 match found {
@@ -424,6 +439,24 @@ impl KvBlock {
         overlay.set(key, hash, value, by);
         reply.add(Status::Ok, result, &[]);
         Ok(())
+    }
+
+    /// Refuses what an operation of an atomic batch cannot do with a value that is a list of extents.
+    fn plan_over_extents(
+        &self,
+        block: &Backing,
+        op: &BatchOp<'_>,
+        hash: u64,
+    ) -> Result<(), Answer> {
+        let Some(hit) = self.table.find(block, hash, op.key()).filter(|hit| hit.head.extents())
+        else {
+            return Ok(());
+        };
+        match op {
+            BatchOp::Get { .. } | BatchOp::Accumulate { .. } => self.need_whole(block, &hit),
+            BatchOp::Swap { .. } => Err(Answer { value: UNTOLD, ..bare(Status::CompareFailed) }),
+            BatchOp::Put { .. } | BatchOp::Insert { .. } | BatchOp::Delete { .. } => Ok(()),
+        }
     }
 
     /// Makes all writes, or none: then the operation that had no room, and why.

@@ -94,7 +94,9 @@ impl KvBlock {
         length: usize,
     ) -> Result<(), Answer> {
         let key = match op {
-            Op::KvMultiGet | Op::KvBatch | Op::KvAccumulate => return Err(too_much(length)),
+            Op::KvMultiGet | Op::KvBatch | Op::KvAccumulate | Op::KvPutExtents => {
+                return Err(too_much(length));
+            }
             Op::MoveRegion | Op::MovePatch | Op::MoveValue => {
                 return self.begin_part(block, ticket, op, args, length);
             }

@@ -4,7 +4,8 @@
 //! the entry, `region.rs` lays its bytes out, `room.rs` makes room when there is none (`pack.rs` when
 //! it is scattered), `arena.rs` keeps the books of what is where. Large payloads arrive through
 //! `fills.rs`; `scan.rs` reads in order; `batch.rs` runs many operations at once, and
-//! `accumulate.rs` combines values with operands.
+//! `accumulate.rs` combines values with operands. `large.rs` has what is different for values that are
+//! lists of extents in blocks of their own.
 //!
 //! A block owns a range of hashes and divides it among *regions*: each a contiguous,
 //! position-independent run of bytes with its own index, so that moving one is copying it. Values
@@ -12,17 +13,18 @@
 //! from them. All of it, bookkeeping beside the block included, counts against the block's size.
 
 mod accumulate;
-mod arena;
+pub(crate) mod arena;
 mod batch;
 mod cut;
 mod export;
 mod fills;
 mod import;
+mod large;
 mod pack;
 mod region;
 mod room;
 mod scan;
-mod shrink;
+pub(crate) mod shrink;
 mod snapshot;
 mod table;
 
@@ -39,6 +41,7 @@ use honeycomb_wire::data::{SwapArgs, mode_and_key};
 use honeycomb_wire::notice::Change;
 use honeycomb_wire::{Field, Op, Status, key_hash};
 use import::Import;
+use large::Adopting;
 use shrink::Shrink;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -76,6 +79,8 @@ pub struct KvBlock {
     shrink: Shrink,
     /// Everything has gone.
     empty_handed: bool,
+    /// Puts whose extents are being adopted.
+    adopting: Adopting,
 }
 
 /// A value that a mutation brings.
@@ -85,6 +90,8 @@ enum Incoming<'a> {
     Bytes(&'a [u8]),
     /// In an extent of its own already, which becomes the entry's or is given up.
     Extent(u32),
+    /// In blocks of its own: whose the extents are, and which.
+    Extents(&'a [u8]),
 }
 
 impl KvBlock {
@@ -118,6 +125,7 @@ impl KvBlock {
             departed: Vec::new(),
             shrink: Shrink::default(),
             empty_handed: false,
+            adopting: Adopting::default(),
         }
     }
 
@@ -206,6 +214,9 @@ impl KvBlock {
         let Some(hit) = self.table.find(block, hash, key) else {
             return Err(bare(Status::KeyNotFound));
         };
+        if hit.head.extents() {
+            return Ok(self.tell_extents(block, &hit));
+        }
         Ok(Answer::ok(0).with(Payload::Block(self.value_of(block, &hit))))
     }
 
@@ -214,7 +225,7 @@ impl KvBlock {
         Ok(match self.table.find(block, hash, key) {
             None => Answer::ok(0),
             Some(hit) => {
-                let length = hit.head.value_len as u64;
+                let length = self.length_of(block, &hit);
                 Answer { args: length.to_le_bytes().to_vec(), ..Answer::ok(1) }
             }
         })
@@ -226,6 +237,9 @@ impl KvBlock {
         let Some(hit) = self.table.find(block, hash, key) else {
             return Err(bare(Status::KeyNotFound));
         };
+        if return_old {
+            self.need_whole(block, &hit)?;
+        }
         let old = if return_old { self.copy_of(block, &hit) } else { Payload::None };
         self.table.remove(block, &hit);
         self.changed(|| Change::Delete { key: key.into() });
@@ -285,6 +299,9 @@ impl KvBlock {
             self.admit_value(bytes.len())?;
         }
         let old = self.table.find(block, hash, key);
+        if let (Op::KvUpdate | Op::KvUpsert, Some(hit)) = (op, &old) {
+            self.need_whole(block, hit)?;
+        }
         let answer = match (op, &old) {
             (Op::KvPut, Some(_)) if only_if_absent => return Err(bare(Status::KeyExists)),
             (Op::KvUpdate, None) => return Err(bare(Status::KeyNotFound)),
@@ -307,6 +324,9 @@ impl KvBlock {
         expected: Option<&[u8]>,
     ) -> Result<Option<Hit>, Answer> {
         let found = self.table.find(block, hash, key);
+        if let Some(hit) = &found {
+            self.need_whole(block, hit)?;
+        }
         let same = match (&found, expected) {
             (None, None) => true,
             (Some(hit), Some(expected)) if Bug::SwapComparesLengths.active() => {
@@ -368,6 +388,9 @@ impl KvBlock {
             Incoming::Extent(id) => {
                 return self.table.store(block, hash, key, old, Value::Large(id));
             }
+            Incoming::Extents(list) => {
+                return self.table.store(block, hash, key, old, Value::Extents(list));
+            }
             Incoming::Bytes(bytes) if bytes.len() <= self.inline_max => {
                 return self.table.store(block, hash, key, old, Value::Inline(bytes));
             }
@@ -397,6 +420,10 @@ impl Structure for KvBlock {
             Op::KvPut | Op::KvUpdate | Op::KvUpsert => {
                 self.mutate(block, op, args, Incoming::Bytes(payload))
             }
+            Op::KvPutExtents => match self.begin_adoption(block, operation, payload) {
+                Ok(()) => return Outcome::Parked,
+                Err(refusal) => Err(refusal),
+            },
             Op::KvDelete => self.delete(block, args),
             Op::KvExists => self.exists(block, args),
             Op::KvCompareAndSwap => self.swap(block, args, payload),
@@ -443,19 +470,20 @@ impl Structure for KvBlock {
         self.table.arena.sweep(block);
         self.look_at_slack(now);
         self.give_back(block, now);
+        self.store_again(block, now);
     }
 
     fn deadline(&self) -> Option<Time> {
-        self.shrink.due()
+        self.shrink.due().into_iter().chain(self.adopting.due()).min()
     }
 
     fn event(&mut self) -> Option<Event> {
-        self.changes.pop_front().map(Event::Changed)
+        self.changes.pop_front().map(Event::Changed).or_else(|| self.said_of_extents())
     }
 
     fn record_hash(&self, op: Op, args: &[u8]) -> Option<u64> {
         let key = match op {
-            Op::KvPut | Op::KvDelete => args.get(1..)?,
+            Op::KvPut | Op::KvPutExtents | Op::KvDelete => args.get(1..)?,
             Op::KvUpdate | Op::KvUpsert => args,
             Op::KvCompareAndSwap => args.get(3..)?,
             Op::KvAccumulate => args.get(1..)?,
@@ -466,7 +494,7 @@ impl Structure for KvBlock {
     }
 
     fn bytes_used(&self) -> u64 {
-        (self.table.taken() + self.fills.bytes()) as u64
+        (self.table.taken() + self.fills.bytes() + self.adopting.bytes()) as u64
     }
 
     fn wants_successor(&mut self) -> bool {
@@ -481,7 +509,11 @@ impl Structure for KvBlock {
         Some(self.take_snapshot(block, range))
     }
 
-    fn tell(&mut self, _block: &mut Backing, _now: Time, _news: News) {}
+    fn tell(&mut self, block: &mut Backing, now: Time, news: News) {
+        if let News::Adopted { ticket, owner, outcome } = news {
+            self.end_adoption(block, now, ticket, owner, outcome);
+        }
+    }
 
     fn watch(&mut self, watched: bool) {
         self.watched = watched;

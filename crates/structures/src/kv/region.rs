@@ -28,6 +28,8 @@ const DEAD: u8 = 1;
 const LARGE: u8 = 2;
 /// Written by an atomic batch that is not decided yet. Never seen between two operations.
 const STAGED: u8 = 4;
+/// The value is a list of extents in blocks of their own (`large.rs`).
+const EXTENTS: u8 = 8;
 const FLAGS_AT: usize = 10;
 
 /// Slots of an index that holds `entries` at a load of at most 7/8.
@@ -80,6 +82,16 @@ impl Head {
 
     pub fn large(&self) -> bool {
         self.flags & LARGE != 0
+    }
+
+    /// Whether what is stored names the value's extents.
+    pub fn extents(&self) -> bool {
+        self.flags & EXTENTS != 0
+    }
+
+    /// The same, of a value that is a list of extents.
+    pub fn of_extents(self) -> Head {
+        Head { flags: self.flags | EXTENTS, ..self }
     }
 
     #[inline]

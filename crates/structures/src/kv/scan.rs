@@ -1,11 +1,12 @@
 //! Reads a block in order of (hash, key), a page at a time.
 
 use super::KvBlock;
+use super::large::list_of;
 use super::region::{ENTRY, Head};
 use crate::{Answer, Payload};
 use honeycomb_block::Backing;
 use honeycomb_types::Bug;
-use honeycomb_wire::data::{ScanArgs, put_scan_entry, scan_entry_len};
+use honeycomb_wire::data::{ScanArgs, put_scan_entry, put_scan_extents, scan_entry_len};
 
 /// Most bytes of entries in a page, whatever is asked for; a single entry may be larger.
 const PAGE_MAX: usize = 1 << 20;
@@ -92,6 +93,10 @@ impl KvBlock {
                     true => 0..0,
                     false => self.table.value(block, f.at, &f.head),
                 };
+                if f.head.extents() && !scan.keys_only {
+                    put_scan_extents(page, key, list_of(block.slice(value)));
+                    continue;
+                }
                 put_scan_entry(page, key, block.slice(value));
             }
         }

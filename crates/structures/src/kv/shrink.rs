@@ -2,6 +2,7 @@
 //! once held something go back to the operating system.
 
 use super::KvBlock;
+use super::arena::Arena;
 use super::table::Table;
 use honeycomb_block::Backing;
 use honeycomb_types::Time;
@@ -22,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// What is being given back.
 #[derive(Default)]
-pub(super) struct Shrink {
+pub(crate) struct Shrink {
     /// When to begin, or to go on.
     due: Option<Time>,
     /// Holes are given back from here on; `None` before it has begun.
@@ -32,6 +33,46 @@ pub(super) struct Shrink {
 impl Shrink {
     pub fn due(&self) -> Option<Time> {
         self.due
+    }
+
+    /// Looks whether there is memory to give back.
+    pub fn look(&mut self, arena: &Arena, size: usize, now: Time) {
+        if self.due.is_none() && arena.slack() > size / SLACK_FRACTION {
+            self.due = Some(now + KEPT_FREE);
+        }
+    }
+
+    /// Gives some of it back, when it is due.
+    pub fn give_back(&mut self, arena: &mut Arena, size: usize, block: &mut Backing, now: Time) {
+        if self.due.is_none_or(|due| due > now) {
+            return;
+        }
+        if self.from.is_none() && arena.slack() <= size / SLACK_FRACTION {
+            // It was needed again.
+            self.due = None;
+            return;
+        }
+        let from = *self.from.get_or_insert(0);
+        if from == 0 {
+            arena.forget_slack();
+        }
+        let mut holes: Vec<Range<usize>> = arena.holes(HOLE_MIN).filter(|h| h.end > from).collect();
+        holes.sort_unstable_by_key(|hole| hole.start);
+        let mut given = 0;
+        for hole in holes {
+            let part = hole.start.max(from)..hole.end.min(hole.start.max(from) + STEP - given);
+            // A pin that was dropped since may have read a part of it.
+            if !block.is_pinned(&part) {
+                block.discard(part.clone());
+            }
+            given += part.len();
+            if given >= STEP {
+                self.from = Some(part.end);
+                self.due = Some(now + PAUSE);
+                return;
+            }
+        }
+        *self = Shrink::default();
     }
 }
 
@@ -54,42 +95,11 @@ impl Table {
 impl KvBlock {
     /// Looks whether there is memory to give back.
     pub(super) fn look_at_slack(&mut self, now: Time) {
-        if self.shrink.due.is_none() && self.table.arena.slack() > self.size / SLACK_FRACTION {
-            self.shrink.due = Some(now + KEPT_FREE);
-        }
+        self.shrink.look(&self.table.arena, self.size, now);
     }
 
     /// Gives some of it back, when it is due.
     pub(super) fn give_back(&mut self, block: &mut Backing, now: Time) {
-        if self.shrink.due.is_none_or(|due| due > now) {
-            return;
-        }
-        let arena = &mut self.table.arena;
-        if self.shrink.from.is_none() && arena.slack() <= self.size / SLACK_FRACTION {
-            // It was needed again.
-            self.shrink.due = None;
-            return;
-        }
-        let from = *self.shrink.from.get_or_insert(0);
-        if from == 0 {
-            arena.forget_slack();
-        }
-        let mut holes: Vec<Range<usize>> = arena.holes(HOLE_MIN).filter(|h| h.end > from).collect();
-        holes.sort_unstable_by_key(|hole| hole.start);
-        let mut given = 0;
-        for hole in holes {
-            let part = hole.start.max(from)..hole.end.min(hole.start.max(from) + STEP - given);
-            // A pin that was dropped since may have read a part of it.
-            if !block.is_pinned(&part) {
-                block.discard(part.clone());
-            }
-            given += part.len();
-            if given >= STEP {
-                self.shrink.from = Some(part.end);
-                self.shrink.due = Some(now + PAUSE);
-                return;
-            }
-        }
-        self.shrink = Shrink::default();
+        self.shrink.give_back(&mut self.table.arena, self.size, block, now);
     }
 }

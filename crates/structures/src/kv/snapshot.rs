@@ -1,14 +1,19 @@
 //! What a block holds, to be written elsewhere: the logs of its regions and where large values are.
 
 use super::KvBlock;
+use super::large::OWNER;
 use super::region::{ENTRY, Head, LARGE_REF};
 use crate::Snapshot;
 use honeycomb_block::Backing;
 use std::io::{self, Write};
 use std::ops::Range;
 
+/// Of the length of a value: what is written is a list of extents, which are parts of their own.
+const OF_EXTENTS: u32 = 1 << 31;
+
 impl KvBlock {
-    /// Entries in no particular order, each: key length u32, value length u32, key, value. What was
+    /// Entries in no particular order, each: key length u32, value length u32, key, value. Of a large
+    /// value the highest bit of the length is set, and the list of its extents is written. What was
     /// deleted, values that were still arriving, and what is not in `range` are not in it: a part of
     /// the block that is on its way to another, or has come from one, is whose the range says.
     pub(super) fn take_snapshot(&mut self, block: &mut Backing, range: (u64, u64)) -> Snapshot {
@@ -47,8 +52,10 @@ fn write_log(
         } else {
             stored
         };
+        let value = if head.extents() { value.start + OWNER..value.end } else { value };
+        let elsewhere = if head.extents() { OF_EXTENTS } else { 0 };
         out.write_all(&(key.len() as u32).to_le_bytes())?;
-        out.write_all(&(value.len() as u32).to_le_bytes())?;
+        out.write_all(&(value.len() as u32 | elsewhere).to_le_bytes())?;
         out.write_all(&bytes[key])?;
         out.write_all(&bytes[value])?;
         items += 1;

@@ -53,6 +53,8 @@ fn large_room(len: usize) -> usize {
 pub(super) enum Value<'a> {
     Inline(&'a [u8]),
     Large(u32),
+    /// Which extents it is, and whose they are.
+    Extents(&'a [u8]),
 }
 
 /// All entries of a block.
@@ -81,6 +83,8 @@ pub(super) struct Table {
     pub leaving_values: Vec<u32>,
     /// A block to give a part to was asked for: until then, what has no room waits.
     pub relief: Relief,
+    /// What entries that are no more named as their values' extents: to be dropped.
+    pub dropped: Vec<Box<[u8]>>,
 }
 
 /// Whether a block that is full will have room soon.
@@ -120,6 +124,7 @@ impl Table {
             leaving: Vec::new(),
             leaving_values: Vec::new(),
             relief: Relief::None,
+            dropped: Vec::new(),
         }
     }
 
@@ -188,6 +193,13 @@ impl Table {
         hit.head.large().then(|| self.large_id(block, hit.at, &hit.head))
     }
 
+    /// Notes the extents of an entry that is about to go.
+    fn drop_extents(&mut self, block: &Backing, hit: &Hit) {
+        if hit.head.extents() {
+            self.dropped.push(block.slice(self.value(block, hit.at, &hit.head)).into());
+        }
+    }
+
     /// Stores an entry, in place of `old` when there is one. `old` must be fresh.
     ///
     /// On refusal nothing has changed, and a new large value remains the caller's.
@@ -220,6 +232,9 @@ impl Table {
             }
         }
         let replaced = old.and_then(|hit| self.large_of(block, &hit));
+        if let Some(hit) = &old {
+            self.drop_extents(block, hit);
+        }
         let region = &mut self.regions[region as usize];
         let before = region.packed();
         let at = region.append(block, head, key, stored);
@@ -250,6 +265,9 @@ impl Table {
             Value::Large(id) => {
                 *reference = id.to_le_bytes();
                 (Head::new(hash, key.len(), self.larges[id as usize].len, true), reference)
+            }
+            Value::Extents(list) => {
+                (Head::new(hash, key.len(), list.len(), false).of_extents(), list)
             }
         }
     }
@@ -306,6 +324,7 @@ impl Table {
     /// Puts a value of the same encoded size in the old one's place.
     fn overwrite(&mut self, block: &mut Backing, old: &Hit, head: Head, stored: &[u8]) {
         let replaced = self.large_of(block, old);
+        self.drop_extents(block, old);
         let region = &mut self.regions[old.region as usize];
         region.large = region.large - old.head.beside() + head.beside();
         region.touch(old.at, head.size());
@@ -320,6 +339,7 @@ impl Table {
     /// Takes an entry out. `hit` must be fresh.
     pub fn remove(&mut self, block: &mut Backing, hit: &Hit) {
         let large = self.large_of(block, hit);
+        self.drop_extents(block, hit);
         let region = &mut self.regions[hit.region as usize];
         let before = region.packed();
         region.unlink(block, hit.slot, hit.at, &hit.head);

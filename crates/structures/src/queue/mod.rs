@@ -809,6 +809,7 @@ impl Structure for QueueBlock {
                 });
             }
             News::TakenHeard => self.taken_heard = true,
+            News::Adopted { .. } => {}
         }
         self.settle(block, now);
     }

@@ -92,6 +92,8 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         MoveLanes MoveLanesRequest MoveLanesReply,
         MoveDone MoveDoneRequest MoveDoneReply,
         MovePatch MovePatchRequest MovePatchReply,
+        ExtentAdopt ExtentAdoptRequest ExtentAdoptReply,
+        ExtentDrop ExtentDropRequest ExtentDropReply,
         RegisterJob RegisterJobRequest RegisterJobReply,
         DeregisterJob DeregisterJobRequest DeregisterJobReply,
         ListJobs ListJobsRequest ListJobsReply,
@@ -110,6 +112,8 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         OpenStructure OpenStructureRequest OpenStructureReply,
         ReopenStructure ReopenStructureRequest ReopenStructureReply,
         RemoveStructure RemoveStructureRequest RemoveStructureReply,
+        ExtentBlocks ExtentBlocksRequest ExtentBlocksReply,
+        LocateServer LocateServerRequest LocateServerReply,
         ClusterStatus ClusterStatusRequest ClusterStatusReply,
         JoinServer JoinServerRequest JoinServerReply,
         Report ReportRequest ReportReply,
@@ -133,6 +137,6 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         data Subscribe AckResults NextBlock FileAppend FileRead FileSize FileSeal FileReadMany
              QueuePut QueueGet QueuePeek QueueLength QueueClose QueueAck
              KvGet KvPut KvDelete KvExists KvUpdate KvUpsert KvCompareAndSwap KvScan KvLength
-             KvMultiGet KvBatch KvAccumulate
+             KvMultiGet KvBatch KvAccumulate KvPutExtents ExtentPut ExtentGet ExtentKeep
     )
 }

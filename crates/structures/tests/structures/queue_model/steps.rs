@@ -408,6 +408,7 @@ impl Model {
                 self.ahead = Some((i.min(*items), b.min(*bytes)));
             }
             News::TakenHeard => self.taken_heard = true,
+            News::Adopted { .. } => unreachable!("a queue has no extents"),
         }
         self.driver.tell(news);
         self.settle();

@@ -1,0 +1,112 @@
+//! Blocks in which a kv keeps the extents of its large values (ADR 0018).
+//!
+//! They belong to the structure like its other blocks: on the log, in inventories, in quotas, lost and
+//! freed with it. They have no range and are in no map, because entries name them. A client asks for
+//! one that has room; the fullest is given, so that the others empty. One that has been empty for a
+//! while takes no more, says so, and is given back.
+
+use crate::pool::{Draw, Held};
+use crate::structures::Structure;
+use crate::{Actor, Catalog, CatalogError, Effect, MapEntry, Reply};
+use honeycomb_types::limits::{BATCH_MAX, LARGE_FRACTION};
+use honeycomb_types::{BlockAt, BlockId, JobId, Kind, MoveId, StructureId, Verbs};
+
+impl Structure {
+    /// What one of its blocks holds.
+    pub(crate) fn kind_of(&self, block: BlockId) -> Kind {
+        match self.extents.contains(&block) {
+            true => Kind::Extents,
+            false => self.kind,
+        }
+    }
+}
+
+impl Catalog {
+    pub(crate) fn extent_blocks(
+        &mut self,
+        actor: Actor,
+        job: JobId,
+        id: StructureId,
+        bytes: u64,
+        full: &[BlockId],
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        let s = self.identified(actor, job, id)?;
+        if self.structures[s].kind != Kind::Kv {
+            return Err(self.wrong_kind(s, Kind::Kv));
+        }
+        let verbs = self.verbs_at(actor, self.structures[s].prefix)?;
+        if bytes == 0 {
+            let entries = self.structures[s].extents.iter().map(|&b| self.extent_entry(b));
+            return Ok(Reply::Extents(entries.collect()));
+        }
+        if !verbs.contains(Verbs::WRITE) {
+            let (what, why) =
+                ("store a large value", "only what may write the prefix stores in it");
+            let path = self.dag.path_of(self.structures[s].prefix).into();
+            return Err(CatalogError::PermissionDenied { what, path, why });
+        }
+        let most = self.block_size / LARGE_FRACTION;
+        if bytes > most {
+            let (what, given) = ("the length of an extent", bytes);
+            let allowed = "an extent has at most an eighth of a block";
+            return Err(CatalogError::InvalidArgument { what, given, allowed });
+        }
+        let room = |block: &BlockId| {
+            let used = self.pool.bytes_used(*block);
+            (!full.contains(block) && used + bytes <= self.block_size).then_some(used)
+        };
+        let known = self.structures[s].extents.iter().filter_map(|b| Some((room(b)?, *b)));
+        // The fullest, and of those equally full always the same.
+        let block = match known.max().map(|(_, block)| block) {
+            Some(block) => block,
+            None => self.add_extent_block(s, effects)?,
+        };
+        Ok(Reply::Extents(vec![self.extent_entry(block)]))
+    }
+
+    fn add_extent_block(
+        &mut self,
+        s: u32,
+        effects: &mut Vec<Effect>,
+    ) -> Result<BlockId, CatalogError> {
+        if self.structures[s].extents.len() >= BATCH_MAX {
+            let (what, limit) = ("blocks of extents of one structure", BATCH_MAX as u64);
+            return Err(CatalogError::LimitExceeded { what, limit });
+        }
+        let j = self.structures[s].job;
+        let block = self.take_blocks(j, s, Kind::Extents, 1, Draw::Ordinary)?[0].block;
+        self.structures.extents_dirty.mark(s);
+        self.structures[s].extents.push(block);
+        effects.push(self.open_effect(s, block, (0, u64::MAX), MoveId::NONE));
+        Ok(block)
+    }
+
+    /// In place of a range, how many bytes are free there.
+    fn extent_entry(&self, block: BlockId) -> MapEntry {
+        self.entry(block, 0, self.block_size.saturating_sub(self.pool.bytes_used(block)))
+    }
+
+    /// Whether a block is one of extents.
+    pub(crate) fn holds_extents(&self, at: BlockAt) -> bool {
+        let held = self.pool.held(at);
+        matches!(held, Some(Held::By(s)) if self.structures[s].extents.contains(&at.block))
+    }
+
+    /// One of them is empty and takes no more.
+    pub(crate) fn retire_extents(
+        &mut self,
+        id: StructureId,
+        at: BlockAt,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        self.heard_from(at.block.server());
+        let s = self.held_by(id, at)?;
+        self.structures.extents_dirty.mark(s);
+        let structure = &mut self.structures[s];
+        structure.extents.retain(|block| *block != at.block);
+        let (j, version) = (structure.job, structure.version);
+        self.give_back(j, s, at.block, effects);
+        Ok(Reply::Sealed { version: honeycomb_types::MapVersion(version) })
+    }
+}

@@ -1,0 +1,277 @@
+//! Values of more than an eighth of a block: written and read as extents in blocks of their own
+//! (ADR 0018).
+//!
+//! Writing: the value is cut into pieces of like length, each is written into a block of extents, and
+//! then one put names them all. Nobody sees anything of the value before that put, and a piece that no
+//! put names goes by itself; so a piece whose answer was lost is simply written again. Reading: the
+//! key's block answers which extents the value is, and these are read side by side. Extents do not
+//! change: what is read is one value, or one of them is gone because the value was replaced, and the
+//! key is read again.
+
+use crate::error::Error;
+use crate::kv::Kv;
+use crate::many::run_many;
+use crate::route::Target;
+use crate::structure::{Args, Exchange, Replied};
+use crate::transport::Sink;
+use honeycomb_types::limits::{EXTENT_PENDING_MS, LARGE_FRACTION, kv_value_max};
+use honeycomb_types::{BlockAt, Time};
+use honeycomb_wire::data::Scanned;
+use honeycomb_wire::extents::{ExtentRef, extents, put_extents, value_length};
+use honeycomb_wire::{Op, Status};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How often a value is written again whose extents were gone when it was to be stored.
+const TRIES: u32 = 4;
+/// Pieces that are sent to one block at a time, as far as it has room: what an empty one takes of the
+/// largest.
+const AT_ONCE: usize = LARGE_FRACTION as usize;
+/// Extents that are told to be still wanted in one request: well within the arguments of one.
+const KEEP_AT_ONCE: usize = 4096;
+/// How often that is done while a value is written.
+const KEEP_EVERY: Duration = Duration::from_millis(EXTENT_PENDING_MS / 4);
+
+/// Pieces of like length, none longer than `most`.
+fn pieces(value: &[u8], most: usize) -> Vec<&[u8]> {
+    let count = value.len().div_ceil(most);
+    value.chunks(value.len().div_ceil(count)).collect()
+}
+
+impl Kv {
+    /// The most bytes that a value may have which lies in its key's own block: an eighth of it.
+    pub fn plain_limit(&self) -> usize {
+        (self.0.block_size() / LARGE_FRACTION) as usize
+    }
+
+    /// The most bytes that one value may have.
+    pub fn value_limit(&self) -> usize {
+        usize::try_from(kv_value_max(self.0.block_size())).unwrap_or(usize::MAX)
+    }
+
+    /// Stores a value that is too long for its key's block.
+    pub(crate) fn put_large(
+        &self,
+        key: &[u8],
+        args: &[u8],
+        value: &[u8],
+    ) -> Result<Replied, Error> {
+        let mut tries = 0;
+        loop {
+            let list = put_extents(&self.write_extents(value)?);
+            match self.send_one(Op::KvPutExtents, key, args, &[&list], Sink::None) {
+                Err(e) if e.status == Status::ExtentGone => {
+                    tries += 1;
+                    if tries == TRIES {
+                        let what = format!("cannot be stored, after {TRIES} tries: {}", e.message);
+                        return Err(self.about(Status::Busy, key, &what));
+                    }
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Writes a value as extents that nobody names yet.
+    fn write_extents(&self, value: &[u8]) -> Result<Vec<ExtentRef>, Error> {
+        let pieces = pieces(value, self.plain_limit());
+        let mut written: Vec<Option<ExtentRef>> = vec![None; pieces.len()];
+        let mut full: Vec<BlockAt> = Vec::new();
+        let mut kept = self.0.now();
+        loop {
+            let missing = || (0..pieces.len()).filter(|i| written[*i].is_none());
+            let Some(longest) = missing().map(|i| pieces[i].len()).max() else { break };
+            let (at, free) = self.0.extent_block(longest, &full)?;
+            let fit = (free / longest as u64).clamp(1, AT_ONCE as u64) as usize;
+            let some: Vec<usize> = missing().take(fit).collect();
+            let payloads: Vec<[&[u8]; 1]> = some.iter().map(|i| [pieces[*i]]).collect();
+            let exchanges = payloads.iter().map(|payload| Exchange {
+                op: Op::ExtentPut,
+                target: Target::Extents(at),
+                args: Args::Fixed(&[]),
+                payload,
+                sink: Sink::None,
+                wait_until: None,
+            });
+            for (i, result) in some.iter().zip(run_many(&self.0, exchanges.collect())) {
+                match result {
+                    Ok(replied) => {
+                        let (id, len) = (replied.header.value, pieces[*i].len() as u32);
+                        written[*i] = Some(ExtentRef { at, id, len });
+                        self.0.filled_extent_block(at, pieces[*i].len());
+                    }
+                    // Another one has room, or is made.
+                    Err(e) if matches!(e.status, Status::BlockFull | Status::ExtentGone) => {
+                        if !full.contains(&at) {
+                            full.push(at);
+                        }
+                        self.0.leave_extent_block(at);
+                    }
+                    Err(e) => return Err(e),
+                }
+            }
+            if self.0.now() >= kept + KEEP_EVERY {
+                kept = self.0.now();
+                self.keep_extents(written.iter().flatten())?;
+            }
+        }
+        Ok(written.into_iter().flatten().collect())
+    }
+
+    /// Says that extents are still wanted. Whether they are there shows when they are named.
+    fn keep_extents<'a>(&self, list: impl Iterator<Item = &'a ExtentRef>) -> Result<(), Error> {
+        let mut blocks: BTreeMap<BlockAt, Vec<u8>> = BTreeMap::new();
+        for extent in list {
+            blocks.entry(extent.at).or_default().extend_from_slice(&extent.id.to_le_bytes());
+        }
+        let parts = blocks.iter().flat_map(|(at, ids)| {
+            ids.chunks(8 * KEEP_AT_ONCE).map(|part| Exchange {
+                op: Op::ExtentKeep,
+                target: Target::Extents(*at),
+                args: Args::Fixed(part),
+                payload: &[],
+                sink: Sink::None,
+                wait_until: None,
+            })
+        });
+        for result in run_many(&self.0, parts.collect()) {
+            match result {
+                Err(e) if e.status != Status::ExtentGone => return Err(e),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the value of a key, following it into its extents. The reply is that of `KvGet`, and with
+    /// it the length of the value, when there is one.
+    pub(crate) fn read(
+        &self,
+        key: &[u8],
+        mut sink: Sink<'_>,
+    ) -> Result<(Replied, Option<u64>), Error> {
+        let (deadline, mut again) = (self.0.deadline(), false);
+        loop {
+            let replied = self.send_one(Op::KvGet, key, key, &[], sink.reborrow())?;
+            let length = match replied.header.status {
+                Status::Ok => {
+                    // A room that was made for the value before is not that of an empty one.
+                    if let (true, 0, Sink::Room(room)) =
+                        (again, replied.header.payload_len, &mut sink)
+                    {
+                        room.room(0);
+                    }
+                    Some(replied.header.payload_len as u64)
+                }
+                Status::Extents if self.read_extents(&replied.args, sink.reborrow())? => {
+                    Some(value_length(&replied.args))
+                }
+                Status::Extents => {
+                    self.admit_again(key, deadline)?;
+                    again = true;
+                    continue;
+                }
+                _ => None,
+            };
+            return Ok((replied, length));
+        }
+    }
+
+    fn admit_again(&self, key: &[u8], deadline: Time) -> Result<(), Error> {
+        if self.0.now() < deadline {
+            return Ok(());
+        }
+        let what = "was replaced again and again while its value was read";
+        Err(self.about(Status::Busy, key, what))
+    }
+
+    /// Reads a value from its extents; false when one of them is gone.
+    fn read_extents(&self, list: &[u8], sink: Sink<'_>) -> Result<bool, Error> {
+        let total = value_length(list) as usize;
+        let too_short = |text: String| Err(Error::new(Status::InvalidArgument, text));
+        match sink {
+            Sink::Vec(out) => {
+                out.clear();
+                out.resize(total, 0);
+                self.read_into(list, out)
+            }
+            Sink::Room(room) => {
+                let out = room.room(total);
+                self.read_into(list, out)
+            }
+            Sink::Slice(out) if total <= out.len() => self.read_into(list, &mut out[..total]),
+            Sink::Slice(_) | Sink::None => too_short(format!(
+                "{}: the value has {total} bytes, more than the buffer",
+                self.0.address()
+            )),
+        }
+    }
+
+    fn read_into(&self, list: &[u8], mut out: &mut [u8]) -> Result<bool, Error> {
+        let list = extents(list)?;
+        self.0.know_servers(&list)?;
+        let ids: Vec<[u8; 8]> = list.iter().map(|extent| extent.id.to_le_bytes()).collect();
+        let mut exchanges = Vec::with_capacity(list.len());
+        for (extent, id) in list.iter().zip(&ids) {
+            let (part, rest) = out.split_at_mut(extent.len as usize);
+            out = rest;
+            exchanges.push(Exchange {
+                op: Op::ExtentGet,
+                target: Target::Extents(extent.at),
+                args: Args::Fixed(id),
+                payload: &[],
+                sink: Sink::Slice(part),
+                wait_until: None,
+            });
+        }
+        for (result, extent) in run_many(&self.0, exchanges).into_iter().zip(&list) {
+            match result {
+                Ok(replied) if replied.header.payload_len == extent.len => {}
+                Ok(replied) => {
+                    let text = format!(
+                        "an extent of {} bytes was answered with {}",
+                        extent.len, replied.header.payload_len
+                    );
+                    return Err(Error::new(Status::BadFrame, text));
+                }
+                Err(e) if e.status == Status::ExtentGone => return Ok(false),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(true)
+    }
+
+    /// The value of a scanned entry; `None` when the key has none any more.
+    pub(crate) fn scanned_value(
+        &self,
+        key: &[u8],
+        value: Scanned<'_>,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let list = match value {
+            Scanned::Value(value) => return Ok(Some(value.to_vec())),
+            Scanned::Extents(list) => list,
+        };
+        let mut out = Vec::new();
+        if self.read_extents(list, Sink::Vec(&mut out))? || self.get(key, &mut out)? {
+            return Ok(Some(out));
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_alike_and_none_is_too_long() {
+        for length in [101, 150, 199, 200, 201, 999, 1000, 1001] {
+            let value = vec![7; length];
+            let pieces = pieces(&value, 100);
+            assert_eq!(pieces.len(), length.div_ceil(100));
+            assert_eq!(pieces.concat(), value);
+            let lengths = pieces.iter().map(|piece| piece.len());
+            assert!(lengths.clone().all(|length| (50..=100).contains(&length)), "{length}");
+        }
+    }
+}

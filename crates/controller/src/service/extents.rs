@@ -1,0 +1,49 @@
+//! Blocks for the extents of large values, and where the servers are that have them.
+
+use super::{ControllerService, Refusal, malformed, refusal, unexpected};
+use crate::translate;
+use honeycomb_catalog::{Actor, Command, Reply};
+use honeycomb_types::{BlockId, JobId, ServerId, StructureId, Time};
+use honeycomb_wire::messages::{
+    ExtentBlocksReply, ExtentBlocksRequest, LocateServerReply, LocateServerRequest,
+};
+use honeycomb_wire::{Field, Op, Status};
+
+/// Whether a request that may change something does not: it asks which blocks there are.
+pub(super) fn only_asks(op: Op, args: &[u8]) -> bool {
+    op == Op::ExtentBlocks && ExtentBlocksRequest::decode(args).is_ok_and(|q| q.bytes == 0)
+}
+
+impl ControllerService {
+    pub(super) fn extent_blocks(
+        &mut self,
+        now: Time,
+        actor: Actor,
+        args: &[u8],
+    ) -> Result<Vec<u8>, Refusal> {
+        let q = ExtentBlocksRequest::decode(args).map_err(malformed)?;
+        let full: Vec<BlockId> = q.full.iter().map(|block| BlockId(*block)).collect();
+        let (job, structure) = (JobId(q.job), StructureId(q.structure));
+        let (bytes, full) = (q.bytes, &full[..]);
+        let command = Command::ExtentBlocks { actor, job, structure, bytes, full };
+        match self.apply(now, command).map_err(refusal)? {
+            Reply::Extents(entries) => {
+                // Of a list nobody knows which block will be asked: only a new one is awaited.
+                if bytes > 0 {
+                    self.await_open(entries.iter().map(|entry| entry.at));
+                }
+                let entries = entries.iter().map(translate::entry).collect();
+                Ok(ExtentBlocksReply { entries }.encode())
+            }
+            other => unexpected(Op::ExtentBlocks, &other),
+        }
+    }
+
+    pub(super) fn locate_server(&mut self, args: &[u8]) -> Result<Vec<u8>, Refusal> {
+        let server = ServerId(LocateServerRequest::decode(args).map_err(malformed)?.server);
+        let address = self.catalog.address_of(server).ok_or_else(|| {
+            (Status::NotFound, format!("there is no memory server {server}, or no more"))
+        })?;
+        Ok(LocateServerReply { address: address.to_string() }.encode())
+    }
+}

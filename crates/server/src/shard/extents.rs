@@ -1,0 +1,398 @@
+//! Extents of large values, between shards: a block of a kv makes those its own that a put names
+//! (`ExtentAdopt`), and drops those that nobody names any more (`ExtentDrop`).
+//!
+//! The extents are in blocks of any shard of any server. To each such shard there is a line: one
+//! connection, by the cluster's token, over which requests go in order and are answered in order. An
+//! adoption is decided within `ADOPT_MAX`: when not all has been confirmed by then, the put is refused
+//! and everything that it named is dropped. Drops are repeated until they are confirmed, or the server
+//! is no more; they belong to the shard and not to the block, which may be freed before.
+//!
+//! No id is given twice, so that a request that arrives late, or again, finds what it was meant for or
+//! nothing.
+
+use super::{Effect, MoveKey, Post, PostPayload, Shard};
+use honeycomb_structures::{Answer, ExtentRef, News, Operation, Outcome, Payload, Ticket};
+use honeycomb_types::limits::{ADOPT_MAX, EXTENTS_IDLE};
+use honeycomb_types::{BlockAt, BlockId, Epoch, Kind, ServerId, ShardIx, StructureId, Time};
+use honeycomb_wire::messages::{ExtentAdoptRequest, ExtentDropRequest, ExtentName};
+use honeycomb_wire::{Field, Op, Status};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The pause after a line broke, and before a server is asked for again.
+const AGAIN: Duration = Duration::from_millis(50);
+/// Extents of one request.
+const NAMES_MAX: usize = 1024;
+
+/// One shard of one server.
+type Place = (ServerId, ShardIx);
+
+/// What is asked of a place.
+#[derive(Clone, Debug)]
+struct Wanted {
+    op: Op,
+    structure: StructureId,
+    owner: u64,
+    extents: Vec<ExtentRef>,
+}
+
+/// The connection to one place.
+#[derive(Default)]
+struct Line {
+    dialled: bool,
+    /// Sent, and not answered.
+    sent: VecDeque<Wanted>,
+    waiting: VecDeque<Wanted>,
+    /// Not before this.
+    again: Option<Time>,
+    last_used: Time,
+}
+
+impl Line {
+    fn is_empty(&self) -> bool {
+        self.sent.is_empty() && self.waiting.is_empty()
+    }
+}
+
+/// A put that waits for its extents.
+struct Adoption {
+    at: BlockAt,
+    structure: StructureId,
+    ticket: Ticket,
+    list: Vec<ExtentRef>,
+    /// Requests that were not answered.
+    left: usize,
+    due: Time,
+    failed: Option<(Status, String)>,
+}
+
+/// What one shard has to do with extents elsewhere.
+#[derive(Default)]
+pub(super) struct Extents {
+    addresses: BTreeMap<ServerId, SocketAddr>,
+    /// When to ask again where a server is.
+    asked: BTreeMap<ServerId, Time>,
+    lines: BTreeMap<Place, Line>,
+    adoptions: BTreeMap<u64, Adoption>,
+    last_owner: u64,
+}
+
+impl Extents {
+    /// When `Shard::tick_extents` is due.
+    pub fn due(&self) -> Option<Time> {
+        let adoptions = self.adoptions.values().map(|adoption| adoption.due).min();
+        let lines = self.lines.iter().filter_map(|((server, _), line)| {
+            let asked = self.asked.get(server).copied();
+            match (line.is_empty(), line.dialled) {
+                (true, _) => Some(line.last_used + EXTENTS_IDLE),
+                // The network tells what becomes of it.
+                (false, true) if line.waiting.is_empty() => None,
+                (false, _) => line.again.max(asked).or(Some(Time::ZERO)),
+            }
+        });
+        adoptions.into_iter().chain(lines).min()
+    }
+}
+
+/// The line to a place as the network knows it: no move has this id.
+fn key_of((server, shard): Place) -> MoveKey {
+    MoveKey { source: block_of(server, shard), id: 0 }
+}
+
+/// The header's block of what goes to a place: it only tells the shard.
+fn block_of(server: ServerId, shard: ShardIx) -> BlockAt {
+    BlockAt { block: BlockId::new(server, shard, 0), epoch: Epoch(0) }
+}
+
+fn place_of(extent: &ExtentRef) -> Place {
+    (extent.at.block.server(), extent.at.block.shard())
+}
+
+/// Parts of a list that go to one place each.
+fn by_place(list: Vec<ExtentRef>) -> Vec<(Place, Vec<ExtentRef>)> {
+    let mut parts: BTreeMap<Place, Vec<ExtentRef>> = BTreeMap::new();
+    for extent in list {
+        parts.entry(place_of(&extent)).or_default().push(extent);
+    }
+    let cut = |(place, part): (Place, Vec<ExtentRef>)| {
+        part.chunks(NAMES_MAX).map(|some| (place, some.to_vec())).collect::<Vec<_>>()
+    };
+    parts.into_iter().flat_map(cut).collect()
+}
+
+impl Wanted {
+    fn args(&self) -> Vec<u8> {
+        let name =
+            |e: &ExtentRef| ExtentName { block: e.at.block.0, epoch: e.at.epoch.0, id: e.id };
+        let (structure, owner) = (self.structure.0, self.owner);
+        let extents = self.extents.iter().map(name).collect();
+        match self.op {
+            Op::ExtentAdopt => ExtentAdoptRequest { structure, owner, extents }.encode(),
+            _ => ExtentDropRequest { structure, owner, extents }.encode(),
+        }
+    }
+}
+
+impl Shard {
+    /// Makes extents those of a put that is parked at a block of ours.
+    pub(super) fn adopt_extents(
+        &mut self,
+        now: Time,
+        at: BlockAt,
+        structure: StructureId,
+        ticket: Ticket,
+        list: Vec<ExtentRef>,
+    ) {
+        self.extents.last_owner += 1;
+        // Different for every put of every shard: a server has its number for one life.
+        let place = (self.server.0 as u64) << 8 | self.config.shard.0 as u64;
+        let owner = place << 40 | self.extents.last_owner & ((1 << 40) - 1);
+        let parts = by_place(list.clone());
+        let (left, due) = (parts.len(), now + ADOPT_MAX);
+        let adoption = Adoption { at, structure, ticket, list, left, due, failed: None };
+        self.extents.adoptions.insert(owner, adoption);
+        for (place, extents) in parts {
+            self.want(now, place, Wanted { op: Op::ExtentAdopt, structure, owner, extents });
+        }
+    }
+
+    /// Gives extents up that nobody names any more.
+    pub(super) fn drop_extents(
+        &mut self,
+        now: Time,
+        structure: StructureId,
+        owner: u64,
+        list: Vec<ExtentRef>,
+    ) {
+        for (place, extents) in by_place(list) {
+            self.want(now, place, Wanted { op: Op::ExtentDrop, structure, owner, extents });
+        }
+    }
+
+    fn want(&mut self, now: Time, place: Place, wanted: Wanted) {
+        if place == (self.server, self.config.shard) {
+            let status = self.extent_part(now, wanted.op, &wanted.args()).status;
+            return self.wanted_answered(now, &wanted, status);
+        }
+        let line = self.extents.lines.entry(place).or_default();
+        line.last_used = now;
+        line.waiting.push_back(wanted);
+        self.pump(now, place);
+    }
+
+    /// Sends what waits for a place, as soon as there is a line to it.
+    fn pump(&mut self, now: Time, place: Place) {
+        let Extents { addresses, asked, lines, .. } = &mut self.extents;
+        let Some(line) = lines.get_mut(&place) else { return };
+        if line.waiting.is_empty() || line.again.is_some_and(|again| again > now) {
+            return;
+        }
+        let (server, shard) = place;
+        if !line.dialled {
+            let Some(address) = addresses.get(&server).copied() else {
+                if asked.get(&server).is_none_or(|again| *again <= now) {
+                    asked.insert(server, now + 2 * AGAIN);
+                    let shard = self.config.shard;
+                    self.effects.push(Effect::LocateServer { shard, server });
+                }
+                return;
+            };
+            line.dialled = true;
+            let target = block_of(server, shard);
+            self.posts.push(Post::Dial { key: key_of(place), address, target });
+        }
+        line.last_used = now;
+        while let Some(wanted) = line.waiting.pop_front() {
+            let (op, args) = (wanted.op, wanted.args());
+            line.sent.push_back(wanted);
+            let payload = PostPayload::Bytes(Arc::new([]));
+            self.posts.push(Post::Send { key: key_of(place), op, args, payload });
+        }
+    }
+
+    /// A request over a line was answered.
+    pub(super) fn line_answered(&mut self, now: Time, key: MoveKey, status: Status) {
+        let place = (key.source.block.server(), key.source.block.shard());
+        let Some(line) = self.extents.lines.get_mut(&place) else { return };
+        line.last_used = now;
+        let Some(wanted) = line.sent.pop_front() else { return };
+        if wanted.op == Op::ExtentDrop && status != Status::Ok {
+            // Busy, or not itself: it is asked again.
+            line.waiting.push_back(wanted);
+            line.again = Some(now + AGAIN);
+            return;
+        }
+        self.wanted_answered(now, &wanted, status);
+    }
+
+    fn wanted_answered(&mut self, now: Time, wanted: &Wanted, status: Status) {
+        if wanted.op == Op::ExtentDrop {
+            return;
+        }
+        let Some(adoption) = self.extents.adoptions.get_mut(&wanted.owner) else { return };
+        adoption.left -= 1;
+        if status != Status::Ok {
+            let text = "an extent of the value is not there any more; write the value again";
+            adoption.failed = Some((Status::ExtentGone, text.to_owned()));
+        }
+        if adoption.left == 0 {
+            self.end_adoption(now, wanted.owner);
+        }
+    }
+
+    /// A line could not be made, or broke. What it was asked and did not answer may have happened.
+    pub(super) fn line_lost(&mut self, now: Time, key: MoveKey) {
+        let place = (key.source.block.server(), key.source.block.shard());
+        let Some(line) = self.extents.lines.get_mut(&place) else { return };
+        line.dialled = false;
+        line.again = Some(now + AGAIN);
+        // It may be another's by now.
+        self.extents.addresses.remove(&place.0);
+        let mut lost = Vec::new();
+        for wanted in std::mem::take(&mut line.sent).into_iter().rev() {
+            match wanted.op {
+                Op::ExtentDrop => line.waiting.push_front(wanted),
+                _ => lost.push(wanted),
+            }
+        }
+        for wanted in lost {
+            self.wanted_answered(now, &wanted, Status::ExtentGone);
+        }
+    }
+
+    /// The controller has said where a server is, or that it is no more.
+    pub fn server_located(
+        &mut self,
+        now: Time,
+        server: ServerId,
+        found: Result<SocketAddr, Status>,
+    ) {
+        let places: Vec<Place> =
+            self.extents.lines.keys().filter(|(other, _)| *other == server).copied().collect();
+        match found {
+            Ok(address) => {
+                self.extents.addresses.insert(server, address);
+                self.extents.asked.remove(&server);
+                places.into_iter().for_each(|place| self.pump(now, place));
+            }
+            // Everything that it had went with it.
+            Err(Status::NotFound) => {
+                self.extents.asked.remove(&server);
+                for place in places {
+                    let line = self.extents.lines.remove(&place).expect("listed just now");
+                    for wanted in line.sent.into_iter().chain(line.waiting) {
+                        self.wanted_answered(now, &wanted, Status::ExtentGone);
+                    }
+                    if line.dialled {
+                        self.posts.push(Post::HangUp(key_of(place)));
+                    }
+                }
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn end_adoption(&mut self, now: Time, owner: u64) {
+        let adoption = self.extents.adoptions.remove(&owner).expect("the caller found it");
+        let Adoption { at, structure, ticket, list, failed, .. } = adoption;
+        let outcome = failed.map_or(Ok(()), Err);
+        match self.slot_at(at) {
+            Some(slot) => {
+                let news = News::Adopted { ticket, owner, outcome };
+                slot.structure.tell(&mut slot.backing, now, news);
+                self.after(now, at);
+            }
+            // The block went while it waited; its caller has heard so.
+            None => self.drop_extents(now, structure, owner, list),
+        }
+    }
+
+    /// Time has passed: adoptions end that took too long, lines are tried again.
+    pub(super) fn tick_extents(&mut self, now: Time) {
+        let due = self.extents.adoptions.iter().filter(|(_, adoption)| adoption.due <= now);
+        let due: Vec<u64> = due.map(|(owner, _)| *owner).collect();
+        for owner in due {
+            let adoption = self.extents.adoptions.get_mut(&owner).expect("listed just now");
+            let text = format!(
+                "the memory servers that have the value did not confirm it within {} s",
+                ADOPT_MAX.as_secs()
+            );
+            adoption.failed = Some((Status::ExtentGone, text));
+            self.end_adoption(now, owner);
+        }
+        let places: Vec<Place> = self.extents.lines.keys().copied().collect();
+        for place in places {
+            let line = &self.extents.lines[&place];
+            if !line.is_empty() {
+                self.pump(now, place);
+            } else if line.last_used + EXTENTS_IDLE <= now {
+                if line.dialled {
+                    self.posts.push(Post::HangUp(key_of(place)));
+                }
+                self.extents.lines.remove(&place);
+            }
+        }
+    }
+
+    /// Forgets everything: the server has a new name.
+    pub(super) fn reset_extents(&mut self) {
+        for (place, line) in std::mem::take(&mut self.extents.lines) {
+            if line.dialled {
+                self.posts.push(Post::HangUp(key_of(place)));
+            }
+        }
+        let last_owner = self.extents.last_owner;
+        self.extents = Extents { last_owner, ..Extents::default() };
+    }
+
+    /// `ExtentAdopt` and `ExtentDrop`, from the shard that has the block of the kv.
+    pub(super) fn extent_part(&mut self, now: Time, op: Op, args: &[u8]) -> Answer {
+        let decoded = match op {
+            Op::ExtentAdopt => ExtentAdoptRequest::decode(args)
+                .map(|q| (StructureId(q.structure), q.owner, q.extents)),
+            _ => ExtentDropRequest::decode(args)
+                .map(|q| (StructureId(q.structure), q.owner, q.extents)),
+        };
+        let (structure, owner, extents) = match decoded {
+            Ok(decoded) => decoded,
+            Err(e) => return e.into(),
+        };
+        let mut blocks: BTreeMap<BlockAt, Vec<u8>> = BTreeMap::new();
+        for ExtentName { block, epoch, id } in extents {
+            let at = BlockAt { block: BlockId(block), epoch: Epoch(epoch) };
+            let args = blocks.entry(at).or_insert_with(|| owner.to_le_bytes().to_vec());
+            args.extend_from_slice(&id.to_le_bytes());
+        }
+        for (at, args) in blocks {
+            let answer = self.extents_of(now, op, structure, at, &args);
+            if answer.status != Status::Ok && op == Op::ExtentAdopt {
+                return answer;
+            }
+        }
+        Answer::ok(0)
+    }
+
+    fn extents_of(
+        &mut self,
+        now: Time,
+        op: Op,
+        structure: StructureId,
+        at: BlockAt,
+        args: &[u8],
+    ) -> Answer {
+        let slot = self.slot_at(at);
+        let own = |kind, of| kind == Kind::Extents && of == structure;
+        let Some(slot) = slot.filter(|slot| own(slot.owner.kind, slot.owner.structure)) else {
+            return Answer::refuse(Status::ExtentGone, format!("block {} is not there", at.block));
+        };
+        let operation = Operation { now, ticket: Ticket(0), op, args, wait_until: now };
+        let outcome = slot.structure.apply(&mut slot.backing, &operation, &[]);
+        self.after(now, at);
+        match outcome {
+            Outcome::Done(answer) => Answer { payload: Payload::None, ..answer },
+            Outcome::Parked => unreachable!("a block of extents lets nobody wait"),
+        }
+    }
+}

@@ -1,0 +1,477 @@
+//! Adoption and drops between shards over a network that loses, delays and repeats: an entry never
+//! names an extent that is not there, every put is answered in time, and nothing is left behind.
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+
+use honeycomb_block::Reclaimer;
+use honeycomb_server::{Access, BlockOwner, Effect, MoveKey, Post, Shard, ShardConfig};
+use honeycomb_structures::{Answer, ExtentRef, Outcome, Payload, Ticket};
+use honeycomb_types::limits::{ADOPT_MAX, EXTENT_PENDING_MS};
+use honeycomb_types::{
+    BlockAt, BlockId, Epoch, Generation, JobId, Kind, LaneId, Marks, PrefixId, Sequence, ServerId,
+    SessionId, ShardIx, StructureId, Time, Verbs,
+};
+use honeycomb_wire::extents::{extents, put_extents};
+use honeycomb_wire::{Field, Grant, Op, RequestHeader, Status};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+const SIZE: usize = 64 << 10;
+const NEAR: ServerId = ServerId(1);
+const FAR: ServerId = ServerId(2);
+/// The first block of the near server.
+const KV: BlockAt = BlockAt { block: BlockId(1 << 32), epoch: Epoch(1) };
+
+/// A put is answered within this: its adoption, and its block's patience.
+const ANSWERED: Duration = Duration::from_millis(ADOPT_MAX.as_millis() as u64 + 1100);
+
+/// One connection of a line, and what is on it.
+#[derive(Default)]
+struct Wire {
+    requests: VecDeque<(Op, Vec<u8>)>,
+    replies: VecDeque<Status>,
+}
+
+struct World {
+    near: Shard,
+    far: Shard,
+    now: Time,
+    /// Blocks of extents: one at the near shard, the others at the far one.
+    blocks: Vec<BlockAt>,
+    epoch: u64,
+    line: Option<(MoveKey, Wire)>,
+    /// Of connections that broke: what still arrives, and is not answered to anybody.
+    late: VecDeque<(Op, Vec<u8>)>,
+    asked: bool,
+    next: u64,
+    /// What the store holds, as its answers said.
+    model: BTreeMap<u8, Option<Vec<ExtentRef>>>,
+    waiting: BTreeMap<Ticket, (u8, Vec<ExtentRef>, Time)>,
+    written: u64,
+    refused: u64,
+}
+
+fn shard(server: ServerId) -> Shard {
+    let mut shard = Shard::new(ShardConfig {
+        shard: ShardIx(0),
+        block_size: SIZE,
+        blocks: 8,
+        reclaimer: Reclaimer::inline(),
+        kinds: Default::default(),
+    });
+    shard.reset(server);
+    shard
+}
+
+fn owner(at: BlockAt, kind: Kind) -> BlockOwner {
+    BlockOwner {
+        at,
+        job: JobId(1),
+        prefix: PrefixId(1),
+        structure: StructureId(1),
+        generation: Generation(1),
+        kind,
+        start: 0,
+        end: u64::MAX,
+        slots: 64,
+        max_items: 0,
+        max_bytes: 0,
+        first: at == KV,
+        marks: Marks::default(),
+        importing: 0,
+    }
+}
+
+fn access(peer: bool) -> Access {
+    let grant = Grant {
+        job: JobId(1),
+        prefix: PrefixId(1),
+        structure: StructureId(1),
+        verbs: Verbs::ALL,
+        generation: Generation(1),
+        expires_ms: u64::MAX,
+    };
+    Access { session: SessionId(7), window: 16, grant: Some(grant).filter(|_| !peer), peer }
+}
+
+/// What the bytes of an extent say.
+fn content(id: u64, length: usize) -> Vec<u8> {
+    id.to_le_bytes().into_iter().cycle().take(length).collect()
+}
+
+impl World {
+    fn new() -> World {
+        let mut world = World {
+            near: shard(NEAR),
+            far: shard(FAR),
+            now: Time::from_millis(5000),
+            blocks: Vec::new(),
+            epoch: 1,
+            line: None,
+            late: VecDeque::new(),
+            asked: false,
+            next: 0,
+            model: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            written: 0,
+            refused: 0,
+        };
+        assert_eq!(KV.block, BlockId::new(NEAR, ShardIx(0), 0));
+        world.near.open(owner(KV, Kind::Kv)).unwrap();
+        for (server, index) in [(NEAR, 1), (FAR, 0), (FAR, 1)] {
+            let at = world.open(server, index);
+            world.blocks.push(at);
+        }
+        world
+    }
+
+    fn open(&mut self, server: ServerId, index: u32) -> BlockAt {
+        self.epoch += 1;
+        let block = BlockId::new(server, ShardIx(0), index);
+        let at = BlockAt { block, epoch: Epoch(self.epoch) };
+        self.at(at).open(owner(at, Kind::Extents)).unwrap();
+        at
+    }
+
+    fn at(&mut self, at: BlockAt) -> &mut Shard {
+        if at.block.server() == NEAR { &mut self.near } else { &mut self.far }
+    }
+
+    fn ask(&mut self, op: Op, at: BlockAt, args: &[u8], payload: &[u8]) -> (Ticket, Outcome) {
+        self.next += 1;
+        let ticket = Ticket(self.next);
+        let mut header = RequestHeader { at, grant: 1, ..RequestHeader::new(op) };
+        (header.args_len, header.payload_len) = (args.len() as u32, payload.len() as u32);
+        if op.info().lane {
+            // A lane for each, so that no put waits behind another.
+            (header.lane, header.sequence) = (LaneId(self.next as u32), Sequence(1));
+        }
+        let (now, access) = (self.now, access(false));
+        (ticket, self.at(at).apply(now, &access, &header, args, payload, ticket))
+    }
+
+    fn run(&mut self, op: Op, at: BlockAt, args: &[u8], payload: &[u8]) -> Answer {
+        match self.ask(op, at, args, payload).1 {
+            Outcome::Done(answer) => answer,
+            Outcome::Parked => panic!("{op:?} was parked"),
+        }
+    }
+
+    fn bytes(&mut self, at: BlockAt, answer: &Answer) -> Vec<u8> {
+        match &answer.payload {
+            Payload::Block(range) => self.at(at).bytes(at, range.clone()).to_vec(),
+            Payload::None => Vec::new(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Writes a value as extents, and puts them under a key.
+    fn write(&mut self, key: u8, places: &[usize], only_if_absent: bool) {
+        let mut list = Vec::new();
+        for place in places {
+            let at = self.blocks[*place % self.blocks.len()];
+            self.written += 1;
+            let answer = self.run(Op::ExtentPut, at, b"", &content(self.written, 600));
+            if answer.status == Status::Ok {
+                // What is in it tells which one it is.
+                list.push(ExtentRef { at, id: answer.value, len: 600 });
+            }
+        }
+        if list.is_empty() {
+            return;
+        }
+        self.put(key, list, only_if_absent);
+    }
+
+    fn put(&mut self, key: u8, list: Vec<ExtentRef>, only_if_absent: bool) -> Ticket {
+        let args = [u8::from(only_if_absent), key];
+        let (ticket, outcome) = self.ask(Op::KvPutExtents, KV, &args, &put_extents(&list));
+        self.waiting.insert(ticket, (key, list, self.now));
+        if let Outcome::Done(answer) = outcome {
+            self.answered(ticket, &answer);
+        }
+        self.settle();
+        ticket
+    }
+
+    fn answered(&mut self, ticket: Ticket, answer: &Answer) {
+        let (key, list, asked) = self.waiting.remove(&ticket).expect("it is answered once");
+        assert!(self.now.since(asked) <= ANSWERED, "{:?} for an answer", self.now.since(asked));
+        match answer.status {
+            Status::Ok => drop(self.model.insert(key, Some(list))),
+            Status::ExtentGone | Status::KeyExists => self.refused += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What shards have to say goes where it goes.
+    fn settle(&mut self) {
+        while let Some((ticket, answer)) = self.near.completed() {
+            self.answered(ticket, &answer);
+        }
+        for post in self.near.take_posts() {
+            match post {
+                Post::Dial { key, target, .. } => {
+                    assert_eq!((key.id, target.block.server()), (0, FAR));
+                    assert!(self.line.is_none(), "one line to each place");
+                    self.line = Some((key, Wire::default()));
+                }
+                Post::Send { op, args, payload, .. } => {
+                    assert!(payload.bytes().is_empty());
+                    let (_, wire) = self.line.as_mut().expect("it was dialled");
+                    wire.requests.push_back((op, args));
+                }
+                Post::HangUp(_) => drop(self.line.take().expect("it was dialled")),
+            }
+        }
+        assert!(self.far.take_posts().is_empty(), "who is asked asks nobody");
+        let effects = [self.near.take_effects(), self.far.take_effects()].concat();
+        for effect in effects {
+            match effect {
+                Effect::LocateServer { server, .. } => {
+                    assert_eq!(server, FAR);
+                    self.asked = true;
+                }
+                Effect::Retire { at, .. } => {
+                    let place = self.blocks.iter().position(|other| *other == at).unwrap();
+                    assert!(self.at(at).free(at));
+                    self.blocks[place] = self.open(at.block.server(), at.block.index());
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn serve(&mut self, op: Op, args: &[u8]) -> Status {
+        let to = BlockAt { block: BlockId::new(FAR, ShardIx(0), 0), epoch: Epoch(0) };
+        let header = RequestHeader { at: to, ..RequestHeader::new(op) };
+        match self.far.apply(self.now, &access(true), &header, args, b"", Ticket(0)) {
+            Outcome::Done(answer) => answer.status,
+            Outcome::Parked => panic!("{op:?} was parked"),
+        }
+    }
+
+    /// The next request arrives, or the next reply.
+    fn deliver(&mut self, reply: bool) {
+        let Some((key, wire)) = &mut self.line else { return };
+        let key = *key;
+        if reply {
+            if let Some(status) = wire.replies.pop_front() {
+                self.near.move_answered(self.now, key, status);
+            }
+        } else if let Some((op, args)) = wire.requests.pop_front() {
+            let status = self.serve(op, &args);
+            if let Some((_, wire)) = &mut self.line {
+                wire.replies.push_back(status);
+            }
+        }
+        self.settle();
+    }
+
+    /// The connection breaks. What was sent is lost from some request on; the others still arrive.
+    fn lose(&mut self, arrive: usize) {
+        let Some((key, wire)) = self.line.take() else { return };
+        self.late.extend(wire.requests.into_iter().take(arrive));
+        self.near.move_lost(self.now, key);
+        self.settle();
+    }
+
+    fn arrives_late(&mut self) {
+        if let Some((op, args)) = self.late.pop_front() {
+            self.serve(op, &args);
+            self.settle();
+        }
+    }
+
+    fn located(&mut self, there: bool) {
+        if std::mem::take(&mut self.asked) {
+            let found = there.then(|| "127.0.0.1:9".parse().unwrap()).ok_or(Status::Unavailable);
+            self.near.server_located(self.now, FAR, found);
+            self.settle();
+        }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        loop {
+            let due = [self.near.deadline(), self.far.deadline()].into_iter().flatten().min();
+            let Some(due) = due.filter(|due| *due <= end) else { break };
+            // Time goes on, however often somebody wants to be looked at.
+            self.now = self.now.max(due);
+            self.near.tick(self.now);
+            self.far.tick(self.now);
+            self.settle();
+            self.now = self.now + Duration::from_micros(100);
+        }
+        self.now = self.now.max(end);
+    }
+
+    /// Every entry is what the answers said, and all that it names is there.
+    fn check(&mut self) {
+        for key in 0..4u8 {
+            let answer = self.run(Op::KvGet, KV, &[key], b"");
+            let stored = self.bytes(KV, &answer);
+            match self.model.get(&key) {
+                None => assert_eq!(answer.status, Status::KeyNotFound),
+                Some(None) => assert_eq!((answer.status, stored), (Status::Ok, vec![key])),
+                Some(Some(list)) => {
+                    assert_eq!(answer.status, Status::Extents);
+                    assert_eq!(&extents(&stored).unwrap(), list);
+                    for extent in list.clone() {
+                        let found = self.run(Op::ExtentGet, extent.at, &extent.id.encode(), b"");
+                        assert_eq!(found.status, Status::Ok, "{extent:?} of key {key} is gone");
+                    }
+                }
+            }
+        }
+    }
+
+    /// The network is well again, and everybody has had time.
+    fn heal(&mut self) {
+        for _ in 0..200 {
+            self.located(true);
+            while !self.late.is_empty() {
+                self.arrives_late();
+            }
+            for _ in 0..50 {
+                self.deliver(false);
+                self.deliver(true);
+            }
+            self.pass(Duration::from_millis(50));
+        }
+        assert!(self.waiting.is_empty(), "a put was not answered");
+    }
+
+    /// Extents that are there, and those that entries name.
+    fn held(&mut self) -> (usize, usize) {
+        let named = self.model.values().flatten().map(Vec::len).sum();
+        let mut there = 0;
+        for at in self.blocks.clone() {
+            there += (1..=self.written)
+                .filter(|id| self.run(Op::ExtentGet, at, &id.encode(), b"").status == Status::Ok)
+                .count();
+        }
+        (there, named)
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write(u8, Vec<usize>, bool),
+    /// The same list twice: a defect of a client must not harm what is stored.
+    Again(u8, u8),
+    Small(u8),
+    Delete(u8),
+    Deliver(bool),
+    Lose(usize),
+    Late,
+    Locate(bool),
+    Pass(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let places = prop::collection::vec(0..3usize, 1..5);
+    prop_oneof![
+        4 => (0..4u8, places, prop::bool::weighted(0.2))
+            .prop_map(|(key, places, absent)| Step::Write(key, places, absent)),
+        1 => (0..4u8, 0..4u8).prop_map(|(from, to)| Step::Again(from, to)),
+        1 => (0..4u8).prop_map(Step::Small),
+        1 => (0..4u8).prop_map(Step::Delete),
+        9 => any::<bool>().prop_map(Step::Deliver),
+        1 => (0..4usize).prop_map(Step::Lose),
+        1 => Just(Step::Late),
+        2 => prop::bool::weighted(0.8).prop_map(Step::Locate),
+        3 => (1..400u64).prop_map(Step::Pass),
+        1 => (400..EXTENT_PENDING_MS + 2000).prop_map(Step::Pass),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+    #[test]
+    fn entries_name_what_is_there_and_nothing_else_stays(
+        steps in prop::collection::vec(step(), 1..80)
+    ) {
+        let mut world = World::new();
+        for step in &steps {
+            match step {
+                Step::Write(key, places, absent) => world.write(*key, places, *absent),
+                Step::Again(from, to) => {
+                    if let Some(Some(list)) = world.model.get(from).cloned() {
+                        world.put(*to, list, false);
+                    }
+                }
+                Step::Small(key) => {
+                    let answer = world.run(Op::KvPut, KV, &[0, *key], &[*key]);
+                    prop_assert_eq!(answer.status, Status::Ok);
+                    world.model.insert(*key, None);
+                }
+                Step::Delete(key) => {
+                    let answer = world.run(Op::KvDelete, KV, &[0, *key], b"");
+                    let there = world.model.remove(key).is_some();
+                    prop_assert_eq!(answer.status == Status::Ok, there);
+                }
+                Step::Deliver(reply) => world.deliver(*reply),
+                Step::Lose(arrive) => world.lose(*arrive),
+                Step::Late => world.arrives_late(),
+                Step::Locate(there) => world.located(*there),
+                Step::Pass(ms) => world.pass(Duration::from_millis(*ms)),
+            }
+            world.settle();
+            world.check();
+        }
+        world.heal();
+        world.pass(Duration::from_millis(EXTENT_PENDING_MS + 100));
+        world.heal();
+        world.check();
+        let (there, named) = world.held();
+        prop_assert_eq!(there, named, "what nobody names is dropped");
+    }
+}
+
+#[test]
+fn a_block_that_goes_while_its_put_waits_leaves_nothing_behind() {
+    let mut world = World::new();
+    world.write(1, &[0, 1, 2], false);
+    world.located(true);
+    world.deliver(false);
+    // As after a merge: whoever asked is told, and the extents were adopted already.
+    let (ticket, _) = world.waiting.pop_first().unwrap();
+    assert!(world.near.free(KV));
+    let (told, answer) = world.near.completed().unwrap();
+    assert_eq!((told, answer.status), (ticket, Status::WrongEpoch));
+    world.heal();
+    let (there, _) = world.held();
+    assert_eq!(there, 0);
+}
+
+#[test]
+fn a_server_that_is_no_more_is_asked_nothing() {
+    let mut world = World::new();
+    world.write(1, &[1], false);
+    assert_eq!(world.waiting.len(), 1);
+    world.near.server_located(world.now, FAR, Err(Status::NotFound));
+    world.settle();
+    assert!(world.waiting.is_empty());
+    assert_eq!(world.refused, 1);
+    // Drops of what it had are given up as well, once that is known.
+    world.asked = false;
+    world.pass(Duration::from_millis(200));
+    assert!(world.asked);
+    world.near.server_located(world.now, FAR, Err(Status::NotFound));
+    world.settle();
+    world.asked = false;
+    world.pass(Duration::from_secs(5));
+    assert!(!world.asked && world.line.is_none());
+}
+
+#[test]
+fn a_put_is_refused_in_time_when_nobody_can_be_asked() {
+    let mut world = World::new();
+    world.write(1, &[0, 1], false);
+    world.pass(ADOPT_MAX + Duration::from_millis(10));
+    assert!(world.waiting.is_empty());
+    assert_eq!((world.refused, world.model.len()), (1, 0));
+    world.heal();
+    assert_eq!(world.held(), (0, 0));
+}

@@ -1,0 +1,360 @@
+//! A block of extents: what is too large for the entries of a key-value store.
+//!
+//! An extent is written once, under an id that the block never gives again, and does not change until
+//! it is dropped. Who wrote it has until `EXTENT_PENDING_MS` to have it adopted by a put that names
+//! it (`owner`); one that nobody adopts is dropped. After that it stays until its owner drops it.
+//!
+//! So an extent that is pending belongs to its time and an adopted one to an entry. Writing the same
+//! bytes twice, because an answer was lost, leaves an extent that nobody names and that goes in its
+//! time: no lanes are needed here.
+
+use crate::kv::arena::{Arena, Owner, round_up};
+use crate::kv::shrink::Shrink;
+use crate::{Answer, Event, Operation, Outcome, Payload, Snapshot, Structure, Ticket, large_limit};
+use hashbrown::HashMap;
+use honeycomb_block::Backing;
+use honeycomb_types::Time;
+use honeycomb_types::limits::{EXTENT_PENDING_MS, EXTENTS_IDLE};
+use honeycomb_wire::{Field, Malformed, Op, Reader, Status};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::ops::Range;
+use std::time::Duration;
+
+/// Bytes charged for each extent: what its bookkeeping takes beside the block.
+const EXTENT_COST: usize = 128;
+/// How often dropped extents are looked at that somebody is still reading.
+const SWEEP_AGAIN: Duration = Duration::from_millis(50);
+/// Bookkeeping may have 1 / this of the block's size. Extents of stores have at least 1/16 of a block
+/// each, so that only who writes others comes near it.
+const COST_FRACTION: usize = 16;
+
+/// Whose an extent is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Nobody's yet; it is dropped then.
+    Pending(Time),
+    /// The entry's that this put has made.
+    Adopted(u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    at: usize,
+    len: usize,
+    state: State,
+}
+
+/// A payload that is arriving.
+struct Fill {
+    at: usize,
+    len: usize,
+    filled: usize,
+}
+
+/// One block of extents.
+pub struct ExtentBlock {
+    size: usize,
+    arena: Arena,
+    extents: BTreeMap<u64, Held>,
+    /// Those that are pending, by the time at which they go.
+    pending: BTreeSet<(Time, u64)>,
+    fills: HashMap<Ticket, Fill>,
+    last_id: u64,
+    shrink: Shrink,
+    /// It takes no more, because it has been empty for so long.
+    closed: bool,
+    /// Since when it has been empty.
+    empty_since: Option<Time>,
+    /// To be told that it is closed.
+    drained: bool,
+    /// When to look again whether pins on dropped extents are gone.
+    sweep_at: Option<Time>,
+}
+
+impl ExtentBlock {
+    /// An empty block of this size.
+    pub fn new(block_size: usize) -> ExtentBlock {
+        ExtentBlock {
+            size: block_size,
+            arena: Arena::new(block_size),
+            extents: BTreeMap::new(),
+            pending: BTreeSet::new(),
+            fills: HashMap::new(),
+            last_id: 0,
+            shrink: Shrink::default(),
+            closed: false,
+            empty_since: None,
+            drained: false,
+            sweep_at: None,
+        }
+    }
+
+    /// How many extents there are, and how many of them are somebody's.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.extents.len(), self.extents.len() - self.pending.len())
+    }
+
+    /// Panics unless everything in the block agrees with everything else. For tests.
+    pub fn check(&self) {
+        self.arena.check();
+        let held = self.extents.values().map(|held| (held.at, held.len));
+        let mut places: Vec<(usize, usize)> =
+            held.chain(self.fills.values().map(|fill| (fill.at, fill.len))).collect();
+        places.sort_unstable();
+        let used = self.arena.iter().filter(|extent| extent.owner != Owner::Zombie);
+        let used: Vec<(usize, usize)> = used.map(|extent| (extent.at, extent.len)).collect();
+        let places: Vec<(usize, usize)> =
+            places.into_iter().map(|(at, len)| (at, round_up(len))).collect();
+        assert_eq!(places, used, "extents and the arena's books agree");
+        let pending = self.extents.iter().filter_map(|(id, held)| match held.state {
+            State::Pending(due) => Some((due, *id)),
+            State::Adopted(_) => None,
+        });
+        assert_eq!(pending.collect::<BTreeSet<_>>(), self.pending);
+        assert!(!self.closed || self.extents.is_empty() && self.fills.is_empty());
+    }
+
+    /// Makes a place for an extent.
+    fn place(&mut self, block: &mut Backing, len: usize) -> Result<usize, Answer> {
+        if len == 0 {
+            return Err(Answer::refuse(Status::InvalidArgument, "an extent has at least one byte"));
+        }
+        let limit = large_limit(self.size);
+        if len > limit {
+            let text = format!("an extent of {len} bytes is over the limit of {limit} (block / 8)");
+            return Err(Answer::refuse(Status::ValueTooLarge, text));
+        }
+        let cost = (self.arena.extents() + 1) * EXTENT_COST;
+        if self.closed || cost > self.size / COST_FRACTION {
+            return Err(self.full(len));
+        }
+        self.arena.sweep(block);
+        let owner = Owner::Large(self.last_id as u32);
+        self.arena.alloc(round_up(len), owner).ok_or_else(|| self.full(len))
+    }
+
+    fn full(&self, len: usize) -> Answer {
+        let why = match self.closed {
+            true => "the block is about to be given back".to_owned(),
+            false => {
+                format!("{} bytes are free, {len} are needed in one piece", self.arena.free_bytes())
+            }
+        };
+        Answer::refuse(Status::BlockFull, why)
+    }
+
+    /// Takes note of an extent whose bytes are there.
+    fn keep(&mut self, now: Time, at: usize, len: usize) -> Answer {
+        self.last_id += 1;
+        let due = now + Duration::from_millis(EXTENT_PENDING_MS);
+        self.extents.insert(self.last_id, Held { at, len, state: State::Pending(due) });
+        self.pending.insert((due, self.last_id));
+        Answer::ok(self.last_id)
+    }
+
+    fn put(&mut self, block: &mut Backing, now: Time, payload: &[u8]) -> Result<Answer, Answer> {
+        let at = self.place(block, payload.len())?;
+        block.slice_mut(at..at + payload.len()).copy_from_slice(payload);
+        Ok(self.keep(now, at, payload.len()))
+    }
+
+    fn get(&self, args: &[u8]) -> Result<Answer, Answer> {
+        let id = u64::decode(args)?;
+        let held = self.extents.get(&id).ok_or_else(|| gone(id))?;
+        Ok(Answer::ok(0).with(Payload::Block(held.at..held.at + held.len)))
+    }
+
+    fn keep_on(&mut self, now: Time, args: &[u8]) -> Result<Answer, Answer> {
+        let ids = ids(args)?;
+        let due = now + Duration::from_millis(EXTENT_PENDING_MS);
+        for id in ids {
+            let held = self.extents.get_mut(&id).ok_or_else(|| gone(id))?;
+            if let State::Pending(before) = held.state {
+                self.pending.remove(&(before, id));
+                self.pending.insert((due, id));
+                held.state = State::Pending(due);
+            }
+        }
+        Ok(Answer::ok(0))
+    }
+
+    /// All of them or none.
+    fn adopt(&mut self, args: &[u8]) -> Result<Answer, Answer> {
+        let (owner, extents) = owner_and_ids(args)?;
+        for id in &extents {
+            match self.extents.get(id).map(|held| held.state) {
+                Some(State::Pending(_)) => {}
+                Some(State::Adopted(other)) if other == owner => {}
+                Some(State::Adopted(_)) | None => return Err(gone(*id)),
+            }
+        }
+        for id in extents {
+            let held = self.extents.get_mut(&id).expect("looked up just now");
+            if let State::Pending(due) = std::mem::replace(&mut held.state, State::Adopted(owner)) {
+                self.pending.remove(&(due, id));
+            }
+        }
+        Ok(Answer::ok(0))
+    }
+
+    /// Those that nobody has, or that this owner has.
+    fn drop_some(&mut self, block: &mut Backing, args: &[u8]) -> Result<Answer, Answer> {
+        let (owner, extents) = owner_and_ids(args)?;
+        for id in extents {
+            match self.extents.get(&id).map(|held| held.state) {
+                None => {}
+                Some(State::Adopted(other)) if other != owner => {}
+                Some(_) => self.forget(block, id),
+            }
+        }
+        Ok(Answer::ok(0))
+    }
+
+    fn forget(&mut self, block: &mut Backing, id: u64) {
+        let held = self.extents.remove(&id).expect("it was just looked up");
+        if let State::Pending(due) = held.state {
+            self.pending.remove(&(due, id));
+        }
+        // Whoever reads it now goes on reading what it was.
+        self.arena.retire(block, held.at);
+    }
+
+    /// What follows every change: is it empty, is there memory to give back.
+    fn look(&mut self, now: Time) {
+        self.shrink.look(&self.arena, self.size, now);
+        self.sweep_at = (self.arena.zombie_bytes() > 0).then_some(now + SWEEP_AGAIN);
+        let empty = self.extents.is_empty() && self.fills.is_empty();
+        match (empty, self.empty_since) {
+            (true, None) => self.empty_since = Some(now),
+            (false, Some(_)) => self.empty_since = None,
+            _ => {}
+        }
+    }
+}
+
+impl Structure for ExtentBlock {
+    fn apply(&mut self, block: &mut Backing, operation: &Operation<'_>, payload: &[u8]) -> Outcome {
+        let (now, args) = (operation.now, operation.args);
+        self.arena.sweep_some(block);
+        let result = match operation.op {
+            Op::ExtentPut => no_arguments(args).and_then(|()| self.put(block, now, payload)),
+            Op::ExtentGet => self.get(args),
+            Op::ExtentKeep => self.keep_on(now, args),
+            Op::ExtentAdopt => self.adopt(args),
+            Op::ExtentDrop => self.drop_some(block, args),
+            other => panic!("{} is no operation of a block of extents", other.name()),
+        };
+        self.look(now);
+        Outcome::Done(result.unwrap_or_else(|refusal| refusal))
+    }
+
+    fn reserve(
+        &mut self,
+        block: &mut Backing,
+        operation: &Operation<'_>,
+        length: usize,
+    ) -> Result<(), Answer> {
+        no_arguments(operation.args)?;
+        let at = self.place(block, length)?;
+        self.fills.insert(operation.ticket, Fill { at, len: length, filled: 0 });
+        self.look(operation.now);
+        Ok(())
+    }
+
+    fn fill<'b>(&mut self, block: &'b mut Backing, ticket: Ticket) -> &'b mut [u8] {
+        let fill = self.fills.get(&ticket).expect("the shard names reservations that are open");
+        block.slice_mut(fill.at + fill.filled..fill.at + fill.len)
+    }
+
+    fn filled(&mut self, ticket: Ticket, n: usize) {
+        let fill = self.fills.get_mut(&ticket).expect("the shard names reservations that are open");
+        fill.filled += n;
+        assert!(fill.filled <= fill.len, "more was filled than was reserved");
+    }
+
+    fn commit(&mut self, _block: &mut Backing, now: Time, ticket: Ticket) -> Outcome {
+        let fill = self.fills.remove(&ticket).expect("the shard ends reservations that are open");
+        assert_eq!(fill.filled, fill.len, "INV-07: only a complete payload is committed");
+        Outcome::Done(self.keep(now, fill.at, fill.len))
+    }
+
+    fn abort(&mut self, _block: &mut Backing, now: Time, ticket: Ticket) {
+        let fill = self.fills.remove(&ticket).expect("the shard ends reservations that are open");
+        self.arena.free(fill.at);
+        self.look(now);
+    }
+
+    fn event(&mut self) -> Option<Event> {
+        std::mem::take(&mut self.drained).then_some(Event::Drained)
+    }
+
+    fn tick(&mut self, block: &mut Backing, now: Time) {
+        while let Some(&(due, id)) = self.pending.first() {
+            if due > now {
+                break;
+            }
+            self.forget(block, id);
+        }
+        self.arena.sweep(block);
+        self.look(now);
+        self.shrink.give_back(&mut self.arena, self.size, block, now);
+        if !self.closed && self.empty_since.is_some_and(|since| since + EXTENTS_IDLE <= now) {
+            (self.closed, self.drained) = (true, true);
+        }
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        let pending = self.pending.first().map(|(due, _)| *due);
+        let idle = self.empty_since.filter(|_| !self.closed).map(|since| since + EXTENTS_IDLE);
+        [pending, idle, self.shrink.due(), self.sweep_at].into_iter().flatten().min()
+    }
+
+    fn bytes_used(&self) -> u64 {
+        let used = self.size - self.arena.free_bytes();
+        (used + self.arena.extents() * EXTENT_COST) as u64
+    }
+
+    /// The extents that entries have, each: id u64, length u32, bytes.
+    fn snapshot(&mut self, block: &mut Backing, _range: (u64, u64)) -> Option<Snapshot> {
+        let adopted = self.extents.iter().filter(|(_, h)| matches!(h.state, State::Adopted(_)));
+        let places: Vec<(u64, Range<usize>)> =
+            adopted.map(|(id, held)| (*id, held.at..held.at + held.len)).collect();
+        Some(Snapshot::new(block.pin(0..self.size), move |bytes, out: &mut dyn Write| {
+            for (id, place) in &places {
+                out.write_all(&id.to_le_bytes())?;
+                out.write_all(&(place.len() as u32).to_le_bytes())?;
+                out.write_all(&bytes[place.clone()])?;
+            }
+            Ok(places.len() as u64)
+        }))
+    }
+}
+
+fn no_arguments(args: &[u8]) -> Result<(), Answer> {
+    match args.is_empty() {
+        true => Ok(()),
+        false => Err(Answer::refuse(Status::BadFrame, "ExtentPut takes no arguments")),
+    }
+}
+
+fn gone(id: u64) -> Answer {
+    Answer::refuse(Status::ExtentGone, format!("extent {id} is not there, or not any more"))
+}
+
+/// What a shard hands on of `ExtentAdopt` and `ExtentDrop`: the owner, and the ids in this block.
+fn owner_and_ids(args: &[u8]) -> Result<(u64, Vec<u64>), Malformed> {
+    let mut all = ids(args)?.into_iter();
+    let owner = all.next().ok_or_else(|| Reader::new(args).malformed("there is no owner"))?;
+    Ok((owner, all.collect()))
+}
+
+/// The ids of `ExtentKeep`.
+fn ids(args: &[u8]) -> Result<Vec<u64>, Malformed> {
+    let mut from = Reader::new(args);
+    let mut ids = Vec::with_capacity(args.len() / 8);
+    while !from.is_empty() {
+        ids.push(u64::get(&mut from)?);
+    }
+    Ok(ids)
+}

@@ -1,0 +1,225 @@
+//! Values that are too large for a block: lists of extents in blocks of their own (ADR 0018).
+//!
+//! What an entry stores of one is who owns the extents (`OWNER` bytes: the put that brought them) and
+//! their list. Moving the entry moves that and no extent. A put of a list is parked until the blocks of
+//! the extents have confirmed that these are its own (`Event::Adopt`, `News::Adopted`): an entry never
+//! names an extent that may be dropped by anybody but its block. From then on this block answers for
+//! them: when the entry is no more, or was refused after all, it drops them (`Event::DropExtents`).
+//!
+//! What needs the value itself at the block (an old value that is returned, compared or combined) is
+//! refused with `ValueTooLarge`.
+
+use super::table::Hit;
+use super::{Incoming, KvBlock, bare};
+use crate::{Answer, Event, Operation, Payload, Ticket, large_limit};
+use honeycomb_block::Backing;
+use honeycomb_types::Time;
+use honeycomb_types::limits::{EXTENT_REF, extents_per_value};
+use honeycomb_wire::data::mode_and_key;
+use honeycomb_wire::extents::{ExtentRef, extents, value_length};
+use honeycomb_wire::notice::Change;
+use honeycomb_wire::{Status, key_hash};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// Bytes of an owner before the list in an entry.
+pub(super) const OWNER: usize = 8;
+/// Puts that may wait for their extents at a time.
+const ADOPTING_MAX: usize = 256;
+/// What a put beyond that waits, in microseconds.
+const ADOPTING_RETRY_US: u64 = 5_000;
+
+/// A put whose extents are its own is tried again for so long when its block cannot take it: its range
+/// stands still for a move, or a part of it is about to go.
+const STORE_WITHIN: Duration = Duration::from_secs(1);
+const STORE_AGAIN: Duration = Duration::from_millis(2);
+
+/// A put that waits for its extents, and then perhaps for its block.
+struct Waiting {
+    only_if_absent: bool,
+    key: Box<[u8]>,
+    list: Box<[u8]>,
+    /// The extents are its own under this owner, and it is tried until then.
+    adopted: Option<(u64, Time)>,
+}
+
+/// The puts of a block that wait, and what it has to say about extents.
+#[derive(Default)]
+pub(super) struct Adopting {
+    waiting: BTreeMap<Ticket, Waiting>,
+    /// When those that have their extents are tried again.
+    again: Option<Time>,
+    said: VecDeque<Event>,
+}
+
+impl Adopting {
+    /// When `KvBlock::store_again` is due.
+    pub fn due(&self) -> Option<Time> {
+        self.again
+    }
+
+    /// Bytes of the records beside the block.
+    pub fn bytes(&self) -> usize {
+        self.waiting.values().map(|w| size_of::<Waiting>() + w.key.len() + w.list.len()).sum()
+    }
+}
+
+/// The list in what an entry stores.
+pub(super) fn list_of(stored: &[u8]) -> &[u8] {
+    &stored[OWNER..]
+}
+
+impl KvBlock {
+    /// Bytes of a value, wherever it is.
+    pub(super) fn length_of(&self, block: &Backing, hit: &Hit) -> u64 {
+        match hit.head.extents() {
+            true => value_length(list_of(block.slice(self.value_of(block, hit)))),
+            false => hit.head.value_len as u64,
+        }
+    }
+
+    /// Refuses what needs a value itself when it is not in this block.
+    pub(super) fn need_whole(&self, block: &Backing, hit: &Hit) -> Result<(), Answer> {
+        if !hit.head.extents() {
+            return Ok(());
+        }
+        let (length, limit) = (self.length_of(block, hit), large_limit(self.size));
+        let text = format!(
+            "the key has a value of {length} bytes; this works on values of up to {limit} (block / 8): \
+             read it with get, replace it with put, or delete it without asking for it"
+        );
+        Err(Answer { value: length, ..Answer::refuse(Status::ValueTooLarge, text) })
+    }
+
+    /// The answer to a `KvGet` of such a value.
+    pub(super) fn tell_extents(&self, block: &Backing, hit: &Hit) -> Answer {
+        let stored = self.value_of(block, hit);
+        let answer = Answer { value: self.length_of(block, hit), ..bare(Status::Extents) };
+        answer.with(Payload::Block(stored.start + OWNER..stored.end))
+    }
+
+    /// `KvPutExtents`: parks it until its extents are its own.
+    pub(super) fn begin_adoption(
+        &mut self,
+        block: &Backing,
+        operation: &Operation<'_>,
+        payload: &[u8],
+    ) -> Result<(), Answer> {
+        let (only_if_absent, key) = mode_and_key(operation.args)?;
+        let most = extents_per_value(self.size as u64) as usize;
+        if payload.len() > most * EXTENT_REF {
+            let count = payload.len() / EXTENT_REF;
+            let text = format!("a value of {count} extents; the limit is {most}");
+            return Err(Answer::refuse(Status::ValueTooLarge, text));
+        }
+        let list = extents(payload)?;
+        self.admit_list(&list)?;
+        let hash = match self.admit_change(key) {
+            Ok(hash) => hash,
+            // Its caller comes again with the same extents, here or elsewhere.
+            Err(passing) if !passing.executed() || passing.status == Status::Moved => {
+                return Err(passing);
+            }
+            Err(refusal) => return self.refuse_list(list, refusal),
+        };
+        if only_if_absent && self.table.find(block, hash, key).is_some() {
+            return self.refuse_list(list, bare(Status::KeyExists));
+        }
+        if self.adopting.waiting.len() >= ADOPTING_MAX {
+            let text = format!("{ADOPTING_MAX} puts of large values are under way in this block");
+            let busy = Answer::refuse(Status::Busy, text);
+            return Err(Answer { value: ADOPTING_RETRY_US, ..busy });
+        }
+        let (key, list_bytes) = (key.into(), payload.into());
+        let waiting = Waiting { only_if_absent, key, list: list_bytes, adopted: None };
+        self.adopting.waiting.insert(operation.ticket, waiting);
+        self.adopting.said.push_back(Event::Adopt(operation.ticket, list));
+        Ok(())
+    }
+
+    fn admit_list(&self, list: &[ExtentRef]) -> Result<(), Answer> {
+        let longest = large_limit(self.size);
+        if list.is_empty() || list.iter().any(|e| e.len == 0 || e.len as usize > longest) {
+            let text = format!("a value is a list of extents of 1 to {longest} bytes");
+            return Err(Answer::refuse(Status::InvalidArgument, text));
+        }
+        Ok(())
+    }
+
+    fn refuse_list(&mut self, list: Vec<ExtentRef>, refusal: Answer) -> Result<(), Answer> {
+        self.adopting.said.push_back(Event::DropExtents(0, list));
+        Err(refusal)
+    }
+
+    /// The extents of a put are its own, or cannot be: it is finished.
+    pub(super) fn end_adoption(
+        &mut self,
+        block: &mut Backing,
+        now: Time,
+        ticket: Ticket,
+        owner: u64,
+        outcome: Result<(), (Status, String)>,
+    ) {
+        let Some(mut waiting) = self.adopting.waiting.remove(&ticket) else { return };
+        let (_, until) = *waiting.adopted.get_or_insert((owner, now + STORE_WITHIN));
+        let stored = match outcome {
+            Ok(()) => self.store_list(block, &waiting, owner),
+            Err((status, why)) => Err(Answer::refuse(status, why)),
+        };
+        if matches!(&stored, Err(passing) if !passing.executed()) && now < until {
+            self.adopting.again = Some(now + STORE_AGAIN);
+            self.adopting.waiting.insert(ticket, waiting);
+            return;
+        }
+        if stored.is_err() {
+            let list = extents(&waiting.list).expect("it was read before");
+            self.adopting.said.push_back(Event::DropExtents(owner, list));
+        }
+        let answer = stored.unwrap_or_else(|refusal| refusal);
+        self.adopting.said.push_back(Event::Answered(ticket, answer));
+    }
+
+    /// Tries puts again that have their extents.
+    pub(super) fn store_again(&mut self, block: &mut Backing, now: Time) {
+        if self.adopting.again.is_none_or(|again| again > now) {
+            return;
+        }
+        self.adopting.again = None;
+        let ready = self.adopting.waiting.iter();
+        let ready = ready.filter_map(|(ticket, w)| Some((*ticket, w.adopted?.0)));
+        for (ticket, owner) in ready.collect::<Vec<_>>() {
+            self.end_adoption(block, now, ticket, owner, Ok(()));
+        }
+    }
+
+    /// What was true when the put came need not be so any more: all of it is judged again.
+    fn store_list(
+        &mut self,
+        block: &mut Backing,
+        waiting: &Waiting,
+        owner: u64,
+    ) -> Result<Answer, Answer> {
+        let Waiting { only_if_absent, key, list, .. } = waiting;
+        self.admit_change(key)?;
+        let hash = key_hash(key);
+        let old = self.table.find(block, hash, key);
+        if *only_if_absent && old.is_some() {
+            return Err(bare(Status::KeyExists));
+        }
+        let there = old.is_some() as u64;
+        let stored = [&owner.to_le_bytes()[..], list].concat();
+        self.write(block, hash, key, old, Incoming::Extents(&stored))?;
+        self.changed(|| Change::Put { key: key.clone() });
+        Ok(Answer::ok(there))
+    }
+
+    /// The next thing that it has to say about extents.
+    pub(super) fn said_of_extents(&mut self) -> Option<Event> {
+        if let Some(stored) = self.table.dropped.pop() {
+            let (owner, list) = stored.split_first_chunk::<OWNER>().expect("an owner, then a list");
+            let list = extents(list).expect("it was read when it came");
+            return Some(Event::DropExtents(u64::from_le_bytes(*owner), list));
+        }
+        self.adopting.said.pop_front()
+    }
+}

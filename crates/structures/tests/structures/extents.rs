@@ -1,0 +1,380 @@
+//! Blocks of extents against a plain model, and how a kv comes to have extents and gives them up.
+
+use crate::{Driver, pattern};
+use honeycomb_structures::{Answer, Event, ExtentBlock, ExtentRef, KvBlock, News, Outcome, Ticket};
+use honeycomb_types::limits::{EXTENT_PENDING_MS, EXTENTS_IDLE, extents_per_value};
+use honeycomb_types::{BlockAt, BlockId, Epoch, Marks, Time};
+use honeycomb_wire::extents::put_extents;
+use honeycomb_wire::{Field, Op, Status};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const SIZE: usize = 64 * 1024;
+const MOST: usize = SIZE / 8;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(usize),
+    /// A payload that arrives in two pieces, or is given up between them.
+    Fill(usize, bool),
+    Get(usize),
+    Keep(usize),
+    Adopt(usize, u64),
+    Drop(usize, u64),
+    /// Somebody reads it for long.
+    Pin(usize),
+    Unpin,
+    Sleep(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let which = 0..40usize;
+    prop_oneof![
+        4 => (1..MOST + 2).prop_map(Step::Put),
+        2 => ((1..MOST + 1), any::<bool>()).prop_map(|(n, whole)| Step::Fill(n, whole)),
+        4 => which.clone().prop_map(Step::Get),
+        1 => which.clone().prop_map(Step::Keep),
+        3 => (which.clone(), 1..3u64).prop_map(|(which, owner)| Step::Adopt(which, owner)),
+        3 => (which.clone(), 0..3u64).prop_map(|(which, owner)| Step::Drop(which, owner)),
+        1 => which.prop_map(Step::Pin),
+        1 => Just(Step::Unpin),
+        1 => (1..EXTENT_PENDING_MS).prop_map(Step::Sleep),
+    ]
+}
+
+#[derive(Clone, Debug)]
+struct Known {
+    bytes: Vec<u8>,
+    owner: Option<u64>,
+    due: Time,
+}
+
+struct World {
+    driver: Driver<ExtentBlock>,
+    model: BTreeMap<u64, Known>,
+    pins: Vec<(honeycomb_block::Pin, Vec<u8>)>,
+    seed: u64,
+}
+
+fn owned(owner: u64, ids: &[u64]) -> Vec<u8> {
+    std::iter::once(&owner).chain(ids).flat_map(|n| n.to_le_bytes()).collect()
+}
+
+impl World {
+    fn new() -> World {
+        let driver = Driver::new(SIZE, ExtentBlock::new(SIZE));
+        World { driver, model: BTreeMap::new(), pins: Vec::new(), seed: 0 }
+    }
+
+    fn id(&self, which: usize) -> u64 {
+        // Mostly one that is there, sometimes one that was or never will be.
+        self.model.keys().copied().nth(which).unwrap_or(which as u64 + 1)
+    }
+
+    fn due(&self) -> Time {
+        self.driver.now + std::time::Duration::from_millis(EXTENT_PENDING_MS)
+    }
+
+    fn stored(&mut self, answer: &Answer, bytes: Vec<u8>) {
+        match answer.status {
+            Status::Ok => {
+                let known = Known { bytes, owner: None, due: self.due() };
+                let before = self.model.insert(answer.value, known);
+                assert!(before.is_none(), "an id is given once");
+            }
+            Status::ValueTooLarge => assert!(bytes.len() > MOST),
+            Status::BlockFull => {
+                let held: usize = self.model.values().map(|known| known.bytes.len() + 8).sum();
+                let pinned: usize = self.pins.iter().map(|(_, bytes)| bytes.len() + 8).sum();
+                let many = self.model.len() + self.pins.len() >= SIZE / 16 / 128 - 1;
+                let closed = self.model.is_empty();
+                // Room may be scattered: what is held is at most an eighth long.
+                assert!(many || closed || held + pinned + 8 * MOST > SIZE, "{held} held");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        self.seed += 1;
+        match *step {
+            Step::Put(length) => {
+                let bytes = pattern(self.seed, length);
+                let answer = self.driver.run(Op::ExtentPut, b"", &bytes);
+                self.stored(&answer, bytes);
+            }
+            Step::Fill(length, whole) => {
+                let bytes = pattern(self.seed, length);
+                match self.driver.reserve(Op::ExtentPut, b"", length) {
+                    Err(refusal) => self.stored(&refusal, bytes),
+                    Ok(ticket) => {
+                        self.driver.feed(ticket, &bytes[..length / 2]);
+                        if !whole {
+                            return self.driver.abort(ticket);
+                        }
+                        self.driver.feed(ticket, &bytes[length / 2..]);
+                        let Outcome::Done(answer) = self.driver.commit(ticket) else {
+                            panic!("nothing waits here")
+                        };
+                        self.stored(&answer, bytes);
+                    }
+                }
+            }
+            Step::Get(which) => {
+                let id = self.id(which);
+                let answer = self.driver.run(Op::ExtentGet, &id.encode(), b"");
+                match self.model.get(&id) {
+                    Some(known) => assert_eq!(self.driver.bytes(&answer), known.bytes),
+                    None => assert_eq!(answer.status, Status::ExtentGone),
+                }
+            }
+            Step::Keep(which) => {
+                let (id, due) = (self.id(which), self.due());
+                let answer = self.driver.run(Op::ExtentKeep, &id.encode(), b"");
+                match self.model.get_mut(&id) {
+                    Some(known) => known.due = due,
+                    None => assert_eq!(answer.status, Status::ExtentGone),
+                }
+            }
+            Step::Adopt(which, owner) => {
+                let ids = [self.id(which), self.id(which / 2)];
+                let answer = self.driver.run(Op::ExtentAdopt, &owned(owner, &ids), b"");
+                let free = |id| {
+                    let known: Option<&Known> = self.model.get(id);
+                    known.is_some_and(|known| known.owner.is_none_or(|other| other == owner))
+                };
+                if !ids.iter().all(free) {
+                    return assert_eq!(answer.status, Status::ExtentGone);
+                }
+                assert_eq!(answer, Answer::ok(0));
+                for id in ids {
+                    self.model.get_mut(&id).unwrap().owner = Some(owner);
+                }
+            }
+            Step::Drop(which, owner) => {
+                let id = self.id(which);
+                let answer = self.driver.run(Op::ExtentDrop, &owned(owner, &[id, id]), b"");
+                assert_eq!(answer, Answer::ok(0));
+                if self.model.get(&id).is_some_and(|k| k.owner.is_none_or(|o| o == owner)) {
+                    self.model.remove(&id);
+                }
+            }
+            Step::Pin(which) => {
+                let id = self.id(which);
+                let answer = self.driver.run(Op::ExtentGet, &id.encode(), b"");
+                if let honeycomb_structures::Payload::Block(range) = answer.payload {
+                    let bytes = self.driver.block.slice(range.clone()).to_vec();
+                    self.pins.push((self.driver.block.pin(range), bytes));
+                }
+            }
+            Step::Unpin => drop(self.pins.pop()),
+            Step::Sleep(ms) => {
+                self.driver.sleep(ms);
+                let now = self.driver.now;
+                self.model.retain(|_, known| known.owner.is_some() || known.due > now);
+            }
+        }
+        for (pin, bytes) in &self.pins {
+            assert_eq!(pin.bytes(), bytes, "what is read does not change");
+        }
+        self.driver.structure.check();
+        let adopted = self.model.values().filter(|known| known.owner.is_some()).count();
+        assert_eq!(self.driver.structure.counts(), (self.model.len(), adopted));
+        let held: usize = self.model.values().map(|known| known.bytes.len()).sum();
+        assert!(self.driver.structure_bytes() >= held);
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_block_of_extents_is_what_the_model_says(steps in prop::collection::vec(step(), 1..120)) {
+        let mut world = World::new();
+        for step in &steps {
+            world.step(step);
+        }
+        // What is adopted is what a flush writes.
+        let (bytes, items) = world.driver.flushed();
+        let adopted: Vec<_> = world.model.iter().filter(|(_, k)| k.owner.is_some()).collect();
+        let expected: Vec<u8> = adopted
+            .iter()
+            .flat_map(|(id, known)| {
+                [&id.to_le_bytes()[..], &(known.bytes.len() as u32).to_le_bytes(), &known.bytes].concat()
+            })
+            .collect();
+        prop_assert_eq!((bytes, items), (expected, adopted.len() as u64));
+    }
+}
+
+#[test]
+fn eight_of_the_largest_fill_a_block() {
+    let mut world = World::new();
+    for _ in 0..8 {
+        world.step(&Step::Put(MOST));
+    }
+    assert_eq!(world.model.len(), 8);
+    assert_eq!(world.driver.run(Op::ExtentPut, b"", b"x").status, Status::BlockFull);
+}
+
+#[test]
+fn an_empty_block_says_that_it_can_go_and_takes_no_more() {
+    let mut world = World::new();
+    assert!(world.driver.events().is_empty());
+    world.driver.sleep(0);
+    world.step(&Step::Put(100));
+    world.driver.sleep(EXTENTS_IDLE.as_millis() as u64 + 1);
+    assert!(world.driver.events().is_empty(), "something waits to be adopted");
+    world.step(&Step::Sleep(EXTENT_PENDING_MS));
+    assert!(world.model.is_empty());
+    world.driver.sleep(EXTENTS_IDLE.as_millis() as u64 + 1);
+    assert_eq!(world.driver.events(), [Event::Drained]);
+    assert_eq!(world.driver.run(Op::ExtentPut, b"", b"x").status, Status::BlockFull);
+    world.driver.sleep(10_000);
+    assert!(world.driver.events().is_empty(), "it says so once");
+}
+
+// ------------------------------------------------------------------------------------------- the kv
+
+fn kv() -> Driver<KvBlock> {
+    Driver::new(SIZE, KvBlock::new(SIZE, 0, u64::MAX, 64, Marks::default()))
+}
+
+fn list(from: u64, count: u64) -> Vec<ExtentRef> {
+    let at = BlockAt { block: BlockId(9), epoch: Epoch(1) };
+    (from..from + count).map(|id| ExtentRef { at, id, len: MOST as u32 }).collect()
+}
+
+fn put(d: &mut Driver<KvBlock>, mode: u8, key: &[u8], list: &[ExtentRef]) -> (Ticket, Outcome) {
+    d.submit(Op::KvPutExtents, &[&[mode], key].concat(), &put_extents(list))
+}
+
+fn adopted(d: &mut Driver<KvBlock>, ticket: Ticket, owner: u64) -> Answer {
+    d.tell(News::Adopted { ticket, owner, outcome: Ok(()) });
+    let (told, answer) = d.completed().expect("it is finished");
+    assert_eq!(told, ticket);
+    answer
+}
+
+/// Stores a large value under an owner.
+fn store(d: &mut Driver<KvBlock>, key: &[u8], owner: u64, list: &[ExtentRef]) -> Answer {
+    let (ticket, outcome) = put(d, 0, key, list);
+    assert_eq!(outcome, Outcome::Parked);
+    assert_eq!(d.events(), [Event::Adopt(ticket, list.to_vec())]);
+    adopted(d, ticket, owner)
+}
+
+fn dropped(d: &mut Driver<KvBlock>) -> Vec<(u64, Vec<ExtentRef>)> {
+    let events = d.events().into_iter().map(|event| match event {
+        Event::DropExtents(owner, list) => (owner, list),
+        other => panic!("{other:?}"),
+    });
+    events.collect()
+}
+
+#[test]
+fn an_entry_is_there_when_its_extents_are_its_own_and_not_before() {
+    let mut d = kv();
+    let (ticket, outcome) = put(&mut d, 0, b"k", &list(1, 3));
+    assert_eq!(outcome, Outcome::Parked);
+    assert_eq!(d.run(Op::KvGet, b"k", b"").status, Status::KeyNotFound);
+    assert_eq!(d.events(), [Event::Adopt(ticket, list(1, 3))]);
+    assert_eq!(adopted(&mut d, ticket, 7), Answer::ok(0));
+    let found = d.run(Op::KvGet, b"k", b"");
+    assert_eq!((found.status, found.value), (Status::Extents, 3 * MOST as u64));
+    assert_eq!(d.bytes(&found), put_extents(&list(1, 3)));
+    assert_eq!(d.run(Op::KvExists, b"k", b"").args, (3 * MOST as u64).encode());
+    assert!(dropped(&mut d).is_empty());
+    let block = std::mem::replace(
+        &mut d.block,
+        honeycomb_block::Backing::map(1, &honeycomb_block::Reclaimer::inline()).unwrap(),
+    );
+    d.structure.check(&block);
+}
+
+#[test]
+fn whatever_ends_an_entry_drops_its_extents_once_under_their_owner() {
+    let mut d = kv();
+    let ends: [fn(&mut Driver<KvBlock>) -> Status; 6] = [
+        |d| d.run(Op::KvPut, b"\0k", b"small").status,
+        |d| d.run(Op::KvPut, b"\0k", &[7; 3000]).status,
+        |d| d.run(Op::KvDelete, b"\0k", b"").status,
+        // Of the same size in its place, and of another.
+        |d| d.run(Op::KvPut, b"\0k", &[1; 8 + 2 * 28]).status,
+        |d| d.run(Op::KvBatch, b"\0", b"\x01\0\0\0\x03\x01\0k").status,
+        |d| d.run(Op::KvBatch, b"\x01", b"\x01\0\0\0\x01\x01\0k\x01\0\0\0v").status,
+    ];
+    for (n, end) in ends.into_iter().enumerate() {
+        let owner = n as u64 + 1;
+        store(&mut d, b"k", owner, &list(10 * owner, 2));
+        assert!(dropped(&mut d).is_empty());
+        assert_eq!(end(&mut d), Status::Ok, "way {n}");
+        assert_eq!(dropped(&mut d), [(owner, list(10 * owner, 2))], "way {n}");
+    }
+    // A large value in place of a large one.
+    store(&mut d, b"k", 90, &list(900, 2));
+    assert_eq!(store(&mut d, b"k", 91, &list(910, 2)), Answer::ok(1));
+    assert_eq!(dropped(&mut d), [(90, list(900, 2))]);
+}
+
+#[test]
+fn what_is_refused_leaves_no_extents_behind() {
+    let mut d = kv();
+    d.run(Op::KvPut, b"\0k", b"there");
+    // Refused at once.
+    let (_, outcome) = put(&mut d, 1, b"k", &list(1, 2));
+    assert!(matches!(outcome, Outcome::Done(a) if a.status == Status::KeyExists));
+    assert_eq!(dropped(&mut d), [(0, list(1, 2))]);
+    // The key comes while the extents are being adopted.
+    let (ticket, _) = put(&mut d, 1, b"new", &list(3, 2));
+    d.events();
+    d.run(Op::KvPut, b"\0new", b"first");
+    assert_eq!(adopted(&mut d, ticket, 5).status, Status::KeyExists);
+    assert_eq!(dropped(&mut d), [(5, list(3, 2))]);
+    // An extent is gone.
+    let (ticket, _) = put(&mut d, 0, b"k", &list(7, 2));
+    d.events();
+    let outcome = Err((Status::ExtentGone, "gone".to_owned()));
+    d.tell(News::Adopted { ticket, owner: 6, outcome });
+    assert_eq!(d.completed().map(|(_, answer)| answer.status), Some(Status::ExtentGone));
+    assert_eq!(dropped(&mut d), [(6, list(7, 2))]);
+    let found = d.run(Op::KvGet, b"k", b"");
+    assert_eq!(d.bytes(&found), b"there");
+    // It is not under way: nobody can take it back, and it is answered once.
+    let (ticket, _) = put(&mut d, 0, b"k", &list(20, 1));
+    use honeycomb_structures::Structure;
+    assert!(!d.structure.cancel(ticket));
+    assert_eq!(adopted(&mut d, ticket, 8), Answer::ok(1));
+    d.tell(News::Adopted { ticket, owner: 8, outcome: Ok(()) });
+    assert!(d.completed().is_none());
+}
+
+#[test]
+fn lists_that_are_none_are_refused() {
+    let mut d = kv();
+    let most = extents_per_value(SIZE as u64);
+    assert_eq!(most, 36);
+    let refused = |d: &mut Driver<KvBlock>, payload: &[u8]| {
+        let answer = d.run(Op::KvPutExtents, b"\0k", payload);
+        assert!(dropped(d).is_empty());
+        answer.status
+    };
+    assert_eq!(refused(&mut d, b""), Status::InvalidArgument);
+    assert_eq!(refused(&mut d, &[1; 27]), Status::BadFrame);
+    assert_eq!(refused(&mut d, &put_extents(&list(1, most + 1))), Status::ValueTooLarge);
+    let long = ExtentRef { len: MOST as u32 + 1, ..list(1, 1)[0] };
+    assert_eq!(refused(&mut d, &put_extents(&[long])), Status::InvalidArgument);
+    let none = ExtentRef { len: 0, ..long };
+    assert_eq!(refused(&mut d, &put_extents(&[none])), Status::InvalidArgument);
+    store(&mut d, b"k", 1, &list(1, most));
+    let found = d.run(Op::KvGet, b"k", b"");
+    assert_eq!(found.value, most * MOST as u64);
+}
+
+/// Of one that is flushed the list is written, marked by the length's highest bit.
+#[test]
+fn a_flush_writes_the_list() {
+    let mut d = kv();
+    store(&mut d, b"k", 1, &list(1, 2));
+    let length = (2 * 28u32) | 1 << 31;
+    let head = [&1u32.to_le_bytes()[..], &length.to_le_bytes(), b"k"].concat();
+    assert_eq!(d.flushed(), ([head, put_extents(&list(1, 2))].concat(), 1));
+}

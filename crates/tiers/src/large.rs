@@ -1,0 +1,89 @@
+//! Large values of a flushed kv: their extents are in parts of their own.
+
+use crate::FlushError;
+use crate::manifest::FlushedStructure;
+use crate::read::Flushed;
+use honeycomb_types::limits::EXTENT_REF;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::PathBuf;
+
+/// Bytes before each extent in its part: id u64, length u32.
+const HEAD: usize = 12;
+
+/// Where each extent of a structure is: in which object, from which byte, how long.
+pub(crate) struct Extents {
+    objects: Vec<PathBuf>,
+    places: HashMap<(u64, u64, u64), (usize, u64, u32)>,
+    directory: PathBuf,
+}
+
+fn number(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+fn length(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+impl Extents {
+    /// Reads and checks the parts, one after the other, and keeps where everything is.
+    pub fn read(flushed: &Flushed, structure: &FlushedStructure) -> Result<Extents, FlushError> {
+        let directory = flushed.directory().to_path_buf();
+        let mut all = Extents { objects: Vec::new(), places: HashMap::new(), directory };
+        for part in structure.parts.iter().filter(|part| part.is_of_extents()) {
+            let object = all.directory.join(&part.name);
+            let damaged =
+                |why: &str| FlushError::Damaged { object: object.clone(), why: why.into() };
+            let (block, epoch) =
+                part.extents_of().ok_or_else(|| damaged("its name has no block and epoch"))?;
+            let bytes = flushed.part(part)?;
+            let (mut at, mut seen) = (0, 0);
+            while at < bytes.len() {
+                let (Some(id), Some(len)) = (number(&bytes, at), length(&bytes, at + 8)) else {
+                    return Err(damaged("an extent leaves it"));
+                };
+                at += HEAD;
+                let place = (all.objects.len(), at as u64, len);
+                all.places.insert((block, epoch, id), place);
+                at += len as usize;
+                seen += 1;
+            }
+            if at != bytes.len() || seen != part.items {
+                return Err(damaged("its extents are not those of the manifest"));
+            }
+            all.objects.push(object);
+        }
+        Ok(all)
+    }
+
+    /// The value that a list of extents makes.
+    pub fn value(&self, list: &[u8]) -> Result<Vec<u8>, FlushError> {
+        let mut value = Vec::new();
+        for one in list.chunks(EXTENT_REF) {
+            let name = (number(one, 0), number(one, 8), number(one, 16), length(one, 24));
+            let (Some(block), Some(epoch), Some(id), Some(len)) = name else {
+                return Err(self.missing("a list of extents is cut".into()));
+            };
+            let Some((object, at, _)) =
+                self.places.get(&(block, epoch, id)).filter(|(_, _, there)| *there == len)
+            else {
+                return Err(self.missing(format!("extent {id} of block {block:016x} is not there")));
+            };
+            let object = &self.objects[*object];
+            let from = value.len();
+            value.resize(from + len as usize, 0);
+            let read = File::open(object).and_then(|mut file| {
+                file.seek(SeekFrom::Start(*at))?;
+                file.read_exact(&mut value[from..])
+            });
+            read.map_err(|why| FlushError::Read { object: object.clone(), why })?;
+        }
+        Ok(value)
+    }
+
+    fn missing(&self, why: String) -> FlushError {
+        FlushError::Damaged { object: self.directory.clone(), why }
+    }
+}
