@@ -429,10 +429,10 @@ impl Service for ControllerService {
         args: &[u8],
     ) {
         // Only a memory server is ever asked anything.
-        if self.peers.get(&from).is_none_or(|p| p.server.is_none()) {
+        let Some(server) = self.peers.get(&from).and_then(|peer| peer.server) else {
             return net.close(from);
-        }
-        self.errand_answered(now, header, args);
+        };
+        self.errand_answered(now, server, header, args);
     }
 
     fn on_close(&mut self, net: &mut Net, now: Time, conn: ConnId) {

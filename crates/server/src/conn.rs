@@ -3,7 +3,7 @@
 //! What a request does is decided in `shard`; here are the bytes around it. A request for a block
 //! of another core goes to that core's loop over its bounded mailbox and comes back as a note.
 
-use crate::flush::{FlushJob, FlushWhat, Flusher};
+use crate::flush::{Errand, FlushJob, FlushWhat, Flusher};
 use crate::notes::{Forwarded, LinkNote, Note, OwnedPayload, Peer};
 use crate::peers::Peers;
 use crate::shard::{Access, Shard};
@@ -522,13 +522,10 @@ impl ShardService {
         now.as_millis().saturating_add_signed(self.clock_offset_ms)
     }
 
-    /// Confirms what the controller asked under a number; nothing under 0.
-    fn confirm(&mut self, request: u64, refused: Option<Answer>) {
-        if request == 0 {
-            return;
-        }
+    /// Confirms what the controller asked.
+    fn confirm(&mut self, errand: Errand, refused: Option<Answer>) {
         let refusal = refused.map(|a| (a.status, String::from_utf8_lossy(&a.args).into_owned()));
-        self.tell_link(LinkNote::Confirmed { request, refusal });
+        self.tell_link(LinkNote::Done { errand, outcome: refusal.map_or(Ok(Vec::new()), Err) });
     }
 
     fn set_offset(&mut self, offset_ms: i64) {
@@ -713,14 +710,14 @@ impl Service for ShardService {
                 self.tell_link(LinkNote::Holdings { shard, round, blocks });
             }
             Note::ClockOffset(offset_ms) => self.set_offset(offset_ms),
-            Note::Open(owner, request) => {
+            Note::Open(owner, errand) => {
                 let refused = self.shard.open(owner).err();
-                self.confirm(request, refused);
+                self.confirm(errand, refused);
             }
-            Note::Free(at, request) => {
+            Note::Free(at, errand) => {
                 let done = self.shard.free(at);
                 let refused = (!done).then(|| Answer::refuse(Status::UnknownBlock, "not ours"));
-                self.confirm(request, refused);
+                self.confirm(errand, refused);
             }
             Note::Flush(at, range, object, errand) => {
                 let job = self.shard.flush(at, range).map(|snapshot| FlushJob {
@@ -735,25 +732,29 @@ impl Service for ShardService {
                     }
                 };
                 if let Err(refusal) = given {
-                    self.tell_link(LinkNote::Flushed { errand, outcome: Err(refusal) });
+                    self.tell_link(LinkNote::Done { errand, outcome: Err(refusal) });
                 }
             }
-            Note::SetGeneration(prefix, generation, request) => {
+            Note::SetGeneration(prefix, generation, errand) => {
                 self.shard.set_generation(prefix, generation);
-                self.confirm(request, None);
+                if let Some(errand) = errand {
+                    self.confirm(errand, None);
+                }
             }
-            Note::Tell(at, news, request) => {
+            Note::Tell(at, news, errand) => {
                 self.shard.tell(now, at, news);
-                self.confirm(request, None);
+                if let Some(errand) = errand {
+                    self.confirm(errand, None);
+                }
             }
             Note::Move(at, word) => self.shard.move_word(now, at, word),
-            Note::BeginImport(at, id, (start, end), request) => {
+            Note::BeginImport(at, id, (start, end), errand) => {
                 let refused = self.shard.begin_import(at, id, start, end).err();
-                self.confirm(request, refused);
+                self.confirm(errand, refused);
             }
-            Note::EndImport(at, id, commit, request) => {
+            Note::EndImport(at, id, commit, errand) => {
                 let refused = self.shard.end_import(now, at, id, commit).err();
-                self.confirm(request, refused);
+                self.confirm(errand, refused);
             }
             Note::Located(server, found) => self.shard.server_located(now, server, found),
             Note::Stop => self.stopped = true,

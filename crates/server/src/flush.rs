@@ -83,7 +83,7 @@ impl FlushWorker {
                 FlushWhat::Commit(manifest) => self.commit(*manifest).map(|()| Vec::new()),
             };
             let outcome = outcome.map_err(|e| (Status::Unavailable, e.to_string()));
-            self.post(LinkNote::Flushed { errand, outcome });
+            self.post(LinkNote::Done { errand, outcome });
         }
     }
 

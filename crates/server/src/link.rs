@@ -468,7 +468,7 @@ impl LinkService {
 
     fn tell(&self, at: BlockAt, news: News) {
         let shard = at.block.shard().0 as usize;
-        self.post(&self.shards[shard], Note::Tell(at, news, 0));
+        self.post(&self.shards[shard], Note::Tell(at, news, None));
     }
 
     fn grown(&mut self, at: BlockAt, header: &ReplyHeader, args: &[u8]) {
@@ -533,12 +533,12 @@ impl LinkService {
         let (shard, note) = match header.op {
             Op::OpenBlock => {
                 let owner = owner_of(&OpenBlockRequest::decode(args).map_err(malformed)?)?;
-                (owner.at.block.shard(), Note::Open(owner, header.request))
+                (owner.at.block.shard(), Note::Open(owner, self.errand(header)))
             }
             Op::FreeBlock => {
                 let body = FreeBlockRequest::decode(args).map_err(malformed)?;
                 let at = BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) };
-                (at.block.shard(), Note::Free(at, header.request))
+                (at.block.shard(), Note::Free(at, self.errand(header)))
             }
             Op::FlushBlock => {
                 let body = FlushBlockRequest::decode(args).map_err(malformed)?;
@@ -556,18 +556,18 @@ impl LinkService {
                 let body = QueueAheadRequest::decode(args).map_err(malformed)?;
                 let at = BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) };
                 let news = News::Ahead { items: body.items, bytes: body.bytes };
-                (at.block.shard(), Note::Tell(at, news, header.request))
+                (at.block.shard(), Note::Tell(at, news, Some(self.errand(header))))
             }
             Op::BeginImport => {
                 let body = BeginImportRequest::decode(args).map_err(malformed)?;
                 let at = BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) };
                 let range = (body.start, body.end);
-                (at.block.shard(), Note::BeginImport(at, body.move_id, range, header.request))
+                (at.block.shard(), Note::BeginImport(at, body.move_id, range, self.errand(header)))
             }
             Op::EndImport => {
                 let body = EndImportRequest::decode(args).map_err(malformed)?;
                 let at = BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) };
-                let note = Note::EndImport(at, body.move_id, body.commit, header.request);
+                let note = Note::EndImport(at, body.move_id, body.commit, self.errand(header));
                 (at.block.shard(), note)
             }
             Op::SetGeneration => {
@@ -576,9 +576,9 @@ impl LinkService {
                 // Every shard but the last does it silently; the last confirms for all.
                 let (last, others) = self.shards.split_last().expect("a server has shards");
                 for shard in others {
-                    self.post(shard, Note::SetGeneration(prefix, generation, 0));
+                    self.post(shard, Note::SetGeneration(prefix, generation, None));
                 }
-                self.post(last, Note::SetGeneration(prefix, generation, header.request));
+                self.post(last, Note::SetGeneration(prefix, generation, Some(self.errand(header))));
                 return Ok(());
             }
             op => return Err((Status::NotServedHere, format!("{} on a link", op.name()))),
@@ -741,18 +741,9 @@ impl Service for LinkService {
             }
             // Of an earlier connection.
             LinkNote::Holdings { .. } => {}
-            LinkNote::Confirmed { request: 0, .. } => {}
-            LinkNote::Confirmed { request, refusal } => {
-                let Some(conn) = self.conn else { return };
-                match refusal {
-                    Some((status, text)) => net.refuse(conn, request, status, &text),
-                    None => {
-                        let header = ReplyHeader::new(Status::Ok, request, 0);
-                        net.reply(conn, header, &[], ReplyPayload::Copy(&[]));
-                    }
-                }
-            }
-            LinkNote::Flushed { errand, outcome } => {
+            LinkNote::Done { errand, outcome } => {
+                // One that came over an earlier connection is asked again over this one, and another
+                // controller may have given its number to something else.
                 let Some(conn) = self.conn.filter(|_| errand.link == self.links) else { return };
                 match outcome {
                     Ok(body) => {

@@ -27,23 +27,23 @@ pub(crate) enum Note {
     Holdings(u64),
     /// The controller's clock minus ours.
     ClockOffset(i64),
-    /// The controller gives a block; confirm under this request number.
-    Open(BlockOwner, u64),
-    /// The controller takes a block; confirm under this request number.
-    Free(BlockAt, u64),
+    /// The controller gives a block.
+    Open(BlockOwner, Errand),
+    /// The controller takes a block.
+    Free(BlockAt, Errand),
     /// The controller wants what a block holds (of a kv, of these hashes) in this object; confirmed
     /// when it is written.
     Flush(BlockAt, (u64, u64), String, Errand),
-    /// Older grants of the prefix are revoked; confirm under this request number.
-    SetGeneration(PrefixId, Generation, u64),
-    /// What the controller has to say to a block; confirm under this request number, 0 for not.
-    Tell(BlockAt, News, u64),
+    /// Older grants of the prefix are revoked.
+    SetGeneration(PrefixId, Generation, Option<Errand>),
+    /// What the controller has to say to a block.
+    Tell(BlockAt, News, Option<Errand>),
     /// What the controller says of a move to the block that asked.
     Move(BlockAt, MoveWord),
-    /// A neighbour will send its range to this block by this move; confirm under this request number.
-    BeginImport(BlockAt, u64, (u64, u64), u64),
-    /// What a block was sent by this move is its own, or is dropped; confirm under this number.
-    EndImport(BlockAt, u64, bool, u64),
+    /// A neighbour will send its range to this block by this move.
+    BeginImport(BlockAt, u64, (u64, u64), Errand),
+    /// What a block was sent by this move is its own, or is dropped.
+    EndImport(BlockAt, u64, bool, Errand),
     /// The controller has said where a server is, or why it does not.
     Located(ServerId, Result<SocketAddr, Status>),
     /// End the loop.
@@ -97,10 +97,8 @@ pub(crate) enum LinkNote {
     },
     /// What a shard holds, as of this note: what it told before is in it.
     Holdings { shard: ShardIx, round: u64, blocks: Vec<HeldBlock> },
-    /// A shard has done what the controller asked under this number, or could not.
-    Confirmed { request: u64, refusal: Option<(Status, String)> },
-    /// What the controller wanted on disk is there, with the body of the reply, or is not.
-    Flushed { errand: Errand, outcome: Result<Vec<u8>, (Status, String)> },
+    /// What the controller asked is done, with the body of the reply, or could not be.
+    Done { errand: Errand, outcome: Result<Vec<u8>, (Status, String)> },
     /// End the loop.
     Stop,
 }

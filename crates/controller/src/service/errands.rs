@@ -98,9 +98,19 @@ impl ControllerService {
     }
 
     /// A memory server has answered: what follows from that.
-    pub(super) fn errand_answered(&mut self, now: Time, header: &ReplyHeader, args: &[u8]) {
-        let Some(errand) = self.errands.remove(&header.request) else { return };
-        let server = errand.server;
+    pub(super) fn errand_answered(
+        &mut self,
+        now: Time,
+        server: ServerId,
+        header: &ReplyHeader,
+        args: &[u8],
+    ) {
+        // Only who was asked can answer.
+        let theirs = |errand: &Errand| errand.server == server;
+        if !self.errands.get(&header.request).is_some_and(theirs) {
+            return;
+        }
+        let errand = self.errands.remove(&header.request).expect("looked up just now");
         let failure = (header.status != Status::Ok)
             .then(|| (header.status, String::from_utf8_lossy(args).into_owned()));
         match (&errand.effect, &failure) {
