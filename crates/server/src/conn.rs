@@ -737,9 +737,7 @@ impl Service for ShardService {
             }
             Note::SetGeneration(prefix, generation, errand) => {
                 self.shard.set_generation(prefix, generation);
-                if let Some(errand) = errand {
-                    self.confirm(errand, None);
-                }
+                self.confirm(errand, None);
             }
             Note::Tell(at, news, errand) => {
                 self.shard.tell(now, at, news);

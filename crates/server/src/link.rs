@@ -151,6 +151,8 @@ pub(crate) struct LinkService {
     term: u32,
     telling: Telling,
     asked: HashMap<u64, Asked>,
+    /// Requests of the controller that every shard has to do, and how many have not.
+    shared: HashMap<u64, usize>,
     next_request: u64,
     next_attempt: Time,
     backoff: Duration,
@@ -183,6 +185,7 @@ impl LinkService {
             term: 0,
             telling: Telling::default(),
             asked: HashMap::new(),
+            shared: HashMap::new(),
             next_request: 0,
             next_attempt: Time::ZERO,
             backoff: REJOIN_MIN,
@@ -573,12 +576,12 @@ impl LinkService {
             Op::SetGeneration => {
                 let body = SetGenerationRequest::decode(args).map_err(malformed)?;
                 let (prefix, generation) = (PrefixId(body.prefix), Generation(body.generation));
-                // Every shard but the last does it silently; the last confirms for all.
-                let (last, others) = self.shards.split_last().expect("a server has shards");
-                for shard in others {
-                    self.post(shard, Note::SetGeneration(prefix, generation, None));
+                // It is done when every shard has done it.
+                let errand = self.errand(header);
+                self.shared.insert(errand.request, self.shards.len());
+                for shard in &self.shards {
+                    self.post(shard, Note::SetGeneration(prefix, generation, errand));
                 }
-                self.post(last, Note::SetGeneration(prefix, generation, Some(self.errand(header))));
                 return Ok(());
             }
             op => return Err((Status::NotServedHere, format!("{} on a link", op.name()))),
@@ -696,6 +699,7 @@ impl Service for LinkService {
         self.ready = false;
         self.wait_longer(now);
         self.telling.stop();
+        self.shared.clear();
         // What is told of the blocks then is newer.
         self.usage.clear();
         self.active.clear();
@@ -745,6 +749,13 @@ impl Service for LinkService {
                 // One that came over an earlier connection is asked again over this one, and another
                 // controller may have given its number to something else.
                 let Some(conn) = self.conn.filter(|_| errand.link == self.links) else { return };
+                if let Some(left) = self.shared.get_mut(&errand.request) {
+                    *left -= 1;
+                    if *left > 0 {
+                        return;
+                    }
+                    self.shared.remove(&errand.request);
+                }
                 match outcome {
                     Ok(body) => {
                         let header = ReplyHeader::new(Status::Ok, errand.request, 0);

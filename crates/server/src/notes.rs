@@ -35,7 +35,7 @@ pub(crate) enum Note {
     /// when it is written.
     Flush(BlockAt, (u64, u64), String, Errand),
     /// Older grants of the prefix are revoked.
-    SetGeneration(PrefixId, Generation, Option<Errand>),
+    SetGeneration(PrefixId, Generation, Errand),
     /// What the controller has to say to a block.
     Tell(BlockAt, News, Option<Errand>),
     /// What the controller says of a move to the block that asked.

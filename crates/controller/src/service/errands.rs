@@ -269,7 +269,8 @@ fn prepares(effect: &Effect) -> bool {
 
 /// Whether a reply waits for this.
 fn is_awaited(effect: &Effect) -> bool {
-    prepares(effect) || matches!(effect, Effect::FreeBlock { .. })
+    let takes = matches!(effect, Effect::FreeBlock { .. } | Effect::SetGeneration { .. });
+    prepares(effect) || takes
 }
 
 /// What it means for a reply that the server is gone which was to do this.
