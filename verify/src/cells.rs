@@ -147,9 +147,14 @@ impl World {
         *self.stats.cells.entry(strike.cell).or_default() += 1;
     }
 
-    /// Steps of moves, for the trace.
+    /// Steps of moves, for the trace and the report.
     pub fn note_step(&mut self, event: &Event) {
         let Some(step) = self.step_of(event) else { return };
+        match step {
+            Step::MovePatch => self.reach("region changed while it moves"),
+            Step::MoveDrops => self.reach("large value dropped while it moves"),
+            _ => {}
+        }
         let (source, target) = self.roles_of(event);
         let place = |server: Option<usize>| server.map_or(0, |server| server + 1);
         self.note(|| format!("{step:?} of server {} to {}", place(source), place(target)));

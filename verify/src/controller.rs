@@ -441,6 +441,14 @@ impl World {
                 if !known {
                     self.broken(format!("{structure} commits a move, and nobody made it"));
                 }
+                // Who gave may hear of it long after who took.
+                if self.rng.chance(20 * self.faults.partition) {
+                    self.fault("cut link at a commit");
+                    let until = self.now + trouble_lasts(&mut self.rng);
+                    if let Some((place, _)) = self.controller.links.get(&server) {
+                        self.net.cut(Node::Controller, Node::Server(*place), until);
+                    }
+                }
                 // A block that gave everything away hears of it before it is taken back.
                 self.tell_server(server, Told::Move(at, word));
                 self.dispatch(orders);

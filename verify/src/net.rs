@@ -116,6 +116,12 @@ impl Net {
         times.copied().max().unwrap_or_default()
     }
 
+    /// Cuts one way until a time.
+    pub fn cut(&mut self, from: Node, to: Node, until: Time) {
+        let way = &mut self.cut[from.index()][to.index()];
+        *way = (*way).max(until);
+    }
+
     /// Cuts some ways until a time; the name of the shape.
     pub fn partition(&mut self, entropy: &mut Entropy, until: Time) -> &'static str {
         let mut cut = |from: usize, to: usize| {
