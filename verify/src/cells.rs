@@ -1,4 +1,4 @@
-//! Crash cells: moves in which somebody dies at a certain step, before it is taken or after it. Half
+//! Crash cells: moves in which somebody dies at a certain step, before it is taken or after it. A third
 //! of the seeds draw one; over enough of them every cell comes up, with whatever else goes wrong in
 //! the same run (section "Moves" of `docs/design-notes.md` says what each must come to).
 
@@ -95,7 +95,7 @@ impl Cell {
 
     /// Any of them, and how often its step must come before it strikes.
     pub fn draw(entropy: &mut Entropy) -> Option<(Cell, u64)> {
-        let (drawn, turn) = (entropy.below(2), entropy.below(4));
+        let (drawn, turn) = (entropy.below(3), entropy.below(4));
         let cells = Cell::all().count() as u64;
         let cell = Cell::all().nth(entropy.below(cells) as usize);
         cell.filter(|_| drawn == 0).map(|cell| (cell, turn))

@@ -222,7 +222,7 @@ fn create(world: &mut World, job: usize) {
         _ => 1,
     };
     // So that a few dozen of them fill a block.
-    let (high_mark, low_mark) = if values == storing::PLUMP { (50, 20) } else { (0, 0) };
+    let (high_mark, low_mark) = if values == storing::PLUMP { (20, 5) } else { (0, 0) };
     let options = PrefixOptions { lease_ms, high_mark, low_mark, ..PrefixOptions::default() };
     let command = Command::CreatePrefix { actor, job: id, path: &path, parents: &names, options };
     match world.command(command) {

@@ -15,8 +15,7 @@ use honeycomb_wire::{Op, ReplyHeader, Status, key_hash};
 
 /// Stores whose values are numbered from here on have large ones only.
 pub const FAT: u64 = 1_000_000;
-/// And from here on the largest that lie within their regions: only such regions are patched while
-/// they move.
+/// And from here on small ones, many to a region: only such regions are patched while they move.
 pub const PLUMP: u64 = 2_000_000;
 
 /// What an operation does to a store.
@@ -102,7 +101,7 @@ fn choose_one(rng: &mut Entropy, known: &mut Known) -> (Vec<u8>, Did) {
     let names = match known.next_value {
         0..FAT => 6,
         FAT..PLUMP => 20,
-        _ => 40,
+        _ => 120,
     };
     let key = loop {
         let name = format!("{kind}{}", rng.below(names) + names * turn).into_bytes();
@@ -136,7 +135,7 @@ fn choose_one(rng: &mut Entropy, known: &mut Known) -> (Vec<u8>, Did) {
 /// The bytes of a value: its number, and a filling that follows from it.
 fn value(number: u64) -> Vec<u8> {
     let length = if number >= PLUMP {
-        800 + number as usize * 37 % 200
+        200 + number as usize * 37 % 100
     } else if number.is_multiple_of(5) || number >= FAT {
         3000 + number as usize * 37 % 5000
     } else {

@@ -225,6 +225,8 @@ impl World {
         let cell = Cell::draw(&mut rng);
         let focus = [None, None, Some(Kind::File), Some(Kind::Queue), Some(Kind::Kv)];
         let focus = focus[rng.below(5) as usize];
+        // Who dies in a move needs moves.
+        let focus = if cell.is_some() { Some(Kind::Kv) } else { focus };
         let net = Net::new(&mut rng, faults.clock_ppm);
         let mut world = World {
             seed,
