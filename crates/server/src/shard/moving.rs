@@ -24,14 +24,18 @@ use std::time::Duration;
 /// but for the smallest, so that both ends work by turns. A core that sends or receives without a
 /// pause makes everybody wait whom the kernel has put on it, for milliseconds.
 const WINDOW: usize = 64 << 10;
+const WINDOW_SHARE: usize = 16;
 /// And while the range stands still: then all others wait for this.
 const WINDOW_FROZEN: usize = 2 << 20;
 /// Parts on their way at a time, however small.
 const FLIGHTS_MAX: usize = 64;
-/// The range stands still when no more than this is left to send.
+/// The range stands still when no more than this is left to send, and no more than so many parts of
+/// a block: what a small block has shall not all count as little.
 const FREEZE_AT: u64 = 1 << 20;
+const FREEZE_SHARE: u64 = 64;
 /// Or than this, when as much as the range had was sent twice and writers are as fast as the move.
 const FREEZE_LATE: u64 = 8 << 20;
+const FREEZE_LATE_SHARE: u64 = 8;
 /// It stands still no longer than this before it is changed again, the first time.
 const FROZEN_MAX: Duration = Duration::from_millis(40);
 /// A move that had to let go so often is given up.
@@ -144,6 +148,8 @@ enum Phase {
 
 /// A move from the giving block's side.
 pub(super) struct Moving {
+    /// Size of a block.
+    block: u64,
     wish: Wish,
     phase: Phase,
     id: u64,
@@ -166,8 +172,9 @@ pub(super) struct Moving {
 }
 
 impl Moving {
-    fn asked(now: Time, wish: Wish) -> Moving {
+    fn asked(now: Time, wish: Wish, block: usize) -> Moving {
         Moving {
+            block: block as u64,
             wish,
             phase: Phase::Asked,
             id: 0,
@@ -186,7 +193,8 @@ impl Moving {
     }
 
     fn has_room(&self) -> bool {
-        let window = if self.phase == Phase::Copying { WINDOW } else { WINDOW_FROZEN };
+        let copying = WINDOW.min(self.block as usize / WINDOW_SHARE);
+        let window = if self.phase == Phase::Copying { copying } else { WINDOW_FROZEN };
         self.flights.len() < FLIGHTS_MAX && self.unanswered < window
     }
 
@@ -205,8 +213,8 @@ impl Moving {
     /// How much may be left when the range stands still.
     fn freezes_at(&self) -> u64 {
         match self.sent_bytes {
-            sent if sent < 2 * self.at_first => FREEZE_AT,
-            sent if sent < 8 * self.at_first => FREEZE_LATE,
+            sent if sent < 2 * self.at_first => FREEZE_AT.min(self.block / FREEZE_SHARE),
+            sent if sent < 8 * self.at_first => FREEZE_LATE.min(self.block / FREEZE_LATE_SHARE),
             // Writers who are faster than the move wait for it.
             _ => u64::MAX,
         }
@@ -385,7 +393,7 @@ impl Shard {
         }
         let Some(movable) = slot.structure.movable() else { return };
         if let Some(wish) = movable.wish(&slot.backing, now) {
-            slot.moving = Some(Box::new(Moving::asked(now, wish)));
+            slot.moving = Some(Box::new(Moving::asked(now, wish, self.config.block_size)));
             let (start, merge) = match wish {
                 Wish::Split { start } => (start, false),
                 Wish::Merge => (slot.owner.start, true),
