@@ -45,12 +45,15 @@ fn a_run_draws_what_it_is_meant_to_draw() {
         "commit refused",
         "crash cell",
         "crash for good",
+        "cut link at a commit",
         "cut move",
         "edge impossible",
         "growth denied without a controller",
+        "large value dropped while it moves",
         "outcome unknown",
         "pause longer than the silence of the dead",
         "prefix freed by its readers",
+        "region changed while it moves",
         "server declared dead for its silence",
     ];
     let missed: Vec<String> = sum.missed();
