@@ -19,11 +19,13 @@ use crate::growth::Position;
 use crate::kinds::KindSet;
 use crate::pool::Held;
 use crate::structures::Granted;
-use crate::{Catalog, CatalogError, Effect, HeldBlock, NewServer, Reply};
+use crate::tombstones::Cause;
+use crate::{Catalog, CatalogError, Effect, HeldBlock, Loss, NewServer, Reply};
 use hashbrown::HashSet;
 use honeycomb_types::limits::SERVER_SILENCE;
 use honeycomb_types::{BlockAt, BlockId, Bug, Kind, MoveId, ServerId, StructureId};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Who is awaited, and what those who came have told so far.
 #[derive(Debug, Default)]
@@ -131,8 +133,13 @@ impl Catalog {
         if self.structures[s].kind == Kind::Kv {
             return true;
         }
-        if let Some(successor) = held.successor {
-            self.adopt(s, held.at, successor);
+        if let Some(successor) = held.successor.filter(|_| self.ends_with(s, held.at)) {
+            if self.pool.server(successor.block.server()).is_none() {
+                // The log has lost that there was more, and its server is gone with it.
+                self.lose_with(s, successor.block.server(), effects);
+                return true;
+            }
+            self.adopt(s, successor);
         }
         // What the catalog has heard before is the same again; what contradicts it was refused the
         // first time.
@@ -149,14 +156,27 @@ impl Catalog {
         true
     }
 
-    /// A block at the end of the chain names a successor of which the log knows nothing.
-    fn adopt(&mut self, s: u32, at: BlockAt, successor: BlockAt) {
+    /// Whether a structure's chain ends with this block, as far as the log knows.
+    fn ends_with(&self, s: u32, at: BlockAt) -> bool {
         let structure = &self.structures[s];
         let granted = structure.growth.as_ref().map_or(0, |growth| growth.granted.len());
         let last = matches!(structure.position(at.block), Some(Position::Chain(k)) if k == granted);
-        if structure.sealed || !last {
-            return;
-        }
+        last && !structure.sealed
+    }
+
+    fn lose_with(&mut self, s: u32, server: ServerId, effects: &mut Vec<Effect>) {
+        let n = self.structures[s].prefix;
+        self.dag.nodes[n].data_lost = true;
+        self.dag.dirty.mark(n);
+        let path: Arc<str> = self.dag.path_of(n).into();
+        // Its address went with it.
+        let server = format!("number {}", server.0).into();
+        self.end_structure(s, Cause::Lost { server, how: Loss::Reset }, &path, effects);
+    }
+
+    /// The block at the end of the chain names a successor of which the log knows nothing.
+    fn adopt(&mut self, s: u32, successor: BlockAt) {
+        let structure = &self.structures[s];
         // One that was allocated in advance is the structure's already.
         let spare = structure.growth.iter().flat_map(|growth| &growth.spare);
         let spare = spare.copied().any(|block| self.pool.at(block) == successor)

@@ -338,11 +338,16 @@ impl Catalog {
         asked: u32,
         draw: Draw,
     ) -> Result<Vec<BlockAt>, CatalogError> {
+        let recovering = self.recovering();
         let job = &mut self.jobs[j];
         let (quota, held) = (job.quota, job.blocks);
         let quota = if Bug::QuotaForgotten.active() { 0 } else { quota };
         if quota != 0 && held + asked as u64 > quota {
             return Err(CatalogError::QuotaExceeded { quota, held, asked: asked as u64 });
+        }
+        if quota != 0 && recovering {
+            // INV-30: a server may yet tell of growth that the log has lost, and that counts as well.
+            return Err(CatalogError::OutOfMemory { asked: asked as u64, free: 0, reserved: 0 });
         }
         let holder = (job.id, held);
         let blocks = self.pool.allocate(&mut *self.policy, holder, s, kind, asked, draw)?;

@@ -102,7 +102,8 @@ impl CatalogModel {
         if job.quota != 0 && job.held() + 1 > job.quota {
             return Err("QuotaExceeded");
         }
-        if self.cluster.room().1 == 0 { Err("OutOfMemory") } else { Ok(()) }
+        let unknown = job.quota != 0 && self.is_recovering();
+        if unknown || self.cluster.room().1 == 0 { Err("OutOfMemory") } else { Ok(()) }
     }
 
     pub(super) fn begin_move(

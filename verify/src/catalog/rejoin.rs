@@ -114,6 +114,15 @@ impl CatalogModel {
         }
         let ends_with = file.chain.last() == Some(&at) && !file.sealed();
         if let Some(successor) = held.successor.filter(|_| ends_with)
+            && !self.cluster.servers.contains_key(&successor.block.server())
+        {
+            // There was more, and it is gone.
+            let freed = self.cluster.jobs[j].files.remove(f).held();
+            self.cluster.free(freed);
+            return true;
+        }
+        let file = &self.cluster.jobs[j].files[f];
+        if let Some(successor) = held.successor.filter(|_| ends_with)
             && (file.spare.contains(&successor) || self.is_nobodys(successor))
         {
             let file = &mut self.cluster.jobs[j].files[f];

@@ -384,7 +384,9 @@ impl Cluster {
         if job.quota != 0 && job.held() + blocks > job.quota {
             return Err("QuotaExceeded");
         }
-        if self.room().0 < blocks { Err("OutOfMemory") } else { Ok(()) }
+        // What a quota leaves is not known before every server has told what it holds.
+        let unknown = job.quota != 0 && !self.away.is_empty();
+        if unknown || self.room().0 < blocks { Err("OutOfMemory") } else { Ok(()) }
     }
 
     pub fn free(&mut self, blocks: impl IntoIterator<Item = BlockAt>) {

@@ -22,6 +22,14 @@ impl Shard {
             && let Some(slot) = &mut self.slots[index]
             && slot.owner.at == at
         {
+            // That the structure is no more, and why, is for the controller to tell the caller, who asks
+            // it when a block is not what it was.
+            let news = match news {
+                News::Successor(Successor::Denied(Status::NotFound, why)) => {
+                    News::Successor(Successor::Denied(Status::WrongEpoch, why))
+                }
+                news => news,
+            };
             match &news {
                 News::Successor(Successor::Denied(..)) => slot.ask_after = now + ASK_AGAIN,
                 News::Successor(Successor::Ready(_)) => {
