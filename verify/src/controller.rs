@@ -211,6 +211,12 @@ impl World {
                 Order::BeginImport { at, .. } => {
                     self.controller.importing.insert(*at, order.clone());
                 }
+                Order::SetGeneration { prefix, generation, .. } => {
+                    let SimController { opening, errands, .. } = &mut self.controller;
+                    for order in opening.values_mut().chain(errands) {
+                        order.revoke(*prefix, *generation);
+                    }
+                }
                 Order::EndImport { at, .. } => {
                     self.controller.importing.remove(at);
                     self.give_up(|block| block == *at, "the move is over");
@@ -323,7 +329,7 @@ impl World {
             Said::Again(effect) => self.asked_again(&effect),
             Said::Confirmed(order, done) => {
                 let errands = &mut self.controller.errands;
-                if let Some(place) = errands.iter().position(|errand| *errand == order) {
+                if let Some(place) = errands.iter().position(|errand| is_same(errand, &order)) {
                     errands.remove(place);
                 }
                 match done {
@@ -758,6 +764,14 @@ impl World {
                 self.violation = Some(format!("{} still holds {held:?} (INV-02)", server.address));
             }
         }
+    }
+}
+
+/// Whether a server has done what it was told, though with an earlier generation.
+fn is_same(errand: &Order, done: &Order) -> bool {
+    match (errand, done) {
+        (Order::OpenBlock { at, .. }, Order::OpenBlock { at: done, .. }) => at == done,
+        _ => errand == done,
     }
 }
 

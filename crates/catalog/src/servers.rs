@@ -5,10 +5,19 @@ use crate::{
     Actor, Catalog, CatalogError, ClusterStatus, Effect, Loss, NewServer, Reply, Report, ServerInfo,
 };
 use honeycomb_types::limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, SERVER_SILENCE};
-use honeycomb_types::{BlockAt, BlockId, Bug, ServerId};
+use honeycomb_types::{BlockAt, BlockId, Bug, Generation, PrefixId, ServerId};
 use std::sync::Arc;
 
 impl Effect {
+    /// Lets a block of a prefix be opened to no grant that is older than this (INV-29).
+    pub fn revoke(&mut self, prefix: PrefixId, current: Generation) {
+        if let Effect::OpenBlock { prefix: of, generation, .. } = self
+            && *of == prefix
+        {
+            *generation = current.max(*generation);
+        }
+    }
+
     /// The server that has to do it.
     pub fn server(&self) -> ServerId {
         match *self {

@@ -79,6 +79,13 @@ impl ControllerService {
                 Effect::FreeBlock { at, .. } => {
                     self.opening.remove(at);
                 }
+                Effect::SetGeneration { prefix, generation, .. } => {
+                    // What is asked for again later must not open a block to what is revoked now.
+                    let errands = self.errands.values_mut().map(|errand| &mut errand.effect);
+                    for effect in self.opening.values_mut().chain(errands) {
+                        effect.revoke(*prefix, *generation);
+                    }
+                }
                 _ => {}
             }
             let (server, op, body) = message_of(&effect);
