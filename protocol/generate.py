@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Turns messages.toml into the tables of each language. `--check` only compares and fails.
 
-Rust today: crates/types/src/wire_limits.rs (limits) and crates/wire/src/messages.rs (statuses,
-operations, message bodies). The output is committed, so that it can be read and searched.
+Rust today: crates/types/src/wire_limits.rs (limits) and the files of crates/wire/src/messages
+(statuses, operations, message bodies). The output is committed, so that it can be read and searched.
 """
 
 import pathlib
@@ -33,19 +33,8 @@ def rust_struct(name: str, doc: str, fields: list) -> str:
     out = [f"/// {doc}", "#[derive(Clone, Debug, PartialEq, Eq, Default)]", f"pub struct {name} {{"]
     for field, kind, what in fields:
         out += [f"    /// {what}", f"    pub {field}: {rust_type(kind)},"]
-    out += ["}", "", f"impl Field for {name} {{"]
-    if fields:
-        out.append("    fn put(&self, out: &mut Vec<u8>) {")
-        out += [f"        self.{field}.put(out);" for field, _, _ in fields]
-        out += ["    }", "", "    fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {"]
-        out.append(f"        Ok({name} {{")
-        out += [f"            {field}: Field::get(from)?," for field, _, _ in fields]
-        out += ["        })", "    }"]
-    else:
-        out += ["    fn put(&self, _: &mut Vec<u8>) {}", ""]
-        out += ["    fn get(_: &mut Reader<'_>) -> Result<Self, Malformed> {"]
-        out += [f"        Ok({name} {{}})", "    }"]
-    out += ["}", ""]
+    names = ", ".join(field for field, _, _ in fields)
+    out += ["}", "", f"fields!({name} {{ {names} }});", ""]
     return "\n".join(out)
 
 
@@ -135,21 +124,21 @@ def enum(name: str, doc: str, variants: list, repr_: str, custom: tuple | None =
     return out
 
 
-def messages(spec: dict) -> str:
-    out = [
-        "//! Statuses, operations and message bodies.",
-        "//!",
-        "//! " + NOTE[3:],
-        "use crate::fields::{Field, Malformed, Reader};",
-        "use crate::frame::{Auth, OpInfo, Plane};",
-        "use honeycomb_types::Verbs;",
-        "",
-    ]
-    status = [
+def head(doc: str, *uses: str) -> list:
+    return [f"//! {doc}", "//!", "//! " + NOTE[3:], *(f"use {use};" for use in uses), ""]
+
+
+def statuses(spec: dict) -> str:
+    out = head("How a request ended.")
+    variants = [
         (s["name"], s["code"], f"{s['doc']} Raised by {s['raised_by']}; the client {s['client']}.")
         for s in spec["status"]
     ]
-    out += [*enum("Status", "How a request ended.", status, "u16"), "}", ""]
+    return "\n".join([*out, *enum("Status", "How a request ended.", variants, "u16"), "}", ""])
+
+
+def operations(spec: dict) -> str:
+    out = head("The table of operations.", "crate::frame::{Auth, OpInfo, Plane}", "honeycomb_types::Verbs")
     ops = [(o["name"], f"0x{o['code']:04X}", o["doc"]) for o in spec["op"]]
     out += enum(
         "Op", "An operation: type in the high byte, operation in the low one.", ops, "u16", CUSTOM
@@ -159,35 +148,56 @@ def messages(spec: dict) -> str:
         "    /// Who serves it, what it needs, how its body is laid out. Of a custom operation only what",
         "    /// all of them have in common.",
         "    pub fn info(self) -> OpInfo {",
+        "        use {Auth as A, Plane as P};",
         "        match self {",
     ]
     for o in spec["op"]:
-        verbs = f"Verbs({o.get('verbs', 0)})"
+        flags = {
+            "LANE": o.get("lane", False),
+            "MESSAGE": o.get("body", "message") == "message",
+            "PAYLOAD": o.get("payload", False),
+        }
+        has = " | ".join(name for name, there in flags.items() if there) or "PLAIN"
         out.append(
-            f"            Op::{o['name']} => OpInfo {{ plane: Plane::{o['plane'].title()}, "
-            f"auth: Auth::{o['auth'].title()}, verbs: {verbs}, "
-            f"lane: {str(o.get('lane', False)).lower()}, "
-            f"message: {str(o.get('body', 'message') == 'message').lower()}, "
-            f"payload: {str(o.get('payload', False)).lower()} }},"
+            f"            Op::{o['name']} => of(P::{o['plane'].title()}, A::{o['auth'].title()}, "
+            f"{o.get('verbs', 0)}, {has}),"
         )
-    out += [
-        (
-            "            Op::Custom(_) => OpInfo { plane: Plane::Data, auth: Auth::Grant, "
-            "verbs: Verbs(0), lane: false, message: false, payload: true },"
-        )
-    ]
+    out += ["            Op::Custom(_) => of(P::Data, A::Grant, 0, PAYLOAD),"]
     out += ["        }", "    }", "}", ""]
-    for s in spec.get("struct", []):
-        out.append(rust_struct(s["name"], s["doc"], s["fields"]))
-    for o in spec["op"]:
-        if o.get("body", "message") == "message":
-            out.append(
-                rust_struct(
-                    o["name"] + "Request", f"Request of {o['name']}. {o['doc']}", o["request"]
-                )
-            )
-            out.append(rust_struct(o["name"] + "Reply", f"Reply of {o['name']}.", o["reply"]))
+    out += [
+        "const PLAIN: u8 = 0;",
+        "const LANE: u8 = 1;",
+        "const MESSAGE: u8 = 2;",
+        "const PAYLOAD: u8 = 4;",
+        "",
+        "const fn of(plane: Plane, auth: Auth, verbs: u16, has: u8) -> OpInfo {",
+        "    let (lane, message) = (has & LANE != 0, has & MESSAGE != 0);",
+        "    let (verbs, payload) = (Verbs(verbs), has & PAYLOAD != 0);",
+        "    OpInfo { plane, auth, verbs, lane, message, payload }",
+        "}",
+        "",
+    ]
     return "\n".join(out)
+
+
+def parts(spec: dict) -> str:
+    out = head("What several messages have in them.", "crate::fields::fields")
+    out += [rust_struct(s["name"], s["doc"], s["fields"]) for s in spec.get("struct", [])]
+    return "\n".join(out)
+
+
+def bodies(spec: dict, doc: str, planes: set) -> str:
+    """Requests and replies of the operations of these planes, in order of code."""
+    out = []
+    for o in spec["op"]:
+        if o["plane"] in planes and o.get("body", "message") == "message":
+            name, text = o["name"], f"Request of {o['name']}. {o['doc']}"
+            out.append(rust_struct(f"{name}Request", text, o["request"]))
+            out.append(rust_struct(f"{name}Reply", f"Reply of {name}.", o["reply"]))
+    named = {s["name"] for s in spec.get("struct", []) if any(s["name"] in text for text in out)}
+    used = [s["name"] for s in spec.get("struct", []) if s["name"] in named]
+    uses = ["crate::fields::fields"] + [f"super::parts::{{{', '.join(used)}}}"] * bool(used)
+    return "\n".join([*head(doc, *uses), *out])
 
 
 def formatted(rust: str) -> str:
@@ -207,9 +217,15 @@ def main() -> int:
         codes = [entry["code"] for entry in spec[group]]
         assert codes == sorted(set(codes)), f"codes of [[{group}]] must be unique and ascending"
     stale = 0
+    wire = "crates/wire/src/messages"
     for path, text in (
         ("crates/types/src/wire_limits.rs", limits(spec)),
-        ("crates/wire/src/messages.rs", messages(spec)),
+        (f"{wire}/status.rs", statuses(spec)),
+        (f"{wire}/op.rs", operations(spec)),
+        (f"{wire}/parts.rs", parts(spec)),
+        (f"{wire}/control.rs", bodies(spec, "What clients ask of the controller.", {"control"})),
+        (f"{wire}/link.rs", bodies(spec, "What servers and controller ask of each other.", {"link"})),
+        (f"{wire}/data.rs", bodies(spec, "What is asked of memory servers.", {"data", "any"})),
     ):
         file, text = ROOT / path, formatted(text)
         if file.exists() and file.read_text() == text:

@@ -110,6 +110,24 @@ pub trait Field: Sized {
     }
 }
 
+/// Bodies that are their fields, one after the other.
+macro_rules! fields {
+    ($name:ident { $($field:ident),* }) => {
+        impl $crate::fields::Field for $name {
+            fn put(&self, _out: &mut Vec<u8>) {
+                $($crate::fields::Field::put(&self.$field, _out);)*
+            }
+
+            fn get(
+                _from: &mut $crate::fields::Reader<'_>,
+            ) -> Result<Self, $crate::fields::Malformed> {
+                Ok($name { $($field: $crate::fields::Field::get(_from)?),* })
+            }
+        }
+    };
+}
+pub(crate) use fields;
+
 macro_rules! number {
     ($($t:ty),*) => {$(
         impl Field for $t {
