@@ -138,7 +138,9 @@ def statuses(spec: dict) -> str:
 
 
 def operations(spec: dict) -> str:
-    out = head("The table of operations.", "crate::frame::{Auth, OpInfo, Plane}", "honeycomb_types::Verbs")
+    out = head(
+        "The table of operations.", "crate::frame::{Auth, OpInfo, Plane}", "honeycomb_types::Verbs"
+    )
     ops = [(o["name"], f"0x{o['code']:04X}", o["doc"]) for o in spec["op"]]
     out += enum(
         "Op", "An operation: type in the high byte, operation in the low one.", ops, "u16", CUSTOM
@@ -224,7 +226,10 @@ def main() -> int:
         (f"{wire}/op.rs", operations(spec)),
         (f"{wire}/parts.rs", parts(spec)),
         (f"{wire}/control.rs", bodies(spec, "What clients ask of the controller.", {"control"})),
-        (f"{wire}/link.rs", bodies(spec, "What servers and controller ask of each other.", {"link"})),
+        (
+            f"{wire}/link.rs",
+            bodies(spec, "What servers and controller ask of each other.", {"link"}),
+        ),
         (f"{wire}/data.rs", bodies(spec, "What is asked of memory servers.", {"data", "any"})),
     ):
         file, text = ROOT / path, formatted(text)
