@@ -102,18 +102,28 @@ impl Cell {
     }
 }
 
+/// A step as it comes: servers by their places in the world, where they are known.
+#[derive(Clone, Copy)]
+pub struct Coming {
+    step: Step,
+    source: Option<usize>,
+    target: Option<usize>,
+}
+
 impl World {
     /// Whether the step of this run's cell has come, and who is to die.
-    pub fn strikes(&mut self, event: &Event) -> Option<Strike> {
-        let (cell, turn) = self.cell?;
-        self.step_of(event).filter(|step| *step == cell.step)?;
-        let (source, target) = self.roles_of(event);
+    pub fn strikes(&mut self, coming: Coming) -> Option<Strike> {
+        let (cell, turn) = self.cell.filter(|(cell, _)| cell.step == coming.step)?;
         let server = match cell.who {
-            Who::Source => source,
-            Who::Target => target,
+            Who::Source => coming.source,
+            Who::Target => coming.target,
             Who::Controller => None,
         };
-        if cell.who != Who::Controller && server.is_none_or(|server| !self.servers[server].alive) {
+        let there = match cell.who {
+            Who::Controller => self.controller.alive,
+            _ => server.is_some_and(|server| self.servers[server].alive),
+        };
+        if !there {
             // Which server it is shows only when the controller has answered.
             let later = cell.step == Step::BeginMove && cell.after && cell.who == Who::Target;
             return later.then_some(Strike { cell, server: None, id: self.last_move() });
@@ -125,19 +135,23 @@ impl World {
         Some(Strike { cell, server, id: None })
     }
 
-    /// Somebody dies.
+    /// Somebody dies, if they have not meanwhile.
     pub fn strike(&mut self, strike: &Strike) {
-        let server = match (strike.server, strike.cell) {
-            (None, Cell { who: Who::Target, .. }) => {
-                // The move that has begun since.
+        let server = match strike.cell.who {
+            Who::Controller => None,
+            // Of the move that has begun since, where that was awaited.
+            _ => strike.server.or_else(|| {
                 let begun = self.last_move().filter(|id| Some(*id) != strike.id);
-                match begun.and_then(|id| self.parties_of(id).1) {
-                    Some(server) if self.servers[server].alive => Some(server),
-                    _ => return,
-                }
-            }
-            (server, _) => server,
+                begun.and_then(|id| self.parties_of(id).1)
+            }),
         };
+        let dies = match strike.cell.who {
+            Who::Controller => self.controller.alive,
+            _ => server.is_some_and(|server| self.servers[server].alive),
+        };
+        if !dies {
+            return;
+        }
         self.cell = None;
         self.note(|| format!("cell: {}", strike.cell));
         match server {
@@ -147,42 +161,69 @@ impl World {
         *self.stats.cells.entry(strike.cell).or_default() += 1;
     }
 
-    /// Steps of moves, for the trace and the report.
-    pub fn note_step(&mut self, event: &Event) {
-        let Some(step) = self.step_of(event) else { return };
-        match step {
+    /// The step of a move that an event is, told for the trace and the report.
+    pub fn note_step(&mut self, event: &Event) -> Option<Coming> {
+        let coming = self.step_of(event)?;
+        match coming.step {
             Step::MovePatch => self.reach("region changed while it moves"),
             Step::MoveDrops => self.reach("large value dropped while it moves"),
             _ => {}
         }
-        let (source, target) = self.roles_of(event);
         let place = |server: Option<usize>| server.map_or(0, |server| server + 1);
-        self.note(|| format!("{step:?} of server {} to {}", place(source), place(target)));
+        self.note(|| {
+            let (source, target) = (place(coming.source), place(coming.target));
+            format!("{:?} of server {source} to {target}", coming.step)
+        });
+        Some(coming)
     }
 
     fn last_move(&self) -> Option<MoveId> {
         self.controller.model.last_move()
     }
 
-    fn step_of(&self, event: &Event) -> Option<Step> {
-        Some(match event {
-            Event::Said { said, .. } => match **said {
-                Said::Asked(Effect::BeginMove { .. }) => Step::BeginMove,
-                Said::Asked(Effect::CommitMove { .. }) => Step::CommitMove,
-                _ => return None,
-            },
-            Event::ToldServer { told, .. } => match told {
-                Told::Order(Order::OpenBlock { importing, .. }) if *importing != MoveId::NONE => {
-                    Step::OpenBlock
-                }
-                Told::Order(Order::BeginImport { .. }) => Step::BeginImport,
-                Told::Order(Order::EndImport { .. }) => Step::EndImport,
-                Told::Move(_, MoveWord::Begin { .. }) => Step::Begun,
-                Told::Move(_, MoveWord::Committed(_)) => Step::Committed,
-                _ => return None,
-            },
-            Event::Request { from: Caller::Peer(_), request, .. } => {
-                match RequestHeader::decode(&request.header, true).ok()?.op {
+    /// The step that an event is. What comes too late, to somebody who is dead or over a connection
+    /// that is no more, is none.
+    fn step_of(&self, event: &Event) -> Option<Coming> {
+        match event {
+            Event::Said { server, link, said } => {
+                let source = Some(*server).filter(|_| self.controller.hears(*server, *link))?;
+                let (step, target) = match &**said {
+                    Said::Asked(Effect::BeginMove { .. }) => (Step::BeginMove, None),
+                    Said::Asked(Effect::CommitMove { target, .. }) => {
+                        (Step::CommitMove, self.place(*target))
+                    }
+                    _ => return None,
+                };
+                Some(Coming { step, source: Some(source), target })
+            }
+            Event::ToldServer { server, link, told } => {
+                let told_one =
+                    Some(*server).filter(|&server| self.servers[server].link == Some(*link))?;
+                let (step, id) = match told {
+                    Told::Order(Order::OpenBlock { importing, .. })
+                        if *importing != MoveId::NONE =>
+                    {
+                        (Step::OpenBlock, *importing)
+                    }
+                    Told::Order(Order::BeginImport { id, .. }) => (Step::BeginImport, *id),
+                    Told::Order(Order::EndImport { id, .. }) => (Step::EndImport, *id),
+                    Told::Move(_, word) => {
+                        let (step, entry) = match word {
+                            MoveWord::Begin { entry, .. } => (Step::Begun, entry),
+                            MoveWord::Committed(moved) => (Step::Committed, &moved.entry),
+                            _ => return None,
+                        };
+                        let target = self.place(block_of(entry.block, entry.epoch));
+                        return Some(Coming { step, source: Some(told_one), target });
+                    }
+                    _ => return None,
+                };
+                Some(Coming { step, source: self.parties_of(id).0, target: Some(told_one) })
+            }
+            Event::Request { server, life, from: Caller::Peer(conn), request } => {
+                let line = self.lines.get(conn)?;
+                let target = Some(*server).filter(|&server| self.servers[server].life == *life)?;
+                let step = match RequestHeader::decode(&request.header, true).ok()?.op {
                     Op::MoveValue => Step::MoveValue,
                     Op::MoveRegion => Step::MoveRegion,
                     Op::MovePatch => Step::MovePatch,
@@ -190,45 +231,15 @@ impl World {
                     Op::MoveLanes => Step::MoveLanes,
                     Op::MoveDone => Step::MoveDone,
                     _ => return None,
-                }
-            }
-            Event::MoveAnswered { .. } => Step::Answered,
-            _ => return None,
-        })
-    }
-
-    /// Source and target of the move that an event is of, by their places in the world.
-    fn roles_of(&self, event: &Event) -> (Option<usize>, Option<usize>) {
-        match event {
-            Event::Said { server, said, .. } => match **said {
-                Said::Asked(Effect::CommitMove { target, .. }) => {
-                    (Some(*server), self.place(target))
-                }
-                _ => (Some(*server), None),
-            },
-            Event::ToldServer { server, told, .. } => match told {
-                Told::Order(Order::OpenBlock { importing: id, .. })
-                | Told::Order(Order::BeginImport { id, .. })
-                | Told::Order(Order::EndImport { id, .. }) => {
-                    (self.parties_of(*id).0, Some(*server))
-                }
-                Told::Move(_, MoveWord::Begin { entry, .. }) => {
-                    (Some(*server), self.place(block_of(entry.block, entry.epoch)))
-                }
-                Told::Move(_, MoveWord::Committed(moved)) => {
-                    let entry = &moved.entry;
-                    (Some(*server), self.place(block_of(entry.block, entry.epoch)))
-                }
-                _ => (None, None),
-            },
-            Event::Request { server, from: Caller::Peer(conn), .. } => {
-                (self.lines.get(conn).map(|line| line.from.0), Some(*server))
+                };
+                Some(Coming { step, source: Some(line.from.0), target: Some(target) })
             }
             Event::MoveAnswered { conn, .. } => {
-                let line = self.lines.get(conn);
-                (line.map(|line| line.from.0), line.map(|line| line.to.0))
+                let line = self.lines.get(conn)?;
+                let (source, target) = (Some(line.from.0), Some(line.to.0));
+                Some(Coming { step: Step::Answered, source, target })
             }
-            _ => (None, None),
+            _ => None,
         }
     }
 

@@ -133,6 +133,11 @@ impl SimController {
             commands: 0,
         }
     }
+
+    /// Whether this is the link of a member: what comes over any other is not heard.
+    pub fn hears(&self, server: usize, link: u64) -> bool {
+        self.links.values().any(|of| *of == (server, link))
+    }
 }
 
 fn open(disk: &MemoryDisk, hash_seed: u64, now: Time) -> Result<Opened, StoreError> {

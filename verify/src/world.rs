@@ -497,8 +497,7 @@ impl World {
     }
 
     fn handle(&mut self, event: Event) {
-        self.note_step(&event);
-        let strike = self.cell.and_then(|_| self.strikes(&event));
+        let strike = self.note_step(&event).and_then(|coming| self.strikes(coming));
         if let Some(strike) = strike.as_ref().filter(|strike| !strike.cell.after) {
             self.strike(strike);
         }
