@@ -202,7 +202,6 @@ fn begin_session(world: &mut World, job: usize, session: usize) {
 }
 
 fn create(world: &mut World, job: usize) {
-    world.jobs[job].wish_after = world.now;
     if !world.working {
         return;
     }
@@ -229,7 +228,10 @@ fn create(world: &mut World, job: usize) {
         Ok(_) => {}
         // Nothing can be created below a root that has expired: it is created again, as a driver
         // does that was away.
-        Err(CatalogError::LeaseExpired { .. }) => return revive(world, job),
+        Err(CatalogError::LeaseExpired { .. }) => {
+            world.jobs[job].wish_after = world.now;
+            return revive(world, job);
+        }
         Err(_) => return,
     }
     if !parents.is_empty() {
@@ -251,6 +253,8 @@ fn create(world: &mut World, job: usize) {
         };
         let command = Command::CreateStructure { actor, job: id, structure };
         let Ok(Reply::Opened(opened)) = world.command(command) else { continue };
+        // Where there is no memory it is tried again after a while only.
+        world.jobs[job].wish_after = world.now;
         let known = Known {
             job,
             path: path.clone(),
