@@ -8,8 +8,9 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice, Read, Write};
 use std::sync::Arc;
 
-/// Replies of at least this size are sent straight from where they are instead of being copied
-/// behind the ones before.
+/// Replies of more than this are sent straight from where they are instead of being copied behind
+/// the ones before. No value that lies within a region of a kv is longer: one that is read slowly
+/// would keep the region from being moved about.
 const CHUNK_OWN: usize = 16 * 1024;
 /// Pieces handed to one write.
 const PIECES: usize = 64;
@@ -157,7 +158,7 @@ impl Conn {
         let bytes = header.len() + args.len() + payload.len();
         self.backlog += bytes;
         if !matches!(self.out.back(), Some(Chunk::Bytes(_))) {
-            let copied = if payload.len() < CHUNK_OWN { payload.len() } else { 0 };
+            let copied = if payload.len() <= CHUNK_OWN { payload.len() } else { 0 };
             self.out
                 .push_back(Chunk::Bytes(Vec::with_capacity(header.len() + args.len() + copied)));
         }
@@ -168,8 +169,8 @@ impl Conn {
         buffer.extend_from_slice(args);
         match payload {
             ReplyPayload::Copy(b) => buffer.extend_from_slice(b),
-            ReplyPayload::Shared(b) if b.len() < CHUNK_OWN => buffer.extend_from_slice(&b),
-            ReplyPayload::Pinned(p) if p.bytes().len() < CHUNK_OWN => {
+            ReplyPayload::Shared(b) if b.len() <= CHUNK_OWN => buffer.extend_from_slice(&b),
+            ReplyPayload::Pinned(p) if p.bytes().len() <= CHUNK_OWN => {
                 buffer.extend_from_slice(p.bytes());
             }
             ReplyPayload::Shared(b) => self.out.push_back(Chunk::Shared(b)),

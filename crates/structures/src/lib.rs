@@ -27,7 +27,7 @@ pub use extent::ExtentBlock;
 pub use file::FileBlock;
 pub use honeycomb_types::Marks;
 pub use kind::{Attributes, Opening, Registered, Registry, StructureKind};
-pub use kv::{KvBlock, key_limit};
+pub use kv::{KvBlock, key_limit, splits_from};
 pub use lanes::{LaneVerdict, Lanes};
 pub use moves::{Movable, Parcel, Totals, Wish};
 pub use next::{Next, busy, moved};

@@ -148,8 +148,6 @@ enum Phase {
 
 /// A move from the giving block's side.
 pub(super) struct Moving {
-    /// Size of a block.
-    block: u64,
     wish: Wish,
     phase: Phase,
     id: u64,
@@ -172,9 +170,8 @@ pub(super) struct Moving {
 }
 
 impl Moving {
-    fn asked(now: Time, wish: Wish, block: usize) -> Moving {
+    fn asked(now: Time, wish: Wish) -> Moving {
         Moving {
-            block: block as u64,
             wish,
             phase: Phase::Asked,
             id: 0,
@@ -192,8 +189,9 @@ impl Moving {
         }
     }
 
-    fn has_room(&self) -> bool {
-        let copying = WINDOW.min(self.block as usize / WINDOW_SHARE);
+    /// Whether another part may be sent, with blocks of this size.
+    fn has_room(&self, block: usize) -> bool {
+        let copying = WINDOW.min(block / WINDOW_SHARE);
         let window = if self.phase == Phase::Copying { copying } else { WINDOW_FROZEN };
         self.flights.len() < FLIGHTS_MAX && self.unanswered < window
     }
@@ -210,11 +208,12 @@ impl Moving {
         }
     }
 
-    /// How much may be left when the range stands still.
-    fn freezes_at(&self) -> u64 {
+    /// How much may be left when the range stands still, with blocks of this size.
+    fn freezes_at(&self, block: usize) -> u64 {
+        let block = block as u64;
         match self.sent_bytes {
-            sent if sent < 2 * self.at_first => FREEZE_AT.min(self.block / FREEZE_SHARE),
-            sent if sent < 8 * self.at_first => FREEZE_LATE.min(self.block / FREEZE_LATE_SHARE),
+            sent if sent < 2 * self.at_first => FREEZE_AT.min(block / FREEZE_SHARE),
+            sent if sent < 8 * self.at_first => FREEZE_LATE.min(block / FREEZE_LATE_SHARE),
             // Writers who are faster than the move wait for it.
             _ => u64::MAX,
         }
@@ -393,7 +392,7 @@ impl Shard {
         }
         let Some(movable) = slot.structure.movable() else { return };
         if let Some(wish) = movable.wish(&slot.backing, now) {
-            slot.moving = Some(Box::new(Moving::asked(now, wish, self.config.block_size)));
+            slot.moving = Some(Box::new(Moving::asked(now, wish)));
             let (start, merge) = match wish {
                 Wish::Split { start } => (start, false),
                 Wish::Merge => (slot.owner.start, true),
@@ -427,7 +426,7 @@ impl Shard {
                 moving.thaws += 1;
                 moving.phase = Phase::Copying;
                 slot.movable().thaw();
-                self.send_parts(now, index);
+                // Others get in before it goes on: a part or the count is still unanswered.
             }
             Phase::Frozen { .. } | Phase::Counted { .. } => self.give_up(now, index, true),
             Phase::Committing { .. } => self.ask_for_commit(now, index),
@@ -455,22 +454,17 @@ impl Shard {
         let again = id <= slot.last_move && !Bug::MoveBegunTwice.active();
         slot.last_move = slot.last_move.max(id);
         let movable = slot.structure.movable().expect("it asked");
-        let begun = match again {
-            true => Err(Answer::refuse(Status::Busy, "the move is over")),
-            false => movable.begin_export(&mut slot.backing, entry.start, entry.end),
-        };
-        let at_first = movable.unsent();
         let moving = slot.moving.as_mut().expect("the caller found it");
         moving.id = id;
+        if again || movable.begin_export(&mut slot.backing, entry.start, entry.end).is_err() {
+            return self.give_up(now, index, true);
+        }
         moving.target = BlockAt { block: BlockId(entry.block), epoch: Epoch(entry.epoch) };
         moving.entry = entry;
         moving.phase = Phase::Copying;
-        moving.at_first = at_first;
+        moving.at_first = movable.unsent();
         moving.heard = now;
         let (key, target) = (MoveKey { source: slot.owner.at, id }, moving.target);
-        if begun.is_err() {
-            return self.give_up(now, index, true);
-        }
         self.posts.push(Post::Dial { key, address, target });
         self.send_parts(now, index);
     }
@@ -480,11 +474,16 @@ impl Shard {
         loop {
             let slot = self.slots[index].as_deref_mut().expect("its move is looked at");
             let moving = slot.moving.as_deref_mut().expect("its move is looked at");
-            if !moving.has_room() {
+            if !moving.has_room(self.config.block_size) {
                 return;
             }
             let movable = slot.structure.movable().expect("it moves");
-            if moving.phase == Phase::Copying && movable.unsent() <= moving.freezes_at() {
+            if moving.phase == Phase::Copying
+                && movable.unsent() <= moving.freezes_at(self.config.block_size)
+            {
+                if !moving.flights.is_empty() {
+                    return; // Who is shut out should wait for what is left, and for nothing else.
+                }
                 movable.freeze();
                 moving.phase = Phase::Frozen { since: now };
                 let MapEntry { start, end, .. } = moving.entry;

@@ -25,10 +25,10 @@ impl KvBlock {
     /// Lets operations that were counted long ago count less.
     pub(super) fn cool(&mut self, now: Time) {
         let passed = now.since(self.asking.cooled);
-        let halvings = (passed.as_millis() / HALVES_AFTER.as_millis()) as u64;
-        if halvings == 0 {
+        if passed < HALVES_AFTER {
             return;
         }
+        let halvings = (passed.as_millis() / HALVES_AFTER.as_millis()) as u64;
         self.asking.cooled = now;
         for region in &self.table.regions {
             region.load.set(region.load.get() >> halvings.min(HALVINGS_MAX));

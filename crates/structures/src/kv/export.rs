@@ -10,9 +10,9 @@ use super::KvBlock;
 use super::table::{RESERVE_FRACTION, Relief, Table};
 use crate::moves::{Movable, Parcel, Totals, Wish};
 use crate::{Answer, Payload};
-use hashbrown::HashMap;
+use hashbrown::HashSet;
 use honeycomb_block::Backing;
-use honeycomb_types::{Bug, Time};
+use honeycomb_types::{Bug, Marks, Time};
 use honeycomb_wire::{Field, Status};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,8 +29,10 @@ const MERGE_REST: Duration = Duration::from_millis(500);
 const MERGE_REST_MAX: Duration = Duration::from_secs(8);
 /// A block that had nobody to merge with, or to divide with, looks again after this.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
-/// One that had no room to be divided, because of what is being read, asks again after this.
+/// One that had no room to be divided, because of what is being read, asks again after this, and
+/// after twice as long each time: somebody may read slowly, and each try costs the controller a move.
 const BEGIN_AGAIN: Duration = Duration::from_millis(10);
+const BEGIN_AGAIN_MAX: Duration = Duration::from_secs(1);
 /// Rates are measured over at least this.
 const RATE_OVER: Duration = Duration::from_millis(5);
 /// What a move is expected to bring in a second: it decides how early a block that fills fast asks.
@@ -84,7 +86,7 @@ pub(super) struct Departed {
 /// What another block has of the values here.
 #[derive(Default)]
 pub(super) struct Sent {
-    values: HashMap<u32, usize>,
+    values: HashSet<u32>,
     /// Their bytes.
     bytes: usize,
     /// Sent, and freed since; not told yet.
@@ -94,9 +96,9 @@ pub(super) struct Sent {
 }
 
 impl Sent {
-    /// A value is no more.
-    pub fn freed(&mut self, id: u32) {
-        if let Some(len) = self.values.remove(&id) {
+    /// A value of so many bytes is no more.
+    pub fn freed(&mut self, id: u32, len: usize) {
+        if self.values.remove(&id) {
             self.bytes -= len;
             self.dropped.push(id);
         }
@@ -111,6 +113,8 @@ pub(super) struct Asking {
     asked: bool,
     /// Nothing is asked before this.
     after: Time,
+    /// How long it waits when the next move cannot begin.
+    begin_rest: Duration,
     /// Merges are not asked for before this.
     merge_after: Time,
     /// How long it waits after the next refusal of one.
@@ -143,6 +147,18 @@ impl Asking {
         self.rate = rate.max(self.rate / 8 * 7);
         (self.taken, self.measured) = (taken, now);
     }
+}
+
+/// Bytes taken of a block of `size` bytes from which on it asks to be divided when it grows by `rate`
+/// bytes a second: so early that the move is done before it is full, and at its high mark at the
+/// latest.
+pub fn splits_from(size: usize, rate: u64, marks: Marks) -> usize {
+    // A high mark below what makes for early is the prefix's own wish.
+    let latest = marks.split_at(size);
+    let earliest = latest.min(size / 100 * SPLIT_FROM);
+    let takes = MOVE_LEAST.as_nanos() as u64 + size as u64 / 2 * 1_000_000_000 / MOVE_RATE;
+    let comes = (rate as u128 * takes as u128 / 1_000_000_000) as usize;
+    size.saturating_sub(size / RESERVE_FRACTION + comes).clamp(earliest, latest)
 }
 
 impl KvBlock {
@@ -208,16 +224,8 @@ impl KvBlock {
 
     fn wants_split(&mut self, block: &Backing, taken: usize) -> Option<Wish> {
         let asking = &mut self.asking;
-        let size = self.size as u64;
-        let takes = MOVE_LEAST + Duration::from_nanos(size / 2 * 1_000_000_000 / MOVE_RATE);
-        let comes = (asking.rate as u128 * takes.as_nanos() / 1_000_000_000) as usize;
-        let spare = self.size / RESERVE_FRACTION + comes;
-        let from = self.size.saturating_sub(spare);
-        // A high mark below that is the prefix's own wish.
-        let most = self.marks.split_at(self.size);
-        let from = from.clamp(most.min(self.size / 100 * SPLIT_FROM), most);
         let pressed = self.table.relief == Relief::Wanted;
-        if taken < from && !pressed {
+        if !pressed && taken < splits_from(self.size, asking.rate, self.marks) {
             asking.indivisible = None;
             return None;
         }
@@ -372,6 +380,7 @@ impl Movable for KvBlock {
         assert!(self.export.is_none() && self.import.is_none(), "INV-19: one move at a time");
         assert!(self.start <= start && end == self.end, "INV-17: only what is here can move");
         self.table.divide_at(block, start)?;
+        self.asking.begin_rest = Duration::ZERO;
         self.table.sent = Some(Box::default());
         self.export = Some(Export { start, end, phase: Phase::Copying, cursor: start });
         let moving: Vec<u32> = self.in_range().map(|(.., id)| id).collect();
@@ -391,7 +400,7 @@ impl Movable for KvBlock {
             let place = self.table.large(number);
             let sent = self.table.sent.as_deref_mut().expect("looked at above");
             sent.bytes += place.len();
-            sent.values.insert(number, place.len());
+            sent.values.insert(number);
             return Some(Parcel::Value { number, bytes: block.pin(place) });
         }
         let (start, end, id) = self.next_region()?;
@@ -407,7 +416,7 @@ impl Movable for KvBlock {
             _ => self.table.larges_of(block, id),
         };
         let sent = self.table.sent.as_deref_mut().expect("looked at above");
-        let unsent = values.iter().map(|(_, v)| *v).filter(|v| !sent.values.contains_key(v));
+        let unsent = values.iter().map(|(_, v)| *v).filter(|v| !sent.values.contains(v));
         sent.queue.extend(unsent);
         if !sent.queue.is_empty() {
             self.export.as_mut().expect("as above").cursor = start;
@@ -484,9 +493,12 @@ impl Movable for KvBlock {
 
     fn cancel_export(&mut self, block: &mut Backing, now: Time) {
         // A move that could not begin has to be asked for again as well.
-        let rest = if self.export.is_some() { ASK_AGAIN } else { BEGIN_AGAIN };
+        let mut rest = ASK_AGAIN;
         if self.export.is_some() {
             self.forget_export(block);
+        } else {
+            rest = self.asking.begin_rest.max(BEGIN_AGAIN);
+            self.asking.begin_rest = (2 * rest).min(BEGIN_AGAIN_MAX);
         }
         self.asking.asked = false;
         self.asking.after = now + rest;

@@ -32,6 +32,7 @@ use crate::moves::Movable;
 use crate::{
     Answer, Event, News, Operation, Outcome, Payload, Snapshot, Structure, Ticket, large_limit,
 };
+pub use export::splits_from;
 use export::{Asking, Departed, Export};
 use fills::Fills;
 use honeycomb_block::Backing;

@@ -413,6 +413,8 @@ impl Region {
     /// What would become of the region if it were divided at a hash.
     pub fn parts(&self, block: &Backing, hash: u64) -> Parts {
         let mut parts = Parts::default();
+        parts.lower.log.reserve(self.live);
+        parts.upper.log.reserve(self.live);
         for (at, head) in self.walk(block).filter(|(_, head)| !head.dead()) {
             let part = if head.hash < hash { &mut parts.lower } else { &mut parts.upper };
             part.take(block.slice(at..at + head.size()), &head);

@@ -429,7 +429,7 @@ impl Table {
         self.arena.retire(block, large.at);
         self.spare_larges.push(id);
         if let Some(sent) = &mut self.sent {
-            sent.freed(id);
+            sent.freed(id, large.len);
         }
     }
 

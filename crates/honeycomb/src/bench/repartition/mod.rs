@@ -14,6 +14,8 @@ use crate::failure::{Failure, Outcome};
 use crate::output::Output;
 use crate::size;
 use clap::Args;
+use honeycomb_structures::splits_from;
+use honeycomb_types::Marks;
 use honeycomb_wire::Status;
 use keys::{VALUE_MIN, Values, Wrong};
 use round::{Round, Seen};
@@ -178,13 +180,13 @@ fn measure(args: &RepartitionArgs, value: u64) -> Outcome<Found> {
     Ok(found)
 }
 
-/// Which part of a block is filled before: one asks for another at 95 percent, less what its writers
-/// bring while it is divided, and at 70 percent at the earliest.
+/// Which part of a block is filled before: what its writers then bring takes it to where it asks for
+/// another, at their rate.
 fn fill_of(args: &RepartitionArgs, block: u64, value: u64) -> f64 {
     let request = args.write_size.max(value) as f64;
     let rate = args.writers as f64 * request * 1e6 / args.pause_us.max(1) as f64;
-    let takes = 0.01 + block as f64 / 2.0 / (300u64 << 20) as f64;
-    (0.97 - rate * takes / block as f64).clamp(0.7, 0.92) - 0.07
+    let asks = splits_from(block as usize, rate as u64, Marks::default());
+    (asks as f64 / block as f64).min(0.92) - 0.07
 }
 
 impl Found {
@@ -198,7 +200,7 @@ impl Found {
         self.wrong = self.wrong.and(seen.wrong);
         self.keys += seen.keys;
         self.rounds += 1;
-        self.full.extend((seen.full > 0.0).then_some(seen.full * 100.0));
+        self.full.extend(seen.full.map(|part| part * 100.0));
     }
 
     fn sort(&mut self) {

@@ -7,8 +7,9 @@ use crate::failure::{Failure, Outcome};
 use crate::size;
 use honeycomb_client::{Client, Kv};
 use honeycomb_env::{Clock, Entropy};
+use honeycomb_structures::splits_from;
 use honeycomb_types::limits::REPORT_INTERVAL;
-use honeycomb_types::{JobId, Time};
+use honeycomb_types::{JobId, Marks, Time};
 use honeycomb_wire::Status;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -21,12 +22,10 @@ const BLOCKS_MOST: u64 = 3;
 
 /// Percent of a block that are filled as fast as it goes: below what any block waits for.
 const FAST: u64 = 60;
-/// A block asks for another one when it is so full, at the latest.
-const ASKS: f64 = 0.94;
-/// Seconds that it thinks a move takes, at the most: what it gains meanwhile makes it ask earlier.
-const MOVE_THOUGHT: f64 = 0.25;
 /// Bytes a second at which the rest of the block is filled, at the most.
 const PACE: f64 = 24e6;
+/// And at the least, whatever the block thinks of it.
+const PACE_LEAST: f64 = 1e6;
 
 /// What a round is.
 #[derive(Clone, Copy, Debug)]
@@ -68,8 +67,8 @@ pub struct Seen {
     pub wrong: Wrong,
     /// Keys that were checked.
     pub keys: u64,
-    /// Which part of the block was taken when its split began.
-    pub full: f64,
+    /// Which part of the block was taken when its split began, if one did.
+    pub full: Option<f64>,
 }
 
 /// What the threads of a round share.
@@ -157,8 +156,11 @@ impl Stage<'_> {
         let least = first as u64 * (KEY + value) as u64;
         self.each = (self.used(cluster, least)? / first as u64).max(1);
         let all = first.max((target / self.each) as u32);
-        // What is left until the block asks, over the time that it thinks a move takes.
-        let pace = (block as f64 * (ASKS - fill).max(0.02) / 2.0 / MOVE_THOUGHT).min(PACE);
+        // Half as fast as the block would have to fill to ask for another one already.
+        let asks = |pace: f64| splits_from(block as usize, 2 * pace as u64, Marks::default());
+        let mut paces = std::iter::successors(Some(PACE), |pace| Some(pace / 1.2));
+        let slow = |pace: &f64| *pace < PACE_LEAST || asks(*pace) as u64 > target;
+        let pace = paces.find(slow).expect("they end");
         let pause =
             Duration::from_secs_f64(self.values.batch(write) as f64 * self.each as f64 / pace);
         self.put_all(kv, first..all, write, pause)?;
@@ -249,8 +251,7 @@ impl Stage<'_> {
         let gets: Vec<Took> = gets.into_iter().collect::<Outcome<Vec<_>>>()?.concat();
         watched?;
         let (pushed_at, full) = steered?;
-        let seen = self.judge(splits.done(), pushed_at, &writers, &gets)?;
-        Ok(Seen { full, ..seen })
+        self.judge(splits.done(), pushed_at, full, &writers, &gets)
     }
 
     /// A block that is full where it should have split is what this is about.
@@ -262,8 +263,8 @@ impl Stage<'_> {
     }
 
     /// Lets the writers go on as they are for the window, then pushes until a split is over. When it
-    /// began to push, and how full the block was when it began to split.
-    fn steer(&self, splits: &Splits) -> Outcome<(Time, f64)> {
+    /// began to push, and what part of the block was taken when it began to split.
+    fn steer(&self, splits: &Splits) -> Outcome<(Time, Option<f64>)> {
         let clock = self.clock;
         let rest_until = clock.now() + self.round.window;
         while clock.now() < rest_until && !self.stop.load(Relaxed) {
@@ -287,8 +288,8 @@ impl Stage<'_> {
             }
             clock.sleep_until(clock.now() + Duration::from_millis(1));
         }
-        let bytes = written_then.unwrap_or(0) * self.each;
-        Ok((pushed_at, bytes as f64 / self.round.block as f64))
+        let part = |written| (written * self.each) as f64 / self.round.block as f64;
+        Ok((pushed_at, written_then.map(part)))
     }
 
     fn write(&self, number: u32) -> Outcome<Writer> {
@@ -378,6 +379,7 @@ impl Stage<'_> {
         &self,
         splits: Vec<Split>,
         pushed_at: Time,
+        full: Option<f64>,
         writers: &[Writer],
         gets: &[Took],
     ) -> Outcome<Seen> {
@@ -401,7 +403,7 @@ impl Stage<'_> {
         let kv = self.client.open_kv(self.job, PATH)?;
         let wrong = check(&kv, self.values, &written)?;
         let keys = written.iter().filter(|times| **times > 0).count() as u64;
-        Ok(Seen { splits, before, during, longest, wrong, keys, full: 0.0 })
+        Ok(Seen { splits, before, during, longest, wrong, keys, full })
     }
 }
 

@@ -1,0 +1,221 @@
+//! Moves between blocks: the giving shard as the loops around it drive it, with another block that
+//! answers when a test says so.
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+
+use honeycomb_block::Reclaimer;
+use honeycomb_server::{Access, BlockOwner, Effect, MoveKey, MoveWord, Post, Shard, ShardConfig};
+use honeycomb_structures::{Answer, Outcome, Ticket};
+use honeycomb_types::{
+    BlockAt, BlockId, Epoch, Generation, JobId, Kind, LaneId, Marks, PrefixId, Sequence, ServerId,
+    SessionId, ShardIx, StructureId, Time, Verbs,
+};
+use honeycomb_wire::messages::MapEntry;
+use honeycomb_wire::{Grant, Op, RequestHeader, Status};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+const SIZE: usize = 1 << 20;
+const SERVER: ServerId = ServerId(1);
+const ID: u64 = 1;
+
+fn block(n: u32) -> BlockAt {
+    BlockAt { block: BlockId::new(SERVER, ShardIx(0), n), epoch: Epoch(1) }
+}
+
+/// A store of one block, on its way to be two.
+struct World {
+    shard: Shard,
+    now: Time,
+    sequence: u64,
+    keys: u32,
+    /// Parts that were sent and not answered.
+    sent: VecDeque<Op>,
+}
+
+impl World {
+    fn new() -> World {
+        let mut shard = Shard::new(ShardConfig {
+            shard: ShardIx(0),
+            block_size: SIZE,
+            blocks: 8,
+            reclaimer: Reclaimer::inline(),
+            kinds: Default::default(),
+        });
+        shard.reset(SERVER);
+        let owner = BlockOwner {
+            at: block(0),
+            job: JobId(1),
+            prefix: PrefixId(1),
+            structure: StructureId(1),
+            generation: Generation(1),
+            kind: Kind::Kv,
+            start: 0,
+            end: u64::MAX,
+            slots: 1024,
+            max_items: 0,
+            max_bytes: 0,
+            first: true,
+            marks: Marks::default(),
+            importing: 0,
+        };
+        shard.open(owner).unwrap();
+        let (now, sent) = (Time::from_millis(5000), VecDeque::new());
+        World { shard, now, sequence: 0, keys: 0, sent }
+    }
+
+    fn put(&mut self, key: u32) -> Answer {
+        let args = [&[0], &key.to_le_bytes()[..]].concat();
+        let payload = [7; 500];
+        let mut header = RequestHeader { at: block(0), grant: 1, ..RequestHeader::new(Op::KvPut) };
+        (header.args_len, header.payload_len) = (args.len() as u32, payload.len() as u32);
+        (header.lane, header.sequence) = (LaneId(1), Sequence(self.sequence + 1));
+        let grant = Grant {
+            job: JobId(1),
+            prefix: PrefixId(1),
+            structure: StructureId(1),
+            verbs: Verbs::ALL,
+            generation: Generation(1),
+            expires_ms: u64::MAX,
+        };
+        let access = Access { session: SessionId(7), window: 16, grant: Some(grant), peer: false };
+        let ticket = Ticket(self.sequence + 1);
+        let outcome = self.shard.apply(self.now, &access, &header, &args, &payload, ticket);
+        let Outcome::Done(answer) = outcome else { panic!("a put was parked") };
+        self.sequence += u64::from(answer.executed());
+        self.posts();
+        answer
+    }
+
+    /// Puts keys until the block wants to be divided, and lets the move begin.
+    fn begin(&mut self) {
+        let start = loop {
+            self.keys += 1;
+            assert_eq!(self.put(self.keys).status, Status::Ok, "key {}", self.keys);
+            match self.shard.take_effects()[..] {
+                [] => {}
+                [Effect::BeginMove { start, merge: false, .. }] => break start,
+                ref other => panic!("{other:?}"),
+            }
+        };
+        let target = block(1);
+        let (block, epoch) = (target.block.0, target.epoch.0);
+        let entry = MapEntry { start, end: u64::MAX, block, epoch, address: "s:1".into() };
+        let address = "127.0.0.1:1".parse().unwrap();
+        self.word(MoveWord::Begin { id: ID, entry, address });
+    }
+
+    fn word(&mut self, word: MoveWord) {
+        self.shard.move_word(self.now, block(0), word);
+        self.posts();
+    }
+
+    fn posts(&mut self) {
+        for post in self.shard.take_posts() {
+            if let Post::Send { op, .. } = post {
+                self.sent.push_back(op);
+            }
+        }
+    }
+
+    /// The other block answers everything until this is all that it has not answered.
+    fn answer_until(&mut self, until: Op) {
+        while self.sent != [until] {
+            self.answer();
+        }
+    }
+
+    fn answer(&mut self) -> Op {
+        let op = self.sent.pop_front().expect("something was sent");
+        let key = MoveKey { source: block(0), id: ID };
+        self.shard.move_answered(self.now, key, Status::Ok);
+        self.posts();
+        op
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now = self.now + time;
+        self.shard.tick(self.now);
+        self.posts();
+    }
+
+    /// One of the keys that move: it cannot be changed while the range stands still.
+    fn a_key_that_moves(&mut self) -> u32 {
+        let keys = 1..=self.keys;
+        keys.into_iter()
+            .find(|key| self.put(*key).status == Status::Busy)
+            .expect("some stand still")
+    }
+}
+
+/// When the other block is slow, those who want to change what moves get in after 40 ms, and not
+/// only when the move is over: the range is not made to stand still again in the same breath.
+#[test]
+fn a_slow_taker_lets_writers_in() {
+    let mut world = World::new();
+    world.begin();
+    world.answer_until(Op::MoveDone);
+    let key = world.a_key_that_moves();
+    world.pass(Duration::from_millis(41));
+    assert_eq!(world.put(key).status, Status::Ok);
+    // What changed is sent and counted anew.
+    assert_eq!(world.answer(), Op::MoveDone);
+    assert_eq!(world.sent.front(), Some(&Op::MovePatch));
+    assert_eq!(world.put(key).status, Status::Busy);
+    world.answer_until(Op::MoveDone);
+    assert_eq!(world.answer(), Op::MoveDone);
+    let effects = world.shard.take_effects();
+    assert!(matches!(effects[..], [Effect::CommitMove { .. }]), "{effects:?}");
+}
+
+/// Who is shut out waits for what is left and for nothing else: the range stands still only when
+/// everything that was sent before is answered.
+#[test]
+fn nothing_is_on_its_way_when_the_range_stands_still() {
+    let mut world = World::new();
+    world.begin();
+    let (mut most, mut before) = (0, 0);
+    while !world.sent.contains(&Op::MoveDone) {
+        before = world.sent.len();
+        most = most.max(before);
+        world.answer();
+    }
+    assert!(most > 1, "several parts are on their way at a time");
+    assert_eq!(before, 1, "parts were unanswered when the range stood still");
+}
+
+/// A block that cannot be divided, because of what is being read, asks seldom: each time costs the
+/// controller a move.
+#[test]
+fn a_block_that_cannot_be_divided_asks_seldom() {
+    let mut world = World::new();
+    world.begin();
+    let asked = |world: &mut World, within: Duration| {
+        let end = world.now + within;
+        let mut asked = 0;
+        while world.now < end {
+            world.put(1);
+            world.pass(Duration::from_millis(1));
+            for effect in world.shard.take_effects() {
+                if let Effect::BeginMove { start, .. } = effect {
+                    asked += 1;
+                    // Of a move that is over: it does not begin.
+                    let entry = MapEntry {
+                        start,
+                        end: u64::MAX,
+                        block: block(1).block.0,
+                        epoch: 1,
+                        address: "s:1".into(),
+                    };
+                    let address = "127.0.0.1:1".parse().unwrap();
+                    world.word(MoveWord::Begin { id: ID, entry, address });
+                }
+            }
+        }
+        asked
+    };
+    world.shard.move_lost(world.now, MoveKey { source: block(0), id: ID });
+    let (first, later) =
+        (asked(&mut world, Duration::from_secs(1)), asked(&mut world, Duration::from_secs(10)));
+    assert!((3..=8).contains(&first), "{first} in the first second");
+    assert!((8..=13).contains(&later), "{later} in the ten after it");
+}
