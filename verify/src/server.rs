@@ -244,8 +244,7 @@ impl SimServer {
         match effect {
             Effect::Grow { at, .. } => self.deny_growth(now, at),
             Effect::BeginMove { at, .. } => self.refuse_move(now, at),
-            // It is asked for again.
-            Effect::CommitMove { .. } => {}
+            Effect::CommitMove { at, .. } => self.move_word(now, at, MoveWord::NotAsked),
             Effect::CancelMove { .. } => self.later.push(effect),
             effect if self.telling => self.later.push(effect),
             Effect::Taken { at, .. } => drop(self.unheard.insert(at)),

@@ -409,8 +409,9 @@ impl LinkService {
         let at = match effect {
             Effect::Grow { at, .. } => return self.away(at),
             Effect::BeginMove { at, .. } => return self.refuse_move(at),
-            // They are asked for again.
-            Effect::CommitMove { .. } | Effect::LocateServer { .. } => return,
+            Effect::CommitMove { at, .. } => return self.move_word(at, MoveWord::NotAsked),
+            // It is asked for again.
+            Effect::LocateServer { .. } => return,
             Effect::CancelMove { .. } => return self.telling.later.push(effect),
             Effect::Sealed { at, .. }
             | Effect::Taken { at, .. }

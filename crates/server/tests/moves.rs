@@ -183,6 +183,32 @@ fn nothing_is_on_its_way_when_the_range_stands_still() {
     assert_eq!(before, 1, "parts were unanswered when the range stood still");
 }
 
+/// Without a controller nobody can commit a move. When it was not asked either, the range is changed
+/// again at once; when it may have been, nobody but the controller knows whose the range is.
+#[test]
+fn a_commit_that_nobody_was_asked_for_is_taken_back() {
+    for asked in [false, true] {
+        let mut world = World::new();
+        world.begin();
+        world.answer_until(Op::MoveDone);
+        let key = world.a_key_that_moves();
+        world.answer();
+        assert!(matches!(world.shard.take_effects()[..], [Effect::CommitMove { .. }]));
+        if asked {
+            world.pass(Duration::from_millis(101));
+            assert!(matches!(world.shard.take_effects()[..], [Effect::CommitMove { .. }]));
+        }
+        world.word(MoveWord::NotAsked);
+        let (effects, answer) = (world.shard.take_effects(), world.put(key));
+        if asked {
+            assert_eq!((&effects[..], answer.status), (&[][..], Status::Busy));
+        } else {
+            assert!(matches!(effects[..], [Effect::CancelMove { .. }]), "{effects:?}");
+            assert_eq!(answer.status, Status::Ok);
+        }
+    }
+}
+
 /// A block that cannot be divided, because of what is being read, asks seldom: each time costs the
 /// controller a move.
 #[test]

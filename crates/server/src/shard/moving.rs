@@ -125,8 +125,10 @@ pub enum MoveWord {
     Refused(Status, String),
     /// The range is the other block's from this map version on.
     Committed(MovedArgs),
-    /// The range is not the other block's, or the controller cannot be asked.
+    /// The range is not the other block's, or the controller cannot answer.
     NotCommitted(Status, String),
+    /// The last question about a commit was not sent: there is no controller to ask.
+    NotAsked,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,6 +145,8 @@ enum Phase {
     },
     Committing {
         again: Time,
+        /// The controller may have been asked: an earlier question was not called back.
+        asked: bool,
     },
 }
 
@@ -204,7 +208,7 @@ impl Moving {
             Phase::Frozen { since } | Phase::Counted { since, .. } => {
                 Some(since + FROZEN_MAX * (1 << self.thaws))
             }
-            Phase::Committing { again } => Some(again),
+            Phase::Committing { again, .. } => Some(again),
         }
     }
 
@@ -264,6 +268,11 @@ impl Shard {
                 MoveWord::NotCommitted(Status::Removed | Status::NotFound | Status::WrongEpoch, _),
                 Phase::Committing { .. },
             ) => self.give_up(now, index, false),
+            // Nobody has decided, and nobody will: who wants to change the range need not wait until
+            // the controller is back.
+            (MoveWord::NotAsked, Phase::Committing { asked: false, .. }) => {
+                self.give_up(now, index, true)
+            }
             // Anything else leaves it open. The question comes again; the range waits for the
             // answer, whoever gets it.
             _ => {}
@@ -551,7 +560,8 @@ impl Shard {
     fn ask_for_commit(&mut self, now: Time, index: usize) {
         let slot = self.slots[index].as_mut().expect("its move is looked at");
         let moving = slot.moving.as_mut().expect("its move is looked at");
-        moving.phase = Phase::Committing { again: now + COMMIT_AGAIN };
+        let asked = matches!(moving.phase, Phase::Committing { .. });
+        moving.phase = Phase::Committing { again: now + COMMIT_AGAIN, asked };
         let (structure, at) = (slot.owner.structure, slot.owner.at);
         let (id, target) = (moving.id, moving.target);
         self.effects.push(Effect::CommitMove { structure, at, id, target });
