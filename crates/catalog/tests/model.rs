@@ -11,8 +11,8 @@ mod reference;
 
 use common::Bench;
 use honeycomb_catalog::{
-    Actor, Command, Effect, NewServer, NewStructure, PlanNode, PrefixOptions,
-    PrefixState, Reply, Seal,
+    Actor, Command, Effect, NewServer, NewStructure, PlanNode, PrefixOptions, PrefixState, Reply,
+    Seal,
 };
 use honeycomb_types::limits::SERVER_SILENCE;
 use honeycomb_types::{BlockAt, JobId, Kind, PrefixId, ServerId, Verbs};

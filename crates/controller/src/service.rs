@@ -6,7 +6,8 @@ mod extents;
 mod links;
 mod moves;
 
-pub(crate) use errands::{Errand, message_of};
+pub(crate) use errands::Errand;
+pub use errands::message_of;
 
 use crate::answers::Answers;
 use crate::outbox::{Marks, Out, Rests, changes_nothing};

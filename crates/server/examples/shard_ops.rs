@@ -7,9 +7,9 @@ use honeycomb_env::Clock;
 use honeycomb_server::{Access, BlockOwner, Shard, ShardConfig};
 use honeycomb_structures::{Outcome, Ticket};
 use honeycomb_types::{
-    BlockAt, BlockId, Epoch, Generation, JobId, Kind, LaneId, PrefixId, Sequence, ServerId,
-    SessionId, ShardIx, StructureId, Time, Verbs,
+    BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, SessionId, ShardIx, Time, Verbs,
 };
+use honeycomb_wire::messages::OpenBlockRequest;
 use honeycomb_wire::{Grant, Op, RequestHeader, Status};
 
 const OPERATIONS: u64 = 4_000_000;
@@ -26,27 +26,22 @@ fn main() {
     });
     shard.reset(server);
     let at = BlockAt { block: BlockId::new(server, ix, 0), epoch: Epoch(1) };
-    let (job, prefix, structure) = (JobId(1), PrefixId(1), StructureId(1));
-    let generation = Generation(1);
-    let (start, end, slots, max_items, max_bytes, first) = (0, u64::MAX, 1024, 0, 0, true);
-    let kind = Kind::Kv;
-    let owner = BlockOwner {
-        marks: honeycomb_types::Marks::default(),
-        at,
-        job,
-        prefix,
-        structure,
-        generation,
-        kind,
-        start,
-        end,
-        slots,
-        max_items,
-        max_bytes,
-        first,
-        importing: 0,
+    let message = OpenBlockRequest {
+        block: at.block.0,
+        epoch: at.epoch.0,
+        job: 1,
+        prefix: 1,
+        structure: 1,
+        generation: 1,
+        kind: Kind::Kv.code(),
+        end: u64::MAX,
+        slots: 1024,
+        first: true,
+        ..OpenBlockRequest::default()
     };
+    let owner = BlockOwner::try_from(&message).unwrap();
     shard.open(owner).unwrap();
+    let BlockOwner { job, prefix, structure, generation, .. } = owner;
     let verbs = Verbs::ALL;
     let grant = Grant { job, prefix, structure, verbs, generation, expires_ms: u64::MAX };
     let access = Access { session: SessionId(7), window: 16, grant: Some(grant), peer: false };
