@@ -2,49 +2,24 @@
 //! `cargo run --release -p honeycomb-server --example shard_ops`
 #![allow(clippy::unwrap_used)] // It measures; what goes wrong ends it.
 
-use honeycomb_block::Reclaimer;
+#[path = "../tests/common/mod.rs"]
+mod common;
+
 use honeycomb_env::Clock;
-use honeycomb_server::{Access, BlockOwner, Shard, ShardConfig};
+use honeycomb_server::BlockOwner;
 use honeycomb_structures::{Outcome, Ticket};
-use honeycomb_types::{
-    BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, SessionId, ShardIx, Time, Verbs,
-};
-use honeycomb_wire::messages::OpenBlockRequest;
-use honeycomb_wire::{Grant, Op, RequestHeader, Status};
+use honeycomb_types::{BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, Time};
+use honeycomb_wire::{Op, RequestHeader, Status};
 
 const OPERATIONS: u64 = 4_000_000;
 const KEYS: u64 = 1000;
 
 fn main() {
     let (server, ix) = (ServerId(1), ShardIx(0));
-    let mut shard = Shard::new(ShardConfig {
-        shard: ix,
-        block_size: 1 << 20,
-        blocks: 1,
-        reclaimer: Reclaimer::inline(),
-        kinds: Default::default(),
-    });
-    shard.reset(server);
+    let mut shard = common::shard(server, 1 << 20, 1);
     let at = BlockAt { block: BlockId::new(server, ix, 0), epoch: Epoch(1) };
-    let message = OpenBlockRequest {
-        block: at.block.0,
-        epoch: at.epoch.0,
-        job: 1,
-        prefix: 1,
-        structure: 1,
-        generation: 1,
-        kind: Kind::Kv.code(),
-        end: u64::MAX,
-        slots: 1024,
-        first: true,
-        ..OpenBlockRequest::default()
-    };
-    let owner = BlockOwner::try_from(&message).unwrap();
-    shard.open(owner).unwrap();
-    let BlockOwner { job, prefix, structure, generation, .. } = owner;
-    let verbs = Verbs::ALL;
-    let grant = Grant { job, prefix, structure, verbs, generation, expires_ms: u64::MAX };
-    let access = Access { session: SessionId(7), window: 16, grant: Some(grant), peer: false };
+    shard.open(BlockOwner { slots: 1024, ..common::owner(at, Kind::Kv, true) }).unwrap();
+    let access = common::access(false);
     let clock = Clock::start();
     let mut header = RequestHeader { at, grant: 1, ..RequestHeader::new(Op::KvPut) };
     (header.lane, header.ack_lag) = (LaneId(1), 1);

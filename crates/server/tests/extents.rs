@@ -15,6 +15,7 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+const SIZE: usize = 64 << 10;
 const NEAR: ServerId = ServerId(1);
 const FAR: ServerId = ServerId(2);
 /// The first block of the near server.
@@ -57,8 +58,8 @@ fn content(id: u64, length: usize) -> Vec<u8> {
 impl World {
     fn new() -> World {
         let mut world = World {
-            near: common::shard(NEAR, 8),
-            far: common::shard(FAR, 8),
+            near: common::shard(NEAR, SIZE, 8),
+            far: common::shard(FAR, SIZE, 8),
             now: Time::from_millis(5000),
             blocks: Vec::new(),
             epoch: 1,

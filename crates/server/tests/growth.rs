@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{SIZE, access, owner};
+use common::{access, owner};
 use honeycomb_server::{BlockOwner, Effect, Shard};
 use honeycomb_structures::{Answer, News, Outcome, Successor, Ticket};
 use honeycomb_types::limits::SUCCESSOR_IDLE;
@@ -17,6 +17,7 @@ use honeycomb_wire::{Op, RequestHeader, Status};
 use proptest::prelude::*;
 use std::time::Duration;
 
+const SIZE: usize = 64 << 10;
 const SERVER: ServerId = ServerId(1);
 
 /// One writer, one structure, one shard.
@@ -47,7 +48,7 @@ fn block(n: u32) -> BlockAt {
 impl World {
     fn new(kind: Kind, marks: Marks, delay: Duration) -> World {
         let mut world = World {
-            shard: common::shard(SERVER, 512),
+            shard: common::shard(SERVER, SIZE, 512),
             now: Time::from_millis(5000),
             kind,
             marks,

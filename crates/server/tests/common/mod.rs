@@ -1,4 +1,4 @@
-//! What the tests of shards share: a small shard, a block that one job owns, and who may do what to it.
+//! What the tests of shards, and what times them, share: a shard, a block that one job owns, and who may do what to it.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 use honeycomb_block::Reclaimer;
@@ -9,13 +9,10 @@ use honeycomb_types::{
 use honeycomb_wire::Grant;
 use honeycomb_wire::messages::OpenBlockRequest;
 
-/// Bytes of a block.
-pub const SIZE: usize = 64 << 10;
-
-pub fn shard(server: ServerId, blocks: u32) -> Shard {
+pub fn shard(server: ServerId, block_size: usize, blocks: u32) -> Shard {
     let mut shard = Shard::new(ShardConfig {
         shard: ShardIx(0),
-        block_size: SIZE,
+        block_size,
         blocks,
         reclaimer: Reclaimer::inline(),
         kinds: Default::default(),
