@@ -15,9 +15,10 @@ use honeycomb_catalog::{
     PrefixState, Reply, Seal,
 };
 use honeycomb_types::limits::{REJOIN_GRACE, SERVER_SILENCE};
-use honeycomb_types::{BlockAt, JobId, Kind, PrefixId, ServerId, StructureId, Time};
-use moves::Imports;
-use reference::{Cluster, File, Job, Life, Prefix, Sealed};
+use honeycomb_types::{BlockAt, JobId, PrefixId, ServerId, StructureId, Time};
+use reference::{
+    Cluster, File, Imports, Job, Life, Outcome, Place, Prefix, Verdict, cause, require,
+};
 use rejoin::Rejoining;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,8 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// state that stays wrong is found all the same.
 const COMPARE_EVERY: u64 = 24;
 
-type Outcome<T> = Result<T, &'static str>;
-type Verdict = Result<(), String>;
+const _: () = assert!(reference::BLOCK == crate::server::BLOCK as u64, "one model, one block size");
 
 /// The plain catalog, and what the servers were told.
 #[derive(Default)]
@@ -45,42 +45,9 @@ pub struct CatalogModel {
     commands: u64,
 }
 
-fn cause<T>(result: &Result<T, CatalogError>) -> String {
-    match result {
-        Ok(_) => "Ok".into(),
-        Err(error) => {
-            let text = format!("{error:?}");
-            text.split([' ', '(']).next().unwrap_or_default().into()
-        }
-    }
-}
-
-fn agree<T, M>(
-    what: &str,
-    reply: &Result<T, CatalogError>,
-    model: &Outcome<M>,
-) -> Result<(), String> {
+fn agree<T, M>(what: &str, reply: &Result<T, CatalogError>, model: &Outcome<M>) -> Verdict {
     let (is, due) = (cause(reply), model.as_ref().map_or_else(|e| *e, |_| "Ok"));
     require(is == due, || format!("{what} was answered {is}, and should have been {due}"))
-}
-
-fn require(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
-    if holds { Ok(()) } else { Err(what()) }
-}
-
-fn new_prefix(id: PrefixId, name: &str, parents: Vec<usize>, lease: u64, now: u64) -> Prefix {
-    Prefix {
-        id,
-        name: name.to_owned(),
-        parents,
-        deduced: BTreeSet::new(),
-        readers: BTreeSet::new(),
-        renewed: now,
-        lease,
-        pinned: false,
-        life: Life::Live,
-        missed: 0,
-    }
 }
 
 impl CatalogModel {
@@ -91,13 +58,6 @@ impl CatalogModel {
     fn at(&mut self, id: JobId) -> &mut Job {
         let j = self.job(id);
         &mut self.cluster.jobs[j]
-    }
-
-    fn hear(&mut self, server: ServerId) {
-        let now = self.cluster.now;
-        if let Some((_, seen)) = self.cluster.servers.get_mut(&server) {
-            *seen = now;
-        }
     }
 
     /// Carries out a command that the catalog has just carried out, and says where they differ.
@@ -182,7 +142,7 @@ impl CatalogModel {
                 let known = self.cluster.servers.contains_key(&server);
                 let expected = if known { Ok(()) } else { Err("UnknownServer") };
                 agree("a report", reply, &expected)?;
-                self.hear(server);
+                self.cluster.hear(server);
                 Ok(())
             }
             Command::ServerLost { server } => {
@@ -190,11 +150,11 @@ impl CatalogModel {
                 Ok(())
             }
             Command::BlockOpened { server, .. } => {
-                self.hear(server);
+                self.cluster.hear(server);
                 Ok(())
             }
             Command::BlockFreed { server, at } => {
-                self.hear(server);
+                self.cluster.hear(server);
                 if at.block.server() == server {
                     self.cluster.quarantined.remove(&at);
                 }
@@ -216,12 +176,14 @@ impl CatalogModel {
                 self.commit_move(structure, at, id, target, reply)
             }
             Command::CancelMove { structure, at, id } => {
-                self.hear(at.block.server());
-                self.cancel_move(Some(structure), id, reply)
+                self.cluster.hear(at.block.server());
+                self.cluster.cancel(|moving| (moving.structure, moving.id) == (structure, id));
+                agree("a cancellation", reply, &Ok(()))
             }
-            Command::ImportRefused { server, id, .. } => {
-                self.hear(server);
-                self.cancel_move(None, id, reply)
+            Command::ImportRefused { server, at, id } => {
+                self.cluster.hear(server);
+                self.cluster.cancel(|moving| (moving.target, moving.id) == (at, id));
+                agree("the refusal of a move", reply, &Ok(()))
             }
             Command::Tick => {
                 self.tick();
@@ -251,7 +213,7 @@ impl CatalogModel {
         };
         let lease = lease_ms as u64;
         let mut new = Job { quota, lease, ..Job::default() };
-        new.prefixes.push(Some(new_prefix(*root, "", vec![], lease, self.cluster.now)));
+        new.prefixes.push(Some(Prefix::new(*root, "", vec![], lease, self.cluster.now)));
         self.jobs.push(*job);
         self.cluster.jobs.push(new);
         Ok(())
@@ -267,31 +229,10 @@ impl CatalogModel {
     ) -> Verdict {
         let now = self.cluster.now;
         let job = self.at(job);
-        let lease = if options.lease_ms == 0 { job.lease } else { options.lease_ms as u64 };
-        let expected = (|| {
-            let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
-            if path.is_empty() {
-                return match (job.live(""), named.is_empty()) {
-                    (Ok(_), _) => Err("PrefixExists"),
-                    (_, false) => Err("UnknownParent"),
-                    _ => Ok((Some(0), "", vec![])),
-                };
-            }
-            let mut found = Vec::new();
-            for parent in std::iter::once(above).chain(named.iter().copied()) {
-                let i = job.parent(parent)?;
-                if !found.contains(&i) {
-                    found.push(i);
-                }
-            }
-            let place = job.place(name, &found)?;
-            let mut trial = job.clone();
-            trial.put(place, new_prefix(PrefixId(0), name, found.clone(), lease, now), now);
-            if trial.cyclic() { Err("Cycle") } else { Ok((place, name, found)) }
-        })();
+        let expected = job.creation(path, named, options.lease_ms, now);
         agree("a creation", reply, &expected)?;
-        if let (Ok((place, name, parents)), Ok(Reply::Prefix(id))) = (expected, reply) {
-            job.put(place, new_prefix(*id, name, parents, lease, now), now);
+        if let (Ok((place, new)), Ok(Reply::Prefix(id))) = (expected, reply) {
+            job.put(place, Prefix { id: *id, ..new }, now);
             job.sweep();
         }
         Ok(())
@@ -329,20 +270,12 @@ impl CatalogModel {
     ) -> Verdict {
         let now = self.cluster.now;
         let job = self.at(job);
-        let expected = job.live(path).and_then(|i| {
-            if named.is_empty() && !replace {
-                return Err("InvalidArgument");
-            }
-            let ids: Result<BTreeSet<_>, _> = named.iter().map(|path| job.reader(path)).collect();
-            Ok((i, ids?))
-        });
+        let expected = job.declare(path, named, replace, now);
         agree("a declaration", reply, &expected)?;
-        let (Ok(Reply::Readers { left }), Ok((i, ids))) = (reply, expected) else { return Ok(()) };
-        let p = job.prefixes[i].as_mut().expect("it is live");
-        p.readers = if replace { ids } else { &p.readers | &ids };
-        let due = job.left(i);
+        let (Ok(Reply::Readers { left }), Ok((due, freed))) = (reply, expected) else {
+            return Ok(());
+        };
         require(*left == due, || format!("{left} readers are left, not {due} (INV-37)"))?;
-        let (_, freed) = job.free_read(now);
         self.cluster.free(freed);
         Ok(())
     }
@@ -350,16 +283,11 @@ impl CatalogModel {
     fn commit(&mut self, job: JobId, path: &str, reply: &Result<Reply, CatalogError>) -> Verdict {
         let now = self.cluster.now;
         let job = self.at(job);
-        let found = job.resolve(path).and_then(|i| job.prefixes[i].as_ref());
-        let expected = match found {
-            Some(p) if job.committed.contains(&p.id) || p.life == Life::Read => Ok(p.id),
-            Some(p) if p.life == Life::Live => Ok(p.id),
-            _ => job.live(path).map(|_| PrefixId(0)),
-        };
+        let expected = job.commit(path, now);
         agree("a commit", reply, &expected)?;
-        let (Ok(Reply::Committed { freed }), Ok(id)) = (reply, expected) else { return Ok(()) };
-        job.committed.insert(id);
-        let (due, blocks) = job.free_read(now);
+        let (Ok(Reply::Committed { freed }), Ok((due, blocks))) = (reply, expected) else {
+            return Ok(());
+        };
         require(*freed == due, || format!("a commit freed {freed} prefixes, not {due} (INV-37)"))?;
         self.cluster.free(blocks);
         Ok(())
@@ -374,17 +302,7 @@ impl CatalogModel {
         orders: &[Order],
     ) -> Verdict {
         let j = self.job(job_id);
-        let blocks = new.blocks.max(1) as u64;
-        let job = &self.cluster.jobs[j];
-        let expected = job.live(new.path).and_then(|i| {
-            let same = |f: &&File| f.prefix == i && f.name == new.name;
-            match job.files.iter().find(same) {
-                Some(_) if !new.open_existing => Err("StructureExists"),
-                Some(file) if file.kind != new.kind => Err("WrongKind"),
-                Some(file) => Ok((i, Some(file.id))),
-                None => self.cluster.may_take(j, blocks).map(|()| (i, None)),
-            }
-        });
+        let expected = self.cluster.making(j, new);
         agree("the creation of a structure", reply, &expected)?;
         let (Ok((prefix, existing)), Ok(Reply::Opened(opened))) = (expected, reply) else {
             return Ok(());
@@ -397,24 +315,9 @@ impl CatalogModel {
             Order::OpenBlock { at, .. } => Some(*at),
             _ => None,
         });
-        let mut chain: Vec<BlockAt> = blocks.collect();
-        let spare = if new.kind == Kind::Kv { vec![] } else { chain.split_off(1) };
-        self.cluster.jobs[j].files.push(File {
-            id: opened.structure,
-            prefix,
-            name: new.name.to_owned(),
-            kind: new.kind,
-            bounded: new.kind == Kind::Queue && (new.max_items, new.max_bytes) != (0, 0),
-            chain,
-            spare,
-            seals: BTreeMap::new(),
-            starts: opened.map.entries.iter().map(|entry| entry.start).collect(),
-            taken: BTreeMap::new(),
-            retired: BTreeSet::new(),
-            pending: Vec::new(),
-            committed: BTreeSet::new(),
-            extents: BTreeSet::new(),
-        });
+        let starts = opened.map.entries.iter().map(|entry| entry.start).collect();
+        let file = File::new(opened.structure, prefix, new, blocks.collect(), starts);
+        self.cluster.jobs[j].files.push(file);
         Ok(())
     }
 
@@ -532,15 +435,7 @@ impl CatalogModel {
                 self.cluster.free(freed);
             }
         }
-        self.cancel_overdue();
-    }
-
-    fn find(&self, structure: StructureId) -> Option<(usize, usize)> {
-        let places = self.cluster.jobs.iter().enumerate();
-        places
-            .flat_map(|(j, job)| job.files.iter().enumerate().map(move |(f, file)| (j, f, file)))
-            .find(|(_, _, file)| file.id == structure)
-            .map(|(j, f, _)| (j, f))
+        self.cluster.cancel_overdue();
     }
 
     /// The file or queue of which a server speaks, when it is there and has had this block.
@@ -549,11 +444,10 @@ impl CatalogModel {
         structure: StructureId,
         at: BlockAt,
         reply: &Result<Reply, CatalogError>,
-    ) -> Result<Option<(usize, usize)>, String> {
-        self.hear(at.block.server());
-        let found = self
-            .find(structure)
-            .filter(|(j, f)| self.cluster.jobs[*j].files[*f].chain.contains(&at));
+    ) -> Result<Option<Place>, String> {
+        self.cluster.hear(at.block.server());
+        let found = self.cluster.find(structure);
+        let found = found.filter(|&place| self.cluster.file(place).chain.contains(&at));
         // A seal or a free of what was taken back meanwhile is nothing.
         let known = found.is_some() || self.cluster.quarantined.contains(&at);
         require(known || reply.is_err(), || {
@@ -568,47 +462,21 @@ impl CatalogModel {
         at: BlockAt,
         reply: &Result<Reply, CatalogError>,
     ) -> Verdict {
-        let Some((j, f)) = self.block(structure, at, reply)? else { return Ok(()) };
-        let file = self.cluster.jobs[j].files[f].clone();
-        let position = |at: BlockAt| file.chain.iter().position(|&other| other == at);
-        let own = position(at).expect("found by it");
-        let (version, ranges, empty) = file.map();
-        let tail = position(ranges[ranges.len() - 1].2).expect("a map names blocks of the chain");
-        let ended = matches!(file.seals.get(&at), Some((_, _, true)));
-        let beyond = file.sealed() && own > tail;
-        let expected = if empty.contains(&at) || file.retired.contains(&at) || beyond {
-            Err("StaleBlock")
-        } else if ended {
-            Err("Sealed")
-        } else if own + 1 < file.chain.len() || !file.spare.is_empty() {
-            Ok(())
-        } else {
-            self.cluster.may_take(j, 1)
-        };
+        let Some(place) = self.block(structure, at, reply)? else { return Ok(()) };
+        let expected = self.cluster.growth(place, at);
         agree("growth", reply, &expected)?;
-        let Ok(Reply::Grown { version: reserved, entry }) = reply else { return Ok(()) };
-        let next = file.chain[own..].iter().skip(1).find(|b| !empty.contains(b));
-        let in_map = ranges.iter().position(|(_, _, b)| *b == at);
-        let due = match in_map.filter(|i| i + 1 < ranges.len()) {
-            Some(i) => (version, Some(ranges[i + 1].2)),
-            None => (version + (own - tail) as u64 + 1, next.copied()),
+        let (Ok(Reply::Grown { version, entry }), Ok(growth)) = (reply, expected) else {
+            return Ok(());
         };
-        require(reserved.0 == due.0, || {
-            format!("growth reserved version {reserved}, not {} (INV-17)", due.0)
+        require(version.0 == growth.version, || {
+            format!("growth reserved version {version}, not {} (INV-17)", growth.version)
         })?;
-        let model = &mut self.cluster.jobs[j].files[f];
-        let due = match due.1 {
-            Some(block) => Some(block),
-            None if !model.spare.is_empty() => Some(model.spare[0]),
-            None => None,
-        };
-        require(due.is_none_or(|block| block == entry.at), || {
+        let fresh = !self.cluster.file(place).chain.contains(&entry.at);
+        let due = growth.successor;
+        require(due.map_or(fresh, |known| known == entry.at), || {
             format!("growth gave {:?}, where {due:?} follows (INV-20)", entry.at)
         })?;
-        if !model.chain.contains(&entry.at) {
-            model.spare.retain(|at| *at != entry.at);
-            model.chain.push(entry.at);
-        }
+        self.cluster.grow(place, entry.at);
         Ok(())
     }
 
@@ -619,41 +487,8 @@ impl CatalogModel {
         seal: Seal,
         reply: &Result<Reply, CatalogError>,
     ) -> Verdict {
-        let Some((j, f)) = self.block(structure, at, reply)? else { return Ok(()) };
-        let file = &self.cluster.jobs[j].files[f];
-        let Seal { length, bytes, last } = seal;
-        let position = file.chain.iter().position(|&other| other == at).expect("found by it");
-        let recorded = file.seals.get(&at);
-        let applied_last = file.sealed() && recorded.is_some_and(|r| r.2);
-        let taken = file.taken.get(&at).copied().unwrap_or_default();
-        // Of a block of a file that is in the map nothing but its length is known.
-        let same = |known: Sealed| {
-            let in_map = file.map().1.iter().rev().skip(1).any(|(_, _, other)| *other == at);
-            let bytes = if file.kind == Kind::File && in_map { known.1 } else { bytes };
-            known == (length, bytes, last)
-        };
-        let expected = match recorded {
-            _ if self.cluster.quarantined.contains(&at) => Ok(false),
-            _ if !file.held().contains(&at) => Err("StaleBlock"),
-            // Once the whole file is sealed, only that it is counts.
-            Some(_) if applied_last && last => Ok(false),
-            Some(&known) if same(known) => Ok(false),
-            Some(_) => Err("InvalidArgument"),
-            None if !last && position + 1 == file.chain.len() => Err("NoSuccessor"),
-            // More was taken than went through it.
-            None if taken.0 > length || taken.1 > bytes => Err("InvalidArgument"),
-            None => Ok(true),
-        };
-        agree("a seal", reply, &expected)?;
-        if expected == Ok(true) {
-            let before = file.held();
-            let file = &mut self.cluster.jobs[j].files[f];
-            file.seals.insert(at, (length, bytes, last));
-            let after = file.held();
-            let freed: Vec<BlockAt> = before.difference(&after).copied().collect();
-            self.cluster.free(freed);
-        }
-        Ok(())
+        let Some(place) = self.block(structure, at, reply)? else { return Ok(()) };
+        agree("a seal", reply, &self.cluster.seal(place, at, seal))
     }
 
     fn taken(
@@ -664,22 +499,8 @@ impl CatalogModel {
         bytes: u64,
         reply: &Result<Reply, CatalogError>,
     ) -> Verdict {
-        let Some((j, f)) = self.block(structure, at, reply)? else { return Ok(()) };
-        let file = &mut self.cluster.jobs[j].files[f];
-        let most = file.seals.get(&at).filter(|seal| !seal.2 || !file.sealed());
-        let expected = if !file.held().contains(&at) || file.kind != Kind::Queue {
-            Err("StaleBlock")
-        } else if most.is_some_and(|most| items > most.0 || bytes > most.1) {
-            Err("InvalidArgument")
-        } else {
-            Ok(())
-        };
-        agree("what was taken", reply, &expected)?;
-        if expected.is_ok() {
-            let (i, b) = file.taken.entry(at).or_default();
-            (*i, *b) = ((*i).max(items), (*b).max(bytes));
-        }
-        Ok(())
+        let Some(place) = self.block(structure, at, reply)? else { return Ok(()) };
+        agree("what was taken", reply, &self.cluster.take(place, at, items, bytes))
     }
 
     fn retire(
@@ -689,24 +510,13 @@ impl CatalogModel {
         reply: &Result<Reply, CatalogError>,
         orders: &[Order],
     ) -> Verdict {
-        let Some((j, f)) = self.block(structure, at, reply)? else { return Ok(()) };
-        let file = &mut self.cluster.jobs[j].files[f];
-        let (_, ranges, _) = file.map();
-        let expected = if !file.held().contains(&at) || file.kind != Kind::Queue {
-            Err("StaleBlock")
-        } else if !ranges[..ranges.len() - 1].iter().any(|range| range.2 == at) {
-            Err("NotSealed")
-        } else {
-            Ok(())
-        };
+        let Some(place) = self.block(structure, at, reply)? else { return Ok(()) };
+        let expected = self.cluster.retire(place, at);
         agree("a retirement", reply, &expected)?;
-        if expected.is_ok() {
-            let freed = |o: &Order| matches!(o, Order::FreeBlock { at: freed, .. } if *freed == at);
-            require(orders.iter().any(freed), || format!("{at:?} was retired and is not freed"))?;
-            file.retired.insert(at);
-            self.cluster.free(vec![at]);
-        }
-        Ok(())
+        let freed = |o: &Order| matches!(o, Order::FreeBlock { at: freed, .. } if *freed == at);
+        require(expected.is_err() || orders.iter().any(freed), || {
+            format!("{at:?} was retired and is not freed")
+        })
     }
 
     /// The last block of the chain goes back to whoever granted it, unless something follows from it
@@ -780,8 +590,7 @@ impl CatalogModel {
             let differ: Vec<_> = self.open.symmetric_difference(&held).collect();
             format!("servers and catalog do not hold the same blocks: {differ:?} (INV-02)")
         })?;
-        let files = self.cluster.jobs.iter().flat_map(|job| &job.files);
-        self.imports.compare(files)?;
+        self.imports.compare(&self.cluster)?;
         let mut none = Vec::new();
         let status = Command::ClusterStatus { actor: Actor::CLUSTER };
         let Ok(Reply::Status(status)) = catalog.apply(now, status, &mut none) else {

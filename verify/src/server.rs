@@ -4,14 +4,15 @@ use crate::controller::Said;
 use crate::world::{TryId, is_refusal};
 use honeycomb_block::Reclaimer;
 use honeycomb_catalog::{BlockUsage, Effect as Order};
+use honeycomb_controller::message_of;
 use honeycomb_server::{Access, BlockOwner, Effect, MoveKey, MoveWord, Post, Shard, ShardConfig};
 use honeycomb_structures::{Answer, News, Outcome, Payload, Registry, Successor, Ticket};
 use honeycomb_types::limits::{ACTIVITY_INTERVAL, REPORT_INTERVAL};
 use honeycomb_types::{BlockAt, Generation, JobId, PrefixId, ServerId, SessionId, ShardIx, Time};
 use honeycomb_wire::data::ReadArgs;
-use honeycomb_wire::messages::HeldBlock;
+use honeycomb_wire::messages::{HeldBlock, OpenBlockRequest};
 use honeycomb_wire::queue::{GetArgs, Items};
-use honeycomb_wire::{Grant, Op, RequestHeader, Status};
+use honeycomb_wire::{Field, Grant, Op, RequestHeader, Status};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -488,39 +489,10 @@ impl SimServer {
     /// result.
     pub fn order(&mut self, now: Time, order: &Order) -> Result<bool, String> {
         match order {
-            Order::OpenBlock {
-                at,
-                job,
-                prefix,
-                structure,
-                generation,
-                kind,
-                start,
-                end,
-                slots,
-                max_items,
-                max_bytes,
-                first,
-                marks,
-                importing,
-                ..
-            } => {
-                let owner = BlockOwner {
-                    at: *at,
-                    job: *job,
-                    prefix: *prefix,
-                    structure: *structure,
-                    generation: *generation,
-                    kind: *kind,
-                    start: *start,
-                    end: *end,
-                    slots: *slots,
-                    max_items: *max_items,
-                    max_bytes: *max_bytes,
-                    first: *first,
-                    marks: *marks,
-                    importing: importing.0,
-                };
+            Order::OpenBlock { at, .. } => {
+                let (_, _, body) = message_of(order);
+                let body = OpenBlockRequest::decode(&body).map_err(|e| e.to_string())?;
+                let owner = BlockOwner::try_from(&body).map_err(|(_, text)| text)?;
                 let shard = self.shard(*at);
                 let known = shard.inventory().any(|owner| owner.at == *at);
                 if let Err(refusal) = shard.open(owner) {

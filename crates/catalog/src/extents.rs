@@ -100,7 +100,6 @@ impl Catalog {
         at: BlockAt,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
-        self.heard_from(at.block.server());
         let s = self.held_by(id, at)?;
         self.structures.extents_dirty.mark(s);
         let structure = &mut self.structures[s];

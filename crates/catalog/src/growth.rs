@@ -36,8 +36,10 @@ impl Structure {
 }
 
 impl Catalog {
-    /// The structure that a server's request names, if the block is its own in this epoch.
-    pub(crate) fn held_by(&self, id: StructureId, at: BlockAt) -> Result<u32, CatalogError> {
+    /// The structure for whose block a server speaks, if the block is its own in this epoch. The server
+    /// was heard from, whatever comes of it.
+    pub(crate) fn held_by(&mut self, id: StructureId, at: BlockAt) -> Result<u32, CatalogError> {
+        self.heard_from(at.block.server());
         let s = self.structures.find(id).ok_or(CatalogError::UnknownStructure { structure: id })?;
         if self.pool.held(at) == Some(Held::By(s)) {
             Ok(s)
@@ -47,7 +49,11 @@ impl Catalog {
     }
 
     /// The same, for what only blocks of files and queues ask.
-    pub(crate) fn named_by_block(&self, id: StructureId, at: BlockAt) -> Result<u32, CatalogError> {
+    pub(crate) fn named_by_block(
+        &mut self,
+        id: StructureId,
+        at: BlockAt,
+    ) -> Result<u32, CatalogError> {
         let s = self.held_by(id, at)?;
         if !self.structures[s].router.grows() {
             return Err(self.wrong_kind(s, Kind::File));
@@ -67,7 +73,6 @@ impl Catalog {
         at: BlockAt,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
-        self.heard_from(at.block.server());
         let s = self.named_by_block(id, at)?;
         let structure = &self.structures[s];
         let asker = match structure.position(at.block).ok_or(CatalogError::StaleBlock { at })? {
@@ -99,7 +104,6 @@ impl Catalog {
         successor: BlockAt,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
-        self.heard_from(at.block.server());
         let s = self.named_by_block(id, at)?;
         let structure = &self.structures[s];
         let stale = CatalogError::StaleBlock { at: successor };
@@ -164,9 +168,9 @@ impl Catalog {
         seal: Seal,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
-        self.heard_from(at.block.server());
         if let (Some(s), Some(Held::Quarantined)) = (self.structures.find(id), self.pool.held(at)) {
             // A repeat by a block that was empty when it sealed, and is being freed.
+            self.heard_from(at.block.server());
             return Ok(Reply::Sealed { version: MapVersion(self.structures[s].version) });
         }
         let s = self.named_by_block(id, at)?;

@@ -159,7 +159,6 @@ impl Catalog {
         merge: bool,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
-        self.heard_from(at.block.server());
         let s = self.held_by(id, at)?;
         if self.structures[s].kind != Kind::Kv {
             return Err(self.wrong_kind(s, Kind::Kv));

@@ -202,7 +202,7 @@ impl Catalog {
         effects.push(Effect::QueueAhead { server, at, items, bytes });
     }
 
-    fn queue_of_block(&self, id: StructureId, at: BlockAt) -> Result<u32, CatalogError> {
+    fn queue_of_block(&mut self, id: StructureId, at: BlockAt) -> Result<u32, CatalogError> {
         let s = self.named_by_block(id, at)?;
         if self.structures[s].queue.is_some() {
             return Ok(s);
@@ -218,7 +218,6 @@ impl Catalog {
         bytes: u64,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
-        self.heard_from(at.block.server());
         let s = self.queue_of_block(id, at)?;
         let structure = &mut self.structures[s];
         // A server must not be believed to have taken more than there was.
@@ -247,7 +246,6 @@ impl Catalog {
         at: BlockAt,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
-        self.heard_from(at.block.server());
         let s = self.queue_of_block(id, at)?;
         let structure = &mut self.structures[s];
         let place = structure.entries.iter().position(|entry| entry.block == at.block);

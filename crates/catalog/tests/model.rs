@@ -2,25 +2,25 @@
 //! exact remaining leases, maps and free counts agree after every one, and every invariant holds.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
-#[path = "reference/blocks.rs"]
+#[path = "model/blocks.rs"]
 mod blocks;
 mod common;
-#[path = "reference/moves.rs"]
+#[path = "model/moves.rs"]
 mod moves;
 mod reference;
 
 use common::Bench;
 use honeycomb_catalog::{
-    Actor, CatalogError, Command, Effect, NewServer, NewStructure, PlanNode, PrefixOptions,
-    PrefixState, Reply, Seal,
+    Actor, Command, Effect, NewServer, NewStructure, PlanNode, PrefixOptions, PrefixState, Reply,
+    Seal,
 };
 use honeycomb_types::limits::SERVER_SILENCE;
 use honeycomb_types::{BlockAt, JobId, Kind, PrefixId, ServerId, Verbs};
-use moves::{Imports, Settle};
+use moves::Settle;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
-use reference::{Cluster, File, Job, Life, Prefix};
+use reference::{BLOCK, Cluster, File, Imports, Job, Life, Prefix, cause};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Debug)]
@@ -183,16 +183,9 @@ struct Both {
     /// Prefixes that were freed for their readers.
     read: u64,
     imports: Imports,
-}
-
-fn cause<T>(result: &Result<T, CatalogError>) -> String {
-    match result {
-        Ok(_) => "Ok".into(),
-        Err(error) => {
-            let text = format!("{error:?}");
-            text.split([' ', '(']).next().unwrap().into()
-        }
-    }
+    /// Splits and merges that were committed, commits that were repeated, moves that were cancelled,
+    /// and commits of those.
+    moves: [u64; 5],
 }
 
 fn outcome<T>(result: &Result<T, &'static str>) -> String {
@@ -214,7 +207,7 @@ impl Both {
             let Ok(Reply::Job { job, root }) = bench.run(register) else { panic!() };
             ids.push(job);
             let mut job = Job { quota: quota_blocks, lease: 5000, ..Job::default() };
-            job.prefixes.push(Some(new_prefix(root, "", vec![], 5000, false, model.now)));
+            job.prefixes.push(Some(Prefix::new(root, "", vec![], 5000, model.now)));
             model.jobs.push(job);
         }
         let (open, versions, ahead) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
@@ -232,6 +225,7 @@ impl Both {
             edges,
             read,
             imports,
+            moves: [0; 5],
         }
     }
 
@@ -343,32 +337,10 @@ impl Both {
         let options = PrefixOptions { lease_ms: lease, pinned, ..common::LEASE };
         let result = self.bench.create(self.ids[j], path, &named, options);
         let (now, job) = (self.model.now, &mut self.model.jobs[j]);
-        let lease = if lease == 0 { job.lease } else { lease as u64 };
-        let expected = (|| {
-            let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
-            if path.is_empty() {
-                return match (job.live(""), parents.is_empty()) {
-                    (Ok(_), _) => Err("PrefixExists"),
-                    (_, false) => Err("UnknownParent"),
-                    _ => Ok((Some(0), "", vec![])),
-                };
-            }
-            let mut found = Vec::new();
-            for parent in std::iter::once(above).chain(named) {
-                let i = job.parent(parent)?;
-                if !found.contains(&i) {
-                    found.push(i);
-                }
-            }
-            let place = job.place(name, &found)?;
-            let mut trial = job.clone();
-            let new = new_prefix(PrefixId(0), name, found.clone(), lease, pinned, now);
-            trial.put(place, new, now);
-            if trial.cyclic() { Err("Cycle") } else { Ok((place, name, found)) }
-        })();
+        let expected = job.creation(path, &named, lease, now);
         assert_eq!(cause(&result), outcome(&expected));
-        if let (Ok((place, name, parents)), Ok(id)) = (expected, result) {
-            job.put(place, new_prefix(id, name, parents, lease, pinned, now), now);
+        if let (Ok((place, new)), Ok(id)) = (expected, result) {
+            job.put(place, Prefix { id, pinned, ..new }, now);
             job.sweep();
         }
     }
@@ -439,36 +411,24 @@ impl Both {
         let named: Vec<&str> = readers.iter().map(String::as_str).collect();
         let result = self.bench.declare_as(Actor::driver(self.ids[j]), path, &named, replace);
         let (now, job) = (self.model.now, &mut self.model.jobs[j]);
-        let expected = job.live(path).and_then(|i| {
-            if named.is_empty() && !replace {
-                return Err("InvalidArgument");
-            }
-            let ids: Result<BTreeSet<_>, _> = named.iter().map(|path| job.reader(path)).collect();
-            Ok((i, ids?))
-        });
+        let expected = job.declare(path, &named, replace, now);
         assert_eq!(cause(&result), outcome(&expected));
-        let (Ok(left), Ok((i, ids))) = (result, expected) else { return };
-        let p = job.prefixes[i].as_mut().unwrap();
-        p.readers = if replace { ids } else { &p.readers | &ids };
-        assert_eq!(left, job.left(i));
-        let (_, freed) = job.free_read(now);
-        self.model.free(freed);
+        if let (Ok(left), Ok((expected, freed))) = (result, expected) {
+            assert_eq!(left, expected);
+            self.model.free(freed);
+        }
     }
 
     fn commit(&mut self, j: usize, path: &str) {
         let result = self.bench.commit(Actor::driver(self.ids[j]), path);
         let (now, job) = (self.model.now, &mut self.model.jobs[j]);
-        let expected = match job.resolve(path).map(|i| job.prefixes[i].as_ref().unwrap()) {
-            Some(p) if job.committed.contains(&p.id) || p.life == Life::Read => Ok(p.id),
-            _ => job.live(path).map(|i| job.prefixes[i].as_ref().unwrap().id),
-        };
+        let expected = job.commit(path, now);
         assert_eq!(cause(&result), outcome(&expected));
-        let (Ok(count), Ok(id)) = (result, expected) else { return };
-        job.committed.insert(id);
-        let (expected, freed) = job.free_read(now);
-        assert_eq!(count, expected);
-        self.read += count as u64;
-        self.model.free(freed);
+        if let (Ok(count), Ok((expected, freed))) = (result, expected) {
+            assert_eq!(count, expected);
+            self.read += count as u64;
+            self.model.free(freed);
+        }
     }
 
     fn seen(&mut self, j: usize, prefix: usize, ago_ms: u32) {
@@ -496,7 +456,7 @@ impl Both {
                 self.model.free(freed);
             }
         }
-        self.overdue();
+        self.moves[3] += self.model.cancel_overdue();
         let silence = SERVER_SILENCE.as_millis() as u64;
         let silent = |&(_, (_, seen)): &(&ServerId, &(u64, u64))| seen + silence <= now;
         let lost: Vec<_> = self.model.servers.iter().filter(silent).map(|(&id, _)| id).collect();
@@ -515,14 +475,7 @@ impl Both {
         let new =
             NewStructure { path, name, kind, blocks, slots, max_items, max_bytes, open_existing };
         let result = self.bench.make(self.ids[j], new);
-        let expected = self.model.jobs[j].live(path).and_then(|i| {
-            let same = |f: &&File| f.prefix == i && f.name == name;
-            match self.model.jobs[j].files.iter().find(same) {
-                Some(file) if file.kind != kind => Err("WrongKind"),
-                Some(file) => Ok((i, Some(file.id))),
-                None => self.model.may_take(j, blocks.max(1) as u64).map(|()| (i, None)),
-            }
-        });
+        let expected = self.model.making(j, &new);
         assert_eq!(cause(&result), outcome(&expected));
         let (Ok((prefix, existing)), Ok(opened)) = (expected, result) else { return };
         if let Some(id) = existing {
@@ -539,31 +492,11 @@ impl Both {
             }
             other => panic!("{other:?}"),
         });
-        let mut chain: Vec<BlockAt> = blocks.collect();
-        let spare = if is_kv { vec![] } else { chain.split_off(1) };
+        let chain: Vec<BlockAt> = blocks.collect();
         let starts: Vec<u64> = opened.map.entries.iter().map(|entry| entry.start).collect();
         let n = starts.len() as u64;
         assert!(!is_kv || starts.iter().zip(0..).all(|(&s, i)| s == (i * 64 / n) << 58));
-        let (id, name, seals) = (opened.structure, name.to_owned(), BTreeMap::new());
-        let (taken, retired) = (BTreeMap::new(), BTreeSet::new());
-        let (pending, committed) = (Vec::new(), BTreeSet::new());
-        let bounded = kind == Kind::Queue && bound > 0;
-        let file = File {
-            id,
-            prefix,
-            name,
-            kind,
-            bounded,
-            chain,
-            spare,
-            seals,
-            starts,
-            taken,
-            retired,
-            pending,
-            committed,
-            extents: BTreeSet::new(),
-        };
+        let file = File::new(opened.structure, prefix, &new, chain, starts);
         self.model.jobs[j].files.push(file);
     }
 
@@ -588,7 +521,7 @@ impl Both {
     fn join(&mut self, shards: u8, blocks_per_shard: u32) {
         self.joined += 1;
         let address = format!("s{}:1", self.joined);
-        let (incarnation, block_size) = (self.joined, 65_536);
+        let (incarnation, block_size) = (self.joined, BLOCK);
         let server = NewServer {
             address: &address,
             incarnation,
@@ -619,18 +552,8 @@ impl Both {
         self.model.quarantined.remove(&at);
     }
 
-    fn file_block(&self, j: usize, file: usize, block: usize) -> Option<(usize, BlockAt)> {
-        let files = &self.model.jobs[j].files;
-        let f = file % files.len().max(1);
-        let file = files.get(f).filter(|file| file.kind != Kind::Kv)?;
-        Some((f, file.chain[block % file.chain.len()]))
-    }
-
     fn hear(&mut self, at: BlockAt) {
-        let now = self.model.now;
-        if let Some((_, seen)) = self.model.servers.get_mut(&at.block.server()) {
-            *seen = now;
-        }
+        self.model.hear(at.block.server());
     }
 
     fn forget(&mut self, server: ServerId) {
@@ -641,7 +564,7 @@ impl Both {
     /// What servers were told by the last command agrees with what they had.
     fn carry_out(&mut self) {
         for effect in std::mem::take(&mut self.bench.effects) {
-            self.imports.hear(&effect, &self.open);
+            self.imports.hear(&effect, &self.open).unwrap();
             match effect {
                 Effect::OpenBlock { server, at, .. } => {
                     assert_eq!(server, at.block.server());
@@ -671,7 +594,7 @@ impl Both {
     fn compare(&mut self) {
         let held = self.model.jobs.iter().flat_map(|job| &job.files).flat_map(File::held);
         assert_eq!(self.open, held.collect(), "INV-02: servers and catalog agree");
-        self.compare_imports();
+        self.imports.compare(&self.model).unwrap();
         let status = self.bench.status();
         let (ordinary, free, quarantined) = self.model.room();
         assert_eq!(
@@ -732,20 +655,6 @@ impl Both {
     }
 }
 
-fn new_prefix(
-    id: PrefixId,
-    name: &str,
-    parents: Vec<usize>,
-    lease: u64,
-    pinned: bool,
-    now: u64,
-) -> Prefix {
-    let name = name.to_owned();
-    let (deduced, readers) = (BTreeSet::new(), BTreeSet::new());
-    let (life, missed) = (Life::Live, 0);
-    Prefix { id, name, parents, deduced, readers, renewed: now, lease, pinned, life, missed }
-}
-
 type Planned = Result<(Job, Vec<usize>), &'static str>;
 
 /// A plan on a copy of the job: each node as soon as its parents are there.
@@ -790,13 +699,13 @@ fn planned(
         }
         match trial.place(name, &parents) {
             Ok(place) => {
-                let new = new_prefix(PrefixId(0), name, parents, job.lease, false, now);
+                let new = Prefix::new(PrefixId(0), name, parents, job.lease, now);
                 done.insert(name, trial.put(place, new, now));
             }
             // A cycle within the plan is told first; go on as if the name were free.
             Err(cause) => {
                 taken = Some(cause);
-                let new = new_prefix(PrefixId(0), "", vec![], job.lease, false, now);
+                let new = Prefix::new(PrefixId(0), "", vec![], job.lease, now);
                 done.insert(name, trial.put(None, new, now));
             }
         }
@@ -878,7 +787,7 @@ fn the_random_commands_move_ranges_in_every_way() {
         let ops = prop::collection::vec(prop_oneof![7 => moving(), 1 => op()], 1..120);
         let mut both = Both::new(11);
         both.run(&ops.new_tree(&mut runner).unwrap().current());
-        seen.iter_mut().zip(both.imports.seen).for_each(|(all, one)| *all += one);
+        seen.iter_mut().zip(both.moves).for_each(|(all, one)| *all += one);
     }
     assert!(seen.iter().all(|&count| count >= 20), "{seen:?}");
 }

@@ -17,6 +17,6 @@ mod translate;
 pub use answers::Answers;
 pub use controller::{Controller, ControllerOptions, StartError};
 pub use members::held_block;
-pub use service::waits;
+pub use service::{message_of, waits};
 pub use status::status_of;
 pub use store::{OpenOptions, Opened, Store, StoreError};

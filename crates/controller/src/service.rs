@@ -6,7 +6,8 @@ mod extents;
 mod links;
 mod moves;
 
-pub(crate) use errands::{Errand, message_of};
+pub(crate) use errands::Errand;
+pub use errands::message_of;
 
 use crate::answers::Answers;
 use crate::outbox::{Marks, Out, Rests, changes_nothing};
@@ -93,6 +94,24 @@ impl Requests {
             op if op.info().plane == Plane::Link => self.blocks += 1,
             _ => {}
         }
+    }
+}
+
+/// What a client asks, and on whose behalf.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    now: Time,
+    actor: Actor,
+    /// What its token allows.
+    scope: Scope,
+    op: Op,
+    args: &'a [u8],
+}
+
+impl Asked<'_> {
+    /// Its arguments: those of the operation, and nothing behind them.
+    fn read<T: Field>(&self) -> Result<T, Refusal> {
+        T::decode(self.args).map_err(malformed)
     }
 }
 
@@ -305,38 +324,37 @@ impl ControllerService {
         header: &RequestHeader,
         args: &[u8],
     ) -> Result<Vec<u8>, Refusal> {
-        let actor = self.actor(now, from, header.op)?;
-        match header.op {
-            Op::Ping => PingRequest::decode(args).map(|_| Vec::new()).map_err(malformed),
+        let (op, actor) = (header.op, self.actor(now, from, header.op)?);
+        let asked = Asked { now, actor, scope: self.peers[&from].scope, op, args };
+        match op {
+            Op::Ping => asked.read::<PingRequest>().map(|_| Vec::new()),
             Op::RegisterJob | Op::FindJob | Op::DeregisterJob | Op::ListJobs | Op::JobTree => {
-                let scope = self.peers[&from].scope;
-                self.serve_job(now, actor, scope, header.op, args)
+                self.serve_job(asked)
             }
             Op::CreatePrefix
             | Op::CreateHierarchy
             | Op::RemovePrefix
             | Op::RenewLeases
             | Op::LeaseInfo
-            | Op::SetPermissions => self.serve_prefix(now, actor, header.op, args),
-            Op::DeclareReaders | Op::CommitTask => self.serve_readers(now, actor, header.op, args),
+            | Op::SetPermissions => self.serve_prefix(asked),
+            Op::DeclareReaders | Op::CommitTask => self.serve_readers(asked),
             Op::CreateStructure | Op::OpenStructure | Op::ReopenStructure | Op::RemoveStructure => {
-                let expires_ms = self.peers[&from].scope.expires_ms;
-                self.serve_structure(now, actor, expires_ms, header.op, args)
+                self.serve_structure(asked)
             }
-            Op::ExtentBlocks => self.extent_blocks(now, actor, args),
-            Op::LocateServer => self.locate_server(args),
+            Op::ExtentBlocks => self.extent_blocks(asked),
+            Op::LocateServer => self.locate_server(asked),
             Op::ClusterStatus => {
-                ClusterStatusRequest::decode(args).map_err(malformed)?;
+                asked.read::<ClusterStatusRequest>()?;
                 match self.apply(now, Command::ClusterStatus { actor }).map_err(refusal)? {
                     Reply::Status(s) => Ok(translate::status(&s, &self.requests).encode()),
-                    other => unexpected(header.op, &other),
+                    other => unexpected(op, &other),
                 }
             }
             Op::ListKinds => {
-                ListKindsRequest::decode(args).map_err(malformed)?;
+                asked.read::<ListKindsRequest>()?;
                 match self.apply(now, Command::ListKinds { actor }).map_err(refusal)? {
                     Reply::Kinds(kinds) => Ok(translate::kinds(&kinds)),
-                    other => unexpected(header.op, &other),
+                    other => unexpected(op, &other),
                 }
             }
             Op::JoinServer => {
@@ -351,10 +369,8 @@ impl ControllerService {
             | Op::QueueTaken
             | Op::RetireBlock
             | Op::ReturnBlock
-            | Op::Inventory => self.serve_link(net, now, from, header.op, args),
-            Op::BeginMove | Op::CommitMove | Op::CancelMove => {
-                self.serve_move(now, header.op, args)
-            }
+            | Op::Inventory => self.serve_link(net, now, from, op, args),
+            Op::BeginMove | Op::CommitMove | Op::CancelMove => self.serve_move(now, op, args),
             op => Err((Status::NotServedHere, format!("{} is not served here", op.name()))),
         }
     }

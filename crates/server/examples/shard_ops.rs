@@ -2,54 +2,24 @@
 //! `cargo run --release -p honeycomb-server --example shard_ops`
 #![allow(clippy::unwrap_used)] // It measures; what goes wrong ends it.
 
-use honeycomb_block::Reclaimer;
+#[path = "../tests/common/mod.rs"]
+mod common;
+
 use honeycomb_env::Clock;
-use honeycomb_server::{Access, BlockOwner, Shard, ShardConfig};
+use honeycomb_server::BlockOwner;
 use honeycomb_structures::{Outcome, Ticket};
-use honeycomb_types::{
-    BlockAt, BlockId, Epoch, Generation, JobId, Kind, LaneId, PrefixId, Sequence, ServerId,
-    SessionId, ShardIx, StructureId, Time, Verbs,
-};
-use honeycomb_wire::{Grant, Op, RequestHeader, Status};
+use honeycomb_types::{BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, Time};
+use honeycomb_wire::{Op, RequestHeader, Status};
 
 const OPERATIONS: u64 = 4_000_000;
 const KEYS: u64 = 1000;
 
 fn main() {
     let (server, ix) = (ServerId(1), ShardIx(0));
-    let mut shard = Shard::new(ShardConfig {
-        shard: ix,
-        block_size: 1 << 20,
-        blocks: 1,
-        reclaimer: Reclaimer::inline(),
-        kinds: Default::default(),
-    });
-    shard.reset(server);
+    let mut shard = common::shard(server, 1 << 20, 1);
     let at = BlockAt { block: BlockId::new(server, ix, 0), epoch: Epoch(1) };
-    let (job, prefix, structure) = (JobId(1), PrefixId(1), StructureId(1));
-    let generation = Generation(1);
-    let (start, end, slots, max_items, max_bytes, first) = (0, u64::MAX, 1024, 0, 0, true);
-    let kind = Kind::Kv;
-    let owner = BlockOwner {
-        marks: honeycomb_types::Marks::default(),
-        at,
-        job,
-        prefix,
-        structure,
-        generation,
-        kind,
-        start,
-        end,
-        slots,
-        max_items,
-        max_bytes,
-        first,
-        importing: 0,
-    };
-    shard.open(owner).unwrap();
-    let verbs = Verbs::ALL;
-    let grant = Grant { job, prefix, structure, verbs, generation, expires_ms: u64::MAX };
-    let access = Access { session: SessionId(7), window: 16, grant: Some(grant), peer: false };
+    shard.open(BlockOwner { slots: 1024, ..common::owner(at, Kind::Kv, true) }).unwrap();
+    let access = common::access(false);
     let clock = Clock::start();
     let mut header = RequestHeader { at, grant: 1, ..RequestHeader::new(Op::KvPut) };
     (header.lane, header.ack_lag) = (LaneId(1), 1);

@@ -536,7 +536,8 @@ impl LinkService {
         let malformed = |e: honeycomb_wire::Malformed| (Status::BadFrame, e.to_string());
         let (shard, note) = match header.op {
             Op::OpenBlock => {
-                let owner = owner_of(&OpenBlockRequest::decode(args).map_err(malformed)?)?;
+                let body = OpenBlockRequest::decode(args).map_err(malformed)?;
+                let owner = BlockOwner::try_from(&body)?;
                 (owner.at.block.shard(), Note::Open(owner, self.errand(header)))
             }
             Op::FreeBlock => {
@@ -605,25 +606,30 @@ fn resolve(address: &str) -> Result<SocketAddr, String> {
     found.into_iter().next().ok_or_else(|| format!("{address} is no address"))
 }
 
-fn owner_of(body: &OpenBlockRequest) -> Result<BlockOwner, (Status, String)> {
-    let kind = Kind::from_code(body.kind)
-        .ok_or_else(|| (Status::WrongKind, format!("no kind has the code {:#x}", body.kind)))?;
-    Ok(BlockOwner {
-        at: BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) },
-        job: JobId(body.job),
-        prefix: PrefixId(body.prefix),
-        structure: StructureId(body.structure),
-        generation: Generation(body.generation),
-        kind,
-        start: body.start,
-        end: body.end,
-        slots: body.slots,
-        max_items: body.max_items,
-        max_bytes: body.max_bytes,
-        first: body.first,
-        marks: Marks::new(body.high_mark, body.low_mark, Marks::default()).unwrap_or_default(),
-        importing: body.importing,
-    })
+impl TryFrom<&OpenBlockRequest> for BlockOwner {
+    type Error = (Status, String);
+
+    /// Refuses a code that no kind has.
+    fn try_from(body: &OpenBlockRequest) -> Result<BlockOwner, (Status, String)> {
+        let kind = Kind::from_code(body.kind)
+            .ok_or_else(|| (Status::WrongKind, format!("no kind has the code {:#x}", body.kind)))?;
+        Ok(BlockOwner {
+            at: BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) },
+            job: JobId(body.job),
+            prefix: PrefixId(body.prefix),
+            structure: StructureId(body.structure),
+            generation: Generation(body.generation),
+            kind,
+            start: body.start,
+            end: body.end,
+            slots: body.slots,
+            max_items: body.max_items,
+            max_bytes: body.max_bytes,
+            first: body.first,
+            marks: Marks::new(body.high_mark, body.low_mark, Marks::default()).unwrap_or_default(),
+            importing: body.importing,
+        })
+    }
 }
 
 impl Service for LinkService {

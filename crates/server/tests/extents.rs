@@ -2,16 +2,15 @@
 //! names an extent that is not there, every put is answered in time, and nothing is left behind.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
-use honeycomb_block::Reclaimer;
-use honeycomb_server::{Access, BlockOwner, Effect, MoveKey, Post, Shard, ShardConfig};
+mod common;
+
+use common::{access, owner};
+use honeycomb_server::{Effect, MoveKey, Post, Shard};
 use honeycomb_structures::{Answer, ExtentRef, Outcome, Payload, Ticket};
 use honeycomb_types::limits::{ADOPT_MAX, EXTENT_PENDING_MS};
-use honeycomb_types::{
-    BlockAt, BlockId, Epoch, Generation, JobId, Kind, LaneId, Marks, PrefixId, Sequence, ServerId,
-    SessionId, ShardIx, StructureId, Time, Verbs,
-};
+use honeycomb_types::{BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, Time};
 use honeycomb_wire::extents::{extents, put_extents};
-use honeycomb_wire::{Field, Grant, Op, RequestHeader, Status};
+use honeycomb_wire::{Field, Op, RequestHeader, Status};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -51,49 +50,6 @@ struct World {
     refused: u64,
 }
 
-fn shard(server: ServerId) -> Shard {
-    let mut shard = Shard::new(ShardConfig {
-        shard: ShardIx(0),
-        block_size: SIZE,
-        blocks: 8,
-        reclaimer: Reclaimer::inline(),
-        kinds: Default::default(),
-    });
-    shard.reset(server);
-    shard
-}
-
-fn owner(at: BlockAt, kind: Kind) -> BlockOwner {
-    BlockOwner {
-        at,
-        job: JobId(1),
-        prefix: PrefixId(1),
-        structure: StructureId(1),
-        generation: Generation(1),
-        kind,
-        start: 0,
-        end: u64::MAX,
-        slots: 64,
-        max_items: 0,
-        max_bytes: 0,
-        first: at == KV,
-        marks: Marks::default(),
-        importing: 0,
-    }
-}
-
-fn access(peer: bool) -> Access {
-    let grant = Grant {
-        job: JobId(1),
-        prefix: PrefixId(1),
-        structure: StructureId(1),
-        verbs: Verbs::ALL,
-        generation: Generation(1),
-        expires_ms: u64::MAX,
-    };
-    Access { session: SessionId(7), window: 16, grant: Some(grant).filter(|_| !peer), peer }
-}
-
 /// What the bytes of an extent say.
 fn content(id: u64, length: usize) -> Vec<u8> {
     id.to_le_bytes().into_iter().cycle().take(length).collect()
@@ -102,8 +58,8 @@ fn content(id: u64, length: usize) -> Vec<u8> {
 impl World {
     fn new() -> World {
         let mut world = World {
-            near: shard(NEAR),
-            far: shard(FAR),
+            near: common::shard(NEAR, SIZE, 8),
+            far: common::shard(FAR, SIZE, 8),
             now: Time::from_millis(5000),
             blocks: Vec::new(),
             epoch: 1,
@@ -117,7 +73,7 @@ impl World {
             refused: 0,
         };
         assert_eq!(KV.block, BlockId::new(NEAR, ShardIx(0), 0));
-        world.near.open(owner(KV, Kind::Kv)).unwrap();
+        world.near.open(owner(KV, Kind::Kv, true)).unwrap();
         for (server, index) in [(NEAR, 1), (FAR, 0), (FAR, 1)] {
             let at = world.open(server, index);
             world.blocks.push(at);
@@ -129,7 +85,7 @@ impl World {
         self.epoch += 1;
         let block = BlockId::new(server, ShardIx(0), index);
         let at = BlockAt { block, epoch: Epoch(self.epoch) };
-        self.at(at).open(owner(at, Kind::Extents)).unwrap();
+        self.at(at).open(owner(at, Kind::Extents, false)).unwrap();
         at
     }
 

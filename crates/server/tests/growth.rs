@@ -2,17 +2,18 @@
 //! drive it, with a controller that takes its time.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
-use honeycomb_block::Reclaimer;
-use honeycomb_server::{Access, BlockOwner, Effect, Shard, ShardConfig};
+mod common;
+
+use common::{access, owner};
+use honeycomb_server::{BlockOwner, Effect, Shard};
 use honeycomb_structures::{Answer, News, Outcome, Successor, Ticket};
 use honeycomb_types::limits::SUCCESSOR_IDLE;
 use honeycomb_types::{
-    BlockAt, BlockId, Epoch, Generation, JobId, Kind, LaneId, Marks, PrefixId, Sequence, ServerId,
-    SessionId, ShardIx, StructureId, Time, Verbs,
+    BlockAt, BlockId, Epoch, Kind, LaneId, Marks, Sequence, ServerId, ShardIx, Time,
 };
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::MapEntry;
-use honeycomb_wire::{Grant, Op, RequestHeader, Status};
+use honeycomb_wire::{Op, RequestHeader, Status};
 use proptest::prelude::*;
 use std::time::Duration;
 
@@ -46,17 +47,8 @@ fn block(n: u32) -> BlockAt {
 
 impl World {
     fn new(kind: Kind, marks: Marks, delay: Duration) -> World {
-        let (shard, reclaimer) = (ShardIx(0), Reclaimer::inline());
-        let mut shard = Shard::new(ShardConfig {
-            shard,
-            block_size: SIZE,
-            blocks: 512,
-            reclaimer,
-            kinds: Default::default(),
-        });
-        shard.reset(SERVER);
         let mut world = World {
-            shard,
+            shard: common::shard(SERVER, SIZE, 512),
             now: Time::from_millis(5000),
             kind,
             marks,
@@ -77,37 +69,11 @@ impl World {
 
     fn open(&mut self) -> BlockAt {
         let at = block(self.opened);
-        let owner = BlockOwner {
-            at,
-            job: JobId(1),
-            prefix: PrefixId(1),
-            structure: StructureId(1),
-            generation: Generation(1),
-            kind: self.kind,
-            start: 0,
-            end: u64::MAX,
-            slots: 1024,
-            max_items: 0,
-            max_bytes: 0,
-            first: self.opened == 0,
-            marks: self.marks,
-            importing: 0,
-        };
+        let owner = owner(at, self.kind, self.opened == 0);
+        let owner = BlockOwner { marks: self.marks, ..owner };
         self.shard.open(owner).unwrap();
         self.opened += 1;
         at
-    }
-
-    fn access() -> Access {
-        let grant = Grant {
-            job: JobId(1),
-            prefix: PrefixId(1),
-            structure: StructureId(1),
-            verbs: Verbs::ALL,
-            generation: Generation(1),
-            expires_ms: u64::MAX,
-        };
-        Access { session: SessionId(7), window: 16, grant: Some(grant), peer: false }
     }
 
     fn run(&mut self, op: Op, args: &[u8], payload: &[u8]) -> Answer {
@@ -119,7 +85,7 @@ impl World {
             header.sequence = Sequence(self.sequence + 1);
         }
         let ticket = Ticket(self.sequence + 1);
-        match self.shard.apply(self.now, &World::access(), &header, args, payload, ticket) {
+        match self.shard.apply(self.now, &access(false), &header, args, payload, ticket) {
             Outcome::Done(answer) => answer,
             Outcome::Parked => panic!("{op:?} was parked"),
         }
@@ -342,7 +308,7 @@ fn a_get_that_waits_at_a_block_that_is_flushed_is_answered() {
     let args = [&1u32.to_le_bytes()[..], &100u32.to_le_bytes(), &0u32.to_le_bytes(), &[0]].concat();
     let mut header = RequestHeader { at: world.tail, grant: 1, ..RequestHeader::new(Op::QueueGet) };
     (header.lane, header.sequence, header.deadline_ms) = (LaneId(1), Sequence(1), 5000);
-    let (now, access) = (world.now, World::access());
+    let (now, access) = (world.now, access(false));
     let outcome = world.shard.apply(now, &access, &header, &args, &[], Ticket(5));
     assert_eq!(outcome, Outcome::Parked);
     world.shard.flush(world.tail, (0, u64::MAX)).unwrap();

@@ -40,13 +40,13 @@ impl CatalogModel {
             *seen = now.as_millis();
         }
         self.rejoining = Rejoining { again: true, ..Rejoining::default() };
-        self.restart_moves();
         self.renew_all();
-        let (open, seals) = (&mut self.open, &mut 0);
         for file in self.cluster.jobs.iter_mut().flat_map(|job| &mut job.files) {
             let chain = catalog.chain(file.id);
             let chain = chain.ok_or_else(|| format!("{} was lost by the log (INV-26)", file.id))?;
-            forget(file, &chain, power, open, seals)?;
+            forget(file, &chain, power, &mut self.open)?;
+            // Every move has its whole time again.
+            file.pending.iter_mut().for_each(|moving| moving.since = self.cluster.now);
         }
         let awaits = catalog.recovering() == self.is_recovering();
         require(awaits, || "the catalog does not await its servers (INV-26)".into())
@@ -63,7 +63,7 @@ impl CatalogModel {
         let expected = if known { Ok(()) } else { Err("UnknownServer") };
         agree("a server that came back", reply, &expected)?;
         if known {
-            self.hear(member);
+            self.cluster.hear(member);
             self.rejoining.again = true;
             self.rejoining.told.insert(member, BTreeSet::new());
             self.rejoining.unowned.retain(|held| held.at.block.server() != member);
@@ -78,7 +78,7 @@ impl CatalogModel {
         last: bool,
         reply: &Result<Reply, CatalogError>,
     ) -> Verdict {
-        self.hear(server);
+        self.cluster.hear(server);
         let known = self.rejoining.told.get_mut(&server);
         let expected = if known.is_some() { Ok(()) } else { Err("UnknownServer") };
         agree("an inventory", reply, &expected)?;
@@ -103,7 +103,7 @@ impl CatalogModel {
     /// Brings a block that a server holds up to date; false when nobody is known to own it.
     fn reconcile(&mut self, held: &HeldBlock) -> bool {
         let at = held.at;
-        let Some((j, f)) = self.find(held.structure) else { return false };
+        let Some((j, f)) = self.cluster.find(held.structure) else { return false };
         if !self.cluster.jobs[j].files[f].held().contains(&at) {
             return false;
         }
@@ -136,10 +136,7 @@ impl CatalogModel {
             && !file.seals.contains_key(&at)
             && (seal.last || file.chain.last() != Some(&at))
         {
-            let before = file.held();
-            file.seals.insert(at, (seal.length, seal.bytes, seal.last));
-            let after = file.held();
-            self.cluster.free(before.difference(&after).copied().collect::<Vec<_>>());
+            self.cluster.put_seal((j, f), at, (seal.length, seal.bytes, seal.last));
         }
         let file = &mut self.cluster.jobs[j].files[f];
         if file.kind == Kind::Queue && held.taken != (0, 0) {
@@ -197,13 +194,7 @@ impl CatalogModel {
 }
 
 /// Takes from a structure of the model what the log has lost of it, if it may have.
-fn forget(
-    file: &mut File,
-    chain: &Chain,
-    power: bool,
-    open: &mut BTreeSet<BlockAt>,
-    lost_seals: &mut u64,
-) -> Verdict {
+fn forget(file: &mut File, chain: &Chain, power: bool, open: &mut BTreeSet<BlockAt>) -> Verdict {
     let known: BTreeSet<BlockAt> =
         chain.blocks.iter().map(|(at, _)| *at).chain(chain.beside.iter().copied()).collect();
     let mine = file.held();
@@ -235,7 +226,6 @@ fn forget(
     for (at, sealed) in &chain.blocks {
         if !sealed && file.seals.remove(at).is_some() {
             require(power, || format!("the seal of {at:?} was lost by the log (INV-26)"))?;
-            *lost_seals += 1;
         }
     }
     Ok(())

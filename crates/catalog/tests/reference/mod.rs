@@ -1,8 +1,19 @@
 //! The catalog as plain collections, without cleverness: renewals are propagated at once over the
 //! whole DAG, maps are rebuilt from the list of seals, blocks are a set with owners. Times are in
-//! milliseconds. The oracle of `tests/model.rs`.
+//! milliseconds.
+//!
+//! The oracle of `tests/model.rs` and of the simulator. What a command is answered is foretold here,
+//! and there only compared with what was answered. A method that changes something carries the command
+//! out as well, if it is not to be refused; where the catalog names what is new (ids, blocks), the
+//! answer is foretold by one method, and what came is handed to a second.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
+mod blocks;
+mod moves;
+
+pub use moves::{Imports, Moving, moved};
+
+use honeycomb_catalog::{CatalogError, NewStructure};
 use honeycomb_types::limits::{RESERVE_BLOCKS_MIN, RESERVE_FRACTION};
 use honeycomb_types::{BlockAt, Kind, MoveId, PrefixId, ServerId, StructureId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,15 +46,11 @@ pub struct Prefix {
 /// How a block was sealed: items or bytes, a queue's bytes, and whether nothing follows.
 pub type Sealed = (u64, u64, bool);
 
-/// A move that is neither committed nor cancelled.
-#[derive(Clone, Copy, Debug)]
-pub struct Moving {
-    pub id: MoveId,
-    pub source: BlockAt,
-    pub target: BlockAt,
-    pub start: u64,
-    pub merge: bool,
-}
+/// First and last position of a block of a map.
+pub type Range = (u64, u64, BlockAt);
+
+/// Bytes of a block.
+pub const BLOCK: u64 = 65_536;
 
 /// A file, a queue or a kv.
 #[derive(Clone, Debug)]
@@ -64,7 +71,7 @@ pub struct File {
     pub taken: BTreeMap<BlockAt, (u64, u64)>,
     /// Blocks that a queue no longer needs.
     pub retired: BTreeSet<BlockAt>,
-    /// What moves between the blocks of a kv.
+    /// What moves between the blocks of a kv: neither committed nor cancelled.
     pub pending: Vec<Moving>,
     /// Moves of a kv that were committed.
     pub committed: BTreeSet<MoveId>,
@@ -73,8 +80,36 @@ pub struct File {
 }
 
 impl File {
+    /// A new one: its blocks in the order in which they were given, and where those of a map begin.
+    pub fn new(
+        id: StructureId,
+        prefix: usize,
+        new: &NewStructure<'_>,
+        mut chain: Vec<BlockAt>,
+        starts: Vec<u64>,
+    ) -> File {
+        let kind = new.kind;
+        let spare = if kind == Kind::Kv { Vec::new() } else { chain.split_off(1) };
+        File {
+            id,
+            prefix,
+            name: new.name.to_owned(),
+            kind,
+            bounded: kind == Kind::Queue && (new.max_items, new.max_bytes) != (0, 0),
+            chain,
+            spare,
+            seals: BTreeMap::new(),
+            starts,
+            taken: BTreeMap::new(),
+            retired: BTreeSet::new(),
+            pending: Vec::new(),
+            committed: BTreeSet::new(),
+            extents: BTreeSet::new(),
+        }
+    }
+
     /// The map that the seals so far make: version, ranges, and blocks that turned out empty.
-    pub fn map(&self) -> (u64, Vec<(u64, u64, BlockAt)>, BTreeSet<BlockAt>) {
+    pub fn map(&self) -> (u64, Vec<Range>, BTreeSet<BlockAt>) {
         let mut empty = BTreeSet::new();
         if self.kind == Kind::Kv {
             let end = |i: usize| self.starts.get(i + 1).map_or(u64::MAX, |s| s - 1);
@@ -148,7 +183,38 @@ pub struct Job {
     pub lease: u64,
 }
 
-type Outcome<T> = Result<T, &'static str>;
+/// What the catalog should answer; an error by its name.
+pub type Outcome<T> = Result<T, &'static str>;
+
+/// What does not agree, if anything.
+pub type Verdict = Result<(), String>;
+
+/// Where a structure is: its job, and its place there.
+pub type Place = (usize, usize);
+
+pub fn require(holds: bool, what: impl FnOnce() -> String) -> Verdict {
+    if holds { Ok(()) } else { Err(what()) }
+}
+
+/// The name of what the catalog answered, as in an `Outcome`.
+pub fn cause<T>(result: &Result<T, CatalogError>) -> String {
+    match result {
+        Ok(_) => "Ok".into(),
+        Err(error) => {
+            let text = format!("{error:?}");
+            text.split([' ', '(']).next().unwrap().into()
+        }
+    }
+}
+
+impl Prefix {
+    pub fn new(id: PrefixId, name: &str, parents: Vec<usize>, lease: u64, now: u64) -> Prefix {
+        let name = name.to_owned();
+        let (deduced, readers) = (BTreeSet::new(), BTreeSet::new());
+        let (pinned, life, missed) = (false, Life::Live, 0);
+        Prefix { id, name, parents, deduced, readers, renewed: now, lease, pinned, life, missed }
+    }
+}
 
 impl Job {
     fn at(&self, i: usize) -> &Prefix {
@@ -241,6 +307,38 @@ impl Job {
         self.all().any(|(i, _)| self.descendants(i).contains(&i))
     }
 
+    /// Where a prefix comes to stand that is to be created, and as what: its id is not known yet.
+    pub fn creation(
+        &self,
+        path: &str,
+        named: &[&str],
+        lease_ms: u32,
+        now: u64,
+    ) -> Outcome<(Option<usize>, Prefix)> {
+        let lease = if lease_ms == 0 { self.lease } else { lease_ms as u64 };
+        let new = |name: &str, parents| Prefix::new(PrefixId(0), name, parents, lease, now);
+        let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
+        if path.is_empty() {
+            return match (self.live(""), named.is_empty()) {
+                (Ok(_), _) => Err("PrefixExists"),
+                (_, false) => Err("UnknownParent"),
+                _ => Ok((Some(0), new("", vec![]))),
+            };
+        }
+        let mut found = Vec::new();
+        for parent in std::iter::once(above).chain(named.iter().copied()) {
+            let i = self.parent(parent)?;
+            if !found.contains(&i) {
+                found.push(i);
+            }
+        }
+        let place = self.place(name, &found)?;
+        let new = new(name, found);
+        let mut trial = self.clone();
+        trial.put(place, new.clone(), now);
+        if trial.cyclic() { Err("Cycle") } else { Ok((place, new)) }
+    }
+
     /// Puts a prefix into a place (or a new one) and answers where it is.
     pub fn put(&mut self, place: Option<usize>, mut new: Prefix, now: u64) -> usize {
         let parents = new.parents.clone();
@@ -324,6 +422,38 @@ impl Job {
         if self.committed.contains(&id) { Ok(id) } else { self.live(path).map(|_| id) }
     }
 
+    /// Declares readers of a prefix, beside those it has or (`replace`) instead of them; answers how
+    /// many are left, and the blocks that are free by it.
+    pub fn declare(
+        &mut self,
+        path: &str,
+        named: &[&str],
+        replace: bool,
+        now: u64,
+    ) -> Outcome<(u32, Vec<BlockAt>)> {
+        let i = self.live(path)?;
+        if named.is_empty() && !replace {
+            return Err("InvalidArgument");
+        }
+        let ids: Outcome<BTreeSet<_>> = named.iter().map(|path| self.reader(path)).collect();
+        let ids = ids?;
+        let p = self.prefixes[i].as_mut().unwrap();
+        p.readers = if replace { ids } else { &p.readers | &ids };
+        let left = self.left(i);
+        Ok((left, self.free_read(now).1))
+    }
+
+    /// The task of a prefix has committed; answers how many prefixes are read by it, and the blocks
+    /// that they held.
+    pub fn commit(&mut self, path: &str, now: u64) -> Outcome<(u32, Vec<BlockAt>)> {
+        let id = match self.resolve(path).map(|i| self.at(i)) {
+            Some(p) if self.committed.contains(&p.id) || p.life == Life::Read => p.id,
+            _ => self.live(path).map(|i| self.at(i).id)?,
+        };
+        self.committed.insert(id);
+        Ok(self.free_read(now))
+    }
+
     /// Ends every prefix whose declared readers have all committed; answers how many, and the blocks
     /// that they held.
     pub fn free_read(&mut self, now: u64) -> (u32, Vec<BlockAt>) {
@@ -357,9 +487,49 @@ pub struct Cluster {
     pub away: BTreeSet<ServerId>,
     /// Bytes in blocks, as last reported.
     pub used: BTreeMap<BlockAt, u64>,
+    /// Every move that began, in that order, whatever became of it.
+    pub begun: Vec<Moving>,
 }
 
 impl Cluster {
+    pub fn file(&self, (j, f): Place) -> &File {
+        &self.jobs[j].files[f]
+    }
+
+    fn file_mut(&mut self, (j, f): Place) -> &mut File {
+        &mut self.jobs[j].files[f]
+    }
+
+    pub fn find(&self, structure: StructureId) -> Option<Place> {
+        self.jobs.iter().enumerate().find_map(|(j, job)| {
+            let f = job.files.iter().position(|file| file.id == structure)?;
+            Some((j, f))
+        })
+    }
+
+    /// A server is there.
+    pub fn hear(&mut self, server: ServerId) {
+        if let Some((_, seen)) = self.servers.get_mut(&server) {
+            *seen = self.now;
+        }
+    }
+
+    /// The prefix in which a structure is to be created, and the structure if it is there already.
+    pub fn making(
+        &self,
+        j: usize,
+        new: &NewStructure<'_>,
+    ) -> Outcome<(usize, Option<StructureId>)> {
+        let job = &self.jobs[j];
+        let i = job.live(new.path)?;
+        match job.files.iter().find(|file| file.prefix == i && file.name == new.name) {
+            Some(_) if !new.open_existing => Err("StructureExists"),
+            Some(file) if file.kind != new.kind => Err("WrongKind"),
+            Some(file) => Ok((i, Some(file.id))),
+            None => self.may_take(j, new.blocks.max(1) as u64).map(|()| (i, None)),
+        }
+    }
+
     fn taken(&self, server: ServerId) -> u64 {
         let files = self.jobs.iter().flat_map(|job| &job.files);
         let held = files.flat_map(File::held).chain(self.quarantined.iter().copied());
@@ -380,13 +550,18 @@ impl Cluster {
     }
 
     pub fn may_take(&self, job: usize, blocks: u64) -> Outcome<()> {
+        self.within_quota(job, blocks)?;
+        if self.room().0 < blocks { Err("OutOfMemory") } else { Ok(()) }
+    }
+
+    fn within_quota(&self, job: usize, blocks: u64) -> Outcome<()> {
         let job = &self.jobs[job];
         if job.quota != 0 && job.held() + blocks > job.quota {
             return Err("QuotaExceeded");
         }
         // What a quota leaves is not known before every server has told what it holds.
         let unknown = job.quota != 0 && !self.away.is_empty();
-        if unknown || self.room().0 < blocks { Err("OutOfMemory") } else { Ok(()) }
+        if unknown { Err("OutOfMemory") } else { Ok(()) }
     }
 
     pub fn free(&mut self, blocks: impl IntoIterator<Item = BlockAt>) {

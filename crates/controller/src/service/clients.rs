@@ -1,10 +1,10 @@
 //! What clients ask about jobs, prefixes and structures.
 
-use super::{ControllerService, Refusal, malformed, refusal, unexpected};
+use super::{Asked, ControllerService, Refusal, malformed, refusal, unexpected};
 use crate::translate;
-use honeycomb_catalog::{Actor, Command, NewStructure, PlanNode, Reply};
+use honeycomb_catalog::{Command, NewStructure, PlanNode, Reply};
 use honeycomb_types::limits::BATCH_MAX;
-use honeycomb_types::{JobId, Kind, StructureId, Time, Verbs};
+use honeycomb_types::{JobId, Kind, StructureId, Verbs};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::token::Caveat;
 use honeycomb_wire::{Field, Malformed, Op, Reader, Scope, Status, attenuate};
@@ -25,35 +25,29 @@ impl ControllerService {
         token
     }
 
-    pub(super) fn serve_job(
-        &mut self,
-        now: Time,
-        actor: Actor,
-        scope: Scope,
-        op: Op,
-        args: &[u8],
-    ) -> Result<Vec<u8>, Refusal> {
+    pub(super) fn serve_job(&mut self, asked: Asked<'_>) -> Result<Vec<u8>, Refusal> {
+        let Asked { now, actor, scope, op, .. } = asked;
         let reply = match op {
             Op::RegisterJob => {
-                let q = RegisterJobRequest::decode(args).map_err(malformed)?;
+                let q = asked.read::<RegisterJobRequest>()?;
                 let (lease_ms, quota_blocks) = (q.lease_ms, q.quota_blocks);
                 let name = &q.name;
                 self.apply(now, Command::RegisterJob { actor, name, lease_ms, quota_blocks })
             }
             Op::FindJob => {
-                let q = FindJobRequest::decode(args).map_err(malformed)?;
+                let q = asked.read::<FindJobRequest>()?;
                 self.apply(now, Command::FindJob { actor, name: &q.name })
             }
             Op::DeregisterJob => {
-                let q = DeregisterJobRequest::decode(args).map_err(malformed)?;
+                let q = asked.read::<DeregisterJobRequest>()?;
                 self.apply(now, Command::DeregisterJob { actor, job: JobId(q.job) })
             }
             Op::JobTree => {
-                let q = JobTreeRequest::decode(args).map_err(malformed)?;
+                let q = asked.read::<JobTreeRequest>()?;
                 self.apply(now, Command::JobTree { actor, job: JobId(q.job) })
             }
             _ => {
-                ListJobsRequest::decode(args).map_err(malformed)?;
+                asked.read::<ListJobsRequest>()?;
                 self.apply(now, Command::ListJobs { actor })
             }
         };
@@ -81,38 +75,33 @@ impl ControllerService {
         }
     }
 
-    pub(super) fn serve_prefix(
-        &mut self,
-        now: Time,
-        actor: Actor,
-        op: Op,
-        args: &[u8],
-    ) -> Result<Vec<u8>, Refusal> {
+    pub(super) fn serve_prefix(&mut self, asked: Asked<'_>) -> Result<Vec<u8>, Refusal> {
+        let Asked { now, actor, op, .. } = asked;
         let mut renewed_job = None;
         let reply = match op {
             Op::CreatePrefix => {
-                let q = CreatePrefixRequest::decode(args).map_err(malformed)?;
+                let q = asked.read::<CreatePrefixRequest>()?;
                 let parents: Vec<&str> = q.parents.iter().map(String::as_str).collect();
                 let (job, options) = (JobId(q.job), translate::options(&q.options));
                 let (path, parents) = (q.path.as_str(), &parents[..]);
                 self.apply(now, Command::CreatePrefix { actor, job, path, parents, options })
             }
-            Op::CreateHierarchy => return self.create_hierarchy(now, actor, args),
+            Op::CreateHierarchy => return self.create_hierarchy(asked),
             Op::RemovePrefix => {
-                let q = RemovePrefixRequest::decode(args).map_err(malformed)?;
+                let q = asked.read::<RemovePrefixRequest>()?;
                 self.apply(now, Command::RemovePrefix { actor, job: JobId(q.job), path: &q.path })
             }
             Op::RenewLeases => {
-                let (job, paths) = frontier(args).map_err(malformed)?;
+                let (job, paths) = frontier(asked.args).map_err(malformed)?;
                 renewed_job = Some(job);
                 self.apply(now, Command::RenewLeases { actor, job, paths: &paths })
             }
             Op::LeaseInfo => {
-                let q = LeaseInfoRequest::decode(args).map_err(malformed)?;
+                let q = asked.read::<LeaseInfoRequest>()?;
                 self.apply(now, Command::LeaseInfo { actor, job: JobId(q.job), path: &q.path })
             }
             _ => {
-                let q = SetPermissionsRequest::decode(args).map_err(malformed)?;
+                let q = asked.read::<SetPermissionsRequest>()?;
                 let (owner_verbs, job_verbs) = (Verbs(q.owner_verbs), Verbs(q.job_verbs));
                 let (job, path) = (JobId(q.job), q.path.as_str());
                 let command = Command::SetPermissions { actor, job, path, owner_verbs, job_verbs };
@@ -140,13 +129,9 @@ impl ControllerService {
         }
     }
 
-    fn create_hierarchy(
-        &mut self,
-        now: Time,
-        actor: Actor,
-        args: &[u8],
-    ) -> Result<Vec<u8>, Refusal> {
-        let q = CreateHierarchyRequest::decode(args).map_err(malformed)?;
+    fn create_hierarchy(&mut self, asked: Asked<'_>) -> Result<Vec<u8>, Refusal> {
+        let Asked { now, actor, .. } = asked;
+        let q = asked.read::<CreateHierarchyRequest>()?;
         let named: Vec<[Vec<&str>; 2]> =
             q.nodes.iter().map(|n| [strs(&n.parents), strs(&n.readers)]).collect();
         let nodes: Vec<PlanNode<'_>> = q
@@ -170,20 +155,15 @@ impl ControllerService {
         }
     }
 
-    pub(super) fn serve_readers(
-        &mut self,
-        now: Time,
-        actor: Actor,
-        op: Op,
-        args: &[u8],
-    ) -> Result<Vec<u8>, Refusal> {
+    pub(super) fn serve_readers(&mut self, asked: Asked<'_>) -> Result<Vec<u8>, Refusal> {
+        let Asked { now, actor, op, .. } = asked;
         let reply = if op == Op::DeclareReaders {
-            let q = DeclareReadersRequest::decode(args).map_err(malformed)?;
+            let q = asked.read::<DeclareReadersRequest>()?;
             let (job, path, readers) = (JobId(q.job), q.path.as_str(), &strs(&q.readers)[..]);
             let replace = q.replace;
             self.apply(now, Command::DeclareReaders { actor, job, path, readers, replace })
         } else {
-            let q = CommitTaskRequest::decode(args).map_err(malformed)?;
+            let q = asked.read::<CommitTaskRequest>()?;
             self.apply(now, Command::CommitTask { actor, job: JobId(q.job), path: &q.path })
         };
         match reply.map_err(refusal)? {
@@ -193,17 +173,11 @@ impl ControllerService {
         }
     }
 
-    pub(super) fn serve_structure(
-        &mut self,
-        now: Time,
-        actor: Actor,
-        expires_ms: u64,
-        op: Op,
-        args: &[u8],
-    ) -> Result<Vec<u8>, Refusal> {
+    pub(super) fn serve_structure(&mut self, asked: Asked<'_>) -> Result<Vec<u8>, Refusal> {
+        let Asked { now, actor, scope, op, .. } = asked;
         let reply = match op {
             Op::CreateStructure => {
-                let q = CreateStructureRequest::decode(args).map_err(malformed)?;
+                let q = asked.read::<CreateStructureRequest>()?;
                 let kind = Kind::from_code(q.kind).ok_or_else(|| {
                     let text = format!("no kind of structure has the code {:#x}", q.kind);
                     (Status::InvalidArgument, text)
@@ -221,17 +195,17 @@ impl ControllerService {
                 self.apply(now, Command::CreateStructure { actor, job: JobId(q.job), structure })
             }
             Op::OpenStructure => {
-                let q = OpenStructureRequest::decode(args).map_err(malformed)?;
+                let q = asked.read::<OpenStructureRequest>()?;
                 let (job, path, name) = (JobId(q.job), q.path.as_str(), q.name.as_str());
                 self.apply(now, Command::OpenStructure { actor, job, path, name })
             }
             Op::ReopenStructure => {
-                let q = ReopenStructureRequest::decode(args).map_err(malformed)?;
+                let q = asked.read::<ReopenStructureRequest>()?;
                 let (job, structure) = (JobId(q.job), StructureId(q.structure));
                 self.apply(now, Command::ReopenStructure { actor, job, structure })
             }
             _ => {
-                let q = RemoveStructureRequest::decode(args).map_err(malformed)?;
+                let q = asked.read::<RemoveStructureRequest>()?;
                 let (job, path, name) = (JobId(q.job), q.path.as_str(), q.name.as_str());
                 self.apply(now, Command::RemoveStructure { actor, job, path, name })
             }
@@ -240,7 +214,7 @@ impl ControllerService {
             Reply::Done => Ok(Vec::new()),
             Reply::Opened(opened) => {
                 self.await_open(opened.map.entries.iter().map(|e| e.at));
-                Ok(translate::opened(&opened, &self.grant_key, now, expires_ms))
+                Ok(translate::opened(&opened, &self.grant_key, now, scope.expires_ms))
             }
             other => unexpected(op, &other),
         }

@@ -188,7 +188,8 @@ impl ControllerService {
     }
 }
 
-pub(crate) fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
+/// What is sent for an effect: to which memory server, in which operation, with which arguments.
+pub fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
     match effect {
         Effect::OpenBlock {
             server,

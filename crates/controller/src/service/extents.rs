@@ -1,9 +1,9 @@
 //! Blocks for the extents of large values, and where the servers are that have them.
 
-use super::{ControllerService, Refusal, malformed, refusal, unexpected};
+use super::{Asked, ControllerService, Refusal, refusal, unexpected};
 use crate::translate;
-use honeycomb_catalog::{Actor, Command, Reply};
-use honeycomb_types::{BlockId, JobId, ServerId, StructureId, Time};
+use honeycomb_catalog::{Command, Reply};
+use honeycomb_types::{BlockId, JobId, ServerId, StructureId};
 use honeycomb_wire::messages::{
     ExtentBlocksReply, ExtentBlocksRequest, LocateServerReply, LocateServerRequest,
 };
@@ -15,13 +15,9 @@ pub(super) fn only_asks(op: Op, args: &[u8]) -> bool {
 }
 
 impl ControllerService {
-    pub(super) fn extent_blocks(
-        &mut self,
-        now: Time,
-        actor: Actor,
-        args: &[u8],
-    ) -> Result<Vec<u8>, Refusal> {
-        let q = ExtentBlocksRequest::decode(args).map_err(malformed)?;
+    pub(super) fn extent_blocks(&mut self, asked: Asked<'_>) -> Result<Vec<u8>, Refusal> {
+        let Asked { now, actor, .. } = asked;
+        let q = asked.read::<ExtentBlocksRequest>()?;
         let full: Vec<BlockId> = q.full.iter().map(|block| BlockId(*block)).collect();
         let (job, structure) = (JobId(q.job), StructureId(q.structure));
         let (bytes, full) = (q.bytes, &full[..]);
@@ -39,8 +35,8 @@ impl ControllerService {
         }
     }
 
-    pub(super) fn locate_server(&mut self, args: &[u8]) -> Result<Vec<u8>, Refusal> {
-        let server = ServerId(LocateServerRequest::decode(args).map_err(malformed)?.server);
+    pub(super) fn locate_server(&mut self, asked: Asked<'_>) -> Result<Vec<u8>, Refusal> {
+        let server = ServerId(asked.read::<LocateServerRequest>()?.server);
         let address = self.catalog.address_of(server).ok_or_else(|| {
             (Status::NotFound, format!("there is no memory server {server}, or no more"))
         })?;

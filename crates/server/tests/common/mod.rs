@@ -1,0 +1,52 @@
+//! What the tests of shards, and what times them, share: a shard, a block that one job owns, and who may do what to it.
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+
+use honeycomb_block::Reclaimer;
+use honeycomb_server::{Access, BlockOwner, Shard, ShardConfig};
+use honeycomb_types::{
+    BlockAt, Generation, JobId, Kind, PrefixId, ServerId, SessionId, ShardIx, StructureId, Verbs,
+};
+use honeycomb_wire::Grant;
+use honeycomb_wire::messages::OpenBlockRequest;
+
+pub fn shard(server: ServerId, block_size: usize, blocks: u32) -> Shard {
+    let mut shard = Shard::new(ShardConfig {
+        shard: ShardIx(0),
+        block_size,
+        blocks,
+        reclaimer: Reclaimer::inline(),
+        kinds: Default::default(),
+    });
+    shard.reset(server);
+    shard
+}
+
+pub fn owner(at: BlockAt, kind: Kind, first: bool) -> BlockOwner {
+    let message = OpenBlockRequest {
+        block: at.block.0,
+        epoch: at.epoch.0,
+        job: 1,
+        prefix: 1,
+        structure: 1,
+        generation: 1,
+        kind: kind.code(),
+        end: u64::MAX,
+        slots: 64,
+        first,
+        ..OpenBlockRequest::default()
+    };
+    BlockOwner::try_from(&message).unwrap()
+}
+
+/// That of the owner, or of another shard.
+pub fn access(peer: bool) -> Access {
+    let grant = Grant {
+        job: JobId(1),
+        prefix: PrefixId(1),
+        structure: StructureId(1),
+        verbs: Verbs::ALL,
+        generation: Generation(1),
+        expires_ms: u64::MAX,
+    };
+    Access { session: SessionId(7), window: 16, grant: Some(grant).filter(|_| !peer), peer }
+}
