@@ -192,7 +192,10 @@ impl World {
                     _ => return None,
                 }
             }
-            Event::MoveAnswered { .. } => Step::Answered,
+            Event::LineAnswered { conn, .. } => {
+                self.lines.get(conn).filter(|line| line.is_of_a_move())?;
+                Step::Answered
+            }
             _ => return None,
         })
     }
@@ -224,7 +227,7 @@ impl World {
             Event::Request { server, from: Caller::Peer(conn), .. } => {
                 (self.lines.get(conn).map(|line| line.from.0), Some(*server))
             }
-            Event::MoveAnswered { conn, .. } => {
+            Event::LineAnswered { conn, .. } => {
                 let line = self.lines.get(conn);
                 (line.map(|line| line.from.0), line.map(|line| line.to.0))
             }
