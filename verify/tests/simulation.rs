@@ -113,7 +113,7 @@ caught! {
     a_write_to_what_stands_still_is_caught: MoveWritesFrozen,
     a_cancelled_split_that_leaks_is_caught: MoveCancelLeaks,
     extents_that_outlive_their_entry_are_caught: ExtentsKept,
-    extents_that_were_not_adopted_are_caught: ExtentsUnadopted,
+    a_move_that_drops_extents_is_caught: MoveDropsExtents,
     a_torn_large_value_is_caught: ExtentFillsMixed,
     a_moved_entry_without_an_owner_is_caught: MoveForgetsOwner,
 }
