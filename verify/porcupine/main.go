@@ -85,6 +85,9 @@ func judge(before entry, op operation) (bool, entry) {
 			return right, of(op.A)
 		}
 		return right, before
+	case "too large":
+		// Numbers of large values have this bit.
+		return before.there && before.value&(1<<50) != 0, before
 	case "add":
 		sum := *op.A
 		if before.there {

@@ -4,6 +4,7 @@
 //!
 //! The collections are those of the catalog's own property test: one model, and two that ask it.
 
+mod extents;
 mod moves;
 #[path = "../../crates/catalog/tests/reference/mod.rs"]
 #[allow(dead_code)] // Each of the two that ask it uses its part.
@@ -164,6 +165,9 @@ impl CatalogModel {
             Command::SealBlock { structure, at, seal } => self.seal(structure, at, seal, reply),
             Command::QueueTaken { structure, at, items, bytes } => {
                 self.taken(structure, at, items, bytes, reply)
+            }
+            Command::ExtentBlocks { job, structure, bytes, full, .. } => {
+                self.extents(job, structure, bytes, full, reply)
             }
             Command::RetireBlock { structure, at } => self.retire(structure, at, reply, orders),
             Command::ReturnBlock { structure, at, successor } => {
@@ -510,6 +514,9 @@ impl CatalogModel {
         reply: &Result<Reply, CatalogError>,
         orders: &[Order],
     ) -> Verdict {
+        if self.holds_extents(structure, at) {
+            return self.retire_extents(structure, at, reply, orders);
+        }
         let Some(place) = self.block(structure, at, reply)? else { return Ok(()) };
         let expected = self.cluster.retire(place, at);
         agree("a retirement", reply, &expected)?;

@@ -234,8 +234,8 @@ impl World {
                 };
                 Some(Coming { step, source: Some(line.from.0), target: Some(target) })
             }
-            Event::MoveAnswered { conn, .. } => {
-                let line = self.lines.get(conn)?;
+            Event::LineAnswered { conn, .. } => {
+                let line = self.lines.get(conn).filter(|line| line.is_of_a_move())?;
                 let (source, target) = (Some(line.from.0), Some(line.to.0));
                 Some(Coming { step: Step::Answered, source, target })
             }

@@ -1,9 +1,10 @@
 //! The workload: tasks that work on files, queues and stores through production `Call`s, and how
 //! the answers are judged.
 
-use crate::controller::Question;
+use crate::controller::{About, Question};
 use crate::faults::long_or_short;
 use crate::file::{Key, record};
+use crate::large::{self, Large};
 use crate::net::Node;
 use crate::queueing::{self, Held, Queueing};
 use crate::server::{Caller, Message};
@@ -51,15 +52,19 @@ impl What {
 #[derive(Debug)]
 pub(crate) struct Active {
     pub(crate) call: Call,
-    structure: StructureId,
-    what: What,
+    pub(crate) structure: StructureId,
+    pub(crate) what: What,
+    /// A value on its way into extents or out of them.
+    pub(crate) large: Option<Large>,
     /// When it began, in the time of the world.
     pub(crate) begin: Time,
     /// Until when the server may let it wait, by the client's clock.
     wait_until: Time,
+    /// Until when it must have ended, by the same.
+    pub(crate) deadline: Time,
     floor: u64,
-    args: Vec<u8>,
-    payload: Vec<u8>,
+    pub(crate) args: Vec<u8>,
+    pub(crate) payload: Vec<u8>,
     pub(crate) found: Vec<u8>,
     /// Arguments of the reply.
     pub(crate) told: Vec<u8>,
@@ -69,9 +74,9 @@ pub(crate) struct Active {
 #[derive(Debug)]
 pub struct Task {
     session: usize,
-    number: u64,
+    pub(crate) number: u64,
     pub(crate) appended: u32,
-    active: Option<Active>,
+    pub(crate) active: Option<Active>,
     /// Items that it has reserved and not settled.
     pub(crate) held: Vec<Held>,
 }
@@ -114,8 +119,11 @@ pub fn wake(world: &mut World, id: TryId) {
     if world.tasks[id.task].number != id.number {
         return;
     }
-    if world.tasks[id.task].active.is_some() {
-        return go(world, id.task, CallEvent::Go);
+    if let Some(active) = &world.tasks[id.task].active {
+        return match active.large.as_ref().is_some_and(Large::asks) {
+            true => large::go_on(world, id.task),
+            false => go(world, id.task, CallEvent::Go),
+        };
     }
     if !world.working {
         return;
@@ -160,9 +168,11 @@ fn begin(world: &mut World, task: usize) {
     let active = Active {
         call: Call::new(op, target, deadline),
         structure,
+        large: Large::of(&what),
         what,
         begin: world.now,
         wait_until,
+        deadline,
         floor: world.structures[&structure].file.floor(),
         args,
         payload,
@@ -170,8 +180,12 @@ fn begin(world: &mut World, task: usize) {
         told: Vec::new(),
     };
     world.note(|| format!("task {task} begins {} on {structure}", active.what.describe()));
+    let large = active.large.is_some();
     world.tasks[task].active = Some(active);
-    go(world, task, CallEvent::Go);
+    match large {
+        true => large::go_on(world, task),
+        false => go(world, task, CallEvent::Go),
+    }
 }
 
 fn choose_file(world: &mut World, task: usize, structure: StructureId) -> What {
@@ -192,7 +206,7 @@ fn choose_file(world: &mut World, task: usize, structure: StructureId) -> What {
     }
 }
 
-fn lay_out(what: &What) -> (Op, Target, Vec<u8>, Vec<u8>) {
+pub(crate) fn lay_out(what: &What) -> (Op, Target, Vec<u8>, Vec<u8>) {
     match what {
         What::Queue(queueing) => queueing.lay_out(),
         What::Store(storing) => storing.lay_out(),
@@ -205,17 +219,14 @@ fn lay_out(what: &What) -> (Op, Target, Vec<u8>, Vec<u8>) {
 }
 
 /// Asks the call what to do next, and does it.
-fn go(world: &mut World, task: usize, event: CallEvent<'_>) {
+pub(crate) fn go(world: &mut World, task: usize, event: CallEvent<'_>) {
     let session = world.tasks[task].session;
     let now = world.local(Node::Client(session));
     world.tasks[task].number += 1;
     let Some(active) = world.tasks[task].active.as_mut() else { return };
     let structure = active.structure;
     let opened = &world.structures[&structure].opened;
-    let routing = world
-        .routings
-        .entry((session, structure))
-        .or_insert_with(|| Routing::new(wire_map(opened)));
+    let routing = world.routings.entry((session, structure)).or_insert_with(|| routing_of(opened));
     let step = active.call.next(now, routing, &mut world.sessions[session], event);
     for (entry, acks) in routing.take_owed() {
         acknowledge(world, task, structure, &entry, &acks);
@@ -236,7 +247,8 @@ fn ask(world: &mut World, id: TryId, structure: StructureId) {
     let TryId { task, number } = id;
     let client = Node::Client(world.tasks[task].session);
     let by_address = world.rng.chance(250_000);
-    let question = Question { task, number, structure, by_address };
+    let about = if by_address { About::Address } else { About::Structure };
+    let question = Question { task, number, structure, about };
     if let Some(at) = world.travel(client, Node::Controller) {
         world.schedule_at(at, Event::Ask(question));
     }
@@ -470,8 +482,10 @@ pub fn told(world: &mut World, task: usize, number: u64, answer: Result<(Opened,
     }
 }
 
-/// An operation has ended: it is held against the model.
-fn finish(world: &mut World, task: usize, result: Result<ReplyHeader, Error>) {
+/// A call has ended, and with it, unless it was one of several, its operation: that is held against
+/// the model.
+pub(crate) fn finish(world: &mut World, task: usize, result: Result<ReplyHeader, Error>) {
+    let Some(result) = large::ended(world, task, result) else { return };
     let active = world.tasks[task].active.take().expect("it ran");
     world.stats.operations += 1;
     let status = match &result {
@@ -498,6 +512,10 @@ fn finish(world: &mut World, task: usize, result: Result<ReplyHeader, Error>) {
             storing::judge_answer(known, &active, storing, header, now, &mut reached)
         }
         (_, Ok(header)) => judge(known, &active, header, start, now),
+        (What::Store(storing), Err(e)) if e.status == Status::ValueTooLarge => {
+            reached.push("value too large for its block");
+            storing::judge_too_large(known, &active, storing, now)
+        }
         (_, Err(e)) => failed(known, &active, e),
     };
     world.tasks[task].held = held;
@@ -552,12 +570,16 @@ fn judge(
 
 /// An operation ended with an error: whether it may have, and whether the error is a right one.
 fn failed(known: &mut Known, active: &Active, e: &Error) -> Result<(), String> {
+    // What no put has named is nothing yet.
+    let unnamed = active.large.as_ref().is_some_and(Large::is_unnamed);
     let unknown = match e.status {
         Status::OutcomeUnknown => true,
         Status::DeadlineExceeded => e.message.contains("may have taken effect"),
         // A copy of the request, which only this world makes, may have been under way when the
         // structure ended.
-        Status::LeaseExpired | Status::DataLost | Status::Removed => true,
+        Status::LeaseExpired | Status::DataLost | Status::Removed => !unnamed,
+        // It was replaced, or its server was away, as often as it was tried.
+        Status::Busy if active.large.is_some() => false,
         status if storing::has_no_room(status) => false,
         // The keys of a batch have come to be of two blocks.
         Status::WrongRange if matches!(active.what, What::Store(_)) => false,
@@ -615,6 +637,11 @@ pub fn judge_files(world: &mut World) {
             return world.broken(format!("{place}, read whole: {what}"));
         }
     }
+}
+
+/// What a session knows of a structure at first.
+pub(crate) fn routing_of(opened: &Opened) -> Routing {
+    Routing::new(wire_map(opened))
 }
 
 fn wire_map(opened: &Opened) -> PartitionMap {

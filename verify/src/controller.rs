@@ -18,12 +18,14 @@ use honeycomb_env::MemoryDisk;
 use honeycomb_server::{Effect, MoveWord};
 use honeycomb_structures::{News, Successor};
 use honeycomb_types::{
-    BlockAt, BlockId, Epoch, JobId, Kind, Marks, MoveId, PrefixId, ServerId, StructureId, Time,
+    BlockAt, BlockId, Epoch, JobId, Kind, Marks, MoveId, PrefixId, ServerId, ShardIx, StructureId,
+    Time,
 };
 use honeycomb_wire::Status;
 use honeycomb_wire::data::MovedArgs;
-use honeycomb_wire::messages::HeldBlock as HeldOnWire;
+use honeycomb_wire::messages::{HeldBlock as HeldOnWire, MapEntry};
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Commands to the catalog between two checks of all its invariants, which read all of it.
@@ -56,6 +58,8 @@ pub enum Told {
     Order(Order),
     News(BlockAt, News),
     Move(BlockAt, MoveWord),
+    /// Where another server is, to the shard that asked.
+    Located(ShardIx, ServerId, Result<SocketAddr, Status>),
     Clock {
         sent: Time,
         now_ms: u64,
@@ -71,8 +75,19 @@ pub struct Question {
     /// The number of the try: an answer that comes later finds it over.
     pub number: u64,
     pub structure: StructureId,
-    /// By address, for the prefix that the session runs for: then an edge is made.
-    pub by_address: bool,
+    pub about: About,
+}
+
+/// What it is about.
+#[derive(Clone, Debug)]
+pub enum About {
+    /// The map and a grant, or what became of the structure.
+    Structure,
+    /// The same by address, for the prefix that the session runs for: then an edge is made.
+    Address,
+    /// A block with room for an extent of so many bytes that is none of these; of 0 bytes, all blocks
+    /// of extents.
+    Extents(u64, Vec<u64>),
 }
 
 /// Something that waits until blocks are open.
@@ -85,6 +100,7 @@ enum Then {
     Successor(ServerId, BlockAt, Vec<u8>),
     Move(ServerId, BlockAt, MoveWord),
     Answer(Question, Map),
+    Extents(Question, Vec<MapEntry>),
 }
 
 /// The controller's process.
@@ -284,6 +300,10 @@ impl World {
                     let error = Error::new(Status::Unavailable, why);
                     self.answer(&question, Err(error));
                 }
+                Then::Extents(question, _) => {
+                    let error = Error::new(Status::Unavailable, why);
+                    self.answer_extents(&question, Err(error));
+                }
             }
         }
     }
@@ -312,6 +332,7 @@ impl World {
             }
             Then::Move(server, asker, word) => self.tell_server(server, Told::Move(asker, word)),
             Then::Answer(question, opened) => self.answer(&question, Ok(opened)),
+            Then::Extents(question, entries) => self.answer_extents(&question, Ok(entries)),
         }
     }
 
@@ -469,11 +490,21 @@ impl World {
                 let id = MoveId(id);
                 let _ = self.command(Command::CancelMove { structure, at, id });
             }
-            Effect::LocateServer { .. } => unreachable!("no value is large in this world"),
+            Effect::LocateServer { shard, server: wanted } => {
+                let address = self.controller.catalog.address_of(wanted);
+                let found = address.ok_or(Status::NotFound);
+                let found = found.map(|text| text.parse().expect("servers have addresses"));
+                self.tell_server(server, Told::Located(shard, wanted, found));
+            }
             Effect::Retire { structure, at } => {
+                let extents = self.controller.model.holds_extents(structure, at);
                 if self.command(Command::RetireBlock { structure, at }).is_ok() {
                     self.stats.retired += 1;
-                    self.reach("block retired");
+                    self.reach(if extents {
+                        "block of extents given back"
+                    } else {
+                        "block retired"
+                    });
                 }
             }
         }
@@ -614,13 +645,18 @@ impl World {
 
     /// A client's question arrives.
     pub fn question(&mut self, question: Question) {
+        if let About::Extents(bytes, full) = &question.about {
+            let (bytes, full) = (*bytes, full.iter().copied().map(BlockId).collect::<Vec<_>>());
+            return self.extent_blocks(question, bytes, &full);
+        }
+        let by_address = matches!(question.about, About::Address);
         let Some(known) = self.structures.get(&question.structure) else { return };
         let (job, structure) = (known.job, question.structure);
         let id = self.jobs[job].id;
         let (path, name) = (known.path.clone(), known.name.clone());
         let session = self.jobs[job].tasks[self.tasks[question.task].session()].prefix;
         let actor = Actor { session, ..Actor::driver(id) };
-        let command = if question.by_address {
+        let command = if by_address {
             Command::OpenStructure { actor, job: id, path: &path, name: &name }
         } else {
             Command::ReopenStructure { actor, job: id, structure }
@@ -635,14 +671,16 @@ impl World {
                 // The name may be another structure's by now; then the answer is not for us.
                 let opened = match opened.structure == structure {
                     true => opened,
-                    false => return self.question(Question { by_address: false, ..question }),
+                    false => {
+                        return self.question(Question { about: About::Structure, ..question });
+                    }
                 };
                 let blocks: Vec<BlockAt> = opened.map.entries.iter().map(|e| e.at).collect();
                 self.when_open(blocks.into_iter(), Then::Answer(question, opened));
             }
             Ok(other) => panic!("opening was answered with {other:?}"),
-            Err(_) if question.by_address => {
-                self.question(Question { by_address: false, ..question });
+            Err(_) if by_address => {
+                self.question(Question { about: About::Structure, ..question });
             }
             Err(e) => {
                 let error = Error::new(status_of(&e), e.to_string());
@@ -658,6 +696,35 @@ impl World {
         let controller_ms = self.controller_now().as_millis();
         let answer = answer.map(|opened| (opened, controller_ms));
         self.schedule_at(at, Event::ToldClient { task, number, answer: Box::new(answer) });
+    }
+
+    /// A client asks for a block of extents, or which there are.
+    fn extent_blocks(&mut self, question: Question, bytes: u64, full: &[BlockId]) {
+        let Some(known) = self.structures.get(&question.structure) else { return };
+        let (job, structure) = (self.jobs[known.job].id, question.structure);
+        let actor = Actor::driver(job);
+        let command = Command::ExtentBlocks { actor, job, structure, bytes, full };
+        match self.command(command) {
+            Ok(Reply::Extents(entries)) => {
+                // Of a list nobody knows which block will be asked: only a new one is awaited.
+                let awaited = if bytes > 0 { &entries[..] } else { &[] };
+                let blocks: Vec<BlockAt> = awaited.iter().map(|entry| entry.at).collect();
+                let entries = entries.iter().map(wire_entry).collect();
+                self.when_open(blocks.into_iter(), Then::Extents(question, entries));
+            }
+            Ok(other) => panic!("blocks of extents were asked for and answered {other:?}"),
+            Err(e) => {
+                let error = Error::new(status_of(&e), e.to_string());
+                self.answer_extents(&question, Err(error));
+            }
+        }
+    }
+
+    fn answer_extents(&mut self, question: &Question, answer: Result<Vec<MapEntry>, Error>) {
+        let node = Node::Client(self.tasks[question.task].session());
+        let Some(at) = self.travel(Node::Controller, node) else { return };
+        let (task, number) = (question.task, question.number);
+        self.schedule_at(at, Event::ToldExtents { task, number, answer: Box::new(answer) });
     }
 
     /// Time has passed for the controller.

@@ -1,7 +1,10 @@
 //! What goes wrong in one run. Each seed turns classes of faults on or off and draws their rates
 //! (swarm testing), so that faults meet in many combinations and some runs are calm.
 
+use crate::net::{Node, SERVERS, trouble_lasts};
+use crate::world::{Event, LEASE_SHORT, World};
 use honeycomb_env::Entropy;
+use honeycomb_types::limits::SERVER_SILENCE;
 use std::time::Duration;
 
 /// Rates of one run, in events per million messages or per million steps; a step is an operation
@@ -51,6 +54,8 @@ pub struct Faults {
     pub blocks: u32,
     /// Quota of the second job in blocks; 0 for none.
     pub quota: u64,
+    /// Values that are put and are too large for a block, in events per million puts.
+    pub large: u64,
     /// Queues and stores are kept as small as can be.
     pub tiny: bool,
 }
@@ -69,6 +74,7 @@ impl Faults {
         let (upheaval, intrude) = (rate(15_000), rate(10_000));
         let (clock_ppm, grant_ms) = (rate(1000), 100 * rate(20));
         let tiny = entropy.chance(330_000);
+        let large = [0, 0, 100_000, 400_000][entropy.below(4) as usize];
         Faults {
             lose_request,
             lose_reply,
@@ -92,6 +98,7 @@ impl Faults {
             blocks: if tiny { 5 } else { 8 + entropy.below(6) as u32 },
             quota: if entropy.chance(500_000) { 6 + entropy.below(12) } else { 0 },
             tiny,
+            large,
         }
     }
 
@@ -115,6 +122,7 @@ impl Faults {
             ("grants", self.grant_ms),
             ("quota", self.quota),
             ("tiny", u64::from(self.tiny)),
+            ("large values", self.large),
         ];
         all.into_iter().filter(|(_, rate)| *rate > 0).map(|(name, _)| name).collect()
     }
@@ -131,6 +139,45 @@ impl Faults {
             tiny: self.tiny,
             ..Faults::default()
         };
+    }
+}
+
+impl World {
+    /// What goes wrong with nodes and network, at the beginning of an operation.
+    pub fn disturb(&mut self) {
+        if self.rng.chance(self.faults.crash) {
+            let server = self.rng.below(SERVERS as u64) as usize;
+            self.crash(server);
+        }
+        if self.rng.chance(self.faults.crash_controller) {
+            self.crash_controller();
+        }
+        if self.rng.chance(self.faults.break_link) {
+            self.fault("broken link");
+            let server = self.rng.below(SERVERS as u64) as usize;
+            if let Some(link) = self.servers[server].link {
+                let after = self.way();
+                self.schedule(after, Event::LinkClosed { server, link });
+                let after = self.way();
+                self.schedule(after, Event::LinkLost { server, link });
+            }
+        }
+        if self.rng.chance(self.faults.partition) {
+            let until = self.now + trouble_lasts(&mut self.rng);
+            let shape = self.net.partition(&mut self.rng, until);
+            self.fault(shape);
+        }
+        if self.rng.chance(self.faults.pause) {
+            let node = Node::draw(&mut self.rng);
+            let lasts = trouble_lasts(&mut self.rng);
+            self.fault(match lasts {
+                _ if node == Node::Controller => "pause of the controller",
+                lasts if lasts > SERVER_SILENCE => "pause longer than the silence of the dead",
+                lasts if lasts > LEASE_SHORT => "pause longer than a lease",
+                _ => "short pause",
+            });
+            self.net.pause(node, self.now + lasts);
+        }
     }
 }
 

@@ -40,6 +40,7 @@ fn parts(did: Did) -> (&'static str, Option<u64>, Option<u64>, Value) {
             });
             ("swap", Some(to), from, answer)
         }
+        Did::TooLarge => ("too large", None, None, json!({})),
         Did::Add(n, sum) => ("add", Some(n), None, told(sum, |sum| json!({ "sum": sum }))),
     }
 }

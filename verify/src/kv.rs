@@ -8,6 +8,9 @@ use std::collections::HashSet;
 use std::fmt::Debug;
 use std::hash::Hash;
 
+/// Of the number of a value: it is too large for a block.
+pub const LARGE: u64 = 1 << 50;
+
 /// What was asked of a key, and what was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Did {
@@ -25,6 +28,8 @@ pub enum Did {
     Upsert(u64, Option<Option<u64>>),
     /// Compare and swap from, to; `Ok` when done, else what was found.
     Swap(Option<u64>, u64, Option<Result<(), Option<u64>>>),
+    /// Something that needs the value at its block, which was refused because that is a large one.
+    TooLarge,
     /// An addition to what is there, which begins at 0; the sum.
     Add(u64, Option<u64>),
 }
@@ -87,6 +92,10 @@ impl Asked for Did {
                 let done = state == from;
                 right(answer.is_none_or(|a| a == if done { Ok(()) } else { Err(state) }))?;
                 if done { Some(to) } else { state }
+            }
+            Did::TooLarge => {
+                right(state.is_some_and(|number| number & LARGE != 0))?;
+                state
             }
             Did::Add(n, answer) => {
                 let sum = state.unwrap_or(0) + n;

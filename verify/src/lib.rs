@@ -2,7 +2,7 @@
 //!
 //! `world` owns the clock and the events, `net` says who reaches whom and what time it is where,
 //! `controller` and `server` are the nodes around the production catalog and shards. `client`,
-//! `storing`, `queueing` and `owner` are the workload, through the production calls of the client;
+//! `storing` (with `large`), `queueing` and `owner` are the workload, through the production calls of the client;
 //! `faults` draws what goes wrong. The reference models say whether what was seen can be: `catalog`
 //! for the controller, `file`, `kv`, `accounts` and `queue` for what clients saw. `report` keeps what
 //! was drawn. `processes` is for the soaks, which run real
@@ -19,6 +19,7 @@ mod faults;
 mod file;
 mod history;
 mod kv;
+mod large;
 mod moves;
 mod net;
 mod owner;

@@ -1,10 +1,11 @@
-//! Connections between servers, over which blocks move: one for each move, in order, with large
-//! payloads in pieces, and breaking at any of them.
+//! Connections between servers, over which blocks move and extents are adopted and dropped: one for
+//! each move, and one of each shard to each that has extents. In order, with large payloads in pieces,
+//! and breaking at any of them.
 
 use crate::net::Node;
-use crate::server::Caller;
+use crate::server::{Caller, ShardLine};
 use crate::world::{Body, Event, Request, World};
-use honeycomb_server::{Access, MoveKey, Post, PostPayload};
+use honeycomb_server::{Access, Post, PostPayload};
 use honeycomb_types::{BlockAt, SessionId};
 use honeycomb_wire::{Op, RequestHeader, Status};
 use std::collections::VecDeque;
@@ -12,10 +13,10 @@ use std::time::Duration;
 
 /// One connection. It is gone when either end's process is, or somebody hangs up.
 pub struct Line {
-    key: MoveKey,
-    /// Server and life of the block that gives.
+    line: ShardLine,
+    /// Server and life of who dialled: of a move, the block that gives.
     pub from: (usize, u64),
-    /// Of the block that takes.
+    /// Of the other end: of a move, the block that takes.
     pub to: (usize, u64),
     target: BlockAt,
     /// Requests that have arrived while the one before them is still arriving.
@@ -23,19 +24,26 @@ pub struct Line {
     next_request: u64,
 }
 
+impl Line {
+    /// Over others extents are adopted and dropped.
+    pub fn is_of_a_move(&self) -> bool {
+        self.line.key.id != 0
+    }
+}
+
 impl World {
-    /// Does what the moves of a server want of the network, in order.
+    /// Does what the shards of a server want of the network, in order.
     pub fn carry_posts(&mut self, server: usize) {
-        for post in std::mem::take(&mut self.servers[server].posts) {
+        for (shard, post) in std::mem::take(&mut self.servers[server].posts) {
             match post {
                 Post::Dial { key, address, target } => {
-                    self.dial(server, key, &address.to_string(), target);
+                    self.dial(server, ShardLine { shard, key }, &address.to_string(), target);
                 }
                 Post::Send { key, op, args, payload } => {
-                    self.send_part(server, key, op, args, payload);
+                    self.send_part(server, ShardLine { shard, key }, op, args, payload);
                 }
                 Post::HangUp(key) => {
-                    if let Some(conn) = self.line_of(server, key) {
+                    if let Some(conn) = self.line_of(server, ShardLine { shard, key }) {
                         self.hang_up_line(conn);
                     }
                 }
@@ -43,35 +51,35 @@ impl World {
         }
     }
 
-    fn line_of(&self, server: usize, key: MoveKey) -> Option<u64> {
-        let found = self.lines.iter().find(|(_, l)| l.key == key && l.from.0 == server);
+    fn line_of(&self, server: usize, line: ShardLine) -> Option<u64> {
+        let found = self.lines.iter().find(|(_, l)| l.line == line && l.from.0 == server);
         found.map(|(conn, _)| *conn)
     }
 
-    fn dial(&mut self, server: usize, key: MoveKey, address: &str, target: BlockAt) {
+    fn dial(&mut self, server: usize, line: ShardLine, address: &str, target: BlockAt) {
         let from = (server, self.servers[server].life);
         let to = self.servers.iter().position(|s| s.address == address);
         let to = to.expect("the controller names servers of this world");
         if !self.servers[to].alive {
-            let lost = Event::MoveLost { server, life: from.1, key };
+            let lost = Event::LineLost { server, life: from.1, line };
             return self.schedule(Duration::from_micros(200), lost);
         }
         let conn = self.new_link();
         let to = (to, self.servers[to].life);
-        let line = Line { key, from, to, target, inbox: VecDeque::new(), next_request: 1 };
+        let line = Line { line, from, to, target, inbox: VecDeque::new(), next_request: 1 };
         self.lines.insert(conn, line);
     }
 
     fn send_part(
         &mut self,
         server: usize,
-        key: MoveKey,
+        line: ShardLine,
         op: Op,
         args: Vec<u8>,
         payload: PostPayload,
     ) {
         // Without a line the shard has heard, or will, that it is lost.
-        let Some(conn) = self.line_of(server, key) else { return };
+        let Some(conn) = self.line_of(server, line) else { return };
         if self.rng.chance(self.faults.cut_payload / 20) {
             self.fault("cut move");
             return self.break_line(conn);
@@ -91,7 +99,7 @@ impl World {
         self.schedule_at(at, Event::Request { server: to, life, from, request });
     }
 
-    /// A request over a connection of a move waits until the one before it has arrived.
+    /// A request over a connection between servers waits until the one before it has arrived.
     pub fn in_turn(&mut self, server: usize, from: Caller, request: Request) -> Option<Request> {
         let Caller::Peer(conn) = from else { return Some(request) };
         // What was under way when the connection broke never arrives.
@@ -114,39 +122,43 @@ impl World {
         }
     }
 
-    /// The server of the block that takes answers, in order.
-    pub fn answer_move(&mut self, server: usize, conn: u64, status: Status) {
+    /// The other end answers, in order.
+    pub fn answer_line(&mut self, server: usize, conn: u64, status: Status) {
         let Some(line) = self.lines.get(&conn) else { return };
         let from = line.from.0;
         let at = self.arrival(Node::Server(server), Node::Server(from), conn);
-        self.schedule_at(at, Event::MoveAnswered { conn, status });
+        self.schedule_at(at, Event::LineAnswered { conn, status });
     }
 
-    /// An answer arrives at the server of the block that gives.
-    pub fn move_answered(&mut self, conn: u64, status: Status) {
+    /// An answer arrives at who dialled.
+    pub fn line_answered(&mut self, conn: u64, status: Status) {
         let Some(line) = self.lines.get(&conn) else { return };
-        let (key, (server, life)) = (line.key, line.from);
+        let (line, (server, life)) = (line.line, line.from);
         if self.servers[server].alive && self.servers[server].life == life {
             let now = self.local(Node::Server(server));
-            self.servers[server].move_answered(now, key, status);
+            self.servers[server].line_answered(now, line, status);
             let messages = self.servers[server].settle();
             self.send_all(server, messages);
         }
     }
 
-    /// The server of the block that gives learns that a connection is gone.
-    pub fn move_lost(&mut self, server: usize, life: u64, key: MoveKey) {
+    /// Who dialled learns that a connection is gone.
+    pub fn line_lost(&mut self, server: usize, life: u64, line: ShardLine) {
         if !self.servers[server].alive || self.servers[server].life != life {
             return;
         }
+        // The shard had hung up, and has dialled anew since.
+        if self.line_of(server, line).is_some() {
+            return;
+        }
         let now = self.local(Node::Server(server));
-        self.servers[server].move_lost(now, key);
+        self.servers[server].line_lost(now, line);
         let messages = self.servers[server].settle();
         self.send_all(server, messages);
     }
 
-    /// The server of the block that takes learns it: what was arriving is given up.
-    pub fn move_hung_up(&mut self, server: usize, life: u64, conn: u64) {
+    /// The other end learns it: what was arriving is given up.
+    pub fn line_hung_up(&mut self, server: usize, life: u64, conn: u64) {
         if !self.servers[server].alive || self.servers[server].life != life {
             return;
         }
@@ -157,12 +169,12 @@ impl World {
         }
     }
 
-    /// The connection of a move breaks: both ends hear of it.
+    /// A connection between servers breaks: both ends hear of it.
     pub fn break_line(&mut self, conn: u64) {
         let Some(line) = self.lines.get(&conn) else { return };
-        let (key, (server, life)) = (line.key, line.from);
+        let (line, (server, life)) = (line.line, line.from);
         let after = self.way();
-        self.schedule(after, Event::MoveLost { server, life, key });
+        self.schedule(after, Event::LineLost { server, life, line });
         self.hang_up_line(conn);
     }
 
@@ -171,7 +183,7 @@ impl World {
         let Some(line) = self.lines.remove(&conn) else { return };
         let (server, life) = line.to;
         let after = self.way();
-        self.schedule(after, Event::MoveHungUp { server, life, conn });
+        self.schedule(after, Event::LineHungUp { server, life, conn });
     }
 
     /// A server's process has ended, and with it its ends of all connections.

@@ -264,6 +264,8 @@ fn create(world: &mut World, job: usize) {
             queue: QueueModel::new(max_items, max_bytes),
             history: Default::default(),
             accounts: Vec::new(),
+            lists: Default::default(),
+            large_key: None,
             gone: false,
             next_value: values,
             lost: false,

@@ -38,10 +38,12 @@ pub const FAULTS: &[&str] = &[
 pub const STATES: &[&str] = &[
     "amnesty",
     "batch refused whole",
+    "block of extents given back",
     "block retired",
     "commit refused",
     "edge by use",
     "edge impossible",
+    "extents gone while they were read",
     "grant expired on the way",
     "grant revoked",
     "growth answered when the block was open",
@@ -66,6 +68,7 @@ pub const STATES: &[&str] = &[
     "prefix removed",
     "prefix with two parents",
     "region changed while it moves",
+    "put of extents that were gone",
     "reply overtaken",
     "scan of several pages",
     "server back under a new name",
@@ -75,6 +78,10 @@ pub const STATES: &[&str] = &[
     "stale map corrected",
     "successor given back",
     "transfer between accounts",
+    "value in extents scanned",
+    "value read from extents",
+    "value stored in extents",
+    "value too large for its block",
     "write to a server that is given up",
 ];
 

@@ -9,11 +9,12 @@ use honeycomb_server::{Access, BlockOwner, Effect, MoveKey, MoveWord, Post, Shar
 use honeycomb_structures::{Answer, News, Outcome, Payload, Registry, Successor, Ticket};
 use honeycomb_types::limits::{ACTIVITY_INTERVAL, REPORT_INTERVAL};
 use honeycomb_types::{BlockAt, Generation, JobId, PrefixId, ServerId, SessionId, ShardIx, Time};
-use honeycomb_wire::data::ReadArgs;
+use honeycomb_wire::data::{ReadArgs, ScanArgs, Scanned, scanned};
 use honeycomb_wire::messages::{HeldBlock, OpenBlockRequest};
 use honeycomb_wire::queue::{GetArgs, Items};
 use honeycomb_wire::{Field, Grant, Op, RequestHeader, Status};
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,6 +36,13 @@ pub enum Caller {
     Intruder,
     /// Nobody waits for the answer.
     Nobody,
+}
+
+/// A connection of one shard to another server, as that shard knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardLine {
+    pub shard: u8,
+    pub key: MoveKey,
 }
 
 /// An answer on its way.
@@ -81,8 +89,8 @@ pub struct SimServer {
     pub attempt: u64,
     /// What its shards want of the controller and was not sent yet.
     pub wants: Vec<Effect>,
-    /// What its moves want of the network and was not done yet.
-    pub posts: Vec<Post>,
+    /// What its shards want of the network and was not done yet, each with its shard.
+    pub posts: Vec<(u8, Post)>,
     shards: Vec<Shard>,
     next_ticket: u64,
     waiting: BTreeMap<Ticket, (Caller, RequestHeader)>,
@@ -246,6 +254,8 @@ impl SimServer {
             Effect::Grow { at, .. } => self.deny_growth(now, at),
             Effect::BeginMove { at, .. } => self.refuse_move(now, at),
             Effect::CommitMove { at, .. } => self.move_word(now, at, MoveWord::NotAsked),
+            // It is asked for again.
+            Effect::LocateServer { .. } => {}
             Effect::CancelMove { .. } => self.later.push(effect),
             effect if self.telling => self.later.push(effect),
             Effect::Taken { at, .. } => drop(self.unheard.insert(at)),
@@ -265,14 +275,25 @@ impl SimServer {
         self.shard(at).move_word(now, at, word);
     }
 
-    /// An answer of the other server of a move.
-    pub fn move_answered(&mut self, now: Time, key: MoveKey, status: Status) {
-        self.shard(key.source).move_answered(now, key, status);
+    /// An answer that came over a line of one of its shards.
+    pub fn line_answered(&mut self, now: Time, line: ShardLine, status: Status) {
+        self.shards[line.shard as usize].move_answered(now, line.key, status);
     }
 
-    /// The connection of a move is gone.
-    pub fn move_lost(&mut self, now: Time, key: MoveKey) {
-        self.shard(key.source).move_lost(now, key);
+    /// A line of one of its shards is gone.
+    pub fn line_lost(&mut self, now: Time, line: ShardLine) {
+        self.shards[line.shard as usize].move_lost(now, line.key);
+    }
+
+    /// The controller has said where another server is.
+    pub fn located(
+        &mut self,
+        now: Time,
+        shard: ShardIx,
+        server: ServerId,
+        found: Result<SocketAddr, Status>,
+    ) {
+        self.shards[shard.0 as usize].server_located(now, server, found);
     }
 
     fn deny_growth(&mut self, now: Time, at: BlockAt) {
@@ -380,16 +401,7 @@ impl SimServer {
 
     /// All bytes of a file's block, read as a client would.
     pub fn read_all(&mut self, opened: &honeycomb_catalog::Opened, at: BlockAt) -> Vec<u8> {
-        let grant = Grant {
-            job: opened.job,
-            prefix: opened.prefix,
-            structure: opened.structure,
-            verbs: opened.verbs,
-            generation: opened.generation,
-            expires_ms: u64::MAX,
-        };
-        let access =
-            Access { session: SessionId(u128::MAX), window: 1, grant: Some(grant), peer: false };
+        let access = self.reader(opened);
         let header = RequestHeader { at, grant: 1, ..RequestHeader::new(Op::FileRead) };
         let mut args = Vec::new();
         ReadArgs { offset: 0, length: BLOCK as u32 }.put(&mut args);
@@ -401,6 +413,72 @@ impl SimServer {
             }
             _ => Vec::new(),
         }
+    }
+
+    /// The extents of a block that entries have, by their ids, as a flush would write them. The block
+    /// can be reached no more.
+    pub fn adopted(&mut self, at: BlockAt) -> Result<Vec<(u64, Vec<u8>)>, String> {
+        let snapshot = self.shard(at).flush(at, (0, u64::MAX));
+        let snapshot = snapshot.map_err(|_| format!("{at:?} is not there"))?;
+        let mut out = Vec::new();
+        snapshot.write(&mut out).map_err(|e| e.to_string())?;
+        let (mut left, mut extents) = (&out[..], Vec::new());
+        while let Some((head, rest)) = left.split_first_chunk::<12>() {
+            let (id, len) = head.split_at(8);
+            let id = u64::from_le_bytes(id.try_into().expect("eight bytes"));
+            let len = u32::from_le_bytes(len.try_into().expect("four bytes")) as usize;
+            extents.push((id, rest[..len].to_vec()));
+            left = &rest[len..];
+        }
+        Ok(extents)
+    }
+
+    /// The lists of a block's values that are extents, read as a client would.
+    pub fn listed(
+        &mut self,
+        opened: &honeycomb_catalog::Opened,
+        at: BlockAt,
+        (start, end): (u64, u64),
+    ) -> Result<Vec<Vec<u8>>, String> {
+        let access = self.reader(opened);
+        let header = RequestHeader { at, grant: 1, ..RequestHeader::new(Op::KvScan) };
+        let (mut cursor, mut listed) = (start, Vec::new());
+        loop {
+            let mut args = Vec::new();
+            ScanArgs { cursor, bytes: 1 << 20, keys_only: false, prefix: b"" }.put(&mut args);
+            let ticket = self.ticket();
+            let shard = self.shard(at);
+            let outcome = shard.apply(Time::ZERO, &access, &header, &args, &[], ticket);
+            let Outcome::Done(answer) = outcome else { return Err("a scan waits".into()) };
+            let (status, next) = (answer.status, answer.value);
+            let page = self.reply(Caller::Nobody, &header, answer).payload;
+            if status != Status::Ok {
+                return Err(format!("{at:?} cannot be scanned: {}", status.name()));
+            }
+            for (_, value) in scanned(&page).map_err(|e| e.to_string())? {
+                if let Scanned::Extents(list) = value {
+                    listed.push(list.to_vec());
+                }
+            }
+            // The next page is another block's, or there is none.
+            if next <= cursor || next > end {
+                return Ok(listed);
+            }
+            cursor = next;
+        }
+    }
+
+    /// Somebody who may read a structure.
+    fn reader(&self, opened: &honeycomb_catalog::Opened) -> Access {
+        let grant = Grant {
+            job: opened.job,
+            prefix: opened.prefix,
+            structure: opened.structure,
+            verbs: opened.verbs,
+            generation: opened.generation,
+            expires_ms: u64::MAX,
+        };
+        Access { session: SessionId(u128::MAX), window: 1, grant: Some(grant), peer: false }
     }
 
     fn ticket(&mut self) -> Ticket {
@@ -622,7 +700,8 @@ impl SimServer {
                 }
             }
             self.wants.extend(self.shards[ix].take_effects());
-            self.posts.extend(self.shards[ix].take_posts());
+            let posts = self.shards[ix].take_posts();
+            self.posts.extend(posts.into_iter().map(|post| (ix as u8, post)));
         }
         out
     }

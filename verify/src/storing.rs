@@ -3,13 +3,13 @@
 
 use crate::accounts::{self, ACCOUNTS};
 use crate::client::{Active, TASKS};
-use crate::kv::{Did, HISTORY_MAX, Op as KvOp, linearizable};
+use crate::kv::{Did, HISTORY_MAX, LARGE, Op as KvOp, linearizable};
 use crate::world::{Known, World};
 use honeycomb_client::Target;
 use honeycomb_env::Entropy;
 use honeycomb_types::{StructureId, Time};
 use honeycomb_wire::batch::{BatchOp, BatchResult, put_batch, results};
-use honeycomb_wire::data::{ScanArgs, SwapArgs, scan_entries};
+use honeycomb_wire::data::{ScanArgs, Scanned, SwapArgs, scanned as page_entries};
 use honeycomb_wire::stored::{Function, Stored, accumulate_args};
 use honeycomb_wire::{Op, ReplyHeader, Status, key_hash};
 
@@ -74,10 +74,45 @@ pub fn choose(world: &mut World, structure: StructureId) -> Storing {
             Storing::Batch(ops)
         }
         _ => {
-            let (key, did) = choose_one(&mut world.rng, known);
+            let (mut key, mut did) = choose_one(&mut world.rng, known);
+            // Few keys have large values: these are read, and replaced meanwhile.
+            let again = known.large_key.as_ref().filter(|key| has_room(known, key));
+            if let Some(again) = again
+                && world.rng.chance(world.faults.large.min(200_000))
+            {
+                key.clone_from(again);
+                did = match (world.rng.below(3), did) {
+                    (0, Did::Put(..) | Did::Delete(_)) => did,
+                    _ => Did::Get(None),
+                };
+            }
+            let large = world.rng.chance(world.faults.large);
+            // Different in every store, so that the value of another one is seen.
+            let number = |new| new | LARGE | (structure.0 & 0xFFFF) << 24;
+            let did = match did {
+                Did::Put(new, None) if large => Did::Put(number(new), None),
+                Did::Insert(new, None) if large => Did::Insert(number(new), None),
+                other => other,
+            };
+            if large_of(did).is_some() {
+                known.large_key = Some(key.clone());
+            }
             Storing::One { key, did }
         }
     }
+}
+
+/// The value that it writes, when that is too large for a block.
+pub fn large_of(did: Did) -> Option<u64> {
+    match did {
+        Did::Put(new, _) | Did::Insert(new, _) => Some(new).filter(|new| new & LARGE != 0),
+        _ => None,
+    }
+}
+
+/// Whether more can be done to a key: its history is kept short enough to decide.
+fn has_room(known: &Known, key: &[u8]) -> bool {
+    known.history.get(key).is_none_or(|h| h.len() < HISTORY_MAX - 2 * TASKS)
 }
 
 fn choose_transfer(rng: &mut Entropy, known: &Known) -> accounts::Did {
@@ -105,8 +140,7 @@ fn choose_one(rng: &mut Entropy, known: &mut Known) -> (Vec<u8>, Did) {
     };
     let key = loop {
         let name = format!("{kind}{}", rng.below(names) + names * turn).into_bytes();
-        let history = known.history.get(&name);
-        if history.is_none_or(|h| h.len() < HISTORY_MAX - 2 * TASKS) {
+        if has_room(known, &name) {
             break name;
         }
         turn += 1;
@@ -133,7 +167,13 @@ fn choose_one(rng: &mut Entropy, known: &mut Known) -> (Vec<u8>, Did) {
 }
 
 /// The bytes of a value: its number, and a filling that follows from it.
-fn value(number: u64) -> Vec<u8> {
+pub fn value(number: u64) -> Vec<u8> {
+    if number & LARGE != 0 {
+        // Two or three extents, and every word says where in the value it is.
+        let words = 1030 + number * 37 % 1100;
+        let word = |i: u64| (number ^ i.wrapping_mul(0x9E37_79B9_7F4A_7C15)).to_le_bytes();
+        return (0..words).flat_map(word).collect();
+    }
     let length = if number >= PLUMP {
         200 + number as usize * 37 % 100
     } else if number.is_multiple_of(5) || number >= FAT {
@@ -146,7 +186,8 @@ fn value(number: u64) -> Vec<u8> {
     bytes
 }
 
-fn number(bytes: &[u8]) -> Result<u64, String> {
+/// The number of a value, when all of its bytes are there.
+pub fn number(bytes: &[u8]) -> Result<u64, String> {
     if let Stored::Integer(sum) = Stored::of(bytes) {
         return Ok(sum as u64);
     }
@@ -208,6 +249,9 @@ fn lay_out_one(key: &[u8], did: Did) -> (Op, Vec<u8>, Vec<u8>) {
     let mode = |m: u8| [&[m], key].concat();
     match did {
         Did::Get(_) => (Op::KvGet, key.to_vec(), Vec::new()),
+        // The list is not known yet.
+        Did::Put(new, _) if new & LARGE != 0 => (Op::KvPutExtents, mode(0), Vec::new()),
+        Did::Insert(new, _) if new & LARGE != 0 => (Op::KvPutExtents, mode(1), Vec::new()),
         Did::Put(new, _) => (Op::KvPut, mode(0), value(new)),
         Did::Insert(new, _) => (Op::KvPut, mode(1), value(new)),
         Did::Delete(_) => (Op::KvDelete, mode(0), Vec::new()),
@@ -224,6 +268,7 @@ fn lay_out_one(key: &[u8], did: Did) -> (Op, Vec<u8>, Vec<u8>) {
             let args = accumulate_args(Function::SumI64, key);
             (Op::KvAccumulate, args, n.to_le_bytes().to_vec())
         }
+        Did::TooLarge => unreachable!("it is an answer"),
     }
 }
 
@@ -310,10 +355,13 @@ fn answered(did: Did, header: &ReplyHeader, found: &[u8]) -> Result<Did, String>
         Did::Upsert(new, _) if header.value == 1 => Did::Upsert(new, Some(Some(number(found)?))),
         Did::Upsert(new, _) => Did::Upsert(new, Some(None)),
         Did::Swap(from, to, _) if ok => Did::Swap(from, to, Some(Ok(()))),
+        // It is not told what is there.
+        Did::Swap(..) if header.value > 1 => Did::TooLarge,
         Did::Swap(from, to, _) => {
             let found = if header.value == 1 { Some(number(found)?) } else { None };
             Did::Swap(from, to, Some(Err(found)))
         }
+        Did::TooLarge => unreachable!("it is an answer"),
         Did::Add(n, _) => Did::Add(n, Some(header.value)),
     })
 }
@@ -325,6 +373,7 @@ fn answered_in_batch(did: Did, result: &BatchResult<'_>) -> Result<Option<Did>, 
             let header = ReplyHeader::new(result.status, 0, result.value);
             answered(did, &header, result.bytes).map(Some)
         }
+        Status::ValueTooLarge => Ok(Some(Did::TooLarge)),
         status if has_no_room(status) => Ok(None),
         other => Err(format!("an operation of a batch was answered {}", other.name())),
     }
@@ -402,7 +451,7 @@ fn scanned(
             next - 1
         }
     };
-    let entries = scan_entries(&active.found).map_err(|e| format!("the page: {e}"))?;
+    let entries = page_entries(&active.found).map_err(|e| format!("the page: {e}"))?;
     let mut seen = std::collections::BTreeMap::new();
     let mut before = 0;
     for (key, bytes) in entries {
@@ -411,7 +460,17 @@ fn scanned(
             return Err(format!("a page brought {key:?}, which is not of its range"));
         }
         before = hash;
-        if !key.starts_with(b"{bank}") && seen.insert(key.to_vec(), number(bytes)?).is_some() {
+        if key.starts_with(b"{bank}") {
+            continue;
+        }
+        let number = match bytes {
+            Scanned::Value(bytes) => number(bytes)?,
+            Scanned::Extents(list) => {
+                reach.push("value in extents scanned");
+                *known.lists.get(list).ok_or("a page names extents that no put has named")?
+            }
+        };
+        if seen.insert(key.to_vec(), number).is_some() {
             return Err(format!("a page brought {key:?} twice"));
         }
     }
@@ -428,6 +487,22 @@ fn scanned(
         let did = Did::Get(Some(value));
         known.history.entry(key).or_default().push(KvOp { begin: active.begin, end: now, did });
     }
+    Ok(())
+}
+
+/// A value that the operation needs at its block is too large to be there.
+pub fn judge_too_large(
+    known: &mut Known,
+    active: &Active,
+    storing: &Storing,
+    now: Time,
+) -> Result<(), String> {
+    let Storing::One { key, did: Did::Update(..) | Did::Upsert(..) | Did::Swap(..) } = storing
+    else {
+        return Err("a value was too large for what needs none".into());
+    };
+    let op = KvOp { begin: active.begin, end: now, did: Did::TooLarge };
+    known.history.entry(key.clone()).or_default().push(op);
     Ok(())
 }
 

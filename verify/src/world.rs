@@ -10,14 +10,14 @@ use crate::moves::Line;
 use crate::net::{CLIENTS, Net, Node, SERVERS, trouble_lasts};
 use crate::queue::QueueModel;
 use crate::report::Stats;
-use crate::server::{Caller, Message, SimServer, Taken};
+use crate::server::{Caller, Message, ShardLine, SimServer, Taken};
 use honeycomb_catalog::Opened;
 use honeycomb_client::Error;
 use honeycomb_client::call::{Lanes, Routing};
 use honeycomb_env::Entropy;
-use honeycomb_server::{Access, Effect, MoveKey, PostPayload};
+use honeycomb_server::{Access, Effect, PostPayload};
 use honeycomb_structures::Ticket;
-use honeycomb_types::limits::SERVER_SILENCE;
+use honeycomb_types::limits::ADOPT_MAX;
 use honeycomb_types::{JobId, Kind, PrefixId, ServerId, SessionId, StructureId, Time};
 use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::{RequestHeader, Status};
@@ -77,12 +77,12 @@ pub enum Event {
     Piece { server: usize, life: u64, ticket: Ticket },
     /// An answer arrives at its caller.
     Reply(Box<Message>),
-    /// An answer arrives at the server that moves a block.
-    MoveAnswered { conn: u64, status: Status },
-    /// A server learns that the connection of a move is gone.
-    MoveLost { server: usize, life: u64, key: MoveKey },
+    /// An answer arrives at the server that asked another one.
+    LineAnswered { conn: u64, status: Status },
+    /// A server learns that a connection to another one is gone.
+    LineLost { server: usize, life: u64, line: ShardLine },
     /// The other server learns the same.
-    MoveHungUp { server: usize, life: u64, conn: u64 },
+    LineHungUp { server: usize, life: u64, conn: u64 },
     /// Something arrives at the controller over the link of a server.
     Said { server: usize, link: u64, said: Box<Said> },
     /// Something arrives at a server over its link.
@@ -111,6 +111,8 @@ pub enum Event {
     Ask(Question),
     /// The controller's answer arrives at the task, with the time at the controller.
     ToldClient { task: usize, number: u64, answer: Box<Result<(Opened, u64), Error>> },
+    /// The same, of blocks of extents.
+    ToldExtents { task: usize, number: u64, answer: Box<Result<Vec<MapEntry>, Error>> },
     /// The keeper of a job renews what it keeps.
     Keep(usize),
     /// The renewal arrives.
@@ -152,6 +154,10 @@ pub struct Known {
     pub queue: QueueModel,
     pub history: BTreeMap<Vec<u8>, Vec<crate::kv::Op>>,
     pub accounts: Vec<accounts::Op>,
+    /// Every list of extents that a put has named, and the value that it is.
+    pub lists: BTreeMap<Vec<u8>, u64>,
+    /// The key that was to have a large value last.
+    pub large_key: Option<Vec<u8>>,
     /// Its end is known: removed, expired or lost.
     pub gone: bool,
     /// Values that were written, so that each is written once.
@@ -313,6 +319,11 @@ impl World {
         crate::queueing::judge(self);
         crate::storing::judge(self);
         self.until(|_| true)?;
+        // What nobody names any more is dropped by then.
+        let deadline = self.now + ADOPT_MAX;
+        self.until(|w| w.now > deadline)?;
+        crate::large::judge(self);
+        self.until(|_| true)?;
         for job in &mut self.jobs {
             job.kept.clear();
         }
@@ -374,10 +385,10 @@ impl World {
             | Event::LinkClosed { server, .. }
             | Event::Joined { server, .. }
             | Event::Rejoin { server, .. }
-            | Event::MoveLost { server, .. }
-            | Event::MoveHungUp { server, .. }
+            | Event::LineLost { server, .. }
+            | Event::LineHungUp { server, .. }
             | Event::HungUp { server, .. } => Node::Server(*server),
-            Event::MoveAnswered { conn, .. } => Node::Server(self.lines.get(conn)?.from.0),
+            Event::LineAnswered { conn, .. } => Node::Server(self.lines.get(conn)?.from.0),
             Event::Said { .. }
             | Event::LinkLost { .. }
             | Event::Join { .. }
@@ -389,7 +400,7 @@ impl World {
                 _ => return None,
             },
             Event::Wake(id) | Event::Lost(id, _) => client(id.task),
-            Event::ToldClient { task, .. } => client(*task),
+            Event::ToldClient { task, .. } | Event::ToldExtents { task, .. } => client(*task),
             Event::Keep(job) => Node::Client(self.jobs[*job].keeper),
             Event::Tick(node) => *node,
             Event::Restart { .. } | Event::RestartController => return None,
@@ -518,9 +529,9 @@ impl World {
             }
             Event::Piece { server, life, ticket } => self.piece(server, life, ticket),
             Event::Reply(message) => crate::client::replied(self, *message),
-            Event::MoveAnswered { conn, status } => self.move_answered(conn, status),
-            Event::MoveLost { server, life, key } => self.move_lost(server, life, key),
-            Event::MoveHungUp { server, life, conn } => self.move_hung_up(server, life, conn),
+            Event::LineAnswered { conn, status } => self.line_answered(conn, status),
+            Event::LineLost { server, life, line } => self.line_lost(server, life, line),
+            Event::LineHungUp { server, life, conn } => self.line_hung_up(server, life, conn),
             Event::Said { server, link, said } => self.said(server, link, *said),
             Event::ToldServer { server, link, told } => self.told_server(server, link, told),
             Event::LinkClosed { server, link } => self.link_closed(server, link),
@@ -554,6 +565,9 @@ impl World {
             Event::ToldClient { task, number, answer } => {
                 crate::client::told(self, task, number, *answer);
             }
+            Event::ToldExtents { task, number, answer } => {
+                crate::large::told(self, task, number, *answer);
+            }
             Event::Keep(job) => crate::owner::keep(self, job),
             Event::Renew { job, paths } => crate::owner::renew(self, job, &paths),
             Event::Own(wish) => crate::owner::grant(self, wish),
@@ -574,7 +588,7 @@ impl World {
             Ok(header) => header,
             Err(refusal) => return self.broken(format!("a client sent {refusal:?}")),
         };
-        self.note(|| format!("request {from:?} {:?} at {}", header.op, header.at.block));
+        self.note(|| format!("request {from:?} {}", crate::large::describe(&header, &args)));
         let id = self.servers[server].id;
         if !self.controller.catalog.is_member(id) && header.op.info().lane {
             self.reach("write to a server that is given up");
@@ -644,7 +658,7 @@ impl World {
                 }
                 Caller::Nobody => continue,
                 Caller::Peer(conn) => {
-                    self.answer_move(server, conn, message.status);
+                    self.answer_line(server, conn, message.status);
                     continue;
                 }
             };
@@ -710,6 +724,7 @@ impl World {
             Told::Clock { sent, now_ms } => sim.set_clock(sent, now, now_ms),
             Told::News(at, news) => sim.tell(now, at, news),
             Told::Move(at, word) => sim.move_word(now, at, word),
+            Told::Located(shard, server, found) => sim.located(now, shard, server, found),
             Told::Order(order) => match sim.order(now, &order) {
                 Ok(done) => {
                     self.say(server, Said::Confirmed(order, done));
@@ -795,43 +810,6 @@ impl World {
         let at = self.arrival(Node::Server(server), Node::Controller, link);
         self.schedule_at(at, Event::Join { server, life, link });
         self.schedule(REJOIN, Event::Rejoin { server, life });
-    }
-
-    /// What goes wrong with nodes and network, at the beginning of an operation.
-    pub fn disturb(&mut self) {
-        if self.rng.chance(self.faults.crash) {
-            let server = self.rng.below(SERVERS as u64) as usize;
-            self.crash(server);
-        }
-        if self.rng.chance(self.faults.crash_controller) {
-            self.crash_controller();
-        }
-        if self.rng.chance(self.faults.break_link) {
-            self.fault("broken link");
-            let server = self.rng.below(SERVERS as u64) as usize;
-            if let Some(link) = self.servers[server].link {
-                let after = self.way();
-                self.schedule(after, Event::LinkClosed { server, link });
-                let after = self.way();
-                self.schedule(after, Event::LinkLost { server, link });
-            }
-        }
-        if self.rng.chance(self.faults.partition) {
-            let until = self.now + trouble_lasts(&mut self.rng);
-            let shape = self.net.partition(&mut self.rng, until);
-            self.fault(shape);
-        }
-        if self.rng.chance(self.faults.pause) {
-            let node = Node::draw(&mut self.rng);
-            let lasts = trouble_lasts(&mut self.rng);
-            self.fault(match lasts {
-                _ if node == Node::Controller => "pause of the controller",
-                lasts if lasts > SERVER_SILENCE => "pause longer than the silence of the dead",
-                lasts if lasts > LEASE_SHORT => "pause longer than a lease",
-                _ => "short pause",
-            });
-            self.net.pause(node, self.now + lasts);
-        }
     }
 
     /// Crashes a server. It comes back with nothing, soon or late or never; the controller hears of

@@ -49,10 +49,12 @@ fn a_run_draws_what_it_is_meant_to_draw() {
         "cut move",
         "edge impossible",
         "growth denied without a controller",
+        "extents gone while they were read",
         "large value dropped while it moves",
         "outcome unknown",
         "pause longer than the silence of the dead",
         "prefix freed by its readers",
+        "put of extents that were gone",
         "region changed while it moves",
         "server declared dead for its silence",
     ];
@@ -110,4 +112,8 @@ caught! {
     a_scan_that_skips_is_caught: ScanSkips,
     a_write_to_what_stands_still_is_caught: MoveWritesFrozen,
     a_cancelled_split_that_leaks_is_caught: MoveCancelLeaks,
+    extents_that_outlive_their_entry_are_caught: ExtentsKept,
+    a_move_that_drops_extents_is_caught: MoveDropsExtents,
+    a_torn_large_value_is_caught: ExtentFillsMixed,
+    a_moved_entry_without_an_owner_is_caught: MoveForgetsOwner,
 }

@@ -14,6 +14,7 @@ use crate::many::run_many;
 use crate::route::Target;
 use crate::structure::{Args, Exchange, Replied};
 use crate::transport::Sink;
+use crate::writing::{Next, Writing};
 use honeycomb_types::limits::{EXTENT_PENDING_MS, LARGE_FRACTION, kv_value_max};
 use honeycomb_types::{BlockAt, Time};
 use honeycomb_wire::data::Scanned;
@@ -31,12 +32,6 @@ const AT_ONCE: usize = LARGE_FRACTION as usize;
 const KEEP_AT_ONCE: usize = 4096;
 /// How often that is done while a value is written.
 const KEEP_EVERY: Duration = Duration::from_millis(EXTENT_PENDING_MS / 4);
-
-/// Pieces of like length, none longer than `most`.
-fn pieces(value: &[u8], most: usize) -> Vec<&[u8]> {
-    let count = value.len().div_ceil(most);
-    value.chunks(value.len().div_ceil(count)).collect()
-}
 
 impl Kv {
     /// The most bytes that a value may have which lies in its key's own block: an eighth of it.
@@ -74,16 +69,19 @@ impl Kv {
 
     /// Writes a value as extents that nobody names yet.
     fn write_extents(&self, value: &[u8]) -> Result<Vec<ExtentRef>, Error> {
-        let pieces = pieces(value, self.plain_limit());
-        let mut written: Vec<Option<ExtentRef>> = vec![None; pieces.len()];
-        let mut full: Vec<BlockAt> = Vec::new();
+        let mut writing = Writing::new(value.len(), self.plain_limit());
+        let pieces = writing.pieces(value);
         let mut kept = self.0.now();
         loop {
-            let missing = || (0..pieces.len()).filter(|i| written[*i].is_none());
-            let Some(longest) = missing().map(|i| pieces[i].len()).max() else { break };
-            let (at, free) = self.0.extent_block(longest, &full)?;
-            let fit = (free / longest as u64).clamp(1, AT_ONCE as u64) as usize;
-            let some: Vec<usize> = missing().take(fit).collect();
+            let (at, some) = match self.0.with_routing(|routing| writing.next(routing, AT_ONCE)) {
+                Next::Done(list) => return Ok(list),
+                Next::Ask { bytes, full } => {
+                    let entries = self.0.ask_for_extents(bytes as u64, full)?;
+                    self.0.with_routing(|routing| writing.given(routing, &entries))?;
+                    continue;
+                }
+                Next::Put { at, pieces } => (at, pieces),
+            };
             let payloads: Vec<[&[u8]; 1]> = some.iter().map(|i| [pieces[*i]]).collect();
             let exchanges = payloads.iter().map(|payload| Exchange {
                 op: Op::ExtentPut,
@@ -94,28 +92,14 @@ impl Kv {
                 wait_until: None,
             });
             for (i, result) in some.iter().zip(run_many(&self.0, exchanges.collect())) {
-                match result {
-                    Ok(replied) => {
-                        let (id, len) = (replied.header.value, pieces[*i].len() as u32);
-                        written[*i] = Some(ExtentRef { at, id, len });
-                        self.0.filled_extent_block(at, pieces[*i].len());
-                    }
-                    // Another one has room, or is made.
-                    Err(e) if matches!(e.status, Status::BlockFull | Status::ExtentGone) => {
-                        if !full.contains(&at) {
-                            full.push(at);
-                        }
-                        self.0.leave_extent_block(at);
-                    }
-                    Err(e) => return Err(e),
-                }
+                let result = result.map(|replied| replied.header.value);
+                self.0.with_routing(|routing| writing.wrote(routing, at, *i, result))?;
             }
             if self.0.now() >= kept + KEEP_EVERY {
                 kept = self.0.now();
-                self.keep_extents(written.iter().flatten())?;
+                self.keep_extents(writing.written())?;
             }
         }
-        Ok(written.into_iter().flatten().collect())
     }
 
     /// Says that extents are still wanted. Whether they are there shows when they are named.
@@ -256,22 +240,5 @@ impl Kv {
             return Ok(Some(out));
         }
         Ok(None)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pieces_are_alike_and_none_is_too_long() {
-        for length in [101, 150, 199, 200, 201, 999, 1000, 1001] {
-            let value = vec![7; length];
-            let pieces = pieces(&value, 100);
-            assert_eq!(pieces.len(), length.div_ceil(100));
-            assert_eq!(pieces.concat(), value);
-            let lengths = pieces.iter().map(|piece| piece.len());
-            assert!(lengths.clone().all(|length| (50..=100).contains(&length)), "{length}");
-        }
     }
 }

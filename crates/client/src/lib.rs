@@ -1,8 +1,9 @@
 //! The client: routing cache, sessions, the only retry loop, deadlines, lease keeper.
 //!
 //! `call` decides (pure, what the simulator runs): which block, which lane, when to try again,
-//! when to give up and what to say. `transport` and `pool` move the bytes. `file`, `queue`, `kv` (with
-//! `large`) and `custom` are what users hold. A `Client` is cheap to clone and may be used from any number of threads.
+//! when to give up and what to say; `writing` (as pure) where the pieces of a large value go.
+//! `transport` and `pool` move the bytes. `file`, `queue`, `kv` (with `large`) and `custom` are what
+//! users hold. A `Client` is cheap to clone and may be used from any number of threads.
 #![forbid(unsafe_code)]
 
 mod batch;
@@ -25,6 +26,7 @@ mod ranges;
 mod route;
 mod structure;
 mod transport;
+pub mod writing;
 
 pub use batch::{Accumulated, Atomic, Done, Number, TopItem};
 pub use client::{Any, Client, ClientOptions, JobTicket};

@@ -9,9 +9,7 @@ use crate::route::{self, Target};
 use crate::transport::{Failure, PATIENCE, Sink, Transport, Wait};
 use honeycomb_env::Clock;
 use honeycomb_types::limits::{ACK_LANES_MAX, RETRY_WINDOW_MS, WAIT_MAX_MS};
-use honeycomb_types::{
-    BlockAt, BlockId, JobId, Kind, LaneId, PrefixId, Sequence, StructureId, Time, Verbs,
-};
+use honeycomb_types::{BlockId, JobId, Kind, LaneId, PrefixId, Sequence, StructureId, Time, Verbs};
 use honeycomb_wire::batch::ReadManyArgs;
 use honeycomb_wire::custom::{Routed, put_routed};
 use honeycomb_wire::data::{ReadArgs, put_acks};
@@ -274,65 +272,31 @@ impl Structure {
         look(&self.state().routing.map)
     }
 
-    /// A block that has room for an extent of so many bytes, as far as is known, and is none of those
-    /// that are full; and how many bytes are free there.
-    pub(crate) fn extent_block(
-        &self,
-        bytes: usize,
-        full: &[BlockAt],
-    ) -> Result<(BlockAt, u64), Error> {
-        let current = self.state().routing.extents;
-        let fits = |(at, free): &(BlockAt, u64)| *free >= bytes as u64 && !full.contains(at);
-        if let Some(current) = current.filter(fits) {
-            return Ok(current);
-        }
-        let full = full.iter().map(|at| at.block.0).collect();
-        let entries = self.ask_for_extents(bytes as u64, full)?;
-        let entry = entries.first().ok_or_else(|| {
-            Error::new(Status::BadFrame, "ExtentBlocks was answered without a block")
-        })?;
-        let found = (route::at(entry), entry.end);
-        self.state().routing.extents = Some(found);
-        Ok(found)
-    }
-
-    /// So many bytes were written to a block of extents.
-    pub(crate) fn filled_extent_block(&self, at: BlockAt, bytes: usize) {
-        if let Some((current, free)) = &mut self.state().routing.extents
-            && *current == at
-        {
-            *free = free.saturating_sub(bytes as u64);
-        }
-    }
-
-    /// A block of extents has no room for us, or is gone: the next one is asked for anew.
-    pub(crate) fn leave_extent_block(&self, at: BlockAt) {
-        let mut state = self.state();
-        state.routing.extents = state.routing.extents.filter(|(current, _)| *current != at);
+    /// What is known of the structure, for as long as `use_it` takes.
+    pub(crate) fn with_routing<R>(&self, use_it: impl FnOnce(&mut Routing) -> R) -> R {
+        use_it(&mut self.state().routing)
     }
 
     /// Makes sure that it is known where the servers are that have these extents. One that the
     /// controller does not name is gone with what it had, or the value was replaced since.
     pub(crate) fn know_servers(&self, list: &[ExtentRef]) -> Result<(), Error> {
-        let known = |state: &State, extent: &ExtentRef| {
-            state.routing.servers.contains_key(&extent.at.block.server().0)
-        };
-        let all = list.iter().all(|extent| known(&self.state(), extent));
-        if !all {
-            self.ask_for_extents(0, Vec::new())?;
+        if !self.with_routing(|routing| routing.knows_servers(list)) {
+            let entries = self.ask_for_extents(0, Vec::new())?;
+            self.with_routing(|routing| routing.learn_servers(&entries));
         }
         Ok(())
     }
 
-    fn ask_for_extents(&self, bytes: u64, full: Vec<u64>) -> Result<Vec<MapEntry>, Error> {
+    /// Asks the controller for a block with room for an extent of so many bytes that is none of those
+    /// that are full; of 0 bytes, for all blocks of extents.
+    pub(crate) fn ask_for_extents(
+        &self,
+        bytes: u64,
+        full: Vec<u64>,
+    ) -> Result<Vec<MapEntry>, Error> {
         let body = ExtentBlocksRequest { job: self.job.0, structure: self.id.0, bytes, full };
         let asked = self.context.ask(Op::ExtentBlocks, &body, self.deadline());
         let reply: ExtentBlocksReply = asked.map_err(|e| self.named(e))?;
-        let mut state = self.state();
-        for entry in &reply.entries {
-            let server = BlockId(entry.block).server().0;
-            state.routing.servers.insert(server, entry.address.clone());
-        }
         Ok(reply.entries)
     }
 

@@ -13,8 +13,8 @@ use crate::kv::shrink::Shrink;
 use crate::{Answer, Event, Operation, Outcome, Payload, Snapshot, Structure, Ticket, large_limit};
 use hashbrown::HashMap;
 use honeycomb_block::Backing;
-use honeycomb_types::Time;
 use honeycomb_types::limits::{EXTENT_PENDING_MS, EXTENTS_IDLE};
+use honeycomb_types::{Bug, Time};
 use honeycomb_wire::{Field, Malformed, Op, Reader, Status};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -264,7 +264,13 @@ impl Structure for ExtentBlock {
 
     fn fill<'b>(&mut self, block: &'b mut Backing, ticket: Ticket) -> &'b mut [u8] {
         let fill = self.fills.get(&ticket).expect("the shard names reservations that are open");
-        block.slice_mut(fill.at + fill.filled..fill.at + fill.len)
+        let (from, to) = (fill.at + fill.filled, fill.at + fill.len);
+        if Bug::ExtentFillsMixed.active()
+            && let Some(first) = self.fills.values().map(|fill| fill.at).min()
+        {
+            return block.slice_mut(first + fill.filled..first + fill.len);
+        }
+        block.slice_mut(from..to)
     }
 
     fn filled(&mut self, ticket: Ticket, n: usize) {

@@ -401,6 +401,10 @@ pub trait Structure: Send {
         None
     }
 
+    /// The block is about to go, and what waits in it is answered by others. What it still has to say
+    /// about extents comes as events.
+    fn leave(&mut self) {}
+
     /// The controller has said something.
     fn tell(&mut self, block: &mut Backing, now: Time, news: News) {
         let _ = (block, now, news);

@@ -99,11 +99,25 @@ pub enum Bug {
     AheadToldEarly = 45,
     /// The silence of a server that came back is not counted (INV-27).
     SilenceForgotten = 46,
+    /// A block that goes keeps the extents of puts that it has not stored (INV-39).
+    ExtentsOrphaned = 47,
+    /// An entry that is no more keeps its extents (INV-39).
+    ExtentsKept = 48,
+    /// A drop of extents that was not confirmed is not repeated (INV-39).
+    ExtentDropsForgotten = 49,
+    /// A put is stored although its extents could not be adopted (INV-39).
+    ExtentsUnadopted = 50,
+    /// Bytes of extents that arrive side by side are mixed (INV-39).
+    ExtentFillsMixed = 51,
+    /// A region that has moved away drops the extents that its entries have elsewhere (INV-39).
+    MoveDropsExtents = 52,
+    /// Entries that move forget whose their extents are (INV-39).
+    MoveForgetsOwner = 53,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 46] = [
+    pub const ALL: [Bug; 53] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -150,6 +164,13 @@ impl Bug {
         Bug::GivenBackStaysNamed,
         Bug::AheadToldEarly,
         Bug::SilenceForgotten,
+        Bug::ExtentsOrphaned,
+        Bug::ExtentsKept,
+        Bug::ExtentDropsForgotten,
+        Bug::ExtentsUnadopted,
+        Bug::ExtentFillsMixed,
+        Bug::MoveDropsExtents,
+        Bug::MoveForgetsOwner,
     ];
 }
 

@@ -13,7 +13,7 @@
 use super::{Effect, MoveKey, Post, PostPayload, Shard};
 use honeycomb_structures::{Answer, ExtentRef, News, Operation, Outcome, Payload, Ticket};
 use honeycomb_types::limits::{ADOPT_MAX, EXTENTS_IDLE};
-use honeycomb_types::{BlockAt, BlockId, Epoch, Kind, ServerId, ShardIx, StructureId, Time};
+use honeycomb_types::{BlockAt, BlockId, Bug, Epoch, Kind, ServerId, ShardIx, StructureId, Time};
 use honeycomb_wire::messages::{ExtentAdoptRequest, ExtentDropRequest, ExtentName};
 use honeycomb_wire::{Field, Op, Status};
 use std::collections::{BTreeMap, VecDeque};
@@ -76,6 +76,8 @@ pub(super) struct Extents {
     asked: BTreeMap<ServerId, Time>,
     lines: BTreeMap<Place, Line>,
     adoptions: BTreeMap<u64, Adoption>,
+    /// Of blocks that went: what is to be dropped at the next tick.
+    left: Vec<(StructureId, u64, Vec<ExtentRef>)>,
     last_owner: u64,
 }
 
@@ -92,7 +94,8 @@ impl Extents {
                 (false, _) => line.again.max(asked).or(Some(Time::ZERO)),
             }
         });
-        adoptions.into_iter().chain(lines).min()
+        let left = (!self.left.is_empty()).then_some(Time::ZERO);
+        adoptions.into_iter().chain(lines).chain(left).min()
     }
 }
 
@@ -169,6 +172,16 @@ impl Shard {
         for (place, extents) in by_place(list) {
             self.want(now, place, Wanted { op: Op::ExtentDrop, structure, owner, extents });
         }
+    }
+
+    /// The same, of a block that goes.
+    pub(super) fn leave_extents(
+        &mut self,
+        structure: StructureId,
+        owner: u64,
+        list: Vec<ExtentRef>,
+    ) {
+        self.extents.left.push((structure, owner, list));
     }
 
     fn want(&mut self, now: Time, place: Place, wanted: Wanted) {
@@ -253,6 +266,7 @@ impl Shard {
         let mut lost = Vec::new();
         for wanted in std::mem::take(&mut line.sent).into_iter().rev() {
             match wanted.op {
+                Op::ExtentDrop if Bug::ExtentDropsForgotten.active() => {}
                 Op::ExtentDrop => line.waiting.push_front(wanted),
                 _ => lost.push(wanted),
             }
@@ -297,6 +311,7 @@ impl Shard {
     fn end_adoption(&mut self, now: Time, owner: u64) {
         let adoption = self.extents.adoptions.remove(&owner).expect("the caller found it");
         let Adoption { at, structure, ticket, list, failed, .. } = adoption;
+        let failed = failed.filter(|_| !Bug::ExtentsUnadopted.active());
         let outcome = failed.map_or(Ok(()), Err);
         match self.slot_at(at) {
             Some(slot) => {
@@ -311,6 +326,9 @@ impl Shard {
 
     /// Time has passed: adoptions end that took too long, lines are tried again.
     pub(super) fn tick_extents(&mut self, now: Time) {
+        for (structure, owner, list) in std::mem::take(&mut self.extents.left) {
+            self.drop_extents(now, structure, owner, list);
+        }
         let due = self.extents.adoptions.iter().filter(|(_, adoption)| adoption.due <= now);
         let due: Vec<u64> = due.map(|(owner, _)| *owner).collect();
         for owner in due {

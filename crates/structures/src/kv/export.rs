@@ -217,6 +217,9 @@ impl KvBlock {
                 let values = self.table.larges_of(block, id);
                 self.table.leaving_values = values.into_iter().map(|(_, value)| value).collect();
             }
+            if Bug::MoveDropsExtents.active() {
+                self.table.drop_extents_of(block, id);
+            }
             self.table.forget_region(block, id);
         }
         true

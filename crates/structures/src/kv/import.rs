@@ -9,6 +9,7 @@ use super::table::Table;
 use crate::{Answer, Ticket};
 use hashbrown::HashMap;
 use honeycomb_block::Backing;
+use honeycomb_types::Bug;
 use honeycomb_wire::messages::{
     MoveDoneRequest, MoveDropsRequest, MovePatchRequest, MoveRegionRequest, MoveValueRequest,
 };
@@ -235,6 +236,9 @@ impl KvBlock {
             return Err(Answer::refuse(Status::BadFrame, "a part of a move is no region"));
         }
         table.incoming.insert(start, (end, id));
+        if Bug::MoveForgetsOwner.active() {
+            table.forget_owners(block, id);
+        }
         let import = self.import.as_mut().expect("admitted");
         import.whole = false;
         if part.values > 0 {

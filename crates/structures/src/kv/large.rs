@@ -192,6 +192,16 @@ impl KvBlock {
         }
     }
 
+    /// The block goes: extents that are its own, of puts that it has not stored, are nobody's.
+    pub(super) fn leave_adopted(&mut self) {
+        for waiting in std::mem::take(&mut self.adopting.waiting).into_values() {
+            if let Some((owner, _)) = waiting.adopted {
+                let list = extents(&waiting.list).expect("it was read before");
+                self.adopting.said.push_back(Event::DropExtents(owner, list));
+            }
+        }
+    }
+
     /// What was true when the put came need not be so any more: all of it is judged again.
     fn store_list(
         &mut self,

@@ -478,6 +478,10 @@ impl Structure for KvBlock {
         self.shrink.due().into_iter().chain(self.adopting.due()).min()
     }
 
+    fn leave(&mut self) {
+        self.leave_adopted();
+    }
+
     fn event(&mut self) -> Option<Event> {
         self.changes.pop_front().map(Event::Changed).or_else(|| self.said_of_extents())
     }

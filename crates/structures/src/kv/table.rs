@@ -6,6 +6,7 @@ use super::region::{ENTRY, Head, LARGE_REF, Region};
 use super::room::pinned_down;
 use crate::Answer;
 use honeycomb_block::Backing;
+use honeycomb_types::Bug;
 use honeycomb_types::limits::{REGION_MAX, REGION_MIN};
 use honeycomb_wire::Status;
 use std::collections::BTreeMap;
@@ -195,8 +196,25 @@ impl Table {
 
     /// Notes the extents of an entry that is about to go.
     fn drop_extents(&mut self, block: &Backing, hit: &Hit) {
-        if hit.head.extents() {
+        if hit.head.extents() && !Bug::ExtentsKept.active() {
             self.dropped.push(block.slice(self.value(block, hit.at, &hit.head)).into());
+        }
+    }
+
+    /// A planted defect: gives up the extents of a region's entries.
+    pub fn drop_extents_of(&mut self, block: &Backing, id: u32) {
+        let entries: Vec<(usize, Head)> = self.regions[id as usize].walk(block).collect();
+        for (at, head) in entries.into_iter().filter(|(_, head)| head.extents() && !head.dead()) {
+            self.dropped.push(block.slice(self.value(block, at, &head)).into());
+        }
+    }
+
+    /// A planted defect: forgets who has the extents of a region's entries.
+    pub fn forget_owners(&self, block: &mut Backing, id: u32) {
+        let entries: Vec<(usize, Head)> = self.regions[id as usize].walk(block).collect();
+        for (at, head) in entries.into_iter().filter(|(_, head)| head.extents() && !head.dead()) {
+            let stored = self.value(block, at, &head);
+            block.slice_mut(stored.start..stored.start + 8).fill(0);
         }
     }
 

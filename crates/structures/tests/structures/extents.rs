@@ -1,7 +1,9 @@
 //! Blocks of extents against a plain model, and how a kv comes to have extents and gives them up.
 
 use crate::{Driver, pattern};
-use honeycomb_structures::{Answer, Event, ExtentBlock, ExtentRef, KvBlock, News, Outcome, Ticket};
+use honeycomb_structures::{
+    Answer, Event, ExtentBlock, ExtentRef, KvBlock, Movable, News, Outcome, Structure, Ticket,
+};
 use honeycomb_types::limits::{EXTENT_PENDING_MS, EXTENTS_IDLE, extents_per_value};
 use honeycomb_types::{BlockAt, BlockId, Epoch, Marks, Time};
 use honeycomb_wire::extents::put_extents;
@@ -377,4 +379,24 @@ fn a_flush_writes_the_list() {
     let length = (2 * 28u32) | 1 << 31;
     let head = [&1u32.to_le_bytes()[..], &length.to_le_bytes(), b"k"].concat();
     assert_eq!(d.flushed(), ([head, put_extents(&list(1, 2))].concat(), 1));
+}
+
+/// A put whose extents were its own already waited in a block that gave everything away and went: the
+/// extents were nobody's, and stayed for as long as the store.
+#[test]
+fn a_block_that_goes_drops_what_its_puts_have_and_have_not_stored() {
+    let mut d = kv();
+    store(&mut d, b"stored", 3, &list(1, 2));
+    let (waits, _) = put(&mut d, 0, b"k", &list(10, 2));
+    put(&mut d, 0, b"other", &list(20, 2));
+    d.events();
+    // Everything is about to move, and stands still.
+    d.structure.begin_export(&mut d.block, 0, u64::MAX).unwrap();
+    d.structure.freeze();
+    d.tell(News::Adopted { ticket: waits, owner: 4, outcome: Ok(()) });
+    assert!(d.completed().is_none(), "it waits for the move");
+    assert!(dropped(&mut d).is_empty());
+    d.structure.leave();
+    // What is stored has moved; what is not adopted yet is for whoever hears of that.
+    assert_eq!(dropped(&mut d), [(4, list(10, 2))]);
 }

@@ -1,0 +1,72 @@
+//! Blocks of extents in the reference model: which one is given, and when one goes.
+
+use super::{CatalogModel, Outcome, Verdict, agree, require};
+use honeycomb_catalog::{CatalogError, Effect as Order, Reply};
+use honeycomb_types::limits::LARGE_FRACTION;
+use honeycomb_types::{BlockAt, BlockId, JobId, StructureId};
+use std::collections::BTreeSet;
+
+const BLOCK: u64 = crate::server::BLOCK as u64;
+
+impl CatalogModel {
+    /// Whether a structure keeps extents in a block.
+    pub fn holds_extents(&self, structure: StructureId, at: BlockAt) -> bool {
+        let found = self.cluster.find(structure);
+        found.is_some_and(|(j, f)| self.cluster.jobs[j].files[f].extents.contains(&at))
+    }
+
+    /// A client wants room for an extent, and was refused by some blocks; 0 asks which there are.
+    pub(super) fn extents(
+        &mut self,
+        job: JobId,
+        structure: StructureId,
+        bytes: u64,
+        full: &[BlockId],
+        reply: &Result<Reply, CatalogError>,
+    ) -> Verdict {
+        let j = self.job(job);
+        let Some((_, f)) = self.cluster.find(structure) else {
+            return require(reply.is_err(), || format!("{structure} is gone, and gave a block"));
+        };
+        let file = &self.cluster.jobs[j].files[f];
+        let used = |at: &BlockAt| self.cluster.used.get(at).copied().unwrap_or_default();
+        let fits = |at: &&BlockAt| used(at) + bytes <= BLOCK && !full.contains(&at.block);
+        // The fullest, so that the others empty.
+        let best = file.extents.iter().filter(fits).max_by_key(|at| (used(at), at.block)).copied();
+        let expected: Outcome<()> = match best {
+            _ if bytes > BLOCK / LARGE_FRACTION => Err("InvalidArgument"),
+            None if bytes > 0 => self.cluster.may_take(j, 1),
+            _ => Ok(()),
+        };
+        agree("a question for extents", reply, &expected)?;
+        let Ok(Reply::Extents(entries)) = reply else { return Ok(()) };
+        let told: BTreeSet<BlockAt> = entries.iter().map(|entry| entry.at).collect();
+        let file = &mut self.cluster.jobs[j].files[f];
+        if bytes == 0 {
+            let due = &file.extents;
+            return require(told == *due, || format!("extents are in {due:?}, not {told:?}"));
+        }
+        let right = told.len() == 1 && best.is_none_or(|best| told.contains(&best));
+        require(right, || format!("{told:?} was given for extents, and {best:?} is the fullest"))?;
+        file.extents.extend(told);
+        Ok(())
+    }
+
+    /// One of them is empty and takes no more.
+    pub(super) fn retire_extents(
+        &mut self,
+        structure: StructureId,
+        at: BlockAt,
+        reply: &Result<Reply, CatalogError>,
+        orders: &[Order],
+    ) -> Verdict {
+        self.cluster.hear(at.block.server());
+        agree("the end of a block of extents", reply, &Ok::<(), _>(()))?;
+        let freed = |o: &Order| matches!(o, Order::FreeBlock { at: freed, .. } if *freed == at);
+        require(orders.iter().any(freed), || format!("{at:?} is empty and is not freed"))?;
+        let (j, f) = self.cluster.find(structure).expect("it was just found");
+        self.cluster.jobs[j].files[f].extents.remove(&at);
+        self.cluster.free(vec![at]);
+        Ok(())
+    }
+}

@@ -1,0 +1,415 @@
+//! Values that are too large for a block (ADR 0018): written and read in several calls, as
+//! `crates/client/src/large.rs` does it, though one extent after the other; and, at the end, whether
+//! stores and their extents agree.
+
+use crate::client::{Active, What, finish, go, lay_out};
+use crate::controller::{About, Question};
+use crate::net::Node;
+use crate::server::BLOCK;
+use crate::storing::{self, Storing};
+use crate::world::{Event, PATIENCE, TryId, World};
+use honeycomb_catalog::{Actor, Command, Opened, Reply};
+use honeycomb_client::Error;
+use honeycomb_client::Target;
+use honeycomb_client::call::{Call, Event as CallEvent};
+use honeycomb_client::writing::{Next, Writing};
+use honeycomb_types::limits::LARGE_FRACTION;
+use honeycomb_types::{BlockAt, BlockId, Kind, StructureId};
+use honeycomb_wire::extents::{ExtentRef, extents, put_extents};
+use honeycomb_wire::messages::{ExtentDropRequest, MapEntry};
+use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, Status};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// How often a value is written again whose extents were gone when it was to be stored.
+const TRIES: u32 = 4;
+/// The longest extent.
+const PIECE: usize = BLOCK / LARGE_FRACTION as usize;
+
+/// A value on its way into extents, or out of them.
+#[derive(Debug)]
+pub(crate) struct Large {
+    stage: Stage,
+    tries: u32,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Nothing is asked of any block now: the controller is, or will be.
+    Asking(Writing),
+    /// A piece is written.
+    Piece(Writing, BlockAt, usize),
+    /// The put that names what was written.
+    Naming,
+    /// The list that a get brought is read, extent by extent; whether the controller was asked where
+    /// they are.
+    Reading { list: Vec<ExtentRef>, number: u64, bytes: Vec<u8>, asked: bool },
+    /// The key is read again.
+    Again,
+}
+
+impl Large {
+    /// What an operation that writes a large value begins with.
+    pub fn of(what: &What) -> Option<Large> {
+        let new = written_by(what)?;
+        let writing = Writing::new(storing::value(new).len(), PIECE);
+        Some(Large { stage: Stage::Asking(writing), tries: 0 })
+    }
+
+    /// Whether it waits for the controller, or to ask it again.
+    pub fn asks(&self) -> bool {
+        matches!(self.stage, Stage::Asking(_) | Stage::Reading { .. })
+    }
+
+    /// Whether no put has named anything yet that it has written.
+    pub fn is_unnamed(&self) -> bool {
+        !matches!(self.stage, Stage::Naming)
+    }
+}
+
+/// The large value that an operation writes.
+fn written_by(what: &What) -> Option<u64> {
+    match what {
+        What::Store(Storing::One { did, .. }) => storing::large_of(*did),
+        _ => None,
+    }
+}
+
+fn active(world: &mut World, task: usize) -> &mut Active {
+    world.tasks[task].active.as_mut().expect("it is under way")
+}
+
+/// Begins the next call, or asks the controller.
+pub(crate) fn go_on(world: &mut World, task: usize) {
+    let large = active(world, task).large.take().expect("the caller saw it");
+    let Large { stage, tries } = large;
+    match stage {
+        Stage::Asking(writing) => write(world, task, writing, tries),
+        Stage::Reading { list, number, bytes, asked } => {
+            let stage = Stage::Reading { list, number, bytes, asked };
+            active(world, task).large = Some(Large { stage, tries });
+            read(world, task);
+        }
+        _ => unreachable!("a call is under way"),
+    }
+}
+
+fn write(world: &mut World, task: usize, mut writing: Writing, tries: u32) {
+    let key = (world.tasks[task].session(), active(world, task).structure);
+    let opened = &world.structures[&key.1].opened;
+    let routing = world.routings.entry(key);
+    let routing = routing.or_insert_with(|| crate::client::routing_of(opened));
+    match writing.next(routing, 1) {
+        Next::Ask { bytes, full } => {
+            active(world, task).large = Some(Large { stage: Stage::Asking(writing), tries });
+            ask(world, task, About::Extents(bytes as u64, full));
+        }
+        Next::Put { at, pieces } => {
+            let active = active(world, task);
+            let new = written_by(&active.what).expect("it is written");
+            active.payload = writing.pieces(&storing::value(new))[pieces[0]].to_vec();
+            active.args.clear();
+            active.call = Call::new(Op::ExtentPut, Target::Extents(at), active.deadline);
+            let stage = Stage::Piece(writing, at, pieces[0]);
+            active.large = Some(Large { stage, tries });
+            go(world, task, CallEvent::Go);
+        }
+        Next::Done(list) => {
+            let active = active(world, task);
+            let new = written_by(&active.what).expect("it is written");
+            let (op, target, args, _) = lay_out(&active.what);
+            active.call = Call::new(op, target, active.deadline);
+            (active.args, active.payload) = (args, put_extents(&list));
+            active.large = Some(Large { stage: Stage::Naming, tries });
+            let known = world.structures.get_mut(&key.1).expect("it has tasks");
+            known.lists.insert(put_extents(&list), new);
+            let names = list.iter().map(|e| (e.at.block.to_string(), e.at.epoch.0, e.id));
+            let names: Vec<_> = names.collect();
+            world.note(|| format!("task {task} names {names:?}"));
+            go(world, task, CallEvent::Go);
+        }
+    }
+}
+
+fn read(world: &mut World, task: usize) {
+    let key = (world.tasks[task].session(), active(world, task).structure);
+    let World { routings, tasks, .. } = world;
+    let active = tasks[task].active.as_mut().expect("it is under way");
+    let Some(Large { stage: Stage::Reading { list, bytes, asked, .. }, .. }) = &mut active.large
+    else {
+        unreachable!("the caller saw it");
+    };
+    // Where those are that the controller does not name, nothing is any more.
+    let knows = routings.get(&key).is_some_and(|routing| routing.knows_servers(list));
+    if !knows && !*asked {
+        *asked = true;
+        return ask(world, task, About::Extents(0, Vec::new()));
+    }
+    let mut read = 0;
+    let next = list.iter().find(|extent| {
+        read += extent.len as usize;
+        read > bytes.len()
+    });
+    let next = *next.expect("something is left to read");
+    active.args = next.id.to_le_bytes().to_vec();
+    active.payload.clear();
+    active.call = Call::new(Op::ExtentGet, Target::Extents(next.at), active.deadline);
+    go(world, task, CallEvent::Go);
+}
+
+/// Asks the controller about blocks of extents.
+fn ask(world: &mut World, task: usize, about: About) {
+    let client = Node::Client(world.tasks[task].session());
+    world.tasks[task].number += 1;
+    let (number, structure) = (world.tasks[task].number, active(world, task).structure);
+    let question = Question { task, number, structure, about };
+    if let Some(at) = world.travel(client, Node::Controller) {
+        world.schedule_at(at, Event::Ask(question));
+    }
+    let error = Error::new(Status::Unavailable, "the controller did not answer");
+    world.schedule(PATIENCE, Event::ToldExtents { task, number, answer: Box::new(Err(error)) });
+}
+
+/// The controller answered, or did not.
+pub fn told(world: &mut World, task: usize, number: u64, answer: Result<Vec<MapEntry>, Error>) {
+    if world.tasks[task].number != number {
+        return;
+    }
+    let local = world.local(Node::Client(world.tasks[task].session()));
+    let key = (world.tasks[task].session(), active(world, task).structure);
+    let World { routings, structures, tasks, .. } = world;
+    let active = tasks[task].active.as_mut().expect("it asked");
+    let deadline = active.deadline;
+    let stage = &mut active.large.as_mut().expect("it asked").stage;
+    let told = answer.and_then(|entries| {
+        let opened = &structures[&key.1].opened;
+        let routing = routings.entry(key).or_insert_with(|| crate::client::routing_of(opened));
+        match stage {
+            Stage::Asking(writing) => return writing.given(routing, &entries),
+            _ => routing.learn_servers(&entries),
+        }
+        Ok(())
+    });
+    if let (Err(_), Stage::Reading { asked, .. }) = (&told, stage) {
+        *asked = false;
+    }
+    match told {
+        Ok(()) => go_on(world, task),
+        Err(e) if e.status == Status::Unavailable && local < deadline => {
+            world.tasks[task].number += 1;
+            let id = TryId { task, number: world.tasks[task].number };
+            world.schedule(Duration::from_millis(5), Event::Wake(id));
+        }
+        Err(e) if e.status == Status::Unavailable => {
+            let text = format!("ExtentBlocks was not finished in time (last: {})", e.message);
+            finish(world, task, Err(Error::new(Status::DeadlineExceeded, text)));
+        }
+        Err(e) => finish(world, task, Err(e)),
+    }
+}
+
+/// A call has ended: what its operation comes to, or nothing when it goes on.
+pub(crate) fn ended(
+    world: &mut World,
+    task: usize,
+    result: Result<ReplyHeader, Error>,
+) -> Option<Result<ReplyHeader, Error>> {
+    let session = world.tasks[task].session();
+    let over = world.local(Node::Client(session)) >= active(world, task).deadline;
+    let structure = active(world, task).structure;
+    let gone = matches!(&result, Err(e) if e.status == Status::ExtentGone);
+    let Some(Large { stage, tries }) = active(world, task).large.take() else {
+        return begin_reading(world, task, result, 0);
+    };
+    match stage {
+        Stage::Piece(mut writing, at, piece) => {
+            let routing = world.routings.get_mut(&(session, structure)).expect("it sent by it");
+            let wrote = writing.wrote(routing, at, piece, result.map(|header| header.value));
+            active(world, task).large = Some(Large { stage: Stage::Asking(writing), tries });
+            if let Err(e) = wrote {
+                return Some(Err(e));
+            }
+            go_on(world, task);
+            None
+        }
+        Stage::Naming if gone => {
+            world.reach("put of extents that were gone");
+            if tries + 1 == TRIES {
+                let text = format!("it cannot be stored, after {TRIES} tries");
+                active(world, task).large = Some(Large { stage, tries });
+                return Some(Err(Error::new(Status::Busy, text)));
+            }
+            active(world, task).large = Large::of(&active(world, task).what);
+            let large = active(world, task).large.as_mut().expect("it writes one");
+            large.tries = tries + 1;
+            go_on(world, task);
+            None
+        }
+        Stage::Reading { .. } if gone => {
+            world.reach("extents gone while they were read");
+            active(world, task).large = Some(Large { stage: Stage::Again, tries: tries + 1 });
+            if over {
+                let text = "it was replaced again and again while it was read";
+                return Some(Err(Error::new(Status::Busy, text)));
+            }
+            let active = active(world, task);
+            let (op, target, args, payload) = lay_out(&active.what);
+            active.call = Call::new(op, target, active.deadline);
+            (active.args, active.payload) = (args, payload);
+            go(world, task, CallEvent::Go);
+            None
+        }
+        Stage::Reading { list, number, mut bytes, asked } => {
+            let header = match result {
+                Ok(header) => header,
+                Err(e) => {
+                    active(world, task).large = Some(Large { stage: Stage::Again, tries });
+                    return Some(Err(e));
+                }
+            };
+            bytes.append(&mut active(world, task).found);
+            let total = list.iter().map(|extent| extent.len as usize).sum::<usize>();
+            if bytes.len() < total {
+                let stage = Stage::Reading { list, number, bytes, asked };
+                active(world, task).large = Some(Large { stage, tries });
+                read(world, task);
+                return None;
+            }
+            match storing::number(&bytes) {
+                Ok(found) if found == number => {}
+                other => {
+                    let text = format!("the extents of {number} were read as {other:?} (INV-39)");
+                    world.broken(text);
+                }
+            }
+            world.reach("value read from extents");
+            active(world, task).found = bytes;
+            Some(Ok(ReplyHeader { status: Status::Ok, ..header }))
+        }
+        Stage::Naming => {
+            if result.is_ok() {
+                world.reach("value stored in extents");
+            }
+            active(world, task).large = Some(Large { stage, tries });
+            Some(result)
+        }
+        Stage::Again => {
+            active(world, task).large = None;
+            begin_reading(world, task, result, tries)
+        }
+        Stage::Asking(_) => {
+            active(world, task).large = Some(Large { stage, tries });
+            Some(result)
+        }
+    }
+}
+
+/// A get may have brought a list instead of a value.
+fn begin_reading(
+    world: &mut World,
+    task: usize,
+    result: Result<ReplyHeader, Error>,
+    tries: u32,
+) -> Option<Result<ReplyHeader, Error>> {
+    let listed = matches!(&result, Ok(header) if header.status == Status::Extents);
+    if !listed {
+        return Some(result);
+    }
+    let found = std::mem::take(&mut active(world, task).found);
+    let structure = active(world, task).structure;
+    let known = &world.structures[&structure].lists;
+    let (Ok(list), Some(&number)) = (extents(&found), known.get(&found)) else {
+        world.broken("a key names extents that no put has named together (INV-39)".into());
+        return Some(result);
+    };
+    let stage = Stage::Reading { list, number, bytes: Vec::new(), asked: false };
+    active(world, task).large = Some(Large { stage, tries });
+    read(world, task);
+    None
+}
+
+/// A request in words, for the trace.
+pub fn describe(header: &RequestHeader, args: &[u8]) -> String {
+    // Adoptions and drops have the same form.
+    match ExtentDropRequest::decode(args) {
+        Ok(of) if matches!(header.op, Op::ExtentAdopt | Op::ExtentDrop) => {
+            let ids = of.extents.iter().map(|e| (BlockId(e.block).to_string(), e.epoch, e.id));
+            format!("{:?} for {:x}: {:?}", header.op, of.owner, ids.collect::<Vec<_>>())
+        }
+        _ => format!("{:?} at {}", header.op, header.at.block),
+    }
+}
+
+/// INV-39, in every store that is still there: what its entries name are exactly the extents that are
+/// somebody's, and these make the values that were put.
+pub fn judge(world: &mut World) {
+    let stores = world
+        .structures
+        .iter()
+        .filter(|(_, k)| k.opened.kind == Kind::Kv && !k.gone && !k.lists.is_empty());
+    let stores: Vec<StructureId> = stores.map(|(id, _)| *id).collect();
+    for structure in stores {
+        if let Err(what) = judge_store(world, structure) {
+            let known = &world.structures[&structure];
+            let text = format!("{}:{}: {what} (INV-39)", known.path, known.name);
+            return world.broken(text);
+        }
+    }
+}
+
+fn judge_store(world: &mut World, structure: StructureId) -> Result<(), String> {
+    let job = world.jobs[world.structures[&structure].job].id;
+    let actor = Actor::driver(job);
+    let Ok(Reply::Opened(opened)) =
+        world.command(Command::ReopenStructure { actor, job, structure })
+    else {
+        return Ok(());
+    };
+    let command = Command::ExtentBlocks { actor, job, structure, bytes: 0, full: &[] };
+    let Ok(Reply::Extents(blocks)) = world.command(command) else {
+        return Err("it is there, and its extents cannot be asked for".into());
+    };
+    let named = named(world, &opened)?;
+    let mut held = BTreeMap::new();
+    for entry in blocks {
+        let server = world.servers.iter_mut().find(|s| s.id == entry.at.block.server());
+        let server = server.ok_or("it names a server that is gone")?;
+        for (id, bytes) in server.adopted(entry.at)? {
+            held.insert((entry.at, id), bytes);
+        }
+    }
+    let mut due = BTreeSet::new();
+    for (list, number) in named {
+        let mut value = Vec::new();
+        for extent in extents(&list).map_err(|e| e.to_string())? {
+            let bytes = held.get(&(extent.at, extent.id));
+            value.extend(bytes.ok_or_else(|| format!("{number} names {extent:?}, which is gone"))?);
+            if !due.insert((extent.at, extent.id)) {
+                return Err(format!("{extent:?} is named twice"));
+            }
+        }
+        let found = storing::number(&value)?;
+        if found != number {
+            return Err(format!("the extents of {number} have the value {found}"));
+        }
+    }
+    match held.keys().find(|extent| !due.contains(extent)) {
+        Some(extent) => Err(format!("{extent:?} is kept, and nothing names it")),
+        None => Ok(()),
+    }
+}
+
+/// The lists that the entries of a store name, with their values.
+fn named(world: &mut World, opened: &Opened) -> Result<Vec<(Vec<u8>, u64)>, String> {
+    let mut named = Vec::new();
+    for entry in &opened.map.entries {
+        let server = world.servers.iter_mut().find(|s| s.id == entry.at.block.server());
+        let server = server.ok_or("a map names a server that is gone")?;
+        for list in server.listed(opened, entry.at, (entry.start, entry.end))? {
+            let known = &world.structures[&opened.structure].lists;
+            let number = known.get(&list).ok_or("an entry names what no put has named")?;
+            named.push((list, *number));
+        }
+    }
+    Ok(named)
+}
