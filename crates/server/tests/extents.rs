@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 use honeycomb_block::Reclaimer;
-use honeycomb_server::{Access, BlockOwner, Effect, MoveKey, Post, Shard, ShardConfig};
+use honeycomb_server::{Access, BlockOwner, Effect, MoveKey, MoveWord, Post, Shard, ShardConfig};
 use honeycomb_structures::{Answer, ExtentRef, Outcome, Payload, Ticket};
 use honeycomb_types::limits::{ADOPT_MAX, EXTENT_PENDING_MS};
 use honeycomb_types::{
@@ -11,7 +11,8 @@ use honeycomb_types::{
     SessionId, ShardIx, StructureId, Time, Verbs,
 };
 use honeycomb_wire::extents::{extents, put_extents};
-use honeycomb_wire::{Field, Grant, Op, RequestHeader, Status};
+use honeycomb_wire::messages::MapEntry;
+use honeycomb_wire::{Field, Grant, Op, RequestHeader, Status, key_hash};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -443,6 +444,49 @@ fn a_block_that_goes_while_its_put_waits_leaves_nothing_behind() {
     world.heal();
     let (there, _) = world.held();
     assert_eq!(there, 0);
+}
+
+/// The extents were its own already, and the put waited because its range stood still for a move: that
+/// move's commit frees the block at once, and nobody else knew of them.
+#[test]
+fn a_block_that_goes_while_a_put_waits_for_its_range_leaves_nothing_behind() {
+    let mut world = World::new();
+    let start = (0..200u8)
+        .find_map(|n| {
+            let answer = world.run(Op::KvPut, KV, &[0, b'f', n], &[n; 900]);
+            assert_eq!(answer.status, Status::Ok);
+            world.near.take_effects().into_iter().find_map(|effect| match effect {
+                Effect::BeginMove { start, merge: false, .. } => Some(start),
+                _ => None,
+            })
+        })
+        .expect("a full block wants to be divided");
+    let moves = (0..=u8::MAX).find(|key| key_hash(&[*key]) >= start).unwrap();
+    world.write(moves, &[0, 1, 2], false);
+    world.located(true);
+    world.deliver(false);
+    let block = BlockId::new(ServerId(3), ShardIx(0), 0).0;
+    let entry = MapEntry { block, epoch: 9, start, end: u64::MAX, ..MapEntry::default() };
+    let address = "127.0.0.1:9".parse().unwrap();
+    world.near.move_word(world.now, KV, MoveWord::Begin { id: 1, entry, address });
+    while !world.near.has_effects() {
+        for post in world.near.take_posts() {
+            if let Post::Send { key, .. } = post {
+                world.near.move_answered(world.now, key, Status::Ok);
+            }
+        }
+    }
+    let effects = world.near.take_effects();
+    assert!(matches!(effects[..], [Effect::CommitMove { at: KV, id: 1, .. }]), "{effects:?}");
+    world.deliver(true);
+    let (ticket, _) = world.waiting.pop_first().expect("the range stands still");
+    assert!(world.near.free(KV));
+    let (told, answer) = world.near.completed().unwrap();
+    assert_eq!((told, answer.status), (ticket, Status::WrongEpoch));
+    // The connection of the move.
+    assert!(matches!(world.near.take_posts()[..], [Post::HangUp(_)]));
+    world.heal();
+    assert_eq!(world.held(), (0, 0));
 }
 
 #[test]

@@ -5,7 +5,8 @@
 //! connection, by the cluster's token, over which requests go in order and are answered in order. An
 //! adoption is decided within `ADOPT_MAX`: when not all has been confirmed by then, the put is refused
 //! and everything that it named is dropped. Drops are repeated until they are confirmed, or the server
-//! is no more; they belong to the shard and not to the block, which may be freed before.
+//! is no more; they belong to the shard and not to the block, which may be freed before. So does an
+//! adoption until its block has answered the put: whatever the block was about to do, its end drops it.
 //!
 //! No id is given twice, so that a request that arrives late, or again, finds what it was meant for or
 //! nothing.
@@ -56,7 +57,8 @@ impl Line {
     }
 }
 
-/// A put that waits for its extents.
+/// A put that waits for its extents, and then for its block: until that has answered, its extents are
+/// nobody else's to drop than the shard's when the block goes.
 struct Adoption {
     at: BlockAt,
     structure: StructureId,
@@ -64,7 +66,8 @@ struct Adoption {
     list: Vec<ExtentRef>,
     /// Requests that were not answered.
     left: usize,
-    due: Time,
+    /// When it is decided at the latest; `None` when it was, and its block told.
+    due: Option<Time>,
     failed: Option<(Status, String)>,
 }
 
@@ -76,13 +79,18 @@ pub(super) struct Extents {
     asked: BTreeMap<ServerId, Time>,
     lines: BTreeMap<Place, Line>,
     adoptions: BTreeMap<u64, Adoption>,
+    /// To be dropped at the next tick: structure, owner and list of puts whose block is no more.
+    orphans: Vec<(StructureId, u64, Vec<ExtentRef>)>,
     last_owner: u64,
 }
 
 impl Extents {
     /// When `Shard::tick_extents` is due.
     pub fn due(&self) -> Option<Time> {
-        let adoptions = self.adoptions.values().map(|adoption| adoption.due).min();
+        if !self.orphans.is_empty() {
+            return Some(Time::ZERO);
+        }
+        let adoptions = self.adoptions.values().filter_map(|adoption| adoption.due).min();
         let lines = self.lines.iter().filter_map(|((server, _), line)| {
             let asked = self.asked.get(server).copied();
             match (line.is_empty(), line.dialled) {
@@ -93,6 +101,23 @@ impl Extents {
             }
         });
         adoptions.into_iter().chain(lines).min()
+    }
+
+    fn undecided(&mut self, owner: u64) -> Option<&mut Adoption> {
+        self.adoptions.get_mut(&owner).filter(|adoption| adoption.due.is_some())
+    }
+
+    /// A parked operation was answered: if it was a put of extents, they are its entry's or dropped.
+    pub fn answered(&mut self, ticket: Ticket) {
+        self.adoptions.retain(|_, adoption| adoption.ticket != ticket);
+    }
+
+    /// A block is no more, and with it what it knew of the puts that waited there. Their extents may
+    /// be adopted already, and nobody will name them.
+    pub fn closed(&mut self, at: BlockAt) {
+        let gone = self.adoptions.extract_if(.., |_, adoption| adoption.at == at);
+        let orphans = gone.map(|(owner, gone)| (gone.structure, owner, gone.list));
+        self.orphans.extend(orphans);
     }
 }
 
@@ -150,7 +175,7 @@ impl Shard {
         let place = (self.server.0 as u64) << 8 | self.config.shard.0 as u64;
         let owner = place << 40 | self.extents.last_owner & ((1 << 40) - 1);
         let parts = by_place(list.clone());
-        let (left, due) = (parts.len(), now + ADOPT_MAX);
+        let (left, due) = (parts.len(), Some(now + ADOPT_MAX));
         let adoption = Adoption { at, structure, ticket, list, left, due, failed: None };
         self.extents.adoptions.insert(owner, adoption);
         for (place, extents) in parts {
@@ -231,7 +256,7 @@ impl Shard {
         if wanted.op == Op::ExtentDrop {
             return;
         }
-        let Some(adoption) = self.extents.adoptions.get_mut(&wanted.owner) else { return };
+        let Some(adoption) = self.extents.undecided(wanted.owner) else { return };
         adoption.left -= 1;
         if status != Status::Ok {
             let text = "an extent of the value is not there any more; write the value again";
@@ -295,23 +320,24 @@ impl Shard {
     }
 
     fn end_adoption(&mut self, now: Time, owner: u64) {
-        let adoption = self.extents.adoptions.remove(&owner).expect("the caller found it");
-        let Adoption { at, structure, ticket, list, failed, .. } = adoption;
-        let outcome = failed.map_or(Ok(()), Err);
-        match self.slot_at(at) {
-            Some(slot) => {
-                let news = News::Adopted { ticket, owner, outcome };
-                slot.structure.tell(&mut slot.backing, now, news);
-                self.after(now, at);
-            }
-            // The block went while it waited; its caller has heard so.
-            None => self.drop_extents(now, structure, owner, list),
-        }
+        let adoption = self.extents.adoptions.get_mut(&owner).expect("the caller found it");
+        adoption.due = None;
+        let Adoption { at, ticket, .. } = *adoption;
+        let outcome = adoption.failed.take().map_or(Ok(()), Err);
+        let slot = self.slot_at(at).expect("what its block was to adopt went with it");
+        let news = News::Adopted { ticket, owner, outcome };
+        slot.structure.tell(&mut slot.backing, now, news);
+        self.after(now, at);
     }
 
-    /// Time has passed: adoptions end that took too long, lines are tried again.
+    /// Time has passed: what blocks left behind is dropped, adoptions end that took too long, lines
+    /// are tried again.
     pub(super) fn tick_extents(&mut self, now: Time) {
-        let due = self.extents.adoptions.iter().filter(|(_, adoption)| adoption.due <= now);
+        for (structure, owner, list) in std::mem::take(&mut self.extents.orphans) {
+            self.drop_extents(now, structure, owner, list);
+        }
+        let due = self.extents.adoptions.iter();
+        let due = due.filter(|(_, adoption)| adoption.due.is_some_and(|due| due <= now));
         let due: Vec<u64> = due.map(|(owner, _)| *owner).collect();
         for owner in due {
             let adoption = self.extents.adoptions.get_mut(&owner).expect("listed just now");

@@ -147,6 +147,7 @@ impl Shard {
         let text = "the block went to another owner, or to none";
         slot.watchers.end(Status::WrongEpoch, text, &mut self.notices);
         self.end_move(&slot);
+        self.extents.closed(at);
         if Bug::StaleBytes.active() {
             self.stale.push(slot.backing);
         }
