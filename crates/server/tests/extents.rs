@@ -277,6 +277,13 @@ impl World {
         self.settle();
     }
 
+    /// The server that was dialled does not take the connection.
+    fn refuse(&mut self, status: Status) {
+        let (key, _) = self.line.take().expect("it was dialled");
+        self.near.move_refused(self.now, key, status);
+        self.settle();
+    }
+
     fn arrives_late(&mut self) {
         if let Some((op, args)) = self.late.pop_front() {
             self.serve(op, &args);
@@ -507,6 +514,50 @@ fn a_server_that_is_no_more_is_asked_nothing() {
     world.asked = false;
     world.pass(Duration::from_secs(5));
     assert!(!world.asked && world.line.is_none());
+}
+
+/// Of a shard that no server has, nothing can ever be confirmed: what was asked of it, and the drops that
+/// follow, were repeated for ever.
+#[test]
+fn a_shard_that_does_not_exist_is_asked_once_and_drops_end() {
+    let mut world = World::new();
+    let at = BlockAt { block: BlockId::new(FAR, ShardIx(200), 0), epoch: Epoch(1) };
+    world.put(1, vec![ExtentRef { at, id: 1, len: 600 }], false);
+    world.located(true);
+    world.refuse(Status::InvalidArgument);
+    assert_eq!((world.refused, world.waiting.len()), (1, 0));
+    // Its drop.
+    world.refuse(Status::InvalidArgument);
+    world.pass(Duration::from_secs(5));
+    assert!(!world.asked && world.line.is_none());
+}
+
+#[test]
+fn what_waits_for_a_server_that_nobody_finds_is_bounded() {
+    let mut world = World::new();
+    let at = world.blocks[1];
+    let mut asked = 0;
+    let busy = |(_, answer): &(Ticket, Answer)| answer.status == Status::Busy;
+    while !std::iter::from_fn(|| world.near.completed()).any(|told| busy(&told)) {
+        asked += 1;
+        assert!(asked < 5000, "it grows without end");
+        let payload = put_extents(&[ExtentRef { at, id: asked, len: 600 }]);
+        let (_, outcome) = world.ask(Op::KvPutExtents, KV, &[0, 1], &payload);
+        assert_eq!(outcome, Outcome::Parked);
+        if asked % 100 == 0 {
+            world.now = world.now + ADOPT_MAX;
+            world.near.tick(world.now);
+        }
+    }
+    // The others have been told that it took too long.
+    world.now = world.now + ADOPT_MAX;
+    world.near.tick(world.now);
+    while world.near.completed().is_some() {}
+    // Once the server is known, there is room again.
+    world.heal();
+    world.write(1, &[1], false);
+    world.heal();
+    assert_eq!(world.held(), (1, 1));
 }
 
 #[test]

@@ -244,7 +244,7 @@ pub enum News {
     /// The last `Event::Taken` has arrived.
     TakenHeard,
     /// The answer to `Event::Adopt`. The extents are this owner's or, after a refusal, gone or about
-    /// to be dropped.
+    /// to be dropped; after `Busy` nobody was asked, and they are what they were.
     Adopted {
         /// The operation.
         ticket: Ticket,

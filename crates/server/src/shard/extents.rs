@@ -26,6 +26,9 @@ use std::time::Duration;
 const AGAIN: Duration = Duration::from_millis(50);
 /// Extents of one request.
 const NAMES_MAX: usize = 1024;
+/// Requests that may wait at a line; puts that would need it beyond that come again later. Who cannot
+/// be asked makes drops, which nobody may refuse: this bounds them.
+const LINE_MAX: usize = 1024;
 
 /// One shard of one server.
 type Place = (ServerId, ShardIx);
@@ -53,7 +56,11 @@ struct Line {
 
 impl Line {
     fn is_empty(&self) -> bool {
-        self.sent.is_empty() && self.waiting.is_empty()
+        self.len() == 0
+    }
+
+    fn len(&self) -> usize {
+        self.sent.len() + self.waiting.len()
     }
 }
 
@@ -176,8 +183,19 @@ impl Shard {
         let owner = place << 40 | self.extents.last_owner & ((1 << 40) - 1);
         let parts = by_place(list.clone());
         let (left, due) = (parts.len(), Some(now + ADOPT_MAX));
-        let adoption = Adoption { at, structure, ticket, list, left, due, failed: None };
+        let long = |(place, _): &&(Place, _)| {
+            self.extents.lines.get(place).is_some_and(|line| line.len() >= LINE_MAX)
+        };
+        let failed = parts.iter().find(long).map(|((server, _), _)| {
+            let text = format!("{LINE_MAX} requests about extents wait for {server}");
+            (Status::Busy, text)
+        });
+        let busy = failed.is_some();
+        let adoption = Adoption { at, structure, ticket, list, left, due, failed };
         self.extents.adoptions.insert(owner, adoption);
+        if busy {
+            return self.end_adoption(now, owner);
+        }
         for (place, extents) in parts {
             self.want(now, place, Wanted { op: Op::ExtentAdopt, structure, owner, extents });
         }
@@ -305,17 +323,28 @@ impl Shard {
             // Everything that it had went with it.
             Err(Status::NotFound) => {
                 self.extents.asked.remove(&server);
-                for place in places {
-                    let line = self.extents.lines.remove(&place).expect("listed just now");
-                    for wanted in line.sent.into_iter().chain(line.waiting) {
-                        self.wanted_answered(now, &wanted, Status::ExtentGone);
-                    }
-                    if line.dialled {
-                        self.posts.push(Post::HangUp(key_of(place)));
-                    }
-                }
+                places.into_iter().for_each(|place| self.forget_place(now, place));
             }
             Err(_) => {}
+        }
+    }
+
+    /// A server has said that it has no such shard: who named it has named no extent.
+    pub(super) fn line_void(&mut self, now: Time, key: MoveKey) {
+        let place = (key.source.block.server(), key.source.block.shard());
+        let Some(line) = self.extents.lines.get_mut(&place) else { return };
+        line.dialled = false;
+        self.forget_place(now, place);
+    }
+
+    /// A place is no more, or never was: what is asked of it is decided.
+    fn forget_place(&mut self, now: Time, place: Place) {
+        let line = self.extents.lines.remove(&place).expect("the caller found it");
+        if line.dialled {
+            self.posts.push(Post::HangUp(key_of(place)));
+        }
+        for wanted in line.sent.into_iter().chain(line.waiting) {
+            self.wanted_answered(now, &wanted, Status::ExtentGone);
         }
     }
 

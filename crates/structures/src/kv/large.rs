@@ -26,7 +26,7 @@ use std::time::Duration;
 pub(super) const OWNER: usize = 8;
 /// Puts that may wait for their extents at a time.
 const ADOPTING_MAX: usize = 256;
-/// What a put beyond that waits, in microseconds.
+/// What a put waits that is one too many, here or at the shard, in microseconds.
 const ADOPTING_RETRY_US: u64 = 5_000;
 
 /// A put whose extents are its own is tried again for so long when its block cannot take it: its range
@@ -164,6 +164,12 @@ impl KvBlock {
         let (_, until) = *waiting.adopted.get_or_insert((owner, now + STORE_WITHIN));
         let stored = match outcome {
             Ok(()) => self.store_list(block, &waiting, owner),
+            // Nobody was asked for anything: its caller comes again with the same extents.
+            Err((Status::Busy, why)) => {
+                let busy = Answer::refuse(Status::Busy, why);
+                let busy = Answer { value: ADOPTING_RETRY_US, ..busy };
+                return self.adopting.said.push_back(Event::Answered(ticket, busy));
+            }
             Err((status, why)) => Err(Answer::refuse(status, why)),
         };
         if matches!(&stored, Err(passing) if !passing.executed()) && now < until {
