@@ -64,7 +64,7 @@ pub struct ExtentBlock {
     shrink: Shrink,
     /// It takes no more, because it has been empty for so long.
     closed: bool,
-    /// Since when it has been empty.
+    /// Since when it has been empty, as far as it was looked at.
     empty_since: Option<Time>,
     /// To be told that it is closed.
     drained: bool,
@@ -112,7 +112,7 @@ impl ExtentBlock {
             State::Adopted(_) => None,
         });
         assert_eq!(pending.collect::<BTreeSet<_>>(), self.pending);
-        assert!(!self.closed || self.extents.is_empty() && self.fills.is_empty());
+        assert!(!self.closed || self.is_empty());
     }
 
     /// Makes a place for an extent.
@@ -220,12 +220,15 @@ impl ExtentBlock {
         self.arena.retire(block, held.at);
     }
 
+    fn is_empty(&self) -> bool {
+        self.extents.is_empty() && self.fills.is_empty()
+    }
+
     /// What follows every change: is it empty, is there memory to give back.
     fn look(&mut self, now: Time) {
         self.shrink.look(&self.arena, self.size, now);
         self.sweep_at = (self.arena.zombie_bytes() > 0).then_some(now + SWEEP_AGAIN);
-        let empty = self.extents.is_empty() && self.fills.is_empty();
-        match (empty, self.empty_since) {
+        match (self.is_empty(), self.empty_since) {
             (true, None) => self.empty_since = Some(now),
             (false, Some(_)) => self.empty_since = None,
             _ => {}
@@ -306,7 +309,10 @@ impl Structure for ExtentBlock {
 
     fn deadline(&self) -> Option<Time> {
         let pending = self.pending.first().map(|(due, _)| *due);
-        let idle = self.empty_since.filter(|_| !self.closed).map(|since| since + EXTENTS_IDLE);
+        // One that does not know since when it has been empty, because nobody has written to it yet,
+        // is looked at at once.
+        let idle = || self.empty_since.map_or(Time::ZERO, |since| since + EXTENTS_IDLE);
+        let idle = (!self.closed && self.is_empty()).then(idle);
         [pending, idle, self.shrink.due(), self.sweep_at].into_iter().flatten().min()
     }
 

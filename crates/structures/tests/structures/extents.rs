@@ -1,7 +1,9 @@
 //! Blocks of extents against a plain model, and how a kv comes to have extents and gives them up.
 
 use crate::{Driver, pattern};
-use honeycomb_structures::{Answer, Event, ExtentBlock, ExtentRef, KvBlock, News, Outcome, Ticket};
+use honeycomb_structures::{
+    Answer, Event, ExtentBlock, ExtentRef, KvBlock, News, Outcome, Structure, Ticket,
+};
 use honeycomb_types::limits::{EXTENT_PENDING_MS, EXTENTS_IDLE, extents_per_value};
 use honeycomb_types::{BlockAt, BlockId, Epoch, Marks, Time};
 use honeycomb_wire::extents::put_extents;
@@ -232,6 +234,22 @@ fn an_empty_block_says_that_it_can_go_and_takes_no_more() {
     assert!(world.driver.events().is_empty(), "it says so once");
 }
 
+/// Its client was killed, or wrote elsewhere: nothing ever changes in it.
+#[test]
+fn a_block_that_nobody_writes_to_is_given_back_too() {
+    let mut driver = Driver::new(SIZE, ExtentBlock::new(SIZE));
+    let mut looked = 0;
+    while driver.events() != [Event::Drained] {
+        let due = driver.structure.deadline().expect("it waits for something");
+        let ms = due.since(driver.now).as_millis() as u64;
+        assert!(ms <= EXTENTS_IDLE.as_millis() as u64 && looked < 3, "{ms} ms after {looked}");
+        driver.sleep(ms);
+        looked += 1;
+    }
+    assert_eq!(driver.structure.deadline(), None);
+    assert_eq!(driver.run(Op::ExtentPut, b"", b"x").status, Status::BlockFull);
+}
+
 // ------------------------------------------------------------------------------------------- the kv
 
 fn kv() -> Driver<KvBlock> {
@@ -340,7 +358,6 @@ fn what_is_refused_leaves_no_extents_behind() {
     assert_eq!(d.bytes(&found), b"there");
     // It is not under way: nobody can take it back, and it is answered once.
     let (ticket, _) = put(&mut d, 0, b"k", &list(20, 1));
-    use honeycomb_structures::Structure;
     assert!(!d.structure.cancel(ticket));
     assert_eq!(adopted(&mut d, ticket, 8), Answer::ok(1));
     d.tell(News::Adopted { ticket, owner: 8, outcome: Ok(()) });
