@@ -234,7 +234,9 @@ impl World {
                     self.asked = true;
                 }
                 Effect::Retire { at, .. } => {
-                    let place = self.blocks.iter().position(|other| *other == at).unwrap();
+                    // It is repeated until the block is freed.
+                    let place = self.blocks.iter().position(|other| *other == at);
+                    let Some(place) = place else { continue };
                     assert!(self.at(at).free(at));
                     self.blocks[place] = self.open(at.block.server(), at.block.index());
                 }
@@ -530,6 +532,36 @@ fn a_shard_that_does_not_exist_is_asked_once_and_drops_end() {
     world.refuse(Status::InvalidArgument);
     world.pass(Duration::from_secs(5));
     assert!(!world.asked && world.line.is_none());
+}
+
+/// Adopting is idempotent for its owner: a value is not written again because a connection broke.
+#[test]
+fn a_line_that_breaks_costs_a_put_no_more_than_the_time() {
+    let mut world = World::new();
+    let again = Duration::from_millis(60);
+    world.write(1, &[0, 1, 2], false);
+    world.located(true);
+    // It broke before the request arrived, and after.
+    world.lose(0);
+    world.pass(again);
+    world.located(true);
+    world.deliver(false);
+    world.lose(0);
+    world.pass(again);
+    world.located(true);
+    // And the server had not joined yet, or had too much to do.
+    world.refuse(Status::Busy);
+    world.pass(again);
+    world.located(true);
+    world.deliver(false);
+    world.line.as_mut().unwrap().1.replies[0] = Status::Busy;
+    world.deliver(true);
+    world.pass(again);
+    world.deliver(false);
+    world.deliver(true);
+    assert_eq!((world.refused, world.waiting.len(), world.model.len()), (0, 0, 1));
+    world.check();
+    assert_eq!(world.held(), (3, 3));
 }
 
 #[test]

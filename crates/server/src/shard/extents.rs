@@ -3,9 +3,9 @@
 //!
 //! The extents are in blocks of any shard of any server. To each such shard there is a line: one
 //! connection, by the cluster's token, over which requests go in order and are answered in order. An
-//! adoption is decided within `ADOPT_MAX`: when not all has been confirmed by then, the put is refused
-//! and everything that it named is dropped. Drops are repeated until they are confirmed, or the server
-//! is no more; they belong to the shard and not to the block, which may be freed before. So does an
+//! adoption is repeated until it is decided, within `ADOPT_MAX`: when not all has been confirmed by then,
+//! the put is refused and everything that it named is dropped. Drops are repeated until they are
+//! confirmed, or the server is no more; they belong to the shard and not to the block, which may be freed before. So does an
 //! adoption until its block has answered the put: whatever the block was about to do, its end drops it.
 //!
 //! No id is given twice, so that a request that arrives late, or again, finds what it was meant for or
@@ -78,6 +78,12 @@ struct Adoption {
     failed: Option<(Status, String)>,
 }
 
+impl Adoption {
+    fn is_open(&self) -> bool {
+        self.due.is_some()
+    }
+}
+
 /// What one shard has to do with extents elsewhere.
 #[derive(Default)]
 pub(super) struct Extents {
@@ -111,7 +117,7 @@ impl Extents {
     }
 
     fn undecided(&mut self, owner: u64) -> Option<&mut Adoption> {
-        self.adoptions.get_mut(&owner).filter(|adoption| adoption.due.is_some())
+        self.adoptions.get_mut(&owner).filter(|adoption| adoption.is_open())
     }
 
     /// A parked operation was answered: if it was a put of extents, they are its entry's or dropped.
@@ -227,7 +233,7 @@ impl Shard {
 
     /// Sends what waits for a place, as soon as there is a line to it.
     fn pump(&mut self, now: Time, place: Place) {
-        let Extents { addresses, asked, lines, .. } = &mut self.extents;
+        let Extents { addresses, asked, lines, adoptions, .. } = &mut self.extents;
         let Some(line) = lines.get_mut(&place) else { return };
         if line.waiting.is_empty() || line.again.is_some_and(|again| again > now) {
             return;
@@ -248,7 +254,11 @@ impl Shard {
         }
         line.last_used = now;
         while let Some(wanted) = line.waiting.pop_front() {
-            let (op, args) = (wanted.op, wanted.args());
+            let Wanted { op, owner, .. } = wanted;
+            if op == Op::ExtentAdopt && !adoptions.get(&owner).is_some_and(Adoption::is_open) {
+                continue;
+            }
+            let args = wanted.args();
             line.sent.push_back(wanted);
             let payload = PostPayload::Bytes(Arc::new([]));
             self.posts.push(Post::Send { key: key_of(place), op, args, payload });
@@ -261,7 +271,7 @@ impl Shard {
         let Some(line) = self.extents.lines.get_mut(&place) else { return };
         line.last_used = now;
         let Some(wanted) = line.sent.pop_front() else { return };
-        if wanted.op == Op::ExtentDrop && status != Status::Ok {
+        if !matches!(status, Status::Ok | Status::ExtentGone) {
             // Busy, or not itself: it is asked again.
             line.waiting.push_back(wanted);
             line.again = Some(now + AGAIN);
@@ -293,15 +303,9 @@ impl Shard {
         line.again = Some(now + AGAIN);
         // It may be another's by now.
         self.extents.addresses.remove(&place.0);
-        let mut lost = Vec::new();
-        for wanted in std::mem::take(&mut line.sent).into_iter().rev() {
-            match wanted.op {
-                Op::ExtentDrop => line.waiting.push_front(wanted),
-                _ => lost.push(wanted),
-            }
-        }
-        for wanted in lost {
-            self.wanted_answered(now, &wanted, Status::ExtentGone);
+        // All of it may be repeated: who adopts has its extents already, who drops has dropped them.
+        while let Some(wanted) = line.sent.pop_back() {
+            line.waiting.push_front(wanted);
         }
     }
 
