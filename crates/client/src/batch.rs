@@ -73,8 +73,8 @@ pub enum Atomic {
         index: usize,
         /// Why.
         error: Error,
-        /// For a compare-and-swap that failed: the entry that it found, `None` for none. A value
-        /// that has no room in the reply reads as empty; `error` says so.
+        /// What a compare-and-swap that failed found: a value, or `Some(None)` for no entry. `None` of
+        /// other operations, and of a value that has no room in the reply; `error` says so.
         found: Option<Option<Vec<u8>>>,
     },
 }
@@ -250,7 +250,8 @@ impl Kv {
         };
         let found = match (result.status, result.value) {
             (Status::CompareFailed, 0) => Some(None),
-            (Status::CompareFailed, _) => Some(Some(result.bytes.to_vec())),
+            (Status::CompareFailed, 1) => Some(Some(result.bytes.to_vec())),
+            // There is one, which is not told.
             _ => None,
         };
         let mut error = self.refusal(op.key(), result);

@@ -6,6 +6,7 @@ use honeycomb_structures::{
 };
 use honeycomb_types::limits::{EXTENT_PENDING_MS, EXTENTS_IDLE, extents_per_value};
 use honeycomb_types::{BlockAt, BlockId, Epoch, Marks, Time};
+use honeycomb_wire::batch::{BatchOp, put_batch, results};
 use honeycomb_wire::extents::put_extents;
 use honeycomb_wire::{Field, Op, Status};
 use proptest::prelude::*;
@@ -362,6 +363,24 @@ fn what_is_refused_leaves_no_extents_behind() {
     assert_eq!(adopted(&mut d, ticket, 8), Answer::ok(1));
     d.tell(News::Adopted { ticket, owner: 8, outcome: Ok(()) });
     assert!(d.completed().is_none());
+}
+
+/// As the operation of its own does: a comparison with a value that is not here cannot be made, and to
+/// say that it failed would be to say that it was.
+#[test]
+fn a_batch_that_compares_a_large_value_is_refused() {
+    let mut d = kv();
+    store(&mut d, b"k", 1, &list(1, 2));
+    for (atomic, expected) in [(0, None), (0, Some(&b"v"[..])), (1, None), (1, Some(&b"v"[..]))] {
+        let ops = put_batch(&[BatchOp::Swap { key: b"k", expected, new: b"n" }]);
+        let answer = d.run(Op::KvBatch, &[atomic], &ops);
+        let bytes = d.bytes(&answer);
+        let told = results(&bytes, 1).unwrap()[0];
+        assert_eq!((told.status, told.value), (Status::ValueTooLarge, 2 * MOST as u64));
+        assert!(std::str::from_utf8(told.bytes).unwrap().contains("16384"));
+        assert_eq!(answer.args, [1 - atomic]);
+    }
+    assert_eq!(d.run(Op::KvGet, b"k", b"").status, Status::Extents);
 }
 
 #[test]
