@@ -21,12 +21,12 @@ use std::io::Write;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Bytes charged for each extent: what its bookkeeping takes beside the block.
+/// What the bookkeeping of each extent takes beside the block, in bytes.
 const EXTENT_COST: usize = 128;
 /// How often dropped extents are looked at that somebody is still reading.
 const SWEEP_AGAIN: Duration = Duration::from_millis(50);
-/// Bookkeeping may have 1 / this of the block's size. Extents of stores have at least 1/16 of a block
-/// each, so that only who writes others comes near it.
+/// Bookkeeping may have 1 / this of the block's size, beside what is charged for. Extents of stores have
+/// at least 1/16 of a block each, so that only who writes others comes near it.
 const COST_FRACTION: usize = 16;
 
 /// Whose an extent is.
@@ -316,9 +316,10 @@ impl Structure for ExtentBlock {
         [pending, idle, self.shrink.due(), self.sweep_at].into_iter().flatten().min()
     }
 
+    /// Without the bookkeeping, which has a bound of its own: who is told that a block is used to less
+    /// than its end sends what fits there, and eight of the largest extents fill it to the last byte.
     fn bytes_used(&self) -> u64 {
-        let used = self.size - self.arena.free_bytes();
-        (used + self.arena.extents() * EXTENT_COST) as u64
+        (self.size - self.arena.free_bytes()) as u64
     }
 
     /// The extents that entries have, each: id u64, length u32, bytes.

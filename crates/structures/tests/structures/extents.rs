@@ -211,8 +211,10 @@ proptest! {
 #[test]
 fn eight_of_the_largest_fill_a_block() {
     let mut world = World::new();
-    for _ in 0..8 {
+    for n in 1..=8 {
         world.step(&Step::Put(MOST));
+        // By this the controller tells who has room for another one of these.
+        assert_eq!(world.driver.structure_bytes(), n * MOST);
     }
     assert_eq!(world.model.len(), 8);
     assert_eq!(world.driver.run(Op::ExtentPut, b"", b"x").status, Status::BlockFull);
