@@ -170,7 +170,8 @@ impl KvBlock {
             }
             Err((status, why)) => Err(Answer::refuse(status, why)),
         };
-        if matches!(&stored, Err(passing) if !passing.executed()) && now < until {
+        // What is another block's by now does not come back.
+        if matches!(&stored, Err(passing) if passing.status == Status::Busy) && now < until {
             self.adopting.again = Some(now + STORE_AGAIN);
             self.adopting.waiting.insert(ticket, waiting);
             return;

@@ -8,7 +8,7 @@ use honeycomb_types::limits::{EXTENT_PENDING_MS, EXTENTS_IDLE, extents_per_value
 use honeycomb_types::{BlockAt, BlockId, Epoch, Marks, Time};
 use honeycomb_wire::batch::{BatchOp, put_batch, results};
 use honeycomb_wire::extents::put_extents;
-use honeycomb_wire::{Field, Op, Status};
+use honeycomb_wire::{Field, Op, Status, key_hash};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -365,6 +365,34 @@ fn what_is_refused_leaves_no_extents_behind() {
     assert_eq!(adopted(&mut d, ticket, 8), Answer::ok(1));
     d.tell(News::Adopted { ticket, owner: 8, outcome: Ok(()) });
     assert!(d.completed().is_none());
+}
+
+/// A key that has gone to another block does not come back: its caller is told at once, and not after a
+/// second in which it was tried again.
+#[test]
+fn a_put_whose_key_has_left_is_answered_at_once() {
+    for (times, status) in [(1, Status::Moved), (65, Status::WrongRange)] {
+        let slots = 128;
+        let mut d =
+            Driver::new(SIZE, KvBlock::new(SIZE, 0, u64::MAX, slots as u32, Marks::default()));
+        let slot = u64::MAX / slots + 1;
+        let mut keys = (0..100_000u32).map(|n| n.to_le_bytes());
+        let key = keys.find(|key| key_hash(key) >= 0u64.wrapping_sub(slot)).unwrap();
+        let (ticket, _) = put(&mut d, 0, &key, &list(1, 2));
+        d.events();
+        // After many moves a block does not know any more where each range is.
+        for n in 1..=times {
+            let (start, end) = (0u64.wrapping_sub(n * slot), u64::MAX - (n - 1) * slot);
+            let (now, mover) = (d.now, d.structure.movable().unwrap());
+            mover.begin_export(&mut d.block, start, end).unwrap();
+            while mover.next_parcel(&mut d.block).is_some() {}
+            mover.freeze();
+            mover.hand_over();
+            mover.depart(now, Vec::new());
+        }
+        assert_eq!(adopted(&mut d, ticket, 5).status, status);
+        assert_eq!(dropped(&mut d), [(5, list(1, 2))]);
+    }
 }
 
 /// As the operation of its own does: a comparison with a value that is not here cannot be made, and to
