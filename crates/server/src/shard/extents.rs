@@ -94,16 +94,28 @@ pub(super) struct Extents {
     adoptions: BTreeMap<u64, Adoption>,
     /// To be dropped at the next tick: structure, owner and list of puts whose block is no more.
     orphans: Vec<(StructureId, u64, Vec<ExtentRef>)>,
+    /// When it is worth to look for what is due: what this is asked for comes with every turn of the
+    /// event loop, and there may be thousands of lines.
+    due: Option<Time>,
     last_owner: u64,
 }
 
 impl Extents {
-    /// When `Shard::tick_extents` is due.
+    /// When `Shard::tick_extents` is due. May be early, never late.
     pub fn due(&self) -> Option<Time> {
-        if !self.orphans.is_empty() {
-            return Some(Time::ZERO);
-        }
-        let adoptions = self.adoptions.values().filter_map(|adoption| adoption.due).min();
+        let late = |next: Time| self.due.is_none_or(|due| due > next);
+        debug_assert!(!self.next_due().is_some_and(late), "{:?} is late", self.due);
+        self.due
+    }
+
+    /// Something is to be looked at then.
+    fn look_at(&mut self, due: Time) {
+        self.due = Some(self.due.map_or(due, |before| before.min(due)));
+    }
+
+    /// When there is next something to look at, as it is now.
+    fn next_due(&self) -> Option<Time> {
+        let adoptions = self.adoptions.values().filter_map(|adoption| adoption.due);
         let lines = self.lines.iter().filter_map(|((server, _), line)| {
             let asked = self.asked.get(server).copied();
             match (line.is_empty(), line.dialled) {
@@ -113,7 +125,7 @@ impl Extents {
                 (false, _) => line.again.max(asked).or(Some(Time::ZERO)),
             }
         });
-        adoptions.into_iter().chain(lines).min()
+        adoptions.chain(lines).min()
     }
 
     fn undecided(&mut self, owner: u64) -> Option<&mut Adoption> {
@@ -131,6 +143,9 @@ impl Extents {
         let gone = self.adoptions.extract_if(.., |_, adoption| adoption.at == at);
         let orphans = gone.map(|(owner, gone)| (gone.structure, owner, gone.list));
         self.orphans.extend(orphans);
+        if !self.orphans.is_empty() {
+            self.look_at(Time::ZERO);
+        }
     }
 }
 
@@ -199,6 +214,7 @@ impl Shard {
         let busy = failed.is_some();
         let adoption = Adoption { at, structure, ticket, list, left, due, failed };
         self.extents.adoptions.insert(owner, adoption);
+        self.extents.look_at(now + ADOPT_MAX);
         if busy {
             return self.end_adoption(now, owner);
         }
@@ -235,18 +251,23 @@ impl Shard {
     fn pump(&mut self, now: Time, place: Place) {
         let Extents { addresses, asked, lines, adoptions, .. } = &mut self.extents;
         let Some(line) = lines.get_mut(&place) else { return };
-        if line.waiting.is_empty() || line.again.is_some_and(|again| again > now) {
+        if line.waiting.is_empty() {
             return;
+        }
+        if let Some(again) = line.again.filter(|again| *again > now) {
+            return self.extents.look_at(again);
         }
         let (server, shard) = place;
         if !line.dialled {
             let Some(address) = addresses.get(&server).copied() else {
-                if asked.get(&server).is_none_or(|again| *again <= now) {
-                    asked.insert(server, now + 2 * AGAIN);
+                let again = asked.entry(server).or_insert(now);
+                if *again <= now {
+                    *again = now + 2 * AGAIN;
                     let shard = self.config.shard;
                     self.effects.push(Effect::LocateServer { shard, server });
                 }
-                return;
+                let again = *again;
+                return self.extents.look_at(again);
             };
             line.dialled = true;
             let target = block_of(server, shard);
@@ -263,6 +284,7 @@ impl Shard {
             let payload = PostPayload::Bytes(Arc::new([]));
             self.posts.push(Post::Send { key: key_of(place), op, args, payload });
         }
+        self.extents.look_at(now + EXTENTS_IDLE);
     }
 
     /// A request over a line was answered.
@@ -275,7 +297,10 @@ impl Shard {
             // Busy, or not itself: it is asked again.
             line.waiting.push_back(wanted);
             line.again = Some(now + AGAIN);
-            return;
+            return self.extents.look_at(now + AGAIN);
+        }
+        if line.is_empty() {
+            self.extents.look_at(now + EXTENTS_IDLE);
         }
         self.wanted_answered(now, &wanted, status);
     }
@@ -307,6 +332,7 @@ impl Shard {
         while let Some(wanted) = line.sent.pop_back() {
             line.waiting.push_front(wanted);
         }
+        self.extents.look_at(now + AGAIN);
     }
 
     /// The controller has said where a server is, or that it is no more.
@@ -393,6 +419,7 @@ impl Shard {
                 self.extents.lines.remove(&place);
             }
         }
+        self.extents.due = self.extents.next_due();
     }
 
     /// Forgets everything: the server has a new name.
