@@ -81,9 +81,16 @@ impl Kv {
         loop {
             let missing = || (0..pieces.len()).filter(|i| written[*i].is_none());
             let Some(longest) = missing().map(|i| pieces[i].len()).max() else { break };
-            let (at, free) = self.0.extent_block(longest, &full)?;
+            let (at, free) = self.0.extent_block(longest, &mut full)?;
             let fit = (free / longest as u64).clamp(1, AT_ONCE as u64) as usize;
             let some: Vec<usize> = missing().take(fit).collect();
+            // Counted before they are sent: others of this process may write there at the same time. And
+            // however long that takes, it has no room for another one of this value.
+            let sent: usize = some.iter().map(|i| pieces[*i].len()).sum();
+            let left = self.0.fill_extent_block(at, sent);
+            if left.is_some_and(|left| left < longest as u64) {
+                full.push(at);
+            }
             let payloads: Vec<[&[u8]; 1]> = some.iter().map(|i| [pieces[*i]]).collect();
             let exchanges = payloads.iter().map(|payload| Exchange {
                 op: Op::ExtentPut,
@@ -98,7 +105,6 @@ impl Kv {
                     Ok(replied) => {
                         let (id, len) = (replied.header.value, pieces[*i].len() as u32);
                         written[*i] = Some(ExtentRef { at, id, len });
-                        self.0.filled_extent_block(at, pieces[*i].len());
                     }
                     // Another one has room, or is made.
                     Err(e) if matches!(e.status, Status::BlockFull | Status::ExtentGone) => {

@@ -1,6 +1,6 @@
 //! An open structure: its grant, its routing cache, and the loop that carries a call through.
 
-use crate::call::{Call, Event, Routing, Step};
+use crate::call::{Call, Event, ExtentRoom, Routing, Step};
 use crate::context::Context;
 use crate::error::Error;
 use crate::listener::Listener;
@@ -8,7 +8,7 @@ use crate::pool::Place;
 use crate::route::{self, Target};
 use crate::transport::{Failure, PATIENCE, Sink, Transport, Wait};
 use honeycomb_env::Clock;
-use honeycomb_types::limits::{ACK_LANES_MAX, RETRY_WINDOW_MS, WAIT_MAX_MS};
+use honeycomb_types::limits::{ACK_LANES_MAX, REPORT_INTERVAL, RETRY_WINDOW_MS, WAIT_MAX_MS};
 use honeycomb_types::{
     BlockAt, BlockId, JobId, Kind, LaneId, PrefixId, Sequence, StructureId, Time, Verbs,
 };
@@ -275,40 +275,47 @@ impl Structure {
     }
 
     /// A block that has room for an extent of so many bytes, as far as is known, and is none of those
-    /// that are full; and how many bytes are free there.
+    /// that are full; and how many bytes are free there. The one that was written last is full as well
+    /// when it has no room and was written just now: the controller learns from reports how much a block
+    /// holds, and would give it again. What was written before may be gone, and there is room.
     pub(crate) fn extent_block(
         &self,
         bytes: usize,
-        full: &[BlockAt],
+        full: &mut Vec<BlockAt>,
     ) -> Result<(BlockAt, u64), Error> {
-        let current = self.state().routing.extents;
-        let fits = |(at, free): &(BlockAt, u64)| *free >= bytes as u64 && !full.contains(at);
-        if let Some(current) = current.filter(fits) {
-            return Ok(current);
+        let (current, now) = (self.state().routing.extents, self.now());
+        if let Some(ExtentRoom { at, free, written }) = current.filter(|c| !full.contains(&c.at)) {
+            if free >= bytes as u64 {
+                return Ok((at, free));
+            }
+            if now < written + 2 * REPORT_INTERVAL {
+                full.push(at);
+            }
         }
-        let full = full.iter().map(|at| at.block.0).collect();
-        let entries = self.ask_for_extents(bytes as u64, full)?;
+        let known = full.iter().map(|at| at.block.0).collect();
+        let entries = self.ask_for_extents(bytes as u64, known)?;
         let entry = entries.first().ok_or_else(|| {
             Error::new(Status::BadFrame, "ExtentBlocks was answered without a block")
         })?;
-        let found = (route::at(entry), entry.end);
-        self.state().routing.extents = Some(found);
-        Ok(found)
+        let (at, free) = (route::at(entry), entry.end);
+        self.state().routing.extents = Some(ExtentRoom { at, free, written: now });
+        Ok((at, free))
     }
 
-    /// So many bytes were written to a block of extents.
-    pub(crate) fn filled_extent_block(&self, at: BlockAt, bytes: usize) {
-        if let Some((current, free)) = &mut self.state().routing.extents
-            && *current == at
-        {
-            *free = free.saturating_sub(bytes as u64);
-        }
+    /// So many bytes go to a block of extents now. How many are free there then, when it is still the
+    /// one that is written.
+    pub(crate) fn fill_extent_block(&self, at: BlockAt, bytes: usize) -> Option<u64> {
+        let (now, mut state) = (self.now(), self.state());
+        let room = state.routing.extents.as_mut().filter(|room| room.at == at)?;
+        room.free = room.free.saturating_sub(bytes as u64);
+        room.written = now;
+        Some(room.free)
     }
 
     /// A block of extents has no room for us, or is gone: the next one is asked for anew.
     pub(crate) fn leave_extent_block(&self, at: BlockAt) {
         let mut state = self.state();
-        state.routing.extents = state.routing.extents.filter(|(current, _)| *current != at);
+        state.routing.extents = state.routing.extents.filter(|current| current.at != at);
     }
 
     /// Makes sure that it is known where the servers are that have these extents. One that the

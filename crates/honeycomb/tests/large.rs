@@ -222,6 +222,29 @@ fn values_that_fill_many_blocks_come_back_and_their_memory_goes() {
     eventually("one block is left", || blocks(&client, job.job) == 1);
 }
 
+/// The controller learns from reports what a block holds, and would give the one again that was just
+/// filled: every piece of the next round was sent whole and refused.
+#[test]
+fn a_piece_is_sent_once() {
+    let (cluster, client, job) = start("once", 1, 1024 * KIB);
+    let store = kv(&client, &job, "/t", 1);
+    let operator = cluster.client(cluster.controller.token(), Default::default());
+    let value = noise(1, 5 * 1024 * KIB as usize);
+    let pieces = value.len().div_ceil(store.plain_limit()) as u64;
+    let mut requests = Vec::new();
+    for n in 1..=3u64 {
+        store.put(format!("key-{n}").as_bytes(), &value).unwrap();
+        // A report tells of what is held and of all that was asked until then.
+        let held = n * value.len() as u64;
+        eventually("it is reported", || operator.status().unwrap().servers[0].bytes_used > held);
+        requests.push(operator.status().unwrap().servers[0].requests);
+    }
+    // The first one made the connections.
+    for asked in requests.windows(2).map(|pair| pair[1] - pair[0]) {
+        assert!((pieces..pieces + 6).contains(&asked), "{asked} requests for {pieces} pieces");
+    }
+}
+
 /// Each reader sees one of the values that were written, whole, and never an older one than before.
 #[test]
 fn a_reader_sees_one_value_while_it_is_replaced() {
