@@ -95,11 +95,12 @@ pub(crate) fn go_on(world: &mut World, task: usize) {
 }
 
 fn write(world: &mut World, task: usize, mut writing: Writing, tries: u32) {
+    let local = world.local(Node::Client(world.tasks[task].session()));
     let key = (world.tasks[task].session(), active(world, task).structure);
     let opened = &world.structures[&key.1].opened;
     let routing = world.routings.entry(key);
     let routing = routing.or_insert_with(|| crate::client::routing_of(opened));
-    match writing.next(routing, 1) {
+    match writing.next(routing, local, 1) {
         Next::Ask { bytes, full } => {
             active(world, task).large = Some(Large { stage: Stage::Asking(writing), tries });
             ask(world, task, About::Extents(bytes as u64, full));
@@ -185,7 +186,7 @@ pub fn told(world: &mut World, task: usize, number: u64, answer: Result<Vec<MapE
         let opened = &structures[&key.1].opened;
         let routing = routings.entry(key).or_insert_with(|| crate::client::routing_of(opened));
         match stage {
-            Stage::Asking(writing) => return writing.given(routing, &entries),
+            Stage::Asking(writing) => return writing.given(routing, local, &entries),
             _ => routing.learn_servers(&entries),
         }
         Ok(())

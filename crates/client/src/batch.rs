@@ -8,6 +8,7 @@ use crate::structure::{Args, Exchange, Replied};
 use crate::transport::Sink;
 use honeycomb_types::limits::{KEY_MAX, KV_BATCH_BYTES_MAX, KV_BATCH_MAX, MANY_BYTES_MAX};
 use honeycomb_wire::batch::{BatchOp, BatchResult, put_batch, put_keys, results};
+use honeycomb_wire::data::Scanned;
 use honeycomb_wire::stored::{Function, Item, Stored, TopOperand, accumulate_args};
 use honeycomb_wire::{Op, Status, key_hash};
 
@@ -73,8 +74,8 @@ pub enum Atomic {
         index: usize,
         /// Why.
         error: Error,
-        /// For a compare-and-swap that failed: the entry that it found, `None` for none. A value
-        /// that has no room in the reply reads as empty; `error` says so.
+        /// What a compare-and-swap that failed found: a value, or `Some(None)` for no entry. `None` of
+        /// other operations, and of a value that has no room in the reply; `error` says so.
         found: Option<Option<Vec<u8>>>,
     },
 }
@@ -150,10 +151,10 @@ impl Kv {
             wait_until: None,
         });
         let replies = run_many(&self.0, exchanges.collect());
-        for ((index, reply), mut value) in alone.into_iter().zip(replies).zip(values) {
+        for ((index, reply), value) in alone.into_iter().zip(replies).zip(values) {
             out[index] = match reply {
                 Ok(reply) if reply.header.status == Status::Extents => {
-                    self.get(keys[index], &mut value).map(|found| found.then_some(value))
+                    self.scanned_value(keys[index], Scanned::Extents(&reply.args))
                 }
                 reply => reply.map(|r| (r.header.status == Status::Ok).then_some(value)),
             };
@@ -250,7 +251,8 @@ impl Kv {
         };
         let found = match (result.status, result.value) {
             (Status::CompareFailed, 0) => Some(None),
-            (Status::CompareFailed, _) => Some(Some(result.bytes.to_vec())),
+            (Status::CompareFailed, 1) => Some(Some(result.bytes.to_vec())),
+            // There is one, which is not told.
             _ => None,
         };
         let mut error = self.refusal(op.key(), result);

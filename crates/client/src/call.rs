@@ -40,8 +40,8 @@ pub struct Routing {
     pub left: Vec<MapEntry>,
     /// Where servers are that have blocks of extents, by number.
     pub servers: HashMap<u32, String>,
-    /// The block of extents that is written, and how much is free there, as far as is known.
-    pub extents: Option<(BlockAt, u64)>,
+    /// The block of extents that is written.
+    pub extents: Option<ExtentRoom>,
     /// Not in use, by block and by the end of a queue that they serve.
     lanes: HashMap<(BlockAt, End), Vec<Lane>>,
     /// Results that were received, of lanes that will not be used again.
@@ -72,6 +72,17 @@ impl Lanes {
     pub fn new(session: SessionId) -> Lanes {
         Lanes { session, next: 1 }
     }
+}
+
+/// Room in a block of extents, as far as is known.
+#[derive(Clone, Copy, Debug)]
+pub struct ExtentRoom {
+    /// The block.
+    pub at: BlockAt,
+    /// Bytes that are free there.
+    pub free: u64,
+    /// When something was last sent there, or when the controller named it.
+    pub written: Time,
 }
 
 impl Routing {

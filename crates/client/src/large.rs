@@ -73,11 +73,13 @@ impl Kv {
         let pieces = writing.pieces(value);
         let mut kept = self.0.now();
         loop {
-            let (at, some) = match self.0.with_routing(|routing| writing.next(routing, AT_ONCE)) {
+            let now = self.0.now();
+            let next = self.0.with_routing(|routing| writing.next(routing, now, AT_ONCE));
+            let (at, some) = match next {
                 Next::Done(list) => return Ok(list),
                 Next::Ask { bytes, full } => {
                     let entries = self.0.ask_for_extents(bytes as u64, full)?;
-                    self.0.with_routing(|routing| writing.given(routing, &entries))?;
+                    self.0.with_routing(|routing| writing.given(routing, now, &entries))?;
                     continue;
                 }
                 Next::Put { at, pieces } => (at, pieces),
@@ -175,8 +177,12 @@ impl Kv {
         let too_short = |text: String| Err(Error::new(Status::InvalidArgument, text));
         match sink {
             Sink::Vec(out) => {
-                out.clear();
-                out.resize(total, 0);
+                // All of it is written over: the system's own zeros cost nothing, and what was there
+                // need not be made zero first.
+                match out.capacity() < total {
+                    true => *out = vec![0; total],
+                    false => out.resize(total, 0),
+                }
                 self.read_into(list, out)
             }
             Sink::Room(room) => {

@@ -4,10 +4,11 @@
 //! The value is cut into pieces of like length, each of which becomes an extent. A piece whose answer
 //! was lost is simply written again, because an extent that no put names goes by itself.
 
-use crate::call::Routing;
+use crate::call::{ExtentRoom, Routing};
 use crate::error::Error;
 use crate::route;
-use honeycomb_types::{BlockAt, BlockId};
+use honeycomb_types::limits::REPORT_INTERVAL;
+use honeycomb_types::{BlockAt, BlockId, Time};
 use honeycomb_wire::Status;
 use honeycomb_wire::extents::ExtentRef;
 use honeycomb_wire::messages::MapEntry;
@@ -19,7 +20,7 @@ pub enum Next {
     Ask {
         /// Bytes of the longest piece that is missing.
         bytes: usize,
-        /// Blocks that refused a piece.
+        /// Blocks that refused a piece or have just been filled.
         full: Vec<u64>,
     },
     /// Write pieces to a block, side by side or one after the other.
@@ -40,7 +41,7 @@ pub struct Writing {
     written: Vec<Option<ExtentRef>>,
     full: Vec<BlockAt>,
     /// What the controller answered to the last question, until it is made use of.
-    given: Option<(BlockAt, u64)>,
+    given: Option<ExtentRoom>,
 }
 
 impl Writing {
@@ -63,29 +64,57 @@ impl Writing {
         self.written.iter().flatten()
     }
 
-    /// What to do next. At most `at_once` pieces are for one block.
-    pub fn next(&mut self, routing: &Routing, at_once: usize) -> Next {
+    /// What to do next. At most `at_once` pieces are for one block, and count there from now on.
+    pub fn next(&mut self, routing: &mut Routing, now: Time, at_once: usize) -> Next {
         let missing: Vec<usize> =
             (0..self.lengths.len()).filter(|i| self.written[*i].is_none()).collect();
-        let Some(longest) = missing.iter().map(|i| self.lengths[*i]).max() else {
+        let Some(longest) = missing.iter().map(|i| self.lengths[*i] as u64).max() else {
             return Next::Done(self.written().copied().collect());
         };
-        let fits = |(at, free): &(BlockAt, u64)| *free >= longest as u64 && !self.full.contains(at);
-        let Some((at, free)) = self.given.take().or(routing.extents.filter(fits)) else {
+        let current = routing.extents.filter(|room| !self.full.contains(&room.at));
+        let room = self.given.take().or(current.filter(|room| room.free >= longest));
+        let Some(ExtentRoom { at, free, .. }) = room else {
+            // The controller learns from reports how much a block holds, and would give one again that
+            // has just been filled. What was written before may be gone, and there is room.
+            let full = current.filter(|room| now < room.written + 2 * REPORT_INTERVAL);
+            self.full.extend(full.map(|room| room.at));
             let full = self.full.iter().map(|at| at.block.0).collect();
-            return Next::Ask { bytes: longest, full };
+            return Next::Ask { bytes: longest as usize, full };
         };
-        let fit = (free / longest as u64).clamp(1, at_once as u64) as usize;
-        Next::Put { at, pieces: missing.into_iter().take(fit).collect() }
+        let fit = (free / longest).clamp(1, at_once as u64) as usize;
+        let pieces: Vec<usize> = missing.into_iter().take(fit).collect();
+        // Counted before they are sent: others of this process may write there at the same time. And
+        // however long that takes, it has no room for another one of this value.
+        if let Some(room) = routing.extents.as_mut().filter(|room| room.at == at) {
+            let sent: usize = pieces.iter().map(|i| self.lengths[*i]).sum();
+            room.free = room.free.saturating_sub(sent as u64);
+            room.written = now;
+            if room.free < longest {
+                self.leave(at);
+            }
+        }
+        Next::Put { at, pieces }
+    }
+
+    /// A block has no room for this value any more.
+    fn leave(&mut self, at: BlockAt) {
+        if !self.full.contains(&at) {
+            self.full.push(at);
+        }
     }
 
     /// The controller has answered the question.
-    pub fn given(&mut self, routing: &mut Routing, entries: &[MapEntry]) -> Result<(), Error> {
+    pub fn given(
+        &mut self,
+        routing: &mut Routing,
+        now: Time,
+        entries: &[MapEntry],
+    ) -> Result<(), Error> {
         let entry = entries.first().ok_or_else(|| {
             Error::new(Status::BadFrame, "ExtentBlocks was answered without a block")
         })?;
         routing.learn_servers(entries);
-        self.given = Some((route::at(entry), entry.end));
+        self.given = Some(ExtentRoom { at: route::at(entry), free: entry.end, written: now });
         routing.extents = self.given;
         Ok(())
     }
@@ -102,19 +131,12 @@ impl Writing {
             Ok(id) => {
                 let len = self.lengths[piece];
                 self.written[piece] = Some(ExtentRef { at, id, len: len as u32 });
-                if let Some((current, free)) = &mut routing.extents
-                    && *current == at
-                {
-                    *free = free.saturating_sub(len as u64);
-                }
                 Ok(())
             }
             // Another one has room, or is made.
             Err(e) if matches!(e.status, Status::BlockFull | Status::ExtentGone) => {
-                if !self.full.contains(&at) {
-                    self.full.push(at);
-                }
-                routing.extents = routing.extents.filter(|(current, _)| *current != at);
+                self.leave(at);
+                routing.extents = routing.extents.filter(|current| current.at != at);
                 Ok(())
             }
             Err(e) => Err(e),
@@ -170,26 +192,44 @@ mod tests {
 
     #[test]
     fn what_has_no_room_goes_elsewhere_and_what_is_written_stays() {
-        let (mut writing, mut routing) = (Writing::new(250, 100), routing());
+        let (mut writing, mut routing, now) = (Writing::new(250, 100), routing(), Time::ZERO);
         let ask = |full: &[u64]| Next::Ask { bytes: 84, full: full.to_vec() };
-        assert_eq!(writing.next(&routing, 8), ask(&[]));
-        writing.given(&mut routing, &[entry(1, 170)]).unwrap();
+        assert_eq!(writing.next(&mut routing, now, 8), ask(&[]));
+        writing.given(&mut routing, now, &[entry(1, 170)]).unwrap();
         let put = |block, pieces: &[usize]| Next::Put { at: at(block), pieces: pieces.to_vec() };
-        assert_eq!(writing.next(&routing, 8), put(1, &[0, 1]));
+        assert_eq!(writing.next(&mut routing, now, 8), put(1, &[0, 1]));
         writing.wrote(&mut routing, at(1), 0, Ok(7)).unwrap();
         let full = Error::new(Status::BlockFull, "full");
         writing.wrote(&mut routing, at(1), 1, Err(full)).unwrap();
-        assert_eq!(writing.next(&routing, 8), ask(&[1]));
+        assert_eq!(writing.next(&mut routing, now, 8), ask(&[1]));
         // What the controller gives is tried, whatever is believed of its room.
-        writing.given(&mut routing, &[entry(2, 10)]).unwrap();
-        assert_eq!(writing.next(&routing, 8), put(2, &[1]));
+        writing.given(&mut routing, now, &[entry(2, 10)]).unwrap();
+        assert_eq!(writing.next(&mut routing, now, 8), put(2, &[1]));
         writing.wrote(&mut routing, at(2), 1, Ok(3)).unwrap();
-        writing.given(&mut routing, &[entry(3, 800)]).unwrap();
-        assert_eq!(writing.next(&routing, 8), put(3, &[2]));
+        writing.given(&mut routing, now, &[entry(3, 800)]).unwrap();
+        assert_eq!(writing.next(&mut routing, now, 8), put(3, &[2]));
         writing.wrote(&mut routing, at(3), 2, Ok(1)).unwrap();
         let extent = |block, id, len| ExtentRef { at: at(block), id, len };
         let list = vec![extent(1, 7, 84), extent(2, 3, 84), extent(3, 1, 82)];
-        assert_eq!(writing.next(&routing, 8), Next::Done(list));
+        assert_eq!(writing.next(&mut routing, now, 8), Next::Done(list));
+    }
+
+    /// The controller knows only from the last report how full a block is: one that was filled since
+    /// is named with the question, by whoever filled it.
+    #[test]
+    fn what_was_just_filled_is_not_asked_for_again() {
+        let (mut first, mut routing, now) = (Writing::new(250, 100), routing(), Time::ZERO);
+        first.given(&mut routing, now, &[entry(1, 170)]).unwrap();
+        assert!(matches!(first.next(&mut routing, now, 8), Next::Put { .. }));
+        first.wrote(&mut routing, at(1), 0, Ok(1)).unwrap();
+        first.wrote(&mut routing, at(1), 1, Ok(2)).unwrap();
+        let ask = |full: &[u64]| Next::Ask { bytes: 84, full: full.to_vec() };
+        assert_eq!(first.next(&mut routing, now, 8), ask(&[1]));
+        let mut second = Writing::new(250, 100);
+        assert_eq!(second.next(&mut routing, now, 8), ask(&[1]));
+        // By then the controller has heard of it, and what was there may be gone.
+        let later = now + 2 * REPORT_INTERVAL;
+        assert_eq!(Writing::new(250, 100).next(&mut routing, later, 8), ask(&[]));
     }
 
     #[test]

@@ -4,9 +4,10 @@
 mod common;
 
 use common::{Cluster, KIB, eventually, kv, noise, prefix, status};
-use honeycomb_client::{Client, JobTicket, Kv, Swap};
+use honeycomb_client::{Atomic, Client, JobTicket, Kv, Swap};
 use honeycomb_types::JobId;
 use honeycomb_wire::Status;
+use honeycomb_wire::batch::BatchOp;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 fn blocks(client: &Client, job: JobId) -> u32 {
@@ -120,6 +121,14 @@ fn what_needs_the_value_at_the_block_says_so_and_changes_nothing() {
     assert_eq!(status(store.compare_and_swap(b"k", Some(b"x"), b"y")), Status::ValueTooLarge);
     assert_eq!(status(store.compare_and_swap(b"k", None, b"y")), Status::ValueTooLarge);
     assert_eq!(status(store.compare_and_swap(b"new", None, &big)), Status::ValueTooLarge);
+    let swap = |expected| [BatchOp::Swap { key: b"k", expected, new: b"y" }];
+    for expected in [Some(&b""[..]), Some(&b"x"[..]), None] {
+        assert_eq!(status(store.batch(&swap(expected)).remove(0)), Status::ValueTooLarge);
+        let refused = store.atomic(&swap(expected)).unwrap();
+        let Atomic::Refused { error, found, .. } = refused else { panic!("applied") };
+        assert_eq!((error.status, found), (Status::ValueTooLarge, None), "{error}");
+        assert!(error.message.contains("50000"), "{error}");
+    }
     let e = store.take(b"k").unwrap_err();
     assert!(e.message.contains("50000") && e.message.contains("8192"), "{e}");
     assert_eq!(status(store.insert(b"k", &big)), Status::KeyExists);
@@ -165,8 +174,7 @@ fn many_keys_at_a_time_and_scans_bring_large_values_too() {
     for (key, value) in &entries {
         assert_eq!(&found[key.as_bytes()], value);
     }
-    let batch: Vec<honeycomb_wire::batch::BatchOp<'_>> =
-        keys.iter().map(|&key| honeycomb_wire::batch::BatchOp::Get { key }).collect();
+    let batch: Vec<BatchOp<'_>> = keys.iter().map(|&key| BatchOp::Get { key }).collect();
     for (done, (_, value)) in store.batch(&batch).into_iter().zip(&entries) {
         assert_eq!(done.unwrap(), honeycomb_client::Done::Read(Some(value.clone())));
     }
@@ -212,6 +220,29 @@ fn values_that_fill_many_blocks_come_back_and_their_memory_goes() {
         assert!(store.delete(&key).unwrap());
     }
     eventually("one block is left", || blocks(&client, job.job) == 1);
+}
+
+/// The controller learns from reports what a block holds, and would give the one again that was just
+/// filled: every piece of the next round was sent whole and refused.
+#[test]
+fn a_piece_is_sent_once() {
+    let (cluster, client, job) = start("once", 1, 1024 * KIB);
+    let store = kv(&client, &job, "/t", 1);
+    let operator = cluster.client(cluster.controller.token(), Default::default());
+    let value = noise(1, 5 * 1024 * KIB as usize);
+    let pieces = value.len().div_ceil(store.plain_limit()) as u64;
+    let mut requests = Vec::new();
+    for n in 1..=3u64 {
+        store.put(format!("key-{n}").as_bytes(), &value).unwrap();
+        // A report tells of what is held and of all that was asked until then.
+        let held = n * value.len() as u64;
+        eventually("it is reported", || operator.status().unwrap().servers[0].bytes_used > held);
+        requests.push(operator.status().unwrap().servers[0].requests);
+    }
+    // The first one made the connections.
+    for asked in requests.windows(2).map(|pair| pair[1] - pair[0]) {
+        assert!((pieces..pieces + 6).contains(&asked), "{asked} requests for {pieces} pieces");
+    }
 }
 
 /// Each reader sees one of the values that were written, whole, and never an older one than before.

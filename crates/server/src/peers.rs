@@ -107,7 +107,7 @@ impl Peers {
                 self.lines.remove(&key);
                 self.keys.remove(&from);
                 net.close(from);
-                shard.move_lost(now, key);
+                shard.move_refused(now, key, header.status);
             }
             None => shard.move_answered(now, key, header.status),
         }

@@ -5,12 +5,13 @@
 mod common;
 
 use common::{access, owner};
-use honeycomb_server::{Effect, MoveKey, Post, Shard};
+use honeycomb_server::{Effect, MoveKey, MoveWord, Post, Shard};
 use honeycomb_structures::{Answer, ExtentRef, Outcome, Payload, Ticket};
 use honeycomb_types::limits::{ADOPT_MAX, EXTENT_PENDING_MS};
 use honeycomb_types::{BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, Time};
 use honeycomb_wire::extents::{extents, put_extents};
-use honeycomb_wire::{Field, Op, RequestHeader, Status};
+use honeycomb_wire::messages::MapEntry;
+use honeycomb_wire::{Field, Op, RequestHeader, Status, key_hash};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -189,7 +190,9 @@ impl World {
                     self.asked = true;
                 }
                 Effect::Retire { at, .. } => {
-                    let place = self.blocks.iter().position(|other| *other == at).unwrap();
+                    // It is repeated until the block is freed.
+                    let place = self.blocks.iter().position(|other| *other == at);
+                    let Some(place) = place else { continue };
                     assert!(self.at(at).free(at));
                     self.blocks[place] = self.open(at.block.server(), at.block.index());
                 }
@@ -229,6 +232,13 @@ impl World {
         let Some((key, wire)) = self.line.take() else { return };
         self.late.extend(wire.requests.into_iter().take(arrive));
         self.near.move_lost(self.now, key);
+        self.settle();
+    }
+
+    /// The server that was dialled does not take the connection.
+    fn refuse(&mut self, status: Status) {
+        let (key, _) = self.line.take().expect("it was dialled");
+        self.near.move_refused(self.now, key, status);
         self.settle();
     }
 
@@ -401,6 +411,49 @@ fn a_block_that_goes_while_its_put_waits_leaves_nothing_behind() {
     assert_eq!(there, 0);
 }
 
+/// The extents were its own already, and the put waited because its range stood still for a move: that
+/// move's commit frees the block at once, and nobody else knew of them.
+#[test]
+fn a_block_that_goes_while_a_put_waits_for_its_range_leaves_nothing_behind() {
+    let mut world = World::new();
+    let start = (0..200u8)
+        .find_map(|n| {
+            let answer = world.run(Op::KvPut, KV, &[0, b'f', n], &[n; 900]);
+            assert_eq!(answer.status, Status::Ok);
+            world.near.take_effects().into_iter().find_map(|effect| match effect {
+                Effect::BeginMove { start, merge: false, .. } => Some(start),
+                _ => None,
+            })
+        })
+        .expect("a full block wants to be divided");
+    let moves = (0..=u8::MAX).find(|key| key_hash(&[*key]) >= start).unwrap();
+    world.write(moves, &[0, 1, 2], false);
+    world.located(true);
+    world.deliver(false);
+    let block = BlockId::new(ServerId(3), ShardIx(0), 0).0;
+    let entry = MapEntry { block, epoch: 9, start, end: u64::MAX, ..MapEntry::default() };
+    let address = "127.0.0.1:9".parse().unwrap();
+    world.near.move_word(world.now, KV, MoveWord::Begin { id: 1, entry, address });
+    while !world.near.has_effects() {
+        for post in world.near.take_posts() {
+            if let Post::Send { key, .. } = post {
+                world.near.move_answered(world.now, key, Status::Ok);
+            }
+        }
+    }
+    let effects = world.near.take_effects();
+    assert!(matches!(effects[..], [Effect::CommitMove { at: KV, id: 1, .. }]), "{effects:?}");
+    world.deliver(true);
+    let (ticket, _) = world.waiting.pop_first().expect("the range stands still");
+    assert!(world.near.free(KV));
+    let (told, answer) = world.near.completed().unwrap();
+    assert_eq!((told, answer.status), (ticket, Status::WrongEpoch));
+    // The connection of the move.
+    assert!(matches!(world.near.take_posts()[..], [Post::HangUp(_)]));
+    world.heal();
+    assert_eq!(world.held(), (0, 0));
+}
+
 #[test]
 fn a_server_that_is_no_more_is_asked_nothing() {
     let mut world = World::new();
@@ -419,6 +472,80 @@ fn a_server_that_is_no_more_is_asked_nothing() {
     world.asked = false;
     world.pass(Duration::from_secs(5));
     assert!(!world.asked && world.line.is_none());
+}
+
+/// Of a shard that no server has, nothing can ever be confirmed: what was asked of it, and the drops that
+/// follow, were repeated for ever.
+#[test]
+fn a_shard_that_does_not_exist_is_asked_once_and_drops_end() {
+    let mut world = World::new();
+    let at = BlockAt { block: BlockId::new(FAR, ShardIx(200), 0), epoch: Epoch(1) };
+    world.put(1, vec![ExtentRef { at, id: 1, len: 600 }], false);
+    world.located(true);
+    world.refuse(Status::InvalidArgument);
+    assert_eq!((world.refused, world.waiting.len()), (1, 0));
+    // Its drop.
+    world.refuse(Status::InvalidArgument);
+    world.pass(Duration::from_secs(5));
+    assert!(!world.asked && world.line.is_none());
+}
+
+/// Adopting is idempotent for its owner: a value is not written again because a connection broke.
+#[test]
+fn a_line_that_breaks_costs_a_put_no_more_than_the_time() {
+    let mut world = World::new();
+    let again = Duration::from_millis(60);
+    world.write(1, &[0, 1, 2], false);
+    world.located(true);
+    // It broke before the request arrived, and after.
+    world.lose(0);
+    world.pass(again);
+    world.located(true);
+    world.deliver(false);
+    world.lose(0);
+    world.pass(again);
+    world.located(true);
+    // And the server had not joined yet, or had too much to do.
+    world.refuse(Status::Busy);
+    world.pass(again);
+    world.located(true);
+    world.deliver(false);
+    world.line.as_mut().unwrap().1.replies[0] = Status::Busy;
+    world.deliver(true);
+    world.pass(again);
+    world.deliver(false);
+    world.deliver(true);
+    assert_eq!((world.refused, world.waiting.len(), world.model.len()), (0, 0, 1));
+    world.check();
+    assert_eq!(world.held(), (3, 3));
+}
+
+#[test]
+fn what_waits_for_a_server_that_nobody_finds_is_bounded() {
+    let mut world = World::new();
+    let at = world.blocks[1];
+    let mut asked = 0;
+    let busy = |(_, answer): &(Ticket, Answer)| answer.status == Status::Busy;
+    while !std::iter::from_fn(|| world.near.completed()).any(|told| busy(&told)) {
+        asked += 1;
+        assert!(asked < 5000, "it grows without end");
+        let payload = put_extents(&[ExtentRef { at, id: asked, len: 600 }]);
+        let (_, outcome) = world.ask(Op::KvPutExtents, KV, &[0, 1], &payload);
+        assert_eq!(outcome, Outcome::Parked);
+        if asked % 100 == 0 {
+            world.now = world.now + ADOPT_MAX;
+            world.near.tick(world.now);
+        }
+    }
+    // The others have been told that it took too long.
+    world.now = world.now + ADOPT_MAX;
+    world.near.tick(world.now);
+    while world.near.completed().is_some() {}
+    // Once the server is known, there is room again.
+    world.heal();
+    world.write(1, &[1], false);
+    world.heal();
+    assert_eq!(world.held(), (1, 1));
 }
 
 #[test]

@@ -21,12 +21,12 @@ use std::io::Write;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Bytes charged for each extent: what its bookkeeping takes beside the block.
+/// What the bookkeeping of each extent takes beside the block, in bytes.
 const EXTENT_COST: usize = 128;
 /// How often dropped extents are looked at that somebody is still reading.
 const SWEEP_AGAIN: Duration = Duration::from_millis(50);
-/// Bookkeeping may have 1 / this of the block's size. Extents of stores have at least 1/16 of a block
-/// each, so that only who writes others comes near it.
+/// Bookkeeping may have 1 / this of the block's size, beside what is charged for. Extents of stores have
+/// at least 1/16 of a block each, so that only who writes others comes near it.
 const COST_FRACTION: usize = 16;
 
 /// Whose an extent is.
@@ -64,7 +64,7 @@ pub struct ExtentBlock {
     shrink: Shrink,
     /// It takes no more, because it has been empty for so long.
     closed: bool,
-    /// Since when it has been empty.
+    /// Since when it has been empty, as far as it was looked at.
     empty_since: Option<Time>,
     /// To be told that it is closed.
     drained: bool,
@@ -112,7 +112,7 @@ impl ExtentBlock {
             State::Adopted(_) => None,
         });
         assert_eq!(pending.collect::<BTreeSet<_>>(), self.pending);
-        assert!(!self.closed || self.extents.is_empty() && self.fills.is_empty());
+        assert!(!self.closed || self.is_empty());
     }
 
     /// Makes a place for an extent.
@@ -220,12 +220,15 @@ impl ExtentBlock {
         self.arena.retire(block, held.at);
     }
 
+    fn is_empty(&self) -> bool {
+        self.extents.is_empty() && self.fills.is_empty()
+    }
+
     /// What follows every change: is it empty, is there memory to give back.
     fn look(&mut self, now: Time) {
         self.shrink.look(&self.arena, self.size, now);
         self.sweep_at = (self.arena.zombie_bytes() > 0).then_some(now + SWEEP_AGAIN);
-        let empty = self.extents.is_empty() && self.fills.is_empty();
-        match (empty, self.empty_since) {
+        match (self.is_empty(), self.empty_since) {
             (true, None) => self.empty_since = Some(now),
             (false, Some(_)) => self.empty_since = None,
             _ => {}
@@ -312,13 +315,17 @@ impl Structure for ExtentBlock {
 
     fn deadline(&self) -> Option<Time> {
         let pending = self.pending.first().map(|(due, _)| *due);
-        let idle = self.empty_since.filter(|_| !self.closed).map(|since| since + EXTENTS_IDLE);
+        // One that does not know since when it has been empty, because nobody has written to it yet,
+        // is looked at at once.
+        let idle = || self.empty_since.map_or(Time::ZERO, |since| since + EXTENTS_IDLE);
+        let idle = (!self.closed && self.is_empty()).then(idle);
         [pending, idle, self.shrink.due(), self.sweep_at].into_iter().flatten().min()
     }
 
+    /// Without the bookkeeping, which has a bound of its own: who is told that a block is used to less
+    /// than its end sends what fits there, and eight of the largest extents fill it to the last byte.
     fn bytes_used(&self) -> u64 {
-        let used = self.size - self.arena.free_bytes();
-        (used + self.arena.extents() * EXTENT_COST) as u64
+        (self.size - self.arena.free_bytes()) as u64
     }
 
     /// The extents that entries have, each: id u64, length u32, bytes.

@@ -244,7 +244,7 @@ pub enum News {
     /// The last `Event::Taken` has arrived.
     TakenHeard,
     /// The answer to `Event::Adopt`. The extents are this owner's or, after a refusal, gone or about
-    /// to be dropped.
+    /// to be dropped; after `Busy` nobody was asked, and they are what they were.
     Adopted {
         /// The operation.
         ticket: Ticket,
@@ -400,10 +400,6 @@ pub trait Structure: Send {
         let _ = (block, range);
         None
     }
-
-    /// The block is about to go, and what waits in it is answered by others. What it still has to say
-    /// about extents comes as events.
-    fn leave(&mut self) {}
 
     /// The controller has said something.
     fn tell(&mut self, block: &mut Backing, now: Time, news: News) {

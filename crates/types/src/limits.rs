@@ -20,14 +20,22 @@ pub const REGION_MIN: u64 = 16 * KIB;
 pub const REGION_MAX: u64 = 192 * KIB;
 /// An append, a value or an item of more than 1/8 of a block needs blocks of its own.
 pub const LARGE_FRACTION: u64 = 8;
+/// The longest value that lies in its entry, and not in an extent of its block: 1/256 of the block, but
+/// 1 KiB to 16 KiB.
+pub const fn inline_max(block_size: u64) -> u64 {
+    match block_size / 256 {
+        least if least < KIB => KIB,
+        most if most > 16 * KIB => 16 * KIB,
+        inline => inline,
+    }
+}
 /// Bytes by which an entry names one extent of a large value.
 pub const EXTENT_REF: usize = 28;
+/// Bytes before these: whose the extents are.
+pub const EXTENT_OWNER: usize = 8;
 /// Extents of one value: as many as an entry that lies in its region whole can name.
 pub const fn extents_per_value(block_size: u64) -> u64 {
-    let inline = block_size / 256;
-    let inline = if inline < 1024 { 1024 } else { inline };
-    let inline = if inline > 16 * KIB { 16 * KIB } else { inline };
-    (inline - 8) / EXTENT_REF as u64
+    (inline_max(block_size) - EXTENT_OWNER as u64) / EXTENT_REF as u64
 }
 /// Largest value of a key-value store with blocks of this size: 9.1 GiB with the default ones.
 pub const fn kv_value_max(block_size: u64) -> u64 {
@@ -120,6 +128,11 @@ const _: () = assert!(BLOCK_SIZE_MIN.is_power_of_two() && BLOCK_SIZE_MAX.is_powe
 const _: () = assert!(BLOCK_SIZE_MIN / REGION_MIN >= 4, "the smallest block holds a few regions");
 const _: () = assert!(BLOCK_SIZE_MAX / LARGE_FRACTION <= FRAME_MAX as u64);
 const _: () = assert!(kv_value_max(BLOCK_SIZE_DEFAULT) > 9 * 1024 * MIB);
+// As docs/limits.md says.
+const _: () = assert!(extents_per_value(BLOCK_SIZE_MIN) == 36);
+const _: () = assert!(extents_per_value(MIB) == 146);
+const _: () = assert!(extents_per_value(BLOCK_SIZE_DEFAULT) == 584);
+const _: () = assert!(extents_per_value(BLOCK_SIZE_MAX) == 584);
 const _: () = assert!(kv_value_max(BLOCK_SIZE_MIN) >= 4 * BLOCK_SIZE_MIN);
 const _: () = assert!(EXTENT_PENDING_MS >= 3 * RETRY_WINDOW_MS);
 const _: () = assert!(KEY_MAX as u64 + 64 <= REGION_MIN / 2, "a key fits the smallest region");

@@ -133,6 +133,7 @@ impl Shard {
         let BlockOwner { at, structure, .. } = slot.owner;
         match event {
             Event::Answered(ticket, answer) => {
+                self.extents.answered(ticket);
                 let found = self.pending.iter().find(|p| p.ticket == ticket).copied();
                 let Some(pending) = found else {
                     let planted = Bug::QueueFeedsTheDead.active();

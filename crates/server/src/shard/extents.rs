@@ -3,9 +3,10 @@
 //!
 //! The extents are in blocks of any shard of any server. To each such shard there is a line: one
 //! connection, by the cluster's token, over which requests go in order and are answered in order. An
-//! adoption is decided within `ADOPT_MAX`: when not all has been confirmed by then, the put is refused
-//! and everything that it named is dropped. Drops are repeated until they are confirmed, or the server
-//! is no more; they belong to the shard and not to the block, which may be freed before.
+//! adoption is repeated until it is decided, within `ADOPT_MAX`: when not all has been confirmed by then,
+//! the put is refused and everything that it named is dropped. Drops are repeated until they are
+//! confirmed, or the server is no more; they belong to the shard and not to the block, which may be freed before. So does an
+//! adoption until its block has answered the put: whatever the block was about to do, its end drops it.
 //!
 //! No id is given twice, so that a request that arrives late, or again, finds what it was meant for or
 //! nothing.
@@ -25,6 +26,9 @@ use std::time::Duration;
 const AGAIN: Duration = Duration::from_millis(50);
 /// Extents of one request.
 const NAMES_MAX: usize = 1024;
+/// Requests that may wait at a line; puts that would need it beyond that come again later. Who cannot
+/// be asked makes drops, which nobody may refuse: this bounds them.
+const LINE_MAX: usize = 1024;
 
 /// One shard of one server.
 type Place = (ServerId, ShardIx);
@@ -52,11 +56,16 @@ struct Line {
 
 impl Line {
     fn is_empty(&self) -> bool {
-        self.sent.is_empty() && self.waiting.is_empty()
+        self.len() == 0
+    }
+
+    fn len(&self) -> usize {
+        self.sent.len() + self.waiting.len()
     }
 }
 
-/// A put that waits for its extents.
+/// A put that waits for its extents, and then for its block: until that has answered, its extents are
+/// nobody else's to drop than the shard's when the block goes.
 struct Adoption {
     at: BlockAt,
     structure: StructureId,
@@ -64,8 +73,15 @@ struct Adoption {
     list: Vec<ExtentRef>,
     /// Requests that were not answered.
     left: usize,
-    due: Time,
+    /// When it is decided at the latest; `None` when it was, and its block told.
+    due: Option<Time>,
     failed: Option<(Status, String)>,
+}
+
+impl Adoption {
+    fn is_open(&self) -> bool {
+        self.due.is_some()
+    }
 }
 
 /// What one shard has to do with extents elsewhere.
@@ -76,15 +92,30 @@ pub(super) struct Extents {
     asked: BTreeMap<ServerId, Time>,
     lines: BTreeMap<Place, Line>,
     adoptions: BTreeMap<u64, Adoption>,
-    /// Of blocks that went: what is to be dropped at the next tick.
-    left: Vec<(StructureId, u64, Vec<ExtentRef>)>,
+    /// To be dropped at the next tick: structure, owner and list of puts whose block is no more.
+    orphans: Vec<(StructureId, u64, Vec<ExtentRef>)>,
+    /// When it is worth to look for what is due: what this is asked for comes with every turn of the
+    /// event loop, and there may be thousands of lines.
+    due: Option<Time>,
     last_owner: u64,
 }
 
 impl Extents {
-    /// When `Shard::tick_extents` is due.
+    /// When `Shard::tick_extents` is due. May be early, never late.
     pub fn due(&self) -> Option<Time> {
-        let adoptions = self.adoptions.values().map(|adoption| adoption.due).min();
+        let late = |next: Time| self.due.is_none_or(|due| due > next);
+        debug_assert!(!self.next_due().is_some_and(late), "{:?} is late", self.due);
+        self.due
+    }
+
+    /// Something is to be looked at then.
+    fn look_at(&mut self, due: Time) {
+        self.due = Some(self.due.map_or(due, |before| before.min(due)));
+    }
+
+    /// When there is next something to look at, as it is now.
+    fn next_due(&self) -> Option<Time> {
+        let adoptions = self.adoptions.values().filter_map(|adoption| adoption.due);
         let lines = self.lines.iter().filter_map(|((server, _), line)| {
             let asked = self.asked.get(server).copied();
             match (line.is_empty(), line.dialled) {
@@ -94,8 +125,30 @@ impl Extents {
                 (false, _) => line.again.max(asked).or(Some(Time::ZERO)),
             }
         });
-        let left = (!self.left.is_empty()).then_some(Time::ZERO);
-        adoptions.into_iter().chain(lines).chain(left).min()
+        adoptions.chain(lines).min()
+    }
+
+    fn undecided(&mut self, owner: u64) -> Option<&mut Adoption> {
+        self.adoptions.get_mut(&owner).filter(|adoption| adoption.is_open())
+    }
+
+    /// A parked operation was answered: if it was a put of extents, they are its entry's or dropped.
+    pub fn answered(&mut self, ticket: Ticket) {
+        self.adoptions.retain(|_, adoption| adoption.ticket != ticket);
+    }
+
+    /// A block is no more, and with it what it knew of the puts that waited there. Their extents may
+    /// be adopted already, and nobody will name them.
+    pub fn closed(&mut self, at: BlockAt) {
+        let gone = self.adoptions.extract_if(.., |_, adoption| adoption.at == at);
+        let orphans = gone.map(|(owner, gone)| (gone.structure, owner, gone.list));
+        self.orphans.extend(orphans);
+        if Bug::ExtentsOrphaned.active() {
+            self.orphans.clear();
+        }
+        if !self.orphans.is_empty() {
+            self.look_at(Time::ZERO);
+        }
     }
 }
 
@@ -153,9 +206,21 @@ impl Shard {
         let place = (self.server.0 as u64) << 8 | self.config.shard.0 as u64;
         let owner = place << 40 | self.extents.last_owner & ((1 << 40) - 1);
         let parts = by_place(list.clone());
-        let (left, due) = (parts.len(), now + ADOPT_MAX);
-        let adoption = Adoption { at, structure, ticket, list, left, due, failed: None };
+        let (left, due) = (parts.len(), Some(now + ADOPT_MAX));
+        let long = |(place, _): &&(Place, _)| {
+            self.extents.lines.get(place).is_some_and(|line| line.len() >= LINE_MAX)
+        };
+        let failed = parts.iter().find(long).map(|((server, _), _)| {
+            let text = format!("{LINE_MAX} requests about extents wait for {server}");
+            (Status::Busy, text)
+        });
+        let busy = failed.is_some();
+        let adoption = Adoption { at, structure, ticket, list, left, due, failed };
         self.extents.adoptions.insert(owner, adoption);
+        self.extents.look_at(now + ADOPT_MAX);
+        if busy {
+            return self.end_adoption(now, owner);
+        }
         for (place, extents) in parts {
             self.want(now, place, Wanted { op: Op::ExtentAdopt, structure, owner, extents });
         }
@@ -174,16 +239,6 @@ impl Shard {
         }
     }
 
-    /// The same, of a block that goes.
-    pub(super) fn leave_extents(
-        &mut self,
-        structure: StructureId,
-        owner: u64,
-        list: Vec<ExtentRef>,
-    ) {
-        self.extents.left.push((structure, owner, list));
-    }
-
     fn want(&mut self, now: Time, place: Place, wanted: Wanted) {
         if place == (self.server, self.config.shard) {
             let status = self.extent_part(now, wanted.op, &wanted.args()).status;
@@ -197,20 +252,25 @@ impl Shard {
 
     /// Sends what waits for a place, as soon as there is a line to it.
     fn pump(&mut self, now: Time, place: Place) {
-        let Extents { addresses, asked, lines, .. } = &mut self.extents;
+        let Extents { addresses, asked, lines, adoptions, .. } = &mut self.extents;
         let Some(line) = lines.get_mut(&place) else { return };
-        if line.waiting.is_empty() || line.again.is_some_and(|again| again > now) {
+        if line.waiting.is_empty() {
             return;
+        }
+        if let Some(again) = line.again.filter(|again| *again > now) {
+            return self.extents.look_at(again);
         }
         let (server, shard) = place;
         if !line.dialled {
             let Some(address) = addresses.get(&server).copied() else {
-                if asked.get(&server).is_none_or(|again| *again <= now) {
-                    asked.insert(server, now + 2 * AGAIN);
+                let again = asked.entry(server).or_insert(now);
+                if *again <= now {
+                    *again = now + 2 * AGAIN;
                     let shard = self.config.shard;
                     self.effects.push(Effect::LocateServer { shard, server });
                 }
-                return;
+                let again = *again;
+                return self.extents.look_at(again);
             };
             line.dialled = true;
             let target = block_of(server, shard);
@@ -218,11 +278,16 @@ impl Shard {
         }
         line.last_used = now;
         while let Some(wanted) = line.waiting.pop_front() {
-            let (op, args) = (wanted.op, wanted.args());
+            let Wanted { op, owner, .. } = wanted;
+            if op == Op::ExtentAdopt && !adoptions.get(&owner).is_some_and(Adoption::is_open) {
+                continue;
+            }
+            let args = wanted.args();
             line.sent.push_back(wanted);
             let payload = PostPayload::Bytes(Arc::new([]));
             self.posts.push(Post::Send { key: key_of(place), op, args, payload });
         }
+        self.extents.look_at(now + EXTENTS_IDLE);
     }
 
     /// A request over a line was answered.
@@ -231,11 +296,14 @@ impl Shard {
         let Some(line) = self.extents.lines.get_mut(&place) else { return };
         line.last_used = now;
         let Some(wanted) = line.sent.pop_front() else { return };
-        if wanted.op == Op::ExtentDrop && status != Status::Ok {
+        if !matches!(status, Status::Ok | Status::ExtentGone) {
             // Busy, or not itself: it is asked again.
             line.waiting.push_back(wanted);
             line.again = Some(now + AGAIN);
-            return;
+            return self.extents.look_at(now + AGAIN);
+        }
+        if line.is_empty() {
+            self.extents.look_at(now + EXTENTS_IDLE);
         }
         self.wanted_answered(now, &wanted, status);
     }
@@ -244,7 +312,7 @@ impl Shard {
         if wanted.op == Op::ExtentDrop {
             return;
         }
-        let Some(adoption) = self.extents.adoptions.get_mut(&wanted.owner) else { return };
+        let Some(adoption) = self.extents.undecided(wanted.owner) else { return };
         adoption.left -= 1;
         if status != Status::Ok {
             let text = "an extent of the value is not there any more; write the value again";
@@ -263,17 +331,13 @@ impl Shard {
         line.again = Some(now + AGAIN);
         // It may be another's by now.
         self.extents.addresses.remove(&place.0);
-        let mut lost = Vec::new();
-        for wanted in std::mem::take(&mut line.sent).into_iter().rev() {
-            match wanted.op {
-                Op::ExtentDrop if Bug::ExtentDropsForgotten.active() => {}
-                Op::ExtentDrop => line.waiting.push_front(wanted),
-                _ => lost.push(wanted),
+        // All of it may be repeated: who adopts has its extents already, who drops has dropped them.
+        while let Some(wanted) = line.sent.pop_back() {
+            if wanted.op != Op::ExtentDrop || !Bug::ExtentDropsForgotten.active() {
+                line.waiting.push_front(wanted);
             }
         }
-        for wanted in lost {
-            self.wanted_answered(now, &wanted, Status::ExtentGone);
-        }
+        self.extents.look_at(now + AGAIN);
     }
 
     /// The controller has said where a server is, or that it is no more.
@@ -294,42 +358,50 @@ impl Shard {
             // Everything that it had went with it.
             Err(Status::NotFound) => {
                 self.extents.asked.remove(&server);
-                for place in places {
-                    let line = self.extents.lines.remove(&place).expect("listed just now");
-                    for wanted in line.sent.into_iter().chain(line.waiting) {
-                        self.wanted_answered(now, &wanted, Status::ExtentGone);
-                    }
-                    if line.dialled {
-                        self.posts.push(Post::HangUp(key_of(place)));
-                    }
-                }
+                places.into_iter().for_each(|place| self.forget_place(now, place));
             }
             Err(_) => {}
         }
     }
 
-    fn end_adoption(&mut self, now: Time, owner: u64) {
-        let adoption = self.extents.adoptions.remove(&owner).expect("the caller found it");
-        let Adoption { at, structure, ticket, list, failed, .. } = adoption;
-        let failed = failed.filter(|_| !Bug::ExtentsUnadopted.active());
-        let outcome = failed.map_or(Ok(()), Err);
-        match self.slot_at(at) {
-            Some(slot) => {
-                let news = News::Adopted { ticket, owner, outcome };
-                slot.structure.tell(&mut slot.backing, now, news);
-                self.after(now, at);
-            }
-            // The block went while it waited; its caller has heard so.
-            None => self.drop_extents(now, structure, owner, list),
+    /// A server has said that it has no such shard: who named it has named no extent.
+    pub(super) fn line_void(&mut self, now: Time, key: MoveKey) {
+        let place = (key.source.block.server(), key.source.block.shard());
+        let Some(line) = self.extents.lines.get_mut(&place) else { return };
+        line.dialled = false;
+        self.forget_place(now, place);
+    }
+
+    /// A place is no more, or never was: what is asked of it is decided.
+    fn forget_place(&mut self, now: Time, place: Place) {
+        let line = self.extents.lines.remove(&place).expect("the caller found it");
+        if line.dialled {
+            self.posts.push(Post::HangUp(key_of(place)));
+        }
+        for wanted in line.sent.into_iter().chain(line.waiting) {
+            self.wanted_answered(now, &wanted, Status::ExtentGone);
         }
     }
 
-    /// Time has passed: adoptions end that took too long, lines are tried again.
+    fn end_adoption(&mut self, now: Time, owner: u64) {
+        let adoption = self.extents.adoptions.get_mut(&owner).expect("the caller found it");
+        adoption.due = None;
+        let Adoption { at, ticket, .. } = *adoption;
+        let outcome = adoption.failed.take().map_or(Ok(()), Err);
+        let slot = self.slot_at(at).expect("what its block was to adopt went with it");
+        let news = News::Adopted { ticket, owner, outcome };
+        slot.structure.tell(&mut slot.backing, now, news);
+        self.after(now, at);
+    }
+
+    /// Time has passed: what blocks left behind is dropped, adoptions end that took too long, lines
+    /// are tried again.
     pub(super) fn tick_extents(&mut self, now: Time) {
-        for (structure, owner, list) in std::mem::take(&mut self.extents.left) {
+        for (structure, owner, list) in std::mem::take(&mut self.extents.orphans) {
             self.drop_extents(now, structure, owner, list);
         }
-        let due = self.extents.adoptions.iter().filter(|(_, adoption)| adoption.due <= now);
+        let due = self.extents.adoptions.iter();
+        let due = due.filter(|(_, adoption)| adoption.due.is_some_and(|due| due <= now));
         let due: Vec<u64> = due.map(|(owner, _)| *owner).collect();
         for owner in due {
             let adoption = self.extents.adoptions.get_mut(&owner).expect("listed just now");
@@ -352,6 +424,7 @@ impl Shard {
                 self.extents.lines.remove(&place);
             }
         }
+        self.extents.due = self.extents.next_due();
     }
 
     /// Forgets everything: the server has a new name.

@@ -66,7 +66,7 @@ pub struct MoveKey {
 pub enum Post {
     /// A connection to the shard of this block, by the cluster's token. What follows for the move
     /// goes over it, in order, and every request is answered in order: `Shard::move_answered`; or
-    /// `Shard::move_lost`, when it cannot be made or breaks.
+    /// `Shard::move_lost`, when it cannot be made or breaks; or `Shard::move_refused`.
     Dial {
         /// The move.
         key: MoveKey,
@@ -313,6 +313,14 @@ impl Shard {
             self.give_up(now, index, true);
             self.after(now, key.source);
         }
+    }
+
+    /// The connection of a move was made, and the other end does not want it.
+    pub fn move_refused(&mut self, now: Time, key: MoveKey, status: Status) {
+        if key.id == 0 && status == Status::InvalidArgument {
+            return self.line_void(now, key);
+        }
+        self.move_lost(now, key);
     }
 
     /// A neighbour of a block will send it its range.

@@ -6,7 +6,7 @@ use crate::pace::Pace;
 use crate::refusals::{unknown_block, wrong_epoch};
 use crate::watch::Watchers;
 use honeycomb_block::Backing;
-use honeycomb_structures::{Answer, Event, Lanes, Opening, Snapshot};
+use honeycomb_structures::{Answer, Lanes, Opening, Snapshot};
 use honeycomb_types::{BlockAt, Bug, Epoch, Generation, PrefixId, ServerId, Time};
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::HeldBlock;
@@ -147,14 +147,7 @@ impl Shard {
         let text = "the block went to another owner, or to none";
         slot.watchers.end(Status::WrongEpoch, text, &mut self.notices);
         self.end_move(&slot);
-        if !Bug::ExtentsOrphaned.active() {
-            slot.structure.leave();
-        }
-        while let Some(event) = slot.structure.event() {
-            if let Event::DropExtents(owner, list) = event {
-                self.leave_extents(slot.owner.structure, owner, list);
-            }
-        }
+        self.extents.closed(at);
         if Bug::StaleBytes.active() {
             self.stale.push(slot.backing);
         }

@@ -302,10 +302,10 @@ impl KvBlock {
             BatchOp::Put { value, .. } => (value, Answer::ok(there)),
             BatchOp::Insert { .. } if old.is_some() => return Err(bare(Status::KeyExists)),
             BatchOp::Insert { value, .. } => (value, Answer::ok(0)),
-            BatchOp::Swap { .. } if old.is_some_and(|hit| hit.head.extents()) => {
-                return Ok(Answer { value: UNTOLD, ..bare(Status::CompareFailed) });
-            }
             BatchOp::Swap { expected, new, .. } => {
+                if let Some(hit) = &old {
+                    self.need_whole(block, hit)?;
+                }
                 let found = old.map(|hit| self.value_of(block, &hit));
                 if found.as_ref().map(|range| block.slice(range.clone())) != expected {
                     let answer = Answer { value: there, ..bare(Status::CompareFailed) };
@@ -453,8 +453,9 @@ impl KvBlock {
             return Ok(());
         };
         match op {
-            BatchOp::Get { .. } | BatchOp::Accumulate { .. } => self.need_whole(block, &hit),
-            BatchOp::Swap { .. } => Err(Answer { value: UNTOLD, ..bare(Status::CompareFailed) }),
+            BatchOp::Get { .. } | BatchOp::Swap { .. } | BatchOp::Accumulate { .. } => {
+                self.need_whole(block, &hit)
+            }
             BatchOp::Put { .. } | BatchOp::Insert { .. } | BatchOp::Delete { .. } => Ok(()),
         }
     }

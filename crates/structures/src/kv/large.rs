@@ -1,7 +1,7 @@
 //! Values that are too large for a block: lists of extents in blocks of their own (ADR 0018).
 //!
-//! What an entry stores of one is who owns the extents (`OWNER` bytes: the put that brought them) and
-//! their list. Moving the entry moves that and no extent. A put of a list is parked until the blocks of
+//! What an entry stores of one is who owns the extents (`EXTENT_OWNER` bytes: the put that brought them)
+//! and their list. Moving the entry moves that and no extent. A put of a list is parked until the blocks of
 //! the extents have confirmed that these are its own (`Event::Adopt`, `News::Adopted`): an entry never
 //! names an extent that may be dropped by anybody but its block. From then on this block answers for
 //! them: when the entry is no more, or was refused after all, it drops them (`Event::DropExtents`).
@@ -14,7 +14,7 @@ use super::{Incoming, KvBlock, bare};
 use crate::{Answer, Event, Operation, Payload, Ticket, large_limit};
 use honeycomb_block::Backing;
 use honeycomb_types::Time;
-use honeycomb_types::limits::{EXTENT_REF, extents_per_value};
+use honeycomb_types::limits::{EXTENT_OWNER, EXTENT_REF, extents_per_value};
 use honeycomb_wire::data::mode_and_key;
 use honeycomb_wire::extents::{ExtentRef, extents, value_length};
 use honeycomb_wire::notice::Change;
@@ -22,11 +22,9 @@ use honeycomb_wire::{Status, key_hash};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Bytes of an owner before the list in an entry.
-pub(super) const OWNER: usize = 8;
 /// Puts that may wait for their extents at a time.
 const ADOPTING_MAX: usize = 256;
-/// What a put beyond that waits, in microseconds.
+/// What a put waits that is one too many, here or at the shard, in microseconds.
 const ADOPTING_RETRY_US: u64 = 5_000;
 
 /// A put whose extents are its own is tried again for so long when its block cannot take it: its range
@@ -66,7 +64,7 @@ impl Adopting {
 
 /// The list in what an entry stores.
 pub(super) fn list_of(stored: &[u8]) -> &[u8] {
-    &stored[OWNER..]
+    &stored[EXTENT_OWNER..]
 }
 
 impl KvBlock {
@@ -95,7 +93,7 @@ impl KvBlock {
     pub(super) fn tell_extents(&self, block: &Backing, hit: &Hit) -> Answer {
         let stored = self.value_of(block, hit);
         let answer = Answer { value: self.length_of(block, hit), ..bare(Status::Extents) };
-        answer.with(Payload::Block(stored.start + OWNER..stored.end))
+        answer.with(Payload::Block(stored.start + EXTENT_OWNER..stored.end))
     }
 
     /// `KvPutExtents`: parks it until its extents are its own.
@@ -164,9 +162,16 @@ impl KvBlock {
         let (_, until) = *waiting.adopted.get_or_insert((owner, now + STORE_WITHIN));
         let stored = match outcome {
             Ok(()) => self.store_list(block, &waiting, owner),
+            // Nobody was asked for anything: its caller comes again with the same extents.
+            Err((Status::Busy, why)) => {
+                let busy = Answer::refuse(Status::Busy, why);
+                let busy = Answer { value: ADOPTING_RETRY_US, ..busy };
+                return self.adopting.said.push_back(Event::Answered(ticket, busy));
+            }
             Err((status, why)) => Err(Answer::refuse(status, why)),
         };
-        if matches!(&stored, Err(passing) if !passing.executed()) && now < until {
+        // What is another block's by now does not come back.
+        if matches!(&stored, Err(passing) if passing.status == Status::Busy) && now < until {
             self.adopting.again = Some(now + STORE_AGAIN);
             self.adopting.waiting.insert(ticket, waiting);
             return;
@@ -189,16 +194,6 @@ impl KvBlock {
         let ready = ready.filter_map(|(ticket, w)| Some((*ticket, w.adopted?.0)));
         for (ticket, owner) in ready.collect::<Vec<_>>() {
             self.end_adoption(block, now, ticket, owner, Ok(()));
-        }
-    }
-
-    /// The block goes: extents that are its own, of puts that it has not stored, are nobody's.
-    pub(super) fn leave_adopted(&mut self) {
-        for waiting in std::mem::take(&mut self.adopting.waiting).into_values() {
-            if let Some((owner, _)) = waiting.adopted {
-                let list = extents(&waiting.list).expect("it was read before");
-                self.adopting.said.push_back(Event::DropExtents(owner, list));
-            }
         }
     }
 
@@ -226,7 +221,8 @@ impl KvBlock {
     /// The next thing that it has to say about extents.
     pub(super) fn said_of_extents(&mut self) -> Option<Event> {
         if let Some(stored) = self.table.dropped.pop() {
-            let (owner, list) = stored.split_first_chunk::<OWNER>().expect("an owner, then a list");
+            let (owner, list) =
+                stored.split_first_chunk::<EXTENT_OWNER>().expect("an owner, then a list");
             let list = extents(list).expect("it was read when it came");
             return Some(Event::DropExtents(u64::from_le_bytes(*owner), list));
         }

@@ -36,7 +36,7 @@ pub use export::splits_from;
 use export::{Asking, Departed, Export};
 use fills::Fills;
 use honeycomb_block::Backing;
-use honeycomb_types::limits::{KEY_MAX, REGION_MIN};
+use honeycomb_types::limits::{KEY_MAX, REGION_MIN, inline_max};
 use honeycomb_types::{Bug, Marks, Time};
 use honeycomb_wire::data::{SwapArgs, mode_and_key};
 use honeycomb_wire::notice::Change;
@@ -114,7 +114,7 @@ impl KvBlock {
             start: start_hash,
             end: end_hash,
             slots,
-            inline_max: (block_size / 256).clamp(1024, 16 * 1024),
+            inline_max: inline_max(block_size as u64) as usize,
             watched: false,
             changes: VecDeque::new(),
             unheard: None,
@@ -476,10 +476,6 @@ impl Structure for KvBlock {
 
     fn deadline(&self) -> Option<Time> {
         self.shrink.due().into_iter().chain(self.adopting.due()).min()
-    }
-
-    fn leave(&mut self) {
-        self.leave_adopted();
     }
 
     fn event(&mut self) -> Option<Event> {

@@ -1,10 +1,10 @@
 //! What a block holds, to be written elsewhere: the logs of its regions and where large values are.
 
 use super::KvBlock;
-use super::large::OWNER;
 use super::region::{ENTRY, Head, LARGE_REF};
 use crate::Snapshot;
 use honeycomb_block::Backing;
+use honeycomb_types::limits::EXTENT_OWNER;
 use std::io::{self, Write};
 use std::ops::Range;
 
@@ -52,7 +52,7 @@ fn write_log(
         } else {
             stored
         };
-        let value = if head.extents() { value.start + OWNER..value.end } else { value };
+        let value = if head.extents() { value.start + EXTENT_OWNER..value.end } else { value };
         let elsewhere = if head.extents() { OF_EXTENTS } else { 0 };
         out.write_all(&(key.len() as u32).to_le_bytes())?;
         out.write_all(&(value.len() as u32 | elsewhere).to_le_bytes())?;

@@ -2,12 +2,13 @@
 
 use crate::{Driver, pattern};
 use honeycomb_structures::{
-    Answer, Event, ExtentBlock, ExtentRef, KvBlock, Movable, News, Outcome, Structure, Ticket,
+    Answer, Event, ExtentBlock, ExtentRef, KvBlock, News, Outcome, Structure, Ticket,
 };
 use honeycomb_types::limits::{EXTENT_PENDING_MS, EXTENTS_IDLE, extents_per_value};
 use honeycomb_types::{BlockAt, BlockId, Epoch, Marks, Time};
+use honeycomb_wire::batch::{BatchOp, put_batch, results};
 use honeycomb_wire::extents::put_extents;
-use honeycomb_wire::{Field, Op, Status};
+use honeycomb_wire::{Field, Op, Status, key_hash};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -210,8 +211,10 @@ proptest! {
 #[test]
 fn eight_of_the_largest_fill_a_block() {
     let mut world = World::new();
-    for _ in 0..8 {
+    for n in 1..=8 {
         world.step(&Step::Put(MOST));
+        // By this the controller tells who has room for another one of these.
+        assert_eq!(world.driver.structure_bytes(), n * MOST);
     }
     assert_eq!(world.model.len(), 8);
     assert_eq!(world.driver.run(Op::ExtentPut, b"", b"x").status, Status::BlockFull);
@@ -232,6 +235,22 @@ fn an_empty_block_says_that_it_can_go_and_takes_no_more() {
     assert_eq!(world.driver.run(Op::ExtentPut, b"", b"x").status, Status::BlockFull);
     world.driver.sleep(10_000);
     assert!(world.driver.events().is_empty(), "it says so once");
+}
+
+/// Its client was killed, or wrote elsewhere: nothing ever changes in it.
+#[test]
+fn a_block_that_nobody_writes_to_is_given_back_too() {
+    let mut driver = Driver::new(SIZE, ExtentBlock::new(SIZE));
+    let mut looked = 0;
+    while driver.events() != [Event::Drained] {
+        let due = driver.structure.deadline().expect("it waits for something");
+        let ms = due.since(driver.now).as_millis() as u64;
+        assert!(ms <= EXTENTS_IDLE.as_millis() as u64 && looked < 3, "{ms} ms after {looked}");
+        driver.sleep(ms);
+        looked += 1;
+    }
+    assert_eq!(driver.structure.deadline(), None);
+    assert_eq!(driver.run(Op::ExtentPut, b"", b"x").status, Status::BlockFull);
 }
 
 // ------------------------------------------------------------------------------------------- the kv
@@ -342,11 +361,56 @@ fn what_is_refused_leaves_no_extents_behind() {
     assert_eq!(d.bytes(&found), b"there");
     // It is not under way: nobody can take it back, and it is answered once.
     let (ticket, _) = put(&mut d, 0, b"k", &list(20, 1));
-    use honeycomb_structures::Structure;
     assert!(!d.structure.cancel(ticket));
     assert_eq!(adopted(&mut d, ticket, 8), Answer::ok(1));
     d.tell(News::Adopted { ticket, owner: 8, outcome: Ok(()) });
     assert!(d.completed().is_none());
+}
+
+/// A key that has gone to another block does not come back: its caller is told at once, and not after a
+/// second in which it was tried again.
+#[test]
+fn a_put_whose_key_has_left_is_answered_at_once() {
+    for (times, status) in [(1, Status::Moved), (65, Status::WrongRange)] {
+        let slots = 128;
+        let mut d =
+            Driver::new(SIZE, KvBlock::new(SIZE, 0, u64::MAX, slots as u32, Marks::default()));
+        let slot = u64::MAX / slots + 1;
+        let mut keys = (0..100_000u32).map(|n| n.to_le_bytes());
+        let key = keys.find(|key| key_hash(key) >= 0u64.wrapping_sub(slot)).unwrap();
+        let (ticket, _) = put(&mut d, 0, &key, &list(1, 2));
+        d.events();
+        // After many moves a block does not know any more where each range is.
+        for n in 1..=times {
+            let (start, end) = (0u64.wrapping_sub(n * slot), u64::MAX - (n - 1) * slot);
+            let (now, mover) = (d.now, d.structure.movable().unwrap());
+            mover.begin_export(&mut d.block, start, end).unwrap();
+            while mover.next_parcel(&mut d.block).is_some() {}
+            mover.freeze();
+            mover.hand_over();
+            mover.depart(now, Vec::new());
+        }
+        assert_eq!(adopted(&mut d, ticket, 5).status, status);
+        assert_eq!(dropped(&mut d), [(5, list(1, 2))]);
+    }
+}
+
+/// As the operation of its own does: a comparison with a value that is not here cannot be made, and to
+/// say that it failed would be to say that it was.
+#[test]
+fn a_batch_that_compares_a_large_value_is_refused() {
+    let mut d = kv();
+    store(&mut d, b"k", 1, &list(1, 2));
+    for (atomic, expected) in [(0, None), (0, Some(&b"v"[..])), (1, None), (1, Some(&b"v"[..]))] {
+        let ops = put_batch(&[BatchOp::Swap { key: b"k", expected, new: b"n" }]);
+        let answer = d.run(Op::KvBatch, &[atomic], &ops);
+        let bytes = d.bytes(&answer);
+        let told = results(&bytes, 1).unwrap()[0];
+        assert_eq!((told.status, told.value), (Status::ValueTooLarge, 2 * MOST as u64));
+        assert!(std::str::from_utf8(told.bytes).unwrap().contains("16384"));
+        assert_eq!(answer.args, [1 - atomic]);
+    }
+    assert_eq!(d.run(Op::KvGet, b"k", b"").status, Status::Extents);
 }
 
 #[test]
@@ -379,24 +443,4 @@ fn a_flush_writes_the_list() {
     let length = (2 * 28u32) | 1 << 31;
     let head = [&1u32.to_le_bytes()[..], &length.to_le_bytes(), b"k"].concat();
     assert_eq!(d.flushed(), ([head, put_extents(&list(1, 2))].concat(), 1));
-}
-
-/// A put whose extents were its own already waited in a block that gave everything away and went: the
-/// extents were nobody's, and stayed for as long as the store.
-#[test]
-fn a_block_that_goes_drops_what_its_puts_have_and_have_not_stored() {
-    let mut d = kv();
-    store(&mut d, b"stored", 3, &list(1, 2));
-    let (waits, _) = put(&mut d, 0, b"k", &list(10, 2));
-    put(&mut d, 0, b"other", &list(20, 2));
-    d.events();
-    // Everything is about to move, and stands still.
-    d.structure.begin_export(&mut d.block, 0, u64::MAX).unwrap();
-    d.structure.freeze();
-    d.tell(News::Adopted { ticket: waits, owner: 4, outcome: Ok(()) });
-    assert!(d.completed().is_none(), "it waits for the move");
-    assert!(dropped(&mut d).is_empty());
-    d.structure.leave();
-    // What is stored has moved; what is not adopted yet is for whoever hears of that.
-    assert_eq!(dropped(&mut d), [(4, list(10, 2))]);
 }
