@@ -41,6 +41,10 @@ impl ControllerService {
         let (server, known) = admitted.map_err(refusal)?;
         self.peers.get_mut(&from).expect("greeted").server = Some(server);
         self.links.insert(server, from);
+        if !known {
+            // It may be in the place of an earlier one, which is gone with that.
+            self.drop_former(net, now);
+        }
         Ok(JoinServerReply {
             server: server.0,
             known,

@@ -368,9 +368,12 @@ impl ControllerService {
         self.last_tick = now;
         // Nothing may end that could come back, because its end is not on the log.
         if self.trouble().is_none() && self.catalog.next_deadline().is_some_and(|due| due <= now) {
+            let before = self.catalog.members();
             self.apply(now, Command::Tick).expect("time cannot be refused");
             self.dispatch(now, None);
-            self.drop_silent(net, now);
+            if self.catalog.members() < before {
+                self.drop_former(net, now);
+            }
         }
     }
 }

@@ -1,11 +1,12 @@
-//! What the controller says over the link to a memory server while ranges move, and in which order.
-//! The test is the memory server.
+//! What the controller says over the link to a memory server, and in which order: while ranges move,
+//! and when links break. The test is the memory server.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
 use common::raw::{ANY_SHARD, Raw, frame};
 use honeycomb_controller::{Controller, ControllerOptions};
+use honeycomb_env::MemoryDisk;
 use honeycomb_types::Kind;
 use honeycomb_types::limits::{REPLY_HEADER, REQUEST_HEADER};
 use honeycomb_wire::messages::*;
@@ -28,6 +29,11 @@ struct Link(Raw);
 
 impl Link {
     fn join(controller: &Controller) -> Link {
+        Link::join_as(controller, 0)
+    }
+
+    /// As the member that it was, or as none.
+    fn join_as(controller: &Controller, server: u32) -> Link {
         let mut raw = Raw::greeted(controller.address(), controller.token(), ANY_SHARD);
         let body = JoinServerRequest {
             address: "127.0.0.1:1".into(),
@@ -37,11 +43,13 @@ impl Link {
             block_size: 65_536,
             flush: false,
             kinds: Vec::new(),
-            server: 0,
+            server,
             term: 0,
         };
         let reply = raw.ask(Op::JoinServer, &body.encode());
         assert_eq!(reply.status(), Status::Ok, "{}", reply.message());
+        let joined = JoinServerReply::decode(&reply.args).unwrap();
+        assert_eq!((joined.server == server, joined.known), (server != 0, server != 0));
         Link(raw)
     }
 
@@ -148,8 +156,8 @@ impl Link {
     }
 }
 
-/// A store of two blocks and 64 slots, on this link.
-fn store(controller: &Controller, link: &Link) -> (u64, Vec<MapEntry>) {
+/// A store of two blocks and 64 slots, on this link; its job, its number and its map.
+fn store(controller: &Controller, link: &Link) -> (u64, u64, Vec<MapEntry>) {
     let mut client = Raw::greeted(controller.address(), controller.token(), ANY_SHARD);
     let body = RegisterJobRequest { name: "job".into(), lease_ms: 60_000, quota_blocks: 0 };
     let reply = client.ask(Op::RegisterJob, &body.encode());
@@ -176,22 +184,31 @@ fn store(controller: &Controller, link: &Link) -> (u64, Vec<MapEntry>) {
     let reply = client.reply();
     assert_eq!(reply.status(), Status::Ok, "{}", reply.message());
     let opened = CreateStructureReply::decode(&reply.args).unwrap();
-    (opened.structure, opened.map.entries)
+    (job, opened.structure, opened.map.entries)
 }
 
-fn start() -> (Controller, Link, u64, Vec<MapEntry>) {
-    let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-    let options = ControllerOptions {
-        listen,
+fn options() -> ControllerOptions {
+    ControllerOptions {
+        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         root_key: None,
         spin: Duration::ZERO,
         data_dir: None,
         marks: honeycomb_types::Marks::default(),
         lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
-    };
-    let controller = Controller::start(&options).unwrap();
+    }
+}
+
+/// The removal of the store that `store` made.
+fn removal(job: u64, request: u64) -> Vec<u8> {
+    let body = RemoveStructureRequest { job, path: String::new(), name: "kv".into() };
+    let header = RequestHeader { request, ..RequestHeader::new(Op::RemoveStructure) };
+    frame(header, &body.encode(), &[])
+}
+
+fn start() -> (Controller, Link, u64, Vec<MapEntry>) {
+    let controller = Controller::start(&options()).unwrap();
     let link = Link::join(&controller);
-    let (structure, entries) = store(&controller, &link);
+    let (_, structure, entries) = store(&controller, &link);
     (controller, link, structure, entries)
 }
 
@@ -277,4 +294,29 @@ fn a_source_hears_of_its_commit_before_anything_follows_from_it() {
     let body = CommitMoveRequest { structure, block, epoch, move_id, target, target_epoch };
     let late = link.ask(Op::CommitMove, &body);
     assert_eq!(link.answer(late).0, Status::Removed);
+}
+
+/// When a server that was awaited broke its link and was given up later, nobody looked for what it had
+/// been asked: who waited for that waited for ever.
+#[test]
+fn who_waits_for_a_server_that_does_not_return_is_answered_when_it_is_given_up() {
+    let disk = MemoryDisk::new();
+    let controller = Controller::start_on(Box::new(disk.clone()), &options()).unwrap();
+    let before = Link::join(&controller);
+    let (job, _, entries) = store(&controller, &before);
+    drop(controller);
+    let controller = Controller::start_on(Box::new(disk), &options()).unwrap();
+    let link = Link::join_as(&controller, 1);
+    let mut client = Raw::greeted(controller.address(), controller.token(), ANY_SHARD);
+    let request = client.number();
+    client.send(&removal(job, request));
+    for entry in &entries {
+        let (_, told) = link.asked::<FreeBlockRequest>(Op::FreeBlock);
+        assert_eq!(told.block, entry.block);
+    }
+    // It never tells what it has, and another process has its address.
+    drop(link);
+    let _link = Link::join(&controller);
+    let reply = client.reply();
+    assert_eq!((reply.header.request, reply.status()), (request, Status::Ok));
 }
