@@ -206,10 +206,15 @@ fn removal(job: u64, request: u64) -> Vec<u8> {
 }
 
 fn start() -> (Controller, Link, u64, Vec<MapEntry>) {
+    let (controller, link, _, structure, entries) = start_with_job();
+    (controller, link, structure, entries)
+}
+
+fn start_with_job() -> (Controller, Link, u64, u64, Vec<MapEntry>) {
     let controller = Controller::start(&options()).unwrap();
     let link = Link::join(&controller);
-    let (_, structure, entries) = store(&controller, &link);
-    (controller, link, structure, entries)
+    let (job, structure, entries) = store(&controller, &link);
+    (controller, link, job, structure, entries)
 }
 
 #[test]
@@ -319,4 +324,44 @@ fn who_waits_for_a_server_that_does_not_return_is_answered_when_it_is_given_up()
     let _link = Link::join(&controller);
     let reply = client.reply();
     assert_eq!((reply.header.request, reply.status()), (request, Status::Ok));
+}
+
+/// What a server had been asked over its new link already it was asked again when it had told its
+/// blocks: it counted shards anew, and confirmed before all of them had done it.
+#[test]
+fn what_was_asked_over_the_new_link_is_not_asked_again() {
+    let (controller, link, job, structure, entries) = start_with_job();
+    let mut client = Raw::greeted(controller.address(), controller.token(), ANY_SHARD);
+    let mut permit = |job_verbs| {
+        let path = String::new();
+        let body = SetPermissionsRequest { job, path, owner_verbs: 3, job_verbs };
+        let request = client.number();
+        let header = RequestHeader { request, ..RequestHeader::new(Op::SetPermissions) };
+        client.send(&frame(header, &body.encode(), &[]));
+        request
+    };
+    let one = permit(1);
+    let (first, told) = link.asked::<SetGenerationRequest>(Op::SetGeneration);
+    let mut again = Link::join_as(&controller, 1);
+    let two = permit(3);
+    let (second, last) = again.asked::<SetGenerationRequest>(Op::SetGeneration);
+    assert_eq!(last.generation, told.generation + 1);
+    let held = |entry: &MapEntry| HeldBlock {
+        block: entry.block,
+        epoch: entry.epoch,
+        structure,
+        generation: last.generation,
+        ..HeldBlock::default()
+    };
+    let blocks = entries.iter().map(held).collect();
+    let inventory = again.ask(Op::Inventory, &InventoryRequest { blocks, last: true });
+    let (repeated, same) = again.asked::<SetGenerationRequest>(Op::SetGeneration);
+    assert_eq!((repeated, same), (first, told));
+    assert_eq!(again.answer(inventory).0, Status::Ok);
+    again.say(first, Status::Ok);
+    again.say(second, Status::Ok);
+    for request in [one, two] {
+        let reply = client.reply();
+        assert_eq!((reply.header.request, reply.status()), (request, Status::Ok));
+    }
 }

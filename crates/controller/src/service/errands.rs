@@ -23,6 +23,8 @@ pub(super) struct Deferred {
 pub(crate) struct Errand {
     pub(crate) server: ServerId,
     pub(crate) effect: Effect,
+    /// Over which connection.
+    pub(crate) link: ConnId,
     deferred: Option<u64>,
 }
 
@@ -96,7 +98,7 @@ impl ControllerService {
                 continue;
             };
             self.out.push(Out::Ask { to: link, number, op, body });
-            self.errands.insert(number, Errand { server, effect, deferred: waits });
+            self.errands.insert(number, Errand { server, effect, link, deferred: waits });
         }
         // What follows from a move that was given up; it asks for nothing that can fail like it.
         if !self.effects.is_empty() {
