@@ -204,7 +204,13 @@ impl ControllerService {
     }
 
     /// Who asks, and whether the operation is for the likes of them.
-    fn actor(&mut self, now: Time, from: ConnId, op: Op) -> Result<Actor, Refusal> {
+    fn actor(
+        &mut self,
+        now: Time,
+        from: ConnId,
+        op: Op,
+        change: bool,
+    ) -> Result<Actor, Refusal> {
         let peer = &self.peers[&from];
         let info = op.info();
         let servers = [
@@ -233,7 +239,7 @@ impl ControllerService {
         let renews = op == Op::RenewLeases;
         if peer.scope.job.is_none()
             && !peer.scope.verbs.contains(Verbs::WRITE)
-            && (changes(op) || renews)
+            && (change || renews)
         {
             let text = format!("{} needs a token that was not narrowed to reading", op.name());
             return Err((Status::PermissionDenied, text));
@@ -263,17 +269,18 @@ impl ControllerService {
         from: ConnId,
         header: &RequestHeader,
         args: &[u8],
+        change: bool,
     ) -> Result<Vec<u8>, Refusal> {
-        let change = changes(header.op) && !extents::only_asks(header.op, args);
         if change && let Some(why) = self.trouble() {
             return Err((Status::LogFailed, format!("{why}; nothing was changed")));
         }
         if !change || header.request & NAMED_FOR_GOOD == 0 {
-            return self.serve(net, now, from, header, args).map_err(|e| self.unless_awaited(e));
+            let served = self.serve(net, now, from, header, args, change);
+            return served.map_err(|e| self.unless_awaited(e));
         }
         let session = self.peers[&from].session;
         if let Some(body) = self.answers.find(session, header.request).map(<[u8]>::to_vec) {
-            self.actor(now, from, header.op)?;
+            self.actor(now, from, header.op, change)?;
             if header.op == Op::CreateStructure
                 && let Ok(opened) = CreateStructureReply::decode(&body)
             {
@@ -281,7 +288,7 @@ impl ControllerService {
             }
             return Ok(body);
         }
-        let served = self.serve(net, now, from, header, args);
+        let served = self.serve(net, now, from, header, args, change);
         let body = served.map_err(|e| self.unless_awaited(e))?;
         self.answers.keep(&mut self.records, now, session, header.request, &body);
         Ok(body)
@@ -304,8 +311,9 @@ impl ControllerService {
         from: ConnId,
         header: &RequestHeader,
         args: &[u8],
+        change: bool,
     ) -> Result<Vec<u8>, Refusal> {
-        let actor = self.actor(now, from, header.op)?;
+        let actor = self.actor(now, from, header.op, change)?;
         match header.op {
             Op::Ping => PingRequest::decode(args).map(|_| Vec::new()).map_err(malformed),
             Op::RegisterJob | Op::FindJob | Op::DeregisterJob | Op::ListJobs | Op::JobTree => {
@@ -413,8 +421,12 @@ impl Service for ControllerService {
             _ => {}
         }
         self.serving = self.peers[&from].scope.job;
-        match self.serve_once(net, now, from, header, args) {
-            Ok(body) => self.conclude(now, from, header.request, body, header.op),
+        let change = changes(header.op, args);
+        match self.serve_once(net, now, from, header, args, change) {
+            Ok(body) => {
+                let rests = rests(header.op, change);
+                self.conclude(now, from, header, body, rests);
+            }
             Err((status, text)) => {
                 self.dispatch(now, None);
                 self.refuse(from, header.request, status, text);
@@ -489,18 +501,18 @@ impl Service for ControllerService {
 }
 
 /// What an operation's answer rests on.
-fn rests(op: Op) -> Rests {
+fn rests(op: Op, change: bool) -> Rests {
     match op {
         Op::Ping | Op::Report => Rests::Nothing,
         Op::GrowStructure | Op::SealBlock | Op::QueueTaken => Rests::Growth,
-        op if changes(op) => Rests::Change,
+        _ if change => Rests::Change,
         _ => Rests::Sight,
     }
 }
 
-/// Whether an operation changes the catalog. A job's token is judged there, prefix by prefix.
-fn changes(op: Op) -> bool {
-    !matches!(
+/// Whether a request may change the catalog. A job's token is judged there, prefix by prefix.
+fn changes(op: Op, args: &[u8]) -> bool {
+    let looks = matches!(
         op,
         Op::Ping
             | Op::FindJob
@@ -516,7 +528,8 @@ fn changes(op: Op) -> bool {
             | Op::QueueTaken
             | Op::LocateServer
             | Op::Hello
-    )
+    );
+    !looks && !extents::only_asks(op, args)
 }
 
 fn block_at(block: u64, epoch: u64) -> BlockAt {
@@ -543,6 +556,7 @@ pub fn waits(command: &Command<'_>, effects: &[Effect]) -> bool {
             | Command::FindJob { .. }
             | Command::ListJobs { .. }
             | Command::ListKinds { .. }
+            | Command::ExtentBlocks { bytes: 0, .. }
             | Command::JobTree { .. }
             | Command::LeaseInfo { .. }
             | Command::ClusterStatus { .. }

@@ -1,13 +1,13 @@
 //! What is asked of memory servers, and the replies that wait until it is done.
 
-use super::{ControllerService, Refusal, moves, rests};
+use super::{ControllerService, Refusal, moves};
 use crate::outbox::{Out, Rests};
 use crate::translate;
 use honeycomb_catalog::{Command, Effect, Written};
 use honeycomb_env::ConnId;
 use honeycomb_types::{BlockAt, MoveId, ServerId, Time};
 use honeycomb_wire::messages::*;
-use honeycomb_wire::{Field, Op, ReplyHeader, Status};
+use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, Status};
 
 /// A reply that waits until memory servers have done what it rests on.
 pub(super) struct Deferred {
@@ -35,12 +35,12 @@ impl ControllerService {
         &mut self,
         now: Time,
         from: ConnId,
-        request: u64,
+        header: &RequestHeader,
         body: Vec<u8>,
-        op: Op,
+        rests: Rests,
     ) {
-        let rests = rests(op);
-        if matches!(op, Op::CommitMove | Op::CancelMove) {
+        let request = header.request;
+        if matches!(header.op, Op::CommitMove | Op::CancelMove) {
             // It rests on nothing that is still to be done, and a block that gave everything away
             // shall hear of it before it is taken back.
             self.reply(from, request, body, rests);

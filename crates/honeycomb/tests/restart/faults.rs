@@ -6,8 +6,10 @@ use honeycomb_client::{Client, ClientOptions};
 use honeycomb_controller::{Controller, ControllerOptions};
 use honeycomb_env::{Clock, MemoryDisk};
 use honeycomb_server::{MemoryServer, ServerOptions};
-use honeycomb_wire::Status;
+use honeycomb_types::Verbs;
 use honeycomb_wire::messages::PrefixOptions;
+use honeycomb_wire::token::Caveat;
+use honeycomb_wire::{Status, attenuate};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -49,6 +51,11 @@ fn client(controller: &Controller, token: &[u8]) -> Client {
     Client::new(ClientOptions::new(controller.address().to_string(), token))
 }
 
+/// The same token, good for reading only.
+fn reading(token: &[u8]) -> Vec<u8> {
+    attenuate(token, Caveat::Verbs(Verbs::READ)).unwrap()
+}
+
 #[test]
 fn a_full_disk_refuses_changes_and_nothing_else() {
     let disk = MemoryDisk::new();
@@ -61,6 +68,8 @@ fn a_full_disk_refuses_changes_and_nothing_else() {
     create("t").unwrap();
     let kv = driver.create_kv(job.job, "t:kv", 1, 0, false).unwrap();
     kv.put(b"a", b"1").unwrap();
+    let large = vec![7; BLOCK as usize];
+    kv.put(b"large", &large).unwrap();
     disk.set_room(Some(10));
     let refused = create("u").unwrap_err();
     assert_eq!(refused.status, Status::LogFailed);
@@ -75,6 +84,11 @@ fn a_full_disk_refuses_changes_and_nothing_else() {
     assert!(kv.get(b"a", &mut value).unwrap());
     kv.put(b"b", b"2").unwrap();
     assert!(driver.open_kv(job.job, "t:kv").is_ok());
+    // Whoever reads a large value for the first time asks where its blocks are, with any token.
+    for token in [&job.token[..], &reading(&job.token), &reading(controller.token())] {
+        let other = client(&controller, token).open_kv(job.job, "t:kv").unwrap();
+        assert!(other.get(b"large", &mut value).unwrap() && value == large);
+    }
     driver.keep(job.job, &[String::new()]);
     driver.renew(job.job, &[String::new()]).unwrap();
     disk.set_room(None);
