@@ -204,13 +204,7 @@ impl ControllerService {
     }
 
     /// Who asks, and whether the operation is for the likes of them.
-    fn actor(
-        &mut self,
-        now: Time,
-        from: ConnId,
-        op: Op,
-        change: bool,
-    ) -> Result<Actor, Refusal> {
+    fn actor(&mut self, now: Time, from: ConnId, op: Op, change: bool) -> Result<Actor, Refusal> {
         let peer = &self.peers[&from];
         let info = op.info();
         let servers = [
@@ -261,7 +255,8 @@ impl ControllerService {
         Ok(actor)
     }
 
-    /// Serves a request, unless it was answered before, or cannot be now.
+    /// Serves a request, unless it was answered before, or cannot be now. No answer when it was asked
+    /// before and what it asked for is still being done.
     fn serve_once(
         &mut self,
         net: &mut Net,
@@ -270,28 +265,31 @@ impl ControllerService {
         header: &RequestHeader,
         args: &[u8],
         change: bool,
-    ) -> Result<Vec<u8>, Refusal> {
+    ) -> Result<Option<Vec<u8>>, Refusal> {
         if change && let Some(why) = self.trouble() {
             return Err((Status::LogFailed, format!("{why}; nothing was changed")));
         }
         if !change || header.request & NAMED_FOR_GOOD == 0 {
             let served = self.serve(net, now, from, header, args, change);
-            return served.map_err(|e| self.unless_awaited(e));
+            return served.map(Some).map_err(|e| self.unless_awaited(e));
         }
         let session = self.peers[&from].session;
         if let Some(body) = self.answers.find(session, header.request).map(<[u8]>::to_vec) {
             self.actor(now, from, header.op, change)?;
+            if self.is_deferred(from, session, header.request) {
+                return Ok(None);
+            }
             if header.op == Op::CreateStructure
                 && let Ok(opened) = CreateStructureReply::decode(&body)
             {
                 self.await_open(opened.map.entries.iter().map(|e| block_at(e.block, e.epoch)));
             }
-            return Ok(body);
+            return Ok(Some(body));
         }
         let served = self.serve(net, now, from, header, args, change);
         let body = served.map_err(|e| self.unless_awaited(e))?;
         self.answers.keep(&mut self.records, now, session, header.request, &body);
-        Ok(body)
+        Ok(Some(body))
     }
 
     /// What the servers have room for and can do is not known before they are back.
@@ -423,7 +421,8 @@ impl Service for ControllerService {
         self.serving = self.peers[&from].scope.job;
         let change = changes(header.op, args);
         match self.serve_once(net, now, from, header, args, change) {
-            Ok(body) => {
+            Ok(None) => self.dispatch(now, None),
+            Ok(Some(body)) => {
                 let rests = rests(header.op, change);
                 self.conclude(now, from, header, body, rests);
             }

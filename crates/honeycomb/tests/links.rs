@@ -4,11 +4,11 @@
 
 mod common;
 
-use common::raw::{ANY_SHARD, Raw, frame};
+use common::raw::{ANY_SHARD, Raw, frame, hello_args};
 use honeycomb_controller::{Controller, ControllerOptions};
 use honeycomb_env::MemoryDisk;
-use honeycomb_types::Kind;
 use honeycomb_types::limits::{REPLY_HEADER, REQUEST_HEADER};
+use honeycomb_types::{Kind, PrefixId};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Field, ReplyHeader, RequestHeader};
 use std::io::{Read, Write};
@@ -364,4 +364,32 @@ fn what_was_asked_over_the_new_link_is_not_asked_again() {
         let reply = client.reply();
         assert_eq!((reply.header.request, reply.status()), (request, Status::Ok));
     }
+}
+
+/// A change that was asked again was answered at once, while what it said was still to be done.
+#[test]
+fn what_is_asked_again_is_answered_when_it_is_done() {
+    let (controller, link, job, _, entries) = start_with_job();
+    let session = hello_args(controller.token(), PrefixId(0), ANY_SHARD);
+    let connect = || {
+        let mut raw = Raw::connect(controller.address());
+        let reply = raw.request(RequestHeader::new(Op::Hello), &session, &[]);
+        assert_eq!(reply.status(), Status::Ok, "{}", reply.message());
+        raw
+    };
+    let named = 1 << 63 | 5;
+    let mut first = connect();
+    first.send(&removal(job, named));
+    let asked: Vec<u64> =
+        entries.iter().map(|_| link.asked::<FreeBlockRequest>(Op::FreeBlock).0).collect();
+    let mut second = connect();
+    second.send(&removal(job, named));
+    // Its reply is the first to come.
+    second.expect_alive();
+    asked.iter().for_each(|request| link.say(*request, Status::Ok));
+    let reply = second.reply();
+    assert_eq!((reply.header.request, reply.status()), (named, Status::Ok));
+    // What is done is told at once, to whoever asks.
+    first.send(&removal(job, named));
+    assert_eq!(first.reply().status(), Status::Ok);
 }

@@ -5,13 +5,14 @@ use crate::outbox::{Out, Rests};
 use crate::translate;
 use honeycomb_catalog::{Command, Effect, Written};
 use honeycomb_env::ConnId;
-use honeycomb_types::{BlockAt, MoveId, ServerId, Time};
+use honeycomb_types::{BlockAt, MoveId, ServerId, SessionId, Time};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, Status};
 
 /// A reply that waits until memory servers have done what it rests on.
 pub(super) struct Deferred {
     to: ConnId,
+    session: SessionId,
     request: u64,
     body: Vec<u8>,
     rests: Rests,
@@ -52,9 +53,18 @@ impl ControllerService {
             return self.reply(from, request, body, rests);
         }
         let number = self.number();
-        let deferred = Deferred { to: from, request, body, rests, left: opens, failure: None };
+        let session = self.peers[&from].session;
+        let (to, left, failure) = (from, opens, None);
+        let deferred = Deferred { to, session, request, body, rests, left, failure };
         self.deferred.insert(number, deferred);
         self.dispatch(now, Some(number));
+    }
+
+    /// Whether the answer to this request still waits; then it goes to who asked last.
+    pub(super) fn is_deferred(&mut self, to: ConnId, session: SessionId, request: u64) -> bool {
+        let mut all = self.deferred.values_mut();
+        let waiting = all.find(|d| (d.session, d.request) == (session, request));
+        waiting.map(|deferred| deferred.to = to).is_some()
     }
 
     /// Asks again for blocks that are to be named and are not open yet, so that the reply waits for
