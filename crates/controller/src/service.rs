@@ -112,6 +112,8 @@ pub(crate) struct ControllerService {
     pub(crate) out: Vec<Out>,
     /// What waits until this group is on the disk.
     pub(crate) held: VecDeque<(u64, Out)>,
+    /// How many of these are answers to clients.
+    pub(crate) held_for_clients: usize,
     pub(crate) marks: Marks,
     /// Links whose servers have not been told yet that they have joined.
     pub(crate) joining: Vec<ConnId>,
@@ -148,6 +150,7 @@ impl ControllerService {
             renew_at: Time::ZERO,
             out: Vec::new(),
             held: VecDeque::new(),
+            held_for_clients: 0,
             marks: Marks::default(),
             joining: Vec::new(),
             serving: None,
@@ -397,6 +400,8 @@ impl Service for ControllerService {
         _payload: &[u8],
     ) {
         self.requests.count(header.op);
+        // A lease shall not end because others wait for the disk.
+        let behind = self.is_behind() && !matches!(header.op, Op::RenewLeases | Op::Ping);
         match (header.op, net.greeted(from)) {
             (Op::Hello, true) => {
                 return net.refuse(
@@ -408,7 +413,7 @@ impl Service for ControllerService {
             }
             (Op::Hello, false) => return self.hello(net, now, from, header.request, args),
             // Links are the node's own: they bring what sets memory free.
-            _ if (net.exhausted() || self.is_behind()) && self.peers[&from].server.is_none() => {
+            _ if (net.exhausted() || behind) && self.peers[&from].server.is_none() => {
                 let reply = ReplyHeader::new(Status::Busy, header.request, BUSY_RETRY_US);
                 let text: &[u8] = match net.exhausted() {
                     true => b"the controller's buffers are full",

@@ -1,5 +1,6 @@
 //! Controllers of this process: disks that fail, and controllers that have forgotten everything.
 
+use crate::common::raw::{ANY_SHARD, Raw, frame};
 use crate::processes::eventually;
 use crate::status_of;
 use honeycomb_client::{Client, ClientOptions};
@@ -7,8 +8,11 @@ use honeycomb_controller::{Controller, ControllerOptions};
 use honeycomb_env::{Clock, MemoryDisk};
 use honeycomb_server::{MemoryServer, ServerOptions};
 use honeycomb_types::Verbs;
-use honeycomb_wire::messages::PrefixOptions;
+use honeycomb_wire::messages::{
+    CreatePrefixRequest, LeaseInfoRequest, PrefixOptions, RenewLeasesRequest,
+};
 use honeycomb_wire::token::Caveat;
+use honeycomb_wire::{Field, Op, RequestHeader};
 use honeycomb_wire::{Status, attenuate};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -172,6 +176,40 @@ fn a_disk_that_is_slow_holds_up_what_rests_on_it_and_nothing_else() {
         let gone = client(&again, &one.token).lease(job, "t").unwrap_err();
         assert_eq!(gone.status, Status::NotFound, "nobody had been told of it: {gone}");
     });
+}
+
+/// Clients of which one waits for the disk with as many requests as a controller keeps: others are told
+/// that it is behind, but their leases were turned away too, and ended although they were renewed.
+#[test]
+fn a_lease_is_renewed_however_many_wait_for_the_disk() {
+    let disk = MemoryDisk::new();
+    let controller = Controller::start_on(Box::new(disk.clone()), &options(anywhere())).unwrap();
+    let admin = client(&controller, controller.token());
+    let [one, two] = ["one", "two"].map(|name| admin.register_job(name, 60_000, 0).unwrap());
+    let greeted = |token: &[u8]| Raw::greeted(controller.address(), token, ANY_SHARD);
+    let (mut asking, mut renewing) = (greeted(&one.token), greeted(&two.token));
+    let _held = Held(disk.clone());
+    disk.hold_syncs(true);
+    let body = CreatePrefixRequest { job: one.job.0, path: "t".into(), ..Default::default() };
+    let mut all = frame(RequestHeader::new(Op::CreatePrefix), &body.encode(), &[]);
+    let look = LeaseInfoRequest { job: one.job.0, path: "t".into() }.encode();
+    for request in 0..16_384 {
+        all.extend(frame(
+            RequestHeader { request, ..RequestHeader::new(Op::LeaseInfo) },
+            &look,
+            &[],
+        ));
+    }
+    asking.send(&all);
+    let look = LeaseInfoRequest { job: two.job.0, path: String::new() }.encode();
+    eventually("the controller is behind", || {
+        let reply = renewing.ask(Op::LeaseInfo, &look);
+        reply.status() == Status::Busy
+    });
+    let renew = RenewLeasesRequest { job: two.job.0, paths: vec![String::new()] };
+    let reply = renewing.ask(Op::RenewLeases, &renew.encode());
+    assert_eq!(reply.status(), Status::Ok, "{}", reply.message());
+    renewing.expect_alive();
 }
 
 #[test]
