@@ -75,7 +75,12 @@ impl Marks {
 
     /// Notes up to where the disk is. Whether that is news.
     fn advance(&mut self, safe: u64) -> bool {
-        std::mem::replace(&mut self.safe, safe) != safe
+        let news = std::mem::replace(&mut self.safe, safe) != safe;
+        if news {
+            // Under steady load there is never a moment at which nothing is waited for.
+            self.jobs.retain(|_, group| *group > safe);
+        }
+        news
     }
 
     /// What somebody of this job may see that is not on the disk.
@@ -246,6 +251,24 @@ fn say(net: &mut Net, out: &Out) {
         Out::Ask { to, number, op, body } => {
             let header = RequestHeader { request: *number, ..RequestHeader::new(*op) };
             net.request(*to, header, body, ReplyPayload::Copy(&[]));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Jobs whose changes were on the disk long since were kept until nothing at all was waited for.
+    #[test]
+    fn marks_of_jobs_are_kept_for_as_long_as_they_say_something() {
+        let mut marks = Marks::default();
+        for group in 1..100 {
+            marks.change(Some(JobId(group)));
+            marks.settle(true, group, group - 1);
+            assert!(marks.advance(group - 1) || group == 1);
+            assert_eq!(marks.seen_by(JobId(group)), group);
+            assert_eq!(marks.jobs.len(), 1, "the one that is not on the disk");
         }
     }
 }
