@@ -173,7 +173,10 @@ impl Catalog {
     pub(crate) fn checked_flush(&self, j: u32, path: &str) -> Result<Box<str>, CatalogError> {
         let directory = flush_directory(&self.jobs[j].name, path)?;
         if self.pool.servers().any(|(_, server)| !server.flush) || self.pool.is_empty() {
-            return Err(CatalogError::FlushUnavailable { path: path.into() });
+            return Err(match self.recovering() {
+                true => CatalogError::Recovering,
+                false => CatalogError::FlushUnavailable { path: path.into() },
+            });
         }
         if self.flushes.claimed.contains(&*directory) {
             return Err(CatalogError::FlushPathTaken { path: path.into() });

@@ -347,10 +347,13 @@ impl Catalog {
         }
         if quota != 0 && recovering {
             // INV-30: a server may yet tell of growth that the log has lost, and that counts as well.
-            return Err(CatalogError::OutOfMemory { asked: asked as u64, free: 0, reserved: 0 });
+            return Err(CatalogError::Recovering);
         }
         let holder = (job.id, held);
-        let blocks = self.pool.allocate(&mut *self.policy, holder, s, kind, asked, draw)?;
+        let blocks = self.pool.allocate(&mut *self.policy, holder, s, kind, asked, draw);
+        // Who is away has room as well.
+        let blocks =
+            blocks.map_err(|none| if recovering { CatalogError::Recovering } else { none })?;
         job.blocks += asked as u64;
         assert!(quota == 0 || job.blocks <= quota, "INV-30: a job holds more than its quota");
         Ok(blocks)

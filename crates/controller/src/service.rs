@@ -273,8 +273,7 @@ impl ControllerService {
             return Err((Status::LogFailed, format!("{why}; nothing was changed")));
         }
         if !change || header.request & NAMED_FOR_GOOD == 0 {
-            let served = self.serve(net, now, from, header, args, change);
-            return served.map(Some).map_err(|e| self.unless_awaited(e));
+            return self.serve(net, now, from, header, args, change).map(Some);
         }
         let session = self.peers[&from].session;
         if let Some(body) = self.answers.find(session, header.request).map(<[u8]>::to_vec) {
@@ -289,20 +288,9 @@ impl ControllerService {
             }
             return Ok(Some(body));
         }
-        let served = self.serve(net, now, from, header, args, change);
-        let body = served.map_err(|e| self.unless_awaited(e))?;
+        let body = self.serve(net, now, from, header, args, change)?;
         self.answers.keep(&mut self.records, now, session, header.request, &body);
         Ok(Some(body))
-    }
-
-    /// What the servers have room for and can do is not known before they are back.
-    fn unless_awaited(&self, refusal: Refusal) -> Refusal {
-        let theirs = [Status::OutOfMemory, Status::UnknownKind, Status::FlushUnavailable];
-        if theirs.contains(&refusal.0) && self.catalog.recovering() {
-            let text = "the controller was restarted and awaits its memory servers";
-            return (Status::Busy, text.into());
-        }
-        refusal
     }
 
     fn serve(

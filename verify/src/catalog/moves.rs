@@ -102,8 +102,12 @@ impl CatalogModel {
         if job.quota != 0 && job.held() + 1 > job.quota {
             return Err("QuotaExceeded");
         }
-        let unknown = job.quota != 0 && self.is_recovering();
-        if unknown || self.cluster.room().1 == 0 { Err("OutOfMemory") } else { Ok(()) }
+        let none = self.cluster.room().1 == 0;
+        match self.is_recovering() {
+            true if job.quota != 0 || none => Err("Recovering"),
+            false if none => Err("OutOfMemory"),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn begin_move(

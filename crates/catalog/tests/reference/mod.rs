@@ -385,8 +385,12 @@ impl Cluster {
             return Err("QuotaExceeded");
         }
         // What a quota leaves is not known before every server has told what it holds.
-        let unknown = job.quota != 0 && !self.away.is_empty();
-        if unknown || self.room().0 < blocks { Err("OutOfMemory") } else { Ok(()) }
+        let (awaited, short) = (!self.away.is_empty(), self.room().0 < blocks);
+        match awaited {
+            true if job.quota != 0 || short => Err("Recovering"),
+            false if short => Err("OutOfMemory"),
+            _ => Ok(()),
+        }
     }
 
     pub fn free(&mut self, blocks: impl IntoIterator<Item = BlockAt>) {
