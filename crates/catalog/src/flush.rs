@@ -19,8 +19,8 @@ use crate::{Catalog, CatalogError, Effect, Loss, Reply, Written};
 use hashbrown::{HashMap, HashSet};
 use honeycomb_types::limits::{FLUSH_RETRY_FIRST, FLUSH_RETRY_MAX};
 use honeycomb_types::{
-    BlockAt, Epoch, FLUSH_EXTENTS, FLUSH_PART, Kind, Marks, PrefixId, ServerId, StructureId, Time,
-    flush_directory,
+    BlockAt, BlockId, Epoch, FLUSH_EXTENTS, FLUSH_PART, Kind, Marks, PrefixId, ServerId,
+    StructureId, Time, flush_directory,
 };
 use recovery::Unwritten;
 use std::cmp::Reverse;
@@ -287,10 +287,11 @@ impl Catalog {
             max_bytes: structure.max_bytes(),
             parts: Vec::new(),
         };
-        let blocks: Vec<_> = structure.blocks().map(|b| (b, structure.kind_of(b))).collect();
-        for (block, kind) in blocks {
+        let chained = structure.chained().map(|block| (block, false));
+        let extents = structure.extents.iter().map(|&block| (block, true));
+        let blocks: Vec<(BlockId, bool)> = chained.chain(extents).collect();
+        for (block, extents) in blocks {
             let placed = ranges.get(&block).copied();
-            let extents = kind == Kind::Extents;
             if kv && placed.is_none() && !extents {
                 self.give_back(j, s, block, effects);
                 continue;
