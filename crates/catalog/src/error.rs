@@ -175,6 +175,9 @@ pub enum CatalogError {
         "asked for {asked} blocks; the cluster has {free} free, of which {reserved} are kept back for moves and repairs. Existing data is unharmed: free some, let leases end, or add a memory server"
     )]
     OutOfMemory { asked: u64, free: u64, reserved: u64 },
+    /// What servers have room for and can do is not known before they are back.
+    #[error("the controller was restarted and awaits its memory servers; try again")]
+    Recovering,
     /// The job holds as many blocks as it may.
     #[error(
         "asked for {asked} blocks; the job holds {held} of its quota of {quota}. Free some, or register with a larger quota"

@@ -76,8 +76,8 @@ impl Catalog {
         }
         let j = self.structures[s].job;
         let block = self.take_blocks(j, s, Kind::Extents, 1, Draw::Ordinary)?[0].block;
-        self.structures.extents_dirty.mark(s);
         self.structures[s].extents.push(block);
+        self.structures.extents_change(s, self.pool.at(block), true);
         effects.push(self.open_effect(s, block, (0, u64::MAX), MoveId::NONE));
         Ok(block)
     }
@@ -101,7 +101,7 @@ impl Catalog {
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
         let s = self.held_by(id, at)?;
-        self.structures.extents_dirty.mark(s);
+        self.structures.extents_change(s, at, false);
         let structure = &mut self.structures[s];
         structure.extents.retain(|block| *block != at.block);
         let (j, version) = (structure.job, structure.version);

@@ -19,8 +19,8 @@ use crate::{Catalog, CatalogError, Effect, Loss, Reply, Written};
 use hashbrown::{HashMap, HashSet};
 use honeycomb_types::limits::{FLUSH_RETRY_FIRST, FLUSH_RETRY_MAX};
 use honeycomb_types::{
-    BlockAt, Epoch, FLUSH_EXTENTS, FLUSH_PART, Kind, Marks, PrefixId, ServerId, StructureId, Time,
-    flush_directory,
+    BlockAt, BlockId, Epoch, FLUSH_EXTENTS, FLUSH_PART, Kind, Marks, PrefixId, ServerId,
+    StructureId, Time, flush_directory,
 };
 use recovery::Unwritten;
 use std::cmp::Reverse;
@@ -44,14 +44,45 @@ struct Part {
     object: Arc<str>,
     /// Its structure, and its place there.
     place: (usize, usize),
-    written: bool,
+    state: PartState,
     attempts: u32,
+}
+
+/// How far a part is. One that turns out to be none keeps its place, because what is to be tried
+/// again, and the log, know parts by their places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum PartState {
+    Waits = 0,
+    /// Its object is on disk.
+    Written = 1,
+    /// Nobody ever opened its block: there is nothing to write.
+    Absent = 2,
+}
+
+impl PartState {
+    pub(crate) fn from_code(code: u8) -> Option<PartState> {
+        let all = [PartState::Waits, PartState::Written, PartState::Absent];
+        all.into_iter().find(|state| *state as u8 == code)
+    }
 }
 
 impl Part {
     fn effect(&self) -> Effect {
         let (at, (start, end), object) = (self.at, self.range, self.object.clone());
         Effect::FlushBlock { server: at.block.server(), at, start, end, object }
+    }
+}
+
+impl Flush {
+    /// Its structures as the manifest tells of them: with the parts that there are.
+    fn told(&self) -> Vec<FlushedStructure> {
+        let mut structures = self.structures.clone();
+        let mut states = self.parts.iter().map(|part| part.state);
+        for structure in &mut structures {
+            structure.parts.retain(|_| states.next() != Some(PartState::Absent));
+        }
+        structures
     }
 }
 
@@ -66,7 +97,7 @@ struct Flush {
     ids: Vec<StructureId>,
     structures: Vec<FlushedStructure>,
     parts: Vec<Part>,
-    /// Parts that are not written.
+    /// Parts that are still to be written.
     left: usize,
     /// Who was asked for the manifest, while that is under way.
     committing: Option<ServerId>,
@@ -142,7 +173,10 @@ impl Catalog {
     pub(crate) fn checked_flush(&self, j: u32, path: &str) -> Result<Box<str>, CatalogError> {
         let directory = flush_directory(&self.jobs[j].name, path)?;
         if self.pool.servers().any(|(_, server)| !server.flush) || self.pool.is_empty() {
-            return Err(CatalogError::FlushUnavailable { path: path.into() });
+            return Err(match self.recovering() {
+                true => CatalogError::Recovering,
+                false => CatalogError::FlushUnavailable { path: path.into() },
+            });
         }
         if self.flushes.claimed.contains(&*directory) {
             return Err(CatalogError::FlushPathTaken { path: path.into() });
@@ -253,10 +287,11 @@ impl Catalog {
             max_bytes: structure.max_bytes(),
             parts: Vec::new(),
         };
-        let blocks: Vec<_> = structure.blocks().map(|b| (b, structure.kind_of(b))).collect();
-        for (block, kind) in blocks {
+        let chained = structure.chained().map(|block| (block, false));
+        let extents = structure.extents.iter().map(|&block| (block, true));
+        let blocks: Vec<(BlockId, bool)> = chained.chain(extents).collect();
+        for (block, extents) in blocks {
             let placed = ranges.get(&block).copied();
-            let extents = kind == Kind::Extents;
             if kv && placed.is_none() && !extents {
                 self.give_back(j, s, block, effects);
                 continue;
@@ -271,7 +306,8 @@ impl Catalog {
             };
             let object = format!("{}/{name}", flush.directory).into();
             let place = (flush.structures.len(), flushed.parts.len());
-            flush.parts.push(Part { at, range, object, place, written: false, attempts: 0 });
+            let state = PartState::Waits;
+            flush.parts.push(Part { at, range, object, place, state, attempts: 0 });
             // Blocks that are not in the map yet follow the last one that is.
             let start = placed.map_or(u64::MAX, |(start, _)| start);
             let written = Written::default();
@@ -309,12 +345,12 @@ impl Catalog {
         };
         let flush = self.flushes.all.get_mut(&number).expect("a kept block has its flush");
         let part = &mut flush.parts[i];
-        if part.written {
+        if part.state != PartState::Waits {
             return Ok(Reply::Done);
         }
         match outcome {
             Ok(written) => {
-                part.written = true;
+                part.state = PartState::Written;
                 flush.left -= 1;
                 let (structure, place) = part.place;
                 flush.structures[structure].parts[place].written = written;
@@ -343,7 +379,8 @@ impl Catalog {
             return;
         }
         // Who wrote the last part sees the directory; one of the others does when it is shared.
-        let wrote = flush.parts.iter().rev().map(|part| part.at.block.server());
+        let written = flush.parts.iter().rev().filter(|part| part.state == PartState::Written);
+        let wrote = written.map(|part| part.at.block.server());
         let able = |server: &ServerId| self.pool.server(*server).is_some_and(|s| s.flush);
         let any = self.pool.servers().map(|(id, _)| id);
         let Some(server) = wrote.chain(any).find(able) else {
@@ -360,7 +397,7 @@ impl Catalog {
             directory: flush.directory.clone(),
             job_name: flush.job_name.clone(),
             address: flush.address.clone(),
-            structures: flush.structures.clone(),
+            structures: flush.told(),
         });
         self.flushes.all.get_mut(&number).expect("looked up just now").committing = Some(server);
     }
@@ -423,7 +460,10 @@ impl Catalog {
             let Some(flush) = self.flushes.all.get(&number) else { continue };
             match again {
                 Again::Commit => self.commit_flush(number, effects),
-                Again::Part(i) => effects.push(flush.parts[i].effect()),
+                Again::Part(i) => {
+                    let waiting = flush.parts[i].state == PartState::Waits;
+                    effects.extend(waiting.then(|| flush.parts[i].effect()));
+                }
             }
         }
     }
@@ -441,7 +481,8 @@ impl Catalog {
         let hit: Vec<u64> = self.flush_numbers().collect();
         for number in hit {
             let Some(flush) = self.flushes.all.get_mut(&number) else { continue };
-            let unwritten = |part: &&Part| !part.written && is_gone(part.at.block.server());
+            let unwritten =
+                |part: &&Part| part.state == PartState::Waits && is_gone(part.at.block.server());
             let lost = flush.parts.iter().filter(unwritten).count();
             if let Some(part) = flush.parts.iter().find(unwritten) {
                 let server = address(part.at.block.server()).expect("it is gone").clone();
@@ -501,11 +542,19 @@ impl Catalog {
         self.flushes.blocks.contains_key(&at)
     }
 
-    /// Every kept block is a part that waits for its manifest, and is quarantined.
+    /// Every kept block is a part that waits for its manifest, and is quarantined; parts that wait are
+    /// counted.
     pub(crate) fn check_flushes(&self) -> Result<(), String> {
+        for (number, flush) in &self.flushes.all {
+            let waiting = flush.parts.iter().filter(|part| part.state == PartState::Waits).count();
+            if waiting != flush.left {
+                return Err(format!("flush {number:016x} waits for {waiting}, not {}", flush.left));
+            }
+        }
         for (at, (number, i)) in &self.flushes.blocks {
             let flush = self.flushes.all.get(number).ok_or(format!("{at:?} has no flush"))?;
-            if flush.parts.get(*i).map(|part| part.at) != Some(*at) {
+            let part = flush.parts.get(*i);
+            if part.is_none_or(|part| part.at != *at || part.state == PartState::Absent) {
                 return Err(format!("{at:?} is no part of its flush"));
             }
             if self.pool.is_free(*at) {

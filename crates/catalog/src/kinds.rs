@@ -65,7 +65,10 @@ impl Catalog {
             Kind::Custom(_) => {
                 let served = self.pool.servers().any(|(_, server)| server.kinds.serves(kind));
                 let spec = self.kinds.get(kind).filter(|_| served);
-                spec.map(|spec| spec.router).ok_or(CatalogError::UnknownKind { kind })
+                spec.map(|spec| spec.router).ok_or_else(|| match self.recovering() {
+                    true => CatalogError::Recovering,
+                    false => CatalogError::UnknownKind { kind },
+                })
             }
         }
     }

@@ -300,6 +300,11 @@ impl Catalog {
         self.jobs.find(job).map(|j| self.jobs[j].shortest_ms)
     }
 
+    /// How many memory servers are members.
+    pub fn members(&self) -> usize {
+        self.pool.servers().count()
+    }
+
     /// Whether the server is a member: it has joined and was not given up since.
     pub fn is_member(&self, server: ServerId) -> bool {
         self.pool.servers().any(|(id, _)| id == server)

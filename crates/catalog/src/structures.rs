@@ -77,13 +77,18 @@ pub(crate) struct Structure {
 impl Structure {
     /// Every block that it holds.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = BlockId> {
+        self.chained().chain(self.extents.iter().copied())
+    }
+
+    /// Those of its own kind: all but those of extents.
+    pub(crate) fn chained(&self) -> impl Iterator<Item = BlockId> {
         let placed = self.entries.iter().map(|entry| entry.block);
         let growth = self.growth.iter().flat_map(|growth| {
             let granted = growth.granted.iter().map(|granted| granted.block);
             granted.chain(growth.spare.iter().copied())
         });
         let targets = self.moves.iter().flat_map(|moves| moves.split_targets());
-        placed.chain(growth).chain(targets).chain(self.extents.iter().copied())
+        placed.chain(growth).chain(targets)
     }
 
     /// Where the range of an entry ends, inclusive.
@@ -104,6 +109,15 @@ impl Structure {
     }
 }
 
+/// One block of extents more or less.
+#[derive(Debug)]
+pub(crate) struct ExtentsChange {
+    pub(crate) place: u32,
+    pub(crate) structure: StructureId,
+    pub(crate) at: BlockAt,
+    pub(crate) added: bool,
+}
+
 #[derive(Debug)]
 pub(crate) struct Structures {
     all: Slab<Structure>,
@@ -113,8 +127,8 @@ pub(crate) struct Structures {
     last: u64,
     /// Structures of which something hard has changed.
     pub(crate) dirty: Dirty,
-    /// Structures whose blocks of extents have changed.
-    pub(crate) extents_dirty: Dirty,
+    /// Blocks of extents that came and went, in order.
+    pub(crate) extents_changed: Vec<ExtentsChange>,
     /// Blocks that left the maps of queues.
     pub(crate) retired: Vec<(u32, BlockId)>,
 }
@@ -135,8 +149,8 @@ impl IndexMut<u32> for Structures {
 impl Structures {
     pub(crate) fn new(key: HashKey) -> Structures {
         let (ids, names) = (HashTable::new(), HashTable::new());
-        let (dirty, extents_dirty, retired) = (Dirty::default(), Dirty::default(), Vec::new());
-        Structures { all: Slab::new(), ids, names, key, last: 0, dirty, extents_dirty, retired }
+        let (dirty, extents_changed, retired) = (Dirty::default(), Vec::new(), Vec::new());
+        Structures { all: Slab::new(), ids, names, key, last: 0, dirty, extents_changed, retired }
     }
 
     /// The number that was given last.
@@ -164,6 +178,14 @@ impl Structures {
             let structure = &mut self.all[s];
             self.retired.push((s, structure.entries[place].block));
             structure.unchanged -= usize::from(place < structure.unchanged);
+        }
+    }
+
+    /// A block of extents came or went.
+    pub(crate) fn extents_change(&mut self, place: u32, at: BlockAt, added: bool) {
+        if self.dirty.on() {
+            let structure = self.all[place].id;
+            self.extents_changed.push(ExtentsChange { place, structure, at, added });
         }
     }
 
@@ -347,10 +369,13 @@ impl Catalog {
         }
         if quota != 0 && recovering {
             // INV-30: a server may yet tell of growth that the log has lost, and that counts as well.
-            return Err(CatalogError::OutOfMemory { asked: asked as u64, free: 0, reserved: 0 });
+            return Err(CatalogError::Recovering);
         }
         let holder = (job.id, held);
-        let blocks = self.pool.allocate(&mut *self.policy, holder, s, kind, asked, draw)?;
+        let blocks = self.pool.allocate(&mut *self.policy, holder, s, kind, asked, draw);
+        // Who is away has room as well.
+        let blocks =
+            blocks.map_err(|none| if recovering { CatalogError::Recovering } else { none })?;
         job.blocks += asked as u64;
         assert!(quota == 0 || job.blocks <= quota, "INV-30: a job holds more than its quota");
         Ok(blocks)

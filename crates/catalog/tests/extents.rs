@@ -204,3 +204,22 @@ fn a_restarted_controller_knows_them_and_opens_what_was_not_opened() {
     assert_eq!(ask(&mut bench, job, store, 0, &[]), Ok(vec![first, second]));
     assert_eq!(one(&mut bench, job, store, &[]), first);
 }
+
+/// The whole list was written again whenever one block came or went.
+#[test]
+fn one_block_more_costs_one_record_however_many_there_are() {
+    let (mut bench, job, kv, _) = setup();
+    let mut all = vec![one(&mut bench, job, kv, &[])];
+    let first = bench.changes.len();
+    for _ in 0..4 {
+        let full: Vec<BlockId> = all.iter().map(|at| at.block).collect();
+        all.push(one(&mut bench, job, kv, &full));
+        assert_eq!(bench.changes.len(), first);
+    }
+    let at = all.remove(1);
+    bench.run(Command::RetireBlock { structure: kv, at }).unwrap();
+    assert_eq!(bench.changes.len(), first);
+    bench.restart();
+    let left: Vec<BlockAt> = ask(&mut bench, job, kv, 0, &[]).unwrap();
+    assert_eq!(left, all);
+}

@@ -223,13 +223,12 @@ mod tests {
         assert!(matches!(first.next(&mut routing, now, 8), Next::Put { .. }));
         first.wrote(&mut routing, at(1), 0, Ok(1)).unwrap();
         first.wrote(&mut routing, at(1), 1, Ok(2)).unwrap();
-        let ask = |full: &[u64]| Next::Ask { bytes: 84, full: full.to_vec() };
-        assert_eq!(first.next(&mut routing, now, 8), ask(&[1]));
-        let mut second = Writing::new(250, 100);
-        assert_eq!(second.next(&mut routing, now, 8), ask(&[1]));
+        let ask = |bytes, full: &[u64]| Next::Ask { bytes, full: full.to_vec() };
+        assert_eq!(first.next(&mut routing, now, 8), ask(82, &[1]));
+        assert_eq!(Writing::new(250, 100).next(&mut routing, now, 8), ask(84, &[1]));
         // By then the controller has heard of it, and what was there may be gone.
         let later = now + 2 * REPORT_INTERVAL;
-        assert_eq!(Writing::new(250, 100).next(&mut routing, later, 8), ask(&[]));
+        assert_eq!(Writing::new(250, 100).next(&mut routing, later, 8), ask(84, &[]));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Memory servers join, come back, and tell what they hold.
 
 use crate::outbox::Out;
-use crate::service::{ControllerService, Refusal, malformed, message_of, refusal};
+use crate::service::{ControllerService, Errand, Refusal, malformed, message_of, refusal};
 use honeycomb_catalog::{CatalogError, Command, HeldBlock, NewServer, Reply, Seal};
 use honeycomb_env::{ConnId, Net};
 use honeycomb_types::{BlockAt, BlockId, Epoch, Generation, ServerId, StructureId, Time};
@@ -41,6 +41,10 @@ impl ControllerService {
         let (server, known) = admitted.map_err(refusal)?;
         self.peers.get_mut(&from).expect("greeted").server = Some(server);
         self.links.insert(server, from);
+        if !known {
+            // It may be in the place of an earlier one, which is gone with that.
+            self.drop_former(net, now);
+        }
         Ok(JoinServerReply {
             server: server.0,
             known,
@@ -93,15 +97,18 @@ impl ControllerService {
         Ok(())
     }
 
-    /// What a server was asked over its earlier connection, it is asked again: it may not have heard
-    /// it. All of that is idempotent.
+    /// What a server was asked over an earlier connection, it is asked again: it may not have heard
+    /// it. All of that is idempotent; what it was asked over this one is under way.
     fn repeat_errands(&mut self, server: ServerId) {
-        let mut asked: Vec<u64> =
-            self.errands.iter().filter(|(_, e)| e.server == server).map(|(n, _)| *n).collect();
-        asked.sort_unstable();
         let Some(link) = self.links.get(&server).copied() else { return };
+        let unheard = |errand: &Errand| errand.server == server && errand.link != link;
+        let mut asked: Vec<u64> =
+            self.errands.iter().filter(|(_, e)| unheard(e)).map(|(n, _)| *n).collect();
+        asked.sort_unstable();
         for number in asked {
-            let (_, op, body) = message_of(&self.errands[&number].effect);
+            let errand = self.errands.get_mut(&number).expect("listed just now");
+            errand.link = link;
+            let (_, op, body) = message_of(&errand.effect);
             self.out.push(Out::Ask { to: link, number, op, body });
         }
     }

@@ -14,7 +14,8 @@ use honeycomb_types::{JobId, Time};
 use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status};
 use std::collections::{HashMap, HashSet};
 
-/// Answers and requests that wait for the disk at a time; whoever asks more is told `Busy`.
+/// Answers to clients that wait for the disk at a time; a client that asks more is told `Busy`. What is
+/// asked of memory servers is not counted: there is no more of it than they have blocks.
 const HELD_MAX: usize = 16_384;
 
 /// What an answer rests on.
@@ -74,7 +75,12 @@ impl Marks {
 
     /// Notes up to where the disk is. Whether that is news.
     fn advance(&mut self, safe: u64) -> bool {
-        std::mem::replace(&mut self.safe, safe) != safe
+        let news = std::mem::replace(&mut self.safe, safe) != safe;
+        if news {
+            // Under steady load there is never a moment at which nothing is waited for.
+            self.jobs.retain(|_, group| *group > safe);
+        }
+        news
     }
 
     /// What somebody of this job may see that is not on the disk.
@@ -95,6 +101,7 @@ impl ControllerService {
         match written {
             Ok(()) => {
                 if self.marks.advance(safe) {
+                    self.held_for_clients = 0;
                     for (group, out) in std::mem::take(&mut self.held) {
                         self.say_when_safe(net, group, out);
                     }
@@ -105,20 +112,32 @@ impl ControllerService {
                 }
             }
             Err(why) => {
-                let held = std::mem::take(&mut self.held).into_iter().map(|(_, out)| out);
-                for out in held.chain(std::mem::take(&mut self.out)) {
-                    match out {
-                        Out::Reply {
-                            to, request, rests: Rests::Change | Rests::Growth, ..
-                        } => {
-                            let text = format!("{why}; the change may have been made");
-                            net.refuse(to, request, Status::LogFailed, &text);
-                        }
-                        // Until there are new files, which have everything.
-                        Out::Ask { .. } => self.held.push_back((u64::MAX, out)),
-                        other => say(net, other),
+                let ControllerService { held, out, joining, .. } = self;
+                let mut stays = |out: &Out| match out {
+                    Out::Reply { to, request, rests: Rests::Change | Rests::Growth, .. } => {
+                        let text = format!("{why}; the change may have been made");
+                        net.refuse(*to, *request, Status::LogFailed, &text);
+                        false
                     }
+                    Out::Ask { to, op: Op::QueueAhead, .. } if !joining.contains(to) => {
+                        say(net, out);
+                        false
+                    }
+                    // Until there are new files, which have everything.
+                    Out::Ask { .. } => true,
+                    _ => {
+                        say(net, out);
+                        false
+                    }
+                };
+                // What stayed once stays: only the first failure finds anything else here.
+                if held.front().is_some_and(|(group, _)| *group != u64::MAX) {
+                    held.retain(|(_, out)| stays(out));
+                    held.iter_mut().for_each(|(group, _)| *group = u64::MAX);
                 }
+                let stay = out.drain(..).filter(|out| stays(out));
+                held.extend(stay.map(|out| (u64::MAX, out)));
+                self.held_for_clients = 0;
             }
         }
         self.wait = false;
@@ -127,17 +146,22 @@ impl ControllerService {
 
     fn say_when_safe(&mut self, net: &mut Net, group: u64, out: Out) {
         if group > self.marks.safe {
+            if let Out::Reply { to, .. } | Out::Refuse { to, .. } = &out
+                && self.peers.get(to).is_some_and(|peer| peer.server.is_none())
+            {
+                self.held_for_clients += 1;
+            }
             return self.held.push_back((group, out));
         }
         if let Out::Reply { to, .. } = &out {
             self.joining.retain(|conn| conn != to);
         }
-        say(net, out);
+        say(net, &out);
     }
 
-    /// Whether more waits for the disk than a controller keeps.
+    /// Whether clients wait for more answers than a controller keeps.
     pub(crate) fn is_behind(&self) -> bool {
-        self.held.len() >= HELD_MAX
+        self.held_for_clients >= HELD_MAX
     }
 
     /// The group that has to be on the disk before something is said; 0 for none.
@@ -148,9 +172,13 @@ impl ControllerService {
             Out::Reply { to, .. } | Out::Refuse { to, .. } => {
                 job(to).map_or(waited, |job| self.marks.seen_by(job))
             }
-            // A block that is opened for a change that is lost is nobody's, and is freed. Its server
-            // has to know its own number first.
-            Out::Ask { to, op: Op::OpenBlock, .. } if !self.joining.contains(to) => 0,
+            // A block that is opened for a change that is lost is nobody's, and is freed; what is
+            // ahead of a queue's tail is soft. The server has to know its own number first.
+            Out::Ask { to, op: Op::OpenBlock | Op::QueueAhead, .. }
+                if !self.joining.contains(to) =>
+            {
+                0
+            }
             Out::Ask { .. } => waited,
         }
     }
@@ -213,16 +241,34 @@ pub(crate) fn changes_nothing(why: &str) {
     eprintln!("honeycomb: the controller changes nothing until its log can be written: {why}");
 }
 
-fn say(net: &mut Net, out: Out) {
+fn say(net: &mut Net, out: &Out) {
     match out {
         Out::Reply { to, request, body, .. } => {
-            let header = ReplyHeader::new(Status::Ok, request, 0);
-            net.reply(to, header, &body, ReplyPayload::Copy(&[]));
+            let header = ReplyHeader::new(Status::Ok, *request, 0);
+            net.reply(*to, header, body, ReplyPayload::Copy(&[]));
         }
-        Out::Refuse { to, request, status, text } => net.refuse(to, request, status, &text),
+        Out::Refuse { to, request, status, text } => net.refuse(*to, *request, *status, text),
         Out::Ask { to, number, op, body } => {
-            let header = RequestHeader { request: number, ..RequestHeader::new(op) };
-            net.request(to, header, &body, ReplyPayload::Copy(&[]));
+            let header = RequestHeader { request: *number, ..RequestHeader::new(*op) };
+            net.request(*to, header, body, ReplyPayload::Copy(&[]));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Jobs whose changes were on the disk long since were kept until nothing at all was waited for.
+    #[test]
+    fn marks_of_jobs_are_kept_for_as_long_as_they_say_something() {
+        let mut marks = Marks::default();
+        for group in 1..100 {
+            marks.change(Some(JobId(group)));
+            marks.settle(true, group, group - 1);
+            assert!(marks.advance(group - 1) || group == 1);
+            assert_eq!(marks.seen_by(JobId(group)), group);
+            assert_eq!(marks.jobs.len(), 1, "the one that is not on the disk");
         }
     }
 }

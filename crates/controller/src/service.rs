@@ -131,6 +131,8 @@ pub(crate) struct ControllerService {
     pub(crate) out: Vec<Out>,
     /// What waits until this group is on the disk.
     pub(crate) held: VecDeque<(u64, Out)>,
+    /// How many of these are answers to clients.
+    pub(crate) held_for_clients: usize,
     pub(crate) marks: Marks,
     /// Links whose servers have not been told yet that they have joined.
     pub(crate) joining: Vec<ConnId>,
@@ -167,6 +169,7 @@ impl ControllerService {
             renew_at: Time::ZERO,
             out: Vec::new(),
             held: VecDeque::new(),
+            held_for_clients: 0,
             marks: Marks::default(),
             joining: Vec::new(),
             serving: None,
@@ -223,7 +226,7 @@ impl ControllerService {
     }
 
     /// Who asks, and whether the operation is for the likes of them.
-    fn actor(&mut self, now: Time, from: ConnId, op: Op) -> Result<Actor, Refusal> {
+    fn actor(&mut self, now: Time, from: ConnId, op: Op, change: bool) -> Result<Actor, Refusal> {
         let peer = &self.peers[&from];
         let info = op.info();
         let servers = [
@@ -252,7 +255,7 @@ impl ControllerService {
         let renews = op == Op::RenewLeases;
         if peer.scope.job.is_none()
             && !peer.scope.verbs.contains(Verbs::WRITE)
-            && (changes(op) || renews)
+            && (change || renews)
         {
             let text = format!("{} needs a token that was not narrowed to reading", op.name());
             return Err((Status::PermissionDenied, text));
@@ -274,7 +277,8 @@ impl ControllerService {
         Ok(actor)
     }
 
-    /// Serves a request, unless it was answered before, or cannot be now.
+    /// Serves a request, unless it was answered before, or cannot be now. No answer when it was asked
+    /// before and what it asked for is still being done.
     fn serve_once(
         &mut self,
         net: &mut Net,
@@ -282,38 +286,30 @@ impl ControllerService {
         from: ConnId,
         header: &RequestHeader,
         args: &[u8],
-    ) -> Result<Vec<u8>, Refusal> {
-        let change = changes(header.op) && !extents::only_asks(header.op, args);
+        change: bool,
+    ) -> Result<Option<Vec<u8>>, Refusal> {
         if change && let Some(why) = self.trouble() {
             return Err((Status::LogFailed, format!("{why}; nothing was changed")));
         }
         if !change || header.request & NAMED_FOR_GOOD == 0 {
-            return self.serve(net, now, from, header, args).map_err(|e| self.unless_awaited(e));
+            return self.serve(net, now, from, header, args, change).map(Some);
         }
         let session = self.peers[&from].session;
         if let Some(body) = self.answers.find(session, header.request).map(<[u8]>::to_vec) {
-            self.actor(now, from, header.op)?;
+            self.actor(now, from, header.op, change)?;
+            if self.is_deferred(from, session, header.request) {
+                return Ok(None);
+            }
             if header.op == Op::CreateStructure
                 && let Ok(opened) = CreateStructureReply::decode(&body)
             {
                 self.await_open(opened.map.entries.iter().map(|e| block_at(e.block, e.epoch)));
             }
-            return Ok(body);
+            return Ok(Some(body));
         }
-        let served = self.serve(net, now, from, header, args);
-        let body = served.map_err(|e| self.unless_awaited(e))?;
+        let body = self.serve(net, now, from, header, args, change)?;
         self.answers.keep(&mut self.records, now, session, header.request, &body);
-        Ok(body)
-    }
-
-    /// What the servers have room for and can do is not known before they are back.
-    fn unless_awaited(&self, refusal: Refusal) -> Refusal {
-        let theirs = [Status::OutOfMemory, Status::UnknownKind, Status::FlushUnavailable];
-        if theirs.contains(&refusal.0) && self.catalog.recovering() {
-            let text = "the controller was restarted and awaits its memory servers";
-            return (Status::Busy, text.into());
-        }
-        refusal
+        Ok(Some(body))
     }
 
     fn serve(
@@ -323,8 +319,9 @@ impl ControllerService {
         from: ConnId,
         header: &RequestHeader,
         args: &[u8],
+        change: bool,
     ) -> Result<Vec<u8>, Refusal> {
-        let (op, actor) = (header.op, self.actor(now, from, header.op)?);
+        let (op, actor) = (header.op, self.actor(now, from, header.op, change)?);
         let asked = Asked { now, actor, scope: self.peers[&from].scope, op, args };
         match op {
             Op::Ping => asked.read::<PingRequest>().map(|_| Vec::new()),
@@ -384,9 +381,12 @@ impl ControllerService {
         self.last_tick = now;
         // Nothing may end that could come back, because its end is not on the log.
         if self.trouble().is_none() && self.catalog.next_deadline().is_some_and(|due| due <= now) {
+            let before = self.catalog.members();
             self.apply(now, Command::Tick).expect("time cannot be refused");
             self.dispatch(now, None);
-            self.drop_silent(net, now);
+            if self.catalog.members() < before {
+                self.drop_former(net, now);
+            }
         }
     }
 }
@@ -404,6 +404,8 @@ impl Service for ControllerService {
         _payload: &[u8],
     ) {
         self.requests.count(header.op);
+        // A lease shall not end because others wait for the disk.
+        let behind = self.is_behind() && !matches!(header.op, Op::RenewLeases | Op::Ping);
         match (header.op, net.greeted(from)) {
             (Op::Hello, true) => {
                 return net.refuse(
@@ -415,7 +417,7 @@ impl Service for ControllerService {
             }
             (Op::Hello, false) => return self.hello(net, now, from, header.request, args),
             // Links are the node's own: they bring what sets memory free.
-            _ if (net.exhausted() || self.is_behind()) && self.peers[&from].server.is_none() => {
+            _ if (net.exhausted() || behind) && self.peers[&from].server.is_none() => {
                 let reply = ReplyHeader::new(Status::Busy, header.request, BUSY_RETRY_US);
                 let text: &[u8] = match net.exhausted() {
                     true => b"the controller's buffers are full",
@@ -426,8 +428,13 @@ impl Service for ControllerService {
             _ => {}
         }
         self.serving = self.peers[&from].scope.job;
-        match self.serve_once(net, now, from, header, args) {
-            Ok(body) => self.conclude(now, from, header.request, body, header.op),
+        let change = changes(header.op, args);
+        match self.serve_once(net, now, from, header, args, change) {
+            Ok(None) => self.dispatch(now, None),
+            Ok(Some(body)) => {
+                let rests = rests(header.op, change);
+                self.conclude(now, from, header, body, rests);
+            }
             Err((status, text)) => {
                 self.dispatch(now, None);
                 self.refuse(from, header.request, status, text);
@@ -502,18 +509,18 @@ impl Service for ControllerService {
 }
 
 /// What an operation's answer rests on.
-fn rests(op: Op) -> Rests {
+fn rests(op: Op, change: bool) -> Rests {
     match op {
         Op::Ping | Op::Report => Rests::Nothing,
         Op::GrowStructure | Op::SealBlock | Op::QueueTaken => Rests::Growth,
-        op if changes(op) => Rests::Change,
+        _ if change => Rests::Change,
         _ => Rests::Sight,
     }
 }
 
-/// Whether an operation changes the catalog. A job's token is judged there, prefix by prefix.
-fn changes(op: Op) -> bool {
-    !matches!(
+/// Whether a request may change the catalog. A job's token is judged there, prefix by prefix.
+fn changes(op: Op, args: &[u8]) -> bool {
+    let looks = matches!(
         op,
         Op::Ping
             | Op::FindJob
@@ -529,7 +536,8 @@ fn changes(op: Op) -> bool {
             | Op::QueueTaken
             | Op::LocateServer
             | Op::Hello
-    )
+    );
+    !looks && !extents::only_asks(op, args)
 }
 
 fn block_at(block: u64, epoch: u64) -> BlockAt {
@@ -556,6 +564,7 @@ pub fn waits(command: &Command<'_>, effects: &[Effect]) -> bool {
             | Command::FindJob { .. }
             | Command::ListJobs { .. }
             | Command::ListKinds { .. }
+            | Command::ExtentBlocks { bytes: 0, .. }
             | Command::JobTree { .. }
             | Command::LeaseInfo { .. }
             | Command::ClusterStatus { .. }

@@ -32,7 +32,7 @@ pub fn status_of(error: &CatalogError) -> Status {
         E::LimitExceeded { .. } => Status::LimitExceeded,
         E::Sealed { .. } => Status::Sealed,
         E::StaleBlock { .. } | E::NoSuccessor { .. } => Status::WrongEpoch,
-        E::NotSealed { .. } | E::NotFirst { .. } | E::Moving { .. } => Status::Busy,
+        E::NotSealed { .. } | E::NotFirst { .. } | E::Moving { .. } | E::Recovering => Status::Busy,
         E::UnknownKind { .. } => Status::UnknownKind,
         E::KindRefused { .. } => Status::InvalidArgument,
         // What a block asked for needs room in another one, and neither has it.

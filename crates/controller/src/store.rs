@@ -56,7 +56,8 @@ const KEY: &str = "cluster.key";
 const RENEW_FROM: u64 = 16 << 20;
 /// How often the clock is written when nothing else is: a restarted controller's goes on from there.
 const CLOCK_EVERY: Duration = Duration::from_secs(5);
-/// How long a group whose reply did not wait for the disk may stay unsynced.
+/// Within this the sync of a group begins whose reply did not wait for the disk, or when the sync that is
+/// under way has ended.
 const SYNC_WITHIN: Duration = Duration::from_millis(50);
 /// The pause between two tries to begin new files after an error.
 pub(crate) const RENEW_AGAIN: Duration = Duration::from_millis(500);

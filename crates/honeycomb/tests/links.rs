@@ -1,13 +1,14 @@
-//! What the controller says over the link to a memory server while ranges move, and in which order.
-//! The test is the memory server.
+//! What the controller says over the link to a memory server, and in which order: while ranges move,
+//! and when links break. The test is the memory server.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
-use common::raw::{ANY_SHARD, Raw, frame};
+use common::raw::{ANY_SHARD, Raw, frame, hello_args};
 use honeycomb_controller::{Controller, ControllerOptions};
-use honeycomb_types::Kind;
+use honeycomb_env::MemoryDisk;
 use honeycomb_types::limits::{REPLY_HEADER, REQUEST_HEADER};
+use honeycomb_types::{Kind, PrefixId};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Field, ReplyHeader, RequestHeader};
 use std::io::{Read, Write};
@@ -28,6 +29,11 @@ struct Link(Raw);
 
 impl Link {
     fn join(controller: &Controller) -> Link {
+        Link::join_as(controller, 0)
+    }
+
+    /// As the member that it was, or as none.
+    fn join_as(controller: &Controller, server: u32) -> Link {
         let mut raw = Raw::greeted(controller.address(), controller.token(), ANY_SHARD);
         let body = JoinServerRequest {
             address: "127.0.0.1:1".into(),
@@ -37,11 +43,13 @@ impl Link {
             block_size: 65_536,
             flush: false,
             kinds: Vec::new(),
-            server: 0,
+            server,
             term: 0,
         };
         let reply = raw.ask(Op::JoinServer, &body.encode());
         assert_eq!(reply.status(), Status::Ok, "{}", reply.message());
+        let joined = JoinServerReply::decode(&reply.args).unwrap();
+        assert_eq!((joined.server == server, joined.known), (server != 0, server != 0));
         Link(raw)
     }
 
@@ -148,8 +156,8 @@ impl Link {
     }
 }
 
-/// A store of two blocks and 64 slots, on this link.
-fn store(controller: &Controller, link: &Link) -> (u64, Vec<MapEntry>) {
+/// A store of two blocks and 64 slots, on this link; its job, its number and its map.
+fn store(controller: &Controller, link: &Link) -> (u64, u64, Vec<MapEntry>) {
     let mut client = Raw::greeted(controller.address(), controller.token(), ANY_SHARD);
     let body = RegisterJobRequest { name: "job".into(), lease_ms: 60_000, quota_blocks: 0 };
     let reply = client.ask(Op::RegisterJob, &body.encode());
@@ -176,23 +184,37 @@ fn store(controller: &Controller, link: &Link) -> (u64, Vec<MapEntry>) {
     let reply = client.reply();
     assert_eq!(reply.status(), Status::Ok, "{}", reply.message());
     let opened = CreateStructureReply::decode(&reply.args).unwrap();
-    (opened.structure, opened.map.entries)
+    (job, opened.structure, opened.map.entries)
 }
 
-fn start() -> (Controller, Link, u64, Vec<MapEntry>) {
-    let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-    let options = ControllerOptions {
-        listen,
+fn options() -> ControllerOptions {
+    ControllerOptions {
+        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         root_key: None,
         spin: Duration::ZERO,
         data_dir: None,
         marks: honeycomb_types::Marks::default(),
         lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
-    };
-    let controller = Controller::start(&options).unwrap();
-    let link = Link::join(&controller);
-    let (structure, entries) = store(&controller, &link);
+    }
+}
+
+/// The removal of the store that `store` made.
+fn removal(job: u64, request: u64) -> Vec<u8> {
+    let body = RemoveStructureRequest { job, path: String::new(), name: "kv".into() };
+    let header = RequestHeader { request, ..RequestHeader::new(Op::RemoveStructure) };
+    frame(header, &body.encode(), &[])
+}
+
+fn start() -> (Controller, Link, u64, Vec<MapEntry>) {
+    let (controller, link, _, structure, entries) = start_with_job();
     (controller, link, structure, entries)
+}
+
+fn start_with_job() -> (Controller, Link, u64, u64, Vec<MapEntry>) {
+    let controller = Controller::start(&options()).unwrap();
+    let link = Link::join(&controller);
+    let (job, structure, entries) = store(&controller, &link);
+    (controller, link, job, structure, entries)
 }
 
 #[test]
@@ -277,4 +299,97 @@ fn a_source_hears_of_its_commit_before_anything_follows_from_it() {
     let body = CommitMoveRequest { structure, block, epoch, move_id, target, target_epoch };
     let late = link.ask(Op::CommitMove, &body);
     assert_eq!(link.answer(late).0, Status::Removed);
+}
+
+/// When a server that was awaited broke its link and was given up later, nobody looked for what it had
+/// been asked: who waited for that waited for ever.
+#[test]
+fn who_waits_for_a_server_that_does_not_return_is_answered_when_it_is_given_up() {
+    let disk = MemoryDisk::new();
+    let controller = Controller::start_on(Box::new(disk.clone()), &options()).unwrap();
+    let before = Link::join(&controller);
+    let (job, _, entries) = store(&controller, &before);
+    drop(controller);
+    let controller = Controller::start_on(Box::new(disk), &options()).unwrap();
+    let link = Link::join_as(&controller, 1);
+    let mut client = Raw::greeted(controller.address(), controller.token(), ANY_SHARD);
+    let request = client.number();
+    client.send(&removal(job, request));
+    for entry in &entries {
+        let (_, told) = link.asked::<FreeBlockRequest>(Op::FreeBlock);
+        assert_eq!(told.block, entry.block);
+    }
+    // It never tells what it has, and another process has its address.
+    drop(link);
+    let _link = Link::join(&controller);
+    let reply = client.reply();
+    assert_eq!((reply.header.request, reply.status()), (request, Status::Ok));
+}
+
+/// What a server had been asked over its new link already it was asked again when it had told its
+/// blocks: it counted shards anew, and confirmed before all of them had done it.
+#[test]
+fn what_was_asked_over_the_new_link_is_not_asked_again() {
+    let (controller, link, job, structure, entries) = start_with_job();
+    let mut client = Raw::greeted(controller.address(), controller.token(), ANY_SHARD);
+    let mut permit = |job_verbs| {
+        let path = String::new();
+        let body = SetPermissionsRequest { job, path, owner_verbs: 3, job_verbs };
+        let request = client.number();
+        let header = RequestHeader { request, ..RequestHeader::new(Op::SetPermissions) };
+        client.send(&frame(header, &body.encode(), &[]));
+        request
+    };
+    let one = permit(1);
+    let (first, told) = link.asked::<SetGenerationRequest>(Op::SetGeneration);
+    let mut again = Link::join_as(&controller, 1);
+    let two = permit(3);
+    let (second, last) = again.asked::<SetGenerationRequest>(Op::SetGeneration);
+    assert_eq!(last.generation, told.generation + 1);
+    let held = |entry: &MapEntry| HeldBlock {
+        block: entry.block,
+        epoch: entry.epoch,
+        structure,
+        generation: last.generation,
+        ..HeldBlock::default()
+    };
+    let blocks = entries.iter().map(held).collect();
+    let inventory = again.ask(Op::Inventory, &InventoryRequest { blocks, last: true });
+    let (repeated, same) = again.asked::<SetGenerationRequest>(Op::SetGeneration);
+    assert_eq!((repeated, same), (first, told));
+    assert_eq!(again.answer(inventory).0, Status::Ok);
+    again.say(first, Status::Ok);
+    again.say(second, Status::Ok);
+    for request in [one, two] {
+        let reply = client.reply();
+        assert_eq!((reply.header.request, reply.status()), (request, Status::Ok));
+    }
+}
+
+/// A change that was asked again was answered at once, while what it said was still to be done.
+#[test]
+fn what_is_asked_again_is_answered_when_it_is_done() {
+    let (controller, link, job, _, entries) = start_with_job();
+    let session = hello_args(controller.token(), PrefixId(0), ANY_SHARD);
+    let connect = || {
+        let mut raw = Raw::connect(controller.address());
+        let reply = raw.request(RequestHeader::new(Op::Hello), &session, &[]);
+        assert_eq!(reply.status(), Status::Ok, "{}", reply.message());
+        raw
+    };
+    let named = 1 << 63 | 5;
+    let mut first = connect();
+    first.send(&removal(job, named));
+    let asked: Vec<u64> =
+        entries.iter().map(|_| link.asked::<FreeBlockRequest>(Op::FreeBlock).0).collect();
+    let mut second = connect();
+    second.send(&removal(job, named));
+    // Its reply is the first to come.
+    second.expect_alive();
+    asked.iter().for_each(|request| link.say(*request, Status::Ok));
+    let reply = second.reply();
+    assert_eq!((reply.header.request, reply.status()), (named, Status::Ok));
+    // What is done is told at once, to whoever asks.
+    first.send(&removal(job, named));
+    assert_eq!(first.reply().status(), Status::Ok);
 }

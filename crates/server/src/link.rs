@@ -32,6 +32,7 @@ use honeycomb_wire::messages::{
 };
 use honeycomb_wire::{Field, GrantKey, Op, ReplyHeader, RequestHeader, Status, TokenKey};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
@@ -578,9 +579,11 @@ impl LinkService {
             Op::SetGeneration => {
                 let body = SetGenerationRequest::decode(args).map_err(malformed)?;
                 let (prefix, generation) = (PrefixId(body.prefix), Generation(body.generation));
-                // It is done when every shard has done it.
+                // It is done when every shard has done it. Asked once more meanwhile, it has its
+                // answer then, and not when some shards have done it twice.
                 let errand = self.errand(header);
-                self.shared.insert(errand.request, self.shards.len());
+                let Entry::Vacant(left) = self.shared.entry(errand.request) else { return Ok(()) };
+                left.insert(self.shards.len());
                 for shard in &self.shards {
                     self.post(shard, Note::SetGeneration(prefix, generation, errand));
                 }

@@ -3,6 +3,7 @@
 use super::codec::{BadRecord, Reader, Writer, bad};
 use super::image::{get_at, put_at};
 use crate::Written;
+use crate::flush::PartState;
 use crate::reply::{FlushState, FlushedPart, FlushedStructure};
 use honeycomb_types::{BlockAt, Kind, PrefixId, StructureId};
 use std::sync::Arc;
@@ -29,8 +30,7 @@ pub(crate) struct KeptImage {
     pub(crate) at: BlockAt,
     /// Hashes of a kv that are its own.
     pub(crate) range: (u64, u64),
-    /// What it held is on disk.
-    pub(crate) written: bool,
+    pub(crate) state: PartState,
 }
 
 impl FlushImage {
@@ -39,7 +39,7 @@ impl FlushImage {
         let parts = self.structures.iter_mut().flat_map(|s| &mut s.parts);
         match (parts.zip(&mut self.blocks)).nth(part) {
             Some((told, block)) => {
-                (told.written, block.written) = (written, true);
+                (told.written, block.state) = (written, PartState::Written);
                 Ok(())
             }
             None => bad(format!("a flush has no part {part}")),
@@ -70,7 +70,7 @@ impl FlushImage {
                 put_at(w, block.at);
                 w.u64(block.range.0);
                 w.u64(block.range.1);
-                w.u8(block.written.into());
+                w.u8(block.state as u8);
             }
         }
     }
@@ -100,7 +100,11 @@ impl FlushImage {
                 let (name, start) = (r.str()?.into(), r.u64()?);
                 parts.push(FlushedPart { name, start, written: get_written(r)? });
                 let (at, range) = (get_at(r)?, (r.u64()?, r.u64()?));
-                image.blocks.push(KeptImage { at, range, written: r.bool()? });
+                let code = r.u8()?;
+                let Some(state) = PartState::from_code(code) else {
+                    return bad(format!("no state of a part has the code {code:#x}"));
+                };
+                image.blocks.push(KeptImage { at, range, state });
             }
             let structure =
                 FlushedStructure { name, kind, sealed, slots, max_items, max_bytes, parts };

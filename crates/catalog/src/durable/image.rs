@@ -49,12 +49,15 @@ pub(crate) enum Type {
     /// A flush that is under way.
     Flush = 18,
     FlushGone = 19,
-    /// All blocks in which a kv keeps extents.
+    /// All blocks in which a kv keeps extents; of snapshots.
     ExtentBlocks = 20,
     /// One part of a flush is on disk.
     FlushPart = 21,
     /// How the flush of a prefix ended.
     Flushed = 22,
+    /// One more block in which a kv keeps extents.
+    ExtentAdded = 23,
+    ExtentGone = 24,
 }
 
 impl Type {
@@ -83,6 +86,8 @@ impl Type {
             T::ExtentBlocks,
             T::FlushPart,
             T::Flushed,
+            T::ExtentAdded,
+            T::ExtentGone,
         ];
         all.into_iter().find(|t| *t as u8 == code)
     }

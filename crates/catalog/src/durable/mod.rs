@@ -33,10 +33,12 @@ pub use recover::Recovery;
 use crate::Catalog;
 use crate::dag::Life;
 use crate::reply::FlushState;
-use crate::structures::Structure;
+use crate::structures::{ExtentsChange, Structure};
 use crate::tombstones::Tombstone;
 use honeycomb_types::{BlockAt, BlockId, JobId, ServerId, Time};
-use image::{Counters, EntryImage, StructureImage, Type, put_extent_blocks, put_tombstone, record};
+use image::{
+    Counters, EntryImage, StructureImage, Type, put_at, put_extent_blocks, put_tombstone, record,
+};
 
 /// Bytes of records that `put_all` hands over at a time.
 const CHUNK: usize = 1 << 20;
@@ -102,7 +104,6 @@ impl Catalog {
         self.jobs.dirty.on = true;
         self.readers.changes.get_or_insert_default();
         self.structures.dirty.on = true;
-        self.structures.extents_dirty.on = true;
         self.pool.dirty.on = true;
         self.flushes.unwritten.on = true;
     }
@@ -316,10 +317,18 @@ impl Catalog {
             });
             self.structures[s].unchanged = self.structures[s].entries.len();
         }
-        for s in self.structures.extents_dirty.take() {
-            if self.structures.get(s).is_some() {
-                self.put_extent_blocks(out, s);
+        for ExtentsChange { place, structure, at, added } in
+            std::mem::take(&mut self.structures.extents_changed)
+        {
+            // Its place may be another's by now.
+            if self.structures.get(place).is_none_or(|found| found.id != structure) {
+                continue;
             }
+            let kind = if added { Type::ExtentAdded } else { Type::ExtentGone };
+            record(out, kind, |w| {
+                w.u32(place);
+                put_at(w, at);
+            });
         }
     }
 

@@ -3,8 +3,8 @@
 use super::codec::{BadRecord, Reader, bad};
 use super::flush::{FlushImage, get_outcome, get_written};
 use super::image::{
-    Counters, JobImage, PrefixImage, ServerImage, StructureImage, Type, VERSION, get_extent_blocks,
-    get_tombstone,
+    Counters, JobImage, PrefixImage, ServerImage, StructureImage, Type, VERSION, get_at,
+    get_extent_blocks, get_tombstone,
 };
 use crate::dag::{Life, Node};
 use crate::jobs::Job;
@@ -125,6 +125,14 @@ impl Recovery {
             Type::ExtentBlocks => {
                 let (s, blocks) = get_extent_blocks(&mut r)?;
                 get(&mut self.structures, s)?.extents = blocks;
+            }
+            Type::ExtentAdded => {
+                let (s, at) = (r.u32()?, get_at(&mut r)?);
+                get(&mut self.structures, s)?.extents.push(at);
+            }
+            Type::ExtentGone => {
+                let (s, gone) = (r.u32()?, get_at(&mut r)?);
+                get(&mut self.structures, s)?.extents.retain(|at| *at != gone);
             }
             Type::Retired => {
                 let (s, block) = (r.u32()?, BlockId(r.u64()?));

@@ -6,7 +6,7 @@
 //! asked for once everybody is back. All of that may have been done before: a part is the same object
 //! with the same bytes, because nobody reached its block since, and the manifest the same manifest.
 
-use super::{Flush, Part};
+use super::{Flush, Part, PartState};
 use crate::durable::{BadRecord, FlushImage, KeptImage};
 use crate::reply::FlushState;
 use crate::{Catalog, Effect, Written};
@@ -49,8 +49,7 @@ impl Unwritten {
 impl Catalog {
     pub(crate) fn flush_image(&self, number: u64) -> Option<FlushImage> {
         let flush = self.flushes.all.get(&number)?;
-        let kept =
-            |part: &Part| KeptImage { at: part.at, range: part.range, written: part.written };
+        let kept = |part: &Part| KeptImage { at: part.at, range: part.range, state: part.state };
         Some(FlushImage {
             number,
             prefix: flush.prefix,
@@ -81,20 +80,24 @@ impl Catalog {
             let mut kept = blocks.into_iter();
             for (s, structure) in structures.iter().enumerate() {
                 for (p, (told, block)) in structure.parts.iter().zip(&mut kept).enumerate() {
-                    let KeptImage { at, range, written } = block;
-                    // A server that had written its part may be gone.
-                    if !self.pool.recover_kept(at) && !written {
+                    let KeptImage { at, range, state } = block;
+                    // A server that had written its part may be gone; the block of a part that is none
+                    // is somebody else's.
+                    let kept = state != PartState::Absent && self.pool.recover_kept(at);
+                    if !kept && state == PartState::Waits {
                         let what =
                             format!("flush {number:016x} has {}, which is not there", at.block);
                         return Err(BadRecord { what });
                     }
                     let object = format!("{directory}/{}", told.name).into();
                     let place = (s, p);
-                    parts.push(Part { at, range, object, place, written, attempts: 0 });
-                    self.flushes.blocks.insert(at, (number, parts.len() - 1));
+                    if state != PartState::Absent {
+                        self.flushes.blocks.insert(at, (number, parts.len()));
+                    }
+                    parts.push(Part { at, range, object, place, state, attempts: 0 });
                 }
             }
-            let left = parts.iter().filter(|part| !part.written).count();
+            let left = parts.iter().filter(|part| part.state == PartState::Waits).count();
             self.flushes.queues.entry(directory.clone()).or_default().push_back(number);
             let flush = Flush {
                 prefix,
@@ -122,41 +125,30 @@ impl Catalog {
         told: &HashSet<BlockId>,
         effects: &mut Vec<Effect>,
     ) {
+        let mut ready = Vec::new();
         for (&number, flush) in &mut self.flushes.all {
-            let before = flush.parts.len();
-            let held =
-                |part: &Part| part.at.block.server() != server || told.contains(&part.at.block);
-            for part in flush.parts.iter().filter(|part| !held(part)) {
-                self.flushes.blocks.remove(&part.at);
-            }
-            // A block of a structure that its server does not hold was never opened: nobody wrote to
-            // it, and it has no part. If its part is written, the object is there all the same.
-            let (mut s, mut p) = (0, 0);
-            let structures = &mut flush.structures;
-            flush.parts.retain_mut(|part| {
-                if part.place.0 != s {
-                    (s, p) = (part.place.0, 0);
-                }
-                let stays = part.written || held(part);
-                if stays {
-                    part.place.1 = p;
-                    p += 1;
-                } else {
-                    structures[s].parts.remove(p);
-                    flush.left -= 1;
-                }
-                stays
-            });
-            if flush.parts.len() < before {
-                self.flushes.unwritten.changed(number);
-                for (i, part) in flush.parts.iter().enumerate() {
-                    if let Some(known) = self.flushes.blocks.get_mut(&part.at) {
-                        *known = (number, i);
+            let own = flush.parts.iter_mut().filter(|part| part.at.block.server() == server);
+            for part in own {
+                if !told.contains(&part.at.block) {
+                    self.flushes.blocks.remove(&part.at);
+                    // A block of a structure that its server does not hold was never opened: nobody
+                    // wrote to it, and it has no part. If its part is written, the object is there all
+                    // the same.
+                    if part.state == PartState::Waits {
+                        part.state = PartState::Absent;
+                        flush.left -= 1;
+                        self.flushes.unwritten.changed(number);
                     }
+                } else if part.state == PartState::Waits {
+                    effects.push(part.effect());
                 }
             }
-            let own = |part: &&Part| part.at.block.server() == server && !part.written;
-            effects.extend(flush.parts.iter().filter(own).map(Part::effect));
+            if flush.left == 0 {
+                ready.push(number);
+            }
+        }
+        for number in ready {
+            self.commit_flush(number, effects);
         }
     }
 

@@ -551,7 +551,12 @@ impl Cluster {
 
     pub fn may_take(&self, job: usize, blocks: u64) -> Outcome<()> {
         self.within_quota(job, blocks)?;
-        if self.room().0 < blocks { Err("OutOfMemory") } else { Ok(()) }
+        if self.room().0 < blocks { self.no_block() } else { Ok(()) }
+    }
+
+    /// There is none; while servers are awaited nobody knows.
+    pub fn no_block(&self) -> Outcome<()> {
+        Err(if self.away.is_empty() { "OutOfMemory" } else { "Recovering" })
     }
 
     fn within_quota(&self, job: usize, blocks: u64) -> Outcome<()> {
@@ -561,7 +566,7 @@ impl Cluster {
         }
         // What a quota leaves is not known before every server has told what it holds.
         let unknown = job.quota != 0 && !self.away.is_empty();
-        if unknown { Err("OutOfMemory") } else { Ok(()) }
+        if unknown { self.no_block() } else { Ok(()) }
     }
 
     pub fn free(&mut self, blocks: impl IntoIterator<Item = BlockAt>) {

@@ -81,7 +81,7 @@ impl Cluster {
 
     fn may_move(&self, job: usize) -> Outcome<()> {
         self.within_quota(job, 1)?;
-        if self.room().1 == 0 { Err("OutOfMemory") } else { Ok(()) }
+        if self.room().1 == 0 { self.no_block() } else { Ok(()) }
     }
 
     /// A block was told of the move in which it gives; false when another has had its name.

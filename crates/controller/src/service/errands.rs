@@ -1,17 +1,18 @@
 //! What is asked of memory servers, and the replies that wait until it is done.
 
-use super::{ControllerService, Refusal, moves, rests};
+use super::{ControllerService, Refusal, moves};
 use crate::outbox::{Out, Rests};
 use crate::translate;
 use honeycomb_catalog::{Command, Effect, Written};
 use honeycomb_env::ConnId;
-use honeycomb_types::{BlockAt, MoveId, ServerId, Time};
+use honeycomb_types::{BlockAt, MoveId, ServerId, SessionId, Time};
 use honeycomb_wire::messages::*;
-use honeycomb_wire::{Field, Op, ReplyHeader, Status};
+use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, Status};
 
 /// A reply that waits until memory servers have done what it rests on.
 pub(super) struct Deferred {
     to: ConnId,
+    session: SessionId,
     request: u64,
     body: Vec<u8>,
     rests: Rests,
@@ -23,6 +24,8 @@ pub(super) struct Deferred {
 pub(crate) struct Errand {
     pub(crate) server: ServerId,
     pub(crate) effect: Effect,
+    /// Over which connection.
+    pub(crate) link: ConnId,
     deferred: Option<u64>,
 }
 
@@ -33,12 +36,12 @@ impl ControllerService {
         &mut self,
         now: Time,
         from: ConnId,
-        request: u64,
+        header: &RequestHeader,
         body: Vec<u8>,
-        op: Op,
+        rests: Rests,
     ) {
-        let rests = rests(op);
-        if matches!(op, Op::CommitMove | Op::CancelMove) {
+        let request = header.request;
+        if matches!(header.op, Op::CommitMove | Op::CancelMove) {
             // It rests on nothing that is still to be done, and a block that gave everything away
             // shall hear of it before it is taken back.
             self.reply(from, request, body, rests);
@@ -50,9 +53,18 @@ impl ControllerService {
             return self.reply(from, request, body, rests);
         }
         let number = self.number();
-        let deferred = Deferred { to: from, request, body, rests, left: opens, failure: None };
+        let session = self.peers[&from].session;
+        let (to, left, failure) = (from, opens, None);
+        let deferred = Deferred { to, session, request, body, rests, left, failure };
         self.deferred.insert(number, deferred);
         self.dispatch(now, Some(number));
+    }
+
+    /// Whether the answer to this request still waits; then it goes to who asked last.
+    pub(super) fn is_deferred(&mut self, to: ConnId, session: SessionId, request: u64) -> bool {
+        let mut all = self.deferred.values_mut();
+        let waiting = all.find(|d| (d.session, d.request) == (session, request));
+        waiting.map(|deferred| deferred.to = to).is_some()
     }
 
     /// Asks again for blocks that are to be named and are not open yet, so that the reply waits for
@@ -96,7 +108,7 @@ impl ControllerService {
                 continue;
             };
             self.out.push(Out::Ask { to: link, number, op, body });
-            self.errands.insert(number, Errand { server, effect, deferred: waits });
+            self.errands.insert(number, Errand { server, effect, link, deferred: waits });
         }
         // What follows from a move that was given up; it asks for nothing that can fail like it.
         if !self.effects.is_empty() {

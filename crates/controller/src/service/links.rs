@@ -7,6 +7,7 @@ use honeycomb_env::{ConnId, Net};
 use honeycomb_types::{JobId, PrefixId, ServerId, StructureId, Time};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Field, Op};
+use std::collections::BTreeSet;
 
 impl ControllerService {
     pub(super) fn serve_link(
@@ -98,17 +99,18 @@ impl ControllerService {
         Ok(())
     }
 
-    /// Ends the links of servers that the catalog has given up for their silence: what waits for
-    /// them is answered, and one that was only paused learns that it has to join again.
-    pub(super) fn drop_silent(&mut self, net: &mut Net, now: Time) {
-        let silent: Vec<(ServerId, ConnId)> = self
-            .links
-            .iter()
-            .filter(|(server, _)| !self.catalog.is_member(**server))
-            .map(|(server, link)| (*server, *link))
-            .collect();
-        for (server, link) in silent {
-            net.close(link);
+    /// Ends what there is of servers that the catalog has given up, with a link or without: what
+    /// waits for them is answered, and one that was only paused learns that it has to join again.
+    pub(crate) fn drop_former(&mut self, net: &mut Net, now: Time) {
+        let linked = self.links.keys().copied();
+        let asked = self.errands.values().map(|errand| errand.server);
+        let opening = self.opening.keys().map(|at| at.block.server());
+        let mut gone: BTreeSet<ServerId> = linked.chain(asked).chain(opening).collect();
+        gone.retain(|server| !self.catalog.is_member(*server));
+        for server in gone {
+            if let Some(link) = self.links.get(&server) {
+                net.close(*link);
+            }
             self.lose(now, server);
         }
     }

@@ -1,13 +1,19 @@
 //! Controllers of this process: disks that fail, and controllers that have forgotten everything.
 
+use crate::common::raw::{ANY_SHARD, Raw, frame};
 use crate::processes::eventually;
 use crate::status_of;
 use honeycomb_client::{Client, ClientOptions};
 use honeycomb_controller::{Controller, ControllerOptions};
 use honeycomb_env::{Clock, MemoryDisk};
 use honeycomb_server::{MemoryServer, ServerOptions};
-use honeycomb_wire::Status;
-use honeycomb_wire::messages::PrefixOptions;
+use honeycomb_types::Verbs;
+use honeycomb_wire::messages::{
+    CreatePrefixRequest, LeaseInfoRequest, PrefixOptions, RenewLeasesRequest,
+};
+use honeycomb_wire::token::Caveat;
+use honeycomb_wire::{Field, Op, RequestHeader};
+use honeycomb_wire::{Status, attenuate};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -49,6 +55,11 @@ fn client(controller: &Controller, token: &[u8]) -> Client {
     Client::new(ClientOptions::new(controller.address().to_string(), token))
 }
 
+/// The same token, good for reading only.
+fn reading(token: &[u8]) -> Vec<u8> {
+    attenuate(token, Caveat::Verbs(Verbs::READ)).unwrap()
+}
+
 #[test]
 fn a_full_disk_refuses_changes_and_nothing_else() {
     let disk = MemoryDisk::new();
@@ -61,6 +72,8 @@ fn a_full_disk_refuses_changes_and_nothing_else() {
     create("t").unwrap();
     let kv = driver.create_kv(job.job, "t:kv", 1, 0, false).unwrap();
     kv.put(b"a", b"1").unwrap();
+    let large = vec![7; BLOCK as usize];
+    kv.put(b"large", &large).unwrap();
     disk.set_room(Some(10));
     let refused = create("u").unwrap_err();
     assert_eq!(refused.status, Status::LogFailed);
@@ -75,6 +88,11 @@ fn a_full_disk_refuses_changes_and_nothing_else() {
     assert!(kv.get(b"a", &mut value).unwrap());
     kv.put(b"b", b"2").unwrap();
     assert!(driver.open_kv(job.job, "t:kv").is_ok());
+    // Whoever reads a large value for the first time asks where its blocks are, with any token.
+    for token in [&job.token[..], &reading(&job.token), &reading(controller.token())] {
+        let other = client(&controller, token).open_kv(job.job, "t:kv").unwrap();
+        assert!(other.get(b"large", &mut value).unwrap() && value == large);
+    }
     driver.keep(job.job, &[String::new()]);
     driver.renew(job.job, &[String::new()]).unwrap();
     disk.set_room(None);
@@ -158,6 +176,40 @@ fn a_disk_that_is_slow_holds_up_what_rests_on_it_and_nothing_else() {
         let gone = client(&again, &one.token).lease(job, "t").unwrap_err();
         assert_eq!(gone.status, Status::NotFound, "nobody had been told of it: {gone}");
     });
+}
+
+/// Clients of which one waits for the disk with as many requests as a controller keeps: others are told
+/// that it is behind, but their leases were turned away too, and ended although they were renewed.
+#[test]
+fn a_lease_is_renewed_however_many_wait_for_the_disk() {
+    let disk = MemoryDisk::new();
+    let controller = Controller::start_on(Box::new(disk.clone()), &options(anywhere())).unwrap();
+    let admin = client(&controller, controller.token());
+    let [one, two] = ["one", "two"].map(|name| admin.register_job(name, 60_000, 0).unwrap());
+    let greeted = |token: &[u8]| Raw::greeted(controller.address(), token, ANY_SHARD);
+    let (mut asking, mut renewing) = (greeted(&one.token), greeted(&two.token));
+    let _held = Held(disk.clone());
+    disk.hold_syncs(true);
+    let body = CreatePrefixRequest { job: one.job.0, path: "t".into(), ..Default::default() };
+    let mut all = frame(RequestHeader::new(Op::CreatePrefix), &body.encode(), &[]);
+    let look = LeaseInfoRequest { job: one.job.0, path: "t".into() }.encode();
+    for request in 0..16_384 {
+        all.extend(frame(
+            RequestHeader { request, ..RequestHeader::new(Op::LeaseInfo) },
+            &look,
+            &[],
+        ));
+    }
+    asking.send(&all);
+    let look = LeaseInfoRequest { job: two.job.0, path: String::new() }.encode();
+    eventually("the controller is behind", || {
+        let reply = renewing.ask(Op::LeaseInfo, &look);
+        reply.status() == Status::Busy
+    });
+    let renew = RenewLeasesRequest { job: two.job.0, paths: vec![String::new()] };
+    let reply = renewing.ask(Op::RenewLeases, &renew.encode());
+    assert_eq!(reply.status(), Status::Ok, "{}", reply.message());
+    renewing.expect_alive();
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! A controller that is killed and started again, as real processes.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../common/mod.rs"]
+mod common;
 mod faults;
 mod processes;
 
