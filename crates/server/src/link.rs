@@ -612,10 +612,14 @@ fn resolve(address: &str) -> Result<SocketAddr, String> {
 impl TryFrom<&OpenBlockRequest> for BlockOwner {
     type Error = (Status, String);
 
-    /// Refuses a code that no kind has.
+    /// Refuses a code that no kind has, and marks that cannot be.
     fn try_from(body: &OpenBlockRequest) -> Result<BlockOwner, (Status, String)> {
         let kind = Kind::from_code(body.kind)
             .ok_or_else(|| (Status::WrongKind, format!("no kind has the code {:#x}", body.kind)))?;
+        let (high, low) = (body.high_mark, body.low_mark);
+        let marks = Marks::new(high, low, Marks::default()).ok_or_else(|| {
+            (Status::InvalidArgument, format!("{high} % and {low} % are no marks of a block"))
+        })?;
         Ok(BlockOwner {
             at: BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) },
             job: JobId(body.job),
@@ -629,7 +633,7 @@ impl TryFrom<&OpenBlockRequest> for BlockOwner {
             max_items: body.max_items,
             max_bytes: body.max_bytes,
             first: body.first,
-            marks: Marks::new(body.high_mark, body.low_mark, Marks::default()).unwrap_or_default(),
+            marks,
             importing: body.importing,
         })
     }

@@ -50,7 +50,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
   honeycomb bench elasticity --quick --structure file --snowset queries.csv")]
 pub struct ElasticityArgs {
     /// What to measure
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["file", "queue", "kv"])]
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "file,queue,kv")]
     structure: Vec<StructureArg>,
     /// Bytes of a block
     #[arg(long, value_parser = size::parse, default_value = "1MiB")]

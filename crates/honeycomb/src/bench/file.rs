@@ -27,7 +27,7 @@ const APPENDED_MAX: u64 = 512 << 20;
   honeycomb bench file --quick --sizes 64 --threads 2 --stream 4MiB --json")]
 pub struct FileArgs {
     /// Sizes of appends and reads
-    #[arg(long, value_delimiter = ',', value_parser = size::parse, default_values = ["64", "1KiB", "64KiB", "1MiB"])]
+    #[arg(long, value_delimiter = ',', value_parser = size::parse, default_value = "64,1KiB,64KiB,1MiB")]
     sizes: Vec<u64>,
     /// Clients that append to the same file at the same time
     #[arg(long, default_value_t = 1)]

@@ -34,7 +34,7 @@ const LATENCY_MAX: u64 = 60_000_000_000;
   honeycomb bench growth --quick --structure queue --size 1KiB --json")]
 pub struct GrowthArgs {
     /// What to write to
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["file", "queue"])]
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "file,queue")]
     structure: Vec<Structure>,
     /// Bytes of each append or item
     #[arg(long, value_parser = size::parse, default_value = "4KiB")]

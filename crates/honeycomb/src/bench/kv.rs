@@ -34,7 +34,7 @@ const WITHIN: f64 = 1.3;
   honeycomb bench kv --quick --ops 200 --peer none --json")]
 pub struct KvArgs {
     /// Sizes of values
-    #[arg(long, value_delimiter = ',', value_parser = size::parse, default_values = ["64", "1KiB", "1MiB"])]
+    #[arg(long, value_delimiter = ',', value_parser = size::parse, default_value = "64,1KiB,1MiB")]
     sizes: Vec<u64>,
     /// Clients that work at the same time, each on a connection of its own
     #[arg(long, default_value_t = 1)]

@@ -41,7 +41,7 @@ const NAME: &[u8] = b"bench";
   honeycomb bench queue --quick --ops 200 --peer none --json")]
 pub struct QueueArgs {
     /// Sizes of items
-    #[arg(long, value_delimiter = ',', value_parser = size::parse, default_values = ["64", "1KiB", "64KiB"])]
+    #[arg(long, value_delimiter = ',', value_parser = size::parse, default_value = "64,1KiB,64KiB")]
     sizes: Vec<u64>,
     /// What to measure beside it
     #[arg(long, value_enum, default_value_t = Peer::Auto)]

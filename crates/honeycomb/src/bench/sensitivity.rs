@@ -31,16 +31,16 @@ const SECONDS: f64 = 40.0;
   honeycomb bench sensitivity --quick --parameter block --out figures")]
 pub struct SensitivityArgs {
     /// What to change
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["block", "lease", "mark"])]
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "block,lease,mark")]
     parameter: Vec<Parameter>,
     /// Sizes of blocks to try
-    #[arg(long, value_delimiter = ',', value_parser = size::parse, default_values = ["256KiB", "512KiB", "1MiB", "2MiB", "4MiB", "8MiB"])]
+    #[arg(long, value_delimiter = ',', value_parser = size::parse, default_value = "256KiB,512KiB,1MiB,2MiB,4MiB,8MiB")]
     blocks: Vec<u64>,
     /// Leases to try, in milliseconds
-    #[arg(long, value_delimiter = ',', default_values = ["500", "1000", "2000", "4000", "8000"])]
+    #[arg(long, value_delimiter = ',', default_value = "500,1000,2000,4000,8000")]
     leases: Vec<u32>,
     /// High marks to try, in percent of a block
-    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u8).range(1..=100), default_values = ["50", "60", "70", "80", "90", "95", "99"])]
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u8).range(1..=100), default_value = "50,60,70,80,90,95,99")]
     marks: Vec<u8>,
     /// Bytes of a block where something else is changed
     #[arg(long, value_parser = size::parse, default_value = "1MiB")]

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 /// Blocks of the pool: what a split needs, and what is kept back.
 const BLOCKS: u64 = 12;
-/// A quick run splits blocks of this size.
+/// A quick run splits blocks of this size, or of twice what its values need.
 const QUICK_BLOCK: u64 = 1 << 20;
 /// And as many as this.
 const QUICK_SPLITS: u32 = 3;
@@ -46,7 +46,7 @@ const ROUNDS_MORE: u32 = 3;
   honeycomb bench repartition --quick --sizes 1KiB --readers 2 --out figures")]
 pub struct RepartitionArgs {
     /// Sizes of values
-    #[arg(long, value_delimiter = ',', value_parser = size::parse, default_values = ["100KiB", "1KiB", "64"])]
+    #[arg(long, value_delimiter = ',', value_parser = size::parse, default_value = "1MiB,100KiB,1KiB,64")]
     sizes: Vec<u64>,
     /// Splits that are pooled for each size
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
@@ -132,7 +132,9 @@ pub fn run(args: &RepartitionArgs) -> Outcome {
 }
 
 fn measure(args: &RepartitionArgs, value: u64) -> Outcome<Found> {
-    let block = if args.quick { QUICK_BLOCK.min(args.block_size) } else { args.block_size };
+    let quick =
+        QUICK_BLOCK.max((2 * honeycomb_types::limits::LARGE_FRACTION * value).next_power_of_two());
+    let block = if args.quick { quick.min(args.block_size) } else { args.block_size };
     let limit = block / honeycomb_types::limits::LARGE_FRACTION;
     if value < VALUE_MIN as u64 || value > limit {
         let (given, limit) = (size::show(value), size::show(limit));
