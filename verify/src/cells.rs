@@ -98,7 +98,11 @@ impl Cell {
         let (drawn, turn) = (entropy.below(3), entropy.below(4));
         let cells = Cell::all().count() as u64;
         let cell = Cell::all().nth(entropy.below(cells) as usize);
-        cell.filter(|_| drawn == 0).map(|cell| (cell, turn))
+        cell.filter(|_| drawn == 0).map(|cell| match cell.step {
+            // Few moves have such a step at all.
+            Step::MovePatch | Step::MoveDrops => (cell, 0),
+            _ => (cell, turn),
+        })
     }
 }
 

@@ -37,8 +37,8 @@ const BEGIN_AGAIN_MAX: Duration = Duration::from_secs(1);
 const RATE_OVER: Duration = Duration::from_millis(5);
 /// What a move is expected to bring in a second: it decides how early a block that fills fast asks.
 const MOVE_RATE: u64 = 300 << 20;
-/// What a move takes however small it is.
-const MOVE_LEAST: Duration = Duration::from_millis(10);
+/// What a move takes however small it is. Who asks earlier than there is need leaves blocks emptier.
+const MOVE_LEAST: Duration = Duration::from_millis(3);
 /// However fast it fills, a block asks no earlier than at this many hundredths of its size.
 const SPLIT_FROM: usize = 70;
 /// Ranges that have gone of which a block can say where; of others the controller knows.
