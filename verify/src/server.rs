@@ -643,20 +643,8 @@ impl SimServer {
         opened: &honeycomb_catalog::Opened,
         at: BlockAt,
     ) -> Vec<(u32, Vec<u8>)> {
-        let grant = Grant {
-            job: opened.job,
-            prefix: opened.prefix,
-            structure: opened.structure,
-            verbs: opened.verbs,
-            generation: opened.generation,
-            expires_ms: u64::MAX,
-        };
-        let access = Access {
-            session: SessionId(u128::MAX - 1),
-            window: 16,
-            grant: Some(grant),
-            peer: false,
-        };
+        let session = SessionId(u128::MAX - 1);
+        let access = Access { session, window: 16, ..self.reader(opened) };
         let mut args = Vec::new();
         GetArgs { items: 1, bytes: 1, reserve_ms: 0, stay: true }.put(&mut args);
         let mut items = Vec::new();

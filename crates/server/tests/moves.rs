@@ -2,15 +2,14 @@
 //! answers when a test says so.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
-use honeycomb_block::Reclaimer;
-use honeycomb_server::{Access, BlockOwner, Effect, MoveKey, MoveWord, Post, Shard, ShardConfig};
+mod common;
+
+use common::{access, owner};
+use honeycomb_server::{Effect, MoveKey, MoveWord, Post, Shard};
 use honeycomb_structures::{Answer, Outcome, Ticket};
-use honeycomb_types::{
-    BlockAt, BlockId, Epoch, Generation, JobId, Kind, LaneId, Marks, PrefixId, Sequence, ServerId,
-    SessionId, ShardIx, StructureId, Time, Verbs,
-};
+use honeycomb_types::{BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, Time};
 use honeycomb_wire::messages::MapEntry;
-use honeycomb_wire::{Grant, Op, RequestHeader, Status};
+use honeycomb_wire::{Op, RequestHeader, Status};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -34,31 +33,8 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let mut shard = Shard::new(ShardConfig {
-            shard: ShardIx(0),
-            block_size: SIZE,
-            blocks: 8,
-            reclaimer: Reclaimer::inline(),
-            kinds: Default::default(),
-        });
-        shard.reset(SERVER);
-        let owner = BlockOwner {
-            at: block(0),
-            job: JobId(1),
-            prefix: PrefixId(1),
-            structure: StructureId(1),
-            generation: Generation(1),
-            kind: Kind::Kv,
-            start: 0,
-            end: u64::MAX,
-            slots: 1024,
-            max_items: 0,
-            max_bytes: 0,
-            first: true,
-            marks: Marks::default(),
-            importing: 0,
-        };
-        shard.open(owner).unwrap();
+        let mut shard = common::shard(SERVER, SIZE, 8);
+        shard.open(owner(block(0), Kind::Kv, true)).unwrap();
         let (now, sent) = (Time::from_millis(5000), VecDeque::new());
         World { shard, now, sequence: 0, keys: 0, sent }
     }
@@ -69,17 +45,8 @@ impl World {
         let mut header = RequestHeader { at: block(0), grant: 1, ..RequestHeader::new(Op::KvPut) };
         (header.args_len, header.payload_len) = (args.len() as u32, payload.len() as u32);
         (header.lane, header.sequence) = (LaneId(1), Sequence(self.sequence + 1));
-        let grant = Grant {
-            job: JobId(1),
-            prefix: PrefixId(1),
-            structure: StructureId(1),
-            verbs: Verbs::ALL,
-            generation: Generation(1),
-            expires_ms: u64::MAX,
-        };
-        let access = Access { session: SessionId(7), window: 16, grant: Some(grant), peer: false };
         let ticket = Ticket(self.sequence + 1);
-        let outcome = self.shard.apply(self.now, &access, &header, &args, &payload, ticket);
+        let outcome = self.shard.apply(self.now, &access(false), &header, &args, &payload, ticket);
         let Outcome::Done(answer) = outcome else { panic!("a put was parked") };
         self.sequence += u64::from(answer.executed());
         self.posts();
@@ -97,8 +64,12 @@ impl World {
                 ref other => panic!("{other:?}"),
             }
         };
-        let target = block(1);
-        let (block, epoch) = (target.block.0, target.epoch.0);
+        self.let_begin(start);
+    }
+
+    fn let_begin(&mut self, start: u64) {
+        let BlockAt { block, epoch } = block(1);
+        let (block, epoch) = (block.0, epoch.0);
         let entry = MapEntry { start, end: u64::MAX, block, epoch, address: "s:1".into() };
         let address = "127.0.0.1:1".parse().unwrap();
         self.word(MoveWord::Begin { id: ID, entry, address });
@@ -225,15 +196,7 @@ fn a_block_that_cannot_be_divided_asks_seldom() {
                 if let Effect::BeginMove { start, .. } = effect {
                     asked += 1;
                     // Of a move that is over: it does not begin.
-                    let entry = MapEntry {
-                        start,
-                        end: u64::MAX,
-                        block: block(1).block.0,
-                        epoch: 1,
-                        address: "s:1".into(),
-                    };
-                    let address = "127.0.0.1:1".parse().unwrap();
-                    world.word(MoveWord::Begin { id: ID, entry, address });
+                    world.let_begin(start);
                 }
             }
         }
