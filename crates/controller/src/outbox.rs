@@ -14,8 +14,9 @@ use honeycomb_types::{JobId, Time};
 use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status};
 use std::collections::{HashMap, HashSet};
 
-/// Answers to clients that wait for the disk at a time; a client that asks more is told `Busy`. What is
-/// asked of memory servers is not counted: there is no more of it than they have blocks.
+/// Answers to clients that wait for the disk, or for memory servers, at a time; a client that asks more is
+/// told `Busy`. What is asked of memory servers is not counted: it belongs to one of those answers, or
+/// to a block.
 const HELD_MAX: usize = 16_384;
 
 /// What an answer rests on.
@@ -61,15 +62,12 @@ impl Marks {
 
     /// The changes of this round, if there were any to wait for, are in the last group that is waited
     /// for.
-    fn settle(&mut self, any: bool, waited: u64, safe: u64) {
+    fn settle(&mut self, any: bool, waited: u64) {
         for job in self.round.drain().filter(|_| any) {
             match job {
                 Some(job) => drop(self.jobs.insert(job, waited)),
                 None => self.shared = waited,
             }
-        }
-        if safe >= waited {
-            self.jobs.clear();
         }
     }
 
@@ -97,7 +95,7 @@ impl ControllerService {
         let (before, _) = groups(&self.store);
         let written = self.write(now);
         let (waited, safe) = groups(&self.store);
-        self.marks.settle(waited > before, waited, safe);
+        self.marks.settle(waited > before, waited);
         match written {
             Ok(()) => {
                 if self.marks.advance(safe) {
@@ -159,9 +157,9 @@ impl ControllerService {
         say(net, &out);
     }
 
-    /// Whether clients wait for more answers than a controller keeps.
+    /// Whether clients wait for as many answers as a controller keeps.
     pub(crate) fn is_behind(&self) -> bool {
-        self.held_for_clients >= HELD_MAX
+        self.held_for_clients + self.deferred() >= HELD_MAX
     }
 
     /// The group that has to be on the disk before something is said; 0 for none.
@@ -265,7 +263,7 @@ mod tests {
         let mut marks = Marks::default();
         for group in 1..100 {
             marks.change(Some(JobId(group)));
-            marks.settle(true, group, group - 1);
+            marks.settle(true, group);
             assert!(marks.advance(group - 1) || group == 1);
             assert_eq!(marks.seen_by(JobId(group)), group);
             assert_eq!(marks.jobs.len(), 1, "the one that is not on the disk");

@@ -3,6 +3,7 @@
 use crate::budget::{Budget, Permit};
 use honeycomb_block::Pin;
 use honeycomb_types::Time;
+use honeycomb_types::limits::{BLOCK_SIZE_MAX, inline_max};
 use mio::net::TcpStream;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Read, Write};
@@ -12,6 +13,7 @@ use std::sync::Arc;
 /// the ones before. No value that lies within a region of a kv is longer: one that is read slowly
 /// would keep the region from being moved about.
 const CHUNK_OWN: usize = 16 * 1024;
+const _: () = assert!(inline_max(BLOCK_SIZE_MAX) as usize <= CHUNK_OWN);
 /// Pieces handed to one write.
 const PIECES: usize = 64;
 

@@ -152,7 +152,7 @@ pub enum Effect {
         merge: bool,
     },
     /// Tell the controller that another block has all of a move; answered by `MoveWord::Committed`
-    /// or `NotCommitted`. Repeated until then.
+    /// or `NotCommitted`, or called back by `NotAsked`. Repeated until then.
     CommitMove {
         /// The structure.
         structure: StructureId,

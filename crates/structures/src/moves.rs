@@ -112,7 +112,8 @@ pub struct Totals {
 /// The order for who gives: `wish`, then `refused`, or `begin_export`; `next_parcel` until there is
 /// none; `freeze`, after which nothing of the range changes, and the rest of the parcels, or `thaw`;
 /// `hand_over`, after which nothing of it is read; then `depart`. `cancel_export` may come at any
-/// point before `depart`, and after `hand_over` only when the controller knows nothing of the move.
+/// point before `depart`, and after `hand_over` only when the controller has not committed the move
+/// and will not.
 ///
 /// For who takes: `begin_import` (or being opened for it), the parcels as operations, `end_import`.
 pub trait Movable {

@@ -30,6 +30,11 @@ pub(crate) struct Errand {
 }
 
 impl ControllerService {
+    /// Answers to clients that wait for memory servers.
+    pub(crate) fn deferred(&self) -> usize {
+        self.deferred.len()
+    }
+
     /// Answers at the end of the round, or when the memory servers have done what the answer says:
     /// opened the blocks that it names, made those unreadable that it takes away.
     pub(super) fn conclude(

@@ -3,8 +3,9 @@
 //! The stages are those of docs/design-notes.md, "Moves". A giving block asks the controller
 //! (`Asked`), copies while it serves (`Copying`), stands still for the rest (`Frozen`), waits for the
 //! other block to have counted (`Counted`), and then for the controller's word (`Committing`): from
-//! there on nothing but that word decides. Before it everything can be taken back, and is, when the
-//! connection breaks, the other block refuses, or it takes too long.
+//! there on nothing but that word decides, unless the first question could not be sent. Before it
+//! everything can be taken back, and is, when the connection breaks, the other block refuses, or it
+//! takes too long.
 //!
 //! No I/O here: what is to be sent leaves as `Post`, in order, and what comes back is told.
 

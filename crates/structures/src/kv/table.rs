@@ -7,7 +7,7 @@ use super::room::pinned_down;
 use crate::Answer;
 use honeycomb_block::Backing;
 use honeycomb_types::Bug;
-use honeycomb_types::limits::{REGION_MAX, REGION_MIN};
+use honeycomb_types::limits::{EXTENT_OWNER, REGION_MAX, REGION_MIN};
 use honeycomb_wire::Status;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -214,7 +214,7 @@ impl Table {
         let entries: Vec<(usize, Head)> = self.regions[id as usize].walk(block).collect();
         for (at, head) in entries.into_iter().filter(|(_, head)| head.extents() && !head.dead()) {
             let stored = self.value(block, at, &head);
-            block.slice_mut(stored.start..stored.start + 8).fill(0);
+            block.slice_mut(stored.start..stored.start + EXTENT_OWNER).fill(0);
         }
     }
 

@@ -24,6 +24,8 @@ const BLOCKS_MOST: u64 = 3;
 const FAST: u64 = 60;
 /// Bytes a second at which the rest of the block is filled, at the most.
 const PACE: f64 = 24e6;
+/// Seconds in which a block forgets how fast it was filled.
+const FORGETS: f64 = 0.25;
 /// And at the least, whatever the block thinks of it.
 const PACE_LEAST: f64 = 1e6;
 
@@ -161,6 +163,9 @@ impl Stage<'_> {
         let mut paces = std::iter::successors(Some(PACE), |pace| Some(pace / 1.2));
         let slow = |pace: &f64| *pace < PACE_LEAST || asks(*pace) as u64 > target;
         let pace = paces.find(slow).expect("they end");
+        // And for so long that it has forgotten how fast the first part came.
+        let rest = target.saturating_sub(block * FAST / 100) as f64;
+        let pace = pace.min((rest / FORGETS).max(1.0));
         let pause =
             Duration::from_secs_f64(self.values.batch(write) as f64 * self.each as f64 / pace);
         self.put_all(kv, first..all, write, pause)?;
