@@ -5,7 +5,7 @@
 use crate::net::Node;
 use crate::server::{Caller, ShardLine};
 use crate::world::{Body, Event, Request, World};
-use honeycomb_server::{Access, Post, PostPayload};
+use honeycomb_server::{Access, LineKey, Post, PostPayload};
 use honeycomb_types::{BlockAt, SessionId};
 use honeycomb_wire::{Op, RequestHeader, Status};
 use std::collections::VecDeque;
@@ -27,7 +27,7 @@ pub struct Line {
 impl Line {
     /// Over others extents are adopted and dropped.
     pub fn is_of_a_move(&self) -> bool {
-        self.line.key.id != 0
+        matches!(self.line.key, LineKey::Move(_))
     }
 }
 

@@ -5,7 +5,7 @@ use crate::world::{TryId, is_refusal};
 use honeycomb_block::Reclaimer;
 use honeycomb_catalog::{BlockUsage, Effect as Order};
 use honeycomb_controller::message_of;
-use honeycomb_server::{Access, BlockOwner, Effect, MoveKey, MoveWord, Post, Shard, ShardConfig};
+use honeycomb_server::{Access, BlockOwner, Effect, LineKey, MoveWord, Post, Shard, ShardConfig};
 use honeycomb_structures::{Answer, News, Outcome, Payload, Registry, Successor, Ticket};
 use honeycomb_types::limits::{ACTIVITY_INTERVAL, REPORT_INTERVAL};
 use honeycomb_types::{BlockAt, Generation, JobId, PrefixId, ServerId, SessionId, ShardIx, Time};
@@ -42,7 +42,7 @@ pub enum Caller {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardLine {
     pub shard: u8,
-    pub key: MoveKey,
+    pub key: LineKey,
 }
 
 /// An answer on its way.
@@ -277,12 +277,12 @@ impl SimServer {
 
     /// An answer that came over a line of one of its shards.
     pub fn line_answered(&mut self, now: Time, line: ShardLine, status: Status) {
-        self.shards[line.shard as usize].move_answered(now, line.key, status);
+        self.shards[line.shard as usize].line_answered(now, line.key, status);
     }
 
     /// A line of one of its shards is gone.
     pub fn line_lost(&mut self, now: Time, line: ShardLine) {
-        self.shards[line.shard as usize].move_lost(now, line.key);
+        self.shards[line.shard as usize].line_lost(now, line.key);
     }
 
     /// The controller has said where another server is.

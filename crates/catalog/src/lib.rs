@@ -307,7 +307,7 @@ impl Catalog {
 
     /// Whether the server is a member: it has joined and was not given up since.
     pub fn is_member(&self, server: ServerId) -> bool {
-        self.pool.servers().any(|(id, _)| id == server)
+        self.pool.server(server).is_some()
     }
 
     /// What was looked at since the catalog was made.

@@ -399,10 +399,15 @@ impl Listener {
     /// or it is subscribed to again and what happened meanwhile is a gap.
     fn lost(&mut self, source: &Source) -> Result<(), Error> {
         self.structure.refresh(self.context.deadline())?;
-        if source.handed_over {
+        let at = route::at(&source.entry);
+        // Who listens to a store is told before the move is committed; when it was taken back the block
+        // has its range as before.
+        let kept = self.structure.kind() == Kind::Kv
+            && self.structure.with_map(|map| map.entries.iter().any(|e| route::at(e) == at));
+        if source.handed_over && !kept {
             return Ok(());
         }
-        self.missed(route::at(&source.entry))
+        self.missed(at)
     }
 
     /// Subscribes anew, and tells that nobody knows what happened meanwhile.

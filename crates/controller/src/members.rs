@@ -2,7 +2,7 @@
 
 use crate::outbox::Out;
 use crate::service::{ControllerService, Errand, Refusal, malformed, message_of, refusal};
-use honeycomb_catalog::{CatalogError, Command, HeldBlock, NewServer, Reply, Seal};
+use honeycomb_catalog::{CatalogError, Command, Effect, HeldBlock, NewServer, Reply, Seal};
 use honeycomb_env::{ConnId, Net};
 use honeycomb_types::{BlockAt, BlockId, Epoch, Generation, ServerId, StructureId, Time};
 use honeycomb_wire::custom::kind_spec;
@@ -98,10 +98,13 @@ impl ControllerService {
     }
 
     /// What a server was asked over an earlier connection, it is asked again: it may not have heard
-    /// it. All of that is idempotent; what it was asked over this one is under way.
+    /// it. All of that is idempotent; what it was asked over this one is under way. Parts of flushes the
+    /// catalog has asked for anew, which costs too much to do twice.
     fn repeat_errands(&mut self, server: ServerId) {
         let Some(link) = self.links.get(&server).copied() else { return };
         let unheard = |errand: &Errand| errand.server == server && errand.link != link;
+        let again = |errand: &Errand| !matches!(errand.effect, Effect::FlushBlock { .. });
+        self.errands.retain(|_, errand| !unheard(errand) || again(errand));
         let mut asked: Vec<u64> =
             self.errands.iter().filter(|(_, e)| unheard(e)).map(|(n, _)| *n).collect();
         asked.sort_unstable();

@@ -20,5 +20,6 @@ mod watch;
 
 pub use server::{MemoryServer, ServerOptions};
 pub use shard::{
-    Access, BlockOwner, Effect, MoveKey, MoveWord, Post, PostPayload, Shard, ShardConfig, Stage,
+    Access, BlockOwner, Effect, LineKey, MoveKey, MoveWord, Post, PostPayload, Shard, ShardConfig,
+    Stage,
 };

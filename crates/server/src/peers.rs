@@ -1,9 +1,9 @@
-//! Connections of moves: from the shard of a block that gives to that of the one that takes.
+//! The lines of a shard, as connections.
 //!
-//! One for each move, by the cluster's own token. What the shard posts before the handshake is done
-//! waits here; answers go back to it in order.
+//! By the cluster's own token. What the shard posts before the handshake is done waits here; answers go
+//! back to it in order.
 
-use crate::shard::{MoveKey, Post, PostPayload, Shard};
+use crate::shard::{LineKey, Post, PostPayload, Shard};
 use honeycomb_env::{ConnId, Entropy, Net, ReplyPayload};
 use honeycomb_types::limits::{PROTOCOL_MAJOR, PROTOCOL_MINOR};
 use honeycomb_types::{BlockAt, Time};
@@ -19,11 +19,11 @@ struct Line {
     next_request: u64,
 }
 
-/// The connections of a shard's moves.
+/// The connections of a shard's lines.
 pub(crate) struct Peers {
     token: Vec<u8>,
-    lines: HashMap<MoveKey, Line>,
-    keys: HashMap<ConnId, MoveKey>,
+    lines: HashMap<LineKey, Line>,
+    keys: HashMap<ConnId, LineKey>,
 }
 
 impl Peers {
@@ -32,7 +32,7 @@ impl Peers {
         Peers { token, lines: HashMap::new(), keys: HashMap::new() }
     }
 
-    /// Does what the shard's moves want, until they want nothing more.
+    /// Does what the shard's lines want, until they want nothing more.
     pub fn settle(&mut self, net: &mut Net, now: Time, shard: &mut Shard) {
         loop {
             let posts = shard.take_posts();
@@ -54,7 +54,7 @@ impl Peers {
                     self.keys.insert(conn, key);
                     self.lines.insert(key, Line { conn, target, waiting, next_request: 1 });
                 }
-                Err(_) => shard.move_lost(now, key),
+                Err(_) => shard.line_lost(now, key),
             },
             Post::Send { key, op, args, payload } => {
                 // Without a line the shard has heard, or will, that it is lost.
@@ -86,7 +86,7 @@ impl Peers {
         net.request(conn, header, &hello.encode(), ReplyPayload::Copy(&[]));
     }
 
-    /// A reply came; false when it is not of a move.
+    /// A reply came; false when it is of no line.
     pub fn replied(
         &mut self,
         net: &mut Net,
@@ -107,9 +107,9 @@ impl Peers {
                 self.lines.remove(&key);
                 self.keys.remove(&from);
                 net.close(from);
-                shard.move_refused(now, key, header.status);
+                shard.line_refused(now, key, header.status);
             }
-            None => shard.move_answered(now, key, header.status),
+            None => shard.line_answered(now, key, header.status),
         }
         true
     }
@@ -118,7 +118,7 @@ impl Peers {
     pub fn closed(&mut self, now: Time, shard: &mut Shard, conn: ConnId) {
         if let Some(key) = self.keys.remove(&conn) {
             self.lines.remove(&key);
-            shard.move_lost(now, key);
+            shard.line_lost(now, key);
         }
     }
 }

@@ -5,12 +5,14 @@
 
 mod events;
 mod extents;
+mod lines;
 mod moving;
 mod owners;
 mod request;
 mod waiting;
 
-pub use moving::{MoveKey, MoveWord, Post, PostPayload};
+pub use lines::{LineKey, Post, PostPayload};
+pub use moving::{MoveKey, MoveWord};
 
 use crate::authorize::{authorize, peers_only, routed_here};
 use crate::holdings::Told;

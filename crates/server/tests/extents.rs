@@ -5,7 +5,7 @@
 mod common;
 
 use common::{access, owner};
-use honeycomb_server::{Effect, MoveKey, MoveWord, Post, Shard};
+use honeycomb_server::{Effect, LineKey, MoveWord, Post, Shard};
 use honeycomb_structures::{Answer, ExtentRef, Outcome, Payload, Ticket};
 use honeycomb_types::limits::{ADOPT_MAX, EXTENT_PENDING_MS};
 use honeycomb_types::{BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, Time};
@@ -39,7 +39,7 @@ struct World {
     /// Blocks of extents: one at the near shard, the others at the far one.
     blocks: Vec<BlockAt>,
     epoch: u64,
-    line: Option<(MoveKey, Wire)>,
+    line: Option<(LineKey, Wire)>,
     /// Of connections that broke: what still arrives, and is not answered to anybody.
     late: VecDeque<(Op, Vec<u8>)>,
     asked: bool,
@@ -169,7 +169,9 @@ impl World {
         for post in self.near.take_posts() {
             match post {
                 Post::Dial { key, target, .. } => {
-                    assert_eq!((key.id, target.block.server()), (0, FAR));
+                    assert!(
+                        matches!(key, LineKey::Extents(FAR, _)) && target.block.server() == FAR
+                    );
                     assert!(self.line.is_none(), "one line to each place");
                     self.line = Some((key, Wire::default()));
                 }
@@ -216,7 +218,7 @@ impl World {
         let key = *key;
         if reply {
             if let Some(status) = wire.replies.pop_front() {
-                self.near.move_answered(self.now, key, status);
+                self.near.line_answered(self.now, key, status);
             }
         } else if let Some((op, args)) = wire.requests.pop_front() {
             let status = self.serve(op, &args);
@@ -231,14 +233,14 @@ impl World {
     fn lose(&mut self, arrive: usize) {
         let Some((key, wire)) = self.line.take() else { return };
         self.late.extend(wire.requests.into_iter().take(arrive));
-        self.near.move_lost(self.now, key);
+        self.near.line_lost(self.now, key);
         self.settle();
     }
 
     /// The server that was dialled does not take the connection.
     fn refuse(&mut self, status: Status) {
         let (key, _) = self.line.take().expect("it was dialled");
-        self.near.move_refused(self.now, key, status);
+        self.near.line_refused(self.now, key, status);
         self.settle();
     }
 
@@ -437,7 +439,7 @@ fn a_block_that_goes_while_a_put_waits_for_its_range_leaves_nothing_behind() {
     while !world.near.has_effects() {
         for post in world.near.take_posts() {
             if let Post::Send { key, .. } = post {
-                world.near.move_answered(world.now, key, Status::Ok);
+                world.near.line_answered(world.now, key, Status::Ok);
             }
         }
     }

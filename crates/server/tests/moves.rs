@@ -5,7 +5,7 @@
 mod common;
 
 use common::{access, owner};
-use honeycomb_server::{Effect, MoveKey, MoveWord, Post, Shard};
+use honeycomb_server::{Effect, LineKey, MoveKey, MoveWord, Post, Shard};
 use honeycomb_structures::{Answer, Outcome, Ticket};
 use honeycomb_types::{BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, Time};
 use honeycomb_wire::messages::MapEntry;
@@ -19,6 +19,10 @@ const ID: u64 = 1;
 
 fn block(n: u32) -> BlockAt {
     BlockAt { block: BlockId::new(SERVER, ShardIx(0), n), epoch: Epoch(1) }
+}
+
+fn line() -> LineKey {
+    LineKey::Move(MoveKey { source: block(0), id: ID })
 }
 
 /// A store of one block, on its way to be two.
@@ -97,8 +101,8 @@ impl World {
 
     fn answer(&mut self) -> Op {
         let op = self.sent.pop_front().expect("something was sent");
-        let key = MoveKey { source: block(0), id: ID };
-        self.shard.move_answered(self.now, key, Status::Ok);
+        let key = line();
+        self.shard.line_answered(self.now, key, Status::Ok);
         self.posts();
         op
     }
@@ -202,7 +206,7 @@ fn a_block_that_cannot_be_divided_asks_seldom() {
         }
         asked
     };
-    world.shard.move_lost(world.now, MoveKey { source: block(0), id: ID });
+    world.shard.line_lost(world.now, line());
     let (first, later) =
         (asked(&mut world, Duration::from_secs(1)), asked(&mut world, Duration::from_secs(10)));
     assert!((3..=8).contains(&first), "{first} in the first second");

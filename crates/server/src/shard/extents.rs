@@ -5,13 +5,15 @@
 //! connection, by the cluster's token, over which requests go in order and are answered in order. An
 //! adoption is repeated until it is decided, within `ADOPT_MAX`: when not all has been confirmed by then,
 //! the put is refused and everything that it named is dropped. Drops are repeated until they are
-//! confirmed, or the server is no more; they belong to the shard and not to the block, which may be freed before. So does an
-//! adoption until its block has answered the put: whatever the block was about to do, its end drops it.
+//! confirmed, or the server is no more; they belong to the shard and not to the block, which may be
+//! freed before. So does an adoption until its block has answered the put: whatever the block was about
+//! to do, its end drops it.
 //!
 //! No id is given twice, so that a request that arrives late, or again, finds what it was meant for or
 //! nothing.
 
-use super::{Effect, MoveKey, Post, PostPayload, Shard};
+use super::lines::{LineKey, Post, PostPayload};
+use super::{Effect, Shard};
 use honeycomb_structures::{Answer, ExtentRef, News, Operation, Outcome, Payload, Ticket};
 use honeycomb_types::limits::{ADOPT_MAX, EXTENTS_IDLE};
 use honeycomb_types::{BlockAt, BlockId, Bug, Epoch, Kind, ServerId, ShardIx, StructureId, Time};
@@ -152,9 +154,9 @@ impl Extents {
     }
 }
 
-/// The line to a place as the network knows it: no move has this id.
-fn key_of((server, shard): Place) -> MoveKey {
-    MoveKey { source: block_of(server, shard), id: 0 }
+/// The line to a place.
+fn key_of((server, shard): Place) -> LineKey {
+    LineKey::Extents(server, shard)
 }
 
 /// The header's block of what goes to a place: it only tells the shard.
@@ -296,8 +298,7 @@ impl Shard {
     }
 
     /// A request over a line was answered.
-    pub(super) fn line_answered(&mut self, now: Time, key: MoveKey, status: Status) {
-        let place = (key.source.block.server(), key.source.block.shard());
+    pub(super) fn place_answered(&mut self, now: Time, place: Place, status: Status) {
         let Some(line) = self.extents.lines.get_mut(&place) else { return };
         line.last_used = now;
         let Some(wanted) = line.sent.pop_front() else { return };
@@ -329,8 +330,7 @@ impl Shard {
     }
 
     /// A line could not be made, or broke. What it was asked and did not answer may have happened.
-    pub(super) fn line_lost(&mut self, now: Time, key: MoveKey) {
-        let place = (key.source.block.server(), key.source.block.shard());
+    pub(super) fn place_lost(&mut self, now: Time, place: Place) {
         let Some(line) = self.extents.lines.get_mut(&place) else { return };
         line.dialled = false;
         line.again = Some(now + AGAIN);
@@ -370,8 +370,7 @@ impl Shard {
     }
 
     /// A server has said that it has no such shard: who named it has named no extent.
-    pub(super) fn line_void(&mut self, now: Time, key: MoveKey) {
-        let place = (key.source.block.server(), key.source.block.shard());
+    pub(super) fn place_void(&mut self, now: Time, place: Place) {
         let Some(line) = self.extents.lines.get_mut(&place) else { return };
         line.dialled = false;
         self.forget_place(now, place);

@@ -9,6 +9,7 @@
 //!
 //! No I/O here: what is to be sent leaves as `Post`, in order, and what comes back is told.
 
+use super::lines::{LineKey, Post, PostPayload};
 use super::{Effect, Shard, Slot};
 use crate::refusals::{unknown_block, wrong_epoch};
 use honeycomb_structures::{Answer, Movable, Outcome, Parcel, Wish};
@@ -52,62 +53,13 @@ const SWEEP_AFTER: Duration = Duration::from_micros(200);
 /// Steps of it at a time.
 const SWEEP_STEPS: usize = 4;
 
-/// Names one move at the block that gives; with the id 0 a line for extents (`extents.rs`), by the shard
-/// at its other end.
+/// Names one move at the block that gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MoveKey {
     /// The block that gives.
     pub source: BlockAt,
     /// The controller's number for the move.
     pub id: u64,
-}
-
-/// What a move wants from the network.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Post {
-    /// A connection to the shard of this block, by the cluster's token. What follows for the move
-    /// goes over it, in order, and every request is answered in order: `Shard::move_answered`; or
-    /// `Shard::move_lost`, when it cannot be made or breaks; or `Shard::move_refused`.
-    Dial {
-        /// The move.
-        key: MoveKey,
-        /// The server of the block that takes.
-        address: SocketAddr,
-        /// The block that takes.
-        target: BlockAt,
-    },
-    /// A request to the block that takes.
-    Send {
-        /// The move.
-        key: MoveKey,
-        /// The operation.
-        op: Op,
-        /// Its arguments.
-        args: Vec<u8>,
-        /// Its payload.
-        payload: PostPayload,
-    },
-    /// The connection is not needed any more.
-    HangUp(MoveKey),
-}
-
-/// The payload of a `Post`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PostPayload {
-    /// Bytes of their own.
-    Bytes(Arc<[u8]>),
-    /// A range of the block that does not change while it is sent.
-    Pinned(honeycomb_block::Pin),
-}
-
-impl PostPayload {
-    /// The bytes.
-    pub fn bytes(&self) -> &[u8] {
-        match self {
-            PostPayload::Bytes(bytes) => bytes,
-            PostPayload::Pinned(pin) => pin.bytes(),
-        }
-    }
 }
 
 /// What the controller says of a move to the block that asked.
@@ -242,11 +194,6 @@ impl Slot {
 }
 
 impl Shard {
-    /// What moves want from the network, in order.
-    pub fn take_posts(&mut self) -> Vec<Post> {
-        std::mem::take(&mut self.posts)
-    }
-
     /// The controller has something to say about a move of a block.
     pub fn move_word(&mut self, now: Time, at: BlockAt, word: MoveWord) {
         let Some(index) = self.index(at.block) else { return };
@@ -282,10 +229,7 @@ impl Shard {
     }
 
     /// A request of a move was answered.
-    pub fn move_answered(&mut self, now: Time, key: MoveKey, status: Status) {
-        if key.id == 0 {
-            return self.line_answered(now, key, status);
-        }
+    pub(super) fn move_answered(&mut self, now: Time, key: MoveKey, status: Status) {
         let Some(index) = self.move_of(key) else { return };
         let moving = self.slots[index].as_mut().and_then(|s| s.moving.as_mut()).expect("found");
         moving.heard = now;
@@ -304,24 +248,13 @@ impl Shard {
     }
 
     /// The connection of a move could not be made, or broke.
-    pub fn move_lost(&mut self, now: Time, key: MoveKey) {
-        if key.id == 0 {
-            return self.line_lost(now, key);
-        }
+    pub(super) fn move_lost(&mut self, now: Time, key: MoveKey) {
         let Some(index) = self.move_of(key) else { return };
         let moving = self.slots[index].as_ref().and_then(|s| s.moving.as_ref()).expect("found");
         if !matches!(moving.phase, Phase::Committing { .. }) {
             self.give_up(now, index, true);
             self.after(now, key.source);
         }
-    }
-
-    /// The connection of a move was made, and the other end does not want it.
-    pub fn move_refused(&mut self, now: Time, key: MoveKey, status: Status) {
-        if key.id == 0 && status == Status::InvalidArgument {
-            return self.line_void(now, key);
-        }
-        self.move_lost(now, key);
     }
 
     /// A neighbour of a block will send it its range.
@@ -482,7 +415,7 @@ impl Shard {
         moving.phase = Phase::Copying;
         moving.at_first = movable.unsent();
         moving.heard = now;
-        let (key, target) = (MoveKey { source: slot.owner.at, id }, moving.target);
+        let (key, target) = (LineKey::Move(MoveKey { source: slot.owner.at, id }), moving.target);
         self.posts.push(Post::Dial { key, address, target });
         self.send_parts(now, index);
     }
@@ -511,12 +444,12 @@ impl Shard {
                     moving.lanes.clear();
                 }
             }
-            let key = MoveKey { source: slot.owner.at, id: moving.id };
+            let id = moving.id;
             if !matches!(moving.phase, Phase::Copying | Phase::Frozen { .. }) {
                 return;
             }
             if let Some(parcel) = movable.next_parcel(&mut slot.backing) {
-                let (op, args) = parcel.request(key.id);
+                let (op, args) = parcel.request(id);
                 let payload = match parcel {
                     Parcel::Region { bytes, .. } | Parcel::Patch { runs: bytes, .. } => {
                         PostPayload::Bytes(bytes)
@@ -531,14 +464,14 @@ impl Shard {
                 unreachable!("what has nothing left to send stands still");
             };
             if let Some(lanes) = moving.lanes.pop_front() {
-                let args = MoveLanesRequest { move_id: key.id }.encode();
+                let args = MoveLanesRequest { move_id: id }.encode();
                 self.send(index, Op::MoveLanes, args, PostPayload::Bytes(lanes.into()));
                 continue;
             }
             let totals = movable.totals();
             let (entries, bytes) = (totals.entries, totals.bytes);
             moving.phase = Phase::Counted { since, by: moving.sent + 1 };
-            let done = MoveDoneRequest { move_id: key.id, entries, bytes };
+            let done = MoveDoneRequest { move_id: id, entries, bytes };
             self.send(index, Op::MoveDone, done.encode(), PostPayload::Bytes(Arc::new([])));
         }
     }
@@ -551,7 +484,7 @@ impl Shard {
         moving.unanswered += bytes;
         moving.sent += 1;
         moving.sent_bytes += bytes as u64;
-        let key = MoveKey { source: slot.owner.at, id: moving.id };
+        let key = LineKey::Move(MoveKey { source: slot.owner.at, id: moving.id });
         self.posts.push(Post::Send { key, op, args, payload });
     }
 
@@ -584,7 +517,7 @@ impl Shard {
             slot.owner.end = moving.entry.start - 1;
         }
         slot.sweep_at = Some(now + SWEEP_AFTER);
-        self.posts.push(Post::HangUp(MoveKey { source: slot.owner.at, id: moving.id }));
+        self.posts.push(hang_up(slot, &moving));
     }
 
     /// Takes a move back; `tell` the controller, which does not know yet.
@@ -597,13 +530,13 @@ impl Shard {
             let (structure, at, id) = (slot.owner.structure, slot.owner.at, moving.id);
             self.effects.push(Effect::CancelMove { structure, at, id });
         }
-        self.posts.push(Post::HangUp(MoveKey { source: slot.owner.at, id: moving.id }));
+        self.posts.push(hang_up(slot, &moving));
     }
 
     /// A block goes: so does its move.
     pub(super) fn end_move(&mut self, slot: &Slot) {
         if let Some(moving) = slot.moving.as_ref().filter(|moving| moving.phase != Phase::Asked) {
-            self.posts.push(Post::HangUp(MoveKey { source: slot.owner.at, id: moving.id }));
+            self.posts.push(hang_up(slot, moving));
         }
     }
 }
@@ -616,6 +549,10 @@ fn adopt(slot: &mut Slot, now: Time, args: &[u8], payload: &[u8]) -> Result<Answ
     }
     slot.lanes.adopt(now, payload)?;
     Ok(Answer::ok(0))
+}
+
+fn hang_up(slot: &Slot, moving: &Moving) -> Post {
+    Post::HangUp(LineKey::Move(MoveKey { source: slot.owner.at, id: moving.id }))
 }
 
 fn cannot_move() -> Answer {
