@@ -3,16 +3,14 @@
 
 use crate::reclaim::Reclaimer;
 use memmap2::{MmapOptions, MmapRaw, UncheckedAdvice};
+use rustix::param::page_size;
 use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-/// Blocks of at least this size ask for huge pages.
-const HUGE_FROM: usize = 4 << 20;
-
-/// What the operating system gives and takes at a time, or a multiple of it.
-const PAGE: usize = 64 * 1024;
+/// Blocks of at least so many bytes ask for huge pages.
+pub const HUGE_FROM: usize = 4 << 20;
 
 /// The mapping behind a backing and its pins. Its drop hands the pages to the reclaimer, because
 /// unmapping many of them takes longer than a data core may be held up.
@@ -110,7 +108,8 @@ impl Backing {
     pub fn discard(&mut self, range: Range<usize>) -> bool {
         self.check(&range);
         assert!(!self.is_pinned(&range), "bytes {range:?} are pinned and cannot be discarded");
-        let (from, to) = (range.start.next_multiple_of(PAGE), range.end / PAGE * PAGE);
+        let page = page_size();
+        let (from, to) = (range.start.next_multiple_of(page), range.end / page * page);
         if from >= to {
             return true;
         }
@@ -251,10 +250,11 @@ mod tests {
         let mut b = backing(1 << 20);
         b.slice_mut(0..1 << 20).fill(7);
         assert!(b.discard(100..(1 << 20) - 100));
-        assert_eq!((b.slice(0..1)[0], b.slice(PAGE - 1..PAGE)[0]), (7, 7));
-        assert!(b.slice(PAGE..(1 << 20) - PAGE).iter().all(|x| *x == 0));
+        let page = page_size();
+        assert_eq!((b.slice(0..1)[0], b.slice(page - 1..page)[0]), (7, 7));
+        assert!(b.slice(page..(1 << 20) - page).iter().all(|x| *x == 0));
         assert_eq!(b.slice((1 << 20) - 1..1 << 20)[0], 7);
-        b.slice_mut(PAGE..PAGE + 1)[0] = 1;
+        b.slice_mut(page..page + 1)[0] = 1;
         assert!(b.discard(10..20), "less than a page changes nothing");
     }
 

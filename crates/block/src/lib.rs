@@ -10,5 +10,5 @@
 mod backing;
 mod reclaim;
 
-pub use backing::{Backing, Pin};
+pub use backing::{Backing, HUGE_FROM, Pin};
 pub use reclaim::{ReclaimWorker, Reclaimer};

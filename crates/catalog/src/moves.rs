@@ -19,9 +19,9 @@ use crate::{Catalog, CatalogError, Effect, MapEntry, Reply};
 use honeycomb_types::limits::MOVE_MAX;
 use honeycomb_types::{BlockAt, BlockId, Bug, Kind, MapVersion, MoveId, ServerId, StructureId};
 
-/// Two blocks become one when both together hold at most this share of a block: so much less than a
-/// block that splits holds, that what was merged does not split at once.
-const MERGE_FILL: (u64, u64) = (5, 8);
+/// Two blocks become one when both together hold at most this share of a block: less than what makes a
+/// block split that was made of two (`SPLIT_FROM_MERGED` of the structure).
+const MERGE_FILL: (u64, u64) = (4, 5);
 
 /// A move that is neither committed nor cancelled.
 #[derive(Clone, Copy, Debug)]

@@ -1,14 +1,20 @@
 //! Freed memory goes back to the operating system. Alone in its process, because the kernel counts
 //! by process.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 
-use common::{Cluster, eventually, file, noise, prefix, status};
+use common::{Cluster, eventually, file, kv, noise, prefix, status};
 use honeycomb_env::resident_anonymous_bytes;
 use honeycomb_wire::Status;
 
 #[test]
 fn freed_memory_goes_back_to_the_operating_system() {
+    a_prefix_that_is_removed();
+    what_blocks_gave_away_when_they_were_divided();
+}
+
+fn a_prefix_that_is_removed() {
     let cluster = Cluster::start(1, 256 << 20, 16 << 20);
     let (client, job) = cluster.job("resident");
     prefix(&client, &job, "a", 0);
@@ -23,4 +29,28 @@ fn freed_memory_goes_back_to_the_operating_system() {
     client.remove_prefix(job.job, "a").unwrap();
     eventually("80 MiB go back", || resident_anonymous_bytes() < before + (16 << 20));
     assert_eq!(status(log.append(b"x")), Status::Removed);
+}
+
+/// Only holes of 128 KiB and more went back, and of these what was aligned to 64 KiB: of a block of
+/// 1 MiB, whose regions are of 16 KiB, nothing.
+fn what_blocks_gave_away_when_they_were_divided() {
+    let cluster = Cluster::start(1, 256 << 20, 1 << 20);
+    let (client, job) = cluster.job("resident");
+    let before = resident_anonymous_bytes();
+    prefix(&client, &job, "b", 0);
+    let store = kv(&client, &job, "b:store", 1);
+    let value = noise(2, 4000);
+    let mut used = 0;
+    for n in 0..2600u64 {
+        store.put(format!("{n:016}").as_bytes(), &value).unwrap();
+        used += 16 + value.len() as u64;
+    }
+    let allocated = (store.structure().blocks() as u64) << 20;
+    assert!(
+        allocated > used * 14 / 10,
+        "{allocated} for {used}: blocks are not full after a split"
+    );
+    eventually("what is not used goes back", || {
+        resident_anonymous_bytes() < before + used * 145 / 100
+    });
 }

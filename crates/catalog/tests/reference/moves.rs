@@ -42,7 +42,7 @@ impl File {
         let place = self.chain.iter().position(|&b| b == at).unwrap();
         let busy = |b: BlockAt| self.pending.iter().any(|m| m.source == b || m.target == b);
         let used = |b: BlockAt| used.get(&b).copied().unwrap_or_default();
-        let fits = |&b: &BlockAt| !busy(b) && used(b) + used(at) <= BLOCK * 5 / 8;
+        let fits = |&b: &BlockAt| !busy(b) && used(b) + used(at) <= BLOCK * 4 / 5;
         let left = self.chain[..place].last().copied().filter(fits);
         let right = self.chain[place + 1..].first().copied().filter(fits);
         match (left, right) {

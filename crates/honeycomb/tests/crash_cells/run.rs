@@ -167,7 +167,7 @@ impl Story {
         self.emptied = (half.start, half.end);
         // One that never held more than the low mark (40 %) would stay as it is when it is emptied;
         // and the other shall hold more all the time, or it would be the one that gives, but so
-        // little that it takes what is left of the first (62.5 % together).
+        // little that it takes what is left of the first (80 % together).
         let wanted = self.cluster.block_size as usize * 42 / 100;
         for half in &map.entries {
             while fill.bytes_within((half.start, half.end)) < wanted {

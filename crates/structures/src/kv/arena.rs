@@ -38,8 +38,9 @@ pub(crate) struct Arena {
     /// The holes by (length, offset), for the best fit.
     holes: BTreeSet<(usize, usize)>,
     used_bytes: usize,
-    /// The most that `used_bytes` was since `forget_slack`.
-    most_used: usize,
+    /// At least the bytes that hold memory: those in use at the last `forget_slack`, and all that were
+    /// taken since, wherever they lay.
+    touched: usize,
     zombies: VecDeque<usize>,
     zombie_bytes: usize,
 }
@@ -56,7 +57,7 @@ impl Arena {
             used: BTreeMap::new(),
             holes: BTreeSet::from([(size, 0)]),
             used_bytes: 0,
-            most_used: 0,
+            touched: 0,
             zombies: VecDeque::new(),
             zombie_bytes: 0,
         }
@@ -86,7 +87,7 @@ impl Arena {
         self.add_hole(at + len, at + hole);
         self.used.insert(at, (len, owner));
         self.used_bytes += len;
-        self.most_used = self.most_used.max(self.used_bytes);
+        self.touch(len);
         Some(at)
     }
 
@@ -121,14 +122,19 @@ impl Arena {
         self.holes.range((least, 0)..).map(|(len, at)| *at..*at + *len)
     }
 
-    /// Bytes that were in use at a time and are not any more, since this was last told of as gone.
+    /// Bytes that were in use at a time and are not any more, since this was last told of as gone. Those
+    /// that were used twice count twice, up to all of the block.
     pub fn slack(&self) -> usize {
-        self.most_used - self.used_bytes
+        self.touched - self.used_bytes
+    }
+
+    fn touch(&mut self, bytes: usize) {
+        self.touched = self.size.min(self.touched + bytes);
     }
 
     /// The holes hold no memory any more.
     pub fn forget_slack(&mut self) {
-        self.most_used = self.used_bytes;
+        self.touched = self.used_bytes;
     }
 
     /// Gives an extent up as soon as no pin reads it any more.
@@ -176,7 +182,7 @@ impl Arena {
         self.add_hole(at + len, after);
         self.used.get_mut(&at).expect("it was just seen").0 = len;
         self.used_bytes = self.used_bytes - old + len;
-        self.most_used = self.most_used.max(self.used_bytes);
+        self.touch(len.saturating_sub(old));
     }
 
     /// The extents in order of offset.
@@ -187,7 +193,7 @@ impl Arena {
     /// Forgets a stretch and gives it new extents, in order of offset. The stretch reaches from one
     /// extent that stays (or an end of the block) to the next.
     pub fn relay(&mut self, stretch: Range<usize>, extents: &[Extent]) {
-        let mut from = stretch.start;
+        let (before, mut from) = (self.used_bytes, stretch.start);
         while let Some((&at, &(len, _))) = self.used.range(from..stretch.end).next() {
             self.remove_hole(from, at);
             self.used.remove(&at);
@@ -195,6 +201,7 @@ impl Arena {
             from = at + len;
         }
         self.remove_hole(from, stretch.end);
+        let holes = stretch.len() - (before - self.used_bytes);
         from = stretch.start;
         for extent in extents {
             assert!(from <= extent.at && extent.at + extent.len <= stretch.end, "they overlap");
@@ -204,7 +211,7 @@ impl Arena {
             from = extent.at + extent.len;
         }
         self.add_hole(from, stretch.end);
-        self.most_used = self.most_used.max(self.used_bytes);
+        self.touch(holes);
     }
 
     fn end_before(&self, at: usize) -> usize {

@@ -24,7 +24,7 @@ const RETRY_FROZEN_US: u64 = 500;
 const DROPS_MAX: usize = 8192;
 /// A block asks for a neighbour to merge with no sooner than this after it was divided, merged or
 /// refused: what has just shrunk may grow again.
-const MERGE_REST: Duration = Duration::from_millis(500);
+const MERGE_REST: Duration = Duration::from_millis(250);
 /// After many refusals in a row it waits this long.
 const MERGE_REST_MAX: Duration = Duration::from_secs(8);
 /// A block that had nobody to merge with, or to divide with, looks again after this.
@@ -41,6 +41,12 @@ const MOVE_RATE: u64 = 300 << 20;
 const MOVE_LEAST: Duration = Duration::from_millis(3);
 /// However fast it fills, a block asks no earlier than at this many hundredths of its size.
 const SPLIT_FROM: usize = 70;
+/// And one that was made of two, no earlier than at this many: the two may have filled four fifths of
+/// it, and what shrinks and grows by turns is not to be merged and divided by turns.
+const SPLIT_FROM_MERGED: usize = 85;
+/// A block that found no neighbour to merge with asks again, rest or not, when it has this part of
+/// its size less.
+const LIGHTER: usize = 32;
 /// Ranges that have gone of which a block can say where; of others the controller knows.
 const DEPARTED_MAX: usize = 64;
 /// Work of one step of `sweep`: regions given back, and values.
@@ -119,6 +125,10 @@ pub(super) struct Asking {
     merge_after: Time,
     /// How long it waits after the next refusal of one.
     merge_rest: Duration,
+    /// Bytes taken when the last merge was refused.
+    refused_with: usize,
+    /// It has taken over what a neighbour held.
+    merged: bool,
     /// It has held more than what makes a block merge: an empty block that somebody asked for in
     /// advance stays.
     was_fuller: bool,
@@ -228,7 +238,9 @@ impl KvBlock {
     fn wants_split(&mut self, block: &Backing, taken: usize) -> Option<Wish> {
         let asking = &mut self.asking;
         let pressed = self.table.relief == Relief::Wanted;
-        if !pressed && taken < splits_from(self.size, asking.rate, self.marks) {
+        let rested = if asking.merged { self.size / 100 * SPLIT_FROM_MERGED } else { 0 };
+        let rested = rested.min(self.marks.split_at(self.size));
+        if !pressed && taken < splits_from(self.size, asking.rate, self.marks).max(rested) {
             asking.indivisible = None;
             return None;
         }
@@ -244,9 +256,14 @@ impl KvBlock {
     fn wants_merge(&self, now: Time, taken: usize) -> Option<Wish> {
         let whole = self.start == 0 && self.end == u64::MAX;
         let asking = &self.asking;
-        let idle =
-            !whole && asking.was_fuller && now >= asking.merge_after && self.fills.is_empty();
+        let rested = now >= asking.merge_after || self.is_lighter(taken);
+        let idle = !whole && asking.was_fuller && rested && self.fills.is_empty();
         (idle && taken <= self.marks.merge_at(self.size)).then_some(Wish::Merge)
+    }
+
+    /// Whether it may find the neighbour now that it did not find when it was heavier.
+    fn is_lighter(&self, taken: usize) -> bool {
+        taken + self.size / LIGHTER <= self.asking.refused_with
     }
 
     fn in_range(&self) -> impl Iterator<Item = (u64, u64, u32)> + '_ {
@@ -350,10 +367,11 @@ impl Movable for KvBlock {
         }
         let Asking { after, merge_after, looked, was_fuller, .. } = self.asking;
         let part = self.start > 0 || self.end < u64::MAX;
-        let light = self.table.taken() <= self.marks.merge_at(self.size);
+        let taken = self.table.taken();
+        let light = taken <= self.marks.merge_at(self.size);
         let at = match self.table.relief {
             Relief::None | Relief::Possible if part && was_fuller && light => {
-                merge_after.max(after)
+                if self.is_lighter(taken) { after } else { merge_after.max(after) }
             }
             Relief::None | Relief::Possible => return None,
             _ => after,
@@ -375,6 +393,7 @@ impl Movable for KvBlock {
                 let rest = self.asking.merge_rest.max(MERGE_REST);
                 self.asking.merge_after = now + rest;
                 self.asking.merge_rest = (2 * rest).min(MERGE_REST_MAX);
+                self.asking.refused_with = self.table.taken();
             }
         }
     }
@@ -506,6 +525,7 @@ impl Movable for KvBlock {
         self.asking.asked = false;
         self.asking.after = now + rest;
         self.asking.merge_after = now + MERGE_REST;
+        self.asking.refused_with = 0;
         self.table.relief = Relief::Possible;
     }
 
@@ -514,9 +534,12 @@ impl Movable for KvBlock {
     }
 
     fn end_import(&mut self, block: &mut Backing, now: Time, move_id: u64, commit: bool) {
+        let had = (self.start, self.end);
         self.finish_import(block, move_id, commit);
         self.asking.merge_after = now + MERGE_REST;
+        self.asking.refused_with = 0;
         self.asking.was_fuller = true;
+        self.asking.merged |= had != (self.start, self.end);
     }
 
     fn imports(&self, move_id: u64) -> Option<(u64, u64)> {

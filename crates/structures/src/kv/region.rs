@@ -438,8 +438,15 @@ impl Region {
         upper
     }
 
-    /// Moves the entries from `hash` on to a new region in `to`.
-    pub fn split_off(&mut self, block: &mut Backing, hash: u64, to: Range<usize>) -> Region {
+    /// Moves the entries from `hash` on to a new region in `to`, and keeps the first `keeps` bytes of
+    /// its own extent for the others.
+    pub fn split_off(
+        &mut self,
+        block: &mut Backing,
+        hash: u64,
+        to: Range<usize>,
+        keeps: usize,
+    ) -> Region {
         let moves: Vec<(usize, Head)> =
             self.walk(block).filter(|(_, head)| !head.dead() && head.hash >= hash).collect();
         let live = moves.iter().map(|(_, head)| head.size()).sum();
@@ -461,7 +468,7 @@ impl Region {
         self.live -= right.live;
         self.large -= right.large;
         self.share_load(&right, self.load.get());
-        self.relay(block, self.extent(), 0, false);
+        self.relay(block, self.at..self.at + keeps, 0, false);
         right
     }
 

@@ -12,7 +12,7 @@ use super::pack::Squeeze;
 use super::region::{HEADER, Region, packed_len};
 use super::table::{EXTENT_COST, RESERVE_FRACTION, Relief, Table, WORD_COST};
 use crate::Answer;
-use honeycomb_block::Backing;
+use honeycomb_block::{Backing, HUGE_FROM};
 use honeycomb_wire::Status;
 use std::ops::Range;
 
@@ -141,8 +141,11 @@ impl Table {
             self.spare_regions.push(new);
             return false;
         };
-        let before = self.regions[id].packed();
-        let right = self.regions[id].split_off(block, start, at..at + len);
+        let left = &self.regions[id];
+        let (from, before) = (left.at, left.packed());
+        let keeps = self.generous(packed_len(left.count - count, left.live - live)).min(left.size);
+        let right = self.regions[id].split_off(block, start, at..at + len, keeps);
+        self.arena.resize(from, keeps);
         self.packed = self.packed - before + self.regions[id].packed() + right.packed();
         self.regions[new as usize] = right;
         self.starts.insert(place + 1, start);
@@ -204,14 +207,17 @@ impl Table {
         Some(right)
     }
 
-    /// Bytes for a region that needs `needed`: room to grow while memory is plenty.
+    /// Bytes for a region that needs `needed`: room to grow while memory is plenty. In blocks of huge
+    /// pages room that is not used costs nothing, because the page around it is resident anyway; in
+    /// smaller ones it is memory.
     fn generous(&self, needed: usize) -> usize {
-        let first = (self.size / 64).clamp(1024, 4096);
-        let most = self.region_max.max(needed + needed / 8);
+        let tight = needed + needed / 8;
         if self.arena.free_bytes() < self.size / 4 {
-            return round_up(needed + needed / 8);
+            return round_up(tight);
         }
-        round_up((2 * needed).max(first).min(most))
+        let roomy = if self.size < HUGE_FROM { tight } else { 2 * needed };
+        let first = (self.size / 64).clamp(1024, 4096);
+        round_up(roomy.max(first).min(self.region_max.max(tight)))
     }
 
     /// Gives a region room for an entry, in place or elsewhere.

@@ -6,7 +6,7 @@ use super::arena::Arena;
 use super::table::Table;
 use honeycomb_block::Backing;
 use honeycomb_types::Time;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
 /// Smaller regions are left as they are.
@@ -15,8 +15,11 @@ const SHRINK_FROM: usize = 8 * 1024;
 const SLACK_FRACTION: usize = 16;
 /// It goes back when it has been free for this long: what is freed is often soon used again.
 const KEPT_FREE: Duration = Duration::from_millis(50);
-/// Smaller holes are not given back.
-const HOLE_MIN: usize = 128 * 1024;
+/// Holes of less than this part of a block are not given back: each is a system call. Regions are of
+/// about an 85th.
+const HOLE_FRACTION: usize = 128;
+/// But the least is this at least, and at most.
+const HOLE_MIN: RangeInclusive<usize> = 8 * 1024..=128 * 1024;
 /// Bytes that are given back at a time, and the pause between two times: others come first.
 const STEP: usize = 8 << 20;
 const PAUSE: Duration = Duration::from_millis(1);
@@ -56,7 +59,8 @@ impl Shrink {
         if from == 0 {
             arena.forget_slack();
         }
-        let mut holes: Vec<Range<usize>> = arena.holes(HOLE_MIN).filter(|h| h.end > from).collect();
+        let least = (size / HOLE_FRACTION).clamp(*HOLE_MIN.start(), *HOLE_MIN.end());
+        let mut holes: Vec<Range<usize>> = arena.holes(least).filter(|h| h.end > from).collect();
         holes.sort_unstable_by_key(|hole| hole.start);
         let mut given = 0;
         for hole in holes {

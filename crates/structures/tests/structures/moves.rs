@@ -406,6 +406,77 @@ fn a_full_block_asks_to_be_divided_in_half_and_an_empty_one_to_be_merged() {
     assert_eq!(mover.wish(block, now), None);
 }
 
+/// Fills the only block in two bursts; what it had taken of itself when it asked to be divided, percent.
+fn asks_at(pair: &mut Pair, salt: u16) -> usize {
+    let place = pair.owner(0);
+    let mut looks_at = SIZE * 40 / 100;
+    for n in 0..u16::MAX {
+        pair.put(&key(salt + n), &[7; 600]);
+        let driver = pair.driver(place);
+        let used = driver.structure.bytes_used() as usize;
+        if used < looks_at {
+            continue;
+        }
+        looks_at = SIZE * 78 / 100;
+        driver.sleep(5);
+        let now = driver.now;
+        let (mover, block) = pair.mover(place);
+        match mover.wish(block, now) {
+            Some(Wish::Split { .. }) => return used * 100 / SIZE,
+            other => assert_eq!(other, None),
+        }
+    }
+    panic!("it is full and has no wish");
+}
+
+/// Two blocks merge when they fill four fifths of one. What came of that would be divided at once when
+/// it grew fast, and merged again when it did not.
+#[test]
+fn a_block_that_was_made_of_two_is_divided_later() {
+    let mut pair = Pair::new();
+    let fresh = asks_at(&mut pair, 0);
+    assert!((70..80).contains(&fresh), "{fresh}");
+    let mut pair = Pair::new();
+    for into in 0..2 {
+        pair.put(&key(into), b"few");
+        pair.begin(0, SLOTS as u64 / 2 - 1);
+        pair.finish();
+        pair.begin(into as usize, 0);
+        pair.finish();
+        assert_eq!(pair.ranges.iter().flatten().count(), 1);
+    }
+    let merged = asks_at(&mut pair, 2);
+    assert!((85..96).contains(&merged), "{merged}");
+}
+
+/// One that found no neighbour rested for up to 8 s, however much went from it meanwhile.
+#[test]
+fn a_block_that_found_no_neighbour_asks_again_when_it_is_lighter() {
+    let mut pair = Pair::new();
+    for n in 0..120 {
+        pair.put(&key(n), &[7; 600]);
+    }
+    pair.begin(0, SLOTS as u64 / 2 - 1);
+    pair.finish();
+    let place = pair.owner(0);
+    pair.driver(place).sleep(300);
+    let own: Vec<_> =
+        pair.model.keys().filter(|k| pair.owner(key_hash(k)) == place).cloned().collect();
+    let mut asked = Vec::new();
+    for (n, key) in own.iter().enumerate() {
+        pair.delete(key);
+        let now = pair.driver(place).now;
+        let (mover, block) = pair.mover(place);
+        if mover.wish(block, now) == Some(Wish::Merge) {
+            mover.refused(now, Wish::Merge, Status::OutOfMemory, "no neighbour has room".into());
+            asked.push(n);
+        }
+    }
+    // A 32nd of the block are 13 values.
+    let steps: Vec<usize> = asked.windows(2).map(|w| w[1] - w[0]).collect();
+    assert!(asked.len() >= 3 && steps.iter().all(|step| (11..15).contains(step)), "{asked:?}");
+}
+
 #[test]
 fn a_block_that_is_one_hot_slot_does_not_ask_to_be_divided() {
     let mut driver = Driver::new(SIZE, block(0, u64::MAX));
