@@ -64,8 +64,8 @@ pub struct RepartitionArgs {
     /// Threads that write, before and during
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     writers: u32,
-    /// Threads that get, before and during
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    /// Threads that get, before and during; with none there are only times of splits
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(..=64))]
     readers: u32,
     /// Bytes of one request of a writer, at least one value
     #[arg(long, value_parser = size::parse, default_value = "16KiB")]
@@ -308,7 +308,7 @@ fn write_figure(args: &RepartitionArgs, f: &Found) -> Outcome {
     let head = "part,split_ms,get_us_before,get_us_during";
     write_csv(&folder.join(format!("{name}.csv")), head, rows)?;
     let series = |name: &str, points| Series { name: name.into(), shape: Shape::Line, points };
-    let panels = [
+    let mut panels = vec![
         Panel {
             title: format!("{} splits of {}", f.split_ms.len(), size::show(f.block)),
             x: "milliseconds".into(),
@@ -327,6 +327,9 @@ fn write_figure(args: &RepartitionArgs, f: &Found) -> Outcome {
             logarithmic: true,
         },
     ];
+    if args.readers == 0 {
+        panels.truncate(1);
+    }
     draw(&folder.join(format!("{name}.png")), &panels).map_err(Failure::from)
 }
 
