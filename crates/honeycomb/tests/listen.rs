@@ -4,16 +4,17 @@
 mod common;
 
 use common::{Cluster, KIB};
-use honeycomb_client::{Heard, Listener};
+use honeycomb_client::{Client, Heard, JobTicket, Listener};
 use honeycomb_env::Clock;
 use honeycomb_wire::messages::PrefixOptions;
 use honeycomb_wire::notice::{Filter, kinds};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 const MIB: u64 = 1024 * KIB;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn cluster() -> (Cluster, honeycomb_client::Client, honeycomb_client::JobTicket) {
+fn cluster() -> (Cluster, Client, JobTicket) {
     let cluster = Cluster::start(1, 64 * MIB, 64 * KIB);
     let (client, ticket) = cluster.job("listen");
     let options = PrefixOptions { pinned: true, ..PrefixOptions::default() };
@@ -23,6 +24,12 @@ fn cluster() -> (Cluster, honeycomb_client::Client, honeycomb_client::JobTicket)
 
 fn next(listener: &mut Listener) -> Heard {
     listener.next(PATIENCE).unwrap().expect("a notice within the time").heard
+}
+
+/// Blocks of all structures of the job.
+fn blocks_of(client: &Client, ticket: &JobTicket) -> u32 {
+    let tree = client.tree(ticket.job).unwrap();
+    tree.iter().flat_map(|prefix| &prefix.structures).map(|s| s.blocks).sum()
 }
 
 #[test]
@@ -81,12 +88,8 @@ fn items_are_heard_of_although_blocks_between_came_and_went() {
             left -= queue.get_many(left, PATIENCE).unwrap().len();
         }
     }
-    let blocks = || -> u32 {
-        let tree = client.tree(ticket.job).unwrap();
-        tree.iter().flat_map(|prefix| &prefix.structures).map(|s| s.blocks).sum()
-    };
     let clock = Clock::start();
-    while blocks() > 2 {
+    while blocks_of(&client, &ticket) > 2 {
         assert!(clock.now().as_millis() < 20_000, "the blocks were never retired");
     }
     // What was heard up to here is of the past: items that are gone, or that something was missed.
@@ -97,4 +100,55 @@ fn items_are_heard_of_although_blocks_between_came_and_went() {
     assert!(missed, "the listener was not told of what it missed");
     queue.put(b"one more", Duration::ZERO).unwrap();
     assert_eq!(next(&mut listener), Heard::Data { items: 1 });
+}
+
+/// Blocks hand ranges over while they are listened to: what happens in a range is told by the block
+/// that has it, and what happens before anybody listens there is told as a gap.
+#[test]
+fn a_store_that_splits_and_merges_tells_of_each_change_once_or_of_a_gap() {
+    let (_cluster, client, ticket) = cluster();
+    let kv = client.create_kv(ticket.job, "t:kv", 1, 0, false).unwrap();
+    let mut listener = kv.structure().listen(kinds::PUT | kinds::DELETE, Filter::All).unwrap();
+    let (mut changes, mut gaps) = (BTreeMap::<Box<[u8]>, Vec<bool>>::new(), 0);
+    let mut hear = |listener: &mut Listener, wait| {
+        while let Some(notification) = listener.next(wait).unwrap() {
+            match notification.heard {
+                Heard::Put { key } => changes.entry(key).or_default().push(true),
+                Heard::Delete { key } => changes.entry(key).or_default().push(false),
+                Heard::Gap { .. } => gaps += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    let key = |n: u32| format!("key-{n}").into_bytes();
+    let mut most = 0;
+    for n in 0..1500 {
+        kv.put(&key(n), &[7; 600]).unwrap();
+        hear(&mut listener, Duration::ZERO);
+        most = most.max(kv.structure().blocks());
+    }
+    for n in 0..1500 {
+        assert!(kv.delete(&key(n)).unwrap());
+        hear(&mut listener, Duration::ZERO);
+    }
+    let clock = Clock::start();
+    let mut blocks = most;
+    while blocks > most / 2 {
+        assert!(clock.now().as_millis() < 20_000, "{blocks} of {most} blocks never merged");
+        hear(&mut listener, Duration::from_millis(20));
+        blocks = blocks_of(&client, &ticket) as usize;
+    }
+    // Where nothing moves any more nothing is missed.
+    for n in 0..100 {
+        kv.put(&key(2000 + n), b"last").unwrap();
+    }
+    hear(&mut listener, Duration::from_millis(200));
+    let whole = changes.values().filter(|told| told[..] == [true, false]).count();
+    for (key, told) in &changes {
+        assert!(told.len() == 1 || told[..] == [true, false], "{key:?} {told:?}");
+    }
+    assert!(whole == 1500 || gaps > 0, "{whole} of 1500 were told whole, and of no gap");
+    for n in 2000..2100 {
+        assert_eq!(changes.get(&key(n)[..]), Some(&vec![true]), "{n}");
+    }
 }
