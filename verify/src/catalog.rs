@@ -236,7 +236,8 @@ impl CatalogModel {
         let expected = job.creation(path, named, options.lease_ms, now);
         agree("a creation", reply, &expected)?;
         if let (Ok((place, new)), Ok(Reply::Prefix(id))) = (expected, reply) {
-            job.put(place, Prefix { id: *id, ..new }, now);
+            let high = if options.high_mark == 0 { new.high } else { options.high_mark };
+            job.put(place, Prefix { id: *id, high, ..new }, now);
             job.sweep();
         }
         Ok(())

@@ -19,9 +19,9 @@ use crate::{Catalog, CatalogError, Effect, MapEntry, Reply};
 use honeycomb_types::limits::MOVE_MAX;
 use honeycomb_types::{BlockAt, BlockId, Bug, Kind, MapVersion, MoveId, ServerId, StructureId};
 
-/// Two blocks become one when both together hold at most this share of a block: less than what makes a
-/// block split that was made of two (`SPLIT_FROM_MERGED` of the structure).
-const MERGE_FILL: (u64, u64) = (4, 5);
+/// Two blocks become one when both together hold at most this share of what makes one split. One that
+/// was made of two splits later than others (`SPLIT_FROM_MERGED` of the structure).
+const MERGE_FILL: (u64, u64) = (5, 6);
 
 /// A move that is neither committed nor cancelled.
 #[derive(Clone, Copy, Debug)]
@@ -240,7 +240,8 @@ impl Catalog {
     fn roomy_neighbour(&self, s: u32, block: BlockId) -> Option<BlockId> {
         let (place, ..) = self.range_of(s, block);
         let structure = &self.structures[s];
-        let most = self.block_size * MERGE_FILL.0 / MERGE_FILL.1;
+        let full = self.marks(structure.prefix).split_at(self.block_size as usize) as u64;
+        let most = full * MERGE_FILL.0 / MERGE_FILL.1;
         let own = self.pool.bytes_used(block);
         [place.checked_sub(1), Some(place + 1)]
             .into_iter()

@@ -14,7 +14,7 @@ mod moves;
 pub use moves::{Imports, Moving, moved};
 
 use honeycomb_catalog::{CatalogError, NewStructure};
-use honeycomb_types::limits::{RESERVE_BLOCKS_MIN, RESERVE_FRACTION};
+use honeycomb_types::limits::{HIGH_MARK_DEFAULT, RESERVE_BLOCKS_MIN, RESERVE_FRACTION};
 use honeycomb_types::{BlockAt, Kind, MoveId, PrefixId, ServerId, StructureId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,6 +39,8 @@ pub struct Prefix {
     pub renewed: u64,
     pub lease: u64,
     pub pinned: bool,
+    /// Percent of a block at which its stores split.
+    pub high: u8,
     pub life: Life,
     pub missed: u64,
 }
@@ -209,10 +211,19 @@ pub fn cause<T>(result: &Result<T, CatalogError>) -> String {
 
 impl Prefix {
     pub fn new(id: PrefixId, name: &str, parents: Vec<usize>, lease: u64, now: u64) -> Prefix {
-        let name = name.to_owned();
-        let (deduced, readers) = (BTreeSet::new(), BTreeSet::new());
-        let (pinned, life, missed) = (false, Life::Live, 0);
-        Prefix { id, name, parents, deduced, readers, renewed: now, lease, pinned, life, missed }
+        Prefix {
+            id,
+            name: name.to_owned(),
+            parents,
+            deduced: BTreeSet::new(),
+            readers: BTreeSet::new(),
+            renewed: now,
+            lease,
+            pinned: false,
+            high: HIGH_MARK_DEFAULT,
+            life: Life::Live,
+            missed: 0,
+        }
     }
 }
 

@@ -38,11 +38,12 @@ impl Giving {
 
 impl File {
     /// The neighbour that takes all of a block: the one with less, the left one of equals.
-    fn neighbour(&self, at: BlockAt, used: &BTreeMap<BlockAt, u64>) -> Outcome<BlockAt> {
+    fn neighbour(&self, at: BlockAt, high: u8, used: &BTreeMap<BlockAt, u64>) -> Outcome<BlockAt> {
         let place = self.chain.iter().position(|&b| b == at).unwrap();
         let busy = |b: BlockAt| self.pending.iter().any(|m| m.source == b || m.target == b);
         let used = |b: BlockAt| used.get(&b).copied().unwrap_or_default();
-        let fits = |&b: &BlockAt| !busy(b) && used(b) + used(at) <= BLOCK * 4 / 5;
+        let fits =
+            |&b: &BlockAt| !busy(b) && used(b) + used(at) <= BLOCK * high as u64 / 100 * 5 / 6;
         let left = self.chain[..place].last().copied().filter(fits);
         let right = self.chain[place + 1..].first().copied().filter(fits);
         match (left, right) {
@@ -69,7 +70,8 @@ impl Cluster {
             return Ok(Giving { id: Some(id), target: Some(target), start, end });
         }
         if merge {
-            let target = file.neighbour(at, &self.used)?;
+            let prefix = self.jobs[place.0].prefixes[file.prefix].as_ref().unwrap();
+            let target = file.neighbour(at, prefix.high, &self.used)?;
             return Ok(Giving { id: None, target: Some(target), start: first, end });
         }
         if start <= first || start > end || !start.is_multiple_of(1 << 58) {

@@ -41,7 +41,7 @@ const MOVE_RATE: u64 = 300 << 20;
 const MOVE_LEAST: Duration = Duration::from_millis(3);
 /// However fast it fills, a block asks no earlier than at this many hundredths of its size.
 const SPLIT_FROM: usize = 70;
-/// And one that was made of two, no earlier than at this many: the two may have filled four fifths of
+/// And one that was made of two, no earlier than at this many: the two may have filled 79 % of
 /// it, and what shrinks and grows by turns is not to be merged and divided by turns.
 const SPLIT_FROM_MERGED: usize = 85;
 /// A block that found no neighbour to merge with asks again, rest or not, when it has this part of

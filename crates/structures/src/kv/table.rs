@@ -203,19 +203,23 @@ impl Table {
 
     /// A planted defect: gives up the extents of a region's entries.
     pub fn drop_extents_of(&mut self, block: &Backing, id: u32) {
-        let entries: Vec<(usize, Head)> = self.regions[id as usize].walk(block).collect();
-        for (at, head) in entries.into_iter().filter(|(_, head)| head.extents() && !head.dead()) {
-            self.dropped.push(block.slice(self.value(block, at, &head)).into());
+        for stored in self.lists_of(block, id) {
+            self.dropped.push(block.slice(stored).into());
         }
     }
 
     /// A planted defect: forgets who has the extents of a region's entries.
     pub fn forget_owners(&self, block: &mut Backing, id: u32) {
-        let entries: Vec<(usize, Head)> = self.regions[id as usize].walk(block).collect();
-        for (at, head) in entries.into_iter().filter(|(_, head)| head.extents() && !head.dead()) {
-            let stored = self.value(block, at, &head);
+        for stored in self.lists_of(block, id) {
             block.slice_mut(stored.start..stored.start + EXTENT_OWNER).fill(0);
         }
+    }
+
+    /// Where a region has lists of extents.
+    fn lists_of(&self, block: &Backing, id: u32) -> Vec<Range<usize>> {
+        let live = |(_, head): &(usize, Head)| head.extents() && !head.dead();
+        let entries = self.regions[id as usize].walk(block).filter(live);
+        entries.map(|(at, head)| self.value(block, at, &head)).collect()
     }
 
     /// Stores an entry, in place of `old` when there is one. `old` must be fresh.
