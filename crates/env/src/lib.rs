@@ -22,5 +22,5 @@ pub use disk::{Disk, Folder, MemoryDisk, Syncer};
 pub use entropy::Entropy;
 pub use guard::AbortOnPanic;
 pub use memory::resident_anonymous_bytes;
-pub use net::{Begin, ConnId, Detached, Mailbox, Net, NetOptions, NotPosted, Service, run};
+pub use net::{Begin, ByConn, ConnId, Detached, Mailbox, Net, NetOptions, NotPosted, Service, run};
 pub use poller::Poller;

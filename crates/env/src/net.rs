@@ -4,19 +4,21 @@
 //! one write per connection and round. It knows the framing and the limits; it does not know what
 //! an operation means. Controller, memory-server shards and the link between them all run on it.
 
+mod by_conn;
 mod round;
 
+pub use by_conn::ByConn;
 pub use round::run;
 
 use crate::budget::{Budget, Permit};
 use crate::clock::Clock;
-use crate::conn::{Conn, Mode, ReplyPayload};
+use crate::conn::{Conn, Mode, ReplyPayload, Spares};
 use crate::failpoint::{self, Point};
 use crate::poller::Poller;
 use honeycomb_types::Time;
 use honeycomb_types::limits::{
     CONNECTION_BACKLOG_MAX, CONNECTION_STALL, CONNECTIONS_MAX, FILL_STALL, MESSAGE_MAX,
-    RING_CAPACITY,
+    REQUEST_HEADER, RING_CAPACITY,
 };
 use honeycomb_wire::{Header, Op, Refusal, ReplyHeader, RequestHeader, Status};
 use mio::event::Source;
@@ -34,6 +36,8 @@ use std::time::Duration;
 const WHOLE_PAYLOAD_MAX: usize = 64 * 1024;
 /// The buffer that all connections of a loop read into.
 const SCRATCH: usize = 256 * 1024;
+/// What is read of a connection that brings large payloads, to find out where the next one goes.
+const HEAD_ALONE: usize = 4 * 1024;
 /// Unfinished frames of up to this size are kept even when the budget is used up.
 const SMALL_FRAME: usize = 16 * 1024;
 /// Bytes that one connection may have read before the others get their turn.
@@ -42,6 +46,9 @@ const TURN: usize = 4 << 20;
 const GREETING: Duration = Duration::from_secs(5);
 /// How often the deadlines of connections are looked at.
 const SWEEP: Duration = Duration::from_millis(500);
+
+/// Requests of one connection that are looked at before the first of them runs.
+const AHEAD: usize = 16;
 
 /// Requests of one connection that may be with other loops at a time.
 const FORWARDED_MAX: usize = 16;
@@ -78,6 +85,19 @@ pub enum Begin {
 pub trait Service {
     /// What other threads may tell this loop.
     type Note: Send + 'static;
+
+    /// A complete request of a batch will be handled in a moment, after those before it: a chance to
+    /// ask the memory for what it needs. What is returned is brought to `prefetch_more` when the
+    /// whole batch was asked for. Nothing may depend on it.
+    fn prefetch(&self, header: &RequestHeader, args: &[u8]) -> Option<u64> {
+        let _ = (header, args);
+        None
+    }
+
+    /// Asks for what the answer to `prefetch`'s question leads to.
+    fn prefetch_more(&self, header: &RequestHeader, hint: u64) {
+        let _ = (header, hint);
+    }
 
     /// A complete request.
     fn on_request(
@@ -208,6 +228,18 @@ pub struct NetOptions {
     pub connections: Arc<AtomicUsize>,
 }
 
+/// The connection of this name, unless it is gone.
+fn look_up<'a>(
+    conns: &'a mut [Option<Conn>],
+    generations: &[u32],
+    id: ConnId,
+) -> Option<&'a mut Conn> {
+    if *generations.get(id.index())? != id.generation() {
+        return None;
+    }
+    conns[id.index()].as_mut()
+}
+
 /// The connections of one loop.
 pub struct Net {
     poll: Poll,
@@ -221,6 +253,7 @@ pub struct Net {
     /// Connections that may have more to read without a new event.
     ready: VecDeque<ConnId>,
     closed: Vec<ConnId>,
+    spares: Spares,
     budget: Arc<Budget>,
     options: NetOptions,
     waker: Arc<Waker>,
@@ -244,6 +277,7 @@ impl Net {
             dirty: Vec::new(),
             ready: VecDeque::new(),
             closed: Vec::new(),
+            spares: Spares::default(),
             budget: Budget::new(options.budget),
             options,
             waker,
@@ -386,10 +420,7 @@ impl Net {
         if let Some((Point::Answering, op)) = last {
             failpoint::die(Point::Answering, op);
         }
-        if let Some(conn) = self.conn(to) {
-            conn.send(&header.encode(), args, payload);
-            self.mark(to);
-        }
+        self.send(to, &header.encode(), args, payload);
         if let Some((point, op)) = last {
             self.flush_one(to, self.clock.now());
             failpoint::die(point, op);
@@ -414,10 +445,7 @@ impl Net {
         header.args_len = args.len() as u32;
         header.payload_len = payload.len() as u32;
         let last = failpoint::reached(true, header.op);
-        if let Some(conn) = self.conn(to) {
-            conn.send(&header.encode(), args, payload);
-            self.mark(to);
-        }
+        self.send(to, &header.encode(), args, payload);
         match last {
             None => {}
             Some(Point::Sent) => {
@@ -435,11 +463,18 @@ impl Net {
         due.then_some((point, op))
     }
 
-    fn conn(&mut self, id: ConnId) -> Option<&mut Conn> {
-        if *self.generations.get(id.index())? != id.generation() {
-            return None;
+    /// Queues a frame, and the connection for the next flush.
+    fn send(&mut self, to: ConnId, header: &[u8], args: &[u8], payload: ReplyPayload<'_>) {
+        let Some(conn) = look_up(&mut self.conns, &self.generations, to) else { return };
+        conn.send(header, args, payload, &mut self.spares);
+        if !conn.dirty {
+            conn.dirty = true;
+            self.dirty.push(to);
         }
-        self.conns[id.index()].as_mut()
+    }
+
+    fn conn(&mut self, id: ConnId) -> Option<&mut Conn> {
+        look_up(&mut self.conns, &self.generations, id)
     }
 
     fn mark(&mut self, id: ConnId) {
@@ -474,10 +509,14 @@ impl Net {
         // Closing the descriptor removes it as well; this matters when it moves to another loop.
         let _ = conn.stream.deregister(self.poll.registry());
         self.generations[id.index()] = self.generations[id.index()].wrapping_add(1);
-        self.free.push(id.index());
         self.open -= 1;
         self.options.connections.fetch_sub(1, Relaxed);
         Some(conn)
+    }
+
+    /// The service knows that a connection is gone: another one may have its place (`ByConn`).
+    fn release(&mut self, gone: ConnId) {
+        self.free.push(gone.index());
     }
 
     fn drop_conn(&mut self, id: ConnId) {
@@ -494,8 +533,9 @@ impl Net {
                 let header = ReplyHeader::new(Status::LimitExceeded, 0, 0);
                 let message = b"the server has as many connections as it takes (10,000)";
                 let header = ReplyHeader { args_len: message.len() as u32, ..header };
-                conn.send(&header.encode(), message, ReplyPayload::Copy(&[]));
-                let _ = conn.flush(self.clock.now());
+                let spares = &mut self.spares;
+                conn.send(&header.encode(), message, ReplyPayload::Copy(&[]), spares);
+                let _ = conn.flush(self.clock.now(), spares);
                 continue;
             }
             let _ = self.insert(conn);
@@ -505,15 +545,19 @@ impl Net {
     /// Sends what is queued, closes what is to be closed, and lets paused connections go on.
     fn flush_dirty(&mut self) {
         let now = self.clock.now();
-        for id in std::mem::take(&mut self.dirty) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for id in dirty.drain(..) {
             self.flush_one(id, now);
         }
+        // The list's own memory serves the next round; what was added meanwhile comes then.
+        dirty.append(&mut self.dirty);
+        self.dirty = dirty;
     }
 
     fn flush_one(&mut self, id: ConnId, now: Time) {
-        let Some(conn) = self.conn(id) else { return };
+        let Some(conn) = look_up(&mut self.conns, &self.generations, id) else { return };
         conn.dirty = false;
-        let done = conn.flush(now);
+        let done = conn.flush(now, &mut self.spares);
         let (closing, paused) = (conn.closing, conn.paused);
         let room = conn.forwarded < FORWARDED_MAX;
         let resume = paused && room && conn.backlog() < CONNECTION_BACKLOG_MAX / 2;

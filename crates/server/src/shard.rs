@@ -308,6 +308,24 @@ impl Shard {
         std::mem::take(&mut self.notices)
     }
 
+    /// A request will run in a moment, after others of its batch: see `Structure::prefetch`. Whether
+    /// it may is asked later; nobody hears anything from this.
+    #[inline]
+    pub fn prefetch(&self, header: &RequestHeader, args: &[u8]) -> Option<u64> {
+        let slot = self.slots[self.index(header.at.block)?].as_deref()?;
+        slot.structure.prefetch(&slot.backing, header.op, args)
+    }
+
+    /// See `Structure::prefetch_more`.
+    #[inline]
+    pub fn prefetch_more(&self, header: &RequestHeader, hint: u64) {
+        if let Some(index) = self.index(header.at.block)
+            && let Some(slot) = &self.slots[index]
+        {
+            slot.structure.prefetch_more(&slot.backing, hint);
+        }
+    }
+
     /// Runs a request whose payload is here. `ticket` must be fresh; it names the answer when the
     /// outcome is `Parked`.
     pub fn apply(
@@ -475,6 +493,15 @@ impl Shard {
     /// The next answer to a request that was parked.
     pub fn completed(&mut self) -> Option<(Ticket, Answer)> {
         self.completed.pop()
+    }
+
+    /// Whether nobody is to hear anything of what was done: the common case.
+    #[inline]
+    pub fn is_settled(&self) -> bool {
+        self.completed.is_empty()
+            && self.notices.is_empty()
+            && self.effects.is_empty()
+            && self.posts.is_empty()
     }
 
     /// What the shard wants done elsewhere.

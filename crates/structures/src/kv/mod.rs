@@ -410,7 +410,34 @@ impl KvBlock {
     }
 }
 
+/// The key of an operation that looks up one entry.
+fn looked_up(op: Op, args: &[u8]) -> Option<&[u8]> {
+    match op {
+        Op::KvGet | Op::KvExists | Op::KvUpdate | Op::KvUpsert => Some(args),
+        Op::KvPut | Op::KvDelete => mode_and_key(args).ok().map(|(_, key)| key),
+        _ => None,
+    }
+}
+
 impl Structure for KvBlock {
+    #[inline]
+    fn prefetch(&self, block: &Backing, op: Op, args: &[u8]) -> Option<u64> {
+        let hash = key_hash(looked_up(op, args)?);
+        if hash < self.start || hash > self.end {
+            return None;
+        }
+        let (region, low) = (self.table.region_of(hash), hash as u32);
+        self.table.regions[region as usize].prefetch_index(block, low);
+        Some((region as u64) << 32 | low as u64)
+    }
+
+    #[inline]
+    fn prefetch_more(&self, block: &Backing, hint: u64) {
+        if let Some(region) = self.table.regions.get((hint >> 32) as usize) {
+            region.prefetch_entry(block, hint as u32);
+        }
+    }
+
     fn apply(&mut self, block: &mut Backing, operation: &Operation<'_>, payload: &[u8]) -> Outcome {
         let (op, args) = (operation.op, operation.args);
         self.table.arena.sweep_some(block);
