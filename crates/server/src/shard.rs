@@ -214,6 +214,10 @@ struct Slot {
     lanes: Lanes,
     /// Touched since usage was last reported.
     touched: bool,
+    /// When it was looked at what its changes lead to, and how many bytes it used then.
+    looked: (Time, u64),
+    /// It has changed since, a little.
+    unseen: bool,
     /// When a refused block may ask for a successor again.
     ask_after: Time,
     /// When it asked for one, until the answer comes.
@@ -251,6 +255,8 @@ pub struct Shard {
     last_epoch: Vec<Epoch>,
     pending: Vec<Pending>,
     touched: Vec<u32>,
+    /// Blocks that have changed since they were looked at: each once.
+    unseen: Vec<u32>,
     effects: Vec<Effect>,
     completed: Vec<(Ticket, Answer)>,
     notices: Vec<(Ticket, u64, Notice)>,
@@ -278,6 +284,7 @@ impl Shard {
             last_epoch: vec![Epoch(0); blocks],
             pending: Vec::new(),
             touched: Vec::new(),
+            unseen: Vec::new(),
             effects: Vec::new(),
             completed: Vec::new(),
             notices: Vec::new(),

@@ -192,6 +192,18 @@ impl KvBlock {
         Ok(hash)
     }
 
+    /// Asks the memory for where a key's entry is told; what `prefetch_more` needs to know of it.
+    #[inline]
+    fn prefetch_key(&self, block: &Backing, key: &[u8]) -> Option<u64> {
+        let hash = key_hash(key);
+        if hash < self.start || hash > self.end {
+            return None;
+        }
+        let (region, low) = (self.table.region_of(hash), hash as u32);
+        self.table.regions[region as usize].prefetch_index(block, low);
+        Some((region as u64) << 32 | low as u64)
+    }
+
     fn admit_value(&self, len: usize) -> Result<(), Answer> {
         let limit = large_limit(self.size);
         if len <= limit {
@@ -422,13 +434,7 @@ fn looked_up(op: Op, args: &[u8]) -> Option<&[u8]> {
 impl Structure for KvBlock {
     #[inline]
     fn prefetch(&self, block: &Backing, op: Op, args: &[u8]) -> Option<u64> {
-        let hash = key_hash(looked_up(op, args)?);
-        if hash < self.start || hash > self.end {
-            return None;
-        }
-        let (region, low) = (self.table.region_of(hash), hash as u32);
-        self.table.regions[region as usize].prefetch_index(block, low);
-        Some((region as u64) << 32 | low as u64)
+        self.prefetch_key(block, looked_up(op, args)?)
     }
 
     #[inline]
