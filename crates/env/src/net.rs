@@ -543,8 +543,7 @@ impl Net {
     }
 
     /// Sends what is queued, closes what is to be closed, and lets paused connections go on.
-    fn flush_dirty(&mut self) {
-        let now = self.clock.now();
+    fn flush_dirty(&mut self, now: Time) {
         let mut dirty = std::mem::take(&mut self.dirty);
         for id in dirty.drain(..) {
             self.flush_one(id, now);

@@ -7,15 +7,13 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
     let mut round =
         Round { scratch: vec![0; SCRATCH], ahead: Ahead::default(), spin: Poller::default() };
     let mut events = Events::with_capacity(1024);
-    let mut next_sweep = net.clock.now() + SWEEP;
+    // Read once a round, after its wait.
+    let mut now = net.clock.now();
+    let mut next_sweep = now + SWEEP;
     // Before the first wait: a service may have something to begin with.
-    let mut deadline = {
-        let now = net.clock.now();
-        service.on_tick(&mut net, now)
-    };
+    let mut deadline = service.on_tick(&mut net, now);
     while !service.finished() {
-        round.wait(&mut net, &mut events, deadline, next_sweep)?;
-        let now = net.clock.now();
+        now = round.wait(&mut net, &mut events, now, deadline, next_sweep)?;
         for event in &events {
             match event.token() {
                 LISTENER => net.accept_all(),
@@ -44,7 +42,7 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
             service.on_note(&mut net, now, note);
         }
         deadline = service.on_tick(&mut net, now);
-        net.flush_dirty();
+        net.flush_dirty(now);
         if now >= next_sweep {
             net.sweep(now);
             // Connections that could not be taken (no descriptor was free) raise no new event.
@@ -56,7 +54,7 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
             net.release(id);
         }
     }
-    net.flush_dirty();
+    net.flush_dirty(now);
     Ok(())
 }
 
@@ -67,35 +65,39 @@ struct Round {
 }
 
 impl Round {
-    /// Waits for something to do, polling briefly first when that has paid off lately.
+    /// Waits for something to do, polling briefly first when that has paid off lately. `now` is when
+    /// the last round began, which is good enough to tell how long to sleep; the time that it returns
+    /// is that after the wait.
     fn wait(
         &mut self,
         net: &mut Net,
         events: &mut Events,
+        now: Time,
         deadline: Option<Time>,
         next_sweep: Time,
-    ) -> io::Result<()> {
+    ) -> io::Result<Time> {
+        let clock = net.clock;
         let at_once = !net.ready.is_empty() || !net.dirty.is_empty() || !net.closed.is_empty();
-        let began = net.clock.now();
-        if !at_once && net.options.spin > Duration::ZERO && self.spin.worth_it(began) {
-            let clock = net.clock;
-            let mut now = began;
-            while now.since(began) < net.options.spin {
+        if !at_once && net.options.spin > Duration::ZERO && self.spin.worth_it(now) {
+            let began = clock.now();
+            let mut tried = began;
+            while tried.since(began) < net.options.spin {
                 poll_once(&mut net.poll, events, Duration::ZERO)?;
                 if !events.is_empty() {
                     self.spin.hit();
-                    return Ok(());
+                    return Ok(clock.now());
                 }
-                if !self.spin.yielded(now, || clock.now()) {
+                if !self.spin.yielded(tried, || clock.now()) {
                     break;
                 }
-                now = clock.now();
+                tried = clock.now();
             }
             self.spin.miss();
         }
         let wake = deadline.map_or(next_sweep, |d| d.min(next_sweep));
-        let timeout = if at_once { Duration::ZERO } else { wake.since(net.clock.now()) };
-        poll_once(&mut net.poll, events, timeout)
+        let timeout = if at_once { Duration::ZERO } else { wake.since(now) };
+        poll_once(&mut net.poll, events, timeout)?;
+        Ok(clock.now())
     }
 
     /// Reads what a connection has, up to its turn.
