@@ -1,0 +1,258 @@
+//! Runs a group: starts what its cells need, lets them take turns, and collects what they show.
+
+use crate::contract::{Answer, Line, Measured, Round, Spec, System};
+use crate::matrix::{Cell, Group, SPIN_US, With};
+use crate::servers::{Server, Which};
+use crate::tools::Tools;
+use honeycomb::bench::measure::{Figures, Series};
+use honeycomb::bench::process::{Pinning, Watched};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// What a cell showed.
+pub struct Shown {
+    /// Each round.
+    pub series: Series,
+    /// What the client says of itself.
+    pub about: String,
+    /// Most resident memory of the server over the rounds, in bytes.
+    pub server_peak: u64,
+    /// The same of the client.
+    pub client_peak: u64,
+}
+
+/// How long things are measured.
+#[derive(Clone, Copy)]
+pub struct Effort {
+    /// Rounds that count; one before them does not.
+    pub rounds: u32,
+    /// Of a round.
+    pub seconds: f64,
+}
+
+/// Why a cell has no figures.
+pub enum Absent {
+    /// This build cannot do it.
+    NotInBuild(&'static str),
+    /// The peer, or something that it needs, is not here.
+    NoPeer(String),
+    /// It failed.
+    Failed(String),
+}
+
+/// What a cell of a group showed, or why not.
+pub type Cells = Vec<Result<Shown, Absent>>;
+
+/// A client's process.
+struct Worker {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Worker {
+    fn start(mut command: Command, one_core: bool, pinning: Pinning) -> Result<Worker, String> {
+        if one_core {
+            pinning.for_server();
+        }
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        pinning.for_client();
+        let name = command.get_program().display().to_string();
+        let mut child = child.map_err(|e| format!("cannot start {name}: {e}"))?;
+        let input = child.stdin.take().expect("piped");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        Ok(Worker { child, input, output })
+    }
+
+    fn ask(&mut self, line: &Line) -> Result<Answer, String> {
+        let mut text = serde_json::to_string(line).expect("plain data");
+        text.push('\n');
+        // One that has ended says why in what it wrote before.
+        let _ = self.input.write_all(text.as_bytes());
+        let mut answer = String::new();
+        self.output.read_line(&mut answer).map_err(|e| e.to_string())?;
+        match serde_json::from_str(&answer) {
+            Ok(Answer::Error { error }) => Err(error),
+            Ok(answer) => Ok(answer),
+            Err(_) => Err(format!("the client ended; its reason is above {answer}")),
+        }
+    }
+
+    fn set_up(&mut self, spec: Spec) -> Result<String, String> {
+        match self.ask(&Line::Spec(Box::new(spec)))? {
+            Answer::Ready { about, .. } => Ok(about),
+            other => Err(format!("the client answered {other:?}")),
+        }
+    }
+
+    fn round(&mut self, round: Round) -> Result<Measured, String> {
+        match self.ask(&Line::Round(round))? {
+            Answer::Measured(measured) if measured.ops > 0 => Ok(measured),
+            other => Err(format!("the client answered {other:?}")),
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A cell that is set up.
+struct Turn {
+    cell: Cell,
+    server: usize,
+    worker: Worker,
+    about: String,
+    figures: Vec<Figures>,
+    server_peak: u64,
+}
+
+/// Runs groups.
+pub struct Runner<'a> {
+    /// What there is.
+    pub tools: &'a Tools,
+    /// Which core is whose.
+    pub pinning: Pinning,
+    /// How long.
+    pub effort: Effort,
+    numbered: u32,
+}
+
+impl<'a> Runner<'a> {
+    /// None has run yet.
+    pub fn new(tools: &'a Tools, pinning: Pinning, effort: Effort) -> Runner<'a> {
+        Runner { tools, pinning, effort, numbered: 0 }
+    }
+
+    /// All cells of a group, by turns. Servers are its own, so that nothing is left of others.
+    pub fn group(&mut self, group: &Group, told: &mut dyn FnMut(&Cell, u32)) -> Cells {
+        let mut servers: Vec<Server> = Vec::new();
+        let mut turns: Vec<Result<Turn, Absent>> = Vec::new();
+        for cell in &group.cells {
+            turns.push(self.set_up(*cell, &mut servers));
+        }
+        for round in 0..=self.effort.rounds {
+            for turn in &mut turns {
+                let Ok(running) = turn else { continue };
+                told(&running.cell, round);
+                if let Err(why) = self.round(running, &servers[running.server], round > 0) {
+                    *turn = Err(Absent::Failed(why));
+                }
+            }
+        }
+        let shown = |turn: Turn| Shown {
+            series: Series::of(turn.figures),
+            about: turn.about,
+            server_peak: turn.server_peak,
+            client_peak: Watched::process(turn.worker.child.id()).peak_resident(),
+        };
+        turns.into_iter().map(|turn| turn.map(shown)).collect()
+    }
+
+    fn set_up(&mut self, cell: Cell, servers: &mut Vec<Server>) -> Result<Turn, Absent> {
+        if let Some(why) = cell.not_in_this_build() {
+            return Err(Absent::NotInBuild(why));
+        }
+        let peer = match cell.system {
+            System::Redis if self.tools.redis.is_none() => Some("redis-server"),
+            System::Memcached if self.tools.memcached.is_none() => Some("memcached"),
+            _ => None,
+        };
+        if let Some(peer) = peer {
+            return Err(Absent::NoPeer(format!("there is no {peer} on the path")));
+        }
+        let command = self.command(&cell).map_err(Absent::NoPeer)?;
+        self.set_up_here(cell, command, servers).map_err(Absent::Failed)
+    }
+
+    fn set_up_here(
+        &mut self,
+        cell: Cell,
+        command: Command,
+        servers: &mut Vec<Server>,
+    ) -> Result<Turn, String> {
+        let which = Which::of(&cell);
+        // Raw values have a server each: it keeps what it was tuned to.
+        let there = servers.iter().position(|s| s.which == which && cell.system != System::Stream);
+        let at = match there {
+            Some(at) => at,
+            None => {
+                servers.push(Server::start(which, self.tools, self.pinning)?);
+                servers.len() - 1
+            }
+        };
+        let mut worker = Worker::start(command, cell.one_core, self.pinning)?;
+        self.numbered += 1;
+        let about = worker.set_up(Spec {
+            system: cell.system,
+            address: servers[at].address.clone(),
+            token: servers[at].token.clone(),
+            op: cell.op,
+            size: cell.size,
+            keys: cell.keys(),
+            batch: cell.batch,
+            total: cell.total,
+            clients: cell.clients,
+            pipeline: cell.pipeline,
+            spin_us: if cell.waiting.client_polls() { SPIN_US } else { 0 },
+            blocks: cell.blocks,
+            name: format!("cell-{}", self.numbered),
+        })?;
+        Ok(Turn { cell, server: at, worker, about, figures: Vec::new(), server_peak: 0 })
+    }
+
+    fn command(&self, cell: &Cell) -> Result<Command, String> {
+        let own = std::env::current_exe().map_err(|e| e.to_string())?;
+        let of = |program: &Path, args: &[&str]| {
+            let mut command = Command::new(program);
+            command.args(args);
+            command
+        };
+        Ok(match cell.with {
+            With::Rust => of(&own, &["worker"]),
+            With::Flood => of(&own, &["flood"]),
+            With::Hiredis => of(self.tools.hiredis()?, &[]),
+            With::C => of(self.tools.limit()?, &["client"]),
+            With::Python => {
+                let mut command = Command::new(self.tools.python(".venv")?);
+                command.arg(self.tools.worker_py());
+                command
+            }
+            With::RedisPy | With::Pymemcache => {
+                let mut command = Command::new(self.tools.python(".peers")?);
+                command.arg(self.tools.worker_py());
+                command
+            }
+        })
+    }
+
+    fn round(&self, turn: &mut Turn, server: &Server, counts: bool) -> Result<(), String> {
+        let round = Round { seconds: self.effort.seconds, ops: u32::MAX as u64 };
+        if turn.figures.is_empty() {
+            server.forget_peak();
+        }
+        let before = server.cpu();
+        let measured = turn.worker.round(round)?;
+        let server_ns = server.cpu() - before;
+        turn.server_peak = turn.server_peak.max(server.peak_resident());
+        if counts {
+            turn.figures.push(figures(&turn.cell, &measured, server_ns));
+        }
+        Ok(())
+    }
+}
+
+fn figures(cell: &Cell, measured: &Measured, server_ns: u64) -> Figures {
+    let (ops, wall) = (measured.ops as f64, measured.wall_ns as f64 / 1e9);
+    Figures {
+        latency: measured.latency_us,
+        ops_s: ops / wall,
+        mb_s: ops * (cell.size * cell.batch) as f64 / wall / 1e6,
+        server_us: server_ns as f64 / 1000.0 / ops,
+        client_us: measured.cpu_ns as f64 / 1000.0 / ops,
+    }
+}
