@@ -36,6 +36,10 @@ pub enum Op {
     Read,
     /// A put that wakes a consumer who waits in a get.
     Wake,
+    /// As `Get`, into a buffer that is used again.
+    GetInto,
+    /// As `Get`, or as a mapping, and then once over all bytes.
+    Pass,
 }
 
 impl Op {
@@ -50,6 +54,8 @@ impl Op {
             Op::Append => "append",
             Op::Read => "read",
             Op::Wake => "wake",
+            Op::GetInto => "get_into",
+            Op::Pass => "pass",
         }
     }
 }

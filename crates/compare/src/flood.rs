@@ -25,6 +25,8 @@ use std::time::Duration;
 
 /// A server that has not answered after this has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Entries that are stored with one write, before the first round.
+const FILL: usize = 50;
 /// Room for replies beyond those of one batch.
 const SLACK: usize = 4096;
 
@@ -261,14 +263,15 @@ impl Flood {
         }
         if self.spec.op != Op::Queue {
             let put = Spec { op: Op::Put, ..self.spec.clone() };
-            let put = crate::format::requests(self.format, &put, &[])?.swap_remove(0);
+            let puts = crate::format::requests(self.format, &put, &[])?.swap_remove(0);
             let first = &mut self.connections[0];
-            let mut received = vec![0; SLACK];
-            for request in put {
-                first.stream.write_all(&request.bytes)?;
-                let mut filled = 0;
-                while self.format.reply(&received[..filled], 0)?.is_none() {
-                    filled += first.stream.read(&mut received[filled..])?;
+            first.received.resize(SLACK, 0);
+            for some in puts.chunks(FILL) {
+                let bytes: Vec<u8> = some.iter().flat_map(|r| &r.bytes).copied().collect();
+                first.in_flight = some.len();
+                first.stream.write_all(&bytes)?;
+                while first.in_flight > 0 {
+                    first.receive(self.format, 0)?;
                 }
             }
         }
@@ -344,7 +347,6 @@ impl Client for Flood {
     fn about(&self) -> String {
         match self.format {
             Format::Resp => "load generator, RESP",
-            Format::Text => "load generator, text",
             Format::Binary => "load generator, binary",
             Format::Frames => "load generator, frames",
         }

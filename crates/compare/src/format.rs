@@ -21,9 +21,8 @@ pub struct Request {
 pub enum Format {
     /// Of Redis.
     Resp,
-    /// Of memcached, its text commands.
-    Text,
-    /// Of memcached, its binary ones.
+    /// Of memcached, its binary commands: as fast as those in text one at a time, and three times as
+    /// fast in pipelines, where it answers text with a write for each.
     Binary,
     /// Of Honeycomb.
     Frames,
@@ -62,7 +61,6 @@ pub fn requests(
     let keys = if queue { 1 } else { spec.keys };
     let one = |op: Op, number: u64| match format {
         Format::Resp => Some(plain(resp(op, queue, &key(spec.size, number), &value))),
-        Format::Text => Some(plain(text(op, &key(spec.size, number), &value))),
         Format::Binary => Some(plain(binary(op, &key(spec.size, number), &value))),
         Format::Frames => frame(op, queue, &key(spec.size, number), &value, places),
     };
@@ -88,14 +86,6 @@ fn resp(op: Op, queue: bool, key: &[u8], value: &[u8]) -> Vec<u8> {
         out.extend_from_slice(b"\r\n");
     }
     out
-}
-
-fn text(op: Op, key: &[u8], value: &[u8]) -> Vec<u8> {
-    if op == Op::Get {
-        return [b"get ", key, b"\r\n"].concat();
-    }
-    let head = format!(" 0 0 {}\r\n", value.len());
-    [b"set ", key, head.as_bytes(), value, b"\r\n"].concat()
 }
 
 fn binary(op: Op, key: &[u8], value: &[u8]) -> Vec<u8> {
@@ -190,14 +180,6 @@ impl Format {
                     _ => return Err(said("redis-server", &bytes[..line])),
                 }
             }
-            Format::Text => {
-                let Some(line) = line(bytes) else { return Ok(None) };
-                match &bytes[..line] {
-                    b"STORED\r\n" => line,
-                    [b'V', b'A', b'L', b'U', b'E', ..] => line + value + b"\r\nEND\r\n".len(),
-                    other => return Err(said("memcached", other)),
-                }
-            }
             Format::Binary => {
                 let Some(head) = bytes.first_chunk::<24>() else { return Ok(None) };
                 if head[0] != 0x81 || head[6..8] != [0, 0] {
@@ -253,8 +235,6 @@ mod tests {
         whole(Format::Resp, b"+OK\r\n");
         whole(Format::Resp, b":12\r\n");
         whole(Format::Resp, b"$3\r\nabc\r\n");
-        whole(Format::Text, b"STORED\r\n");
-        whole(Format::Text, b"VALUE k 0 3\r\nabc\r\nEND\r\n");
         let mut header = ReplyHeader::new(Status::Ok, 1, 0);
         header.payload_len = 3;
         whole(Format::Frames, &[&header.encode()[..], b"abc"].concat());
@@ -270,6 +250,5 @@ mod tests {
         assert!(Format::Frames.reply(&bytes, 3).unwrap_err().contains("Busy: why"));
         assert!(Format::Resp.reply(b"-ERR no\r\n", 3).unwrap_err().contains("-ERR no"));
         assert!(Format::Resp.reply(b"$-1\r\n", 3).is_err());
-        assert!(Format::Text.reply(b"END\r\n", 3).is_err());
     }
 }

@@ -6,7 +6,9 @@
 //! cluster that is measured are the same program again.
 #![forbid(unsafe_code)]
 
+mod catalog;
 mod contract;
+mod figures;
 mod flood;
 mod format;
 mod idle;
@@ -17,6 +19,7 @@ mod run;
 mod servers;
 mod stores;
 mod tools;
+mod weight;
 mod worker;
 
 use clap::Parser;
@@ -24,6 +27,7 @@ use honeycomb::bench::process::{Pinning, machine};
 use honeycomb::bench::report::Progress;
 use matrix::{Group, Scale};
 use run::{Effort, Runner};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use tools::Tools;
 
@@ -62,6 +66,9 @@ struct Args {
     /// A line of JSON for each cell and each ratio, instead of tables
     #[arg(long)]
     json: bool,
+    /// Draw plots into this folder
+    #[arg(long)]
+    out: Option<PathBuf>,
     /// Leave it to the kernel which core runs what
     #[arg(long)]
     no_pin: bool,
@@ -76,11 +83,13 @@ impl Args {
         }
     }
 
+    fn wants(&self, name: &str) -> bool {
+        self.rows.is_empty() || self.rows.iter().any(|word| name.contains(word.as_str()))
+    }
+
     fn groups(&self) -> Vec<Group> {
-        let wanted = |group: &Group| {
-            self.rows.is_empty() || self.rows.iter().any(|word| group.name.contains(word))
-        };
-        matrix::groups(self.scale()).into_iter().filter(wanted).collect()
+        let all = matrix::groups(self.scale());
+        all.into_iter().filter(|group| self.wants(&group.name)).collect()
     }
 
     fn effort(&self) -> Effort {
@@ -94,15 +103,18 @@ impl Args {
 
 fn compare(args: &Args) -> Result<(), String> {
     let groups = args.groups();
+    let apart: Vec<&str> =
+        [weight::NAME, catalog::NAME].into_iter().filter(|name| args.wants(name)).collect();
     if args.list {
         groups.iter().for_each(|group| println!("{}", group.name));
+        apart.iter().for_each(|name| println!("{name}"));
         return Ok(());
     }
     let effort = args.effort();
     if effort.rounds == 0 || !(effort.seconds > 0.0 && effort.seconds < 3600.0) {
         return Err("some seconds and at least one round".into());
     }
-    if groups.is_empty() {
+    if groups.is_empty() && apart.is_empty() {
         return Err("no group has such a name: --list tells them".into());
     }
     let tools = Tools::gather()?;
@@ -112,28 +124,71 @@ fn compare(args: &Args) -> Result<(), String> {
     let progress = Progress::new();
     let mut runner = Runner::new(&tools, pinning, effort);
     let mut verdicts = Vec::new();
-    for (at, group) in groups.iter().enumerate() {
-        let cells = runner.group(group, &mut |cell, round| {
+    let mut measured = Vec::new();
+    for (at, group) in groups.into_iter().enumerate() {
+        let cells = runner.group(&group, &mut |cell, round| {
             let who = report::who(cell);
-            let many = groups.len();
-            progress.tell(&format!("{} of {many}: {}: {who}, round {round}", at + 1, group.name));
+            progress.tell(&format!("{}: {}: {who}, round {round}", at + 1, group.name));
         });
         progress.tell("");
-        let judged = report::verdicts(group, &cells);
+        let judged = report::verdicts(&group, &cells);
         if args.json {
             for (cell, shown) in group.cells.iter().zip(&cells) {
-                println!("{}", report::cell_json(group, cell, shown));
+                println!("{}", report::cell_json(&group, cell, shown));
             }
-            judged.iter().for_each(|verdict| println!("{}", verdict.json()));
         } else {
-            report::print_cells(group, &cells);
+            report::print_cells(&group, &cells);
         }
+        tell(args, &judged);
+        verdicts.extend(judged);
+        measured.push((group, cells));
+    }
+    if apart.contains(&weight::NAME) {
+        progress.tell(weight::NAME);
+        let weights = weight::measure(&mut runner, args.scale());
+        let judged = vec![weight::verdict(&weights)];
+        match args.json {
+            true => weight::lines(&weights).iter().for_each(|line| println!("{line}")),
+            false => {
+                let head = ["system", "resident bytes per stored byte"];
+                report::print_pairs(weight::NAME, head, weight::show(&weights));
+            }
+        }
+        tell(args, &judged);
         verdicts.extend(judged);
     }
+    if apart.contains(&catalog::NAME) {
+        progress.tell(catalog::NAME);
+        let catalog = catalog::measure(effort, args.scale());
+        let judged = catalog::verdicts(&catalog);
+        match (args.json, &catalog) {
+            (true, Ok(catalog)) => catalog.lines().iter().for_each(|line| println!("{line}")),
+            (false, Ok(catalog)) => {
+                let head = ["operation", "per second of the controller's core"];
+                report::print_pairs(catalog::NAME, head, catalog.show());
+            }
+            (_, Err(why)) => eprintln!("bench/compare: {}: {why}", catalog::NAME),
+        }
+        tell(args, &judged);
+        verdicts.extend(judged);
+    }
+    progress.tell("");
     if !args.json {
         report::print_verdicts(&verdicts);
     }
+    if let Some(folder) = &args.out {
+        for name in figures::draw_all(folder, &measured)? {
+            eprintln!("bench/compare: {}", folder.join(name).display());
+        }
+    }
     Ok(())
+}
+
+/// As lines; tables of bars come at the end.
+fn tell(args: &Args, judged: &[report::Verdict]) {
+    if args.json {
+        judged.iter().for_each(|verdict| println!("{}", verdict.json()));
+    }
 }
 
 /// On what, with what, and what is not there.
@@ -171,7 +226,7 @@ fn main() -> ExitCode {
             idle::serve(bytes.unwrap_or(0))
         }
         // What is measured is started by us: the program as users have it.
-        "start" | "controller" | "server" => {
+        "start" | "controller" | "server" | "bench" => {
             return honeycomb::run(honeycomb::Registry::builtin());
         }
         _ => compare(&Args::parse()),

@@ -209,6 +209,8 @@ pub enum Figure {
     ClientCpu,
     /// Operations for each second of server CPU.
     PerServerCore,
+    /// Resident memory of the server for each byte that it stores; no figure of a round.
+    Resident,
 }
 
 impl Figure {
@@ -221,6 +223,7 @@ impl Figure {
             Figure::ServerCpu => "server CPU/op",
             Figure::ClientCpu => "client CPU/op",
             Figure::PerServerCore => "ops per server core-s",
+            Figure::Resident => "resident memory",
         }
     }
 
@@ -233,6 +236,7 @@ impl Figure {
             Figure::ServerCpu => figures.server_us,
             Figure::ClientCpu => figures.client_us,
             Figure::PerServerCore => 1e6 / figures.server_us,
+            Figure::Resident => f64::NAN,
         }
     }
 
@@ -384,10 +388,17 @@ pub fn groups(scale: Scale) -> Vec<Group> {
     let ranges = pick(&[MIB], &[MIB, 8 * MIB], &[MIB, 8 * MIB, 64 * MIB]);
     all.extend(ranges.into_iter().map(ranged_read));
     all.extend(two_servers(scale));
+    let python = pick(&[64], &[64, 16 * KIB], &[8, 64, KIB, 16 * KIB]);
+    let large = pick(&[MIB], &[MIB, 8 * MIB, 64 * MIB], &[MIB, 8 * MIB, 64 * MIB, 128 * MIB]);
+    for op in both {
+        all.extend(python.iter().map(|size| python_small(op, *size)));
+        all.extend(large.iter().map(|size| python_large(op, *size)));
+    }
+    all.push(python_map(if scale == Scale::Quick { MIB } else { 64 * MIB }));
     all
 }
 
-use With::{C, Flood, Hiredis, Rust};
+use With::{C, Flood, Hiredis, Pymemcache, Python, RedisPy, Rust};
 
 fn sync_cells(op: Op, bytes: u64) -> Vec<Cell> {
     let ours = Cell::new(System::Honeycomb, Rust, op, bytes);
@@ -410,6 +421,8 @@ fn sync_small(op: Op, bytes: u64) -> Group {
         .bar("nobody polls", Figure::P50, (0, &[3]), AtMost(1.05), None)
         .bar("client polls", Figure::P50, (1, &[3]), AtMost(0.4), AtMost(0.25))
         .bar("both poll", Figure::P50, (2, &[3]), AtMost(0.15), AtMost(0.1))
+        .bar("the socket there, client polls", Figure::P50, (7, &[3]), None, None)
+        .bar("the socket there, both poll", Figure::P50, (8, &[3]), None, None)
 }
 
 fn sync_middle(op: Op, bytes: u64) -> Group {
@@ -436,13 +449,9 @@ fn one_core(op: Op, bytes: u64) -> Group {
         cell(System::Memcached, Rust),
         cell(System::Stream, C),
     ];
-    Group::new(format!("kv one-core {} {}", op.name(), size::show(bytes)), cells).bar(
-        "both sides on one core",
-        Figure::ServerCpu,
-        (0, &[1]),
-        AtMost(0.8),
-        AtMost(0.6),
-    )
+    Group::new(format!("kv one-core {} {}", op.name(), size::show(bytes)), cells)
+        .bar("both sides on one core", Figure::ServerCpu, (0, &[1]), AtMost(0.8), AtMost(0.6))
+        .bar("the socket there", Figure::ServerCpu, (3, &[1]), None, None)
 }
 
 fn large_kv(op: Op, bytes: u64) -> Group {
@@ -486,13 +495,10 @@ fn many(op: Op, bytes: u64, clients: usize, pipeline: usize, transport: Transpor
         1 => ((AtLeast(1.0), None), (Some(AtLeast(0.92)), AtLeast(0.97))),
         _ => ((AtLeast(1.5), None), (None, AtLeast(0.9))),
     };
-    group.bar("against Redis", figure, (0, &[1]), redis.0, redis.1).bar(
-        "against the empty server",
-        figure,
-        (0, &[3]),
-        empty.0,
-        empty.1,
-    )
+    group
+        .bar("against Redis", figure, (0, &[1]), redis.0, redis.1)
+        .bar("against the empty server", figure, (0, &[3]), empty.0, empty.1)
+        .bar("the empty server there", figure, (3, &[1]), None, None)
 }
 
 fn batches(op: Op, bytes: u64, batch: u64) -> Group {
@@ -525,14 +531,12 @@ fn queue_sync(bytes: u64) -> Group {
 fn queue_many(bytes: u64, clients: usize, pipeline: usize) -> Group {
     let cell =
         |system| Cell::new(system, Flood, Op::Queue, bytes).load(clients, pipeline, Transport::Tcp);
-    let cells = vec![cell(System::Honeycomb), cell(System::Redis)];
-    Group::new(format!("queue many {} x{clients} p{pipeline}", size::show(bytes)), cells).bar(
-        "against LPUSH and RPOP",
-        Figure::PerServerCore,
-        (0, &[1]),
-        AtLeast(1.3),
-        AtLeast(2.0),
-    )
+    let empty = Cell::new(System::Empty, Flood, Op::Put, bytes);
+    let empty = empty.load(clients, pipeline, Transport::Tcp);
+    let cells = vec![cell(System::Honeycomb), cell(System::Redis), empty];
+    Group::new(format!("queue many {} x{clients} p{pipeline}", size::show(bytes)), cells)
+        .bar("against LPUSH and RPOP", Figure::PerServerCore, (0, &[1]), AtLeast(1.3), AtLeast(2.0))
+        .bar("the empty server there", Figure::PerServerCore, (2, &[1]), None, None)
 }
 
 fn wake(bytes: u64) -> Group {
@@ -609,4 +613,54 @@ fn two_servers(scale: Scale) -> Vec<Group> {
         ]);
     }
     all
+}
+
+fn python_small(op: Op, bytes: u64) -> Group {
+    let cell = |system, with| Cell::new(system, with, op, bytes);
+    let cells = vec![
+        cell(System::Honeycomb, Python),
+        cell(System::Redis, RedisPy),
+        cell(System::Memcached, Pymemcache),
+        cell(System::Honeycomb, Python).on_one_core(),
+        cell(System::Redis, RedisPy).on_one_core(),
+    ];
+    let figure = Figure::ClientCpu;
+    Group::new(format!("python sync {} {}", op.name(), size::show(bytes)), cells)
+        .bar("nobody polls", figure, (0, &[1]), AtMost(0.55), AtMost(0.5))
+        .bar("one core", figure, (3, &[4]), AtMost(0.25), AtMost(0.15))
+}
+
+fn python_large(op: Op, bytes: u64) -> Group {
+    let cell = |system, with| Cell::new(system, with, op, bytes);
+    let mut cells = vec![
+        cell(System::Honeycomb, Python),
+        cell(System::Redis, RedisPy),
+        cell(System::Memcached, Pymemcache),
+    ];
+    let (bar, stretch) = match op == Op::Get && bytes < 64 * MIB {
+        true => (AtLeast(1.5), AtLeast(2.0)),
+        false => (AtLeast(2.5), AtLeast(5.0)),
+    };
+    if op == Op::Get {
+        cells.push(Cell::new(System::Honeycomb, Python, Op::GetInto, bytes));
+    }
+    let name = format!("python large {} {}", op.name(), size::show(bytes));
+    let group = Group::new(name, cells).bar("throughput", Figure::MbPerS, (0, &[1]), bar, stretch);
+    match op {
+        Op::Get => group.bar("into a buffer", Figure::MbPerS, (3, &[1]), None, None),
+        _ => group,
+    }
+}
+
+/// A sealed file that is mapped, against a value that is fetched; all bytes are looked at.
+fn python_map(bytes: u64) -> Group {
+    let cell = |system, with| Cell::new(system, with, Op::Pass, bytes);
+    let cells = vec![
+        Cell { transport: Transport::Map, ..cell(System::Honeycomb, Python) },
+        cell(System::Redis, RedisPy),
+        cell(System::Honeycomb, Python),
+    ];
+    Group::new(format!("python map {}", size::show(bytes)), cells)
+        .bar("mapped", Figure::MbPerS, (0, &[1]), AtLeast(8.0), None)
+        .bar("fetched", Figure::MbPerS, (2, &[1]), None, None)
 }

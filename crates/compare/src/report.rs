@@ -25,6 +25,16 @@ pub enum Missing {
     Failed(String),
 }
 
+impl From<&Absent> for Missing {
+    fn from(absent: &Absent) -> Missing {
+        match absent {
+            Absent::NotInBuild(why) => Missing::NotInBuild((*why).to_owned()),
+            Absent::NoPeer(why) => Missing::NoPeer(why.clone()),
+            Absent::Failed(why) => Missing::Failed(why.clone()),
+        }
+    }
+}
+
 impl Verdict {
     /// Whether the bar is met; none where there is no bar, or no ratio.
     pub fn met(&self) -> Option<bool> {
@@ -76,12 +86,7 @@ pub fn verdicts(group: &Group, cells: &Cells) -> Vec<Verdict> {
 }
 
 fn ratio(group: &Group, bar: &Bar, cells: &Cells) -> Result<(String, Spread), Missing> {
-    let missing = |absent: &Absent| match absent {
-        Absent::NotInBuild(why) => Missing::NotInBuild((*why).to_owned()),
-        Absent::NoPeer(why) => Missing::NoPeer(why.clone()),
-        Absent::Failed(why) => Missing::Failed(why.clone()),
-    };
-    let ours = cells[bar.ours].as_ref().map_err(missing)?;
+    let ours = cells[bar.ours].as_ref().map_err(Missing::from)?;
     let median = |shown: &Shown| shown.series.spread(|f| bar.figure.of(f)).median;
     let mut best: Option<(usize, &Shown)> = None;
     for &at in &bar.others {
@@ -97,7 +102,7 @@ fn ratio(group: &Group, bar: &Bar, cells: &Cells) -> Result<(String, Spread), Mi
     let Some((at, theirs)) = best else {
         let first = bar.others.first().map(|at| &cells[*at]);
         return Err(match first {
-            Some(Err(absent)) => missing(absent),
+            Some(Err(absent)) => Missing::from(absent),
             _ => Missing::NoPeer("nothing to compare with".into()),
         });
     };
@@ -150,11 +155,7 @@ pub fn cell_json(group: &Group, cell: &Cell, shown: &Result<Shown, Absent>) -> V
             fields.insert("client_peak_resident_bytes".into(), json!(shown.client_peak));
         }
         Err(absent) => {
-            let (verdict, why) = match absent {
-                Absent::NotInBuild(why) => ("NOT IN THIS BUILD", (*why).to_owned()),
-                Absent::NoPeer(why) => ("NO PEER", why.clone()),
-                Absent::Failed(why) => ("FAILED", why.clone()),
-            };
+            let (verdict, why) = absent.told();
             fields.insert("absent".into(), json!(verdict));
             fields.insert("why".into(), json!(why));
         }
@@ -192,15 +193,19 @@ pub fn print_cells(group: &Group, cells: &Cells) {
             }
             Err(absent) => {
                 row.extend(["-"; 7].map(str::to_owned));
-                row.push(match absent {
-                    Absent::NotInBuild(why) => format!("NOT IN THIS BUILD: {why}"),
-                    Absent::NoPeer(why) => format!("NO PEER: {why}"),
-                    Absent::Failed(why) => format!("FAILED: {why}"),
-                });
+                row.push(absent.to_string());
             }
         }
         table.row(row);
     }
+    table.print();
+}
+
+/// A table of two columns.
+pub fn print_pairs(name: &str, head: [&str; 2], pairs: Vec<(String, String)>) {
+    println!("\n### {name}\n");
+    let mut table = Table::new(&head);
+    pairs.into_iter().for_each(|(what, figure)| table.row(vec![what, figure]));
     table.print();
 }
 

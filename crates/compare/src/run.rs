@@ -41,6 +41,24 @@ pub enum Absent {
     Failed(String),
 }
 
+impl Absent {
+    /// In a word, and why.
+    pub fn told(&self) -> (&'static str, &str) {
+        match self {
+            Absent::NotInBuild(why) => ("NOT IN THIS BUILD", why),
+            Absent::NoPeer(why) => ("NO PEER", why),
+            Absent::Failed(why) => ("FAILED", why),
+        }
+    }
+}
+
+impl std::fmt::Display for Absent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (word, why) = self.told();
+        write!(f, "{word}: {why}")
+    }
+}
+
 /// What a cell of a group showed, or why not.
 pub type Cells = Vec<Result<Shown, Absent>>;
 
@@ -153,7 +171,34 @@ impl<'a> Runner<'a> {
         turns.into_iter().map(|turn| turn.map(shown)).collect()
     }
 
+    /// By how many bytes a new server's resident memory grows when it gets so many entries.
+    pub fn grown(&mut self, cell: Cell, entries: u64) -> Result<u64, Absent> {
+        let command = self.possible(&cell)?;
+        let grown = |server: &Server, spec: Spec| {
+            let before = server.resident();
+            let mut worker = Worker::start(command, cell.one_core, self.pinning)?;
+            worker.set_up(spec)?;
+            // While the client holds it: a job's memory goes with its job.
+            Ok(server.resident().saturating_sub(before))
+        };
+        let server = Server::start(Which::of(&cell), self.tools, self.pinning);
+        self.numbered += 1;
+        let numbered = self.numbered;
+        server
+            .and_then(|server| {
+                let spec = spec(&cell, &server, numbered);
+                grown(&server, Spec { keys: entries, ..spec })
+            })
+            .map_err(Absent::Failed)
+    }
+
     fn set_up(&mut self, cell: Cell, servers: &mut Vec<Server>) -> Result<Turn, Absent> {
+        let command = self.possible(&cell)?;
+        self.set_up_here(cell, command, servers).map_err(Absent::Failed)
+    }
+
+    /// The client of a cell, unless something is not here that the cell needs.
+    fn possible(&self, cell: &Cell) -> Result<Command, Absent> {
         if let Some(why) = cell.not_in_this_build() {
             return Err(Absent::NotInBuild(why));
         }
@@ -165,8 +210,7 @@ impl<'a> Runner<'a> {
         if let Some(peer) = peer {
             return Err(Absent::NoPeer(format!("there is no {peer} on the path")));
         }
-        let command = self.command(&cell).map_err(Absent::NoPeer)?;
-        self.set_up_here(cell, command, servers).map_err(Absent::Failed)
+        self.command(cell).map_err(Absent::NoPeer)
     }
 
     fn set_up_here(
@@ -187,21 +231,7 @@ impl<'a> Runner<'a> {
         };
         let mut worker = Worker::start(command, cell.one_core, self.pinning)?;
         self.numbered += 1;
-        let about = worker.set_up(Spec {
-            system: cell.system,
-            address: servers[at].address.clone(),
-            token: servers[at].token.clone(),
-            op: cell.op,
-            size: cell.size,
-            keys: cell.keys(),
-            batch: cell.batch,
-            total: cell.total,
-            clients: cell.clients,
-            pipeline: cell.pipeline,
-            spin_us: if cell.waiting.client_polls() { SPIN_US } else { 0 },
-            blocks: cell.blocks,
-            name: format!("cell-{}", self.numbered),
-        })?;
+        let about = worker.set_up(spec(&cell, &servers[at], self.numbered))?;
         Ok(Turn { cell, server: at, worker, about, figures: Vec::new(), server_peak: 0 })
     }
 
@@ -217,13 +247,8 @@ impl<'a> Runner<'a> {
             With::Flood => of(&own, &["flood"]),
             With::Hiredis => of(self.tools.hiredis()?, &[]),
             With::C => of(self.tools.limit()?, &["client"]),
-            With::Python => {
-                let mut command = Command::new(self.tools.python(".venv")?);
-                command.arg(self.tools.worker_py());
-                command
-            }
-            With::RedisPy | With::Pymemcache => {
-                let mut command = Command::new(self.tools.python(".peers")?);
+            With::Python | With::RedisPy | With::Pymemcache => {
+                let mut command = Command::new(self.tools.python()?);
                 command.arg(self.tools.worker_py());
                 command
             }
@@ -243,6 +268,25 @@ impl<'a> Runner<'a> {
             turn.figures.push(figures(&turn.cell, &measured, server_ns));
         }
         Ok(())
+    }
+}
+
+/// What the client of a cell is told.
+fn spec(cell: &Cell, server: &Server, numbered: u32) -> Spec {
+    Spec {
+        system: cell.system,
+        address: server.address.clone(),
+        token: server.token.clone(),
+        op: cell.op,
+        size: cell.size,
+        keys: cell.keys(),
+        batch: cell.batch,
+        total: cell.total,
+        clients: cell.clients,
+        pipeline: cell.pipeline,
+        spin_us: if cell.waiting.client_polls() { SPIN_US } else { 0 },
+        blocks: cell.blocks,
+        name: format!("cell-{numbered}"),
     }
 }
 

@@ -52,12 +52,12 @@ impl Tools {
         self.hiredis.as_deref().map_err(Clone::clone)
     }
 
-    /// The Python that has what a client needs.
-    pub fn python(&self, environment: &str) -> Result<PathBuf, String> {
-        let path = Path::new(SOURCES).join("..").join(environment).join("bin/python");
+    /// The Python that has Honeycomb's package and the peers' clients.
+    pub fn python(&self) -> Result<PathBuf, String> {
+        let path = Path::new(SOURCES).join("../.venv/bin/python");
         match path.exists() {
             true => Ok(path),
-            false => Err(format!("there is no {environment}: `bench/compare` makes it")),
+            false => Err("there is no .venv: `make peers build` makes it".into()),
         }
     }
 

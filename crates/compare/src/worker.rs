@@ -79,7 +79,8 @@ fn ours(spec: &Spec) -> Result<(Work, Option<Store>), String> {
     let table: Vec<Vec<u8>> = (0..keys).map(|n| key(size, n)).collect();
     let mut out = vec![0; size as usize];
     let work: Work = match op {
-        Op::Get => {
+        // This client has no other get than the one into a buffer.
+        Op::Get | Op::GetInto => {
             let kv = client.open_kv(job, PATH).map_err(said)?;
             Box::new(move |_| {
                 let key = &table[draw.below(keys) as usize];
@@ -145,6 +146,7 @@ fn ours(spec: &Spec) -> Result<(Work, Option<Store>), String> {
             })
         }
         Op::Wake => unreachable!("has a client of its own"),
+        Op::Pass => return Err("passes over bytes are for the client in Python".into()),
     };
     Ok((work, Some(store)))
 }
