@@ -158,9 +158,11 @@ def main() -> None:
         print(json.dumps(answer), flush=True)
 
 
+def tell(kind: type[BaseException], error: BaseException, _: object) -> None:
+    """What went wrong is the last answer."""
+    print(json.dumps({"error": f"{kind.__name__}: {error}"}), flush=True)
+
+
 if __name__ == "__main__":
-    try:
-        main()
-    except Exception as error:  # told to whoever started this one, whatever it is
-        print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
-        sys.exit(1)
+    sys.excepthook = tell
+    main()

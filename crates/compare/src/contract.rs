@@ -40,6 +40,8 @@ pub enum Op {
     GetInto,
     /// As `Get`, or as a mapping, and then once over all bytes.
     Pass,
+    /// A store that grows, and so splits: what disturbs the others. Counts batches.
+    Split,
 }
 
 impl Op {
@@ -56,6 +58,7 @@ impl Op {
             Op::Wake => "wake",
             Op::GetInto => "get_into",
             Op::Pass => "pass",
+            Op::Split => "split",
         }
     }
 }

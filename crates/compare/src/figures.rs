@@ -97,7 +97,7 @@ fn panel(
     figure: Figure,
 ) -> Option<Panel> {
     let mut lines: Vec<Series> = Vec::new();
-    for (group, cells) in measured {
+    for (group, cells) in measured.iter().filter(|(group, _)| group.bench() != "servers") {
         for (cell, shown) in group.cells.iter().zip(cells) {
             let Ok(shown) = shown else { continue };
             if !wanted(cell) {

@@ -74,6 +74,9 @@ struct Args {
     no_pin: bool,
 }
 
+/// Seconds of a round, unless it is said.
+const SECONDS: f64 = 0.12;
+
 impl Args {
     fn scale(&self) -> Scale {
         match (self.quick, self.full) {
@@ -95,7 +98,7 @@ impl Args {
     fn effort(&self) -> Effort {
         let (rounds, seconds) = match self.scale() {
             Scale::Quick => (1, 0.02),
-            _ => (5, 0.15),
+            _ => (5, SECONDS),
         };
         Effort { rounds: self.rounds.unwrap_or(rounds), seconds: self.seconds.unwrap_or(seconds) }
     }

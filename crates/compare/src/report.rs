@@ -122,6 +122,9 @@ pub fn who(cell: &Cell) -> String {
     if cell.one_core {
         name += ", one core";
     }
+    if cell.disturbed {
+        name += ", another prefix splits";
+    }
     name
 }
 
@@ -132,7 +135,7 @@ pub fn cell_json(group: &Group, cell: &Cell, shown: &Result<Shown, Absent>) -> V
         "limit": cell.system.limit(), "op": cell.op.name(), "size": cell.size,
         "clients": cell.clients, "pipeline": cell.pipeline, "transport": cell.transport.name(),
         "client": cell.with.name(), "batch": cell.batch, "waiting": cell.waiting.name(),
-        "one_core": cell.one_core, "servers": cell.servers,
+        "one_core": cell.one_core, "servers": cell.servers, "disturbed": cell.disturbed,
     });
     let fields = line.as_object_mut().expect("an object");
     match shown {

@@ -1,6 +1,6 @@
 //! Runs a group: starts what its cells need, lets them take turns, and collects what they show.
 
-use crate::contract::{Answer, Line, Measured, Round, Spec, System};
+use crate::contract::{Answer, Line, Measured, Op, Round, Spec, System};
 use crate::matrix::{Cell, Group, SPIN_US, With};
 use crate::servers::{Server, Which};
 use crate::tools::Tools;
@@ -84,10 +84,18 @@ impl Worker {
     }
 
     fn ask(&mut self, line: &Line) -> Result<Answer, String> {
+        self.tell(line);
+        self.answer()
+    }
+
+    fn tell(&mut self, line: &Line) {
         let mut text = serde_json::to_string(line).expect("plain data");
         text.push('\n');
         // One that has ended says why in what it wrote before.
         let _ = self.input.write_all(text.as_bytes());
+    }
+
+    fn answer(&mut self) -> Result<Answer, String> {
         let mut answer = String::new();
         self.output.read_line(&mut answer).map_err(|e| e.to_string())?;
         match serde_json::from_str(&answer) {
@@ -104,8 +112,8 @@ impl Worker {
         }
     }
 
-    fn round(&mut self, round: Round) -> Result<Measured, String> {
-        match self.ask(&Line::Round(round))? {
+    fn measured(&mut self) -> Result<Measured, String> {
+        match self.answer()? {
             Answer::Measured(measured) if measured.ops > 0 => Ok(measured),
             other => Err(format!("the client answered {other:?}")),
         }
@@ -124,6 +132,8 @@ struct Turn {
     cell: Cell,
     server: usize,
     worker: Worker,
+    /// What goes on beside it.
+    beside: Option<Worker>,
     about: String,
     figures: Vec<Figures>,
     server_peak: u64,
@@ -232,7 +242,20 @@ impl<'a> Runner<'a> {
         let mut worker = Worker::start(command, cell.one_core, self.pinning)?;
         self.numbered += 1;
         let about = worker.set_up(spec(&cell, &servers[at], self.numbered))?;
-        Ok(Turn { cell, server: at, worker, about, figures: Vec::new(), server_peak: 0 })
+        let beside = match cell.disturbed {
+            true => Some(self.disturber(&cell, &servers[at])?),
+            false => None,
+        };
+        Ok(Turn { cell, server: at, worker, beside, about, figures: Vec::new(), server_peak: 0 })
+    }
+
+    /// A client that makes another prefix of the same cluster split.
+    fn disturber(&mut self, beside: &Cell, server: &Server) -> Result<Worker, String> {
+        let cell = Cell { blocks: 1, ..Cell::new(beside.system, With::Rust, Op::Split, 1024) };
+        let mut worker = Worker::start(self.command(&cell)?, false, self.pinning)?;
+        self.numbered += 1;
+        worker.set_up(spec(&cell, server, self.numbered))?;
+        Ok(worker)
     }
 
     fn command(&self, cell: &Cell) -> Result<Command, String> {
@@ -260,9 +283,16 @@ impl<'a> Runner<'a> {
         if turn.figures.is_empty() {
             server.forget_peak();
         }
+        if let Some(beside) = &mut turn.beside {
+            beside.tell(&Line::Round(round));
+        }
         let before = server.cpu();
-        let measured = turn.worker.round(round)?;
+        turn.worker.tell(&Line::Round(round));
+        let measured = turn.worker.measured()?;
         let server_ns = server.cpu() - before;
+        if let Some(beside) = &mut turn.beside {
+            beside.measured()?;
+        }
         turn.server_peak = turn.server_peak.max(server.peak_resident());
         if counts {
             turn.figures.push(figures(&turn.cell, &measured, server_ns));

@@ -16,6 +16,8 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// What a cluster has; resident only where written.
 const POOL: Pool = Pool { memory: 16 << 30, block_size: 128 << 20 };
+/// Of several memory servers: small enough that a store that grows splits all the time.
+const SMALL_BLOCKS: u64 = 8 << 20;
 /// What memcached may hold, in MiB, and the largest item that it takes.
 const MEMCACHED: [&str; 4] = ["-m", "8192", "-I", "256m"];
 
@@ -170,7 +172,7 @@ fn honeycomb(which: Which, pinning: Pinning) -> Result<Started, String> {
         server.args(["--listen", "127.0.0.1:0", "--shards", "1"]);
         for (flag, value) in [
             ("--memory", POOL.memory.to_string()),
-            ("--block-size", POOL.block_size.to_string()),
+            ("--block-size", SMALL_BLOCKS.to_string()),
             ("--spin-us", waiting.spin().as_micros().to_string()),
         ] {
             server.arg(flag).arg(value);

@@ -56,8 +56,10 @@ impl Client for Sync {
 
 /// Sets up what a specification says.
 pub fn set_up(spec: Spec) -> Result<Box<dyn Client>, String> {
-    if spec.op == Op::Wake {
-        return Ok(Box::new(Waker::new(spec)?));
+    match spec.op {
+        Op::Wake => return Ok(Box::new(Waker::new(spec)?)),
+        Op::Split => return Ok(Box::new(Splitter::new(&spec)?)),
+        _ => {}
     }
     let pair = if spec.op == Op::Queue { 2 } else { 1 };
     let ((work, store), about) = match spec.system {
@@ -145,7 +147,7 @@ fn ours(spec: &Spec) -> Result<(Work, Option<Store>), String> {
                 whole(Some(file.read_into(at, &mut out).map_err(said)?), size)
             })
         }
-        Op::Wake => unreachable!("has a client of its own"),
+        Op::Wake | Op::Split => unreachable!("has a client of its own"),
         Op::Pass => return Err("passes over bytes are for the client in Python".into()),
     };
     Ok((work, Some(store)))
@@ -280,5 +282,63 @@ impl Client for Waker {
         let figures = wake_ups(&nobody, limit, pause, wait, set_off)?;
         let measured = meter.end(woken.load(Relaxed));
         Ok(Measured { latency_us: figures.latency, ..measured })
+    }
+}
+
+/// Fills a store at a steady pace, so that its blocks are divided all the time.
+struct Splitter {
+    store: Store,
+    kv: honeycomb_client::Kv,
+    value: Vec<u8>,
+    stored: u64,
+}
+
+/// Values of a batch of `Splitter`: about what one request takes.
+const SPLITTING: u64 = 50;
+/// From one batch to the next: with values of 1 KiB some 25 MB/s.
+const PACE: Duration = Duration::from_millis(2);
+/// Values after which the store begins anew.
+const SPLIT_MOST: u64 = 200_000;
+
+impl Splitter {
+    fn new(spec: &Spec) -> Result<Splitter, String> {
+        let store = Store::make(spec)?;
+        let kv = store.client().open_kv(store.job(), PATH).map_err(said)?;
+        Ok(Splitter { store, kv, value: noise(spec.size as usize), stored: 0 })
+    }
+}
+
+impl Client for Splitter {
+    fn about(&self) -> String {
+        "a store that grows".into()
+    }
+
+    fn round(&mut self, round: Round) -> Result<Measured, String> {
+        let clock = Clock::start();
+        let mut meter = Meter::begin(clock, round);
+        let mut batches = 0;
+        loop {
+            let began = clock.now();
+            if self.stored > SPLIT_MOST {
+                let (client, job) = (self.store.client(), self.store.job());
+                client.remove_structure(job, PATH).map_err(said)?;
+                self.kv = client.create_kv(job, PATH, 1, 0, false).map_err(said)?;
+                self.stored = 0;
+            }
+            let numbers = self.stored..self.stored + SPLITTING;
+            let keys: Vec<Vec<u8>> = numbers.map(|n| key(0, n)).collect();
+            let entries: Vec<(&[u8], &[u8])> =
+                keys.iter().map(|key| (&key[..], &self.value[..])).collect();
+            for result in self.kv.multi_put(&entries) {
+                result.map_err(said)?;
+            }
+            self.stored += SPLITTING;
+            batches += 1;
+            meter.count(clock.now().since(began));
+            if clock.now() >= meter.until {
+                return Ok(meter.end(batches));
+            }
+            clock.sleep_until(began + PACE);
+        }
     }
 }
