@@ -21,7 +21,7 @@ pub struct Cluster {
 
 impl Cluster {
     /// Starts `honeycomb start --embedded` on the server's core and comes back on the client's.
-    pub fn start(
+    pub(super) fn start(
         common: &Common,
         pool: Pool,
         waiting: Waiting,
@@ -30,7 +30,8 @@ impl Cluster {
         Cluster::on(common.shards, pool, waiting, pinning)
     }
 
-    /// The same, with so many cores that serve.
+    /// Starts `start --embedded` of this program, with so many cores that serve, on the server's core
+    /// and comes back on the client's.
     pub fn on(
         shards: u8,
         pool: Pool,

@@ -57,9 +57,7 @@ impl Redis {
 
     /// A connection.
     pub fn client(&self, spin: Duration) -> io::Result<RedisClient> {
-        let socket = Socket::connect(&self.address, spin)?;
-        let head = Vec::with_capacity(256);
-        Ok(RedisClient { socket, head, received: vec![0; RECEIVE], taken: 0, filled: 0 })
+        RedisClient::connect(&self.address, spin)
     }
 }
 
@@ -81,6 +79,13 @@ pub struct RedisClient {
 }
 
 impl RedisClient {
+    /// Connects to host:port; a reply is polled for this long before it is slept for.
+    pub fn connect(address: &str, spin: Duration) -> io::Result<RedisClient> {
+        let socket = Socket::connect(address, spin)?;
+        let head = Vec::with_capacity(256);
+        Ok(RedisClient { socket, head, received: vec![0; RECEIVE], taken: 0, filled: 0 })
+    }
+
     /// SET.
     pub fn set(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
         self.begin(3, b"SET");
