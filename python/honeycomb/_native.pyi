@@ -25,7 +25,12 @@ RawKind: TypeAlias = tuple[int, str, int, list[RawOperation]]
 
 class NativeClient:
     def __init__(
-        self, address: str, token: bytes, task_prefix: int = 0, timeout: float = 10.0
+        self,
+        address: str,
+        token: bytes,
+        task_prefix: int = 0,
+        timeout: float = 10.0,
+        unix: bool = True,
     ) -> None: ...
     @property
     def address(self) -> str: ...

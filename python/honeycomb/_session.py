@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 
 from honeycomb import errors
 from honeycomb._native import NativeClient, NativeCustom, NativeFile, NativeKv, NativeQueue
+from honeycomb._settings import switch
 
 T = TypeVar("T")
 
@@ -82,7 +83,11 @@ class Session:
                 self._made_in = _generation
             if self._native is None:
                 self._native = NativeClient(
-                    self.address, self.token, self.task_prefix, self.timeout
+                    self.address,
+                    self.token,
+                    self.task_prefix,
+                    self.timeout,
+                    unix=switch("unix", default=True),
                 )
             return self._native
 

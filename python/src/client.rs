@@ -63,13 +63,14 @@ fn kind_ref(kind: &(Option<u8>, Option<String>)) -> KindRef<'_> {
 #[pymethods]
 impl NativeClient {
     #[new]
-    #[pyo3(signature = (address, token, task_prefix=0, timeout=10.0))]
+    #[pyo3(signature = (address, token, task_prefix=0, timeout=10.0, unix=true))]
     fn new(
         py: Python<'_>,
         address: &str,
         token: &[u8],
         task_prefix: u64,
         timeout: f64,
+        unix: bool,
     ) -> PyResult<NativeClient> {
         if !(timeout > 0.0 && timeout < 1e9) {
             let text = "the timeout is a positive number of seconds";
@@ -78,6 +79,7 @@ impl NativeClient {
         let mut options = ClientOptions::new(address, token);
         options.task_prefix = PrefixId(task_prefix);
         options.timeout = Duration::from_secs_f64(timeout);
+        options.unix = unix;
         let client = Client::new(options);
         // A wrong address or token is told here, not by the first call that happens to need it.
         let greeted = py.detach(|| client.ping());

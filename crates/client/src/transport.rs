@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::interrupt::{self, Woken};
 use honeycomb_env::failpoint::{self, Point};
-use honeycomb_env::{Clock, Poller};
+use honeycomb_env::{Clock, Poller, unix};
 use honeycomb_types::limits::{PROTOCOL_MAJOR, PROTOCOL_MINOR, REPLY_HEADER};
 use honeycomb_types::{PrefixId, SessionId, StructureId, Time};
 use honeycomb_wire::messages::{HelloReply, HelloRequest, PresentGrantRequest};
@@ -98,8 +98,18 @@ struct Presented {
     number: u32,
 }
 
+/// Where a node listens.
+#[derive(Clone, Copy)]
+pub(crate) enum Door<'a> {
+    /// host:port.
+    Tcp(&'a str),
+    /// The path of a Unix socket.
+    Unix(&'a str),
+}
+
 /// A connection after its handshake. One exchange at a time.
 pub(crate) struct Transport {
+    /// Of either family: the calls that read and write are the same.
     stream: TcpStream,
     clock: Clock,
     spin: Duration,
@@ -122,7 +132,7 @@ pub(crate) struct Transport {
 impl Transport {
     /// Connects and shakes hands.
     pub fn open(
-        address: &str,
+        door: Door<'_>,
         shard: u8,
         identity: &Identity,
         session: SessionId,
@@ -134,8 +144,12 @@ impl Transport {
         if left.is_zero() {
             return Err(Failure::Late { sent: false });
         }
-        let stream = connect(address, left.min(CONNECT)).map_err(|e| {
-            let why = format!("cannot connect to {address}: {e}");
+        let (stream, named) = match door {
+            Door::Tcp(address) => (connect(address, left.min(CONNECT)), address),
+            Door::Unix(path) => (unix::connect(path), path),
+        };
+        let stream = stream.map_err(|e| {
+            let why = format!("cannot connect to {named}: {e}");
             match e.kind() {
                 io::ErrorKind::ConnectionRefused => Failure::Nobody { known: true, why },
                 io::ErrorKind::NotFound => Failure::Nobody { known: false, why },

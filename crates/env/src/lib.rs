@@ -14,6 +14,7 @@ mod guard;
 mod memory;
 mod net;
 mod poller;
+pub mod unix;
 
 pub use budget::{Budget, Permit};
 pub use clock::{Clock, time_of_day};

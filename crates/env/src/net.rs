@@ -15,6 +15,7 @@ use crate::clock::Clock;
 use crate::conn::{Conn, Mode, ReplyPayload, Spares};
 use crate::failpoint::{self, Point};
 use crate::poller::Poller;
+use crate::unix::UnixDoor;
 use honeycomb_types::Time;
 use honeycomb_types::limits::{
     CONNECTION_BACKLOG_MAX, CONNECTION_STALL, CONNECTIONS_MAX, FILL_STALL, MESSAGE_MAX,
@@ -23,10 +24,12 @@ use honeycomb_types::limits::{
 use honeycomb_wire::{Header, Op, Refusal, ReplyHeader, RequestHeader, Status};
 use mio::event::Source;
 use mio::net::{TcpListener, TcpStream};
+use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -249,6 +252,7 @@ pub struct Net {
     free: Vec<usize>,
     open: usize,
     listener: Option<TcpListener>,
+    door: Option<UnixDoor>,
     dirty: Vec<ConnId>,
     /// Connections that may have more to read without a new event.
     ready: VecDeque<ConnId>,
@@ -274,6 +278,7 @@ impl Net {
             free: Vec::new(),
             open: 0,
             listener: None,
+            door: None,
             dirty: Vec::new(),
             ready: VecDeque::new(),
             closed: Vec::new(),
@@ -300,10 +305,24 @@ impl Net {
         Ok(())
     }
 
+    /// Takes connections from this socket too.
+    pub fn listen_near(&mut self, door: UnixDoor) -> io::Result<()> {
+        let listener = door.listener().as_raw_fd();
+        self.poll.registry().register(&mut SourceFd(&listener), LISTENER, Interest::READABLE)?;
+        self.door = Some(door);
+        Ok(())
+    }
+
+    /// The path of that socket, for clients on this machine; empty when there is none.
+    pub fn near(&self) -> &str {
+        self.door.as_ref().map_or("", UnixDoor::path)
+    }
+
     /// Opens a connection to another node. Blocks for at most `timeout`.
     pub fn connect(&mut self, address: SocketAddr, timeout: Duration) -> io::Result<ConnId> {
         let stream = std::net::TcpStream::connect_timeout(&address, timeout)?;
         stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
         let conn = Conn::new(TcpStream::from_std(stream), self.clock.now(), &self.budget);
         let id = self.insert(conn)?;
         let conn = self.conn(id).expect("just inserted");
@@ -316,6 +335,7 @@ impl Net {
     /// cannot be made ends by `Service::on_close`.
     pub fn dial(&mut self, address: SocketAddr) -> io::Result<ConnId> {
         let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
         let mut conn = Conn::new(stream, self.clock.now(), &self.budget);
         conn.greeted = true;
         conn.link = true;
@@ -487,8 +507,6 @@ impl Net {
     }
 
     fn insert(&mut self, mut conn: Conn) -> io::Result<ConnId> {
-        // Replies are small and awaited; waiting to fill a segment would cost a delayed ack.
-        conn.stream.set_nodelay(true)?;
         let index = self.free.pop().unwrap_or_else(|| {
             self.conns.push(None);
             self.generations.push(0);
@@ -525,9 +543,23 @@ impl Net {
         }
     }
 
+    /// The next connection of either listener. One that could not be taken is tried again by
+    /// `accept_all`, which is called now and then without an event.
+    fn accept(&self) -> Option<TcpStream> {
+        if let Some(door) = &self.door
+            && let Ok(stream) = door.accept()
+        {
+            return Some(TcpStream::from_std(stream));
+        }
+        let (stream, _) = self.listener.as_ref()?.accept().ok()?;
+        // Replies are small and awaited; waiting to fill a segment would cost a delayed ack. A peer
+        // that is gone already is noticed when it is read from.
+        let _ = stream.set_nodelay(true);
+        Some(stream)
+    }
+
     fn accept_all(&mut self) {
-        while let Some(listener) = &self.listener {
-            let Ok((stream, _)) = listener.accept() else { break };
+        while let Some(stream) = self.accept() {
             let mut conn = Conn::new(stream, self.clock.now(), &self.budget);
             if self.options.connections.load(Relaxed) >= CONNECTIONS_MAX {
                 let header = ReplyHeader::new(Status::LimitExceeded, 0, 0);

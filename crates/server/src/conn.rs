@@ -136,7 +136,8 @@ impl ShardService {
 
     fn hello(&mut self, net: &mut Net, now: Time, from: ConnId, request: u64, args: &[u8]) {
         match self.greet(now, args) {
-            Ok((peer, reply, shard)) => {
+            Ok((peer, mut reply, shard)) => {
+                reply.near = net.near().to_owned();
                 net.greet(from);
                 net.reply(from, ok(request, 0), &reply.encode(), ReplyPayload::Copy(&[]));
                 self.peers.insert(from, peer);

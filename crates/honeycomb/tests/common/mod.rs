@@ -13,7 +13,7 @@ use honeycomb_types::PrefixId;
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::PrefixOptions;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,19 +38,25 @@ impl Cluster {
         block_size: u64,
         flush_root: Option<PathBuf>,
     ) -> Cluster {
-        Cluster::start_all(vec![Arc::default(); servers], memory, block_size, flush_root)
+        Cluster::start_all(vec![Arc::default(); servers], memory, block_size, [flush_root, None])
     }
 
     /// With a memory server for each of these sets of kinds.
     pub fn start_with(kinds: Vec<Arc<Registry>>, memory: u64, block_size: u64) -> Cluster {
-        Cluster::start_all(kinds, memory, block_size, None)
+        Cluster::start_all(kinds, memory, block_size, [None, None])
+    }
+
+    /// One whose nodes have Unix sockets in this directory.
+    pub fn near(servers: usize, memory: u64, block_size: u64, sockets: &Path) -> Cluster {
+        let kinds = vec![Arc::default(); servers];
+        Cluster::start_all(kinds, memory, block_size, [None, Some(sockets.into())])
     }
 
     fn start_all(
         kinds: Vec<Arc<Registry>>,
         memory: u64,
         block_size: u64,
-        flush_root: Option<PathBuf>,
+        [flush_root, unix_dir]: [Option<PathBuf>; 2],
     ) -> Cluster {
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         let spin = Duration::ZERO;
@@ -59,6 +65,7 @@ impl Cluster {
             root_key: None,
             spin,
             data_dir: None,
+            unix_dir: unix_dir.clone(),
             marks: honeycomb_types::Marks::default(),
             lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
         };
@@ -73,6 +80,7 @@ impl Cluster {
             shards: 2,
             spin,
             flush_root: flush_root.clone(),
+            unix_dir: unix_dir.clone(),
             kinds,
         };
         let servers = kinds
@@ -112,6 +120,22 @@ pub fn file(client: &Client, job: &JobTicket, address: &str) -> File {
 pub fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut entropy = Entropy::seeded(seed);
     (0..length).map(|_| entropy.next_u64() as u8).collect()
+}
+
+/// A directory of a test's own, which need not be there yet; gone when this is dropped.
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        let name = format!("honeycomb-test-{:016x}", Entropy::system().next_u64());
+        Scratch(std::env::temp_dir().join(name))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 pub fn status<T: std::fmt::Debug>(result: Result<T, Error>) -> Status {
