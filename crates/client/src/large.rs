@@ -13,7 +13,7 @@ use crate::kv::Kv;
 use crate::many::run_many;
 use crate::route::Target;
 use crate::structure::{Args, Exchange, Replied};
-use crate::transport::Sink;
+use crate::transport::{Sink, make_length};
 use crate::writing::{Next, Writing};
 use honeycomb_types::limits::{EXTENT_PENDING_MS, LARGE_FRACTION, kv_value_max};
 use honeycomb_types::{BlockAt, Time};
@@ -177,12 +177,7 @@ impl Kv {
         let too_short = |text: String| Err(Error::new(Status::InvalidArgument, text));
         match sink {
             Sink::Vec(out) => {
-                // All of it is written over: the system's own zeros cost nothing, and what was there
-                // need not be made zero first.
-                match out.capacity() < total {
-                    true => *out = vec![0; total],
-                    false => out.resize(total, 0),
-                }
+                make_length(out, total);
                 self.read_into(list, out)
             }
             Sink::Room(room) => {

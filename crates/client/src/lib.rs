@@ -2,7 +2,7 @@
 //!
 //! `call` decides (pure, what the simulator runs): which block, which lane, when to try again,
 //! when to give up and what to say; `writing` (as pure) where the pieces of a large value go.
-//! `transport` and `pool` move the bytes. `file`, `queue`, `kv` (with `large`) and `custom` are what
+//! `line`, `transport` and `pool` move the bytes. `file`, `queue`, `kv` (with `large`) and `custom` are what
 //! users hold. A `Client` is cheap to clone and may be used from any number of threads.
 #![forbid(unsafe_code)]
 
@@ -18,6 +18,7 @@ mod interrupt;
 mod keeper;
 mod kv;
 mod large;
+mod line;
 mod listener;
 mod many;
 mod pool;

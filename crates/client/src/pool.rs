@@ -1,7 +1,8 @@
 //! Connections that are not in use, by node and shard, and the session that they belong to.
 
 use crate::call::Lanes;
-use crate::transport::{Door, Failure, Identity, Transport, Wait};
+use crate::line::Wait;
+use crate::transport::{Door, Failure, Identity, Transport};
 use honeycomb_env::{Clock, Entropy};
 use honeycomb_types::SessionId;
 use std::collections::HashMap;

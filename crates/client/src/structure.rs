@@ -3,10 +3,11 @@
 use crate::call::{Call, Event, Routing, Step};
 use crate::context::Context;
 use crate::error::Error;
+use crate::line::{PATIENCE, Wait};
 use crate::listener::Listener;
 use crate::pool::Place;
 use crate::route::{self, Target};
-use crate::transport::{Failure, PATIENCE, Sink, Transport, Wait};
+use crate::transport::{Failure, Sink, Transport};
 use honeycomb_env::Clock;
 use honeycomb_types::limits::{ACK_LANES_MAX, RETRY_WINDOW_MS, WAIT_MAX_MS};
 use honeycomb_types::{BlockId, JobId, Kind, LaneId, PrefixId, Sequence, StructureId, Time, Verbs};
