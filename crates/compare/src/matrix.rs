@@ -162,6 +162,15 @@ impl Cell {
         (data / self.size.max(1)).clamp(2, KEYS_MAX)
     }
 
+    /// How much longer than others it is measured: until a few large values have gone by.
+    pub fn longer(&self) -> f64 {
+        match self.size {
+            size if size >= 64 * MIB => 4.0,
+            size if size >= MIB => 2.0,
+            _ => 1.0,
+        }
+    }
+
     /// Why this build cannot do it, when it cannot. A line here is all that stands between a row and
     /// its figures.
     pub fn not_in_this_build(&self) -> Option<&'static str> {
@@ -733,10 +742,11 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_matrix_is_measured_in_less_than_six_minutes() {
+    fn the_usual_matrix_is_measured_in_less_than_seven_minutes() {
         // The rest of ten is for starting and filling; five rounds count, one does not.
-        let cells: usize = groups(Scale::Usual).iter().map(|group| group.cells.len()).sum();
-        assert!(cells as f64 * 6.0 * crate::SECONDS < 360.0, "{cells} cells");
+        let groups = groups(Scale::Usual);
+        let rounds: f64 = groups.iter().flat_map(|group| &group.cells).map(Cell::longer).sum();
+        assert!(rounds * 6.0 * crate::SECONDS < 420.0, "{rounds} rounds");
     }
 
     #[test]

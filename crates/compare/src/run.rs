@@ -279,7 +279,8 @@ impl<'a> Runner<'a> {
     }
 
     fn round(&self, turn: &mut Turn, server: &Server, counts: bool) -> Result<(), String> {
-        let round = Round { seconds: self.effort.seconds, ops: u32::MAX as u64 };
+        let seconds = self.effort.seconds * turn.cell.longer();
+        let round = Round { seconds, ops: u32::MAX as u64 };
         if turn.figures.is_empty() {
             server.forget_peak();
         }
@@ -307,6 +308,7 @@ fn spec(cell: &Cell, server: &Server, numbered: u32) -> Spec {
         system: cell.system,
         address: server.address.clone(),
         token: server.token.clone(),
+        transport: cell.transport.name().into(),
         op: cell.op,
         size: cell.size,
         keys: cell.keys(),
