@@ -374,6 +374,10 @@ pub fn groups(scale: Scale) -> Vec<Group> {
         all.extend(large.iter().map(|size| large_kv(op, *size)));
         all.extend(large.iter().map(|size| large_file(op, *size)));
     }
+    let over_unix = pick(&[], &[64, 8 * MIB], &[64, KIB, MIB, 8 * MIB, 64 * MIB]);
+    for op in both {
+        all.extend(over_unix.iter().map(|size| sync_unix(op, *size)));
+    }
     let connections: &[usize] = if scale == Scale::Quick { &[16] } else { &[16, 50] };
     for &clients in connections {
         for pipeline in [1, 16] {
@@ -428,6 +432,35 @@ fn sync_cells(op: Op, bytes: u64) -> Vec<Cell> {
         limit.waits(Wait::Client),
         limit.waits(Wait::Both),
     ]
+}
+
+/// What of the synchronous rows is told over Unix sockets: clients that everybody has.
+fn sync_unix(op: Op, bytes: u64) -> Group {
+    let here = |cell: Cell| Cell { transport: Transport::Unix, ..cell };
+    let ours = here(Cell::new(System::Honeycomb, Rust, op, bytes));
+    let limit = here(Cell::new(System::Stream, C, op, bytes));
+    let cells = vec![
+        ours,
+        ours.waits(Wait::Client),
+        ours.waits(Wait::Both),
+        here(Cell::new(System::Redis, Hiredis, op, bytes)),
+        limit,
+        limit.waits(Wait::Both),
+    ];
+    let group = Group::new(format!("unix sync {} {}", op.name(), size::show(bytes)), cells);
+    if bytes < MIB {
+        return group
+            .bar("nobody polls", Figure::P50, (0, &[3]), None, None)
+            .bar("client polls", Figure::P50, (1, &[3]), None, None)
+            .bar("both poll", Figure::P50, (2, &[3]), None, None);
+    }
+    group.bar("against Redis", Figure::MbPerS, (0, &[3]), None, None).bar(
+        "against the socket",
+        Figure::MbPerS,
+        (0, &[4]),
+        None,
+        None,
+    )
 }
 
 fn sync_small(op: Op, bytes: u64) -> Group {
