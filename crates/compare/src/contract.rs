@@ -112,6 +112,8 @@ pub struct Spec {
     pub address: String,
     /// Of Honeycomb the cluster's, in hexadecimal.
     pub token: String,
+    /// Over what: `tcp`, `unix` or `map`. A peer's address says it already.
+    pub transport: String,
     /// What it does.
     pub op: Op,
     /// Bytes of a value.

@@ -1,7 +1,7 @@
 //! Plots of what was measured, as far as the groups that ran have it.
 
 use crate::contract::{Op, System};
-use crate::matrix::{Cell, Figure, Group, Transport, With};
+use crate::matrix::{Cell, Figure, Group, Transport, Wait, With};
 use crate::report::who;
 use crate::run::Cells;
 use honeycomb::bench::plot::{Panel, Series, Shape, draw};
@@ -38,7 +38,7 @@ pub fn draw_all(folder: &Path, measured: &[(Group, Cells)]) -> Result<Vec<String
         panel(
             measured,
             &format!("50 connections, get of 64 B, {}", transport.name()),
-            ("requests in flight on each", "operations per server core-second"),
+            ("requests in flight on each", "million operations per server core-second"),
             &|cell| {
                 (cell.with, cell.clients, cell.size, cell.op) == (With::Flood, 50, 64, Op::Get)
                     && cell.transport == transport
@@ -84,7 +84,9 @@ fn is_sync(cell: &Cell) -> bool {
     let plain = cell.clients == 1 && cell.batch == 1 && !cell.one_core && cell.servers == 1;
     let client = matches!(cell.with, With::Rust | With::Hiredis | With::C);
     let peer_twice = cell.system == System::Redis && cell.with == With::Rust;
-    plain && client && !peer_twice && cell.transport == Transport::Tcp
+    // Between sleeping and polling on both sides: one line less, and no more than there are colours.
+    let between = cell.waiting == Wait::Client;
+    plain && client && !peer_twice && !between && cell.transport == Transport::Tcp
 }
 
 /// A line for each system and way of waiting; none when nothing of it was measured.
@@ -103,7 +105,9 @@ fn panel(
             if !wanted(cell) {
                 continue;
             }
-            let point = (at(cell), shown.series.spread(|f| figure.of(f)).median);
+            let median = shown.series.spread(|f| figure.of(f)).median;
+            let unit = if figure == Figure::PerServerCore { 1e6 } else { 1.0 };
+            let point = (at(cell), median / unit);
             let name = who(cell);
             match lines.iter_mut().find(|line| line.name == name) {
                 // A file's group has the limit of the store's again: the first one counts.

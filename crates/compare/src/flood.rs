@@ -12,7 +12,8 @@ use honeycomb_types::Time;
 use honeycomb_types::limits::{PROTOCOL_MAJOR, PROTOCOL_MINOR, REPLY_HEADER};
 use honeycomb_types::{BlockAt, BlockId, Epoch};
 use honeycomb_wire::messages::{
-    HelloRequest, OpenStructureReply, OpenStructureRequest, PartitionMap, PresentGrantRequest,
+    HelloReply, HelloRequest, OpenStructureReply, OpenStructureRequest, PartitionMap,
+    PresentGrantRequest,
 };
 use honeycomb_wire::{Field, ReplyHeader, RequestHeader, Status};
 use rustix::event::epoll;
@@ -100,7 +101,13 @@ impl Stream {
         Ok(())
     }
 
-    fn greet(&mut self, token: &[u8], session: u128, window: u16) -> Result<(), String> {
+    /// Shakes hands; what the server says of itself, when it says anything.
+    fn greet(
+        &mut self,
+        token: &[u8],
+        session: u128,
+        window: u16,
+    ) -> Result<Option<HelloReply>, String> {
         let hello = HelloRequest {
             major: PROTOCOL_MAJOR,
             minor: PROTOCOL_MINOR,
@@ -110,7 +117,9 @@ impl Stream {
             window,
             ..Default::default()
         };
-        self.ask(honeycomb_wire::Op::Hello, &hello).map(drop)
+        let (reply, _) = self.ask(honeycomb_wire::Op::Hello, &hello)?;
+        // The empty servers say nothing.
+        Ok(HelloReply::decode(&reply).ok())
     }
 }
 

@@ -1,6 +1,7 @@
 //! What is told: a line of JSON for each cell and bar, and tables for people.
 
-use crate::matrix::{Bar, Cell, Figure, Group};
+use crate::contract::{Op, System};
+use crate::matrix::{Bar, Cell, Figure, Group, Transport, With};
 use crate::run::{Absent, Cells, Shown};
 use honeycomb::bench::measure::Spread;
 use honeycomb::bench::report::{Table, number, spread};
@@ -112,9 +113,19 @@ fn ratio(group: &Group, bar: &Bar, cells: &Cells) -> Result<(String, Spread), Mi
 
 /// Who a cell is, in few words.
 pub fn who(cell: &Cell) -> String {
-    let mut name = format!("{} {}", cell.system.name(), cell.with.name());
-    if let Some(limit) = cell.system.limit() {
-        name = format!("{limit} {}", cell.with.name());
+    let mut name = match (cell.system, cell.with) {
+        (System::Stream, _) => "raw socket".to_owned(),
+        (System::Empty, _) => "empty server".to_owned(),
+        (System::Loop, _) => "empty loop".to_owned(),
+        // The load generator is the same for all.
+        (system, With::Flood) => system.name().to_owned(),
+        (system, with) => format!("{} {}", system.name(), with.name()),
+    };
+    if cell.op == Op::GetInto {
+        name += ", into a buffer";
+    }
+    if cell.transport == Transport::Map {
+        name += ", mapped";
     }
     if cell.waiting.client_polls() {
         name += &format!(", {}", cell.waiting.name());

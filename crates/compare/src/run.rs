@@ -6,9 +6,14 @@ use crate::servers::{Server, Which};
 use crate::tools::Tools;
 use honeycomb::bench::measure::{Figures, Series};
 use honeycomb::bench::process::{Pinning, Watched};
+use honeycomb_env::Clock;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+/// After this nothing goes on in a server that nobody asks anything.
+const AT_REST: Duration = Duration::from_millis(300);
 
 /// What a cell showed.
 pub struct Shown {
@@ -188,7 +193,10 @@ impl<'a> Runner<'a> {
             let before = server.resident();
             let mut worker = Worker::start(command, cell.one_core, self.pinning)?;
             worker.set_up(spec)?;
-            // While the client holds it: a job's memory goes with its job.
+            // While the client holds it: a job's memory goes with its job. What is not needed any more
+            // goes back within a tenth of a second.
+            let clock = Clock::start();
+            clock.sleep_until(clock.now() + AT_REST);
             Ok(server.resident().saturating_sub(before))
         };
         let server = Server::start(Which::of(&cell), self.tools, self.pinning);
@@ -279,7 +287,8 @@ impl<'a> Runner<'a> {
     }
 
     fn round(&self, turn: &mut Turn, server: &Server, counts: bool) -> Result<(), String> {
-        let round = Round { seconds: self.effort.seconds, ops: u32::MAX as u64 };
+        let seconds = self.effort.seconds * turn.cell.longer();
+        let round = Round { seconds, ops: u32::MAX as u64 };
         if turn.figures.is_empty() {
             server.forget_peak();
         }
@@ -307,6 +316,7 @@ fn spec(cell: &Cell, server: &Server, numbered: u32) -> Spec {
         system: cell.system,
         address: server.address.clone(),
         token: server.token.clone(),
+        transport: cell.transport.name().into(),
         op: cell.op,
         size: cell.size,
         keys: cell.keys(),

@@ -7,6 +7,7 @@ use honeycomb::bench::cluster::Cluster;
 use honeycomb::bench::process::{Pinning, Watched};
 use honeycomb::bench::{Pool, Waiting};
 use honeycomb_env::Clock;
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -72,7 +73,7 @@ impl Server {
     pub fn start(which: Which, tools: &Tools, pinning: Pinning) -> Result<Server, String> {
         let socket = (which.transport == Transport::Unix).then(|| tools.fresh_path("socket"));
         let (running, address, token) = match which.system {
-            System::Honeycomb => honeycomb(which, pinning)?,
+            System::Honeycomb => honeycomb(which, tools, pinning)?,
             System::Redis => redis(socket.as_deref(), tools, pinning)?,
             System::Memcached => memcached(socket.as_deref(), pinning)?,
             System::Stream | System::Empty | System::Loop => {
@@ -147,7 +148,7 @@ fn first_line(child: &mut Child) -> Result<String, String> {
     Ok(line.trim().to_owned())
 }
 
-fn honeycomb(which: Which, pinning: Pinning) -> Result<Started, String> {
+fn honeycomb(which: Which, tools: &Tools, pinning: Pinning) -> Result<Started, String> {
     let waiting = if which.polls { Waiting::Polling } else { Waiting::Sleeping };
     if which.servers == 1 {
         let cluster = Cluster::on(1, POOL, waiting, pinning)?;
@@ -157,8 +158,14 @@ fn honeycomb(which: Which, pinning: Pinning) -> Result<Started, String> {
     let program = std::env::current_exe().map_err(|e| e.to_string())?;
     let mut controller = Command::new(&program);
     controller.args(["controller", "--listen", "127.0.0.1:0", "--json"]).stdout(Stdio::piped());
+    // It says that nothing is kept, each time; that is wanted here.
+    let said = tools.fresh_path("controller");
+    controller.stderr(File::create(&said).map_err(|e| format!("{}: {e}", said.display()))?);
     let mut children = vec![spawn(&mut controller, pinning)?];
-    let line = first_line(&mut children[0])?;
+    let line = first_line(&mut children[0]).map_err(|e| {
+        let text = std::fs::read_to_string(&said).unwrap_or_default();
+        format!("{e}: {text}")
+    })?;
     let told: serde_json::Value =
         serde_json::from_str(&line).map_err(|e| format!("{line}: {e}"))?;
     let part = |name: &str| {

@@ -8,6 +8,12 @@ pub struct Progress {
     shown: bool,
 }
 
+impl Default for Progress {
+    fn default() -> Progress {
+        Progress::new()
+    }
+}
+
 impl Progress {
     /// Nothing shown yet.
     pub fn new() -> Progress {
