@@ -528,7 +528,7 @@ impl Kv {
     }
 
     /// An operation that has no room in a batch, as a request of its own.
-    fn single(&self, op: &BatchOp<'_>) -> Result<Done, Error> {
+    pub(crate) fn single(&self, op: &BatchOp<'_>) -> Result<Done, Error> {
         Ok(match *op {
             BatchOp::Get { key } => {
                 let mut value = Vec::new();
@@ -603,7 +603,7 @@ fn span(indices: &[usize], hashes: &[u64]) -> Target {
     Target::Hashes(least, most)
 }
 
-fn accumulated(function: Function, value: u64) -> Accumulated {
+pub(crate) fn accumulated(function: Function, value: u64) -> Accumulated {
     match function {
         Function::SumI64 | Function::MinI64 | Function::MaxI64 | Function::Count => {
             Accumulated::Integer(value as i64)

@@ -261,9 +261,13 @@ impl Kv {
         if key.len() <= KEY_MAX {
             return Ok(());
         }
+        Err(self.too_long_a_key(key))
+    }
+
+    pub(crate) fn too_long_a_key(&self, key: &[u8]) -> Error {
         let (address, length) = (self.0.address(), key.len());
         let text = format!("{address}: a key of {length} bytes; the limit is {KEY_MAX}");
-        Err(Error::new(Status::KeyTooLarge, text))
+        Error::new(Status::KeyTooLarge, text)
     }
 
     pub(crate) fn about(&self, status: Status, key: &[u8], what: &str) -> Error {
