@@ -38,7 +38,8 @@ fn explained<C: PyClass>(slf: &Bound<'_, C>, method: &str, about: &Bound<'_, PyA
     }
 }
 
-fn kv(slf: &Bound<'_, KvCalls>) -> PyResult<Py<NativeKv>> {
+/// The native store of a Python object.
+pub fn kv(slf: &Bound<'_, KvCalls>) -> PyResult<Py<NativeKv>> {
     match Face::native(slf.as_super())? {
         Native::Kv(kv) => Ok(kv),
         _ => Err(wrong("a key-value store")),

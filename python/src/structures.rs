@@ -11,6 +11,7 @@ use crate::waiting::{NativeListener, filter, until};
 use honeycomb_client::{Any, Atomic, File, Kv, Swap};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Up to so many bytes are read without asking first whether they are there.
@@ -72,7 +73,7 @@ impl NativeFile {
 #[pyclass(frozen, module = "honeycomb._native")]
 pub struct NativeKv {
     /// The store.
-    pub kv: Kv,
+    pub kv: Arc<Kv>,
     /// Whether its client was closed.
     pub closed: Closed,
 }
@@ -266,7 +267,7 @@ pub fn wrap(
     Ok(match checked(py, opened)? {
         Any::File(file) => Native::File(Py::new(py, NativeFile { file, closed })?),
         Any::Queue(queue) => Native::Queue(Py::new(py, NativeQueue { queue, closed })?),
-        Any::Kv(kv) => Native::Kv(Py::new(py, NativeKv { kv, closed })?),
+        Any::Kv(kv) => Native::Kv(Py::new(py, NativeKv { kv: Arc::new(kv), closed })?),
         Any::Custom(custom) => Native::Custom(Py::new(py, NativeCustom { custom, closed })?),
     })
 }
