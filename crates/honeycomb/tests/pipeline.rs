@@ -9,6 +9,10 @@ use honeycomb_wire::Status;
 use honeycomb_wire::batch::BatchOp;
 use honeycomb_wire::stored::Function;
 use std::collections::{HashMap, VecDeque};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 /// What a store of one process would answer.
 #[derive(Default)]
@@ -153,4 +157,94 @@ fn what_cannot_be_sent_fails_in_its_place() {
     pipeline.ask(BatchOp::Put { key: b"b", value: b"2" });
     assert_eq!(status(pipeline.next().unwrap()), Status::Removed);
     assert_eq!(status(pipeline.next().unwrap()), Status::Removed);
+}
+
+/// Stands between clients and a server, and cuts connections in the middle of answers.
+struct Cutter {
+    listener: TcpListener,
+    server: OnceLock<SocketAddr>,
+    /// So many connections are still to be cut.
+    left: AtomicUsize,
+}
+
+impl Cutter {
+    fn new(cuts: usize) -> Arc<Cutter> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let cutter = Cutter { listener, server: OnceLock::new(), left: AtomicUsize::new(cuts) };
+        let cutter = Arc::new(cutter);
+        let twin = cutter.clone();
+        std::thread::spawn(move || {
+            for (client, seed) in twin.listener.incoming().zip(0..) {
+                let (client, twin) = (client.unwrap(), twin.clone());
+                std::thread::spawn(move || twin.serve(client, seed));
+            }
+        });
+        cutter
+    }
+
+    fn serve(&self, client: TcpStream, seed: u64) {
+        let server = TcpStream::connect(self.server.get().unwrap()).unwrap();
+        let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut from, &mut to);
+            let _ = to.shutdown(Shutdown::Both);
+        });
+        // Behind the handshake, anywhere in what follows: within a frame as well.
+        let random = numbers(seed * 10).next().unwrap();
+        let cut = self.left.load(Relaxed) > 0;
+        if pass(server, &client, if cut { 200 + random % 9000 } else { u64::MAX }) {
+            let _ = self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+        }
+        let _ = client.shutdown(Shutdown::Both);
+    }
+}
+
+/// Hands on what comes, up to so many bytes; whether it came to that.
+fn pass(mut from: TcpStream, mut to: &TcpStream, most: u64) -> bool {
+    let (mut left, mut buffer) = (most, [0; 4096]);
+    while left > 0 {
+        let some = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        match from.read(&mut buffer[..some]) {
+            Ok(n) if n > 0 && to.write_all(&buffer[..n]).is_ok() => left -= n as u64,
+            _ => return false,
+        }
+    }
+    let _ = from.shutdown(Shutdown::Both);
+    true
+}
+
+/// Every count of a key comes once and in its turn: nothing is lost, done twice or overtaken.
+#[test]
+fn connections_that_break_lose_and_double_nothing() {
+    let cutter = Cutter::new(40);
+    let address = cutter.listener.local_addr().unwrap();
+    let cluster = Cluster::behind(address, 64 << 20, 256 * KIB);
+    cutter.server.set(cluster.servers[0].address()).unwrap();
+    let (client, job) = cluster.job("cut");
+    prefix(&client, &job, "a", 0);
+    let kv = kv(&client, &job, "a", 2);
+    let keys: Vec<String> = (0..60).map(|i| format!("key-{i}")).collect();
+    let mut pipeline = kv.pipeline();
+    let mut expected = VecDeque::new();
+    let mut random = numbers(3);
+    let mut counts = vec![0; keys.len()];
+    let mut rounds = 0;
+    while cutter.left.load(Relaxed) > 0 && rounds < 100_000 {
+        rounds += 1;
+        let which = random.next().unwrap() as usize % keys.len();
+        let key = keys[which].as_bytes();
+        counts[which] += 1;
+        pipeline.ask(BatchOp::Accumulate { key, function: Function::Count, operand: b"" });
+        expected.push_back(counts[which]);
+        while pipeline.len() > 50 {
+            let counted = Done::Combined(Accumulated::Integer(expected.pop_front().unwrap()));
+            assert_eq!(pipeline.next().unwrap().unwrap(), counted);
+        }
+    }
+    assert_eq!(cutter.left.load(Relaxed), 0, "after {rounds} operations");
+    while let Some(answer) = pipeline.next() {
+        let counted = Done::Combined(Accumulated::Integer(expected.pop_front().unwrap()));
+        assert_eq!(answer.unwrap(), counted);
+    }
+    assert!(expected.is_empty());
 }

@@ -38,12 +38,18 @@ impl Cluster {
         block_size: u64,
         flush_root: Option<PathBuf>,
     ) -> Cluster {
-        Cluster::start_all(vec![Arc::default(); servers], memory, block_size, flush_root)
+        Cluster::start_all(vec![Arc::default(); servers], memory, block_size, flush_root, None)
     }
 
     /// With a memory server for each of these sets of kinds.
     pub fn start_with(kinds: Vec<Arc<Registry>>, memory: u64, block_size: u64) -> Cluster {
-        Cluster::start_all(kinds, memory, block_size, None)
+        Cluster::start_all(kinds, memory, block_size, None, None)
+    }
+
+    /// With one memory server, which clients are told to reach by this address.
+    pub fn behind(address: SocketAddr, memory: u64, block_size: u64) -> Cluster {
+        let kinds = vec![Arc::default()];
+        Cluster::start_all(kinds, memory, block_size, None, Some(address.to_string()))
     }
 
     fn start_all(
@@ -51,6 +57,7 @@ impl Cluster {
         memory: u64,
         block_size: u64,
         flush_root: Option<PathBuf>,
+        advertise: Option<String>,
     ) -> Cluster {
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         let spin = Duration::ZERO;
@@ -65,7 +72,7 @@ impl Cluster {
         let controller = Controller::start(&options).unwrap();
         let options = |kinds| ServerOptions {
             listen,
-            advertise: None,
+            advertise: advertise.clone(),
             controller: controller.address(),
             token: controller.token().to_vec(),
             memory,
