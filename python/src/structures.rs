@@ -164,17 +164,6 @@ impl NativeKv {
         Ok((entries, page.next))
     }
 
-    /// The values of many keys, in order: bytes, None, or the exception of a key that failed.
-    fn multi_get<'py>(
-        &self,
-        py: Python<'py>,
-        keys: Vec<Data<'py>>,
-    ) -> PyResult<Bound<'py, PyList>> {
-        let keys: Vec<&[u8]> = keys.iter().map(Data::slice).collect();
-        let values = py.detach(|| self.kv.multi_get(&keys));
-        batch::listed(py, values, |value| Ok(batch::bytes_or_none(py, value)))
-    }
-
     /// Runs operations, each on its own; what each answered, or its exception.
     fn batch<'py>(&self, py: Python<'py>, ops: Vec<Asked<'py>>) -> PyResult<Bound<'py, PyList>> {
         let ops = batch::ops(&ops)?;

@@ -22,6 +22,8 @@ const HEAD: usize = 512;
 
 /// Pieces of a payload that go out with the header in one write.
 const PAYLOADS: usize = 4;
+/// Further pieces of one write: fewer than the kernel takes.
+const PIECES: usize = 512;
 
 /// Where the payload of a reply goes.
 pub enum Sink<'a> {
@@ -287,8 +289,9 @@ impl Transport {
         }
         let mut sent = false;
         self.write_all(&mut slices[..2 + first.len()], &mut sent, wait)?;
-        for piece in more {
-            self.write_all(&mut [IoSlice::new(piece)], &mut sent, wait)?;
+        for some in more.chunks(PIECES) {
+            let mut slices: Vec<IoSlice<'_>> = some.iter().map(|p| IoSlice::new(p)).collect();
+            self.write_all(&mut slices, &mut sent, wait)?;
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from itertools import islice
 from types import TracebackType
-from typing import Any, AnyStr, Final, Generic, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, AnyStr, Final, Generic, Literal, Self, TypeVar, overload
 
 from honeycomb import _check
 from honeycomb._batch import (
@@ -31,6 +31,9 @@ from honeycomb.aio._queue import AsyncListener, listening
 from honeycomb.aio._run import Opening, run, twin_of, wait
 from honeycomb.file import FOLLOW_PIECE, Buffer, Data, HoneyFile
 from honeycomb.kv import _MISSING, Kv
+
+if TYPE_CHECKING:
+    import pyarrow
 
 D = TypeVar("D")
 T = TypeVar("T")
@@ -351,6 +354,18 @@ class AsyncKv(Remote):
 
     async def setdefault(self, key: Key, default: Any = None) -> bytes:
         return await run(lambda: self.blocking.setdefault(key, default))
+
+    async def put_object(self, key: Key, value: Any) -> bool:
+        return await run(lambda: self.blocking.put_object(key, value))
+
+    async def get_object(self, key: Key, default: Any = _MISSING) -> Any:
+        return await run(lambda: self.blocking.get_object(key, default))
+
+    async def put_table(self, key: Key, table: pyarrow.Table | pyarrow.RecordBatch) -> bool:
+        return await run(lambda: self.blocking.put_table(key, table))
+
+    async def get_table(self, key: Key, default: Any = _MISSING) -> Any:
+        return await run(lambda: self.blocking.get_table(key, default))
 
     @overload
     async def update(self, entries: Mapping[Any, Value], /) -> None: ...
