@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
-from honeycomb import _batch, _check, errors
+from honeycomb import _batch, _check, _objects, errors
 from honeycomb._address import Address, format_bytes
 from honeycomb._batch import (
     DELETE,
@@ -26,6 +26,8 @@ from honeycomb._session import wrong_kind
 from honeycomb.notices import Listener, kinds_of
 
 if TYPE_CHECKING:
+    import pyarrow
+
     from honeycomb.job import Job
 
 __all__ = ["Kv"]
@@ -160,6 +162,43 @@ class Kv(KvCalls, Remote, MutableMapping[bytes, bytes]):
             if found is not None:
                 return found
 
+    # -------------------------------------------------------------------------- objects, tables
+
+    def put_object(self, key: Key, value: Any) -> bool:
+        """Stores any object that :mod:`pickle` can; tells whether it replaced an entry. Large buffers
+        of it, such as those of NumPy arrays, are sent from where they are. Raises as :meth:`put`."""
+        return self._put_parts(key, _objects.pack(value))
+
+    def get_object(self, key: Key, default: Any = _MISSING) -> Any:
+        """The object that :meth:`put_object` stored. Its buffers refer to the value that was received:
+        arrays are not copied, and are read-only. Without such a key returns ``default``, or raises
+        :class:`~honeycomb.errors.KeyNotFound` when there is none; raises
+        :class:`~honeycomb.errors.InvalidArgument` for any other value.
+
+        Reading an object runs code that whoever stored it chose: read only what those wrote whom you
+        would let run programs as you."""
+        return self._read_as(_objects.unpack, key, default)
+
+    def put_table(self, key: Key, table: pyarrow.Table | pyarrow.RecordBatch) -> bool:
+        """Stores a ``pyarrow.Table`` or ``RecordBatch`` as an Arrow IPC stream, its columns sent from
+        where they are; tells whether it replaced an entry. Raises as :meth:`put`, and ``ImportError``
+        without pyarrow (``honeycomb-store[arrow]``)."""
+        return self._put_parts(key, _objects.pack_table(table))
+
+    def get_table(self, key: Key, default: Any = _MISSING) -> Any:
+        """The table that :meth:`put_table` stored, or anybody's Arrow IPC stream, as a
+        ``pyarrow.Table``. Its columns refer to the value that was received and are not copied. Missing
+        keys and other values are as for :meth:`get_object`; no code of others runs."""
+        return self._read_as(_objects.unpack_table, key, default)
+
+    def _read_as(self, read: Callable[[bytes], Any], key: Key, default: Any) -> Any:
+        value = self.get(key)
+        if value is not None:
+            return read(value)
+        if default is _MISSING:
+            raise self._missing(key)
+        return default
+
     # --------------------------------------------------------------------------- many entries
 
     @overload  # type: ignore[override]
@@ -177,18 +216,6 @@ class Kv(KvCalls, Remote, MutableMapping[bytes, bytes]):
         while some := list(islice(pairs, UPDATE_ENTRIES)):
             self.multi_put(some)
         return None
-
-    def multi_get(self, keys: Iterable[Key]) -> list[bytes | None]:
-        """The values of many keys, in the order of the keys; ``None`` for those that have none.
-
-        One request for each block that holds some of them, all blocks at a time: thousands of keys
-        take about as long as one. Each key is read like :meth:`get`; nothing orders one with
-        another. The client's timeout holds for each request.
-
-        When some could not be read, the error of the first is raised; its ``failures`` has the
-        error of each of them by its place, its ``results`` the values of the others.
-        """
-        return _batch.checked(self._native().multi_get([as_key(key) for key in keys]))
 
     def multi_put(self, entries: Mapping[Any, Value] | Iterable[tuple[Key, Value]]) -> int:
         """Stores many entries, each on its own; returns how many replaced one. Of equal keys the

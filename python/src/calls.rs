@@ -3,6 +3,7 @@
 //! Each class is the base of a class of Python (`face.rs`), whose documentation they are part of. What is
 //! rare, or wrong, is left to Python: `_missing`, `_empty`, `honeycomb._check`.
 
+use crate::batch::{bytes_or_none, listed};
 use crate::buffer::{BytesRoom, Data, Target};
 use crate::convert::checked;
 use crate::face::{Face, Native};
@@ -38,7 +39,8 @@ fn explained<C: PyClass>(slf: &Bound<'_, C>, method: &str, about: &Bound<'_, PyA
     }
 }
 
-fn kv(slf: &Bound<'_, KvCalls>) -> PyResult<Py<NativeKv>> {
+/// The native store of a Python object.
+pub fn kv(slf: &Bound<'_, KvCalls>) -> PyResult<Py<NativeKv>> {
     match Face::native(slf.as_super())? {
         Native::Kv(kv) => Ok(kv),
         _ => Err(wrong("a key-value store")),
@@ -173,6 +175,45 @@ impl KvCalls {
         value: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
         stored(slf, key, value)
+    }
+
+    /// Stores an entry whose value lies in several parts.
+    fn _put_parts(
+        slf: &Bound<'_, KvCalls>,
+        key: &Bound<'_, PyAny>,
+        parts: Vec<Data<'_>>,
+    ) -> PyResult<bool> {
+        let (py, kv) = (slf.py(), kv(slf)?);
+        let parts: Vec<&[u8]> = parts.iter().map(Data::slice).collect();
+        let (key, kv) = (Data::key(key)?, &kv.get().kv);
+        let key = key.slice();
+        let stored = py.detach(|| kv.put_parts(key, &parts));
+        checked(py, stored)
+    }
+
+    /// The values of many keys, in the order of the keys; ``None`` for those that have none.
+    ///
+    /// One request for each block that holds some of them, all blocks at a time: thousands of keys
+    /// take about as long as one. Each key is read like :meth:`get`; nothing orders one with
+    /// another. The client's timeout holds for each request.
+    ///
+    /// When some could not be read, the error of the first is raised; its ``failures`` has the
+    /// error of each of them by its place, its ``results`` the values of the others.
+    fn multi_get<'py>(
+        slf: &Bound<'py, KvCalls>,
+        keys: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (py, kv) = (slf.py(), kv(slf)?);
+        let keys = keys.try_iter()?.map(|key| Data::key(&key?)).collect::<PyResult<Vec<_>>>()?;
+        let keys: Vec<&[u8]> = keys.iter().map(Data::slice).collect();
+        let kv = &kv.get().kv;
+        let values = py.detach(|| kv.multi_get(&keys));
+        let failed = values.iter().any(Result::is_err);
+        let list = listed(py, values, |value| Ok(bytes_or_none(py, value)))?.into_any();
+        match failed {
+            true => py.import("honeycomb._batch")?.call_method1("checked", (list,)),
+            false => Ok(list),
+        }
     }
 
     /// Stores an entry where there is none; raises :class:`~honeycomb.errors.KeyExists`.

@@ -286,7 +286,7 @@ impl NativeClient {
     ) -> PyResult<NativeKv> {
         let address = address(path, name);
         self.call(py, |c| c.create_kv(JobId(job), &address, blocks, slots, open_existing))
-            .map(|kv| NativeKv { kv, closed: self.closed.clone() })
+            .map(|kv| NativeKv { kv: Arc::new(kv), closed: self.closed.clone() })
     }
 
     #[allow(clippy::too_many_arguments)]

@@ -8,6 +8,7 @@ mod calls;
 mod client;
 mod convert;
 mod custom;
+mod driver;
 mod face;
 mod queue;
 mod structures;
@@ -62,6 +63,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<calls::FileCalls>()?;
     module.add_class::<calls::QueueCalls>()?;
     module.add_class::<client::NativeClient>()?;
+    module.add_class::<driver::NativeDriver>()?;
     module.add_class::<structures::NativeFile>()?;
     module.add_class::<structures::NativeKv>()?;
     module.add_class::<custom::NativeCustom>()?;

@@ -11,6 +11,7 @@ use crate::waiting::{NativeListener, filter, until};
 use honeycomb_client::{Any, Atomic, File, Kv, Swap};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Up to so many bytes are read without asking first whether they are there.
@@ -72,7 +73,7 @@ impl NativeFile {
 #[pyclass(frozen, module = "honeycomb._native")]
 pub struct NativeKv {
     /// The store.
-    pub kv: Kv,
+    pub kv: Arc<Kv>,
     /// Whether its client was closed.
     pub closed: Closed,
 }
@@ -161,17 +162,6 @@ impl NativeKv {
             })
             .collect();
         Ok((entries, page.next))
-    }
-
-    /// The values of many keys, in order: bytes, None, or the exception of a key that failed.
-    fn multi_get<'py>(
-        &self,
-        py: Python<'py>,
-        keys: Vec<Data<'py>>,
-    ) -> PyResult<Bound<'py, PyList>> {
-        let keys: Vec<&[u8]> = keys.iter().map(Data::slice).collect();
-        let values = py.detach(|| self.kv.multi_get(&keys));
-        batch::listed(py, values, |value| Ok(batch::bytes_or_none(py, value)))
     }
 
     /// Runs operations, each on its own; what each answered, or its exception.
@@ -266,7 +256,7 @@ pub fn wrap(
     Ok(match checked(py, opened)? {
         Any::File(file) => Native::File(Py::new(py, NativeFile { file, closed })?),
         Any::Queue(queue) => Native::Queue(Py::new(py, NativeQueue { queue, closed })?),
-        Any::Kv(kv) => Native::Kv(Py::new(py, NativeKv { kv, closed })?),
+        Any::Kv(kv) => Native::Kv(Py::new(py, NativeKv { kv: Arc::new(kv), closed })?),
         Any::Custom(custom) => Native::Custom(Py::new(py, NativeCustom { custom, closed })?),
     })
 }

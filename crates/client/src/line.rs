@@ -40,6 +40,8 @@ pub(crate) struct Line {
     clock: Clock,
     spin: Duration,
     poller: Poller,
+    /// More is to be sent than the socket took: `await_some` waits for room too.
+    pub sending: bool,
 }
 
 impl Line {
@@ -77,7 +79,7 @@ impl Line {
     /// A line over a connected stream socket of any kind.
     fn over(socket: OwnedFd, clock: Clock, spin: Duration) -> io::Result<Line> {
         set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
-        Ok(Line { socket, clock, spin, poller: Poller::default() })
+        Ok(Line { socket, clock, spin, poller: Poller::default(), sending: false })
     }
 
     /// Reads what is there, without waiting: `WouldBlock` when there is nothing, 0 at the end.
@@ -180,12 +182,21 @@ impl Line {
         }
     }
 
+    /// Sends what the socket takes, without waiting.
+    pub fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(rustix::net::send(&self.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
+    }
+
     fn sleep(&self, flags: PollFlags, time: Duration, wait: &Wait<'_>) -> io::Result<()> {
         let interrupt = wait.interruptible.then(interrupt::adopted).flatten();
         match interrupt::poll_one(self.pollable(flags), time, interrupt.as_ref())? {
             Woken::Interrupted if wait.interruptible => Err(io::ErrorKind::Interrupted.into()),
             Woken::Late | Woken::Interrupted | Woken::Ready => Ok(()),
         }
+    }
+
+    fn interest(&self) -> PollFlags {
+        if self.sending { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
     }
 
     fn pollable(&self, flags: PollFlags) -> PollFd<'_> {
@@ -208,7 +219,7 @@ pub(crate) fn await_some(
     let mut polling = !spin.is_zero() && poller.worth_it(began);
     let interrupt = interruptible.then(interrupt::adopted).flatten();
     let mut fds: Vec<PollFd<'_>> =
-        waiting.iter().map(|line| line.pollable(PollFlags::IN)).collect();
+        waiting.iter().map(|line| line.pollable(line.interest())).collect();
     let sockets = fds.len();
     fds.extend(interrupt.as_ref().map(interrupt::Interrupt::pollable));
     let ready = loop {

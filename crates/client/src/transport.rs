@@ -22,6 +22,8 @@ const HEAD: usize = 512;
 
 /// Pieces of a payload that go out with the header in one write.
 const PAYLOADS: usize = 4;
+/// Further pieces of one write: fewer than the kernel takes.
+const PIECES: usize = 512;
 
 /// Where the payload of a reply goes.
 pub enum Sink<'a> {
@@ -66,7 +68,7 @@ pub(crate) struct Identity {
 }
 
 /// Why an exchange did not bring a reply.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Failure {
     /// The connection failed; `sent` when the peer may have received the request.
     Lost { sent: bool, why: String },
@@ -115,6 +117,9 @@ pub(crate) struct Transport {
     /// Number of the request whose reply is awaited.
     awaited: u64,
     grants: HashMap<StructureId, Presented>,
+    /// Requests that were queued, of which so many bytes are sent.
+    queued: Vec<u8>,
+    sent: usize,
     /// Where the process is to die when the reply has come (`failpoint`).
     doomed: Option<(Point, Op)>,
     pub hello: HelloReply,
@@ -163,6 +168,8 @@ impl Transport {
             next_request: 0,
             awaited: 0,
             grants: HashMap::new(),
+            queued: Vec::new(),
+            sent: 0,
             doomed: None,
             hello: HelloReply::default(),
         };
@@ -197,6 +204,12 @@ impl Transport {
         Ok(())
     }
 
+    /// The number under which this connection knows a grant.
+    pub fn presented(&self, structure: StructureId, version: u64) -> Option<u32> {
+        let presented = self.grants.get(&structure).filter(|one| one.version == version);
+        presented.map(|one| one.number)
+    }
+
     /// The number under which this connection knows a grant, presenting it first when needed.
     /// `version` tells one grant of a structure from the next.
     pub fn grant(
@@ -206,10 +219,8 @@ impl Transport {
         grant: &[u8],
         wait: &mut Wait<'_>,
     ) -> Result<u32, Failure> {
-        if let Some(presented) = self.grants.get(&structure)
-            && presented.version == version
-        {
-            return Ok(presented.number);
+        if let Some(number) = self.presented(structure, version) {
+            return Ok(number);
         }
         let body = PresentGrantRequest { grant: grant.to_vec() }.encode();
         let mut args = Vec::new();
@@ -291,8 +302,9 @@ impl Transport {
         }
         let mut sent = false;
         self.write_all(&mut slices[..2 + first.len()], &mut sent, wait)?;
-        for piece in more {
-            self.write_all(&mut [IoSlice::new(piece)], &mut sent, wait)?;
+        for some in more.chunks(PIECES) {
+            let mut slices: Vec<IoSlice<'_>> = some.iter().map(|p| IoSlice::new(p)).collect();
+            self.write_all(&mut slices, &mut sent, wait)?;
         }
         Ok(())
     }
@@ -325,6 +337,84 @@ impl Transport {
             failpoint::die(point, op);
         }
         Ok(reply)
+    }
+
+    /// Queues a request behind others, under a number of this connection, which it returns. `flush`
+    /// sends it.
+    pub fn queue(&mut self, mut header: RequestHeader, args: &[u8], payload: &[u8]) -> u64 {
+        self.next_request += 1;
+        header.request = self.next_request;
+        header.args_len = args.len() as u32;
+        header.payload_len = payload.len() as u32;
+        if let Some(point) = failpoint::reached(true, header.op) {
+            self.doomed = Some((point, header.op));
+        }
+        self.queued.extend_from_slice(&header.encode());
+        self.queued.extend_from_slice(args);
+        self.queued.extend_from_slice(payload);
+        header.request
+    }
+
+    /// Sends what is queued, as far as the socket takes it now; the line awaits room for the rest.
+    pub fn flush(&mut self) -> io::Result<()> {
+        while self.sent < self.queued.len() {
+            match self.line.write_now(&self.queued[self.sent..]) {
+                Ok(n) => self.sent += n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    self.line.sending = true;
+                    return Ok(());
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        (self.line.sending, self.sent) = (false, 0);
+        self.queued.clear();
+        if let Some((point @ Point::Sent, op)) = self.doomed {
+            failpoint::die(point, op);
+        }
+        Ok(())
+    }
+
+    /// The header of the next reply, if it is there; `body` takes what follows it. Does not wait.
+    pub fn next_reply(&mut self) -> io::Result<Option<ReplyHeader>> {
+        loop {
+            if let Some(header) = self.buffered_header()? {
+                self.take(REPLY_HEADER);
+                return Ok(Some(header));
+            }
+            // A short read means that the socket was empty: no second one to learn that.
+            if std::mem::take(&mut self.drained) {
+                return Ok(None);
+            }
+            self.make_room();
+            let room = self.received.len() - self.filled;
+            match self.line.read_now(&mut self.received[self.filled..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => {
+                    self.filled += n;
+                    self.drained = n < room;
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// What follows the header of a reply.
+    pub fn body(
+        &mut self,
+        header: &ReplyHeader,
+        wait: &mut Wait<'_>,
+        reply_args: &mut Vec<u8>,
+        sink: Sink<'_>,
+    ) -> Result<(), Failure> {
+        self.read_body(header, wait, reply_args, sink).map_err(|e| failed(e, true))?;
+        if let Some((point, op)) = self.doomed {
+            failpoint::die(point, op);
+        }
+        Ok(())
     }
 
     fn receive_inner(

@@ -26,6 +26,14 @@ pub struct Cluster {
     pub controller: Controller,
 }
 
+/// What few clusters have.
+#[derive(Default)]
+struct Extras {
+    flush_root: Option<PathBuf>,
+    unix_dir: Option<PathBuf>,
+    advertise: Option<String>,
+}
+
 impl Cluster {
     pub fn start(servers: usize, memory: u64, block_size: u64) -> Cluster {
         Cluster::start_with(vec![Arc::default(); servers], memory, block_size)
@@ -38,26 +46,35 @@ impl Cluster {
         block_size: u64,
         flush_root: Option<PathBuf>,
     ) -> Cluster {
-        Cluster::start_all(vec![Arc::default(); servers], memory, block_size, [flush_root, None])
+        let extras = Extras { flush_root, ..Extras::default() };
+        Cluster::start_all(vec![Arc::default(); servers], memory, block_size, extras)
     }
 
     /// With a memory server for each of these sets of kinds.
     pub fn start_with(kinds: Vec<Arc<Registry>>, memory: u64, block_size: u64) -> Cluster {
-        Cluster::start_all(kinds, memory, block_size, [None, None])
+        Cluster::start_all(kinds, memory, block_size, Extras::default())
     }
 
     /// One whose nodes have Unix sockets in this directory.
     pub fn near(servers: usize, memory: u64, block_size: u64, sockets: &Path) -> Cluster {
         let kinds = vec![Arc::default(); servers];
-        Cluster::start_all(kinds, memory, block_size, [None, Some(sockets.into())])
+        let extras = Extras { unix_dir: Some(sockets.into()), ..Extras::default() };
+        Cluster::start_all(kinds, memory, block_size, extras)
+    }
+
+    /// With one memory server, which clients are told to reach by this address.
+    pub fn behind(address: SocketAddr, memory: u64, block_size: u64) -> Cluster {
+        let extras = Extras { advertise: Some(address.to_string()), ..Extras::default() };
+        Cluster::start_all(vec![Arc::default()], memory, block_size, extras)
     }
 
     fn start_all(
         kinds: Vec<Arc<Registry>>,
         memory: u64,
         block_size: u64,
-        [flush_root, unix_dir]: [Option<PathBuf>; 2],
+        extras: Extras,
     ) -> Cluster {
+        let Extras { flush_root, unix_dir, advertise } = extras;
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         let spin = Duration::ZERO;
         let options = ControllerOptions {
@@ -72,7 +89,7 @@ impl Cluster {
         let controller = Controller::start(&options).unwrap();
         let options = |kinds| ServerOptions {
             listen,
-            advertise: None,
+            advertise: advertise.clone(),
             controller: controller.address(),
             token: controller.token().to_vec(),
             memory,
