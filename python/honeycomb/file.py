@@ -12,6 +12,7 @@ from honeycomb._display import Facts, Remote, refuse_pickle
 from honeycomb._native import NativeClient, NativeFile
 from honeycomb._session import Handle, wrong_kind
 from honeycomb.notices import Listener, kinds_of
+from honeycomb.view import FileView
 
 if TYPE_CHECKING:
     from honeycomb.job import Job
@@ -129,6 +130,18 @@ class HoneyFile(Remote):
                 )
             )
         return self._handle.get().read_ranges(wanted)
+
+    def map(self) -> FileView:
+        """The whole of a sealed file without copying it, where this process is on the machine of its
+        servers; elsewhere a copy of it, with the same face. ``with file.map() as view:`` and
+        ``view.data``.
+
+        The first map of a block makes its server copy it aside, which takes it about a third of a
+        millisecond for each MiB; later ones, by any client, cost no copy.
+
+        Raises :class:`~honeycomb.errors.NotSealed` for a file that may still grow.
+        """
+        return FileView(self.address, self._handle.get().map())
 
     def size(self) -> int:
         """Bytes appended so far."""

@@ -1,12 +1,15 @@
-//! Python's bytes-likes as slices, and bytes objects that are filled in place. The bindings' only
+//! Python's bytes-likes as slices, bytes objects that are filled in place, and mapped files as buffers. The bindings' only
 //! `unsafe`, each use with its proof.
 #![allow(unsafe_code)]
 
-use honeycomb_client::Room;
+use honeycomb_client::{FileView, Room};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use std::ffi::c_int;
+use std::sync::Arc;
 
 /// Bytes that a caller handed in, without a copy.
 pub enum Data<'py> {
@@ -103,5 +106,58 @@ impl Room for BytesRoom {
         // the only reference to it until `finish`, which needs `self` back: nobody else can see
         // the bytes while they are written. Python never moves an object.
         unsafe { std::slice::from_raw_parts_mut(pointer, length) }
+    }
+}
+
+/// Bytes of a mapped file that Python reads in place: all of them, or one run. It keeps the file mapped.
+#[pyclass(frozen, module = "honeycomb._native")]
+pub struct NativeRun {
+    view: Arc<FileView>,
+    /// Which run; `None` for the whole file, which is one then.
+    run: Option<usize>,
+}
+
+impl NativeRun {
+    /// The whole file, when it is one run of bytes.
+    pub fn whole(view: &Arc<FileView>) -> Option<NativeRun> {
+        view.contiguous().map(|_| NativeRun { view: view.clone(), run: None })
+    }
+
+    /// One after the other.
+    pub fn each(view: &Arc<FileView>) -> Vec<NativeRun> {
+        let runs = 0..view.segments().len();
+        runs.map(|run| NativeRun { view: view.clone(), run: Some(run) }).collect()
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self.run {
+            None => self.view.contiguous().expect("looked at when it was made"),
+            Some(run) => self.view.segments()[run],
+        }
+    }
+}
+
+#[pymethods]
+impl NativeRun {
+    /// The buffer protocol. `BufferError` for one that is to be written.
+    ///
+    /// # Safety
+    /// Called by Python, with a `Py_buffer` to fill.
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        buffer: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let bytes = slf.get().bytes();
+        let (start, length) = (bytes.as_ptr().cast_mut().cast(), bytes.len() as isize);
+        // SAFETY: `buffer` is Python's to be filled. The bytes stay where they are and what they are
+        // while this object lives (`FileView`), of which the buffer takes a reference; they are given
+        // out as read-only, so that nobody writes through the pointer.
+        let filled =
+            unsafe { ffi::PyBuffer_FillInfo(buffer, slf.as_ptr(), start, length, 1, flags) };
+        match filled {
+            0 => Ok(()),
+            _ => Err(PyErr::fetch(slf.py())),
+        }
     }
 }

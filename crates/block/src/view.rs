@@ -23,19 +23,9 @@ pub struct View {
 }
 
 impl View {
-    /// Maps files, each with how many of its bytes are meant, and makes them resident.
-    ///
-    /// `InvalidData` for a file that has fewer bytes or that somebody could still change: its bytes
-    /// would not be safe to borrow.
-    pub fn map(files: &[(BorrowedFd<'_>, usize)]) -> io::Result<View> {
-        let page = page_size();
-        let mut parts = Vec::with_capacity(files.len());
-        let mut reserved = 0_usize;
-        for (file, length) in files {
-            check(*file, *length)?;
-            parts.push(reserved..reserved + length);
-            reserved = (reserved + length).next_multiple_of(page);
-        }
+    /// A view of nothing yet, with addresses for files of so many bytes, each rounded up to pages.
+    pub fn reserve(bytes: usize) -> io::Result<View> {
+        let reserved = bytes.next_multiple_of(page_size());
         if reserved == 0 {
             return Ok(View { base: NonNull::dangling(), reserved, parts: Vec::new() });
         }
@@ -44,22 +34,29 @@ impl View {
         let base =
             unsafe { mmap_anonymous(std::ptr::null_mut(), reserved, ProtFlags::empty(), flags)? };
         let base = NonNull::new(base.cast::<u8>()).expect("the kernel maps nothing at zero");
-        // From here on its drop unmaps, whatever fails.
-        let view = View { base, reserved, parts };
-        for ((file, length), part) in files.iter().zip(&view.parts) {
-            if *length == 0 {
-                continue;
-            }
-            let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
-            // SAFETY: the part begins at a page and ends before the next part, inside the range
-            // that was just reserved and that nobody else knows, so that only pages of this range
-            // are replaced.
-            unsafe {
-                let at = view.base.as_ptr().add(part.start).cast::<c_void>();
-                mmap(at, *length, ProtFlags::READ, flags, file, 0)?;
-            }
+        Ok(View { base, reserved, parts: Vec::new() })
+    }
+
+    /// Maps the first `length` bytes of a file, at least one, behind what is there, and makes them
+    /// resident.
+    ///
+    /// `InvalidData` for a file that has fewer bytes or that somebody could still change: its bytes
+    /// would not be safe to borrow. `OutOfMemory` when it does not fit what was reserved.
+    pub fn push(&mut self, file: BorrowedFd<'_>, length: usize) -> io::Result<()> {
+        check(file, length)?;
+        let start = self.parts.last().map_or(0, |part| part.end).next_multiple_of(page_size());
+        let end = start.checked_add(length).filter(|end| *end <= self.reserved);
+        let end = end.ok_or(io::ErrorKind::OutOfMemory)?;
+        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
+        // SAFETY: it begins at a page behind every part that is there, and its last page ends inside
+        // the range, which was reserved in whole pages and that nobody else knows: only pages that
+        // nobody has borrowed are replaced.
+        unsafe {
+            let at = self.base.as_ptr().add(start).cast::<c_void>();
+            mmap(at, length, ProtFlags::READ, flags, file, 0)?;
         }
-        Ok(view)
+        self.parts.push(start..end);
+        Ok(())
     }
 
     /// The bytes of each file.
@@ -88,7 +85,7 @@ impl View {
 
     fn slice(&self, range: Range<usize>) -> &[u8] {
         // SAFETY: every range that comes here consists of bytes of files that were mapped (or is
-        // empty, and the pointer is not null). They stay mapped until `self` is dropped, and cannot
+        // empty, and the pointer is not null; it is aligned as bytes always are). They stay mapped until `self` is dropped, and cannot
         // change or go away while they are borrowed: `check` has found the seals by which the kernel
         // refuses every write and every change of length, for everybody and for good.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(range.start), range.len()) }
@@ -98,7 +95,7 @@ impl View {
 impl Drop for View {
     fn drop(&mut self) {
         if self.reserved > 0 {
-            // SAFETY: the range was mapped by `map`, and borrows of it have ended with `&mut self`.
+            // SAFETY: the range was mapped by `reserve`, and borrows of it have ended with `&mut self`.
             // Unmapping what is mapped does not fail.
             let _ = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), self.reserved) };
         }
@@ -122,7 +119,8 @@ fn check(file: BorrowedFd<'_>, length: usize) -> io::Result<()> {
     Ok(())
 }
 
-#[cfg(all(test, not(miri)))] // Miri has no memory files
+#[cfg(test)]
+#[cfg(not(miri))] // which has no memory files
 mod tests {
     use super::*;
     use crate::Shared;
@@ -133,8 +131,17 @@ mod tests {
         let shared: Vec<Shared> =
             (1..).zip(lengths).map(|(n, l)| Shared::copy(&vec![n; *l]).unwrap()).collect();
         let readers: Vec<_> = shared.iter().map(|s| (s.reader().unwrap(), s.len())).collect();
-        // What they were made by may go: the bytes stay.
-        View::map(&readers.iter().map(|(fd, l)| (fd.as_fd(), *l)).collect::<Vec<_>>()).unwrap()
+        let page = page_size();
+        let bytes = lengths.iter().map(|l| l.next_multiple_of(page)).sum();
+        let mut view = View::reserve(bytes).unwrap();
+        for (reader, length) in &readers {
+            view.push(reader.as_fd(), *length).unwrap();
+        }
+        let one_more = Shared::copy(&[1; 2]).unwrap().reader().unwrap();
+        let full = view.push(one_more.as_fd(), 1).unwrap_err();
+        assert_eq!(full.kind(), io::ErrorKind::OutOfMemory);
+        // What they were made by goes: the bytes stay.
+        view
     }
 
     #[test]
@@ -160,20 +167,26 @@ mod tests {
         }
     }
 
+    fn mapped(file: BorrowedFd<'_>, length: usize) -> io::Result<View> {
+        let mut view = View::reserve(1 << 20)?;
+        view.push(file, length)?;
+        Ok(view)
+    }
+
     #[test]
     fn memory_that_could_change_is_not_mapped() {
         for seals in [SealFlags::empty(), SealFlags::SHRINK | SealFlags::GROW] {
             let file = memfd_create(c"test", MemfdFlags::ALLOW_SEALING).unwrap();
             ftruncate(&file, 4096).unwrap();
             fcntl_add_seals(&file, seals).unwrap();
-            let refused = View::map(&[(file.as_fd(), 4096)]).unwrap_err();
+            let refused = mapped(file.as_fd(), 4096).unwrap_err();
             assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
         }
         let shared = Shared::copy(&[7; 4096]).unwrap();
         let reader = shared.reader().unwrap();
-        let refused = View::map(&[(reader.as_fd(), 4097)]).unwrap_err();
+        let refused = mapped(reader.as_fd(), 4097).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
         let file = std::fs::File::open("/proc/self/exe").unwrap();
-        assert!(View::map(&[(file.as_fd(), 1)]).is_err(), "it has no seals");
+        assert!(mapped(file.as_fd(), 1).is_err(), "it has no seals");
     }
 }

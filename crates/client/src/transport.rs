@@ -9,9 +9,13 @@ use honeycomb_types::{PrefixId, SessionId, StructureId, Time};
 use honeycomb_wire::messages::{HelloReply, HelloRequest, PresentGrantRequest};
 use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, Status};
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::collections::{HashMap, VecDeque};
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
 use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// Bytes read at a time while a reply's header and small parts are awaited.
@@ -25,6 +29,8 @@ pub enum Sink<'a> {
     Slice(&'a mut [u8]),
     /// Into a buffer that somebody makes when the length is known.
     Room(&'a mut dyn Room),
+    /// Nowhere: none is expected. A descriptor that comes with the reply goes here.
+    Descriptor(&'a mut Option<OwnedFd>),
     /// Nowhere: none is expected.
     None,
 }
@@ -36,6 +42,7 @@ impl Sink<'_> {
             Sink::Vec(out) => Sink::Vec(out),
             Sink::Slice(out) => Sink::Slice(out),
             Sink::Room(room) => Sink::Room(&mut **room),
+            Sink::Descriptor(place) => Sink::Descriptor(place),
             Sink::None => Sink::None,
         }
     }
@@ -321,6 +328,14 @@ impl Transport {
         reply_args: &mut Vec<u8>,
         sink: Sink<'_>,
     ) -> Result<ReplyHeader, Failure> {
+        let sink = match sink {
+            Sink::Descriptor(place) => {
+                *place = None;
+                self.fill_header(place, wait).map_err(|e| failed(e, true))?;
+                Sink::None
+            }
+            other => other,
+        };
         let reply = self.receive_inner(wait, reply_args, sink).map_err(|e| failed(e, true))?;
         if let Some((point, op)) = self.doomed {
             failpoint::die(point, op);
@@ -422,7 +437,7 @@ impl Transport {
             Sink::Slice(out) if length <= out.len() => self.read_into(&mut out[..length], wait),
             Sink::Room(_) if length == 0 => Ok(()),
             Sink::Room(room) => self.read_into(room.room(length), wait),
-            Sink::Slice(_) | Sink::None => {
+            Sink::Slice(_) | Sink::Descriptor(_) | Sink::None => {
                 let mut left = length;
                 let mut bin = vec![0; left.min(RECEIVE)];
                 while left > 0 {
@@ -495,6 +510,28 @@ impl Transport {
                 Err(e) => return Err(e),
             }
         }
+    }
+
+    /// Reads until a reply's header is there, and keeps the descriptor that comes with it.
+    fn fill_header(&mut self, place: &mut Option<OwnedFd>, wait: &mut Wait<'_>) -> io::Result<()> {
+        while self.filled < REPLY_HEADER {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut with = RecvAncillaryBuffer::new(&mut space);
+            let mut into = [IoSliceMut::new(&mut self.received[self.filled..])];
+            match recvmsg(&self.stream, &mut into, &mut with, RecvFlags::CMSG_CLOEXEC) {
+                Ok(got) if got.bytes == 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(got) => self.filled += got.bytes,
+                Err(Errno::AGAIN) => self.await_ready(PollFlags::IN, wait)?,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+            for message in with.drain() {
+                if let RecvAncillaryMessage::ScmRights(files) = message {
+                    *place = files.last().or(place.take());
+                }
+            }
+        }
+        Ok(())
     }
 
     fn take(&mut self, n: usize) {
