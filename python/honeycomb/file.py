@@ -12,6 +12,7 @@ from honeycomb._display import Facts, Remote, refuse_pickle
 from honeycomb._native import FileCalls, NativeFile
 from honeycomb._session import wrong_kind
 from honeycomb.notices import Listener, kinds_of
+from honeycomb.view import FileView
 
 if TYPE_CHECKING:
     from honeycomb.job import Job
@@ -86,6 +87,18 @@ class HoneyFile(FileCalls, Remote):
                 )
             )
         return self._native().read_ranges(wanted)
+
+    def map(self) -> FileView:
+        """The whole of a sealed file without copying it, where this process is on the machine of its
+        servers; elsewhere a copy of it, with the same face. ``with file.map() as view:`` and
+        ``view.data``.
+
+        The first map of a block makes its server copy it aside, which takes it about a third of a
+        millisecond for each MiB; later ones, by any client, cost no copy.
+
+        Raises :class:`~honeycomb.errors.NotSealed` for a file that may still grow.
+        """
+        return FileView(self.address, self._native().map())
 
     def seal(self) -> int:
         """Makes the file immutable, for good, and returns its final size. Sealing twice is fine."""

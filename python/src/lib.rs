@@ -65,6 +65,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<client::NativeClient>()?;
     module.add_class::<driver::NativeDriver>()?;
     module.add_class::<structures::NativeFile>()?;
+    module.add_class::<structures::NativeView>()?;
+    module.add_class::<buffer::NativeRun>()?;
     module.add_class::<structures::NativeKv>()?;
     module.add_class::<custom::NativeCustom>()?;
     module.add_class::<queue::NativeQueue>()?;

@@ -1,14 +1,14 @@
 //! Files and key-value stores as Python sees them.
 
 use crate::batch::{self, Asked};
-use crate::buffer::Data;
+use crate::buffer::{Data, NativeRun};
 use crate::client::Closed;
 use crate::convert::checked;
 use crate::custom::NativeCustom;
 use crate::face::Native;
 use crate::queue::NativeQueue;
 use crate::waiting::{NativeListener, filter, until};
-use honeycomb_client::{Any, Atomic, File, Kv, Swap};
+use honeycomb_client::{Any, Atomic, File, FileView, Kv, Swap};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use std::sync::Arc;
@@ -18,6 +18,41 @@ use std::time::Duration;
 pub const READ_ASKED: u64 = 1 << 20;
 
 type Page<'py> = (Vec<(Bound<'py, PyBytes>, Option<Bound<'py, PyBytes>>)>, Option<u64>);
+
+/// A mapped file. Its runs keep it mapped, each for itself.
+#[pyclass(frozen, module = "honeycomb._native")]
+pub struct NativeView(Arc<FileView>);
+
+#[pymethods]
+impl NativeView {
+    /// Whether it is the servers' own memory.
+    #[getter]
+    fn shared(&self) -> bool {
+        self.0.shared()
+    }
+
+    /// Why it is not.
+    #[getter]
+    fn reason(&self) -> Option<&str> {
+        self.0.reason().map(|e| e.message.as_str())
+    }
+
+    /// Bytes of the file.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The whole file as one run of bytes, if it is one.
+    fn whole(&self) -> Option<NativeRun> {
+        NativeRun::whole(&self.0)
+    }
+
+    /// The file in runs of bytes.
+    fn runs(&self) -> Vec<NativeRun> {
+        NativeRun::each(&self.0)
+    }
+}
 
 /// An open file. Safe to share between threads; every call releases the GIL.
 #[pyclass(frozen, module = "honeycomb._native")]
@@ -44,6 +79,12 @@ impl NativeFile {
     ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let read = py.detach(|| self.file.read_ranges(&ranges));
         Ok(checked(py, read)?.iter().map(|bytes| PyBytes::new(py, bytes)).collect())
+    }
+
+    /// All bytes of a sealed file, where they lie when that can be.
+    fn map(&self, py: Python<'_>) -> PyResult<NativeView> {
+        let view = py.detach(|| self.file.map());
+        Ok(NativeView(Arc::new(checked(py, view)?)))
     }
 
     /// Makes it immutable; returns its final size.

@@ -104,7 +104,7 @@ impl File {
         Ok(self.size_and_seal()?.1)
     }
 
-    fn size_and_seal(&self) -> Result<(u64, bool), Error> {
+    pub(crate) fn size_and_seal(&self) -> Result<(u64, bool), Error> {
         let replied = self.0.run(Exchange {
             op: Op::FileSize,
             target: Target::Tail,
