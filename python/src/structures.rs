@@ -1,5 +1,6 @@
 //! Files and key-value stores as Python sees them.
 
+use crate::ahead::{NativeReadAhead, NativeScanAhead};
 use crate::batch::{self, Asked};
 use crate::buffer::Data;
 use crate::client::Closed;
@@ -8,7 +9,7 @@ use crate::custom::NativeCustom;
 use crate::face::Native;
 use crate::queue::NativeQueue;
 use crate::waiting::{NativeListener, filter, until};
-use honeycomb_client::{Any, Atomic, File, Kv, Swap};
+use honeycomb_client::{Any, Atomic, File, Kv, ScanPage, Swap};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use std::time::Duration;
 /// Up to so many bytes are read without asking first whether they are there.
 pub const READ_ASKED: u64 = 1 << 20;
 
-type Page<'py> = (Vec<(Bound<'py, PyBytes>, Option<Bound<'py, PyBytes>>)>, Option<u64>);
+pub type Page<'py> = (Vec<(Bound<'py, PyBytes>, Option<Bound<'py, PyBytes>>)>, Option<u64>);
 
 /// An open file. Safe to share between threads; every call releases the GIL.
 #[pyclass(frozen, module = "honeycomb._native")]
@@ -44,6 +45,13 @@ impl NativeFile {
     ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let read = py.detach(|| self.file.read_ranges(&ranges));
         Ok(checked(py, read)?.iter().map(|bytes| PyBytes::new(py, bytes)).collect())
+    }
+
+    /// Asks for bytes, for later.
+    fn read_ahead(slf: &Bound<'_, NativeFile>, offset: u64, size: usize) -> NativeReadAhead {
+        let file = &slf.get().file;
+        let ahead = slf.py().detach(|| file.read_ahead(offset, size));
+        NativeReadAhead::new(slf.clone().unbind(), ahead, size)
     }
 
     /// Makes it immutable; returns its final size.
@@ -152,16 +160,20 @@ impl NativeKv {
     ) -> PyResult<Page<'py>> {
         let prefix = prefix.slice();
         let page = py.detach(|| self.kv.scan(cursor, prefix, keys_only, max_bytes));
-        let page = checked(py, page)?;
-        let entries = page
-            .entries
-            .iter()
-            .map(|(key, value)| {
-                let value = (!keys_only).then(|| PyBytes::new(py, value));
-                (PyBytes::new(py, key), value)
-            })
-            .collect();
-        Ok((entries, page.next))
+        Ok(self::page(py, &checked(py, page)?, keys_only))
+    }
+
+    /// Asks for such a part, for later.
+    fn scan_ahead(
+        slf: &Bound<'_, NativeKv>,
+        cursor: u64,
+        prefix: Data<'_>,
+        keys_only: bool,
+        max_bytes: u32,
+    ) -> NativeScanAhead {
+        let (kv, prefix) = (&slf.get().kv, prefix.slice());
+        let ahead = slf.py().detach(|| kv.scan_ahead(cursor, prefix, keys_only, max_bytes));
+        NativeScanAhead::new(slf.clone().unbind(), ahead, keys_only)
     }
 
     /// Runs operations, each on its own; what each answered, or its exception.
@@ -241,6 +253,15 @@ impl NativeKv {
         let length = py.detach(|| self.kv.length());
         checked(py, length)
     }
+}
+
+/// A part of a scan, for Python.
+pub fn page<'py>(py: Python<'py>, page: &ScanPage, keys_only: bool) -> Page<'py> {
+    let entry = |(key, value): &(Vec<u8>, Vec<u8>)| {
+        let value = (!keys_only).then(|| PyBytes::new(py, value));
+        (PyBytes::new(py, key), value)
+    };
+    (page.entries.iter().map(entry).collect(), page.next)
 }
 
 /// A structure of any kind, as its Python class.

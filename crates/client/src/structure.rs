@@ -172,6 +172,12 @@ pub(crate) struct Sent {
     place: Place,
 }
 
+/// An operation that was sent and whose answer nobody awaits yet.
+pub(crate) struct Under {
+    course: Course,
+    sent: Sent,
+}
+
 /// What an operation does next, for whoever sends it.
 #[allow(clippy::large_enum_variant)] // made once for a request, and taken apart at once
 pub(crate) enum Decision {
@@ -379,8 +385,12 @@ impl Structure {
         mutates: bool,
         exchange: Exchange<'_, '_>,
     ) -> Result<Replied, Error> {
+        let flight = self.depart_as(mutates, exchange);
+        self.carry_through(flight)
+    }
+
+    fn carry_through(&self, mut flight: Flight<'_, '_>) -> Result<Replied, Error> {
         let clock = self.clock();
-        let mut flight = self.depart_as(mutates, exchange);
         let result = loop {
             match self.advance(&mut flight) {
                 Next::Sent(sent) => self.collect(&mut flight, sent),
@@ -396,6 +406,34 @@ impl Structure {
             }
         }
         result
+    }
+
+    /// Sends the request of an operation that `arrive` awaits; nothing when it cannot be sent at once.
+    pub(crate) fn set_out(&self, exchange: Exchange<'_, '_>) -> Option<Under> {
+        let mut flight = self.depart(exchange);
+        match self.advance(&mut flight) {
+            Next::Sent(sent) => Some(Under { course: flight.course, sent }),
+            Next::Pause(_) | Next::Done(_) => None,
+        }
+    }
+
+    /// Awaits the answer to what was sent, by an exchange of the same kind; sends it again when that was
+    /// nothing, or so long ago that half of its time is over.
+    pub(crate) fn arrive(
+        &self,
+        under: Option<Under>,
+        exchange: Exchange<'_, '_>,
+    ) -> Result<Replied, Error> {
+        match under {
+            Some(Under { course, sent })
+                if self.now() + self.context.timeout / 2 < course.deadline =>
+            {
+                let mut flight = Flight { exchange, course };
+                self.collect(&mut flight, sent);
+                self.carry_through(flight)
+            }
+            _ => self.run(exchange),
+        }
     }
 
     /// Tells a block that was left behind that our results have arrived. When it cannot be told it
