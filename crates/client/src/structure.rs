@@ -452,7 +452,7 @@ impl Structure {
                 wait_until: None,
             });
             flight.course.deadline = self.now() + PATIENCE;
-            if let Ok(sent) = self.send(entry, header, &flight) {
+            if let Ok(sent) = self.send(entry.clone(), header, &flight) {
                 self.collect(&mut flight, sent);
             }
         }
@@ -492,7 +492,7 @@ impl Structure {
     pub(crate) fn advance(&self, flight: &mut Flight<'_, '_>) -> Next {
         loop {
             match self.decide(&mut flight.course) {
-                Decision::Send(entry, header) => match self.send(&entry, header, flight) {
+                Decision::Send(entry, header) => match self.send(entry, header, flight) {
                     Ok(sent) => return Next::Sent(sent),
                     Err(failure) => flight.fail(failure),
                 },
@@ -540,7 +540,7 @@ impl Structure {
             };
             match step {
                 Step::Done(Ok(header)) => {
-                    let entry = call.entry().expect("an answer came from a block").clone();
+                    let entry = call.take_entry().expect("an answer came from a block");
                     let (args, interrupted) = (std::mem::take(args), *interrupted);
                     return Decision::Done(Ok(Replied { header, args, entry, interrupted }));
                 }
@@ -570,21 +570,27 @@ impl Structure {
 
     fn send(
         &self,
-        entry: &MapEntry,
+        entry: MapEntry,
         mut header: RequestHeader,
         flight: &Flight<'_, '_>,
     ) -> Result<Sent, Failure> {
-        let place = (entry.address.clone(), BlockId(entry.block).shard().0);
+        let mut laid_out = Vec::new();
+        let args = match flight.exchange.args {
+            Args::Fixed(args) => args,
+            args => {
+                args.encode(&entry, &mut laid_out);
+                &laid_out
+            }
+        };
+        let place = (entry.address, BlockId(entry.block).shard().0);
         let pool = &self.context.pool;
         let (exchange, deadline) = (&flight.exchange, &flight.course.deadline);
         let mut idle = || self.ask_whether_gone(*deadline);
         let mut wait = Wait { deadline: *deadline, idle: &mut idle, interruptible: false };
         let mut transport = pool.take(&place, &mut wait)?;
-        let mut args = Vec::new();
-        exchange.args.encode(entry, &mut args);
         let sent = self.present(&mut transport, &mut wait).and_then(|number| {
             header.grant = number;
-            transport.ask(header, &args, exchange.payload, &mut wait)
+            transport.ask(header, args, exchange.payload, &mut wait)
         });
         match sent {
             Ok(()) => Ok(Sent { transport, place }),
