@@ -34,6 +34,8 @@ class HoneycombError(Exception):
     hint: str = ""
     #: How many items of a ``put_many`` were put before it failed.
     put: int = 0
+    #: What was written to an :class:`~honeycomb.Appender` and is not known to be in the file.
+    unwritten: bytes = b""
 
     @property
     def status(self) -> str:

@@ -1,5 +1,6 @@
 //! Files and key-value stores as Python sees them.
 
+use crate::ahead::{NativeReadAhead, NativeScanAhead};
 use crate::batch::{self, Asked};
 use crate::buffer::{Data, NativeRun};
 use crate::client::Closed;
@@ -8,7 +9,7 @@ use crate::custom::NativeCustom;
 use crate::face::Native;
 use crate::queue::NativeQueue;
 use crate::waiting::{NativeListener, filter, until};
-use honeycomb_client::{Any, Atomic, File, FileView, Kv, Swap};
+use honeycomb_client::{Any, Atomic, File, FileView, Kv, ScanPage, Swap};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use std::time::Duration;
 /// Up to so many bytes are read without asking first whether they are there.
 pub const READ_ASKED: u64 = 1 << 20;
 
-type Page<'py> = (Vec<(Bound<'py, PyBytes>, Option<Bound<'py, PyBytes>>)>, Option<u64>);
+pub type Page<'py> = (Vec<(Bound<'py, PyBytes>, Option<Bound<'py, PyBytes>>)>, Option<u64>);
 
 /// A mapped file. Its runs keep it mapped, each for itself.
 #[pyclass(frozen, module = "honeycomb._native")]
@@ -81,10 +82,7 @@ impl NativeFile {
         Ok(checked(py, read)?.iter().map(|bytes| PyBytes::new(py, bytes)).collect())
     }
 
-    /// All bytes of a sealed file, where they lie when that can be.
-    fn map(&self, py: Python<'_>) -> PyResult<NativeView> {
-        let view = py.detach(|| self.file.map());
-        Ok(NativeView(Arc::new(checked(py, view)?)))
+use honeycomb_client::{Any, Atomic, File, FileView, Kv, ScanPage, Swap};
     }
 
     /// Makes it immutable; returns its final size.
@@ -193,16 +191,20 @@ impl NativeKv {
     ) -> PyResult<Page<'py>> {
         let prefix = prefix.slice();
         let page = py.detach(|| self.kv.scan(cursor, prefix, keys_only, max_bytes));
-        let page = checked(py, page)?;
-        let entries = page
-            .entries
-            .iter()
-            .map(|(key, value)| {
-                let value = (!keys_only).then(|| PyBytes::new(py, value));
-                (PyBytes::new(py, key), value)
-            })
-            .collect();
-        Ok((entries, page.next))
+        Ok(self::page(py, &checked(py, page)?, keys_only))
+    }
+
+    /// Asks for such a part, for later.
+    fn scan_ahead(
+        slf: &Bound<'_, NativeKv>,
+        cursor: u64,
+        prefix: Data<'_>,
+        keys_only: bool,
+        max_bytes: u32,
+    ) -> NativeScanAhead {
+        let (kv, prefix) = (&slf.get().kv, prefix.slice());
+        let ahead = slf.py().detach(|| kv.scan_ahead(cursor, prefix, keys_only, max_bytes));
+        NativeScanAhead::new(slf.clone().unbind(), ahead, keys_only)
     }
 
     /// Runs operations, each on its own; what each answered, or its exception.
@@ -282,6 +284,15 @@ impl NativeKv {
         let length = py.detach(|| self.kv.length());
         checked(py, length)
     }
+}
+
+/// A part of a scan, for Python.
+pub fn page<'py>(py: Python<'py>, page: &ScanPage, keys_only: bool) -> Page<'py> {
+    let entry = |(key, value): &(Vec<u8>, Vec<u8>)| {
+        let value = (!keys_only).then(|| PyBytes::new(py, value));
+        (PyBytes::new(py, key), value)
+    };
+    (page.entries.iter().map(entry).collect(), page.next)
 }
 
 /// A structure of any kind, as its Python class.

@@ -6,6 +6,7 @@
 //! users hold. A `Client` is cheap to clone and may be used from any number of threads.
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod batch;
 pub mod call;
 mod client;
@@ -33,6 +34,7 @@ mod structure;
 mod transport;
 pub mod writing;
 
+pub use ahead::{ReadAhead, ScanAhead};
 pub use batch::{Accumulated, Atomic, Done, Number, TopItem};
 pub use client::{Any, Client, ClientOptions, JobTicket};
 pub use custom::{Answered, Ask, Custom, CustomOptions, KindRef};
