@@ -4,6 +4,7 @@
 use rustix::fs::{
     MemfdFlags, Mode, OFlags, SealFlags, fchmod, fcntl_add_seals, memfd_create, open,
 };
+use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -41,7 +42,12 @@ impl Shared {
     pub fn copy(bytes: &[u8]) -> io::Result<Shared> {
         assert!(!bytes.is_empty(), "there is something to share");
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let made = memfd_create(c"honeycomb-block", flags)?;
+        let name = c"honeycomb-block";
+        // Never a program, which some machines insist on. Kernels before 6.3 do not know the flag.
+        let made = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+            Err(Errno::INVAL) => memfd_create(name, flags)?,
+            made => made?,
+        };
         // Seals keep everybody from writing; this keeps them from opening it so in the first place.
         fchmod(&made, Mode::RUSR)?;
         let mut made = File::from(made);

@@ -394,7 +394,7 @@ fn an_operation_of_another_kind_is_refused() {
 /// one, every one of them is served.
 #[test]
 fn the_same_requests_are_served_to_who_may() {
-    let (cluster, _) = keyed_cluster(128 << 20, BLOCK);
+    let (cluster, _) = keyed_cluster(192 << 20, BLOCK);
     let node = cluster.controller.address();
     for (i, op) in Op::ALL.into_iter().enumerate() {
         let info = op.info();
