@@ -137,11 +137,17 @@ static void set_up(const char *line) {
         }
     } else if (what == READ) {
         done(redisCommand(redis, "DEL whole"), 0);
-        for (uint64_t at = 0; at < total; at += size) {
-            const char *argv[] = {"APPEND", "whole", (char *)value};
-            const size_t lengths[] = {6, 5, size};
+        /* Small ranges are read of what was appended in large pieces. */
+        uint64_t piece = size > 1 << 20 ? size : 1 << 20;
+        unsigned char *bytes = malloc(piece);
+        if (!bytes) fail("no memory");
+        fill_noise(bytes, piece);
+        for (uint64_t at = 0; at + piece <= total; at += piece) {
+            const char *argv[] = {"APPEND", "whole", (char *)bytes};
+            const size_t lengths[] = {6, 5, piece};
             done(command(3, argv, lengths), REDIS_REPLY_INTEGER);
         }
+        free(bytes);
     } else {
         done(redisCommand(redis, "DEL queue appended"), 0);
     }

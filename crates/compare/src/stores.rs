@@ -10,6 +10,8 @@ use std::time::Duration;
 pub const PATH: &str = "/bench";
 /// Lease of what is created: longer than any run.
 const LEASE_MS: u32 = 24 * 3600 * 1000;
+/// Bytes of an append that fills a file, at least.
+const PIECE: u64 = 1 << 20;
 /// Bytes of one request that stores many.
 const FILL: u64 = 32 * 1024;
 
@@ -49,8 +51,9 @@ impl Store {
             Op::Queue | Op::Wake | Op::Append => Ok(()),
             Op::Read => {
                 let file = self.client.open_file(self.job(), PATH).map_err(said)?;
-                let piece = noise(spec.size as usize);
-                (0..spec.total / spec.size)
+                // Small ranges are read of what was appended in large pieces.
+                let piece = noise(spec.size.max(PIECE) as usize);
+                (0..spec.total / piece.len() as u64)
                     .try_for_each(|_| file.write_all(&piece).map(drop))
                     .map_err(said)
             }
