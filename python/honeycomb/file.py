@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Never, TypeAlias, overloa
 from honeycomb import _check, errors
 from honeycomb._address import Address, format_bytes
 from honeycomb._display import Facts, Remote, refuse_pickle
-from honeycomb._native import NativeClient, NativeFile
-from honeycomb._session import Handle, wrong_kind
+from honeycomb._native import FileCalls, NativeFile
+from honeycomb._session import wrong_kind
 from honeycomb.notices import Listener, kinds_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ READ_BUFFER: Final = 256 * 1024
 APPEND_BUFFER: Final = 1 << 20
 
 
-class HoneyFile(Remote):
+class HoneyFile(FileCalls, Remote):
     """A file in the job's memory that many tasks append to and read at the same time.
 
     The server places every append: appends of any number of writers never overwrite each other,
@@ -49,10 +49,10 @@ class HoneyFile(Remote):
     def __init__(self, job: Job, address: Address, native: NativeFile | None = None) -> None:
         self._job = job
         self._address = address
-        self._handle: Handle[NativeFile] = Handle(job._session, self._open, native)
-        self._handle.get()
+        self._begin(native)
 
-    def _open(self, client: NativeClient) -> NativeFile:
+    def _open(self) -> NativeFile:
+        client = self._job._session.native
         opened = client.open(self._job.id, self._address.path, self._address.name)
         if not isinstance(opened, NativeFile):
             raise wrong_kind(self.address, "a file", opened)
@@ -66,50 +66,7 @@ class HoneyFile(Remote):
     @property
     def append_limit(self) -> int:
         """The largest append, in bytes: an eighth of a block."""
-        return self._handle.get().append_limit
-
-    def append(self, data: Data) -> int:
-        """Appends ``data`` in one piece and returns its offset.
-
-        Raises :class:`~honeycomb.errors.ValueTooLarge` above :attr:`append_limit`,
-        :class:`~honeycomb.errors.Sealed`, and :class:`~honeycomb.errors.OutOfMemory` or
-        :class:`~honeycomb.errors.QuotaExceeded` when the file cannot grow.
-        """
-        return self._handle.get().append(_check.data("data", data))
-
-    def write_all(self, data: Data) -> int:
-        """Appends ``data`` of any length in several appends and returns the offset of the first.
-
-        Others' appends may come to lie between the pieces; when it fails, the pieces before remain.
-        """
-        return self._handle.get().write_all(_check.data("data", data))
-
-    def read(self, offset: int = 0, size: int | None = None) -> bytes:
-        """The bytes at ``offset``, at most ``size`` of them (``None``: all that are there now).
-        Shorter where the file ends, empty at or after its end."""
-        offset = _check.whole("offset", offset, 0, unit="bytes")
-        if size is not None:
-            size = _check.whole("size", size, 0, unit="bytes (None for all that are there)")
-        native = self._handle.get()
-        if size is None:
-            size = max(0, native.size() - offset)
-        pieces: list[bytes] = []
-        while size > 0:
-            piece = native.read(offset, size)
-            if not piece:
-                break
-            if len(piece) == size and not pieces:
-                return piece
-            pieces.append(piece)
-            offset += len(piece)
-            size -= len(piece)
-        return b"".join(pieces)
-
-    def readinto(self, offset: int, buffer: Buffer) -> int:
-        """Reads into ``buffer`` and returns how many bytes; 0 at the end. May stop short of a full
-        buffer before the end of the file."""
-        offset = _check.whole("offset", offset, 0, unit="bytes")
-        return self._handle.get().read_into(offset, _check.target("buffer", buffer))
+        return self._native().append_limit
 
     def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
         """The bytes of many ranges, each an offset and a size in bytes, in the same order. Shorter
@@ -128,19 +85,15 @@ class HoneyFile(Remote):
                     _check.whole("the size of a range", size, 0, unit="bytes"),
                 )
             )
-        return self._handle.get().read_ranges(wanted)
-
-    def size(self) -> int:
-        """Bytes appended so far."""
-        return self._handle.get().size()
+        return self._native().read_ranges(wanted)
 
     def seal(self) -> int:
         """Makes the file immutable, for good, and returns its final size. Sealing twice is fine."""
-        return self._handle.get().seal()
+        return self._native().seal()
 
     def sealed(self) -> bool:
         """Whether it was sealed."""
-        return self._handle.get().sealed()
+        return self._native().sealed()
 
     @overload
     def open(self, mode: Literal["rb"] = "rb") -> io.BufferedReader: ...
@@ -176,7 +129,7 @@ class HoneyFile(Remote):
         if size is not None:
             size = _check.whole("size", size, 0, unit="bytes")
         timeout = _check.timeout(timeout)
-        return self._handle.get().wait_until(None if sealed else size, timeout)
+        return self._native().wait_until(None if sealed else size, timeout)
 
     def follow(self, offset: int = 0, *, timeout: float | None = None) -> Iterator[bytes]:
         """What is appended from ``offset`` on, as it comes, until the file is sealed.
@@ -205,7 +158,7 @@ class HoneyFile(Remote):
         """Listens to changes (paper, Table 1): ``"append"`` and ``"seal"``; both without
         arguments."""
         kinds = kinds_of("file", ops)
-        return Listener(self.address, self._handle.get().listen(kinds), ops)
+        return Listener(self.address, self._native().listen(kinds), ops)
 
     def __reduce__(self) -> tuple[Any, ...]:
         from honeycomb.job import _restore

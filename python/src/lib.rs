@@ -4,9 +4,12 @@
 
 mod batch;
 mod buffer;
+mod calls;
 mod client;
 mod convert;
 mod custom;
+mod driver;
+mod face;
 mod queue;
 mod structures;
 mod waiting;
@@ -55,7 +58,12 @@ fn version() -> &'static str {
 
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<face::Face>()?;
+    module.add_class::<calls::KvCalls>()?;
+    module.add_class::<calls::FileCalls>()?;
+    module.add_class::<calls::QueueCalls>()?;
     module.add_class::<client::NativeClient>()?;
+    module.add_class::<driver::NativeDriver>()?;
     module.add_class::<structures::NativeFile>()?;
     module.add_class::<structures::NativeKv>()?;
     module.add_class::<custom::NativeCustom>()?;
@@ -65,6 +73,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<waiting::NativeInterrupt>()?;
     module.add_function(wrap_pyfunction!(attenuate, module)?)?;
     module.add_function(wrap_pyfunction!(key_hash, module)?)?;
+    module.add_function(wrap_pyfunction!(face::count_fork, module)?)?;
+    module.add_function(wrap_pyfunction!(face::fork_generation, module)?)?;
     module.add_function(wrap_pyfunction!(version, module)?)?;
     Ok(())
 }

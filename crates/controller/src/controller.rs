@@ -4,6 +4,7 @@ use crate::answers::Answers;
 use crate::service::{ControllerService, Fenced, Note, State, VOLATILE_TERM};
 use crate::store::{OpenOptions, Store, StoreError};
 use honeycomb_catalog::{Catalog, Config};
+use honeycomb_env::unix::UnixDoor;
 use honeycomb_env::{AbortOnPanic, Clock, Disk, Entropy, Folder, Mailbox, Net, NetOptions, run};
 use honeycomb_types::limits::SERVER_BUFFER_BYTES;
 use honeycomb_types::{Marks, Time};
@@ -26,6 +27,8 @@ pub struct ControllerOptions {
     pub root_key: Option<[u8; 32]>,
     /// Where its log is kept; `None` keeps none, and what it knew ends with it.
     pub data_dir: Option<PathBuf>,
+    /// The directory of the Unix socket that clients of this machine may use; `None` has no socket.
+    pub unix_dir: Option<PathBuf>,
     /// How long to poll before sleeping when requests come in quick succession.
     pub spin: Duration,
     /// When blocks grow and merge, of prefixes that do not say.
@@ -65,6 +68,7 @@ impl From<io::Error> for StartError {
 pub struct Controller {
     address: SocketAddr,
     token: Vec<u8>,
+    near: Option<String>,
     mailbox: Mailbox<Note>,
     thread: Option<JoinHandle<()>>,
 }
@@ -85,7 +89,7 @@ impl Controller {
                 durable(Box::new(folder), options).map_err(refused)?
             }
         };
-        Controller::serve(listener, begin, options.spin)
+        Controller::serve(listener, begin, options)
     }
 
     /// As `start`, with its log on this disk in place of a data directory.
@@ -96,20 +100,26 @@ impl Controller {
         let listener = TcpListener::bind(options.listen)?;
         let refused = |e: StoreError| StartError::Store(PathBuf::new(), e);
         let begin = durable(disk, options).map_err(refused)?;
-        Controller::serve(listener, begin, options.spin)
+        Controller::serve(listener, begin, options)
     }
 
     fn serve(
         listener: TcpListener,
         begin: Begin,
-        spin: Duration,
+        options: &ControllerOptions,
     ) -> Result<Controller, StartError> {
+        let spin = options.spin;
         let address = listener.local_addr()?;
         let Begin { mut state, root, now } = begin;
         let net_options =
             NetOptions { spin, budget: SERVER_BUFFER_BYTES, connections: Arc::default() };
         let mut net = Net::new(Clock::start_at(now), net_options)?;
         net.listen(listener)?;
+        let door = options.unix_dir.as_deref().map(UnixDoor::open).transpose()?;
+        let near = door.as_ref().map(|d| d.path().to_owned());
+        if let Some(door) = door {
+            net.listen_near(door)?;
+        }
         let (mailbox, notes) = net.mailbox::<Note>();
         if let Some(store) = &mut state.store {
             let done = mailbox.clone();
@@ -128,12 +138,17 @@ impl Controller {
                 std::process::exit(1);
             }
         })?;
-        Ok(Controller { address, token, mailbox, thread: Some(thread) })
+        Ok(Controller { address, token, near, mailbox, thread: Some(thread) })
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The path of its Unix socket, when it has one.
+    pub fn near(&self) -> Option<&str> {
+        self.near.as_deref()
     }
 
     /// The cluster's token.

@@ -212,6 +212,7 @@ impl ControllerService {
                 let reply = HelloReply {
                     shards: 1,
                     window: RESULTS_WINDOW,
+                    near: net.near().to_owned(),
                     ..greeted.reply(now.as_millis())
                 };
                 let Greeted { scope, task, session, .. } = greeted;

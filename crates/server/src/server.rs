@@ -6,6 +6,7 @@ use crate::link::{Identity, LinkService};
 use crate::notes::{LinkNote, Note};
 use crate::shard::{Shard, ShardConfig};
 use honeycomb_block::Reclaimer;
+use honeycomb_env::unix::UnixDoor;
 use honeycomb_env::{AbortOnPanic, Clock, Entropy, Mailbox, Net, NetOptions, run};
 use honeycomb_structures::Registry;
 use honeycomb_tiers::FlushStore;
@@ -42,6 +43,8 @@ pub struct ServerOptions {
     pub spin: Duration,
     /// The directory below which data of expired prefixes is written; none is written without it.
     pub flush_root: Option<PathBuf>,
+    /// The directory of the Unix socket that clients of this machine may use; `None` has no socket.
+    pub unix_dir: Option<PathBuf>,
     /// The kinds of structure that it serves.
     pub kinds: Arc<Registry>,
 }
@@ -50,6 +53,7 @@ pub struct ServerOptions {
 pub struct MemoryServer {
     address: SocketAddr,
     server: ServerId,
+    near: Option<String>,
     shards: Vec<Mailbox<Note>>,
     link: Mailbox<LinkNote>,
     threads: Vec<JoinHandle<()>>,
@@ -63,6 +67,8 @@ impl MemoryServer {
         let clock = Clock::start();
         let listener = TcpListener::bind(options.listen)?;
         let address = listener.local_addr()?;
+        let door = options.unix_dir.as_deref().map(UnixDoor::open).transpose()?;
+        let near = door.as_ref().map(|d| d.path().to_owned());
         let (reclaimer, worker) = Reclaimer::with_worker();
         let mut threads = vec![spawn("reclaim", move || worker.run())?];
 
@@ -76,6 +82,9 @@ impl MemoryServer {
             nets.push((net, mailbox, notes));
         }
         nets[0].0.listen(listener)?;
+        if let Some(door) = door {
+            nets[0].0.listen_near(door)?;
+        }
         let shards: Vec<_> = nets.iter().map(|(_, mailbox, _)| mailbox.clone()).collect();
         let link_net = Net::new(clock, NetOptions { spin: Duration::ZERO, ..net_options })?;
         let (link, link_notes) = link_net.mailbox::<LinkNote>();
@@ -124,7 +133,7 @@ impl MemoryServer {
         threads.push(spawn("link", move || {
             run(link_net, service, link_notes).expect("the event loop of the link does not fail");
         })?);
-        let mut server = MemoryServer { address, server: ServerId(0), shards, link, threads };
+        let mut server = MemoryServer { address, server: ServerId(0), near, shards, link, threads };
         server.server = await_join(clock, &joins, patience)?;
         Ok(server)
     }
@@ -132,6 +141,11 @@ impl MemoryServer {
     /// Where clients reach it.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The path of its Unix socket, when it has one.
+    pub fn near(&self) -> Option<&str> {
+        self.near.as_deref()
     }
 
     /// The name under which it joined first.

@@ -84,6 +84,9 @@ struct Common {
     /// How both sides wait: asleep, or polling for 50 us first
     #[arg(long, value_enum, default_value_t = WaitingArg::Both)]
     waiting: WaitingArg,
+    /// How clients reach servers, those of the peer too
+    #[arg(long, value_enum, default_value_t = Transport::Tcp)]
+    transport: Transport,
     /// Leave it to the kernel which core runs what
     #[arg(long)]
     no_pin: bool,
@@ -107,6 +110,24 @@ enum WaitingArg {
     Sleeping,
     Polling,
     Both,
+}
+
+/// How clients reach servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Transport {
+    /// TCP over loopback.
+    Tcp,
+    /// The Unix socket of the server.
+    Unix,
+}
+
+impl Transport {
+    fn name(self) -> &'static str {
+        match self {
+            Transport::Tcp => "tcp",
+            Transport::Unix => "unix",
+        }
+    }
 }
 
 /// How both sides wait for each other.

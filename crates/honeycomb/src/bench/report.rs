@@ -35,9 +35,10 @@ impl Drop for Progress {
     }
 }
 
-/// A number with about three digits that mean something.
+/// A number with about three digits that mean something; a dash for what is none.
 pub fn number(v: f64) -> String {
     match v.abs() {
+        a if a.is_nan() => "-".into(),
         a if a >= 9_999.5 => thousands(v.round() as i64),
         a if a >= 99.5 => format!("{v:.0}"),
         a if a >= 9.95 => format!("{v:.1}"),

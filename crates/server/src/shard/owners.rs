@@ -81,6 +81,8 @@ impl Shard {
             kind,
             lanes: Lanes::new(),
             touched: false,
+            looked: (Time::ZERO, 0),
+            unseen: false,
             ask_after: Time::ZERO,
             asked_at: None,
             idle_at: None,
