@@ -174,13 +174,11 @@ impl Cell {
     /// Why this build cannot do it, when it cannot. A line here is all that stands between a row and
     /// its figures.
     pub fn not_in_this_build(&self) -> Option<&'static str> {
-        if self.system != System::Honeycomb && self.system != System::Loop {
-            return None;
-        }
-        match self.transport {
-            Transport::Tcp => None,
-            Transport::Unix => Some("Honeycomb does not listen on Unix sockets in this build"),
-            Transport::Map => Some("blocks are not mapped by clients in this build"),
+        match (self.system, self.transport) {
+            (System::Honeycomb, Transport::Map) => {
+                Some("blocks are not mapped by clients in this build")
+            }
+            _ => None,
         }
     }
 
@@ -393,6 +391,7 @@ pub fn groups(scale: Scale) -> Vec<Group> {
             }
         }
     }
+    all.extend(both.iter().map(|op| piped(*op, 64, 16)));
     all.push(batches(Op::MultiGet, 64, 100));
     if scale != Scale::Quick {
         for op in [Op::MultiGet, Op::MultiPut] {
@@ -533,18 +532,11 @@ fn large_file(op: Op, bytes: u64) -> Group {
 
 fn many(op: Op, bytes: u64, clients: usize, pipeline: usize, transport: Transport) -> Group {
     let cell = |system| Cell::new(system, Flood, op, bytes).load(clients, pipeline, transport);
-    let mut cells = vec![
-        cell(System::Honeycomb),
-        cell(System::Redis),
-        cell(System::Memcached),
-        cell(System::Empty),
-    ];
-    if transport == Transport::Tcp {
-        cells.push(cell(System::Loop));
-    }
+    let cells = [System::Honeycomb, System::Redis, System::Memcached, System::Empty, System::Loop]
+        .map(cell);
     let (over, bytes) = (transport.name(), size::show(bytes));
     let name = format!("kv many {} {bytes} x{clients} p{pipeline} {over}", op.name());
-    let group = Group::new(name, cells);
+    let group = Group::new(name, cells.to_vec());
     let figure = Figure::PerServerCore;
     if clients < 50 {
         return group.bar("against Redis", figure, (0, &[1]), None, None);
@@ -568,6 +560,15 @@ fn batches(op: Op, bytes: u64, batch: u64) -> Group {
         _ => (None, None),
     };
     Group::new(name, cells).bar("keys", Figure::PerServerCore, (0, &[1]), bar, stretch)
+}
+
+/// One client of a system's own with several requests in flight.
+fn piped(op: Op, bytes: u64, pipeline: usize) -> Group {
+    let cell = |system, with| Cell { pipeline, ..Cell::new(system, with, op, bytes) };
+    let cells = vec![cell(System::Honeycomb, Rust), cell(System::Redis, Hiredis)];
+    Group::new(format!("kv piped {} {} p{pipeline}", op.name(), size::show(bytes)), cells)
+        .bar("server", Figure::PerServerCore, (0, &[1]), None, None)
+        .bar("client", Figure::ClientCpu, (0, &[1]), None, None)
 }
 
 fn queue_sync(bytes: u64) -> Group {

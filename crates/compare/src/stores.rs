@@ -20,6 +20,7 @@ pub struct Store {
     cluster: Client,
     client: Client,
     ticket: JobTicket,
+    unix: bool,
 }
 
 impl Store {
@@ -29,11 +30,13 @@ impl Store {
         let open = |token: &[u8]| {
             let mut options = ClientOptions::new(&spec.address, token);
             options.spin = Duration::from_micros(spec.spin_us);
+            options.unix = spec.transport != "tcp";
             Client::new(options)
         };
         let cluster = open(&token);
         let ticket = cluster.register_job(&spec.name, LEASE_MS, 0).map_err(said)?;
-        let store = Store { cluster, client: open(&ticket.token), ticket };
+        let unix = spec.transport != "tcp";
+        let store = Store { cluster, client: open(&ticket.token), ticket, unix };
         let (client, job) = (&store.client, store.ticket.job);
         client.create_prefix(job, PATH, &[], Default::default()).map_err(said)?;
         match spec.op {
@@ -70,6 +73,7 @@ impl Store {
     pub fn other_client(&self, spin: Duration) -> Client {
         let mut options = ClientOptions::new(self.client.address(), &self.ticket.token[..]);
         options.spin = spin;
+        options.unix = self.unix;
         Client::new(options)
     }
 
