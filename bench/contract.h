@@ -64,6 +64,7 @@ static inline void text(const char *line, const char *name, char *out, size_t ro
 /* Latencies of one round, in nanoseconds. */
 struct round {
     uint64_t until, most, count, units, began, cpu;
+    int piped; /* each unit is an operation */
     uint32_t *latencies;
 };
 
@@ -104,7 +105,8 @@ static inline void end_round(struct round *r) {
     }
     printf("{\"ops\":%llu,\"units\":%llu,\"wall_ns\":%llu,\"cpu_ns\":%llu,"
            "\"latency_us\":[%.3f,%.3f,%.3f,%.3f,%.3f]}\n",
-           (unsigned long long)r->count, (unsigned long long)r->units, (unsigned long long)wall,
+           (unsigned long long)(r->piped ? r->units : r->count), (unsigned long long)r->units,
+           (unsigned long long)wall,
            (unsigned long long)cpu, at[0], at[1], at[2], at[3], at[4]);
     fflush(stdout);
 }

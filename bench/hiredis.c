@@ -6,7 +6,7 @@ enum what { GET, PUT, MULTI_GET, MULTI_PUT, QUEUE, APPEND, READ };
 
 static redisContext *redis;
 static enum what what;
-static uint64_t size, keys, batch, total;
+static uint64_t size, keys, batch, total, pipeline;
 static unsigned char *value;
 static uint64_t seed = 1;
 
@@ -68,8 +68,28 @@ static void many(int put) {
     freeReplyObject(reply);
 }
 
+/* GETs or SETs that go out together. */
+static void piped(void) {
+    for (uint64_t i = 0; i < pipeline; i++) {
+        char key[17];
+        key_of(key, size, draw(&seed, (uint32_t)keys));
+        const char *argv[] = {what == GET ? "GET" : "SET", key, (char *)value};
+        const size_t lengths[] = {3, 16, size};
+        if (redisAppendCommandArgv(redis, what == GET ? 2 : 3, argv, lengths)) fail("%s", redis->errstr);
+    }
+    for (uint64_t i = 0; i < pipeline; i++) {
+        void *reply;
+        if (redisGetReply(redis, &reply)) fail("redis-server: %s", redis->errstr);
+        done(reply, what == GET ? REDIS_REPLY_STRING : REDIS_REPLY_STATUS);
+    }
+}
+
 static void one(uint64_t i) {
     char key[17];
+    if (pipeline > 1) {
+        piped();
+        return;
+    }
     switch (what) {
     case GET: case PUT:
         key_of(key, size, draw(&seed, (uint32_t)keys));
@@ -113,8 +133,10 @@ static void set_up(const char *line) {
     keys = (uint64_t)number(line, "keys", 1);
     batch = (uint64_t)number(line, "batch", 1);
     total = (uint64_t)number(line, "total", 0);
+    pipeline = (uint64_t)number(line, "pipeline", 1);
     const char *ops[] = {"get", "put", "multi_get", "multi_put", "queue", "append", "read"};
     for (what = GET; what <= READ && strcmp(op, ops[what]); what++) {}
+    if (pipeline > 1 && what > PUT) fail("no pipeline of '%s'", op);
     if (what > READ) fail("hiredis does not do '%s'", op);
     if (!strncmp(address, "unix:", 5)) {
         redis = redisConnectUnix(address + 5);
@@ -137,11 +159,17 @@ static void set_up(const char *line) {
         }
     } else if (what == READ) {
         done(redisCommand(redis, "DEL whole"), 0);
-        for (uint64_t at = 0; at < total; at += size) {
-            const char *argv[] = {"APPEND", "whole", (char *)value};
-            const size_t lengths[] = {6, 5, size};
+        /* Small ranges are read of what was appended in large pieces. */
+        uint64_t piece = size > 1 << 20 ? size : 1 << 20;
+        unsigned char *bytes = malloc(piece);
+        if (!bytes) fail("no memory");
+        fill_noise(bytes, piece);
+        for (uint64_t at = 0; at + piece <= total; at += piece) {
+            const char *argv[] = {"APPEND", "whole", (char *)bytes};
+            const size_t lengths[] = {6, 5, piece};
             done(command(3, argv, lengths), REDIS_REPLY_INTEGER);
         }
+        free(bytes);
     } else {
         done(redisCommand(redis, "DEL queue appended"), 0);
     }
@@ -160,7 +188,9 @@ int main(void) {
         }
         struct round round;
         begin_round(&round, line);
-        uint64_t before = round.began, now, units = what == MULTI_GET || what == MULTI_PUT ? batch : 1;
+        uint64_t before = round.began, now;
+        uint64_t units = what == MULTI_GET || what == MULTI_PUT ? batch : pipeline;
+        round.piped = pipeline > 1;
         uint64_t i = 0;
         int more;
         do {

@@ -7,6 +7,7 @@ a specification (it has ``system``) with ``ready``, a round (it has ``seconds``)
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import time
@@ -44,6 +45,7 @@ def summed(buffer: Any) -> int:
 def on_honeycomb(spec: dict[str, Any], value: bytes) -> tuple[str, Work]:
     import honeycomb
 
+    os.environ["HONEYCOMB_UNIX"] = "false" if spec["transport"] == "tcp" else "true"
     client = honeycomb.connect(spec["address"], spec["token"])
     job = client.job(spec["name"], lease=86400.0)
     size, op, keys = spec["size"], spec["op"], chosen(spec)

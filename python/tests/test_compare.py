@@ -47,7 +47,7 @@ def worker() -> Iterator[Worker]:
 
 
 def spec(system: str, address: str, op: str, **more: Any) -> dict[str, Any]:
-    plain = {"token": "", "size": 64, "keys": 10, "batch": 4, "blocks": 1, "name": f"job-{op}"}
+    plain = {"token": "", "transport": "tcp", "size": 64, "keys": 10, "batch": 4, "blocks": 1, "name": f"job-{op}"}
     return {"system": system, "address": address, "op": op, **plain, **more}
 
 

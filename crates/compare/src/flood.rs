@@ -323,9 +323,16 @@ impl Flood {
         }
         for i in 0..self.spec.clients {
             let at = i % addresses.len();
-            let mut stream = Stream::connect(addresses[at])?;
             let session = (entropy.next_u64() as u128) << 64 | entropy.next_u64() as u128 | 1;
-            stream.greet(store.token(), session, self.spec.pipeline.max(16) as u16)?;
+            let window = self.spec.pipeline.max(16) as u16;
+            let mut stream = Stream::connect(addresses[at])?;
+            let hello = stream.greet(store.token(), session, window)?;
+            if self.spec.transport == "unix" {
+                let near = hello.map(|hello| hello.near).filter(|near| !near.is_empty());
+                let near = near.ok_or("the server has no Unix socket")?;
+                stream = Stream::connect(&format!("unix:{near}"))?;
+                stream.greet(store.token(), session, window)?;
+            }
             let grant = PresentGrantRequest { grant: opened.grant.clone() };
             let (_, number) = stream.ask(honeycomb_wire::Op::PresentGrant, &grant)?;
             if number != GRANT as u64 {

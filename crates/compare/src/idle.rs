@@ -1,9 +1,11 @@
 //! The loop that Honeycomb runs on, with a service that answers at once: what the loop alone costs.
 
+use honeycomb_env::unix::UnixDoor;
 use honeycomb_env::{Clock, ConnId, Net, NetOptions, ReplyPayload, Service};
 use honeycomb_types::Time;
 use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status};
 use std::net::TcpListener;
+use std::path::Path;
 use std::time::Duration;
 
 /// Bytes of requests and replies that the loop may hold.
@@ -40,18 +42,26 @@ impl Service for Idle {
     }
 }
 
-/// Serves on a free port, which is the first line of the output, until standard input ends. Every
-/// KvGet is answered with `bytes` bytes, everything else with none.
-pub fn serve(bytes: usize) -> Result<(), String> {
+/// Serves on a free port, or on a socket in the folder that stands behind `unix:`, until standard input
+/// ends; where is the first line of the output. Every KvGet is answered with `bytes` bytes, everything
+/// else with none.
+pub fn serve(place: &str, bytes: usize) -> Result<(), String> {
     let said = |e: std::io::Error| e.to_string();
-    let listener = TcpListener::bind("127.0.0.1:0").map_err(said)?;
-    let address = listener.local_addr().map_err(said)?;
-    let clock = Clock::start();
     let options =
         NetOptions { spin: Duration::ZERO, budget: BUDGET, connections: Default::default() };
-    let mut net = Net::new(clock, options).map_err(said)?;
-    net.listen(listener).map_err(said)?;
-    println!("{address}");
+    let mut net = Net::new(Clock::start(), options).map_err(said)?;
+    match place.strip_prefix("unix:") {
+        Some(folder) => {
+            let door = UnixDoor::open(Path::new(folder)).map_err(said)?;
+            println!("unix:{}", door.path());
+            net.listen_near(door).map_err(said)?;
+        }
+        None => {
+            let listener = TcpListener::bind("127.0.0.1:0").map_err(said)?;
+            println!("{}", listener.local_addr().map_err(said)?);
+            net.listen(listener).map_err(said)?;
+        }
+    }
     let (_mailbox, notes) = net.mailbox();
     std::thread::spawn(|| {
         // Nothing comes there: its end is that of the program that started this one.

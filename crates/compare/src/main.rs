@@ -225,8 +225,8 @@ fn main() -> ExitCode {
         "worker" => contract::serve(worker::set_up),
         "flood" => contract::serve(flood::set_up),
         "idle" => {
-            let bytes = std::env::args().nth(2).and_then(|text| text.parse().ok());
-            idle::serve(bytes.unwrap_or(0))
+            let word = |at| std::env::args().nth(at).unwrap_or_default();
+            idle::serve(&word(2), word(3).parse().unwrap_or(0))
         }
         // What is measured is started by us: the program as users have it.
         "start" | "controller" | "server" | "bench" => {

@@ -174,13 +174,11 @@ impl Cell {
     /// Why this build cannot do it, when it cannot. A line here is all that stands between a row and
     /// its figures.
     pub fn not_in_this_build(&self) -> Option<&'static str> {
-        if self.system != System::Honeycomb && self.system != System::Loop {
-            return None;
-        }
-        match self.transport {
-            Transport::Tcp => None,
-            Transport::Unix => Some("Honeycomb does not listen on Unix sockets in this build"),
-            Transport::Map => Some("blocks are not mapped by clients in this build"),
+        match (self.system, self.transport) {
+            (System::Honeycomb, Transport::Map) => {
+                Some("blocks are not mapped by clients in this build")
+            }
+            _ => None,
         }
     }
 
@@ -366,8 +364,8 @@ pub fn groups(scale: Scale) -> Vec<Group> {
     let large = pick(&[8 * MIB], &[8 * MIB, 64 * MIB], &[8 * MIB, 64 * MIB, 128 * MIB]);
     let flood = pick(&[64], &[64], &[8, 64, KIB]);
     let mut all = Vec::new();
-    let both = [Op::Get, Op::Put];
-    for op in both {
+    let both: &[Op] = if scale == Scale::Quick { &[Op::Get] } else { &[Op::Get, Op::Put] };
+    for &op in both {
         all.extend(small.iter().map(|size| sync_small(op, *size)));
         all.extend(small.iter().map(|size| one_core(op, *size)));
         all.extend(middle.iter().map(|size| sync_middle(op, *size)));
@@ -375,22 +373,25 @@ pub fn groups(scale: Scale) -> Vec<Group> {
         all.extend(large.iter().map(|size| large_file(op, *size)));
     }
     let over_unix = pick(&[], &[64, 8 * MIB], &[64, KIB, MIB, 8 * MIB, 64 * MIB]);
-    for op in both {
+    for &op in both {
         all.extend(over_unix.iter().map(|size| sync_unix(op, *size)));
     }
-    let connections: &[usize] = if scale == Scale::Quick { &[16] } else { &[16, 50] };
+    let (connections, pipelines): (&[usize], &[usize]) = match scale {
+        Scale::Quick => (&[16], &[16]),
+        _ => (&[16, 50], &[1, 16]),
+    };
     for &clients in connections {
-        for pipeline in [1, 16] {
+        for &pipeline in pipelines {
             for transport in [Transport::Tcp, Transport::Unix] {
                 for &size in &flood {
                     // Between few and many connections only the get is told apart.
-                    let ops =
-                        if clients == 50 || scale == Scale::Full { &both[..] } else { &both[..1] };
+                    let ops = if clients == 50 || scale == Scale::Full { both } else { &both[..1] };
                     all.extend(ops.iter().map(|op| many(*op, size, clients, pipeline, transport)));
                 }
             }
         }
     }
+    all.extend(both.iter().map(|op| piped(*op, 64, 16)));
     all.push(batches(Op::MultiGet, 64, 100));
     if scale != Scale::Quick {
         for op in [Op::MultiGet, Op::MultiPut] {
@@ -398,9 +399,14 @@ pub fn groups(scale: Scale) -> Vec<Group> {
         }
         all.push(batches(Op::MultiGet, KIB, 64));
     }
-    all.push(queue_sync(64));
-    all.extend([1, 16].map(|pipeline| queue_many(64, 50, pipeline)));
+    let items = pick(&[64], &[64], &[8, 64, KIB, 16 * KIB, 128 * KIB, MIB, 8 * MIB]);
+    all.extend(items.into_iter().map(queue_sync));
+    all.extend(pipelines.iter().map(|pipeline| queue_many(64, 50, *pipeline)));
     all.push(wake(64));
+    let bytes = pick(&[], &[], &[8, 64, KIB, 16 * KIB]);
+    for op in [Op::Append, Op::Read] {
+        all.extend(bytes.iter().map(|size| file_small(op, *size)));
+    }
     let appended = pick(&[128 * KIB], &[128 * KIB, MIB], &[128 * KIB, MIB]);
     all.extend(appended.into_iter().map(append));
     let ranges = pick(&[MIB], &[MIB, 8 * MIB], &[MIB, 8 * MIB, 64 * MIB]);
@@ -408,9 +414,13 @@ pub fn groups(scale: Scale) -> Vec<Group> {
     all.extend(two_servers(scale));
     let python = pick(&[64], &[64, 16 * KIB], &[8, 64, KIB, 16 * KIB]);
     let large = pick(&[MIB], &[MIB, 8 * MIB, 64 * MIB], &[MIB, 8 * MIB, 64 * MIB, 128 * MIB]);
-    for op in both {
+    for &op in both {
         all.extend(python.iter().map(|size| python_small(op, *size)));
         all.extend(large.iter().map(|size| python_large(op, *size)));
+    }
+    if scale != Scale::Quick {
+        all.extend([Op::MultiGet, Op::MultiPut].map(|op| python_many(op, 64, 64)));
+        all.push(python_many(Op::Queue, 64, 1));
     }
     all.push(python_map(if scale == Scale::Quick { MIB } else { 64 * MIB }));
     all
@@ -522,18 +532,11 @@ fn large_file(op: Op, bytes: u64) -> Group {
 
 fn many(op: Op, bytes: u64, clients: usize, pipeline: usize, transport: Transport) -> Group {
     let cell = |system| Cell::new(system, Flood, op, bytes).load(clients, pipeline, transport);
-    let mut cells = vec![
-        cell(System::Honeycomb),
-        cell(System::Redis),
-        cell(System::Memcached),
-        cell(System::Empty),
-    ];
-    if transport == Transport::Tcp {
-        cells.push(cell(System::Loop));
-    }
+    let cells = [System::Honeycomb, System::Redis, System::Memcached, System::Empty, System::Loop]
+        .map(cell);
     let (over, bytes) = (transport.name(), size::show(bytes));
     let name = format!("kv many {} {bytes} x{clients} p{pipeline} {over}", op.name());
-    let group = Group::new(name, cells);
+    let group = Group::new(name, cells.to_vec());
     let figure = Figure::PerServerCore;
     if clients < 50 {
         return group.bar("against Redis", figure, (0, &[1]), None, None);
@@ -557,6 +560,15 @@ fn batches(op: Op, bytes: u64, batch: u64) -> Group {
         _ => (None, None),
     };
     Group::new(name, cells).bar("keys", Figure::PerServerCore, (0, &[1]), bar, stretch)
+}
+
+/// One client of a system's own with several requests in flight.
+fn piped(op: Op, bytes: u64, pipeline: usize) -> Group {
+    let cell = |system, with| Cell { pipeline, ..Cell::new(system, with, op, bytes) };
+    let cells = vec![cell(System::Honeycomb, Rust), cell(System::Redis, Hiredis)];
+    Group::new(format!("kv piped {} {} p{pipeline}", op.name(), size::show(bytes)), cells)
+        .bar("server", Figure::PerServerCore, (0, &[1]), None, None)
+        .bar("client", Figure::ClientCpu, (0, &[1]), None, None)
 }
 
 fn queue_sync(bytes: u64) -> Group {
@@ -596,6 +608,20 @@ fn wake(bytes: u64) -> Group {
     Group::new(format!("queue wake {}", size::show(bytes)), cells)
         .bar("nobody polls", Figure::P50, (0, &[2]), AtMost(1.0), AtMost(0.9))
         .bar("consumer polls", Figure::P50, (1, &[2]), AtMost(0.6), AtMost(0.3))
+}
+
+fn file_small(op: Op, bytes: u64) -> Group {
+    // A file that is begun anew takes as long as many small appends: less is read back than elsewhere.
+    let total = if op == Op::Read { FILE / 16 } else { FILE };
+    let cell = |system, with| Cell { total, ..Cell::new(system, with, op, bytes) };
+    let cells = vec![
+        cell(System::Honeycomb, Rust),
+        cell(System::Honeycomb, Rust).waits(Wait::Client),
+        cell(System::Redis, Hiredis),
+    ];
+    Group::new(format!("file sync {} {}", op.name(), size::show(bytes)), cells)
+        .bar("nobody polls", Figure::P50, (0, &[2]), None, None)
+        .bar("client polls", Figure::P50, (1, &[2]), None, None)
 }
 
 fn append(bytes: u64) -> Group {
@@ -697,6 +723,19 @@ fn python_large(op: Op, bytes: u64) -> Group {
         Op::Get => group.bar("into a buffer", Figure::MbPerS, (3, &[1]), None, None),
         _ => group,
     }
+}
+
+fn python_many(op: Op, bytes: u64, batch: u64) -> Group {
+    let cell = |system, with| Cell::new(system, with, op, bytes).batch(batch);
+    let cells = vec![cell(System::Honeycomb, Python), cell(System::Redis, RedisPy)];
+    let name = format!("python {} {batch} x {}", op.name(), size::show(bytes));
+    Group::new(name, cells).bar("client", Figure::ClientCpu, (0, &[1]), None, None).bar(
+        "server",
+        Figure::ServerCpu,
+        (0, &[1]),
+        None,
+        None,
+    )
 }
 
 /// A sealed file that is mapped, against a value that is fetched; all bytes are looked at.

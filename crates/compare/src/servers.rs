@@ -5,7 +5,7 @@ use crate::matrix::{Cell, SPIN_US, Transport};
 use crate::tools::Tools;
 use honeycomb::bench::cluster::Cluster;
 use honeycomb::bench::process::{Pinning, Watched};
-use honeycomb::bench::{Pool, Waiting};
+use honeycomb::bench::{Pool, Transport as Over, Waiting};
 use honeycomb_env::Clock;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -151,7 +151,7 @@ fn first_line(child: &mut Child) -> Result<String, String> {
 fn honeycomb(which: Which, tools: &Tools, pinning: Pinning) -> Result<Started, String> {
     let waiting = if which.polls { Waiting::Polling } else { Waiting::Sleeping };
     if which.servers == 1 {
-        let cluster = Cluster::on(1, POOL, waiting, pinning)?;
+        let cluster = Cluster::over(over(which.transport), 1, POOL, waiting, pinning)?;
         let (address, token) = (cluster.address().to_owned(), honeycomb::hex(cluster.token()));
         return Ok((Running::Cluster(Box::new(cluster)), address, token));
     }
@@ -176,7 +176,7 @@ fn honeycomb(which: Which, tools: &Tools, pinning: Pinning) -> Result<Started, S
     for _ in 0..which.servers {
         let mut server = Command::new(&program);
         server.args(["server", "--controller", &address, "--token", &token, "--force", "--json"]);
-        server.args(["--listen", "127.0.0.1:0", "--shards", "1"]);
+        server.args(["--listen", "127.0.0.1:0", "--shards", "1", "--unix=false"]);
         for (flag, value) in [
             ("--memory", POOL.memory.to_string()),
             ("--block-size", SMALL_BLOCKS.to_string()),
@@ -188,6 +188,14 @@ fn honeycomb(which: Which, tools: &Tools, pinning: Pinning) -> Result<Started, S
         first_line(children.last_mut().expect("just pushed"))?;
     }
     Ok((Running::Processes(children), address, token))
+}
+
+/// How clients of a cluster come to it; those that map blocks of it ask over its socket.
+fn over(transport: Transport) -> Over {
+    match transport {
+        Transport::Tcp => Over::Tcp,
+        Transport::Unix | Transport::Map => Over::Unix,
+    }
 }
 
 fn free_port() -> Result<u16, String> {
@@ -258,7 +266,7 @@ fn limit(
     let mut command = match which.system {
         System::Loop => {
             let mut command = Command::new(std::env::current_exe().map_err(|e| e.to_string())?);
-            command.args(["idle", &which.answers.to_string()]);
+            command.args(["idle", &place, &which.answers.to_string()]);
             command
         }
         System::Empty => {

@@ -10,6 +10,8 @@ use std::time::Duration;
 pub const PATH: &str = "/bench";
 /// Lease of what is created: longer than any run.
 const LEASE_MS: u32 = 24 * 3600 * 1000;
+/// Bytes of an append that fills a file, at least.
+const PIECE: u64 = 1 << 20;
 /// Bytes of one request that stores many.
 const FILL: u64 = 32 * 1024;
 
@@ -18,6 +20,7 @@ pub struct Store {
     cluster: Client,
     client: Client,
     ticket: JobTicket,
+    unix: bool,
 }
 
 impl Store {
@@ -27,11 +30,13 @@ impl Store {
         let open = |token: &[u8]| {
             let mut options = ClientOptions::new(&spec.address, token);
             options.spin = Duration::from_micros(spec.spin_us);
+            options.unix = spec.transport != "tcp";
             Client::new(options)
         };
         let cluster = open(&token);
         let ticket = cluster.register_job(&spec.name, LEASE_MS, 0).map_err(said)?;
-        let store = Store { cluster, client: open(&ticket.token), ticket };
+        let unix = spec.transport != "tcp";
+        let store = Store { cluster, client: open(&ticket.token), ticket, unix };
         let (client, job) = (&store.client, store.ticket.job);
         client.create_prefix(job, PATH, &[], Default::default()).map_err(said)?;
         match spec.op {
@@ -49,8 +54,9 @@ impl Store {
             Op::Queue | Op::Wake | Op::Append => Ok(()),
             Op::Read => {
                 let file = self.client.open_file(self.job(), PATH).map_err(said)?;
-                let piece = noise(spec.size as usize);
-                (0..spec.total / spec.size)
+                // Small ranges are read of what was appended in large pieces.
+                let piece = noise(spec.size.max(PIECE) as usize);
+                (0..spec.total / piece.len() as u64)
                     .try_for_each(|_| file.write_all(&piece).map(drop))
                     .map_err(said)
             }
@@ -67,6 +73,7 @@ impl Store {
     pub fn other_client(&self, spin: Duration) -> Client {
         let mut options = ClientOptions::new(self.client.address(), &self.ticket.token[..]);
         options.spin = spin;
+        options.unix = self.unix;
         Client::new(options)
     }
 

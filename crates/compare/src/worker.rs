@@ -8,7 +8,9 @@ use honeycomb::bench::measure::{Limit, Pause, wake_ups};
 use honeycomb::bench::process::Watched;
 use honeycomb::bench::redis::RedisClient;
 use honeycomb::bench::{measure, noise};
+use honeycomb_client::Done;
 use honeycomb_env::Clock;
+use honeycomb_wire::batch::BatchOp;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -59,6 +61,7 @@ pub fn set_up(spec: Spec) -> Result<Box<dyn Client>, String> {
     match spec.op {
         Op::Wake => return Ok(Box::new(Waker::new(spec)?)),
         Op::Split => return Ok(Box::new(Splitter::new(&spec)?)),
+        Op::Get | Op::Put if spec.pipeline > 1 => return Ok(Box::new(Piped::new(spec)?)),
         _ => {}
     }
     let pair = if spec.op == Op::Queue { 2 } else { 1 };
@@ -282,6 +285,64 @@ impl Client for Waker {
         let figures = wake_ups(&nobody, limit, pause, wait, set_off)?;
         let measured = meter.end(woken.load(Relaxed));
         Ok(Measured { latency_us: figures.latency, ..measured })
+    }
+}
+
+/// Sends some operations together and awaits all their answers, through the client's pipeline.
+struct Piped {
+    store: Store,
+    spec: Spec,
+    table: Vec<Vec<u8>>,
+    value: Vec<u8>,
+    draw: Draw,
+}
+
+impl Piped {
+    fn new(spec: Spec) -> Result<Piped, String> {
+        if spec.system != System::Honeycomb {
+            return Err("the minimal clients have no pipelines".into());
+        }
+        let store = Store::make(&spec)?;
+        store.fill(&spec)?;
+        let table = (0..spec.keys).map(|n| key(spec.size, n)).collect();
+        let value = noise(spec.size as usize);
+        Ok(Piped { store, spec, table, value, draw: Draw::new(1) })
+    }
+}
+
+impl Client for Piped {
+    fn about(&self) -> String {
+        "Kv::pipeline".into()
+    }
+
+    fn round(&mut self, round: Round) -> Result<Measured, String> {
+        let kv = self.store.client().open_kv(self.store.job(), PATH).map_err(said)?;
+        let clock = Clock::start();
+        let mut meter = Meter::begin(clock, round);
+        let mut pipeline = kv.pipeline();
+        let mut done = 0;
+        loop {
+            let began = clock.now();
+            for _ in 0..self.spec.pipeline {
+                let key = &self.table[self.draw.below(self.spec.keys) as usize][..];
+                pipeline.ask(match self.spec.op {
+                    Op::Put => BatchOp::Put { key, value: &self.value },
+                    _ => BatchOp::Get { key },
+                });
+            }
+            while let Some(answer) = pipeline.next() {
+                if let Done::Read(value) = answer.map_err(said)? {
+                    whole(value.map(|value| value.len()), self.spec.size)?;
+                }
+                done += 1;
+            }
+            let now = clock.now();
+            meter.count(now.since(began));
+            if now >= meter.until || done >= round.ops {
+                drop(pipeline);
+                return Ok(meter.end(done));
+            }
+        }
     }
 }
 

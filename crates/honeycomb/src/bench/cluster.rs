@@ -31,8 +31,7 @@ impl Cluster {
         Cluster::over(common.transport, common.shards, pool, waiting, pinning)
     }
 
-    /// Starts `start --embedded` of this program over TCP, with so many cores that serve, on the
-    /// server's core and comes back on the client's.
+    /// `over` TCP.
     pub fn on(
         shards: u8,
         pool: Pool,
@@ -42,7 +41,9 @@ impl Cluster {
         Cluster::over(Transport::Tcp, shards, pool, waiting, pinning)
     }
 
-    fn over(
+    /// Starts `start --embedded` of this program, with so many cores that serve, on the server's core
+    /// and comes back on the client's. Clients reach it over this transport.
+    pub fn over(
         transport: Transport,
         shards: u8,
         pool: Pool,
