@@ -21,7 +21,7 @@ from honeycomb._batch import (
     as_value,
 )
 from honeycomb._display import Facts, Remote
-from honeycomb._native import KvCalls, NativeKv
+from honeycomb._native import KvCalls, NativeKv, NativeScanAhead
 from honeycomb._session import wrong_kind
 from honeycomb.notices import Listener, kinds_of
 
@@ -345,14 +345,24 @@ class Kv(KvCalls, Remote, MutableMapping[bytes, bytes]):
         return (self._native().top(as_key(key)) or [])[:k]
 
     def scan(self, prefix: Key = b"", *, keys_only: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Entries whose keys begin with ``prefix``, in order of key hash, a MiB at a time. With
-        ``keys_only`` the values do not travel and are empty."""
+        """Entries whose keys begin with ``prefix``, in order of key hash, a MiB at a time; while
+        one is gone through the next is on its way. With ``keys_only`` the values do not travel and are
+        empty."""
         return self._scan(as_key(prefix), keys_only, SCAN_BYTES)
 
     def _scan(self, prefix: Value, keys_only: bool, page: int) -> Iterator[tuple[bytes, bytes]]:
         cursor: int | None = 0
+        ahead: NativeScanAhead | None = None
+        parts = 0
         while cursor is not None:
-            entries, cursor = self._native().scan(cursor, prefix, keys_only, page)
+            found = None if ahead is None else ahead.take()
+            native = self._native()
+            entries, cursor = found or native.scan(cursor, prefix, keys_only, page)
+            # From the second part on: who wants a few entries only has stopped by then.
+            parts += 1
+            ahead = None
+            if parts > 1 and cursor is not None:
+                ahead = native.scan_ahead(cursor, prefix, keys_only, page)
             for key, value in entries:
                 yield key, value if value is not None else b""
 

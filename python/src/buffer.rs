@@ -1,13 +1,15 @@
-//! Python's bytes-likes as slices, and bytes objects that are filled in place. The bindings' only
+//! Python's bytes-likes as slices, bytes objects that are filled in place, and mapped files as buffers. The bindings' only
 //! `unsafe`, each use with its proof.
 #![allow(unsafe_code)]
 
-use honeycomb_client::Room;
+use honeycomb_client::{FileView, Room};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use pyo3::{ffi, intern};
+use std::ffi::c_int;
+use std::sync::Arc;
 
 /// Values of at least this size have pages of their own, which large pages bring in faster.
 const OWN_PAGES: usize = 4 << 20;
@@ -209,5 +211,58 @@ impl Room for BytesRoom {
         // bytes that some allocator left, and whoever gets the slice only writes it: a reply fills it
         // whole, or the call fails and the object is dropped unseen, or `finish_short` cuts it.
         unsafe { std::slice::from_raw_parts_mut(pointer, length) }
+    }
+}
+
+/// Bytes of a mapped file that Python reads in place: all of them, or one run. It keeps the file mapped.
+#[pyclass(frozen, module = "honeycomb._native")]
+pub struct NativeRun {
+    view: Arc<FileView>,
+    /// Which run; `None` for the whole file, which is one then.
+    run: Option<usize>,
+}
+
+impl NativeRun {
+    /// The whole file, when it is one run of bytes.
+    pub fn whole(view: &Arc<FileView>) -> Option<NativeRun> {
+        view.contiguous().map(|_| NativeRun { view: view.clone(), run: None })
+    }
+
+    /// One after the other.
+    pub fn each(view: &Arc<FileView>) -> Vec<NativeRun> {
+        let runs = 0..view.segments().len();
+        runs.map(|run| NativeRun { view: view.clone(), run: Some(run) }).collect()
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self.run {
+            None => self.view.contiguous().expect("looked at when it was made"),
+            Some(run) => self.view.segments()[run],
+        }
+    }
+}
+
+#[pymethods]
+impl NativeRun {
+    /// The buffer protocol. `BufferError` for one that is to be written.
+    ///
+    /// # Safety
+    /// Called by Python, with a `Py_buffer` to fill.
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        buffer: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let bytes = slf.get().bytes();
+        let (start, length) = (bytes.as_ptr().cast_mut().cast(), bytes.len() as isize);
+        // SAFETY: `buffer` is Python's to be filled. The bytes stay where they are and what they are
+        // while this object lives (`FileView`), of which the buffer takes a reference; they are given
+        // out as read-only, so that nobody writes through the pointer.
+        let filled =
+            unsafe { ffi::PyBuffer_FillInfo(buffer, slf.as_ptr(), start, length, 1, flags) };
+        match filled {
+            0 => Ok(()),
+            _ => Err(PyErr::fetch(slf.py())),
+        }
     }
 }

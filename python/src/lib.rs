@@ -2,6 +2,7 @@
 //!
 //! Every call that may wait releases the GIL. Errors become the classes of `honeycomb.errors`.
 
+mod ahead;
 mod batch;
 mod buffer;
 mod calls;
@@ -62,9 +63,13 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<calls::KvCalls>()?;
     module.add_class::<calls::FileCalls>()?;
     module.add_class::<calls::QueueCalls>()?;
+    module.add_class::<ahead::NativeScanAhead>()?;
+    module.add_class::<ahead::NativeReadAhead>()?;
     module.add_class::<client::NativeClient>()?;
     module.add_class::<driver::NativeDriver>()?;
     module.add_class::<structures::NativeFile>()?;
+    module.add_class::<structures::NativeView>()?;
+    module.add_class::<buffer::NativeRun>()?;
     module.add_class::<structures::NativeKv>()?;
     module.add_class::<custom::NativeCustom>()?;
     module.add_class::<queue::NativeQueue>()?;

@@ -1,14 +1,15 @@
 //! Files and key-value stores as Python sees them.
 
+use crate::ahead::{NativeReadAhead, NativeScanAhead};
 use crate::batch::{self, Asked};
-use crate::buffer::Data;
+use crate::buffer::{Data, NativeRun};
 use crate::client::Closed;
 use crate::convert::checked;
 use crate::custom::NativeCustom;
 use crate::face::Native;
 use crate::queue::NativeQueue;
 use crate::waiting::{NativeListener, filter, until};
-use honeycomb_client::{Any, Atomic, File, Kv, Swap};
+use honeycomb_client::{Any, Atomic, File, FileView, Kv, ScanPage, Swap};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use std::sync::Arc;
@@ -17,7 +18,42 @@ use std::time::Duration;
 /// Up to so many bytes are read without asking first whether they are there.
 pub const READ_ASKED: u64 = 1 << 20;
 
-type Page<'py> = (Vec<(Bound<'py, PyBytes>, Option<Bound<'py, PyBytes>>)>, Option<u64>);
+pub type Page<'py> = (Vec<(Bound<'py, PyBytes>, Option<Bound<'py, PyBytes>>)>, Option<u64>);
+
+/// A mapped file. Its runs keep it mapped, each for itself.
+#[pyclass(frozen, module = "honeycomb._native")]
+pub struct NativeView(Arc<FileView>);
+
+#[pymethods]
+impl NativeView {
+    /// Whether it is the servers' own memory.
+    #[getter]
+    fn shared(&self) -> bool {
+        self.0.shared()
+    }
+
+    /// Why it is not.
+    #[getter]
+    fn reason(&self) -> Option<&str> {
+        self.0.reason().map(|e| e.message.as_str())
+    }
+
+    /// Bytes of the file.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The whole file as one run of bytes, if it is one.
+    fn whole(&self) -> Option<NativeRun> {
+        NativeRun::whole(&self.0)
+    }
+
+    /// The file in runs of bytes.
+    fn runs(&self) -> Vec<NativeRun> {
+        NativeRun::each(&self.0)
+    }
+}
 
 /// An open file. Safe to share between threads; every call releases the GIL.
 #[pyclass(frozen, module = "honeycomb._native")]
@@ -44,6 +80,9 @@ impl NativeFile {
     ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let read = py.detach(|| self.file.read_ranges(&ranges));
         Ok(checked(py, read)?.iter().map(|bytes| PyBytes::new(py, bytes)).collect())
+    }
+
+use honeycomb_client::{Any, Atomic, File, FileView, Kv, ScanPage, Swap};
     }
 
     /// Makes it immutable; returns its final size.
@@ -152,16 +191,20 @@ impl NativeKv {
     ) -> PyResult<Page<'py>> {
         let prefix = prefix.slice();
         let page = py.detach(|| self.kv.scan(cursor, prefix, keys_only, max_bytes));
-        let page = checked(py, page)?;
-        let entries = page
-            .entries
-            .iter()
-            .map(|(key, value)| {
-                let value = (!keys_only).then(|| PyBytes::new(py, value));
-                (PyBytes::new(py, key), value)
-            })
-            .collect();
-        Ok((entries, page.next))
+        Ok(self::page(py, &checked(py, page)?, keys_only))
+    }
+
+    /// Asks for such a part, for later.
+    fn scan_ahead(
+        slf: &Bound<'_, NativeKv>,
+        cursor: u64,
+        prefix: Data<'_>,
+        keys_only: bool,
+        max_bytes: u32,
+    ) -> NativeScanAhead {
+        let (kv, prefix) = (&slf.get().kv, prefix.slice());
+        let ahead = slf.py().detach(|| kv.scan_ahead(cursor, prefix, keys_only, max_bytes));
+        NativeScanAhead::new(slf.clone().unbind(), ahead, keys_only)
     }
 
     /// Runs operations, each on its own; what each answered, or its exception.
@@ -241,6 +284,15 @@ impl NativeKv {
         let length = py.detach(|| self.kv.length());
         checked(py, length)
     }
+}
+
+/// A part of a scan, for Python.
+pub fn page<'py>(py: Python<'py>, page: &ScanPage, keys_only: bool) -> Page<'py> {
+    let entry = |(key, value): &(Vec<u8>, Vec<u8>)| {
+        let value = (!keys_only).then(|| PyBytes::new(py, value));
+        (PyBytes::new(py, key), value)
+    };
+    (page.entries.iter().map(entry).collect(), page.next)
 }
 
 /// A structure of any kind, as its Python class.

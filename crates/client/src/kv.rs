@@ -181,20 +181,35 @@ impl Kv {
         keys_only: bool,
         max_bytes: u32,
     ) -> Result<ScanPage, Error> {
-        let target = Target::Hash(cursor);
+        let args = Kv::scan_args(cursor, prefix, keys_only, max_bytes);
+        let mut payload = Vec::new();
+        let replied = self.0.run(Kv::scan_exchange(cursor, &args, Sink::Vec(&mut payload)))?;
+        self.scan_page(&replied, &payload)
+    }
+
+    pub(crate) fn scan_args(
+        cursor: u64,
+        prefix: &[u8],
+        keys_only: bool,
+        max_bytes: u32,
+    ) -> Vec<u8> {
         let mut args = Vec::new();
         ScanArgs { cursor, bytes: max_bytes, keys_only, prefix }.put(&mut args);
-        let mut payload = Vec::new();
-        let replied = self.0.run(Exchange {
-            op: Op::KvScan,
-            target,
-            args: Args::Fixed(&args),
-            payload: &[],
-            sink: Sink::Vec(&mut payload),
-            wait_until: None,
-        })?;
+        args
+    }
+
+    pub(crate) fn scan_exchange<'a, 'b>(
+        cursor: u64,
+        args: &'a [u8],
+        sink: Sink<'b>,
+    ) -> Exchange<'a, 'b> {
+        let (target, args) = (Target::Hash(cursor), Args::Fixed(args));
+        Exchange { op: Op::KvScan, target, args, payload: &[], sink, wait_until: None }
+    }
+
+    pub(crate) fn scan_page(&self, replied: &Replied, payload: &[u8]) -> Result<ScanPage, Error> {
         let mut entries = Vec::new();
-        for (key, value) in scanned(&payload)? {
+        for (key, value) in scanned(payload)? {
             // One that was deleted meanwhile was not there throughout.
             if let Some(value) = self.scanned_value(key, value)? {
                 entries.push((key.to_vec(), value));

@@ -185,7 +185,7 @@ impl Kv {
                 self.read_into(list, out)
             }
             Sink::Slice(out) if total <= out.len() => self.read_into(list, &mut out[..total]),
-            Sink::Slice(_) | Sink::None => too_short(format!(
+            Sink::Slice(_) | Sink::Descriptor(_) | Sink::None => too_short(format!(
                 "{}: the value has {total} bytes, more than the buffer",
                 self.0.address()
             )),

@@ -6,6 +6,7 @@
 //! users hold. A `Client` is cheap to clone and may be used from any number of threads.
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod batch;
 pub mod call;
 mod client;
@@ -22,6 +23,7 @@ mod large;
 mod line;
 mod listener;
 mod many;
+mod map;
 mod pipe;
 mod pipeline;
 mod pool;
@@ -32,6 +34,7 @@ mod structure;
 mod transport;
 pub mod writing;
 
+pub use ahead::{ReadAhead, ScanAhead};
 pub use batch::{Accumulated, Atomic, Done, Number, TopItem};
 pub use client::{Any, Client, ClientOptions, JobTicket};
 pub use custom::{Answered, Ask, Custom, CustomOptions, KindRef};
@@ -41,6 +44,7 @@ pub use file::File;
 pub use interrupt::{Interrupt, interrupted};
 pub use kv::{Kv, ScanPage, Swap};
 pub use listener::{Heard, Listener, Notification};
+pub use map::FileView;
 pub use pipeline::Pipeline;
 pub use queue::{Delivery, Queue, QueueCounts};
 pub use route::{Target, at, route};

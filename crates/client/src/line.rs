@@ -9,8 +9,11 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
-use std::io::{self, IoSlice};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg,
+};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
@@ -156,6 +159,35 @@ impl Line {
         }
     }
 
+    /// Reads at least a byte, and keeps the descriptor that comes with what it reads.
+    pub fn read_with(
+        &mut self,
+        out: &mut [u8],
+        place: &mut Option<OwnedFd>,
+        wait: &mut Wait<'_>,
+    ) -> io::Result<usize> {
+        let mut ask_at = None;
+        loop {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut with = RecvAncillaryBuffer::new(&mut space);
+            let mut into = [IoSliceMut::new(out)];
+            let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+            let got = recvmsg(&self.socket, &mut into, &mut with, flags);
+            for message in with.drain() {
+                if let RecvAncillaryMessage::ScmRights(files) = message {
+                    *place = files.last().or(place.take());
+                }
+            }
+            match got {
+                Ok(got) if got.bytes == 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(got) => return Ok(got.bytes),
+                Err(Errno::AGAIN) => self.await_ready(PollFlags::IN, &mut ask_at, wait)?,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
     /// Sends what the socket takes, at least a byte.
     pub fn write(&mut self, pieces: &[IoSlice<'_>], wait: &mut Wait<'_>) -> io::Result<usize> {
         let mut ask_at = None;
@@ -164,27 +196,37 @@ impl Line {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             match rustix::net::sendmsg(&self.socket, pieces, &mut nothing, flags) {
                 Ok(n) => return Ok(n),
-                Err(Errno::AGAIN) => {}
-                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => self.await_ready(PollFlags::OUT, &mut ask_at, wait)?,
+                Err(Errno::INTR) => {}
                 Err(e) => return Err(e.into()),
             }
-            let now = self.clock.now();
-            if now >= wait.deadline {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            let mut ask = *ask_at.get_or_insert(now + PATIENCE);
-            if now >= ask {
-                (wait.idle)().map_err(io::Error::other)?;
-                ask = self.clock.now() + PATIENCE;
-                ask_at = Some(ask);
-            }
-            self.sleep(PollFlags::OUT, wait.deadline.min(ask).since(now), wait)?;
         }
     }
 
     /// Sends what the socket takes, without waiting.
     pub fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
         Ok(rustix::net::send(&self.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
+    }
+
+    /// Sleeps until the socket is ready, or it is worth another look. `ask_at` is when to ask next
+    /// whether the peer is still there.
+    fn await_ready(
+        &self,
+        flags: PollFlags,
+        ask_at: &mut Option<Time>,
+        wait: &mut Wait<'_>,
+    ) -> io::Result<()> {
+        let now = self.clock.now();
+        if now >= wait.deadline {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let mut ask = *ask_at.get_or_insert(now + PATIENCE);
+        if now >= ask {
+            (wait.idle)().map_err(io::Error::other)?;
+            ask = self.clock.now() + PATIENCE;
+            *ask_at = Some(ask);
+        }
+        self.sleep(flags, wait.deadline.min(ask).since(now), wait)
     }
 
     fn sleep(&self, flags: PollFlags, time: Duration, wait: &Wait<'_>) -> io::Result<()> {

@@ -172,6 +172,12 @@ pub(crate) struct Sent {
     place: Place,
 }
 
+/// An operation that was sent and whose answer nobody awaits yet.
+pub(crate) struct Under {
+    course: Course,
+    sent: Sent,
+}
+
 /// What an operation does next, for whoever sends it.
 #[allow(clippy::large_enum_variant)] // made once for a request, and taken apart at once
 pub(crate) enum Decision {
@@ -379,8 +385,12 @@ impl Structure {
         mutates: bool,
         exchange: Exchange<'_, '_>,
     ) -> Result<Replied, Error> {
+        let flight = self.depart_as(mutates, exchange);
+        self.carry_through(flight)
+    }
+
+    fn carry_through(&self, mut flight: Flight<'_, '_>) -> Result<Replied, Error> {
         let clock = self.clock();
-        let mut flight = self.depart_as(mutates, exchange);
         let result = loop {
             match self.advance(&mut flight) {
                 Next::Sent(sent) => self.collect(&mut flight, sent),
@@ -396,6 +406,34 @@ impl Structure {
             }
         }
         result
+    }
+
+    /// Sends the request of an operation that `arrive` awaits; nothing when it cannot be sent at once.
+    pub(crate) fn set_out(&self, exchange: Exchange<'_, '_>) -> Option<Under> {
+        let mut flight = self.depart(exchange);
+        match self.advance(&mut flight) {
+            Next::Sent(sent) => Some(Under { course: flight.course, sent }),
+            Next::Pause(_) | Next::Done(_) => None,
+        }
+    }
+
+    /// Awaits the answer to what was sent, by an exchange of the same kind; sends it again when that was
+    /// nothing, or so long ago that half of its time is over.
+    pub(crate) fn arrive(
+        &self,
+        under: Option<Under>,
+        exchange: Exchange<'_, '_>,
+    ) -> Result<Replied, Error> {
+        match under {
+            Some(Under { course, sent })
+                if self.now() + self.context.timeout / 2 < course.deadline =>
+            {
+                let mut flight = Flight { exchange, course };
+                self.collect(&mut flight, sent);
+                self.carry_through(flight)
+            }
+            _ => self.run(exchange),
+        }
     }
 
     /// Tells a block that was left behind that our results have arrived. When it cannot be told it
@@ -414,7 +452,7 @@ impl Structure {
                 wait_until: None,
             });
             flight.course.deadline = self.now() + PATIENCE;
-            if let Ok(sent) = self.send(entry, header, &flight) {
+            if let Ok(sent) = self.send(entry.clone(), header, &flight) {
                 self.collect(&mut flight, sent);
             }
         }
@@ -454,7 +492,7 @@ impl Structure {
     pub(crate) fn advance(&self, flight: &mut Flight<'_, '_>) -> Next {
         loop {
             match self.decide(&mut flight.course) {
-                Decision::Send(entry, header) => match self.send(&entry, header, flight) {
+                Decision::Send(entry, header) => match self.send(entry, header, flight) {
                     Ok(sent) => return Next::Sent(sent),
                     Err(failure) => flight.fail(failure),
                 },
@@ -502,7 +540,7 @@ impl Structure {
             };
             match step {
                 Step::Done(Ok(header)) => {
-                    let entry = call.entry().expect("an answer came from a block").clone();
+                    let entry = call.take_entry().expect("an answer came from a block");
                     let (args, interrupted) = (std::mem::take(args), *interrupted);
                     return Decision::Done(Ok(Replied { header, args, entry, interrupted }));
                 }
@@ -532,21 +570,27 @@ impl Structure {
 
     fn send(
         &self,
-        entry: &MapEntry,
+        entry: MapEntry,
         mut header: RequestHeader,
         flight: &Flight<'_, '_>,
     ) -> Result<Sent, Failure> {
-        let place = (entry.address.clone(), BlockId(entry.block).shard().0);
+        let mut laid_out = Vec::new();
+        let args = match flight.exchange.args {
+            Args::Fixed(args) => args,
+            args => {
+                args.encode(&entry, &mut laid_out);
+                &laid_out
+            }
+        };
+        let place = (entry.address, BlockId(entry.block).shard().0);
         let pool = &self.context.pool;
         let (exchange, deadline) = (&flight.exchange, &flight.course.deadline);
         let mut idle = || self.ask_whether_gone(*deadline);
         let mut wait = Wait { deadline: *deadline, idle: &mut idle, interruptible: false };
         let mut transport = pool.take(&place, &mut wait)?;
-        let mut args = Vec::new();
-        exchange.args.encode(entry, &mut args);
         let sent = self.present(&mut transport, &mut wait).and_then(|number| {
             header.grant = number;
-            transport.ask(header, &args, exchange.payload, &mut wait)
+            transport.ask(header, args, exchange.payload, &mut wait)
         });
         match sent {
             Ok(()) => Ok(Sent { transport, place }),

@@ -10,6 +10,7 @@ use honeycomb_wire::messages::{HelloReply, HelloRequest, PresentGrantRequest};
 use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, Status};
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// Bytes read at a time while a reply's header and small parts are awaited.
@@ -33,6 +34,8 @@ pub enum Sink<'a> {
     Slice(&'a mut [u8]),
     /// Into a buffer that somebody makes when the length is known.
     Room(&'a mut dyn Room),
+    /// Nowhere: none is expected. A descriptor that comes with the reply goes here.
+    Descriptor(&'a mut Option<OwnedFd>),
     /// Nowhere: none is expected.
     None,
 }
@@ -44,6 +47,7 @@ impl Sink<'_> {
             Sink::Vec(out) => Sink::Vec(out),
             Sink::Slice(out) => Sink::Slice(out),
             Sink::Room(room) => Sink::Room(&mut **room),
+            Sink::Descriptor(place) => Sink::Descriptor(place),
             Sink::None => Sink::None,
         }
     }
@@ -332,6 +336,14 @@ impl Transport {
         reply_args: &mut Vec<u8>,
         sink: Sink<'_>,
     ) -> Result<ReplyHeader, Failure> {
+        let sink = match sink {
+            Sink::Descriptor(place) => {
+                *place = None;
+                self.fill_header(place, wait).map_err(|e| failed(e, true))?;
+                Sink::None
+            }
+            other => other,
+        };
         let reply = self.receive_inner(wait, reply_args, sink).map_err(|e| failed(e, true))?;
         if let Some((point, op)) = self.doomed {
             failpoint::die(point, op);
@@ -529,7 +541,7 @@ impl Transport {
             Sink::Slice(out) if length <= out.len() => self.read_into(&mut out[..length], wait),
             Sink::Room(_) if length == 0 => Ok(()),
             Sink::Room(room) => self.read_into(room.room(length), wait),
-            Sink::Slice(_) | Sink::None => {
+            Sink::Slice(_) | Sink::Descriptor(_) | Sink::None => {
                 let mut left = length;
                 let mut bin = vec![0; left.min(RECEIVE)];
                 while left > 0 {
@@ -564,6 +576,15 @@ impl Transport {
             false => self.received.len(),
         };
         self.filled += self.line.read(&mut self.received[self.filled..end], false, wait)?;
+        Ok(())
+    }
+
+    /// Reads until a reply's header is there, and keeps the descriptor that comes with it.
+    fn fill_header(&mut self, place: &mut Option<OwnedFd>, wait: &mut Wait<'_>) -> io::Result<()> {
+        while self.filled - self.taken < REPLY_HEADER {
+            self.make_room();
+            self.filled += self.line.read_with(&mut self.received[self.filled..], place, wait)?;
+        }
         Ok(())
     }
 

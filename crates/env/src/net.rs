@@ -26,10 +26,13 @@ use mio::event::Source;
 use mio::net::{TcpListener, TcpStream};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
+use rustix::net::sockopt::socket_domain;
+use rustix::net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -55,6 +58,9 @@ const AHEAD: usize = 16;
 
 /// Requests of one connection that may be with other loops at a time.
 const FORWARDED_MAX: usize = 16;
+
+/// What a client waits when a descriptor did not fit its socket, in microseconds.
+const PASS_RETRY_US: u64 = 1000;
 
 const LISTENER: Token = Token(usize::MAX);
 const WAKER: Token = Token(usize::MAX - 1);
@@ -454,6 +460,33 @@ impl Net {
         self.reply(to, header, &message.as_bytes()[..cut], ReplyPayload::Copy(&[]));
     }
 
+    /// Whether a descriptor can go to this peer: it came over a Unix socket.
+    pub fn passes(&mut self, to: ConnId) -> bool {
+        let unix = |conn: &mut Conn| socket_domain(&conn.stream) == Ok(AddressFamily::UNIX);
+        self.conn(to).is_some_and(unix)
+    }
+
+    /// Sends a reply that has nothing but its header, and a descriptor with its first byte. It goes at
+    /// once or not at all: `Busy` is answered where the socket has no room, or replies wait before it.
+    pub fn pass(&mut self, to: ConnId, header: ReplyHeader, file: OwnedFd) {
+        self.flush_one(to, self.clock.now());
+        let Some(conn) = self.conn(to) else { return };
+        let frame = header.encode();
+        let sent = match conn.backlog() {
+            0 => send_with(&conn.stream, &frame, file.as_fd()),
+            _ => Err(io::ErrorKind::WouldBlock.into()),
+        };
+        match sent {
+            Ok(n) if n == frame.len() => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                let busy = ReplyHeader::new(Status::Busy, header.request, PASS_RETRY_US);
+                self.reply(to, busy, b"the socket is full", ReplyPayload::Copy(&[]));
+            }
+            // A part of so few bytes is as good as a broken connection.
+            Ok(_) | Err(_) => self.drop_conn(to),
+        }
+    }
+
     /// Queues a request of this node's own. The lengths in `header` are set here.
     pub fn request(
         &mut self,
@@ -618,4 +651,14 @@ impl Net {
             }
         }
     }
+}
+
+/// Sends bytes, and a descriptor with the first of them.
+fn send_with(stream: &TcpStream, bytes: &[u8], file: BorrowedFd<'_>) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut with = SendAncillaryBuffer::new(&mut space);
+    let files = [file];
+    assert!(with.push(SendAncillaryMessage::ScmRights(&files)), "there is space for one");
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    Ok(sendmsg(stream, &[IoSlice::new(bytes)], &mut with, flags)?)
 }

@@ -80,7 +80,7 @@ fn a_pipeline_answers_as_one_by_one() {
         let length = if next(2000) == 0 { 40_000 } else { next(400) as usize };
         let value = noise(i, length);
         let held = model.0.get(key).filter(|held| held.len() < 32_000).cloned();
-        let small = model.0.get(key).is_none() || held.is_some();
+        let small = !model.0.contains_key(key) || held.is_some();
         let op = match next(12) {
             0..4 => BatchOp::Get { key },
             4..7 => BatchOp::Put { key, value: &value },

@@ -3,7 +3,10 @@
 //! What a request does is decided in `shard`; here are the bytes around it. A request for a block
 //! of another core goes to that core's loop over its bounded mailbox and comes back as a note.
 
+mod lending;
+
 use crate::flush::{Errand, FlushJob, FlushWhat, Flusher};
+use crate::lend::Lender;
 use crate::notes::{Forwarded, LinkNote, Note, OwnedPayload, Peer};
 use crate::peers::Peers;
 use crate::shard::{Access, Shard};
@@ -55,6 +58,12 @@ struct Subscriber {
     last_missed: u64,
 }
 
+/// The threads that do what a core must not wait for.
+pub(crate) struct Helpers {
+    pub flusher: Flusher,
+    pub lender: Lender,
+}
+
 struct Keys {
     token: TokenKey,
     grant: GrantKey,
@@ -78,7 +87,9 @@ pub(crate) struct ShardService {
     moves: Peers,
     shards: Vec<Mailbox<Note>>,
     link: Mailbox<LinkNote>,
-    flusher: Flusher,
+    helpers: Helpers,
+    /// Who waits for the copy of a block that is to be mapped.
+    copying: hashbrown::HashMap<BlockAt, Vec<(ConnId, RequestHeader)>>,
     /// Notes for the link that its full mailbox did not take yet.
     unsent: VecDeque<LinkNote>,
     /// Answers for other cores whose rings did not take them yet.
@@ -101,7 +112,7 @@ impl ShardService {
         block_size: usize,
         shards: Vec<Mailbox<Note>>,
         link: Mailbox<LinkNote>,
-        flusher: Flusher,
+        helpers: Helpers,
         token: Vec<u8>,
     ) -> ShardService {
         ShardService {
@@ -119,7 +130,8 @@ impl ShardService {
             moves: Peers::new(token),
             shards,
             link,
-            flusher,
+            helpers,
+            copying: hashbrown::HashMap::new(),
             unsent: VecDeque::new(),
             undelivered: VecDeque::new(),
             next_ticket: 1,
@@ -265,6 +277,9 @@ impl ShardService {
                 }
                 self.answer(net, from, header, answer);
             }
+            Outcome::Done(answer) if header.op == Op::FileMap && answer.status == Status::Ok => {
+                self.lend(net, from, header, &access, answer.value);
+            }
             Outcome::Done(answer) => {
                 // Whoever slept until this request came has waited longest: connections are sent to
                 // in the order in which they got something to send.
@@ -331,6 +346,11 @@ impl ShardService {
         let Forwarded { origin, from, header, access, args, payload } = request;
         let ticket = self.ticket();
         match self.shard.apply(now, &access, &header, &args, &payload, ticket) {
+            Outcome::Done(answer) if header.op == Op::FileMap && answer.status == Status::Ok => {
+                let text = "memory is handed over on a connection to the block's own shard";
+                let refusal = Answer::refuse(Status::NotShared, text);
+                self.return_answer(origin, from, &header, refusal);
+            }
             Outcome::Done(answer) => self.return_answer(origin, from, &header, answer),
             Outcome::Parked => {
                 self.origins.insert(ticket, Origin::Shard(origin, from, header));
@@ -486,11 +506,13 @@ impl ShardService {
             .collect();
         self.next_activity = now + ACTIVITY_INTERVAL;
         self.next_report = now + REPORT_INTERVAL;
+        let bytes_owed = self.shard.owed();
         self.tell_link(LinkNote::Report {
             shard: self.ix,
             connections: net.open_connections() as u32,
             requests: self.requests,
             forwarded: self.forwarded,
+            bytes_owed,
             usage,
             active,
         });
@@ -741,7 +763,7 @@ impl Service for ShardService {
                     what: FlushWhat::Part { object, snapshot },
                 });
                 let given = match job {
-                    Ok(job) => self.flusher.give(job),
+                    Ok(job) => self.helpers.flusher.give(job),
                     Err(answer) => {
                         let text = String::from_utf8_lossy(&answer.args).into_owned();
                         Err((answer.status, text))
@@ -771,6 +793,7 @@ impl Service for ShardService {
                 self.confirm(errand, refused);
             }
             Note::Located(server, found) => self.shard.server_located(now, server, found),
+            Note::Copied(at, copy) => self.copied(net, now, at, copy),
             Note::Stop => self.stopped = true,
         }
         self.settle(net, now);

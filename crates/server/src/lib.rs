@@ -2,13 +2,14 @@
 //!
 //! `shard` decides (pure, no I/O, what the simulator runs); `conn` moves bytes between sockets and
 //! the shard; `peers` does so for moves between blocks; `link` talks to the controller; `flush`
-//! writes to disk; `server` starts the threads.
+//! writes to disk; `lend` copies what clients map; `server` starts the threads.
 #![forbid(unsafe_code)]
 
 mod authorize;
 mod conn;
 mod flush;
 mod holdings;
+mod lend;
 mod link;
 mod notes;
 mod pace;

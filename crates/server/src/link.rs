@@ -86,6 +86,7 @@ struct Counters {
     connections: u32,
     requests: u64,
     forwarded: u64,
+    bytes_owed: u64,
 }
 
 /// What is told to a controller that knows this server.
@@ -311,12 +312,14 @@ impl LinkService {
             connections: a.connections + c.connections,
             requests: a.requests + c.requests,
             forwarded: a.forwarded + c.forwarded,
+            bytes_owed: a.bytes_owed + c.bytes_owed,
         });
         let body = ReportRequest {
-            bytes_resident: resident_anonymous_bytes(),
+            bytes_resident: resident_anonymous_bytes() + honeycomb_block::shared_bytes(),
             connections: sum.connections,
             requests: sum.requests,
             forwarded: sum.forwarded,
+            bytes_owed: sum.bytes_owed,
             usage: std::mem::take(&mut self.usage),
             active: std::mem::take(&mut self.active),
         };
@@ -735,8 +738,17 @@ impl Service for LinkService {
                     self.effect(net, effect);
                 }
             }
-            LinkNote::Report { shard, connections, requests, forwarded, usage, active } => {
-                self.counters[shard.0 as usize] = Counters { connections, requests, forwarded };
+            LinkNote::Report {
+                shard,
+                connections,
+                requests,
+                forwarded,
+                bytes_owed,
+                usage,
+                active,
+            } => {
+                self.counters[shard.0 as usize] =
+                    Counters { connections, requests, forwarded, bytes_owed };
                 if !self.ready {
                     // Usage up to now is told with the blocks; leases are not ended by a controller
                     // that has just begun.

@@ -1,7 +1,8 @@
 //! Starts a memory server: one thread per shard, one for the link, one that gives memory back.
 
-use crate::conn::ShardService;
+use crate::conn::{Helpers, ShardService};
 use crate::flush::Flusher;
+use crate::lend::Lender;
 use crate::link::{Identity, LinkService};
 use crate::notes::{LinkNote, Note};
 use crate::shard::{Shard, ShardConfig};
@@ -98,6 +99,9 @@ impl MemoryServer {
             }
         };
 
+        let (lender, worker) = Lender::with_worker(clock);
+        threads.push(spawn("lend", move || worker.run())?);
+
         for (ix, (net, _, notes)) in nets.into_iter().enumerate() {
             let config = ShardConfig {
                 shard: ShardIx(ix as u8),
@@ -106,17 +110,18 @@ impl MemoryServer {
                 reclaimer: reclaimer.clone(),
                 kinds: options.kinds.clone(),
             };
-            let (shards, link, flusher) = (shards.clone(), link.clone(), flusher.clone());
+            let (shards, link) = (shards.clone(), link.clone());
+            let helpers = Helpers { flusher: flusher.clone(), lender: lender.clone() };
             let token = options.token.clone();
             threads.push(spawn(&format!("shard-{ix}"), move || {
                 let size = config.block_size;
                 let shard = Shard::new(config);
                 let ix = ShardIx(ix as u8);
-                let service = ShardService::new(ix, shard, size, shards, link, flusher, token);
+                let service = ShardService::new(ix, shard, size, shards, link, helpers, token);
                 run(net, service, notes).expect("the event loop of a shard does not fail");
             })?);
         }
-        drop(reclaimer);
+        drop((reclaimer, lender));
         let identity = Identity {
             controller: options.controller,
             token: options.token.clone(),

@@ -5,6 +5,7 @@
 
 mod events;
 mod extents;
+mod lending;
 mod lines;
 mod moving;
 mod owners;
@@ -19,7 +20,7 @@ use crate::holdings::Told;
 use crate::pace::{Delay, Pace};
 use crate::refusals::{unknown_block, wrong_epoch};
 use crate::watch::Watchers;
-use honeycomb_block::{Backing, Pin, Reclaimer};
+use honeycomb_block::{Backing, Pin, Reclaimer, Shared};
 use honeycomb_structures::{
     Answer, Attributes, Lanes, Outcome, Registered, Registry, Structure, Ticket,
 };
@@ -240,6 +241,8 @@ struct Slot {
     /// When to go on giving back what has moved away.
     sweep_at: Option<Time>,
     told: Told,
+    /// What clients map of it, and what it is served from then.
+    shared: Option<Shared>,
 }
 
 /// One core's share of a memory server.
@@ -267,6 +270,8 @@ pub struct Shard {
     /// Backings that a planted defect hands on unscrubbed.
     stale: Vec<Backing>,
     posts: Vec<Post>,
+    /// Copies of freed blocks that clients may still map.
+    owed: Vec<lending::Owed>,
     /// What is to be done about extents at other shards.
     extents: extents::Extents,
 }
@@ -292,6 +297,7 @@ impl Shard {
             clock_offset_ms: 0,
             stale: Vec::new(),
             posts: Vec::new(),
+            owed: Vec::new(),
             extents: extents::Extents::default(),
         }
     }

@@ -31,6 +31,7 @@ from honeycomb.aio._queue import AsyncListener, listening
 from honeycomb.aio._run import Opening, run, twin_of, wait
 from honeycomb.file import FOLLOW_PIECE, Buffer, Data, HoneyFile
 from honeycomb.kv import _MISSING, Kv
+from honeycomb.view import FileView
 
 if TYPE_CHECKING:
     import pyarrow
@@ -161,6 +162,9 @@ class AsyncFile(Remote):
     async def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
         ranges = list(ranges)  # here, and not in another thread
         return await run(lambda: self.blocking.read_ranges(ranges))
+
+    async def map(self) -> FileView:
+        return await run(self.blocking.map)
 
     async def size(self) -> int:
         return await run(self.blocking.size)

@@ -95,6 +95,7 @@ impl Shard {
             last_move: 0,
             sweep_at: None,
             told: Told::default(),
+            shared: None,
         }));
         self.arm(index);
         Ok(())
@@ -150,6 +151,9 @@ impl Shard {
         slot.watchers.end(Status::WrongEpoch, text, &mut self.notices);
         self.end_move(&slot);
         self.extents.closed(at);
+        if let Some(copy) = slot.shared.take() {
+            self.owe(slot.owner.job, copy);
+        }
         if Bug::StaleBytes.active() {
             self.stale.push(slot.backing);
         }
