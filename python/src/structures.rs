@@ -82,7 +82,17 @@ impl NativeFile {
         Ok(checked(py, read)?.iter().map(|bytes| PyBytes::new(py, bytes)).collect())
     }
 
-use honeycomb_client::{Any, Atomic, File, FileView, Kv, ScanPage, Swap};
+    /// All bytes of a sealed file, where they lie when that can be.
+    fn map(&self, py: Python<'_>) -> PyResult<NativeView> {
+        let view = py.detach(|| self.file.map());
+        Ok(NativeView(Arc::new(checked(py, view)?)))
+    }
+
+    /// Asks for bytes, for later.
+    fn read_ahead(slf: &Bound<'_, NativeFile>, offset: u64, size: usize) -> NativeReadAhead {
+        let file = &slf.get().file;
+        let ahead = slf.py().detach(|| file.read_ahead(offset, size));
+        NativeReadAhead::new(slf.clone().unbind(), ahead, size)
     }
 
     /// Makes it immutable; returns its final size.
