@@ -42,6 +42,22 @@ def summed(buffer: Any) -> int:
     return int(numpy.frombuffer(buffer, dtype=numpy.uint64).max())
 
 
+def mapped(file: Any, value: bytes, op: str) -> Work:
+    """A sealed file, mapped anew each time and, by ``pass``, passed over once."""
+    with file.open("ab") as appender:
+        appender.write(value)
+    file.seal()
+    look = {"get": len, "pass": summed}[op]
+
+    def work(_: int) -> None:
+        with file.map() as view:
+            if not view.shared:
+                raise ValueError(f"the file was copied: {view.reason}")
+            look(view.data)
+
+    return work
+
+
 def on_honeycomb(spec: dict[str, Any], value: bytes) -> tuple[str, Work]:
     import honeycomb
 
@@ -53,6 +69,8 @@ def on_honeycomb(spec: dict[str, Any], value: bytes) -> tuple[str, Work]:
     if op == "queue":
         queue = job.queue("/bench")
         return about, lambda i: queue.get(0) if i % 2 else queue.put(value, 0)
+    if spec["transport"] == "map":
+        return about, mapped(job.file("/bench"), value, op)
     kv = job.kv("/bench", blocks=spec["blocks"])
     for number in range(spec["keys"]):
         kv.put(key_of(size, number), value)

@@ -47,7 +47,15 @@ def worker() -> Iterator[Worker]:
 
 
 def spec(system: str, address: str, op: str, **more: Any) -> dict[str, Any]:
-    plain = {"token": "", "transport": "tcp", "size": 64, "keys": 10, "batch": 4, "blocks": 1, "name": f"job-{op}"}
+    plain = {
+        "token": "",
+        "transport": "tcp",
+        "size": 64,
+        "keys": 10,
+        "batch": 4,
+        "blocks": 1,
+        "name": f"job-{op}",
+    }
     return {"system": system, "address": address, "op": op, **plain, **more}
 
 
@@ -69,6 +77,12 @@ OPS = ["get", "put", "get_into", "multi_get", "multi_put", "queue", "pass"]
 def test_honeycomb(worker: Worker, cluster: honeycomb.Client) -> None:
     for op in OPS:
         measured(worker, spec("honeycomb", cluster.address, op, token=cluster.token.hex()))
+
+
+def test_a_mapped_file(worker: Worker, cluster: honeycomb.Client) -> None:
+    more = {"token": cluster.token.hex(), "transport": "map", "name": "job-map", "size": 4096}
+    measured(worker, spec("honeycomb", cluster.address, "pass", **more))
+    measured(worker, spec("honeycomb", cluster.address, "get", **more | {"name": "job-map-alone"}))
 
 
 @contextmanager

@@ -125,7 +125,7 @@ pub fn who(cell: &Cell) -> String {
         name += ", into a buffer";
     }
     if cell.transport == Transport::Map {
-        name += ", mapped";
+        name += if cell.op == Op::Get { ", mapped and not read" } else { ", mapped" };
     }
     if cell.waiting.client_polls() {
         name += &format!(", {}", cell.waiting.name());
