@@ -395,21 +395,8 @@ impl Transport {
                 self.take(REPLY_HEADER);
                 return Ok(Some(header));
             }
-            // A short read means that the socket was empty: no second one to learn that.
-            if std::mem::take(&mut self.drained) {
+            if !self.fill_now()? {
                 return Ok(None);
-            }
-            self.make_room();
-            let room = self.received.len() - self.filled;
-            match self.line.read_now(&mut self.received[self.filled..]) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(n) => {
-                    self.filled += n;
-                    self.drained = n < room;
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
             }
         }
     }
@@ -508,23 +495,31 @@ impl Transport {
                     return Ok(Some((header.value, args)));
                 }
             }
-            // A short read means that the socket was empty: no second one to learn that.
-            if std::mem::take(&mut self.drained) {
+            if !self.fill_now()? {
                 return Ok(None);
             }
-            self.make_room();
-            let room = self.received.len() - self.filled;
-            match self.line.read_now(&mut self.received[self.filled..]) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(n) => {
-                    self.filled += n;
-                    self.drained = n < room;
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
         }
+    }
+
+    /// Reads what is there behind what is buffered, without waiting; false when nothing is.
+    fn fill_now(&mut self) -> io::Result<bool> {
+        // A short read means that the socket was empty: no second one to learn that.
+        if std::mem::take(&mut self.drained) {
+            return Ok(false);
+        }
+        self.make_room();
+        let room = self.received.len() - self.filled;
+        match self.line.read_now(&mut self.received[self.filled..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => {
+                self.filled += n;
+                self.drained = n < room;
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+        Ok(true)
     }
 
     fn read_payload(

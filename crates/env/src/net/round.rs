@@ -145,7 +145,8 @@ impl Round {
         }
         let conn = net.conn(id).expect("nothing was consumed");
         // What of a large payload is read here is copied once more: read little more than its header.
-        let room = if conn.brings_large { HEAD_ALONE } else { self.scratch.len() };
+        let alone = std::mem::take(&mut conn.brings_large);
+        let room = if alone { HEAD_ALONE } else { self.scratch.len() };
         let read = match conn.read(&mut self.scratch[..room], now) {
             Ok(Some(0)) | Err(_) => return Step::Ended,
             Ok(None) => {
@@ -352,8 +353,10 @@ fn request<S: Service>(
     body: &[u8],
 ) -> Option<usize> {
     let (args_len, payload_len) = (header.args_len as usize, header.payload_len as usize);
-    if let Some(conn) = net.conn(id) {
-        conn.brings_large = payload_len > WHOLE_PAYLOAD_MAX;
+    if payload_len > WHOLE_PAYLOAD_MAX
+        && let Some(conn) = net.conn(id)
+    {
+        conn.brings_large = true;
     }
     if payload_len > WHOLE_PAYLOAD_MAX && body.len() < header.body_len() {
         let args = body.get(..args_len)?;

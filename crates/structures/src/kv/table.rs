@@ -140,7 +140,12 @@ impl Table {
     /// Place of a hash in the order of regions.
     #[inline]
     pub fn place_of(&self, hash: u64) -> usize {
-        self.starts.partition_point(|start| *start <= hash) - 1
+        self.place_if_any(hash).expect("INV-17: a hash of the block's range has a region")
+    }
+
+    #[inline]
+    fn place_if_any(&self, hash: u64) -> Option<usize> {
+        self.starts.partition_point(|start| *start <= hash).checked_sub(1)
     }
 
     #[inline]
@@ -151,8 +156,7 @@ impl Table {
     /// The region of any hash, also one that is not the block's.
     #[inline]
     pub fn region_if_any(&self, hash: u64) -> Option<u32> {
-        let place = self.starts.partition_point(|start| *start <= hash).checked_sub(1)?;
-        Some(self.order[place])
+        self.place_if_any(hash).map(|place| self.order[place])
     }
 
     #[inline]
