@@ -8,6 +8,7 @@
 mod answers;
 mod controller;
 mod members;
+mod merge;
 mod outbox;
 mod service;
 mod status;

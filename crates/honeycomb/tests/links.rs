@@ -45,6 +45,7 @@ impl Link {
             kinds: Vec::new(),
             server,
             term: 0,
+            lent: Vec::new(),
         };
         let reply = raw.ask(Op::JoinServer, &body.encode());
         assert_eq!(reply.status(), Status::Ok, "{}", reply.message());
@@ -195,6 +196,7 @@ fn options() -> ControllerOptions {
         data_dir: None,
         marks: honeycomb_types::Marks::default(),
         lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
+        shards: 1,
     }
 }
 

@@ -1,7 +1,8 @@
 //! A memory server: one state machine per core, with the I/O around it.
 //!
 //! `shard` decides (pure, no I/O, what the simulator runs); `conn` moves bytes between sockets and
-//! the shard; `peers` does so for moves between blocks; `link` talks to the controller; `flush`
+//! the shard; `peers` does so for moves between blocks; `link` talks to a controller shard, `links` to all;
+//! `lots` is what each of them may use; `flush`
 //! writes to disk; `server` starts the threads.
 #![forbid(unsafe_code)]
 
@@ -10,6 +11,8 @@ mod conn;
 mod flush;
 mod holdings;
 mod link;
+mod links;
+mod lots;
 mod notes;
 mod pace;
 mod peers;
@@ -18,6 +21,7 @@ mod server;
 mod shard;
 mod watch;
 
+pub use lots::Lots;
 pub use server::{MemoryServer, ServerOptions};
 pub use shard::{
     Access, BlockOwner, Effect, LineKey, MoveKey, MoveWord, Post, PostPayload, Shard, ShardConfig,

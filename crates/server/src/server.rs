@@ -2,7 +2,8 @@
 
 use crate::conn::ShardService;
 use crate::flush::Flusher;
-use crate::link::{Identity, LinkService};
+use crate::link::Identity;
+use crate::links::LinkService;
 use crate::notes::{LinkNote, Note};
 use crate::shard::{Shard, ShardConfig};
 use honeycomb_block::Reclaimer;

@@ -9,7 +9,7 @@ use super::wire::Wire;
 use super::{Common, Pool, Waiting};
 use crate::failure::Outcome;
 use clap::Args;
-use honeycomb_client::Client;
+use honeycomb_client::{Client, JobTicket};
 use honeycomb_controller::{LogCensus, census};
 use honeycomb_env::Clock;
 use honeycomb_types::JobId;
@@ -35,6 +35,10 @@ const POOL: Pool = Pool { memory: 64 << 20, block_size: 64 << 10 };
 /// on each; *batched* are plans of 64 prefixes and renewals of 64 paths, a quarter and three quarters.
 /// With a log, every change is on the disk before it is answered; a witness with a job of its own
 /// renews one lease at a time meanwhile, to see whether the disk holds anybody up.
+///
+/// Then one controller shard and two, both under two such pipelined loads, of a job each: the capacity is
+/// what each shard's thread does per second of its own CPU time, added up, because on a machine of two
+/// cores the loads take their part of both; the rate by the clock is beside it.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench catalog --quick")]
@@ -95,6 +99,7 @@ const WAYS: [Way; 4] = [Way::OneAtATime, Way::Pipelined, Way::Batched, Way::Chan
 /// One round of one way.
 #[derive(Clone, Copy)]
 struct Rate {
+    ops: u64,
     ops_s: f64,
     controller_us: f64,
     client_us: f64,
@@ -102,6 +107,14 @@ struct Rate {
     witness: [f64; 2],
     /// Of the log.
     log: LogCensus,
+}
+
+/// One round of the same load on so many shards.
+#[derive(Clone, Copy)]
+struct Scale {
+    ops_s: f64,
+    /// Operations per second of a shard's CPU time, of all shards together.
+    capacity: f64,
 }
 
 /// `honeycomb bench catalog`.
@@ -124,11 +137,19 @@ pub fn run(args: &CatalogArgs) -> Outcome {
             rates.push(measure(args, &common, pinning, *way, *log)?);
         }
     }
+    let mut scales = [Vec::new(), Vec::new()];
+    for round in 0..common.rounds {
+        for (n, rounds) in scales.iter_mut().enumerate() {
+            progress.tell(&format!("{} controller shards, round {}", n + 1, round + 1));
+            rounds.push(scale(args, &common, n + 1)?);
+        }
+    }
     drop(progress);
     if common.output.json {
-        say!("{}", json_of(args, &common, pinning, &about, &found));
+        say!("{}", json_of(args, &common, pinning, &about, &found, &scales));
     } else {
         print(args, &common, pinning, &about, &found);
+        print_scales(&scales);
     }
     Ok(())
 }
@@ -143,7 +164,7 @@ fn measure(
 ) -> Result<Rate, String> {
     let folder = log.then(|| Folder::new(args.within.as_deref()));
     let data = folder.as_ref().map(Folder::path);
-    let nodes = Nodes::start(POOL, Waiting::Polling, pinning, data)?;
+    let nodes = Nodes::start(POOL, Waiting::Polling, pinning, data, 1)?;
     let (client, ticket) = nodes.job("mix")?;
     prepare(&client, ticket.job)?;
     let (connections, window) = match way {
@@ -155,7 +176,7 @@ fn measure(
     let (_, other) = nodes.job("witness")?;
     let mut witness = Wire::connect(nodes.address(), &other.token)?;
     let before = data.map(census).transpose()?.unwrap_or_default();
-    let watched = nodes.controller_thread();
+    let watched = nodes.controller_thread(0);
     let over = AtomicBool::new(false);
     let (rate, waited) = std::thread::scope(|scope| {
         let looking = scope.spawn(|| watch(&mut witness, other.job, &over));
@@ -165,6 +186,71 @@ fn measure(
     });
     let after = data.map(census).transpose()?.unwrap_or_default();
     Ok(Rate { witness: waited?, log: after.since(&before), ..rate? })
+}
+
+/// Two pipelined loads, of a job each: on one shard, or on one each. Nothing is pinned.
+fn scale(args: &CatalogArgs, common: &Common, shards: usize) -> Result<Scale, String> {
+    let nodes = Nodes::start(POOL, Waiting::Polling, Pinning::default(), None, shards)?;
+    let mut jobs: Vec<JobTicket> = Vec::new();
+    for n in 0..64 {
+        let (client, ticket) = nodes.job(&format!("scale-{n}"))?;
+        if shards == 1 || jobs.iter().all(|job| job.job.controller() != ticket.job.controller()) {
+            prepare(&client, ticket.job)?;
+            jobs.push(ticket);
+        }
+        if jobs.len() == 2 {
+            break;
+        }
+    }
+    let watched: Vec<Watched> = (0..shards).map(|shard| nodes.controller_thread(shard)).collect();
+    let before: Vec<u64> = watched.iter().map(Watched::cpu).collect();
+    let rates = std::thread::scope(|scope| {
+        let run = |ticket: &JobTicket| {
+            let connect = || Wire::connect(nodes.address(), &ticket.token);
+            let wires = (0..args.pipelines).map(|_| connect()).collect::<Result<_, String>>()?;
+            let window = args.window;
+            load(&watched[0], wires, window, common.limit(), Way::Pipelined, ticket.job)
+        };
+        let runs: Vec<_> = jobs.iter().map(|ticket| scope.spawn(move || run(ticket))).collect();
+        let end =
+            |run: std::thread::ScopedJoinHandle<'_, _>| run.join().expect("it does not panic");
+        runs.into_iter().map(end).collect::<Result<Vec<Rate>, String>>()
+    })?;
+    let cpu = watched.iter().zip(before).map(|(w, before)| (w.cpu() - before) as f64 / 1e9);
+    let done = |rate: &Rate| rate.ops as f64;
+    let each: Vec<f64> = match shards {
+        1 => vec![rates.iter().map(done).sum()],
+        _ => jobs_by_shard(&jobs, &rates),
+    };
+    let capacity = each.iter().zip(cpu).map(|(ops, seconds)| ops / seconds).sum();
+    Ok(Scale { ops_s: rates.iter().map(|rate| rate.ops_s).sum(), capacity })
+}
+
+/// Operations of each of two shards.
+fn jobs_by_shard(jobs: &[JobTicket], rates: &[Rate]) -> Vec<f64> {
+    let mut each = vec![0.0; jobs.len()];
+    for (job, rate) in jobs.iter().zip(rates) {
+        each[job.job.controller() as usize] += rate.ops as f64;
+    }
+    each
+}
+
+fn print_scales(scales: &[Vec<Scale>; 2]) {
+    say!("\nController shards under two pipelined loads, nothing pinned\n");
+    let mut table =
+        Table::new(&["shards", "ops/s (min..max)", "capacity, ops/core-s of all shards", "of one"]);
+    let of = |n: usize, f: fn(&Scale) -> f64| Spread::of(scales[n].iter().map(f));
+    let one = of(0, |s| s.capacity).median;
+    for n in 0..2 {
+        let capacity = of(n, |s| s.capacity);
+        table.row(vec![
+            (n + 1).to_string(),
+            spread(of(n, |s| s.ops_s)),
+            spread(capacity),
+            format!("{:.2}", capacity.median / one),
+        ]);
+    }
+    table.print();
 }
 
 /// Three levels of prefixes, and a structure under each of the first.
@@ -268,6 +354,7 @@ fn load(
     let operations = answered * way.operations();
     let us = |ns: u64| ns as f64 / 1000.0 / operations as f64;
     Ok(Rate {
+        ops: operations,
         ops_s: operations as f64 / clock.now().since(begun).as_secs_f64(),
         controller_us: us(watched.cpu() - server_before),
         client_us: us(thread_cpu() - client_before),
@@ -353,6 +440,7 @@ fn json_of(
     pinning: Pinning,
     about: &str,
     found: &[(bool, Way, Vec<Rate>)],
+    scales: &[Vec<Scale>; 2],
 ) -> Value {
     let row = |(log, way, rates): &(bool, Way, Vec<Rate>)| {
         let of = |f: fn(&Rate) -> f64| Spread::of(rates.iter().map(f)).json();
@@ -370,5 +458,9 @@ fn json_of(
         "rounds": common.rounds, "seconds": common.seconds, "connections": args.connections,
         "pipelines": args.pipelines, "window": args.window, "batch": BATCH,
         "rows": found.iter().map(row).collect::<Vec<Value>>(),
+        "shards": scales.iter().map(|rounds| json!({
+            "ops_per_s": Spread::of(rounds.iter().map(|s| s.ops_s)).json(),
+            "capacity": Spread::of(rounds.iter().map(|s| s.capacity)).json(),
+        })).collect::<Vec<Value>>(),
     })
 }

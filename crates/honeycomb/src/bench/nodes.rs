@@ -77,6 +77,7 @@ pub struct Nodes {
     controller: Node,
     address: String,
     token: Vec<u8>,
+    shards: usize,
 }
 
 impl Nodes {
@@ -86,17 +87,24 @@ impl Nodes {
         waiting: Waiting,
         pinning: Pinning,
         data: Option<&Path>,
+        shards: usize,
     ) -> Result<Nodes, String> {
         pinning.for_server();
-        let started = Nodes::here(pool, waiting, data);
+        let started = Nodes::here(pool, waiting, data, shards);
         pinning.for_client();
         started
     }
 
-    fn here(pool: Pool, waiting: Waiting, data: Option<&Path>) -> Result<Nodes, String> {
+    fn here(
+        pool: Pool,
+        waiting: Waiting,
+        data: Option<&Path>,
+        shards: usize,
+    ) -> Result<Nodes, String> {
         let spin = format!("--spin-us={}", waiting.spin().as_micros());
         let mut args: Vec<String> =
             ["controller", "--json", "--listen=127.0.0.1:0", &spin].map(str::to_owned).into();
+        args.push(format!("--controller-shards={shards}"));
         if let Some(data) = data {
             args.push(format!("--data-dir={}", data.display()));
         }
@@ -115,12 +123,17 @@ impl Nodes {
             spin,
         ];
         let (server, _) = node(&args)?;
-        Ok(Nodes { _server: server, controller, address, token: unhex(&token)? })
+        Ok(Nodes { _server: server, controller, address, token: unhex(&token)?, shards })
     }
 
-    /// The thread that runs the catalog.
-    pub fn controller_thread(&self) -> Watched {
-        Watched { pid: self.controller.0.id(), thread: Some("controller") }
+    /// The thread that runs the catalog, or that of this shard of two.
+    pub fn controller_thread(&self, shard: usize) -> Watched {
+        let thread = match (self.shards, shard) {
+            (1, _) => "controller",
+            (_, 0) => "controller-0",
+            _ => "controller-1",
+        };
+        Watched { pid: self.controller.0.id(), thread: Some(thread) }
     }
 
     /// host:port of the controller.

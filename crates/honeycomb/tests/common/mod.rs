@@ -38,12 +38,17 @@ impl Cluster {
         block_size: u64,
         flush_root: Option<PathBuf>,
     ) -> Cluster {
-        Cluster::start_all(vec![Arc::default(); servers], memory, block_size, flush_root)
+        Cluster::start_all(vec![Arc::default(); servers], memory, block_size, flush_root, 1)
+    }
+
+    /// A cluster with so many controller shards.
+    pub fn sharded(shards: u16, servers: usize, memory: u64, block_size: u64) -> Cluster {
+        Cluster::start_all(vec![Arc::default(); servers], memory, block_size, None, shards)
     }
 
     /// With a memory server for each of these sets of kinds.
     pub fn start_with(kinds: Vec<Arc<Registry>>, memory: u64, block_size: u64) -> Cluster {
-        Cluster::start_all(kinds, memory, block_size, None)
+        Cluster::start_all(kinds, memory, block_size, None, 1)
     }
 
     fn start_all(
@@ -51,6 +56,7 @@ impl Cluster {
         memory: u64,
         block_size: u64,
         flush_root: Option<PathBuf>,
+        controller_shards: u16,
     ) -> Cluster {
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         let spin = Duration::ZERO;
@@ -61,6 +67,7 @@ impl Cluster {
             data_dir: None,
             marks: honeycomb_types::Marks::default(),
             lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
+            shards: controller_shards,
         };
         let controller = Controller::start(&options).unwrap();
         let options = |kinds| ServerOptions {

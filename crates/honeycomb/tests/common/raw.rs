@@ -226,6 +226,7 @@ pub fn keyed_cluster_with(
         data_dir: None,
         marks: honeycomb_types::Marks::default(),
         lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
+        shards: 1,
     };
     let controller = Controller::start(&options).unwrap();
     let options = ServerOptions {
