@@ -38,9 +38,12 @@ demo: build ## set up, then count the words of the King James Bible on an elasti
 test: SECONDS := 10
 test: lint unit simulate integration ## set up, then every test, from lints to the simulator
 
-.PHONY: setup build
+.PHONY: setup peers build
 setup:
 	@scripts/bootstrap.sh
+
+peers: setup # what others bring, to be measured beside Honeycomb
+	@scripts/bootstrap.sh bench
 
 build: setup ## the wheel in dist/, installed into .venv
 	@$(MAKE) -s .stamps/wheel
@@ -60,10 +63,10 @@ lint: setup ## formatting, clippy, generated code, ruff, mypy
 	$(VENV)/ruff format --check $(PYTHON_CODE) --config python/pyproject.toml
 	cd python && ../$(VENV)/mypy --strict honeycomb
 
-unit: setup ## the Rust tests
+unit: peers ## the Rust tests
 	$(RUST_TESTS)
 
-integration: build ## the Python tests, against the installed wheel and real processes
+integration: peers build ## the Python tests, against the installed wheel and real processes
 	cargo build --release --locked -p log-server
 	$(HEARING) $(VENV)/pytest -c python/pyproject.toml python/tests
 
@@ -83,8 +86,7 @@ elastic-soak: setup ## an hour of 50 jobs on two memory servers, in SECONDS=600;
 crash-cells: setup ## moves in which a process dies, one cell after the other; ARGS="MergeUp"
 	CRASH_CELLS="$(ARGS)" cargo test --locked -p honeycomb --test crash_cells -- --nocapture
 
-bench: build ## latency, throughput and server CPU per operation: kv, queue, file, controller
-	@scripts/bootstrap.sh bench
+bench: peers build ## latency, throughput and server CPU per operation: kv, queue, file, controller
 	@for what in kv queue file controller; do $(VENV)/honeycomb bench $$what $(ARGS) || exit 1; done
 
 figures: build ## elasticity, repartition, sensitivity: plots and their data in docs/figures

@@ -3,18 +3,21 @@
 # Run it as often as you like: what is there is left alone, and nothing is asked.
 #
 #   scripts/bootstrap.sh          what `make demo` and `make test` need
-#   scripts/bootstrap.sh bench    and the peers that `make bench` measures beside Honeycomb
+#   scripts/bootstrap.sh bench    and the peers that `make bench` and `bench/compare` measure beside it
 
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
 REQUIREMENTS=python/requirements-dev.txt
 INSTALLED=.stamps/requirements.txt # a copy of what .venv was last filled from
+PEERS=bench/requirements.txt       # clients of the peers in Python, into the same .venv
+PEERS_INSTALLED=.stamps/peers.txt
 
 main() {
     install_packages "$@"
     has_rust || install_rust
     has_environment || make_environment
+    [[ ${1:-} != bench ]] || has_peers || install_peers
 }
 
 # --- system packages -------------------------------------------------------------------------
@@ -40,10 +43,16 @@ missing_packages() {
     has_rust || has curl || echo curl ca-certificates
     if [[ ${1:-} == bench ]]; then
         has redis-server || echo redis-server
+        has memcached || echo memcached
+        can_link hiredis || echo libhiredis-dev
     fi
 }
 
-can_link() { echo 'int main(void) { return 0; }' | cc -x c -o /dev/null - 2>/dev/null; }
+# A program, or one that uses a library.
+can_link() {
+    { [[ -z ${1:-} ]] || echo "#include <$1/$1.h>"; echo 'int main(void) { return 0; }'; } |
+        cc -x c -o /dev/null - ${1:+-l"$1"} 2>/dev/null
+}
 
 # --- Rust ------------------------------------------------------------------------------------
 
@@ -99,13 +108,21 @@ make_environment() {
     python=$(find_python) || fail "no Python of 3.11 or later was found, nor installed by apt-get"
     if ! .venv/bin/python -c 'import pip' 2>/dev/null; then
         say "making .venv with $("$python" --version)"
-        rm -rf .venv .stamps
+        rm -rf .venv .stamps # what is in the one is told by the other
         "$python" -m venv .venv
     fi
     say "installing $REQUIREMENTS into .venv"
     .venv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r "$REQUIREMENTS"
     mkdir -p .stamps
     cp "$REQUIREMENTS" "$INSTALLED"
+}
+
+has_peers() { cmp -s "$PEERS" "$PEERS_INSTALLED"; }
+
+install_peers() {
+    say "installing $PEERS into .venv"
+    .venv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r "$PEERS"
+    cp "$PEERS" "$PEERS_INSTALLED"
 }
 
 main "$@"

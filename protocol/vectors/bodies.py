@@ -243,6 +243,7 @@ DATA_SAMPLES = {
         ],
     ),
     "FileSeal": ([ask("the tail")], [data("sealed at 4103", value=4103)]),
+    "FileMap": ([ask("a sealed block")], [data("it has 4103 bytes", value=4103)]),
     **QUEUE_SAMPLES,
     "KvGet": (
         [key_case("a key", KEY), key_case("a key of any bytes", b"\0{\xff")],

@@ -47,6 +47,7 @@ RETRIES = {
     "KeyTooLarge": ("raise", "used", 0),
     "LimitExceeded": ("raise", "abandon", 0),
     "QuotaExceeded": ("raise", "none", 0),
+    "NotShared": ("raise", "none", 0),
     "NotFound": ("raise", "none", 0),
     "KeyNotFound": ("answer", "used", 0),
     "KeyExists": ("raise", "used", 0),
@@ -68,6 +69,7 @@ RETRIES = {
     "Refused": ("raise", "used", 0),
     "NotYet": ("raise", "used", 0),
     "UnknownKind": ("raise", "none", 0),
+    "NotSealed": ("raise", "none", 0),
     "DeadlineExceeded": ("raise", "none", 0),
     "Unavailable": ("raise", "none", 0),
     "LogFailed": ("raise", "none", 0),
@@ -104,6 +106,7 @@ DATA_LAYOUTS = {
     "FileRead": ("offset u64, length u32", "-", "value: committed length; payload: the bytes"),
     "FileSize": ("-", "-", "value: committed length; args: sealed u8"),
     "FileSeal": ("-", "-", "value: final length of the block"),
+    "FileMap": ("-", "-", "value: committed length; beside it a descriptor"),
     "AckResults": (
         "for each: lane u32, number u64",
         "-",

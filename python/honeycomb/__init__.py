@@ -28,6 +28,7 @@ from honeycomb.notices import Listener, Notification
 from honeycomb.pool import BrokenWorkerPool, WorkerDied, WorkerPool
 from honeycomb.queue import Queue, QueueCounts, Reservation
 from honeycomb.tree import Tree
+from honeycomb.view import FileView
 
 if _TYPE_CHECKING:
     from honeycomb import aio
@@ -41,6 +42,7 @@ __all__ = [
     "BrokenWorkerPool",
     "Client",
     "Custom",
+    "FileView",
     "Flush",
     "Flushed",
     "HoneyFile",

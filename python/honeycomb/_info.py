@@ -74,6 +74,7 @@ class ServerInfo(TypedDict):
     connections: int
     requests: int
     forwarded: int
+    bytes_owed: int
 
 
 class Status(TypedDict):

@@ -10,36 +10,33 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
-from typing import Generic, TypeVar
 
 from honeycomb import errors
-from honeycomb._native import NativeClient, NativeCustom, NativeFile, NativeKv, NativeQueue
+from honeycomb._native import (
+    Face,
+    NativeClient,
+    NativeCustom,
+    NativeFile,
+    NativeKv,
+    NativeQueue,
+    count_fork,
+    fork_generation,
+)
+from honeycomb._settings import switch
 
-T = TypeVar("T")
+__all__ = ["Face", "Session", "abandon", "fork_generation", "wrong_kind"]
 
-_generation = 0
 # Natives of a former process. They are never dropped: closing would speak on sockets that belong
 # to the parent, and wait for threads that do not exist here.
 _abandoned: list[object] = []
 
 
-def _count_fork() -> None:
-    global _generation
-    _generation += 1
-
-
-os.register_at_fork(after_in_child=_count_fork)
+os.register_at_fork(after_in_child=count_fork)
 
 
 def abandon(native: object) -> None:
     """Keeps what belongs to the process that was forked from being closed by this one."""
     _abandoned.append(native)
-
-
-def fork_generation() -> int:
-    """How many forks lie between the first process and this one."""
-    return _generation
 
 
 class Session:
@@ -58,31 +55,35 @@ class Session:
         self.timeout = timeout
         self._lock = threading.Lock()
         self._native: NativeClient | None = None
-        self._made_in = _generation
+        self._made_in = fork_generation()
         self._closed = False
 
     @property
     def native(self) -> NativeClient:
         """The client of this process; connects when there is none. Raises :class:`Closed`."""
         native = self._native
-        if native is not None and self._made_in == _generation:
+        if native is not None and self._made_in == fork_generation():
             return native
         return self._connect()
 
     def _connect(self) -> NativeClient:
-        if self._made_in != _generation:
+        if self._made_in != fork_generation():
             # Another thread of the parent may have held the lock during the fork.
             self._lock = threading.Lock()
         with self._lock:
             if self._closed:
                 raise errors.Closed(f"this connection to {self.address} was closed")
-            if self._made_in != _generation:
+            if self._made_in != fork_generation():
                 _abandoned.append(self._native)
                 self._native = None
-                self._made_in = _generation
+                self._made_in = fork_generation()
             if self._native is None:
                 self._native = NativeClient(
-                    self.address, self.token, self.task_prefix, self.timeout
+                    self.address,
+                    self.token,
+                    self.task_prefix,
+                    self.timeout,
+                    unix=switch("unix", default=True),
                 )
             return self._native
 
@@ -96,7 +97,7 @@ class Session:
         self._closed = True
         if native is None:
             return
-        if self._made_in == _generation:
+        if self._made_in == fork_generation():
             native.close()
         else:
             _abandoned.append(native)
@@ -113,29 +114,3 @@ def wrong_kind(address: str, wanted: str, opened: object) -> errors.WrongKind:
     error = errors.WrongKind(f"{address} is {kind}, not {wanted}")
     error.hint = f"open it with job.{call}(...)"
     return error
-
-
-class Handle(Generic[T]):
-    """A native structure that is opened on first use, and again after a fork."""
-
-    __slots__ = ("_made_in", "_native", "_open", "_session")
-
-    def __init__(
-        self, session: Session, open_: Callable[[NativeClient], T], native: T | None = None
-    ) -> None:
-        self._session = session
-        self._open = open_
-        self._native = native
-        self._made_in = _generation
-
-    def get(self) -> T:
-        """The native structure of this process. Raises what opening raises."""
-        native = self._native
-        if native is not None and self._made_in == _generation and not self._session.closed:
-            return native
-        opened = self._open(self._session.native)
-        if native is not None and self._made_in != _generation:
-            _abandoned.append(native)
-        self._native = opened
-        self._made_in = _generation
-        return opened

@@ -25,6 +25,8 @@ NAMES: Final = (
     "listen",
     "advertise",
     "insecure",
+    "unix",
+    "unix_dir",
     "controller",
     "memory",
     "block_size",
@@ -51,6 +53,24 @@ def setting(name: str) -> str | None:
     value = table.get(name)
     if value is not None and not isinstance(value, str):
         raise errors.InvalidArgument(f"{path}: {name} is text in quotes, not {value!r}")
+    return value
+
+
+def switch(name: str, default: bool) -> bool:
+    """A setting that is true or false: ``HONEYCOMB_<NAME>``, else that of the file, else the default.
+
+    Raises :class:`InvalidArgument` for anything else, and what :func:`setting` raises for a file.
+    """
+    if text := os.environ.get(f"HONEYCOMB_{name.upper()}"):
+        if text not in ("true", "false"):
+            raise errors.InvalidArgument(
+                f"HONEYCOMB_{name.upper()}: {text!r} is neither true nor false"
+            )
+        return text == "true"
+    path, table = _file()
+    value = table.get(name, default)
+    if not isinstance(value, bool):
+        raise errors.InvalidArgument(f"{path}: {name} is true or false, not {value!r}")
     return value
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from honeycomb import _check, errors
 from honeycomb._address import Address
 from honeycomb._display import Facts, Remote
-from honeycomb._native import NativeClient, NativeCustom
-from honeycomb._session import Handle, wrong_kind
+from honeycomb._native import NativeCustom
+from honeycomb._session import Face, wrong_kind
 
 if TYPE_CHECKING:
     from honeycomb.job import Job
@@ -72,7 +72,7 @@ class Reply(NamedTuple):
     start: int
 
 
-class Custom(Remote):
+class Custom(Face, Remote):
     """A structure of a custom kind, opened by :meth:`Job.custom`, :meth:`Job.create_custom` or
     :meth:`Job.open_custom`.
 
@@ -86,10 +86,10 @@ class Custom(Remote):
     def __init__(self, job: Job, address: Address, native: NativeCustom | None = None) -> None:
         self._job = job
         self._address = address
-        self._handle: Handle[NativeCustom] = Handle(job._session, self._open, native)
-        self._handle.get()
+        self._begin(native)
 
-    def _open(self, client: NativeClient) -> NativeCustom:
+    def _open(self) -> NativeCustom:
+        client = self._job._session.native
         opened = client.open(self._job.id, self._address.path, self._address.name)
         if not isinstance(opened, NativeCustom):
             raise wrong_kind(self.address, "of a custom kind", opened)
@@ -103,7 +103,7 @@ class Custom(Remote):
     @property
     def kind(self) -> Kind:
         """What its kind is called, and what its operations are."""
-        return kind_of(self._handle.get().kind)
+        return kind_of(self._native().kind)
 
     def call(
         self,
@@ -128,7 +128,7 @@ class Custom(Remote):
         its kind wants.
         """
         return Reply(
-            *self._handle.get().call(
+            *self._native().call(
                 _check.text("operation", operation, "append"),
                 _check.data("the payload", payload),
                 _check.data("args", args),
@@ -152,7 +152,7 @@ class Custom(Remote):
         It is not atomic: what fails at one block is raised, and those before have done it. Raises as
         :meth:`call`.
         """
-        replies = self._handle.get().call_each(
+        replies = self._native().call_each(
             _check.text("operation", operation, "trim"),
             _check.data("the payload", payload),
             _check.data("args", args),

@@ -34,6 +34,8 @@ class HoneycombError(Exception):
     hint: str = ""
     #: How many items of a ``put_many`` were put before it failed.
     put: int = 0
+    #: What was written to an :class:`~honeycomb.Appender` and is not known to be in the file.
+    unwritten: bytes = b""
 
     @property
     def status(self) -> str:
@@ -183,6 +185,10 @@ class QuotaExceeded(HoneycombError):
     hint = "free something (job.tree() shows what there is), or register the job with a larger quota_blocks="
 
 
+class NotShared(HoneycombError):
+    """Memory could not be handed to this client. Calls read the bytes instead; it is not raised."""
+
+
 # ----------------------------------------------------------------------------------- names and data
 
 
@@ -210,6 +216,12 @@ class Sealed(HoneycombError):
     """The file was sealed; nothing can be appended any more."""
 
     hint = "create another file; a sealed one can only be read"
+
+
+class NotSealed(HoneycombError):
+    """The file may still grow; only a sealed one can be mapped."""
+
+    hint = "call seal() when nothing more is to be appended, or wait_until(sealed=True)"
 
 
 class AlreadyExists(HoneycombError):
@@ -356,8 +368,8 @@ _BY_STATUS: dict[str, type[HoneycombError]] = {
         BadFrame, UnsupportedVersion, UnknownOpcode, UnknownFlag, FrameTooLarge, HandshakeRequired,
         NotServedHere, Unauthenticated, PermissionDenied, GrantExpired, GrantRevoked, WrongEpoch,
         UnknownBlock, Moved, Resume, OutcomeUnknown, WrongRange, Busy, OutOfMemory, BlockFull,
-        ValueTooLarge, KeyTooLarge, LimitExceeded, QuotaExceeded, NotFound, KeyNotFound, KeyExists,
-        Sealed, CompareFailed, AlreadyExists, WrongKind, Cycle, UnknownParent, LeaseExpired,
+        ValueTooLarge, KeyTooLarge, LimitExceeded, QuotaExceeded, NotShared, NotFound, KeyNotFound,
+        KeyExists, Sealed, NotSealed, CompareFailed, AlreadyExists, WrongKind, Cycle, UnknownParent, LeaseExpired,
         DataLost, QueueEmpty, QueueFull, QueueClosed, FlushUnavailable, Refused, NotYet, UnknownKind,
         UnknownJob, InvalidArgument, Removed, DeadlineExceeded, Unavailable, LogFailed, Extents,
         Notice, ExtentGone, Internal,

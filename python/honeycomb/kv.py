@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
-from honeycomb import _batch, _check, errors
+from honeycomb import _batch, _check, _objects, errors
 from honeycomb._address import Address, format_bytes
 from honeycomb._batch import (
     DELETE,
@@ -21,11 +21,13 @@ from honeycomb._batch import (
     as_value,
 )
 from honeycomb._display import Facts, Remote
-from honeycomb._native import NativeClient, NativeKv
-from honeycomb._session import Handle, wrong_kind
+from honeycomb._native import KvCalls, NativeKv, NativeScanAhead
+from honeycomb._session import wrong_kind
 from honeycomb.notices import Listener, kinds_of
 
 if TYPE_CHECKING:
+    import pyarrow
+
     from honeycomb.job import Job
 
 __all__ = ["Kv"]
@@ -40,7 +42,7 @@ UPDATE_ENTRIES: Final = 4096
 _MISSING: Final[Any] = object()
 
 
-class Kv(Remote, MutableMapping[bytes, bytes]):
+class Kv(KvCalls, Remote, MutableMapping[bytes, bytes]):
     """A key-value store in the job's memory: ``kv["k"] = b"v"``, ``kv["k"]``, ``del``, ``in``,
     ``len``, ``for key in kv``, ``kv.items()``.
 
@@ -75,10 +77,10 @@ class Kv(Remote, MutableMapping[bytes, bytes]):
     def __init__(self, job: Job, address: Address, native: NativeKv | None = None) -> None:
         self._job = job
         self._address = address
-        self._handle: Handle[NativeKv] = Handle(job._session, self._open, native)
-        self._handle.get()
+        self._begin(native)
 
-    def _open(self, client: NativeClient) -> NativeKv:
+    def _open(self) -> NativeKv:
+        client = self._job._session.native
         opened = client.open(self._job.id, self._address.path, self._address.name)
         if not isinstance(opened, NativeKv):
             raise wrong_kind(self.address, "a key-value store", opened)
@@ -92,68 +94,19 @@ class Kv(Remote, MutableMapping[bytes, bytes]):
     @property
     def value_limit(self) -> int:
         """The largest value, in bytes: 9.1 GiB with blocks of 128 MiB (``docs/limits.md``)."""
-        return self._handle.get().value_limit
+        return self._native().value_limit
 
     @property
     def plain_limit(self) -> int:
         """The largest value that lies in its key's own block, in bytes: an eighth of the block. Only
         up to here a value can be returned by what changes it, compared and combined."""
-        return self._handle.get().plain_limit
+        return self._native().plain_limit
 
     # ------------------------------------------------------------------------------ one entry
+    # What is done most often is the base class's: indexing, `in`, get, get_into, put, add, delete.
 
-    def __getitem__(self, key: Key) -> bytes:
-        value = self._handle.get().get(as_key(key))
-        if value is None:
-            raise errors.KeyNotFound(f"{self.address} has no key {key!r}")
-        return value
-
-    def __setitem__(self, key: Key, value: Value) -> None:
-        self.put(key, value)
-
-    def __delitem__(self, key: Key) -> None:
-        if not self._handle.get().delete(as_key(key)):
-            raise errors.KeyNotFound(f"{self.address} has no key {key!r}")
-
-    def __contains__(self, key: object) -> bool:
-        if not isinstance(key, (str, bytes, bytearray)):
-            try:
-                memoryview(key)  # type: ignore[arg-type]
-            except TypeError:
-                return False  # no bytes, so no key
-        return self._handle.get().exists(as_key(key)) is not None  # type: ignore[arg-type]
-
-    @overload
-    def get(self, key: Key, default: None = None) -> bytes | None: ...
-    @overload
-    def get(self, key: Key, default: bytes) -> bytes: ...
-    @overload
-    def get(self, key: Key, default: D) -> bytes | D: ...
-    def get(self, key: Key, default: Any = None) -> Any:
-        """The value, or ``default``."""
-        value = self._handle.get().get(as_key(key))
-        return default if value is None else value
-
-    def get_into(self, key: Key, buffer: bytearray | memoryview) -> int | None:
-        """Reads the value into ``buffer`` and returns its length; ``None`` without such a key.
-        Raises :class:`~honeycomb.errors.InvalidArgument` when the buffer is too short."""
-        return self._handle.get().get_into(as_key(key), _check.target("buffer", buffer))
-
-    def put(self, key: Key, value: Value) -> bool:
-        """Stores an entry; tells whether it replaced one.
-
-        Raises :class:`~honeycomb.errors.ValueTooLarge` and :class:`~honeycomb.errors.KeyTooLarge`. A
-        block that fills up gives a part of its keys to another one:
-        :class:`~honeycomb.errors.OutOfMemory` or :class:`~honeycomb.errors.QuotaExceeded` when there
-        is none for that or for a large value, :class:`~honeycomb.errors.BlockFull` when nearly all of
-        it is of one slot (keys that share a ``{tag}``), which cannot be divided. The time limit holds
-        for each piece of a large value.
-        """
-        return self._handle.get().put(as_key(key), as_value(value))
-
-    def add(self, key: Key, value: Value) -> None:
-        """Stores an entry where there is none; raises :class:`~honeycomb.errors.KeyExists`."""
-        self._handle.get().put(as_key(key), as_value(value), True)
+    def _missing(self, key: Key) -> errors.KeyNotFound:
+        return errors.KeyNotFound(f"{self.address} has no key {key!r}")
 
     @overload
     def pop(self, key: Key) -> bytes: ...
@@ -164,25 +117,21 @@ class Kv(Remote, MutableMapping[bytes, bytes]):
     def pop(self, key: Key, default: Any = _MISSING) -> Any:
         """Removes an entry and returns its value, in one step. Without such a key returns
         ``default``, or raises :class:`~honeycomb.errors.KeyNotFound` when there is none."""
-        value = self._handle.get().pop(as_key(key))
+        value = self._native().pop(as_key(key))
         if value is not None:
             return value
         if default is _MISSING:
-            raise errors.KeyNotFound(f"{self.address} has no key {key!r}")
+            raise self._missing(key)
         return default
-
-    def delete(self, key: Key) -> bool:
-        """Removes an entry; tells whether there was one."""
-        return self._handle.get().delete(as_key(key))
 
     def replace(self, key: Key, value: Value) -> bytes:
         """Changes an entry that exists and returns its old value, in one step. Raises
         :class:`~honeycomb.errors.KeyNotFound`."""
-        return self._handle.get().update(as_key(key), as_value(value))
+        return self._native().update(as_key(key), as_value(value))
 
     def upsert(self, key: Key, value: Value) -> bytes | None:
         """Stores an entry and returns the value it replaced, in one step; ``None`` if it is new."""
-        return self._handle.get().upsert(as_key(key), as_value(value))
+        return self._native().upsert(as_key(key), as_value(value))
 
     def compare_and_swap(
         self, key: Key, expected: Value | None, new: Value
@@ -192,7 +141,7 @@ class Kv(Remote, MutableMapping[bytes, bytes]):
         Returns whether it did, and the value found when it did not.
         """
         expected = None if expected is None else as_value(expected, "expected values")
-        return self._handle.get().compare_and_swap(as_key(key), expected, as_value(new))
+        return self._native().compare_and_swap(as_key(key), expected, as_value(new))
 
     def setdefault(self, key: Key, default: Any = None) -> bytes:
         """The value of ``key``; stores ``default`` first where there is none."""
@@ -213,6 +162,43 @@ class Kv(Remote, MutableMapping[bytes, bytes]):
             if found is not None:
                 return found
 
+    # -------------------------------------------------------------------------- objects, tables
+
+    def put_object(self, key: Key, value: Any) -> bool:
+        """Stores any object that :mod:`pickle` can; tells whether it replaced an entry. Large buffers
+        of it, such as those of NumPy arrays, are sent from where they are. Raises as :meth:`put`."""
+        return self._put_parts(key, _objects.pack(value))
+
+    def get_object(self, key: Key, default: Any = _MISSING) -> Any:
+        """The object that :meth:`put_object` stored. Its buffers refer to the value that was received:
+        arrays are not copied, and are read-only. Without such a key returns ``default``, or raises
+        :class:`~honeycomb.errors.KeyNotFound` when there is none; raises
+        :class:`~honeycomb.errors.InvalidArgument` for any other value.
+
+        Reading an object runs code that whoever stored it chose: read only what those wrote whom you
+        would let run programs as you."""
+        return self._read_as(_objects.unpack, key, default)
+
+    def put_table(self, key: Key, table: pyarrow.Table | pyarrow.RecordBatch) -> bool:
+        """Stores a ``pyarrow.Table`` or ``RecordBatch`` as an Arrow IPC stream, its columns sent from
+        where they are; tells whether it replaced an entry. Raises as :meth:`put`, and ``ImportError``
+        without pyarrow (``honeycomb-store[arrow]``)."""
+        return self._put_parts(key, _objects.pack_table(table))
+
+    def get_table(self, key: Key, default: Any = _MISSING) -> Any:
+        """The table that :meth:`put_table` stored, or anybody's Arrow IPC stream, as a
+        ``pyarrow.Table``. Its columns refer to the value that was received and are not copied. Missing
+        keys and other values are as for :meth:`get_object`; no code of others runs."""
+        return self._read_as(_objects.unpack_table, key, default)
+
+    def _read_as(self, read: Callable[[bytes], Any], key: Key, default: Any) -> Any:
+        value = self.get(key)
+        if value is not None:
+            return read(value)
+        if default is _MISSING:
+            raise self._missing(key)
+        return default
+
     # --------------------------------------------------------------------------- many entries
 
     @overload  # type: ignore[override]
@@ -231,31 +217,19 @@ class Kv(Remote, MutableMapping[bytes, bytes]):
             self.multi_put(some)
         return None
 
-    def multi_get(self, keys: Iterable[Key]) -> list[bytes | None]:
-        """The values of many keys, in the order of the keys; ``None`` for those that have none.
-
-        One request for each block that holds some of them, all blocks at a time: thousands of keys
-        take about as long as one. Each key is read like :meth:`get`; nothing orders one with
-        another. The client's timeout holds for each request.
-
-        When some could not be read, the error of the first is raised; its ``failures`` has the
-        error of each of them by its place, its ``results`` the values of the others.
-        """
-        return _batch.checked(self._handle.get().multi_get([as_key(key) for key in keys]))
-
     def multi_put(self, entries: Mapping[Any, Value] | Iterable[tuple[Key, Value]]) -> int:
         """Stores many entries, each on its own; returns how many replaced one. Of equal keys the
         last one stays. Requests, errors and ``failures`` are those of :meth:`multi_get`: what could
         be stored is stored."""
         pairs = entries.items() if isinstance(entries, Mapping) else entries
         ops = [(PUT, as_key(key), as_value(value), None) for key, value in pairs]
-        return sum(map(bool, _batch.checked(self._handle.get().batch(ops))))
+        return sum(map(bool, _batch.checked(self._native().batch(ops))))
 
     def multi_delete(self, keys: Iterable[Key]) -> int:
         """Removes many entries, each on its own; returns how many there were. Requests, errors and
         ``failures`` are those of :meth:`multi_get`."""
         ops = [(DELETE, as_key(key), None, None) for key in keys]
-        return sum(map(bool, _batch.checked(self._handle.get().batch(ops))))
+        return sum(map(bool, _batch.checked(self._native().batch(ops))))
 
     def batch(self) -> Batch:
         """Gathers operations of any keys and runs them together when the ``with`` block ends, each
@@ -270,7 +244,7 @@ class Kv(Remote, MutableMapping[bytes, bytes]):
         Requests, errors and ``failures`` are those of :meth:`multi_get`. Nothing is sent when the
         block raises.
         """
-        return Batch(self._handle.get)
+        return Batch(self._native)
 
     def atomic(self, tag: str | None = None) -> AtomicBatch:
         """Gathers operations that all take effect when the ``with`` block ends, or none::
@@ -291,7 +265,7 @@ class Kv(Remote, MutableMapping[bytes, bytes]):
         (:class:`~honeycomb.errors.BlockFull`). At most 1024 operations of 60 KiB in all. Nothing is
         sent when the block raises.
         """
-        return AtomicBatch(self._handle.get, tag)
+        return AtomicBatch(self._native, tag)
 
     # ------------------------------------------------------------------------------- accumulating
 
@@ -334,7 +308,7 @@ class Kv(Remote, MutableMapping[bytes, bytes]):
         :attr:`plain_limit`, before or afterwards.
         """
         number, data = FUNCTIONS.encode(function, operand)
-        return self._handle.get().accumulate(number, as_key(key), data)
+        return self._native().accumulate(number, as_key(key), data)
 
     def increment(self, key: Key, n: int = 1) -> int:
         """Adds ``n`` to an integer, which begins at 0; returns the sum. See :meth:`accumulate`."""
@@ -348,7 +322,7 @@ class Kv(Remote, MutableMapping[bytes, bytes]):
     def number(self, key: Key) -> int | float | None:
         """The number that :meth:`accumulate` keeps under a key; ``None`` without an entry. Raises
         :class:`~honeycomb.errors.InvalidArgument` when the value is no such number."""
-        return self._handle.get().number(as_key(key))
+        return self._native().number(as_key(key))
 
     def top_add(
         self, key: Key, item: Value | str, score: float, *, k: int = 10
@@ -368,24 +342,34 @@ class Kv(Remote, MutableMapping[bytes, bytes]):
         :class:`~honeycomb.errors.InvalidArgument` when the value is no such list."""
         if k is not None:
             k = _check.whole("k", k, 0, unit="items")
-        return (self._handle.get().top(as_key(key)) or [])[:k]
+        return (self._native().top(as_key(key)) or [])[:k]
 
     def scan(self, prefix: Key = b"", *, keys_only: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Entries whose keys begin with ``prefix``, in order of key hash, a MiB at a time. With
-        ``keys_only`` the values do not travel and are empty."""
+        """Entries whose keys begin with ``prefix``, in order of key hash, a MiB at a time; while
+        one is gone through the next is on its way. With ``keys_only`` the values do not travel and are
+        empty."""
         return self._scan(as_key(prefix), keys_only, SCAN_BYTES)
 
     def _scan(self, prefix: Value, keys_only: bool, page: int) -> Iterator[tuple[bytes, bytes]]:
         cursor: int | None = 0
+        ahead: NativeScanAhead | None = None
+        parts = 0
         while cursor is not None:
-            entries, cursor = self._handle.get().scan(cursor, prefix, keys_only, page)
+            found = None if ahead is None else ahead.take()
+            native = self._native()
+            entries, cursor = found or native.scan(cursor, prefix, keys_only, page)
+            # From the second part on: who wants a few entries only has stopped by then.
+            parts += 1
+            ahead = None
+            if parts > 1 and cursor is not None:
+                ahead = native.scan_ahead(cursor, prefix, keys_only, page)
             for key, value in entries:
                 yield key, value if value is not None else b""
 
     def wait_until(self, key: Key, timeout: float | None = None) -> bool:
         """Waits until ``key`` has a value; whether it had within ``timeout`` seconds (``None``: as
         long as it takes)."""
-        return self._handle.get().wait_for(as_key(key), _check.timeout(timeout))
+        return self._native().wait_for(as_key(key), _check.timeout(timeout))
 
     def subscribe(self, *ops: str, key: Key | None = None, prefix: Key | None = None) -> Listener:
         """Listens to changes (paper, Table 1): ``"put"`` and ``"delete"`` (both without arguments) of
@@ -393,7 +377,7 @@ class Kv(Remote, MutableMapping[bytes, bytes]):
         if key is not None and prefix is not None:
             raise errors.InvalidArgument("a key or a prefix, not both")
         kinds = kinds_of("kv", ops)
-        native = self._handle.get().listen(
+        native = self._native().listen(
             kinds,
             None if key is None else bytes(as_key(key)),
             None if prefix is None else bytes(as_key(prefix)),
@@ -412,7 +396,7 @@ class Kv(Remote, MutableMapping[bytes, bytes]):
         return (value for _, value in self.scan())
 
     def __len__(self) -> int:
-        return self._handle.get().length()
+        return self._native().length()
 
     def __bool__(self) -> bool:
         return True  # a store is something even when it is empty; asking costs a round trip
@@ -420,7 +404,7 @@ class Kv(Remote, MutableMapping[bytes, bytes]):
     def popitem(self) -> tuple[bytes, bytes]:
         """Removes some entry and returns it; each is handed out once, whoever else pops."""
         for key, _ in self._scan(b"", True, GLANCE_BYTES):
-            value = self._handle.get().pop(key)
+            value = self._native().pop(key)
             if value is not None:
                 return key, value
         raise errors.KeyNotFound(f"{self.address} is empty")
@@ -430,7 +414,7 @@ class Kv(Remote, MutableMapping[bytes, bytes]):
         meanwhile may stay. Removing the structure is faster."""
         cursor: int | None = 0
         while cursor is not None:
-            entries, cursor = self._handle.get().scan(cursor, b"", True, SCAN_BYTES)
+            entries, cursor = self._native().scan(cursor, b"", True, SCAN_BYTES)
             self.multi_delete(key for key, _ in entries)
 
     # ------------------------------------------------------------------------------ the object

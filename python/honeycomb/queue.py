@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from honeycomb import _check, errors
 from honeycomb._address import Address, format_bytes
 from honeycomb._display import Facts, Remote, Shown
-from honeycomb._native import NativeClient, NativeDelivery, NativeQueue
-from honeycomb._session import Handle, wrong_kind
+from honeycomb._native import NativeDelivery, NativeQueue, QueueCalls
+from honeycomb._session import wrong_kind
 from honeycomb.notices import Listener, kinds_of
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Reservation:
         return self._settle(_EXTEND, _lease("seconds", seconds))
 
     def _settle(self, action: int, seconds: float = 0.0) -> bool:
-        return self._queue._handle.get().settle(action, [self._delivery], seconds)[0]
+        return self._queue._native().settle(action, [self._delivery], seconds)[0]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reservation, (self._queue, *self._delivery.state())
@@ -103,7 +103,7 @@ class Reservation:
         return f"<honeycomb.Reservation of {len(self.item)} bytes, delivery {self.deliveries}>"
 
 
-class Queue(Remote):
+class Queue(QueueCalls, Remote):
     """A queue in the job's memory: items of bytes, first in, first out.
 
     *Consistency*: linearizable; an item put after another was put is got after it. Every put and get
@@ -121,10 +121,10 @@ class Queue(Remote):
     def __init__(self, job: Job, address: Address, native: NativeQueue | None = None) -> None:
         self._job = job
         self._address = address
-        self._handle: Handle[NativeQueue] = Handle(job._session, self._open, native)
-        self._handle.get()
+        self._begin(native)
 
-    def _open(self, client: NativeClient) -> NativeQueue:
+    def _open(self) -> NativeQueue:
+        client = self._job._session.native
         opened = client.open(self._job.id, self._address.path, self._address.name)
         if not isinstance(opened, NativeQueue):
             raise wrong_kind(self.address, "a queue", opened)
@@ -138,34 +138,19 @@ class Queue(Remote):
     @property
     def max_items(self) -> int:
         """The most items that it holds; 0 for no bound."""
-        return self._handle.get().bounds[0]
+        return self._native().bounds[0]
 
     @property
     def max_bytes(self) -> int:
         """The most bytes of items that it holds; 0 for no bound."""
-        return self._handle.get().bounds[1]
+        return self._native().bounds[1]
 
     @property
     def item_limit(self) -> int:
         """The largest item, in bytes: an eighth of a block, less its place in the index."""
-        return self._handle.get().item_limit
+        return self._native().item_limit
 
     # ------------------------------------------------------------------------------------ putting
-
-    def put(self, item: Item, timeout: float | None = None) -> None:
-        """Puts ``item`` at the end.
-
-        Waits for room up to ``timeout`` seconds and then raises :class:`~honeycomb.errors.QueueFull`.
-        Raises :class:`~honeycomb.errors.QueueClosed` after :meth:`close`,
-        :class:`~honeycomb.errors.ValueTooLarge` above :attr:`item_limit`, and
-        :class:`~honeycomb.errors.OutOfMemory` or :class:`~honeycomb.errors.QuotaExceeded` when the
-        queue cannot grow.
-        """
-        self._handle.get().put(_check.data("items", item), _check.timeout(timeout))
-
-    def put_nowait(self, item: Item) -> None:
-        """``put(item, 0)``."""
-        self.put(item, 0)
 
     def put_many(self, items: Iterable[Item], timeout: float | None = None) -> int:
         """Puts items at the end, in order, with as few requests as it takes; returns how many.
@@ -177,7 +162,7 @@ class Queue(Remote):
         if isinstance(items, bytes | bytearray | memoryview | str):
             raise TypeError(f"items are several items, not one {type(items).__name__}; use put()")
         checked = [_check.data("items", item) for item in items]
-        done, failure = self._handle.get().put_many(checked, timeout)
+        done, failure = self._native().put_many(checked, timeout)
         if failure is not None:
             if isinstance(failure, errors.HoneycombError):
                 failure.put = done
@@ -187,30 +172,14 @@ class Queue(Remote):
 
     # ------------------------------------------------------------------------------------- taking
 
-    def get(self, timeout: float | None = None) -> bytes:
-        """Takes the first item.
-
-        Waits for one up to ``timeout`` seconds and then raises
-        :class:`~honeycomb.errors.QueueEmpty`. Raises :class:`~honeycomb.errors.QueueClosed` when the
-        queue was closed and every item has been taken.
-        """
-        items = self._handle.get().get(1, _check.timeout(timeout))
-        if items:
-            return items[0]
-        raise self._empty(timeout)
-
     def _empty(self, timeout: float | None) -> errors.QueueEmpty:
         waited = f" within {timeout:g} s" if timeout else ""
         return errors.QueueEmpty(f"{self.address}: no item came{waited}")
 
-    def get_nowait(self) -> bytes:
-        """``get(0)``."""
-        return self.get(0)
-
     def get_many(self, n: int, timeout: float | None = None) -> list[bytes]:
         """Takes up to ``n`` of the first items (1 to 4096): what there is, once there is one, at
         most a MiB or one item. Waits as :meth:`get` and returns an empty list when nothing came."""
-        return self._handle.get().get(_count(n), _check.timeout(timeout))
+        return self._native().get(_count(n), _check.timeout(timeout))
 
     def reserve(
         self, n: int = 1, *, lease: float = 30.0, timeout: float | None = None
@@ -218,13 +187,13 @@ class Queue(Remote):
         """As :meth:`get_many`, but the items stay in the queue until they are acknowledged. One that
         is not within ``lease`` seconds goes to somebody else, before all others: each item is
         delivered at least once, and who is late learns so from :meth:`Reservation.ack`."""
-        native = self._handle.get()
+        native = self._native()
         lease, timeout = _lease("lease", lease), _check.timeout(timeout)
         return [Reservation(self, one) for one in native.reserve(_count(n), lease, timeout)]
 
     def peek(self, n: int = 1) -> list[bytes]:
         """Up to ``n`` of the first items, left where they are; empty when there is none."""
-        return self._handle.get().peek(_count(n))
+        return self._native().peek(_count(n))
 
     def __iter__(self) -> Iterator[bytes]:
         """Takes items until the queue is closed and drained. A consumer that stops in the middle has
@@ -255,7 +224,7 @@ class Queue(Remote):
 
     def full(self) -> bool:
         """Whether it is at one of its bounds now; never so without bounds."""
-        max_items, max_bytes = self._handle.get().bounds
+        max_items, max_bytes = self._native().bounds
         if not (max_items or max_bytes):
             return False
         counts = self.counts()
@@ -263,12 +232,12 @@ class Queue(Remote):
 
     def counts(self) -> QueueCounts:
         """What it holds."""
-        return QueueCounts(*self._handle.get().counts())
+        return QueueCounts(*self._native().counts())
 
     def close(self) -> None:
         """Ends the queue for good: nothing can be put any more, what is there can be taken, and
         consumers learn of the end after the last item. Closing twice is fine."""
-        self._handle.get().close()
+        self._native().close()
 
     @property
     def closed(self) -> bool:
@@ -277,13 +246,13 @@ class Queue(Remote):
 
     def wait_until_closed(self, timeout: float | None = None) -> bool:
         """Waits until it is closed; whether it was within ``timeout`` seconds."""
-        return self._handle.get().wait_closed(_check.timeout(timeout))
+        return self._native().wait_closed(_check.timeout(timeout))
 
     def subscribe(self, *ops: str) -> Listener:
         """Listens to changes (paper, Table 1): ``"data"`` (items came), ``"space"`` (items were
         taken) and ``"close"``; all of them without arguments."""
         kinds = kinds_of("queue", ops)
-        return Listener(self.address, self._handle.get().listen(kinds), ops)
+        return Listener(self.address, self._native().listen(kinds), ops)
 
     def __reduce__(self) -> tuple[Any, ...]:
         from honeycomb.job import _restore
@@ -292,7 +261,7 @@ class Queue(Remote):
 
     def _facts(self) -> Facts:
         yield from self.counts()._facts()
-        max_items, max_bytes = self._handle.get().bounds
+        max_items, max_bytes = self._native().bounds
         bounds = [f"{max_items} items"] * (max_items > 0)
         bounds += [format_bytes(max_bytes)] * (max_bytes > 0)
         yield "bounds", " and ".join(bounds) or "none"

@@ -27,7 +27,8 @@ pub fn ops<'a>(asked: &'a [Asked<'_>]) -> PyResult<Vec<BatchOp<'a>>> {
     asked.iter().map(op).collect()
 }
 
-fn op<'a>((kind, key, first, second): &'a Asked<'_>) -> PyResult<BatchOp<'a>> {
+/// The operation that was asked for.
+pub fn op<'a>((kind, key, first, second): &'a Asked<'_>) -> PyResult<BatchOp<'a>> {
     let key = key.slice();
     let brought = |data: &'a Option<Data<'_>>| match data {
         Some(data) => Ok(data.slice()),

@@ -1,19 +1,32 @@
-//! Python's bytes-likes as slices, and bytes objects that are filled in place. The bindings' only
+//! Python's bytes-likes as slices, bytes objects that are filled in place, and mapped files as buffers. The bindings' only
 //! `unsafe`, each use with its proof.
 #![allow(unsafe_code)]
 
-use honeycomb_client::Room;
-use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::PyBufferError;
+use honeycomb_client::{FileView, Room};
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyString};
+use pyo3::{ffi, intern};
+use std::ffi::c_int;
+use std::sync::Arc;
+
+/// Values of at least this size have pages of their own, which large pages bring in faster.
+const OWN_PAGES: usize = 4 << 20;
+/// The size of a large page.
+const LARGE_PAGE: usize = 2 << 20;
+/// Up to this size a value waits beside the object that it becomes: copying it costs less than taking
+/// the GIL in between.
+const BESIDE: usize = 1024;
 
 /// Bytes that a caller handed in, without a copy.
 pub enum Data<'py> {
     /// A bytes object: immutable.
     Bytes(Bound<'py, PyBytes>),
+    /// Text, as its UTF-8, which the object keeps.
+    Text(Bound<'py, PyString>),
     /// Anything else with the buffer protocol.
-    Buffer(PyBuffer<u8>),
+    Buffer(PyUntypedBuffer),
 }
 
 impl<'py> FromPyObject<'_, 'py> for Data<'py> {
@@ -23,10 +36,7 @@ impl<'py> FromPyObject<'_, 'py> for Data<'py> {
         if let Ok(bytes) = object.cast::<PyBytes>() {
             return Ok(Data::Bytes(bytes.to_owned()));
         }
-        let view = object.py().import("builtins")?.getattr("memoryview")?.call1((object,))?;
-        // Bytes of whatever the items are: an array of numbers is stored as its memory.
-        let view = view.call_method1("cast", ("B",))?;
-        let buffer = PyBuffer::<u8>::get(&view)?;
+        let buffer = PyUntypedBuffer::get(&object)?;
         if !buffer.is_c_contiguous() {
             return Err(PyBufferError::new_err("the buffer is not contiguous"));
         }
@@ -34,41 +44,89 @@ impl<'py> FromPyObject<'_, 'py> for Data<'py> {
     }
 }
 
-impl Data<'_> {
+impl<'py> Data<'py> {
+    /// Something bytes-like, and not text; `name` says in the error what it was to be.
+    pub fn named(name: &str, object: &Bound<'py, PyAny>) -> PyResult<Data<'py>> {
+        if let Ok(bytes) = object.cast::<PyBytes>() {
+            return Ok(Data::Bytes(bytes.clone()));
+        }
+        if let Ok(buffer) = PyUntypedBuffer::get(object)
+            && buffer.is_c_contiguous()
+        {
+            return Ok(Data::Buffer(buffer));
+        }
+        check(object, intern!(object.py(), "data"), name)?.extract()
+    }
+
+    /// A key: bytes, or text, which means its UTF-8.
+    pub fn key(object: &Bound<'py, PyAny>) -> PyResult<Data<'py>> {
+        match object.cast::<PyString>() {
+            Ok(text) => {
+                text.to_str()?;
+                Ok(Data::Text(text.clone()))
+            }
+            Err(_) => Data::named("keys", object),
+        }
+    }
+
     /// The bytes.
     pub fn slice(&self) -> &[u8] {
         match self {
             Data::Bytes(bytes) => bytes.as_bytes(),
+            Data::Text(text) => text.to_str().expect("it was encoded when it came").as_bytes(),
             // SAFETY: the buffer is contiguous and its exporter keeps the memory in place while
-            // the view is held, which is as long as `self`. Another thread that writes into it
-            // during the call sends torn bytes, as with any write(2) from a shared buffer.
-            Data::Buffer(buffer) => unsafe {
+            // the view is held, which is as long as `self`. An empty one may have no memory at all,
+            // which a slice must not. Another thread that writes into it during the call sends torn
+            // bytes, as with any write(2) from a shared buffer.
+            Data::Buffer(buffer) if buffer.len_bytes() > 0 => unsafe {
                 std::slice::from_raw_parts(buffer.buf_ptr().cast::<u8>(), buffer.len_bytes())
             },
+            Data::Buffer(_) => &[],
         }
     }
 }
 
+/// Asks `honeycomb._check` about an argument: what may be used in its stead, or the error that names it.
+pub fn check<'py>(
+    object: &Bound<'py, PyAny>,
+    how: &Bound<'py, PyString>,
+    name: &str,
+) -> PyResult<Bound<'py, PyAny>> {
+    object.py().import("honeycomb._check")?.call_method1(how, (name, object))
+}
+
 /// A caller's buffer to be written.
-pub struct Target(PyBuffer<u8>);
+pub struct Target(PyUntypedBuffer);
 
 impl<'py> FromPyObject<'_, 'py> for Target {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        let view = object.py().import("builtins")?.getattr("memoryview")?.call1((object,))?;
-        let view = view.call_method1("cast", ("B",))?;
-        let buffer = PyBuffer::<u8>::get(&view)?;
-        if buffer.readonly() || !buffer.is_c_contiguous() {
-            return Err(PyBufferError::new_err("the buffer is read-only or not contiguous"));
-        }
-        Ok(Target(buffer))
+        Target::named("buffer", &object)
     }
 }
 
 impl Target {
+    /// Something bytes-like that can be written; `name` says in the error what it was to be.
+    pub fn named(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Target> {
+        let buffer = match PyUntypedBuffer::get(object) {
+            Ok(buffer) if !buffer.readonly() => buffer,
+            _ => {
+                check(object, intern!(object.py(), "target"), name)?;
+                return Err(PyTypeError::new_err(format!("{name} cannot be written into")));
+            }
+        };
+        if !buffer.is_c_contiguous() {
+            return Err(PyBufferError::new_err("the buffer is not contiguous"));
+        }
+        Ok(Target(buffer))
+    }
+
     /// The bytes.
     pub fn slice_mut(&mut self) -> &mut [u8] {
+        if self.0.len_bytes() == 0 {
+            return &mut [];
+        }
         // SAFETY: the buffer is writable and contiguous (checked), its memory stays in place while
         // the view is held, and `&mut self` gives out one slice at a time. Python code that reads
         // it meanwhile sees bytes in any order, as with any read(2) into a shared buffer.
@@ -76,32 +134,135 @@ impl Target {
     }
 }
 
+/// A bytes object of this length that nobody else has, and its memory, in which anything may stand.
+fn unfilled(py: Python<'_>, length: usize) -> PyResult<(Py<PyBytes>, *mut u8)> {
+    // SAFETY: without a source the object is made with `length` bytes (and a zero behind them) that
+    // are left as the allocator gave them, or is null with an exception set, which
+    // `from_owned_ptr_or_err` takes. The object is bytes, and so has a pointer to its bytes. One of
+    // no bytes is shared, but then nothing can be written.
+    unsafe {
+        let made = ffi::PyBytes_FromStringAndSize(std::ptr::null(), length as ffi::Py_ssize_t);
+        let made = Bound::from_owned_ptr_or_err(py, made)?.cast_into_unchecked::<PyBytes>();
+        let pointer = ffi::PyBytes_AsString(made.as_ptr()).cast::<u8>();
+        Ok((made.unbind(), pointer))
+    }
+}
+
+/// Asks the kernel for large pages where fresh memory is about to be filled: one fault for 2 MiB.
+fn want_large_pages(start: *mut u8, length: usize) {
+    let from = (start as usize).next_multiple_of(LARGE_PAGE);
+    let to = (start as usize + length) / LARGE_PAGE * LARGE_PAGE;
+    if length < OWN_PAGES || from >= to {
+        return;
+    }
+    let inner = start.wrapping_add(from - start as usize).cast();
+    // SAFETY: the range lies within memory that the caller has just been given. The advice changes
+    // neither its contents nor its access, and a kernel that does not take it says so, which is fine.
+    let _ = unsafe { rustix::mm::madvise(inner, to - from, rustix::mm::Advice::LinuxHugepage) };
+}
+
 /// A bytes object that is made when the length of a value is known, and filled by the network.
-#[derive(Default)]
-pub struct BytesRoom(Option<Py<PyBytes>>);
+pub struct BytesRoom {
+    /// Few bytes, which become an object at the end.
+    beside: [u8; BESIDE],
+    used: usize,
+    /// The object itself, for more.
+    object: Option<Py<PyBytes>>,
+}
+
+impl Default for BytesRoom {
+    fn default() -> BytesRoom {
+        BytesRoom { beside: [0; BESIDE], used: 0, object: None }
+    }
+}
 
 impl BytesRoom {
     /// The object; empty bytes when nothing was asked for.
-    pub fn finish(self, py: Python<'_>) -> Bound<'_, PyBytes> {
-        match self.0 {
+    pub fn finish<'py>(&mut self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        match self.object.take() {
             Some(bytes) => bytes.into_bound(py),
-            None => PyBytes::new(py, &[]),
+            None => PyBytes::new(py, &self.beside[..self.used]),
+        }
+    }
+
+    /// The first bytes of it, of which no more were filled.
+    pub fn finish_short<'py>(&mut self, py: Python<'py>, filled: usize) -> Bound<'py, PyBytes> {
+        match self.object.take() {
+            Some(whole) if filled == whole.as_bytes(py).len() => whole.into_bound(py),
+            Some(whole) => PyBytes::new(py, &whole.as_bytes(py)[..filled]),
+            None => PyBytes::new(py, &self.beside[..filled]),
         }
     }
 }
 
 impl Room for BytesRoom {
     fn room(&mut self, length: usize) -> &mut [u8] {
-        let pointer = Python::attach(|py| {
-            let bytes = PyBytes::new_with(py, length, |_| Ok(()))
-                .expect("memory for a value can be allocated");
-            let pointer = bytes.as_bytes().as_ptr().cast_mut();
-            self.0 = Some(bytes.unbind());
-            pointer
-        });
+        if length <= BESIDE {
+            (self.object, self.used) = (None, length);
+            return &mut self.beside[..length];
+        }
+        let (object, pointer) =
+            Python::attach(|py| unfilled(py, length).expect("memory for a value can be allocated"));
+        self.object = Some(object);
+        want_large_pages(pointer, length);
         // SAFETY: the object was just made with `length` bytes of memory of its own, and this is
         // the only reference to it until `finish`, which needs `self` back: nobody else can see
-        // the bytes while they are written. Python never moves an object.
+        // the bytes while they are written. Python never moves an object. What stands there is
+        // bytes that some allocator left, and whoever gets the slice only writes it: a reply fills it
+        // whole, or the call fails and the object is dropped unseen, or `finish_short` cuts it.
         unsafe { std::slice::from_raw_parts_mut(pointer, length) }
+    }
+}
+
+/// Bytes of a mapped file that Python reads in place: all of them, or one run. It keeps the file mapped.
+#[pyclass(frozen, module = "honeycomb._native")]
+pub struct NativeRun {
+    view: Arc<FileView>,
+    /// Which run; `None` for the whole file, which is one then.
+    run: Option<usize>,
+}
+
+impl NativeRun {
+    /// The whole file, when it is one run of bytes.
+    pub fn whole(view: &Arc<FileView>) -> Option<NativeRun> {
+        view.contiguous().map(|_| NativeRun { view: view.clone(), run: None })
+    }
+
+    /// One after the other.
+    pub fn each(view: &Arc<FileView>) -> Vec<NativeRun> {
+        let runs = 0..view.segments().len();
+        runs.map(|run| NativeRun { view: view.clone(), run: Some(run) }).collect()
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self.run {
+            None => self.view.contiguous().expect("looked at when it was made"),
+            Some(run) => self.view.segments()[run],
+        }
+    }
+}
+
+#[pymethods]
+impl NativeRun {
+    /// The buffer protocol. `BufferError` for one that is to be written.
+    ///
+    /// # Safety
+    /// Called by Python, with a `Py_buffer` to fill.
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        buffer: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let bytes = slf.get().bytes();
+        let (start, length) = (bytes.as_ptr().cast_mut().cast(), bytes.len() as isize);
+        // SAFETY: `buffer` is Python's to be filled. The bytes stay where they are and what they are
+        // while this object lives (`FileView`), of which the buffer takes a reference; they are given
+        // out as read-only, so that nobody writes through the pointer.
+        let filled =
+            unsafe { ffi::PyBuffer_FillInfo(buffer, slf.as_ptr(), start, length, 1, flags) };
+        match filled {
+            0 => Ok(()),
+            _ => Err(PyErr::fetch(slf.py())),
+        }
     }
 }

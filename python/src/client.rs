@@ -2,6 +2,7 @@
 
 use crate::convert::{checked, job_info, prefix_info, raise, status};
 use crate::custom::{Kind, NativeCustom, kind};
+use crate::face::Native;
 use crate::queue::NativeQueue;
 use crate::structures::{NativeFile, NativeKv, wrap};
 use honeycomb_client::{Client, ClientOptions, CustomOptions, Error, JobTicket, KindRef};
@@ -10,7 +11,9 @@ use honeycomb_wire::Status;
 use honeycomb_wire::messages::{DagNode, PrefixOptions};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
-use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 type Ticket<'py> = (u64, u64, Bound<'py, PyBytes>);
@@ -18,11 +21,15 @@ type Ticket<'py> = (u64, u64, Bound<'py, PyBytes>);
 /// Name, parents, lease in milliseconds, pinned, readers, high mark, low mark, where it is flushed to.
 type PlannedNode = (String, Vec<String>, u32, bool, Vec<String>, u8, u8, String);
 
+/// Whether a client was closed: what was opened through it is not used any more.
+pub type Closed = Arc<AtomicBool>;
+
 /// A client of one cluster with one token. Safe to share between threads; every call releases the
 /// GIL and ends by the timeout.
 #[pyclass(frozen, module = "honeycomb._native")]
 pub struct NativeClient {
     client: Mutex<Option<Client>>,
+    closed: Closed,
     address: String,
     job: u64,
 }
@@ -63,13 +70,14 @@ fn kind_ref(kind: &(Option<u8>, Option<String>)) -> KindRef<'_> {
 #[pymethods]
 impl NativeClient {
     #[new]
-    #[pyo3(signature = (address, token, task_prefix=0, timeout=10.0))]
+    #[pyo3(signature = (address, token, task_prefix=0, timeout=10.0, unix=true))]
     fn new(
         py: Python<'_>,
         address: &str,
         token: &[u8],
         task_prefix: u64,
         timeout: f64,
+        unix: bool,
     ) -> PyResult<NativeClient> {
         if !(timeout > 0.0 && timeout < 1e9) {
             let text = "the timeout is a positive number of seconds";
@@ -78,6 +86,7 @@ impl NativeClient {
         let mut options = ClientOptions::new(address, token);
         options.task_prefix = PrefixId(task_prefix);
         options.timeout = Duration::from_secs_f64(timeout);
+        options.unix = unix;
         let client = Client::new(options);
         // A wrong address or token is told here, not by the first call that happens to need it.
         let greeted = py.detach(|| client.ping());
@@ -85,7 +94,12 @@ impl NativeClient {
         // The second to tenth bytes of a token name its job.
         let job = token.get(1..9).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes);
         let address = client.address().to_owned();
-        Ok(NativeClient { client: Mutex::new(Some(client)), address, job })
+        Ok(NativeClient {
+            client: Mutex::new(Some(client)),
+            closed: Closed::default(),
+            address,
+            job,
+        })
     }
 
     #[getter]
@@ -256,7 +270,7 @@ impl NativeClient {
     ) -> PyResult<NativeFile> {
         let address = address(path, name);
         self.call(py, |c| c.create_file(JobId(job), &address, blocks, open_existing))
-            .map(NativeFile)
+            .map(|file| NativeFile { file, closed: self.closed.clone() })
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -272,7 +286,7 @@ impl NativeClient {
     ) -> PyResult<NativeKv> {
         let address = address(path, name);
         self.call(py, |c| c.create_kv(JobId(job), &address, blocks, slots, open_existing))
-            .map(NativeKv)
+            .map(|kv| NativeKv { kv: Arc::new(kv), closed: self.closed.clone() })
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -288,7 +302,7 @@ impl NativeClient {
     ) -> PyResult<NativeQueue> {
         let address = address(path, name);
         self.call(py, |c| c.create_queue(JobId(job), &address, max_items, max_bytes, open_existing))
-            .map(NativeQueue)
+            .map(|queue| NativeQueue { queue, closed: self.closed.clone() })
     }
 
     /// The custom kind is named by its code or by its name.
@@ -307,7 +321,8 @@ impl NativeClient {
         let (blocks, slots, max_items, max_bytes) = size;
         let options = CustomOptions { blocks, slots, max_items, max_bytes, open_existing };
         let kind = kind_ref(&kind);
-        self.call(py, |c| c.create_custom(JobId(job), &address, kind, options)).map(NativeCustom)
+        self.call(py, |c| c.create_custom(JobId(job), &address, kind, options))
+            .map(|custom| NativeCustom { custom, closed: self.closed.clone() })
     }
 
     fn open_custom(
@@ -320,7 +335,8 @@ impl NativeClient {
     ) -> PyResult<NativeCustom> {
         let address = address(path, name);
         let kind = kind_ref(&kind);
-        self.call(py, |c| c.open_custom(JobId(job), &address, kind)).map(NativeCustom)
+        self.call(py, |c| c.open_custom(JobId(job), &address, kind))
+            .map(|custom| NativeCustom { custom, closed: self.closed.clone() })
     }
 
     /// The custom kinds, each with the number of live servers that serve it.
@@ -329,9 +345,9 @@ impl NativeClient {
         Ok(kinds.iter().map(|(spec, servers)| (kind(spec), *servers)).collect())
     }
 
-    fn open(&self, py: Python<'_>, job: u64, path: &str, name: &str) -> PyResult<Py<PyAny>> {
+    fn open(&self, py: Python<'_>, job: u64, path: &str, name: &str) -> PyResult<Native> {
         let client = self.client(py)?;
-        wrap(py, &client, JobId(job), &address(path, name))
+        wrap(py, &client, &self.closed, JobId(job), &address(path, name))
     }
 
     fn remove_structure(&self, py: Python<'_>, job: u64, path: &str, name: &str) -> PyResult<()> {
@@ -354,6 +370,7 @@ impl NativeClient {
     /// Closes the connections that are not in use and ends the keeper. Structures that were opened
     /// through it go on working.
     fn close(&self, py: Python<'_>) {
+        self.closed.store(true, Relaxed);
         let client = self.client.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         py.detach(|| drop(client));
     }

@@ -94,6 +94,7 @@ fn server_info<'py>(py: Python<'py>, s: &ServerInfo) -> PyResult<Bound<'py, PyDi
         connections,
         requests,
         forwarded,
+        bytes_owed,
     ))
 }
 

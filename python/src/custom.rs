@@ -1,6 +1,7 @@
 //! Structures of custom kinds as Python sees them.
 
 use crate::buffer::{BytesRoom, Data};
+use crate::client::Closed;
 use crate::convert::{checked, raise_error};
 use crate::waiting::wait_for;
 use honeycomb_client::{Answered, Ask, Custom, Room};
@@ -12,7 +13,12 @@ use std::time::Duration;
 
 /// An open structure of a custom kind. Safe to share between threads; every call releases the GIL.
 #[pyclass(frozen, module = "honeycomb._native")]
-pub struct NativeCustom(pub Custom);
+pub struct NativeCustom {
+    /// The structure.
+    pub custom: Custom,
+    /// Whether its client was closed.
+    pub closed: Closed,
+}
 
 /// Value, arguments, payload, where the block that answered begins.
 type Reply<'py> = (u64, Bound<'py, PyBytes>, Bound<'py, PyBytes>, u64);
@@ -48,7 +54,7 @@ impl NativeCustom {
     /// What its kind is.
     #[getter]
     fn kind(&self) -> Kind {
-        kind(self.0.spec())
+        kind(self.custom.spec())
     }
 
     /// Asks one block for an operation. Waits for it, where it may wait, up to `wait` seconds.
@@ -66,14 +72,14 @@ impl NativeCustom {
         let (args, payload) = (args.slice(), payload.slice());
         let key = key.as_ref().map(Data::slice);
         let ask = Ask { args, payload, position, key, wait: Duration::ZERO };
-        let waits = self.0.spec().operation(operation).is_some_and(|spec| spec.waits);
+        let waits = self.custom.spec().operation(operation).is_some_and(|spec| spec.waits);
         if !waits && wait == Some(0.0) {
-            let answered = py.detach(|| self.0.call(operation, ask));
+            let answered = py.detach(|| self.custom.call(operation, ask));
             return Ok(reply(py, checked(py, answered)?));
         }
         let mut nothing = None;
         let answered =
-            wait_for(py, wait, |wait| match self.0.call(operation, Ask { wait, ..ask }) {
+            wait_for(py, wait, |wait| match self.custom.call(operation, Ask { wait, ..ask }) {
                 Err(e) if e.status == Status::NotYet => {
                     nothing = Some(e);
                     Ok(None)
@@ -98,7 +104,7 @@ impl NativeCustom {
     ) -> PyResult<Vec<Reply<'py>>> {
         let (args, payload) = (args.slice(), payload.slice());
         let ask = Ask { args, payload, position, ..Ask::default() };
-        let answers = py.detach(|| self.0.call_each(operation, ask));
+        let answers = py.detach(|| self.custom.call_each(operation, ask));
         Ok(checked(py, answers)?.into_iter().map(|answered| reply(py, answered)).collect())
     }
 }

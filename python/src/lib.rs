@@ -2,11 +2,15 @@
 //!
 //! Every call that may wait releases the GIL. Errors become the classes of `honeycomb.errors`.
 
+mod ahead;
 mod batch;
 mod buffer;
+mod calls;
 mod client;
 mod convert;
 mod custom;
+mod driver;
+mod face;
 mod queue;
 mod structures;
 mod waiting;
@@ -55,8 +59,17 @@ fn version() -> &'static str {
 
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<face::Face>()?;
+    module.add_class::<calls::KvCalls>()?;
+    module.add_class::<calls::FileCalls>()?;
+    module.add_class::<calls::QueueCalls>()?;
+    module.add_class::<ahead::NativeScanAhead>()?;
+    module.add_class::<ahead::NativeReadAhead>()?;
     module.add_class::<client::NativeClient>()?;
+    module.add_class::<driver::NativeDriver>()?;
     module.add_class::<structures::NativeFile>()?;
+    module.add_class::<structures::NativeView>()?;
+    module.add_class::<buffer::NativeRun>()?;
     module.add_class::<structures::NativeKv>()?;
     module.add_class::<custom::NativeCustom>()?;
     module.add_class::<queue::NativeQueue>()?;
@@ -65,6 +78,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<waiting::NativeInterrupt>()?;
     module.add_function(wrap_pyfunction!(attenuate, module)?)?;
     module.add_function(wrap_pyfunction!(key_hash, module)?)?;
+    module.add_function(wrap_pyfunction!(face::count_fork, module)?)?;
+    module.add_function(wrap_pyfunction!(face::fork_generation, module)?)?;
     module.add_function(wrap_pyfunction!(version, module)?)?;
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Queues as Python sees them.
 
 use crate::buffer::Data;
+use crate::client::Closed;
 use crate::convert::{checked, raise};
 use crate::waiting::{NativeListener, filter, until, wait_for};
 use honeycomb_client::{Delivery, Error, Queue};
@@ -12,7 +13,12 @@ use std::time::Duration;
 
 /// An open queue. Safe to share between threads; every call releases the GIL.
 #[pyclass(frozen, module = "honeycomb._native")]
-pub struct NativeQueue(pub Queue);
+pub struct NativeQueue {
+    /// The queue.
+    pub queue: Queue,
+    /// Whether its client was closed.
+    pub closed: Closed,
+}
 
 /// A reserved item, and what it takes to settle it.
 #[pyclass(frozen, module = "honeycomb._native")]
@@ -58,7 +64,7 @@ fn some<T>(items: Vec<T>) -> Option<Vec<T>> {
 }
 
 /// Tries to put until it succeeds or the time is up, which the error then says.
-fn put_waiting(
+pub fn put_waiting(
     py: Python<'_>,
     wait: Option<f64>,
     mut put: impl FnMut(Duration) -> Result<(), Error> + Send,
@@ -78,23 +84,26 @@ fn put_waiting(
     }
 }
 
+/// Takes items, waiting up to `wait` seconds for the first; none when none came.
+pub fn take_waiting<T: Send>(
+    py: Python<'_>,
+    wait: Option<f64>,
+    mut take: impl FnMut(Duration) -> Result<Vec<T>, Error> + Send,
+) -> PyResult<Vec<T>> {
+    Ok(wait_for(py, wait, |left| Ok(some(take(left)?)))?.unwrap_or_default())
+}
+
 #[pymethods]
 impl NativeQueue {
     #[getter]
     fn item_limit(&self) -> usize {
-        self.0.item_limit()
+        self.queue.item_limit()
     }
 
     /// The bounds, in items and bytes; 0 for none.
     #[getter]
     fn bounds(&self) -> (u64, u64) {
-        self.0.bounds()
-    }
-
-    /// Puts an item, waiting up to `wait` seconds for room.
-    fn put(&self, py: Python<'_>, item: Data<'_>, wait: Option<f64>) -> PyResult<()> {
-        let item = item.slice();
-        put_waiting(py, wait, |left| self.0.put(item, left))
+        self.queue.bounds()
     }
 
     /// Puts items; how many were put, and why not all.
@@ -106,23 +115,24 @@ impl NativeQueue {
     ) -> PyResult<(usize, Option<PyErr>)> {
         let slices: Vec<&[u8]> = items.iter().map(Data::slice).collect();
         let mut done = 0;
-        let failed = put_waiting(py, wait, |left| match self.0.put_many(&slices[done..], left) {
-            Ok(()) => {
-                done = slices.len();
-                Ok(())
-            }
-            Err((put, e)) => {
-                done += put;
-                Err(e)
-            }
-        });
+        let failed =
+            put_waiting(py, wait, |left| match self.queue.put_many(&slices[done..], left) {
+                Ok(()) => {
+                    done = slices.len();
+                    Ok(())
+                }
+                Err((put, e)) => {
+                    done += put;
+                    Err(e)
+                }
+            });
         Ok((done, failed.err()))
     }
 
     /// Takes up to `items` items, waiting up to `wait` seconds for the first.
     fn get<'py>(&self, py: Python<'py>, items: usize, wait: Option<f64>) -> PyResult<Items<'py>> {
-        let found = wait_for(py, wait, |left| Ok(some(self.0.get_many(items, left)?)))?;
-        Ok(bytes(py, &found.unwrap_or_default()))
+        let found = take_waiting(py, wait, |left| self.queue.get_many(items, left))?;
+        Ok(bytes(py, &found))
     }
 
     /// Reserves up to `items` items for `lease` seconds.
@@ -134,8 +144,8 @@ impl NativeQueue {
         wait: Option<f64>,
     ) -> PyResult<Vec<NativeDelivery>> {
         let lease = seconds(py, lease)?;
-        let found = wait_for(py, wait, |left| Ok(some(self.0.reserve(items, lease, left)?)))?;
-        Ok(found.unwrap_or_default().into_iter().map(NativeDelivery).collect())
+        let found = take_waiting(py, wait, |left| self.queue.reserve(items, lease, left))?;
+        Ok(found.into_iter().map(NativeDelivery).collect())
     }
 
     /// Settles reservations: 0 done, 1 given back, 2 extended by `lease` seconds. For each, whether
@@ -150,40 +160,40 @@ impl NativeQueue {
         let lease = seconds(py, lease)?;
         let deliveries: Vec<&Delivery> = deliveries.iter().map(|d| &d.0).collect();
         let settled = py.detach(|| match action {
-            0 => self.0.acknowledge(&deliveries),
-            1 => self.0.give_back(&deliveries),
-            _ => self.0.extend(&deliveries, lease),
+            0 => self.queue.acknowledge(&deliveries),
+            1 => self.queue.give_back(&deliveries),
+            _ => self.queue.extend(&deliveries, lease),
         });
         checked(py, settled)
     }
 
     /// The first items, left where they are.
     fn peek<'py>(&self, py: Python<'py>, items: usize) -> PyResult<Items<'py>> {
-        let peeked = py.detach(|| self.0.peek(items));
+        let peeked = py.detach(|| self.queue.peek(items));
         Ok(bytes(py, &checked(py, peeked)?))
     }
 
     /// Items, bytes, reserved, closed.
     fn counts(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, bool)> {
-        let counts = py.detach(|| self.0.counts());
+        let counts = py.detach(|| self.queue.counts());
         let counts = checked(py, counts)?;
         Ok((counts.items, counts.bytes, counts.reserved, counts.closed))
     }
 
     /// Ends the queue.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let closed = py.detach(|| self.0.close());
+        let closed = py.detach(|| self.queue.close());
         checked(py, closed)
     }
 
     /// Waits until it was closed; false when `wait` seconds passed first.
     fn wait_closed(&self, py: Python<'_>, wait: Option<f64>) -> PyResult<bool> {
-        until(py, wait, |left| self.0.wait_closed(left))
+        until(py, wait, |left| self.queue.wait_closed(left))
     }
 
     /// A listener for kinds of changes.
     fn listen(&self, py: Python<'_>, kinds: u16) -> PyResult<NativeListener> {
-        NativeListener::open(py, self.0.structure(), kinds, filter(None, None))
+        NativeListener::open(py, self.queue.structure(), kinds, filter(None, None))
     }
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import gc
 import inspect
@@ -14,6 +15,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,8 +61,30 @@ def public(cls: type[Any]) -> dict[str, Any]:
 
 
 def parameters(function: Any) -> list[tuple[str, Any, Any]]:
-    found = inspect.signature(function).parameters.values()
+    found = list(inspect.signature(function).parameters.values())
+    if found and found[0].name == "self":
+        del found[0]  # positional only where it is native
     return [(one.name, one.kind, one.default) for one in found]
+
+
+def native_annotations(cls: type[Any], name: str) -> dict[str, str]:
+    """Those of a native method, from the type stubs; none of one that is overloaded."""
+    stubs = ast.parse(Path(honeycomb.__file__).with_name("_native.pyi").read_text())
+    bases = {base.__name__ for base in cls.__mro__}
+    methods = [
+        method
+        for one in stubs.body
+        if isinstance(one, ast.ClassDef) and one.name in bases
+        for method in one.body
+        if isinstance(method, ast.FunctionDef) and method.name == name
+    ]
+    assert methods, name
+    if len(methods) > 1:
+        return {}
+    taken = methods[0].args.posonlyargs + methods[0].args.args + methods[0].args.kwonlyargs
+    found = {one.arg: ast.unparse(one.annotation) for one in taken if one.annotation}
+    assert methods[0].returns is not None
+    return found | {"return": ast.unparse(methods[0].returns)}
 
 
 @pytest.mark.parametrize(("blocking", "twin"), TWINS, ids=lambda cls: cls.__name__)
@@ -76,7 +100,10 @@ def test_every_public_member_has_its_twin(blocking: type[Any], twin: type[Any]) 
         assert other.__doc__, name
         if name in VIEWS:
             continue
-        ours, expected = other.__annotations__, member.__annotations__
+        ours = other.__annotations__
+        expected = getattr(member, "__annotations__", None)
+        if expected is None:
+            expected = native_annotations(blocking, name)
         for parameter, annotation in expected.items():
             if parameter not in ("return", "function", "kind"):
                 assert ours[parameter] == annotation, (name, parameter)
@@ -629,3 +656,103 @@ def test_a_forked_child_has_threads_of_its_own(job: honeycomb.Job) -> None:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert in_loop(main) == b"item"
+
+
+# ------------------------------------------------------------------------- operations that go together
+
+
+def test_operations_of_one_turn_go_together_and_keep_the_order_of_a_key(job: honeycomb.Job) -> None:
+    kv = job.kv("together", blocks=2)
+
+    async def main() -> None:
+        twin = aio.AsyncKv(kv)
+        keys = [f"key-{i}" for i in range(3000)]
+        put = await asyncio.gather(*(twin.put(key, key.encode()) for key in keys))
+        assert put == [False] * 3000
+        got = await asyncio.gather(*(twin.get(key) for key in keys), twin.get("none", b"-"))
+        assert got == [key.encode() for key in keys] + [b"-"]
+        sums = await asyncio.gather(*(twin.increment("sum") for _ in range(500)))
+        assert sums == list(range(1, 501)), "each is one more than the one asked for before it"
+        swaps = [twin.compare_and_swap("s", None, b"%d" % i) for i in range(20)]
+        assert await asyncio.gather(*swaps) == [(True, None)] + [(False, b"0")] * 19
+        deleted = await asyncio.gather(*(twin.delete(key) for key in keys), twin.delete("none"))
+        assert deleted == [True] * 3000 + [False]
+        assert threads("call") == 0, "none of them took a thread of its own"
+
+    eventually(lambda: threads("call") == 0)
+    in_loop(main)
+    assert set(kv) == {b"sum", b"s"}
+
+
+def test_what_fails_together_fails_as_alone(job: honeycomb.Job) -> None:
+    kv = job.kv("refused", blocks=1)
+    large = os.urandom(kv.plain_limit + 1)
+
+    async def main() -> None:
+        twin = aio.AsyncKv(kv)
+        await asyncio.gather(twin.put("large", large), twin.add("a", b"1"), twin.append("b", b"2"))
+        failed = await asyncio.gather(
+            twin["none"],
+            twin.add("a", b"2"),
+            twin.get(b"k" * 5000),
+            twin.increment("a"),
+            twin.put("a", "text"),  # type: ignore[arg-type]
+            twin.get(7),  # type: ignore[call-overload]
+            twin.get("large"),
+            twin["large"],
+            return_exceptions=True,
+        )
+        *refused, one, other = failed
+        assert [type(error) for error in refused] == [
+            errors.KeyNotFound,
+            errors.KeyExists,
+            errors.KeyTooLarge,
+            errors.InvalidArgument,
+            TypeError,
+            TypeError,
+        ]
+        assert one == other == large
+        assert await twin["a"] == b"1"
+        job.remove("refused")
+        gone = await asyncio.gather(twin.get("a"), twin.put("a", b""), return_exceptions=True)
+        assert {type(error) for error in gone} == {errors.Removed}
+
+    in_loop(main)
+
+
+def test_cancelled_operations_leave_the_others_alone(job: honeycomb.Job) -> None:
+    twin = aio.AsyncKv(job.kv("cancelled"))
+
+    async def main() -> None:
+        tasks = [asyncio.ensure_future(twin.put(f"k{i}", b"v")) for i in range(200)]
+        await asyncio.sleep(0)
+        for task in tasks[::2]:
+            task.cancel()
+        done = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(one, asyncio.CancelledError) for one in done[::2])
+        assert done[1::2] == [False] * 100
+        assert await twin["k1"] == b"v"
+
+    # Each loop has its own connections to the native thread; one that was closed leaves nothing.
+    for _ in range(3):
+        in_loop(main)
+        in_loop(lambda: twin.clear())
+
+
+def test_a_loop_that_ends_with_operations_under_way_hinders_nobody(job: honeycomb.Job) -> None:
+    twin = aio.AsyncKv(job.kv("ended"))
+
+    async def leave() -> None:
+        for i in range(100):
+            asyncio.ensure_future(twin.put(f"k{i}", b"v"))  # noqa: RUF006 - left on purpose
+        await asyncio.sleep(0)
+
+    for _ in range(5):
+        in_loop(leave)
+        gc.collect()
+
+    async def main() -> None:
+        assert await twin.put("end", b"v") in (True, False)
+        assert await twin["end"] == b"v"
+
+    in_loop(main)

@@ -169,6 +169,7 @@ def provoked(cluster: honeycomb.Client) -> Iterator[dict[str, Callable[[], Any]]
             "KeyExists": lambda: kv.add("color", b""),
             "CompareFailed": lambda: _swap_in_a_batch(kv),
             "Sealed": lambda: file.append(b""),
+            "NotSealed": lambda: job.create_file("notes:open").map(),
             "AlreadyExists": lambda: job.create_kv("notes:kv"),
             "WrongKind": lambda: job.open_file("notes:kv"),
             "Cycle": lambda: job.create_hierarchy({"A": "B", "B": "A"}),

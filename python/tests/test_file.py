@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import random
 import time
+import warnings
 import zlib
 
 import pytest
@@ -189,3 +191,94 @@ def test_a_kv_is_no_file(job: honeycomb.Job) -> None:
         job.open_kv("file")
     with pytest.raises(errors.WrongKind):
         job.file("kv")
+
+
+def test_a_sequential_reader_reads_ahead_and_sees_what_a_plain_one_sees(
+    file: honeycomb.HoneyFile,
+) -> None:
+    data = bytes(range(256)) * 8192
+    file.write_all(data)
+    with file.open("rb") as reader:
+        pieces = [reader.read(100_000) for _ in range(12)]
+        assert b"".join(pieces) == data[:1_200_000]
+        assert reader.seek(1000) == 1000
+        assert reader.read(10) == data[1000:1010], "what was on its way is not taken for it"
+        assert reader.read() == data[1010:]
+        assert reader.read() == b""
+        file.append(b"more")
+        assert reader.read() == b"more", "an end that was seen before is no end"
+    with file.open("rb") as reader:
+        for at in range(0, len(data), 4096):
+            assert reader.read(4096) == data[at : at + 4096]
+        assert reader.read(4096) == b"more"
+        file.append(b"!")
+        assert reader.read(4096) == b"!"
+
+
+def test_a_reader_that_is_forked_in_the_middle_goes_on_in_both(file: honeycomb.HoneyFile) -> None:
+    data = bytes(range(256)) * 4096
+    file.write_all(data)
+    reader = file.open("rb")
+    begun = reader.read(800_000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads
+        child = os.fork()
+    if not child:
+        os._exit(0 if begun + reader.read() == data else 1)
+    assert begun + reader.read() == data
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_an_appender_that_fails_says_what_was_not_written(file: honeycomb.HoneyFile) -> None:
+    out = file.open("ab")
+    out.write(b"in the file")
+    out.flush()
+    out.write(b"gathered,")
+    out.write(memoryview(b" and more"))
+    file.seal()
+    with pytest.raises(errors.Sealed) as caught:
+        out.flush()
+    assert caught.value.unwritten == b"gathered, and more"
+    assert "18 bytes that were written are not known" in caught.value.__notes__[-1]
+    out.flush()  # forgotten: nothing goes twice, and there is nothing left to fail
+    out.write(b"small")
+    large = bytes(file.append_limit * 2 + 5)
+    with pytest.raises(errors.Sealed) as caught:
+        out.write(large)
+    assert caught.value.unwritten == b"small" + large, "with the data of that write"
+    with pytest.raises(errors.Sealed) as caught:
+        out.write(large)
+    assert caught.value.unwritten == large
+    out.write(b"last")
+    with pytest.raises(errors.Sealed) as caught:
+        out.close()
+    assert caught.value.unwritten == b"last"
+    assert file.read() == b"in the file"
+    assert errors.Sealed("").unwritten == b""
+
+
+def test_what_was_appended_before_a_failure_is_not_called_unwritten(job: honeycomb.Job) -> None:
+    """The pieces that went before the one that failed are in the file."""
+    file = job.file("pieces")
+    out = file.open("ab")
+    limit = file.append_limit
+
+    class SealsLater:
+        """Seals the file behind the second of its appends."""
+
+        def __init__(self) -> None:
+            self.append_limit = limit
+            self.calls = 0
+
+        def append(self, data: memoryview) -> int:
+            self.calls += 1
+            if self.calls == 3:
+                file.seal()
+            return file.append(data)
+
+    out._file = SealsLater()  # type: ignore[assignment]
+    data = os.urandom(limit * 4 + 7)
+    with pytest.raises(errors.Sealed) as caught:
+        out.write(data)
+    assert caught.value.unwritten == data[2 * limit :]
+    assert file.read() == data[: 2 * limit]

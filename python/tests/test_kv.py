@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import itertools
+import os
 import pickle
 import threading
+import warnings
 
 import pytest
 
@@ -155,3 +158,26 @@ def test_a_closed_job_refuses_its_structures(cluster: honeycomb.Client) -> None:
         kv = job.kv("k")
     with pytest.raises(errors.Closed):
         kv["a"]
+
+
+def test_a_scan_of_many_parts_fetches_ahead_and_brings_each_entry_once(job: honeycomb.Job) -> None:
+    kv = job.kv("ahead", blocks=32)
+    entries = {b"key-%d" % i: os.urandom(i % 300) for i in range(4000)}
+    kv.update(entries)
+    found = [*kv._scan(b"", False, 20_000)]
+    assert len(found) == len(entries) and dict(found) == entries
+    scan = kv._scan(b"", True, 5_000)
+    begun = [key for key, _ in itertools.islice(scan, 1500)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads
+        child = os.fork()
+    if not child:  # what was on its way is the parent's
+        os._exit(0 if sorted([*begun, *(key for key, _ in scan)]) == sorted(entries) else 1)
+    assert sorted([*begun, *(key for key, _ in scan)]) == sorted(entries)
+    assert os.waitpid(child, 0)[1] == 0
+    scan = kv._scan(b"", False, 20_000)
+    for _ in range(200):
+        next(scan)
+    job.remove("ahead")
+    with pytest.raises(errors.Removed):
+        list(scan)

@@ -370,6 +370,7 @@ impl World {
                     connections: 0,
                     requests: 0,
                     forwarded: 0,
+                    bytes_owed: 0,
                     usage: &usage,
                 };
                 if self.command(Command::ServerReport { server: id, report }).is_err() {

@@ -108,7 +108,7 @@ fn write(world: &mut World, task: usize, mut writing: Writing, tries: u32) {
         Next::Put { at, pieces } => {
             let active = active(world, task);
             let new = written_by(&active.what).expect("it is written");
-            active.payload = writing.pieces(&storing::value(new))[pieces[0]].to_vec();
+            active.payload = writing.cut(&[&storing::value(new)])[pieces[0]].concat();
             active.args.clear();
             active.call = Call::new(Op::ExtentPut, Target::Extents(at), active.deadline);
             let stage = Stage::Piece(writing, at, pieces[0]);

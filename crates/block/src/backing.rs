@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::reclaim::Reclaimer;
+use crate::shared::Shared;
 use memmap2::{MmapOptions, MmapRaw, UncheckedAdvice};
 use rustix::param::page_size;
 use std::fmt;
@@ -11,6 +12,10 @@ use std::sync::{Arc, Weak};
 
 /// Blocks of at least so many bytes ask for huge pages.
 pub const HUGE_FROM: usize = 4 << 20;
+
+/// Bytes that the processor fetches together.
+#[cfg(target_arch = "x86_64")]
+const CACHE_LINE: usize = 64;
 
 /// The mapping behind a backing and its pins. Its drop hands the pages to the reclaimer, because
 /// unmapping many of them takes longer than a data core may be held up.
@@ -41,6 +46,8 @@ impl Mapping {
 pub struct Backing {
     mapping: Arc<Mapping>,
     length: usize,
+    /// The mapping is of a memory file that nobody can write.
+    frozen: bool,
     pins: Vec<(Range<usize>, Weak<()>)>,
 }
 
@@ -54,7 +61,20 @@ impl Backing {
             let _ = raw.advise(memmap2::Advice::HugePage);
         }
         let mapping = Arc::new(Mapping { raw: Some(raw), reclaimer: reclaimer.clone() });
-        Ok(Backing { mapping, length, pins: Vec::new() })
+        Ok(Backing { mapping, length, frozen: false, pins: Vec::new() })
+    }
+
+    /// Puts a copy of the block's first bytes in its place, for good: the memory that it had goes back
+    /// to the operating system when the last pin on it is gone. It has as many bytes as the copy from
+    /// now on, and can only be read: writing is a defect and panics. After an error it is what it was.
+    pub fn freeze(&mut self, copy: &Shared) -> io::Result<()> {
+        assert!(copy.len() <= self.length, "a copy of these bytes");
+        let raw = MmapOptions::new().len(copy.len()).map_raw_read_only(&copy.file())?;
+        let reclaimer = self.mapping.reclaimer.clone();
+        self.mapping = Arc::new(Mapping { raw: Some(raw), reclaimer });
+        self.length = copy.len();
+        self.frozen = true;
+        Ok(())
     }
 
     /// Bytes of the block.
@@ -76,6 +96,22 @@ impl Backing {
         unsafe { std::slice::from_raw_parts(self.mapping.ptr().add(range.start), range.len()) }
     }
 
+    /// Asks for the cache lines of a range, which is about to be read. Only a hint: where the
+    /// processor has none, or the range leaves the block, nothing happens.
+    #[inline]
+    pub fn prefetch(&self, range: Range<usize>) {
+        if range.end > self.length {
+            return;
+        }
+        #[cfg(target_arch = "x86_64")]
+        for at in range.step_by(CACHE_LINE) {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: the address is inside the mapping (checked above, and the mapping lives as
+            // long as `self`); a prefetch reads nothing that the program could see.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.mapping.ptr().add(at).cast::<i8>()) };
+        }
+    }
+
     /// Opens a range for writing.
     ///
     /// Panics when the range is pinned: whoever lays out a block must not reuse what a pin still
@@ -83,6 +119,7 @@ impl Backing {
     pub fn slice_mut(&mut self, range: Range<usize>) -> &mut [u8] {
         self.check(&range);
         assert!(!self.is_pinned(&range), "bytes {range:?} are pinned and cannot be written");
+        assert!(!self.frozen, "a frozen block cannot be written");
         // SAFETY: the range is inside the mapping (checked). `&mut self` excludes every other
         // borrow through this backing, and the assertion above excludes every live pin on it, so
         // nobody else reads or writes these bytes while the borrow lives.
@@ -94,6 +131,7 @@ impl Backing {
         let span = from.start.min(to)..from.end.max(to + from.len());
         self.check(&span);
         assert!(!self.is_pinned(&(to..to + from.len())), "the target of a move is pinned");
+        assert!(!self.frozen, "a frozen block cannot be written");
         // SAFETY: both ranges are inside the mapping (checked through their span); `copy` allows
         // overlap; `&mut self` excludes other borrows and no pin reads the target.
         unsafe {
@@ -108,6 +146,7 @@ impl Backing {
     pub fn discard(&mut self, range: Range<usize>) -> bool {
         self.check(&range);
         assert!(!self.is_pinned(&range), "bytes {range:?} are pinned and cannot be discarded");
+        assert!(!self.frozen, "a frozen block cannot be discarded");
         let page = page_size();
         let (from, to) = (range.start.next_multiple_of(page), range.end / page * page);
         if from >= to {
@@ -264,6 +303,22 @@ mod tests {
         let mut b = backing(1 << 20);
         let _pin = b.pin(0..3);
         b.discard(0..1 << 20);
+    }
+
+    #[test]
+    #[cfg(not(miri))] // which has no memory files
+    fn a_frozen_block_reads_as_before_and_pins_keep_what_they_had() {
+        let mut b = backing(65536);
+        b.slice_mut(0..3).copy_from_slice(b"abc");
+        b.slice_mut(3..9).copy_from_slice(b"beyond");
+        let pin = b.pin(0..3);
+        let shared = Shared::copy(pin.bytes()).unwrap();
+        b.freeze(&shared).unwrap();
+        drop(shared);
+        assert_eq!((b.len(), b.slice(0..3)), (3, &b"abc"[..]));
+        assert_eq!(pin.bytes(), b"abc");
+        drop(pin);
+        assert!(std::panic::catch_unwind(move || b.slice_mut(0..1).fill(0)).is_err());
     }
 
     #[test]

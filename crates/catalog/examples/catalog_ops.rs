@@ -211,8 +211,14 @@ fn measure_ticks(run: &mut Run, prefixes: usize) {
     });
     let before = run.catalog.work();
     run.now = run.now + Duration::from_secs(61);
-    let report =
-        Report { bytes_resident: 0, connections: 0, requests: 0, forwarded: 0, usage: &[] };
+    let report = Report {
+        bytes_resident: 0,
+        connections: 0,
+        requests: 0,
+        forwarded: 0,
+        bytes_owed: 0,
+        usage: &[],
+    };
     run.apply(Command::ServerReport { server: ServerId(1), report });
     let (start, mut longest) = (Instant::now(), Duration::ZERO);
     while run.catalog.next_deadline().is_some_and(|at| at <= run.now) {

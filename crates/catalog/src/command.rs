@@ -173,6 +173,8 @@ pub struct Report<'a> {
     pub requests: u64,
     /// Of these, arrived on another core than the block's.
     pub forwarded: u64,
+    /// Memory of freed blocks that clients still map.
+    pub bytes_owed: u64,
     /// Blocks whose usage changed since the last report.
     pub usage: &'a [BlockUsage],
 }

@@ -20,7 +20,7 @@ use honeycomb_types::limits::MOVE_MAX;
 use honeycomb_types::{BlockAt, BlockId, Bug, Kind, MapVersion, MoveId, ServerId, StructureId};
 
 /// Two blocks become one when both together hold at most this share of what makes one split. One that
-/// was made of two splits later than others (`SPLIT_FROM_MERGED` of the structure).
+/// was made of two splits no earlier than when it has grown (`HEAVIER` of the structure).
 const MERGE_FILL: (u64, u64) = (5, 6);
 
 /// A move that is neither committed nor cancelled.

@@ -137,6 +137,7 @@ pub(crate) struct Server {
     pub(crate) connections: u32,
     pub(crate) requests: u64,
     pub(crate) forwarded: u64,
+    pub(crate) bytes_owed: u64,
     /// It can write data of expired prefixes to disk.
     pub(crate) flush: bool,
     /// The custom kinds that it serves.
@@ -164,6 +165,7 @@ impl Server {
             connections: 0,
             requests: 0,
             forwarded: 0,
+            bytes_owed: 0,
             flush: new.flush,
             kinds: KindSet::of(new.kinds),
             away: false,

@@ -294,6 +294,8 @@ pub struct ServerInfo {
     pub requests: u64,
     /// Of these, arrived on another core than the block's.
     pub forwarded: u64,
+    /// Memory of freed blocks that clients still map.
+    pub bytes_owed: u64,
 }
 
 /// Servers and totals.

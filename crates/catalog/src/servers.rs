@@ -105,6 +105,7 @@ impl Catalog {
         server.connections = report.connections;
         server.requests = report.requests;
         server.forwarded = report.forwarded;
+        server.bytes_owed = report.bytes_owed;
         for usage in report.usage.iter().filter(|usage| usage.at.block.server() == id) {
             if let Some((s, change)) = self.pool.usage(usage.at, usage.bytes_used) {
                 let job = &mut self.jobs[self.structures[s].job];
@@ -233,6 +234,7 @@ impl Catalog {
                     connections: server.connections,
                     requests: server.requests,
                     forwarded: server.forwarded,
+                    bytes_owed: server.bytes_owed,
                 });
             }
         }

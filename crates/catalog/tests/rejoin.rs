@@ -243,8 +243,14 @@ fn a_server_that_does_not_come_back_is_lost_and_loses_its_data() {
     bench.restart();
     let name = |server| if server == a { "a:1" } else { "b:1" };
     back(&mut bench, name(stays), stays, &[]);
-    let report =
-        Report { bytes_resident: 0, connections: 0, requests: 0, forwarded: 0, usage: &[] };
+    let report = Report {
+        bytes_resident: 0,
+        connections: 0,
+        requests: 0,
+        forwarded: 0,
+        bytes_owed: 0,
+        usage: &[],
+    };
     let grace = REJOIN_GRACE.as_millis() as u64;
     assert!(REJOIN_GRACE > SERVER_SILENCE);
     for _ in 0..4 {

@@ -11,8 +11,14 @@ use honeycomb_types::limits::SERVER_SILENCE;
 use honeycomb_types::{ServerId, Verbs};
 use std::time::Duration;
 
-const REPORT: Report<'static> =
-    Report { bytes_resident: 1 << 20, connections: 3, requests: 100, forwarded: 5, usage: &[] };
+const REPORT: Report<'static> = Report {
+    bytes_resident: 1 << 20,
+    connections: 3,
+    requests: 100,
+    forwarded: 5,
+    bytes_owed: 0,
+    usage: &[],
+};
 
 #[test]
 fn data_goes_with_its_server_and_the_reason_is_told() {

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::kv::{Kv, Swap};
 use crate::many::run_many;
-use crate::route::{Target, route};
+use crate::route::{Target, position};
 use crate::structure::{Args, Exchange, Replied};
 use crate::transport::Sink;
 use honeycomb_types::limits::{KEY_MAX, KV_BATCH_BYTES_MAX, KV_BATCH_MAX, MANY_BYTES_MAX};
@@ -481,11 +481,13 @@ impl Kv {
     fn groups(&self, ask: &Ask<'_>, pending: &[usize], hashes: &[u64]) -> Vec<Group> {
         let mut by_block: Vec<Group> = self.0.with_map(|map| {
             let mut blocks: Vec<Group> = Vec::new();
-            let mut place = std::collections::HashMap::new();
+            // The group of each entry of the map that has one.
+            let mut groups = vec![None; map.entries.len().max(1)];
             for &index in pending {
-                let entry = route(map, Target::Hash(hashes[index]));
-                let (start, end) = entry.map_or((0, u64::MAX), |entry| (entry.start, entry.end));
-                let at = *place.entry(start).or_insert_with(|| {
+                let entry = position(map, hashes[index]);
+                let at = *groups[entry].get_or_insert_with(|| {
+                    let range = map.entries.get(entry).map(|entry| (entry.start, entry.end));
+                    let (start, end) = range.unwrap_or((0, u64::MAX));
                     blocks.push(Group { indices: Vec::new(), start, end });
                     blocks.len() - 1
                 });
@@ -528,7 +530,7 @@ impl Kv {
     }
 
     /// An operation that has no room in a batch, as a request of its own.
-    fn single(&self, op: &BatchOp<'_>) -> Result<Done, Error> {
+    pub(crate) fn single(&self, op: &BatchOp<'_>) -> Result<Done, Error> {
         Ok(match *op {
             BatchOp::Get { key } => {
                 let mut value = Vec::new();
@@ -603,7 +605,7 @@ fn span(indices: &[usize], hashes: &[u64]) -> Target {
     Target::Hashes(least, most)
 }
 
-fn accumulated(function: Function, value: u64) -> Accumulated {
+pub(crate) fn accumulated(function: Function, value: u64) -> Accumulated {
     match function {
         Function::SumI64 | Function::MinI64 | Function::MaxI64 | Function::Count => {
             Accumulated::Integer(value as i64)

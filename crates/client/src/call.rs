@@ -311,6 +311,11 @@ impl Call {
         self.entry.as_ref()
     }
 
+    /// The same, at the end of the call.
+    pub fn take_entry(&mut self) -> Option<MapEntry> {
+        self.entry.take()
+    }
+
     /// What to do next, given what came of the last step.
     pub fn next(
         &mut self,

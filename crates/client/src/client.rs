@@ -31,10 +31,14 @@ pub struct ClientOptions {
     pub timeout: Duration,
     /// How long to poll for an answer before sleeping. Zero never does.
     pub spin: Duration,
+    /// Whether to go on over the Unix socket of a node on this machine, where it has one that this
+    /// user can reach.
+    pub unix: bool,
 }
 
 impl ClientOptions {
-    /// The usual: ten seconds for every call, polling for up to 50 us.
+    /// The usual: ten seconds for every call, polling for up to 50 us, over Unix sockets where there
+    /// are any.
     pub fn new(address: impl Into<String>, token: impl Into<Vec<u8>>) -> ClientOptions {
         ClientOptions {
             address: address.into(),
@@ -42,6 +46,7 @@ impl ClientOptions {
             task_prefix: PrefixId(0),
             timeout: Duration::from_secs(10),
             spin: Duration::from_micros(50),
+            unix: true,
         }
     }
 }
@@ -81,7 +86,7 @@ impl Client {
         let address = options.address.strip_prefix("honeycomb://").unwrap_or(&options.address);
         let address = address.split('/').next().unwrap_or(address).to_owned();
         let identity = Identity { token: options.token, task_prefix: options.task_prefix };
-        let pool = Pool::new(identity, Clock::start(), options.spin);
+        let pool = Pool::new(identity, Clock::start(), options.spin, options.unix);
         let context =
             Arc::new(Context { pool, controller: (address, u8::MAX), timeout: options.timeout });
         let keeper = Keeper::new(context.clone());
@@ -91,6 +96,12 @@ impl Client {
     /// host:port of the controller.
     pub fn address(&self) -> &str {
         &self.0.context.controller.0
+    }
+
+    /// The Unix sockets of the nodes that this client has connected to: host:port, path, and whether
+    /// it is the way that connections go. One that is not is on another machine or another user's.
+    pub fn unix_sockets(&self) -> Vec<(String, String, bool)> {
+        self.0.context.pool.near()
     }
 
     fn ask<Q: Field, R: Field>(&self, op: Op, body: &Q) -> Result<R, Error> {

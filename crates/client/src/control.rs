@@ -1,8 +1,9 @@
 //! Requests to the controller.
 
 use crate::error::Error;
+use crate::line::Wait;
 use crate::pool::{Place, Pool};
-use crate::transport::{Failure, Sink, Wait};
+use crate::transport::{Failure, Sink};
 use honeycomb_types::Time;
 use honeycomb_types::limits::CONTROL_ANSWERS_TIME;
 use honeycomb_wire::{Field, Op, RequestHeader, Status, flags};

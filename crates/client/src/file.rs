@@ -9,9 +9,6 @@ use honeycomb_wire::notice::{Filter, kinds};
 use honeycomb_wire::{Op, Status};
 use std::time::Duration;
 
-/// Most bytes of one request to read.
-const READ_PIECE: usize = 16 << 20;
-
 /// An open file.
 ///
 /// Linearizable per file: an append that has returned is in every read that begins later, by any
@@ -19,6 +16,9 @@ const READ_PIECE: usize = 16 << 20;
 pub struct File(pub(crate) Structure);
 
 impl File {
+    /// Most bytes of one request to read.
+    pub(crate) const PIECE: usize = 16 << 20;
+
     /// What every structure has.
     pub fn structure(&self) -> &Structure {
         &self.0
@@ -82,16 +82,19 @@ impl File {
 
     /// One request: what one block has of the range.
     fn read_piece(&self, position: u64, buffer: &mut [u8]) -> Result<usize, Error> {
-        let want = buffer.len().min(READ_PIECE);
-        let replied = self.0.run(Exchange {
-            op: Op::FileRead,
-            target: Target::Offset(position),
-            args: Args::Read { position, length: want as u32 },
-            payload: &[],
-            sink: Sink::Slice(&mut buffer[..want]),
-            wait_until: None,
-        })?;
+        let want = buffer.len().min(File::PIECE);
+        let sink = Sink::Slice(&mut buffer[..want]);
+        let replied = self.0.run(File::read_exchange(position, want as u32, sink))?;
         Ok(replied.header.payload_len as usize)
+    }
+
+    pub(crate) fn read_exchange(
+        position: u64,
+        length: u32,
+        sink: Sink<'_>,
+    ) -> Exchange<'static, '_> {
+        let (target, args) = (Target::Offset(position), Args::Read { position, length });
+        Exchange { op: Op::FileRead, target, args, payload: &[], sink, wait_until: None }
     }
 
     /// Bytes appended so far.
@@ -104,7 +107,7 @@ impl File {
         Ok(self.size_and_seal()?.1)
     }
 
-    fn size_and_seal(&self) -> Result<(u64, bool), Error> {
+    pub(crate) fn size_and_seal(&self) -> Result<(u64, bool), Error> {
         let replied = self.0.run(Exchange {
             op: Op::FileSize,
             target: Target::Tail,

@@ -45,28 +45,39 @@ impl Kv {
     /// One of more than `plain_limit` bytes travels in pieces, each with the time limit of a call, and
     /// is seen whole or not at all; `ValueTooLarge` above `value_limit`.
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
+        self.put_parts(key, &[value])
+    }
+
+    /// As `put`, of a value that lies in several parts, which are not put together first.
+    pub fn put_parts(&self, key: &[u8], value: &[&[u8]]) -> Result<bool, Error> {
         self.put_mode(key, value, false).map(|r| r.header.value == 1)
     }
 
     /// Stores a value for a key that has none; `KeyExists` when it has.
     pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        let replied = self.put_mode(key, value, true)?;
+        let replied = self.put_mode(key, &[value], true)?;
         match replied.header.status {
             Status::KeyExists => Err(self.about(Status::KeyExists, key, "has a value already")),
             _ => Ok(()),
         }
     }
 
-    fn put_mode(&self, key: &[u8], value: &[u8], only_if_absent: bool) -> Result<Replied, Error> {
-        self.check(value, self.value_limit(), "which blocks of this size can hold")?;
+    fn put_mode(
+        &self,
+        key: &[u8],
+        value: &[&[u8]],
+        only_if_absent: bool,
+    ) -> Result<Replied, Error> {
+        let length = value.iter().map(|part| part.len()).sum();
+        self.check(length, self.value_limit(), "which blocks of this size can hold")?;
         let mut args = Vec::with_capacity(1 + key.len());
         args.push(only_if_absent as u8);
         args.extend_from_slice(key);
-        if value.len() > self.plain_limit() {
+        if length > self.plain_limit() {
             self.check_key(key)?;
             return self.put_large(key, &args, value);
         }
-        self.send_one(Op::KvPut, key, &args, &[value], Sink::None)
+        self.send_one(Op::KvPut, key, &args, value, Sink::None)
     }
 
     /// The value of a key into `out`; `false` when it has none. `Busy` when a large one was replaced
@@ -170,20 +181,35 @@ impl Kv {
         keys_only: bool,
         max_bytes: u32,
     ) -> Result<ScanPage, Error> {
-        let target = Target::Hash(cursor);
+        let args = Kv::scan_args(cursor, prefix, keys_only, max_bytes);
+        let mut payload = Vec::new();
+        let replied = self.0.run(Kv::scan_exchange(cursor, &args, Sink::Vec(&mut payload)))?;
+        self.scan_page(&replied, &payload)
+    }
+
+    pub(crate) fn scan_args(
+        cursor: u64,
+        prefix: &[u8],
+        keys_only: bool,
+        max_bytes: u32,
+    ) -> Vec<u8> {
         let mut args = Vec::new();
         ScanArgs { cursor, bytes: max_bytes, keys_only, prefix }.put(&mut args);
-        let mut payload = Vec::new();
-        let replied = self.0.run(Exchange {
-            op: Op::KvScan,
-            target,
-            args: Args::Fixed(&args),
-            payload: &[],
-            sink: Sink::Vec(&mut payload),
-            wait_until: None,
-        })?;
+        args
+    }
+
+    pub(crate) fn scan_exchange<'a, 'b>(
+        cursor: u64,
+        args: &'a [u8],
+        sink: Sink<'b>,
+    ) -> Exchange<'a, 'b> {
+        let (target, args) = (Target::Hash(cursor), Args::Fixed(args));
+        Exchange { op: Op::KvScan, target, args, payload: &[], sink, wait_until: None }
+    }
+
+    pub(crate) fn scan_page(&self, replied: &Replied, payload: &[u8]) -> Result<ScanPage, Error> {
         let mut entries = Vec::new();
-        for (key, value) in scanned(&payload)? {
+        for (key, value) in scanned(payload)? {
             // One that was deleted meanwhile was not there throughout.
             if let Some(value) = self.scanned_value(key, value)? {
                 entries.push((key.to_vec(), value));
@@ -245,14 +271,14 @@ impl Kv {
 
     /// Of what compares or returns a value: it works on values in the key's own block.
     fn check_value(&self, value: &[u8]) -> Result<(), Error> {
-        self.check(value, self.plain_limit(), "an eighth of a block; put takes larger ones")
+        self.check(value.len(), self.plain_limit(), "an eighth of a block; put takes larger ones")
     }
 
-    fn check(&self, value: &[u8], limit: usize, why: &str) -> Result<(), Error> {
-        if value.len() <= limit {
+    fn check(&self, length: usize, limit: usize, why: &str) -> Result<(), Error> {
+        if length <= limit {
             return Ok(());
         }
-        let (address, length) = (self.0.address(), value.len());
+        let address = self.0.address();
         let text = format!("{address}: a value of {length} bytes; the limit is {limit}, {why}");
         Err(Error::new(Status::ValueTooLarge, text))
     }
@@ -261,9 +287,13 @@ impl Kv {
         if key.len() <= KEY_MAX {
             return Ok(());
         }
+        Err(self.too_long_a_key(key))
+    }
+
+    pub(crate) fn too_long_a_key(&self, key: &[u8]) -> Error {
         let (address, length) = (self.0.address(), key.len());
         let text = format!("{address}: a key of {length} bytes; the limit is {KEY_MAX}");
-        Err(Error::new(Status::KeyTooLarge, text))
+        Error::new(Status::KeyTooLarge, text)
     }
 
     pub(crate) fn about(&self, status: Status, key: &[u8], what: &str) -> Error {

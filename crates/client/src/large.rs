@@ -13,7 +13,7 @@ use crate::kv::Kv;
 use crate::many::run_many;
 use crate::route::Target;
 use crate::structure::{Args, Exchange, Replied};
-use crate::transport::Sink;
+use crate::transport::{Sink, make_length};
 use crate::writing::{Next, Writing};
 use honeycomb_types::limits::{EXTENT_PENDING_MS, LARGE_FRACTION, kv_value_max};
 use honeycomb_types::{BlockAt, Time};
@@ -49,7 +49,7 @@ impl Kv {
         &self,
         key: &[u8],
         args: &[u8],
-        value: &[u8],
+        value: &[&[u8]],
     ) -> Result<Replied, Error> {
         let mut tries = 0;
         loop {
@@ -68,9 +68,10 @@ impl Kv {
     }
 
     /// Writes a value as extents that nobody names yet.
-    fn write_extents(&self, value: &[u8]) -> Result<Vec<ExtentRef>, Error> {
-        let mut writing = Writing::new(value.len(), self.plain_limit());
-        let pieces = writing.pieces(value);
+    fn write_extents(&self, value: &[&[u8]]) -> Result<Vec<ExtentRef>, Error> {
+        let length = value.iter().map(|part| part.len()).sum();
+        let mut writing = Writing::new(length, self.plain_limit());
+        let pieces = writing.cut(value);
         let mut kept = self.0.now();
         loop {
             let now = self.0.now();
@@ -84,12 +85,11 @@ impl Kv {
                 }
                 Next::Put { at, pieces } => (at, pieces),
             };
-            let payloads: Vec<[&[u8]; 1]> = some.iter().map(|i| [pieces[*i]]).collect();
-            let exchanges = payloads.iter().map(|payload| Exchange {
+            let exchanges = some.iter().map(|i| Exchange {
                 op: Op::ExtentPut,
                 target: Target::Extents(at),
                 args: Args::Fixed(&[]),
-                payload,
+                payload: &pieces[*i],
                 sink: Sink::None,
                 wait_until: None,
             });
@@ -177,12 +177,7 @@ impl Kv {
         let too_short = |text: String| Err(Error::new(Status::InvalidArgument, text));
         match sink {
             Sink::Vec(out) => {
-                // All of it is written over: the system's own zeros cost nothing, and what was there
-                // need not be made zero first.
-                match out.capacity() < total {
-                    true => *out = vec![0; total],
-                    false => out.resize(total, 0),
-                }
+                make_length(out, total);
                 self.read_into(list, out)
             }
             Sink::Room(room) => {
@@ -190,7 +185,7 @@ impl Kv {
                 self.read_into(list, out)
             }
             Sink::Slice(out) if total <= out.len() => self.read_into(list, &mut out[..total]),
-            Sink::Slice(_) | Sink::None => too_short(format!(
+            Sink::Slice(_) | Sink::Descriptor(_) | Sink::None => too_short(format!(
                 "{}: the value has {total} bytes, more than the buffer",
                 self.0.address()
             )),

@@ -2,24 +2,30 @@
 //!
 //! `call` decides (pure, what the simulator runs): which block, which lane, when to try again,
 //! when to give up and what to say; `writing` (as pure) where the pieces of a large value go.
-//! `transport` and `pool` move the bytes. `file`, `queue`, `kv` (with `large`) and `custom` are what
+//! `line`, `transport` and `pool` move the bytes. `file`, `queue`, `kv` (with `large`) and `custom` are what
 //! users hold. A `Client` is cheap to clone and may be used from any number of threads.
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod batch;
 pub mod call;
 mod client;
 mod context;
 mod control;
 mod custom;
+mod driver;
 mod error;
 mod file;
 mod interrupt;
 mod keeper;
 mod kv;
 mod large;
+mod line;
 mod listener;
 mod many;
+mod map;
+mod pipe;
+mod pipeline;
 mod pool;
 mod queue;
 mod ranges;
@@ -28,14 +34,18 @@ mod structure;
 mod transport;
 pub mod writing;
 
+pub use ahead::{ReadAhead, ScanAhead};
 pub use batch::{Accumulated, Atomic, Done, Number, TopItem};
 pub use client::{Any, Client, ClientOptions, JobTicket};
 pub use custom::{Answered, Ask, Custom, CustomOptions, KindRef};
+pub use driver::{Answer, Driver};
 pub use error::Error;
 pub use file::File;
 pub use interrupt::{Interrupt, interrupted};
 pub use kv::{Kv, ScanPage, Swap};
 pub use listener::{Heard, Listener, Notification};
+pub use map::FileView;
+pub use pipeline::Pipeline;
 pub use queue::{Delivery, Queue, QueueCounts};
 pub use route::{Target, at, route};
 pub use structure::{Opened, Structure};

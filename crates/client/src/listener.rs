@@ -8,9 +8,10 @@
 use crate::context::Context;
 use crate::error::Error;
 use crate::interrupt;
+use crate::line::{Line, PATIENCE, Wait, await_some};
 use crate::route;
 use crate::structure::Structure;
-use crate::transport::{Failure, PATIENCE, Sink, Transport, Wait, await_some};
+use crate::transport::{Failure, Sink, Transport};
 use honeycomb_types::{BlockAt, BlockId, Kind, Time};
 use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::notice::{Change, Filter, Notice, SubscribeArgs, kinds};
@@ -318,8 +319,8 @@ impl Listener {
         if self.sources.is_empty() {
             return Ok(interrupt::pause(self.context.pool.clock(), until));
         }
-        let mut waiting: Vec<&mut Transport> =
-            self.sources.iter_mut().map(|source| &mut source.transport).collect();
+        let mut waiting: Vec<&mut Line> =
+            self.sources.iter_mut().map(|source| source.transport.line()).collect();
         match await_some(&mut waiting, until, true) {
             Ok(_) => Ok(false),
             Err(e) if e.kind() == ErrorKind::Interrupted => Ok(true),

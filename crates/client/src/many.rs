@@ -5,8 +5,9 @@
 //! server that is gone, delays nobody else.
 
 use crate::error::Error;
+use crate::line::{PATIENCE, await_some};
 use crate::structure::{Exchange, Flight, Next, Replied, Sent, Structure};
-use crate::transport::{Failure, PATIENCE, await_any};
+use crate::transport::Failure;
 use honeycomb_types::Time;
 
 /// Requests of one call that are under way at a time, each on a connection of its own. Below what a
@@ -74,7 +75,7 @@ fn step(structure: &Structure, stages: &mut [Stage<'_, '_>]) {
     for (place, stage) in stages.iter_mut().enumerate() {
         if let Stage::Awaits(_, sent, _) = stage {
             places.push(place);
-            waiting.push(&mut sent.transport);
+            waiting.push(sent.transport.line());
         }
     }
     let Some(until) = until else { return };
@@ -82,7 +83,7 @@ fn step(structure: &Structure, stages: &mut [Stage<'_, '_>]) {
         clock.sleep_until(until);
         Ok(Vec::new())
     } else {
-        await_any(&mut waiting, until)
+        await_some(&mut waiting, until, false)
     };
     match ready {
         Ok(ready) => {

@@ -1,7 +1,8 @@
 //! Connections that are not in use, by node and shard, and the session that they belong to.
 
 use crate::call::Lanes;
-use crate::transport::{Failure, Identity, Transport, Wait};
+use crate::line::Wait;
+use crate::transport::{Door, Failure, Identity, Transport};
 use honeycomb_env::{Clock, Entropy};
 use honeycomb_types::SessionId;
 use std::collections::HashMap;
@@ -24,6 +25,8 @@ pub(crate) struct Pool {
     identity: Identity,
     clock: Clock,
     spin: Duration,
+    /// Whether to go on over the Unix socket of a node that has one which can be reached.
+    unix: bool,
     /// The process that the sockets belong to: a forked child must not touch them.
     process: AtomicU32,
     /// Whether any connection was ever made.
@@ -36,6 +39,17 @@ pub(crate) struct Pool {
 struct Inner {
     lanes: Lanes,
     idle: HashMap<Place, Vec<Transport>>,
+    /// What is known of Unix sockets, by the address of their node.
+    near: HashMap<String, Near>,
+}
+
+/// The Unix socket that a node told of.
+#[derive(Clone, PartialEq, Eq)]
+enum Near {
+    /// It was reached.
+    Reached(String),
+    /// It could not be: the node is on another machine, or another user's.
+    Out(String),
 }
 
 fn new_session() -> SessionId {
@@ -45,12 +59,13 @@ fn new_session() -> SessionId {
 }
 
 impl Pool {
-    pub fn new(identity: Identity, clock: Clock, spin: Duration) -> Pool {
-        let inner = Inner { lanes: Lanes::new(new_session()), idle: HashMap::new() };
+    pub fn new(identity: Identity, clock: Clock, spin: Duration, unix: bool) -> Pool {
+        let lanes = Lanes::new(new_session());
+        let inner = Inner { lanes, idle: HashMap::new(), near: HashMap::new() };
         let process = AtomicU32::new(std::process::id());
         let connected = AtomicBool::new(false);
         let changes = AtomicU64::new(0);
-        Pool { identity, clock, spin, process, connected, changes, inner: Mutex::new(inner) }
+        Pool { identity, clock, spin, unix, process, connected, changes, inner: Mutex::new(inner) }
     }
 
     pub fn clock(&self) -> Clock {
@@ -93,12 +108,48 @@ impl Pool {
 
     /// A new connection to a node.
     pub fn open(&self, place: &Place, wait: &mut Wait<'_>) -> Result<Transport, Failure> {
-        let session = self.inner().lanes.session;
-        let (address, shard) = place;
-        let (clock, spin) = (self.clock, self.spin);
-        let made = Transport::open(address, *shard, &self.identity, session, clock, spin, wait)?;
+        let made = self.nearest(place, wait)?;
         self.connected.store(true, Ordering::Relaxed);
         Ok(made)
+    }
+
+    /// A connection over the node's Unix socket where that can be reached, else over TCP. The node
+    /// tells of the socket itself, so the first one goes over TCP.
+    fn nearest(&self, (address, shard): &Place, wait: &mut Wait<'_>) -> Result<Transport, Failure> {
+        let mut open = |door| {
+            let session = self.inner().lanes.session;
+            Transport::open(door, *shard, &self.identity, session, self.clock, self.spin, wait)
+        };
+        let known = self.inner().near.get(address).cloned();
+        if let Some(Near::Reached(path)) = &known {
+            match open(Door::Unix(path)) {
+                Ok(made) => return Ok(made),
+                Err(refused @ Failure::Refused(_)) => return Err(refused),
+                // The node may have begun anew, with another socket: it is asked again.
+                Err(_) => drop(self.inner().near.remove(address)),
+            }
+        }
+        let made = open(Door::Tcp(address))?;
+        let path = made.hello.near.clone();
+        if !self.unix || path.is_empty() || known == Some(Near::Out(path.clone())) {
+            return Ok(made);
+        }
+        let (made, near) = match open(Door::Unix(&path)) {
+            Ok(nearer) => (nearer, Near::Reached(path)),
+            Err(_) => (made, Near::Out(path)),
+        };
+        self.inner().near.insert(address.clone(), near);
+        Ok(made)
+    }
+
+    /// The Unix sockets that nodes told of, by address, and whether each can be reached from here.
+    pub fn near(&self) -> Vec<(String, String, bool)> {
+        let inner = self.inner();
+        let told = inner.near.iter().map(|(address, near)| match near {
+            Near::Reached(path) => (address.clone(), path.clone(), true),
+            Near::Out(path) => (address.clone(), path.clone(), false),
+        });
+        told.collect()
     }
 
     /// The number of a change that the controller is asked for: the session has one for each, on

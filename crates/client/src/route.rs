@@ -28,15 +28,19 @@ pub enum Target {
 /// The entry of a map that serves a target. A map without gaps always has one; the first also serves
 /// positions before it, whose blocks have left.
 pub fn route(map: &PartitionMap, target: Target) -> Option<&MapEntry> {
-    let position = match target {
-        Target::Hash(position) | Target::Hashes(position, _) | Target::Offset(position) => position,
+    let at = match target {
+        Target::Hash(at) | Target::Hashes(at, _) | Target::Offset(at) => at,
         Target::Tail => return map.entries.last(),
         Target::Head => return map.entries.first(),
         Target::Block(wanted) => return map.entries.iter().find(|e| at(e) == wanted),
         Target::Extents(_) => return None,
     };
-    let after = map.entries.partition_point(|e| e.start <= position);
-    map.entries[..after].last().or(map.entries.first())
+    map.entries.get(position(map, at))
+}
+
+/// Which entry of a map serves a hash or an offset.
+pub(crate) fn position(map: &PartitionMap, at: u64) -> usize {
+    map.entries.partition_point(|e| e.start <= at).saturating_sub(1)
 }
 
 /// The block and epoch of an entry.

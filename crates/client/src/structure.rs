@@ -3,10 +3,11 @@
 use crate::call::{Call, Event, Routing, Step};
 use crate::context::Context;
 use crate::error::Error;
+use crate::line::{PATIENCE, Wait};
 use crate::listener::Listener;
 use crate::pool::Place;
 use crate::route::{self, Target};
-use crate::transport::{Failure, PATIENCE, Sink, Transport, Wait};
+use crate::transport::{Failure, Sink, Transport};
 use honeycomb_env::Clock;
 use honeycomb_types::limits::{ACK_LANES_MAX, RETRY_WINDOW_MS, WAIT_MAX_MS};
 use honeycomb_types::{BlockId, JobId, Kind, LaneId, PrefixId, Sequence, StructureId, Time, Verbs};
@@ -139,11 +140,18 @@ pub(crate) struct Replied {
     pub interrupted: bool,
 }
 
-/// One operation on its way: the call that decides, and what its steps need.
+/// One operation on its way: where it is, and what its steps need.
 pub(crate) struct Flight<'a, 'b> {
     exchange: Exchange<'a, 'b>,
+    course: Course,
+}
+
+/// Where an operation is: the call that decides, and what came of its last step.
+pub(crate) struct Course {
     call: Call,
+    target: Target,
     deadline: Time,
+    wait_until: Option<Time>,
     /// Arguments of the last reply.
     args: Vec<u8>,
     happened: Happened,
@@ -164,7 +172,24 @@ pub(crate) struct Sent {
     place: Place,
 }
 
-/// What an operation does next.
+/// An operation that was sent and whose answer nobody awaits yet.
+pub(crate) struct Under {
+    course: Course,
+    sent: Sent,
+}
+
+/// What an operation does next, for whoever sends it.
+#[allow(clippy::large_enum_variant)] // made once for a request, and taken apart at once
+pub(crate) enum Decision {
+    /// It goes to this block. Lengths, request number and grant are still to be set.
+    Send(MapEntry, RequestHeader),
+    /// It goes on after this.
+    Pause(Duration),
+    /// It is finished.
+    Done(Result<Replied, Error>),
+}
+
+/// What an operation does next, on a connection that it has for itself.
 #[allow(clippy::large_enum_variant)] // made once for a request, and taken apart at once
 pub(crate) enum Next {
     /// It awaits its reply: `Structure::collect`, then `Structure::advance`.
@@ -178,17 +203,39 @@ pub(crate) enum Next {
 impl Flight<'_, '_> {
     /// When it has to be finished.
     pub fn deadline(&self) -> Time {
+        self.course.deadline
+    }
+
+    /// Says why the reply to what was sent will not come. The connection must not be used again.
+    pub fn fail(&mut self, why: Failure) {
+        self.course.fail(why);
+    }
+}
+
+impl Course {
+    /// When it has to be finished.
+    pub fn deadline(&self) -> Time {
         self.deadline
     }
 
     /// How long the server may let it wait, in milliseconds.
     fn may_wait_ms(&self, now: Time) -> u32 {
-        let left = self.exchange.wait_until.map_or(0, |until| until.since(now).as_nanos());
+        let left = self.wait_until.map_or(0, |until| until.since(now).as_nanos());
         left.div_ceil(1_000_000).min(WAIT_STEP_MS as u128) as u32
     }
 
     fn may_wait_for(&mut self, most: Duration, now: Time) {
-        self.exchange.wait_until = self.exchange.wait_until.map(|until| until.min(now + most));
+        self.wait_until = self.wait_until.map(|until| until.min(now + most));
+    }
+
+    /// Where the arguments of the reply go, before `replied`.
+    pub fn reply_args(&mut self) -> &mut Vec<u8> {
+        &mut self.args
+    }
+
+    /// A reply came.
+    pub fn replied(&mut self, header: ReplyHeader) {
+        self.happened = Happened::Replied(header);
     }
 
     /// Says why the reply to what was sent will not come. The connection must not be used again.
@@ -338,8 +385,12 @@ impl Structure {
         mutates: bool,
         exchange: Exchange<'_, '_>,
     ) -> Result<Replied, Error> {
+        let flight = self.depart_as(mutates, exchange);
+        self.carry_through(flight)
+    }
+
+    fn carry_through(&self, mut flight: Flight<'_, '_>) -> Result<Replied, Error> {
         let clock = self.clock();
-        let mut flight = self.depart_as(mutates, exchange);
         let result = loop {
             match self.advance(&mut flight) {
                 Next::Sent(sent) => self.collect(&mut flight, sent),
@@ -357,6 +408,34 @@ impl Structure {
         result
     }
 
+    /// Sends the request of an operation that `arrive` awaits; nothing when it cannot be sent at once.
+    pub(crate) fn set_out(&self, exchange: Exchange<'_, '_>) -> Option<Under> {
+        let mut flight = self.depart(exchange);
+        match self.advance(&mut flight) {
+            Next::Sent(sent) => Some(Under { course: flight.course, sent }),
+            Next::Pause(_) | Next::Done(_) => None,
+        }
+    }
+
+    /// Awaits the answer to what was sent, by an exchange of the same kind; sends it again when that was
+    /// nothing, or so long ago that half of its time is over.
+    pub(crate) fn arrive(
+        &self,
+        under: Option<Under>,
+        exchange: Exchange<'_, '_>,
+    ) -> Result<Replied, Error> {
+        match under {
+            Some(Under { course, sent })
+                if self.now() + self.context.timeout / 2 < course.deadline =>
+            {
+                let mut flight = Flight { exchange, course };
+                self.collect(&mut flight, sent);
+                self.carry_through(flight)
+            }
+            _ => self.run(exchange),
+        }
+    }
+
     /// Tells a block that was left behind that our results have arrived. When it cannot be told it
     /// keeps them until nobody could ask for them again, which only costs memory for that long.
     fn acknowledge(&self, entry: &MapEntry, acks: &[(LaneId, Sequence)]) {
@@ -372,8 +451,8 @@ impl Structure {
                 sink: Sink::None,
                 wait_until: None,
             });
-            flight.deadline = self.now() + PATIENCE;
-            if let Ok(sent) = self.send(entry, header, &flight) {
+            flight.course.deadline = self.now() + PATIENCE;
+            if let Ok(sent) = self.send(entry.clone(), header, &flight) {
                 self.collect(&mut flight, sent);
             }
         }
@@ -386,20 +465,47 @@ impl Structure {
     }
 
     fn depart_as<'a, 'b>(&self, mutates: bool, exchange: Exchange<'a, 'b>) -> Flight<'a, 'b> {
+        let course = self.course(mutates, exchange.op, exchange.target, exchange.wait_until);
+        Flight { exchange, course }
+    }
+
+    /// Begins an operation that somebody else sends.
+    pub(crate) fn course(
+        &self,
+        mutates: bool,
+        op: Op,
+        target: Target,
+        wait_until: Option<Time>,
+    ) -> Course {
         self.context.pool.enter();
         let mut deadline = self.deadline();
-        if let Some(until) = exchange.wait_until {
+        if let Some(until) = wait_until {
             deadline = deadline.max(until + self.context.timeout);
         }
-        let call = Call::of(exchange.op, mutates, exchange.target, deadline);
+        let call = Call::of(op, mutates, target, deadline);
         let happened = Happened::Nothing;
-        Flight { exchange, call, deadline, args: Vec::new(), happened, interrupted: false }
+        let (args, interrupted) = (Vec::new(), false);
+        Course { call, target, deadline, wait_until, args, happened, interrupted }
     }
 
     /// Takes an operation on, until it has sent something, has to wait or is finished.
     pub(crate) fn advance(&self, flight: &mut Flight<'_, '_>) -> Next {
         loop {
-            let Flight { call, args, happened, deadline, exchange, interrupted } = flight;
+            match self.decide(&mut flight.course) {
+                Decision::Send(entry, header) => match self.send(entry, header, flight) {
+                    Ok(sent) => return Next::Sent(sent),
+                    Err(failure) => flight.fail(failure),
+                },
+                Decision::Pause(pause) => return Next::Pause(pause),
+                Decision::Done(result) => return Next::Done(result),
+            }
+        }
+    }
+
+    /// What an operation does next, after what happened.
+    pub(crate) fn decide(&self, course: &mut Course) -> Decision {
+        loop {
+            let Course { call, args, happened, deadline, wait_until, interrupted, .. } = course;
             let event = match std::mem::replace(happened, Happened::Nothing) {
                 Happened::Nothing => Event::Go,
                 Happened::Replied(reply) => Event::Reply(reply, args),
@@ -410,7 +516,7 @@ impl Structure {
                 Happened::Failed(Failure::Nobody { why, .. }) => Event::Lost { sent: false, why },
                 Happened::Failed(Failure::Interrupted) => {
                     // Asked once more, without waiting: it may have had its effect.
-                    exchange.wait_until = Some(Time::ZERO);
+                    *wait_until = Some(Time::ZERO);
                     *interrupted = true;
                     Event::Lost { sent: true, why: "a signal came".into() }
                 }
@@ -421,7 +527,7 @@ impl Structure {
                     Status::PermissionDenied
                     | Status::Unauthenticated
                     | Status::InvalidArgument
-                    | Status::BadFrame => return Next::Done(Err(self.named(e))),
+                    | Status::BadFrame => return Decision::Done(Err(self.named(e))),
                     _ => Event::Lost { sent: false, why: e.to_string() },
                 },
             };
@@ -434,22 +540,20 @@ impl Structure {
             };
             match step {
                 Step::Done(Ok(header)) => {
-                    let entry = call.entry().expect("an answer came from a block").clone();
+                    let entry = call.take_entry().expect("an answer came from a block");
                     let (args, interrupted) = (std::mem::take(args), *interrupted);
-                    return Next::Done(Ok(Replied { header, args, entry, interrupted }));
+                    return Decision::Done(Ok(Replied { header, args, entry, interrupted }));
                 }
-                Step::Done(Err(e)) => return Next::Done(Err(self.named(e))),
-                Step::Wait(pause) => return Next::Pause(pause),
+                Step::Done(Err(e)) => return Decision::Done(Err(self.named(e))),
+                Step::Wait(pause) => return Decision::Pause(pause),
                 Step::Refresh => *happened = Happened::Refreshed(self.refresh(*deadline)),
-                Step::Send(entry, header) => {
+                Step::Send(entry, mut header) => {
                     // It may have been moved on by a block to which items can come back.
-                    if flight.exchange.target == Target::Head && !self.left().is_empty() {
-                        flight.may_wait_for(LOOK_BACK, self.now());
+                    if course.target == Target::Head && !self.left().is_empty() {
+                        course.may_wait_for(LOOK_BACK, self.now());
                     }
-                    match self.send(&entry, header, flight) {
-                        Ok(sent) => return Next::Sent(sent),
-                        Err(failure) => flight.fail(failure),
-                    }
+                    header.deadline_ms = course.may_wait_ms(self.now());
+                    return Decision::Send(entry, header);
                 }
             }
         }
@@ -466,22 +570,27 @@ impl Structure {
 
     fn send(
         &self,
-        entry: &MapEntry,
+        entry: MapEntry,
         mut header: RequestHeader,
         flight: &Flight<'_, '_>,
     ) -> Result<Sent, Failure> {
-        let place = (entry.address.clone(), BlockId(entry.block).shard().0);
+        let mut laid_out = Vec::new();
+        let args = match flight.exchange.args {
+            Args::Fixed(args) => args,
+            args => {
+                args.encode(&entry, &mut laid_out);
+                &laid_out
+            }
+        };
+        let place = (entry.address, BlockId(entry.block).shard().0);
         let pool = &self.context.pool;
-        let Flight { exchange, deadline, .. } = flight;
-        header.deadline_ms = flight.may_wait_ms(self.now());
+        let (exchange, deadline) = (&flight.exchange, &flight.course.deadline);
         let mut idle = || self.ask_whether_gone(*deadline);
         let mut wait = Wait { deadline: *deadline, idle: &mut idle, interruptible: false };
         let mut transport = pool.take(&place, &mut wait)?;
-        let mut args = Vec::new();
-        exchange.args.encode(entry, &mut args);
         let sent = self.present(&mut transport, &mut wait).and_then(|number| {
             header.grant = number;
-            transport.ask(header, &args, exchange.payload, &mut wait)
+            transport.ask(header, args, exchange.payload, &mut wait)
         });
         match sent {
             Ok(()) => Ok(Sent { transport, place }),
@@ -496,12 +605,13 @@ impl Structure {
     /// Awaits the reply to what was sent.
     pub(crate) fn collect(&self, flight: &mut Flight<'_, '_>, sent: Sent) {
         let Sent { mut transport, place } = sent;
-        let deadline = flight.deadline;
+        let deadline = flight.deadline();
         let mut idle = || self.ask_whether_gone(deadline);
-        let interruptible = flight.may_wait_ms(self.now()) > 0;
+        let interruptible = flight.course.may_wait_ms(self.now()) > 0;
         let mut wait = Wait { deadline, idle: &mut idle, interruptible };
         let sink = flight.exchange.sink.reborrow();
-        flight.happened = match transport.answer(&mut wait, &mut flight.args, sink) {
+        let answer = transport.answer(&mut wait, &mut flight.course.args, sink);
+        flight.course.happened = match answer {
             Ok(reply) => {
                 self.context.pool.give(&place, transport);
                 Happened::Replied(reply)
@@ -519,6 +629,15 @@ impl Structure {
     pub(crate) fn lose(&self, flight: &mut Flight<'_, '_>, sent: Sent, why: Failure) {
         self.context.pool.forget(&sent.place.0);
         flight.fail(why);
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// The number of the grant on a connection where it was presented.
+    pub(crate) fn presented(&self, transport: &Transport) -> Option<u32> {
+        transport.presented(self.id, self.state().grant.version)
     }
 
     /// Presents the grant on a connection: the number by which requests name it there.

@@ -1,21 +1,30 @@
 //! One connection to one node: frames out, frames in, a deadline on every byte.
 
 use crate::error::Error;
-use crate::interrupt::{self, Woken};
+use crate::line::{Line, Wait};
+use honeycomb_env::Clock;
 use honeycomb_env::failpoint::{self, Point};
-use honeycomb_env::{Clock, Poller};
 use honeycomb_types::limits::{PROTOCOL_MAJOR, PROTOCOL_MINOR, REPLY_HEADER};
-use honeycomb_types::{PrefixId, SessionId, StructureId, Time};
+use honeycomb_types::{PrefixId, SessionId, StructureId};
 use honeycomb_wire::messages::{HelloReply, HelloRequest, PresentGrantRequest};
 use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, Status};
-use rustix::event::{PollFd, PollFlags, Timespec};
 use std::collections::{HashMap, VecDeque};
-use std::io::{self, IoSlice, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// Bytes read at a time while a reply's header and small parts are awaited.
 const RECEIVE: usize = 64 * 1024;
+
+/// Payloads of at least this size are read straight into their place. After one of them only so many
+/// bytes are read with the next header: what is behind them would be copied.
+const LARGE: usize = 64 * 1024;
+const HEAD: usize = 512;
+
+/// Pieces of a payload that go out with the header in one write.
+const PAYLOADS: usize = 4;
+/// Further pieces of one write: fewer than the kernel takes.
+const PIECES: usize = 512;
 
 /// Where the payload of a reply goes.
 pub enum Sink<'a> {
@@ -25,6 +34,8 @@ pub enum Sink<'a> {
     Slice(&'a mut [u8]),
     /// Into a buffer that somebody makes when the length is known.
     Room(&'a mut dyn Room),
+    /// Nowhere: none is expected. A descriptor that comes with the reply goes here.
+    Descriptor(&'a mut Option<OwnedFd>),
     /// Nowhere: none is expected.
     None,
 }
@@ -36,6 +47,7 @@ impl Sink<'_> {
             Sink::Vec(out) => Sink::Vec(out),
             Sink::Slice(out) => Sink::Slice(out),
             Sink::Room(room) => Sink::Room(&mut **room),
+            Sink::Descriptor(place) => Sink::Descriptor(place),
             Sink::None => Sink::None,
         }
     }
@@ -49,23 +61,8 @@ pub trait Room {
     fn room(&mut self, length: usize) -> &mut [u8];
 }
 
-/// How long a wait goes on without a byte before somebody asks whether the peer is still there, and
-/// how long that question may take.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(400);
-
 /// How long one attempt to connect may take.
 const CONNECT: Duration = Duration::from_secs(1);
-
-/// How to wait for the peer.
-pub(crate) struct Wait<'a> {
-    /// When to give up.
-    pub deadline: Time,
-    /// Called each time that `PATIENCE` passed without a byte: a peer that is gone without a word
-    /// is noticed long before the deadline. An error ends the wait.
-    pub idle: &'a mut dyn FnMut() -> Result<(), Error>,
-    /// Whether a signal to this thread, or its interrupt, ends the wait.
-    pub interruptible: bool,
-}
 
 /// Who this side is, for the handshake.
 #[derive(Clone, Debug)]
@@ -75,7 +72,7 @@ pub(crate) struct Identity {
 }
 
 /// Why an exchange did not bring a reply.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Failure {
     /// The connection failed; `sent` when the peer may have received the request.
     Lost { sent: bool, why: String },
@@ -98,14 +95,24 @@ struct Presented {
     number: u32,
 }
 
+/// Where a node listens.
+#[derive(Clone, Copy)]
+pub(crate) enum Door<'a> {
+    /// host:port.
+    Tcp(&'a str),
+    /// The path of a Unix socket.
+    Unix(&'a str),
+}
+
 /// A connection after its handshake. One exchange at a time.
 pub(crate) struct Transport {
-    stream: TcpStream,
-    clock: Clock,
-    spin: Duration,
-    poller: Poller,
+    line: Line,
+    /// What was read and not taken yet: `received[taken..filled]`.
     received: Vec<u8>,
+    taken: usize,
     filled: usize,
+    /// The last payload was large.
+    large: bool,
     /// Nothing more was there when notices were last read.
     drained: bool,
     /// Notices that came while a reply was awaited.
@@ -114,15 +121,23 @@ pub(crate) struct Transport {
     /// Number of the request whose reply is awaited.
     awaited: u64,
     grants: HashMap<StructureId, Presented>,
+    /// Requests that were queued, of which so many bytes are sent.
+    queued: Vec<u8>,
+    sent: usize,
     /// Where the process is to die when the reply has come (`failpoint`).
     doomed: Option<(Point, Op)>,
     pub hello: HelloReply,
 }
 
 impl Transport {
+    /// The socket under it.
+    pub fn line(&mut self) -> &mut Line {
+        &mut self.line
+    }
+
     /// Connects and shakes hands.
     pub fn open(
-        address: &str,
+        door: Door<'_>,
         shard: u8,
         identity: &Identity,
         session: SessionId,
@@ -134,8 +149,12 @@ impl Transport {
         if left.is_zero() {
             return Err(Failure::Late { sent: false });
         }
-        let stream = connect(address, left.min(CONNECT)).map_err(|e| {
-            let why = format!("cannot connect to {address}: {e}");
+        let (line, named) = match door {
+            Door::Tcp(address) => (Line::connect(address, left.min(CONNECT), clock, spin), address),
+            Door::Unix(path) => (Line::near(path, clock, spin), path),
+        };
+        let line = line.map_err(|e| {
+            let why = format!("cannot connect to {named}: {e}");
             match e.kind() {
                 io::ErrorKind::ConnectionRefused => Failure::Nobody { known: true, why },
                 io::ErrorKind::NotFound => Failure::Nobody { known: false, why },
@@ -143,17 +162,18 @@ impl Transport {
             }
         })?;
         let mut transport = Transport {
-            stream,
-            clock,
-            spin,
-            poller: Poller::default(),
+            line,
             received: vec![0; RECEIVE],
+            taken: 0,
             filled: 0,
+            large: false,
             drained: false,
             notices: VecDeque::new(),
             next_request: 0,
             awaited: 0,
             grants: HashMap::new(),
+            queued: Vec::new(),
+            sent: 0,
             doomed: None,
             hello: HelloReply::default(),
         };
@@ -188,6 +208,12 @@ impl Transport {
         Ok(())
     }
 
+    /// The number under which this connection knows a grant.
+    pub fn presented(&self, structure: StructureId, version: u64) -> Option<u32> {
+        let presented = self.grants.get(&structure).filter(|one| one.version == version);
+        presented.map(|one| one.number)
+    }
+
     /// The number under which this connection knows a grant, presenting it first when needed.
     /// `version` tells one grant of a structure from the next.
     pub fn grant(
@@ -197,10 +223,8 @@ impl Transport {
         grant: &[u8],
         wait: &mut Wait<'_>,
     ) -> Result<u32, Failure> {
-        if let Some(presented) = self.grants.get(&structure)
-            && presented.version == version
-        {
-            return Ok(presented.number);
+        if let Some(number) = self.presented(structure, version) {
+            return Ok(number);
         }
         let body = PresentGrantRequest { grant: grant.to_vec() }.encode();
         let mut args = Vec::new();
@@ -275,26 +299,31 @@ impl Transport {
         payload: &[&[u8]],
         wait: &mut Wait<'_>,
     ) -> Result<(), Failure> {
-        let mut pieces: Vec<&[u8]> = Vec::with_capacity(2 + payload.len());
-        pieces.push(header);
-        pieces.push(args);
-        pieces.extend(payload);
-        let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|p| IoSlice::new(p)).collect();
-        let mut rest = &mut slices[..];
+        let mut slices: [IoSlice<'_>; 2 + PAYLOADS] = [IoSlice::new(&[]); _];
+        let (first, more) = payload.split_at(payload.len().min(PAYLOADS));
+        for (slice, piece) in slices.iter_mut().zip([header, args].iter().chain(first)) {
+            *slice = IoSlice::new(piece);
+        }
         let mut sent = false;
+        self.write_all(&mut slices[..2 + first.len()], &mut sent, wait)?;
+        for some in more.chunks(PIECES) {
+            let mut slices: Vec<IoSlice<'_>> = some.iter().map(|p| IoSlice::new(p)).collect();
+            self.write_all(&mut slices, &mut sent, wait)?;
+        }
+        Ok(())
+    }
+
+    fn write_all(
+        &mut self,
+        mut rest: &mut [IoSlice<'_>],
+        sent: &mut bool,
+        wait: &mut Wait<'_>,
+    ) -> Result<(), Failure> {
         IoSlice::advance_slices(&mut rest, 0);
         while !rest.is_empty() {
-            match self.stream.write_vectored(rest) {
-                Ok(n) => {
-                    sent |= n > 0;
-                    IoSlice::advance_slices(&mut rest, n);
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    self.await_ready(PollFlags::OUT, wait).map_err(|e| failed(e, sent))?;
-                }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(failed(e, sent)),
-            }
+            let n = self.line.write(rest, wait).map_err(|e| failed(e, *sent))?;
+            *sent |= n > 0;
+            IoSlice::advance_slices(&mut rest, n);
         }
         Ok(())
     }
@@ -307,11 +336,97 @@ impl Transport {
         reply_args: &mut Vec<u8>,
         sink: Sink<'_>,
     ) -> Result<ReplyHeader, Failure> {
+        let sink = match sink {
+            Sink::Descriptor(place) => {
+                *place = None;
+                self.fill_header(place, wait).map_err(|e| failed(e, true))?;
+                Sink::None
+            }
+            other => other,
+        };
         let reply = self.receive_inner(wait, reply_args, sink).map_err(|e| failed(e, true))?;
         if let Some((point, op)) = self.doomed {
             failpoint::die(point, op);
         }
         Ok(reply)
+    }
+
+    /// Queues a request behind others, under a number of this connection, which it returns. `flush`
+    /// sends it.
+    pub fn queue(&mut self, mut header: RequestHeader, args: &[u8], payload: &[u8]) -> u64 {
+        self.next_request += 1;
+        header.request = self.next_request;
+        header.args_len = args.len() as u32;
+        header.payload_len = payload.len() as u32;
+        if let Some(point) = failpoint::reached(true, header.op) {
+            self.doomed = Some((point, header.op));
+        }
+        self.queued.extend_from_slice(&header.encode());
+        self.queued.extend_from_slice(args);
+        self.queued.extend_from_slice(payload);
+        header.request
+    }
+
+    /// Sends what is queued, as far as the socket takes it now; the line awaits room for the rest.
+    pub fn flush(&mut self) -> io::Result<()> {
+        while self.sent < self.queued.len() {
+            match self.line.write_now(&self.queued[self.sent..]) {
+                Ok(n) => self.sent += n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    self.line.sending = true;
+                    return Ok(());
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        (self.line.sending, self.sent) = (false, 0);
+        self.queued.clear();
+        if let Some((point @ Point::Sent, op)) = self.doomed {
+            failpoint::die(point, op);
+        }
+        Ok(())
+    }
+
+    /// The header of the next reply, if it is there; `body` takes what follows it. Does not wait.
+    pub fn next_reply(&mut self) -> io::Result<Option<ReplyHeader>> {
+        loop {
+            if let Some(header) = self.buffered_header()? {
+                self.take(REPLY_HEADER);
+                return Ok(Some(header));
+            }
+            // A short read means that the socket was empty: no second one to learn that.
+            if std::mem::take(&mut self.drained) {
+                return Ok(None);
+            }
+            self.make_room();
+            let room = self.received.len() - self.filled;
+            match self.line.read_now(&mut self.received[self.filled..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => {
+                    self.filled += n;
+                    self.drained = n < room;
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// What follows the header of a reply.
+    pub fn body(
+        &mut self,
+        header: &ReplyHeader,
+        wait: &mut Wait<'_>,
+        reply_args: &mut Vec<u8>,
+        sink: Sink<'_>,
+    ) -> Result<(), Failure> {
+        self.read_body(header, wait, reply_args, sink).map_err(|e| failed(e, true))?;
+        if let Some((point, op)) = self.doomed {
+            failpoint::die(point, op);
+        }
+        Ok(())
     }
 
     fn receive_inner(
@@ -320,35 +435,57 @@ impl Transport {
         reply_args: &mut Vec<u8>,
         sink: Sink<'_>,
     ) -> io::Result<ReplyHeader> {
-        let header = loop {
-            if let Some(head) = self.received[..self.filled].first_chunk::<REPLY_HEADER>() {
-                break ReplyHeader::decode(head)
-                    .map_err(|r| io::Error::other(Error::new(Status::BadFrame, r.reason)))?;
-            }
-            self.fill_some(wait)?;
-        };
-        if header.status == Status::Notice {
-            self.take(REPLY_HEADER);
-            let mut args = vec![0; header.args_len as usize];
-            self.read_into(&mut args, wait)?;
-            self.notices.push_back((header.value, args));
-            return self.receive_inner(wait, reply_args, sink);
-        }
+        let header = self.next_header(wait)?;
         if header.request != self.awaited && header.request != 0 {
             let text = "a reply to a request that was not made";
             return Err(io::Error::other(Error::new(Status::BadFrame, text)));
         }
-        self.take(REPLY_HEADER);
+        self.read_body(&header, wait, reply_args, sink)?;
+        Ok(header)
+    }
+
+    /// The header of the next reply; notices that come before it are kept.
+    fn next_header(&mut self, wait: &mut Wait<'_>) -> io::Result<ReplyHeader> {
+        loop {
+            let header = loop {
+                if let Some(header) = self.buffered_header()? {
+                    break header;
+                }
+                self.fill_some(wait)?;
+            };
+            self.take(REPLY_HEADER);
+            if header.status != Status::Notice {
+                return Ok(header);
+            }
+            let mut args = vec![0; header.args_len as usize];
+            self.read_into(&mut args, wait)?;
+            self.notices.push_back((header.value, args));
+        }
+    }
+
+    fn buffered_header(&self) -> io::Result<Option<ReplyHeader>> {
+        let head = self.received[self.taken..self.filled].first_chunk::<REPLY_HEADER>();
+        let header = head.map(ReplyHeader::decode).transpose();
+        header.map_err(|r| io::Error::other(Error::new(Status::BadFrame, r.reason)))
+    }
+
+    /// What follows a header.
+    fn read_body(
+        &mut self,
+        header: &ReplyHeader,
+        wait: &mut Wait<'_>,
+        reply_args: &mut Vec<u8>,
+        sink: Sink<'_>,
+    ) -> io::Result<()> {
         reply_args.resize(header.args_len as usize, 0);
         self.read_into(reply_args, wait)?;
         if header.status == Status::Extents {
             // Not the value, but where it is: that has no place in the sink.
             reply_args.resize(header.payload_len as usize, 0);
-            self.read_into(reply_args, wait)?;
-            return Ok(header);
+            return self.read_into(reply_args, wait);
         }
-        self.read_payload(header.payload_len as usize, wait, sink)?;
-        Ok(header)
+        self.large = header.payload_len as usize >= LARGE;
+        self.read_payload(header.payload_len as usize, wait, sink)
     }
 
     /// The next notice that was pushed, if a whole one is there: its number and arguments. Does not
@@ -358,16 +495,15 @@ impl Transport {
             return Ok(Some(notice));
         }
         loop {
-            if let Some(head) = self.received[..self.filled].first_chunk::<REPLY_HEADER>() {
-                let header = ReplyHeader::decode(head)
-                    .map_err(|r| io::Error::other(Error::new(Status::BadFrame, r.reason)))?;
+            if let Some(header) = self.buffered_header()? {
                 let whole = REPLY_HEADER + header.args_len as usize;
                 if header.status != Status::Notice || whole > RECEIVE {
                     let text = "something else than a notice came unasked";
                     return Err(io::Error::other(Error::new(Status::BadFrame, text)));
                 }
-                if self.filled >= whole {
-                    let args = self.received[REPLY_HEADER..whole].to_vec();
+                if self.filled - self.taken >= whole {
+                    let frame = &self.received[self.taken..self.taken + whole];
+                    let args = frame[REPLY_HEADER..].to_vec();
                     self.take(whole);
                     return Ok(Some((header.value, args)));
                 }
@@ -376,8 +512,9 @@ impl Transport {
             if std::mem::take(&mut self.drained) {
                 return Ok(None);
             }
+            self.make_room();
             let room = self.received.len() - self.filled;
-            match self.stream.read(&mut self.received[self.filled..]) {
+            match self.line.read_now(&mut self.received[self.filled..]) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(n) => {
                     self.filled += n;
@@ -398,17 +535,13 @@ impl Transport {
     ) -> io::Result<()> {
         match sink {
             Sink::Vec(out) => {
-                out.clear();
-                out.reserve_exact(length);
-                let buffered = length.min(self.filled);
-                out.extend_from_slice(&self.received[..buffered]);
-                self.take(buffered);
-                self.read_to_vec(out, length, wait)
+                make_length(out, length);
+                self.read_into(out, wait)
             }
             Sink::Slice(out) if length <= out.len() => self.read_into(&mut out[..length], wait),
             Sink::Room(_) if length == 0 => Ok(()),
             Sink::Room(room) => self.read_into(room.room(length), wait),
-            Sink::Slice(_) | Sink::None => {
+            Sink::Slice(_) | Sink::Descriptor(_) | Sink::None => {
                 let mut left = length;
                 let mut bin = vec![0; left.min(RECEIVE)];
                 while left > 0 {
@@ -425,170 +558,60 @@ impl Transport {
         }
     }
 
-    /// Reads the rest of `length` bytes into spare capacity, which is not zeroed first.
-    fn read_to_vec(
-        &mut self,
-        out: &mut Vec<u8>,
-        length: usize,
-        wait: &mut Wait<'_>,
-    ) -> io::Result<()> {
-        while out.len() < length {
-            let left = (length - out.len()) as u64;
-            match (&self.stream).take(left).read_to_end(out) {
-                Ok(_) if out.len() == length => {}
-                Ok(_) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    self.await_ready(PollFlags::IN, wait)?;
-                }
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(())
-    }
-
     fn read_into(&mut self, out: &mut [u8], wait: &mut Wait<'_>) -> io::Result<()> {
-        let buffered = out.len().min(self.filled);
-        out[..buffered].copy_from_slice(&self.received[..buffered]);
-        self.take(buffered);
-        let mut at = buffered;
+        let mut at = out.len().min(self.filled - self.taken);
+        out[..at].copy_from_slice(&self.received[self.taken..self.taken + at]);
+        self.take(at);
         while at < out.len() {
-            match self.stream.read(&mut out[at..]) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(n) => at += n,
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    self.await_ready(PollFlags::IN, wait)?;
-                }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
+            at += self.line.read(&mut out[at..], true, wait)?;
         }
         Ok(())
     }
 
     /// Reads whatever is there, at least a byte, behind what is buffered.
     fn fill_some(&mut self, wait: &mut Wait<'_>) -> io::Result<()> {
-        loop {
-            match self.stream.read(&mut self.received[self.filled..]) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(n) => {
-                    self.filled += n;
-                    return Ok(());
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    self.await_ready(PollFlags::IN, wait)?;
-                }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
+        self.make_room();
+        let end = match self.large {
+            true => self.received.len().min(self.filled + HEAD),
+            false => self.received.len(),
+        };
+        self.filled += self.line.read(&mut self.received[self.filled..end], false, wait)?;
+        Ok(())
+    }
+
+    /// Reads until a reply's header is there, and keeps the descriptor that comes with it.
+    fn fill_header(&mut self, place: &mut Option<OwnedFd>, wait: &mut Wait<'_>) -> io::Result<()> {
+        while self.filled - self.taken < REPLY_HEADER {
+            self.make_room();
+            self.filled += self.line.read_with(&mut self.received[self.filled..], place, wait)?;
         }
+        Ok(())
     }
 
     fn take(&mut self, n: usize) {
-        self.received.copy_within(n..self.filled, 0);
-        self.filled -= n;
+        self.taken += n;
+        if self.taken == self.filled {
+            (self.taken, self.filled) = (0, 0);
+        }
     }
 
-    /// Waits until the socket is ready: polls for a moment, because an answer is usually near and
-    /// a wake-up costs more than the work it waits for, then sleeps.
-    fn await_ready(&mut self, flags: PollFlags, wait: &mut Wait<'_>) -> io::Result<()> {
-        let began = self.clock.now();
-        let mut ask_at = began + PATIENCE;
-        let mut polling = !self.spin.is_zero() && self.poller.worth_it(began);
-        let interrupt = wait.interruptible.then(interrupt::adopted).flatten();
-        loop {
-            let now = self.clock.now();
-            if now >= wait.deadline {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            if now >= ask_at {
-                (wait.idle)().map_err(io::Error::other)?;
-                ask_at = self.clock.now() + PATIENCE;
-            }
-            if polling && now.since(began) >= self.spin {
-                self.poller.miss();
-                polling = false;
-            }
-            let left = match polling {
-                true => Duration::ZERO,
-                false => wait.deadline.min(ask_at).since(now),
-            };
-            let socket = PollFd::new(&self.stream, flags);
-            match interrupt::poll_one(socket, left, interrupt.as_ref())? {
-                Woken::Late if polling => {
-                    let clock = self.clock;
-                    polling = self.poller.yielded(now, || clock.now());
-                }
-                Woken::Interrupted if wait.interruptible => {
-                    return Err(io::ErrorKind::Interrupted.into());
-                }
-                Woken::Late | Woken::Interrupted => {}
-                Woken::Ready => {
-                    if polling {
-                        self.poller.hit();
-                    }
-                    return Ok(());
-                }
-            }
+    /// Moves what is buffered to the front, when a frame would not fit behind it.
+    fn make_room(&mut self) {
+        if self.filled == self.received.len() {
+            self.received.copy_within(self.taken.., 0);
+            self.filled -= self.taken;
+            self.taken = 0;
         }
     }
 }
 
-/// Waits until one of several connections that await a reply has something to read, and tells which
-/// have; none when `until` comes first. Polls for a moment first, as for a single one.
-pub(crate) fn await_any(waiting: &mut [&mut Transport], until: Time) -> io::Result<Vec<usize>> {
-    await_some(waiting, until, false)
-}
-
-/// As `await_any`; when it is interruptible, a signal to this thread or its interrupt ends the wait
-/// as an error.
-pub(crate) fn await_some(
-    waiting: &mut [&mut Transport],
-    until: Time,
-    interruptible: bool,
-) -> io::Result<Vec<usize>> {
-    let Some(first) = waiting.first_mut() else { return Ok(Vec::new()) };
-    let (clock, spin) = (first.clock, first.spin);
-    let mut poller = std::mem::take(&mut first.poller);
-    let began = clock.now();
-    let mut polling = !spin.is_zero() && poller.worth_it(began);
-    let interrupt = interruptible.then(interrupt::adopted).flatten();
-    let mut fds: Vec<PollFd<'_>> =
-        waiting.iter().map(|t| PollFd::new(&t.stream, PollFlags::IN)).collect();
-    let sockets = fds.len();
-    fds.extend(interrupt.as_ref().map(interrupt::Interrupt::pollable));
-    let ready = loop {
-        let now = clock.now();
-        if polling && now.since(began) >= spin {
-            poller.miss();
-            polling = false;
-        }
-        let left = if polling { Duration::ZERO } else { until.since(now) };
-        let timeout =
-            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos() as i64 };
-        match rustix::event::poll(&mut fds, Some(&timeout)) {
-            Err(e @ rustix::io::Errno::INTR) if interruptible => break Err(e.into()),
-            Ok(0) | Err(rustix::io::Errno::INTR) if clock.now() >= until => break Ok(Vec::new()),
-            Ok(0) if polling => polling = poller.yielded(now, || clock.now()),
-            Ok(0) | Err(rustix::io::Errno::INTR) => {}
-            Ok(_) => {
-                if polling {
-                    poller.hit();
-                }
-                let ready =
-                    |(at, fd): (usize, &PollFd<'_>)| (!fd.revents().is_empty()).then_some(at);
-                let ready: Vec<usize> =
-                    fds[..sockets].iter().enumerate().filter_map(ready).collect();
-                if ready.is_empty() {
-                    break Err(io::ErrorKind::Interrupted.into());
-                }
-                break Ok(ready);
-            }
-            Err(e) => break Err(e.into()),
-        }
-    };
-    drop(fds);
-    waiting[0].poller = poller;
-    ready
+/// Gives a vector a length; all of it is written over next. The system's own zeros cost nothing, and
+/// what was there need not be made zero first.
+pub(crate) fn make_length(out: &mut Vec<u8>, length: usize) {
+    match out.capacity() < length {
+        true => *out = vec![0; length],
+        false => out.resize(length, 0),
+    }
 }
 
 fn failed(e: io::Error, sent: bool) -> Failure {
@@ -608,23 +631,4 @@ fn failed(e: io::Error, sent: bool) -> Failure {
         _ => e.to_string(),
     };
     Failure::Lost { sent, why }
-}
-
-/// Connects to the first address of a name that takes it; `NotFound` when the name has none.
-fn connect(address: &str, timeout: Duration) -> io::Result<TcpStream> {
-    let unknown = |why: String| io::Error::new(io::ErrorKind::NotFound, why);
-    let mut last = unknown("the name has no address".into());
-    let candidates =
-        address.to_socket_addrs().map_err(|e| unknown(format!("the name is not known: {e}")))?;
-    for candidate in candidates {
-        match TcpStream::connect_timeout(&candidate, timeout) {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                stream.set_nonblocking(true)?;
-                return Ok(stream);
-            }
-            Err(e) => last = e,
-        }
-    }
-    Err(last)
 }

@@ -54,9 +54,24 @@ impl Writing {
         Writing { lengths, written, full: Vec::new(), given: None }
     }
 
-    /// The pieces of the value.
-    pub fn pieces<'a>(&self, value: &'a [u8]) -> Vec<&'a [u8]> {
-        value.chunks(self.lengths[0]).collect()
+    /// The pieces of a value that lies in several parts.
+    pub fn cut<'a>(&self, parts: &[&'a [u8]]) -> Vec<Vec<&'a [u8]>> {
+        let mut parts = parts.iter().copied();
+        let mut rest: &[u8] = &[];
+        let piece = |length: &usize| {
+            let (mut left, mut piece) = (*length, Vec::with_capacity(1));
+            while left > 0 {
+                if rest.is_empty() {
+                    rest = parts.next().expect("the parts are as long as the value");
+                    continue;
+                }
+                let (some, more) = rest.split_at(left.min(rest.len()));
+                piece.push(some);
+                (left, rest) = (left - some.len(), more);
+            }
+            piece
+        };
+        self.lengths.iter().map(piece).collect()
     }
 
     /// Those that are written.
@@ -181,10 +196,16 @@ mod tests {
         for length in [1, 99, 100, 101, 150, 199, 200, 201, 999, 1000, 1001] {
             let value: Vec<u8> = (0..length).map(|i| i as u8).collect();
             let writing = Writing::new(length, 100);
-            let pieces = writing.pieces(&value);
-            assert_eq!(pieces.len(), length.div_ceil(100));
-            assert_eq!(pieces.concat(), value);
-            let lengths: Vec<usize> = pieces.iter().map(|piece| piece.len()).collect();
+            // However the value lies, empty parts included.
+            let (first, rest) = value.split_at(length / 3);
+            let scattered: Vec<&[u8]> = [first, &[]].into_iter().chain(rest.chunks(7)).collect();
+            assert_eq!(writing.cut(&[&value]).len(), length.div_ceil(100));
+            let whole = |parts: &[&[u8]]| -> Vec<Vec<u8>> {
+                writing.cut(parts).iter().map(|piece| piece.concat()).collect()
+            };
+            assert_eq!(whole(&scattered), whole(&[&value]));
+            assert_eq!(whole(&scattered).concat(), value);
+            let lengths: Vec<usize> = whole(&[&value]).iter().map(Vec::len).collect();
             assert_eq!(lengths, writing.lengths);
             assert!(lengths.iter().all(|length| *length <= 100 && 2 * length + 1 >= lengths[0]));
         }

@@ -4,6 +4,7 @@ use crate::answers::Answers;
 use crate::service::{ControllerService, Fenced, Note, Siblings, State, VOLATILE_TERM};
 use crate::store::{OpenOptions, Store, StoreError};
 use honeycomb_catalog::{Catalog, Command, Config};
+use honeycomb_env::unix::UnixDoor;
 use honeycomb_env::{AbortOnPanic, Clock, Disk, Entropy, Folder, Mailbox, Net, NetOptions, run};
 use honeycomb_types::limits::{CONTROLLER_SHARDS_MAX, SERVER_BUFFER_BYTES};
 use honeycomb_types::{Marks, Time};
@@ -26,6 +27,8 @@ pub struct ControllerOptions {
     pub root_key: Option<[u8; 32]>,
     /// Where its log is kept; `None` keeps none, and what it knew ends with it.
     pub data_dir: Option<PathBuf>,
+    /// The directory of the Unix socket that clients of this machine may use; `None` has no socket.
+    pub unix_dir: Option<PathBuf>,
     /// How long to poll before sleeping when requests come in quick succession.
     pub spin: Duration,
     /// When blocks grow and merge, of prefixes that do not say.
@@ -83,6 +86,7 @@ impl From<io::Error> for StartError {
 pub struct Controller {
     address: SocketAddr,
     token: Vec<u8>,
+    near: Option<String>,
     shards: Vec<Running>,
 }
 
@@ -105,7 +109,7 @@ impl Controller {
             None => volatile(options),
             Some(path) => recovered(path, options)?,
         };
-        Controller::serve(listener, begin, options.spin)
+        Controller::serve(listener, begin, options)
     }
 
     /// As `start`, with one shard, and its log on this disk in place of a data directory.
@@ -116,14 +120,15 @@ impl Controller {
         let listener = TcpListener::bind(options.listen)?;
         let refused = |e: StoreError| StartError::Store(PathBuf::new(), e);
         let (state, root, now) = durable(disk, 0, options.root_key, options).map_err(refused)?;
-        Controller::serve(listener, Begin { states: vec![state], root, now }, options.spin)
+        Controller::serve(listener, Begin { states: vec![state], root, now }, options)
     }
 
     fn serve(
         listener: TcpListener,
         begin: Begin,
-        spin: Duration,
+        options: &ControllerOptions,
     ) -> Result<Controller, StartError> {
+        let spin = options.spin;
         let address = listener.local_addr()?;
         let Begin { states, root, now } = begin;
         let (clock, shards) = (Clock::start_at(now), states.len());
@@ -135,11 +140,17 @@ impl Controller {
             let (mailbox, notes) = net.mailbox::<Note>();
             nets.push((net, mailbox, notes));
         }
+        // The first shard takes all connections, and hands over those of the others' jobs.
         nets[0].0.listen(listener)?;
+        let door = options.unix_dir.as_deref().map(UnixDoor::open).transpose()?;
+        let near = door.as_ref().map(|d| d.path().to_owned());
+        if let Some(door) = door {
+            nets[0].0.listen_near(door)?;
+        }
         let mailboxes: Vec<_> = nets.iter().map(|(_, mailbox, _)| mailbox.clone()).collect();
         let token = root.token_key().issue(None);
         let (root, fenced) = (Arc::new(root), Fenced::default());
-        let mut controller = Controller { address, token, shards: Vec::new() };
+        let mut controller = Controller { address, token, near, shards: Vec::new() };
         for (ix, (mut state, (net, mailbox, notes))) in states.into_iter().zip(nets).enumerate() {
             if let Some(store) = &mut state.store {
                 let done = mailbox.clone();
@@ -172,6 +183,11 @@ impl Controller {
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The path of its Unix socket, when it has one.
+    pub fn near(&self) -> Option<&str> {
+        self.near.as_deref()
     }
 
     /// The cluster's token.

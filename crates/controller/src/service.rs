@@ -254,6 +254,7 @@ impl ControllerService {
                     shard: home as u8,
                     shards: self.siblings.count() as u8,
                     window: RESULTS_WINDOW,
+                    near: net.near().to_owned(),
                     ..greeted.reply(now.as_millis())
                 };
                 let Greeted { scope, task, session, .. } = greeted;

@@ -168,6 +168,7 @@ fn server_info(s: &catalog::ServerInfo) -> ServerInfo {
         connections: s.connections,
         requests: s.requests,
         forwarded: s.forwarded,
+        bytes_owed: s.bytes_owed,
     }
 }
 

@@ -5,8 +5,9 @@ use honeycomb_block::Pin;
 use honeycomb_types::Time;
 use honeycomb_types::limits::{BLOCK_SIZE_MAX, inline_max};
 use mio::net::TcpStream;
+use rustix::io::Errno;
 use std::collections::VecDeque;
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 /// Replies of more than this are sent straight from where they are instead of being copied behind
@@ -16,6 +17,30 @@ const CHUNK_OWN: usize = 16 * 1024;
 const _: () = assert!(inline_max(BLOCK_SIZE_MAX) as usize <= CHUNK_OWN);
 /// Pieces handed to one write.
 const PIECES: usize = 64;
+/// A buffer of more than this is not kept for the next reply.
+const SPARE_MAX: usize = 2 * CHUNK_OWN;
+/// Buffers that are kept: more connections than that seldom have replies at the same time.
+const SPARES: usize = 64;
+
+/// Buffers that replies were sent from, for the next ones: a small operation allocates nothing. One
+/// pool for all connections of a loop, so that those that are idle keep none.
+#[derive(Default)]
+pub(crate) struct Spares(Vec<Vec<u8>>);
+
+impl Spares {
+    fn take(&mut self, bytes: usize) -> Vec<u8> {
+        let mut buffer = self.0.pop().unwrap_or_default();
+        buffer.reserve(bytes);
+        buffer
+    }
+
+    fn give(&mut self, mut buffer: Vec<u8>) {
+        if buffer.capacity() <= SPARE_MAX && self.0.len() < SPARES {
+            buffer.clear();
+            self.0.push(buffer);
+        }
+    }
+}
 
 /// The payload of a reply, wherever it is.
 #[derive(Debug)]
@@ -97,6 +122,8 @@ pub(crate) struct Conn {
     pub connecting: bool,
     /// Requests that other loops have and have not answered.
     pub forwarded: usize,
+    /// The last payload was one that is filled in place: the next one likely is, too.
+    pub brings_large: bool,
     out: VecDeque<Chunk>,
     /// Bytes of the first chunk that are sent.
     sent: usize,
@@ -122,6 +149,7 @@ impl Conn {
             hung_up: false,
             connecting: false,
             forwarded: 0,
+            brings_large: false,
             out: VecDeque::new(),
             sent: 0,
             backlog: 0,
@@ -156,13 +184,19 @@ impl Conn {
     }
 
     /// Queues a frame. Small frames share a buffer, so that a batch of them is one write.
-    pub fn send(&mut self, header: &[u8], args: &[u8], payload: ReplyPayload<'_>) {
+    pub fn send(
+        &mut self,
+        header: &[u8],
+        args: &[u8],
+        payload: ReplyPayload<'_>,
+        spares: &mut Spares,
+    ) {
         let bytes = header.len() + args.len() + payload.len();
         self.backlog += bytes;
         if !matches!(self.out.back(), Some(Chunk::Bytes(_))) {
             let copied = if payload.len() <= CHUNK_OWN { payload.len() } else { 0 };
-            self.out
-                .push_back(Chunk::Bytes(Vec::with_capacity(header.len() + args.len() + copied)));
+            let buffer = spares.take(header.len() + args.len() + copied);
+            self.out.push_back(Chunk::Bytes(buffer));
         }
         let Some(Chunk::Bytes(buffer)) = self.out.back_mut() else {
             unreachable!("a byte chunk was just put there");
@@ -182,39 +216,50 @@ impl Conn {
     }
 
     /// Sends what the socket takes. `Ok(true)` when nothing is left.
-    pub fn flush(&mut self, now: Time) -> io::Result<bool> {
+    pub fn flush(&mut self, now: Time, spares: &mut Spares) -> io::Result<bool> {
         while self.backlog > 0 {
-            let mut pieces = [IoSlice::new(&[]); PIECES];
-            let mut count = 0;
-            let mut offered = 0;
-            for (i, chunk) in self.out.iter().take(PIECES).enumerate() {
-                let bytes = &chunk.bytes()[if i == 0 { self.sent } else { 0 }..];
-                pieces[i] = IoSlice::new(bytes);
-                offered += bytes.len();
-                count = i + 1;
-            }
-            match self.stream.write_vectored(&pieces[..count]) {
+            let (offered, written) = self.write();
+            match written {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(n) => {
                     self.connecting = false;
                     self.progress = now;
-                    self.consume_sent(n);
+                    self.consume_sent(n, spares);
                     if n < offered {
                         return Ok(false);
                     }
                 }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if self.connecting && e.kind() == io::ErrorKind::NotConnected => {
-                    return Ok(false);
-                }
-                Err(e) => return Err(e),
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(Errno::INTR) => {}
+                Err(Errno::NOTCONN) if self.connecting => return Ok(false),
+                Err(e) => return Err(e.into()),
             }
         }
         Ok(true)
     }
 
-    fn consume_sent(&mut self, mut n: usize) {
+    /// One system call: how many bytes it was offered, and how many it took.
+    fn write(&self) -> (usize, rustix::io::Result<usize>) {
+        // A batch of small replies is one piece.
+        if let [Chunk::Bytes(only)] = self.out.as_slices().0
+            && self.out.len() == 1
+        {
+            let bytes = &only[self.sent..];
+            return (bytes.len(), rustix::io::write(&self.stream, bytes));
+        }
+        let mut pieces = [IoSlice::new(&[]); PIECES];
+        let mut count = 0;
+        let mut offered = 0;
+        for (i, chunk) in self.out.iter().take(PIECES).enumerate() {
+            let bytes = &chunk.bytes()[if i == 0 { self.sent } else { 0 }..];
+            pieces[i] = IoSlice::new(bytes);
+            offered += bytes.len();
+            count = i + 1;
+        }
+        (offered, rustix::io::writev(&self.stream, &pieces[..count]))
+    }
+
+    fn consume_sent(&mut self, mut n: usize, spares: &mut Spares) {
         self.backlog -= n;
         while n > 0 {
             let first = self.out.front().expect("sent bytes came from a chunk").bytes().len();
@@ -225,7 +270,9 @@ impl Conn {
             }
             n -= left;
             self.sent = 0;
-            self.out.pop_front();
+            if let Some(Chunk::Bytes(buffer)) = self.out.pop_front() {
+                spares.give(buffer);
+            }
         }
         self.permit.resize(self.backlog);
     }
@@ -233,14 +280,14 @@ impl Conn {
     /// Reads into a buffer. `Ok(None)` when there is nothing for now, `Ok(Some(0))` at the end.
     pub fn read(&mut self, buffer: &mut [u8], now: Time) -> io::Result<Option<usize>> {
         loop {
-            match self.stream.read(buffer) {
+            match rustix::io::read(&self.stream, &mut *buffer) {
                 Ok(n) => {
                     self.progress = now;
                     return Ok(Some(n));
                 }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
             }
         }
     }

@@ -14,6 +14,7 @@ mod guard;
 mod memory;
 mod net;
 mod poller;
+pub mod unix;
 
 pub use budget::{Budget, Permit};
 pub use clock::{Clock, time_of_day};
@@ -22,5 +23,5 @@ pub use disk::{Disk, Folder, MemoryDisk, Syncer};
 pub use entropy::Entropy;
 pub use guard::AbortOnPanic;
 pub use memory::resident_anonymous_bytes;
-pub use net::{Begin, ConnId, Detached, Mailbox, Net, NetOptions, NotPosted, Service, run};
+pub use net::{Begin, ByConn, ConnId, Detached, Mailbox, Net, NetOptions, NotPosted, Service, run};
 pub use poller::Poller;

@@ -4,27 +4,35 @@
 //! one write per connection and round. It knows the framing and the limits; it does not know what
 //! an operation means. Controller, memory-server shards and the link between them all run on it.
 
+mod by_conn;
 mod round;
 
+pub use by_conn::ByConn;
 pub use round::run;
 
 use crate::budget::{Budget, Permit};
 use crate::clock::Clock;
-use crate::conn::{Conn, Mode, ReplyPayload};
+use crate::conn::{Conn, Mode, ReplyPayload, Spares};
 use crate::failpoint::{self, Point};
 use crate::poller::Poller;
+use crate::unix::UnixDoor;
 use honeycomb_types::Time;
 use honeycomb_types::limits::{
     CONNECTION_BACKLOG_MAX, CONNECTION_STALL, CONNECTIONS_MAX, FILL_STALL, MESSAGE_MAX,
-    RING_CAPACITY,
+    REQUEST_HEADER, RING_CAPACITY,
 };
 use honeycomb_wire::{Header, Op, Refusal, ReplyHeader, RequestHeader, Status};
 use mio::event::Source;
 use mio::net::{TcpListener, TcpStream};
+use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
+use rustix::net::sockopt::socket_domain;
+use rustix::net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -34,6 +42,8 @@ use std::time::Duration;
 const WHOLE_PAYLOAD_MAX: usize = 64 * 1024;
 /// The buffer that all connections of a loop read into.
 const SCRATCH: usize = 256 * 1024;
+/// What is read of a connection that brings large payloads, to find out where the next one goes.
+const HEAD_ALONE: usize = 4 * 1024;
 /// Unfinished frames of up to this size are kept even when the budget is used up.
 const SMALL_FRAME: usize = 16 * 1024;
 /// Bytes that one connection may have read before the others get their turn.
@@ -43,8 +53,14 @@ const GREETING: Duration = Duration::from_secs(5);
 /// How often the deadlines of connections are looked at.
 const SWEEP: Duration = Duration::from_millis(500);
 
+/// Requests of one connection that are looked at before the first of them runs.
+const AHEAD: usize = 16;
+
 /// Requests of one connection that may be with other loops at a time.
 const FORWARDED_MAX: usize = 16;
+
+/// What a client waits when a descriptor did not fit its socket, in microseconds.
+const PASS_RETRY_US: u64 = 1000;
 
 const LISTENER: Token = Token(usize::MAX);
 const WAKER: Token = Token(usize::MAX - 1);
@@ -84,6 +100,19 @@ pub enum Begin {
 pub trait Service {
     /// What other threads may tell this loop.
     type Note: Send + 'static;
+
+    /// A complete request of a batch will be handled in a moment, after those before it: a chance to
+    /// ask the memory for what it needs. What is returned is brought to `prefetch_more` when the
+    /// whole batch was asked for. Nothing may depend on it.
+    fn prefetch(&self, header: &RequestHeader, args: &[u8]) -> Option<u64> {
+        let _ = (header, args);
+        None
+    }
+
+    /// Asks for what the answer to `prefetch`'s question leads to.
+    fn prefetch_more(&self, header: &RequestHeader, hint: u64) {
+        let _ = (header, hint);
+    }
 
     /// A complete request.
     fn on_request(
@@ -214,6 +243,18 @@ pub struct NetOptions {
     pub connections: Arc<AtomicUsize>,
 }
 
+/// The connection of this name, unless it is gone.
+fn look_up<'a>(
+    conns: &'a mut [Option<Conn>],
+    generations: &[u32],
+    id: ConnId,
+) -> Option<&'a mut Conn> {
+    if *generations.get(id.index())? != id.generation() {
+        return None;
+    }
+    conns[id.index()].as_mut()
+}
+
 /// The connections of one loop.
 pub struct Net {
     poll: Poll,
@@ -223,10 +264,12 @@ pub struct Net {
     free: Vec<usize>,
     open: usize,
     listener: Option<TcpListener>,
+    door: Option<UnixDoor>,
     dirty: Vec<ConnId>,
     /// Connections that may have more to read without a new event.
     ready: VecDeque<ConnId>,
     closed: Vec<ConnId>,
+    spares: Spares,
     budget: Arc<Budget>,
     options: NetOptions,
     waker: Arc<Waker>,
@@ -247,9 +290,11 @@ impl Net {
             free: Vec::new(),
             open: 0,
             listener: None,
+            door: None,
             dirty: Vec::new(),
             ready: VecDeque::new(),
             closed: Vec::new(),
+            spares: Spares::default(),
             budget: Budget::new(options.budget),
             options,
             waker,
@@ -272,10 +317,24 @@ impl Net {
         Ok(())
     }
 
+    /// Takes connections from this socket too.
+    pub fn listen_near(&mut self, door: UnixDoor) -> io::Result<()> {
+        let listener = door.listener().as_raw_fd();
+        self.poll.registry().register(&mut SourceFd(&listener), LISTENER, Interest::READABLE)?;
+        self.door = Some(door);
+        Ok(())
+    }
+
+    /// The path of that socket, for clients on this machine; empty when there is none.
+    pub fn near(&self) -> &str {
+        self.door.as_ref().map_or("", UnixDoor::path)
+    }
+
     /// Opens a connection to another node. Blocks for at most `timeout`.
     pub fn connect(&mut self, address: SocketAddr, timeout: Duration) -> io::Result<ConnId> {
         let stream = std::net::TcpStream::connect_timeout(&address, timeout)?;
         stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
         let conn = Conn::new(TcpStream::from_std(stream), self.clock.now(), &self.budget);
         let id = self.insert(conn)?;
         let conn = self.conn(id).expect("just inserted");
@@ -288,6 +347,7 @@ impl Net {
     /// cannot be made ends by `Service::on_close`.
     pub fn dial(&mut self, address: SocketAddr) -> io::Result<ConnId> {
         let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
         let mut conn = Conn::new(stream, self.clock.now(), &self.budget);
         conn.greeted = true;
         conn.link = true;
@@ -392,10 +452,7 @@ impl Net {
         if let Some((Point::Answering, op)) = last {
             failpoint::die(Point::Answering, op);
         }
-        if let Some(conn) = self.conn(to) {
-            conn.send(&header.encode(), args, payload);
-            self.mark(to);
-        }
+        self.send(to, &header.encode(), args, payload);
         if let Some((point, op)) = last {
             self.flush_one(to, self.clock.now());
             failpoint::die(point, op);
@@ -409,6 +466,33 @@ impl Net {
         self.reply(to, header, &message.as_bytes()[..cut], ReplyPayload::Copy(&[]));
     }
 
+    /// Whether a descriptor can go to this peer: it came over a Unix socket.
+    pub fn passes(&mut self, to: ConnId) -> bool {
+        let unix = |conn: &mut Conn| socket_domain(&conn.stream) == Ok(AddressFamily::UNIX);
+        self.conn(to).is_some_and(unix)
+    }
+
+    /// Sends a reply that has nothing but its header, and a descriptor with its first byte. It goes at
+    /// once or not at all: `Busy` is answered where the socket has no room, or replies wait before it.
+    pub fn pass(&mut self, to: ConnId, header: ReplyHeader, file: OwnedFd) {
+        self.flush_one(to, self.clock.now());
+        let Some(conn) = self.conn(to) else { return };
+        let frame = header.encode();
+        let sent = match conn.backlog() {
+            0 => send_with(&conn.stream, &frame, file.as_fd()),
+            _ => Err(io::ErrorKind::WouldBlock.into()),
+        };
+        match sent {
+            Ok(n) if n == frame.len() => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                let busy = ReplyHeader::new(Status::Busy, header.request, PASS_RETRY_US);
+                self.reply(to, busy, b"the socket is full", ReplyPayload::Copy(&[]));
+            }
+            // A part of so few bytes is as good as a broken connection.
+            Ok(_) | Err(_) => self.drop_conn(to),
+        }
+    }
+
     /// Queues a request of this node's own. The lengths in `header` are set here.
     pub fn request(
         &mut self,
@@ -420,10 +504,7 @@ impl Net {
         header.args_len = args.len() as u32;
         header.payload_len = payload.len() as u32;
         let last = failpoint::reached(true, header.op);
-        if let Some(conn) = self.conn(to) {
-            conn.send(&header.encode(), args, payload);
-            self.mark(to);
-        }
+        self.send(to, &header.encode(), args, payload);
         match last {
             None => {}
             Some(Point::Sent) => {
@@ -441,11 +522,18 @@ impl Net {
         due.then_some((point, op))
     }
 
-    fn conn(&mut self, id: ConnId) -> Option<&mut Conn> {
-        if *self.generations.get(id.index())? != id.generation() {
-            return None;
+    /// Queues a frame, and the connection for the next flush.
+    fn send(&mut self, to: ConnId, header: &[u8], args: &[u8], payload: ReplyPayload<'_>) {
+        let Some(conn) = look_up(&mut self.conns, &self.generations, to) else { return };
+        conn.send(header, args, payload, &mut self.spares);
+        if !conn.dirty {
+            conn.dirty = true;
+            self.dirty.push(to);
         }
-        self.conns[id.index()].as_mut()
+    }
+
+    fn conn(&mut self, id: ConnId) -> Option<&mut Conn> {
+        look_up(&mut self.conns, &self.generations, id)
     }
 
     fn mark(&mut self, id: ConnId) {
@@ -458,8 +546,6 @@ impl Net {
     }
 
     fn insert(&mut self, mut conn: Conn) -> io::Result<ConnId> {
-        // Replies are small and awaited; waiting to fill a segment would cost a delayed ack.
-        conn.stream.set_nodelay(true)?;
         let index = self.free.pop().unwrap_or_else(|| {
             self.conns.push(None);
             self.generations.push(0);
@@ -480,10 +566,14 @@ impl Net {
         // Closing the descriptor removes it as well; this matters when it moves to another loop.
         let _ = conn.stream.deregister(self.poll.registry());
         self.generations[id.index()] = self.generations[id.index()].wrapping_add(1);
-        self.free.push(id.index());
         self.open -= 1;
         self.options.connections.fetch_sub(1, Relaxed);
         Some(conn)
+    }
+
+    /// The service knows that a connection is gone: another one may have its place (`ByConn`).
+    fn release(&mut self, gone: ConnId) {
+        self.free.push(gone.index());
     }
 
     fn drop_conn(&mut self, id: ConnId) {
@@ -492,16 +582,31 @@ impl Net {
         }
     }
 
+    /// The next connection of either listener. One that could not be taken is tried again by
+    /// `accept_all`, which is called now and then without an event.
+    fn accept(&self) -> Option<TcpStream> {
+        if let Some(door) = &self.door
+            && let Ok(stream) = door.accept()
+        {
+            return Some(TcpStream::from_std(stream));
+        }
+        let (stream, _) = self.listener.as_ref()?.accept().ok()?;
+        // Replies are small and awaited; waiting to fill a segment would cost a delayed ack. A peer
+        // that is gone already is noticed when it is read from.
+        let _ = stream.set_nodelay(true);
+        Some(stream)
+    }
+
     fn accept_all(&mut self) {
-        while let Some(listener) = &self.listener {
-            let Ok((stream, _)) = listener.accept() else { break };
+        while let Some(stream) = self.accept() {
             let mut conn = Conn::new(stream, self.clock.now(), &self.budget);
             if self.options.connections.load(Relaxed) >= CONNECTIONS_MAX {
                 let header = ReplyHeader::new(Status::LimitExceeded, 0, 0);
                 let message = b"the server has as many connections as it takes (10,000)";
                 let header = ReplyHeader { args_len: message.len() as u32, ..header };
-                conn.send(&header.encode(), message, ReplyPayload::Copy(&[]));
-                let _ = conn.flush(self.clock.now());
+                let spares = &mut self.spares;
+                conn.send(&header.encode(), message, ReplyPayload::Copy(&[]), spares);
+                let _ = conn.flush(self.clock.now(), spares);
                 continue;
             }
             let _ = self.insert(conn);
@@ -509,17 +614,20 @@ impl Net {
     }
 
     /// Sends what is queued, closes what is to be closed, and lets paused connections go on.
-    fn flush_dirty(&mut self) {
-        let now = self.clock.now();
-        for id in std::mem::take(&mut self.dirty) {
+    fn flush_dirty(&mut self, now: Time) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for id in dirty.drain(..) {
             self.flush_one(id, now);
         }
+        // The list's own memory serves the next round; what was added meanwhile comes then.
+        dirty.append(&mut self.dirty);
+        self.dirty = dirty;
     }
 
     fn flush_one(&mut self, id: ConnId, now: Time) {
-        let Some(conn) = self.conn(id) else { return };
+        let Some(conn) = look_up(&mut self.conns, &self.generations, id) else { return };
         conn.dirty = false;
-        let done = conn.flush(now);
+        let done = conn.flush(now, &mut self.spares);
         let (closing, paused) = (conn.closing, conn.paused);
         let room = conn.forwarded < FORWARDED_MAX;
         let resume = paused && room && conn.backlog() < CONNECTION_BACKLOG_MAX / 2;
@@ -549,4 +657,14 @@ impl Net {
             }
         }
     }
+}
+
+/// Sends bytes, and a descriptor with the first of them.
+fn send_with(stream: &TcpStream, bytes: &[u8], file: BorrowedFd<'_>) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut with = SendAncillaryBuffer::new(&mut space);
+    let files = [file];
+    assert!(with.push(SendAncillaryMessage::ScmRights(&files)), "there is space for one");
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    Ok(sendmsg(stream, &[IoSlice::new(bytes)], &mut with, flags)?)
 }

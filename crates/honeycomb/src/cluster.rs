@@ -111,18 +111,19 @@ pub struct Place {
     /// The token.
     pub token: Vec<u8>,
     timeout: Duration,
+    unix: bool,
 }
 
 impl Place {
     /// The cluster that the settings mean; `Unavailable` when there is none.
     pub fn find(settings: &Settings) -> Outcome<Place> {
-        let timeout = settings.timeout();
+        let (timeout, unix) = (settings.timeout(), settings.unix());
         let path = settings.cluster_file()?;
         match (settings.address(), settings.token()) {
-            (Some(address), Some(token)) => Ok(Place { address, token, timeout }),
+            (Some(address), Some(token)) => Ok(Place { address, token, timeout, unix }),
             (Some(address), None) => match ClusterFile::read(&path)? {
                 Some(local) if same_place(&local.address, &address) => {
-                    Ok(Place { address, token: local.token()?, timeout })
+                    Ok(Place { address, token: local.token()?, timeout, unix })
                 }
                 _ => {
                     let text = format!(
@@ -136,7 +137,7 @@ impl Place {
             (None, token) => match ClusterFile::read(&path)? {
                 Some(local) => {
                     let token = token.map_or_else(|| local.token(), Ok)?;
-                    Ok(Place { address: local.address, token, timeout })
+                    Ok(Place { address: local.address, token, timeout, unix })
                 }
                 None => {
                     let text = format!(
@@ -158,6 +159,7 @@ impl Place {
     fn client_with(&self, token: Vec<u8>) -> Outcome<Client> {
         let mut options = ClientOptions::new(self.address.clone(), token);
         options.timeout = self.timeout;
+        options.unix = self.unix;
         let client = Client::new(options);
         client.ping()?;
         Ok(client)

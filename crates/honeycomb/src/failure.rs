@@ -82,7 +82,8 @@ pub const EXIT_CODES: [(Exit, &str, &str); 9] = [
         Exit::Conflict,
         "what is there stands against it: it exists already, is sealed or closed, or of another \
          kind",
-        "AlreadyExists, KeyExists, CompareFailed, Sealed, QueueClosed, WrongKind, Cycle, Refused",
+        "AlreadyExists, KeyExists, CompareFailed, Sealed, NotSealed, QueueClosed, WrongKind, Cycle, \
+         Refused",
     ),
 ];
 
@@ -120,6 +121,7 @@ impl Exit {
             | Status::KeyExists
             | Status::CompareFailed
             | Status::Sealed
+            | Status::NotSealed
             | Status::Refused
             | Status::QueueClosed
             | Status::WrongKind

@@ -1,7 +1,8 @@
 //! The one binary: `honeycomb start`, and the tools around it.
 //!
 //! A library, so that a program can be the same with one kind of structure more: `run` with a
-//! registry that has it (docs/structures.md).
+//! registry that has it (docs/structures.md). The comparison matrix (`crates/compare`) measures with
+//! what `bench` has.
 //!
 //! One file for each noun or family of commands; settings in `config`, errors and exit codes in
 //! `failure`, the cluster and the job that a command works in in `cluster`.
@@ -13,7 +14,7 @@ macro_rules! say {
     ($($text:tt)*) => { crate::output::print_line(format_args!($($text)*)) };
 }
 
-mod bench;
+pub mod bench;
 mod cluster;
 mod completion;
 mod config;
@@ -38,13 +39,15 @@ mod rm;
 mod run;
 mod serve;
 mod show;
-mod size;
+pub mod size;
 mod wait;
 mod watch;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+pub use config::unhex;
 use failure::{Exit, Outcome, error_json};
 pub use honeycomb_structures::Registry;
+pub use output::hex;
 use std::process::ExitCode;
 use std::sync::Arc;
 

@@ -1,13 +1,14 @@
 //! `start`, `stop`, `controller`, `server`.
 
 use crate::cluster::ClusterFile;
-use crate::config::{ForController, ForServer, ForStart, ForStop, Given, Settings};
+use crate::config::{ForController, ForServer, ForStart, ForStop, Given, Origin, Settings};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, hex};
 use crate::{machine, size};
 use clap::Args;
 use honeycomb_controller::{Controller, ControllerOptions, StartError, StoreError};
 use honeycomb_env::Clock;
+use honeycomb_env::unix::UnixDoor;
 use honeycomb_server::{MemoryServer, ServerOptions};
 use honeycomb_structures::Registry;
 use honeycomb_types::limits::{BLOCK_SIZE_DEFAULT, BLOCK_SIZE_MIN};
@@ -159,8 +160,22 @@ fn server_options(
         shards,
         spin,
         flush_root: settings.flush_root(),
+        unix_dir: None,
         kinds: kinds.clone(),
     })
+}
+
+/// Where the Unix socket of a node is to be. A directory that nobody named and that cannot be used is
+/// no reason not to start, but is told: clients have TCP then.
+fn unix_dir(settings: &Settings) -> Option<PathBuf> {
+    let directory = settings.unix_dir()?;
+    if *settings.origin("unix_dir") == Origin::Default
+        && let Err(e) = UnixDoor::open(&directory)
+    {
+        eprintln!("honeycomb: no Unix socket for clients of this machine, who use TCP: {e}");
+        return None;
+    }
+    Some(directory)
 }
 
 /// Refuses memory that the machine does not have: the kernel would end the process when it is used.
@@ -221,7 +236,8 @@ pub fn start(args: &StartArgs, kinds: &Arc<Registry>) -> Outcome {
     server_options(&settings, args.force, data, listen, Vec::new(), fitting_block_size, kinds)?;
     // A child that dies with its parent has nothing to come back for.
     let data_dir = settings.data_dir().filter(|_| !args.embedded);
-    let controller = start_controller(listen, &settings, data_dir)?;
+    let unix_dir = unix_dir(&settings);
+    let controller = start_controller(listen, &settings, data_dir, unix_dir.clone())?;
     let near = match listen.ip().is_unspecified() {
         true => SocketAddr::from(([127, 0, 0, 1], controller.address().port())),
         false => controller.address(),
@@ -229,6 +245,7 @@ pub fn start(args: &StartArgs, kinds: &Arc<Registry>) -> Outcome {
     let token = controller.token().to_vec();
     let mut options =
         server_options(&settings, args.force, data, near, token, fitting_block_size, kinds)?;
+    options.unix_dir = unix_dir;
     if args.embedded {
         options.advertise = None;
     }
@@ -236,7 +253,7 @@ pub fn start(args: &StartArgs, kinds: &Arc<Registry>) -> Outcome {
     let file = ClusterFile::of_this_process(near.to_string(), controller.token())?;
     if args.embedded {
         announce_embedded(args.output, &file);
-        end_with_parent();
+        end_with_parent([controller.near(), server.near()]);
     } else {
         file.write(&path)?;
         let output = Output { json: args.output.json || args.child };
@@ -301,11 +318,17 @@ fn announce_embedded(output: Output, file: &ClusterFile) {
     }
 }
 
-/// Ends the process when the parent that embeds it is gone: its end of standard input closes.
-fn end_with_parent() {
-    let watch = || {
+/// Ends the process when the parent that embeds it is gone: its end of standard input closes. The
+/// sockets at these paths go with it.
+fn end_with_parent(sockets: [Option<&str>; 2]) {
+    let sockets = sockets.map(|path| path.map(PathBuf::from));
+    let watch = move || {
         let mut byte = [0; 64];
         while let Ok(1..) = std::io::stdin().read(&mut byte) {}
+        for path in sockets.iter().flatten() {
+            // What cannot be removed is swept by the next node that starts.
+            let _ = std::fs::remove_file(path);
+        }
         std::process::exit(0);
     };
     std::thread::Builder::new()
@@ -408,11 +431,13 @@ fn start_controller(
     listen: SocketAddr,
     settings: &Settings,
     data_dir: Option<PathBuf>,
+    unix_dir: Option<PathBuf>,
 ) -> Outcome<Controller> {
     let options = ControllerOptions {
         listen,
         root_key: None,
         data_dir,
+        unix_dir,
         spin: settings.spin(),
         marks: settings.marks()?,
         lease_ms: settings.lease_ms(),
@@ -448,7 +473,7 @@ pub fn controller(args: &ControllerArgs) -> Outcome {
     let mut signals = signals(&[SIGINT, SIGTERM])?;
     let data_dir = settings.data_dir();
     let durable = data_dir.is_some();
-    let controller = start_controller(listen, &settings, data_dir)?;
+    let controller = start_controller(listen, &settings, data_dir, unix_dir(&settings))?;
     let (address, token) = (controller.address(), hex(controller.token()));
     let told = json!({
         "address": address.to_string(), "token": token, "pid": std::process::id(),
@@ -480,7 +505,7 @@ pub fn server(args: &ServerArgs, kinds: &Arc<Registry>) -> Outcome {
     };
     raise_descriptor_limit();
     let mut signals = signals(&[SIGINT, SIGTERM])?;
-    let options = server_options(
+    let mut options = server_options(
         &settings,
         args.force,
         listen,
@@ -489,6 +514,7 @@ pub fn server(args: &ServerArgs, kinds: &Arc<Registry>) -> Outcome {
         |_| BLOCK_SIZE_DEFAULT,
         kinds,
     )?;
+    options.unix_dir = unix_dir(&settings);
     let server = start_server(&options)?;
     let told = json!({
         "address": server.address().to_string(), "server": server.server().0,

@@ -150,6 +150,7 @@ fn status_json(s: &ClusterStatusReply) -> Value {
                 "block_size": v.block_size, "blocks": v.blocks, "free": v.free,
                 "bytes_used": v.bytes_used, "bytes_resident": v.bytes_resident,
                 "connections": v.connections, "requests": v.requests, "forwarded": v.forwarded,
+                "bytes_owed": v.bytes_owed,
             })
         })
         .collect();

@@ -212,6 +212,16 @@ fn repartition_measures_splits_and_checks_every_key() {
 }
 
 #[test]
+fn splits_are_measured_without_a_reader() {
+    let folder = Folder::new("alone");
+    let out = folder.0.to_str().unwrap();
+    let found = lines(&["repartition", "--sizes", "1KiB", "--readers", "0", "--out", out]);
+    assert!(number(&found[0], "splits") >= 3.0, "{found:?}");
+    assert!(found[0]["get_p99_us_during"].is_null() && found[0]["gets_before"] == 0, "{found:?}");
+    folder.has_figure("repartition-1024", "part,split_ms,get_us_before,get_us_during");
+}
+
+#[test]
 fn recovery_is_measured_from_the_start_of_the_process() {
     let output = Command::new(env!("CARGO_BIN_EXE_honeycomb"))
         .args(["bench", "recovery", "--prefixes", "500", "--rounds", "2", "--json"])

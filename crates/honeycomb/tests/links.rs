@@ -194,6 +194,7 @@ fn options() -> ControllerOptions {
         root_key: None,
         spin: Duration::ZERO,
         data_dir: None,
+        unix_dir: None,
         marks: honeycomb_types::Marks::default(),
         lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
         shards: 1,

@@ -126,6 +126,7 @@ fn shards_come_back_with_their_jobs() {
         root_key: None,
         data_dir: Some(folder.0.clone()),
         spin: Duration::ZERO,
+        unix_dir: None,
         marks: Marks::default(),
         lease_ms: limits::LEASE_DEFAULT_MS,
         shards: 2,
@@ -142,6 +143,7 @@ fn shards_come_back_with_their_jobs() {
         shards: 2,
         spin: Duration::ZERO,
         flush_root: None,
+        unix_dir: None,
         kinds: Arc::default(),
     };
     let server = MemoryServer::start(&server, Duration::from_secs(20)).unwrap();

@@ -3,12 +3,15 @@
 //! What a request does is decided in `shard`; here are the bytes around it. A request for a block
 //! of another core goes to that core's loop over its bounded mailbox and comes back as a note.
 
+mod lending;
+
 use crate::flush::{Errand, FlushJob, FlushWhat, Flusher};
+use crate::lend::Lender;
 use crate::notes::{Forwarded, LinkNote, Note, OwnedPayload, Peer};
 use crate::peers::Peers;
 use crate::shard::{Access, Shard};
 use honeycomb_env::{
-    Begin, ConnId, Detached, Mailbox, Net, NotPosted, Permit, ReplyPayload, Service,
+    Begin, ByConn, ConnId, Detached, Mailbox, Net, NotPosted, Permit, ReplyPayload, Service,
 };
 use honeycomb_structures::{Answer, Outcome, Payload, Ticket, large_limit};
 use honeycomb_types::limits::{
@@ -55,6 +58,12 @@ struct Subscriber {
     last_missed: u64,
 }
 
+/// The threads that do what a core must not wait for.
+pub(crate) struct Helpers {
+    pub flusher: Flusher,
+    pub lender: Lender,
+}
+
 struct Keys {
     token: TokenKey,
     grant: GrantKey,
@@ -67,18 +76,20 @@ pub(crate) struct ShardService {
     block_size: usize,
     server: ServerId,
     keys: Option<Keys>,
-    peers: hashbrown::HashMap<ConnId, Peer>,
+    peers: ByConn<Peer>,
     origins: hashbrown::HashMap<Ticket, Origin>,
     subscribers: hashbrown::HashMap<Ticket, Subscriber>,
     /// Subscribers that have missed something and were not told yet.
     gaps: usize,
     /// Connections of which a request may wait at another core.
     waiting_elsewhere: hashbrown::HashSet<ConnId>,
-    fillings: hashbrown::HashMap<ConnId, Filling>,
+    fillings: ByConn<Filling>,
     moves: Peers,
     shards: Vec<Mailbox<Note>>,
     link: Mailbox<LinkNote>,
-    flusher: Flusher,
+    helpers: Helpers,
+    /// Who waits for the copy of a block that is to be mapped.
+    copying: hashbrown::HashMap<BlockAt, Vec<(ConnId, RequestHeader)>>,
     /// Notes for the link that its full mailbox did not take yet.
     unsent: VecDeque<LinkNote>,
     /// Answers for other cores whose rings did not take them yet.
@@ -101,7 +112,7 @@ impl ShardService {
         block_size: usize,
         shards: Vec<Mailbox<Note>>,
         link: Mailbox<LinkNote>,
-        flusher: Flusher,
+        helpers: Helpers,
         token: Vec<u8>,
     ) -> ShardService {
         ShardService {
@@ -110,16 +121,17 @@ impl ShardService {
             block_size,
             server: ServerId(0),
             keys: None,
-            peers: hashbrown::HashMap::new(),
+            peers: ByConn::default(),
             origins: hashbrown::HashMap::new(),
             subscribers: hashbrown::HashMap::new(),
             gaps: 0,
             waiting_elsewhere: hashbrown::HashSet::new(),
-            fillings: hashbrown::HashMap::new(),
+            fillings: ByConn::default(),
             moves: Peers::new(token),
             shards,
             link,
-            flusher,
+            helpers,
+            copying: hashbrown::HashMap::new(),
             unsent: VecDeque::new(),
             undelivered: VecDeque::new(),
             next_ticket: 1,
@@ -136,7 +148,8 @@ impl ShardService {
 
     fn hello(&mut self, net: &mut Net, now: Time, from: ConnId, request: u64, args: &[u8]) {
         match self.greet(now, args) {
-            Ok((peer, reply, shard)) => {
+            Ok((peer, mut reply, shard)) => {
+                reply.near = net.near().to_owned();
                 net.greet(from);
                 net.reply(from, ok(request, 0), &reply.encode(), ReplyPayload::Copy(&[]));
                 self.peers.insert(from, peer);
@@ -190,7 +203,7 @@ impl ShardService {
     }
 
     fn present_grant(&mut self, net: &mut Net, from: ConnId, request: u64, args: &[u8]) {
-        let peer = self.peers.get_mut(&from).expect("a greeted connection has a peer");
+        let peer = self.peers.get_mut(from).expect("a greeted connection has a peer");
         let keys = self.keys.as_ref().expect("nobody is greeted before the keys are here");
         let body = match PresentGrantRequest::decode(args) {
             Ok(body) => body,
@@ -226,7 +239,7 @@ impl ShardService {
 
     /// What the connection may do with this request, noting that its task is alive.
     fn access(&mut self, from: ConnId, header: &RequestHeader) -> Access {
-        let peer = self.peers.get_mut(&from).expect("a greeted connection has a peer");
+        let peer = self.peers.get_mut(from).expect("a greeted connection has a peer");
         if peer.listed != self.activity_round
             && let (Some(job), Some(task)) = (peer.job, peer.task)
         {
@@ -263,6 +276,9 @@ impl ShardService {
                     self.subscribed(from, header.at, args, ticket);
                 }
                 self.answer(net, from, header, answer);
+            }
+            Outcome::Done(answer) if header.op == Op::FileMap && answer.status == Status::Ok => {
+                self.lend(net, from, header, &access, answer.value);
             }
             Outcome::Done(answer) => {
                 // Whoever slept until this request came has waited longest: connections are sent to
@@ -330,6 +346,11 @@ impl ShardService {
         let Forwarded { origin, from, header, access, args, payload } = request;
         let ticket = self.ticket();
         match self.shard.apply(now, &access, &header, &args, &payload, ticket) {
+            Outcome::Done(answer) if header.op == Op::FileMap && answer.status == Status::Ok => {
+                let text = "memory is handed over on a connection to the block's own shard";
+                let refusal = Answer::refuse(Status::NotShared, text);
+                self.return_answer(origin, from, &header, refusal);
+            }
             Outcome::Done(answer) => self.return_answer(origin, from, &header, answer),
             Outcome::Parked => {
                 self.origins.insert(ticket, Origin::Shard(origin, from, header));
@@ -394,7 +415,14 @@ impl ShardService {
     }
 
     /// Delivers what an operation set free, and tells the link what the shard wants done.
+    #[inline]
     fn settle(&mut self, net: &mut Net, now: Time) {
+        if !self.shard.is_settled() {
+            self.settle_all(net, now);
+        }
+    }
+
+    fn settle_all(&mut self, net: &mut Net, now: Time) {
         self.moves.settle(net, now, &mut self.shard);
         while let Some((ticket, answer)) = self.shard.completed() {
             match self.origins.remove(&ticket) {
@@ -478,11 +506,13 @@ impl ShardService {
             .collect();
         self.next_activity = now + ACTIVITY_INTERVAL;
         self.next_report = now + REPORT_INTERVAL;
+        let bytes_owed = self.shard.owed();
         self.tell_link(LinkNote::Report {
             shard: self.ix,
             connections: net.open_connections() as u32,
             requests: self.requests,
             forwarded: self.forwarded,
+            bytes_owed,
             usage,
             active,
         });
@@ -536,6 +566,14 @@ impl ShardService {
 
 impl Service for ShardService {
     type Note = Note;
+
+    fn prefetch(&self, header: &RequestHeader, args: &[u8]) -> Option<u64> {
+        self.shard.prefetch(header, args)
+    }
+
+    fn prefetch_more(&self, header: &RequestHeader, hint: u64) {
+        self.shard.prefetch_more(header, hint);
+    }
 
     fn on_request(
         &mut self,
@@ -621,21 +659,21 @@ impl Service for ShardService {
     }
 
     fn fill(&mut self, from: ConnId) -> Option<&mut [u8]> {
-        match self.fillings.get_mut(&from)? {
+        match self.fillings.get_mut(from)? {
             Filling::Block(ticket) => self.shard.fill(*ticket),
             Filling::Gather { bytes, filled, .. } => Some(&mut bytes[*filled..]),
         }
     }
 
     fn filled(&mut self, _now: Time, from: ConnId, n: usize) {
-        match self.fillings.get_mut(&from).expect("filled follows fill") {
+        match self.fillings.get_mut(from).expect("filled follows fill") {
             Filling::Block(ticket) => self.shard.filled(*ticket, n),
             Filling::Gather { filled, .. } => *filled += n,
         }
     }
 
     fn end_fill(&mut self, net: &mut Net, now: Time, from: ConnId) {
-        match self.fillings.remove(&from) {
+        match self.fillings.remove(from) {
             Some(Filling::Block(ticket)) => self.shard.commit(now, ticket),
             Some(Filling::Gather { header, args, bytes, .. }) => {
                 self.data_request(net, now, from, &header, &args, &bytes);
@@ -660,9 +698,9 @@ impl Service for ShardService {
 
     fn on_close(&mut self, net: &mut Net, now: Time, conn: ConnId) {
         self.moves.closed(now, &mut self.shard, conn);
-        self.peers.remove(&conn);
+        self.peers.remove(conn);
         self.hang_up(conn);
-        if let Some(Filling::Block(ticket)) = self.fillings.remove(&conn) {
+        if let Some(Filling::Block(ticket)) = self.fillings.remove(conn) {
             self.origins.remove(&ticket);
             self.shard.abort(now, ticket);
             self.settle(net, now);
@@ -672,7 +710,7 @@ impl Service for ShardService {
     }
 
     fn on_detached(&mut self, from: ConnId, target: u8, conn: Detached) {
-        let peer = self.peers.remove(&from).expect("handed over after its handshake");
+        let peer = self.peers.remove(from).expect("handed over after its handshake");
         // A ring that is full drops the connection; the client connects again.
         let _ = self.shards[target as usize].post(Note::Adopt(conn, peer));
     }
@@ -729,7 +767,7 @@ impl Service for ShardService {
                     what: FlushWhat::Part { object, snapshot },
                 });
                 let given = match job {
-                    Ok(job) => self.flusher.give(job),
+                    Ok(job) => self.helpers.flusher.give(job),
                     Err(answer) => {
                         let text = String::from_utf8_lossy(&answer.args).into_owned();
                         Err((answer.status, text))
@@ -759,6 +797,7 @@ impl Service for ShardService {
                 self.confirm(errand, refused);
             }
             Note::Located(server, found) => self.shard.server_located(now, server, found),
+            Note::Copied(at, copy) => self.copied(net, now, at, copy),
             Note::Stop => self.stopped = true,
         }
         self.settle(net, now);

@@ -1,15 +1,16 @@
 //! A memory server: one state machine per core, with the I/O around it.
 //!
 //! `shard` decides (pure, no I/O, what the simulator runs); `conn` moves bytes between sockets and
-//! the shard; `peers` does so for moves between blocks; `link` talks to a controller shard, `links` to all;
-//! `lots` is what each of them may use; `flush`
-//! writes to disk; `server` starts the threads.
+//! the shard; `peers` does so for moves between blocks; `link` talks to a controller shard, `links`
+//! to all; `lots` is what each of them may use; `flush` writes to disk; `lend` copies what clients
+//! map; `server` starts the threads.
 #![forbid(unsafe_code)]
 
 mod authorize;
 mod conn;
 mod flush;
 mod holdings;
+mod lend;
 mod link;
 mod links;
 mod lots;

@@ -88,6 +88,7 @@ pub(crate) struct Counters {
     pub connections: u32,
     pub requests: u64,
     pub forwarded: u64,
+    pub bytes_owed: u64,
 }
 
 /// What is told to a controller that knows this server.
@@ -345,12 +346,14 @@ impl Link {
             connections: a.connections + c.connections,
             requests: a.requests + c.requests,
             forwarded: a.forwarded + c.forwarded,
+            bytes_owed: a.bytes_owed + c.bytes_owed,
         });
         let body = ReportRequest {
-            bytes_resident: resident_anonymous_bytes(),
+            bytes_resident: resident_anonymous_bytes() + honeycomb_block::shared_bytes(),
             connections: sum.connections,
             requests: sum.requests,
             forwarded: sum.forwarded,
+            bytes_owed: sum.bytes_owed,
             usage: std::mem::take(&mut self.usage),
             active: std::mem::take(&mut self.active),
         };

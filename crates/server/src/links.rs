@@ -147,8 +147,16 @@ impl Service for LinkService {
                     }
                 }
             }
-            LinkNote::Report { shard, connections, requests, forwarded, mut usage, mut active } => {
-                let counters = Counters { connections, requests, forwarded };
+            LinkNote::Report {
+                shard,
+                connections,
+                requests,
+                forwarded,
+                bytes_owed,
+                mut usage,
+                mut active,
+            } => {
+                let counters = Counters { connections, requests, forwarded, bytes_owed };
                 for (controller, link) in (0..).zip(&mut self.links) {
                     let of = |usage: &BlockUsage| BlockId(usage.block).server().controller();
                     let usage = part(&mut usage, controller, of);

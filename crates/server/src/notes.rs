@@ -2,7 +2,7 @@
 
 use crate::flush::Errand;
 use crate::shard::{Access, BlockOwner, Effect, MoveWord};
-use honeycomb_block::Pin;
+use honeycomb_block::{Pin, Shared};
 use honeycomb_env::{ConnId, Detached};
 use honeycomb_structures::News;
 use honeycomb_types::{BlockAt, Generation, JobId, PrefixId, ServerId, SessionId, ShardIx};
@@ -48,6 +48,8 @@ pub(crate) enum Note {
     EndImport(BlockAt, u64, bool, Errand),
     /// The controller has said where a server is, or why it does not.
     Located(ServerId, Result<SocketAddr, Status>),
+    /// The copy of a sealed block that is to be mapped, or why there is none.
+    Copied(BlockAt, Result<Shared, String>),
     /// End the loop.
     Stop,
 }
@@ -94,6 +96,7 @@ pub(crate) enum LinkNote {
         connections: u32,
         requests: u64,
         forwarded: u64,
+        bytes_owed: u64,
         usage: Vec<BlockUsage>,
         active: Vec<ActivePrefix>,
     },

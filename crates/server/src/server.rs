@@ -1,12 +1,14 @@
 //! Starts a memory server: one thread per shard, one for the link, one that gives memory back.
 
-use crate::conn::ShardService;
+use crate::conn::{Helpers, ShardService};
 use crate::flush::Flusher;
+use crate::lend::Lender;
 use crate::link::Identity;
 use crate::links::LinkService;
 use crate::notes::{LinkNote, Note};
 use crate::shard::{Shard, ShardConfig};
 use honeycomb_block::Reclaimer;
+use honeycomb_env::unix::UnixDoor;
 use honeycomb_env::{AbortOnPanic, Clock, Entropy, Mailbox, Net, NetOptions, run};
 use honeycomb_structures::Registry;
 use honeycomb_tiers::FlushStore;
@@ -43,6 +45,8 @@ pub struct ServerOptions {
     pub spin: Duration,
     /// The directory below which data of expired prefixes is written; none is written without it.
     pub flush_root: Option<PathBuf>,
+    /// The directory of the Unix socket that clients of this machine may use; `None` has no socket.
+    pub unix_dir: Option<PathBuf>,
     /// The kinds of structure that it serves.
     pub kinds: Arc<Registry>,
 }
@@ -51,6 +55,7 @@ pub struct ServerOptions {
 pub struct MemoryServer {
     address: SocketAddr,
     server: ServerId,
+    near: Option<String>,
     shards: Vec<Mailbox<Note>>,
     link: Mailbox<LinkNote>,
     threads: Vec<JoinHandle<()>>,
@@ -64,6 +69,8 @@ impl MemoryServer {
         let clock = Clock::start();
         let listener = TcpListener::bind(options.listen)?;
         let address = listener.local_addr()?;
+        let door = options.unix_dir.as_deref().map(UnixDoor::open).transpose()?;
+        let near = door.as_ref().map(|d| d.path().to_owned());
         let (reclaimer, worker) = Reclaimer::with_worker();
         let mut threads = vec![spawn("reclaim", move || worker.run())?];
 
@@ -77,6 +84,9 @@ impl MemoryServer {
             nets.push((net, mailbox, notes));
         }
         nets[0].0.listen(listener)?;
+        if let Some(door) = door {
+            nets[0].0.listen_near(door)?;
+        }
         let shards: Vec<_> = nets.iter().map(|(_, mailbox, _)| mailbox.clone()).collect();
         let link_net = Net::new(clock, NetOptions { spin: Duration::ZERO, ..net_options })?;
         let (link, link_notes) = link_net.mailbox::<LinkNote>();
@@ -90,6 +100,9 @@ impl MemoryServer {
             }
         };
 
+        let (lender, worker) = Lender::with_worker(clock);
+        threads.push(spawn("lend", move || worker.run())?);
+
         for (ix, (net, _, notes)) in nets.into_iter().enumerate() {
             let config = ShardConfig {
                 shard: ShardIx(ix as u8),
@@ -98,17 +111,18 @@ impl MemoryServer {
                 reclaimer: reclaimer.clone(),
                 kinds: options.kinds.clone(),
             };
-            let (shards, link, flusher) = (shards.clone(), link.clone(), flusher.clone());
+            let (shards, link) = (shards.clone(), link.clone());
+            let helpers = Helpers { flusher: flusher.clone(), lender: lender.clone() };
             let token = options.token.clone();
             threads.push(spawn(&format!("shard-{ix}"), move || {
                 let size = config.block_size;
                 let shard = Shard::new(config);
                 let ix = ShardIx(ix as u8);
-                let service = ShardService::new(ix, shard, size, shards, link, flusher, token);
+                let service = ShardService::new(ix, shard, size, shards, link, helpers, token);
                 run(net, service, notes).expect("the event loop of a shard does not fail");
             })?);
         }
-        drop(reclaimer);
+        drop((reclaimer, lender));
         let identity = Identity {
             controller: options.controller,
             token: options.token.clone(),
@@ -125,7 +139,7 @@ impl MemoryServer {
         threads.push(spawn("link", move || {
             run(link_net, service, link_notes).expect("the event loop of the link does not fail");
         })?);
-        let mut server = MemoryServer { address, server: ServerId(0), shards, link, threads };
+        let mut server = MemoryServer { address, server: ServerId(0), near, shards, link, threads };
         server.server = await_join(clock, &joins, patience)?;
         Ok(server)
     }
@@ -133,6 +147,11 @@ impl MemoryServer {
     /// Where clients reach it.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The path of its Unix socket, when it has one.
+    pub fn near(&self) -> Option<&str> {
+        self.near.as_deref()
     }
 
     /// The name under which it joined first.

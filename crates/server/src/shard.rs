@@ -5,6 +5,7 @@
 
 mod events;
 mod extents;
+mod lending;
 mod lines;
 mod moving;
 mod owners;
@@ -19,7 +20,7 @@ use crate::holdings::Told;
 use crate::pace::{Delay, Pace};
 use crate::refusals::{unknown_block, wrong_epoch};
 use crate::watch::Watchers;
-use honeycomb_block::{Backing, Pin, Reclaimer};
+use honeycomb_block::{Backing, Pin, Reclaimer, Shared};
 use honeycomb_structures::{
     Answer, Attributes, Lanes, Outcome, Registered, Registry, Structure, Ticket,
 };
@@ -231,6 +232,10 @@ struct Slot {
     lanes: Lanes,
     /// Touched since usage was last reported.
     touched: bool,
+    /// When it was looked at what its changes lead to, and how many bytes it used then.
+    looked: (Time, u64),
+    /// It has changed since, a little.
+    unseen: bool,
     /// When a refused block may ask for a successor again.
     ask_after: Time,
     /// When it asked for one, until the answer comes.
@@ -253,6 +258,8 @@ struct Slot {
     /// When to go on giving back what has moved away.
     sweep_at: Option<Time>,
     told: Told,
+    /// What clients map of it, and what it is served from then.
+    shared: Option<Shared>,
 }
 
 /// One core's share of a memory server.
@@ -273,6 +280,8 @@ pub struct Shard {
     last_epoch: Vec<Epoch>,
     pending: Vec<Pending>,
     touched: Vec<u32>,
+    /// Blocks that have changed since they were looked at: each once.
+    unseen: Vec<u32>,
     effects: Vec<Effect>,
     completed: Vec<(Ticket, Answer)>,
     notices: Vec<(Ticket, u64, Notice)>,
@@ -283,6 +292,8 @@ pub struct Shard {
     /// Backings that a planted defect hands on unscrubbed.
     stale: Vec<Backing>,
     posts: Vec<Post>,
+    /// Copies of freed blocks that clients may still map.
+    owed: Vec<lending::Owed>,
     /// What is to be done about extents at other shards.
     extents: extents::Extents,
 }
@@ -300,6 +311,7 @@ impl Shard {
             last_epoch: Vec::new(),
             pending: Vec::new(),
             touched: Vec::new(),
+            unseen: Vec::new(),
             effects: Vec::new(),
             completed: Vec::new(),
             notices: Vec::new(),
@@ -307,6 +319,7 @@ impl Shard {
             clock_offset_ms: 0,
             stale: Vec::new(),
             posts: Vec::new(),
+            owed: Vec::new(),
             extents: extents::Extents::default(),
         }
     }
@@ -328,6 +341,24 @@ impl Shard {
     /// The next notice: of which subscription, its number within the block, and what it says.
     pub fn take_notices(&mut self) -> Vec<(Ticket, u64, Notice)> {
         std::mem::take(&mut self.notices)
+    }
+
+    /// A request will run in a moment, after others of its batch: see `Structure::prefetch`. Whether
+    /// it may is asked later; nobody hears anything from this.
+    #[inline]
+    pub fn prefetch(&self, header: &RequestHeader, args: &[u8]) -> Option<u64> {
+        let slot = self.slots[self.index(header.at.block)?].as_deref()?;
+        slot.structure.prefetch(&slot.backing, header.op, args)
+    }
+
+    /// See `Structure::prefetch_more`.
+    #[inline]
+    pub fn prefetch_more(&self, header: &RequestHeader, hint: u64) {
+        if let Some(index) = self.index(header.at.block)
+            && let Some(slot) = &self.slots[index]
+        {
+            slot.structure.prefetch_more(&slot.backing, hint);
+        }
     }
 
     /// Runs a request whose payload is here. `ticket` must be fresh; it names the answer when the
@@ -497,6 +528,15 @@ impl Shard {
     /// The next answer to a request that was parked.
     pub fn completed(&mut self) -> Option<(Ticket, Answer)> {
         self.completed.pop()
+    }
+
+    /// Whether nobody is to hear anything of what was done: the common case.
+    #[inline]
+    pub fn is_settled(&self) -> bool {
+        self.completed.is_empty()
+            && self.notices.is_empty()
+            && self.effects.is_empty()
+            && self.posts.is_empty()
     }
 
     /// What the shard wants done elsewhere.

@@ -177,6 +177,14 @@ impl FileBlock {
         Answer { args: vec![sealed as u8], ..Answer::ok(self.length()) }
     }
 
+    /// Whether the block can be mapped: its bytes are final then, and there are so many.
+    fn map(&self) -> Answer {
+        match &self.seal {
+            Some(_) => Answer::ok(self.length()),
+            None => Answer::refuse(Status::NotSealed, "the file is not sealed and may grow"),
+        }
+    }
+
     fn seal(&mut self) -> Answer {
         match &self.seal {
             Some(Seal::Continues(successor)) => return moved(self.length(), successor),
@@ -198,11 +206,12 @@ impl Structure for FileBlock {
             },
             Op::FileRead => self.read(args),
             Op::FileReadMany => self.read_many(block, args),
-            Op::FileSize | Op::FileSeal if !args.is_empty() => {
+            Op::FileSize | Op::FileSeal | Op::FileMap if !args.is_empty() => {
                 Answer::refuse(Status::BadFrame, format!("{} takes no arguments", op.name()))
             }
             Op::FileSize => self.file_size(),
             Op::FileSeal => self.seal(),
+            Op::FileMap => self.map(),
             other => panic!("{} is no operation of a file", other.name()),
         };
         Outcome::Done(done)
@@ -266,8 +275,8 @@ impl Structure for FileBlock {
 
     fn snapshot(&mut self, block: &mut Backing, _range: (u64, u64)) -> Option<Snapshot> {
         let committed = self.pieces.committed();
-        Some(Snapshot::new(block.pin(0..self.size), move |bytes, out| {
-            out.write_all(&bytes[..committed])?;
+        Some(Snapshot::new(block.pin(0..committed), move |bytes, out| {
+            out.write_all(bytes)?;
             Ok(committed as u64)
         }))
     }

@@ -306,6 +306,19 @@ pub trait Structure: Send {
     /// A mutation's answer never holds `Payload::Block`: it is kept for retries.
     fn apply(&mut self, block: &mut Backing, operation: &Operation<'_>, payload: &[u8]) -> Outcome;
 
+    /// An operation of a batch will run in a moment: asks the memory for what it will look at first,
+    /// so that it comes while those before it run. What is returned is brought to `prefetch_more`
+    /// when the same has been asked of the others. Nothing may depend on it.
+    fn prefetch(&self, block: &Backing, op: Op, args: &[u8]) -> Option<u64> {
+        let _ = (block, op, args);
+        None
+    }
+
+    /// Asks for what it will look at next, which what `prefetch` asked for leads to.
+    fn prefetch_more(&self, block: &Backing, hint: u64) {
+        let _ = (block, hint);
+    }
+
     /// Makes room for a payload of `length` bytes that will arrive piece by piece. `Err` is the
     /// refusal to answer; nothing is held then.
     fn reserve(

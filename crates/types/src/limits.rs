@@ -62,6 +62,11 @@ pub const CONNECTION_STALL: Duration = Duration::from_secs(10);
 pub const FILL_STALL: Duration = Duration::from_secs(2);
 /// Bytes of requests and replies in flight that one server holds outside its blocks.
 pub const SERVER_BUFFER_BYTES: usize = 256 * 1024 * 1024;
+/// Percent of a server's memory that clients may still map of blocks that were freed; above it no more
+/// is handed out.
+pub const OWED_PERCENT_MAX: u64 = 5;
+/// Requests that may wait for the copy of one block that is to be mapped.
+pub const LENT_WAITING_MAX: usize = 1024;
 /// Bytes of notices that may wait for one subscriber; what comes then is left out, and the gap told.
 pub const NOTICE_BACKLOG_MAX: usize = 256 * 1024;
 /// Subscriptions to one block.

@@ -199,9 +199,12 @@ pub struct BatchResult<'a> {
 
 /// Appends a result to the payload of a reply.
 pub fn put_result(out: &mut Vec<u8>, result: &BatchResult<'_>) {
-    (result.status as u16).put(out);
-    result.value.put(out);
-    put_long(out, result.bytes);
+    let mut head = [0; RESULT];
+    head[..2].copy_from_slice(&(result.status as u16).to_le_bytes());
+    head[2..10].copy_from_slice(&result.value.to_le_bytes());
+    head[10..].copy_from_slice(&(result.bytes.len() as u32).to_le_bytes());
+    out.extend_from_slice(&head);
+    out.extend_from_slice(result.bytes);
 }
 
 /// Reads the payload of a reply to `KvMultiGet` or `KvBatch`, which answers `count` of what was

@@ -442,7 +442,12 @@ fn check_data_request(op: Op, sample: &Value) {
     let field = |name: &str| &sample["fields"][name];
     assert!(op.info().payload || payload.is_empty(), "{at}");
     match op {
-        Op::FileAppend | Op::FileSize | Op::FileSeal | Op::QueueClose | Op::NextBlock => {
+        Op::FileAppend
+        | Op::FileSize
+        | Op::FileSeal
+        | Op::FileMap
+        | Op::QueueClose
+        | Op::NextBlock => {
             assert!(args.is_empty(), "{at}");
         }
         Op::KvLength => {

@@ -18,7 +18,11 @@ awaited. What opens something (:func:`connect`, :meth:`AsyncClient.job`, ``open`
 be awaited or used in ``async with``. ``blocking`` of a twin is its original, and each twin can be made
 around one: ``AsyncKv(kv)``.
 
-*Threads*: calls are made in threads of the package's own, never in asyncio's executor. 32 carry the
+*Together*: single gets and changes of key-value stores that tasks ask for in one turn of the event loop
+go out together, up to 256 of them under way at a time, in a native thread for each loop and client. So
+``asyncio.gather`` of a thousand gets costs a few system calls.
+
+*Threads*: other calls are made in threads of the package's own, never in asyncio's executor. 32 carry the
 calls that do not wait; more calls at a time stand in line for a moment. Calls that wait for something
 to happen have up to 256 threads more, and puts that wait for room another 256; beyond that they await
 their turn, and one whose ``timeout`` passes in that line raises

@@ -83,7 +83,7 @@ class AsyncQueue(Remote):
     def __init__(self, blocking: Queue) -> None:
         self.blocking = blocking
         self._taker: Taker[bytes] = Taker(
-            lambda n, wait: blocking._handle.get().get(n, wait),
+            lambda n, wait: blocking._native().get(n, wait),
             f"items of {blocking.address} that arrived for cancelled calls are lost",
         )
 

@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from itertools import islice
 from types import TracebackType
-from typing import Any, AnyStr, Final, Generic, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, AnyStr, Final, Generic, Literal, Self, TypeVar, overload
 
 from honeycomb import _check
-from honeycomb._batch import AtomicBatch, Batch, Key, Value
+from honeycomb._batch import (
+    ACCUMULATE,
+    ADD,
+    DELETE,
+    FUNCTIONS,
+    GET,
+    PUT,
+    SWAP,
+    AtomicBatch,
+    Batch,
+    Key,
+    Value,
+    as_value,
+)
 from honeycomb._display import Facts, Remote
+from honeycomb.aio._carrier import Carrier, carrier_of
 from honeycomb.aio._queue import AsyncListener, listening
 from honeycomb.aio._run import Opening, run, twin_of, wait
 from honeycomb.file import FOLLOW_PIECE, Buffer, Data, HoneyFile
 from honeycomb.kv import _MISSING, Kv
+from honeycomb.view import FileView
+
+if TYPE_CHECKING:
+    import pyarrow
 
 D = TypeVar("D")
 T = TypeVar("T")
@@ -144,6 +163,9 @@ class AsyncFile(Remote):
         ranges = list(ranges)  # here, and not in another thread
         return await run(lambda: self.blocking.read_ranges(ranges))
 
+    async def map(self) -> FileView:
+        return await run(self.blocking.map)
+
     async def size(self) -> int:
         return await run(self.blocking.size)
 
@@ -230,10 +252,26 @@ class AsyncKv(Remote):
     ``await kv["key"]`` and ``async for key in kv`` work; what a dictionary does by other operators
     has a name: :meth:`put`, :meth:`delete`, :meth:`contains`, :meth:`length`. A change whose task was
     cancelled may or may not have been carried out.
+
+    Single gets and changes that tasks ask for in one turn of the event loop travel together and are
+    under way at a time. Those on one key take effect in the order in which they were asked for.
     """
 
     def __init__(self, blocking: Kv) -> None:
         self.blocking = blocking
+        self._carrier: Carrier | None = None
+
+    async def _piped(
+        self, kind: int, key: Key, first: Value | None = None, second: Value | None = None
+    ) -> Any:
+        """What an operation answers that goes with others; ``NotImplemented`` when it has to be made
+        alone."""
+        loop = asyncio.get_running_loop()
+        carrier = self._carrier
+        if carrier is None or carrier.loop is not loop:
+            carrier = self._carrier = carrier_of(loop, self.blocking)
+        future = carrier.ask(self.blocking, kind, key, first, second)
+        return NotImplemented if future is None else await future
 
     @property
     def address(self) -> str:
@@ -248,7 +286,15 @@ class AsyncKv(Remote):
         return self.blocking.plain_limit
 
     def __getitem__(self, key: Key) -> Coroutine[Any, Any, bytes]:
-        return run(lambda: self.blocking[key])
+        return self._get_item(key)
+
+    async def _get_item(self, key: Key) -> bytes:
+        value: bytes | None = await self._piped(GET, key)
+        if value is NotImplemented:
+            return await run(lambda: self.blocking[key])
+        if value is None:
+            raise self.blocking._missing(key)
+        return value
 
     async def contains(self, key: Key) -> bool:
         """Whether there is an entry: ``in``."""
@@ -265,16 +311,23 @@ class AsyncKv(Remote):
     @overload
     async def get(self, key: Key, default: D) -> bytes | D: ...
     async def get(self, key: Key, default: Any = None) -> Any:
-        return await run(lambda: self.blocking.get(key, default))
+        value = await self._piped(GET, key)
+        if value is NotImplemented:
+            return await run(lambda: self.blocking.get(key, default))
+        return default if value is None else value
 
     async def get_into(self, key: Key, buffer: bytearray | memoryview) -> int | None:
         return await run(lambda: self.blocking.get_into(key, buffer))
 
     async def put(self, key: Key, value: Value) -> bool:
-        return await run(lambda: self.blocking.put(key, value))
+        replaced = await self._piped(PUT, key, as_value(value))
+        if replaced is NotImplemented:
+            return await run(lambda: self.blocking.put(key, value))
+        return bool(replaced)
 
     async def add(self, key: Key, value: Value) -> None:
-        await run(lambda: self.blocking.add(key, value))
+        if await self._piped(ADD, key, as_value(value)) is NotImplemented:
+            await run(lambda: self.blocking.add(key, value))
 
     @overload
     async def pop(self, key: Key) -> bytes: ...
@@ -286,7 +339,7 @@ class AsyncKv(Remote):
         return await run(lambda: self.blocking.pop(key, default))
 
     async def delete(self, key: Key) -> bool:
-        return await run(lambda: self.blocking.delete(key))
+        return bool(await self._piped(DELETE, key))
 
     async def replace(self, key: Key, value: Value) -> bytes:
         return await run(lambda: self.blocking.replace(key, value))
@@ -297,10 +350,26 @@ class AsyncKv(Remote):
     async def compare_and_swap(
         self, key: Key, expected: Value | None, new: Value
     ) -> tuple[bool, bytes | None]:
-        return await run(lambda: self.blocking.compare_and_swap(key, expected, new))
+        given = None if expected is None else as_value(expected, "expected values")
+        swapped: tuple[bool, bytes | None] = await self._piped(SWAP, key, given, as_value(new))
+        if swapped is NotImplemented:
+            return await run(lambda: self.blocking.compare_and_swap(key, expected, new))
+        return swapped
 
     async def setdefault(self, key: Key, default: Any = None) -> bytes:
         return await run(lambda: self.blocking.setdefault(key, default))
+
+    async def put_object(self, key: Key, value: Any) -> bool:
+        return await run(lambda: self.blocking.put_object(key, value))
+
+    async def get_object(self, key: Key, default: Any = _MISSING) -> Any:
+        return await run(lambda: self.blocking.get_object(key, default))
+
+    async def put_table(self, key: Key, table: pyarrow.Table | pyarrow.RecordBatch) -> bool:
+        return await run(lambda: self.blocking.put_table(key, table))
+
+    async def get_table(self, key: Key, default: Any = _MISSING) -> Any:
+        return await run(lambda: self.blocking.get_table(key, default))
 
     @overload
     async def update(self, entries: Mapping[Any, Value], /) -> None: ...
@@ -348,13 +417,18 @@ class AsyncKv(Remote):
         self, key: Key, function: Literal["top"], operand: tuple[int, float, Value | str]
     ) -> list[tuple[float, bytes]]: ...
     async def accumulate(self, key: Key, function: Any, operand: Any = None) -> Any:
+        number, data = FUNCTIONS.encode(function, operand)
+        if function != "top":  # which answers a list only alone
+            combined = await self._piped(ACCUMULATE + number, key, data)
+            if combined is not NotImplemented:
+                return combined
         return await run(lambda: self.blocking.accumulate(key, function, operand))
 
     async def increment(self, key: Key, n: int = 1) -> int:
-        return await run(lambda: self.blocking.increment(key, n))
+        return await self.accumulate(key, "sum", _check.index("n", n))
 
     async def append(self, key: Key, data: Value) -> int:
-        return await run(lambda: self.blocking.append(key, data))
+        return await self.accumulate(key, "append", data)
 
     async def number(self, key: Key) -> int | float | None:
         return await run(lambda: self.blocking.number(key))

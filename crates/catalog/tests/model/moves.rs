@@ -28,8 +28,14 @@ impl Both {
         let Some((_, at)) = self.kv_block(j, kv, block) else { return };
         self.hear(at);
         let usage = [BlockUsage { at, bytes_used: bytes }];
-        let report =
-            Report { bytes_resident: 0, connections: 0, requests: 0, forwarded: 0, usage: &usage };
+        let report = Report {
+            bytes_resident: 0,
+            connections: 0,
+            requests: 0,
+            forwarded: 0,
+            bytes_owed: 0,
+            usage: &usage,
+        };
         self.bench.run(Command::ServerReport { server: at.block.server(), report }).unwrap();
         self.model.used.insert(at, bytes);
     }

@@ -88,6 +88,7 @@ impl ControllerService {
             connections: q.connections,
             requests: q.requests,
             forwarded: q.forwarded,
+            bytes_owed: q.bytes_owed,
             usage: &usage,
         };
         self.apply(now, Command::ServerReport { server, report }).map_err(refusal)?;

@@ -4,17 +4,16 @@ use super::*;
 
 /// Runs a loop until its service has finished.
 pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -> io::Result<()> {
-    let mut round = Round { scratch: vec![0; SCRATCH], spin: Poller::default() };
+    let mut round =
+        Round { scratch: vec![0; SCRATCH], ahead: Ahead::default(), spin: Poller::default() };
     let mut events = Events::with_capacity(1024);
-    let mut next_sweep = net.clock.now() + SWEEP;
+    // Read once a round, after its wait.
+    let mut now = net.clock.now();
+    let mut next_sweep = now + SWEEP;
     // Before the first wait: a service may have something to begin with.
-    let mut deadline = {
-        let now = net.clock.now();
-        service.on_tick(&mut net, now)
-    };
+    let mut deadline = service.on_tick(&mut net, now);
     while !service.finished() {
-        round.wait(&mut net, &mut events, deadline, next_sweep)?;
-        let now = net.clock.now();
+        now = round.wait(&mut net, &mut events, now, deadline, next_sweep)?;
         for event in &events {
             match event.token() {
                 LISTENER => net.accept_all(),
@@ -43,7 +42,7 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
             service.on_note(&mut net, now, note);
         }
         deadline = service.on_tick(&mut net, now);
-        net.flush_dirty();
+        net.flush_dirty(now);
         if now >= next_sweep {
             net.sweep(now);
             // Connections that could not be taken (no descriptor was free) raise no new event.
@@ -52,47 +51,53 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
         }
         for id in std::mem::take(&mut net.closed) {
             service.on_close(&mut net, now, id);
+            net.release(id);
         }
     }
-    net.flush_dirty();
+    net.flush_dirty(now);
     Ok(())
 }
 
 struct Round {
     scratch: Vec<u8>,
+    ahead: Ahead,
     spin: Poller,
 }
 
 impl Round {
-    /// Waits for something to do, polling briefly first when that has paid off lately.
+    /// Waits for something to do, polling briefly first when that has paid off lately. `now` is when
+    /// the last round began, which is good enough to tell how long to sleep; the time that it returns
+    /// is that after the wait.
     fn wait(
         &mut self,
         net: &mut Net,
         events: &mut Events,
+        now: Time,
         deadline: Option<Time>,
         next_sweep: Time,
-    ) -> io::Result<()> {
+    ) -> io::Result<Time> {
+        let clock = net.clock;
         let at_once = !net.ready.is_empty() || !net.dirty.is_empty() || !net.closed.is_empty();
-        let began = net.clock.now();
-        if !at_once && net.options.spin > Duration::ZERO && self.spin.worth_it(began) {
-            let clock = net.clock;
-            let mut now = began;
-            while now.since(began) < net.options.spin {
+        if !at_once && net.options.spin > Duration::ZERO && self.spin.worth_it(now) {
+            let began = clock.now();
+            let mut tried = began;
+            while tried.since(began) < net.options.spin {
                 poll_once(&mut net.poll, events, Duration::ZERO)?;
                 if !events.is_empty() {
                     self.spin.hit();
-                    return Ok(());
+                    return Ok(clock.now());
                 }
-                if !self.spin.yielded(now, || clock.now()) {
+                if !self.spin.yielded(tried, || clock.now()) {
                     break;
                 }
-                now = clock.now();
+                tried = clock.now();
             }
             self.spin.miss();
         }
         let wake = deadline.map_or(next_sweep, |d| d.min(next_sweep));
-        let timeout = if at_once { Duration::ZERO } else { wake.since(net.clock.now()) };
-        poll_once(&mut net.poll, events, timeout)
+        let timeout = if at_once { Duration::ZERO } else { wake.since(now) };
+        poll_once(&mut net.poll, events, timeout)?;
+        Ok(clock.now())
     }
 
     /// Reads what a connection has, up to its turn.
@@ -132,14 +137,16 @@ impl Round {
         let mut kept = conn.take_kept();
         // What was kept may hold whole frames: after a pause, or when handed over.
         if !kept.is_empty() {
-            let used = consume(net, service, now, id, &kept);
+            let used = consume(net, service, now, id, &kept, &mut self.ahead);
             if used > 0 {
                 kept.drain(..used);
                 return settle(net, service, id, &kept).unwrap_or(Step::Read(used));
             }
         }
         let conn = net.conn(id).expect("nothing was consumed");
-        let read = match conn.read(&mut self.scratch, now) {
+        // What of a large payload is read here is copied once more: read little more than its header.
+        let room = if conn.brings_large { HEAD_ALONE } else { self.scratch.len() };
+        let read = match conn.read(&mut self.scratch[..room], now) {
             Ok(Some(0)) | Err(_) => return Step::Ended,
             Ok(None) => {
                 conn.keep(&kept);
@@ -149,13 +156,13 @@ impl Round {
         };
         // A short read means that the socket is empty: no second call to learn it, unless the end
         // of the stream stands behind it, of which no further event tells.
-        let drained = read < self.scratch.len() && !conn.hung_up;
+        let drained = read < room && !conn.hung_up;
         let rest = if kept.is_empty() {
-            let used = consume(net, service, now, id, &self.scratch[..read]);
+            let used = consume(net, service, now, id, &self.scratch[..read], &mut self.ahead);
             settle(net, service, id, &self.scratch[used..read])
         } else {
             kept.extend_from_slice(&self.scratch[..read]);
-            let used = consume(net, service, now, id, &kept);
+            let used = consume(net, service, now, id, &kept, &mut self.ahead);
             settle(net, service, id, &kept[used..])
         };
         match rest {
@@ -217,7 +224,50 @@ fn settle<S: Service>(net: &mut Net, service: &mut S, id: ConnId, rest: &[u8]) -
     let kept = conn.take_kept();
     let (greeted, opened) = (conn.greeted, conn.opened);
     service.on_detached(id, target, Detached { stream: conn.stream, kept, greeted, opened });
+    net.release(id);
     Some(Step::Gone)
+}
+
+/// Requests of one connection that are here whole and were looked at together, before the first of
+/// them runs: what they need from memory comes while those before them run.
+#[derive(Default)]
+struct Ahead {
+    /// The last one first.
+    requests: Vec<(RequestHeader, Option<u64>)>,
+}
+
+impl Ahead {
+    /// Looks at the whole requests that `data` begins with.
+    fn look<S: Service>(&mut self, service: &S, data: &[u8]) {
+        self.requests.clear();
+        let mut at = 0;
+        while self.requests.len() < AHEAD
+            && let Ok(Some((Header::Request(header), size))) = Header::decode(&data[at..], true)
+            && data.len() - at - size >= header.body_len()
+        {
+            at += size + header.body_len();
+            self.requests.push((header, None));
+        }
+        // For one alone there is nothing to do meanwhile.
+        if self.requests.len() > 1 {
+            self.prefetch(service, data);
+        }
+        self.requests.reverse();
+    }
+
+    fn prefetch<S: Service>(&mut self, service: &S, data: &[u8]) {
+        let mut at = 0;
+        for (header, hint) in &mut self.requests {
+            at += REQUEST_HEADER;
+            *hint = service.prefetch(header, &data[at..at + header.args_len as usize]);
+            at += header.body_len();
+        }
+        for (header, hint) in &self.requests {
+            if let Some(hint) = hint {
+                service.prefetch_more(header, *hint);
+            }
+        }
+    }
 }
 
 /// Handles the frames at the start of `data`; returns the bytes used.
@@ -227,8 +277,10 @@ fn consume<S: Service>(
     now: Time,
     id: ConnId,
     data: &[u8],
+    ahead: &mut Ahead,
 ) -> usize {
     let mut at = 0;
+    ahead.requests.clear();
     while let Some(conn) = net.conn(id) {
         if conn.closing || conn.hand_over.is_some() {
             break;
@@ -257,6 +309,15 @@ fn consume<S: Service>(
                 at += n;
                 continue;
             }
+        }
+        if ahead.requests.is_empty() && conn.greeted {
+            ahead.look(service, &data[at..]);
+        }
+        if let Some((header, _)) = ahead.requests.pop() {
+            let body = &data[at + REQUEST_HEADER..];
+            let used = request(net, service, now, id, &header, body);
+            at += REQUEST_HEADER + used.expect("looked at because it is here whole");
+            continue;
         }
         let used = match Header::decode(&data[at..], conn.greeted) {
             Ok(None) => break,
@@ -291,6 +352,9 @@ fn request<S: Service>(
     body: &[u8],
 ) -> Option<usize> {
     let (args_len, payload_len) = (header.args_len as usize, header.payload_len as usize);
+    if let Some(conn) = net.conn(id) {
+        conn.brings_large = payload_len > WHOLE_PAYLOAD_MAX;
+    }
     if payload_len > WHOLE_PAYLOAD_MAX && body.len() < header.body_len() {
         let args = body.get(..args_len)?;
         if let Some(point) = failpoint::reached(false, header.op) {

@@ -1,7 +1,7 @@
 //! A cluster of the benchmark's own, in a child process that ends with this one.
 
 use super::process::{Pinning, Watched};
-use super::{Common, Pool, Waiting};
+use super::{Common, Pool, Transport, Waiting};
 use crate::cluster::ClusterFile;
 use crate::config::unhex;
 use honeycomb_client::{Client, ClientOptions, JobTicket};
@@ -17,21 +17,34 @@ pub struct Cluster {
     file: ClusterFile,
     token: Vec<u8>,
     waiting: Waiting,
+    transport: Transport,
 }
 
 impl Cluster {
     /// Starts `honeycomb start --embedded` on the server's core and comes back on the client's.
-    pub fn start(
+    pub(super) fn start(
         common: &Common,
         pool: Pool,
         waiting: Waiting,
         pinning: Pinning,
     ) -> Result<Cluster, String> {
-        Cluster::on(common.shards, pool, waiting, pinning)
+        Cluster::over(common.transport, common.shards, pool, waiting, pinning)
     }
 
-    /// The same, with so many cores that serve.
+    /// `over` TCP.
     pub fn on(
+        shards: u8,
+        pool: Pool,
+        waiting: Waiting,
+        pinning: Pinning,
+    ) -> Result<Cluster, String> {
+        Cluster::over(Transport::Tcp, shards, pool, waiting, pinning)
+    }
+
+    /// Starts `start --embedded` of this program, with so many cores that serve, on the server's core
+    /// and comes back on the client's. Clients reach it over this transport.
+    pub fn over(
+        transport: Transport,
         shards: u8,
         pool: Pool,
         waiting: Waiting,
@@ -49,6 +62,7 @@ impl Cluster {
         ] {
             command.arg(flag).arg(value);
         }
+        command.arg(format!("--unix={}", transport == Transport::Unix));
         pinning.for_server();
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         pinning.for_client();
@@ -62,7 +76,7 @@ impl Cluster {
             return Err("the cluster did not start".into());
         };
         let token = unhex(&file.token)?;
-        Ok(Cluster { child, file, token, waiting })
+        Ok(Cluster { child, file, token, waiting, transport })
     }
 
     /// The process.
@@ -89,6 +103,7 @@ impl Cluster {
     pub fn client(&self, token: &[u8]) -> Client {
         let mut options = ClientOptions::new(self.address(), token);
         options.spin = self.waiting.spin();
+        options.unix = self.transport == Transport::Unix;
         Client::new(options)
     }
 

@@ -277,7 +277,7 @@ fn one(client: &Client, kind: Request, job: JobId, i: u64) -> Result<(), Error> 
 }
 
 fn print(args: &ControllerArgs, common: &Common, pinning: Pinning, about: &str, found: &Found) {
-    say!("{about}; {}", pinning.show());
+    say!("{about}; {}; over {}", pinning.show(), common.transport.name());
     say!("{} rounds of {} s; medians of the rounds\n", common.rounds, common.seconds);
     say!(
         "Pipelined: {} connections with {} requests in flight each; one controller thread\n",
@@ -353,7 +353,7 @@ fn json_of(
         .collect();
     let costs = &found.costs;
     json!({
-        "bench": "controller", "machine": about, "pinning": pinning.show(),
+        "bench": "controller", "transport": common.transport.name(), "machine": about, "pinning": pinning.show(),
         "rounds": common.rounds, "seconds": common.seconds, "connections": args.connections,
         "window": args.window, "pipelined": rates, "synchronous": latencies,
         "memory": {

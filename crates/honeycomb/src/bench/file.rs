@@ -188,7 +188,8 @@ fn read<'a>(file: &'a File, seed: u64, length: u64, size: u64) -> Work<'a> {
 }
 
 fn print(args: &FileArgs, common: &Common, pinning: Pinning, about: &str, rows: &[Row]) {
-    say!("{about}; {}; {} client thread(s)", pinning.show(), args.threads);
+    let over = common.transport.name();
+    say!("{about}; {}; {} client thread(s); over {over}", pinning.show(), args.threads);
     say!("{} rounds of {} s; medians of the rounds\n", common.rounds, common.seconds);
     let mut table = Table::new(&[&["waiting", "size", "op"][..], &SERIES].concat());
     for r in rows.iter().filter(|r| !r.op.starts_with("stream")) {
@@ -223,7 +224,7 @@ fn json_of(args: &FileArgs, common: &Common, pinning: Pinning, about: &str, rows
         })
         .collect();
     json!({
-        "bench": "file", "machine": about, "pinning": pinning.show(), "rounds": common.rounds,
+        "bench": "file", "transport": common.transport.name(), "machine": about, "pinning": pinning.show(), "rounds": common.rounds,
         "seconds": common.seconds, "threads": args.threads, "results": results,
     })
 }

@@ -126,7 +126,8 @@ pub fn run(args: &KvArgs) -> Outcome {
     let mut results = Vec::new();
     for &waiting in common.waitings() {
         let cluster = Cluster::start(&common, args.pool, waiting, pinning)?;
-        let redis = version.as_ref().map(|_| Redis::start(pinning)).transpose()?;
+        let redis =
+            version.as_ref().map(|_| Redis::start(pinning, common.transport)).transpose()?;
         for &size in &args.sizes {
             let case = Case { waiting, size };
             let mut stores = vec![honeycomb(&cluster, args.threads, case)?];
@@ -272,7 +273,8 @@ fn print(
     about: &str,
     results: &[Row],
 ) {
-    say!("{about}; {}; {} client thread(s)", pinning.show(), args.threads);
+    let over = common.transport.name();
+    say!("{about}; {}; {} client thread(s); over {over}", pinning.show(), args.threads);
     say!("{} rounds of {} s in turns; medians of the rounds\n", common.rounds, common.seconds);
     let mut table = Table::new(&[&["waiting", "value", "op", "system"][..], &SERIES].concat());
     for r in results {
@@ -330,7 +332,7 @@ fn json_of(
         })
         .collect();
     json!({
-        "bench": "kv", "machine": about, "pinning": pinning.show(), "rounds": common.rounds,
+        "bench": "kv", "transport": common.transport.name(), "machine": about, "pinning": pinning.show(), "rounds": common.rounds,
         "seconds": common.seconds, "threads": args.threads,
         "peer": version.as_ref().map(|v| format!("redis {v}")),
         "results": series, "ratios": ratios,

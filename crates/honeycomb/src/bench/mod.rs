@@ -5,28 +5,30 @@
 //! round: only ratios of neighbouring rounds mean anything on a machine that others use too.
 
 mod catalog;
-mod cluster;
+pub mod cluster;
 mod controller;
 mod elasticity;
 mod file;
 mod growth;
 mod kv;
 mod leases;
-mod measure;
+pub mod measure;
 mod memory;
 mod nodes;
-mod plot;
-mod process;
+pub mod plot;
+pub mod process;
 mod queue;
 mod recovery;
-mod redis;
+pub mod redis;
 mod repartition;
-mod report;
+pub mod report;
 mod sensitivity;
-mod socket;
+pub mod socket;
 mod trace;
 mod watch;
 mod wire;
+
+pub use kv::noise;
 
 use crate::failure::Outcome;
 use crate::output::Output;
@@ -85,6 +87,9 @@ struct Common {
     /// How both sides wait: asleep, or polling for 50 us first
     #[arg(long, value_enum, default_value_t = WaitingArg::Both)]
     waiting: WaitingArg,
+    /// How clients reach servers, those of the peer too
+    #[arg(long, value_enum, default_value_t = Transport::Tcp)]
+    transport: Transport,
     /// Leave it to the kernel which core runs what
     #[arg(long)]
     no_pin: bool,
@@ -94,13 +99,13 @@ struct Common {
 
 /// The pool of the cluster that is measured.
 #[derive(Args, Clone, Copy)]
-struct Pool {
+pub struct Pool {
     /// Memory for blocks, resident only where written
     #[arg(long, value_parser = size::parse, default_value = "4GiB")]
-    memory: u64,
+    pub memory: u64,
     /// Bytes of a block
     #[arg(long, value_parser = size::parse, default_value = "128MiB")]
-    block_size: u64,
+    pub block_size: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -110,23 +115,44 @@ enum WaitingArg {
     Both,
 }
 
+/// How clients reach servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Transport {
+    /// TCP over loopback.
+    Tcp,
+    /// The Unix socket of the server.
+    Unix,
+}
+
+impl Transport {
+    fn name(self) -> &'static str {
+        match self {
+            Transport::Tcp => "tcp",
+            Transport::Unix => "unix",
+        }
+    }
+}
+
 /// How both sides wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Waiting {
+pub enum Waiting {
+    /// Asleep.
     Sleeping,
+    /// Polling for a moment first.
     Polling,
 }
 
 impl Waiting {
-    fn name(self) -> &'static str {
+    /// For tables.
+    pub fn name(self) -> &'static str {
         match self {
             Waiting::Sleeping => "sleeping",
             Waiting::Polling => "polling",
         }
     }
 
-    /// The default of client and server, or none.
-    fn spin(self) -> Duration {
+    /// For how long: the default of client and server, or not at all.
+    pub fn spin(self) -> Duration {
         match self {
             Waiting::Sleeping => Duration::ZERO,
             Waiting::Polling => Duration::from_micros(50),

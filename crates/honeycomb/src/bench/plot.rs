@@ -80,7 +80,9 @@ type Area<'a> = DrawingArea<BitMapBackend<'a>, Shift>;
 fn panel_on(area: &Area<'_>, panel: &Panel) -> Result<(), String> {
     let all = || panel.series.iter().flat_map(|s| &s.points);
     let most = all().map(|p| p.1).fold(0.0, f64::max);
-    let top = if most > 0.0 { most * 1.12 } else { 1.0 };
+    // The legend of many series must not lie on them.
+    let legend = 0.11 * panel.series.len().saturating_sub(3) as f64;
+    let top = if most > 0.0 { most * (1.12 + legend) } else { 1.0 };
     let low = all().map(|p| p.0).fold(f64::INFINITY, f64::min);
     let high = all().map(|p| p.0).fold(f64::NEG_INFINITY, f64::max);
     if !(low.is_finite() && high.is_finite()) {

@@ -93,9 +93,29 @@ impl Watched {
 
     /// Resident anonymous memory, in bytes.
     pub fn resident_anonymous(&self) -> u64 {
+        self.status("RssAnon:")
+    }
+
+    /// Resident memory of any kind, in bytes.
+    pub fn resident(&self) -> u64 {
+        self.status("VmRSS:")
+    }
+
+    /// The most resident memory since the process began, or since `forget_peak`, in bytes.
+    pub fn peak_resident(&self) -> u64 {
+        self.status("VmHWM:")
+    }
+
+    /// Lets `peak_resident` begin anew. Where the kernel does not allow it, it goes on as before.
+    pub fn forget_peak(&self) {
+        let _ = fs::write(format!("/proc/{}/clear_refs", self.pid), "5");
+    }
+
+    /// A field of its status that is counted in KiB, in bytes; 0 when the process is gone.
+    fn status(&self, name: &str) -> u64 {
         let path = format!("/proc/{}/status", self.pid);
         let Ok(text) = fs::read_to_string(path) else { return 0 };
-        let line = text.lines().find_map(|l| l.strip_prefix("RssAnon:"));
+        let line = text.lines().find_map(|l| l.strip_prefix(name));
         let kib = line.and_then(|l| l.trim().strip_suffix(" kB"));
         kib.and_then(|n| n.trim().parse::<u64>().ok()).map_or(0, |n| n * 1024)
     }

@@ -124,7 +124,8 @@ pub fn run(args: &QueueArgs) -> Outcome {
     let mut results = Vec::new();
     for &waiting in common.waitings() {
         let cluster = Cluster::start(&common, args.pool, waiting, pinning)?;
-        let redis = version.as_ref().map(|_| Redis::start(pinning)).transpose()?;
+        let redis =
+            version.as_ref().map(|_| Redis::start(pinning, common.transport)).transpose()?;
         let mut systems = vec![ours(&cluster)?];
         if let Some(redis) = &redis {
             systems.push(theirs(redis, waiting)?);
@@ -379,7 +380,7 @@ fn print(
     about: &str,
     results: &[Row],
 ) {
-    say!("{about}; {}", pinning.show());
+    say!("{about}; {}; over {}", pinning.show(), common.transport.name());
     say!("{} rounds of {} s in turns; medians of the rounds\n", common.rounds, common.seconds);
     let mut table = Table::new(&[&["waiting", "item", "what", "system"][..], &SERIES].concat());
     for r in results {
@@ -430,7 +431,7 @@ fn json_of(
         value
     });
     json!({
-        "bench": "queue", "machine": about, "pinning": pinning.show(), "rounds": common.rounds,
+        "bench": "queue", "transport": common.transport.name(), "machine": about, "pinning": pinning.show(), "rounds": common.rounds,
         "seconds": common.seconds, "peer": version.as_ref().map(|v| format!("redis {v}")),
         "results": series.collect::<Vec<_>>(), "ratios": ratios.collect::<Vec<_>>(),
     })

@@ -1,8 +1,9 @@
 //! The peer: a redis-server of the benchmark's own, and a minimal client for it.
 
+use super::Transport;
 use super::process::Pinning;
 use super::socket::Socket;
-use honeycomb_env::Clock;
+use honeycomb_env::{Clock, Entropy};
 use std::io::{self, IoSlice};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -23,22 +24,32 @@ pub fn version() -> Option<String> {
 /// A redis-server that keeps nothing on disk. Dropping it ends it.
 pub struct Redis {
     child: Child,
+    /// host:port, or the path of a Unix socket.
     address: String,
 }
 
 impl Redis {
-    /// Starts one on a free port and the server's core.
-    pub fn start(pinning: Pinning) -> Result<Redis, String> {
+    /// Starts one on the server's core, at a free port, and a Unix socket if it is to have one.
+    pub fn start(pinning: Pinning, transport: Transport) -> Result<Redis, String> {
         let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
         let address = free.map_err(|e| format!("no free port: {e}"))?;
         let mut command = Command::new("redis-server");
         command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
         command.args(["--port", &address.port().to_string()]);
+        let address = match transport {
+            Transport::Tcp => address.to_string(),
+            Transport::Unix => {
+                let name = format!("honeycomb-redis-{:x}.sock", Entropy::system().next_u64());
+                let path = std::env::temp_dir().join(name).to_string_lossy().into_owned();
+                command.args(["--unixsocket", &path, "--unixsocketperm", "600"]);
+                path
+            }
+        };
         pinning.for_server();
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         pinning.for_client();
         let child = child.map_err(|e| format!("cannot start redis-server: {e}"))?;
-        let redis = Redis { child, address: address.to_string() };
+        let redis = Redis { child, address };
         let clock = Clock::start();
         let until = clock.now() + PATIENCE;
         while Socket::connect(&redis.address, Duration::ZERO).is_err() {
@@ -57,9 +68,7 @@ impl Redis {
 
     /// A connection.
     pub fn client(&self, spin: Duration) -> io::Result<RedisClient> {
-        let socket = Socket::connect(&self.address, spin)?;
-        let head = Vec::with_capacity(256);
-        Ok(RedisClient { socket, head, received: vec![0; RECEIVE], taken: 0, filled: 0 })
+        RedisClient::connect(&self.address, spin)
     }
 }
 
@@ -67,6 +76,10 @@ impl Drop for Redis {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if self.address.starts_with('/') {
+            // One that is gone already is what is wanted.
+            let _ = std::fs::remove_file(&self.address);
+        }
     }
 }
 
@@ -81,6 +94,13 @@ pub struct RedisClient {
 }
 
 impl RedisClient {
+    /// Connects to host:port; a reply is polled for this long before it is slept for.
+    pub fn connect(address: &str, spin: Duration) -> io::Result<RedisClient> {
+        let socket = Socket::connect(address, spin)?;
+        let head = Vec::with_capacity(256);
+        Ok(RedisClient { socket, head, received: vec![0; RECEIVE], taken: 0, filled: 0 })
+    }
+
     /// SET.
     pub fn set(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
         self.begin(3, b"SET");

@@ -8,6 +8,12 @@ pub struct Progress {
     shown: bool,
 }
 
+impl Default for Progress {
+    fn default() -> Progress {
+        Progress::new()
+    }
+}
+
 impl Progress {
     /// Nothing shown yet.
     pub fn new() -> Progress {
@@ -29,9 +35,10 @@ impl Drop for Progress {
     }
 }
 
-/// A number with about three digits that mean something.
+/// A number with about three digits that mean something; a dash for what is none.
 pub fn number(v: f64) -> String {
     match v.abs() {
+        a if a.is_nan() => "-".into(),
         a if a >= 9_999.5 => thousands(v.round() as i64),
         a if a >= 99.5 => format!("{v:.0}"),
         a if a >= 9.95 => format!("{v:.1}"),

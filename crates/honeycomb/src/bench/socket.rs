@@ -3,7 +3,7 @@
 //! The peers' clients stand on it, so that a comparison shows the servers and not two ways of
 //! waiting.
 
-use honeycomb_env::{Clock, Poller};
+use honeycomb_env::{Clock, Poller, unix};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;
@@ -21,11 +21,17 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Connects.
+    /// Connects to host:port, or to the Unix socket at a path.
     pub fn connect(address: &str, spin: Duration) -> io::Result<Socket> {
-        let stream = TcpStream::connect(address)?;
-        stream.set_nodelay(true)?;
-        stream.set_nonblocking(true)?;
+        let stream = match address.starts_with('/') {
+            true => unix::connect(address)?,
+            false => {
+                let stream = TcpStream::connect(address)?;
+                stream.set_nodelay(true)?;
+                stream.set_nonblocking(true)?;
+                stream
+            }
+        };
         Ok(Socket { stream, clock: Clock::start(), spin, poller: Poller::default() })
     }
 

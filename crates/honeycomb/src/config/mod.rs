@@ -42,7 +42,7 @@ pub struct Setting {
 const CLIENTS: &str = "commands that use a cluster";
 
 /// Every setting.
-pub const TABLE: [Setting; 20] = [
+pub const TABLE: [Setting; 22] = [
     Setting {
         name: "address",
         kind: Kind::Endpoint,
@@ -114,6 +114,23 @@ pub const TABLE: [Setting; 20] = [
         otherwise: "`false`",
         of: "`start`, `controller`, `server`",
         help: "Whether to listen beyond this machine although nothing is encrypted",
+    },
+    Setting {
+        name: "unix",
+        kind: Kind::Switch,
+        default: Some("true"),
+        otherwise: "`true`",
+        of: "`start`, `controller`, `server`, commands that use a cluster",
+        help: "Whether clients on the machine of a node reach it over a Unix socket; TCP is there \
+               either way",
+    },
+    Setting {
+        name: "unix_dir",
+        kind: Kind::Directory,
+        default: None,
+        otherwise: "`$XDG_RUNTIME_DIR/honeycomb/sockets`, else `/tmp/honeycomb-UID`",
+        of: "`start`, `controller`, `server`",
+        help: "The directory of that socket, which no other user may enter",
     },
     Setting {
         name: "controller",
@@ -240,40 +257,42 @@ macro_rules! groups {
 
 groups! {
     /// How to reach a cluster.
-    Reach = ["address", "token", "timeout", "cluster_file"];
+    Reach = ["address", "token", "timeout", "unix", "cluster_file"];
     /// How to reach a cluster, and the job.
-    InJob = ["job", "address", "token", "timeout", "cluster_file"];
+    InJob = ["job", "address", "token", "timeout", "unix", "cluster_file"];
     /// What `run` needs.
-    ForRun = ["python", "address", "token", "timeout", "cluster_file"];
+    ForRun = ["python", "address", "token", "timeout", "unix", "cluster_file"];
     /// What `demo` needs.
     ForDemo = ["python"];
     /// What `start` needs.
     ForStart = [
-        "listen", "advertise", "insecure", "memory", "block_size", "shards", "spin_us",
-        "lease_ms", "high_mark", "low_mark", "flush_root", "cluster_file", "data_dir",
+        "listen", "advertise", "insecure", "unix", "unix_dir", "memory", "block_size", "shards",
+        "spin_us", "lease_ms", "high_mark", "low_mark", "flush_root", "cluster_file", "data_dir",
         "controller_shards"
     ];
     /// What `stop` needs.
     ForStop = ["cluster_file"];
     /// What `controller` needs.
     ForController = [
-        "listen", "insecure", "spin_us", "lease_ms", "high_mark", "low_mark", "data_dir",
+        "listen", "insecure", "unix", "unix_dir", "spin_us", "lease_ms", "high_mark", "low_mark",
+        "data_dir",
         "controller_shards"
     ];
     /// What `server` needs.
     ForServer = [
-        "controller", "token", "listen", "advertise", "insecure", "memory", "block_size", "shards",
-        "spin_us", "flush_root"
+        "controller", "token", "listen", "advertise", "insecure", "unix", "unix_dir", "memory",
+        "block_size", "shards", "spin_us", "flush_root"
     ];
     /// What `doctor` looks at.
     ForDoctor = [
-        "address", "token", "timeout", "cluster_file", "python", "listen", "memory", "block_size",
-        "shards"
+        "address", "token", "timeout", "unix", "cluster_file", "python", "listen", "memory",
+        "block_size", "shards"
     ];
     /// All.
     All = [
         "address", "token", "timeout", "job", "cluster_file", "python", "listen", "advertise",
-        "insecure", "controller", "memory", "block_size", "shards", "controller_shards", "spin_us",
+        "insecure", "unix", "unix_dir", "controller", "memory", "block_size", "shards",
+        "controller_shards", "spin_us",
         "lease_ms", "high_mark", "low_mark", "flush_root", "data_dir"
     ];
 }
@@ -510,6 +529,25 @@ impl Settings {
     /// Whether to listen beyond this machine.
     pub fn insecure(&self) -> bool {
         self.text("insecure").is_some_and(|text| text == "true")
+    }
+
+    /// Whether clients reach nodes of their machine over Unix sockets.
+    pub fn unix(&self) -> bool {
+        self.text("unix").is_some_and(|text| text == "true")
+    }
+
+    /// The directory of a node's Unix socket; `None` when it is to have none.
+    pub fn unix_dir(&self) -> Option<PathBuf> {
+        if !self.unix() {
+            return None;
+        }
+        if let Some(path) = self.text("unix_dir") {
+            return Some(path.into());
+        }
+        Some(match variable("XDG_RUNTIME_DIR") {
+            Some(runtime) => Path::new(&runtime).join("honeycomb/sockets"),
+            None => format!("/tmp/honeycomb-{}", rustix::process::geteuid().as_raw()).into(),
+        })
     }
 
     /// The controller to join.

@@ -13,7 +13,7 @@ use honeycomb_types::PrefixId;
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::PrefixOptions;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +24,15 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub struct Cluster {
     pub servers: Vec<MemoryServer>,
     pub controller: Controller,
+}
+
+/// What few clusters have.
+#[derive(Default)]
+struct Extras {
+    flush_root: Option<PathBuf>,
+    unix_dir: Option<PathBuf>,
+    advertise: Option<String>,
+    controller_shards: Option<u16>,
 }
 
 impl Cluster {
@@ -38,26 +47,41 @@ impl Cluster {
         block_size: u64,
         flush_root: Option<PathBuf>,
     ) -> Cluster {
-        Cluster::start_all(vec![Arc::default(); servers], memory, block_size, flush_root, 1)
+        let extras = Extras { flush_root, ..Extras::default() };
+        Cluster::start_all(vec![Arc::default(); servers], memory, block_size, extras)
     }
 
     /// A cluster with so many controller shards.
     pub fn sharded(shards: u16, servers: usize, memory: u64, block_size: u64) -> Cluster {
-        Cluster::start_all(vec![Arc::default(); servers], memory, block_size, None, shards)
+        let extras = Extras { controller_shards: Some(shards), ..Extras::default() };
+        Cluster::start_all(vec![Arc::default(); servers], memory, block_size, extras)
     }
 
     /// With a memory server for each of these sets of kinds.
     pub fn start_with(kinds: Vec<Arc<Registry>>, memory: u64, block_size: u64) -> Cluster {
-        Cluster::start_all(kinds, memory, block_size, None, 1)
+        Cluster::start_all(kinds, memory, block_size, Extras::default())
+    }
+
+    /// One whose nodes have Unix sockets in this directory.
+    pub fn near(servers: usize, memory: u64, block_size: u64, sockets: &Path) -> Cluster {
+        let kinds = vec![Arc::default(); servers];
+        let extras = Extras { unix_dir: Some(sockets.into()), ..Extras::default() };
+        Cluster::start_all(kinds, memory, block_size, extras)
+    }
+
+    /// With one memory server, which clients are told to reach by this address.
+    pub fn behind(address: SocketAddr, memory: u64, block_size: u64) -> Cluster {
+        let extras = Extras { advertise: Some(address.to_string()), ..Extras::default() };
+        Cluster::start_all(vec![Arc::default()], memory, block_size, extras)
     }
 
     fn start_all(
         kinds: Vec<Arc<Registry>>,
         memory: u64,
         block_size: u64,
-        flush_root: Option<PathBuf>,
-        controller_shards: u16,
+        extras: Extras,
     ) -> Cluster {
+        let Extras { flush_root, unix_dir, advertise, controller_shards } = extras;
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         let spin = Duration::ZERO;
         let options = ControllerOptions {
@@ -65,14 +89,15 @@ impl Cluster {
             root_key: None,
             spin,
             data_dir: None,
+            unix_dir: unix_dir.clone(),
             marks: honeycomb_types::Marks::default(),
             lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
-            shards: controller_shards,
+            shards: controller_shards.unwrap_or(1),
         };
         let controller = Controller::start(&options).unwrap();
         let options = |kinds| ServerOptions {
             listen,
-            advertise: None,
+            advertise: advertise.clone(),
             controller: controller.address(),
             token: controller.token().to_vec(),
             memory,
@@ -80,6 +105,7 @@ impl Cluster {
             shards: 2,
             spin,
             flush_root: flush_root.clone(),
+            unix_dir: unix_dir.clone(),
             kinds,
         };
         let servers = kinds
@@ -119,6 +145,22 @@ pub fn file(client: &Client, job: &JobTicket, address: &str) -> File {
 pub fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut entropy = Entropy::seeded(seed);
     (0..length).map(|_| entropy.next_u64() as u8).collect()
+}
+
+/// A directory of a test's own, which need not be there yet; gone when this is dropped.
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        let name = format!("honeycomb-test-{:016x}", Entropy::system().next_u64());
+        Scratch(std::env::temp_dir().join(name))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 pub fn status<T: std::fmt::Debug>(result: Result<T, Error>) -> Status {

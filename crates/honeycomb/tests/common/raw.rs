@@ -224,6 +224,7 @@ pub fn keyed_cluster_with(
         root_key: Some(root),
         spin,
         data_dir: None,
+        unix_dir: None,
         marks: honeycomb_types::Marks::default(),
         lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
         shards: 1,
@@ -239,6 +240,7 @@ pub fn keyed_cluster_with(
         shards: 2,
         spin,
         flush_root: None,
+        unix_dir: None,
         kinds,
     };
     let servers = vec![MemoryServer::start(&options, PATIENCE).unwrap()];

@@ -459,6 +459,7 @@ fn at_controller(op: Op) -> AtController {
         | Op::FileAppend
         | Op::FileRead
         | Op::FileSize
+        | Op::FileMap
         | Op::FileSeal
         | Op::QueuePut
         | Op::QueueGet

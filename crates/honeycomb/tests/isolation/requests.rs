@@ -130,6 +130,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
                 connections: 0,
                 requests: 0,
                 forwarded: 0,
+                bytes_owed: 0,
                 usage: Vec::new(),
                 active: vec![ActivePrefix { job, prefix: victim.own.0, ago_ms: 0 }],
             }
@@ -315,7 +316,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
             ReadArgs { offset: 0, length: 1000 }.put(&mut args);
             body(args)
         }
-        Op::FileSize | Op::FileSeal | Op::KvLength => body(Vec::new()),
+        Op::FileSize | Op::FileSeal | Op::FileMap | Op::KvLength => body(Vec::new()),
         Op::QueuePut => write(&[]),
         Op::QueueGet => body(get_one()),
         Op::QueuePeek => body(get_one()[..8].to_vec()),

@@ -147,6 +147,7 @@ fn ten_thousand_fuzzed_frames_harm_nobody() {
         log(Op::FileAppend, b"", &[1; 500]),
         log(Op::FileRead, &range, b""),
         log(Op::FileSize, b"", b""),
+        log(Op::FileMap, b"", b""),
         log(Op::FileSeal, b"", b""),
         kv(Op::KvGet, b"k", b""),
         kv(Op::KvPut, b"\0k", &[2; 300]),

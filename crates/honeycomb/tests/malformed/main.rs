@@ -570,6 +570,7 @@ fn bodies_that_do_not_parse_are_refused_whole() {
                 Survives,
             ),
             case("arguments to FileSize", log(Op::FileSize, b"x"), bad, Survives),
+            case("arguments to FileMap", log(Op::FileMap, b"x"), bad, Survives),
             case("arguments to FileSeal", log(Op::FileSeal, b"x"), bad, Survives),
             case(
                 "arguments to FileAppend",

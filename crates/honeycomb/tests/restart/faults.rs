@@ -25,6 +25,7 @@ fn options(listen: SocketAddr) -> ControllerOptions {
         listen,
         root_key: Some(KEY),
         data_dir: None,
+        unix_dir: None,
         spin: Duration::ZERO,
         marks: honeycomb_types::Marks::default(),
         lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
@@ -47,6 +48,7 @@ fn server(controller: &Controller) -> MemoryServer {
         shards: 1,
         spin: Duration::ZERO,
         flush_root: None,
+        unix_dir: None,
         kinds: std::sync::Arc::default(),
     };
     MemoryServer::start(&options, Duration::from_secs(20)).unwrap()

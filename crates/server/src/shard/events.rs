@@ -9,6 +9,8 @@ use honeycomb_wire::Status;
 use std::cmp::Reverse;
 use std::time::Duration;
 
+/// Operations that come at a time are looked at together until they have changed 1 / this of a block.
+const LOOK_FRACTION: usize = 256;
 /// How often a block that was refused a successor asks again.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 /// How often a block that is to be retired looks whether it can be, and asks again.
@@ -48,6 +50,12 @@ impl Shard {
 
     /// Time has passed: waits end, reservations run out, blocks that nobody needs are retired.
     pub fn tick(&mut self, now: Time) {
+        for index in std::mem::take(&mut self.unseen) {
+            if let Some(slot) = &mut self.slots[index as usize] {
+                slot.unseen = false;
+                self.look_at(now, index as usize);
+            }
+        }
         if self.extents.due().is_some_and(|due| due <= now) {
             self.tick_extents(now);
         }
@@ -70,6 +78,9 @@ impl Shard {
 
     /// When `tick` is due next. May be early, never late.
     pub fn deadline(&self) -> Option<Time> {
+        if !self.unseen.is_empty() {
+            return Some(Time::ZERO);
+        }
         let timers = self.timers.peek().map(|Reverse((due, _))| *due);
         timers.into_iter().chain(self.extents.due()).min()
     }
@@ -77,6 +88,28 @@ impl Shard {
     /// What follows every change of a block: its events, growth, timers, usage.
     pub(super) fn after(&mut self, now: Time, at: BlockAt) {
         let index = self.index(at.block).expect("an operation just ran on it");
+        self.hear(now, index);
+        self.look_at(now, index);
+    }
+
+    /// The same for one operation of many that come at a time. What grows out of them is looked at
+    /// when they have changed enough together, or in the next `tick`, which is due at once.
+    pub(super) fn after_one(&mut self, now: Time, at: BlockAt) {
+        let index = self.index(at.block).expect("an operation just ran on it");
+        self.hear(now, index);
+        let enough = self.config.block_size / LOOK_FRACTION;
+        let Some(slot) = &mut self.slots[index] else { return };
+        let (looked, bytes) = slot.looked;
+        if looked != now || slot.structure.bytes_used().abs_diff(bytes) as usize >= enough {
+            self.look_at(now, index);
+        } else if !slot.unseen {
+            slot.unseen = true;
+            self.unseen.push(index as u32);
+        }
+    }
+
+    /// Carries out what a block has to say.
+    fn hear(&mut self, now: Time, index: usize) {
         let Some(slot) = &mut self.slots[index] else { return };
         if !slot.touched {
             slot.touched = true;
@@ -85,8 +118,13 @@ impl Shard {
         while let Some(event) = self.slots[index].as_mut().and_then(|s| s.structure.event()) {
             self.event(now, index, event);
         }
+    }
+
+    /// Looks at what a change of a block leads to: growth, moves, retirement, its timer.
+    fn look_at(&mut self, now: Time, index: usize) {
         let delay = self.grow_delay.expected();
         let Some(slot) = &mut self.slots[index] else { return };
+        slot.looked = (now, slot.structure.bytes_used());
         let owner = slot.owner;
         slot.structure.expect(slot.pace.bytes_in(now, delay));
         if now >= slot.ask_after && slot.structure.wants_successor() {

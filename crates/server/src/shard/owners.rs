@@ -103,6 +103,8 @@ impl Shard {
             kind,
             lanes: Lanes::new(),
             touched: false,
+            looked: (Time::ZERO, 0),
+            unseen: false,
             ask_after: Time::ZERO,
             asked_at: None,
             idle_at: None,
@@ -115,6 +117,7 @@ impl Shard {
             last_move: 0,
             sweep_at: None,
             told: Told::default(),
+            shared: None,
         }));
         self.arm(index);
         Ok(())
@@ -173,6 +176,9 @@ impl Shard {
         slot.watchers.end(Status::WrongEpoch, text, &mut self.notices);
         self.end_move(&slot);
         self.extents.closed(at);
+        if let Some(copy) = slot.shared.take() {
+            self.owe(slot.owner.job, copy);
+        }
         if Bug::StaleBytes.active() {
             self.stale.push(slot.backing);
         }

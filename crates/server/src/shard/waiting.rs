@@ -109,15 +109,18 @@ impl Shard {
         let slot = self.slot_at(at).expect("it just ran");
         let hash = record_hash(slot, request);
         let pending = self.pending(now, request, hash);
-        let outcome = match outcome {
-            Outcome::Done(answer) => Outcome::Done(self.record(pending, answer)),
+        match outcome {
+            Outcome::Done(answer) => {
+                let answer = self.record(pending, answer);
+                self.after_one(now, at);
+                Outcome::Done(answer)
+            }
             Outcome::Parked => {
                 self.pending.push(pending);
+                self.after(now, at);
                 Outcome::Parked
             }
-        };
-        self.after(now, at);
-        outcome
+        }
     }
 
     pub(super) fn pending(&self, now: Time, request: &Request<'_>, hash: Option<u64>) -> Pending {

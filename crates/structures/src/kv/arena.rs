@@ -38,9 +38,10 @@ pub(crate) struct Arena {
     /// The holes by (length, offset), for the best fit.
     holes: BTreeSet<(usize, usize)>,
     used_bytes: usize,
-    /// At least the bytes that hold memory: those in use at the last `forget_slack`, and all that were
-    /// taken since, wherever they lay.
-    touched: usize,
+    /// Bytes that were ever taken, wherever they lay.
+    allocated: u64,
+    /// `used_bytes` and `allocated` at the last `forget_slack`.
+    forgotten: (usize, u64),
     zombies: VecDeque<usize>,
     zombie_bytes: usize,
 }
@@ -57,7 +58,8 @@ impl Arena {
             used: BTreeMap::new(),
             holes: BTreeSet::from([(size, 0)]),
             used_bytes: 0,
-            touched: 0,
+            allocated: 0,
+            forgotten: (0, 0),
             zombies: VecDeque::new(),
             zombie_bytes: 0,
         }
@@ -87,7 +89,7 @@ impl Arena {
         self.add_hole(at + len, at + hole);
         self.used.insert(at, (len, owner));
         self.used_bytes += len;
-        self.touch(len);
+        self.allocated += len as u64;
         Some(at)
     }
 
@@ -125,16 +127,19 @@ impl Arena {
     /// Bytes that were in use at a time and are not any more, since this was last told of as gone. Those
     /// that were used twice count twice, up to all of the block.
     pub fn slack(&self) -> usize {
-        self.touched - self.used_bytes
+        let (used, allocated) = self.forgotten;
+        let touched = used as u64 + self.allocated - allocated;
+        touched.min(self.size as u64) as usize - self.used_bytes
     }
 
-    fn touch(&mut self, bytes: usize) {
-        self.touched = self.size.min(self.touched + bytes);
+    /// Bytes that were ever taken: what was freed and taken again counts again.
+    pub fn allocated(&self) -> u64 {
+        self.allocated
     }
 
     /// The holes hold no memory any more.
     pub fn forget_slack(&mut self) {
-        self.touched = self.used_bytes;
+        self.forgotten = (self.used_bytes, self.allocated);
     }
 
     /// Gives an extent up as soon as no pin reads it any more.
@@ -182,7 +187,7 @@ impl Arena {
         self.add_hole(at + len, after);
         self.used.get_mut(&at).expect("it was just seen").0 = len;
         self.used_bytes = self.used_bytes - old + len;
-        self.touch(len.saturating_sub(old));
+        self.allocated += len.saturating_sub(old) as u64;
     }
 
     /// The extents in order of offset.
@@ -211,7 +216,7 @@ impl Arena {
             from = extent.at + extent.len;
         }
         self.add_hole(from, stretch.end);
-        self.touch(holes);
+        self.allocated += holes as u64;
     }
 
     fn end_before(&self, at: usize) -> usize {

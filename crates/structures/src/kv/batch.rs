@@ -13,7 +13,7 @@
 use super::accumulate::combine;
 use super::table::{Hit, Value};
 use super::{Incoming, KvBlock, bare};
-use crate::{Answer, Payload};
+use crate::{Answer, Payload, Structure};
 use hashbrown::HashMap;
 use honeycomb_block::Backing;
 use honeycomb_types::Bug;
@@ -49,6 +49,11 @@ fn admit_count(count: usize) -> Result<(), Answer> {
     Err(Answer::refuse(Status::InvalidArgument, message))
 }
 
+/// Keys of a request for which the memory is asked together, before the first of them is looked up.
+const AHEAD: usize = 16;
+/// Room that a reply has from the start: that of most.
+const REPLY_ROOM: usize = 16 * 1024;
+
 /// Whether a refusal says that an operation may succeed later or elsewhere, unchanged.
 fn passing(answer: &Answer) -> bool {
     !answer.executed() || answer.status == Status::Moved
@@ -72,7 +77,7 @@ struct Reply {
 
 impl Reply {
     fn new(most: usize) -> Reply {
-        Reply { out: Vec::new(), count: 0, most }
+        Reply { out: Vec::with_capacity(most.min(REPLY_ROOM)), count: 0, most }
     }
 
     /// Bytes that another result may bring.
@@ -180,6 +185,17 @@ enum Placed {
 }
 
 impl KvBlock {
+    /// Asks the memory for the entries of at most `AHEAD` keys.
+    fn prefetch_all<'a>(&self, block: &Backing, keys: impl Iterator<Item = &'a [u8]>) {
+        let mut hints = [None; AHEAD];
+        for (hint, key) in hints.iter_mut().zip(keys) {
+            *hint = self.prefetch_key(block, key);
+        }
+        for hint in hints.into_iter().flatten() {
+            self.prefetch_more(block, hint);
+        }
+    }
+
     pub(super) fn multi_get(
         &self,
         block: &Backing,
@@ -191,9 +207,12 @@ impl KvBlock {
         let keys = keys(payload)?;
         admit_count(keys.len())?;
         let mut reply = Reply::new(most.min(MANY_BYTES_MAX));
-        for key in keys {
+        for (at, key) in keys.iter().copied().enumerate() {
             if reply.full() {
                 break;
+            }
+            if at % AHEAD == 0 {
+                self.prefetch_all(block, keys[at..].iter().copied().take(AHEAD));
             }
             let hit = match self.admit(key) {
                 Ok(hash) => self.table.find(block, hash, key),
@@ -241,9 +260,12 @@ impl KvBlock {
     /// Runs operations one after the other, each on its own, until one has to wait.
     fn run_each(&mut self, block: &mut Backing, ops: &[BatchOp<'_>]) -> Result<Answer, Answer> {
         let mut reply = Reply::new(KV_BATCH_BYTES_MAX);
-        for op in ops {
+        for (at, op) in ops.iter().enumerate() {
             if reply.full() {
                 break;
+            }
+            if at % AHEAD == 0 {
+                self.prefetch_all(block, ops[at..].iter().map(BatchOp::key).take(AHEAD));
             }
             let told = match self.run_one(block, op) {
                 Ok(answer) => match &answer.payload {

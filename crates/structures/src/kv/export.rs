@@ -41,9 +41,9 @@ const MOVE_RATE: u64 = 300 << 20;
 const MOVE_LEAST: Duration = Duration::from_millis(3);
 /// However fast it fills, a block asks no earlier than at this many hundredths of its size.
 const SPLIT_FROM: usize = 70;
-/// And one that was made of two, no earlier than at this many: the two may have filled 79 % of
-/// it, and what shrinks and grows by turns is not to be merged and divided by turns.
-const SPLIT_FROM_MERGED: usize = 85;
+/// And one that was made of two, no earlier than when it has this part of its size more than the two
+/// had: what shrinks and grows by turns is not to be merged and divided by turns.
+const HEAVIER: usize = 16;
 /// A block that found no neighbour to merge with asks again, rest or not, when it has this part of
 /// its size less.
 const LIGHTER: usize = 32;
@@ -127,8 +127,8 @@ pub(super) struct Asking {
     merge_rest: Duration,
     /// Bytes taken when the last merge was refused.
     refused_with: usize,
-    /// It has taken over what a neighbour held.
-    merged: bool,
+    /// Bytes taken when it last took over what a neighbour held.
+    merged_with: Option<usize>,
     /// It has held more than what makes a block merge: an empty block that somebody asked for in
     /// advance stays.
     was_fuller: bool,
@@ -146,6 +146,11 @@ pub(super) struct Asking {
 }
 
 impl Asking {
+    /// A move is over: no merge for a while, however much lighter it becomes.
+    fn rest(&mut self, now: Time) {
+        (self.merge_after, self.refused_with) = (now + MERGE_REST, 0);
+    }
+
     fn measure(&mut self, now: Time, taken: usize) {
         let over = now.since(self.measured);
         if over < RATE_OVER {
@@ -238,9 +243,9 @@ impl KvBlock {
     fn wants_split(&mut self, block: &Backing, taken: usize) -> Option<Wish> {
         let asking = &mut self.asking;
         let pressed = self.table.relief == Relief::Wanted;
-        let rested = if asking.merged { self.size / 100 * SPLIT_FROM_MERGED } else { 0 };
-        let rested = rested.min(self.marks.split_at(self.size));
-        if !pressed && taken < splits_from(self.size, asking.rate, self.marks).max(rested) {
+        let grown = asking.merged_with.map_or(0, |with| with + self.size / HEAVIER);
+        let grown = grown.min(self.marks.split_at(self.size));
+        if !pressed && taken < splits_from(self.size, asking.rate, self.marks).max(grown) {
             asking.indivisible = None;
             return None;
         }
@@ -524,8 +529,7 @@ impl Movable for KvBlock {
         }
         self.asking.asked = false;
         self.asking.after = now + rest;
-        self.asking.merge_after = now + MERGE_REST;
-        self.asking.refused_with = 0;
+        self.asking.rest(now);
         self.table.relief = Relief::Possible;
     }
 
@@ -536,10 +540,14 @@ impl Movable for KvBlock {
     fn end_import(&mut self, block: &mut Backing, now: Time, move_id: u64, commit: bool) {
         let had = (self.start, self.end);
         self.finish_import(block, move_id, commit);
-        self.asking.merge_after = now + MERGE_REST;
-        self.asking.refused_with = 0;
+        self.asking.rest(now);
         self.asking.was_fuller = true;
-        self.asking.merged |= had != (self.start, self.end);
+        if had != (self.start, self.end) {
+            // What came by the move is no growth.
+            let taken = self.table.taken();
+            self.asking.merged_with = Some(taken);
+            (self.asking.taken, self.asking.measured, self.asking.rate) = (taken, now, 0);
+        }
     }
 
     fn imports(&self, move_id: u64) -> Option<(u64, u64)> {

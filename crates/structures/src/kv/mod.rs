@@ -192,6 +192,18 @@ impl KvBlock {
         Ok(hash)
     }
 
+    /// Asks the memory for where a key's entry is told; what `prefetch_more` needs to know of it.
+    #[inline]
+    fn prefetch_key(&self, block: &Backing, key: &[u8]) -> Option<u64> {
+        let hash = key_hash(key);
+        if hash < self.start || hash > self.end {
+            return None;
+        }
+        let (region, low) = (self.table.region_of(hash), hash as u32);
+        self.table.regions[region as usize].prefetch_index(block, low);
+        Some((region as u64) << 32 | low as u64)
+    }
+
     fn admit_value(&self, len: usize) -> Result<(), Answer> {
         let limit = large_limit(self.size);
         if len <= limit {
@@ -410,7 +422,28 @@ impl KvBlock {
     }
 }
 
+/// The key of an operation that looks up one entry.
+fn looked_up(op: Op, args: &[u8]) -> Option<&[u8]> {
+    match op {
+        Op::KvGet | Op::KvExists | Op::KvUpdate | Op::KvUpsert => Some(args),
+        Op::KvPut | Op::KvDelete => mode_and_key(args).ok().map(|(_, key)| key),
+        _ => None,
+    }
+}
+
 impl Structure for KvBlock {
+    #[inline]
+    fn prefetch(&self, block: &Backing, op: Op, args: &[u8]) -> Option<u64> {
+        self.prefetch_key(block, looked_up(op, args)?)
+    }
+
+    #[inline]
+    fn prefetch_more(&self, block: &Backing, hint: u64) {
+        if let Some(region) = self.table.regions.get((hint >> 32) as usize) {
+            region.prefetch_entry(block, hint as u32);
+        }
+    }
+
     fn apply(&mut self, block: &mut Backing, operation: &Operation<'_>, payload: &[u8]) -> Outcome {
         let (op, args) = (operation.op, operation.args);
         self.table.arena.sweep_some(block);

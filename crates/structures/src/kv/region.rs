@@ -23,6 +23,9 @@ pub(super) const ENTRY: usize = 16;
 /// Bytes of a large value's id in its entry.
 pub(super) const LARGE_REF: usize = 4;
 
+/// Bytes of an entry that are asked for before it is read: all of a small one.
+const PREFETCH: usize = 128;
+
 const MAGIC: u32 = u32::from_le_bytes(*b"HCR1");
 const DEAD: u8 = 1;
 const LARGE: u8 = 2;
@@ -275,6 +278,28 @@ impl Region {
                 }
             }
             slot = next(slot, self.slots);
+        }
+    }
+
+    /// Asks for the word of the index at which `find` begins.
+    #[inline]
+    pub fn prefetch_index(&self, block: &Backing, low: u32) {
+        if self.count > 0 {
+            let word = self.at + HEADER + 8 * home(low, self.slots);
+            block.prefetch(word..word + 8);
+        }
+    }
+
+    /// Asks for the entry that this word leads to, if it is of the hash that is looked for.
+    #[inline]
+    pub fn prefetch_entry(&self, block: &Backing, low: u32) {
+        if self.count == 0 {
+            return;
+        }
+        let word = word(block.slice(self.index()), home(low, self.slots));
+        if (word >> 32) as u32 == low {
+            let at = self.at + offset(word);
+            block.prefetch(at..at + PREFETCH);
         }
     }
 

@@ -15,10 +15,10 @@ const SHRINK_FROM: usize = 8 * 1024;
 const SLACK_FRACTION: usize = 16;
 /// It goes back when it has been free for this long: what is freed is often soon used again.
 const KEPT_FREE: Duration = Duration::from_millis(50);
-/// Holes of less than this part of a block are not given back: each is a system call. Regions are of
-/// about an 85th.
+/// Smaller holes than this part of a block are not given back, because each is a system call. A region
+/// is about an 85th.
 const HOLE_FRACTION: usize = 128;
-/// But the least is this at least, and at most.
+/// But of small blocks those of 8 KiB are, and of large ones those of 128 KiB.
 const HOLE_MIN: RangeInclusive<usize> = 8 * 1024..=128 * 1024;
 /// Bytes that are given back at a time, and the pause between two times: others come first.
 const STEP: usize = 8 << 20;
@@ -29,6 +29,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub(crate) struct Shrink {
     /// When to begin, or to go on.
     due: Option<Time>,
+    /// What the arena had allocated when it was last looked at.
+    allocated: u64,
     /// Holes are given back from here on; `None` before it has begun.
     from: Option<usize>,
 }
@@ -41,8 +43,12 @@ impl Shrink {
     /// Looks whether there is memory to give back.
     pub fn look(&mut self, arena: &Arena, size: usize, now: Time) {
         if self.due.is_none() && arena.slack() > size / SLACK_FRACTION {
-            self.due = Some(now + KEPT_FREE);
+            self.wait(arena, now);
         }
+    }
+
+    fn wait(&mut self, arena: &Arena, now: Time) {
+        (self.due, self.allocated) = (Some(now + KEPT_FREE), arena.allocated());
     }
 
     /// Gives some of it back, when it is due.
@@ -54,6 +60,10 @@ impl Shrink {
             // It was needed again.
             self.due = None;
             return;
+        }
+        if self.from.is_none() && arena.allocated() - self.allocated >= arena.free_bytes() as u64 {
+            // At this rate all of it is used again before long: giving it back were work done twice.
+            return self.wait(arena, now);
         }
         let from = *self.from.get_or_insert(0);
         if from == 0 {
@@ -105,5 +115,40 @@ impl KvBlock {
     /// Gives some of it back, when it is due.
     pub(super) fn give_back(&mut self, block: &mut Backing, now: Time) {
         self.shrink.give_back(&mut self.table.arena, self.size, block, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::arena::Owner;
+    use super::*;
+    use honeycomb_block::Reclaimer;
+
+    /// A store whose large values are written again and again would fault in, each time, what was
+    /// just given back.
+    #[test]
+    fn what_is_used_again_all_the_time_is_given_back_when_that_ends() {
+        const SIZE: usize = 1 << 20;
+        let mut block = Backing::map(SIZE, &Reclaimer::inline()).expect("1 MiB can be mapped");
+        let (mut arena, mut shrink) = (Arena::new(SIZE), Shrink::default());
+        let churn = |arena: &mut Arena, block: &mut Backing| {
+            let at = arena.alloc(SIZE / 2, Owner::Large(0)).expect("it is empty");
+            block.slice_mut(at..at + SIZE / 2).fill(7);
+            arena.free(at);
+        };
+        churn(&mut arena, &mut block);
+        let mut now = Time(1);
+        shrink.look(&arena, SIZE, now);
+        for _ in 0..3 {
+            churn(&mut arena, &mut block);
+            churn(&mut arena, &mut block);
+            now = shrink.due().expect("half of it is free");
+            shrink.give_back(&mut arena, SIZE, &mut block, now);
+            assert!(block.slice(0..SIZE / 2).iter().all(|byte| *byte == 7));
+        }
+        now = shrink.due().expect("it is looked at again");
+        shrink.give_back(&mut arena, SIZE, &mut block, now);
+        assert!(block.slice(0..SIZE / 2).iter().all(|byte| *byte == 0));
+        assert_eq!((shrink.due(), arena.slack()), (None, 0));
     }
 }

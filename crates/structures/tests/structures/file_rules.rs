@@ -247,6 +247,24 @@ fn a_final_seal_is_for_good() {
 }
 
 #[test]
+fn only_a_block_that_is_final_is_mapped() {
+    let mut d = file();
+    append(&mut d, b"all");
+    let map = |d: &mut Driver<FileBlock>| d.run(Op::FileMap, &[], &[]);
+    assert_eq!(map(&mut d).status, Status::NotSealed);
+    d.run(Op::FileSeal, &[], &[]);
+    assert_eq!(map(&mut d), Answer::ok(3));
+    assert_eq!(d.run(Op::FileMap, &[0], &[]).status, Status::BadFrame);
+    // One that is full and goes on elsewhere is as final.
+    let mut d = file();
+    fill_up(&mut d, 1000);
+    d.set_successor(Successor::Ready(b"next".to_vec()));
+    assert_eq!(map(&mut d).status, Status::NotSealed);
+    assert_eq!(append(&mut d, &[1; 1001]).status, Status::Moved);
+    assert_eq!(map(&mut d), Answer::ok(SIZE as u64 - 1000));
+}
+
+#[test]
 fn committed_bytes_stay_while_a_reader_holds_them() {
     let mut d = file();
     append(&mut d, &pattern(1, 5000));

@@ -49,9 +49,11 @@ pub struct HelloReply {
     pub now_ms: u64,
     /// The job of the token; 0 for the cluster's.
     pub job: u64,
+    /// The path of the Unix socket where clients of the same machine reach this node; empty for none.
+    pub near: String,
 }
 
-fields!(HelloReply { major, minor, features, server, shard, shards, window, now_ms, job });
+fields!(HelloReply { major, minor, features, server, shard, shards, window, now_ms, job, near });
 
 /// Request of Ping. Answers at once; renews the session's task prefix like any request.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

@@ -65,7 +65,7 @@ fields!(JoinServerReply { server, known, token_key, grant_key, now_ms, term });
 /// Request of Report. A server's heartbeat: usage, frees done, active task prefixes.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ReportRequest {
-    /// Resident anonymous memory of the process.
+    /// Resident anonymous memory of the process, and the copies of blocks that clients map.
     pub bytes_resident: u64,
     /// Open connections.
     pub connections: u32,
@@ -73,13 +73,23 @@ pub struct ReportRequest {
     pub requests: u64,
     /// Of these, from another core.
     pub forwarded: u64,
+    /// Memory of freed blocks that clients still map.
+    pub bytes_owed: u64,
     /// Blocks whose usage changed since the last report.
     pub usage: Vec<BlockUsage>,
     /// Task prefixes of sessions that were active.
     pub active: Vec<ActivePrefix>,
 }
 
-fields!(ReportRequest { bytes_resident, connections, requests, forwarded, usage, active });
+fields!(ReportRequest {
+    bytes_resident,
+    connections,
+    requests,
+    forwarded,
+    bytes_owed,
+    usage,
+    active
+});
 
 /// Reply of Report.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

@@ -129,6 +129,8 @@ pub enum Op {
     FileSeal = 0x1004,
     /// Reads many ranges of the block. Arguments: most bytes u32, count u32, then offset u64 and length u32 of each. The value is the number of ranges answered, the payload for each of these a length u32 and bytes.
     FileReadMany = 0x1005,
+    /// Hands over the memory of a sealed block for reading, as a descriptor beside the reply's first byte: over a Unix socket to the block's own shard. The value is the committed length of the block.
+    FileMap = 0x1006,
     /// Puts items at the tail, in order and without others between them, all or none. Arguments: empty (the payload is one item), or the length of each item (u32), of which the payload is the concatenation. Waits for room of a bounded queue up to the header's deadline, then answers QueueFull. The value is the number of the first item within the block.
     QueuePut = 0x1101,
     /// Takes items from the head, waiting for the first up to the header's deadline. Arguments: most items u32, most bytes u32 (the first item may exceed it), time-out u32 (0 takes them for good; otherwise they are reserved for so many milliseconds), stay u8 (1: a block that is full and empty answers QueueEmpty instead of Moved). The payload is the items, the value how many; reply arguments: number of the first u64 (the others follow it), deliveries u32 (how often they have been given out, this time included; alike for all of them), the length of each u32. QueueEmpty, or QueueClosed when it ended.
@@ -179,7 +181,7 @@ pub enum Op {
 
 impl Op {
     /// Every op of the protocol in order of code.
-    pub const ALL: [Op; 82] = [
+    pub const ALL: [Op; 83] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -240,6 +242,7 @@ impl Op {
         Op::FileSize,
         Op::FileSeal,
         Op::FileReadMany,
+        Op::FileMap,
         Op::QueuePut,
         Op::QueueGet,
         Op::QueuePeek,
@@ -327,6 +330,7 @@ impl Op {
             0x1003 => Op::FileSize,
             0x1004 => Op::FileSeal,
             0x1005 => Op::FileReadMany,
+            0x1006 => Op::FileMap,
             0x1101 => Op::QueuePut,
             0x1102 => Op::QueueGet,
             0x1103 => Op::QueuePeek,
@@ -417,6 +421,7 @@ impl Op {
             Op::FileSize => "FileSize",
             Op::FileSeal => "FileSeal",
             Op::FileReadMany => "FileReadMany",
+            Op::FileMap => "FileMap",
             Op::QueuePut => "QueuePut",
             Op::QueueGet => "QueueGet",
             Op::QueuePeek => "QueuePeek",
@@ -507,6 +512,7 @@ impl Op {
             Op::FileSize => 0x1003,
             Op::FileSeal => 0x1004,
             Op::FileReadMany => 0x1005,
+            Op::FileMap => 0x1006,
             Op::QueuePut => 0x1101,
             Op::QueueGet => 0x1102,
             Op::QueuePeek => 0x1103,
@@ -608,6 +614,7 @@ impl Op {
             Op::FileSize => of(P::Data, A::Grant, 1, PLAIN),
             Op::FileSeal => of(P::Data, A::Grant, 2, LANE),
             Op::FileReadMany => of(P::Data, A::Grant, 1, PLAIN),
+            Op::FileMap => of(P::Data, A::Grant, 1, PLAIN),
             Op::QueuePut => of(P::Data, A::Grant, 2, LANE | PAYLOAD),
             Op::QueueGet => of(P::Data, A::Grant, 1, LANE),
             Op::QueuePeek => of(P::Data, A::Grant, 1, PLAIN),

@@ -224,7 +224,7 @@ pub struct ServerInfo {
     pub free: u64,
     /// Bytes of data.
     pub bytes_used: u64,
-    /// Anonymous memory of the process, resident, as the kernel counts it.
+    /// Anonymous memory of the process, resident, as the kernel counts it, and the copies of blocks that clients map.
     pub bytes_resident: u64,
     /// Open connections.
     pub connections: u32,
@@ -232,6 +232,8 @@ pub struct ServerInfo {
     pub requests: u64,
     /// Of these, arrived on another core than the block's.
     pub forwarded: u64,
+    /// Memory of freed blocks that clients still map.
+    pub bytes_owed: u64,
 }
 
 fields!(ServerInfo {
@@ -246,7 +248,8 @@ fields!(ServerInfo {
     bytes_resident,
     connections,
     requests,
-    forwarded
+    forwarded,
+    bytes_owed
 });
 
 /// One operation of a custom kind.

@@ -56,6 +56,8 @@ pub enum Status {
     LimitExceeded = 406,
     /// The job holds as many blocks as it may. Raised by the catalog; the client raises.
     QuotaExceeded = 407,
+    /// The memory cannot be handed to this client; the message says why. Raised by a memory server; the client reads the bytes instead.
+    NotShared = 408,
     /// No prefix or structure has this address. Raised by the catalog; the client raises.
     NotFound = 501,
     /// No entry has this key. Raised by a key-value block; the client answers 'absent' or raises, as the call says.
@@ -98,6 +100,8 @@ pub enum Status {
     NotYet = 522,
     /// No live memory server serves structures of this custom kind. Raised by the catalog, and a memory server that was given such a block; the client raises.
     UnknownKind = 523,
+    /// The file, or the block of it, may still grow. Raised by a file; the client raises.
+    NotSealed = 524,
     /// The operation did not finish in its time; for a mutation the message says whether it may have taken effect. Raised by the client; the client raises.
     DeadlineExceeded = 601,
     /// The peer could not be reached within the deadline. Raised by the client; the client raises.
@@ -116,7 +120,7 @@ pub enum Status {
 
 impl Status {
     /// Every status of the protocol in order of code.
-    pub const ALL: [Status; 53] = [
+    pub const ALL: [Status; 55] = [
         Status::Ok,
         Status::BadFrame,
         Status::UnsupportedVersion,
@@ -142,6 +146,7 @@ impl Status {
         Status::KeyTooLarge,
         Status::LimitExceeded,
         Status::QuotaExceeded,
+        Status::NotShared,
         Status::NotFound,
         Status::KeyNotFound,
         Status::KeyExists,
@@ -163,6 +168,7 @@ impl Status {
         Status::Refused,
         Status::NotYet,
         Status::UnknownKind,
+        Status::NotSealed,
         Status::DeadlineExceeded,
         Status::Unavailable,
         Status::LogFailed,
@@ -200,6 +206,7 @@ impl Status {
             405 => Status::KeyTooLarge,
             406 => Status::LimitExceeded,
             407 => Status::QuotaExceeded,
+            408 => Status::NotShared,
             501 => Status::NotFound,
             502 => Status::KeyNotFound,
             503 => Status::KeyExists,
@@ -221,6 +228,7 @@ impl Status {
             521 => Status::Refused,
             522 => Status::NotYet,
             523 => Status::UnknownKind,
+            524 => Status::NotSealed,
             601 => Status::DeadlineExceeded,
             602 => Status::Unavailable,
             603 => Status::LogFailed,
@@ -260,6 +268,7 @@ impl Status {
             Status::KeyTooLarge => "KeyTooLarge",
             Status::LimitExceeded => "LimitExceeded",
             Status::QuotaExceeded => "QuotaExceeded",
+            Status::NotShared => "NotShared",
             Status::NotFound => "NotFound",
             Status::KeyNotFound => "KeyNotFound",
             Status::KeyExists => "KeyExists",
@@ -281,6 +290,7 @@ impl Status {
             Status::Refused => "Refused",
             Status::NotYet => "NotYet",
             Status::UnknownKind => "UnknownKind",
+            Status::NotSealed => "NotSealed",
             Status::DeadlineExceeded => "DeadlineExceeded",
             Status::Unavailable => "Unavailable",
             Status::LogFailed => "LogFailed",

@@ -135,7 +135,7 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         FlushBlock FlushBlockRequest FlushBlockReply,
         CommitFlush CommitFlushRequest CommitFlushReply,
         ReturnBlock ReturnBlockRequest ReturnBlockReply,;
-        data Subscribe AckResults NextBlock FileAppend FileRead FileSize FileSeal FileReadMany
+        data Subscribe AckResults NextBlock FileAppend FileRead FileSize FileSeal FileReadMany FileMap
              QueuePut QueueGet QueuePeek QueueLength QueueClose QueueAck
              KvGet KvPut KvDelete KvExists KvUpdate KvUpsert KvCompareAndSwap KvScan KvLength
              KvMultiGet KvBatch KvAccumulate KvPutExtents ExtentPut ExtentGet ExtentKeep

@@ -63,6 +63,7 @@ fn join(cluster: &Cluster, kinds: Registry) -> std::io::Result<MemoryServer> {
         shards: 1,
         spin: Duration::ZERO,
         flush_root: None,
+        unix_dir: None,
         kinds: Arc::new(kinds),
     };
     MemoryServer::start(&options, Duration::from_secs(1))

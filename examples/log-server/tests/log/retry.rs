@@ -123,6 +123,7 @@ fn the_client_recovers_lost_answers_at_every_turn() {
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
     let options = ControllerOptions {
         data_dir: None,
+        unix_dir: None,
         listen,
         root_key: None,
         spin: Duration::ZERO,
@@ -142,6 +143,7 @@ fn the_client_recovers_lost_answers_at_every_turn() {
         shards: 1,
         spin: Duration::ZERO,
         flush_root: None,
+        unix_dir: None,
         kinds: with_log(),
     };
     let server = MemoryServer::start(&options, Duration::from_secs(20)).unwrap();

@@ -308,15 +308,15 @@ fn write_figure(args: &RepartitionArgs, f: &Found) -> Outcome {
     let head = "part,split_ms,get_us_before,get_us_during";
     write_csv(&folder.join(format!("{name}.csv")), head, rows)?;
     let series = |name: &str, points| Series { name: name.into(), shape: Shape::Line, points };
-    let mut panels = vec![
-        Panel {
-            title: format!("{} splits of {}", f.split_ms.len(), size::show(f.block)),
-            x: "milliseconds".into(),
-            y: "part of the splits".into(),
-            series: vec![series("split", steps(&f.split_ms))],
-            logarithmic: true,
-        },
-        Panel {
+    let mut panels = vec![Panel {
+        title: format!("{} splits of {}", f.split_ms.len(), size::show(f.block)),
+        x: "milliseconds".into(),
+        y: "part of the splits".into(),
+        series: vec![series("split", steps(&f.split_ms))],
+        logarithmic: true,
+    }];
+    if args.readers > 0 {
+        panels.push(Panel {
             title: format!("gets of {}", size::show(f.value)),
             x: "microseconds".into(),
             y: "part of the gets".into(),
@@ -325,10 +325,7 @@ fn write_figure(args: &RepartitionArgs, f: &Found) -> Outcome {
                 series("during a split", steps(&f.during_us)),
             ],
             logarithmic: true,
-        },
-    ];
-    if args.readers == 0 {
-        panels.truncate(1);
+        });
     }
     draw(&folder.join(format!("{name}.png")), &panels).map_err(Failure::from)
 }

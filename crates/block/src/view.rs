@@ -1,0 +1,192 @@
+//! Bytes that processes of one machine read where they lie: the reader's side.
+#![allow(unsafe_code)]
+
+use crate::shared::FROZEN;
+use rustix::fs::{fcntl_get_seals, fstat};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::param::page_size;
+use std::ffi::c_void;
+use std::io;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+
+/// Memory files of another process, mapped one behind the other for reading. They stay what they
+/// are, whatever that process does, until this is dropped.
+#[derive(Debug)]
+pub struct View {
+    /// The first byte of the address range; dangling when there is none.
+    base: NonNull<u8>,
+    reserved: usize,
+    /// Where in it the bytes of each file are.
+    parts: Vec<Range<usize>>,
+}
+
+impl View {
+    /// A view of nothing yet, with addresses for files of so many bytes, each rounded up to pages.
+    pub fn reserve(bytes: usize) -> io::Result<View> {
+        let reserved = bytes.next_multiple_of(page_size());
+        if reserved == 0 {
+            return Ok(View { base: NonNull::dangling(), reserved, parts: Vec::new() });
+        }
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address that the kernel chooses touches no memory of ours.
+        let base =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), reserved, ProtFlags::empty(), flags)? };
+        let base = NonNull::new(base.cast::<u8>()).expect("the kernel maps nothing at zero");
+        Ok(View { base, reserved, parts: Vec::new() })
+    }
+
+    /// Maps the first `length` bytes of a file, at least one, behind what is there, and makes them
+    /// resident.
+    ///
+    /// `InvalidData` for a file that has fewer bytes or that somebody could still change: its bytes
+    /// would not be safe to borrow. `OutOfMemory` when it does not fit what was reserved.
+    pub fn push(&mut self, file: BorrowedFd<'_>, length: usize) -> io::Result<()> {
+        check(file, length)?;
+        let start = self.parts.last().map_or(0, |part| part.end).next_multiple_of(page_size());
+        let end = start.checked_add(length).filter(|end| *end <= self.reserved);
+        let end = end.ok_or(io::ErrorKind::OutOfMemory)?;
+        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
+        // SAFETY: it begins at a page behind every part that is there, and its last page ends inside
+        // the range, which was reserved in whole pages and that nobody else knows: only pages that
+        // nobody has borrowed are replaced.
+        unsafe {
+            let at = self.base.as_ptr().add(start).cast::<c_void>();
+            mmap(at, length, ProtFlags::READ, flags, file, 0)?;
+        }
+        self.parts.push(start..end);
+        Ok(())
+    }
+
+    /// The bytes of each file.
+    pub fn parts(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.parts.iter().map(|part| self.slice(part.clone()))
+    }
+
+    /// All bytes, when they lie behind each other without a gap: each file but the last ends with a
+    /// page.
+    pub fn contiguous(&self) -> Option<&[u8]> {
+        let ends = self.parts.iter().map(|part| part.end);
+        let begins = self.parts.iter().skip(1).map(|part| part.start);
+        let gapless = ends.zip(begins).all(|(end, next)| end == next);
+        gapless.then(|| self.slice(0..self.parts.last().map_or(0, |part| part.end)))
+    }
+
+    /// Bytes of all files.
+    pub fn len(&self) -> usize {
+        self.parts.iter().map(Range::len).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn slice(&self, range: Range<usize>) -> &[u8] {
+        // SAFETY: every range that comes here consists of bytes of files that were mapped (or is
+        // empty, and the pointer is not null; it is aligned as bytes always are). They stay mapped until `self` is dropped, and cannot
+        // change or go away while they are borrowed: `check` has found the seals by which the kernel
+        // refuses every write and every change of length, for everybody and for good.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(range.start), range.len()) }
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        if self.reserved > 0 {
+            // SAFETY: the range was mapped by `reserve`, and borrows of it have ended with `&mut self`.
+            // Unmapping what is mapped does not fail.
+            let _ = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), self.reserved) };
+        }
+    }
+}
+
+// SAFETY: the mapping belongs to no thread, and is only ever read.
+unsafe impl Send for View {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for View {}
+
+/// Whether the first `length` bytes of a file are there and stay what they are.
+fn check(file: BorrowedFd<'_>, length: usize) -> io::Result<()> {
+    let refuse = |text: &str| Err(io::Error::new(io::ErrorKind::InvalidData, text.to_owned()));
+    if !fcntl_get_seals(file)?.contains(FROZEN) {
+        return refuse("the memory that was handed over could still be changed");
+    }
+    if (fstat(file)?.st_size as u64) < length as u64 {
+        return refuse("the memory that was handed over is shorter than was said");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[cfg(not(miri))] // which has no memory files
+mod tests {
+    use super::*;
+    use crate::Shared;
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+    use std::os::fd::AsFd;
+
+    fn view(lengths: &[usize]) -> View {
+        let shared: Vec<Shared> =
+            (1..).zip(lengths).map(|(n, l)| Shared::copy(&vec![n; *l]).unwrap()).collect();
+        let readers: Vec<_> = shared.iter().map(|s| (s.reader().unwrap(), s.len())).collect();
+        let page = page_size();
+        let bytes = lengths.iter().map(|l| l.next_multiple_of(page)).sum();
+        let mut view = View::reserve(bytes).unwrap();
+        for (reader, length) in &readers {
+            view.push(reader.as_fd(), *length).unwrap();
+        }
+        let one_more = Shared::copy(&[1; 2]).unwrap().reader().unwrap();
+        let full = view.push(one_more.as_fd(), 1).unwrap_err();
+        assert_eq!(full.kind(), io::ErrorKind::OutOfMemory);
+        // What they were made by goes: the bytes stay.
+        view
+    }
+
+    #[test]
+    fn files_that_end_with_a_page_are_one_run_of_bytes() {
+        let page = page_size();
+        for (lengths, whole) in [
+            (vec![], true),
+            (vec![3], true),
+            (vec![2 * page, page, 5], true),
+            (vec![2 * page, page - 1, 5], false),
+        ] {
+            let view = view(&lengths);
+            assert_eq!(view.contiguous().is_some(), whole, "{lengths:?}");
+            assert_eq!(view.len(), lengths.iter().sum::<usize>());
+            let parts: Vec<&[u8]> = view.parts().collect();
+            assert_eq!(parts.iter().map(|p| p.len()).collect::<Vec<_>>(), lengths);
+            for (n, part) in (1..).zip(&parts) {
+                assert!(part.iter().all(|byte| *byte == n));
+            }
+            if let Some(bytes) = view.contiguous() {
+                assert!(bytes == parts.concat());
+            }
+        }
+    }
+
+    fn mapped(file: BorrowedFd<'_>, length: usize) -> io::Result<View> {
+        let mut view = View::reserve(1 << 20)?;
+        view.push(file, length)?;
+        Ok(view)
+    }
+
+    #[test]
+    fn memory_that_could_change_is_not_mapped() {
+        for seals in [SealFlags::empty(), SealFlags::SHRINK | SealFlags::GROW] {
+            let file = memfd_create(c"test", MemfdFlags::ALLOW_SEALING).unwrap();
+            ftruncate(&file, 4096).unwrap();
+            fcntl_add_seals(&file, seals).unwrap();
+            let refused = mapped(file.as_fd(), 4096).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
+        }
+        let shared = Shared::copy(&[7; 4096]).unwrap();
+        let reader = shared.reader().unwrap();
+        let refused = mapped(reader.as_fd(), 4097).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(mapped(file.as_fd(), 1).is_err(), "it has no seals");
+    }
+}

@@ -1,0 +1,469 @@
+//! Several requests under way on one connection.
+//!
+//! Each is an operation like any other: a `Call` of its own decides where it goes, with a lane of its own
+//! and its own retries (ADR 0007), and `Structure::decide` carries that out. What is shared is the
+//! connection: requests that go to one shard of a server go out together, and their replies are told
+//! apart by the number of the request. Operations on one key follow each other when one of them changes
+//! something, so that they take effect in the order in which they came, also when one is repeated.
+
+use crate::context::Context;
+use crate::error::Error;
+use crate::interrupt;
+use crate::kv::Kv;
+use crate::line::{PATIENCE, Wait, await_some};
+use crate::pool::Place;
+use crate::route::Target;
+use crate::structure::{Course, Decision, Replied};
+use crate::transport::{Failure, Sink, Transport};
+use honeycomb_types::{BlockId, Time};
+use honeycomb_wire::messages::MapEntry;
+use honeycomb_wire::{Op, ReplyHeader, RequestHeader};
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// Keys under way are looked for only where a counter for some of their bits says that there is one.
+const COUNTERS: usize = 1024;
+
+/// What is asked: an operation on one key of a store. What has come back keeps its buffers, to be asked
+/// again.
+pub(crate) struct Asked<K> {
+    pub kv: K,
+    pub op: Op,
+    pub hash: u64,
+    pub args: Vec<u8>,
+    pub payload: Vec<u8>,
+    /// The payload of the reply.
+    pub value: Vec<u8>,
+    /// Whose it is, for whoever asked.
+    pub ticket: u64,
+}
+
+/// An operation at its end.
+pub(crate) struct Landed<K> {
+    pub asked: Asked<K>,
+    pub result: Result<Replied, Error>,
+}
+
+/// One operation on its way.
+struct Slot<K> {
+    asked: Asked<K>,
+    course: Course,
+    stage: Stage,
+    /// Before whom it came.
+    turn: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Another one on its key has to end first.
+    Held,
+    /// It is listed in `Pipe::ready`.
+    Ready,
+    /// It goes on at this time.
+    Paused(Time),
+    /// It awaits its reply.
+    Awaits,
+}
+
+/// A connection and what is under way on it: the numbers of requests, and whose they are.
+struct Channel {
+    place: Place,
+    transport: Transport,
+    outstanding: VecDeque<(u64, usize)>,
+    /// When bytes last came, or a request was sent while nothing was awaited.
+    heard: Time,
+}
+
+/// Operations of stores of one client that are under way together. Whoever has it drives it: nothing
+/// happens but in `step`.
+pub(crate) struct Pipe<K> {
+    context: Arc<Context>,
+    slots: Vec<Option<Slot<K>>>,
+    free: Vec<usize>,
+    ready: VecDeque<usize>,
+    channels: Vec<Channel>,
+    landed: VecDeque<Landed<K>>,
+    /// Operations under way, by some bits of the hash of their key.
+    keys: Vec<u32>,
+    held: usize,
+    paused: usize,
+    turns: u64,
+}
+
+impl<K: Deref<Target = Kv>> Pipe<K> {
+    pub fn new(context: Arc<Context>) -> Pipe<K> {
+        Pipe {
+            context,
+            slots: Vec::new(),
+            free: Vec::new(),
+            ready: VecDeque::new(),
+            channels: Vec::new(),
+            landed: VecDeque::new(),
+            keys: vec![0; COUNTERS],
+            held: 0,
+            paused: 0,
+            turns: 0,
+        }
+    }
+
+    /// Operations that have not landed.
+    pub fn under_way(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// The next operation that has ended, in no order.
+    pub fn landed(&mut self) -> Option<Landed<K>> {
+        self.landed.pop_front()
+    }
+
+    /// Begins an operation; its deadline counts from now.
+    pub fn begin(&mut self, asked: Asked<K>) {
+        let structure = asked.kv.structure();
+        let mutates = asked.op.info().lane;
+        let course = structure.course(mutates, asked.op, Target::Hash(asked.hash), None);
+        let must_wait = self.keys[bits(asked.hash)] > 0
+            && self.occupied().any(|one| conflict(&one.asked, &asked));
+        self.keys[bits(asked.hash)] += 1;
+        self.turns += 1;
+        let stage = if must_wait { Stage::Held } else { Stage::Ready };
+        self.held += must_wait as usize;
+        let slot = Some(Slot { asked, course, stage, turn: self.turns });
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.slots[at] = slot;
+                at
+            }
+            None => {
+                self.slots.push(slot);
+                self.slots.len() - 1
+            }
+        };
+        if !must_wait {
+            self.ready.push_back(at);
+        }
+    }
+
+    fn occupied(&self) -> impl Iterator<Item = &Slot<K>> {
+        self.slots.iter().flatten()
+    }
+
+    fn slot(&mut self, at: usize) -> &mut Slot<K> {
+        self.slots[at].as_mut().expect("what is listed is there")
+    }
+
+    /// Sends what can be sent and, when nothing has landed, waits until something comes, or until then.
+    /// An interruptible wait ends by a signal to this thread or its interrupt.
+    pub fn step(&mut self, until: Time, interruptible: bool) {
+        self.launch();
+        self.flush();
+        // What could not be sent goes another way.
+        self.launch();
+        if !self.landed.is_empty() || self.under_way() == 0 && !interruptible {
+            return;
+        }
+        self.wait(until, interruptible);
+        self.launch();
+    }
+
+    /// Lets everything go on that can, up to its next request.
+    fn launch(&mut self) {
+        if self.paused > 0 {
+            self.wake_the_paused();
+        }
+        while let Some(at) = self.ready.pop_front() {
+            let slot = self.slots[at].as_mut().expect("what is listed is there");
+            match slot.asked.kv.structure().decide(&mut slot.course) {
+                Decision::Send(entry, header) => match self.send(at, &entry, header) {
+                    Ok(()) => self.slot(at).stage = Stage::Awaits,
+                    Err(failure) => {
+                        self.slot(at).course.fail(failure);
+                        self.ready.push_back(at);
+                    }
+                },
+                Decision::Pause(pause) => {
+                    slot.stage = Stage::Paused(slot.asked.kv.structure().now() + pause);
+                    self.paused += 1;
+                }
+                Decision::Done(result) => self.land(at, result),
+            }
+        }
+    }
+
+    fn wake_the_paused(&mut self) {
+        for (at, slot) in self.slots.iter_mut().enumerate() {
+            if let Some(slot) = slot
+                && let Stage::Paused(until) = slot.stage
+                && slot.asked.kv.structure().now() >= until
+            {
+                slot.stage = Stage::Ready;
+                self.paused -= 1;
+                self.ready.push_back(at);
+            }
+        }
+    }
+
+    fn land(&mut self, at: usize, result: Result<Replied, Error>) {
+        let Slot { asked, .. } = self.slots[at].take().expect("what is listed is there");
+        self.free.push(at);
+        let hash = asked.hash;
+        self.keys[bits(hash)] -= 1;
+        if self.held > 0 && self.keys[bits(hash)] > 0 {
+            self.let_go(hash);
+        }
+        self.landed.push_back(Landed { asked, result });
+    }
+
+    /// Lets those on a key go on that have nobody before them any more.
+    fn let_go(&mut self, hash: u64) {
+        let mut on_key: Vec<usize> = (0..self.slots.len())
+            .filter(|at| self.slots[*at].as_ref().is_some_and(|one| one.asked.hash == hash))
+            .collect();
+        on_key.sort_unstable_by_key(|at| self.slots[*at].as_ref().map(|one| one.turn));
+        for (place, at) in on_key.iter().enumerate() {
+            let before = on_key[..place].iter().filter_map(|at| self.slots[*at].as_ref());
+            let Some(slot) = &self.slots[*at] else { continue };
+            if slot.stage != Stage::Held
+                || before.into_iter().any(|b| conflict(&b.asked, &slot.asked))
+            {
+                continue;
+            }
+            self.slot(*at).stage = Stage::Ready;
+            self.held -= 1;
+            self.ready.push_back(*at);
+        }
+    }
+
+    /// Queues a request on a connection to its block's shard.
+    fn send(
+        &mut self,
+        at: usize,
+        entry: &MapEntry,
+        mut header: RequestHeader,
+    ) -> Result<(), Failure> {
+        let slot = self.slots[at].as_mut().expect("what is listed is there");
+        let structure = slot.asked.kv.structure();
+        let pool = &self.context.pool;
+        let shard = BlockId(entry.block).shard().0;
+        let there = |c: &Channel| {
+            c.place.1 == shard
+                && c.place.0 == entry.address
+                // Presenting a grant is an exchange of its own, which nothing may cross.
+                && (c.outstanding.is_empty() || structure.presented(&c.transport).is_some())
+        };
+        let index = match self.channels.iter().position(there) {
+            Some(index) => index,
+            None => {
+                let place = (entry.address.clone(), shard);
+                let deadline = slot.course.deadline();
+                let mut idle = || structure.ask_whether_gone(deadline);
+                let mut wait = Wait { deadline, idle: &mut idle, interruptible: false };
+                let transport = pool.take(&place, &mut wait)?;
+                let (outstanding, heard) = (VecDeque::new(), structure.now());
+                self.channels.push(Channel { place, transport, outstanding, heard });
+                self.channels.len() - 1
+            }
+        };
+        let channel = &mut self.channels[index];
+        header.grant = match structure.presented(&channel.transport) {
+            Some(number) => number,
+            None => {
+                let deadline = slot.course.deadline();
+                let mut idle = || structure.ask_whether_gone(deadline);
+                let mut wait = Wait { deadline, idle: &mut idle, interruptible: false };
+                match structure.present(&mut channel.transport, &mut wait) {
+                    Ok(number) => number,
+                    Err(failure) => {
+                        let broken = self.channels.swap_remove(index);
+                        pool.forget(&broken.place.0);
+                        return Err(failure);
+                    }
+                }
+            }
+        };
+        if channel.outstanding.is_empty() {
+            channel.heard = structure.now();
+        }
+        let number = channel.transport.queue(header, &slot.asked.args, &slot.asked.payload);
+        channel.outstanding.push_back((number, at));
+        Ok(())
+    }
+
+    /// Sends what is queued, as far as the sockets take it.
+    fn flush(&mut self) {
+        let mut index = 0;
+        while index < self.channels.len() {
+            match self.channels[index].transport.flush() {
+                Ok(()) => index += 1,
+                Err(e) => self.lose(index, None, &lost(&e)),
+            }
+        }
+    }
+
+    fn wait(&mut self, until: Time, interruptible: bool) {
+        let until = until.min(self.next_at());
+        let mut lines: Vec<_> = self.channels.iter_mut().map(|c| c.transport.line()).collect();
+        let ready = match lines.is_empty() {
+            true => {
+                interrupt::pause(self.context.pool.clock(), until);
+                Vec::new()
+            }
+            // A signal, or an interrupt: whoever has us looks at what it means.
+            false => await_some(&mut lines, until, interruptible).unwrap_or_default(),
+        };
+        // From the last: one that is broken leaves, and the last takes its place.
+        for index in ready.into_iter().rev() {
+            if let Err(e) = self.take_replies(index) {
+                self.lose(index, None, &e);
+            }
+        }
+        self.look_at_the_silent();
+        self.give_back();
+    }
+
+    /// When somebody has to be looked at, if nothing comes before.
+    fn next_at(&self) -> Time {
+        let mut next = Time::NEVER;
+        if self.paused > 0 {
+            for slot in self.occupied() {
+                if let Stage::Paused(until) = slot.stage {
+                    next = next.min(until);
+                }
+            }
+        }
+        for channel in &self.channels {
+            if !channel.outstanding.is_empty() {
+                next = next.min(channel.heard + PATIENCE).min(self.deadline_of(channel));
+            }
+        }
+        next
+    }
+
+    fn deadline_of(&self, channel: &Channel) -> Time {
+        let of = |at: usize| self.slots[at].as_ref().map_or(Time::NEVER, |s| s.course.deadline());
+        channel.outstanding.iter().map(|(_, at)| of(*at)).min().unwrap_or(Time::NEVER)
+    }
+
+    /// Takes the replies that have come.
+    fn take_replies(&mut self, index: usize) -> Result<(), Failure> {
+        loop {
+            let channel = &mut self.channels[index];
+            let header = match channel.transport.next_reply() {
+                Ok(Some(header)) => header,
+                Ok(None) => return Ok(()),
+                Err(e) => return Err(lost(&e)),
+            };
+            let place =
+                channel.outstanding.iter().position(|(number, _)| *number == header.request);
+            let Some((_, at)) = place.and_then(|place| channel.outstanding.remove(place)) else {
+                let text = "a reply to a request that was not made".into();
+                return Err(Failure::Lost { sent: true, why: text });
+            };
+            let slot = self.slots[at].as_mut().expect("what is awaited is there");
+            match take_body(channel, slot, header) {
+                Ok(()) => channel.heard = slot.asked.kv.structure().now(),
+                Err(failure) => {
+                    channel.outstanding.push_front((header.request, at));
+                    return Err(failure);
+                }
+            }
+            slot.stage = Stage::Ready;
+            self.ready.push_back(at);
+        }
+    }
+
+    /// Gives up connections with a request whose deadline is over, and those on which the controller
+    /// knows that no answer will come. It is asked when a server has been silent for a while.
+    fn look_at_the_silent(&mut self) {
+        let mut index = 0;
+        while index < self.channels.len() {
+            let channel = &self.channels[index];
+            let Some((_, first)) = channel.outstanding.front().copied() else {
+                index += 1;
+                continue;
+            };
+            let structure = self.slots[first].as_ref().expect("it is awaited").asked.kv.structure();
+            let now = structure.now();
+            let deadline = self.deadline_of(channel);
+            if now >= deadline {
+                let late = channel.outstanding.iter().position(|(_, at)| {
+                    self.slots[*at].as_ref().is_some_and(|s| s.course.deadline() <= now)
+                });
+                let late = late.map(|place| channel.outstanding[place].1);
+                self.lose(index, late, &Failure::Late { sent: true });
+                continue;
+            }
+            if now.since(channel.heard) >= PATIENCE {
+                let gone = structure.ask_whether_gone(deadline);
+                self.channels[index].heard = self.slot(first).asked.kv.structure().now();
+                if let Err(reason) = gone {
+                    self.lose(index, Some(first), &Failure::Gone { sent: true, reason });
+                    continue;
+                }
+            }
+            index += 1;
+        }
+    }
+
+    /// Gives a connection up. `why` is true of all that is under way there, or of one; then the others
+    /// have lost their connection.
+    fn lose(&mut self, index: usize, one: Option<usize>, why: &Failure) {
+        let channel = self.channels.swap_remove(index);
+        self.context.pool.forget(&channel.place.0);
+        for (_, at) in channel.outstanding {
+            let failure = match one {
+                Some(one) if one != at => {
+                    let why = "another request on its connection was given up".into();
+                    Failure::Lost { sent: true, why }
+                }
+                _ => why.clone(),
+            };
+            let slot = self.slot(at);
+            slot.course.fail(failure);
+            slot.stage = Stage::Ready;
+            self.ready.push_back(at);
+        }
+    }
+
+    /// Gives back the connections on which nothing is under way.
+    pub fn give_back(&mut self) {
+        let mut index = 0;
+        while index < self.channels.len() {
+            if self.channels[index].outstanding.is_empty() && self.ready.is_empty() {
+                let Channel { place, transport, .. } = self.channels.swap_remove(index);
+                self.context.pool.give(&place, transport);
+            } else {
+                index += 1;
+            }
+        }
+    }
+}
+
+fn take_body<K: Deref<Target = Kv>>(
+    channel: &mut Channel,
+    slot: &mut Slot<K>,
+    header: ReplyHeader,
+) -> Result<(), Failure> {
+    let structure = slot.asked.kv.structure();
+    let deadline = slot.course.deadline();
+    let mut idle = || structure.ask_whether_gone(deadline);
+    let mut wait = Wait { deadline, idle: &mut idle, interruptible: false };
+    let sink = Sink::Vec(&mut slot.asked.value);
+    channel.transport.body(&header, &mut wait, slot.course.reply_args(), sink)?;
+    slot.course.replied(header);
+    Ok(())
+}
+
+fn bits(hash: u64) -> usize {
+    hash as usize % COUNTERS
+}
+
+/// Whether two operations have to follow each other.
+fn conflict<K>(one: &Asked<K>, other: &Asked<K>) -> bool {
+    one.hash == other.hash && (one.op.info().lane || other.op.info().lane)
+}
+
+fn lost(e: &io::Error) -> Failure {
+    Failure::Lost { sent: true, why: e.to_string() }
+}

@@ -1,0 +1,233 @@
+//! Pipelines of a key-value store: many single operations under way at a time.
+
+use crate::batch::{Accumulated, Done, accumulated};
+use crate::error::Error;
+use crate::kv::{Kv, Swap};
+use crate::pipe::{Asked, Landed, Pipe};
+use honeycomb_types::Time;
+use honeycomb_types::limits::{KEY_MAX, KV_BATCH_BYTES_MAX};
+use honeycomb_wire::batch::BatchOp;
+use honeycomb_wire::data::SwapArgs;
+use honeycomb_wire::stored::{Function, Stored, accumulate_args, function_and_key};
+use honeycomb_wire::{Op, Status, key_hash};
+use std::collections::VecDeque;
+use std::ops::Deref;
+
+/// Operations that are under way at a time, and whose memory is kept.
+const WINDOW: usize = 64;
+
+/// Values of more than this are asked for one at a time: they gain nothing, and would keep the others
+/// waiting.
+pub(crate) const PIPED_MAX: usize = 64 * 1024;
+
+/// Operations on one store, sent without awaiting each other's answers and answered in the order in
+/// which they were asked; see `Kv::pipeline`.
+pub struct Pipeline<'a> {
+    kv: &'a Kv,
+    pipe: Pipe<&'a Kv>,
+    /// From the oldest whose answer was not taken.
+    answers: VecDeque<Option<Result<Done, Error>>>,
+    /// Number of the oldest.
+    first: u64,
+    /// To be asked again with other contents.
+    spare: Vec<Asked<&'a Kv>>,
+}
+
+impl Kv {
+    /// A pipeline: operations share a connection for each shard that has some of the keys, up to 64 of
+    /// them under way. Each is what it is alone, with its own time limit and retries, and takes effect
+    /// once; operations on the same key take effect in their order, and nothing orders others. Unlike
+    /// `batch` it can be fed and emptied little by little.
+    pub fn pipeline(&self) -> Pipeline<'_> {
+        Pipeline {
+            kv: self,
+            pipe: Pipe::new(self.0.context().clone()),
+            answers: VecDeque::new(),
+            first: 0,
+            spare: Vec::new(),
+        }
+    }
+}
+
+impl Pipeline<'_> {
+    /// Adds an operation. It is sent with others: by `next`, by `flush`, or when as many as there may be
+    /// are under way, some of which are awaited here first. Their answers wait for `next`.
+    pub fn ask(&mut self, op: BatchOp<'_>) {
+        while self.pipe.under_way() >= WINDOW {
+            self.step();
+        }
+        let ticket = self.first + self.answers.len() as u64;
+        match self.kv.piped(op) {
+            Ok(true) => {
+                self.answers.push_back(None);
+                let mut asked = self.spare.pop().unwrap_or_else(|| Asked::of(self.kv));
+                asked.set(op, ticket);
+                self.pipe.begin(asked);
+            }
+            // Alone, and behind all others: one of them may be on its key.
+            Ok(false) => {
+                while self.pipe.under_way() > 0 {
+                    self.step();
+                }
+                self.answers.push_back(Some(self.kv.single(&op)));
+            }
+            Err(e) => self.answers.push_back(Some(Err(e))),
+        }
+    }
+
+    /// Sends what was asked for.
+    pub fn flush(&mut self) {
+        self.pipe.step(Time::ZERO, false);
+        self.take_landed();
+    }
+
+    /// The answer of the oldest operation whose answer was not taken; `None` when there is none.
+    #[allow(clippy::should_implement_trait)] // what it answers grows while it is emptied
+    pub fn next(&mut self) -> Option<Result<Done, Error>> {
+        while self.answers.front()?.is_none() {
+            self.step();
+        }
+        self.first += 1;
+        self.answers.pop_front()?
+    }
+
+    /// How many answers were not taken.
+    pub fn len(&self) -> usize {
+        self.answers.len()
+    }
+
+    /// Whether every answer was taken.
+    pub fn is_empty(&self) -> bool {
+        self.answers.is_empty()
+    }
+
+    fn step(&mut self) {
+        self.pipe.step(Time::NEVER, false);
+        self.take_landed();
+    }
+
+    fn take_landed(&mut self) {
+        while let Some(landed) = self.pipe.landed() {
+            let place = (landed.asked.ticket - self.first) as usize;
+            self.answers[place] = Some(landed.done());
+            self.spare.push(landed.asked);
+        }
+    }
+}
+
+impl Drop for Pipeline<'_> {
+    /// Awaits what was sent: a connection with answers under way is of no use to anybody else, and what
+    /// was asked for has been asked for.
+    fn drop(&mut self) {
+        while self.pipe.under_way() > 0 {
+            self.step();
+        }
+        self.pipe.give_back();
+    }
+}
+
+impl Kv {
+    /// Whether an operation goes with others; not one with a large value. An error for what cannot be
+    /// sent at all.
+    pub(crate) fn piped(&self, op: BatchOp<'_>) -> Result<bool, Error> {
+        if op.key().len() > KEY_MAX {
+            return Err(self.too_long_a_key(op.key()));
+        }
+        let bytes = match op {
+            BatchOp::Get { .. } | BatchOp::Delete { .. } => 0,
+            BatchOp::Put { value, .. } | BatchOp::Insert { value, .. } => value.len(),
+            BatchOp::Swap { expected, new, .. } => expected.map_or(0, <[u8]>::len) + new.len(),
+            BatchOp::Accumulate { operand, .. } => operand.len(),
+        };
+        Ok(bytes <= PIPED_MAX.min(self.plain_limit()).min(KV_BATCH_BYTES_MAX))
+    }
+}
+
+impl<K> Asked<K> {
+    /// Nothing yet, of this store.
+    pub(crate) fn of(kv: K) -> Asked<K> {
+        let (args, payload, value) = (Vec::new(), Vec::new(), Vec::new());
+        Asked { kv, op: Op::KvGet, hash: 0, args, payload, value, ticket: 0 }
+    }
+
+    /// Takes an operation.
+    pub(crate) fn set(&mut self, op: BatchOp<'_>, ticket: u64) {
+        let key = op.key();
+        (self.ticket, self.hash) = (ticket, key_hash(key));
+        self.args.clear();
+        self.payload.clear();
+        self.op = match op {
+            BatchOp::Get { .. } => Op::KvGet,
+            BatchOp::Put { value, .. } => {
+                self.args.push(0);
+                self.payload.extend_from_slice(value);
+                Op::KvPut
+            }
+            BatchOp::Insert { value, .. } => {
+                self.args.push(1);
+                self.payload.extend_from_slice(value);
+                Op::KvPut
+            }
+            BatchOp::Delete { .. } => {
+                self.args.push(0);
+                Op::KvDelete
+            }
+            BatchOp::Swap { expected, new, .. } => {
+                let present = expected.is_some();
+                let expected = expected.unwrap_or_default();
+                (self.args, self.payload) = SwapArgs { present, key, expected, new }.encode();
+                self.op = Op::KvCompareAndSwap;
+                return;
+            }
+            BatchOp::Accumulate { function, operand, .. } => {
+                self.args = accumulate_args(function, key);
+                self.payload.extend_from_slice(operand);
+                self.op = Op::KvAccumulate;
+                return;
+            }
+        };
+        self.args.extend_from_slice(key);
+    }
+
+    /// The key, behind what comes before it.
+    fn key(&self) -> &[u8] {
+        match self.op {
+            Op::KvPut | Op::KvDelete => &self.args[1..],
+            _ => &self.args,
+        }
+    }
+}
+
+impl<K: Deref<Target = Kv>> Landed<K> {
+    /// What the operation answered. A value that is too large to come with others is read here.
+    pub(crate) fn done(&self) -> Result<Done, Error> {
+        let Landed { asked, result } = self;
+        let replied = result.as_ref().map_err(Clone::clone)?;
+        let (kv, status, number) = (&asked.kv, replied.header.status, replied.header.value);
+        Ok(match asked.op {
+            Op::KvGet if status == Status::Extents => {
+                kv.single(&BatchOp::Get { key: asked.key() })?
+            }
+            Op::KvGet => Done::Read((status == Status::Ok).then(|| asked.value.clone())),
+            Op::KvPut if status == Status::KeyExists => {
+                return Err(kv.about(Status::KeyExists, asked.key(), "has a value already"));
+            }
+            Op::KvPut => Done::Stored(number == 1),
+            Op::KvDelete => Done::Deleted(status == Status::Ok),
+            Op::KvCompareAndSwap if status == Status::CompareFailed => {
+                Done::Swapped(Swap::Found((number == 1).then(|| asked.value.clone())))
+            }
+            Op::KvCompareAndSwap => Done::Swapped(Swap::Done),
+            _ => Done::Combined(combined(&asked.args, &asked.value, number)),
+        })
+    }
+}
+
+/// What an accumulated value is now; a list is told by its length.
+fn combined(args: &[u8], value: &[u8], number: u64) -> Accumulated {
+    match (function_and_key(args), Stored::of(value)) {
+        (Ok((Function::Top, _)), Stored::Top(items)) => Accumulated::Items(items.len() as u64),
+        (Ok((function, _)), _) => accumulated(function, number),
+        (Err(_), _) => unreachable!("these are the arguments of an accumulate"),
+    }
+}

@@ -1,0 +1,244 @@
+//! `bench/compare`: Honeycomb, its peers and the limits of this machine, side by side.
+//!
+//! One program in several roles. Without a role it is the matrix itself (`matrix`, `run`, `report`): it
+//! starts servers and clients as processes of their own, lets them take turns, and reads what they used
+//! from the kernel. The clients in Rust (`worker`, `flood`), the loop without a store (`idle`) and the
+//! cluster that is measured are the same program again.
+#![forbid(unsafe_code)]
+
+mod catalog;
+mod contract;
+mod figures;
+mod flood;
+mod format;
+mod idle;
+mod matrix;
+mod memcached;
+mod report;
+mod run;
+mod servers;
+mod stores;
+mod tools;
+mod weight;
+mod worker;
+
+use clap::Parser;
+use honeycomb::bench::process::{Pinning, machine};
+use honeycomb::bench::report::Progress;
+use matrix::{Group, Scale};
+use run::{Effort, Runner};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tools::Tools;
+
+/// Measures this build beside redis-server, memcached and the limits of this machine.
+///
+/// Systems take turns, round by round; a ratio is that of neighbouring rounds, and only ratios mean
+/// anything on a machine that others use too. Everything is started here and ends with the run.
+#[derive(Parser)]
+#[command(
+    name = "bench/compare",
+    after_help = "Examples:
+  bench/compare                        # under ten minutes
+  bench/compare --quick                # some seconds, to see that it runs
+  bench/compare --rows 'kv many' --rounds 7
+  bench/compare --full --out docs/figures --json > matrix.jsonl"
+)]
+struct Args {
+    /// Every size, number of connections and direction
+    #[arg(long, conflicts_with = "quick")]
+    full: bool,
+    /// A few rows for a moment each: to see that it runs, not to quote
+    #[arg(long)]
+    quick: bool,
+    /// Only groups whose name holds one of these words
+    #[arg(long, value_delimiter = ',')]
+    rows: Vec<String>,
+    /// Tell the names of the groups, and measure nothing
+    #[arg(long)]
+    list: bool,
+    /// Rounds that count
+    #[arg(long)]
+    rounds: Option<u32>,
+    /// Seconds of each round
+    #[arg(long)]
+    seconds: Option<f64>,
+    /// A line of JSON for each cell and each ratio, instead of tables
+    #[arg(long)]
+    json: bool,
+    /// Draw plots into this folder
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// Leave it to the kernel which core runs what
+    #[arg(long)]
+    no_pin: bool,
+}
+
+/// Seconds of a round, unless it is said.
+const SECONDS: f64 = 0.12;
+
+impl Args {
+    fn scale(&self) -> Scale {
+        match (self.quick, self.full) {
+            (true, _) => Scale::Quick,
+            (_, true) => Scale::Full,
+            _ => Scale::Usual,
+        }
+    }
+
+    fn wants(&self, name: &str) -> bool {
+        self.rows.is_empty() || self.rows.iter().any(|word| name.contains(word.as_str()))
+    }
+
+    fn groups(&self) -> Vec<Group> {
+        let all = matrix::groups(self.scale());
+        all.into_iter().filter(|group| self.wants(&group.name)).collect()
+    }
+
+    fn effort(&self) -> Effort {
+        let (rounds, seconds) = match self.scale() {
+            Scale::Quick => (1, 0.02),
+            _ => (5, SECONDS),
+        };
+        Effort { rounds: self.rounds.unwrap_or(rounds), seconds: self.seconds.unwrap_or(seconds) }
+    }
+}
+
+fn compare(args: &Args) -> Result<(), String> {
+    let groups = args.groups();
+    let apart: Vec<&str> =
+        [weight::NAME, catalog::NAME].into_iter().filter(|name| args.wants(name)).collect();
+    if args.list {
+        groups.iter().for_each(|group| println!("{}", group.name));
+        apart.iter().for_each(|name| println!("{name}"));
+        return Ok(());
+    }
+    let effort = args.effort();
+    if effort.rounds == 0 || !(effort.seconds > 0.0 && effort.seconds < 3600.0) {
+        return Err("some seconds and at least one round".into());
+    }
+    if groups.is_empty() && apart.is_empty() {
+        return Err("no group has such a name: --list tells them".into());
+    }
+    let tools = Tools::gather()?;
+    let pinning = Pinning::choose(!args.no_pin);
+    introduce(args, &tools, pinning, effort);
+    pinning.for_client();
+    let progress = Progress::new();
+    let mut runner = Runner::new(&tools, pinning, effort);
+    let mut verdicts = Vec::new();
+    let mut measured = Vec::new();
+    for (at, group) in groups.into_iter().enumerate() {
+        let cells = runner.group(&group, &mut |cell, round| {
+            let who = report::who(cell);
+            progress.tell(&format!("{}: {}: {who}, round {round}", at + 1, group.name));
+        });
+        progress.tell("");
+        let judged = report::verdicts(&group, &cells);
+        if args.json {
+            for (cell, shown) in group.cells.iter().zip(&cells) {
+                println!("{}", report::cell_json(&group, cell, shown));
+            }
+        } else {
+            report::print_cells(&group, &cells);
+        }
+        tell(args, &judged);
+        verdicts.extend(judged);
+        measured.push((group, cells));
+    }
+    if apart.contains(&weight::NAME) {
+        progress.tell(weight::NAME);
+        let weights = weight::measure(&mut runner, args.scale());
+        let judged = vec![weight::verdict(&weights)];
+        match args.json {
+            true => weight::lines(&weights).iter().for_each(|line| println!("{line}")),
+            false => {
+                let head = ["system", "resident bytes per stored byte"];
+                report::print_pairs(weight::NAME, head, weight::show(&weights));
+            }
+        }
+        tell(args, &judged);
+        verdicts.extend(judged);
+    }
+    if apart.contains(&catalog::NAME) {
+        progress.tell(catalog::NAME);
+        let catalog = catalog::measure(effort, args.scale());
+        let judged = catalog::verdicts(&catalog);
+        match (args.json, &catalog) {
+            (true, Ok(catalog)) => catalog.lines().iter().for_each(|line| println!("{line}")),
+            (false, Ok(catalog)) => {
+                let head = ["operation", "per second of the controller's core"];
+                report::print_pairs(catalog::NAME, head, catalog.show());
+            }
+            (_, Err(why)) => eprintln!("bench/compare: {}: {why}", catalog::NAME),
+        }
+        tell(args, &judged);
+        verdicts.extend(judged);
+    }
+    progress.tell("");
+    if !args.json {
+        report::print_verdicts(&verdicts);
+    }
+    if let Some(folder) = &args.out {
+        for name in figures::draw_all(folder, &measured)? {
+            eprintln!("bench/compare: {}", folder.join(name).display());
+        }
+    }
+    Ok(())
+}
+
+/// As lines; tables of bars come at the end.
+fn tell(args: &Args, judged: &[report::Verdict]) {
+    if args.json {
+        judged.iter().for_each(|verdict| println!("{}", verdict.json()));
+    }
+}
+
+/// On what, with what, and what is not there.
+fn introduce(args: &Args, tools: &Tools, pinning: Pinning, effort: Effort) {
+    let peer = |name: &str, version: &Option<String>| match version {
+        Some(version) => format!("{name} {version}"),
+        None => format!("NO {}: its rows are left out", name.to_uppercase()),
+    };
+    let about = format!(
+        "{}; {}; {}; {}; {} rounds of {} s",
+        machine(),
+        pinning.show(),
+        peer("redis-server", &tools.redis),
+        peer("memcached", &tools.memcached),
+        effort.rounds,
+        effort.seconds
+    );
+    if args.json {
+        println!("{}", serde_json::json!({ "about": about }));
+    } else {
+        println!("{about}");
+    }
+    for missing in [tools.limit().err(), tools.hiredis().err()].into_iter().flatten() {
+        eprintln!("bench/compare: {missing}");
+    }
+}
+
+fn main() -> ExitCode {
+    let role = std::env::args().nth(1).unwrap_or_default();
+    let done = match &role[..] {
+        "worker" => contract::serve(worker::set_up),
+        "flood" => contract::serve(flood::set_up),
+        "idle" => {
+            let word = |at| std::env::args().nth(at).unwrap_or_default();
+            idle::serve(&word(2), word(3).parse().unwrap_or(0))
+        }
+        // What is measured is started by us: the program as users have it.
+        "start" | "controller" | "server" | "bench" => {
+            return honeycomb::run(honeycomb::Registry::builtin());
+        }
+        _ => compare(&Args::parse()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench/compare: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

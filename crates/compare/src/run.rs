@@ -1,0 +1,342 @@
+//! Runs a group: starts what its cells need, lets them take turns, and collects what they show.
+
+use crate::contract::{Answer, Line, Measured, Op, Round, Spec, System};
+use crate::matrix::{Cell, Group, SPIN_US, With};
+use crate::servers::{Server, Which};
+use crate::tools::Tools;
+use honeycomb::bench::measure::{Figures, Series};
+use honeycomb::bench::process::{Pinning, Watched};
+use honeycomb_env::Clock;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+/// After this nothing goes on in a server that nobody asks anything.
+const AT_REST: Duration = Duration::from_millis(300);
+
+/// What a cell showed.
+pub struct Shown {
+    /// Each round.
+    pub series: Series,
+    /// What the client says of itself.
+    pub about: String,
+    /// Most resident memory of the server over the rounds, in bytes.
+    pub server_peak: u64,
+    /// The same of the client.
+    pub client_peak: u64,
+}
+
+/// How long things are measured.
+#[derive(Clone, Copy)]
+pub struct Effort {
+    /// Rounds that count; one before them does not.
+    pub rounds: u32,
+    /// Of a round.
+    pub seconds: f64,
+}
+
+/// Why a cell has no figures.
+pub enum Absent {
+    /// This build cannot do it.
+    NotInBuild(&'static str),
+    /// The peer, or something that it needs, is not here.
+    NoPeer(String),
+    /// It failed.
+    Failed(String),
+}
+
+impl Absent {
+    /// In a word, and why.
+    pub fn told(&self) -> (&'static str, &str) {
+        match self {
+            Absent::NotInBuild(why) => ("NOT IN THIS BUILD", why),
+            Absent::NoPeer(why) => ("NO PEER", why),
+            Absent::Failed(why) => ("FAILED", why),
+        }
+    }
+}
+
+impl std::fmt::Display for Absent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (word, why) = self.told();
+        write!(f, "{word}: {why}")
+    }
+}
+
+/// What a cell of a group showed, or why not.
+pub type Cells = Vec<Result<Shown, Absent>>;
+
+/// A client's process.
+struct Worker {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Worker {
+    fn start(mut command: Command, one_core: bool, pinning: Pinning) -> Result<Worker, String> {
+        if one_core {
+            pinning.for_server();
+        }
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        pinning.for_client();
+        let name = command.get_program().display().to_string();
+        let mut child = child.map_err(|e| format!("cannot start {name}: {e}"))?;
+        let input = child.stdin.take().expect("piped");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        Ok(Worker { child, input, output })
+    }
+
+    fn ask(&mut self, line: &Line) -> Result<Answer, String> {
+        self.tell(line);
+        self.answer()
+    }
+
+    fn tell(&mut self, line: &Line) {
+        let mut text = serde_json::to_string(line).expect("plain data");
+        text.push('\n');
+        // One that has ended says why in what it wrote before.
+        let _ = self.input.write_all(text.as_bytes());
+    }
+
+    fn answer(&mut self) -> Result<Answer, String> {
+        let mut answer = String::new();
+        self.output.read_line(&mut answer).map_err(|e| e.to_string())?;
+        match serde_json::from_str(&answer) {
+            Ok(Answer::Error { error }) => Err(error),
+            Ok(answer) => Ok(answer),
+            Err(_) => Err(format!("the client ended; its reason is above {answer}")),
+        }
+    }
+
+    fn set_up(&mut self, spec: Spec) -> Result<String, String> {
+        match self.ask(&Line::Spec(Box::new(spec)))? {
+            Answer::Ready { about, .. } => Ok(about),
+            other => Err(format!("the client answered {other:?}")),
+        }
+    }
+
+    fn measured(&mut self) -> Result<Measured, String> {
+        match self.answer()? {
+            Answer::Measured(measured) if measured.ops > 0 => Ok(measured),
+            other => Err(format!("the client answered {other:?}")),
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A cell that is set up.
+struct Turn {
+    cell: Cell,
+    server: usize,
+    worker: Worker,
+    /// What goes on beside it.
+    beside: Option<Worker>,
+    about: String,
+    figures: Vec<Figures>,
+    server_peak: u64,
+}
+
+/// Runs groups.
+pub struct Runner<'a> {
+    /// What there is.
+    pub tools: &'a Tools,
+    /// Which core is whose.
+    pub pinning: Pinning,
+    /// How long.
+    pub effort: Effort,
+    numbered: u32,
+}
+
+impl<'a> Runner<'a> {
+    /// None has run yet.
+    pub fn new(tools: &'a Tools, pinning: Pinning, effort: Effort) -> Runner<'a> {
+        Runner { tools, pinning, effort, numbered: 0 }
+    }
+
+    /// All cells of a group, by turns. Servers are its own, so that nothing is left of others.
+    pub fn group(&mut self, group: &Group, told: &mut dyn FnMut(&Cell, u32)) -> Cells {
+        let mut servers: Vec<Server> = Vec::new();
+        let mut turns: Vec<Result<Turn, Absent>> = Vec::new();
+        for cell in &group.cells {
+            turns.push(self.set_up(*cell, &mut servers));
+        }
+        for round in 0..=self.effort.rounds {
+            for turn in &mut turns {
+                let Ok(running) = turn else { continue };
+                told(&running.cell, round);
+                if let Err(why) = self.round(running, &servers[running.server], round > 0) {
+                    *turn = Err(Absent::Failed(why));
+                }
+            }
+        }
+        let shown = |turn: Turn| Shown {
+            series: Series::of(turn.figures),
+            about: turn.about,
+            server_peak: turn.server_peak,
+            client_peak: Watched::process(turn.worker.child.id()).peak_resident(),
+        };
+        turns.into_iter().map(|turn| turn.map(shown)).collect()
+    }
+
+    /// By how many bytes a new server's resident memory grows when it gets so many entries.
+    pub fn grown(&mut self, cell: Cell, entries: u64) -> Result<u64, Absent> {
+        let command = self.possible(&cell)?;
+        let grown = |server: &Server, spec: Spec| {
+            let before = server.resident();
+            let mut worker = Worker::start(command, cell.one_core, self.pinning)?;
+            worker.set_up(spec)?;
+            // While the client holds it: a job's memory goes with its job. What is not needed any more
+            // goes back within a tenth of a second.
+            let clock = Clock::start();
+            clock.sleep_until(clock.now() + AT_REST);
+            Ok(server.resident().saturating_sub(before))
+        };
+        let server = Server::start(Which::of(&cell), self.tools, self.pinning);
+        self.numbered += 1;
+        let numbered = self.numbered;
+        server
+            .and_then(|server| {
+                let spec = spec(&cell, &server, numbered);
+                grown(&server, Spec { keys: entries, ..spec })
+            })
+            .map_err(Absent::Failed)
+    }
+
+    fn set_up(&mut self, cell: Cell, servers: &mut Vec<Server>) -> Result<Turn, Absent> {
+        let command = self.possible(&cell)?;
+        self.set_up_here(cell, command, servers).map_err(Absent::Failed)
+    }
+
+    /// The client of a cell, unless something is not here that the cell needs.
+    fn possible(&self, cell: &Cell) -> Result<Command, Absent> {
+        if let Some(why) = cell.not_in_this_build() {
+            return Err(Absent::NotInBuild(why));
+        }
+        let peer = match cell.system {
+            System::Redis if self.tools.redis.is_none() => Some("redis-server"),
+            System::Memcached if self.tools.memcached.is_none() => Some("memcached"),
+            _ => None,
+        };
+        if let Some(peer) = peer {
+            return Err(Absent::NoPeer(format!("there is no {peer} on the path")));
+        }
+        self.command(cell).map_err(Absent::NoPeer)
+    }
+
+    fn set_up_here(
+        &mut self,
+        cell: Cell,
+        command: Command,
+        servers: &mut Vec<Server>,
+    ) -> Result<Turn, String> {
+        let which = Which::of(&cell);
+        // Raw values have a server each: it keeps what it was tuned to.
+        let there = servers.iter().position(|s| s.which == which && cell.system != System::Stream);
+        let at = match there {
+            Some(at) => at,
+            None => {
+                servers.push(Server::start(which, self.tools, self.pinning)?);
+                servers.len() - 1
+            }
+        };
+        let mut worker = Worker::start(command, cell.one_core, self.pinning)?;
+        self.numbered += 1;
+        let about = worker.set_up(spec(&cell, &servers[at], self.numbered))?;
+        let beside = match cell.disturbed {
+            true => Some(self.disturber(&cell, &servers[at])?),
+            false => None,
+        };
+        Ok(Turn { cell, server: at, worker, beside, about, figures: Vec::new(), server_peak: 0 })
+    }
+
+    /// A client that makes another prefix of the same cluster split.
+    fn disturber(&mut self, beside: &Cell, server: &Server) -> Result<Worker, String> {
+        let cell = Cell { blocks: 1, ..Cell::new(beside.system, With::Rust, Op::Split, 1024) };
+        let mut worker = Worker::start(self.command(&cell)?, false, self.pinning)?;
+        self.numbered += 1;
+        worker.set_up(spec(&cell, server, self.numbered))?;
+        Ok(worker)
+    }
+
+    fn command(&self, cell: &Cell) -> Result<Command, String> {
+        let own = std::env::current_exe().map_err(|e| e.to_string())?;
+        let of = |program: &Path, args: &[&str]| {
+            let mut command = Command::new(program);
+            command.args(args);
+            command
+        };
+        Ok(match cell.with {
+            With::Rust => of(&own, &["worker"]),
+            With::Flood => of(&own, &["flood"]),
+            With::Hiredis => of(self.tools.hiredis()?, &[]),
+            With::C => of(self.tools.limit()?, &["client"]),
+            With::Python | With::RedisPy | With::Pymemcache => {
+                let mut command = Command::new(self.tools.python()?);
+                command.arg(self.tools.worker_py());
+                command
+            }
+        })
+    }
+
+    fn round(&self, turn: &mut Turn, server: &Server, counts: bool) -> Result<(), String> {
+        let seconds = self.effort.seconds * turn.cell.longer();
+        let round = Round { seconds, ops: u32::MAX as u64 };
+        if turn.figures.is_empty() {
+            server.forget_peak();
+        }
+        if let Some(beside) = &mut turn.beside {
+            beside.tell(&Line::Round(round));
+        }
+        let before = server.cpu();
+        turn.worker.tell(&Line::Round(round));
+        let measured = turn.worker.measured()?;
+        let server_ns = server.cpu() - before;
+        if let Some(beside) = &mut turn.beside {
+            beside.measured()?;
+        }
+        turn.server_peak = turn.server_peak.max(server.peak_resident());
+        if counts {
+            turn.figures.push(figures(&turn.cell, &measured, server_ns));
+        }
+        Ok(())
+    }
+}
+
+/// What the client of a cell is told.
+fn spec(cell: &Cell, server: &Server, numbered: u32) -> Spec {
+    Spec {
+        system: cell.system,
+        address: server.address.clone(),
+        token: server.token.clone(),
+        transport: cell.transport.name().into(),
+        op: cell.op,
+        size: cell.size,
+        keys: cell.keys(),
+        batch: cell.batch,
+        total: cell.total,
+        clients: cell.clients,
+        pipeline: cell.pipeline,
+        spin_us: if cell.waiting.client_polls() { SPIN_US } else { 0 },
+        blocks: cell.blocks,
+        name: format!("cell-{numbered}"),
+    }
+}
+
+fn figures(cell: &Cell, measured: &Measured, server_ns: u64) -> Figures {
+    let (ops, wall) = (measured.ops as f64, measured.wall_ns as f64 / 1e9);
+    Figures {
+        latency: measured.latency_us,
+        ops_s: ops / wall,
+        mb_s: ops * (cell.size * cell.batch) as f64 / wall / 1e6,
+        server_us: server_ns as f64 / 1000.0 / ops,
+        client_us: measured.cpu_ns as f64 / 1000.0 / ops,
+    }
+}

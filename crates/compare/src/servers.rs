@@ -1,0 +1,287 @@
+//! The servers under test: each a process, on the server's core, that ends with its handle.
+
+use crate::contract::System;
+use crate::matrix::{Cell, SPIN_US, Transport};
+use crate::tools::Tools;
+use honeycomb::bench::cluster::Cluster;
+use honeycomb::bench::process::{Pinning, Watched};
+use honeycomb::bench::{Pool, Transport as Over, Waiting};
+use honeycomb_env::Clock;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// How long one may take to start.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// What a cluster has; resident only where written.
+const POOL: Pool = Pool { memory: 16 << 30, block_size: 128 << 20 };
+/// Of several memory servers: small enough that a store that grows splits all the time.
+const SMALL_BLOCKS: u64 = 8 << 20;
+/// What memcached may hold, in MiB, and the largest item that it takes.
+const MEMCACHED: [&str; 4] = ["-m", "8192", "-I", "256m"];
+
+/// What two cells must have in common to share a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Which {
+    /// What serves.
+    pub system: System,
+    /// Over what.
+    pub transport: Transport,
+    /// Whether it polls before it sleeps; peers cannot.
+    pub polls: bool,
+    /// Memory servers, of Honeycomb.
+    pub servers: u8,
+    /// Bytes of every answer, of the empty servers.
+    pub answers: u64,
+}
+
+impl Which {
+    /// The server that a cell needs.
+    pub fn of(cell: &Cell) -> Which {
+        let answers = matches!(cell.system, System::Empty | System::Loop);
+        Which {
+            system: cell.system,
+            transport: cell.transport,
+            polls: cell.waiting.server_polls(),
+            servers: cell.servers,
+            answers: if answers { cell.size } else { 0 },
+        }
+    }
+}
+
+enum Running {
+    Cluster(Box<Cluster>),
+    Processes(Vec<Child>),
+}
+
+/// A server that runs.
+pub struct Server {
+    running: Running,
+    /// What it was started as.
+    pub which: Which,
+    /// Where it is: of Honeycomb the controller.
+    pub address: String,
+    /// The cluster's token, in hexadecimal.
+    pub token: String,
+    socket: Option<PathBuf>,
+}
+
+impl Server {
+    /// Starts one.
+    pub fn start(which: Which, tools: &Tools, pinning: Pinning) -> Result<Server, String> {
+        let socket = (which.transport == Transport::Unix).then(|| tools.fresh_path("socket"));
+        let (running, address, token) = match which.system {
+            System::Honeycomb => honeycomb(which, tools, pinning)?,
+            System::Redis => redis(socket.as_deref(), tools, pinning)?,
+            System::Memcached => memcached(socket.as_deref(), pinning)?,
+            System::Stream | System::Empty | System::Loop => {
+                limit(which, socket.as_deref(), tools, pinning)?
+            }
+        };
+        Ok(Server { running, which, address, token, socket })
+    }
+
+    fn watched(&self) -> Vec<Watched> {
+        match &self.running {
+            Running::Cluster(cluster) => vec![Watched::process(cluster.pid())],
+            Running::Processes(children) => {
+                children.iter().map(|child| Watched::process(child.id())).collect()
+            }
+        }
+    }
+
+    /// CPU time of all its processes so far, in nanoseconds.
+    pub fn cpu(&self) -> u64 {
+        self.watched().iter().map(Watched::cpu).sum()
+    }
+
+    /// Their resident memory, in bytes.
+    pub fn resident(&self) -> u64 {
+        self.watched().iter().map(Watched::resident).sum()
+    }
+
+    /// The most that was resident since `forget_peak`, in bytes.
+    pub fn peak_resident(&self) -> u64 {
+        self.watched().iter().map(Watched::peak_resident).sum()
+    }
+
+    /// Lets `peak_resident` begin anew.
+    pub fn forget_peak(&self) {
+        self.watched().iter().for_each(Watched::forget_peak);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Running::Processes(children) = &mut self.running {
+            for child in children {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+        if let Some(path) = &self.socket {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+type Started = (Running, String, String);
+
+fn spawn(command: &mut Command, pinning: Pinning) -> Result<Child, String> {
+    pinning.for_server();
+    let child = command.stdin(Stdio::piped()).spawn();
+    pinning.for_client();
+    child.map_err(|e| format!("cannot start {}: {e}", command.get_program().display()))
+}
+
+/// The first line that a program prints.
+fn first_line(child: &mut Child) -> Result<String, String> {
+    let mut line = String::new();
+    let stdout = child.stdout.take().expect("piped");
+    BufReader::new(stdout).read_line(&mut line).map_err(|e| e.to_string())?;
+    if line.trim().is_empty() {
+        let _ = child.kill();
+        return Err("a server ended before it said where it is; its reason is above".into());
+    }
+    Ok(line.trim().to_owned())
+}
+
+fn honeycomb(which: Which, tools: &Tools, pinning: Pinning) -> Result<Started, String> {
+    let waiting = if which.polls { Waiting::Polling } else { Waiting::Sleeping };
+    if which.servers == 1 {
+        let cluster = Cluster::over(over(which.transport), 1, POOL, waiting, pinning)?;
+        let (address, token) = (cluster.address().to_owned(), honeycomb::hex(cluster.token()));
+        return Ok((Running::Cluster(Box::new(cluster)), address, token));
+    }
+    let program = std::env::current_exe().map_err(|e| e.to_string())?;
+    let mut controller = Command::new(&program);
+    controller.args(["controller", "--listen", "127.0.0.1:0", "--json"]).stdout(Stdio::piped());
+    // It says that nothing is kept, each time; that is wanted here.
+    let said = tools.fresh_path("controller");
+    controller.stderr(File::create(&said).map_err(|e| format!("{}: {e}", said.display()))?);
+    let mut children = vec![spawn(&mut controller, pinning)?];
+    let line = first_line(&mut children[0]).map_err(|e| {
+        let text = std::fs::read_to_string(&said).unwrap_or_default();
+        format!("{e}: {text}")
+    })?;
+    let told: serde_json::Value =
+        serde_json::from_str(&line).map_err(|e| format!("{line}: {e}"))?;
+    let part = |name: &str| {
+        let text = told[name].as_str().map(str::to_owned);
+        text.ok_or_else(|| format!("the controller did not tell its {name}: {line}"))
+    };
+    let (address, token) = (part("address")?, part("token")?);
+    for _ in 0..which.servers {
+        let mut server = Command::new(&program);
+        server.args(["server", "--controller", &address, "--token", &token, "--force", "--json"]);
+        server.args(["--listen", "127.0.0.1:0", "--shards", "1", "--unix=false"]);
+        for (flag, value) in [
+            ("--memory", POOL.memory.to_string()),
+            ("--block-size", SMALL_BLOCKS.to_string()),
+            ("--spin-us", waiting.spin().as_micros().to_string()),
+        ] {
+            server.arg(flag).arg(value);
+        }
+        children.push(spawn(server.stdout(Stdio::piped()), pinning)?);
+        first_line(children.last_mut().expect("just pushed"))?;
+    }
+    Ok((Running::Processes(children), address, token))
+}
+
+/// How clients of a cluster come to it; those that map blocks of it ask over its socket.
+fn over(transport: Transport) -> Over {
+    match transport {
+        Transport::Tcp => Over::Tcp,
+        Transport::Unix | Transport::Map => Over::Unix,
+    }
+}
+
+fn free_port() -> Result<u16, String> {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
+    Ok(free.map_err(|e| format!("no free port: {e}"))?.port())
+}
+
+/// Waits until a peer takes connections: its address.
+fn answering(child: Child, address: String) -> Result<Started, String> {
+    let clock = Clock::start();
+    let until = clock.now() + PATIENCE;
+    let mut running = Running::Processes(vec![child]);
+    while crate::flood::Stream::connect(&address).is_err() {
+        if clock.now() > until {
+            if let Running::Processes(children) = &mut running {
+                let _ = children[0].kill();
+            }
+            return Err(format!("nobody answers at {address}"));
+        }
+        clock.sleep_until(clock.now() + Duration::from_millis(5));
+    }
+    Ok((running, address, String::new()))
+}
+
+fn redis(socket: Option<&Path>, tools: &Tools, pinning: Pinning) -> Result<Started, String> {
+    let mut command = Command::new("redis-server");
+    command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
+    command.arg("--dir").arg(tools.folder()).stdout(Stdio::null());
+    let address = match socket {
+        Some(path) => {
+            command.args(["--port", "0", "--unixsocket"]).arg(path);
+            format!("unix:{}", path.display())
+        }
+        None => {
+            let port = free_port()?;
+            command.arg("--port").arg(port.to_string());
+            format!("127.0.0.1:{port}")
+        }
+    };
+    answering(spawn(&mut command, pinning)?, address)
+}
+
+fn memcached(socket: Option<&Path>, pinning: Pinning) -> Result<Started, String> {
+    let mut command = Command::new("memcached");
+    // One thread: all of them would share the one core.
+    command.args(MEMCACHED).args(["-t", "1", "-u", "root"]).stdout(Stdio::null());
+    let address = match socket {
+        Some(path) => {
+            command.arg("-s").arg(path);
+            format!("unix:{}", path.display())
+        }
+        None => {
+            let port = free_port()?;
+            command.args(["-U", "0", "-l", "127.0.0.1", "-p", &port.to_string()]);
+            format!("127.0.0.1:{port}")
+        }
+    };
+    answering(spawn(&mut command, pinning)?, address)
+}
+
+fn limit(
+    which: Which,
+    socket: Option<&Path>,
+    tools: &Tools,
+    pinning: Pinning,
+) -> Result<Started, String> {
+    let place = socket.map_or("tcp".to_owned(), |path| format!("unix:{}", path.display()));
+    let mut command = match which.system {
+        System::Loop => {
+            let mut command = Command::new(std::env::current_exe().map_err(|e| e.to_string())?);
+            command.args(["idle", &place, &which.answers.to_string()]);
+            command
+        }
+        System::Empty => {
+            let mut command = Command::new(tools.limit()?);
+            command.args(["empty", &place, &which.answers.to_string()]);
+            command
+        }
+        _ => {
+            let mut command = Command::new(tools.limit()?);
+            let spin = if which.polls { SPIN_US } else { 0 };
+            command.args(["stream", &place, &spin.to_string()]);
+            command
+        }
+    };
+    let mut child = spawn(command.stdout(Stdio::piped()), pinning)?;
+    let address = first_line(&mut child)?;
+    Ok((Running::Processes(vec![child]), address, String::new()))
+}

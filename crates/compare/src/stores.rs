@@ -1,0 +1,119 @@
+//! What a specification needs on a cluster: a job of its own, with one structure.
+
+use crate::contract::{Op, Spec, key};
+use honeycomb::bench::noise;
+use honeycomb_client::{Client, ClientOptions, JobTicket, Kv};
+use honeycomb_types::JobId;
+use std::time::Duration;
+
+/// The prefix of the structure.
+pub const PATH: &str = "/bench";
+/// Lease of what is created: longer than any run.
+const LEASE_MS: u32 = 24 * 3600 * 1000;
+/// Bytes of an append that fills a file, at least.
+const PIECE: u64 = 1 << 20;
+/// Bytes of one request that stores many.
+const FILL: u64 = 32 * 1024;
+
+/// A job with one structure, which goes when this is dropped.
+pub struct Store {
+    cluster: Client,
+    client: Client,
+    ticket: JobTicket,
+    unix: bool,
+}
+
+impl Store {
+    /// Registers the job and creates what the operation needs, empty.
+    pub fn make(spec: &Spec) -> Result<Store, String> {
+        let token = honeycomb::unhex(&spec.token)?;
+        let open = |token: &[u8]| {
+            let mut options = ClientOptions::new(&spec.address, token);
+            options.spin = Duration::from_micros(spec.spin_us);
+            options.unix = spec.transport != "tcp";
+            Client::new(options)
+        };
+        let cluster = open(&token);
+        let ticket = cluster.register_job(&spec.name, LEASE_MS, 0).map_err(said)?;
+        let unix = spec.transport != "tcp";
+        let store = Store { cluster, client: open(&ticket.token), ticket, unix };
+        let (client, job) = (&store.client, store.ticket.job);
+        client.create_prefix(job, PATH, &[], Default::default()).map_err(said)?;
+        match spec.op {
+            Op::Queue | Op::Wake => client.create_queue(job, PATH, 0, 0, false).map(drop),
+            Op::Append | Op::Read => client.create_file(job, PATH, 1, false).map(drop),
+            _ => client.create_kv(job, PATH, spec.blocks, 0, false).map(drop),
+        }
+        .map_err(said)?;
+        Ok(store)
+    }
+
+    /// Stores what the operation reads.
+    pub fn fill(&self, spec: &Spec) -> Result<(), String> {
+        match spec.op {
+            Op::Queue | Op::Wake | Op::Append => Ok(()),
+            Op::Read => {
+                let file = self.client.open_file(self.job(), PATH).map_err(said)?;
+                // Small ranges are read of what was appended in large pieces.
+                let piece = noise(spec.size.max(PIECE) as usize);
+                (0..spec.total / piece.len() as u64)
+                    .try_for_each(|_| file.write_all(&piece).map(drop))
+                    .map_err(said)
+            }
+            _ => fill_kv(&self.client.open_kv(self.job(), PATH).map_err(said)?, spec),
+        }
+    }
+
+    /// A client with the job's token.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Another one, that shares nothing with it.
+    pub fn other_client(&self, spin: Duration) -> Client {
+        let mut options = ClientOptions::new(self.client.address(), &self.ticket.token[..]);
+        options.spin = spin;
+        options.unix = self.unix;
+        Client::new(options)
+    }
+
+    /// The job.
+    pub fn job(&self) -> JobId {
+        self.ticket.job
+    }
+
+    /// Its token.
+    pub fn token(&self) -> &[u8] {
+        &self.ticket.token
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // A cluster that is gone has taken the job with it.
+        let _ = self.cluster.deregister_job(self.ticket.job);
+    }
+}
+
+fn fill_kv(kv: &Kv, spec: &Spec) -> Result<(), String> {
+    let value = noise(spec.size as usize);
+    let step = (FILL / spec.size.max(16)).clamp(1, 500);
+    for first in (0..spec.keys).step_by(step as usize) {
+        let keys: Vec<Vec<u8>> =
+            (first..spec.keys.min(first + step)).map(|n| key(spec.size, n)).collect();
+        if keys.len() == 1 {
+            kv.put(&keys[0], &value).map_err(said)?;
+            continue;
+        }
+        let entries: Vec<(&[u8], &[u8])> = keys.iter().map(|k| (&k[..], &value[..])).collect();
+        for result in kv.multi_put(&entries) {
+            result.map_err(said)?;
+        }
+    }
+    Ok(())
+}
+
+/// An error of the client, for a report.
+pub fn said(e: honeycomb_client::Error) -> String {
+    e.to_string()
+}

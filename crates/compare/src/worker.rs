@@ -1,0 +1,405 @@
+//! The synchronous clients in Rust: Honeycomb's own, and minimal ones of the peers for what their
+//! usual clients cannot do.
+
+use crate::contract::{Client, Draw, Measured, Meter, Op, Round, Spec, System, key};
+use crate::memcached::Memcached;
+use crate::stores::{PATH, Store, said};
+use honeycomb::bench::measure::{Limit, Pause, wake_ups};
+use honeycomb::bench::process::Watched;
+use honeycomb::bench::redis::RedisClient;
+use honeycomb::bench::{measure, noise};
+use honeycomb_client::Done;
+use honeycomb_env::Clock;
+use honeycomb_wire::batch::BatchOp;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Somebody who waits longer than this was never woken.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Before each wake-up: long enough that everybody sleeps.
+const ASLEEP: Duration = Duration::from_micros(300);
+/// Short enough that those who poll still do.
+const AWAKE: Duration = Duration::from_micros(20);
+/// The list that is pushed to.
+const LIST: &[u8] = b"queue";
+
+type Work = Box<dyn FnMut(u64) -> Result<(), String>>;
+
+struct Sync {
+    work: Work,
+    /// A round ends after a multiple of so many operations.
+    pair: u64,
+    about: &'static str,
+    /// What stands behind the work, and goes after it.
+    _store: Option<Store>,
+}
+
+impl Client for Sync {
+    fn about(&self) -> String {
+        self.about.into()
+    }
+
+    fn round(&mut self, round: Round) -> Result<Measured, String> {
+        let clock = Clock::start();
+        let mut meter = Meter::begin(clock, round);
+        let (mut before, mut i) = (clock.now(), 0);
+        loop {
+            (self.work)(i)?;
+            let now = clock.now();
+            meter.count(now.since(before));
+            i += 1;
+            if (now >= meter.until || i >= round.ops) && i.is_multiple_of(self.pair) {
+                return Ok(meter.end(i));
+            }
+            before = now;
+        }
+    }
+}
+
+/// Sets up what a specification says.
+pub fn set_up(spec: Spec) -> Result<Box<dyn Client>, String> {
+    match spec.op {
+        Op::Wake => return Ok(Box::new(Waker::new(spec)?)),
+        Op::Split => return Ok(Box::new(Splitter::new(&spec)?)),
+        Op::Get | Op::Put if spec.pipeline > 1 => return Ok(Box::new(Piped::new(spec)?)),
+        _ => {}
+    }
+    let pair = if spec.op == Op::Queue { 2 } else { 1 };
+    let ((work, store), about) = match spec.system {
+        System::Honeycomb => (ours(&spec)?, "honeycomb-client"),
+        System::Redis => (redis(&spec)?, "minimal client"),
+        System::Memcached => (memcached(&spec)?, "minimal client"),
+        _ => return Err("raw sockets have a client of their own".into()),
+    };
+    Ok(Box::new(Sync { work, pair, about, _store: store }))
+}
+
+fn ours(spec: &Spec) -> Result<(Work, Option<Store>), String> {
+    let store = Store::make(spec)?;
+    store.fill(spec)?;
+    let (client, job) = (store.client().clone(), store.job());
+    let Spec { op, size, keys, batch, total, .. } = *spec;
+    let value = noise(size as usize);
+    let mut draw = Draw::new(1);
+    let table: Vec<Vec<u8>> = (0..keys).map(|n| key(size, n)).collect();
+    let mut out = vec![0; size as usize];
+    let work: Work = match op {
+        // This client has no other get than the one into a buffer.
+        Op::Get | Op::GetInto => {
+            let kv = client.open_kv(job, PATH).map_err(said)?;
+            Box::new(move |_| {
+                let key = &table[draw.below(keys) as usize];
+                let got = kv.get_into(key, &mut out).map_err(said)?;
+                whole(got, size)
+            })
+        }
+        Op::Put => {
+            let kv = client.open_kv(job, PATH).map_err(said)?;
+            Box::new(move |_| {
+                let key = &table[draw.below(keys) as usize];
+                kv.put(key, &value).map(drop).map_err(said)
+            })
+        }
+        Op::MultiGet => {
+            let kv = client.open_kv(job, PATH).map_err(said)?;
+            Box::new(move |_| {
+                let chosen: Vec<&[u8]> =
+                    (0..batch).map(|_| &table[draw.below(keys) as usize][..]).collect();
+                for got in kv.multi_get(&chosen) {
+                    whole(got.map_err(said)?.map(|value| value.len()), size)?;
+                }
+                Ok(())
+            })
+        }
+        Op::MultiPut => {
+            let kv = client.open_kv(job, PATH).map_err(said)?;
+            Box::new(move |_| {
+                let entries: Vec<(&[u8], &[u8])> = (0..batch)
+                    .map(|_| (&table[draw.below(keys) as usize][..], &value[..]))
+                    .collect();
+                kv.multi_put(&entries).into_iter().try_for_each(|r| r.map(drop)).map_err(said)
+            })
+        }
+        Op::Queue => {
+            let queue = client.open_queue(job, PATH).map_err(said)?;
+            Box::new(move |i| {
+                if i % 2 == 0 {
+                    return queue.put(&value, Duration::ZERO).map_err(said);
+                }
+                let got = queue.get(Duration::ZERO).map_err(said)?;
+                whole(got.map(|item| item.len()), size)
+            })
+        }
+        Op::Append => {
+            let mut file = client.open_file(job, PATH).map_err(said)?;
+            let mut written = 0;
+            Box::new(move |_| {
+                if written + size > total {
+                    client.remove_structure(job, PATH).map_err(said)?;
+                    file = client.create_file(job, PATH, 1, false).map_err(said)?;
+                    written = 0;
+                }
+                written += size;
+                file.write_all(&value).map(drop).map_err(said)
+            })
+        }
+        Op::Read => {
+            let file = client.open_file(job, PATH).map_err(said)?;
+            Box::new(move |_| {
+                let at = draw.below(total / size) * size;
+                whole(Some(file.read_into(at, &mut out).map_err(said)?), size)
+            })
+        }
+        Op::Wake | Op::Split => unreachable!("has a client of its own"),
+        Op::Pass => return Err("passes over bytes are for the client in Python".into()),
+    };
+    Ok((work, Some(store)))
+}
+
+fn whole(got: Option<usize>, size: u64) -> Result<(), String> {
+    match got {
+        Some(length) if length as u64 == size => Ok(()),
+        Some(length) => Err(format!("a value came back with {length} bytes")),
+        None => Err("a value is not there".into()),
+    }
+}
+
+fn redis(spec: &Spec) -> Result<(Work, Option<Store>), String> {
+    let said = |e: std::io::Error| e.to_string();
+    let spin = Duration::from_micros(spec.spin_us);
+    let mut redis = RedisClient::connect(&spec.address, spin).map_err(said)?;
+    let Spec { op, size, keys, .. } = *spec;
+    let value = noise(size as usize);
+    let mut draw = Draw::new(1);
+    let table: Vec<Vec<u8>> = (0..keys).map(|n| key(size, n)).collect();
+    let mut out = Vec::with_capacity(size as usize + 2);
+    if matches!(op, Op::Get | Op::Put) {
+        table.iter().try_for_each(|key| redis.set(key, &value)).map_err(said)?;
+    }
+    let work: Work = match op {
+        Op::Get => Box::new(move |_| {
+            let key = &table[draw.below(keys) as usize];
+            whole(Some(redis.get(key, &mut out).map_err(said)?), size)
+        }),
+        Op::Put => {
+            Box::new(move |_| redis.set(&table[draw.below(keys) as usize], &value).map_err(said))
+        }
+        Op::Queue => Box::new(move |i| {
+            if i % 2 == 0 {
+                return redis.push(LIST, &[&value]).map_err(said);
+            }
+            let there = redis.pop(LIST, &mut out).map_err(said)?;
+            whole(there.then_some(out.len()), size)
+        }),
+        other => return Err(format!("the minimal client does not do '{}'", other.name())),
+    };
+    Ok((work, None))
+}
+
+fn memcached(spec: &Spec) -> Result<(Work, Option<Store>), String> {
+    let said = |e: std::io::Error| e.to_string();
+    let spin = Duration::from_micros(spec.spin_us);
+    let mut memcached = Memcached::connect(&spec.address, spin).map_err(said)?;
+    let Spec { op, size, keys, .. } = *spec;
+    let value = noise(size as usize);
+    let mut draw = Draw::new(1);
+    let table: Vec<Vec<u8>> = (0..keys).map(|n| key(size, n)).collect();
+    let mut out = Vec::with_capacity(size as usize + 16);
+    table.iter().try_for_each(|key| memcached.set(key, &value)).map_err(said)?;
+    let work: Work = match op {
+        Op::Get => Box::new(move |_| {
+            let key = &table[draw.below(keys) as usize];
+            whole(Some(memcached.get(key, &mut out).map_err(said)?), size)
+        }),
+        Op::Put => Box::new(move |_| {
+            memcached.set(&table[draw.below(keys) as usize], &value).map_err(said)
+        }),
+        other => return Err(format!("memcached has no '{}'", other.name())),
+    };
+    Ok((work, None))
+}
+
+/// Two threads: one waits for what the other sets off.
+struct Waker {
+    spec: Spec,
+    wait: Box<dyn FnMut() -> Result<usize, String> + Send>,
+    set_off: Box<dyn FnMut() -> Result<(), String> + Send>,
+}
+
+impl Waker {
+    fn new(spec: Spec) -> Result<Waker, String> {
+        let spin = Duration::from_micros(spec.spin_us);
+        let item = noise(spec.size as usize);
+        if spec.system == System::Redis {
+            let said = |e: std::io::Error| e.to_string();
+            // The peer polls no better than its users can: not at all.
+            let mut consumer = RedisClient::connect(&spec.address, spin).map_err(said)?;
+            let mut producer = RedisClient::connect(&spec.address, spin).map_err(said)?;
+            let mut got = Vec::new();
+            return Ok(Waker {
+                spec,
+                wait: Box::new(move || {
+                    consumer.pop_when_there(LIST, &mut got).map_err(said)?;
+                    Ok(got.len())
+                }),
+                set_off: Box::new(move || producer.push(LIST, &[&item]).map_err(said)),
+            });
+        }
+        let store = Store::make(&spec)?;
+        let consumer = store.other_client(spin).open_queue(store.job(), PATH).map_err(said)?;
+        // Only the consumer polls.
+        let producer = store.other_client(Duration::ZERO);
+        let producer = producer.open_queue(store.job(), PATH).map_err(said)?;
+        Ok(Waker {
+            spec,
+            wait: Box::new(move || {
+                let _ = &store;
+                let got = consumer.get(PATIENCE).map_err(said)?;
+                Ok(got.ok_or("nobody woke the consumer")?.len())
+            }),
+            set_off: Box::new(move || producer.put(&item, Duration::ZERO).map_err(said)),
+        })
+    }
+}
+
+impl Client for Waker {
+    fn about(&self) -> String {
+        "one waits, the other puts".into()
+    }
+
+    fn round(&mut self, round: Round) -> Result<Measured, String> {
+        let limit = Limit { time: Duration::from_secs_f64(round.seconds), ops: round.ops };
+        let pause = match self.spec.spin_us {
+            0 => Pause::Asleep(ASLEEP),
+            _ => Pause::Yielding(AWAKE),
+        };
+        let woken = AtomicU64::new(0);
+        let nobody = Watched::process(0);
+        let (meter, size) = (Meter::begin(Clock::start(), round), self.spec.size);
+        let wait: measure::Work<'_> = Box::new(|_| {
+            let got = (self.wait)()?;
+            woken.fetch_add(1, Relaxed);
+            whole(Some(got), size)
+        });
+        let set_off: measure::Work<'_> = Box::new(|_| (self.set_off)());
+        let figures = wake_ups(&nobody, limit, pause, wait, set_off)?;
+        let measured = meter.end(woken.load(Relaxed));
+        Ok(Measured { latency_us: figures.latency, ..measured })
+    }
+}
+
+/// Sends some operations together and awaits all their answers, through the client's pipeline.
+struct Piped {
+    store: Store,
+    spec: Spec,
+    table: Vec<Vec<u8>>,
+    value: Vec<u8>,
+    draw: Draw,
+}
+
+impl Piped {
+    fn new(spec: Spec) -> Result<Piped, String> {
+        if spec.system != System::Honeycomb {
+            return Err("the minimal clients have no pipelines".into());
+        }
+        let store = Store::make(&spec)?;
+        store.fill(&spec)?;
+        let table = (0..spec.keys).map(|n| key(spec.size, n)).collect();
+        let value = noise(spec.size as usize);
+        Ok(Piped { store, spec, table, value, draw: Draw::new(1) })
+    }
+}
+
+impl Client for Piped {
+    fn about(&self) -> String {
+        "Kv::pipeline".into()
+    }
+
+    fn round(&mut self, round: Round) -> Result<Measured, String> {
+        let kv = self.store.client().open_kv(self.store.job(), PATH).map_err(said)?;
+        let clock = Clock::start();
+        let mut meter = Meter::begin(clock, round);
+        let mut pipeline = kv.pipeline();
+        let mut done = 0;
+        loop {
+            let began = clock.now();
+            for _ in 0..self.spec.pipeline {
+                let key = &self.table[self.draw.below(self.spec.keys) as usize][..];
+                pipeline.ask(match self.spec.op {
+                    Op::Put => BatchOp::Put { key, value: &self.value },
+                    _ => BatchOp::Get { key },
+                });
+            }
+            while let Some(answer) = pipeline.next() {
+                if let Done::Read(value) = answer.map_err(said)? {
+                    whole(value.map(|value| value.len()), self.spec.size)?;
+                }
+                done += 1;
+            }
+            let now = clock.now();
+            meter.count(now.since(began));
+            if now >= meter.until || done >= round.ops {
+                drop(pipeline);
+                return Ok(meter.end(done));
+            }
+        }
+    }
+}
+
+/// Fills a store at a steady pace, so that its blocks are divided all the time.
+struct Splitter {
+    store: Store,
+    kv: honeycomb_client::Kv,
+    value: Vec<u8>,
+    stored: u64,
+}
+
+/// Values of a batch of `Splitter`: about what one request takes.
+const SPLITTING: u64 = 50;
+/// From one batch to the next: with values of 1 KiB some 25 MB/s.
+const PACE: Duration = Duration::from_millis(2);
+/// Values after which the store begins anew.
+const SPLIT_MOST: u64 = 200_000;
+
+impl Splitter {
+    fn new(spec: &Spec) -> Result<Splitter, String> {
+        let store = Store::make(spec)?;
+        let kv = store.client().open_kv(store.job(), PATH).map_err(said)?;
+        Ok(Splitter { store, kv, value: noise(spec.size as usize), stored: 0 })
+    }
+}
+
+impl Client for Splitter {
+    fn about(&self) -> String {
+        "a store that grows".into()
+    }
+
+    fn round(&mut self, round: Round) -> Result<Measured, String> {
+        let clock = Clock::start();
+        let mut meter = Meter::begin(clock, round);
+        let mut batches = 0;
+        loop {
+            let began = clock.now();
+            if self.stored > SPLIT_MOST {
+                let (client, job) = (self.store.client(), self.store.job());
+                client.remove_structure(job, PATH).map_err(said)?;
+                self.kv = client.create_kv(job, PATH, 1, 0, false).map_err(said)?;
+                self.stored = 0;
+            }
+            let numbers = self.stored..self.stored + SPLITTING;
+            let keys: Vec<Vec<u8>> = numbers.map(|n| key(0, n)).collect();
+            let entries: Vec<(&[u8], &[u8])> =
+                keys.iter().map(|key| (&key[..], &self.value[..])).collect();
+            for result in self.kv.multi_put(&entries) {
+                result.map_err(said)?;
+            }
+            self.stored += SPLITTING;
+            batches += 1;
+            meter.count(clock.now().since(began));
+            if clock.now() >= meter.until {
+                return Ok(meter.end(batches));
+            }
+            clock.sleep_until(began + PACE);
+        }
+    }
+}

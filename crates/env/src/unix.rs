@@ -1,0 +1,215 @@
+//! Unix sockets: the way to a node for clients on its machine.
+//!
+//! A node that listens on TCP listens on a Unix socket too and tells its path in the handshake; a
+//! client that can connect to it goes on there. Nobody but the node's own user can: the socket lies
+//! in a directory of that user's, and each side looks at who the other one is before a token is sent
+//! (`connect`). The path has a random part, so that no other node ever has the same one: a client of
+//! another machine, or of a container that does not share the directory, finds nothing there.
+
+use crate::entropy::Entropy;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with, sockopt::socket_peercred,
+};
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+/// The name of the file whose lock is held while sockets are made or removed.
+const LOCK: &str = "lock";
+/// How the names of sockets end.
+const SUFFIX: &str = "sock";
+/// Sockets of nodes that were killed which one start looks at.
+const SWEPT_MAX: usize = 1024;
+/// Bytes of the longest path that a socket can have on Linux.
+const PATH_MAX: usize = 107;
+
+/// The socket that a node listens on beside its TCP port. Its file goes when it is dropped.
+#[derive(Debug)]
+pub struct UnixDoor {
+    listener: UnixListener,
+    path: String,
+}
+
+impl UnixDoor {
+    /// Listens on a new socket in `directory`, which is made when it is not there, and removes those
+    /// there that nobody listens on any more.
+    ///
+    /// Errors: the directory is not this user's alone (`PermissionDenied`), a path in it would be
+    /// too long or is not UTF-8 (`InvalidInput`), or what the system says.
+    pub fn open(directory: &Path) -> io::Result<UnixDoor> {
+        own(directory)?;
+        let name = format!("{:016x}.{SUFFIX}", Entropy::system().next_u64());
+        let place = directory.join(name);
+        let path = match place.to_str() {
+            Some(path) if path.len() <= PATH_MAX => path.to_owned(),
+            _ => {
+                let text = format!("{}: no path for a socket", place.display());
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+            }
+        };
+        // A socket that is bound and not listened on yet looks like one whose node is gone.
+        let lock = File::options().create(true).append(true).open(directory.join(LOCK))?;
+        lock.lock()?;
+        sweep(directory)?;
+        let listener = UnixListener::bind(&path)?;
+        let door = UnixDoor { listener, path };
+        // Nobody else can enter the directory; this is for those who move sockets about.
+        fs::set_permissions(&door.path, Permissions::from_mode(0o600))?;
+        door.listener.set_nonblocking(true)?;
+        Ok(door)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    pub(crate) fn listener(&self) -> &UnixListener {
+        &self.listener
+    }
+
+    /// The next connection. It is read and written by the same calls as one of TCP, so the type of
+    /// those stands for both.
+    pub(crate) fn accept(&self) -> io::Result<TcpStream> {
+        let (stream, _) = self.listener.accept()?;
+        stream.set_nonblocking(true)?;
+        Ok(TcpStream::from(OwnedFd::from(stream)))
+    }
+}
+
+impl Drop for UnixDoor {
+    fn drop(&mut self) {
+        // One that is gone already is no error, and there is nobody to tell of another.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Connects to a node's socket, without blocking: the stream does not block either.
+///
+/// Errors: nobody listens there, it has more connections waiting than it takes (`WouldBlock`), or it
+/// is another user's (`PermissionDenied`): only a node of this user, or of the machine's
+/// administrator, is told a token.
+pub fn connect(path: &str) -> io::Result<TcpStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let peer = socket_peercred(&socket)?.uid;
+    if peer != rustix::process::geteuid() && !peer.is_root() {
+        let text = format!("{path} is listened on by user {}", peer.as_raw());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    Ok(TcpStream::from(socket))
+}
+
+/// Makes a directory that only this user can enter, or finds that it is one.
+fn own(directory: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    let found = fs::symlink_metadata(directory)?;
+    let mine = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
+    if !mine || found.mode() & 0o077 != 0 {
+        let text =
+            format!("{} is not a directory that only this user can enter", directory.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    Ok(())
+}
+
+/// Removes sockets that nobody listens on: their nodes were killed.
+fn sweep(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)?.take(SWEPT_MAX) {
+        let path = entry?.path();
+        if path.extension().is_none_or(|e| e != SUFFIX) {
+            continue;
+        }
+        let Some(text) = path.to_str() else { continue };
+        let refused = |e: io::Error| e.kind() == io::ErrorKind::ConnectionRefused;
+        if connect(text).is_err_and(refused) {
+            // Another user cannot have been here; what cannot be removed is left.
+            let _ = fs::remove_file(&path);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::path::PathBuf;
+
+    /// A directory of its own for each test.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new() -> Scratch {
+            let name = format!("honeycomb-unix-{:016x}", Entropy::system().next_u64());
+            Scratch(std::env::temp_dir().join(name))
+        }
+
+        fn sockets(&self) -> usize {
+            let sockets = fs::read_dir(&self.0).unwrap().map(|e| e.unwrap().path());
+            sockets.filter(|p| p.extension().is_some_and(|e| e == SUFFIX)).count()
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_door_is_its_users_and_goes_with_its_node() {
+        let scratch = Scratch::new();
+        let door = UnixDoor::open(&scratch.0).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!((mode(&scratch.0), mode(Path::new(door.path()))), (0o700, 0o600));
+        let mut near = connect(door.path()).unwrap();
+        near.write_all(b"bees").unwrap();
+        let far = door.accept().unwrap();
+        let mut heard = [0; 4];
+        (&far).read_exact(&mut heard).unwrap();
+        assert_eq!(&heard, b"bees");
+        assert_eq!(door.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let path = door.path().to_owned();
+        drop(door);
+        assert_eq!(scratch.sockets(), 0);
+        assert_eq!(connect(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn sockets_of_killed_nodes_go_and_those_of_others_stay() {
+        let scratch = Scratch::new();
+        let living = UnixDoor::open(&scratch.0).unwrap();
+        let killed = UnixDoor::open(&scratch.0).unwrap();
+        // As a process that is killed leaves it: closed, and the file still there.
+        let UnixDoor { listener, path } = &*std::mem::ManuallyDrop::new(killed);
+        rustix::net::shutdown(listener, rustix::net::Shutdown::Both).unwrap();
+        assert_eq!(connect(path).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        assert_eq!(scratch.sockets(), 2);
+        let next = UnixDoor::open(&scratch.0).unwrap();
+        assert_eq!(scratch.sockets(), 2);
+        assert!(connect(living.path()).is_ok() && connect(next.path()).is_ok());
+    }
+
+    #[test]
+    fn a_directory_that_others_may_enter_is_refused() {
+        let scratch = Scratch::new();
+        fs::create_dir(&scratch.0).unwrap();
+        fs::set_permissions(&scratch.0, Permissions::from_mode(0o755)).unwrap();
+        let refused = UnixDoor::open(&scratch.0).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        let elsewhere = Scratch::new();
+        std::os::unix::fs::symlink(&scratch.0, &elsewhere.0).unwrap();
+        fs::set_permissions(&scratch.0, Permissions::from_mode(0o700)).unwrap();
+        let refused = UnixDoor::open(&elsewhere.0).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        fs::remove_file(&elsewhere.0).unwrap();
+        let long = scratch.0.join("x".repeat(100));
+        assert_eq!(UnixDoor::open(&long).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+}

@@ -1,0 +1,77 @@
+//! Blocks that clients of the same machine map: asked for, copied, handed over.
+
+use super::{Access, ShardService, busy, ok};
+use crate::lend::LendJob;
+use honeycomb_block::Shared;
+use honeycomb_env::{ConnId, Net};
+use honeycomb_types::limits::LENT_WAITING_MAX;
+use honeycomb_types::{BlockAt, Time};
+use honeycomb_wire::{RequestHeader, Status};
+
+impl ShardService {
+    /// Hands a sealed block's memory to a client that may read it. The first time it is copied, and
+    /// the request is judged anew when that is done: the block may be another's by then.
+    pub(super) fn lend(
+        &mut self,
+        net: &mut Net,
+        from: ConnId,
+        header: &RequestHeader,
+        access: &Access,
+        length: u64,
+    ) {
+        let refuse = |net: &mut Net, text: &str| {
+            net.refuse(from, header.request, Status::NotShared, text);
+        };
+        if !net.passes(from) {
+            return refuse(net, "memory is handed over on Unix sockets only");
+        }
+        if length == 0 {
+            return refuse(net, "the block is empty");
+        }
+        let job = access.grant.expect("authorized by one").job;
+        if let Some(why) = self.shard.overdrawn(job) {
+            return refuse(net, &why);
+        }
+        if let Some(shared) = self.shard.shared(header.at) {
+            return match shared.reader() {
+                Ok(file) => net.pass(from, ok(header.request, length), file),
+                Err(e) => refuse(net, &format!("the memory cannot be handed over: {e}")),
+            };
+        }
+        if let Some(waiting) = self.copying.get_mut(&header.at) {
+            if waiting.len() >= LENT_WAITING_MAX {
+                return busy(net, from, header.request, "many wait for the block to be copied");
+            }
+            return waiting.push((from, *header));
+        }
+        let bytes = self.shard.pin(header.at, 0..length as usize);
+        let shard = self.shards[self.ix.0 as usize].clone();
+        if !self.helpers.lender.give(LendJob { at: header.at, bytes, shard }) {
+            return refuse(net, "the server is ending");
+        }
+        self.copying.insert(header.at, vec![(from, *header)]);
+    }
+
+    /// The copy of a block is there: who waited for it is answered.
+    pub(super) fn copied(
+        &mut self,
+        net: &mut Net,
+        now: Time,
+        at: BlockAt,
+        copy: Result<Shared, String>,
+    ) {
+        let frozen = copy.and_then(|c| self.shard.freeze(at, c).map_err(|e| e.to_string()));
+        for (from, header) in self.copying.remove(&at).unwrap_or_default() {
+            if self.peers.get_mut(from).is_none() {
+                continue;
+            }
+            match &frozen {
+                Ok(()) => self.data_request(net, now, from, &header, &[], &[]),
+                Err(e) => {
+                    let text = format!("the block cannot be copied: {e}");
+                    net.refuse(from, header.request, Status::NotShared, &text);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! What an iterator wants next, asked for before Python has done with what it has.
+
+use crate::buffer::Target;
+use crate::convert::checked;
+use crate::face::fork_generation;
+use crate::structures::{NativeFile, NativeKv, Page, page};
+use honeycomb_client::{ReadAhead, ScanAhead};
+use pyo3::prelude::*;
+use std::sync::Mutex;
+
+/// What was asked for, until somebody takes it, and the process that asked.
+struct Asked<T> {
+    ahead: Mutex<Option<T>>,
+    made_in: u64,
+}
+
+impl<T> Asked<T> {
+    fn new(ahead: T) -> Asked<T> {
+        Asked { ahead: Mutex::new(Some(ahead)), made_in: fork_generation() }
+    }
+
+    /// Nothing when it was taken before, or comes to another process.
+    fn take(&self) -> Option<T> {
+        let ours = self.made_in == fork_generation();
+        let mut ahead = self.ahead.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        ahead.take().filter(|_| ours)
+    }
+}
+
+/// A part of a scan that was asked for.
+#[pyclass(frozen, module = "honeycomb._native")]
+pub struct NativeScanAhead {
+    kv: Py<NativeKv>,
+    ahead: Asked<ScanAhead>,
+    keys_only: bool,
+}
+
+impl NativeScanAhead {
+    pub fn new(kv: Py<NativeKv>, ahead: ScanAhead, keys_only: bool) -> NativeScanAhead {
+        NativeScanAhead { kv, ahead: Asked::new(ahead), keys_only }
+    }
+}
+
+#[pymethods]
+impl NativeScanAhead {
+    /// The entries, and where the next part begins; None when it comes to another process.
+    fn take<'py>(&self, py: Python<'py>) -> PyResult<Option<Page<'py>>> {
+        let Some(ahead) = self.ahead.take() else { return Ok(None) };
+        let found = py.detach(|| self.kv.get().kv.scan_taken(ahead));
+        Ok(Some(page(py, &checked(py, found)?, self.keys_only)))
+    }
+}
+
+/// Bytes of a file that were asked for.
+#[pyclass(frozen, module = "honeycomb._native")]
+pub struct NativeReadAhead {
+    file: Py<NativeFile>,
+    ahead: Asked<ReadAhead>,
+    length: usize,
+}
+
+impl NativeReadAhead {
+    pub fn new(file: Py<NativeFile>, ahead: ReadAhead, length: usize) -> NativeReadAhead {
+        NativeReadAhead { file, ahead: Asked::new(ahead), length }
+    }
+}
+
+#[pymethods]
+impl NativeReadAhead {
+    /// The bytes into a buffer: how many. 0 when they come to another process, when the buffer is shorter
+    /// than what was asked for, and when there were none.
+    fn take_into(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let mut buffer = Target::named("buffer", buffer)?;
+        let bytes = buffer.slice_mut();
+        let Some(ahead) = self.ahead.take().filter(|_| bytes.len() >= self.length) else {
+            return Ok(0);
+        };
+        let read = py.detach(|| self.file.get().file.read_taken(ahead, bytes));
+        checked(py, read)
+    }
+}

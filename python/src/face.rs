@@ -1,0 +1,146 @@
+//! What Python's structures derive from, so that their frequent calls run no Python at all.
+//!
+//! `honeycomb.Kv` is a class of Python, and what it does now and then is written there. Its base class
+//! is native and has the calls that are made millions of times; it knows the native structure of this
+//! process, which is opened on first use and again after a fork: a process that was forked shares its
+//! parent's sockets, and with them the session, so what is native is used only by the process that made
+//! it.
+
+use crate::client::Closed;
+use crate::custom::NativeCustom;
+use crate::queue::NativeQueue;
+use crate::structures::{NativeFile, NativeKv};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard};
+
+static FORKS: AtomicU64 = AtomicU64::new(0);
+
+/// Told in each child after a fork.
+#[pyfunction]
+pub fn count_fork() {
+    FORKS.fetch_add(1, Relaxed);
+}
+
+/// How many forks lie between the first process and this one.
+#[pyfunction]
+pub fn fork_generation() -> u64 {
+    FORKS.load(Relaxed)
+}
+
+/// A native structure, of whichever kind.
+#[derive(FromPyObject, IntoPyObject)]
+pub enum Native {
+    /// A key-value store.
+    Kv(Py<NativeKv>),
+    /// A file.
+    File(Py<NativeFile>),
+    /// A queue.
+    Queue(Py<NativeQueue>),
+    /// One of a custom kind.
+    Custom(Py<NativeCustom>),
+}
+
+impl Native {
+    fn clone_ref(&self, py: Python<'_>) -> Native {
+        match self {
+            Native::Kv(one) => Native::Kv(one.clone_ref(py)),
+            Native::File(one) => Native::File(one.clone_ref(py)),
+            Native::Queue(one) => Native::Queue(one.clone_ref(py)),
+            Native::Custom(one) => Native::Custom(one.clone_ref(py)),
+        }
+    }
+
+    fn closed(&self) -> Closed {
+        match self {
+            Native::Kv(one) => one.get().closed.clone(),
+            Native::File(one) => one.get().closed.clone(),
+            Native::Queue(one) => one.get().closed.clone(),
+            Native::Custom(one) => one.get().closed.clone(),
+        }
+    }
+}
+
+/// A native structure, the process that made it, and whether its client was closed.
+struct Held {
+    native: Native,
+    made_in: u64,
+    closed: Closed,
+}
+
+impl Held {
+    fn is_good(&self) -> bool {
+        self.made_in == FORKS.load(Relaxed) && !self.closed.load(Relaxed)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.made_in != FORKS.load(Relaxed) {
+            // Closing would speak on sockets that belong to the parent, and wait for threads that
+            // do not exist here: it is kept for good.
+            Python::attach(|py| std::mem::forget(self.native.clone_ref(py)));
+        }
+    }
+}
+
+/// The native half of a structure's Python object.
+#[pyclass(subclass, frozen, module = "honeycomb._session")]
+pub struct Face(Mutex<Option<Held>>);
+
+impl Face {
+    /// One that has opened nothing.
+    pub fn unopened() -> Face {
+        Face(Mutex::new(None))
+    }
+
+    fn held(&self) -> MutexGuard<'_, Option<Held>> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn hold(&self, native: Native) {
+        let (made_in, closed) = (FORKS.load(Relaxed), native.closed());
+        let held = Held { native, made_in, closed };
+        // The one before is dropped behind the lock: that may run Python.
+        let before = self.held().replace(held);
+        drop(before);
+    }
+
+    /// The native structure of this process; `_open` of the Python class opens it where there is none.
+    pub fn native(face: &Bound<'_, Face>) -> PyResult<Native> {
+        let py = face.py();
+        if let Some(held) = &*face.get().held()
+            && held.is_good()
+        {
+            return Ok(held.native.clone_ref(py));
+        }
+        let opened: Native = face.call_method0(intern!(py, "_open"))?.extract()?;
+        face.get().hold(opened.clone_ref(py));
+        Ok(opened)
+    }
+}
+
+#[pymethods]
+impl Face {
+    #[new]
+    #[pyo3(signature = (*_args, **_named))]
+    fn new(_args: &Bound<'_, PyTuple>, _named: Option<&Bound<'_, PyDict>>) -> Face {
+        Face::unopened()
+    }
+
+    /// Takes the native structure that was just made, or opens it.
+    fn _begin(slf: &Bound<'_, Face>, native: Option<Native>) -> PyResult<()> {
+        match native {
+            Some(native) => slf.get().hold(native),
+            None => drop(Face::native(slf)?),
+        }
+        Ok(())
+    }
+
+    /// The native structure of this process. Raises what opening raises.
+    fn _native(slf: &Bound<'_, Face>) -> PyResult<Native> {
+        Face::native(slf)
+    }
+}
