@@ -196,10 +196,9 @@ impl KvBlock {
     #[inline]
     fn prefetch_key(&self, block: &Backing, key: &[u8]) -> Option<u64> {
         let hash = key_hash(key);
-        if hash < self.start || hash > self.end {
-            return None;
-        }
-        let (region, low) = (self.table.region_of(hash), hash as u32);
+        // Nobody has looked yet whether the key is this block's: of one that has given everything away
+        // there is no region.
+        let (region, low) = (self.table.region_if_any(hash)?, hash as u32);
         self.table.regions[region as usize].prefetch_index(block, low);
         Some((region as u64) << 32 | low as u64)
     }

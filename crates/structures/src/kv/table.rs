@@ -148,6 +148,13 @@ impl Table {
         self.order[self.place_of(hash)]
     }
 
+    /// The region of any hash, also one that is not the block's.
+    #[inline]
+    pub fn region_if_any(&self, hash: u64) -> Option<u32> {
+        let place = self.starts.partition_point(|start| *start <= hash).checked_sub(1)?;
+        Some(self.order[place])
+    }
+
     #[inline]
     pub fn find(&self, block: &Backing, hash: u64, key: &[u8]) -> Option<Hit> {
         self.look_up(block, hash, key, false)

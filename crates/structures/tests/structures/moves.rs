@@ -3,6 +3,7 @@
 
 use crate::Driver;
 use honeycomb_structures::{Answer, KvBlock, Marks, Movable, Outcome, Parcel, Structure, Wish};
+use honeycomb_wire::batch::put_keys;
 use honeycomb_wire::data::{ScanArgs, scan_entries};
 use honeycomb_wire::messages::MoveDoneRequest;
 use honeycomb_wire::{Field, Op, Status, key_hash};
@@ -267,7 +268,12 @@ impl Pair {
         let own = self.ranges[to];
         self.ranges[to] = Some(own.map_or((start, end), |(s, e)| (s.min(start), e.max(end))));
         if self.ranges[from].is_none() {
-            self.driver(from).check();
+            let giver = self.driver(from);
+            giver.check();
+            // Who comes late is sent on. There is no region left in which anything could be looked for.
+            assert_eq!(giver.structure.prefetch(&giver.block, Op::KvGet, b"late"), None);
+            let late = giver.run(Op::KvMultiGet, &1000u32.to_le_bytes(), &put_keys(&[b"late"]));
+            assert!(matches!(late.status, Status::Moved | Status::WrongRange), "{late:?}");
             self.blocks[from] = None;
         }
     }
