@@ -1,7 +1,7 @@
 //! How much of a memory server this controller shard may give out.
 //!
 //! A server that joins several controller shards has a name for each of its blocks with each of them,
-//! and room for all of them once: it keeps the ledger, and lends room in lots (ADR 0019). Here is the
+//! and room for all of them once: it keeps the ledger, and lends room in lots (ADR 0021). Here is the
 //! borrower's side, for each core of a server: blocks that are out (allocated, or in quarantine) never
 //! exceed what is lent (INV-40). What is spare beyond some lots goes back at once; when little is
 //! spare more is asked for, before it is needed. A shard that has nothing out keeps nothing.

@@ -1,7 +1,7 @@
 //! The links to all controller shards, on one thread, and the ledger of what is lent to them.
 //!
 //! A server is a member of each controller shard, under a number of that shard's own, with blocks of
-//! its own (ADR 0019). Nothing that happens to one membership concerns another: a shard that loses this
+//! its own (ADR 0021). Nothing that happens to one membership concerns another: a shard that loses this
 //! server, or is started again, settles that over its own link. How many there are, the first tells.
 
 use crate::flush::Flusher;

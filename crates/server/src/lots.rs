@@ -1,7 +1,7 @@
 //! The ledger of a memory server: to which controller shard it has lent how much of each core.
 //!
 //! Room is counted, not named: each controller shard has names of its own for the blocks, so that one
-//! it gave back can be used by another without either knowing the other (ADR 0019). What is lent never
+//! it gave back can be used by another without either knowing the other (ADR 0021). What is lent never
 //! exceeds what there is, and what a shard has it keeps until it says that it has no use for it: only
 //! it knows what it has given out (INV-40).
 

@@ -1,7 +1,7 @@
 //! The other shards of this controller: who owns which job, and requests that came to the wrong one.
 //!
 //! A job belongs to the shard that its id names; a new one to the shard of its name's hash, so that a
-//! name is unique without anybody asking around (ADR 0019). A connection with a job's token is handed to
+//! name is unique without anybody asking around (ADR 0021). A connection with a job's token is handed to
 //! the job's shard at its handshake. One with the cluster's token stays where it is, and what it asks
 //! about jobs of others goes there as a note and comes back as one. What concerns all is asked of all.
 //!
