@@ -4,6 +4,7 @@
 //! Checked after every step: no core holds more blocks than it has, whoever gave them out (INV-40), and
 //! no block is two structures' (INV-03). Checked at the end: when nobody has anything, nothing is lent,
 //! and one shard alone gets all there is: no lot was lost.
+#![allow(clippy::unwrap_used)] // all of it is test code, helpers included
 
 use honeycomb_catalog::{
     Actor, Catalog, CatalogError, Command, Config, Effect, HeldBlock, NewServer, NewStructure,
