@@ -31,6 +31,7 @@ NAMES: Final = (
     "memory",
     "block_size",
     "shards",
+    "controller_shards",
     "spin_us",
     "lease_ms",
     "high_mark",

@@ -608,6 +608,7 @@ impl SimServer {
                 let begun = self.shard(*at).begin_import(*at, id.0, *start, *end);
                 return Ok(begun.is_ok());
             }
+            Order::Lots { .. } => unreachable!("a world has one controller shard, which has all"),
             Order::EndImport { at, id, commit, .. } => {
                 // A block that has gone since has nothing to end.
                 let _ = self.shard(*at).end_import(now, *at, id.0, *commit);

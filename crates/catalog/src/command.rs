@@ -262,6 +262,13 @@ pub enum Command<'a> {
     RejoinServer { server: NewServer<'a>, member: ServerId },
     /// Blocks that a server has which rejoined; `last` when it has no others.
     Inventory { server: ServerId, held: &'a [HeldBlock], last: bool },
+    /// What a server lends to this controller shard, in blocks by core: once when it has joined or
+    /// rejoined, where there are several shards, and in answer to `Effect::Lots`. Empty when it
+    /// refused that.
+    Lent { server: ServerId, lent: &'a [u32] },
+    /// An allocation of so many blocks was refused as `OutOfMemory`: servers that lend are asked for
+    /// them. Whether one was: `Catalog::awaits_lots`.
+    ShortOf { blocks: u32 },
     /// A heartbeat.
     ServerReport { server: ServerId, report: Report<'a> },
     /// The connection of a server broke.

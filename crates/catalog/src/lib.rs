@@ -12,7 +12,8 @@
 //! Where to look: `dag` holds prefixes and what a renewal is worth; `lease` the timers and the end
 //! of a prefix; `flush` what is kept of a prefix that expires; `edges` those that use makes; `readers` who was declared to read what; `plan` whole
 //! hierarchies; `pool` blocks; `growth` how files and queues grow; `queue` how queues are bounded
-//! and shrink; `moves` how kvs split and merge; `extents` where they keep large values; `policy` who gets which block.
+//! and shrink; `moves` how kvs split and merge; `extents` where they keep large values; `policy` who gets which block;
+//! `lots` how much of a server this controller shard has.
 
 #![forbid(unsafe_code)]
 
@@ -29,6 +30,7 @@ mod invariants;
 mod jobs;
 mod kinds;
 mod lease;
+mod lots;
 mod moves;
 mod plan;
 pub mod policy;
@@ -163,7 +165,7 @@ impl Catalog {
             readers: Readers::default(),
             structures: Structures::new(key),
             kinds: Kinds::default(),
-            pool: Pool::new(config.term),
+            pool: Pool::new(config.shard, config.term),
             flushes: Flushes::default(),
             policy,
             block_size: 0,
@@ -191,9 +193,21 @@ impl Catalog {
         command: Command<'_>,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
-        use Command as C;
         self.now = self.now.max(now);
         self.started.get_or_insert(self.now);
+        let reply = self.transition(command, effects);
+        if self.pool.is_stirred() {
+            self.balance_lots(effects);
+        }
+        reply
+    }
+
+    fn transition(
+        &mut self,
+        command: Command<'_>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        use Command as C;
         match command {
             C::RenewLeases { actor, job, paths } => self.renew_leases(actor, job, paths),
             C::RenewPrefixById { job, prefix, ago_ms } => self.renew_by_id(job, prefix, ago_ms),
@@ -235,6 +249,8 @@ impl Catalog {
             C::JoinServer { server } => self.join_server(server, effects),
             C::RejoinServer { server, member } => self.rejoin_server(server, member),
             C::Inventory { server, held, last } => self.inventory(server, held, last, effects),
+            C::Lent { server, lent } => self.lent(server, lent, effects),
+            C::ShortOf { blocks } => self.short_of(blocks, effects),
             C::ServerReport { server, report } => self.server_report(server, report),
             C::ServerLost { server } => self.server_lost(server, Loss::Reset, effects),
             C::BlockOpened { server, at } => self.block_opened(server, at),

@@ -7,6 +7,7 @@
 
 use crate::durable::{Dirty, ServerImage};
 use crate::kinds::KindSet;
+use crate::lots::Lending;
 use crate::policy::{JobShare, Policy, ServerRoom, ShardRoom};
 use crate::{CatalogError, Effect, NewServer};
 use hashbrown::{HashMap, HashSet};
@@ -64,22 +65,44 @@ impl Slot {
 }
 
 #[derive(Debug)]
-struct Shard {
+pub(crate) struct Core {
     slots: Box<[Slot]>,
     free_head: u32,
     free: u32,
+    /// Of the free ones, so many have no room: it is lent to other controller shards.
+    unlent: u32,
 }
 
-impl Shard {
-    fn new(blocks: u32) -> Shard {
+impl Core {
+    fn new(blocks: u32) -> Core {
         let next = |index| if index + 1 < blocks { FREE | (index + 1) } else { LAST_FREE };
         let slots = (0..blocks).map(|i| Slot { epoch: Epoch(0), state: next(i), used: 0 });
         let free_head = if blocks > 0 { FREE } else { LAST_FREE };
-        Shard { slots: slots.collect(), free_head, free: blocks }
+        Core { slots: slots.collect(), free_head, free: blocks, unlent: 0 }
+    }
+
+    /// Blocks that it has.
+    pub(crate) fn blocks(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// Those that are not free.
+    pub(crate) fn out(&self) -> u32 {
+        self.blocks() - self.free
+    }
+
+    /// Free ones that there is room for.
+    pub(crate) fn room(&self) -> u32 {
+        self.free - self.unlent
+    }
+
+    /// Those that there is room for, free or not.
+    pub(crate) fn lent(&self) -> u32 {
+        self.blocks() - self.unlent
     }
 
     fn take(&mut self, epoch: Epoch, structure: u32) -> u32 {
-        assert!(self.free > 0, "a block was taken from a shard that has none");
+        assert!(self.room() > 0, "INV-40: a block was taken from a core that has no room");
         let index = self.free_head & !FREE;
         let slot = &mut self.slots[index as usize];
         assert_eq!(slot.held(), Held::Free, "INV-03: block {index} is on the free list and owned");
@@ -122,7 +145,9 @@ pub(crate) struct Server {
     /// Known from the log and not back yet: what it has is its own to tell, and nothing of it is
     /// free.
     pub(crate) away: bool,
-    shards: Box<[Shard]>,
+    /// Room that other controller shards may have, where there are any.
+    pub(crate) lending: Option<Lending>,
+    cores: Box<[Core]>,
 }
 
 impl Server {
@@ -144,16 +169,17 @@ impl Server {
             flush: new.flush,
             kinds: KindSet::of(new.kinds),
             away: false,
-            shards: (0..new.shards).map(|_| Shard::new(new.blocks_per_shard)).collect(),
+            lending: None,
+            cores: (0..new.shards).map(|_| Core::new(new.blocks_per_shard)).collect(),
         }
     }
 
     pub(crate) fn shards(&self) -> u8 {
-        self.shards.len() as u8
+        self.cores.len() as u8
     }
 
     pub(crate) fn blocks_per_shard(&self) -> u32 {
-        self.shards[0].slots.len() as u32
+        self.cores[0].blocks()
     }
 
     /// When it counts as dead if it says nothing.
@@ -161,22 +187,45 @@ impl Server {
         self.last_seen + if self.away { REJOIN_GRACE } else { SERVER_SILENCE }
     }
 
+    /// Its cores' blocks.
+    pub(crate) fn cores(&self) -> impl ExactSizeIterator<Item = &Core> {
+        self.cores.iter()
+    }
+
+    fn unlent(&self) -> u32 {
+        self.cores.iter().map(|core| core.unlent).sum()
+    }
+
+    /// Takes what is lent to this controller shard now, by core; all that is out is within it.
+    pub(crate) fn set_lent(&mut self, lent: &[u32]) {
+        for (core, lent) in self.cores.iter_mut().zip(lent) {
+            core.unlent = core.blocks() - lent;
+            let (out, free) = (core.out(), core.free);
+            assert!(core.unlent <= free, "INV-40: {out} blocks are out and {lent} are lent");
+        }
+    }
+
     pub(crate) fn reserve(&self) -> u32 {
-        RESERVE_BLOCKS_MIN.max(self.total / RESERVE_FRACTION)
+        let lent = self.total - self.lending.as_ref().map_or(0, |_| self.unlent());
+        RESERVE_BLOCKS_MIN.max(lent / RESERVE_FRACTION)
     }
 
     /// Free blocks that such an allocation may take.
     fn room(&self, draw: Draw) -> u32 {
+        let room = match &self.lending {
+            None => self.free,
+            Some(_) => self.cores.iter().map(Core::room).sum(),
+        };
         match draw {
-            Draw::Ordinary => self.free.saturating_sub(self.reserve()),
-            Draw::Reserve => self.free,
+            Draw::Ordinary => room.saturating_sub(self.reserve()),
+            Draw::Reserve => room,
         }
     }
 
     /// Structures that have a block here, each once, in order of block.
     pub(crate) fn owners(&self) -> Vec<u32> {
         let mut seen = HashMap::new();
-        let slots = self.shards.iter().flat_map(|shard| &shard.slots);
+        let slots = self.cores.iter().flat_map(|core| &core.slots);
         let owners = slots.filter_map(|slot| match slot.held() {
             Held::By(structure) => seen.insert(structure, ()).is_none().then_some(structure),
             _ => None,
@@ -185,8 +234,8 @@ impl Server {
     }
 
     fn slot(&mut self, block: BlockId) -> Option<&mut Slot> {
-        let shard = self.shards.get_mut(block.shard().0 as usize)?;
-        shard.slots.get_mut(block.index() as usize)
+        let core = self.cores.get_mut(block.shard().0 as usize)?;
+        core.slots.get_mut(block.index() as usize)
     }
 }
 
@@ -194,31 +243,37 @@ impl Server {
 #[derive(Debug)]
 pub(crate) struct Pool {
     servers: BTreeMap<ServerId, Server>,
+    /// The controller shard: the top bits of the numbers that it gives.
+    shard: u16,
     last_server: u32,
     term: u32,
     last_epoch: u64,
     rooms: Vec<ServerRoom>,
     shard_rooms: Vec<ShardRoom>,
+    /// Servers whose spare blocks became more or fewer, where they are lent.
+    stirred: Vec<ServerId>,
     /// Servers that came or went.
     pub(crate) dirty: Dirty,
 }
 
 impl Pool {
-    pub(crate) fn new(term: u32) -> Pool {
+    pub(crate) fn new(shard: u16, term: u32) -> Pool {
         Pool {
             servers: BTreeMap::new(),
+            shard,
             last_server: 0,
             term,
             last_epoch: 0,
             rooms: Vec::new(),
             shard_rooms: Vec::new(),
+            stirred: Vec::new(),
             dirty: Dirty::default(),
         }
     }
 
     pub(crate) fn join(&mut self, new: NewServer<'_>, now: Time) -> ServerId {
-        self.last_server = self.last_server.checked_add(1).expect("2^32 servers have not joined");
-        let id = ServerId(self.last_server);
+        self.last_server += 1;
+        let id = ServerId::new(self.shard, self.last_server);
         self.servers.insert(id, Server::new(new, now));
         self.dirty.mark(id.0);
         id
@@ -241,6 +296,26 @@ impl Pool {
         self.servers.get(&server)
     }
 
+    /// The server's spare blocks became more or fewer: it is looked at before the command ends.
+    pub(crate) fn stir(&mut self, server: ServerId) {
+        let lends = self.servers.get(&server).is_some_and(|server| server.lending.is_some());
+        if lends && !self.stirred.contains(&server) {
+            self.stirred.push(server);
+        }
+    }
+
+    pub(crate) fn is_stirred(&self) -> bool {
+        !self.stirred.is_empty()
+    }
+
+    pub(crate) fn take_stirred(&mut self) -> Vec<ServerId> {
+        std::mem::take(&mut self.stirred)
+    }
+
+    pub(crate) fn servers_mut_by_id(&mut self) -> impl Iterator<Item = (ServerId, &mut Server)> {
+        self.servers.iter_mut().map(|(&id, server)| (id, server))
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.servers.is_empty()
     }
@@ -260,8 +335,8 @@ impl Pool {
     }
 
     fn slot(&self, block: BlockId) -> Option<&Slot> {
-        let shard = self.servers.get(&block.server())?.shards.get(block.shard().0 as usize)?;
-        shard.slots.get(block.index() as usize)
+        let core = self.servers.get(&block.server())?.cores.get(block.shard().0 as usize)?;
+        core.slots.get(block.index() as usize)
     }
 
     /// Who has the block in this epoch; none when the epoch is over or the server is gone.
@@ -311,7 +386,8 @@ impl Pool {
     pub(crate) fn room(&self) -> (u64, u64, u64) {
         self.servers.values().fold((0, 0, 0), |(ordinary, free, reserved), server| {
             let own = server.room(Draw::Ordinary) as u64;
-            (ordinary + own, free + server.free as u64, reserved + server.free as u64 - own)
+            let all = server.room(Draw::Reserve) as u64;
+            (ordinary + own, free + all, reserved + all - own)
         })
     }
 
@@ -366,10 +442,10 @@ impl Pool {
     ) -> ShardIx {
         let mut rooms = std::mem::take(&mut self.shard_rooms);
         rooms.clear();
-        rooms.extend(self.servers[&server].shards.iter().enumerate().map(|(n, shard)| {
+        rooms.extend(self.servers[&server].cores.iter().enumerate().map(|(n, core)| {
             let ix = ShardIx(n as u8);
             let taken = taken.get(&BlockId::new(server, ix, 0)).copied().unwrap_or(0);
-            ShardRoom { shard: ix, free: shard.free, taken }
+            ShardRoom { shard: ix, free: core.room(), taken }
         }));
         let chosen = rooms[policy.shard(&rooms)];
         assert!(chosen.free > 0, "a policy chose a shard without room");
@@ -381,8 +457,9 @@ impl Pool {
         self.last_epoch += 1;
         let epoch = Epoch::new(self.term, self.last_epoch);
         let state = self.servers.get_mut(&server).expect("a room names a live server");
-        let index = state.shards[shard.0 as usize].take(epoch, structure);
+        let index = state.cores[shard.0 as usize].take(epoch, structure);
         state.free -= 1;
+        self.stir(server);
         BlockAt { block: BlockId::new(server, shard, index), epoch }
     }
 
@@ -436,9 +513,10 @@ impl Pool {
             return;
         }
         let server = self.servers.get_mut(&at.block.server()).expect("held() found the server");
-        server.shards[at.block.shard().0 as usize].put_back(at.block.index());
+        server.cores[at.block.shard().0 as usize].put_back(at.block.index());
         server.quarantined -= 1;
         server.free += 1;
+        self.stir(at.block.server());
     }
 
     /// Takes the members of a recovered catalog, all of them away: none of their blocks is free.
@@ -463,9 +541,9 @@ impl Pool {
             let mut server = Server::new(new, now);
             server.away = true;
             server.free = 0;
-            for shard in &mut server.shards {
-                (shard.free, shard.free_head) = (0, LAST_FREE);
-                for slot in &mut shard.slots {
+            for core in &mut server.cores {
+                (core.free, core.free_head) = (0, LAST_FREE);
+                for slot in &mut core.slots {
                     slot.state = QUARANTINED;
                 }
             }
@@ -500,7 +578,7 @@ impl Pool {
     /// Counts what is neither free nor owned, once every owner is known.
     pub(crate) fn finish_recovery(&mut self) {
         for server in self.servers.values_mut() {
-            let slots = server.shards.iter().flat_map(|shard| &shard.slots);
+            let slots = server.cores.iter().flat_map(|core| &core.slots);
             server.quarantined = slots.filter(|s| s.held() == Held::Quarantined).count() as u32;
         }
     }
@@ -541,15 +619,15 @@ impl Pool {
         let mut missing = Vec::new();
         let Some(server) = self.servers.get_mut(&id) else { return missing };
         server.away = false;
-        for (ix, shard) in server.shards.iter_mut().enumerate() {
+        for (ix, core) in server.cores.iter_mut().enumerate() {
             // The lowest index is given first, as with a new server.
-            for index in (0..shard.slots.len() as u32).rev() {
+            for index in (0..core.blocks()).rev() {
                 let block = BlockId::new(id, ShardIx(ix as u8), index);
-                let slot = &shard.slots[index as usize];
+                let slot = &core.slots[index as usize];
                 match slot.held() {
                     _ if held.contains(&block) => {}
                     Held::Quarantined => {
-                        shard.put_back(index);
+                        core.put_back(index);
                         server.quarantined -= 1;
                         server.free += 1;
                     }
@@ -558,13 +636,17 @@ impl Pool {
                 }
             }
         }
+        if let Some(told) = server.lending.as_mut().and_then(|lending| lending.told.take()) {
+            server.set_lent(&told);
+            self.stir(id);
+        }
         missing
     }
 
     /// Allocated blocks with their owners, in order.
     pub(crate) fn allocated(&self) -> impl Iterator<Item = (BlockAt, u32)> {
         self.servers().flat_map(|(id, server)| {
-            server.shards.iter().enumerate().flat_map(move |(shard, state)| {
+            server.cores.iter().enumerate().flat_map(move |(shard, state)| {
                 state.slots.iter().enumerate().filter_map(move |(index, slot)| match slot.held() {
                     Held::By(owner) => {
                         let block = BlockId::new(id, ShardIx(shard as u8), index as u32);
@@ -580,7 +662,7 @@ impl Pool {
     pub(crate) fn recount(&self) -> Result<(), String> {
         for (id, server) in self.servers() {
             let (mut free, mut quarantined, mut listed) = (0, 0, 0);
-            for shard in &server.shards {
+            for shard in &server.cores {
                 free += shard.slots.iter().filter(|s| s.held() == Held::Free).count();
                 quarantined += shard.slots.iter().filter(|s| s.held() == Held::Quarantined).count();
                 let mut next = shard.free_head;
@@ -604,8 +686,8 @@ impl Pool {
 
     pub(crate) fn bytes(&self) -> usize {
         let per_server = |server: &Server| {
-            let slots: usize = server.shards.iter().map(|s| size_of_val(&*s.slots)).sum();
-            slots + size_of_val(&*server.shards) + server.address.len() + size_of::<Server>() + 24
+            let slots: usize = server.cores.iter().map(|s| size_of_val(&*s.slots)).sum();
+            slots + size_of_val(&*server.cores) + server.address.len() + size_of::<Server>() + 24
         };
         let rooms = self.rooms.capacity() * size_of::<ServerRoom>();
         let shard_rooms = self.shard_rooms.capacity() * size_of::<ShardRoom>();

@@ -389,4 +389,8 @@ pub enum Effect {
     /// Tell a block what became of the move to it: it serves the range from now on, or drops what
     /// it has of it. Idempotent by move.
     EndImport { server: ServerId, at: BlockAt, id: MoveId, commit: bool },
+    /// Tell a server how many blocks of each core this controller shard wants to have in all: fewer
+    /// than it has go back, more come as far as there are any. Answered by `Command::Lent`, and not
+    /// repeated over another connection, where the server begins by telling.
+    Lots { server: ServerId, lots: Box<[u32]> },
 }

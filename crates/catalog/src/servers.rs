@@ -28,7 +28,8 @@ impl Effect {
             | Effect::FlushBlock { server, .. }
             | Effect::CommitFlush { server, .. }
             | Effect::BeginImport { server, .. }
-            | Effect::EndImport { server, .. } => server,
+            | Effect::EndImport { server, .. }
+            | Effect::Lots { server, .. } => server,
         }
     }
 }
@@ -114,6 +115,8 @@ impl Catalog {
                     .expect("a job's usage is the sum of its blocks'");
             }
         }
+        // What it could not lend when it was asked it may have now.
+        self.pool.stir(id);
         Ok(Reply::Done)
     }
 
@@ -187,14 +190,13 @@ impl Catalog {
         if let Some(job) = actor.job {
             self.admit(actor, job)?;
         }
-        let (_, free, reserved) = self.pool.room();
+        let (.., reserved) = self.pool.room();
         let mut status = ClusterStatus {
             uptime_ms: self.now.since(self.started.unwrap_or(self.now)).as_millis() as u64,
             jobs: self.jobs.len() as u64,
             prefixes: self.live_prefixes,
             pinned: self.jobs.iter().map(|(_, job)| job.pinned).sum(),
             structures: self.structures.len() as u64,
-            free,
             reserved,
             bytes_metadata: self.bytes_metadata(),
             flushing: self.flushes.under_way(),
@@ -212,6 +214,8 @@ impl Catalog {
             let (total, quarantined) = (server.total as u64, server.quarantined as u64);
             status.blocks += total;
             status.quarantined += quarantined;
+            // Of all controller shards' room: what is lent elsewhere is not out for that.
+            status.free += server.free as u64;
             let allocated = total - quarantined - server.free as u64;
             status.bytes_allocated += allocated * self.block_size;
             status.bytes_used += server.bytes_used;

@@ -577,6 +577,7 @@ impl Both {
                 Effect::SetGeneration { .. }
                 | Effect::BeginImport { .. }
                 | Effect::EndImport { .. } => {}
+                Effect::Lots { .. } => panic!("one shard has all: {effect:?}"),
                 Effect::FlushBlock { .. } | Effect::CommitFlush { .. } => {
                     panic!("no prefix of the model is flushed: {effect:?}")
                 }

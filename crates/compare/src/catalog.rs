@@ -1,79 +1,93 @@
-//! `catalog`: operations of the controller for each second of its core, by `honeycomb bench controller`.
+//! `catalog`: operations of the controller for each second of its core, by `honeycomb bench catalog`.
 
 use crate::contract::System;
 use crate::matrix::{Bar, Bound, Figure, Scale};
 use crate::report::{Missing, Verdict};
 use crate::run::Effort;
 use honeycomb::bench::measure::Spread;
+use honeycomb::bench::report::{number, spread};
 use serde_json::{Value, json};
 use std::process::{Command, Stdio};
 
 /// The group, as `--rows` and `--list` name it.
 pub const NAME: &str = "catalog mix";
 
-/// What one core does in a second.
-pub struct Catalog {
-    /// Each operation one at a time, and pipelined: its name and how many.
-    operations: Vec<(&'static str, String, f64)>,
-    /// The controller's core over the whole mix, each operation as often as any other.
-    mixes: [(&'static str, f64); 2],
-}
+/// What the benchmark of the catalog told.
+pub struct Catalog(Value);
 
-const ALONE: &str = "synchronous";
-const PIPELINED: &str = "pipelined";
-
-/// Runs the benchmark of the controller and reads what it says.
+/// Runs it.
 pub fn measure(effort: Effort, scale: Scale) -> Result<Catalog, String> {
     let program = std::env::current_exe().map_err(|e| e.to_string())?;
     let mut command = Command::new(program);
-    command.args(["bench", "controller", "--json", "--waiting", "sleeping"]);
-    command.args(["--prefixes", "2000", "--blocks", "20000"]);
+    command.args(["bench", "catalog", "--json"]);
     command.args(["--rounds", &effort.rounds.to_string()]);
     command.args(["--seconds", &effort.seconds.to_string()]);
     if scale == Scale::Quick {
-        command.args(["--quick", "--ops", "50"]);
+        command.args(["--quick", "--ops", "200"]);
     }
     let output = command.stderr(Stdio::inherit()).output().map_err(|e| e.to_string())?;
     let told: Value = serde_json::from_slice(&output.stdout).map_err(|e| e.to_string())?;
-    let mut operations = Vec::new();
-    let mut mixes = [(ALONE, 0.0), (PIPELINED, 0.0)];
-    for (way, mix) in &mut mixes {
-        let rows = told[*way].as_array().ok_or("bench controller told nothing")?;
-        let mut us = 0.0;
-        for row in rows {
-            let cost = match *way {
-                ALONE => &row["figures"]["server_cpu_us_per_op"],
-                _ => &row["controller_cpu_us_per_op"],
-            };
-            let cost = cost["median"].as_f64().ok_or("bench controller told no CPU")?;
-            let name = row["operation"].as_str().unwrap_or_default().to_owned();
-            operations.push((*way, name, 1e6 / cost));
-            us += cost;
-        }
-        *mix = rows.len() as f64 * 1e6 / us;
-    }
-    Ok(Catalog { operations, mixes })
+    Ok(Catalog(told))
+}
+
+fn read(of: &Value) -> Result<Spread, String> {
+    let part = |name: &str| of[name].as_f64().ok_or("bench catalog told no figure".to_owned());
+    Ok(Spread { median: part("median")?, min: part("min")?, max: part("max")? })
 }
 
 impl Catalog {
-    /// A line for each operation.
+    fn rows(&self) -> impl Iterator<Item = (&str, bool, &Value)> {
+        let rows = self.0["rows"].as_array().into_iter().flatten();
+        rows.map(|row| {
+            let name = row["operations"].as_str().unwrap_or_default();
+            (name, row["log"] == true, &row["controller_cpu_us_per_op"])
+        })
+    }
+
+    /// Operations for each second of the controller's core, without a log.
+    fn per_core(&self, operations: &str) -> Result<Spread, String> {
+        let mut rows = self.rows().filter(|(name, log, _)| *name == operations && !*log);
+        let (_, _, cost) = rows.next().ok_or(format!("bench catalog told no '{operations}'"))?;
+        let cost = read(cost)?;
+        Ok(Spread { median: 1e6 / cost.median, min: 1e6 / cost.max, max: 1e6 / cost.min })
+    }
+
+    /// What two controller shards can do over what one can.
+    fn two_shards(&self) -> Result<Spread, String> {
+        let of = |shards: usize| read(&self.0["shards"][shards - 1]["capacity"]);
+        let (one, two) = (of(1)?, of(2)?);
+        let over = |two: f64, one: f64| two / one;
+        Ok(Spread {
+            median: over(two.median, one.median),
+            min: over(two.min, one.max),
+            max: over(two.max, one.min),
+        })
+    }
+
+    /// A line for each row.
     pub fn lines(&self) -> Vec<Value> {
-        let line = |(way, operation, rate): &(&str, String, f64)| {
+        let line = |(name, log, cost): (&str, bool, &Value)| {
+            let us = cost["median"].as_f64().unwrap_or(f64::NAN);
             json!({
-                "bench": "catalog", "group": NAME, "system": System::Honeycomb.name(),
-                "op": operation, "way": way, "transport": "tcp", "client": "rust",
-                "ops_per_server_core_s": rate.round(), "server_cpu_us_per_op": 1e6 / rate,
+                "bench": "catalog", "group": NAME, "system": System::Honeycomb.name(), "op": name,
+                "log": log, "transport": "tcp", "client": "rust",
+                "ops_per_server_core_s": (1e6 / us).round(), "server_cpu_us_per_op": us,
             })
         };
-        self.operations.iter().map(line).collect()
+        self.rows().map(line).collect()
     }
 
     /// For people.
     pub fn show(&self) -> Vec<(String, String)> {
-        let one = |(way, operation, rate): &(&str, String, f64)| {
-            (format!("{operation}, {way}"), honeycomb::bench::report::number(*rate))
+        let one = |(name, log, cost): (&str, bool, &Value)| {
+            let log = if log { ", with a log" } else { "" };
+            (format!("{name}{log}"), number(1e6 / cost["median"].as_f64().unwrap_or(f64::NAN)))
         };
-        self.operations.iter().map(one).collect()
+        let mut all: Vec<(String, String)> = self.rows().map(one).collect();
+        if let Ok(ratio) = self.two_shards() {
+            all.push(("two shards over one".into(), spread(ratio)));
+        }
+        all
     }
 }
 
@@ -87,20 +101,30 @@ pub fn verdicts(catalog: &Result<Catalog, String>) -> Vec<Verdict> {
         bar: Some(Bound::AtLeast(bar)),
         stretch: stretch.map(Bound::AtLeast),
     };
-    let of = |at: usize| match catalog {
-        Ok(catalog) => {
-            let rate = catalog.mixes[at].1;
-            Ok(("nobody: a number".to_owned(), Spread { median: rate, min: rate, max: rate }))
-        }
+    let of = |what: &dyn Fn(&Catalog) -> Result<Spread, String>, against: &str| match catalog {
+        Ok(catalog) => match what(catalog) {
+            Ok(found) => Ok((against.to_owned(), found)),
+            Err(why) => Err(Missing::Failed(why)),
+        },
         Err(why) => Err(Missing::Failed(why.clone())),
     };
-    let shards = "a controller has one shard in this build".to_owned();
+    let nobody = "nobody: a number";
     vec![
-        Verdict { bar: bar("one at a time", 90_000.0, None), ratio: of(0) },
-        Verdict { bar: bar("pipelined", 400_000.0, Some(1_000_000.0)), ratio: of(1) },
+        Verdict {
+            bar: bar("one at a time", 90_000.0, None),
+            ratio: of(&|c| c.per_core("mix, one at a time"), nobody),
+        },
+        Verdict {
+            bar: bar("pipelined", 400_000.0, None),
+            ratio: of(&|c| c.per_core("mix, pipelined"), nobody),
+        },
+        Verdict {
+            bar: bar("batched", 400_000.0, Some(1_000_000.0)),
+            ratio: of(&|c| c.per_core("batched"), nobody),
+        },
         Verdict {
             bar: bar("two shards against one", 1.8, None),
-            ratio: Err(Missing::NotInBuild(shards)),
+            ratio: of(&Catalog::two_shards, "one shard"),
         },
     ]
 }

@@ -1,18 +1,18 @@
-//! Starts a controller: one thread.
+//! Starts a controller: one thread for each of its shards.
 
 use crate::answers::Answers;
-use crate::service::{ControllerService, Fenced, Note, State, VOLATILE_TERM};
+use crate::service::{ControllerService, Fenced, Note, Siblings, State, VOLATILE_TERM};
 use crate::store::{OpenOptions, Store, StoreError};
-use honeycomb_catalog::{Catalog, Config};
+use honeycomb_catalog::{Catalog, Command, Config};
 use honeycomb_env::unix::UnixDoor;
 use honeycomb_env::{AbortOnPanic, Clock, Disk, Entropy, Folder, Mailbox, Net, NetOptions, run};
-use honeycomb_types::limits::SERVER_BUFFER_BYTES;
+use honeycomb_types::limits::{CONTROLLER_SHARDS_MAX, SERVER_BUFFER_BYTES};
 use honeycomb_types::{Marks, Time};
 use honeycomb_wire::RootKey;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -35,6 +35,9 @@ pub struct ControllerOptions {
     pub marks: Marks,
     /// Lease of the prefixes of jobs that do not say, in milliseconds.
     pub lease_ms: u32,
+    /// Its shards, 1 to 64: each has a core, and jobs, blocks and a log of its own. A data directory is
+    /// made for so many and no others.
+    pub shards: u16,
 }
 
 /// Why a controller does not start.
@@ -44,6 +47,15 @@ pub enum StartError {
     Listen(io::Error),
     /// Its data directory cannot be used.
     Store(PathBuf, StoreError),
+    /// Its data directory was made for another number of shards.
+    Shards {
+        /// The directory.
+        path: PathBuf,
+        /// How many it has.
+        has: u16,
+        /// How many were asked for.
+        asked: u16,
+    },
 }
 
 impl fmt::Display for StartError {
@@ -51,6 +63,12 @@ impl fmt::Display for StartError {
         match self {
             StartError::Listen(e) => write!(f, "{e}"),
             StartError::Store(path, e) => write!(f, "data directory {}: {e}", path.display()),
+            StartError::Shards { path, has, asked } => write!(
+                f,
+                "data directory {} was made with {has} controller shards, not {asked}: jobs belong to \
+                 shards for good; start it with {has}",
+                path.display()
+            ),
         }
     }
 }
@@ -63,12 +81,17 @@ impl From<io::Error> for StartError {
     }
 }
 
-/// A running controller. Dropping it stops its thread; what it knew is gone then, unless it has a
+/// A running controller. Dropping it stops its threads; what it knew is gone then, unless it has a
 /// data directory.
 pub struct Controller {
     address: SocketAddr,
     token: Vec<u8>,
     near: Option<String>,
+    shards: Vec<Running>,
+}
+
+/// The thread of a shard.
+struct Running {
     mailbox: Mailbox<Note>,
     thread: Option<JoinHandle<()>>,
 }
@@ -77,30 +100,27 @@ impl Controller {
     /// Recovers what its data directory has, listens and starts serving. A controller that hears of
     /// a greater term than its own ends its process: another one has taken over.
     pub fn start(options: &ControllerOptions) -> Result<Controller, StartError> {
+        if options.shards == 0 || options.shards > CONTROLLER_SHARDS_MAX {
+            let text = format!("a controller has 1 to {CONTROLLER_SHARDS_MAX} shards");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text).into());
+        }
         let listener = TcpListener::bind(options.listen)?;
         let begin = match &options.data_dir {
             None => volatile(options),
-            Some(path) => {
-                let refused = |e: StoreError| StartError::Store(path.clone(), e);
-                let folder = Folder::open(path).map_err(|error| match error.kind() {
-                    io::ErrorKind::ResourceBusy => refused(StoreError::InUse),
-                    _ => refused(StoreError::Io { what: "it cannot be opened".into(), error }),
-                })?;
-                durable(Box::new(folder), options).map_err(refused)?
-            }
+            Some(path) => recovered(path, options)?,
         };
         Controller::serve(listener, begin, options)
     }
 
-    /// As `start`, with its log on this disk in place of a data directory.
+    /// As `start`, with one shard, and its log on this disk in place of a data directory.
     pub fn start_on(
         disk: Box<dyn Disk>,
         options: &ControllerOptions,
     ) -> Result<Controller, StartError> {
         let listener = TcpListener::bind(options.listen)?;
         let refused = |e: StoreError| StartError::Store(PathBuf::new(), e);
-        let begin = durable(disk, options).map_err(refused)?;
-        Controller::serve(listener, begin, options)
+        let (state, root, now) = durable(disk, 0, options.root_key, options).map_err(refused)?;
+        Controller::serve(listener, Begin { states: vec![state], root, now }, options)
     }
 
     fn serve(
@@ -110,35 +130,54 @@ impl Controller {
     ) -> Result<Controller, StartError> {
         let spin = options.spin;
         let address = listener.local_addr()?;
-        let Begin { mut state, root, now } = begin;
-        let net_options =
-            NetOptions { spin, budget: SERVER_BUFFER_BYTES, connections: Arc::default() };
-        let mut net = Net::new(Clock::start_at(now), net_options)?;
-        net.listen(listener)?;
+        let Begin { states, root, now } = begin;
+        let (clock, shards) = (Clock::start_at(now), states.len());
+        let budget = SERVER_BUFFER_BYTES / shards;
+        let net_options = NetOptions { spin, budget, connections: Arc::default() };
+        let mut nets = Vec::new();
+        for _ in 0..shards {
+            let net = Net::new(clock, net_options.clone())?;
+            let (mailbox, notes) = net.mailbox::<Note>();
+            nets.push((net, mailbox, notes));
+        }
+        // The first shard takes all connections, and hands over those of the others' jobs.
+        nets[0].0.listen(listener)?;
         let door = options.unix_dir.as_deref().map(UnixDoor::open).transpose()?;
         let near = door.as_ref().map(|d| d.path().to_owned());
         if let Some(door) = door {
-            net.listen_near(door)?;
+            nets[0].0.listen_near(door)?;
         }
-        let (mailbox, notes) = net.mailbox::<Note>();
-        if let Some(store) = &mut state.store {
-            let done = mailbox.clone();
-            // There is one at a time, so that the ring has room; a loop that ended needs none.
-            store.sync_beside(move |synced| drop(done.post(Note::Synced(synced))))?;
-        }
+        let mailboxes: Vec<_> = nets.iter().map(|(_, mailbox, _)| mailbox.clone()).collect();
         let token = root.token_key().issue(None);
-        let thread = std::thread::Builder::new().name("controller".into()).spawn(move || {
-            let _guard = AbortOnPanic("controller's");
-            let fenced = Fenced::default();
-            let service = ControllerService::new(state, &root, fenced.clone());
-            run(net, service, notes).expect("the event loop of the controller does not fail");
-            let greater = *fenced.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            if let Some(term) = greater {
-                eprintln!("honeycomb: a controller of term {term} has taken over; this one ends");
-                std::process::exit(1);
+        let (root, fenced) = (Arc::new(root), Fenced::default());
+        let mut controller = Controller { address, token, near, shards: Vec::new() };
+        for (ix, (mut state, (net, mailbox, notes))) in states.into_iter().zip(nets).enumerate() {
+            if let Some(store) = &mut state.store {
+                let done = mailbox.clone();
+                // There is one at a time, so that the ring has room; a loop that ended needs none.
+                store.sync_beside(move |synced| drop(done.post(Note::Synced(synced))))?;
             }
-        })?;
-        Ok(Controller { address, token, near, mailbox, thread: Some(thread) })
+            let name = match shards {
+                1 => "controller".to_owned(),
+                _ => format!("controller-{ix}"),
+            };
+            let siblings = Siblings::new(ix as u16, mailboxes.clone());
+            let (root, fenced) = (root.clone(), fenced.clone());
+            let thread = std::thread::Builder::new().name(name).spawn(move || {
+                let _guard = AbortOnPanic("controller's");
+                let service = ControllerService::new(state, &root, fenced.clone(), siblings);
+                run(net, service, notes).expect("the event loop of the controller does not fail");
+                let greater = *fenced.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                if let Some(term) = greater {
+                    eprintln!(
+                        "honeycomb: a controller of term {term} has taken over; this one ends"
+                    );
+                    std::process::exit(1);
+                }
+            })?;
+            controller.shards.push(Running { mailbox, thread: Some(thread) });
+        }
+        Ok(controller)
     }
 
     /// Where it listens.
@@ -156,9 +195,9 @@ impl Controller {
         &self.token
     }
 
-    /// Waits until its thread ends, which it does only when a defect ends it.
+    /// Waits until its threads end, which they do only when a defect ends them.
     pub fn wait(mut self) {
-        if let Some(thread) = self.thread.take() {
+        for thread in self.shards.iter_mut().filter_map(|shard| shard.thread.take()) {
             let _ = thread.join();
         }
     }
@@ -166,35 +205,100 @@ impl Controller {
 
 impl Drop for Controller {
     fn drop(&mut self) {
-        let _ = self.mailbox.post(Note::Stop);
-        if let Some(thread) = self.thread.take() {
+        for shard in &self.shards {
+            let _ = shard.mailbox.post(Note::Stop);
+        }
+        for thread in self.shards.iter_mut().filter_map(|shard| shard.thread.take()) {
             let _ = thread.join();
         }
     }
 }
 
-/// What a controller begins with: its state, the cluster's key, and what its clock shows.
+/// What a controller begins with: the state of each shard, the cluster's key, and what its clock shows.
 struct Begin {
-    state: State,
+    states: Vec<State>,
     root: RootKey,
     now: Time,
 }
 
 fn volatile(options: &ControllerOptions) -> Begin {
-    let ControllerOptions { root_key, marks, lease_ms, .. } = *options;
-    let hash_seed = Entropy::system().next_u64();
-    let catalog =
-        Catalog::new(Config { shard: 0, term: VOLATILE_TERM, hash_seed, marks, lease_ms });
-    let state = State { catalog, store: None, answers: Answers::default() };
-    Begin { state, root: RootKey(root_key.unwrap_or_else(Entropy::secret)), now: Time::ZERO }
+    let ControllerOptions { root_key, marks, lease_ms, shards, .. } = *options;
+    let state = |shard| {
+        let hash_seed = Entropy::system().next_u64();
+        let config = Config { shard, term: VOLATILE_TERM, hash_seed, marks, lease_ms };
+        State { catalog: Catalog::new(config), store: None, answers: Answers::default() }
+    };
+    let root = RootKey(root_key.unwrap_or_else(Entropy::secret));
+    Begin { states: (0..shards).map(state).collect(), root, now: Time::ZERO }
 }
 
-fn durable(disk: Box<dyn Disk>, options: &ControllerOptions) -> Result<Begin, StoreError> {
-    let ControllerOptions { root_key, marks, lease_ms, .. } = *options;
+/// Where a shard of several has its log.
+fn shard_folder(path: &Path, shard: u16) -> PathBuf {
+    path.join(format!("shard-{shard}"))
+}
+
+/// For how many shards a directory was made; none for one that is new. That of a single shard has its
+/// log in itself, as it always had.
+fn shards_of(path: &Path) -> Option<u16> {
+    let names = std::fs::read_dir(path).into_iter().flatten().flatten();
+    let logs = |name: &str| name.starts_with("log-") || name.starts_with("snapshot-");
+    if names.filter_map(|entry| entry.file_name().into_string().ok()).any(|name| logs(&name)) {
+        return Some(1);
+    }
+    // The first is made last: without it there never was a cluster.
+    let shards = (0..CONTROLLER_SHARDS_MAX).filter(|&n| shard_folder(path, n).exists());
+    shard_folder(path, 0).exists().then(|| shards.count() as u16)
+}
+
+fn recovered(path: &Path, options: &ControllerOptions) -> Result<Begin, StartError> {
+    let asked = options.shards;
+    if let Some(has) = shards_of(path).filter(|has| *has != asked) {
+        return Err(StartError::Shards { path: path.to_owned(), has, asked });
+    }
+    let mut begin: Option<Begin> = None;
+    for shard in (0..asked).rev() {
+        let path = if asked == 1 { path.to_owned() } else { shard_folder(path, shard) };
+        let refused = |e: StoreError| StartError::Store(path.clone(), e);
+        let folder = Folder::open(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::ResourceBusy => refused(StoreError::InUse),
+            _ => refused(StoreError::Io { what: "it cannot be opened".into(), error }),
+        })?;
+        // All have one key, whoever was there first.
+        let key = begin.as_ref().map_or(options.root_key, |begin| Some(begin.root.0));
+        let (state, root, now) = durable(Box::new(folder), shard, key, options).map_err(refused)?;
+        if begin.as_ref().is_some_and(|begin| begin.root.0 != root.0) {
+            let why = "it is the key of another cluster".to_owned();
+            return Err(refused(StoreError::Damaged {
+                file: "cluster.key".into(),
+                offset: 0,
+                why,
+            }));
+        }
+        let begin = begin.get_or_insert(Begin { states: Vec::new(), root, now });
+        begin.states.insert(0, state);
+        begin.now = begin.now.max(now);
+    }
+    let mut begin = begin.expect("there is at least one shard");
+    // Their clocks stopped at different times and go on at one: nothing ends because of that.
+    let (now, mut effects) = (begin.now, Vec::new());
+    for state in begin.states.iter_mut().filter(|_| asked > 1) {
+        let amnesty = state.catalog.apply(now, Command::Amnesty, &mut effects);
+        amnesty.expect("an amnesty cannot be refused");
+    }
+    Ok(begin)
+}
+
+fn durable(
+    disk: Box<dyn Disk>,
+    shard: u16,
+    root_key: Option<[u8; 32]>,
+    options: &ControllerOptions,
+) -> Result<(State, RootKey, Time), StoreError> {
+    let ControllerOptions { marks, lease_ms, .. } = *options;
     let (hash_seed, now) = (Entropy::system().next_u64(), Time::ZERO);
     let opened =
-        Store::open(disk, OpenOptions { shard: 0, hash_seed, root_key, marks, lease_ms, now })?;
+        Store::open(disk, OpenOptions { shard, hash_seed, root_key, marks, lease_ms, now })?;
     let (catalog, answers) = (opened.catalog, opened.answers);
     let state = State { catalog, store: Some(opened.store), answers };
-    Ok(Begin { state, root: opened.root, now: opened.now })
+    Ok((state, opened.root, opened.now))
 }

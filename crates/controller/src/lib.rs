@@ -8,6 +8,7 @@
 mod answers;
 mod controller;
 mod members;
+mod merge;
 mod outbox;
 mod service;
 mod status;
@@ -19,4 +20,4 @@ pub use controller::{Controller, ControllerOptions, StartError};
 pub use members::held_block;
 pub use service::{message_of, waits};
 pub use status::status_of;
-pub use store::{OpenOptions, Opened, Store, StoreError};
+pub use store::{LogCensus, OpenOptions, Opened, Store, StoreError, census};

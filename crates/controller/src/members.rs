@@ -39,6 +39,11 @@ impl ControllerService {
         };
         let admitted = self.admit_server(net, now, new, ServerId(q.server));
         let (server, known) = admitted.map_err(refusal)?;
+        if !q.lent.is_empty() {
+            // One that has lent less than it holds for us contradicts itself.
+            let told = Command::Lent { server, lent: &q.lent };
+            self.apply(now, told).inspect_err(|_| net.close(from)).map_err(refusal)?;
+        }
         self.peers.get_mut(&from).expect("greeted").server = Some(server);
         self.links.insert(server, from);
         if !known {
@@ -99,11 +104,13 @@ impl ControllerService {
 
     /// What a server was asked over an earlier connection, it is asked again: it may not have heard
     /// it. All of that is idempotent; what it was asked over this one is under way. Parts of flushes the
-    /// catalog has asked for anew, which costs too much to do twice.
+    /// catalog has asked for anew, which costs too much to do twice; what is lent the server has told.
     fn repeat_errands(&mut self, server: ServerId) {
         let Some(link) = self.links.get(&server).copied() else { return };
         let unheard = |errand: &Errand| errand.server == server && errand.link != link;
-        let again = |errand: &Errand| !matches!(errand.effect, Effect::FlushBlock { .. });
+        let again = |errand: &Errand| {
+            !matches!(errand.effect, Effect::FlushBlock { .. } | Effect::Lots { .. })
+        };
         self.errands.retain(|_, errand| !unheard(errand) || again(errand));
         let mut asked: Vec<u64> =
             self.errands.iter().filter(|(_, e)| unheard(e)).map(|(n, _)| *n).collect();

@@ -7,7 +7,7 @@
 //! is under way is said at once, however slow the disk. When the log cannot be written, replies to changes become
 //! refusals, and what servers were to do waits for new files.
 
-use crate::service::ControllerService;
+use crate::service::{ControllerService, Peer, Siblings};
 use crate::store::{RENEW_AGAIN, Store, StoreError};
 use honeycomb_env::{ConnId, Net, ReplyPayload};
 use honeycomb_types::{JobId, Time};
@@ -110,21 +110,22 @@ impl ControllerService {
                 }
             }
             Err(why) => {
-                let ControllerService { held, out, joining, .. } = self;
+                let ControllerService { held, out, joining, peers, siblings, .. } = self;
                 let mut stays = |out: &Out| match out {
                     Out::Reply { to, request, rests: Rests::Change | Rests::Growth, .. } => {
                         let text = format!("{why}; the change may have been made");
-                        net.refuse(*to, *request, Status::LogFailed, &text);
+                        let (to, request, status) = (*to, *request, Status::LogFailed);
+                        say(net, peers, siblings, &Out::Refuse { to, request, status, text });
                         false
                     }
                     Out::Ask { to, op: Op::QueueAhead, .. } if !joining.contains(to) => {
-                        say(net, out);
+                        say(net, peers, siblings, out);
                         false
                     }
                     // Until there are new files, which have everything.
                     Out::Ask { .. } => true,
                     _ => {
-                        say(net, out);
+                        say(net, peers, siblings, out);
                         false
                     }
                 };
@@ -154,7 +155,7 @@ impl ControllerService {
         if let Out::Reply { to, .. } = &out {
             self.joining.retain(|conn| conn != to);
         }
-        say(net, &out);
+        say(net, &mut self.peers, &mut self.siblings, &out);
     }
 
     /// Whether clients wait for as many answers as a controller keeps.
@@ -172,7 +173,7 @@ impl ControllerService {
             }
             // A block that is opened for a change that is lost is nobody's, and is freed; what is
             // ahead of a queue's tail is soft. The server has to know its own number first.
-            Out::Ask { to, op: Op::OpenBlock | Op::QueueAhead, .. }
+            Out::Ask { to, op: Op::OpenBlock | Op::QueueAhead | Op::LendBlocks, .. }
                 if !self.joining.contains(to) =>
             {
                 0
@@ -239,7 +240,23 @@ pub(crate) fn changes_nothing(why: &str) {
     eprintln!("honeycomb: the controller changes nothing until its log can be written: {why}");
 }
 
-fn say(net: &mut Net, out: &Out) {
+fn say(net: &mut Net, peers: &mut HashMap<ConnId, Peer>, siblings: &mut Siblings, out: &Out) {
+    if let Out::Reply { to, .. } | Out::Refuse { to, .. } = out
+        && let Some(Peer { origin: Some(origin), .. }) = peers.get(to)
+    {
+        let (header, body) = match out {
+            Out::Reply { request, body, .. } => {
+                (ReplyHeader::new(Status::Ok, *request, 0), body.clone())
+            }
+            Out::Refuse { request, status, text, .. } => {
+                (ReplyHeader::new(*status, *request, 0), text.clone().into_bytes())
+            }
+            Out::Ask { .. } => unreachable!("only servers are asked, over their own links"),
+        };
+        siblings.answer(*origin, header, body);
+        peers.remove(to);
+        return;
+    }
     match out {
         Out::Reply { to, request, body, .. } => {
             let header = ReplyHeader::new(Status::Ok, *request, 0);

@@ -5,9 +5,12 @@ mod errands;
 mod extents;
 mod links;
 mod moves;
+mod siblings;
 
 pub(crate) use errands::Errand;
 pub use errands::message_of;
+use siblings::Forwarded;
+pub(crate) use siblings::{Origin, Siblings};
 
 use crate::answers::Answers;
 use crate::outbox::{Marks, Out, Rests, changes_nothing};
@@ -16,7 +19,7 @@ use crate::store::{Store, Synced};
 use crate::translate;
 use errands::Deferred;
 use honeycomb_catalog::{Actor, Catalog, CatalogError, Command, Effect, Reply};
-use honeycomb_env::{ConnId, Net, ReplyPayload, Service};
+use honeycomb_env::{ConnId, Detached, Net, ReplyPayload, Service};
 use honeycomb_types::limits::{RESULTS_WINDOW, SERVER_SILENCE};
 use honeycomb_types::{
     BlockAt, BlockId, Bug, Epoch, JobId, PrefixId, ServerId, SessionId, Time, Verbs,
@@ -32,6 +35,10 @@ use std::time::Duration;
 
 /// What a client waits when admission is closed, in microseconds.
 const BUSY_RETRY_US: u64 = 1000;
+/// The pause before a shard whose mailbox was full is tried again.
+const DELIVER_AGAIN: Duration = Duration::from_millis(1);
+/// Requests that wait for blocks to be lent; one more is refused as if there were none.
+const PARKED_MAX: usize = 4096;
 /// A gap between two rounds of the loop after which the controller was not there to hear renewals.
 const STOOD_STILL: Duration = Duration::from_millis(1000);
 
@@ -43,6 +50,8 @@ pub(crate) struct Peer {
     /// The memory server at the other end, once it has joined.
     pub(crate) server: Option<ServerId>,
     session: SessionId,
+    /// It stands for a connection of another shard.
+    pub(crate) origin: Option<Origin>,
 }
 
 /// Why a request was refused.
@@ -70,6 +79,12 @@ pub(crate) enum Note {
     Stop,
     /// The log was synced, or could not be.
     Synced(Synced),
+    /// A connection whose handshake named this shard.
+    Adopt(Detached, Peer),
+    /// A request for this shard that arrived at another.
+    Forward(Box<Forwarded>),
+    /// The answer to one that was forwarded from here.
+    Returned(ConnId, ReplyHeader, Vec<u8>),
 }
 
 /// What was asked of the controller, in numbers.
@@ -95,6 +110,13 @@ impl Requests {
             _ => {}
         }
     }
+}
+
+/// A request that waits for memory servers to lend more blocks.
+struct Parked {
+    from: ConnId,
+    header: RequestHeader,
+    args: Vec<u8>,
 }
 
 /// What a client asks, and on whose behalf.
@@ -149,6 +171,10 @@ pub(crate) struct ControllerService {
     opening: HashMap<BlockAt, Effect>,
     deferred: HashMap<u64, Deferred>,
     next_number: u64,
+    /// Blocks that the last allocation was refused.
+    short: u32,
+    parked: Vec<Parked>,
+    pub(crate) siblings: Siblings,
     requests: Requests,
     last_tick: Time,
     stopped: bool,
@@ -156,7 +182,12 @@ pub(crate) struct ControllerService {
 }
 
 impl ControllerService {
-    pub(crate) fn new(state: State, root: &RootKey, fenced: Fenced) -> ControllerService {
+    pub(crate) fn new(
+        state: State,
+        root: &RootKey,
+        fenced: Fenced,
+        siblings: Siblings,
+    ) -> ControllerService {
         let State { catalog, store, answers } = state;
         let term = store.as_ref().map_or(VOLATILE_TERM, Store::term);
         ControllerService {
@@ -182,6 +213,9 @@ impl ControllerService {
             opening: HashMap::new(),
             deferred: HashMap::new(),
             next_number: 1,
+            short: 0,
+            parked: Vec::new(),
+            siblings,
             requests: Requests::default(),
             last_tick: Time::NEVER,
             stopped: false,
@@ -192,6 +226,9 @@ impl ControllerService {
     pub(crate) fn apply(&mut self, now: Time, command: Command<'_>) -> Result<Reply, CatalogError> {
         let before = self.effects.len();
         let reply = self.catalog.apply(now, command, &mut self.effects);
+        if let Err(CatalogError::OutOfMemory { asked, .. }) = &reply {
+            self.short = u32::try_from(*asked).unwrap_or(u32::MAX);
+        }
         if waits(&command, &self.effects[before..]) {
             self.wait = true;
             self.marks.change(self.serving);
@@ -206,18 +243,28 @@ impl ControllerService {
     }
 
     fn hello(&mut self, net: &mut Net, now: Time, from: ConnId, request: u64, args: &[u8]) {
-        match Greeted::check(args, &self.token_key, now.as_millis()) {
-            Ok(greeted) => {
+        let greeted = Greeted::check(args, &self.token_key, now.as_millis()).and_then(|greeted| {
+            let home = self.siblings.home(&greeted.scope, greeted.hello.shard)?;
+            Ok((greeted, home))
+        });
+        match greeted {
+            Ok((greeted, home)) => {
                 net.greet(from);
                 let reply = HelloReply {
-                    shards: 1,
+                    shard: home as u8,
+                    shards: self.siblings.count() as u8,
                     window: RESULTS_WINDOW,
                     near: net.near().to_owned(),
                     ..greeted.reply(now.as_millis())
                 };
                 let Greeted { scope, task, session, .. } = greeted;
-                self.peers.insert(from, Peer { scope, task, server: None, session });
-                self.reply(from, request, reply.encode(), Rests::Nothing);
+                self.peers.insert(from, Peer { scope, task, server: None, session, origin: None });
+                // At once: what comes next may be another shard's to answer.
+                let header = ReplyHeader::new(Status::Ok, request, 0);
+                net.reply(from, header, &reply.encode(), ReplyPayload::Copy(&[]));
+                if home != self.siblings.ix() {
+                    net.hand_over(from, home as u8);
+                }
             }
             Err((status, text)) => {
                 net.refuse(from, request, status, &text);
@@ -237,6 +284,7 @@ impl ControllerService {
             Op::QueueAhead,
             Op::FlushBlock,
             Op::CommitFlush,
+            Op::LendBlocks,
         ];
         if servers.contains(&op) || moves::OF_SERVERS.contains(&op) || info.plane == Plane::Data {
             let text = format!("{} is served by memory servers", op.name());
@@ -373,6 +421,66 @@ impl ControllerService {
         }
     }
 
+    /// Serves a request of this shard, for the first time or `again`, after it had too few blocks.
+    fn handle(
+        &mut self,
+        net: &mut Net,
+        now: Time,
+        from: ConnId,
+        header: &RequestHeader,
+        args: &[u8],
+        again: bool,
+    ) {
+        self.serving = self.peers[&from].scope.job;
+        let change = changes(header.op, args);
+        match self.serve_once(net, now, from, header, args, change) {
+            Ok(None) => {
+                self.dispatch(now, None);
+                // Somebody who asked again waits for the answer.
+                let waits = self.deferred.values().any(|deferred| deferred.is_for(from));
+                if self.peers[&from].origin.is_some() && !waits {
+                    self.peers.remove(&from);
+                }
+            }
+            Ok(Some(body)) => {
+                let rests = rests(header.op, change);
+                self.conclude(now, from, header, body, rests);
+            }
+            Err((Status::OutOfMemory, _)) if !again && self.borrow_blocks(now) => {
+                let (header, args) = (*header, args.to_vec());
+                self.parked.push(Parked { from, header, args });
+            }
+            Err((status, text)) => {
+                self.dispatch(now, None);
+                self.refuse(from, header.request, status, text);
+            }
+        }
+        self.serving = None;
+    }
+
+    /// Asks memory servers to lend what an allocation was short of. False when none can.
+    fn borrow_blocks(&mut self, now: Time) -> bool {
+        if self.parked.len() >= PARKED_MAX {
+            return false;
+        }
+        let short = Command::ShortOf { blocks: self.short };
+        self.apply(now, short).expect("being short cannot be refused");
+        self.dispatch(now, None);
+        self.catalog.awaits_lots()
+    }
+
+    /// Serves what waited for blocks, when there is nothing more to wait for.
+    fn unpark(&mut self, net: &mut Net, now: Time) {
+        if self.parked.is_empty() || self.catalog.awaits_lots() {
+            return;
+        }
+        for Parked { from, header, args } in std::mem::take(&mut self.parked) {
+            if self.peers.contains_key(&from) {
+                self.handle(net, now, from, &header, &args, true);
+            }
+        }
+    }
+
     fn tick(&mut self, net: &mut Net, now: Time) {
         // The loop comes round at least twice a second. When it did not, this process stood still
         // and heard nobody: nothing may end because of that (INV-27).
@@ -428,20 +536,9 @@ impl Service for ControllerService {
             }
             _ => {}
         }
-        self.serving = self.peers[&from].scope.job;
-        let change = changes(header.op, args);
-        match self.serve_once(net, now, from, header, args, change) {
-            Ok(None) => self.dispatch(now, None),
-            Ok(Some(body)) => {
-                let rests = rests(header.op, change);
-                self.conclude(now, from, header, body, rests);
-            }
-            Err((status, text)) => {
-                self.dispatch(now, None);
-                self.refuse(from, header.request, status, text);
-            }
+        if !self.send_on(net, now, from, header, args) {
+            self.handle(net, now, from, header, args, false);
         }
-        self.serving = None;
     }
 
     fn on_reply(
@@ -474,8 +571,15 @@ impl Service for ControllerService {
         self.settle(net, now);
     }
 
-    fn on_note(&mut self, _net: &mut Net, now: Time, note: Note) {
+    fn on_detached(&mut self, from: ConnId, target: u8, conn: Detached) {
+        self.detached(from, target, conn);
+    }
+
+    fn on_note(&mut self, net: &mut Net, now: Time, note: Note) {
         match note {
+            Note::Adopt(conn, peer) => self.adopt(net, conn, peer),
+            Note::Forward(request) => self.forwarded(net, now, *request),
+            Note::Returned(to, header, body) => self.returned(net, to, header, body),
             Note::Stop => self.stopped = true,
             Note::Synced(synced) => {
                 if let Some(store) = &mut self.store {
@@ -492,11 +596,15 @@ impl Service for ControllerService {
 
     fn on_tick(&mut self, net: &mut Net, now: Time) -> Option<Time> {
         self.tick(net, now);
+        self.unpark(net, now);
         self.settle(net, now);
-        let deadline = self
+        let mut deadline = self
             .catalog
             .next_deadline()
             .unwrap_or(now + SERVER_SILENCE.max(Duration::from_secs(1)));
+        if self.siblings.is_behind() {
+            deadline = deadline.min(now + DELIVER_AGAIN);
+        }
         Some(match &self.store {
             Some(_) if self.trouble().is_some() => self.renew_at,
             Some(store) => deadline.min(store.deadline()),
@@ -570,6 +678,8 @@ pub fn waits(command: &Command<'_>, effects: &[Effect]) -> bool {
             | Command::LeaseInfo { .. }
             | Command::ClusterStatus { .. }
             | Command::ServerReport { .. }
+            | Command::Lent { .. }
+            | Command::ShortOf { .. }
             | Command::RenewPrefixById { .. }
             | Command::RenewLeases { .. }
     )

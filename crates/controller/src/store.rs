@@ -36,10 +36,12 @@
 //! `Catalog::recovering` is true then until each server has rejoined (`Command::RejoinServer`, and
 //! `Command::Inventory` with what `Shard::holdings` tells) or is given up.
 
+mod census;
 mod frame;
 mod syncing;
 
 use crate::answers::{self, Answers};
+pub use census::{LogCensus, census};
 use frame::{Damage, Frame, FrameKind};
 use honeycomb_catalog::{Catalog, Config, Recovery};
 use honeycomb_env::{Disk, Entropy};

@@ -70,6 +70,12 @@ const WAKER: Token = Token(usize::MAX - 1);
 pub struct ConnId(u64);
 
 impl ConnId {
+    /// A name that no connection has: for a request that came another way. Telling `Net` anything about
+    /// it does nothing.
+    pub fn stand_in(n: u32) -> ConnId {
+        ConnId((n as u64) << 32 | u64::from(u32::MAX))
+    }
+
     fn new(index: usize, generation: u32) -> ConnId {
         ConnId((generation as u64) << 32 | index as u64)
     }

@@ -441,6 +441,7 @@ fn start_controller(
         spin: settings.spin(),
         marks: settings.marks()?,
         lease_ms: settings.lease_ms(),
+        shards: settings.controller_shards(),
     };
     Controller::start(&options).map_err(|e| match e {
         StartError::Listen(e) if e.kind() == std::io::ErrorKind::AddrInUse => {
@@ -451,6 +452,7 @@ fn start_controller(
             Failure::new(Status::AlreadyExists, text)
         }
         StartError::Listen(e) => Failure::io(format_args!("cannot listen on {listen}"), &e),
+        StartError::Shards { .. } => Failure::invalid(e.to_string()),
         StartError::Store(_, StoreError::InUse) => {
             Failure::new(Status::AlreadyExists, e.to_string())
         }

@@ -45,6 +45,7 @@ impl Link {
             kinds: Vec::new(),
             server,
             term: 0,
+            lent: Vec::new(),
         };
         let reply = raw.ask(Op::JoinServer, &body.encode());
         assert_eq!(reply.status(), Status::Ok, "{}", reply.message());
@@ -196,6 +197,7 @@ fn options() -> ControllerOptions {
         unix_dir: None,
         marks: honeycomb_types::Marks::default(),
         lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
+        shards: 1,
     }
 }
 

@@ -18,7 +18,7 @@ use honeycomb_types::limits::{
     ACTIVITY_INTERVAL, GRANTS_MAX, NOTICE_BACKLOG_MAX, REPORT_INTERVAL, RESULTS_WINDOW,
     RESULTS_WINDOW_MAX,
 };
-use honeycomb_types::{BlockAt, JobId, PrefixId, ServerId, ShardIx, Time};
+use honeycomb_types::{BlockAt, BlockId, JobId, PrefixId, ServerId, ShardIx, Time};
 use honeycomb_wire::messages::{ActivePrefix, BlockUsage, HelloReply, PresentGrantRequest};
 use honeycomb_wire::notice::{Notice, SubscribeArgs};
 use honeycomb_wire::{
@@ -738,15 +738,19 @@ impl Service for ShardService {
                 );
             }
             Note::Joined { server, token_key, grant_key, clock_offset_ms } => {
-                self.server = server;
+                if self.keys.is_none() || server.controller() == 0 {
+                    self.server = server;
+                }
                 self.keys = Some(Keys { token: token_key, grant: grant_key });
                 self.shard.reset(server);
                 self.set_offset(clock_offset_ms);
             }
-            Note::Holdings(round) => {
-                let (shard, blocks) = (self.ix, self.shard.holdings());
-                self.tell_link(LinkNote::Holdings { shard, round, blocks });
+            Note::Holdings { controller, round } => {
+                let mut blocks = self.shard.holdings();
+                blocks.retain(|held| BlockId(held.block).server().controller() == controller);
+                self.tell_link(LinkNote::Holdings { controller, shard: self.ix, round, blocks });
             }
+            Note::Left(controller) => self.shard.leave(controller),
             Note::ClockOffset(offset_ms) => self.set_offset(offset_ms),
             Note::Open(owner, errand) => {
                 let refused = self.shard.open(owner).err();

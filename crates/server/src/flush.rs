@@ -21,6 +21,8 @@ pub(crate) struct FlushJob {
 /// broke is not answered on the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Errand {
+    /// The controller shard that asks.
+    pub controller: u16,
     pub link: u64,
     pub request: u64,
 }

@@ -1,8 +1,9 @@
 //! A memory server: one state machine per core, with the I/O around it.
 //!
 //! `shard` decides (pure, no I/O, what the simulator runs); `conn` moves bytes between sockets and
-//! the shard; `peers` does so for moves between blocks; `link` talks to the controller; `flush`
-//! writes to disk; `lend` copies what clients map; `server` starts the threads.
+//! the shard; `peers` does so for moves between blocks; `link` talks to a controller shard, `links`
+//! to all; `lots` is what each of them may use; `flush` writes to disk; `lend` copies what clients
+//! map; `server` starts the threads.
 #![forbid(unsafe_code)]
 
 mod authorize;
@@ -11,6 +12,8 @@ mod flush;
 mod holdings;
 mod lend;
 mod link;
+mod links;
+mod lots;
 mod notes;
 mod pace;
 mod peers;
@@ -19,6 +22,7 @@ mod server;
 mod shard;
 mod watch;
 
+pub use lots::Lots;
 pub use server::{MemoryServer, ServerOptions};
 pub use shard::{
     Access, BlockOwner, Effect, LineKey, MoveKey, MoveWord, Post, PostPayload, Shard, ShardConfig,

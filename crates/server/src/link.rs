@@ -1,4 +1,4 @@
-//! The link to the controller: joins, reports, carries blocks in and questions out.
+//! The link to a controller shard: joins, reports, carries blocks in and questions out.
 //!
 //! One connection that carries requests both ways. When it breaks, the server keeps its blocks and
 //! serves them, and tries to join again. A controller that knows it still (one that was restarted and
@@ -8,11 +8,11 @@
 //! (INV-25).
 
 use crate::flush::{Errand, FlushJob, FlushWhat, Flusher};
-use crate::notes::{LinkNote, Note};
+use crate::lots::Lots;
+use crate::notes::Note;
 use crate::shard::{BlockOwner, Effect, MoveWord};
 use honeycomb_env::{
-    Clock, ConnId, Entropy, Mailbox, Net, NotPosted, ReplyPayload, Service,
-    resident_anonymous_bytes,
+    Clock, ConnId, Entropy, Mailbox, Net, NotPosted, ReplyPayload, resident_anonymous_bytes,
 };
 use honeycomb_structures::{News, Successor};
 use honeycomb_types::limits::REPORT_INTERVAL;
@@ -25,15 +25,16 @@ use honeycomb_wire::messages::{
     ActivePrefix, BeginImportRequest, BeginMoveReply, BeginMoveRequest, BlockUsage,
     CancelMoveRequest, CommitFlushRequest, CommitMoveReply, CommitMoveRequest, EndImportRequest,
     FlushBlockRequest, FreeBlockRequest, GrowStructureReply, GrowStructureRequest, HeldBlock,
-    HelloRequest, InventoryRequest, JoinServerReply, JoinServerRequest, KindInfo,
-    LocateServerReply, LocateServerRequest, OpenBlockRequest, QueueAheadRequest, QueueTakenRequest,
-    ReportReply, ReportRequest, RetireBlockRequest, ReturnBlockRequest, SealBlockRequest,
-    SetGenerationRequest,
+    HelloReply, HelloRequest, InventoryRequest, JoinServerReply, JoinServerRequest, KindInfo,
+    LendBlocksReply, LendBlocksRequest, LocateServerReply, LocateServerRequest, OpenBlockRequest,
+    QueueAheadRequest, QueueTakenRequest, ReportReply, ReportRequest, RetireBlockRequest,
+    ReturnBlockRequest, SealBlockRequest, SetGenerationRequest,
 };
 use honeycomb_wire::{Field, GrantKey, Op, ReplyHeader, RequestHeader, Status, TokenKey};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a connection attempt to the controller may take.
@@ -81,12 +82,13 @@ enum Asked {
     Told,
 }
 
+/// What a shard has done.
 #[derive(Clone, Copy, Default)]
-struct Counters {
-    connections: u32,
-    requests: u64,
-    forwarded: u64,
-    bytes_owed: u64,
+pub(crate) struct Counters {
+    pub connections: u32,
+    pub requests: u64,
+    pub forwarded: u64,
+    pub bytes_owed: u64,
 }
 
 /// What is told to a controller that knows this server.
@@ -136,14 +138,19 @@ impl Telling {
     }
 }
 
-pub(crate) struct LinkService {
-    identity: Identity,
+/// The link to one controller shard.
+pub(crate) struct Link {
+    controller: u16,
+    /// How many controller shards there are, once one has said so.
+    controllers: u16,
+    identity: Arc<Identity>,
     clock: Clock,
     shards: Vec<Mailbox<Note>>,
     flusher: Flusher,
     /// Counts connections: what was asked on an earlier one is not answered on this.
     links: u64,
-    joined: std::sync::mpsc::Sender<Result<ServerId, String>>,
+    /// Why it has not joined, since this was last asked.
+    hindrance: Option<String>,
     conn: Option<ConnId>,
     /// The number under which the shards have their blocks.
     server: Option<ServerId>,
@@ -162,25 +169,26 @@ pub(crate) struct LinkService {
     counters: Vec<Counters>,
     usage: Vec<BlockUsage>,
     active: Vec<ActivePrefix>,
-    stopped: bool,
 }
 
-impl LinkService {
+impl Link {
     pub(crate) fn new(
-        identity: Identity,
+        controller: u16,
+        identity: Arc<Identity>,
         clock: Clock,
         shards: Vec<Mailbox<Note>>,
         flusher: Flusher,
-        joined: std::sync::mpsc::Sender<Result<ServerId, String>>,
-    ) -> LinkService {
+    ) -> Link {
         let counters = vec![Counters::default(); shards.len()];
-        LinkService {
+        Link {
+            controller,
+            controllers: 1,
             identity,
             clock,
             shards,
             flusher,
             links: 0,
-            joined,
+            hindrance: None,
             conn: None,
             server: None,
             ready: false,
@@ -195,8 +203,27 @@ impl LinkService {
             counters,
             usage: Vec::new(),
             active: Vec::new(),
-            stopped: false,
         }
+    }
+
+    /// The connection, while there is one.
+    pub(crate) fn conn(&self) -> Option<ConnId> {
+        self.conn
+    }
+
+    /// Its number, when it has joined and the controller shard knows all that it holds.
+    pub(crate) fn ready(&self) -> Option<ServerId> {
+        self.server.filter(|_| self.ready)
+    }
+
+    /// How many controller shards there are, as far as this one has heard.
+    pub(crate) fn controllers(&self) -> u16 {
+        self.controllers
+    }
+
+    /// What was last in the way of joining, told once.
+    pub(crate) fn take_hindrance(&mut self) -> Option<String> {
+        self.hindrance.take()
     }
 
     fn ask(&mut self, net: &mut Net, op: Op, body: &impl Field, asked: Asked) {
@@ -223,20 +250,27 @@ impl LinkService {
                     minor: honeycomb_types::limits::PROTOCOL_MINOR,
                     session: u128::from(Entropy::system().next_u64()) | 1 << 64,
                     token: self.identity.token.clone(),
-                    shard: u8::MAX,
+                    shard: self.controller as u8,
                     ..Default::default()
                 };
                 self.ask(net, Op::Hello, &hello, Asked::Hello);
             }
             Err(e) => {
                 let text = format!("no controller at {}: {e}", self.identity.controller);
-                let _ = self.joined.send(Err(text));
+                self.hindrance = Some(text);
             }
         }
     }
 
-    fn join(&mut self, net: &mut Net) {
+    fn join(&mut self, net: &mut Net, hello: &HelloReply, lots: &Lots) {
+        self.controllers = u16::from(hello.shards.max(1));
+        let lent = match self.controllers {
+            // It has everything.
+            1 => Vec::new(),
+            _ => lots.lent(self.controller),
+        };
         let body = JoinServerRequest {
+            lent,
             address: self.identity.address.clone(),
             incarnation: self.identity.incarnation,
             shards: self.identity.shards,
@@ -254,7 +288,7 @@ impl LinkService {
         if reply.term < self.term {
             let (old, known) = (reply.term, self.term);
             let text = format!("a controller of term {old}, and there was one of term {known}");
-            let _ = self.joined.send(Err(text));
+            self.hindrance = Some(text);
             return self.hang_up(net);
         }
         self.term = reply.term;
@@ -263,7 +297,7 @@ impl LinkService {
             <[u8; 32]>::try_from(&reply.token_key[..]),
             <[u8; 32]>::try_from(&reply.grant_key[..]),
         ) else {
-            let _ = self.joined.send(Err("the controller sent malformed keys".into()));
+            self.hindrance = Some("the controller sent malformed keys".into());
             return;
         };
         let server = ServerId(reply.server);
@@ -272,7 +306,8 @@ impl LinkService {
             self.telling.begin(self.shards.len());
             for shard in &self.shards {
                 self.post(shard, Note::ClockOffset(clock_offset_ms));
-                self.post(shard, Note::Holdings(self.telling.round));
+                let (controller, round) = (self.controller, self.telling.round);
+                self.post(shard, Note::Holdings { controller, round });
             }
             return;
         }
@@ -291,12 +326,11 @@ impl LinkService {
                 },
             );
         }
-        let _ = self.joined.send(Ok(server));
     }
 
     /// Leaves a note that must arrive: the link may wait for a shard, never the reverse. A shard
     /// that has ended takes nothing any more: the server is ending.
-    fn post(&self, shard: &Mailbox<Note>, mut note: Note) {
+    pub(crate) fn post(&self, shard: &Mailbox<Note>, mut note: Note) {
         while let Err(NotPosted::Full(back)) = shard.post(note) {
             note = back;
             self.clock.sleep_until(self.clock.now() + Duration::from_micros(200));
@@ -326,7 +360,8 @@ impl LinkService {
         self.ask(net, Op::Report, &body, Asked::Report { sent: now });
     }
 
-    fn effect(&mut self, net: &mut Net, effect: Effect) {
+    /// Asks or tells the controller shard what a shard of ours wants.
+    pub(crate) fn effect(&mut self, net: &mut Net, effect: Effect) {
         if !self.ready {
             return self.keep(effect);
         }
@@ -460,8 +495,6 @@ impl LinkService {
     /// The controller knows what is held: everything goes on.
     fn told(&mut self, net: &mut Net) {
         self.ready = true;
-        let server = self.server.expect("only a server that had a number tells what it holds");
-        let _ = self.joined.send(Ok(server));
         for at in std::mem::take(&mut self.telling.unheard) {
             self.tell(at, News::TakenHeard);
         }
@@ -492,7 +525,7 @@ impl LinkService {
     }
 
     fn errand(&self, header: &RequestHeader) -> Errand {
-        Errand { link: self.links, request: header.request }
+        Errand { controller: self.controller, link: self.links, request: header.request }
     }
 
     fn move_word(&self, at: BlockAt, word: MoveWord) {
@@ -642,46 +675,60 @@ impl TryFrom<&OpenBlockRequest> for BlockOwner {
     }
 }
 
-impl Service for LinkService {
-    type Note = LinkNote;
-
-    fn on_request(
+impl Link {
+    pub(crate) fn on_request(
         &mut self,
         net: &mut Net,
-        _now: Time,
         from: ConnId,
         header: &RequestHeader,
         args: &[u8],
-        _payload: &[u8],
+        lots: &mut Lots,
     ) {
+        if header.op == Op::LendBlocks {
+            let wanted = LendBlocksRequest::decode(args).map_err(|e| e.to_string());
+            let set = wanted.and_then(|body| {
+                let lent = lots.set(self.controller, &body.lots);
+                lent.ok_or_else(|| "this server has other cores".to_owned())
+            });
+            return match set {
+                Ok(lent) => {
+                    let header = ReplyHeader::new(Status::Ok, header.request, 0);
+                    let body = LendBlocksReply { lent }.encode();
+                    net.reply(from, header, &body, ReplyPayload::Copy(&[]));
+                }
+                Err(text) => net.refuse(from, header.request, Status::BadFrame, &text),
+            };
+        }
         if let Err((status, text)) = self.command(header, args) {
             net.refuse(from, header.request, status, &text);
         }
     }
 
-    fn on_reply(
+    pub(crate) fn on_reply(
         &mut self,
         net: &mut Net,
         now: Time,
         from: ConnId,
         header: &ReplyHeader,
         args: &[u8],
+        lots: &Lots,
     ) {
         let Some(asked) = self.asked.remove(&header.request) else { return };
         match asked {
             Asked::Grow(at) => self.grown(at, header, args),
             Asked::Begin(at) => self.move_begun(at, header, args),
             Asked::Commit(at) => self.move_committed(at, header, args),
-            Asked::Hello if header.status == Status::Ok => self.join(net),
+            Asked::Hello if header.status == Status::Ok => match HelloReply::decode(args) {
+                Ok(hello) => self.join(net, &hello, lots),
+                Err(e) => self.hindrance = Some(e.to_string()),
+            },
             Asked::Join if header.status == Status::Ok => match JoinServerReply::decode(args) {
                 Ok(reply) => self.joined(net, now, &reply),
-                Err(e) => {
-                    let _ = self.joined.send(Err(e.to_string()));
-                }
+                Err(e) => self.hindrance = Some(e.to_string()),
             },
             Asked::Hello | Asked::Join => {
                 let text = String::from_utf8_lossy(args).into_owned();
-                let _ = self.joined.send(Err(format!("{}: {text}", header.status.name())));
+                self.hindrance = Some(format!("{}: {text}", header.status.name()));
                 net.close(from);
             }
             Asked::Report { sent } if header.status == Status::Ok => {
@@ -708,10 +755,8 @@ impl Service for LinkService {
         }
     }
 
-    fn on_close(&mut self, _net: &mut Net, now: Time, conn: ConnId) {
-        if self.conn != Some(conn) {
-            return;
-        }
+    /// Its connection is gone.
+    pub(crate) fn on_close(&mut self, now: Time) {
         self.conn = None;
         self.ready = false;
         self.wait_longer(now);
@@ -731,83 +776,83 @@ impl Service for LinkService {
         }
     }
 
-    fn on_note(&mut self, net: &mut Net, now: Time, note: LinkNote) {
-        match note {
-            LinkNote::Effects(effects) => {
-                for effect in effects {
-                    self.effect(net, effect);
-                }
-            }
-            LinkNote::Report {
-                shard,
-                connections,
-                requests,
-                forwarded,
-                bytes_owed,
-                usage,
-                active,
-            } => {
-                self.counters[shard.0 as usize] =
-                    Counters { connections, requests, forwarded, bytes_owed };
-                if !self.ready {
-                    // Usage up to now is told with the blocks; leases are not ended by a controller
-                    // that has just begun.
-                    if self.telling.has(shard) {
-                        self.usage.extend(usage);
-                    }
-                    return;
-                }
+    /// A shard's part of the next report.
+    pub(crate) fn usage(
+        &mut self,
+        net: &mut Net,
+        now: Time,
+        shard: ShardIx,
+        counters: Counters,
+        usage: Vec<BlockUsage>,
+        active: Vec<ActivePrefix>,
+    ) {
+        self.counters[shard.0 as usize] = counters;
+        if !self.ready {
+            // Usage up to now is told with the blocks; leases are not ended by a controller that has
+            // just begun.
+            if self.telling.has(shard) {
                 self.usage.extend(usage);
-                let urgent = !active.is_empty();
-                self.active.extend(active);
-                if urgent || self.usage.len() > 1000 {
-                    self.report(net, now);
-                }
             }
-            LinkNote::Holdings { shard, round, blocks } if round == self.telling.round => {
-                if self.telling.take(shard, blocks) {
-                    self.tell_holdings(net);
-                }
-            }
-            // Of an earlier connection.
-            LinkNote::Holdings { .. } => {}
-            LinkNote::Done { errand, outcome } => {
-                // One that came over an earlier connection is asked again over this one, and another
-                // controller may have given its number to something else.
-                let Some(conn) = self.conn.filter(|_| errand.link == self.links) else { return };
-                if let Some(left) = self.shared.get_mut(&errand.request) {
-                    *left -= 1;
-                    if *left > 0 {
-                        return;
-                    }
-                    self.shared.remove(&errand.request);
-                }
-                match outcome {
-                    Ok(body) => {
-                        let header = ReplyHeader::new(Status::Ok, errand.request, 0);
-                        net.reply(conn, header, &body, ReplyPayload::Copy(&[]));
-                    }
-                    Err((status, text)) => net.refuse(conn, errand.request, status, &text),
-                }
-            }
-            LinkNote::Stop => self.stopped = true,
+            return;
+        }
+        self.usage.extend(usage);
+        let urgent = !active.is_empty();
+        self.active.extend(active);
+        if urgent || self.usage.len() > 1000 {
+            self.report(net, now);
         }
     }
 
-    fn on_tick(&mut self, net: &mut Net, now: Time) -> Option<Time> {
+    /// What a shard holds, if it was asked over this connection.
+    pub(crate) fn holdings(
+        &mut self,
+        net: &mut Net,
+        shard: ShardIx,
+        round: u64,
+        blocks: Vec<HeldBlock>,
+    ) {
+        if round == self.telling.round && self.telling.take(shard, blocks) {
+            self.tell_holdings(net);
+        }
+    }
+
+    /// What the controller asked is done, or could not be.
+    pub(crate) fn done(
+        &mut self,
+        net: &mut Net,
+        errand: Errand,
+        outcome: Result<Vec<u8>, (Status, String)>,
+    ) {
+        // One that came over an earlier connection is asked again over this one, and another
+        // controller may have given its number to something else.
+        let Some(conn) = self.conn.filter(|_| errand.link == self.links) else { return };
+        if let Some(left) = self.shared.get_mut(&errand.request) {
+            *left -= 1;
+            if *left > 0 {
+                return;
+            }
+            self.shared.remove(&errand.request);
+        }
+        match outcome {
+            Ok(body) => {
+                let header = ReplyHeader::new(Status::Ok, errand.request, 0);
+                net.reply(conn, header, &body, ReplyPayload::Copy(&[]));
+            }
+            Err((status, text)) => net.refuse(conn, errand.request, status, &text),
+        }
+    }
+
+    /// Joins, or reports, when it is time; when it is next.
+    pub(crate) fn on_tick(&mut self, net: &mut Net, now: Time) -> Time {
         if self.conn.is_none() {
             if now >= self.next_attempt {
                 self.attempt(net, now);
             }
-            return Some(self.next_attempt);
+            return self.next_attempt;
         }
         if now >= self.next_report {
             self.report(net, now);
         }
-        Some(self.next_report)
-    }
-
-    fn finished(&self) -> bool {
-        self.stopped
+        self.next_report
     }
 }

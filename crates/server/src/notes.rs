@@ -23,8 +23,10 @@ pub(crate) enum Note {
     HungUp(ShardIx, ConnId),
     /// The server has joined under this name, with these keys.
     Joined { server: ServerId, token_key: TokenKey, grant_key: GrantKey, clock_offset_ms: i64 },
-    /// The controller wants to know what is held here; answer with this number.
-    Holdings(u64),
+    /// A controller shard wants to know what is held here for it; answer with this number.
+    Holdings { controller: u16, round: u64 },
+    /// There is no such controller shard any more: what is held for it is nobody's.
+    Left(u16),
     /// The controller's clock minus ours.
     ClockOffset(i64),
     /// The controller gives a block.
@@ -98,8 +100,8 @@ pub(crate) enum LinkNote {
         usage: Vec<BlockUsage>,
         active: Vec<ActivePrefix>,
     },
-    /// What a shard holds, as of this note: what it told before is in it.
-    Holdings { shard: ShardIx, round: u64, blocks: Vec<HeldBlock> },
+    /// What a shard holds for a controller shard, as of this note: what it told before is in it.
+    Holdings { controller: u16, shard: ShardIx, round: u64, blocks: Vec<HeldBlock> },
     /// What the controller asked is done, with the body of the reply, or could not be.
     Done { errand: Errand, outcome: Result<Vec<u8>, (Status, String)> },
     /// End the loop.

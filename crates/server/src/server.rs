@@ -3,7 +3,8 @@
 use crate::conn::{Helpers, ShardService};
 use crate::flush::Flusher;
 use crate::lend::Lender;
-use crate::link::{Identity, LinkService};
+use crate::link::Identity;
+use crate::links::LinkService;
 use crate::notes::{LinkNote, Note};
 use crate::shard::{Shard, ShardConfig};
 use honeycomb_block::Reclaimer;

@@ -191,6 +191,23 @@ pub enum Effect {
     },
 }
 
+impl Effect {
+    /// The controller shard that it concerns.
+    pub fn controller(&self) -> u16 {
+        match *self {
+            Effect::LocateServer { server, .. } => server.controller(),
+            Effect::Grow { at, .. }
+            | Effect::Sealed { at, .. }
+            | Effect::Taken { at, .. }
+            | Effect::Return { at, .. }
+            | Effect::BeginMove { at, .. }
+            | Effect::CommitMove { at, .. }
+            | Effect::CancelMove { at, .. }
+            | Effect::Retire { at, .. } => at.block.server().controller(),
+        }
+    }
+}
+
 /// What a shard is made of.
 #[derive(Clone)]
 pub struct ShardConfig {
@@ -248,8 +265,13 @@ struct Slot {
 /// One core's share of a memory server.
 pub struct Shard {
     config: ShardConfig,
-    server: ServerId,
+    /// By which number each controller shard knows this server; 0 for none.
+    members: Vec<ServerId>,
+    /// As many for each controller shard as there are blocks: each may name any of them, and has room
+    /// for those that are lent to it. Found by `index`.
     slots: Vec<Option<Box<Slot>>>,
+    /// Blocks that are open or kept: never more than there are (INV-40).
+    held: u32,
     /// Blocks that are being flushed, by their index; they have no slot.
     kept: BTreeMap<usize, Kept>,
     /// How long the controller takes to grant a block.
@@ -279,14 +301,14 @@ pub struct Shard {
 impl Shard {
     /// A shard without a name: it has no blocks until `reset` gives it one.
     pub fn new(config: ShardConfig) -> Shard {
-        let blocks = config.blocks as usize;
         Shard {
             config,
-            server: ServerId(0),
-            slots: (0..blocks).map(|_| None).collect(),
+            members: Vec::new(),
+            slots: Vec::new(),
+            held: 0,
             kept: BTreeMap::new(),
             grow_delay: Delay::default(),
-            last_epoch: vec![Epoch(0); blocks],
+            last_epoch: Vec::new(),
             pending: Vec::new(),
             touched: Vec::new(),
             unseen: Vec::new(),
@@ -566,11 +588,19 @@ impl Shard {
     }
 
     fn index(&self, block: BlockId) -> Option<usize> {
-        let ours = block.server() == self.server
+        let server = block.server();
+        let controller = server.controller() as usize;
+        let ours = self.members.get(controller) == Some(&server)
             && block.shard() == self.config.shard
-            && (block.index() as usize) < self.slots.len()
-            && self.server != ServerId(0);
-        ours.then_some(block.index() as usize)
+            && block.index() < self.config.blocks
+            && server != ServerId(0);
+        ours.then(|| controller * self.config.blocks as usize + block.index() as usize)
+    }
+
+    /// The slots of a controller shard.
+    fn slots_of(&self, controller: u16) -> Range<usize> {
+        let blocks = self.config.blocks as usize;
+        controller as usize * blocks..(controller as usize + 1) * blocks
     }
 
     fn slot_at(&mut self, at: BlockAt) -> Option<&mut Slot> {

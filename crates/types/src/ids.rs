@@ -34,7 +34,8 @@ id!(
     MoveId, u64
 );
 id!(
-    /// A memory server, numbered by the controller when it joins; a restart gets a new number.
+    /// A memory server as a controller shard (top 8 bits) knows it, numbered (24 bits) when it joins
+    /// there; a restart gets a new number.
     ServerId, u32
 );
 id!(
@@ -66,6 +67,33 @@ id!(
     /// Version of a prefix's permissions: raising it revokes every earlier grant.
     Generation, u32
 );
+
+impl JobId {
+    /// The controller shard that owns it.
+    pub fn controller(self) -> u16 {
+        (self.0 >> 48) as u16
+    }
+}
+
+impl StructureId {
+    /// The controller shard that owns it.
+    pub fn controller(self) -> u16 {
+        (self.0 >> 48) as u16
+    }
+}
+
+impl ServerId {
+    /// The name by which this controller shard knows the server that was the `n`th to join.
+    pub fn new(controller: u16, n: u32) -> ServerId {
+        assert!(controller < 1 << 8 && n < 1 << 24, "server out of range: {controller}.{n}");
+        ServerId(u32::from(controller) << 24 | n)
+    }
+
+    /// The controller shard that knows it by this name.
+    pub fn controller(self) -> u16 {
+        (self.0 >> 24) as u16
+    }
+}
 
 impl MoveId {
     /// No move: no move has this number.

@@ -123,6 +123,14 @@ pub const CONTROL_ANSWERS_TIME: Duration = Duration::from_secs(600);
 pub const SERVER_SILENCE: Duration = Duration::from_millis(2500);
 /// A server that a restarted controller knows from its log has this long to come back.
 pub const REJOIN_GRACE: Duration = Duration::from_secs(5);
+/// Controller shards of one controller: a server's number has 8 bits for them, and a handshake names
+/// them beside the value that means any.
+pub const CONTROLLER_SHARDS_MAX: u16 = 64;
+/// Room of a memory server's core is lent to controller shards in lots of 1/64 of its blocks, at least
+/// one.
+pub const LOTS_PER_CORE: u32 = 64;
+/// After a server had fewer lots than were wanted it is asked again no sooner, unless somebody waits.
+pub const LOTS_AGAIN: Duration = Duration::from_millis(100);
 /// How often a server reports when it has nothing urgent to say.
 pub const REPORT_INTERVAL: Duration = Duration::from_millis(250);
 /// How often a server reports the task prefixes whose sessions were active: a quarter of the

@@ -1,6 +1,6 @@
 //! What is asked of memory servers, and the replies that wait until it is done.
 
-use super::{ControllerService, Refusal, moves};
+use super::{ControllerService, Peer, Refusal, moves};
 use crate::outbox::{Out, Rests};
 use crate::translate;
 use honeycomb_catalog::{Command, Effect, Written};
@@ -18,6 +18,13 @@ pub(super) struct Deferred {
     rests: Rests,
     left: usize,
     failure: Option<(Status, String)>,
+}
+
+impl Deferred {
+    /// Whether the answer goes there.
+    pub(super) fn is_for(&self, to: ConnId) -> bool {
+        self.to == to
+    }
 }
 
 /// A request of ours to a memory server.
@@ -69,7 +76,16 @@ impl ControllerService {
     pub(super) fn is_deferred(&mut self, to: ConnId, session: SessionId, request: u64) -> bool {
         let mut all = self.deferred.values_mut();
         let waiting = all.find(|d| (d.session, d.request) == (session, request));
-        waiting.map(|deferred| deferred.to = to).is_some()
+        let Some(deferred) = waiting else { return false };
+        let before = std::mem::replace(&mut deferred.to, to);
+        // Whoever asked before from another shard asks no more, and is awaited there.
+        if let Some(Peer { origin: Some(origin), .. }) = self.peers.get(&before) {
+            let origin = *origin;
+            self.peers.remove(&before);
+            let busy = ReplyHeader::new(Status::Busy, request, super::BUSY_RETRY_US);
+            self.siblings.answer(origin, busy, b"it was asked again".to_vec());
+        }
+        true
     }
 
     /// Asks again for blocks that are to be named and are not open yet, so that the reply waits for
@@ -157,6 +173,14 @@ impl ControllerService {
                     Err(why) => Err(&**why),
                 };
                 let _ = self.apply(now, Command::BlockFlushed { server, at: *at, outcome });
+            }
+            (Effect::Lots { .. }, refused) => {
+                let lent = match refused {
+                    None => LendBlocksReply::decode(args).map(|reply| reply.lent),
+                    Some(_) => Ok(Vec::new()),
+                };
+                let lent = lent.unwrap_or_default();
+                let _ = self.apply(now, Command::Lent { server, lent: &lent });
             }
             (&Effect::CommitFlush { number, .. }, refused) => {
                 let outcome = refused.as_ref().map_or(Ok(()), |(_, why)| Err(&**why));
@@ -277,6 +301,9 @@ pub fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
                 structures: structures.iter().map(translate::flushed_structure).collect(),
             };
             (*server, Op::CommitFlush, body.encode())
+        }
+        Effect::Lots { server, lots } => {
+            (*server, Op::LendBlocks, LendBlocksRequest { lots: lots.to_vec() }.encode())
         }
         Effect::BeginImport { server, at, id, start, end } => {
             (*server, Op::BeginImport, moves::begin_import(*at, *id, *start, *end))

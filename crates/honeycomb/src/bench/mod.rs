@@ -4,6 +4,7 @@
 //! server's CPU can be told from the client's. Systems that are compared take turns, round by
 //! round: only ratios of neighbouring rounds mean anything on a machine that others use too.
 
+mod catalog;
 pub mod cluster;
 mod controller;
 mod elasticity;
@@ -13,6 +14,7 @@ mod kv;
 mod leases;
 pub mod measure;
 mod memory;
+mod nodes;
 pub mod plot;
 pub mod process;
 mod queue;
@@ -55,6 +57,7 @@ enum What {
     Queue(queue::QueueArgs),
     File(file::FileArgs),
     Controller(controller::ControllerArgs),
+    Catalog(catalog::CatalogArgs),
     Leases(leases::LeasesArgs),
     Elasticity(elasticity::ElasticityArgs),
     Growth(growth::GrowthArgs),
@@ -192,6 +195,7 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         What::Queue(args) => queue::run(args),
         What::File(args) => file::run(args),
         What::Controller(args) => controller::run(args),
+        What::Catalog(args) => catalog::run(args),
         What::Leases(args) => leases::run(args),
         What::Elasticity(args) => elasticity::run(args),
         What::Growth(args) => growth::run(args),

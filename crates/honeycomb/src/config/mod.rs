@@ -42,7 +42,7 @@ pub struct Setting {
 const CLIENTS: &str = "commands that use a cluster";
 
 /// Every setting.
-pub const TABLE: [Setting; 21] = [
+pub const TABLE: [Setting; 22] = [
     Setting {
         name: "address",
         kind: Kind::Endpoint,
@@ -165,6 +165,15 @@ pub const TABLE: [Setting; 21] = [
         help: "Cores that serve, 1 to 254",
     },
     Setting {
+        name: "controller_shards",
+        kind: Kind::Count(64),
+        default: Some("1"),
+        otherwise: "1",
+        of: "`start`, `controller`",
+        help: "Cores of the controller, 1 to 64; a data directory is made for so many. One serves a \
+               million requests per second",
+    },
+    Setting {
         name: "spin_us",
         kind: Kind::Micros,
         default: Some("50"),
@@ -258,14 +267,16 @@ groups! {
     /// What `start` needs.
     ForStart = [
         "listen", "advertise", "insecure", "unix", "unix_dir", "memory", "block_size", "shards",
-        "spin_us", "lease_ms", "high_mark", "low_mark", "flush_root", "cluster_file", "data_dir"
+        "spin_us", "lease_ms", "high_mark", "low_mark", "flush_root", "cluster_file", "data_dir",
+        "controller_shards"
     ];
     /// What `stop` needs.
     ForStop = ["cluster_file"];
     /// What `controller` needs.
     ForController = [
         "listen", "insecure", "unix", "unix_dir", "spin_us", "lease_ms", "high_mark", "low_mark",
-        "data_dir"
+        "data_dir",
+        "controller_shards"
     ];
     /// What `server` needs.
     ForServer = [
@@ -280,7 +291,8 @@ groups! {
     /// All.
     All = [
         "address", "token", "timeout", "job", "cluster_file", "python", "listen", "advertise",
-        "insecure", "unix", "unix_dir", "controller", "memory", "block_size", "shards", "spin_us",
+        "insecure", "unix", "unix_dir", "controller", "memory", "block_size", "shards",
+        "controller_shards", "spin_us",
         "lease_ms", "high_mark", "low_mark", "flush_root", "data_dir"
     ];
 }
@@ -556,6 +568,11 @@ impl Settings {
     /// Cores that serve.
     pub fn shards(&self) -> Option<u8> {
         self.number("shards").map(|n| n as u8)
+    }
+
+    /// Cores of the controller.
+    pub fn controller_shards(&self) -> u16 {
+        self.number("controller_shards").expect("it has a default") as u16
     }
 
     /// Lease of jobs that do not say, in milliseconds.

@@ -32,6 +32,7 @@ struct Extras {
     flush_root: Option<PathBuf>,
     unix_dir: Option<PathBuf>,
     advertise: Option<String>,
+    controller_shards: Option<u16>,
 }
 
 impl Cluster {
@@ -47,6 +48,12 @@ impl Cluster {
         flush_root: Option<PathBuf>,
     ) -> Cluster {
         let extras = Extras { flush_root, ..Extras::default() };
+        Cluster::start_all(vec![Arc::default(); servers], memory, block_size, extras)
+    }
+
+    /// A cluster with so many controller shards.
+    pub fn sharded(shards: u16, servers: usize, memory: u64, block_size: u64) -> Cluster {
+        let extras = Extras { controller_shards: Some(shards), ..Extras::default() };
         Cluster::start_all(vec![Arc::default(); servers], memory, block_size, extras)
     }
 
@@ -74,7 +81,7 @@ impl Cluster {
         block_size: u64,
         extras: Extras,
     ) -> Cluster {
-        let Extras { flush_root, unix_dir, advertise } = extras;
+        let Extras { flush_root, unix_dir, advertise, controller_shards } = extras;
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         let spin = Duration::ZERO;
         let options = ControllerOptions {
@@ -85,6 +92,7 @@ impl Cluster {
             unix_dir: unix_dir.clone(),
             marks: honeycomb_types::Marks::default(),
             lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
+            shards: controller_shards.unwrap_or(1),
         };
         let controller = Controller::start(&options).unwrap();
         let options = |kinds| ServerOptions {

@@ -227,6 +227,7 @@ pub fn keyed_cluster_with(
         unix_dir: None,
         marks: honeycomb_types::Marks::default(),
         lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
+        shards: 1,
     };
     let controller = Controller::start(&options).unwrap();
     let options = ServerOptions {

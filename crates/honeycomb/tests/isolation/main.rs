@@ -445,7 +445,8 @@ fn at_controller(op: Op) -> AtController {
         | Op::FlushBlock
         | Op::CommitFlush
         | Op::BeginImport
-        | Op::EndImport => all(NotServedHere),
+        | Op::EndImport
+        | Op::LendBlocks => all(NotServedHere),
         Op::PresentGrant
         | Op::MoveRegion
         | Op::MoveValue

@@ -120,6 +120,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
                 kinds: Vec::new(),
                 server: 0,
                 term: 0,
+                lent: Vec::new(),
             }
             .encode(),
         ),
@@ -254,6 +255,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
             }
             .encode(),
         ),
+        Op::LendBlocks => body(LendBlocksRequest { lots: vec![1] }.encode()),
         Op::EndImport => body(
             EndImportRequest {
                 block: victim.kv.at.block.0,

@@ -94,7 +94,8 @@ fn at_server(op: Op) -> AtServer {
         | Op::SetGeneration
         | Op::QueueAhead
         | Op::BeginImport
-        | Op::EndImport => all(NotServedHere),
+        | Op::EndImport
+        | Op::LendBlocks => all(NotServedHere),
         // Between memory servers. The victim's block takes part in no move.
         Op::MoveRegion
         | Op::MoveValue
@@ -429,6 +430,7 @@ fn the_same_requests_are_served_to_who_may() {
                 | Op::QueueAhead
                 | Op::BeginImport
                 | Op::EndImport
+                | Op::LendBlocks
                 | Op::FlushBlock
                 | Op::CommitFlush
         );

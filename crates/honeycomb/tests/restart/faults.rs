@@ -29,6 +29,7 @@ fn options(listen: SocketAddr) -> ControllerOptions {
         spin: Duration::ZERO,
         marks: honeycomb_types::Marks::default(),
         lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
+        shards: 1,
     }
 }
 

@@ -204,8 +204,9 @@ impl Shard {
         list: Vec<ExtentRef>,
     ) {
         self.extents.last_owner += 1;
-        // Different for every put of every shard: a server has its number for one life.
-        let place = (self.server.0 as u64) << 8 | self.config.shard.0 as u64;
+        // Different for every put of every shard: a server has its number for one life, and extents
+        // of a structure are of one controller shard.
+        let place = (at.block.server().0 as u64) << 8 | self.config.shard.0 as u64;
         let owner = place << 40 | self.extents.last_owner & ((1 << 40) - 1);
         let parts = by_place(list.clone());
         let (left, due) = (parts.len(), Some(now + ADOPT_MAX));
@@ -247,7 +248,7 @@ impl Shard {
     }
 
     fn want(&mut self, now: Time, place: Place, wanted: Wanted) {
-        if place == (self.server, self.config.shard) {
+        if self.members.contains(&place.0) && place.1 == self.config.shard {
             let status = self.extent_part(now, wanted.op, &wanted.args()).status;
             return self.wanted_answered(now, &wanted, status);
         }
@@ -435,14 +436,19 @@ impl Shard {
     }
 
     /// Forgets everything: the server has a new name.
-    pub(super) fn reset_extents(&mut self) {
-        for (place, line) in std::mem::take(&mut self.extents.lines) {
+    /// Forgets what there is of a controller shard's blocks.
+    pub(super) fn reset_extents(&mut self, controller: u16) {
+        let Extents { addresses, asked, lines, adoptions, orphans, .. } = &mut self.extents;
+        let ours = |server: &ServerId| server.controller() == controller;
+        for (place, line) in lines.extract_if(.., |(server, _), _| ours(server)) {
             if line.dialled {
                 self.posts.push(Post::HangUp(key_of(place)));
             }
         }
-        let last_owner = self.extents.last_owner;
-        self.extents = Extents { last_owner, ..Extents::default() };
+        addresses.retain(|server, _| !ours(server));
+        asked.retain(|server, _| !ours(server));
+        adoptions.retain(|_, adoption| !ours(&adoption.at.block.server()));
+        orphans.retain(|(structure, ..)| structure.controller() != controller);
     }
 
     /// `ExtentAdopt` and `ExtentDrop`, from the shard that has the block of the kv.

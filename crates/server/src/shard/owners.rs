@@ -19,21 +19,37 @@ pub(super) struct Kept {
 }
 
 impl Shard {
-    /// Takes the name under which the server joined. Everything held before is gone: blocks of an
-    /// earlier name are `DataLost`.
+    /// Takes the name under which the server joined a controller shard. Everything held for that shard
+    /// before is gone: blocks of an earlier name are `DataLost`.
     pub fn reset(&mut self, server: ServerId) {
-        self.server = server;
-        self.kept.clear();
-        for index in 0..self.slots.len() {
+        let controller = server.controller();
+        self.leave(controller);
+        let members = self.members.len().max(controller as usize + 1);
+        self.members.resize(members, ServerId(0));
+        self.members[controller as usize] = server;
+        let slots = members * self.config.blocks as usize;
+        self.slots.resize_with(slots, || None);
+        self.last_epoch.resize(slots, Epoch(0));
+    }
+
+    /// Drops everything that is held for a controller shard.
+    pub fn leave(&mut self, controller: u16) {
+        let Some(member) = self.members.get_mut(controller as usize) else { return };
+        *member = ServerId(0);
+        let ours = self.slots_of(controller);
+        let kept = self.kept.len();
+        self.kept.retain(|index, _| !ours.contains(index));
+        self.held -= (kept - self.kept.len()) as u32;
+        for index in ours.clone() {
             if let Some(slot) = &self.slots[index] {
                 let at = slot.owner.at;
                 self.close(index, at);
             }
             self.last_epoch[index] = Epoch(0);
         }
-        self.reset_extents();
-        self.touched.clear();
-        self.effects.clear();
+        self.reset_extents(controller);
+        self.touched.retain(|index| !ours.contains(&(*index as usize)));
+        self.effects.retain(|effect| effect.controller() != controller);
     }
 
     /// Gives a block to its owner. Repeating it does nothing; an owner older than the block has
@@ -57,7 +73,12 @@ impl Shard {
             let at = slot.owner.at;
             self.close(index, at);
         }
-        self.kept.remove(&index);
+        self.held -= u32::from(self.kept.remove(&index).is_some());
+        if self.held >= self.config.blocks {
+            // Whoever lends more than there is shall hear of it, and not the kernel.
+            let text = format!("all {} blocks of this core are held", self.held);
+            return Err(Answer::refuse(Status::OutOfMemory, text));
+        }
         let backing = self.new_backing().map_err(|e| {
             let text = format!("{} cannot be mapped: {e}", owner.at.block);
             Answer::refuse(Status::OutOfMemory, text)
@@ -74,6 +95,7 @@ impl Shard {
         });
         structure.set_marks(owner.marks);
         self.last_epoch[index] = owner.at.epoch;
+        self.held += 1;
         self.slots[index] = Some(Box::new(Slot {
             owner,
             backing,
@@ -136,17 +158,20 @@ impl Shard {
         let snapshot = Arc::new(snapshot);
         self.close(index, at);
         self.kept.insert(index, Kept { owner, snapshot: snapshot.clone() });
+        self.held += 1;
         Ok(snapshot)
     }
 
     fn close(&mut self, index: usize, at: BlockAt) {
         if self.kept.get(&index).is_some_and(|kept| kept.owner.at.epoch == at.epoch) {
             self.kept.remove(&index);
+            self.held -= 1;
         }
         if self.slots[index].as_ref().is_none_or(|s| s.owner.at.epoch != at.epoch) {
             return;
         }
         let mut slot = self.slots[index].take().expect("checked above");
+        self.held -= 1;
         let text = "the block went to another owner, or to none";
         slot.watchers.end(Status::WrongEpoch, text, &mut self.notices);
         self.end_move(&slot);

@@ -24,8 +24,10 @@ pub struct JoinServerRequest {
     pub kinds: Vec<KindInfo>,
     /// The number that it had over an earlier connection, whose blocks it still holds; 0 for none.
     pub server: u32,
-    /// The greatest term of a controller that it has heard of; a controller of a lesser term ends itself.
+    /// The greatest term of this controller shard that it has heard of; a controller of a lesser term ends itself.
     pub term: u32,
+    /// Blocks of each core that it lends to this controller shard; none are listed where there is one shard, which has all.
+    pub lent: Vec<u32>,
 }
 
 fields!(JoinServerRequest {
@@ -37,13 +39,14 @@ fields!(JoinServerRequest {
     flush,
     kinds,
     server,
-    term
+    term,
+    lent
 });
 
 /// Reply of JoinServer.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct JoinServerReply {
-    /// Its number; a new one unless it was known.
+    /// Its number with this controller shard (top 8 bits); a new one unless it was known.
     pub server: u32,
     /// It is the member that it was: it keeps its blocks and tells them (Inventory). Otherwise it drops them.
     pub known: bool,
@@ -465,6 +468,24 @@ fields!(BeginImportRequest { block, epoch, move_id, start, end });
 pub struct BeginImportReply {}
 
 fields!(BeginImportReply {});
+
+/// Request of LendBlocks. A controller shard says how many blocks of each core of a server it wants to have lent in all. What is less than it has goes back at once; what is more it gets as far as no shard has it. Sent when there are several controller shards; it never asks for less than it has given out.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct LendBlocksRequest {
+    /// Blocks wanted in all, of each core.
+    pub lots: Vec<u32>,
+}
+
+fields!(LendBlocksRequest { lots });
+
+/// Reply of LendBlocks.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct LendBlocksReply {
+    /// Blocks lent from now on, of each core.
+    pub lent: Vec<u32>,
+}
+
+fields!(LendBlocksReply { lent });
 
 /// Request of FlushBlock. The lease of the block's prefix has ended and its data is to be kept: nobody reaches the block any more, and its content is written to an object below the server's flush_root. The reply comes when the object is on disk; the block stays until FreeBlock. Idempotent by (block, epoch).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

@@ -111,6 +111,8 @@ pub enum Op {
     QueueAhead = 0x0314,
     /// The controller tells a block that a neighbour will move its range to it. Idempotent by move.
     BeginImport = 0x0315,
+    /// A controller shard says how many blocks of each core of a server it wants to have lent in all. What is less than it has goes back at once; what is more it gets as far as no shard has it. Sent when there are several controller shards; it never asks for less than it has given out.
+    LendBlocks = 0x0316,
     /// The lease of the block's prefix has ended and its data is to be kept: nobody reaches the block any more, and its content is written to an object below the server's flush_root. The reply comes when the object is on disk; the block stays until FreeBlock. Idempotent by (block, epoch).
     FlushBlock = 0x0320,
     /// All parts of a prefix are written: the server looks whether it sees them all at their lengths, and writes the manifest, which is the flush. What an earlier flush left in the same directory is deleted then. Idempotent by (directory, number).
@@ -179,7 +181,7 @@ pub enum Op {
 
 impl Op {
     /// Every op of the protocol in order of code.
-    pub const ALL: [Op; 82] = [
+    pub const ALL: [Op; 83] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -231,6 +233,7 @@ impl Op {
         Op::SetGeneration,
         Op::QueueAhead,
         Op::BeginImport,
+        Op::LendBlocks,
         Op::FlushBlock,
         Op::CommitFlush,
         Op::ReturnBlock,
@@ -318,6 +321,7 @@ impl Op {
             0x0313 => Op::SetGeneration,
             0x0314 => Op::QueueAhead,
             0x0315 => Op::BeginImport,
+            0x0316 => Op::LendBlocks,
             0x0320 => Op::FlushBlock,
             0x0321 => Op::CommitFlush,
             0x0330 => Op::ReturnBlock,
@@ -408,6 +412,7 @@ impl Op {
             Op::SetGeneration => "SetGeneration",
             Op::QueueAhead => "QueueAhead",
             Op::BeginImport => "BeginImport",
+            Op::LendBlocks => "LendBlocks",
             Op::FlushBlock => "FlushBlock",
             Op::CommitFlush => "CommitFlush",
             Op::ReturnBlock => "ReturnBlock",
@@ -498,6 +503,7 @@ impl Op {
             Op::SetGeneration => 0x0313,
             Op::QueueAhead => 0x0314,
             Op::BeginImport => 0x0315,
+            Op::LendBlocks => 0x0316,
             Op::FlushBlock => 0x0320,
             Op::CommitFlush => 0x0321,
             Op::ReturnBlock => 0x0330,
@@ -599,6 +605,7 @@ impl Op {
             Op::SetGeneration => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::QueueAhead => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::BeginImport => of(P::Link, A::Cluster, 0, MESSAGE),
+            Op::LendBlocks => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::FlushBlock => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::CommitFlush => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::ReturnBlock => of(P::Link, A::Cluster, 0, MESSAGE),

@@ -125,6 +125,7 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         CommitMove CommitMoveRequest CommitMoveReply,
         CancelMove CancelMoveRequest CancelMoveReply,
         EndImport EndImportRequest EndImportReply,
+        LendBlocks LendBlocksRequest LendBlocksReply,
         Inventory InventoryRequest InventoryReply,
         OpenBlock OpenBlockRequest OpenBlockReply,
         FreeBlock FreeBlockRequest FreeBlockReply,

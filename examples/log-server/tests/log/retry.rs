@@ -129,6 +129,7 @@ fn the_client_recovers_lost_answers_at_every_turn() {
         spin: Duration::ZERO,
         marks: honeycomb_types::Marks::default(),
         lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
+        shards: 1,
     };
     let controller = Controller::start(&options).unwrap();
     let relay = Relay::start();

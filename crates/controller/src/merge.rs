@@ -1,0 +1,107 @@
+//! One answer of those that all shards of a controller gave.
+
+use honeycomb_wire::messages::{ClusterStatusReply, ListJobsReply, ServerInfo};
+use honeycomb_wire::{Field, Malformed, Op};
+
+/// The answer of the whole controller; totals only for who is `narrow`.
+pub(crate) fn whole(op: Op, parts: &[Vec<u8>], narrow: bool) -> Result<Vec<u8>, Malformed> {
+    if op == Op::ListJobs {
+        let mut jobs = Vec::new();
+        for part in parts {
+            jobs.extend(ListJobsReply::decode(part)?.jobs);
+        }
+        jobs.sort_by_key(|job| job.job);
+        return Ok(ListJobsReply { jobs }.encode());
+    }
+    let mut parts = parts.iter().map(|part| ClusterStatusReply::decode(part));
+    let mut all = parts.next().unwrap_or(Ok(ClusterStatusReply::default()))?;
+    for part in parts {
+        add(&mut all, part?);
+    }
+    if narrow {
+        // As a single shard tells a job.
+        all.servers.clear();
+        all.flush_error.clear();
+    }
+    Ok(all.encode())
+}
+
+/// Every shard has all servers as members, and each counts what it has given out of them: what is not
+/// free to one is not free.
+fn add(all: &mut ClusterStatusReply, part: ClusterStatusReply) {
+    let out = part.blocks.saturating_sub(part.free);
+    all.blocks = all.blocks.max(part.blocks);
+    all.free = all.free.saturating_sub(out);
+    for (sum, more) in [
+        (&mut all.jobs, part.jobs),
+        (&mut all.prefixes, part.prefixes),
+        (&mut all.pinned, part.pinned),
+        (&mut all.structures, part.structures),
+        (&mut all.reserved, part.reserved),
+        (&mut all.quarantined, part.quarantined),
+        (&mut all.bytes_allocated, part.bytes_allocated),
+        (&mut all.bytes_used, part.bytes_used),
+        (&mut all.bytes_metadata, part.bytes_metadata),
+        (&mut all.requests, part.requests),
+        (&mut all.requests_leases, part.requests_leases),
+        (&mut all.requests_blocks, part.requests_blocks),
+        (&mut all.requests_reports, part.requests_reports),
+        (&mut all.flushing, part.flushing),
+        (&mut all.flush_failing, part.flush_failing),
+        (&mut all.flushed, part.flushed),
+        (&mut all.flush_lost, part.flush_lost),
+    ] {
+        *sum += more;
+    }
+    all.uptime_ms = all.uptime_ms.max(part.uptime_ms);
+    all.bytes_resident = all.bytes_resident.max(part.bytes_resident);
+    if all.flush_error.is_empty() {
+        all.flush_error = part.flush_error;
+    }
+    for server in part.servers {
+        match all.servers.iter_mut().find(|known| known.address == server.address) {
+            Some(known) => add_server(known, &server),
+            None => all.servers.push(server),
+        }
+    }
+}
+
+fn add_server(known: &mut ServerInfo, part: &ServerInfo) {
+    known.free = known.free.saturating_sub(part.blocks.saturating_sub(part.free));
+    known.bytes_used += part.bytes_used;
+    known.alive &= part.alive;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_two_shards_have_given_out_is_free_to_nobody() {
+        let server = |server, free, bytes_used| ServerInfo {
+            server,
+            address: "a:1".into(),
+            alive: true,
+            blocks: 10,
+            free,
+            bytes_used,
+            ..ServerInfo::default()
+        };
+        let part = |shard: u32, free, used| ClusterStatusReply {
+            jobs: 1,
+            blocks: 10,
+            free,
+            bytes_used: used,
+            servers: vec![server(shard << 24 | 1, free, used)],
+            ..ClusterStatusReply::default()
+        };
+        let parts = [part(0, 7, 5), part(1, 6, 9)].map(|part| part.encode());
+        let seen = |narrow| {
+            ClusterStatusReply::decode(&whole(Op::ClusterStatus, &parts, narrow).unwrap()).unwrap()
+        };
+        let all = seen(false);
+        assert_eq!((all.jobs, all.blocks, all.free, all.bytes_used), (2, 10, 3, 14));
+        assert_eq!(all.servers, [server(1, 3, 14)]);
+        assert_eq!(seen(true).servers, []);
+    }
+}

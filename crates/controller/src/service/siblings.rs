@@ -1,0 +1,285 @@
+//! The other shards of this controller: who owns which job, and requests that came to the wrong one.
+//!
+//! A job belongs to the shard that its id names; a new one to the shard of its name's hash, so that a
+//! name is unique without anybody asking around (ADR 0021). A connection with a job's token is handed to
+//! the job's shard at its handshake. One with the cluster's token stays where it is, and what it asks
+//! about jobs of others goes there as a note and comes back as one. What concerns all is asked of all.
+//!
+//! A request that came from a sibling has a stand-in for its connection. Everything that waits for the
+//! disk or for memory servers waits for it as for any other; what is said to it goes back.
+
+use super::{ControllerService, Note, Peer};
+use crate::merge;
+use honeycomb_env::{ConnId, Detached, Mailbox, Net, NotPosted, ReplyPayload};
+use honeycomb_types::{JobId, SessionId, Time, Verbs};
+use honeycomb_wire::messages::{FindJobRequest, RegisterJobRequest};
+use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, Scope, Status};
+use std::collections::{HashMap, VecDeque};
+use xxhash_rust::xxh64::xxh64;
+
+/// Where a request came from: a shard, and its name for the connection.
+#[derive(Clone, Copy)]
+pub(crate) struct Origin {
+    shard: u16,
+    conn: ConnId,
+}
+
+/// A request on its way to the shard that owns its job.
+pub(crate) struct Forwarded {
+    origin: Origin,
+    scope: Scope,
+    session: SessionId,
+    header: RequestHeader,
+    args: Vec<u8>,
+}
+
+/// A request that all shards answer.
+struct Gather {
+    to: ConnId,
+    request: u64,
+    op: Op,
+    /// A job asks: it sees totals only.
+    narrow: bool,
+    left: usize,
+    parts: Vec<Vec<u8>>,
+    failure: Option<(ReplyHeader, Vec<u8>)>,
+}
+
+/// The shards of this controller, as one of them sees them.
+pub(crate) struct Siblings {
+    ix: u16,
+    /// Of all shards, this one included.
+    mailboxes: Vec<Mailbox<Note>>,
+    stand_ins: u32,
+    gathers: HashMap<ConnId, Gather>,
+    /// Answers for shards whose mailboxes did not take them yet.
+    undelivered: VecDeque<(u16, Note)>,
+}
+
+/// The shard that a new job of this name belongs to.
+pub(crate) fn shard_of_name(name: &str, shards: usize) -> u16 {
+    (xxh64(name.as_bytes(), 0) % shards.max(1) as u64) as u16
+}
+
+impl Siblings {
+    pub(crate) fn new(ix: u16, mailboxes: Vec<Mailbox<Note>>) -> Siblings {
+        let (gathers, undelivered) = (HashMap::new(), VecDeque::new());
+        Siblings { ix, mailboxes, stand_ins: 0, gathers, undelivered }
+    }
+
+    pub(crate) fn ix(&self) -> u16 {
+        self.ix
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.mailboxes.len()
+    }
+
+    fn stand_in(&mut self) -> ConnId {
+        self.stand_ins = self.stand_ins.wrapping_add(1);
+        ConnId::stand_in(self.stand_ins)
+    }
+
+    /// Says something to whom a stand-in stands for.
+    pub(crate) fn answer(&mut self, origin: Origin, header: ReplyHeader, body: Vec<u8>) {
+        self.undelivered.push_back((origin.shard, Note::Returned(origin.conn, header, body)));
+        self.deliver();
+    }
+
+    /// Hands answers back. A shard whose mailbox is full gets its answers at the next tick; there are no
+    /// more of them than requests in mailboxes.
+    fn deliver(&mut self) {
+        while let Some((shard, note)) = self.undelivered.pop_front() {
+            if let Err(NotPosted::Full(note)) = self.mailboxes[shard as usize].post(note) {
+                self.undelivered.push_front((shard, note));
+                break;
+            }
+        }
+    }
+
+    /// Tries again; whether there is more to deliver.
+    pub(crate) fn is_behind(&mut self) -> bool {
+        self.deliver();
+        !self.undelivered.is_empty()
+    }
+
+    /// The shard that a connection of this scope belongs to, which may ask for one.
+    pub(crate) fn home(&self, scope: &Scope, asked: u8) -> Result<u16, (Status, String)> {
+        let shards = self.count();
+        match (scope.job, asked) {
+            (Some(job), _) if (job.controller() as usize) < shards => Ok(job.controller()),
+            (_, u8::MAX) | (Some(_), _) => Ok(self.ix),
+            (None, n) if (n as usize) < shards => Ok(n.into()),
+            (None, n) => {
+                let text = format!("there is no controller shard {n}, there are {shards}");
+                Err((Status::InvalidArgument, text))
+            }
+        }
+    }
+
+    /// The shard that has to serve a request which needs the cluster's token, or none: this one.
+    fn owner(&self, op: Op, args: &[u8]) -> Option<u16> {
+        let named = |name: &str| shard_of_name(name, self.count());
+        let owner = match op {
+            Op::RegisterJob => named(&RegisterJobRequest::decode(args).ok()?.name),
+            Op::FindJob => named(&FindJobRequest::decode(args).ok()?.name),
+            Op::DeregisterJob
+            | Op::JobTree
+            | Op::CreatePrefix
+            | Op::CreateHierarchy
+            | Op::RemovePrefix
+            | Op::RenewLeases
+            | Op::LeaseInfo
+            | Op::SetPermissions
+            | Op::DeclareReaders
+            | Op::CommitTask
+            | Op::CreateStructure
+            | Op::OpenStructure
+            | Op::ReopenStructure
+            | Op::ExtentBlocks
+            | Op::RemoveStructure => {
+                JobId(u64::from_le_bytes(*args.first_chunk::<8>()?)).controller()
+            }
+            _ => return None,
+        };
+        // A job of no shard is unknown here as well as anywhere.
+        (owner != self.ix && (owner as usize) < self.count()).then_some(owner)
+    }
+}
+
+impl ControllerService {
+    /// Sends a request on that others have to answer, or all. False when it is this shard's own.
+    pub(super) fn send_on(
+        &mut self,
+        net: &mut Net,
+        now: Time,
+        from: ConnId,
+        header: &RequestHeader,
+        args: &[u8],
+    ) -> bool {
+        let peer = &self.peers[&from];
+        if self.siblings.count() == 1 || peer.server.is_some() {
+            return false;
+        }
+        let (scope, session) = (peer.scope, peer.session);
+        let whole = scope.job.is_none();
+        if header.op == Op::ClusterStatus || header.op == Op::ListJobs && whole {
+            // Whether it may ask at all is decided here.
+            if let Err((status, text)) = self.serve(net, now, from, header, args, false) {
+                self.refuse(from, header.request, status, text);
+            } else {
+                self.gather(net, from, header, args, scope, session);
+            }
+            return true;
+        }
+        let Some(owner) = self.siblings.owner(header.op, args).filter(|_| whole) else {
+            return false;
+        };
+        let origin = Origin { shard: self.siblings.ix, conn: from };
+        let args = args.to_vec();
+        let forwarded = Box::new(Forwarded { origin, scope, session, header: *header, args });
+        match self.siblings.mailboxes[owner as usize].post(Note::Forward(forwarded)) {
+            Ok(()) => net.forwarded(from),
+            Err(_) => self.busy(net, from, header.request),
+        }
+        true
+    }
+
+    fn busy(&mut self, net: &mut Net, to: ConnId, request: u64) {
+        let reply = ReplyHeader::new(Status::Busy, request, super::BUSY_RETRY_US);
+        let text: &[u8] = b"the mailbox of a controller shard is full";
+        net.reply(to, reply, text, ReplyPayload::Copy(&[]));
+    }
+
+    fn gather(
+        &mut self,
+        net: &mut Net,
+        from: ConnId,
+        header: &RequestHeader,
+        args: &[u8],
+        scope: Scope,
+        session: SessionId,
+    ) {
+        let conn = self.siblings.stand_in();
+        let origin = Origin { shard: self.siblings.ix, conn };
+        let narrow = scope.job.is_some();
+        let scope = Scope { job: None, task: None, verbs: Verbs::READ, ..scope };
+        let mut left = 0;
+        for mailbox in &self.siblings.mailboxes {
+            let args = args.to_vec();
+            let part = Box::new(Forwarded { origin, scope, session, header: *header, args });
+            if mailbox.post(Note::Forward(part)).is_err() {
+                // Parts that are under way come to nobody.
+                return self.busy(net, from, header.request);
+            }
+            left += 1;
+        }
+        net.forwarded(from);
+        let (to, request, op) = (from, header.request, header.op);
+        let gather = Gather { to, request, op, narrow, left, parts: Vec::new(), failure: None };
+        self.siblings.gathers.insert(conn, gather);
+    }
+
+    /// A request came from a sibling.
+    pub(super) fn forwarded(&mut self, net: &mut Net, now: Time, request: Forwarded) {
+        let Forwarded { origin, scope, session, header, args } = request;
+        if self.is_behind() && header.op != Op::RenewLeases {
+            let reply = ReplyHeader::new(Status::Busy, header.request, super::BUSY_RETRY_US);
+            let text = b"the controller's disk is behind".to_vec();
+            return self.siblings.answer(origin, reply, text);
+        }
+        let from = self.siblings.stand_in();
+        let origin = Some(origin);
+        self.peers.insert(from, Peer { scope, task: None, server: None, session, origin });
+        self.handle(net, now, from, &header, &args, false);
+    }
+
+    /// A sibling has answered.
+    pub(super) fn returned(
+        &mut self,
+        net: &mut Net,
+        to: ConnId,
+        header: ReplyHeader,
+        body: Vec<u8>,
+    ) {
+        let Some(gather) = self.siblings.gathers.get_mut(&to) else {
+            net.returned(to);
+            return net.reply(to, header, &body, ReplyPayload::Copy(&[]));
+        };
+        gather.left -= 1;
+        match header.status {
+            Status::Ok => gather.parts.push(body),
+            _ => gather.failure = Some((header, body)),
+        }
+        if gather.left > 0 {
+            return;
+        }
+        let gather = self.siblings.gathers.remove(&to).expect("looked up just now");
+        net.returned(gather.to);
+        let (header, body) = gather.failure.unwrap_or_else(|| {
+            let ok = ReplyHeader::new(Status::Ok, gather.request, 0);
+            match merge::whole(gather.op, &gather.parts, gather.narrow) {
+                Ok(body) => (ok, body),
+                Err(e) => {
+                    let internal = ReplyHeader::new(Status::Internal, gather.request, 0);
+                    (internal, e.to_string().into_bytes())
+                }
+            }
+        });
+        net.reply(gather.to, header, &body, ReplyPayload::Copy(&[]));
+    }
+
+    /// A connection whose handshake named this shard.
+    pub(super) fn adopt(&mut self, net: &mut Net, conn: Detached, peer: Peer) {
+        if let Ok(id) = net.attach(conn) {
+            self.peers.insert(id, peer);
+        }
+    }
+
+    /// A connection leaves for another shard.
+    pub(super) fn detached(&mut self, from: ConnId, target: u8, conn: Detached) {
+        let peer = self.peers.remove(&from).expect("handed over after its handshake");
+        // A mailbox that is full drops the connection; the client connects again.
+        let _ = self.siblings.mailboxes[target as usize].post(Note::Adopt(conn, peer));
+    }
+}

@@ -1,0 +1,191 @@
+//! The links to all controller shards, on one thread, and the ledger of what is lent to them.
+//!
+//! A server is a member of each controller shard, under a number of that shard's own, with blocks of
+//! its own (ADR 0021). Nothing that happens to one membership concerns another: a shard that loses this
+//! server, or is started again, settles that over its own link. How many there are, the first tells.
+
+use crate::flush::Flusher;
+use crate::link::{Counters, Identity, Link};
+use crate::lots::Lots;
+use crate::notes::{LinkNote, Note};
+use honeycomb_env::{Clock, ConnId, Mailbox, Net, Service};
+use honeycomb_types::limits::CONTROLLER_SHARDS_MAX;
+use honeycomb_types::{BlockId, JobId, ServerId, Time};
+use honeycomb_wire::messages::{ActivePrefix, BlockUsage};
+use honeycomb_wire::{ReplyHeader, RequestHeader};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+pub(crate) struct LinkService {
+    identity: Arc<Identity>,
+    clock: Clock,
+    shards: Vec<Mailbox<Note>>,
+    flusher: Flusher,
+    links: Vec<Link>,
+    lots: Lots,
+    /// Hears once that the server has joined all of them, and before that what is in the way.
+    joined: Option<Sender<Result<ServerId, String>>>,
+    stopped: bool,
+}
+
+impl LinkService {
+    pub(crate) fn new(
+        identity: Identity,
+        clock: Clock,
+        shards: Vec<Mailbox<Note>>,
+        flusher: Flusher,
+        joined: Sender<Result<ServerId, String>>,
+    ) -> LinkService {
+        let lots = Lots::new(shards.len(), identity.blocks_per_shard);
+        let (identity, joined, links) = (Arc::new(identity), Some(joined), Vec::new());
+        let mut service =
+            LinkService { identity, clock, shards, flusher, links, lots, joined, stopped: false };
+        service.add();
+        service
+    }
+
+    fn add(&mut self) {
+        let controller = self.links.len() as u16;
+        let (shards, flusher) = (self.shards.clone(), self.flusher.clone());
+        let link = Link::new(controller, self.identity.clone(), self.clock, shards, flusher);
+        self.links.push(link);
+    }
+
+    fn link_of(&mut self, conn: ConnId) -> Option<&mut Link> {
+        self.links.iter_mut().find(|link| link.conn() == Some(conn))
+    }
+
+    /// As many links as there are controller shards. A controller that was started again without a log
+    /// may have others than before.
+    fn adjust(&mut self, net: &mut Net) {
+        let wanted = self.links[0].controllers().min(CONTROLLER_SHARDS_MAX) as usize;
+        while self.links.len() < wanted {
+            self.add();
+        }
+        while self.links.len() > wanted {
+            let gone = self.links.pop().expect("there are more than wanted");
+            let controller = self.links.len() as u16;
+            if let Some(conn) = gone.conn() {
+                net.close(conn);
+            }
+            self.lots.clear(controller);
+            for shard in &self.shards {
+                gone.post(shard, Note::Left(controller));
+            }
+        }
+    }
+
+    fn tell_joined(&mut self) {
+        let Some(joined) = &self.joined else { return };
+        for link in &mut self.links {
+            if let Some(why) = link.take_hindrance() {
+                let _ = joined.send(Err(why));
+            }
+        }
+        let wanted = self.links[0].controllers() as usize;
+        if self.links.len() == wanted && self.links.iter().all(|link| link.ready().is_some()) {
+            let _ = joined.send(Ok(self.links[0].ready().expect("all are")));
+            self.joined = None;
+        }
+    }
+}
+
+/// Those that concern a controller shard.
+fn part<T>(all: &mut Vec<T>, controller: u16, of: impl Fn(&T) -> u16) -> Vec<T> {
+    if all.iter().all(|one| of(one) == controller) {
+        return std::mem::take(all);
+    }
+    all.extract_if(.., |one| of(one) == controller).collect()
+}
+
+impl Service for LinkService {
+    type Note = LinkNote;
+
+    fn on_request(
+        &mut self,
+        net: &mut Net,
+        _now: Time,
+        from: ConnId,
+        header: &RequestHeader,
+        args: &[u8],
+        _payload: &[u8],
+    ) {
+        let LinkService { links, lots, .. } = self;
+        if let Some(link) = links.iter_mut().find(|link| link.conn() == Some(from)) {
+            link.on_request(net, from, header, args, lots);
+        }
+    }
+
+    fn on_reply(
+        &mut self,
+        net: &mut Net,
+        now: Time,
+        from: ConnId,
+        header: &ReplyHeader,
+        args: &[u8],
+    ) {
+        let LinkService { links, lots, .. } = self;
+        if let Some(link) = links.iter_mut().find(|link| link.conn() == Some(from)) {
+            link.on_reply(net, now, from, header, args, lots);
+        }
+        self.adjust(net);
+        self.tell_joined();
+    }
+
+    fn on_close(&mut self, _net: &mut Net, now: Time, conn: ConnId) {
+        if let Some(link) = self.link_of(conn) {
+            link.on_close(now);
+        }
+    }
+
+    fn on_note(&mut self, net: &mut Net, now: Time, note: LinkNote) {
+        match note {
+            LinkNote::Effects(effects) => {
+                for effect in effects {
+                    if let Some(link) = self.links.get_mut(effect.controller() as usize) {
+                        link.effect(net, effect);
+                    }
+                }
+            }
+            LinkNote::Report {
+                shard,
+                connections,
+                requests,
+                forwarded,
+                bytes_owed,
+                mut usage,
+                mut active,
+            } => {
+                let counters = Counters { connections, requests, forwarded, bytes_owed };
+                for (controller, link) in (0..).zip(&mut self.links) {
+                    let of = |usage: &BlockUsage| BlockId(usage.block).server().controller();
+                    let usage = part(&mut usage, controller, of);
+                    let of = |active: &ActivePrefix| JobId(active.job).controller();
+                    let active = part(&mut active, controller, of);
+                    link.usage(net, now, shard, counters, usage, active);
+                }
+            }
+            LinkNote::Holdings { controller, shard, round, blocks } => {
+                if let Some(link) = self.links.get_mut(controller as usize) {
+                    link.holdings(net, shard, round, blocks);
+                }
+            }
+            LinkNote::Done { errand, outcome } => {
+                if let Some(link) = self.links.get_mut(errand.controller as usize) {
+                    link.done(net, errand, outcome);
+                }
+            }
+            LinkNote::Stop => self.stopped = true,
+        }
+    }
+
+    fn on_tick(&mut self, net: &mut Net, now: Time) -> Option<Time> {
+        let next = self.links.iter_mut().map(|link| link.on_tick(net, now)).min();
+        self.tell_joined();
+        next
+    }
+
+    fn finished(&self) -> bool {
+        self.stopped
+    }
+}
