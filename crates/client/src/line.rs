@@ -106,12 +106,13 @@ impl Line {
         let mut polling = !self.spin.is_zero() && self.poller.worth_it(began);
         while polling {
             let clock = self.clock;
-            polling = self.poller.yielded(now, || clock.now());
+            let after = self.poller.yielded(now, || clock.now());
             if let Some(n) = self.try_read(out)? {
                 self.poller.hit();
                 return Ok(n);
             }
-            now = self.clock.now();
+            polling = after.is_some();
+            now = after.unwrap_or_else(|| clock.now());
             if polling && now.since(began) >= self.spin {
                 self.poller.miss();
                 polling = false;
@@ -276,7 +277,7 @@ pub(crate) fn await_some(
         match rustix::event::poll(&mut fds, Some(&timeout)) {
             Err(e @ Errno::INTR) if interruptible => break Err(e.into()),
             Ok(0) | Err(Errno::INTR) if clock.now() >= until => break Ok(Vec::new()),
-            Ok(0) if polling => polling = poller.yielded(now, || clock.now()),
+            Ok(0) if polling => polling = poller.yielded(now, || clock.now()).is_some(),
             Ok(0) | Err(Errno::INTR) => {}
             Ok(_) => {
                 if polling {

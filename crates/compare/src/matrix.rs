@@ -504,9 +504,11 @@ fn one_core(op: Op, bytes: u64) -> Group {
         cell(System::Redis, Hiredis),
         cell(System::Memcached, Rust),
         cell(System::Stream, C),
+        cell(System::Honeycomb, Rust).waits(Wait::Both),
     ];
     Group::new(format!("kv one-core {} {}", op.name(), size::show(bytes)), cells)
         .bar("both sides on one core", Figure::ServerCpu, (0, &[1]), AtMost(0.8), AtMost(0.6))
+        .bar("both poll", Figure::ServerCpu, (4, &[1]), None, None)
         .bar("the socket there", Figure::ServerCpu, (3, &[1]), None, None)
 }
 

@@ -120,6 +120,8 @@ pub(crate) struct Conn {
     pub hung_up: bool,
     /// It is not known yet whether the other end is there.
     pub connecting: bool,
+    /// The loop is to be told when there is room to send.
+    pub awaits_room: bool,
     /// Requests that other loops have and have not answered.
     pub forwarded: usize,
     /// The last payload was one that is filled in place: the next one likely is, too.
@@ -148,6 +150,7 @@ impl Conn {
             paused: false,
             hung_up: false,
             connecting: false,
+            awaits_room: false,
             forwarded: 0,
             brings_large: false,
             out: VecDeque::new(),

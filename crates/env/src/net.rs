@@ -352,6 +352,7 @@ impl Net {
         conn.greeted = true;
         conn.link = true;
         conn.connecting = true;
+        conn.awaits_room = true;
         self.insert(conn)
     }
 
@@ -552,8 +553,7 @@ impl Net {
             self.conns.len() - 1
         });
         let id = ConnId::new(index, self.generations[index]);
-        let interest = Interest::READABLE | Interest::WRITABLE;
-        conn.stream.register(self.poll.registry(), Token(id.0 as usize), interest)?;
+        conn.stream.register(self.poll.registry(), token(id), interest(conn.awaits_room))?;
         self.conns[index] = Some(conn);
         self.open += 1;
         self.options.connections.fetch_add(1, Relaxed);
@@ -628,6 +628,14 @@ impl Net {
         let Some(conn) = look_up(&mut self.conns, &self.generations, id) else { return };
         conn.dirty = false;
         let done = conn.flush(now, &mut self.spares);
+        let short = matches!(done, Ok(false));
+        if short != conn.awaits_room {
+            conn.awaits_room = short;
+            let registry = self.poll.registry();
+            if conn.stream.reregister(registry, token(id), interest(short)).is_err() {
+                return self.drop_conn(id);
+            }
+        }
         let (closing, paused) = (conn.closing, conn.paused);
         let room = conn.forwarded < FORWARDED_MAX;
         let resume = paused && room && conn.backlog() < CONNECTION_BACKLOG_MAX / 2;
@@ -657,6 +665,16 @@ impl Net {
             }
         }
     }
+}
+
+fn token(id: ConnId) -> Token {
+    Token(id.0 as usize)
+}
+
+/// What to be told of a connection. Room to send only while there is something that waits for it: a
+/// Unix socket tells of it each time that its peer has read something.
+fn interest(room: bool) -> Interest {
+    if room { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE }
 }
 
 /// Sends bytes, and a descriptor with the first of them.

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// A yield of this length means that somebody else ran.
 const SLICE: Duration = Duration::from_micros(200);
 /// For how long polling rests after that; it doubles each time, up to `REST_MAX`.
-const REST_MIN: Duration = Duration::from_millis(100);
+const REST_MIN: Duration = Duration::from_millis(10);
 /// Longest rest.
 const REST_MAX: Duration = Duration::from_secs(10);
 
@@ -44,16 +44,17 @@ impl Poller {
         self.idle.is_multiple_of(16)
     }
 
-    /// Lets others run for a moment. False when they wanted to: the core is not idle, go to sleep.
-    pub fn yielded(&mut self, before: Time, now: impl Fn() -> Time) -> bool {
+    /// Lets others run for a moment; the time after it. `None` when they wanted to run: the core is not
+    /// idle, go to sleep.
+    pub fn yielded(&mut self, before: Time, now: impl Fn() -> Time) -> Option<Time> {
         std::thread::yield_now();
         let after = now();
         if after.since(before) < SLICE {
-            return true;
+            return Some(after);
         }
         self.rests_until = after + self.rest;
         self.rest = (self.rest * 2).min(REST_MAX);
-        false
+        None
     }
 
     /// Polling found what was waited for.
@@ -88,12 +89,13 @@ mod tests {
     fn a_busy_core_is_left_alone_for_longer_and_longer() {
         let mut poller = Poller::default();
         let (slow, mut now) = (Duration::from_millis(4), Time(0));
-        for expected in [100, 200, 400] {
-            assert!(!poller.yielded(now, || now + slow));
+        for expected in [10, 20, 40] {
+            assert_eq!(poller.yielded(now, || now + slow), None);
             now = now + slow;
             assert!(!poller.worth_it(now + Duration::from_millis(expected - 1)));
             assert!(poller.worth_it(now + Duration::from_millis(expected)));
         }
-        assert!(poller.yielded(now, || now + Duration::from_micros(5)));
+        let soon = now + Duration::from_micros(5);
+        assert_eq!(poller.yielded(now, || soon), Some(soon));
     }
 }

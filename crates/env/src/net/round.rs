@@ -4,8 +4,13 @@ use super::*;
 
 /// Runs a loop until its service has finished.
 pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -> io::Result<()> {
-    let mut round =
-        Round { scratch: vec![0; SCRATCH], ahead: Ahead::default(), spin: Poller::default() };
+    let mut round = Round {
+        scratch: vec![0; SCRATCH],
+        ahead: Ahead::default(),
+        spin: Poller::default(),
+        busy: None,
+        in_a_row: 0,
+    };
     let mut events = Events::with_capacity(1024);
     // Read once a round, after its wait.
     let mut now = net.clock.now();
@@ -13,7 +18,8 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
     // Before the first wait: a service may have something to begin with.
     let mut deadline = service.on_tick(&mut net, now);
     while !service.finished() {
-        now = round.wait(&mut net, &mut events, now, deadline, next_sweep)?;
+        now = round.wait(&mut net, &mut service, &mut events, now, deadline, next_sweep)?;
+        let mut readable = 0;
         for event in &events {
             match event.token() {
                 LISTENER => net.accept_all(),
@@ -30,9 +36,14 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
                     }
                     if event.is_readable() || event.is_read_closed() || event.is_error() {
                         round.read(&mut net, &mut service, now, id);
+                        readable += 1;
+                        round.busy = Some(id);
                     }
                 }
             }
+        }
+        if readable > 1 {
+            round.busy = None;
         }
         for _ in 0..net.ready.len() {
             let id = net.ready.pop_front().expect("counted");
@@ -58,19 +69,32 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
     Ok(())
 }
 
+/// Of the tries of a poll that watches one connection, one in so many asks for all.
+const BUSY_TRIES: u32 = 4;
+/// And so does every round after so many that found their work on the one.
+const BUSY_ROUNDS: u32 = 16;
+
 struct Round {
     scratch: Vec<u8>,
     ahead: Ahead,
     spin: Poller,
+    /// The one connection that had something to read in the last round that had any.
+    busy: Option<ConnId>,
+    /// Rounds in a row that found their work there without asking for the others.
+    in_a_row: u32,
 }
 
 impl Round {
     /// Waits for something to do, polling briefly first when that has paid off lately. `now` is when
     /// the last round began, which is good enough to tell how long to sleep; the time that it returns
     /// is that after the wait.
-    fn wait(
+    ///
+    /// While it polls it reads from the connection that was busy alone, which is one system call
+    /// where asking for events and then reading is two; what it finds there is handled at once.
+    fn wait<S: Service>(
         &mut self,
         net: &mut Net,
+        service: &mut S,
         events: &mut Events,
         now: Time,
         deadline: Option<Time>,
@@ -79,18 +103,32 @@ impl Round {
         let clock = net.clock;
         let at_once = !net.ready.is_empty() || !net.dirty.is_empty() || !net.closed.is_empty();
         if !at_once && net.options.spin > Duration::ZERO && self.spin.worth_it(now) {
+            events.clear();
             let began = clock.now();
             let mut tried = began;
+            let mut tries = 1;
+            if self.in_a_row == BUSY_ROUNDS {
+                (tries, self.in_a_row) = (0, 0);
+            }
             while tried.since(began) < net.options.spin {
-                poll_once(&mut net.poll, events, Duration::ZERO)?;
-                if !events.is_empty() {
+                if self.busy.is_none() || tries % BUSY_TRIES == 0 {
+                    poll_once(&mut net.poll, events, Duration::ZERO)?;
+                    if !events.is_empty() {
+                        self.in_a_row = 0;
+                        self.spin.hit();
+                        return Ok(clock.now());
+                    }
+                }
+                let Some(after) = self.spin.yielded(tried, || clock.now()) else { break };
+                tried = after;
+                tries += 1;
+                if let Some(id) = self.busy
+                    && self.read(net, service, tried, id)
+                {
                     self.spin.hit();
-                    return Ok(clock.now());
+                    self.in_a_row += 1;
+                    return Ok(tried);
                 }
-                if !self.spin.yielded(tried, || clock.now()) {
-                    break;
-                }
-                tried = clock.now();
             }
             self.spin.miss();
         }
@@ -100,13 +138,13 @@ impl Round {
         Ok(clock.now())
     }
 
-    /// Reads what a connection has, up to its turn.
-    fn read<S: Service>(&mut self, net: &mut Net, service: &mut S, now: Time, id: ConnId) {
+    /// Reads what a connection has, up to its turn. Whether there was anything, its end included.
+    fn read<S: Service>(&mut self, net: &mut Net, service: &mut S, now: Time, id: ConnId) -> bool {
         let mut taken = 0;
         loop {
-            let Some(conn) = net.conn(id) else { return };
+            let Some(conn) = net.conn(id) else { return taken > 0 };
             if conn.paused || conn.closing {
-                return;
+                return taken > 0;
             }
             let step = match conn.mode {
                 Mode::Fill { left } => fill(net, service, now, id, left),
@@ -115,13 +153,16 @@ impl Round {
             };
             match step {
                 Step::Read(n) => taken += n,
-                Step::Drained => return,
-                Step::Ended => return net.drop_conn(id),
-                Step::Gone => return,
+                Step::Drained(n) => return taken + n > 0,
+                Step::Ended => {
+                    net.drop_conn(id);
+                    return true;
+                }
+                Step::Gone => return true,
             }
             if taken >= TURN {
                 net.ready.push_back(id);
-                return;
+                return true;
             }
         }
     }
@@ -151,7 +192,7 @@ impl Round {
             Ok(Some(0)) | Err(_) => return Step::Ended,
             Ok(None) => {
                 conn.keep(&kept);
-                return Step::Drained;
+                return Step::Drained(0);
             }
             Ok(Some(n)) => n,
         };
@@ -169,7 +210,7 @@ impl Round {
         match rest {
             Some(step) => step,
             None if drained && net.conn(id).is_some_and(|c| c.mode == Mode::Frames) => {
-                Step::Drained
+                Step::Drained(read)
             }
             None => Step::Read(read),
         }
@@ -187,7 +228,7 @@ impl Round {
         let want = left.min(self.scratch.len());
         match conn.read(&mut self.scratch[..want], now) {
             Ok(Some(0)) | Err(_) => Step::Ended,
-            Ok(None) => Step::Drained,
+            Ok(None) => Step::Drained(0),
             Ok(Some(n)) => {
                 skipped(net, service, now, id, left - n);
                 Step::Read(n)
@@ -199,8 +240,8 @@ impl Round {
 enum Step {
     /// So many bytes were taken; there may be more.
     Read(usize),
-    /// Nothing more for now.
-    Drained,
+    /// So many bytes were taken, and there are no more for now.
+    Drained(usize),
     /// The peer has closed or the connection failed.
     Ended,
     /// The connection is no longer here.
@@ -431,7 +472,7 @@ fn fill<S: Service>(net: &mut Net, service: &mut S, now: Time, id: ConnId, left:
     assert_eq!(place.len(), left, "the place of a payload has room for what is left of it");
     match conn.read(place, now) {
         Ok(Some(0)) | Err(_) => Step::Ended,
-        Ok(None) => Step::Drained,
+        Ok(None) => Step::Drained(0),
         Ok(Some(n)) => {
             service.filled(now, id, n);
             fill_progress(net, service, now, id, left - n);

@@ -83,7 +83,7 @@ impl Socket {
             match rustix::event::poll(&mut fds, Some(&timeout)) {
                 Ok(0) if polling => {
                     let clock = self.clock;
-                    polling = self.poller.yielded(now, || clock.now());
+                    polling = self.poller.yielded(now, || clock.now()).is_some();
                 }
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
                 Ok(_) => {

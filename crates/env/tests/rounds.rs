@@ -1,0 +1,171 @@
+//! The loop with real sockets: who is served when, and what a full socket means.
+
+#![allow(clippy::unwrap_used)]
+
+use honeycomb_env::unix::{self, UnixDoor};
+use honeycomb_env::{Clock, ConnId, Net, NetOptions, ReplyPayload, Service};
+use honeycomb_types::limits::REPLY_HEADER;
+use honeycomb_types::{BlockAt, BlockId, Epoch, Time};
+use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// More than the sockets of both sides hold together.
+const LARGE: usize = 32 << 20;
+
+/// Answers a get with many bytes and everything else with none; `Ping` ends the loop.
+struct Answering {
+    value: Arc<[u8]>,
+    finished: bool,
+}
+
+impl Service for Answering {
+    type Note = ();
+
+    fn on_request(
+        &mut self,
+        net: &mut Net,
+        _: Time,
+        from: ConnId,
+        header: &RequestHeader,
+        _: &[u8],
+        _: &[u8],
+    ) {
+        net.greet(from);
+        let payload = match header.op {
+            Op::KvGet => ReplyPayload::Shared(self.value.clone()),
+            _ => ReplyPayload::Copy(&[]),
+        };
+        net.reply(from, ReplyHeader::new(Status::Ok, header.request, 0), &[], payload);
+        self.finished |= header.op == Op::Ping;
+    }
+
+    fn on_close(&mut self, _: &mut Net, _: Time, _: ConnId) {}
+    fn on_note(&mut self, _: &mut Net, _: Time, (): ()) {}
+    fn on_tick(&mut self, _: &mut Net, _: Time) -> Option<Time> {
+        None
+    }
+    fn finished(&self) -> bool {
+        self.finished
+    }
+}
+
+fn start(spin: Duration, prepare: impl FnOnce(&mut Net)) -> JoinHandle<()> {
+    let options = NetOptions { spin, budget: 4 * LARGE, connections: Default::default() };
+    let mut net = Net::new(Clock::start(), options).unwrap();
+    prepare(&mut net);
+    let (_mailbox, notes) = net.mailbox();
+    let value: Vec<u8> = (0..LARGE).map(|at| (at / 7) as u8).collect();
+    let service = Answering { value: value.into(), finished: false };
+    std::thread::spawn(move || honeycomb_env::run(net, service, notes).unwrap())
+}
+
+fn listening(spin: Duration) -> (JoinHandle<()>, impl Fn() -> TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = start(spin, |net| net.listen(listener).unwrap());
+    (server, move || {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        exchange(&mut stream, Op::Hello);
+        stream
+    })
+}
+
+fn send(stream: &mut impl Write, op: Op) {
+    let mut header = RequestHeader::new(op);
+    if op == Op::KvGet {
+        header.at = BlockAt { block: BlockId(1), epoch: Epoch(1) };
+        header.grant = 1;
+    }
+    stream.write_all(&header.encode()).unwrap();
+}
+
+fn exchange<S: Read + Write>(stream: &mut S, op: Op) {
+    send(stream, op);
+    stream.read_exact(&mut [0; REPLY_HEADER]).unwrap();
+}
+
+#[test]
+fn a_connection_that_is_polled_alone_keeps_nobody_waiting() {
+    // Long enough that it polls all the time, wherever a core can be had.
+    let (server, connect) = listening(Duration::from_secs(1));
+    let (mut busy, mut other) = (connect(), connect());
+    for _ in 0..10 {
+        for _ in 0..100 {
+            exchange(&mut busy, Op::Hello);
+        }
+        send(&mut other, Op::Hello);
+        // As many rounds as the loop may look at the busy one alone, and then some.
+        for _ in 0..100 {
+            exchange(&mut busy, Op::Hello);
+        }
+        other.set_nonblocking(true).unwrap();
+        other.read_exact(&mut [0; REPLY_HEADER]).expect("it was answered in between");
+        other.set_nonblocking(false).unwrap();
+    }
+    exchange(&mut busy, Op::Ping);
+    server.join().unwrap();
+}
+
+#[test]
+fn the_end_of_a_connection_that_is_polled_alone_is_noticed() {
+    let (server, connect) = listening(Duration::from_secs(1));
+    for _ in 0..20 {
+        let mut busy = connect();
+        exchange(&mut busy, Op::Hello);
+    }
+    let mut last = connect();
+    exchange(&mut last, Op::Ping);
+    server.join().unwrap();
+}
+
+/// Asks for more than the socket takes, twice, and reads it only when the loop can send no more.
+fn read_slowly<S: Read + Write>(stream: &mut S, nonblocking: impl Fn(&S, bool)) {
+    for _ in 0..2 {
+        send(stream, Op::KvGet);
+        // Its first byte: by then the socket is being filled.
+        let mut got = vec![0; REPLY_HEADER + LARGE];
+        stream.read_exact(&mut got[..1]).unwrap();
+        nonblocking(stream, true);
+        let mut at = 1;
+        while at < got.len() {
+            match stream.read(&mut got[at..]) {
+                Ok(0) => panic!("the connection ended after {at} bytes"),
+                Ok(n) => at += n,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
+                Err(e) => panic!("{e}"),
+            }
+        }
+        nonblocking(stream, false);
+        let wrong = got[REPLY_HEADER..].iter().enumerate().find(|(at, b)| **b != (at / 7) as u8);
+        assert_eq!(wrong, None);
+        // What is small goes on afterwards.
+        exchange(stream, Op::Hello);
+    }
+    exchange(stream, Op::Ping);
+}
+
+#[test]
+fn what_a_full_socket_does_not_take_is_sent_when_there_is_room() {
+    for spin in [Duration::ZERO, Duration::from_micros(50)] {
+        let (server, connect) = listening(spin);
+        read_slowly(&mut connect(), |s, on| s.set_nonblocking(on).unwrap());
+        server.join().unwrap();
+
+        let folder =
+            std::env::temp_dir().join(format!("hc-{}-{}", std::process::id(), spin.as_micros()));
+        let door = UnixDoor::open(&folder).unwrap();
+        let path = door.path().to_owned();
+        let server = start(spin, |net| net.listen_near(door).unwrap());
+        let mut stream = unix::connect(&path).unwrap();
+        stream.set_nonblocking(false).unwrap();
+        exchange(&mut stream, Op::Hello);
+        read_slowly(&mut stream, |s, on| s.set_nonblocking(on).unwrap());
+        server.join().unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
