@@ -15,6 +15,9 @@ use std::sync::Arc;
 /// would keep the region from being moved about.
 const CHUNK_OWN: usize = 16 * 1024;
 const _: () = assert!(inline_max(BLOCK_SIZE_MAX) as usize <= CHUNK_OWN);
+/// A reply of more than this that has memory of its own is sent from there: a piece more of a write
+/// costs less than the copy.
+const SHARED_OWN: usize = 2 * 1024;
 /// Pieces handed to one write.
 const PIECES: usize = 64;
 /// A buffer of more than this is not kept for the next reply.
@@ -197,7 +200,11 @@ impl Conn {
         let bytes = header.len() + args.len() + payload.len();
         self.backlog += bytes;
         if !matches!(self.out.back(), Some(Chunk::Bytes(_))) {
-            let copied = if payload.len() <= CHUNK_OWN { payload.len() } else { 0 };
+            let copied = match &payload {
+                ReplyPayload::Shared(b) if b.len() > SHARED_OWN => 0,
+                payload if payload.len() > CHUNK_OWN => 0,
+                payload => payload.len(),
+            };
             let buffer = spares.take(header.len() + args.len() + copied);
             self.out.push_back(Chunk::Bytes(buffer));
         }
@@ -208,7 +215,7 @@ impl Conn {
         buffer.extend_from_slice(args);
         match payload {
             ReplyPayload::Copy(b) => buffer.extend_from_slice(b),
-            ReplyPayload::Shared(b) if b.len() <= CHUNK_OWN => buffer.extend_from_slice(&b),
+            ReplyPayload::Shared(b) if b.len() <= SHARED_OWN => buffer.extend_from_slice(&b),
             ReplyPayload::Pinned(p) if p.bytes().len() <= CHUNK_OWN => {
                 buffer.extend_from_slice(p.bytes());
             }
@@ -216,6 +223,26 @@ impl Conn {
             ReplyPayload::Pinned(p) => self.out.push_back(Chunk::Pinned(p)),
         }
         self.permit.resize(self.backlog);
+    }
+
+    /// Sends what is queued and `bytes` behind it, from where they are; what the socket does not take
+    /// of them now is queued. An error is found again by `flush`.
+    pub fn send_through(&mut self, bytes: &[u8], now: Time, spares: &mut Spares) {
+        let mut pieces = [IoSlice::new(&[]); PIECES];
+        let mut taken = 0;
+        if !self.awaits_room && self.out.len() < PIECES {
+            let queued = self.pieces(&mut pieces).0;
+            pieces[queued] = IoSlice::new(bytes);
+            taken = rustix::io::writev(&self.stream, &pieces[..queued + 1]).unwrap_or(0);
+        }
+        if taken > 0 {
+            self.progress = now;
+        }
+        let behind = taken.saturating_sub(self.backlog);
+        self.consume_sent(taken - behind, spares);
+        if behind < bytes.len() {
+            self.send(&[], &[], ReplyPayload::Copy(&bytes[behind..]), spares);
+        }
     }
 
     /// Sends what the socket takes. `Ok(true)` when nothing is left.
@@ -251,15 +278,19 @@ impl Conn {
             return (bytes.len(), rustix::io::write(&self.stream, bytes));
         }
         let mut pieces = [IoSlice::new(&[]); PIECES];
-        let mut count = 0;
+        let (count, offered) = self.pieces(&mut pieces);
+        (offered, rustix::io::writev(&self.stream, &pieces[..count]))
+    }
+
+    /// What is queued, as far as there is space for pieces: how many these are, and of how many bytes.
+    fn pieces<'a>(&'a self, pieces: &mut [IoSlice<'a>; PIECES]) -> (usize, usize) {
         let mut offered = 0;
         for (i, chunk) in self.out.iter().take(PIECES).enumerate() {
             let bytes = &chunk.bytes()[if i == 0 { self.sent } else { 0 }..];
             pieces[i] = IoSlice::new(bytes);
             offered += bytes.len();
-            count = i + 1;
         }
-        (offered, rustix::io::writev(&self.stream, &pieces[..count]))
+        (self.out.len().min(PIECES), offered)
     }
 
     fn consume_sent(&mut self, mut n: usize, spares: &mut Spares) {

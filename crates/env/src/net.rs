@@ -56,6 +56,9 @@ const SWEEP: Duration = Duration::from_millis(500);
 /// Requests of one connection that are looked at before the first of them runs.
 const AHEAD: usize = 16;
 
+/// A payload of at least this size is sent at once and without a copy where no other reply follows.
+const THROUGH: usize = 4 * 1024;
+
 /// Requests of one connection that may be with other loops at a time.
 const FORWARDED_MAX: usize = 16;
 
@@ -273,6 +276,10 @@ pub struct Net {
     budget: Arc<Budget>,
     options: NetOptions,
     waker: Arc<Waker>,
+    /// When this round began.
+    round: Time,
+    /// The request that is handled is not the last of those that came with it.
+    more: bool,
     /// The request, by its connection and number, with whose answer the process is to die.
     doomed: Option<(ConnId, u64, Point, Op)>,
 }
@@ -298,6 +305,8 @@ impl Net {
             budget: Budget::new(options.budget),
             options,
             waker,
+            round: clock.now(),
+            more: false,
             doomed: None,
         })
     }
@@ -526,7 +535,17 @@ impl Net {
     /// Queues a frame, and the connection for the next flush.
     fn send(&mut self, to: ConnId, header: &[u8], args: &[u8], payload: ReplyPayload<'_>) {
         let Some(conn) = look_up(&mut self.conns, &self.generations, to) else { return };
-        conn.send(header, args, payload, &mut self.spares);
+        let last = !self.more && self.doomed.is_none();
+        match payload {
+            ReplyPayload::Copy(bytes) if last && bytes.len() >= THROUGH => {
+                conn.send(header, args, ReplyPayload::Copy(&[]), &mut self.spares);
+                conn.send_through(bytes, self.round, &mut self.spares);
+                if conn.backlog() == 0 {
+                    return;
+                }
+            }
+            payload => conn.send(header, args, payload, &mut self.spares),
+        }
         if !conn.dirty {
             conn.dirty = true;
             self.dirty.push(to);

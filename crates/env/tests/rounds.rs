@@ -15,8 +15,13 @@ use std::time::Duration;
 
 /// More than the sockets of both sides hold together.
 const LARGE: usize = 32 << 20;
+/// A value that is sent without being copied, unless the socket is full.
+const MIDDLE: usize = 12 << 10;
+/// So many of it are more than the sockets hold.
+const REQUESTS: usize = 128;
 
-/// Answers a get with many bytes and everything else with none; `Ping` ends the loop.
+/// Answers a get with many bytes, a question whether something exists with some, and everything else
+/// with none; `Ping` ends the loop.
 struct Answering {
     value: Arc<[u8]>,
     finished: bool,
@@ -37,6 +42,7 @@ impl Service for Answering {
         net.greet(from);
         let payload = match header.op {
             Op::KvGet => ReplyPayload::Shared(self.value.clone()),
+            Op::KvExists => ReplyPayload::Copy(&self.value[..MIDDLE]),
             _ => ReplyPayload::Copy(&[]),
         };
         net.reply(from, ReplyHeader::new(Status::Ok, header.request, 0), &[], payload);
@@ -77,7 +83,7 @@ fn listening(spin: Duration) -> (JoinHandle<()>, impl Fn() -> TcpStream) {
 
 fn send(stream: &mut impl Write, op: Op) {
     let mut header = RequestHeader::new(op);
-    if op == Op::KvGet {
+    if matches!(op, Op::KvGet | Op::KvExists) {
         header.at = BlockAt { block: BlockId(1), epoch: Epoch(1) };
         header.grant = 1;
     }
@@ -123,9 +129,22 @@ fn the_end_of_a_connection_that_is_polled_alone_is_noticed() {
     server.join().unwrap();
 }
 
-/// Asks for more than the socket takes, twice, and reads it only when the loop can send no more.
+fn check(value: &[u8]) {
+    assert_eq!(value.iter().enumerate().find(|(at, b)| **b != (at / 7) as u8), None);
+}
+
+/// Asks for more than the socket takes, in one piece or in many, and takes it in small ones.
 fn read_slowly<S: Read + Write>(stream: &mut S, nonblocking: impl Fn(&S, bool)) {
     for _ in 0..2 {
+        // No more requests than its socket takes while the loop waits for room.
+        for _ in 0..REQUESTS {
+            send(stream, Op::KvExists);
+        }
+        for _ in 0..REQUESTS {
+            let mut got = vec![0; REPLY_HEADER + MIDDLE];
+            stream.read_exact(&mut got).unwrap();
+            check(&got[REPLY_HEADER..]);
+        }
         send(stream, Op::KvGet);
         // Its first byte: by then the socket is being filled.
         let mut got = vec![0; REPLY_HEADER + LARGE];
@@ -141,8 +160,7 @@ fn read_slowly<S: Read + Write>(stream: &mut S, nonblocking: impl Fn(&S, bool)) 
             }
         }
         nonblocking(stream, false);
-        let wrong = got[REPLY_HEADER..].iter().enumerate().find(|(at, b)| **b != (at / 7) as u8);
-        assert_eq!(wrong, None);
+        check(&got[REPLY_HEADER..]);
         // What is small goes on afterwards.
         exchange(stream, Op::Hello);
     }

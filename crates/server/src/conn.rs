@@ -27,8 +27,9 @@ use honeycomb_wire::{
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Payloads of at least this size are sent from the block; smaller ones are cheaper to copy.
-const PIN_FROM: usize = 16 * 1024;
+/// Payloads of more than this are sent from the block after the request is done; no value that lies
+/// within a region is longer, and none of those keeps its region from being moved about.
+const PIN_ABOVE: usize = 16 * 1024;
 /// What a client waits when admission is closed, in microseconds.
 const ADMISSION_RETRY_US: u64 = 1000;
 
@@ -371,7 +372,7 @@ impl ShardService {
                 net.reply(to, reply, &answer.args, ReplyPayload::Shared(bytes));
             }
             Payload::Pinned(pin) => net.reply(to, reply, &answer.args, ReplyPayload::Pinned(pin)),
-            Payload::Block(range) if range.len() < PIN_FROM => {
+            Payload::Block(range) if range.len() <= PIN_ABOVE => {
                 let bytes = self.shard.bytes(header.at, range);
                 net.reply(to, reply, &answer.args, ReplyPayload::Copy(bytes));
             }
@@ -394,7 +395,7 @@ impl ShardService {
             Payload::None => OwnedPayload::Bytes(Arc::new([])),
             Payload::Bytes(bytes) => OwnedPayload::Bytes(bytes),
             Payload::Pinned(pin) => OwnedPayload::Pinned(pin),
-            Payload::Block(range) if range.len() < PIN_FROM => {
+            Payload::Block(range) if range.len() <= PIN_ABOVE => {
                 OwnedPayload::Bytes(self.shard.bytes(header.at, range).into())
             }
             Payload::Block(range) => OwnedPayload::Pinned(self.shard.pin(header.at, range)),

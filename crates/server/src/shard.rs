@@ -387,10 +387,11 @@ impl Shard {
             };
             return Outcome::Done(answer);
         }
-        let (slot, attributes) = match self.admit(now, access, header) {
-            Ok((index, attributes)) => (self.slots[index].as_mut().expect("admitted"), attributes),
+        let (index, attributes) = match self.admit(now, access, header) {
+            Ok(admitted) => admitted,
             Err(answer) => return Outcome::Done(answer),
         };
+        let slot = self.slots[index].as_mut().expect("admitted");
         if header.op == Op::Subscribe {
             let grant = access.grant.expect("authorized by one");
             let answer = subscribe(slot, ticket, grant, args);
@@ -417,7 +418,7 @@ impl Shard {
             }
             Err(refusal) => Outcome::Done(refusal),
         };
-        self.conclude(now, &request, outcome)
+        self.conclude(now, index, &request, outcome)
     }
 
     /// Whether a large payload of this request goes straight into its block (`reserve`). One that does
@@ -476,7 +477,7 @@ impl Shard {
                 self.pending.push(Pending { until_grant_ends: false, filling: true, ..pending });
                 Ok(())
             }
-            Err(answer) => match self.conclude(now, &request, Outcome::Done(answer)) {
+            Err(answer) => match self.conclude(now, index, &request, Outcome::Done(answer)) {
                 Outcome::Done(answer) => Err(answer),
                 Outcome::Parked => unreachable!("a refusal is final"),
             },

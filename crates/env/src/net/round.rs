@@ -19,6 +19,7 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
     let mut deadline = service.on_tick(&mut net, now);
     while !service.finished() {
         now = round.wait(&mut net, &mut service, &mut events, now, deadline, next_sweep)?;
+        net.round = now;
         let mut readable = 0;
         for event in &events {
             match event.token() {
@@ -120,7 +121,7 @@ impl Round {
                     }
                 }
                 let Some(after) = self.spin.yielded(tried, || clock.now()) else { break };
-                tried = after;
+                (tried, net.round) = (after, after);
                 tries += 1;
                 if let Some(id) = self.busy
                     && self.read(net, service, tried, id)
@@ -274,14 +275,15 @@ fn settle<S: Service>(net: &mut Net, service: &mut S, id: ConnId, rest: &[u8]) -
 /// them runs: what they need from memory comes while those before them run.
 #[derive(Default)]
 struct Ahead {
-    /// The last one first.
     requests: Vec<(RequestHeader, Option<u64>)>,
+    /// How many of them have run.
+    done: usize,
 }
 
 impl Ahead {
     /// Looks at the whole requests that `data` begins with.
     fn look<S: Service>(&mut self, service: &S, data: &[u8]) {
-        self.requests.clear();
+        self.clear();
         let mut at = 0;
         while self.requests.len() < AHEAD
             && let Ok(Some((Header::Request(header), size))) = Header::decode(&data[at..], true)
@@ -294,7 +296,23 @@ impl Ahead {
         if self.requests.len() > 1 {
             self.prefetch(service, data);
         }
-        self.requests.reverse();
+    }
+
+    fn clear(&mut self) {
+        self.requests.clear();
+        self.done = 0;
+    }
+
+    /// Whether all of them have run.
+    fn is_empty(&self) -> bool {
+        self.done == self.requests.len()
+    }
+
+    /// The next one.
+    fn next(&mut self) -> Option<&RequestHeader> {
+        let (header, _) = self.requests.get(self.done)?;
+        self.done += 1;
+        Some(header)
     }
 
     fn prefetch<S: Service>(&mut self, service: &S, data: &[u8]) {
@@ -322,7 +340,7 @@ fn consume<S: Service>(
     ahead: &mut Ahead,
 ) -> usize {
     let mut at = 0;
-    ahead.requests.clear();
+    ahead.clear();
     while let Some(conn) = net.conn(id) {
         if conn.closing || conn.hand_over.is_some() {
             break;
@@ -352,12 +370,14 @@ fn consume<S: Service>(
                 continue;
             }
         }
-        if ahead.requests.is_empty() && conn.greeted {
+        if ahead.is_empty() && conn.greeted {
             ahead.look(service, &data[at..]);
         }
-        if let Some((header, _)) = ahead.requests.pop() {
+        let left = ahead.requests.len() - ahead.done;
+        if let Some(header) = ahead.next() {
             let body = &data[at + REQUEST_HEADER..];
-            let used = request(net, service, now, id, &header, body);
+            net.more = left > 1;
+            let used = request(net, service, now, id, header, body);
             at += REQUEST_HEADER + used.expect("looked at because it is here whole");
             continue;
         }
@@ -380,6 +400,7 @@ fn consume<S: Service>(
         let Some(used) = used else { break };
         at += used;
     }
+    net.more = false;
     at
 }
 

@@ -94,8 +94,7 @@ impl Shard {
 
     /// The same for one operation of many that come at a time. What grows out of them is looked at
     /// when they have changed enough together, or in the next `tick`, which is due at once.
-    pub(super) fn after_one(&mut self, now: Time, at: BlockAt) {
-        let index = self.index(at.block).expect("an operation just ran on it");
+    pub(super) fn after_one(&mut self, now: Time, index: usize) {
         self.hear(now, index);
         let enough = self.config.block_size / LOOK_FRACTION;
         let Some(slot) = &mut self.slots[index] else { return };

@@ -1,7 +1,7 @@
 //! Operations whose answer is still to come, and where their results are kept.
 
 use super::request::{Request, generation_of, record_hash, verdict_of};
-use super::{Access, Shard};
+use super::{Access, Shard, Slot};
 use crate::refusals::{in_progress, refusal_of, revoked};
 use honeycomb_structures::{Answer, LaneVerdict, Outcome, Ticket};
 use honeycomb_types::limits::WAIT_MAX_MS;
@@ -25,6 +25,24 @@ pub(super) struct Pending {
     pub until_grant_ends: bool,
     /// Its payload is still arriving, or waits for those before it: it cannot be given up.
     pub filling: bool,
+}
+
+impl Slot {
+    /// Keeps the result of a mutation for those who ask again.
+    fn record(
+        &mut self,
+        session: SessionId,
+        lane: LaneId,
+        sequence: Sequence,
+        hash: Option<u64>,
+        answer: &Answer,
+    ) {
+        if answer.executed() {
+            self.lanes.record(session, lane, sequence, hash, answer);
+        } else {
+            self.lanes.abandon(session, lane);
+        }
+    }
 }
 
 impl Shard {
@@ -88,39 +106,36 @@ impl Shard {
         refusal_of(verdict)
     }
 
-    /// `Stage::Record` and the answer.
+    /// `Stage::Record` and the answer, at the block of this index.
     pub(super) fn conclude(
         &mut self,
         now: Time,
+        index: usize,
         request: &Request<'_>,
         outcome: Outcome,
     ) -> Outcome {
-        let at = request.header.at;
-        let outcome = match outcome {
-            Outcome::Done(answer) if !request.attributes.mutates => {
+        let Request { access, header, attributes, .. } = *request;
+        let slot = self.slots[index].as_mut().expect("it just ran");
+        match &outcome {
+            Outcome::Done(_) if !attributes.mutates => {
                 // Of extents there is no second execution to be kept from: no lane, and a change.
-                if matches!(request.header.op, Op::ExtentPut | Op::ExtentKeep) {
-                    self.after(now, at);
+                if matches!(header.op, Op::ExtentPut | Op::ExtentKeep) {
+                    self.after(now, header.at);
                 }
-                return Outcome::Done(answer);
             }
-            outcome => outcome,
-        };
-        let slot = self.slot_at(at).expect("it just ran");
-        let hash = record_hash(slot, request);
-        let pending = self.pending(now, request, hash);
-        match outcome {
             Outcome::Done(answer) => {
-                let answer = self.record(pending, answer);
-                self.after_one(now, at);
-                Outcome::Done(answer)
+                let hash = record_hash(slot, request);
+                slot.record(access.session, header.lane, header.sequence, hash, answer);
+                self.after_one(now, index);
             }
             Outcome::Parked => {
+                let hash = record_hash(slot, request);
+                let pending = self.pending(now, request, hash);
                 self.pending.push(pending);
-                self.after(now, at);
-                Outcome::Parked
+                self.after(now, header.at);
             }
         }
+        outcome
     }
 
     pub(super) fn pending(&self, now: Time, request: &Request<'_>, hash: Option<u64>) -> Pending {
@@ -139,23 +154,13 @@ impl Shard {
         }
     }
 
-    fn record(&mut self, pending: Pending, answer: Answer) -> Answer {
+    pub(super) fn finish(&mut self, pending: Pending, answer: Answer) {
+        self.pending.retain(|p| p.ticket != pending.ticket);
         if pending.mutates
             && let Some(slot) = self.slot_at(pending.at)
         {
-            let Pending { session, lane, sequence, hash, .. } = pending;
-            if answer.executed() {
-                slot.lanes.record(session, lane, sequence, hash, &answer);
-            } else {
-                slot.lanes.abandon(session, lane);
-            }
+            slot.record(pending.session, pending.lane, pending.sequence, pending.hash, &answer);
         }
-        answer
-    }
-
-    pub(super) fn finish(&mut self, pending: Pending, answer: Answer) {
-        self.pending.retain(|p| p.ticket != pending.ticket);
-        let answer = self.record(pending, answer);
         self.completed.push((pending.ticket, answer));
     }
 
