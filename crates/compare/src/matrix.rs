@@ -508,7 +508,7 @@ fn one_core(op: Op, bytes: u64) -> Group {
     ];
     Group::new(format!("kv one-core {} {}", op.name(), size::show(bytes)), cells)
         .bar("both sides on one core", Figure::ServerCpu, (0, &[1]), AtMost(0.8), AtMost(0.6))
-        .bar("both poll", Figure::ServerCpu, (4, &[1]), None, None)
+        .bar("the same, both poll", Figure::ServerCpu, (4, &[1]), AtMost(0.8), AtMost(0.6))
         .bar("the socket there", Figure::ServerCpu, (3, &[1]), None, None)
 }
 
@@ -580,10 +580,12 @@ fn queue_sync(bytes: u64) -> Group {
         cell(System::Redis, Hiredis),
         cell(System::Honeycomb, Rust).on_one_core(),
         cell(System::Redis, Hiredis).on_one_core(),
+        cell(System::Honeycomb, Rust).waits(Wait::Both).on_one_core(),
     ];
     Group::new(format!("queue sync {}", size::show(bytes)), cells)
         .bar("two cores", Figure::PerServerCore, (0, &[2]), None, None)
         .bar("one core", Figure::PerServerCore, (3, &[4]), AtLeast(1.3), AtLeast(2.0))
+        .bar("one core, both poll", Figure::PerServerCore, (5, &[4]), AtLeast(1.3), AtLeast(2.0))
         .bar("nobody polls", Figure::P50, (0, &[2]), None, None)
         .bar("client polls", Figure::P50, (1, &[2]), None, None)
 }

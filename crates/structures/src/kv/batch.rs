@@ -185,15 +185,21 @@ enum Placed {
 }
 
 impl KvBlock {
-    /// Asks the memory for the entries of at most `AHEAD` keys.
-    fn prefetch_all<'a>(&self, block: &Backing, keys: impl Iterator<Item = &'a [u8]>) {
-        let mut hints = [None; AHEAD];
-        for (hint, key) in hints.iter_mut().zip(keys) {
-            *hint = self.prefetch_key(block, key);
+    /// Asks the memory for the entries of at most `AHEAD` keys; the hash of each.
+    fn prefetch_all<'a>(
+        &self,
+        block: &Backing,
+        keys: impl Iterator<Item = &'a [u8]>,
+    ) -> [u64; AHEAD] {
+        let (mut hashes, mut hints) = ([0; AHEAD], [None; AHEAD]);
+        for (at, key) in keys.take(AHEAD).enumerate() {
+            hashes[at] = key_hash(key);
+            hints[at] = self.prefetch_hash(block, hashes[at]);
         }
         for hint in hints.into_iter().flatten() {
             self.prefetch_more(block, hint);
         }
+        hashes
     }
 
     pub(super) fn multi_get(
@@ -207,15 +213,17 @@ impl KvBlock {
         let keys = keys(payload)?;
         admit_count(keys.len())?;
         let mut reply = Reply::new(most.min(MANY_BYTES_MAX));
+        let mut hashes = [0; AHEAD];
         for (at, key) in keys.iter().copied().enumerate() {
             if reply.full() {
                 break;
             }
             if at % AHEAD == 0 {
-                self.prefetch_all(block, keys[at..].iter().copied().take(AHEAD));
+                hashes = self.prefetch_all(block, keys[at..].iter().copied());
             }
-            let hit = match self.admit(key) {
-                Ok(hash) => self.table.find(block, hash, key),
+            let hash = hashes[at % AHEAD];
+            let hit = match self.admit_hashed(key, hash, false) {
+                Ok(()) => self.table.find(block, hash, key),
                 Err(refusal) if passing(&refusal) && reply.count == 0 => return Err(refusal),
                 Err(refusal) if passing(&refusal) => break,
                 Err(refusal) => {
@@ -260,14 +268,15 @@ impl KvBlock {
     /// Runs operations one after the other, each on its own, until one has to wait.
     fn run_each(&mut self, block: &mut Backing, ops: &[BatchOp<'_>]) -> Result<Answer, Answer> {
         let mut reply = Reply::new(KV_BATCH_BYTES_MAX);
+        let mut hashes = [0; AHEAD];
         for (at, op) in ops.iter().enumerate() {
             if reply.full() {
                 break;
             }
             if at % AHEAD == 0 {
-                self.prefetch_all(block, ops[at..].iter().map(BatchOp::key).take(AHEAD));
+                hashes = self.prefetch_all(block, ops[at..].iter().map(BatchOp::key));
             }
-            let told = match self.run_one(block, op) {
+            let told = match self.run_one(block, op, hashes[at % AHEAD]) {
                 Ok(answer) => match &answer.payload {
                     // Only operations that change nothing answer with bytes of the block.
                     Payload::Block(range) => {
@@ -296,9 +305,14 @@ impl KvBlock {
         Ok(Answer { args: vec![1], ..reply.answer(count) })
     }
 
-    fn run_one(&mut self, block: &mut Backing, op: &BatchOp<'_>) -> Result<Answer, Answer> {
+    fn run_one(
+        &mut self,
+        block: &mut Backing,
+        op: &BatchOp<'_>,
+        hash: u64,
+    ) -> Result<Answer, Answer> {
         let key = op.key();
-        let hash = self.admit_key(key, !matches!(op, BatchOp::Get { .. }))?;
+        self.admit_hashed(key, hash, !matches!(op, BatchOp::Get { .. }))?;
         self.admit_value(brings(op))?;
         let old = self.table.find(block, hash, key);
         let there = old.is_some() as u64;

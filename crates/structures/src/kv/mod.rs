@@ -177,6 +177,13 @@ impl KvBlock {
 
     #[inline]
     fn admit_key(&self, key: &[u8], change: bool) -> Result<u64, Answer> {
+        let hash = key_hash(key);
+        self.admit_hashed(key, hash, change).map(|()| hash)
+    }
+
+    /// Whether this block may hold a key, which has this hash.
+    #[inline]
+    fn admit_hashed(&self, key: &[u8], hash: u64, change: bool) -> Result<(), Answer> {
         let limit = key_limit(self.size);
         if key.is_empty() {
             return Err(Answer::refuse(Status::InvalidArgument, "a key has at least one byte"));
@@ -185,17 +192,16 @@ impl KvBlock {
             let message = format!("a key of {} bytes is over the limit of {limit}", key.len());
             return Err(Answer::refuse(Status::KeyTooLarge, message));
         }
-        let hash = key_hash(key);
         if !self.calm || hash < self.start || hash > self.end {
             self.admit_hash(hash, change)?;
         }
-        Ok(hash)
+        Ok(())
     }
 
-    /// Asks the memory for where a key's entry is told; what `prefetch_more` needs to know of it.
+    /// Asks the memory for where the entry of a key of this hash is told; what `prefetch_more` needs to
+    /// know of it.
     #[inline]
-    fn prefetch_key(&self, block: &Backing, key: &[u8]) -> Option<u64> {
-        let hash = key_hash(key);
+    fn prefetch_hash(&self, block: &Backing, hash: u64) -> Option<u64> {
         // Nobody has looked yet whether the key is this block's: of one that has given everything away
         // there is no region.
         let (region, low) = (self.table.region_if_any(hash)?, hash as u32);
@@ -433,7 +439,7 @@ fn looked_up(op: Op, args: &[u8]) -> Option<&[u8]> {
 impl Structure for KvBlock {
     #[inline]
     fn prefetch(&self, block: &Backing, op: Op, args: &[u8]) -> Option<u64> {
-        self.prefetch_key(block, looked_up(op, args)?)
+        self.prefetch_hash(block, key_hash(looked_up(op, args)?))
     }
 
     #[inline]
