@@ -12,7 +12,6 @@ const SMALL: u64 = 16 << 10;
 
 /// Draws what there is into a folder; the names of the files.
 pub fn draw_all(folder: &Path, measured: &[(Group, Cells)]) -> Result<Vec<String>, String> {
-    std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let sync = |op: Op| move |cell: &Cell| is_sync(cell) && cell.op == op;
     let latency = |op: Op| {
         panel(

@@ -66,7 +66,7 @@ struct Args {
     /// A line of JSON for each cell and each ratio, instead of tables
     #[arg(long)]
     json: bool,
-    /// Draw plots into this folder
+    /// Draw plots into this folder, and keep the lines of JSON there too (compare.jsonl)
     #[arg(long)]
     out: Option<PathBuf>,
     /// Leave it to the kernel which core runs what
@@ -104,6 +104,27 @@ impl Args {
     }
 }
 
+/// Lines of JSON: shown when they are asked for, kept in any case.
+struct Lines {
+    shown: bool,
+    kept: String,
+}
+
+impl Lines {
+    fn put(&mut self, line: impl std::fmt::Display) {
+        let line = line.to_string();
+        if self.shown {
+            println!("{line}");
+        }
+        self.kept += &line;
+        self.kept.push('\n');
+    }
+
+    fn verdicts(&mut self, judged: &[report::Verdict]) {
+        judged.iter().for_each(|verdict| self.put(verdict.json()));
+    }
+}
+
 fn compare(args: &Args) -> Result<(), String> {
     let groups = args.groups();
     let apart: Vec<&str> =
@@ -122,7 +143,8 @@ fn compare(args: &Args) -> Result<(), String> {
     }
     let tools = Tools::gather()?;
     let pinning = Pinning::choose(!args.no_pin);
-    introduce(args, &tools, pinning, effort);
+    let mut lines = Lines { shown: args.json, kept: String::new() };
+    introduce(&mut lines, &tools, pinning, effort);
     pinning.for_client();
     let progress = Progress::new();
     let mut runner = Runner::new(&tools, pinning, effort);
@@ -135,14 +157,13 @@ fn compare(args: &Args) -> Result<(), String> {
         });
         progress.tell("");
         let judged = report::verdicts(&group, &cells);
-        if args.json {
-            for (cell, shown) in group.cells.iter().zip(&cells) {
-                println!("{}", report::cell_json(&group, cell, shown));
-            }
-        } else {
+        for (cell, shown) in group.cells.iter().zip(&cells) {
+            lines.put(report::cell_json(&group, cell, shown));
+        }
+        if !args.json {
             report::print_cells(&group, &cells);
         }
-        tell(args, &judged);
+        lines.verdicts(&judged);
         verdicts.extend(judged);
         measured.push((group, cells));
     }
@@ -150,29 +171,29 @@ fn compare(args: &Args) -> Result<(), String> {
         progress.tell(weight::NAME);
         let weights = weight::measure(&mut runner, args.scale());
         let judged = vec![weight::verdict(&weights)];
-        match args.json {
-            true => weight::lines(&weights).iter().for_each(|line| println!("{line}")),
-            false => {
-                let head = ["system", "resident bytes per stored byte"];
-                report::print_pairs(weight::NAME, head, weight::show(&weights));
-            }
+        weight::lines(&weights).iter().for_each(|line| lines.put(line));
+        if !args.json {
+            let head = ["system", "resident bytes per stored byte"];
+            report::print_pairs(weight::NAME, head, weight::show(&weights));
         }
-        tell(args, &judged);
+        lines.verdicts(&judged);
         verdicts.extend(judged);
     }
     if apart.contains(&catalog::NAME) {
         progress.tell(catalog::NAME);
         let catalog = catalog::measure(effort, args.scale());
         let judged = catalog::verdicts(&catalog);
-        match (args.json, &catalog) {
-            (true, Ok(catalog)) => catalog.lines().iter().for_each(|line| println!("{line}")),
-            (false, Ok(catalog)) => {
-                let head = ["operation", "per second of the controller's core"];
-                report::print_pairs(catalog::NAME, head, catalog.show());
+        match &catalog {
+            Ok(catalog) => {
+                catalog.lines().iter().for_each(|line| lines.put(line));
+                if !args.json {
+                    let head = ["operation", "per second of the controller's core"];
+                    report::print_pairs(catalog::NAME, head, catalog.show());
+                }
             }
-            (_, Err(why)) => eprintln!("bench/compare: {}: {why}", catalog::NAME),
+            Err(why) => eprintln!("bench/compare: {}: {why}", catalog::NAME),
         }
-        tell(args, &judged);
+        lines.verdicts(&judged);
         verdicts.extend(judged);
     }
     progress.tell("");
@@ -180,6 +201,10 @@ fn compare(args: &Args) -> Result<(), String> {
         report::print_verdicts(&verdicts);
     }
     if let Some(folder) = &args.out {
+        let kept = folder.join("compare.jsonl");
+        std::fs::create_dir_all(folder)
+            .and_then(|()| std::fs::write(&kept, &lines.kept))
+            .map_err(|e| format!("{}: {e}", kept.display()))?;
         for name in figures::draw_all(folder, &measured)? {
             eprintln!("bench/compare: {}", folder.join(name).display());
         }
@@ -187,15 +212,8 @@ fn compare(args: &Args) -> Result<(), String> {
     Ok(())
 }
 
-/// As lines; tables of bars come at the end.
-fn tell(args: &Args, judged: &[report::Verdict]) {
-    if args.json {
-        judged.iter().for_each(|verdict| println!("{}", verdict.json()));
-    }
-}
-
 /// On what, with what, and what is not there.
-fn introduce(args: &Args, tools: &Tools, pinning: Pinning, effort: Effort) {
+fn introduce(lines: &mut Lines, tools: &Tools, pinning: Pinning, effort: Effort) {
     let peer = |name: &str, version: &Option<String>| match version {
         Some(version) => format!("{name} {version}"),
         None => format!("NO {}: its rows are left out", name.to_uppercase()),
@@ -209,9 +227,8 @@ fn introduce(args: &Args, tools: &Tools, pinning: Pinning, effort: Effort) {
         effort.rounds,
         effort.seconds
     );
-    if args.json {
-        println!("{}", serde_json::json!({ "about": about }));
-    } else {
+    lines.put(serde_json::json!({ "about": about }));
+    if !lines.shown {
         println!("{about}");
     }
     for missing in [tools.limit().err(), tools.hiredis().err()].into_iter().flatten() {
