@@ -36,7 +36,7 @@ demo: build ## set up, then count the words of the King James Bible on an elasti
 	$(VENV)/honeycomb demo $(ARGS)
 
 test: SECONDS := 10
-test: lint unit simulate integration ## set up, then every test, from lints to the simulator
+test: lint unit unsafe simulate integration ## set up, then every test, from lints to the simulator
 
 .PHONY: setup peers build
 setup:
@@ -53,7 +53,7 @@ build: setup ## the wheel in dist/, installed into .venv
 	scripts/build-wheel.sh
 	@mv $@.begun $@
 
-.PHONY: lint unit integration
+.PHONY: lint unit unsafe integration
 lint: setup ## formatting, clippy, generated code, ruff, mypy
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
@@ -65,6 +65,9 @@ lint: setup ## formatting, clippy, generated code, ruff, mypy
 
 unit: peers ## the Rust tests
 	$(RUST_TESTS)
+
+unsafe: setup ## crates/block under Miri and AddressSanitizer, where there is a nightly Rust
+	scripts/unsafe.sh
 
 integration: peers build ## the Python tests, against the installed wheel and real processes
 	cargo build --release --locked -p log-server
@@ -89,8 +92,8 @@ crash-cells: setup ## moves in which a process dies, one cell after the other; A
 bench: peers build ## latency, throughput and server CPU per operation: kv, queue, file, controller
 	@for what in kv queue file controller; do $(VENV)/honeycomb bench $$what $(ARGS) || exit 1; done
 
-figures: build ## elasticity, repartition, sensitivity: plots and their data in docs/figures
-	@for what in elasticity repartition sensitivity; do \
+figures: build ## elasticity, repartition, sensitivity, the catalog: plots and data in docs/figures
+	@for what in elasticity repartition sensitivity 'catalog --curve'; do \
 		$(VENV)/honeycomb bench $$what --out docs/figures $(ARGS) || exit 1; done
 
 .PHONY: format generate clean

@@ -251,6 +251,10 @@ class Together(Executor):
 
 @pytest.mark.parametrize("_", range(3))
 def test_a_loser_that_fails_in_the_same_moment_is_ignored(hc: honeycomb.Client, _: int) -> None:
+    # Only the task that is kept back gets a copy: it is the last one then. On a busy machine another
+    # could be slow, too, and be beaten by its copy.
+    all_but_one = (len(SPLITS) - 0.5) / len(SPLITS)
+    last = Speculation(quantile=all_but_one, minimum_seconds=EAGER.minimum_seconds)
     with honeycomb.WorkerPool(2) as pool:
         executor = Together(pool)
         with MapReduce(words_of, total).run(
@@ -258,7 +262,7 @@ def test_a_loser_that_fails_in_the_same_moment_is_ignored(hc: honeycomb.Client, 
             client=hc,
             executor=executor,
             reducers=2,
-            speculate=EAGER,
+            speculate=last,
             progress=lambda _: executor.release(),
         ) as result:
             assert dict(result) == EXPECTED

@@ -5,6 +5,7 @@
 //! The collections are those of the catalog's own property test: one model, and two that ask it.
 
 mod extents;
+mod lots;
 mod moves;
 #[path = "../../crates/catalog/tests/reference/mod.rs"]
 #[allow(dead_code)] // Each of the two that ask it uses its part.
@@ -42,6 +43,8 @@ pub struct CatalogModel {
     /// What each block was last told to be ahead of it.
     ahead: BTreeMap<BlockAt, (u64, u64)>,
     imports: Imports,
+    /// What servers lend that came back and have not told all that they hold.
+    told_lots: BTreeMap<ServerId, Vec<u64>>,
     rejoining: Rejoining,
     commands: u64,
 }
@@ -189,6 +192,7 @@ impl CatalogModel {
                 self.cluster.cancel(|moving| (moving.target, moving.id) == (at, id));
                 agree("the refusal of a move", reply, &Ok(()))
             }
+            Command::Lent { server, lent } => self.lent(server, lent, reply),
             Command::Tick => {
                 self.tick();
                 Ok(())
@@ -578,6 +582,7 @@ impl CatalogModel {
                         format!("{at:?} was told {before:?}, now {items} and {bytes} (INV-22)")
                     })?;
                 }
+                Order::Lots { server, ref lots } => self.asks_for_lots(server, lots)?,
                 _ => {}
             }
         }
@@ -604,9 +609,12 @@ impl CatalogModel {
         let Ok(Reply::Status(status)) = catalog.apply(now, status, &mut none) else {
             return Err("the cluster has no status".into());
         };
-        let is = (status.free - status.reserved, status.free, status.quarantined);
-        let due = self.cluster.room();
-        require(is == due, || format!("{is:?} blocks are free, {due:?} should be (INV-02)"))?;
+        let is = (status.reserved, status.free, status.quarantined);
+        let (ordinary, all, free) = self.cluster.room();
+        let due = (all - ordinary, free, self.cluster.quarantined.len() as u64);
+        require(is == due, || {
+            format!("held back, free, in quarantine are {is:?}, and should be {due:?} (INV-02, 40)")
+        })?;
         for (j, id) in self.jobs.clone().into_iter().enumerate() {
             self.compare_tree(now, catalog, j, id)?;
             for file in self.cluster.jobs[j].files.clone() {

@@ -112,6 +112,8 @@ pub struct Coming {
     step: Step,
     source: Option<usize>,
     target: Option<usize>,
+    /// The controller shard whose move it is.
+    controller: usize,
 }
 
 impl World {
@@ -124,19 +126,20 @@ impl World {
             Who::Controller => None,
         };
         let there = match cell.who {
-            Who::Controller => self.controller.alive,
+            Who::Controller => self.controllers[coming.controller].alive,
             _ => server.is_some_and(|server| self.servers[server].alive),
         };
         if !there {
             // Which server it is shows only when the controller has answered.
             let later = cell.step == Step::BeginMove && cell.after && cell.who == Who::Target;
-            return later.then_some(Strike { cell, server: None, id: self.last_move() });
+            let (controller, id) = (coming.controller, self.last_move(coming.controller));
+            return later.then_some(Strike { cell, server: None, controller, id });
         }
         if turn > 0 {
             self.cell = Some((cell, turn - 1));
             return None;
         }
-        Some(Strike { cell, server, id: None })
+        Some(Strike { cell, server, controller: coming.controller, id: None })
     }
 
     /// Somebody dies, if they have not meanwhile.
@@ -145,12 +148,13 @@ impl World {
             Who::Controller => None,
             // Of the move that has begun since, where that was awaited.
             _ => strike.server.or_else(|| {
-                let begun = self.last_move().filter(|id| Some(*id) != strike.id);
-                begun.and_then(|id| self.parties_of(id).1)
+                let begun = self.last_move(strike.controller);
+                let begun = begun.filter(|id| Some(*id) != strike.id);
+                begun.and_then(|id| self.parties_of(strike.controller, id).1)
             }),
         };
         let dies = match strike.cell.who {
-            Who::Controller => self.controller.alive,
+            Who::Controller => self.controllers[strike.controller].alive,
             _ => server.is_some_and(|server| self.servers[server].alive),
         };
         if !dies {
@@ -160,7 +164,7 @@ impl World {
         self.note(|| format!("cell: {}", strike.cell));
         match server {
             Some(server) => self.crash(server),
-            None => self.crash_controller(),
+            None => self.crash_controller(strike.controller),
         }
         *self.stats.cells.entry(strike.cell).or_default() += 1;
     }
@@ -181,8 +185,8 @@ impl World {
         Some(coming)
     }
 
-    fn last_move(&self) -> Option<MoveId> {
-        self.controller.model.last_move()
+    fn last_move(&self, controller: usize) -> Option<MoveId> {
+        self.controllers[controller].model.last_move()
     }
 
     /// The step that an event is. What comes too late, to somebody who is dead or over a connection
@@ -190,7 +194,8 @@ impl World {
     fn step_of(&self, event: &Event) -> Option<Coming> {
         match event {
             Event::Said { server, link, said } => {
-                let source = Some(*server).filter(|_| self.controller.hears(*server, *link))?;
+                let controller = self.heard(*server, *link)?.controller() as usize;
+                let source = Some(*server);
                 let (step, target) = match &**said {
                     Said::Asked(Effect::BeginMove { .. }) => (Step::BeginMove, None),
                     Said::Asked(Effect::CommitMove { target, .. }) => {
@@ -198,11 +203,11 @@ impl World {
                     }
                     _ => return None,
                 };
-                Some(Coming { step, source: Some(source), target })
+                Some(Coming { step, source, target, controller })
             }
             Event::ToldServer { server, link, told } => {
-                let told_one =
-                    Some(*server).filter(|&server| self.servers[server].link == Some(*link))?;
+                let controller = self.servers[*server].controller_at(*link)?;
+                let told_one = *server;
                 let (step, id) = match told {
                     Told::Order(Order::OpenBlock { importing, .. })
                         if *importing != MoveId::NONE =>
@@ -218,11 +223,12 @@ impl World {
                             _ => return None,
                         };
                         let target = self.place(block_of(entry.block, entry.epoch));
-                        return Some(Coming { step, source: Some(told_one), target });
+                        return Some(Coming { step, source: Some(told_one), target, controller });
                     }
                     _ => return None,
                 };
-                Some(Coming { step, source: self.parties_of(id).0, target: Some(told_one) })
+                let source = self.parties_of(controller, id).0;
+                Some(Coming { step, source, target: Some(told_one), controller })
             }
             Event::Request { server, life, from: Caller::Peer(conn), request } => {
                 let line = self.lines.get(conn)?;
@@ -236,26 +242,27 @@ impl World {
                     Op::MoveDone => Step::MoveDone,
                     _ => return None,
                 };
-                Some(Coming { step, source: Some(line.from.0), target: Some(target) })
+                let (source, controller) = (Some(line.from.0), line.controller());
+                Some(Coming { step, source, target: Some(target), controller })
             }
             Event::LineAnswered { conn, .. } => {
                 let line = self.lines.get(conn).filter(|line| line.is_of_a_move())?;
                 let (source, target) = (Some(line.from.0), Some(line.to.0));
-                Some(Coming { step: Step::Answered, source, target })
+                Some(Coming { step: Step::Answered, source, target, controller: line.controller() })
             }
             _ => None,
         }
     }
 
     /// Source and target of a move.
-    fn parties_of(&self, id: MoveId) -> (Option<usize>, Option<usize>) {
-        let parties = self.controller.model.parties(id);
+    fn parties_of(&self, controller: usize, id: MoveId) -> (Option<usize>, Option<usize>) {
+        let parties = self.controllers[controller].model.parties(id);
         (parties.and_then(|(from, _)| self.place(from)), parties.and_then(|(_, to)| self.place(to)))
     }
 
     /// The server that has a block.
     fn place(&self, at: BlockAt) -> Option<usize> {
-        self.servers.iter().position(|server| server.id == at.block.server())
+        self.servers.iter().position(|server| server.is(at.block.server()))
     }
 }
 
@@ -268,6 +275,7 @@ pub struct Strike {
     /// The cell.
     pub cell: Cell,
     server: Option<usize>,
+    controller: usize,
     /// The last move before it.
     id: Option<MoveId>,
 }

@@ -618,14 +618,14 @@ pub fn judge_files(world: &mut World) {
     for structure in files {
         let id = world.jobs[world.structures[&structure].job].id;
         let command = Command::ReopenStructure { actor: Actor::driver(id), job: id, structure };
-        let Ok(Reply::Opened(opened)) = world.command(command) else { continue };
+        let Ok(Reply::Opened(opened)) = world.command_of(id, command) else { continue };
         let mut bytes = Vec::new();
         for entry in &opened.map.entries {
             if entry.start != bytes.len() as u64 {
                 let text = format!("the map begins at {} after {} bytes", entry.start, bytes.len());
                 return world.broken(text);
             }
-            let Some(server) = world.servers.iter_mut().find(|s| s.id == entry.at.block.server())
+            let Some(server) = world.servers.iter_mut().find(|s| s.is(entry.at.block.server()))
             else {
                 return world.broken("a map names a server that is gone".into());
             };

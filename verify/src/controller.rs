@@ -3,6 +3,7 @@
 //! command.
 
 use crate::catalog::CatalogModel;
+use crate::lots::Parked;
 use crate::net::{Node, trouble_lasts};
 use crate::server::{SHARDS, SimServer};
 use crate::world::{Event, World, wire_entry};
@@ -43,6 +44,8 @@ pub enum Said {
     Again(Effect),
     /// Whether it could be done.
     Confirmed(Order, bool),
+    /// What it lends now, by core: it has done what it was asked.
+    Lent(Order, Vec<u32>),
     /// Everything that is held, by a server that came back; whether this is the last of it.
     Holdings(Vec<HeldOnWire>, bool),
     Report {
@@ -103,7 +106,8 @@ enum Then {
     Extents(Question, Vec<MapEntry>),
 }
 
-/// The controller's process.
+/// One controller shard: jobs, structures and members say by their numbers whose they are. Those of a
+/// world are on one machine and have one clock.
 pub struct SimController {
     /// What was when it died, until it is started again.
     pub alive: bool,
@@ -118,20 +122,22 @@ pub struct SimController {
     /// What servers were told to do and have not confirmed.
     errands: Vec<Order>,
     /// Which connection leads to which server.
-    links: BTreeMap<ServerId, (usize, u64)>,
+    pub links: BTreeMap<ServerId, (usize, u64)>,
     /// Blocks that their servers have not confirmed to be open.
     opening: BTreeMap<BlockAt, Order>,
     /// Blocks that were not confirmed to be ready for a move to them.
     importing: BTreeMap<BlockAt, Order>,
     waiting: Vec<Waiting>,
+    /// What waits for servers to lend blocks.
+    pub parked: Vec<Parked>,
     last_tick: Time,
     commands: u64,
 }
 
 impl SimController {
-    pub fn new(hash_seed: u64) -> SimController {
+    pub fn new(ix: usize, hash_seed: u64) -> SimController {
         let disk = MemoryDisk::new();
-        let opened = open(&disk, hash_seed, Time::ZERO).expect("an empty disk can be read");
+        let opened = open(&disk, ix, hash_seed, Time::ZERO).expect("an empty disk can be read");
         SimController {
             alive: true,
             catalog: opened.catalog,
@@ -145,20 +151,22 @@ impl SimController {
             opening: BTreeMap::new(),
             importing: BTreeMap::new(),
             waiting: Vec::new(),
+            parked: Vec::new(),
             last_tick: Time::NEVER,
             commands: 0,
         }
     }
 
-    /// Whether this is the link of a member: what comes over any other is not heard.
-    pub fn hears(&self, server: usize, link: u64) -> bool {
-        self.links.values().any(|of| *of == (server, link))
+    /// The member whose link this is: what comes over any other is not heard.
+    fn heard(&self, server: usize, link: u64) -> Option<ServerId> {
+        let found = self.links.iter().find(|(_, of)| **of == (server, link));
+        found.map(|(id, _)| *id)
     }
 }
 
-fn open(disk: &MemoryDisk, hash_seed: u64, now: Time) -> Result<Opened, StoreError> {
+fn open(disk: &MemoryDisk, ix: usize, hash_seed: u64, now: Time) -> Result<Opened, StoreError> {
     let options = OpenOptions {
-        shard: 0,
+        shard: ix as u16,
         hash_seed,
         root_key: Some([7; 32]),
         marks: Marks::default(),
@@ -175,20 +183,39 @@ impl World {
         Time::from_millis(local.as_millis())
     }
 
-    /// Gives the catalog a command, asks the model whether the answer is right, and sends what
+    /// The member whose link this is, of whichever controller shard.
+    pub fn heard(&self, server: usize, link: u64) -> Option<ServerId> {
+        self.controllers.iter().find_map(|controller| controller.heard(server, link))
+    }
+
+    /// The controller shard that knows a server by this name.
+    pub fn controller_of(&mut self, id: ServerId) -> &mut SimController {
+        &mut self.controllers[id.controller() as usize]
+    }
+
+    /// A command about a job, to the controller shard that has it.
+    pub fn command_of(&mut self, job: JobId, command: Command<'_>) -> Result<Reply, CatalogError> {
+        self.command(job.controller() as usize, command)
+    }
+
+    /// Gives a catalog a command, asks the model whether the answer is right, and sends what
     /// follows from it.
-    pub fn command(&mut self, command: Command<'_>) -> Result<Reply, CatalogError> {
-        let (reply, orders) = self.decide(command);
-        self.dispatch(orders);
-        self.note_losses();
+    pub fn command(&mut self, ix: usize, command: Command<'_>) -> Result<Reply, CatalogError> {
+        let (reply, orders) = self.decide(ix, command);
+        self.dispatch(ix, orders);
+        self.note_losses(ix);
         reply
     }
 
     /// The same, with the sending left to the caller.
-    fn decide(&mut self, command: Command<'_>) -> (Result<Reply, CatalogError>, Vec<Order>) {
+    fn decide(
+        &mut self,
+        ix: usize,
+        command: Command<'_>,
+    ) -> (Result<Reply, CatalogError>, Vec<Order>) {
         let now = self.controller_now();
         let mut orders = Vec::new();
-        let controller = &mut self.controller;
+        let controller = &mut self.controllers[ix];
         let reply = controller.catalog.apply(now, command, &mut orders);
         let store = controller.store.as_mut().expect("only a living controller is asked");
         let written = store.commit(now, &mut controller.catalog, &[], waits(&command, &orders));
@@ -218,57 +245,60 @@ impl World {
             Order::BeginImport { server, at, id, .. } => (*server, *at, *id),
             other => return self.broken(format!("{other:?} could not be done")),
         };
-        self.controller.importing.remove(&at);
-        self.give_up(|block| block == at, "the block cannot take what was to move");
-        let _ = self.command(Command::ImportRefused { server, at, id });
+        let ix = server.controller() as usize;
+        self.controllers[ix].importing.remove(&at);
+        self.give_up(ix, |block| block == at, "the block cannot take what was to move");
+        let _ = self.command(ix, Command::ImportRefused { server, at, id });
     }
 
-    fn dispatch(&mut self, orders: Vec<Order>) {
+    fn dispatch(&mut self, ix: usize, orders: Vec<Order>) {
         for order in orders {
             match &order {
                 Order::OpenBlock { at, .. } => {
-                    self.controller.opening.insert(*at, order.clone());
+                    self.controllers[ix].opening.insert(*at, order.clone());
                 }
                 Order::BeginImport { at, .. } => {
-                    self.controller.importing.insert(*at, order.clone());
+                    self.controllers[ix].importing.insert(*at, order.clone());
                 }
                 Order::SetGeneration { prefix, generation, .. } => {
-                    let SimController { opening, errands, .. } = &mut self.controller;
+                    let SimController { opening, errands, .. } = &mut self.controllers[ix];
                     for order in opening.values_mut().chain(errands) {
                         order.revoke(*prefix, *generation);
                     }
                 }
                 Order::EndImport { at, .. } => {
-                    self.controller.importing.remove(at);
-                    self.give_up(|block| block == *at, "the move is over");
+                    self.controllers[ix].importing.remove(at);
+                    self.give_up(ix, |block| block == *at, "the move is over");
                 }
                 Order::FreeBlock { at, .. } => {
-                    self.controller.opening.remove(at);
-                    self.controller.importing.remove(at);
+                    self.controllers[ix].opening.remove(at);
+                    self.controllers[ix].importing.remove(at);
                     // What it was to do before that is not asked for again; a server that has freed
                     // it would refuse.
-                    self.controller.errands.retain(|errand| !prepares(errand, *at));
-                    self.give_up(|block| block == *at, "the block was taken back");
+                    self.controllers[ix].errands.retain(|errand| !prepares(errand, *at));
+                    self.give_up(ix, |block| block == *at, "the block was taken back");
                 }
                 _ => {}
             }
-            self.controller.errands.push(order.clone());
+            self.controllers[ix].errands.push(order.clone());
             self.tell_server(order.server(), Told::Order(order));
         }
     }
 
     /// Servers that the catalog has given up: what waits for their blocks is answered.
-    fn note_losses(&mut self) {
-        let SimController { catalog, members, .. } = &mut self.controller;
+    fn note_losses(&mut self, ix: usize) {
+        let SimController { catalog, members, .. } = &mut self.controllers[ix];
         let gone: Vec<ServerId> = members.extract_if(.., |id| !catalog.is_member(*id)).collect();
         for id in gone {
-            let link = self.controller.links.remove(&id);
-            self.controller.opening.retain(|at, _| at.block.server() != id);
-            self.controller.importing.retain(|at, _| at.block.server() != id);
-            self.controller.errands.retain(|order| order.server() != id);
+            let link = self.controllers[ix].links.remove(&id);
+            self.controllers[ix].opening.retain(|at, _| at.block.server() != id);
+            self.controllers[ix].importing.retain(|at, _| at.block.server() != id);
+            self.controllers[ix].errands.retain(|order| order.server() != id);
             // Which blocks were there changes as structures grow; any may have had one.
-            self.structures.values_mut().for_each(|known| known.lost = true);
-            self.give_up(|at| at.block.server() == id, "the server of the block is gone");
+            let of = |id: &StructureId| id.controller() as usize == ix;
+            let structures = self.structures.iter_mut().filter(|(id, _)| of(id));
+            structures.for_each(|(_, known)| known.lost = true);
+            self.give_up(ix, |at| at.block.server() == id, "the server of the block is gone");
             // A server that was only silent learns that it has to join again.
             if let Some(link) = link {
                 self.close_link(link);
@@ -283,9 +313,9 @@ impl World {
     }
 
     /// Ends what waits for blocks that will not open.
-    fn give_up(&mut self, lost: impl Fn(BlockAt) -> bool, why: &str) {
+    fn give_up(&mut self, ix: usize, lost: impl Fn(BlockAt) -> bool, why: &str) {
         let waits = |w: &mut Waiting| w.blocks.iter().any(|at| lost(*at));
-        let over: Vec<Waiting> = self.controller.waiting.extract_if(.., waits).collect();
+        let over: Vec<Waiting> = self.controllers[ix].waiting.extract_if(.., waits).collect();
         for Waiting { then, .. } in over {
             match then {
                 Then::Successor(server, asker, _) => {
@@ -309,8 +339,8 @@ impl World {
     }
 
     /// Lets something wait until blocks are open, which are asked for again, or does it at once.
-    fn when_open(&mut self, blocks: impl Iterator<Item = BlockAt>, then: Then) {
-        let SimController { opening, importing, .. } = &self.controller;
+    fn when_open(&mut self, ix: usize, blocks: impl Iterator<Item = BlockAt>, then: Then) {
+        let SimController { opening, importing, .. } = &self.controllers[ix];
         let moves = matches!(then, Then::Move(..));
         let late = |at: &BlockAt| opening.get(at).or(importing.get(at).filter(|_| moves));
         let blocks: BTreeSet<BlockAt> = blocks.filter(|at| late(at).is_some()).collect();
@@ -321,7 +351,7 @@ impl World {
         for order in again {
             self.tell_server(order.server(), Told::Order(order));
         }
-        self.controller.waiting.push(Waiting { blocks, then });
+        self.controllers[ix].waiting.push(Waiting { blocks, then });
     }
 
     fn go_on(&mut self, then: Then) {
@@ -338,23 +368,23 @@ impl World {
 
     /// Sends something over a server's link, behind what was sent before.
     fn tell_server(&mut self, id: ServerId, told: Told) {
-        let Some((server, link)) = self.controller.links.get(&id).copied() else { return };
+        let Some((server, link)) = self.controller_of(id).links.get(&id).copied() else { return };
         let at = self.arrival(Node::Controller, Node::Server(server), link);
         self.schedule_at(at, Event::ToldServer { server, link, told });
     }
 
     /// A server has said something.
     pub fn said(&mut self, server: usize, link: u64, said: Said) {
-        let ends = |(_, of): &(&ServerId, &(usize, u64))| **of == (server, link);
-        let Some(id) = self.controller.links.iter().find(ends).map(|(id, _)| *id) else {
+        let Some(id) = self.heard(server, link) else {
             // The connection is closed here, and the other end hears of it.
             return;
         };
+        let ix = id.controller() as usize;
         match said {
-            Said::Asked(effect) => self.asked(id, effect),
+            Said::Asked(effect) => self.asked(id, effect, false),
             Said::Again(effect) => self.asked_again(&effect),
             Said::Confirmed(order, done) => {
-                let errands = &mut self.controller.errands;
+                let errands = &mut self.controllers[ix].errands;
                 if let Some(place) = errands.iter().position(|errand| is_same(errand, &order)) {
                     errands.remove(place);
                 }
@@ -362,6 +392,10 @@ impl World {
                     true => self.confirmed(id, &order),
                     false => self.import_refused(&order),
                 }
+            }
+            Said::Lent(order, lent) => {
+                self.controllers[ix].errands.retain(|errand| *errand != order);
+                self.lent(id, &lent);
             }
             Said::Holdings(blocks, last) => self.holdings(id, (server, link), &blocks, last),
             Said::Report { sent, usage, active } => {
@@ -373,11 +407,11 @@ impl World {
                     bytes_owed: 0,
                     usage: &usage,
                 };
-                if self.command(Command::ServerReport { server: id, report }).is_err() {
+                if self.command(ix, Command::ServerReport { server: id, report }).is_err() {
                     return;
                 }
                 for (job, prefix, ago_ms) in active {
-                    let _ = self.command(Command::RenewPrefixById { job, prefix, ago_ms });
+                    let _ = self.command(ix, Command::RenewPrefixById { job, prefix, ago_ms });
                 }
                 let now_ms = self.controller_now().as_millis();
                 self.tell_server(id, Told::Clock { sent, now_ms });
@@ -385,20 +419,22 @@ impl World {
         }
     }
 
-    /// A shard asks for something.
-    fn asked(&mut self, server: ServerId, effect: Effect) {
+    /// A shard asks for something, for the first time or `again`, when servers were asked for blocks.
+    pub fn asked(&mut self, server: ServerId, effect: Effect, again: bool) {
+        let ix = server.controller() as usize;
         match effect {
             Effect::Grow { structure, at } => {
-                match self.command(Command::GrowStructure { structure, at }) {
+                match self.command(ix, Command::GrowStructure { structure, at }) {
                     Ok(Reply::Grown { version, entry }) => {
-                        if self.controller.opening.contains_key(&entry.at) {
+                        if self.controllers[ix].opening.contains_key(&entry.at) {
                             self.reach("growth answered when the block was open");
                         }
                         let moved = MovedArgs { version: version.0, entry: wire_entry(&entry) };
                         let then = Then::Successor(server, at, moved.encode());
-                        self.when_open([entry.at].into_iter(), then);
+                        self.when_open(ix, [entry.at].into_iter(), then);
                     }
                     Ok(other) => panic!("growth was answered with {other:?}"),
+                    Err(e) if !again && self.borrows(ix, &e) => self.park(server, effect),
                     Err(e) => {
                         match e {
                             CatalogError::OutOfMemory { .. } => {
@@ -424,30 +460,31 @@ impl World {
                 }
                 // The structure may have ended meanwhile.
                 let seal = Seal { length, bytes, last };
-                let _ = self.command(Command::SealBlock { structure, at, seal });
+                let _ = self.command(ix, Command::SealBlock { structure, at, seal });
             }
             Effect::Taken { structure, at, items, bytes } => {
-                let _ = self.command(Command::QueueTaken { structure, at, items, bytes });
+                let _ = self.command(ix, Command::QueueTaken { structure, at, items, bytes });
                 self.tell_server(server, Told::News(at, News::TakenHeard));
             }
             Effect::Return { structure, at, successor } => {
                 let successor = block_of(&successor);
                 // Refused when the successor has grown on meanwhile: it is the asker's again then.
-                if self.command(Command::ReturnBlock { structure, at, successor }).is_ok() {
+                if self.command(ix, Command::ReturnBlock { structure, at, successor }).is_ok() {
                     self.reach("successor given back");
                 }
             }
             Effect::BeginMove { structure, at, start, merge } => {
                 self.reach(if merge { "merge asked for" } else { "split asked for" });
-                match self.command(Command::BeginMove { structure, at, start, merge }) {
+                match self.command(ix, Command::BeginMove { structure, at, start, merge }) {
                     Ok(Reply::Moving { id, entry }) => {
                         let address = entry.address.parse().expect("servers have addresses");
                         let to = entry.at;
                         let entry = wire_entry(&entry);
                         let word = MoveWord::Begin { id: id.0, entry, address };
-                        self.when_open([to].into_iter(), Then::Move(server, at, word));
+                        self.when_open(ix, [to].into_iter(), Then::Move(server, at, word));
                     }
                     Ok(other) => panic!("a move was answered with {other:?}"),
+                    Err(e) if !again && self.borrows(ix, &e) => self.park(server, effect),
                     Err(e) => {
                         self.reach("move refused");
                         let word = MoveWord::Refused(status_of(&e), e.to_string());
@@ -458,7 +495,7 @@ impl World {
             Effect::CommitMove { structure, at, id, target } => {
                 let (known, id) = (self.structures.contains_key(&structure), MoveId(id));
                 let (reply, orders) =
-                    self.decide(Command::CommitMove { structure, at, id, target });
+                    self.decide(ix, Command::CommitMove { structure, at, id, target });
                 let word = match reply {
                     Ok(Reply::Moved { version, entry }) => {
                         self.reach("move committed");
@@ -478,28 +515,28 @@ impl World {
                 if self.rng.chance(20 * self.faults.partition) {
                     self.fault("cut link at a commit");
                     let until = self.now + trouble_lasts(&mut self.rng);
-                    if let Some((place, _)) = self.controller.links.get(&server) {
+                    if let Some((place, _)) = self.controllers[ix].links.get(&server) {
                         self.net.cut(Node::Controller, Node::Server(*place), until);
                     }
                 }
                 // A block that gave everything away hears of it before it is taken back.
                 self.tell_server(server, Told::Move(at, word));
-                self.dispatch(orders);
+                self.dispatch(ix, orders);
             }
             Effect::CancelMove { structure, at, id } => {
                 self.reach("move cancelled");
                 let id = MoveId(id);
-                let _ = self.command(Command::CancelMove { structure, at, id });
+                let _ = self.command(ix, Command::CancelMove { structure, at, id });
             }
             Effect::LocateServer { shard, server: wanted } => {
-                let address = self.controller.catalog.address_of(wanted);
+                let address = self.controllers[ix].catalog.address_of(wanted);
                 let found = address.ok_or(Status::NotFound);
                 let found = found.map(|text| text.parse().expect("servers have addresses"));
                 self.tell_server(server, Told::Located(shard, wanted, found));
             }
             Effect::Retire { structure, at } => {
-                let extents = self.controller.model.holds_extents(structure, at);
-                if self.command(Command::RetireBlock { structure, at }).is_ok() {
+                let extents = self.controllers[ix].model.holds_extents(structure, at);
+                if self.command(ix, Command::RetireBlock { structure, at }).is_ok() {
                     self.stats.retired += 1;
                     self.reach(if extents {
                         "block of extents given back"
@@ -513,30 +550,31 @@ impl World {
 
     /// What a block has asked before: whatever is answered, nobody hears it.
     fn asked_again(&mut self, effect: &Effect) {
+        let ix = effect.controller() as usize;
         let _ = match *effect {
             Effect::Grow { structure, at } => {
-                self.command(Command::GrowStructure { structure, at })
+                self.command(ix, Command::GrowStructure { structure, at })
             }
             Effect::Return { structure, at, ref successor } => {
                 let successor = block_of(successor);
-                self.command(Command::ReturnBlock { structure, at, successor })
+                self.command(ix, Command::ReturnBlock { structure, at, successor })
             }
             Effect::Sealed { structure, at, length, bytes, last } => {
                 let seal = Seal { length, bytes, last };
-                self.command(Command::SealBlock { structure, at, seal })
+                self.command(ix, Command::SealBlock { structure, at, seal })
             }
             Effect::Taken { structure, at, items, bytes } => {
-                self.command(Command::QueueTaken { structure, at, items, bytes })
+                self.command(ix, Command::QueueTaken { structure, at, items, bytes })
             }
             Effect::Retire { structure, at } => {
-                self.command(Command::RetireBlock { structure, at })
+                self.command(ix, Command::RetireBlock { structure, at })
             }
             Effect::CommitMove { structure, at, id, target } => {
                 let id = MoveId(id);
-                self.command(Command::CommitMove { structure, at, id, target })
+                self.command(ix, Command::CommitMove { structure, at, id, target })
             }
             Effect::CancelMove { structure, at, id } => {
-                self.command(Command::CancelMove { structure, at, id: MoveId(id) })
+                self.command(ix, Command::CancelMove { structure, at, id: MoveId(id) })
             }
             // One that is refused may be granted when it is asked again, and then somebody must
             // hear of it.
@@ -545,37 +583,41 @@ impl World {
     }
 
     fn confirmed(&mut self, server: ServerId, order: &Order) {
+        let ix = server.controller() as usize;
         match order {
             Order::OpenBlock { at, .. } | Order::BeginImport { at, .. } => {
                 if matches!(order, Order::OpenBlock { .. }) {
-                    self.controller.opening.remove(at);
-                    let _ = self.command(Command::BlockOpened { server, at: *at });
+                    self.controllers[ix].opening.remove(at);
+                    let _ = self.command(ix, Command::BlockOpened { server, at: *at });
                 } else {
-                    self.controller.importing.remove(at);
+                    self.controllers[ix].importing.remove(at);
                 }
-                for waiting in &mut self.controller.waiting {
+                for waiting in &mut self.controllers[ix].waiting {
                     waiting.blocks.remove(at);
                 }
                 let ready = |w: &mut Waiting| w.blocks.is_empty();
-                let ready: Vec<Waiting> = self.controller.waiting.extract_if(.., ready).collect();
+                let ready: Vec<Waiting> =
+                    self.controllers[ix].waiting.extract_if(.., ready).collect();
                 ready.into_iter().for_each(|waiting| self.go_on(waiting.then));
             }
             Order::FreeBlock { at, .. } => {
-                let _ = self.command(Command::BlockFreed { server, at: *at });
+                let _ = self.command(ix, Command::BlockFreed { server, at: *at });
             }
             Order::FlushBlock { at, .. } => {
                 let outcome = Ok(Written::default());
-                let _ = self.command(Command::BlockFlushed { server, at: *at, outcome });
+                let _ = self.command(ix, Command::BlockFlushed { server, at: *at, outcome });
             }
             &Order::CommitFlush { number, .. } => {
-                let _ = self.command(Command::FlushCommitted { server, number, outcome: Ok(()) });
+                let _ =
+                    self.command(ix, Command::FlushCommitted { server, number, outcome: Ok(()) });
             }
             _ => {}
         }
     }
 
-    /// A server asks to be a member, over a new connection.
-    pub fn join(&mut self, server: usize, life: u64, link: u64) {
+    /// A server asks to be a member of a controller shard, over a new connection, and says what it
+    /// lends to it.
+    pub fn join(&mut self, server: usize, life: u64, link: u64, ix: usize, lent: &[u32]) {
         let sim = &self.servers[server];
         let (address, incarnation, blocks) = (sim.address.clone(), sim.incarnation, sim.blocks);
         let new = NewServer {
@@ -587,27 +629,30 @@ impl World {
             flush: true,
             kinds: &[],
         };
-        let member = sim.id;
-        let (id, known) = match self.rejoined(new, member) {
+        let member = sim.members[ix].id;
+        let (id, known) = match self.rejoined(ix, new, member) {
             true => (member, true),
-            false => match self.command(Command::JoinServer { server: new }) {
+            false => match self.command(ix, Command::JoinServer { server: new }) {
                 Ok(Reply::Joined(id)) => (id, false),
                 other => panic!("a server could not join: {other:?}"),
             },
         };
-        self.controller.members.insert(id);
-        if let Some(old) = self.controller.links.insert(id, (server, link)) {
+        self.controllers[ix].members.insert(id);
+        if let Some(old) = self.controllers[ix].links.insert(id, (server, link)) {
             self.close_link(old);
         }
         let now_ms = self.controller_now().as_millis();
         let at = self.arrival(Node::Controller, Node::Server(server), link);
         self.schedule_at(at, Event::Joined { server, life, link, id, known, now_ms });
+        if !lent.is_empty() {
+            self.lent(id, lent);
+        }
     }
 
     /// Whether a server is the member that it says it was.
-    fn rejoined(&mut self, server: NewServer<'_>, member: ServerId) -> bool {
-        let again =
-            member != ServerId(0) && self.command(Command::RejoinServer { server, member }).is_ok();
+    fn rejoined(&mut self, ix: usize, server: NewServer<'_>, member: ServerId) -> bool {
+        let again = member != ServerId(0)
+            && self.command(ix, Command::RejoinServer { server, member }).is_ok();
         if again {
             self.reach("server back under its name");
         }
@@ -616,15 +661,19 @@ impl World {
 
     /// A server that came back tells what it holds.
     fn holdings(&mut self, id: ServerId, link: (usize, u64), blocks: &[HeldOnWire], last: bool) {
+        let ix = id.controller() as usize;
         let held: Vec<HeldBlock> = blocks.iter().map(held_block).collect();
         let command = Command::Inventory { server: id, held: &held, last };
-        if self.command(command).is_err() {
+        if self.command(ix, command).is_err() {
             return self.close_link(link);
         }
         if last {
             // It may not have heard what it was asked over its earlier connection.
-            let errands = self.controller.errands.iter();
-            let again: Vec<Order> = errands.filter(|order| order.server() == id).cloned().collect();
+            // What it lends it has told.
+            let errands = &mut self.controllers[ix].errands;
+            errands.retain(|order| order.server() != id || !matches!(order, Order::Lots { .. }));
+            let again = errands.iter().filter(|order| order.server() == id);
+            let again: Vec<Order> = again.cloned().collect();
             for order in again {
                 self.tell_server(id, Told::Order(order));
             }
@@ -634,21 +683,22 @@ impl World {
 
     /// The controller learns that a connection to a server is closed.
     pub fn link_lost(&mut self, server: usize, link: u64) {
-        let ends = |(_, of): &(&ServerId, &(usize, u64))| **of == (server, link);
-        let Some(id) = self.controller.links.iter().find(ends).map(|(id, _)| *id) else { return };
+        let Some(id) = self.heard(server, link) else { return };
+        let ix = id.controller() as usize;
         // One that has not told all of its blocks is awaited as before.
-        if self.controller.catalog.is_awaited(id) {
-            self.controller.links.remove(&id);
+        if self.controllers[ix].catalog.is_awaited(id) {
+            self.controllers[ix].links.remove(&id);
         } else {
-            let _ = self.command(Command::ServerLost { server: id });
+            let _ = self.command(ix, Command::ServerLost { server: id });
         }
     }
 
     /// A client's question arrives.
-    pub fn question(&mut self, question: Question) {
+    pub fn question(&mut self, question: Question, again: bool) {
+        let ix = question.structure.controller() as usize;
         if let About::Extents(bytes, full) = &question.about {
             let (bytes, full) = (*bytes, full.iter().copied().map(BlockId).collect::<Vec<_>>());
-            return self.extent_blocks(question, bytes, &full);
+            return self.extent_blocks(question, bytes, &full, again);
         }
         let by_address = matches!(question.about, About::Address);
         let Some(known) = self.structures.get(&question.structure) else { return };
@@ -662,7 +712,7 @@ impl World {
         } else {
             Command::ReopenStructure { actor, job: id, structure }
         };
-        match self.command(command) {
+        match self.command(ix, command) {
             Ok(Reply::Opened(opened)) => {
                 match opened.edge {
                     honeycomb_catalog::EdgeOutcome::Added => self.reach("edge by use"),
@@ -673,15 +723,16 @@ impl World {
                 let opened = match opened.structure == structure {
                     true => opened,
                     false => {
-                        return self.question(Question { about: About::Structure, ..question });
+                        let question = Question { about: About::Structure, ..question };
+                        return self.question(question, again);
                     }
                 };
                 let blocks: Vec<BlockAt> = opened.map.entries.iter().map(|e| e.at).collect();
-                self.when_open(blocks.into_iter(), Then::Answer(question, opened));
+                self.when_open(ix, blocks.into_iter(), Then::Answer(question, opened));
             }
             Ok(other) => panic!("opening was answered with {other:?}"),
             Err(_) if by_address => {
-                self.question(Question { about: About::Structure, ..question });
+                self.question(Question { about: About::Structure, ..question }, again);
             }
             Err(e) => {
                 let error = Error::new(status_of(&e), e.to_string());
@@ -700,20 +751,24 @@ impl World {
     }
 
     /// A client asks for a block of extents, or which there are.
-    fn extent_blocks(&mut self, question: Question, bytes: u64, full: &[BlockId]) {
+    fn extent_blocks(&mut self, question: Question, bytes: u64, full: &[BlockId], again: bool) {
+        let ix = question.structure.controller() as usize;
         let Some(known) = self.structures.get(&question.structure) else { return };
         let (job, structure) = (self.jobs[known.job].id, question.structure);
         let actor = Actor::driver(job);
         let command = Command::ExtentBlocks { actor, job, structure, bytes, full };
-        match self.command(command) {
+        match self.command(ix, command) {
             Ok(Reply::Extents(entries)) => {
                 // Of a list nobody knows which block will be asked: only a new one is awaited.
                 let awaited = if bytes > 0 { &entries[..] } else { &[] };
                 let blocks: Vec<BlockAt> = awaited.iter().map(|entry| entry.at).collect();
                 let entries = entries.iter().map(wire_entry).collect();
-                self.when_open(blocks.into_iter(), Then::Extents(question, entries));
+                self.when_open(ix, blocks.into_iter(), Then::Extents(question, entries));
             }
             Ok(other) => panic!("blocks of extents were asked for and answered {other:?}"),
+            Err(e) if !again && self.borrows(ix, &e) => {
+                self.controllers[ix].parked.push(Parked::Question(question));
+            }
             Err(e) => {
                 let error = Error::new(status_of(&e), e.to_string());
                 self.answer_extents(&question, Err(error));
@@ -728,26 +783,23 @@ impl World {
         self.schedule_at(at, Event::ToldExtents { task, number, answer: Box::new(answer) });
     }
 
-    /// Time has passed for the controller.
-    pub fn tick_controller(&mut self) {
-        self.schedule(TICK, Event::Tick(Node::Controller));
-        if !self.controller.alive {
-            return;
-        }
+    /// Time has passed for one.
+    pub fn tick_controller(&mut self, ix: usize) {
         let now = self.controller_now();
-        if now.since(self.controller.last_tick) > STOOD_STILL {
+        if now.since(self.controllers[ix].last_tick) > STOOD_STILL {
             self.reach("amnesty");
-            let _ = self.command(Command::Amnesty);
+            let _ = self.command(ix, Command::Amnesty);
         }
-        self.controller.last_tick = now;
-        let links = self.controller.links.len();
-        let _ = self.command(Command::Tick);
-        if self.controller.links.len() < links {
+        self.controllers[ix].last_tick = now;
+        let links = self.controllers[ix].links.len();
+        let _ = self.command(ix, Command::Tick);
+        if self.controllers[ix].links.len() < links {
             self.reach("server declared dead for its silence");
         }
+        self.unpark(ix);
         if self.rng.chance(self.faults.renew_log) {
             self.reach("log replaced by a snapshot");
-            let SimController { store, catalog, .. } = &mut self.controller;
+            let SimController { store, catalog, .. } = &mut self.controllers[ix];
             let store = store.as_mut().expect("it lives");
             if let Err(e) = store.renew(now, catalog, &Answers::default()) {
                 self.broken(format!("the log could not be renewed: {e}"));
@@ -755,44 +807,46 @@ impl World {
         }
     }
 
-    /// The controller's process ends, or its machine loses power. It comes back with its log.
-    pub fn crash_controller(&mut self) {
-        if !self.controller.alive {
+    /// The process of a controller shard ends, or its machine loses power. It comes back with its log.
+    pub fn crash_controller(&mut self, ix: usize) {
+        if !self.controllers[ix].alive {
             return;
         }
-        self.controller.power = self.rng.chance(500_000);
-        if self.controller.power {
+        let power = self.rng.chance(500_000);
+        self.controllers[ix].power = power;
+        if power {
             self.fault("controller lost power");
-            let World { controller, rng, .. } = self;
-            controller.disk.crash(&mut |most| rng.below(most.max(1)));
+            let World { controllers, rng, .. } = self;
+            controllers[ix].disk.crash(&mut |most| rng.below(most.max(1)));
         } else {
             self.fault("controller killed");
         }
-        let controller = &mut self.controller;
+        let controller = &mut self.controllers[ix];
         controller.alive = false;
         controller.store = None;
         controller.opening.clear();
         controller.importing.clear();
         controller.waiting.clear();
+        controller.parked.clear();
         controller.errands.clear();
         for link in std::mem::take(&mut controller.links).into_values() {
             self.close_link(link);
         }
         let away = trouble_lasts(&mut self.rng);
-        self.schedule(away, Event::RestartController);
+        self.schedule(away, Event::RestartController(ix));
     }
 
     /// It is started again.
-    pub fn restart_controller(&mut self) {
-        if self.controller.alive {
+    pub fn restart_controller(&mut self, ix: usize) {
+        if self.controllers[ix].alive {
             return;
         }
         let (now, hash_seed) = (self.controller_now(), self.rng.next_u64());
-        let opened = match open(&self.controller.disk, hash_seed, now) {
+        let opened = match open(&self.controllers[ix].disk, ix, hash_seed, now) {
             Ok(opened) => opened,
             Err(e) => return self.broken(format!("the log cannot be read: {e} (INV-26)")),
         };
-        let controller = &mut self.controller;
+        let controller = &mut self.controllers[ix];
         controller.alive = true;
         controller.catalog = opened.catalog;
         controller.store = Some(opened.store);
@@ -806,36 +860,14 @@ impl World {
     /// A server that joins before anything has happened, without a network.
     pub fn join_at_once(&mut self, server: usize) {
         let incarnation = self.rng.next_u64();
-        let sim = SimServer::new(server, 0, incarnation, self.faults.blocks);
+        let sim =
+            SimServer::new(server, 0, incarnation, self.faults.blocks, self.controllers.len());
         self.servers.push(sim);
-        let link = self.new_link();
-        self.servers[server].attempt = link;
-        self.join(server, 0, link);
-    }
-
-    /// When all leases have ended, every block is free again (INV-02, INV-13).
-    pub fn judge_memory(&mut self) {
-        let now = self.controller_now();
-        let compared = self.controller.model.compare(now, &mut self.controller.catalog);
-        if let Err(e) = compared {
-            return self.broken(format!("the catalog, at the end: {e}"));
-        }
-        let actor = Actor::CLUSTER;
-        let Ok(Reply::Status(status)) = self.command(Command::ClusterStatus { actor }) else {
-            return self.broken("the cluster has no status".into());
-        };
-        if status.free != status.blocks || status.structures != 0 {
-            let text = format!(
-                "{} of {} blocks are free, {} structures live after the last lease (INV-02)",
-                status.free, status.blocks, status.structures
-            );
-            self.broken(text);
-        }
-        for server in self.servers.iter().filter(|server| server.alive) {
-            let held: Vec<BlockAt> = server.held();
-            if !held.is_empty() && self.violation.is_none() {
-                self.violation = Some(format!("{} still holds {held:?} (INV-02)", server.address));
-            }
+        for ix in 0..self.controllers.len() {
+            let link = self.new_link();
+            self.servers[server].members[ix].attempt = link;
+            let lent = self.offers(server, ix);
+            self.join(server, 0, link, ix, &lent);
         }
     }
 }

@@ -58,6 +58,8 @@ pub struct Faults {
     pub large: u64,
     /// Queues and stores are kept as small as can be.
     pub tiny: bool,
+    /// Controller shards, which is not drawn with the rest (`lots::controllers`).
+    pub controllers: usize,
 }
 
 impl Faults {
@@ -99,6 +101,7 @@ impl Faults {
             quota: if entropy.chance(500_000) { 6 + entropy.below(12) } else { 0 },
             tiny,
             large,
+            controllers: 1,
         }
     }
 
@@ -123,6 +126,7 @@ impl Faults {
             ("quota", self.quota),
             ("tiny", u64::from(self.tiny)),
             ("large values", self.large),
+            ("controller shards", self.controllers as u64 - 1),
         ];
         all.into_iter().filter(|(_, rate)| *rate > 0).map(|(name, _)| name).collect()
     }
@@ -137,6 +141,7 @@ impl Faults {
             blocks: self.blocks,
             quota: self.quota,
             tiny: self.tiny,
+            controllers: self.controllers,
             ..Faults::default()
         };
     }
@@ -150,12 +155,13 @@ impl World {
             self.crash(server);
         }
         if self.rng.chance(self.faults.crash_controller) {
-            self.crash_controller();
+            self.crash_controllers();
         }
         if self.rng.chance(self.faults.break_link) {
             self.fault("broken link");
             let server = self.rng.below(SERVERS as u64) as usize;
-            if let Some(link) = self.servers[server].link {
+            let ix = self.some_controller();
+            if let Some(link) = self.servers[server].members[ix].link {
                 let after = self.way();
                 self.schedule(after, Event::LinkClosed { server, link });
                 let after = self.way();

@@ -362,18 +362,18 @@ fn judge_store(world: &mut World, structure: StructureId) -> Result<(), String> 
     let job = world.jobs[world.structures[&structure].job].id;
     let actor = Actor::driver(job);
     let Ok(Reply::Opened(opened)) =
-        world.command(Command::ReopenStructure { actor, job, structure })
+        world.command_of(job, Command::ReopenStructure { actor, job, structure })
     else {
         return Ok(());
     };
     let command = Command::ExtentBlocks { actor, job, structure, bytes: 0, full: &[] };
-    let Ok(Reply::Extents(blocks)) = world.command(command) else {
+    let Ok(Reply::Extents(blocks)) = world.command_of(job, command) else {
         return Err("it is there, and its extents cannot be asked for".into());
     };
     let named = named(world, &opened)?;
     let mut held = BTreeMap::new();
     for entry in blocks {
-        let server = world.servers.iter_mut().find(|s| s.id == entry.at.block.server());
+        let server = world.servers.iter_mut().find(|s| s.is(entry.at.block.server()));
         let server = server.ok_or("it names a server that is gone")?;
         for (id, bytes) in server.adopted(entry.at)? {
             held.insert((entry.at, id), bytes);
@@ -407,7 +407,7 @@ fn judge_store(world: &mut World, structure: StructureId) -> Result<(), String> 
 fn named(world: &mut World, opened: &Opened) -> Result<Vec<(Vec<u8>, u64)>, String> {
     let mut named = Vec::new();
     for entry in &opened.map.entries {
-        let server = world.servers.iter_mut().find(|s| s.id == entry.at.block.server());
+        let server = world.servers.iter_mut().find(|s| s.is(entry.at.block.server()));
         let server = server.ok_or("a map names a server that is gone")?;
         for list in server.listed(opened, entry.at, (entry.start, entry.end))? {
             let known = &world.structures[&opened.structure].lists;

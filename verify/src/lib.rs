@@ -3,7 +3,7 @@
 //! `world` owns the clock and the events, `net` says who reaches whom and what time it is where,
 //! `controller` and `server` are the nodes around the production catalog and shards. `client`,
 //! `storing` (with `large`), `queueing` and `owner` are the workload, through the production calls of the client;
-//! `faults` draws what goes wrong. The reference models say whether what was seen can be: `catalog`
+//! `member` is what a server is to each controller shard, `lots` the memory that these share; `faults` draws what goes wrong. The reference models say whether what was seen can be: `catalog`
 //! for the controller, `file`, `kv`, `accounts` and `queue` for what clients saw. `report` keeps what
 //! was drawn. `processes` is for the soaks, which run real
 //! ones. See docs/testing.md and docs/adr/0016.
@@ -20,6 +20,8 @@ mod file;
 mod history;
 mod kv;
 mod large;
+mod lots;
+mod member;
 mod moves;
 mod net;
 mod owner;

@@ -25,6 +25,11 @@ pub struct Line {
 }
 
 impl Line {
+    /// The controller shard of what it is about.
+    pub fn controller(&self) -> usize {
+        self.target.block.server().controller() as usize
+    }
+
     /// Over others extents are adopted and dropped.
     pub fn is_of_a_move(&self) -> bool {
         matches!(self.line.key, LineKey::Move(_))

@@ -1,6 +1,7 @@
 //! What owners of data do: create prefixes and structures, renew them or stop, remove them, declare
 //! readers, commit tasks, change permissions. All of it goes over the network to the controller.
 
+use crate::lots::Parked;
 use crate::net::{CLIENTS, Node};
 use crate::queue::QueueModel;
 use crate::queueing;
@@ -36,6 +37,21 @@ pub enum Wish {
     Revoke { job: usize, path: String },
 }
 
+impl Wish {
+    /// Whose wish it is.
+    pub fn job(&self, world: &World) -> Option<usize> {
+        Some(match self {
+            Wish::Create { job }
+            | Wish::Session { job, .. }
+            | Wish::RemovePrefix { job, .. }
+            | Wish::Declare { job, .. }
+            | Wish::Commit { job, .. }
+            | Wish::Revoke { job, .. } => *job,
+            Wish::RemoveStructure { structure } => world.structures.get(structure)?.job,
+        })
+    }
+}
+
 fn session_path(session: usize) -> String {
     format!("t{session}")
 }
@@ -46,7 +62,8 @@ pub fn set_up(world: &mut World) {
         let quota_blocks = if keeper == 1 { world.faults.quota } else { 0 };
         let actor = Actor::CLUSTER;
         let command = Command::RegisterJob { actor, name, lease_ms: LEASE_MS, quota_blocks };
-        let Ok(Reply::Job { job: id, .. }) = world.command(command) else {
+        let ix = keeper % world.controllers.len();
+        let Ok(Reply::Job { job: id, .. }) = world.command(ix, command) else {
             panic!("a job could not be registered")
         };
         let task = |session| SessionTask { path: session_path(session), prefix: None };
@@ -146,7 +163,8 @@ pub fn grant(world: &mut World, wish: Wish) {
             let id = world.jobs[known.job].id;
             let actor = Actor::driver(id);
             let (path, name) = (path.as_str(), name.as_str());
-            if world.command(Command::RemoveStructure { actor, job: id, path, name }).is_ok() {
+            if world.command_of(id, Command::RemoveStructure { actor, job: id, path, name }).is_ok()
+            {
                 world.fault("removed structure");
             }
         }
@@ -156,14 +174,14 @@ pub fn grant(world: &mut World, wish: Wish) {
             let readers: Vec<String> = sessions.into_iter().map(session_path).collect();
             let readers: Vec<&str> = readers.iter().map(String::as_str).collect();
             let (actor, path, readers) = (Actor::driver(id), path.as_str(), &readers[..]);
-            let _ =
-                world.command(Command::DeclareReaders { actor, job: id, path, readers, replace });
+            let _ = world
+                .command_of(id, Command::DeclareReaders { actor, job: id, path, readers, replace });
         }
         Wish::Commit { job, session } => {
             let id = world.jobs[job].id;
             let path = session_path(session);
             let command = Command::CommitTask { actor: Actor::driver(id), job: id, path: &path };
-            if let Ok(Reply::Committed { freed }) = world.command(command)
+            if let Ok(Reply::Committed { freed }) = world.command_of(id, command)
                 && freed > 0
             {
                 world.reach("prefix freed by its readers");
@@ -177,7 +195,7 @@ pub fn grant(world: &mut World, wish: Wish) {
             let (actor, path) = (Actor::driver(id), path.as_str());
             let (owner_verbs, job_verbs) = (Verbs::ALL, Verbs::READ);
             let command = Command::SetPermissions { actor, job: id, path, owner_verbs, job_verbs };
-            let _ = world.command(command);
+            let _ = world.command_of(id, command);
         }
     }
 }
@@ -185,7 +203,7 @@ pub fn grant(world: &mut World, wish: Wish) {
 fn remove_prefix(world: &mut World, job: usize, path: &str) {
     let id = world.jobs[job].id;
     let command = Command::RemovePrefix { actor: Actor::driver(id), job: id, path };
-    if world.command(command).is_ok() {
+    if world.command_of(id, command).is_ok() {
         world.reach("prefix removed");
     }
 }
@@ -196,7 +214,7 @@ fn begin_session(world: &mut World, job: usize, session: usize) {
     let options = PrefixOptions { lease_ms: LEASE_MS, ..PrefixOptions::default() };
     let (actor, parents) = (Actor::driver(id), &[][..]);
     let command = Command::CreatePrefix { actor, job: id, path: &path, parents, options };
-    if let Ok(Reply::Prefix(prefix)) = world.command(command) {
+    if let Ok(Reply::Prefix(prefix)) = world.command_of(id, command) {
         world.jobs[job].tasks[session].prefix = Some(prefix);
     }
 }
@@ -224,7 +242,7 @@ fn create(world: &mut World, job: usize) {
     let (high_mark, low_mark) = if values == storing::PLUMP { (20, 5) } else { (0, 0) };
     let options = PrefixOptions { lease_ms, high_mark, low_mark, ..PrefixOptions::default() };
     let command = Command::CreatePrefix { actor, job: id, path: &path, parents: &names, options };
-    match world.command(command) {
+    match world.command_of(id, command) {
         Ok(_) => {}
         // Nothing can be created below a root that has expired: it is created again, as a driver
         // does that was away.
@@ -241,37 +259,66 @@ fn create(world: &mut World, job: usize) {
     for (kind, name) in [(Kind::File, "file"), (Kind::Queue, "queue"), (Kind::Kv, "kv")] {
         let blocks = 1 + world.rng.below(2) as u32;
         let (max_items, max_bytes) = queueing::bounds(world, kind);
-        let structure = NewStructure {
-            path: &path,
-            name,
-            kind,
-            blocks,
-            slots: 64,
-            max_items,
-            max_bytes,
-            open_existing: false,
-        };
-        let command = Command::CreateStructure { actor, job: id, structure };
-        let Ok(Reply::Opened(opened)) = world.command(command) else { continue };
-        // Where there is no memory it is tried again after a while only.
-        world.jobs[job].wish_after = world.now;
-        let known = Known {
-            job,
-            path: path.clone(),
-            name: name.to_owned(),
-            opened,
-            file: Default::default(),
-            queue: QueueModel::new(max_items, max_bytes),
-            history: Default::default(),
-            accounts: Vec::new(),
-            lists: Default::default(),
-            large_key: None,
-            gone: false,
-            next_value: values,
-            lost: false,
-        };
-        world.structures.insert(known.opened.structure, known);
+        let (path, name) = (path.clone(), name.to_owned());
+        let making = Making { job, path, kind, name, blocks, max_items, max_bytes, values };
+        make(world, making, false);
     }
+}
+
+/// A structure that is to be.
+pub struct Making {
+    job: usize,
+    path: String,
+    kind: Kind,
+    name: String,
+    blocks: u32,
+    max_items: u64,
+    max_bytes: u64,
+    /// The first value that is written to it.
+    values: u64,
+}
+
+/// Makes a structure, at the first try or `again`, when servers were asked for blocks.
+pub fn make(world: &mut World, making: Making, again: bool) {
+    let Making { job, kind, blocks, max_items, max_bytes, values, .. } = making;
+    let id = world.jobs[job].id;
+    let structure = NewStructure {
+        path: &making.path,
+        name: &making.name,
+        kind,
+        blocks,
+        slots: 64,
+        max_items,
+        max_bytes,
+        open_existing: false,
+    };
+    let actor = Actor::driver(id);
+    let opened = match world.command_of(id, Command::CreateStructure { actor, job: id, structure })
+    {
+        Ok(Reply::Opened(opened)) => opened,
+        Err(e) if !again && world.borrows(id.controller() as usize, &e) => {
+            return world.controllers[id.controller() as usize].parked.push(Parked::Making(making));
+        }
+        _ => return,
+    };
+    // Where there is no memory it is tried again after a while only.
+    world.jobs[job].wish_after = world.now;
+    let known = Known {
+        job,
+        path: making.path,
+        name: making.name,
+        opened,
+        file: Default::default(),
+        queue: QueueModel::new(max_items, max_bytes),
+        history: Default::default(),
+        accounts: Vec::new(),
+        lists: Default::default(),
+        large_key: None,
+        gone: false,
+        next_value: values,
+        lost: false,
+    };
+    world.structures.insert(known.opened.structure, known);
 }
 
 /// The root of a job whose keeper was away for too long begins anew, in its place.
@@ -280,7 +327,7 @@ fn revive(world: &mut World, job: usize) {
     let options = PrefixOptions { lease_ms: LEASE_MS, ..PrefixOptions::default() };
     let actor = Actor::driver(id);
     let command = Command::CreatePrefix { actor, job: id, path: "", parents: &[], options };
-    let _ = world.command(command);
+    let _ = world.command_of(id, command);
 }
 
 /// The keeper of a job renews what it keeps and what its sessions run for.
@@ -310,7 +357,7 @@ pub fn renew(world: &mut World, job: usize, paths: &[String]) {
     let id = world.jobs[job].id;
     let names: Vec<&str> = paths.iter().map(String::as_str).collect();
     let command = Command::RenewLeases { actor: Actor::driver(id), job: id, paths: &names };
-    let Ok(Reply::Renewed(results)) = world.command(command) else { return };
+    let Ok(Reply::Renewed(results)) = world.command_of(id, command) else { return };
     for (path, result) in paths.iter().zip(results) {
         if let Err(e) = result {
             world.note(|| format!("not renewed: {e}"));

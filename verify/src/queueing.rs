@@ -323,11 +323,11 @@ pub fn judge(world: &mut World) {
 fn empty_out(world: &mut World, structure: StructureId) -> Option<Vec<(u32, Vec<u8>)>> {
     let id = world.jobs[world.structures[&structure].job].id;
     let command = Command::ReopenStructure { actor: Actor::driver(id), job: id, structure };
-    let Ok(Reply::Opened(opened)) = world.command(command) else { return None };
+    let Ok(Reply::Opened(opened)) = world.command_of(id, command) else { return None };
     let mut items = Vec::new();
     let now = world.now;
     for entry in &opened.map.entries {
-        let server = world.servers.iter_mut().find(|s| s.id == entry.at.block.server());
+        let server = world.servers.iter_mut().find(|s| s.is(entry.at.block.server()));
         let Some(server) = server else {
             world.broken("a map names a server that is gone".into());
             return None;

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 /// Faults that every long run must have injected, by name.
 pub const FAULTS: &[&str] = &[
     "abandoned prefix",
+    "all controller shards",
     "bridge",
     "broken link",
     "controller killed",
@@ -58,6 +59,10 @@ pub const STATES: &[&str] = &[
     "large value dropped while it moves",
     "lease expired",
     "log replaced by a snapshot",
+    "lots given back",
+    "lots lent",
+    "lots that others have",
+    "lots told by a server that came back",
     "merge asked for",
     "move cancelled",
     "move committed",
@@ -70,6 +75,7 @@ pub const STATES: &[&str] = &[
     "region changed while it moves",
     "put of extents that were gone",
     "reply overtaken",
+    "request that waited for lots",
     "scan of several pages",
     "server back under a new name",
     "server back under its name",

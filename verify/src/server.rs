@@ -1,19 +1,18 @@
 //! A simulated memory server: production shards behind a simulated network.
 
-use crate::controller::Said;
+use crate::member::Member;
 use crate::world::{TryId, is_refusal};
 use honeycomb_block::Reclaimer;
-use honeycomb_catalog::{BlockUsage, Effect as Order};
+use honeycomb_catalog::Effect as Order;
 use honeycomb_controller::message_of;
-use honeycomb_server::{Access, BlockOwner, Effect, LineKey, MoveWord, Post, Shard, ShardConfig};
-use honeycomb_structures::{Answer, News, Outcome, Payload, Registry, Successor, Ticket};
-use honeycomb_types::limits::{ACTIVITY_INTERVAL, REPORT_INTERVAL};
-use honeycomb_types::{BlockAt, Generation, JobId, PrefixId, ServerId, SessionId, ShardIx, Time};
+use honeycomb_server::{Access, BlockOwner, Effect, LineKey, Lots, Post, Shard, ShardConfig};
+use honeycomb_structures::{Answer, News, Outcome, Payload, Registry, Ticket};
+use honeycomb_types::{BlockAt, Generation, PrefixId, ServerId, SessionId, ShardIx, Time};
 use honeycomb_wire::data::{ReadArgs, ScanArgs, Scanned, scanned};
-use honeycomb_wire::messages::{HeldBlock, OpenBlockRequest};
+use honeycomb_wire::messages::OpenBlockRequest;
 use honeycomb_wire::queue::{GetArgs, Items};
 use honeycomb_wire::{Field, Grant, Op, RequestHeader, Status};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,48 +65,29 @@ pub struct Filling {
 
 /// A memory server's process.
 pub struct SimServer {
-    /// The name under which it joined; 0 until it has.
-    pub id: ServerId,
     pub alive: bool,
     /// Which start of the process this is.
     pub life: u64,
     pub incarnation: u64,
     pub address: String,
     pub blocks: u32,
-    /// Its connection to the controller, once it has joined over it.
-    pub link: Option<u64>,
-    /// The controller knows it and all that it holds.
-    pub ready: bool,
-    /// It has told what it holds, and what came after waits in `later` until that is known.
-    telling: bool,
-    later: Vec<Effect>,
-    /// Blocks of which it is not known whether the controller has heard what was taken.
-    unheard: BTreeSet<BlockAt>,
-    /// The same, told over the present connection.
-    taken: BTreeSet<BlockAt>,
-    /// The connection over which it asked to join last.
-    pub attempt: u64,
+    /// What it is to each controller shard.
+    pub members: Vec<Member>,
+    /// What it lends to them.
+    pub lots: Lots,
     /// What its shards want of the controller and was not sent yet.
     pub wants: Vec<Effect>,
     /// What its shards want of the network and was not done yet, each with its shard.
     pub posts: Vec<(u8, Post)>,
-    shards: Vec<Shard>,
+    pub(crate) shards: Vec<Shard>,
     next_ticket: u64,
     waiting: BTreeMap<Ticket, (Caller, RequestHeader)>,
     pub filling: BTreeMap<Ticket, Filling>,
-    /// Blocks that asked for a successor and were not answered.
-    growing: BTreeSet<BlockAt>,
-    /// Blocks that asked to begin a move, and were not answered.
-    moving: BTreeSet<BlockAt>,
     /// Generations below which it has confirmed to refuse grants.
-    generations: BTreeMap<PrefixId, Generation>,
+    pub(crate) generations: BTreeMap<PrefixId, Generation>,
     /// How far it takes the controller's clock to be ahead, by how much that may be wrong, and when
     /// it was told.
-    clock: (i64, Duration, Time),
-    /// Sessions' tasks that were active, and when last.
-    active: BTreeMap<(JobId, PrefixId), Time>,
-    next_report: Time,
-    next_activity: Time,
+    pub(crate) clock: (i64, Duration, Time),
 }
 
 /// What a server did with a request.
@@ -119,7 +99,14 @@ pub enum Taken {
 }
 
 impl SimServer {
-    pub fn new(server: usize, life: u64, incarnation: u64, blocks: u32) -> SimServer {
+    /// One that has joined nowhere, of a cluster with so many controller shards.
+    pub fn new(
+        server: usize,
+        life: u64,
+        incarnation: u64,
+        blocks: u32,
+        controllers: usize,
+    ) -> SimServer {
         let kinds = Arc::new(Registry::builtin());
         let shard = |ix| {
             Shard::new(ShardConfig {
@@ -131,148 +118,33 @@ impl SimServer {
             })
         };
         SimServer {
-            id: ServerId(0),
             alive: true,
             life,
             incarnation,
             address: format!("10.0.0.{}:1", server + 1),
             blocks,
-            link: None,
-            ready: false,
-            telling: false,
-            later: Vec::new(),
-            unheard: BTreeSet::new(),
-            taken: BTreeSet::new(),
-            attempt: 0,
+            members: (0..controllers).map(|_| Member::default()).collect(),
+            lots: Lots::new(SHARDS as usize, blocks),
             wants: Vec::new(),
             posts: Vec::new(),
             shards: (0..SHARDS).map(shard).collect(),
             next_ticket: 0,
             waiting: BTreeMap::new(),
             filling: BTreeMap::new(),
-            growing: BTreeSet::new(),
-            moving: BTreeSet::new(),
             generations: BTreeMap::new(),
             clock: (0, Duration::ZERO, Time::ZERO),
-            active: BTreeMap::new(),
-            next_report: Time::ZERO,
-            next_activity: Time::ZERO,
         }
     }
 
     /// The process ends: nothing of it is left.
     pub fn crash(&mut self) {
         self.alive = false;
-        self.link = None;
-        self.ready = false;
-        self.telling = false;
-        self.later.clear();
-        self.unheard.clear();
-        self.taken.clear();
+        self.members.iter_mut().for_each(Member::end);
         self.shards.clear();
         self.waiting.clear();
         self.filling.clear();
-        self.growing.clear();
-        self.moving.clear();
         self.wants.clear();
         self.posts.clear();
-    }
-
-    /// It has joined under a new name: everything that it held is gone.
-    pub fn joined(&mut self, now: Time, link: u64, id: ServerId, now_ms: u64) {
-        (self.id, self.link) = (id, Some(link));
-        (self.ready, self.telling) = (true, false);
-        self.later.clear();
-        self.unheard.clear();
-        self.taken.clear();
-        self.generations.clear();
-        self.growing.clear();
-        self.moving.clear();
-        for shard in &mut self.shards {
-            shard.reset(id);
-        }
-        // As `crates/server` does: the way of the answer is the error.
-        self.adjust(now_ms as i64 - now.as_millis() as i64, Duration::from_secs(60), now);
-    }
-
-    /// The controller's clock was told in answer to a report: half of the round trip is the error.
-    pub fn set_clock(&mut self, sent: Time, now: Time, now_ms: u64) {
-        let here = (sent.as_millis() + now.as_millis()) / 2;
-        let error = now.since(sent) / 2 + Duration::from_millis(2);
-        self.adjust(now_ms as i64 - here as i64, error, now);
-    }
-
-    fn adjust(&mut self, offset_ms: i64, error: Duration, now: Time) {
-        self.clock = (offset_ms, error, now);
-        for shard in &mut self.shards {
-            shard.set_clock_offset(offset_ms);
-        }
-    }
-
-    /// It is the member that it was, and tells what it holds.
-    pub fn rejoined(&mut self, now: Time, link: u64, now_ms: u64) -> Vec<HeldBlock> {
-        (self.link, self.telling) = (Some(link), true);
-        self.adjust(now_ms as i64 - now.as_millis() as i64, Duration::from_secs(60), now);
-        self.shards.iter().flat_map(Shard::holdings).collect()
-    }
-
-    /// The controller knows what it holds: everything goes on. Answers what waited for that.
-    pub fn known(&mut self, now: Time) -> Vec<Effect> {
-        self.ready = true;
-        for at in std::mem::take(&mut self.unheard) {
-            self.shard(at).tell(now, at, News::TakenHeard);
-        }
-        std::mem::take(&mut self.later)
-    }
-
-    /// The link is gone: what waits for an answer over it is told so, as `crates/server` does.
-    pub fn unlink(&mut self, now: Time) {
-        self.link = None;
-        (self.ready, self.telling) = (false, false);
-        for effect in std::mem::take(&mut self.later) {
-            match effect {
-                Effect::Taken { at, .. } => drop(self.unheard.insert(at)),
-                // What blocks tell of themselves does not say this.
-                Effect::CancelMove { .. } => self.later.push(effect),
-                _ => {}
-            }
-        }
-        let taken = std::mem::take(&mut self.taken);
-        self.unheard.extend(taken);
-        for at in std::mem::take(&mut self.growing) {
-            self.deny_growth(now, at);
-        }
-        for at in std::mem::take(&mut self.moving) {
-            self.refuse_move(now, at);
-        }
-    }
-
-    /// What the controller is to be told once it is there again. What a shard wanted before it told
-    /// its holdings is in them.
-    pub fn keep(&mut self, now: Time, effect: Effect) {
-        match effect {
-            Effect::Grow { at, .. } => self.deny_growth(now, at),
-            Effect::BeginMove { at, .. } => self.refuse_move(now, at),
-            Effect::CommitMove { at, .. } => self.move_word(now, at, MoveWord::NotAsked),
-            // It is asked for again.
-            Effect::LocateServer { .. } => {}
-            Effect::CancelMove { .. } => self.later.push(effect),
-            effect if self.telling => self.later.push(effect),
-            Effect::Taken { at, .. } => drop(self.unheard.insert(at)),
-            _ => {}
-        }
-    }
-
-    fn refuse_move(&mut self, now: Time, at: BlockAt) {
-        let text = "the controller cannot be reached".to_owned();
-        let word = MoveWord::Refused(Status::Unavailable, text);
-        self.shard(at).move_word(now, at, word);
-    }
-
-    /// The controller's word on a move.
-    pub fn move_word(&mut self, now: Time, at: BlockAt, word: MoveWord) {
-        self.moving.remove(&at);
-        self.shard(at).move_word(now, at, word);
     }
 
     /// An answer that came over a line of one of its shards.
@@ -294,65 +166,6 @@ impl SimServer {
         found: Result<SocketAddr, Status>,
     ) {
         self.shards[shard.0 as usize].server_located(now, server, found);
-    }
-
-    fn deny_growth(&mut self, now: Time, at: BlockAt) {
-        let text = "the controller cannot be reached".to_owned();
-        let denied = Successor::Denied(Status::Unavailable, text);
-        self.shard(at).tell(now, at, News::Successor(denied));
-    }
-
-    /// Something is said to the controller.
-    pub fn saying(&mut self, said: &Said) {
-        let Said::Asked(effect) = said else { return };
-        match effect {
-            Effect::Grow { at, .. } => {
-                self.growing.insert(*at);
-            }
-            Effect::BeginMove { at, .. } => {
-                self.moving.insert(*at);
-            }
-            Effect::Taken { at, .. } => {
-                self.taken.insert(*at);
-            }
-            _ => {}
-        }
-    }
-
-    /// The controller's word for a block.
-    pub fn tell(&mut self, now: Time, at: BlockAt, news: News) {
-        match news {
-            News::Successor(_) => self.growing.remove(&at),
-            News::TakenHeard => self.taken.remove(&at),
-            _ => false,
-        };
-        self.shard(at).tell(now, at, news);
-    }
-
-    /// What it has to report, when that is due.
-    pub fn report(&mut self, now: Time) -> Option<Said> {
-        if !self.ready {
-            return None;
-        }
-        let active = !self.active.is_empty() && now >= self.next_activity;
-        if now < self.next_report && !active {
-            return None;
-        }
-        self.next_report = now + REPORT_INTERVAL;
-        self.next_activity = now + ACTIVITY_INTERVAL;
-        let seen = std::mem::take(&mut self.active);
-        let ago = |at: Time| now.since(at).as_millis() as u32;
-        let active = seen.into_iter().map(|((job, prefix), at)| (job, prefix, ago(at))).collect();
-        let mut usage = Vec::new();
-        for shard in &mut self.shards {
-            shard.usage(|at, bytes_used| usage.push(BlockUsage { at, bytes_used }));
-        }
-        Some(Said::Report { sent: now, usage, active })
-    }
-
-    /// A session that runs for a task was seen.
-    pub fn seen(&mut self, now: Time, job: JobId, prefix: PrefixId) {
-        self.active.insert((job, prefix), now);
     }
 
     /// INV-29: what is past its time or was revoked is not served, as far as this server can know.
@@ -582,7 +395,7 @@ impl SimServer {
                 }
             }
             Order::FreeBlock { at, .. } => {
-                self.growing.remove(at);
+                self.member(at.block.server()).growing.remove(at);
                 let shard = self.shard(*at);
                 shard.free(*at);
                 if shard.inventory().any(|owner| owner.at == *at) {
@@ -608,7 +421,7 @@ impl SimServer {
                 let begun = self.shard(*at).begin_import(*at, id.0, *start, *end);
                 return Ok(begun.is_ok());
             }
-            Order::Lots { .. } => unreachable!("a world has one controller shard, which has all"),
+            Order::Lots { .. } => unreachable!("it is answered with what is lent"),
             Order::EndImport { at, id, commit, .. } => {
                 // A block that has gone since has nothing to end.
                 let _ = self.shard(*at).end_import(now, *at, id.0, *commit);

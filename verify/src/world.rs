@@ -11,7 +11,7 @@ use crate::net::{CLIENTS, Net, Node, SERVERS, trouble_lasts};
 use crate::queue::QueueModel;
 use crate::report::Stats;
 use crate::server::{Caller, Message, ShardLine, SimServer, Taken};
-use honeycomb_catalog::Opened;
+use honeycomb_catalog::{Effect as Order, Opened};
 use honeycomb_client::Error;
 use honeycomb_client::call::{Lanes, Routing};
 use honeycomb_env::Entropy;
@@ -31,8 +31,6 @@ use std::time::Duration;
 pub const PATIENCE: Duration = Duration::from_millis(300);
 /// Everything must have ended this long after the last fault (INV-34).
 const SETTLE: Duration = Duration::from_secs(30);
-/// A server that has no answer to its wish to join asks again after this.
-const REJOIN: Duration = Duration::from_millis(200);
 /// The longest that a run goes on for want of something to work on.
 const RUN_MAX: Duration = Duration::from_secs(60);
 /// The shortest lease of the workload: what is longer than this is longer than a lease.
@@ -91,16 +89,16 @@ pub enum Event {
     LinkClosed { server: usize, link: u64 },
     /// The controller learns that a server's link is closed.
     LinkLost { server: usize, link: u64 },
-    /// A server wants to join over a new connection.
-    Join { server: usize, life: u64, link: u64 },
+    /// A server wants to join a controller shard over a new connection, and says what it lends to it.
+    Join { server: usize, life: u64, link: u64, controller: usize, lent: Vec<u32> },
     /// A server has joined.
     Joined { server: usize, life: u64, link: u64, id: ServerId, known: bool, now_ms: u64 },
-    /// A server that has not joined looks whether it should ask again.
-    Rejoin { server: usize, life: u64 },
+    /// A server that has not joined a controller shard looks whether it should ask again.
+    Rejoin { server: usize, life: u64, controller: usize },
     /// A server's process starts again.
     Restart { server: usize },
-    /// The controller's does.
-    RestartController,
+    /// A controller shard's does.
+    RestartController(usize),
     /// A task has waited long enough.
     Wake(TryId),
     /// A try had no answer for too long, or its connection failed.
@@ -194,7 +192,7 @@ pub struct World {
     pub(crate) cell: Option<(Cell, u64)>,
     pub(crate) stats: Stats,
     pub(crate) net: Net,
-    pub(crate) controller: SimController,
+    pub(crate) controllers: Vec<SimController>,
     pub(crate) servers: Vec<SimServer>,
     pub(crate) jobs: Vec<SimJob>,
     pub(crate) structures: BTreeMap<StructureId, Known>,
@@ -227,7 +225,8 @@ impl World {
     /// A world with its servers and clients, before anything has happened.
     pub fn new(seed: u64, keep_trace: bool) -> World {
         let mut rng = Entropy::seeded(seed);
-        let faults = Faults::draw(&mut rng);
+        let controllers = crate::lots::controllers(seed);
+        let faults = Faults { controllers, ..Faults::draw(&mut rng) };
         let cell = Cell::draw(&mut rng);
         let focus = [None, None, Some(Kind::File), Some(Kind::Queue), Some(Kind::Kv)];
         let focus = focus[rng.below(5) as usize];
@@ -237,7 +236,9 @@ impl World {
         let mut world = World {
             seed,
             now: Time::from_millis(1000),
-            controller: SimController::new(rng.next_u64()),
+            controllers: (0..controllers)
+                .map(|ix| SimController::new(ix, rng.next_u64()))
+                .collect(),
             net,
             rng,
             faults,
@@ -346,7 +347,7 @@ impl World {
                 self.restart(server);
             }
         }
-        self.restart_controller();
+        (0..self.controllers.len()).for_each(|ix| self.restart_controller(ix));
     }
 
     fn until(&mut self, done: impl Fn(&World) -> bool) -> Result<(), Violation> {
@@ -403,8 +404,21 @@ impl World {
             Event::ToldClient { task, .. } | Event::ToldExtents { task, .. } => client(*task),
             Event::Keep(job) => Node::Client(self.jobs[*job].keeper),
             Event::Tick(node) => *node,
-            Event::Restart { .. } | Event::RestartController => return None,
+            Event::Restart { .. } | Event::RestartController(_) => return None,
         })
+    }
+
+    /// The controller shard that an event asks something of, from whoever that may be.
+    fn asked_of(&self, event: &Event) -> Option<usize> {
+        let of = |job: usize| self.jobs[job].id.controller();
+        let ix = match event {
+            Event::Join { controller, .. } => return Some(*controller),
+            Event::Ask(question) => question.structure.controller(),
+            Event::Renew { job, .. } => of(*job),
+            Event::Own(wish) => wish.job(self).map(of)?,
+            _ => return None,
+        };
+        Some(ix as usize)
     }
 
     fn violated(&self, what: String) -> Violation {
@@ -519,8 +533,7 @@ impl World {
     }
 
     fn happen(&mut self, event: Event) {
-        let at_controller = self.place_of(&event) == Some(Node::Controller);
-        if at_controller && !self.controller.alive && !matches!(event, Event::Tick(_)) {
+        if self.asked_of(&event).is_some_and(|ix| !self.controllers[ix].alive) {
             return; // Nobody is there to hear it.
         }
         match event {
@@ -536,17 +549,18 @@ impl World {
             Event::ToldServer { server, link, told } => self.told_server(server, link, told),
             Event::LinkClosed { server, link } => self.link_closed(server, link),
             Event::LinkLost { server, link } => self.link_lost(server, link),
-            Event::Join { server, life, link } => {
+            Event::Join { server, life, link, controller, lent } => {
                 let sim = &self.servers[server];
-                if sim.life == life && sim.alive && sim.attempt == link {
-                    self.join(server, life, link);
+                let attempt = sim.members[controller].attempt;
+                if sim.life == life && sim.alive && attempt == link {
+                    self.join(server, life, link, controller, &lent);
                 }
             }
             Event::Joined { server, life, link, id, known, now_ms } => {
                 self.joined(server, life, link, (id, known), now_ms);
             }
-            Event::RestartController => self.restart_controller(),
-            Event::Rejoin { server, life } => self.rejoin(server, life),
+            Event::RestartController(ix) => self.restart_controller(ix),
+            Event::Rejoin { server, life, controller } => self.rejoin(server, life, controller),
             Event::Restart { server } => {
                 if !self.servers[server].alive {
                     self.restart(server);
@@ -561,7 +575,7 @@ impl World {
                 }
                 self.send_all(server, messages);
             }
-            Event::Ask(question) => self.question(question),
+            Event::Ask(question) => self.question(question, false),
             Event::ToldClient { task, number, answer } => {
                 crate::client::told(self, task, number, *answer);
             }
@@ -571,7 +585,7 @@ impl World {
             Event::Keep(job) => crate::owner::keep(self, job),
             Event::Renew { job, paths } => crate::owner::renew(self, job, &paths),
             Event::Own(wish) => crate::owner::grant(self, wish),
-            Event::Tick(Node::Controller) => self.tick_controller(),
+            Event::Tick(Node::Controller) => self.tick_controllers(),
             Event::Tick(Node::Server(server)) => self.tick_server(server),
             Event::Tick(Node::Client(_)) => unreachable!("clients have timers of their own"),
         }
@@ -589,8 +603,9 @@ impl World {
             Err(refusal) => return self.broken(format!("a client sent {refusal:?}")),
         };
         self.note(|| format!("request {from:?} {}", crate::large::describe(&header, &args)));
-        let id = self.servers[server].id;
-        if !self.controller.catalog.is_member(id) && header.op.info().lane {
+        let ix = header.at.block.server().controller() as usize;
+        let id = self.servers[server].members[ix].id;
+        if !self.controllers[ix].catalog.is_member(id) && header.op.info().lane {
             self.reach("write to a server that is given up");
         }
         let now = self.local(Node::Server(server));
@@ -678,8 +693,8 @@ impl World {
     fn tell_controller(&mut self, server: usize) {
         let wants = std::mem::take(&mut self.servers[server].wants);
         for effect in wants {
-            if self.servers[server].ready {
-                self.say(server, Said::Asked(effect));
+            if self.servers[server].members[effect.controller() as usize].ready {
+                self.say(server, effect.controller().into(), Said::Asked(effect));
                 continue;
             }
             if matches!(effect, Effect::Grow { .. }) {
@@ -692,9 +707,9 @@ impl World {
         }
     }
 
-    /// Sends something to the controller; false without a link.
-    fn say(&mut self, server: usize, said: Said) -> bool {
-        let Some(link) = self.servers[server].link else { return false };
+    /// Sends something to a controller shard; false without a link.
+    fn say(&mut self, server: usize, ix: usize, said: Said) -> bool {
+        let Some(link) = self.servers[server].members[ix].link else { return false };
         self.servers[server].saying(&said);
         let at = self.arrival(Node::Server(server), Node::Controller, link);
         if let Said::Asked(effect) = &said
@@ -710,24 +725,27 @@ impl World {
     }
 
     fn told_server(&mut self, server: usize, link: u64, told: Told) {
-        if self.servers[server].link != Some(link) {
-            return;
-        }
+        let Some(ix) = self.servers[server].controller_at(link) else { return };
         let now = self.local(Node::Server(server));
         let sim = &mut self.servers[server];
         match told {
             Told::Known => {
-                for effect in sim.known(now) {
-                    self.say(server, Said::Asked(effect));
+                for effect in sim.known(now, ix) {
+                    self.say(server, ix, Said::Asked(effect));
                 }
             }
             Told::Clock { sent, now_ms } => sim.set_clock(sent, now, now_ms),
             Told::News(at, news) => sim.tell(now, at, news),
             Told::Move(at, word) => sim.move_word(now, at, word),
             Told::Located(shard, server, found) => sim.located(now, shard, server, found),
+            Told::Order(Order::Lots { server: id, lots }) => {
+                let lent = self.lend(server, ix, &lots);
+                self.say(server, ix, Said::Lent(Order::Lots { server: id, lots }, lent));
+            }
             Told::Order(order) => match sim.order(now, &order) {
                 Ok(done) => {
-                    self.say(server, Said::Confirmed(order, done));
+                    self.check_lots(server);
+                    self.say(server, ix, Said::Confirmed(order, done));
                 }
                 Err(what) => self.broken(what),
             },
@@ -744,8 +762,10 @@ impl World {
         let now = self.local(Node::Server(server));
         let messages = self.servers[server].tick(now);
         self.send_all(server, messages);
-        if let Some(report) = self.servers[server].report(now) {
-            self.say(server, report);
+        for ix in 0..self.controllers.len() {
+            if let Some(report) = self.servers[server].report(now, ix) {
+                self.say(server, ix, report);
+            }
         }
     }
 
@@ -758,58 +778,30 @@ impl World {
         now_ms: u64,
     ) {
         let now = self.local(Node::Server(server));
+        let ix = id.controller() as usize;
         let sim = &mut self.servers[server];
-        if sim.life != life || !sim.alive || sim.attempt != link {
+        if sim.life != life || !sim.alive || sim.members[ix].attempt != link {
             return;
         }
-        if known && sim.id == id {
-            let mut blocks = sim.rejoined(now, link, now_ms);
+        if known && sim.members[ix].id == id {
+            let mut blocks = sim.rejoined(now, link, id, now_ms);
             // In one piece or in two.
             let first = blocks.len() - self.rng.below(blocks.len() as u64 + 1) as usize;
             let rest = blocks.split_off(first);
             if !rest.is_empty() {
-                self.say(server, Said::Holdings(blocks, false));
+                self.say(server, ix, Said::Holdings(blocks, false));
                 blocks = rest;
             }
-            self.say(server, Said::Holdings(blocks, true));
+            self.say(server, ix, Said::Holdings(blocks, true));
             return;
         }
-        let again = sim.id != ServerId(0);
+        let again = sim.members[ix].id != ServerId(0);
         sim.joined(now, link, id, now_ms);
         if again {
             self.reach("server back under a new name");
         }
         let messages = self.servers[server].settle();
         self.send_all(server, messages);
-    }
-
-    fn link_closed(&mut self, server: usize, link: u64) {
-        if self.servers[server].link != Some(link) {
-            return;
-        }
-        let now = self.local(Node::Server(server));
-        self.servers[server].unlink(now);
-        let messages = self.servers[server].settle();
-        self.send_all(server, messages);
-        let life = self.servers[server].life;
-        self.rejoin(server, life);
-    }
-
-    /// A server without a link asks to join, again and again.
-    fn rejoin(&mut self, server: usize, life: u64) {
-        let sim = &self.servers[server];
-        if sim.life != life || !sim.alive || sim.link.is_some() {
-            return;
-        }
-        // The connection before, if there was one, is closed.
-        let earlier = sim.attempt;
-        let at = self.arrival(Node::Server(server), Node::Controller, earlier);
-        self.schedule_at(at, Event::LinkLost { server, link: earlier });
-        let link = self.new_link();
-        self.servers[server].attempt = link;
-        let at = self.arrival(Node::Server(server), Node::Controller, link);
-        self.schedule_at(at, Event::Join { server, life, link });
-        self.schedule(REJOIN, Event::Rejoin { server, life });
     }
 
     /// Crashes a server. It comes back with nothing, soon or late or never; the controller hears of
@@ -819,14 +811,17 @@ impl World {
             return;
         }
         self.fault("crash");
-        let link = self.servers[server].link;
+        let links = self.servers[server].members.iter().filter_map(|member| member.link);
+        let links: Vec<u64> = links.collect();
         self.servers[server].crash();
         self.hang_up_all(server);
         if self.rng.chance(300_000) {
             self.fault("silent crash");
-        } else if let Some(link) = link {
-            let at = self.arrival(Node::Server(server), Node::Controller, link);
-            self.schedule_at(at, Event::LinkLost { server, link });
+        } else {
+            for link in links {
+                let at = self.arrival(Node::Server(server), Node::Controller, link);
+                self.schedule_at(at, Event::LinkLost { server, link });
+            }
         }
         // One may stay away; with more there would soon be nothing to work on.
         if self.rng.chance(100_000) && self.servers.iter().filter(|s| !s.alive).count() == 1 {
@@ -837,12 +832,17 @@ impl World {
     }
 
     fn restart(&mut self, server: usize) {
-        let (life, attempt) = (self.servers[server].life + 1, self.servers[server].attempt);
+        let life = self.servers[server].life + 1;
+        let attempts = self.servers[server].members.iter().map(|member| member.attempt);
+        let attempts: Vec<u64> = attempts.collect();
         let incarnation = self.rng.next_u64();
         let blocks = self.faults.blocks;
-        self.servers[server] = SimServer::new(server, life, incarnation, blocks);
-        self.servers[server].attempt = attempt;
-        self.rejoin(server, life);
+        let controllers = self.controllers.len();
+        self.servers[server] = SimServer::new(server, life, incarnation, blocks, controllers);
+        for (ix, attempt) in attempts.into_iter().enumerate() {
+            self.servers[server].members[ix].attempt = attempt;
+            self.rejoin(server, life, ix);
+        }
     }
 }
 

@@ -116,4 +116,8 @@ caught! {
     a_move_that_drops_extents_is_caught: MoveDropsExtents,
     a_torn_large_value_is_caught: ExtentFillsMixed,
     a_moved_entry_without_an_owner_is_caught: MoveForgetsOwner,
+    lots_that_are_lent_twice_are_caught: LotsLentTwice,
+    lots_that_are_lost_are_caught: LotsLost,
+    lots_that_are_given_out_and_back_are_caught: LotsGivenBackLate,
+    lots_that_are_forgotten_at_a_rejoin_are_caught: LotsForgottenAtRejoin,
 }

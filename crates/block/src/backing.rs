@@ -55,7 +55,12 @@ impl Backing {
     /// Maps `length` bytes. Fails only when the address space or the kernel's accounting does.
     pub fn map(length: usize, reclaimer: &Reclaimer) -> io::Result<Backing> {
         assert!(length > 0, "a block has bytes");
-        let raw: MmapRaw = MmapOptions::new().len(length).no_reserve_swap().map_anon()?.into();
+        let mut options = MmapOptions::new();
+        options.len(length);
+        // Miri, under which the tests of this module run (`make miri`), knows no reservation.
+        #[cfg(not(miri))]
+        options.no_reserve_swap();
+        let raw: MmapRaw = options.map_anon()?.into();
         if length >= HUGE_FROM {
             // Only a hint: without huge pages the block works as well, with more page faults.
             let _ = raw.advise(memmap2::Advice::HugePage);
@@ -284,7 +289,73 @@ mod tests {
         b.slice_mut(0..3);
     }
 
+    /// Everything that hands out bytes, at random, against a plain array; pins come and go meanwhile.
     #[test]
+    fn a_block_is_an_array_with_pins() {
+        const LENGTH: usize = 8192;
+        let (steps, mut state) = (if cfg!(miri) { 400 } else { 40_000 }, 7u64);
+        let mut random = move |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
+            (state >> 33) as usize % below
+        };
+        let (mut b, mut model) = (backing(LENGTH), vec![0u8; LENGTH]);
+        let mut pins: Vec<(Pin, Vec<u8>)> = Vec::new();
+        for step in 0..steps {
+            let start = random(LENGTH + 1);
+            let end = (start + random(200)).min(LENGTH);
+            match random(7) {
+                0 if pins.len() < 8 => pins.push((b.pin(start..end), model[start..end].to_vec())),
+                1 if !pins.is_empty() => drop(pins.swap_remove(random(pins.len()))),
+                2 if !b.is_pinned(&(start..end)) => {
+                    b.slice_mut(start..end).fill(step as u8);
+                    model[start..end].fill(step as u8);
+                }
+                3 => {
+                    let to = random(LENGTH + 1 - (end - start));
+                    if !b.is_pinned(&(to..to + end - start)) {
+                        b.copy_within(start..end, to);
+                        model.copy_within(start..end, to);
+                    }
+                }
+                // To the last byte, and beyond it, where it is no more than ignored.
+                4 => b.prefetch(start..LENGTH),
+                5 => b.prefetch(start..end + random(2 * LENGTH)),
+                _ => assert_eq!(b.slice(start..end), &model[start..end]),
+            }
+            for (pin, bytes) in &pins {
+                assert_eq!(pin.bytes(), bytes, "what is pinned does not change");
+            }
+        }
+        assert_eq!(b.slice(0..LENGTH), model);
+    }
+
+    /// What another thread read through a pin, it has read before the bytes are written again: under
+    /// Miri anything else is told as a race.
+    #[test]
+    fn a_pin_that_another_thread_drops_was_read_before_the_bytes_change() {
+        let mut b = backing(4096);
+        for round in 0..if cfg!(miri) { 4 } else { 400u32 } {
+            b.slice_mut(0..64).fill(round as u8);
+            let pins = [b.pin(0..40), b.pin(20..64)];
+            let readers = pins.map(|pin| {
+                let clone = pin.clone();
+                std::thread::spawn(move || {
+                    let same = |pin: Pin| pin.bytes().iter().all(|byte| *byte == round as u8);
+                    same(pin) && same(clone)
+                })
+            });
+            while b.is_pinned(&(0..64)) {
+                std::thread::yield_now();
+            }
+            b.slice_mut(0..64).fill(!(round as u8));
+            for reader in readers {
+                assert!(reader.join().unwrap(), "round {round}: bytes changed under a pin");
+            }
+        }
+    }
+
+    #[test]
+    #[cfg(not(miri))] // which has no `madvise`
     fn what_is_discarded_is_zero_and_not_resident() {
         let mut b = backing(1 << 20);
         b.slice_mut(0..1 << 20).fill(7);

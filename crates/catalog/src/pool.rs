@@ -636,7 +636,8 @@ impl Pool {
                 }
             }
         }
-        if let Some(told) = server.lending.as_mut().and_then(|lending| lending.told.take()) {
+        let told = server.lending.as_mut().and_then(|lending| lending.told.take());
+        if let Some(told) = told.filter(|_| !Bug::LotsForgottenAtRejoin.active()) {
             server.set_lent(&told);
             self.stir(id);
         }

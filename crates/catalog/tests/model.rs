@@ -597,10 +597,11 @@ impl Both {
         assert_eq!(self.open, held.collect(), "INV-02: servers and catalog agree");
         self.imports.compare(&self.model).unwrap();
         let status = self.bench.status();
-        let (ordinary, free, quarantined) = self.model.room();
+        let (ordinary, all, free) = self.model.room();
+        let quarantined = self.model.quarantined.len() as u64;
         assert_eq!(
-            (status.free - status.reserved, status.free, status.quarantined),
-            (ordinary, free, quarantined)
+            (status.reserved, status.free, status.quarantined),
+            (all - ordinary, free, quarantined)
         );
         for j in 0..self.ids.len() {
             self.compare_tree(j);

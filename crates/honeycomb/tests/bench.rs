@@ -1,6 +1,9 @@
 //! The benchmarks run and say what they should; how fast is not a test's business.
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
+use common::Scratch;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Command;
@@ -71,6 +74,24 @@ fn controller_measures_rates_latencies_and_memory() {
     // that has just doubled is half empty, so a few prefixes may cost a little more each.
     assert!(bytes("prefix") > 0.0 && bytes("prefix") <= 300.0, "{report}");
     assert!(bytes("free_block") > 0.0 && bytes("free_block") <= 24.0, "{report}");
+}
+
+#[test]
+fn catalog_draws_latency_against_throughput() {
+    let folder = Scratch::new();
+    let out = folder.0.to_str().unwrap();
+    let report = bench(&["catalog", "--curve", "--out", out]);
+    let rows = report["rows"].as_array().unwrap();
+    let offered = |row: &Value| (row["shards"].as_u64(), row["in_flight"].as_u64());
+    assert_eq!(rows.len(), 18, "1 to 256 requests in flight, on one shard and on two");
+    assert_eq!((offered(&rows[0]), offered(&rows[17])), ((Some(1), Some(1)), (Some(2), Some(256))));
+    for row in rows {
+        let median = |figure: &str| row[figure]["median"].as_f64().unwrap();
+        assert!(median("ops_per_s") > 0.0 && median("p50_us") <= median("p99_us"), "{row}");
+    }
+    let data = std::fs::read_to_string(folder.0.join("catalog-curve.csv")).unwrap();
+    assert_eq!(data.lines().count(), 19);
+    assert!(folder.0.join("catalog-curve.png").is_file());
 }
 
 #[test]

@@ -139,3 +139,25 @@ fn batches_to_small_blocks_find_room() {
     assert_eq!(store.length().unwrap(), 6000);
     assert!(blocks(&client, job.job) >= 24);
 }
+
+/// The first request to a block, where it filled the block, was refused with `BlockFull`; any later one
+/// waited until a part of the block had moved.
+#[test]
+fn a_first_batch_that_fills_its_block_finds_room() {
+    let cluster = Cluster::start(2, 32 * MIB, 64 * KIB);
+    let (client, job) = cluster.job("first");
+    let keys: Vec<String> = (0..4000).map(|n| format!("key-{n}")).collect();
+    // Of each size a first request has a little more than has room in its block.
+    for size in [600, 700, 730] {
+        let path = format!("/t{size}");
+        prefix(&client, &job, &path, 60_000);
+        let store = kv(&client, &job, &path, 8);
+        let value = noise(3, size);
+        let entries: Vec<(&[u8], &[u8])> =
+            keys.iter().map(|key| (key.as_bytes(), &value[..])).collect();
+        let refused = store.multi_put(&entries).into_iter().filter_map(Result::err);
+        let refused: Vec<String> = refused.map(|e| e.to_string()).collect();
+        assert_eq!(refused, Vec::<String>::new(), "of {size} bytes");
+        assert_eq!(store.length().unwrap(), 4000);
+    }
+}

@@ -5,6 +5,8 @@
 //! exceeds what there is, and what a shard has it keeps until it says that it has no use for it: only
 //! it knows what it has given out (INV-40).
 
+use honeycomb_types::Bug;
+
 /// Blocks lent, by controller shard and core.
 #[derive(Clone, Debug)]
 pub struct Lots {
@@ -28,6 +30,10 @@ impl Lots {
 
     /// Blocks of a core that nobody has.
     pub fn free(&self, core: usize) -> u32 {
+        if Bug::LotsLentTwice.active() {
+            return self.capacity[core]
+                - self.lent.iter().map(|lent| lent[core]).max().unwrap_or(0);
+        }
         self.capacity[core] - self.lent.iter().map(|lent| lent[core]).sum::<u32>()
     }
 
@@ -42,6 +48,9 @@ impl Lots {
         self.lent.resize(shards, none);
         for (core, &wanted) in wanted.iter().enumerate() {
             let (has, free) = (self.lent[controller as usize][core], self.free(core));
+            if Bug::LotsLost.active() {
+                self.capacity[core] -= has.saturating_sub(wanted);
+            }
             self.lent[controller as usize][core] = wanted.min(has + free);
         }
         Some(self.lent(controller))

@@ -113,11 +113,19 @@ pub enum Bug {
     MoveDropsExtents = 52,
     /// Entries that move forget whose their extents are (INV-39).
     MoveForgetsOwner = 53,
+    /// A server lends to a controller shard what another one has (INV-40).
+    LotsLentTwice = 54,
+    /// What a controller shard gives back is lent to nobody any more (INV-40).
+    LotsLost = 55,
+    /// A controller shard gives out what it is about to give back (INV-40).
+    LotsGivenBackLate = 56,
+    /// A server that came back is taken to have lent everything (INV-40).
+    LotsForgottenAtRejoin = 57,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 53] = [
+    pub const ALL: [Bug; 57] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -171,6 +179,10 @@ impl Bug {
         Bug::ExtentFillsMixed,
         Bug::MoveDropsExtents,
         Bug::MoveForgetsOwner,
+        Bug::LotsLentTwice,
+        Bug::LotsLost,
+        Bug::LotsGivenBackLate,
+        Bug::LotsForgottenAtRejoin,
     ];
 }
 

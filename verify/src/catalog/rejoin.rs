@@ -36,6 +36,8 @@ impl CatalogModel {
         self.cluster.now = now.as_millis();
         self.cluster.away = self.cluster.servers.keys().copied().collect();
         self.cluster.used.clear();
+        self.cluster.lent.clear();
+        self.told_lots.clear();
         for (_, seen) in self.cluster.servers.values_mut() {
             *seen = now.as_millis();
         }
@@ -168,6 +170,7 @@ impl CatalogModel {
             quarantined.insert(held.at);
         }
         self.cluster.away.remove(&server);
+        self.lent_again(server);
     }
 
     /// After each command: once nobody is awaited any more, every lease begins anew.
@@ -189,6 +192,7 @@ impl CatalogModel {
     pub(super) fn forget_rejoining(&mut self, server: ServerId) {
         self.cluster.away.remove(&server);
         self.rejoining.told.remove(&server);
+        self.told_lots.remove(&server);
         self.rejoining.unowned.retain(|held| held.at.block.server() != server);
     }
 }

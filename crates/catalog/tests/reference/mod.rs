@@ -496,6 +496,9 @@ pub struct Cluster {
     pub quarantined: BTreeSet<BlockAt>,
     /// Members that were there before a restart and are not back: they give nothing.
     pub away: BTreeSet<ServerId>,
+    /// Blocks of each core that servers lend to this controller shard, where there are several; those
+    /// that are not here have lent everything.
+    pub lent: BTreeMap<ServerId, Vec<u64>>,
     /// Bytes in blocks, as last reported.
     pub used: BTreeMap<BlockAt, u64>,
     /// Every move that began, in that order, whatever became of it.
@@ -541,21 +544,25 @@ impl Cluster {
         }
     }
 
-    fn taken(&self, server: ServerId) -> u64 {
+    /// Blocks of a server that are not free.
+    pub fn out(&self, server: ServerId) -> impl Iterator<Item = BlockAt> {
         let files = self.jobs.iter().flat_map(|job| &job.files);
         let held = files.flat_map(File::held).chain(self.quarantined.iter().copied());
-        held.filter(|at| at.block.server() == server).count() as u64
+        held.filter(move |at| at.block.server() == server)
     }
 
-    /// (ordinary, free, quarantined)
+    /// Blocks that may be given out: by ordinary allocations, and by any; and those that are free,
+    /// whether there is room for them or it is lent to others.
     pub fn room(&self) -> (u64, u64, u64) {
-        let mut room = (0, 0, self.quarantined.len() as u64);
+        let mut room = (0, 0, 0);
         for (&server, &(total, _)) in self.servers.iter().filter(|(id, _)| !self.away.contains(id))
         {
-            let free = total - self.taken(server);
-            let reserve = (RESERVE_BLOCKS_MIN as u64).max(total / RESERVE_FRACTION as u64);
-            room.0 += free.saturating_sub(reserve);
-            room.1 += free;
+            let out = self.out(server).count() as u64;
+            let lent = self.lent.get(&server).map_or(total, |lent| lent.iter().sum());
+            let reserve = (RESERVE_BLOCKS_MIN as u64).max(lent / RESERVE_FRACTION as u64);
+            room.0 += (lent - out).saturating_sub(reserve);
+            room.1 += lent - out;
+            room.2 += total - out;
         }
         room
     }
@@ -587,6 +594,7 @@ impl Cluster {
     /// A server dies; answers the structures that went with it.
     pub fn lose(&mut self, server: ServerId) {
         self.servers.remove(&server);
+        self.lent.remove(&server);
         let here = |at: &BlockAt| at.block.server() == server;
         for j in 0..self.jobs.len() {
             let mut files = std::mem::take(&mut self.jobs[j].files);

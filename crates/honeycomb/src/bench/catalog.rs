@@ -1,6 +1,8 @@
 //! `bench catalog`: a mix of catalog operations, one at a time, pipelined and in batches, with a log
 //! and without.
 
+mod curve;
+
 use super::measure::{Limit, Spread};
 use super::nodes::{Folder, Nodes};
 use super::process::{Pinning, Watched, machine, thread_cpu};
@@ -39,9 +41,14 @@ const POOL: Pool = Pool { memory: 64 << 20, block_size: 64 << 10 };
 /// Then one controller shard and two, both under two such pipelined loads, of a job each: the capacity is
 /// what each shard's thread does per second of its own CPU time, added up, because on a machine of two
 /// cores the loads take their part of both; the rate by the clock is beside it.
+///
+/// With --curve nothing of that, but how latency grows with throughput: the mix with 1 to 256 requests in
+/// flight, from two connections of a job each, on one shard and on two; how many are done per second, and
+/// what half of them and 99 of 100 wait at most. Less than a minute.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  honeycomb bench catalog --quick")]
+  honeycomb bench catalog --quick
+  honeycomb bench catalog --quick --curve --out figures")]
 pub struct CatalogArgs {
     /// Connections with one request in flight each
     #[arg(long, default_value_t = 16)]
@@ -55,6 +62,12 @@ pub struct CatalogArgs {
     /// Where the log is kept that is measured: the disk
     #[arg(long)]
     within: Option<PathBuf>,
+    /// Latency against throughput, and nothing else
+    #[arg(long)]
+    curve: bool,
+    /// Folder for a plot of the curve and its data
+    #[arg(long, requires = "curve")]
+    out: Option<PathBuf>,
     #[command(flatten)]
     common: Common,
 }
@@ -122,6 +135,9 @@ pub fn run(args: &CatalogArgs) -> Outcome {
     let common = args.common.settled()?;
     if args.connections == 0 || args.pipelines == 0 || args.window == 0 {
         return Err("at least one connection and one request in flight".into());
+    }
+    if args.curve {
+        return curve::run(args, &common);
     }
     let pinning = Pinning::choose(!common.no_pin);
     let about = machine();
@@ -191,17 +207,7 @@ fn measure(
 /// Two pipelined loads, of a job each: on one shard, or on one each. Nothing is pinned.
 fn scale(args: &CatalogArgs, common: &Common, shards: usize) -> Result<Scale, String> {
     let nodes = Nodes::start(POOL, Waiting::Polling, Pinning::default(), None, shards)?;
-    let mut jobs: Vec<JobTicket> = Vec::new();
-    for n in 0..64 {
-        let (client, ticket) = nodes.job(&format!("scale-{n}"))?;
-        if shards == 1 || jobs.iter().all(|job| job.job.controller() != ticket.job.controller()) {
-            prepare(&client, ticket.job)?;
-            jobs.push(ticket);
-        }
-        if jobs.len() == 2 {
-            break;
-        }
-    }
+    let jobs = curve::two_jobs(&nodes, shards)?;
     let watched: Vec<Watched> = (0..shards).map(|shard| nodes.controller_thread(shard)).collect();
     let before: Vec<u64> = watched.iter().map(Watched::cpu).collect();
     let rates = std::thread::scope(|scope| {

@@ -82,6 +82,23 @@ impl Wire {
         Ok(())
     }
 
+    /// Awaits at least one reply, and takes all that have come; how many. The first refusal is an error.
+    pub fn some_replies(&mut self) -> Result<usize, String> {
+        let (mut count, mut at) = (0, 0);
+        loop {
+            while let Some(used) = reply(&self.received[at..self.filled])? {
+                (count, at) = (count + 1, at + used);
+            }
+            self.received.copy_within(at..self.filled, 0);
+            (self.filled, at) = (self.filled - at, 0);
+            if count > 0 {
+                return Ok(count);
+            }
+            let room = &mut self.received[self.filled..];
+            self.filled += self.socket.read(room).map_err(|e| e.to_string())?;
+        }
+    }
+
     /// Sends what is queued and awaits so many replies.
     pub fn exchange(&mut self, count: usize) -> Result<(), String> {
         self.flush()?;

@@ -400,7 +400,6 @@ fn the_same_requests_are_served_to_who_may() {
     for (i, op) in Op::ALL.into_iter().enumerate() {
         let info = op.info();
         let name = if op == Op::FindJob { "victim".to_owned() } else { format!("job{i}") };
-        let victim = Victim::new(&cluster, &name);
         if matches!(info.plane, Plane::Data) && info.auth == Auth::Grant {
             for shard in [0, 1] {
                 let victim = Victim::new(&cluster, &format!("{name}-{shard}"));
@@ -409,6 +408,7 @@ fn the_same_requests_are_served_to_who_may() {
             }
             continue;
         }
+        let victim = Victim::new(&cluster, &name);
         if info.auth == Auth::Peer {
             serve_peer(&cluster, &victim, op);
             victim.client.deregister_job(victim.job.job).unwrap();

@@ -119,6 +119,9 @@ impl Shard {
             told: Told::default(),
             shared: None,
         }));
+        // From here on it knows that it is asked what it wishes: its first request, too, waits for a part
+        // to move where it fills the block, and is not refused.
+        self.look_at_moves(Time::ZERO, index);
         self.arm(index);
         Ok(())
     }

@@ -1,0 +1,203 @@
+//! Memory that controller shards share: what servers lend to each, who waits for it, and that all of it
+//! comes back (ADR 0021).
+
+use crate::controller::{Question, SimController, TICK};
+use crate::net::{Node, SERVERS};
+use crate::owner::Making;
+use crate::server::SHARDS;
+use crate::world::{Event, World};
+use honeycomb_catalog::{Actor, CatalogError, Command, Reply};
+use honeycomb_env::Entropy;
+use honeycomb_server::Effect;
+use honeycomb_types::{BlockAt, ServerId};
+
+/// One seed in this many has two controller shards.
+const TWO_SHARDS: u64 = 5;
+
+/// A request that found too few blocks, and is served again when servers were asked for more, once.
+pub enum Parked {
+    /// What a block wants, over this link.
+    Asked(ServerId, (usize, u64), Effect),
+    Question(Question),
+    Making(Making),
+}
+
+/// How many controller shards a seed has. It draws nothing from the run itself: what goes wrong in a
+/// seed with one is what it was before there were two.
+pub fn controllers(seed: u64) -> usize {
+    let two = Entropy::seeded(seed ^ 0x10_7500).below(TWO_SHARDS) == 0;
+    1 + usize::from(two)
+}
+
+impl World {
+    /// What a server says that it lends when it joins a controller shard; nothing where there is one.
+    pub fn offers(&self, server: usize, ix: usize) -> Vec<u32> {
+        match self.controllers.len() {
+            1 => Vec::new(),
+            _ => self.servers[server].lots.lent(ix as u16),
+        }
+    }
+
+    /// A server is asked to lend so much in all; what it lends then. The sum is never more than there
+    /// is (INV-40).
+    pub fn lend(&mut self, server: usize, ix: usize, lots: &[u32]) -> Vec<u32> {
+        let ledger = &mut self.servers[server].lots;
+        let had = ledger.lent(ix as u16);
+        let lent = ledger.set(ix as u16, lots).expect("it has so many cores");
+        if had.iter().zip(&lent).any(|(had, lent)| had < lent) {
+            self.reach("lots lent");
+        }
+        if had.iter().zip(&lent).any(|(had, lent)| had > lent) {
+            self.reach("lots given back");
+        }
+        if lent.iter().zip(lots).any(|(lent, lots)| lent < lots) {
+            self.reach("lots that others have");
+        }
+        self.check_lots(server);
+        lent
+    }
+
+    /// No core holds more blocks for a controller shard than it has lent to it, and what it has lent to
+    /// all of them is there (INV-40).
+    pub fn check_lots(&mut self, server: usize) {
+        if self.controllers.len() == 1 {
+            return;
+        }
+        let sim = &self.servers[server];
+        let held = sim.held();
+        for core in 0..SHARDS {
+            let lent = (0..self.controllers.len()).map(|ix| {
+                let ours = |at: &&BlockAt| {
+                    at.block.shard().0 == core && at.block.server().controller() as usize == ix
+                };
+                (sim.lots.lent(ix as u16)[core as usize], held.iter().filter(ours).count() as u32)
+            });
+            let lent: Vec<(u32, u32)> = lent.collect();
+            let sum: u32 = lent.iter().map(|(lent, _)| lent).sum();
+            if sum > sim.blocks || lent.iter().any(|(lent, held)| held > lent) {
+                let text = format!(
+                    "core {core} of {} has {} blocks; lent and held by controller shard are {lent:?} \
+                     (INV-40)",
+                    sim.address, sim.blocks
+                );
+                return self.broken(text);
+            }
+        }
+    }
+
+    /// A server has said what it lends.
+    pub fn lent(&mut self, id: ServerId, lent: &[u32]) {
+        let ix = id.controller() as usize;
+        if self.controllers[ix].catalog.is_awaited(id) {
+            self.reach("lots told by a server that came back");
+        }
+        if let Err(e) = self.command(ix, Command::Lent { server: id, lent }) {
+            self.broken(format!("{id} lends {lent:?}, and is not believed: {e} (INV-40)"));
+        }
+        self.unpark(ix);
+    }
+
+    /// Whether something was refused for want of blocks that servers were asked for now.
+    pub fn borrows(&mut self, ix: usize, refusal: &CatalogError) -> bool {
+        let CatalogError::OutOfMemory { asked, .. } = *refusal else { return false };
+        if self.controllers.len() == 1 {
+            return false;
+        }
+        let _ = self.command(ix, Command::ShortOf { blocks: asked as u32 });
+        self.controllers[ix].catalog.awaits_lots()
+    }
+
+    /// What a block wants waits for blocks.
+    pub fn park(&mut self, id: ServerId, effect: Effect) {
+        let controller = self.controller_of(id);
+        if let Some(link) = controller.links.get(&id).copied() {
+            controller.parked.push(Parked::Asked(id, link, effect));
+        }
+    }
+
+    /// Serves what waited for blocks, when there is nothing more to wait for.
+    pub fn unpark(&mut self, ix: usize) {
+        let SimController { catalog, parked, .. } = &mut self.controllers[ix];
+        if parked.is_empty() || catalog.awaits_lots() {
+            return;
+        }
+        for parked in std::mem::take(parked) {
+            self.reach("request that waited for lots");
+            match parked {
+                Parked::Asked(id, link, effect) => {
+                    // Over another connection it has been asked again, or is not wanted any more.
+                    if self.controllers[ix].links.get(&id) == Some(&link) {
+                        self.asked(id, effect, true);
+                    }
+                }
+                Parked::Question(question) => self.question(question, true),
+                Parked::Making(making) => crate::owner::make(self, making, true),
+            }
+        }
+    }
+
+    /// Time has passed for the controller.
+    pub fn tick_controllers(&mut self) {
+        self.schedule(TICK, Event::Tick(Node::Controller));
+        for ix in 0..self.controllers.len() {
+            if self.controllers[ix].alive {
+                self.tick_controller(ix);
+            }
+        }
+    }
+
+    /// Any of the controller shards.
+    pub fn some_controller(&mut self) -> usize {
+        match self.controllers.len() {
+            1 => 0,
+            shards => self.rng.below(shards as u64) as usize,
+        }
+    }
+
+    /// Controllers die: one shard alone, as if it were in a process of its own, or all of them.
+    pub fn crash_controllers(&mut self) {
+        let shards = self.controllers.len();
+        let struck = if shards > 1 { self.rng.below(shards as u64 + 1) as usize } else { 0 };
+        if struck < shards {
+            return self.crash_controller(struck);
+        }
+        self.fault("all controller shards");
+        (0..shards).for_each(|ix| self.crash_controller(ix));
+    }
+
+    /// When all leases have ended, every block is free again (INV-02, INV-13), and no room is lent.
+    pub fn judge_memory(&mut self) {
+        let now = self.controller_now();
+        for ix in 0..self.controllers.len() {
+            let SimController { model, catalog, .. } = &mut self.controllers[ix];
+            if let Err(e) = model.compare(now, catalog) {
+                return self.broken(format!("the catalog, at the end: {e}"));
+            }
+            let actor = Actor::CLUSTER;
+            let Ok(Reply::Status(status)) = self.command(ix, Command::ClusterStatus { actor })
+            else {
+                return self.broken("the cluster has no status".into());
+            };
+            if status.free != status.blocks || status.structures != 0 {
+                let text = format!(
+                    "{} of {} blocks are free, {} structures live after the last lease (INV-02)",
+                    status.free, status.blocks, status.structures
+                );
+                self.broken(text);
+            }
+        }
+        for server in 0..SERVERS {
+            let sim = &self.servers[server];
+            let (held, address, all) = (sim.held(), &sim.address, sim.blocks);
+            let free: Vec<u32> = (0..SHARDS as usize).map(|core| sim.lots.free(core)).collect();
+            if !held.is_empty() {
+                return self.broken(format!("{address} still holds {held:?} (INV-02)"));
+            }
+            // Nobody has anything: nothing is lent, and no lot was lost.
+            if self.controllers.len() > 1 && free.iter().any(|free| *free != all) {
+                let text = format!("{address} has {free:?} of {all} blocks to lend (INV-40)");
+                return self.broken(text);
+            }
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! What a simulated memory server is to each controller shard: a member under a number of that shard's
+//! own, over a link of its own. As `crates/server/src/link.rs` does it.
+
+use crate::controller::Said;
+use crate::net::Node;
+use crate::server::SimServer;
+use crate::world::{Event, World};
+use honeycomb_catalog::BlockUsage;
+use honeycomb_server::{Effect, MoveWord, Shard};
+use honeycomb_structures::{News, Successor};
+use honeycomb_types::limits::{ACTIVITY_INTERVAL, REPORT_INTERVAL};
+use honeycomb_types::{BlockAt, BlockId, JobId, PrefixId, ServerId, Time};
+use honeycomb_wire::Status;
+use honeycomb_wire::messages::HeldBlock;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// A server that has no answer to its wish to join asks again after this.
+const REJOIN: Duration = Duration::from_millis(200);
+
+/// A membership.
+#[derive(Default)]
+pub struct Member {
+    /// The name under which it joined; 0 until it has.
+    pub id: ServerId,
+    /// Its connection to the controller shard, once it has joined over it.
+    pub link: Option<u64>,
+    /// The controller shard knows it and all that it holds.
+    pub ready: bool,
+    /// It has told what it holds, and what came after waits in `later` until that is known.
+    telling: bool,
+    later: Vec<Effect>,
+    /// Blocks of which it is not known whether the controller has heard what was taken.
+    unheard: BTreeSet<BlockAt>,
+    /// The same, told over the present connection.
+    taken: BTreeSet<BlockAt>,
+    /// The connection over which it asked to join last.
+    pub attempt: u64,
+    /// Blocks that asked for a successor and were not answered.
+    pub growing: BTreeSet<BlockAt>,
+    /// Blocks that asked to begin a move, and were not answered.
+    moving: BTreeSet<BlockAt>,
+    /// Usage for its next report.
+    usage: Vec<BlockUsage>,
+    /// Sessions' tasks that were active, and when last.
+    active: BTreeMap<(JobId, PrefixId), Time>,
+    next_report: Time,
+    next_activity: Time,
+}
+
+impl Member {
+    /// The process has ended. Its name and its last connection are still known to others.
+    pub fn end(&mut self) {
+        *self = Member { id: self.id, attempt: self.attempt, ..Member::default() };
+    }
+}
+
+/// The controller shard that made a prefix.
+fn controller_of(prefix: PrefixId) -> u64 {
+    prefix.0 >> 48
+}
+
+impl SimServer {
+    /// What it is to the controller shard that knows it, or another server, by this name.
+    pub fn member(&mut self, id: ServerId) -> &mut Member {
+        &mut self.members[id.controller() as usize]
+    }
+
+    /// Whether a controller shard knows it by this name.
+    pub fn is(&self, id: ServerId) -> bool {
+        self.members.iter().any(|member| member.id == id)
+    }
+
+    /// The controller shard to which a connection of it leads.
+    pub fn controller_at(&self, link: u64) -> Option<usize> {
+        self.members.iter().position(|member| member.link == Some(link))
+    }
+
+    fn member_at(&mut self, at: BlockAt) -> &mut Member {
+        self.member(at.block.server())
+    }
+
+    /// It has joined under a new name: everything that it held for that controller shard is gone.
+    pub fn joined(&mut self, now: Time, link: u64, id: ServerId, now_ms: u64) {
+        let member = self.member(id);
+        let Member { attempt, next_report, next_activity, .. } = *member;
+        let active = std::mem::take(&mut member.active);
+        *member = Member {
+            id,
+            link: Some(link),
+            ready: true,
+            attempt,
+            active,
+            next_report,
+            next_activity,
+            ..Member::default()
+        };
+        let controller = u64::from(id.controller());
+        self.generations.retain(|prefix, _| controller_of(*prefix) != controller);
+        for shard in &mut self.shards {
+            shard.reset(id);
+        }
+        // As `crates/server` does: the way of the answer is the error.
+        self.adjust(now_ms as i64 - now.as_millis() as i64, Duration::from_secs(60), now);
+    }
+
+    /// The controller's clock was told in answer to a report: half of the round trip is the error.
+    pub fn set_clock(&mut self, sent: Time, now: Time, now_ms: u64) {
+        let here = (sent.as_millis() + now.as_millis()) / 2;
+        let error = now.since(sent) / 2 + Duration::from_millis(2);
+        self.adjust(now_ms as i64 - here as i64, error, now);
+    }
+
+    fn adjust(&mut self, offset_ms: i64, error: Duration, now: Time) {
+        self.clock = (offset_ms, error, now);
+        for shard in &mut self.shards {
+            shard.set_clock_offset(offset_ms);
+        }
+    }
+
+    /// It is the member that it was, and tells what it holds for that controller shard.
+    pub fn rejoined(&mut self, now: Time, link: u64, id: ServerId, now_ms: u64) -> Vec<HeldBlock> {
+        let member = self.member(id);
+        (member.link, member.telling) = (Some(link), true);
+        // What is told now is newer.
+        member.usage.clear();
+        self.adjust(now_ms as i64 - now.as_millis() as i64, Duration::from_secs(60), now);
+        let mut held: Vec<HeldBlock> = self.shards.iter().flat_map(Shard::holdings).collect();
+        held.retain(|held| BlockId(held.block).server() == id);
+        held
+    }
+
+    /// A controller shard knows what it holds: everything goes on. Answers what waited for that.
+    pub fn known(&mut self, now: Time, controller: usize) -> Vec<Effect> {
+        let member = &mut self.members[controller];
+        member.ready = true;
+        let later = std::mem::take(&mut member.later);
+        for at in std::mem::take(&mut member.unheard) {
+            self.shard(at).tell(now, at, News::TakenHeard);
+        }
+        later
+    }
+
+    /// A link is gone: what waits for an answer over it is told so.
+    pub fn unlink(&mut self, now: Time, controller: usize) {
+        let member = &mut self.members[controller];
+        member.link = None;
+        (member.ready, member.telling) = (false, false);
+        for effect in std::mem::take(&mut member.later) {
+            match effect {
+                Effect::Taken { at, .. } => drop(member.unheard.insert(at)),
+                // What blocks tell of themselves does not say this.
+                Effect::CancelMove { .. } => member.later.push(effect),
+                _ => {}
+            }
+        }
+        let taken = std::mem::take(&mut member.taken);
+        member.unheard.extend(taken);
+        let (growing, moving) =
+            (std::mem::take(&mut member.growing), std::mem::take(&mut member.moving));
+        for at in growing {
+            self.deny_growth(now, at);
+        }
+        for at in moving {
+            self.refuse_move(now, at);
+        }
+    }
+
+    /// What a controller shard is to be told once it is there again. What a shard wanted before it told
+    /// its holdings is in them.
+    pub fn keep(&mut self, now: Time, effect: Effect) {
+        let controller = effect.controller() as usize;
+        let member = &mut self.members[controller];
+        match effect {
+            Effect::Grow { at, .. } => self.deny_growth(now, at),
+            Effect::BeginMove { at, .. } => self.refuse_move(now, at),
+            Effect::CommitMove { at, .. } => self.move_word(now, at, MoveWord::NotAsked),
+            // It is asked for again.
+            Effect::LocateServer { .. } => {}
+            Effect::CancelMove { .. } => member.later.push(effect),
+            effect if member.telling => member.later.push(effect),
+            Effect::Taken { at, .. } => drop(member.unheard.insert(at)),
+            _ => {}
+        }
+    }
+
+    fn refuse_move(&mut self, now: Time, at: BlockAt) {
+        let text = "the controller cannot be reached".to_owned();
+        let word = MoveWord::Refused(Status::Unavailable, text);
+        self.shard(at).move_word(now, at, word);
+    }
+
+    /// The controller's word on a move.
+    pub fn move_word(&mut self, now: Time, at: BlockAt, word: MoveWord) {
+        self.member_at(at).moving.remove(&at);
+        self.shard(at).move_word(now, at, word);
+    }
+
+    fn deny_growth(&mut self, now: Time, at: BlockAt) {
+        let text = "the controller cannot be reached".to_owned();
+        let denied = Successor::Denied(Status::Unavailable, text);
+        self.shard(at).tell(now, at, News::Successor(denied));
+    }
+
+    /// Something is said to a controller shard.
+    pub fn saying(&mut self, said: &Said) {
+        match *said {
+            Said::Asked(Effect::Grow { at, .. }) => drop(self.member_at(at).growing.insert(at)),
+            Said::Asked(Effect::BeginMove { at, .. }) => drop(self.member_at(at).moving.insert(at)),
+            Said::Asked(Effect::Taken { at, .. }) => drop(self.member_at(at).taken.insert(at)),
+            _ => {}
+        }
+    }
+
+    /// The controller's word for a block.
+    pub fn tell(&mut self, now: Time, at: BlockAt, news: News) {
+        let member = self.member_at(at);
+        match news {
+            News::Successor(_) => member.growing.remove(&at),
+            News::TakenHeard => member.taken.remove(&at),
+            _ => false,
+        };
+        self.shard(at).tell(now, at, news);
+    }
+
+    /// What it has to report to a controller shard, when that is due.
+    pub fn report(&mut self, now: Time, controller: usize) -> Option<Said> {
+        let member = &mut self.members[controller];
+        if !member.ready {
+            return None;
+        }
+        let active = !member.active.is_empty() && now >= member.next_activity;
+        if now < member.next_report && !active {
+            return None;
+        }
+        member.next_report = now + REPORT_INTERVAL;
+        member.next_activity = now + ACTIVITY_INTERVAL;
+        let seen = std::mem::take(&mut member.active);
+        let ago = |at: Time| now.since(at).as_millis() as u32;
+        let active = seen.into_iter().map(|((job, prefix), at)| (job, prefix, ago(at))).collect();
+        let SimServer { shards, members, .. } = self;
+        for shard in shards {
+            shard.usage(|at, bytes_used| {
+                let member = &mut members[at.block.server().controller() as usize];
+                member.usage.push(BlockUsage { at, bytes_used });
+            });
+        }
+        let usage = std::mem::take(&mut members[controller].usage);
+        Some(Said::Report { sent: now, usage, active })
+    }
+
+    /// A session that runs for a task was seen.
+    pub fn seen(&mut self, now: Time, job: JobId, prefix: PrefixId) {
+        self.members[job.controller() as usize].active.insert((job, prefix), now);
+    }
+}
+
+impl World {
+    /// A server learns that a link is closed.
+    pub fn link_closed(&mut self, server: usize, link: u64) {
+        let Some(ix) = self.servers[server].controller_at(link) else { return };
+        let now = self.local(Node::Server(server));
+        self.servers[server].unlink(now, ix);
+        let messages = self.servers[server].settle();
+        self.send_all(server, messages);
+        let life = self.servers[server].life;
+        self.rejoin(server, life, ix);
+    }
+
+    /// A server without a link to a controller shard asks to join, again and again.
+    pub fn rejoin(&mut self, server: usize, life: u64, ix: usize) {
+        let sim = &self.servers[server];
+        if sim.life != life || !sim.alive || sim.members[ix].link.is_some() {
+            return;
+        }
+        // The connection before, if there was one, is closed.
+        let earlier = sim.members[ix].attempt;
+        let at = self.arrival(Node::Server(server), Node::Controller, earlier);
+        self.schedule_at(at, Event::LinkLost { server, link: earlier });
+        let link = self.new_link();
+        self.servers[server].members[ix].attempt = link;
+        let at = self.arrival(Node::Server(server), Node::Controller, link);
+        let lent = self.offers(server, ix);
+        self.schedule_at(at, Event::Join { server, life, link, controller: ix, lent });
+        self.schedule(REJOIN, Event::Rejoin { server, life, controller: ix });
+    }
+}
