@@ -96,6 +96,17 @@ pub(crate) enum Mode {
     Skip { left: usize },
 }
 
+/// What a flush has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// Everything is sent.
+    Nothing,
+    /// The socket takes no more for now.
+    NoRoom,
+    /// It was asked for no more.
+    More,
+}
+
 pub(crate) struct Conn {
     pub stream: TcpStream,
     pub mode: Mode,
@@ -124,6 +135,12 @@ pub(crate) struct Conn {
     pub forwarded: usize,
     /// The last payload was one that is filled in place: the next one likely is, too.
     pub brings_large: bool,
+    /// Its bytes move a piece at a time, when nobody else waits: `Net::yields`.
+    pub yields: bool,
+    /// Of one that yields: it is in line for a step.
+    pub in_line: bool,
+    /// Of one that yields: there may be something to read.
+    pub unread: bool,
     out: VecDeque<Chunk>,
     /// Bytes of the first chunk that are sent.
     sent: usize,
@@ -150,6 +167,9 @@ impl Conn {
             connecting: false,
             forwarded: 0,
             brings_large: false,
+            yields: false,
+            in_line: false,
+            unread: false,
             out: VecDeque::new(),
             sent: 0,
             backlog: 0,
@@ -215,10 +235,14 @@ impl Conn {
         self.permit.resize(self.backlog);
     }
 
-    /// Sends what the socket takes. `Ok(true)` when nothing is left.
-    pub fn flush(&mut self, now: Time, spares: &mut Spares) -> io::Result<bool> {
+    /// Sends what the socket takes of the first `most` bytes.
+    pub fn flush(&mut self, now: Time, spares: &mut Spares, most: usize) -> io::Result<Left> {
+        let mut most = most;
         while self.backlog > 0 {
-            let (offered, written) = self.write();
+            if most == 0 {
+                return Ok(Left::More);
+            }
+            let (offered, written) = self.write(most);
             match written {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(n) => {
@@ -226,25 +250,28 @@ impl Conn {
                     self.progress = now;
                     self.consume_sent(n, spares);
                     if n < offered {
-                        return Ok(false);
+                        return Ok(Left::NoRoom);
                     }
+                    most -= n;
                 }
-                Err(Errno::AGAIN) => return Ok(false),
+                Err(Errno::AGAIN) => return Ok(Left::NoRoom),
                 Err(Errno::INTR) => {}
-                Err(Errno::NOTCONN) if self.connecting => return Ok(false),
+                Err(Errno::NOTCONN) if self.connecting => return Ok(Left::NoRoom),
                 Err(e) => return Err(e.into()),
             }
         }
-        Ok(true)
+        Ok(Left::Nothing)
     }
 
     /// One system call: how many bytes it was offered, and how many it took.
-    fn write(&self) -> (usize, rustix::io::Result<usize>) {
+    fn write(&self, most: usize) -> (usize, rustix::io::Result<usize>) {
+        let cut = |bytes: &[u8], most: usize| bytes.len().min(most);
         // A batch of small replies is one piece.
         if let [Chunk::Bytes(only)] = self.out.as_slices().0
             && self.out.len() == 1
         {
             let bytes = &only[self.sent..];
+            let bytes = &bytes[..cut(bytes, most)];
             return (bytes.len(), rustix::io::write(&self.stream, bytes));
         }
         let mut pieces = [IoSlice::new(&[]); PIECES];
@@ -252,9 +279,13 @@ impl Conn {
         let mut offered = 0;
         for (i, chunk) in self.out.iter().take(PIECES).enumerate() {
             let bytes = &chunk.bytes()[if i == 0 { self.sent } else { 0 }..];
+            let bytes = &bytes[..cut(bytes, most - offered)];
             pieces[i] = IoSlice::new(bytes);
             offered += bytes.len();
             count = i + 1;
+            if offered == most {
+                break;
+            }
         }
         (offered, rustix::io::writev(&self.stream, &pieces[..count]))
     }
