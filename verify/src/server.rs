@@ -150,6 +150,7 @@ impl SimServer {
     /// An answer that came over a line of one of its shards.
     pub fn line_answered(&mut self, now: Time, line: ShardLine, status: Status) {
         self.shards[line.shard as usize].line_answered(now, line.key, status);
+        self.steps(now);
     }
 
     /// A line of one of its shards is gone.
@@ -488,7 +489,16 @@ impl SimServer {
         for shard in &mut self.shards {
             shard.tick(now);
         }
+        self.steps(now);
         self.settle()
+    }
+
+    /// What moves goes on by a step. It is called as often as something else happens, so that what is
+    /// being copied changes meanwhile.
+    pub fn steps(&mut self, now: Time) {
+        for shard in self.shards.iter_mut().filter(|shard| shard.has_steps()) {
+            shard.step(now);
+        }
     }
 
     /// Answers that were set free, and what the shards want from the controller.

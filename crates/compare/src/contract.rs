@@ -40,8 +40,10 @@ pub enum Op {
     GetInto,
     /// As `Get`, or as a mapping, and then once over all bytes.
     Pass,
-    /// A store that grows, and so splits: what disturbs the others. Counts batches.
+    /// Puts, at a pace, into a store whose blocks are nearly full: they split, one after the other.
     Split,
+    /// The same puts into a store that has room: what of `Split` is not the splitting.
+    Trickle,
 }
 
 impl Op {
@@ -59,6 +61,7 @@ impl Op {
             Op::GetInto => "get_into",
             Op::Pass => "pass",
             Op::Split => "split",
+            Op::Trickle => "trickle",
         }
     }
 }
@@ -186,6 +189,9 @@ pub struct Measured {
     pub cpu_ns: u64,
     /// p50, p90, p99, p99.9, most; of an operation, or of all requests in flight on a connection.
     pub latency_us: [f64; 5],
+    /// Blocks that were divided meanwhile, as far as the client has seen.
+    #[serde(default)]
+    pub splits: u64,
 }
 
 /// A histogram and the two clocks of a round.
@@ -222,6 +228,7 @@ impl Meter {
             wall_ns: wall.as_nanos() as u64,
             cpu_ns: process_cpu() - self.cpu,
             latency_us: [at(0.5), at(0.9), at(0.99), at(0.999), at(1.0)],
+            splits: 0,
         }
     }
 }

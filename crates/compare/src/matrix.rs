@@ -121,8 +121,8 @@ pub struct Cell {
     pub servers: u8,
     /// Blocks that a store of Honeycomb begins with.
     pub blocks: u32,
-    /// While another prefix of the same cluster splits.
-    pub disturbed: bool,
+    /// What a client of another prefix of the same cluster does meanwhile.
+    pub beside: Option<Op>,
 }
 
 /// For how long whoever polls does so before it sleeps, in microseconds: the default of Honeycomb.
@@ -151,7 +151,7 @@ impl Cell {
             total: FILE,
             servers: 1,
             blocks: 1,
-            disturbed: false,
+            beside: None,
         }
     }
 
@@ -167,6 +167,8 @@ impl Cell {
         match self.size {
             size if size >= 64 * MIB => 4.0,
             size if size >= MIB => 2.0,
+            // Of blocks that split one after the other, until a few have.
+            _ if self.beside.is_some() => 2.0,
             _ => 1.0,
         }
     }
@@ -651,14 +653,19 @@ fn ranged_read(bytes: u64) -> Group {
 }
 
 /// Rows that hold with two memory servers and a store of eight blocks as well, and at p99 while
-/// another prefix splits.
+/// another prefix splits. What makes it split is a load as well, on the same cores: the same puts where
+/// nothing splits tell how much of the difference is theirs.
 fn two_servers(scale: Scale) -> Vec<Group> {
     let group = |name: &str, cell: &dyn Fn(System) -> Cell, figure, bar| {
         let ours = cell(System::Honeycomb).spread();
-        let cells = vec![ours, cell(System::Redis), Cell { disturbed: true, ..ours }];
+        let beside = |op| Cell { beside: Some(op), ..ours };
+        let cells = vec![ours, cell(System::Redis), beside(Op::Split), beside(Op::Trickle)];
+        let p99 = Figure::P99;
         Group::new(format!("servers {name}"), cells)
             .bar("two servers", figure, (0, &[1]), bar, None)
-            .bar("while another prefix splits", Figure::P99, (2, &[0]), AtMost(1.5), None)
+            .bar("while another prefix splits", p99, (2, &[0]), AtMost(1.5), None)
+            .bar("while it splits, against its puts alone", p99, (2, &[3]), None, None)
+            .bar("its puts alone", p99, (3, &[0]), None, None)
     };
     let sync = |op: Op, bytes: u64| {
         move |system| match system {

@@ -133,8 +133,10 @@ pub fn who(cell: &Cell) -> String {
     if cell.one_core {
         name += ", one core";
     }
-    if cell.disturbed {
-        name += ", another prefix splits";
+    match cell.beside {
+        Some(Op::Split) => name += ", another prefix splits",
+        Some(Op::Trickle) => name += ", the same puts beside it",
+        _ => {}
     }
     name
 }
@@ -146,7 +148,7 @@ pub fn cell_json(group: &Group, cell: &Cell, shown: &Result<Shown, Absent>) -> V
         "limit": cell.system.limit(), "op": cell.op.name(), "size": cell.size,
         "clients": cell.clients, "pipeline": cell.pipeline, "transport": cell.transport.name(),
         "client": cell.with.name(), "batch": cell.batch, "waiting": cell.waiting.name(),
-        "one_core": cell.one_core, "servers": cell.servers, "disturbed": cell.disturbed,
+        "one_core": cell.one_core, "servers": cell.servers, "beside": cell.beside.map(Op::name),
     });
     let fields = line.as_object_mut().expect("an object");
     match shown {
@@ -159,7 +161,10 @@ pub fn cell_json(group: &Group, cell: &Cell, shown: &Result<Shown, Absent>) -> V
                 fields.insert(format!("{name}_max"), json!(cut(spread.max)));
             };
             put("p50_us", shown.series.spread(|f| f.latency[0]));
+            put("p90_us", shown.series.spread(|f| f.latency[1]));
             put("p99_us", shown.series.spread(|f| f.latency[2]));
+            put("p99_9_us", shown.series.spread(|f| f.latency[3]));
+            put("most_us", shown.series.spread(|f| f.latency[4]));
             put("ops_per_s", shown.series.spread(|f| f.ops_s));
             put("mb_per_s", shown.series.spread(|f| f.mb_s));
             put("server_cpu_us_per_op", shown.series.spread(|f| f.server_us));

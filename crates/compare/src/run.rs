@@ -15,6 +15,9 @@ use std::time::Duration;
 /// After this nothing goes on in a server that nobody asks anything.
 const AT_REST: Duration = Duration::from_millis(300);
 
+/// About what a block of several servers takes to be filled up and divided.
+const SPLIT_TAKES: Duration = Duration::from_millis(20);
+
 /// What a cell showed.
 pub struct Shown {
     /// Each round.
@@ -139,9 +142,29 @@ struct Turn {
     worker: Worker,
     /// What goes on beside it.
     beside: Option<Worker>,
+    /// Blocks that it divided while figures were taken.
+    splits: u64,
     about: String,
     figures: Vec<Figures>,
     server_peak: u64,
+}
+
+impl Turn {
+    fn shown(self, rounds: u32) -> Result<Shown, Absent> {
+        let mut about = self.about;
+        if self.cell.beside == Some(Op::Split) {
+            if self.splits == 0 {
+                return Err(Absent::Failed("no block was divided while it was measured".into()));
+            }
+            about += &format!("; {:.1} splits a round", self.splits as f64 / rounds as f64);
+        }
+        Ok(Shown {
+            series: Series::of(self.figures),
+            about,
+            server_peak: self.server_peak,
+            client_peak: Watched::process(self.worker.child.id()).peak_resident(),
+        })
+    }
 }
 
 /// Runs groups.
@@ -177,13 +200,8 @@ impl<'a> Runner<'a> {
                 }
             }
         }
-        let shown = |turn: Turn| Shown {
-            series: Series::of(turn.figures),
-            about: turn.about,
-            server_peak: turn.server_peak,
-            client_peak: Watched::process(turn.worker.child.id()).peak_resident(),
-        };
-        turns.into_iter().map(|turn| turn.map(shown)).collect()
+        let rounds = self.effort.rounds;
+        turns.into_iter().map(|turn| turn.and_then(|turn| turn.shown(rounds))).collect()
     }
 
     /// By how many bytes a new server's resident memory grows when it gets so many entries.
@@ -250,16 +268,19 @@ impl<'a> Runner<'a> {
         let mut worker = Worker::start(command, cell.one_core, self.pinning)?;
         self.numbered += 1;
         let about = worker.set_up(spec(&cell, &servers[at], self.numbered))?;
-        let beside = match cell.disturbed {
-            true => Some(self.disturber(&cell, &servers[at])?),
-            false => None,
+        let beside = match cell.beside {
+            Some(op) => Some(self.neighbour(&cell, op, &servers[at])?),
+            None => None,
         };
-        Ok(Turn { cell, server: at, worker, beside, about, figures: Vec::new(), server_peak: 0 })
+        let (figures, server_peak, splits) = (Vec::new(), 0, 0);
+        Ok(Turn { cell, server: at, worker, beside, splits, about, figures, server_peak })
     }
 
-    /// A client that makes another prefix of the same cluster split.
-    fn disturber(&mut self, beside: &Cell, server: &Server) -> Result<Worker, String> {
-        let cell = Cell { blocks: 1, ..Cell::new(beside.system, With::Rust, Op::Split, 1024) };
+    /// A client of another prefix of the same cluster, with a block for each time in which one splits.
+    fn neighbour(&mut self, of: &Cell, op: Op, server: &Server) -> Result<Worker, String> {
+        let blocks = self.effort.seconds * of.longer() / SPLIT_TAKES.as_secs_f64();
+        let blocks = (blocks.ceil() as u32).next_power_of_two().clamp(2, 64);
+        let cell = Cell { blocks, ..Cell::new(of.system, With::Rust, op, 1024) };
         let mut worker = Worker::start(self.command(&cell)?, false, self.pinning)?;
         self.numbered += 1;
         worker.set_up(spec(&cell, server, self.numbered))?;
@@ -300,7 +321,8 @@ impl<'a> Runner<'a> {
         let measured = turn.worker.measured()?;
         let server_ns = server.cpu() - before;
         if let Some(beside) = &mut turn.beside {
-            beside.measured()?;
+            let splits = beside.measured()?.splits;
+            turn.splits += if counts { splits } else { 0 };
         }
         turn.server_peak = turn.server_peak.max(server.peak_resident());
         if counts {

@@ -4,6 +4,7 @@ use crate::contract::{Op, Spec, key};
 use honeycomb::bench::noise;
 use honeycomb_client::{Client, ClientOptions, JobTicket, Kv};
 use honeycomb_types::JobId;
+use honeycomb_wire::messages::PrefixOptions;
 use std::time::Duration;
 
 /// The prefix of the structure.
@@ -12,6 +13,10 @@ pub const PATH: &str = "/bench";
 const LEASE_MS: u32 = 24 * 3600 * 1000;
 /// Bytes of an append that fills a file, at least.
 const PIECE: u64 = 1 << 20;
+/// Percent of a block at which those split that shall: where they do however fast they fill. And so
+/// little, at which they merge, that what has just been divided does not.
+pub const SPLITS_AT: u8 = 70;
+const MERGES_AT: u8 = 5;
 /// Bytes of one request that stores many.
 const FILL: u64 = 32 * 1024;
 
@@ -38,7 +43,11 @@ impl Store {
         let unix = spec.transport != "tcp";
         let store = Store { cluster, client: open(&ticket.token), ticket, unix };
         let (client, job) = (&store.client, store.ticket.job);
-        client.create_prefix(job, PATH, &[], Default::default()).map_err(said)?;
+        let mut options = PrefixOptions::default();
+        if matches!(spec.op, Op::Split | Op::Trickle) {
+            (options.high_mark, options.low_mark) = (SPLITS_AT, MERGES_AT);
+        }
+        client.create_prefix(job, PATH, &[], options).map_err(said)?;
         match spec.op {
             Op::Queue | Op::Wake => client.create_queue(job, PATH, 0, 0, false).map(drop),
             Op::Append | Op::Read => client.create_file(job, PATH, 1, false).map(drop),

@@ -3,7 +3,7 @@
 
 use crate::contract::{Client, Draw, Measured, Meter, Op, Round, Spec, System, key};
 use crate::memcached::Memcached;
-use crate::stores::{PATH, Store, said};
+use crate::stores::{PATH, SPLITS_AT, Store, said};
 use honeycomb::bench::measure::{Limit, Pause, wake_ups};
 use honeycomb::bench::process::Watched;
 use honeycomb::bench::redis::RedisClient;
@@ -11,6 +11,7 @@ use honeycomb::bench::{measure, noise};
 use honeycomb_client::Done;
 use honeycomb_env::Clock;
 use honeycomb_wire::batch::BatchOp;
+use honeycomb_wire::key_hash;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -60,7 +61,7 @@ impl Client for Sync {
 pub fn set_up(spec: Spec) -> Result<Box<dyn Client>, String> {
     match spec.op {
         Op::Wake => return Ok(Box::new(Waker::new(spec)?)),
-        Op::Split => return Ok(Box::new(Splitter::new(&spec)?)),
+        Op::Split | Op::Trickle => return Ok(Box::new(Neighbour::new(spec)?)),
         Op::Get | Op::Put if spec.pipeline > 1 => return Ok(Box::new(Piped::new(spec)?)),
         _ => {}
     }
@@ -150,7 +151,7 @@ fn ours(spec: &Spec) -> Result<(Work, Option<Store>), String> {
                 whole(Some(file.read_into(at, &mut out).map_err(said)?), size)
             })
         }
-        Op::Wake | Op::Split => unreachable!("has a client of its own"),
+        Op::Wake | Op::Split | Op::Trickle => unreachable!("has a client of its own"),
         Op::Pass => return Err("passes over bytes are for the client in Python".into()),
     };
     Ok((work, Some(store)))
@@ -346,60 +347,122 @@ impl Client for Piped {
     }
 }
 
-/// Fills a store at a steady pace, so that its blocks are divided all the time.
-struct Splitter {
+/// Puts values into a store of several blocks, one block after the other: each of them splits, or none.
+///
+/// One at a time and at a pace at which the puts themselves are little of a load. What a split moves was
+/// stored before, while nobody was measured.
+struct Neighbour {
+    spec: Spec,
     store: Store,
     kv: honeycomb_client::Kv,
     value: Vec<u8>,
-    stored: u64,
+    /// Numbers of keys, by the block that they belong to at first.
+    keys: Vec<Vec<u64>>,
+    /// How many of them are stored.
+    stored: Vec<usize>,
 }
 
-/// Values of a batch of `Splitter`: about what one request takes.
-const SPLITTING: u64 = 50;
-/// From one batch to the next: with values of 1 KiB some 25 MB/s.
-const PACE: Duration = Duration::from_millis(2);
-/// Values after which the store begins anew.
-const SPLIT_MOST: u64 = 200_000;
+/// From one put of `Neighbour` to the next: with values of 1 KiB some 5 MB/s. One by one, because who asks
+/// for many at a time makes others wait longer than a split shall.
+const PACE: Duration = Duration::from_micros(200);
+/// Keys of each of its blocks: more than fit.
+const KEYS_EACH: usize = 10_000;
+/// Values that are stored together before a round.
+const FILLED: usize = 50;
+/// What of a block is taken before one is measured, in thousandths: nearly as much as makes it split.
+const NEARLY_FULL: u64 = 10 * SPLITS_AT as u64 - 5;
+/// Where it has room.
+const HALF_FULL: u64 = 350;
+/// What an entry takes beside its key and value.
+const ENTRY: u64 = 32;
+/// Puts into one block where none splits.
+const PUTS_EACH: u64 = 75;
 
-impl Splitter {
-    fn new(spec: &Spec) -> Result<Splitter, String> {
-        let store = Store::make(spec)?;
+impl Neighbour {
+    fn new(spec: Spec) -> Result<Neighbour, String> {
+        assert!(spec.blocks.is_power_of_two(), "ranges of blocks are told by bits of the hash");
+        let store = Store::make(&spec)?;
         let kv = store.client().open_kv(store.job(), PATH).map_err(said)?;
-        Ok(Splitter { store, kv, value: noise(spec.size as usize), stored: 0 })
+        let value = noise(spec.size as usize);
+        let mut keys = vec![Vec::with_capacity(KEYS_EACH); spec.blocks as usize];
+        let shift = u64::BITS - spec.blocks.trailing_zeros();
+        for number in 0.. {
+            let block = &mut keys[(key_hash(&key(0, number)) >> shift) as usize];
+            if block.len() < KEYS_EACH {
+                block.push(number);
+            } else if keys.iter().all(|block| block.len() == KEYS_EACH) {
+                break;
+            }
+        }
+        let stored = vec![0; keys.len()];
+        let mut neighbour = Neighbour { spec, store, kv, value, keys, stored };
+        neighbour.fill()?;
+        Ok(neighbour)
+    }
+
+    /// Lets every block of the store have as much as it shall have before a round.
+    fn fill(&mut self) -> Result<(), String> {
+        let thousandths = if self.spec.op == Op::Split { NEARLY_FULL } else { HALF_FULL };
+        let of_block = self.kv.structure().block_size() / 1000 * thousandths;
+        let each = (of_block / (ENTRY + 16 + self.spec.size)) as usize;
+        for (block, keys) in self.keys.iter().enumerate() {
+            for numbers in keys[..each].chunks(FILLED) {
+                let keys: Vec<Vec<u8>> = numbers.iter().map(|n| key(0, *n)).collect();
+                let entries: Vec<(&[u8], &[u8])> =
+                    keys.iter().map(|key| (&key[..], &self.value[..])).collect();
+                let mut results = self.kv.multi_put(&entries).into_iter();
+                results.try_for_each(|r| r.map(drop)).map_err(said)?;
+            }
+            self.stored[block] = each;
+        }
+        Ok(())
+    }
+
+    /// A new store in its place, filled as the first was.
+    fn begin_anew(&mut self) -> Result<(), String> {
+        let (client, job) = (self.store.client(), self.store.job());
+        client.remove_structure(job, PATH).map_err(said)?;
+        self.kv = client.create_kv(job, PATH, self.spec.blocks, 0, false).map_err(said)?;
+        self.fill()
     }
 }
 
-impl Client for Splitter {
+impl Client for Neighbour {
     fn about(&self) -> String {
-        "a store that grows".into()
+        "one put after the other".into()
     }
 
     fn round(&mut self, round: Round) -> Result<Measured, String> {
         let clock = Clock::start();
         let mut meter = Meter::begin(clock, round);
-        let mut batches = 0;
+        let splits = self.spec.op == Op::Split;
+        let at_first = self.kv.structure().blocks();
+        let (mut block, mut seen, mut puts) = (0, at_first, 0);
         loop {
             let began = clock.now();
-            if self.stored > SPLIT_MOST {
-                let (client, job) = (self.store.client(), self.store.job());
-                client.remove_structure(job, PATH).map_err(said)?;
-                self.kv = client.create_kv(job, PATH, 1, 0, false).map_err(said)?;
-                self.stored = 0;
+            // A block that does not split for whatever reason is not filled for ever.
+            let number = self.keys[block][self.stored[block] % KEYS_EACH];
+            self.stored[block] += 1;
+            self.kv.put(&key(0, number), &self.value).map_err(said)?;
+            puts += 1;
+            let blocks = self.kv.structure().blocks();
+            let next = if splits { blocks > seen } else { puts % PUTS_EACH == 0 };
+            if next {
+                (block, seen) = ((block + 1) % self.keys.len(), blocks);
             }
-            let numbers = self.stored..self.stored + SPLITTING;
-            let keys: Vec<Vec<u8>> = numbers.map(|n| key(0, n)).collect();
-            let entries: Vec<(&[u8], &[u8])> =
-                keys.iter().map(|key| (&key[..], &self.value[..])).collect();
-            for result in self.kv.multi_put(&entries) {
-                result.map_err(said)?;
-            }
-            self.stored += SPLITTING;
-            batches += 1;
-            meter.count(clock.now().since(began));
-            if clock.now() >= meter.until {
-                return Ok(meter.end(batches));
+            let now = clock.now();
+            meter.count(now.since(began));
+            if now >= meter.until {
+                break;
             }
             clock.sleep_until(began + PACE);
         }
+        let divided = self.kv.structure().blocks().saturating_sub(at_first) as u64;
+        let measured = Measured { splits: divided, ..meter.end(puts) };
+        if splits {
+            // Before the answer, so that nobody is measured meanwhile.
+            self.begin_anew()?;
+        }
+        Ok(measured)
     }
 }

@@ -99,6 +99,17 @@ pub(crate) enum Mode {
     Skip { left: usize },
 }
 
+/// What a flush has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// Everything is sent.
+    Nothing,
+    /// The socket takes no more for now.
+    NoRoom,
+    /// It was asked for no more.
+    More,
+}
+
 pub(crate) struct Conn {
     pub stream: TcpStream,
     pub mode: Mode,
@@ -129,6 +140,12 @@ pub(crate) struct Conn {
     pub forwarded: usize,
     /// The last payload was one that is filled in place: the next one likely is, too.
     pub brings_large: bool,
+    /// Its bytes move a piece at a time, when nobody else waits: `Net::yields`.
+    pub yields: bool,
+    /// Of one that yields: it is in line for a step.
+    pub in_line: bool,
+    /// Of one that yields: there may be something to read.
+    pub unread: bool,
     out: VecDeque<Chunk>,
     /// Bytes of the first chunk that are sent.
     sent: usize,
@@ -156,6 +173,9 @@ impl Conn {
             awaits_room: false,
             forwarded: 0,
             brings_large: false,
+            yields: false,
+            in_line: false,
+            unread: false,
             out: VecDeque::new(),
             sent: 0,
             backlog: 0,
@@ -231,7 +251,7 @@ impl Conn {
         let mut pieces = [IoSlice::new(&[]); PIECES];
         let mut taken = 0;
         if !self.awaits_room && self.out.len() < PIECES {
-            let queued = self.pieces(&mut pieces).0;
+            let queued = self.pieces(&mut pieces, usize::MAX).0;
             pieces[queued] = IoSlice::new(bytes);
             taken = rustix::io::writev(&self.stream, &pieces[..queued + 1]).unwrap_or(0);
         }
@@ -245,10 +265,14 @@ impl Conn {
         }
     }
 
-    /// Sends what the socket takes. `Ok(true)` when nothing is left.
-    pub fn flush(&mut self, now: Time, spares: &mut Spares) -> io::Result<bool> {
+    /// Sends what the socket takes of the first `most` bytes.
+    pub fn flush(&mut self, now: Time, spares: &mut Spares, most: usize) -> io::Result<Left> {
+        let mut most = most;
         while self.backlog > 0 {
-            let (offered, written) = self.write();
+            if most == 0 {
+                return Ok(Left::More);
+            }
+            let (offered, written) = self.write(most);
             match written {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(n) => {
@@ -256,41 +280,49 @@ impl Conn {
                     self.progress = now;
                     self.consume_sent(n, spares);
                     if n < offered {
-                        return Ok(false);
+                        return Ok(Left::NoRoom);
                     }
+                    most -= n;
                 }
-                Err(Errno::AGAIN) => return Ok(false),
+                Err(Errno::AGAIN) => return Ok(Left::NoRoom),
                 Err(Errno::INTR) => {}
-                Err(Errno::NOTCONN) if self.connecting => return Ok(false),
+                Err(Errno::NOTCONN) if self.connecting => return Ok(Left::NoRoom),
                 Err(e) => return Err(e.into()),
             }
         }
-        Ok(true)
+        Ok(Left::Nothing)
     }
 
     /// One system call: how many bytes it was offered, and how many it took.
-    fn write(&self) -> (usize, rustix::io::Result<usize>) {
+    fn write(&self, most: usize) -> (usize, rustix::io::Result<usize>) {
         // A batch of small replies is one piece.
         if let [Chunk::Bytes(only)] = self.out.as_slices().0
             && self.out.len() == 1
         {
             let bytes = &only[self.sent..];
+            let bytes = &bytes[..bytes.len().min(most)];
             return (bytes.len(), rustix::io::write(&self.stream, bytes));
         }
         let mut pieces = [IoSlice::new(&[]); PIECES];
-        let (count, offered) = self.pieces(&mut pieces);
+        let (count, offered) = self.pieces(&mut pieces, most);
         (offered, rustix::io::writev(&self.stream, &pieces[..count]))
     }
 
-    /// What is queued, as far as there is space for pieces: how many these are, and of how many bytes.
-    fn pieces<'a>(&'a self, pieces: &mut [IoSlice<'a>; PIECES]) -> (usize, usize) {
-        let mut offered = 0;
+    /// The first `most` bytes that are queued, as far as there is space for pieces: how many these are,
+    /// and of how many bytes.
+    fn pieces<'a>(&'a self, pieces: &mut [IoSlice<'a>; PIECES], most: usize) -> (usize, usize) {
+        let (mut count, mut offered) = (0, 0);
         for (i, chunk) in self.out.iter().take(PIECES).enumerate() {
             let bytes = &chunk.bytes()[if i == 0 { self.sent } else { 0 }..];
+            let bytes = &bytes[..bytes.len().min(most - offered)];
             pieces[i] = IoSlice::new(bytes);
             offered += bytes.len();
+            count = i + 1;
+            if offered == most {
+                break;
+            }
         }
-        (self.out.len().min(PIECES), offered)
+        (count, offered)
     }
 
     fn consume_sent(&mut self, mut n: usize, spares: &mut Spares) {

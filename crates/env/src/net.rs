@@ -12,7 +12,7 @@ pub use round::run;
 
 use crate::budget::{Budget, Permit};
 use crate::clock::Clock;
-use crate::conn::{Conn, Mode, ReplyPayload, Spares};
+use crate::conn::{Conn, Left, Mode, ReplyPayload, Spares};
 use crate::failpoint::{self, Point};
 use crate::poller::Poller;
 use crate::unix::UnixDoor;
@@ -64,6 +64,9 @@ const FORWARDED_MAX: usize = 16;
 
 /// What a client waits when a descriptor did not fit its socket, in microseconds.
 const PASS_RETRY_US: u64 = 1000;
+
+/// Bytes of a connection that yields which are read or sent at a time: some microseconds' work.
+const PIECE: usize = 16 * 1024;
 
 const LISTENER: Token = Token(usize::MAX);
 const WAKER: Token = Token(usize::MAX - 1);
@@ -185,6 +188,13 @@ pub trait Service {
     /// Called at least when the time that it returned last has come, and after every round.
     fn on_tick(&mut self, net: &mut Net, now: Time) -> Option<Time>;
 
+    /// Does a little of what nobody waits for, in some microseconds: whether there was something. Called
+    /// when everything else of a round is done; before the next time it is looked who has come.
+    fn step(&mut self, net: &mut Net, now: Time) -> bool {
+        let _ = (net, now);
+        false
+    }
+
     /// Whether the loop shall end.
     fn finished(&self) -> bool {
         false
@@ -271,6 +281,8 @@ pub struct Net {
     dirty: Vec<ConnId>,
     /// Connections that may have more to read without a new event.
     ready: VecDeque<ConnId>,
+    /// Connections that yield and have something to read or to send.
+    line: VecDeque<ConnId>,
     closed: Vec<ConnId>,
     spares: Spares,
     budget: Arc<Budget>,
@@ -300,6 +312,7 @@ impl Net {
             door: None,
             dirty: Vec::new(),
             ready: VecDeque::new(),
+            line: VecDeque::new(),
             closed: Vec::new(),
             spares: Spares::default(),
             budget: Budget::new(options.budget),
@@ -440,6 +453,15 @@ impl Net {
         }
     }
 
+    /// From now on this connection lets all others go first: of its bytes a piece is read or sent when
+    /// the others of a round have been answered, and before each further one it is looked whether there
+    /// is somebody again. For work that goes on for long and that nobody waits for.
+    pub fn yields(&mut self, id: ConnId) {
+        if let Some(conn) = self.conn(id) {
+            conn.yields = true;
+        }
+    }
+
     /// Closes a connection as soon as everything queued is sent.
     pub fn close(&mut self, id: ConnId) {
         if let Some(conn) = self.conn(id) {
@@ -537,7 +559,7 @@ impl Net {
         let Some(conn) = look_up(&mut self.conns, &self.generations, to) else { return };
         let last = !self.more && self.doomed.is_none();
         match payload {
-            ReplyPayload::Copy(bytes) if last && bytes.len() >= THROUGH => {
+            ReplyPayload::Copy(bytes) if last && !conn.yields && bytes.len() >= THROUGH => {
                 conn.send(header, args, ReplyPayload::Copy(&[]), &mut self.spares);
                 conn.send_through(bytes, self.round, &mut self.spares);
                 if conn.backlog() == 0 {
@@ -625,7 +647,7 @@ impl Net {
                 let header = ReplyHeader { args_len: message.len() as u32, ..header };
                 let spares = &mut self.spares;
                 conn.send(&header.encode(), message, ReplyPayload::Copy(&[]), spares);
-                let _ = conn.flush(self.clock.now(), spares);
+                let _ = conn.flush(self.clock.now(), spares, usize::MAX);
                 continue;
             }
             let _ = self.insert(conn);
@@ -636,7 +658,7 @@ impl Net {
     fn flush_dirty(&mut self, now: Time) {
         let mut dirty = std::mem::take(&mut self.dirty);
         for id in dirty.drain(..) {
-            self.flush_one(id, now);
+            self.flush_some(id, now, usize::MAX, false);
         }
         // The list's own memory serves the next round; what was added meanwhile comes then.
         dirty.append(&mut self.dirty);
@@ -644,15 +666,27 @@ impl Net {
     }
 
     fn flush_one(&mut self, id: ConnId, now: Time) {
-        let Some(conn) = look_up(&mut self.conns, &self.generations, id) else { return };
+        self.flush_some(id, now, usize::MAX, true);
+    }
+
+    /// Sends some of what a connection has queued, but of one that yields nothing before its turn:
+    /// whether it would take more at once.
+    #[inline]
+    fn flush_some(&mut self, id: ConnId, now: Time, most: usize, its_turn: bool) -> bool {
+        let Some(conn) = look_up(&mut self.conns, &self.generations, id) else { return false };
         conn.dirty = false;
-        let done = conn.flush(now, &mut self.spares);
-        let short = matches!(done, Ok(false));
+        if conn.yields && !its_turn {
+            self.get_in_line(id);
+            return false;
+        }
+        let left = conn.flush(now, &mut self.spares, most);
+        let short = matches!(left, Ok(Left::NoRoom));
         if short != conn.awaits_room {
             conn.awaits_room = short;
             let registry = self.poll.registry();
             if conn.stream.reregister(registry, token(id), interest(short)).is_err() {
-                return self.drop_conn(id);
+                self.drop_conn(id);
+                return false;
             }
         }
         let (closing, paused) = (conn.closing, conn.paused);
@@ -662,10 +696,21 @@ impl Net {
             conn.paused = false;
             self.ready.push_back(id);
         }
-        match done {
-            Ok(true) if closing => self.drop_conn(id),
-            Ok(_) => {}
+        match left {
+            Ok(Left::Nothing) if closing => self.drop_conn(id),
+            Ok(left) => return left == Left::More,
             Err(_) => self.drop_conn(id),
+        }
+        false
+    }
+
+    /// One that yields has something to do.
+    fn get_in_line(&mut self, id: ConnId) {
+        if let Some(conn) = self.conn(id)
+            && !conn.in_line
+        {
+            conn.in_line = true;
+            self.line.push_back(id);
         }
     }
 

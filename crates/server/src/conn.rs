@@ -153,6 +153,9 @@ impl ShardService {
                 reply.near = net.near().to_owned();
                 net.greet(from);
                 net.reply(from, ok(request, 0), &reply.encode(), ReplyPayload::Copy(&[]));
+                if peer.cluster {
+                    net.yields(from);
+                }
                 self.peers.insert(from, peer);
                 if shard != self.ix {
                     net.hand_over(from, shard.0);
@@ -720,6 +723,9 @@ impl Service for ShardService {
         match note {
             Note::Adopt(conn, peer) => {
                 if let Ok(id) = net.attach(conn) {
+                    if peer.cluster {
+                        net.yields(id);
+                    }
                     self.peers.insert(id, peer);
                 }
             }
@@ -817,6 +823,15 @@ impl Service for ShardService {
         let behind = !self.unsent.is_empty() || !self.undelivered.is_empty() || self.gaps > 0;
         let retry = behind.then_some(now + ACTIVITY_INTERVAL / 10);
         [retry, self.shard.deadline()].into_iter().flatten().chain([next]).min()
+    }
+
+    fn step(&mut self, net: &mut Net, now: Time) -> bool {
+        let some = self.shard.has_steps();
+        if some {
+            self.shard.step(now);
+            self.settle(net, now);
+        }
+        some
     }
 
     fn finished(&self) -> bool {

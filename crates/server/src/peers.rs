@@ -49,6 +49,9 @@ impl Peers {
         match post {
             Post::Dial { key, address, target } => match net.dial(address) {
                 Ok(conn) => {
+                    if matches!(key, LineKey::Move(_)) {
+                        net.yields(conn);
+                    }
                     self.hello(net, conn, target);
                     let waiting = Some(Vec::new());
                     self.keys.insert(conn, key);

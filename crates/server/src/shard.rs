@@ -33,7 +33,7 @@ use honeycomb_wire::{Auth, Grant, Op, RequestHeader, Status};
 use owners::Kept;
 use request::{Request, acknowledge, next_block, operation, record_hash, subscribe};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use waiting::Pending;
@@ -282,6 +282,8 @@ pub struct Shard {
     touched: Vec<u32>,
     /// Blocks that have changed since they were looked at: each once.
     unseen: Vec<u32>,
+    /// Blocks whose moves go on in steps, in turn: each once.
+    steps: VecDeque<u32>,
     effects: Vec<Effect>,
     completed: Vec<(Ticket, Answer)>,
     notices: Vec<(Ticket, u64, Notice)>,
@@ -312,6 +314,7 @@ impl Shard {
             pending: Vec::new(),
             touched: Vec::new(),
             unseen: Vec::new(),
+            steps: VecDeque::new(),
             effects: Vec::new(),
             completed: Vec::new(),
             notices: Vec::new(),

@@ -85,6 +85,9 @@ impl World {
     }
 
     fn posts(&mut self) {
+        while self.shard.has_steps() {
+            self.shard.step(self.now);
+        }
         for post in self.shard.take_posts() {
             if let Post::Send { op, .. } = post {
                 self.sent.push_back(op);

@@ -36,6 +36,8 @@ pub enum Parcel {
         end: u64,
         /// Entries whose values were sent as `Value`.
         values: u32,
+        /// Of the bytes.
+        checksum: u64,
         /// They, as they lie in the block; empty when there are none.
         bytes: Arc<[u8]>,
     },
@@ -54,6 +56,8 @@ pub enum Parcel {
     Value {
         /// By which the entries know it.
         number: u32,
+        /// Of its bytes.
+        checksum: u64,
         /// It.
         bytes: Pin,
     },
@@ -74,9 +78,8 @@ impl Parcel {
     /// The request by which it travels: the operation and its arguments. The payload is as it is.
     pub fn request(&self, move_id: u64) -> (Op, Vec<u8>) {
         match self {
-            Parcel::Region { start, end, values, bytes } => {
-                let (start, end, values) = (*start, *end, *values);
-                let checksum = checksum(bytes);
+            Parcel::Region { start, end, values, checksum, .. } => {
+                let (start, end, values, checksum) = (*start, *end, *values, *checksum);
                 let args = MoveRegionRequest { move_id, start, end, values, checksum };
                 (Op::MoveRegion, args.encode())
             }
@@ -86,8 +89,8 @@ impl Parcel {
                 let args = MovePatchRequest { move_id, start, end, length, checksum };
                 (Op::MovePatch, args.encode())
             }
-            Parcel::Value { number, bytes } => {
-                let (value, checksum) = (*number, checksum(bytes.bytes()));
+            Parcel::Value { number, checksum, .. } => {
+                let (value, checksum) = (*number, *checksum);
                 (Op::MoveValue, MoveValueRequest { move_id, value, checksum }.encode())
             }
             Parcel::Drops(values) => {
@@ -96,6 +99,17 @@ impl Parcel {
             }
         }
     }
+}
+
+/// What came of some work on the next parcel.
+#[derive(Debug)]
+pub enum Prepared {
+    /// It is ready.
+    Parcel(Parcel),
+    /// It is nearer.
+    Partly,
+    /// There is nothing to send.
+    Nothing,
 }
 
 /// What a range amounts to.
@@ -110,7 +124,7 @@ pub struct Totals {
 /// A block whose contents can move. One move at a time, to it or from it (INV-19).
 ///
 /// The order for who gives: `wish`, then `refused`, or `begin_export`; `next_parcel` until there is
-/// none; `freeze`, after which nothing of the range changes, and the rest of the parcels, or `thaw`;
+/// none (or `prepare`, step by step); `freeze`, after which nothing of the range changes, and the rest of the parcels, or `thaw`;
 /// `hand_over`, after which nothing of it is read; then `depart`. `cancel_export` may come at any
 /// point before `depart`, and after `hand_over` only when the controller has not committed the move
 /// and will not.
@@ -131,8 +145,20 @@ pub trait Movable {
     /// Begins to send a range to another block. `Err`: it cannot for now.
     fn begin_export(&mut self, block: &mut Backing, start: u64, end: u64) -> Result<(), Answer>;
 
-    /// The next part to send; `None` when everything was sent as it is now.
-    fn next_parcel(&mut self, block: &mut Backing) -> Option<Parcel>;
+    /// Works on the next part to send, about as much as looking at `most` bytes takes: who is called
+    /// between two requests must not take long. What is being made ready is served and changed meanwhile.
+    fn prepare(&mut self, block: &mut Backing, most: usize) -> Prepared;
+
+    /// The next part to send, whatever work it is; `None` when everything was sent as it is now.
+    fn next_parcel(&mut self, block: &mut Backing) -> Option<Parcel> {
+        loop {
+            match self.prepare(block, usize::MAX) {
+                Prepared::Parcel(parcel) => return Some(parcel),
+                Prepared::Partly => {}
+                Prepared::Nothing => return None,
+            }
+        }
+    }
 
     /// Bytes that are to be sent, about.
     fn unsent(&self) -> u64;

@@ -1,6 +1,6 @@
 //! The hash of a key to its slot, a part of the protocol.
 
-use xxhash_rust::xxh64::xxh64;
+use xxhash_rust::xxh64::{Xxh64, xxh64};
 
 /// Bits of the hash that decide the slot: the most that any store uses (65,536 slots).
 const SLOT_MASK: u64 = 0xFFFF << 48;
@@ -20,6 +20,27 @@ pub fn key_hash(key: &[u8]) -> u64 {
 /// What bytes are checked by on their way between blocks: XXH64 with seed 0.
 pub fn checksum(bytes: &[u8]) -> u64 {
     xxh64(bytes, 0)
+}
+
+/// The same of bytes that come piece by piece.
+pub struct Checksum(Xxh64);
+
+impl Default for Checksum {
+    fn default() -> Checksum {
+        Checksum(Xxh64::new(0))
+    }
+}
+
+impl Checksum {
+    /// These come next.
+    pub fn add(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// That of all so far.
+    pub fn value(&self) -> u64 {
+        self.0.digest()
+    }
 }
 
 fn tag(key: &[u8]) -> Option<&[u8]> {

@@ -23,6 +23,6 @@ pub use frame::{
     Auth, Durability, Header, OpInfo, Plane, Refusal, ReplyHeader, RequestHeader, flags,
 };
 pub use handshake::Greeted;
-pub use hash::{checksum, key_hash};
+pub use hash::{Checksum, checksum, key_hash};
 pub use messages::{Op, Status};
 pub use token::{Grant, GrantKey, RootKey, Scope, TokenKey, attenuate};

@@ -10,6 +10,9 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
         spin: Poller::default(),
         busy: None,
         in_a_row: 0,
+        aside: Poller::default(),
+        service_next: false,
+        stepped: false,
     };
     let mut events = Events::with_capacity(1024);
     // Read once a round, after its wait.
@@ -36,9 +39,9 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
                         conn.hung_up = true;
                     }
                     if event.is_readable() || event.is_read_closed() || event.is_error() {
+                        round.busy = Some(id);
                         round.read(&mut net, &mut service, now, id);
                         readable += 1;
-                        round.busy = Some(id);
                     }
                 }
             }
@@ -65,6 +68,7 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
             service.on_close(&mut net, now, id);
             net.release(id);
         }
+        round.stepped = round.step(&mut net, &mut service, now);
     }
     net.flush_dirty(now);
     Ok(())
@@ -83,6 +87,12 @@ struct Round {
     busy: Option<ConnId>,
     /// Rounds in a row that found their work there without asking for the others.
     in_a_row: u32,
+    /// Whether stepping aside between two steps of what yields has cost the core lately.
+    aside: Poller,
+    /// The next step is the service's, if it has one.
+    service_next: bool,
+    /// There was a step in this round: it is looked at once who has come.
+    stepped: bool,
 }
 
 impl Round {
@@ -102,7 +112,10 @@ impl Round {
         next_sweep: Time,
     ) -> io::Result<Time> {
         let clock = net.clock;
-        let at_once = !net.ready.is_empty() || !net.dirty.is_empty() || !net.closed.is_empty();
+        let at_once = !net.ready.is_empty()
+            || !net.dirty.is_empty()
+            || !net.closed.is_empty()
+            || self.stepped;
         if !at_once && net.options.spin > Duration::ZERO && self.spin.worth_it(now) {
             events.clear();
             let began = clock.now();
@@ -147,12 +160,13 @@ impl Round {
             if conn.paused || conn.closing {
                 return taken > 0;
             }
-            let step = match conn.mode {
-                Mode::Fill { left } => fill(net, service, now, id, left),
-                Mode::Skip { left } => self.skip(net, service, now, id, left),
-                Mode::Frames => self.frames(net, service, now, id),
-            };
-            match step {
+            if conn.yields {
+                conn.unread = true;
+                net.get_in_line(id);
+                self.busy = None;
+                return taken > 0;
+            }
+            match self.read_some(net, service, now, id, usize::MAX) {
                 Step::Read(n) => taken += n,
                 Step::Drained(n) => return taken + n > 0,
                 Step::Ended => {
@@ -168,12 +182,79 @@ impl Round {
         }
     }
 
+    /// One read of a connection, of no more than `most` bytes.
+    fn read_some<S: Service>(
+        &mut self,
+        net: &mut Net,
+        service: &mut S,
+        now: Time,
+        id: ConnId,
+        most: usize,
+    ) -> Step {
+        match net.conn(id).expect("checked by the caller").mode {
+            Mode::Fill { left } => fill(net, service, now, id, left, most),
+            Mode::Skip { left } => self.skip(net, service, now, id, left, most),
+            Mode::Frames => self.frames(net, service, now, id, most),
+        }
+    }
+
+    /// A step of what nobody waits for: whether there was one. Then the core is left for a moment to
+    /// whoever else is on it: likely the other end of what is being moved.
+    fn step<S: Service>(&mut self, net: &mut Net, service: &mut S, now: Time) -> bool {
+        self.service_next = !self.service_next;
+        let stepped = match self.service_next {
+            true => service.step(net, now) || self.step_line(net, service),
+            false => self.step_line(net, service) || service.step(net, now),
+        };
+        if stepped && self.aside.worth_it(now) {
+            let before = net.clock.now();
+            if self.aside.yielded(before, || net.clock.now()).is_some() {
+                self.aside.hit();
+            }
+        }
+        stepped
+    }
+
+    /// A step of the next connection that yields: a piece of what has come, or of what is to be sent.
+    fn step_line<S: Service>(&mut self, net: &mut Net, service: &mut S) -> bool {
+        let Some(id) = net.line.pop_front() else { return false };
+        let now = net.clock.now();
+        self.step_conn(net, service, now, id);
+        true
+    }
+
+    fn step_conn<S: Service>(&mut self, net: &mut Net, service: &mut S, now: Time, id: ConnId) {
+        let Some(conn) = net.conn(id) else { return };
+        conn.in_line = false;
+        let mut taken = 0;
+        if conn.unread && !conn.paused && !conn.closing {
+            match self.read_some(net, service, now, id, PIECE) {
+                Step::Read(n) => taken = n.min(PIECE),
+                Step::Drained(n) => {
+                    taken = n;
+                    if let Some(conn) = net.conn(id) {
+                        conn.unread = false;
+                    }
+                }
+                Step::Ended => return net.drop_conn(id),
+                Step::Gone => return,
+            }
+        }
+        // What was read is a part of the step: what it led to is sent with the next one.
+        let more = taken == PIECE || net.flush_some(id, now, PIECE - taken, true);
+        let unread = |conn: &mut Conn| conn.unread && !conn.paused && !conn.closing;
+        if more || net.conn(id).is_some_and(unread) {
+            net.get_in_line(id);
+        }
+    }
+
     fn frames<S: Service>(
         &mut self,
         net: &mut Net,
         service: &mut S,
         now: Time,
         id: ConnId,
+        most: usize,
     ) -> Step {
         let conn = net.conn(id).expect("checked by the caller");
         let mut kept = conn.take_kept();
@@ -188,7 +269,7 @@ impl Round {
         let conn = net.conn(id).expect("nothing was consumed");
         // What of a large payload is read here is copied once more: read little more than its header.
         let alone = std::mem::take(&mut conn.brings_large);
-        let room = if alone { HEAD_ALONE } else { self.scratch.len() };
+        let room = if alone { HEAD_ALONE } else { self.scratch.len().min(most) };
         let read = match conn.read(&mut self.scratch[..room], now) {
             Ok(Some(0)) | Err(_) => return Step::Ended,
             Ok(None) => {
@@ -224,9 +305,10 @@ impl Round {
         now: Time,
         id: ConnId,
         left: usize,
+        most: usize,
     ) -> Step {
         let conn = net.conn(id).expect("checked by the caller");
-        let want = left.min(self.scratch.len());
+        let want = left.min(self.scratch.len()).min(most);
         match conn.read(&mut self.scratch[..want], now) {
             Ok(Some(0)) | Err(_) => Step::Ended,
             Ok(None) => Step::Drained(0),
@@ -484,14 +566,21 @@ fn refused(net: &mut Net, id: ConnId, refusal: &Refusal, data: &[u8]) -> usize {
 }
 
 /// Reads from the socket straight to where the service wants the bytes.
-fn fill<S: Service>(net: &mut Net, service: &mut S, now: Time, id: ConnId, left: usize) -> Step {
+fn fill<S: Service>(
+    net: &mut Net,
+    service: &mut S,
+    now: Time,
+    id: ConnId,
+    left: usize,
+    most: usize,
+) -> Step {
     let conn = net.conn(id).expect("checked by the caller");
     let Some(place) = service.fill(id) else {
         conn.mode = Mode::Skip { left };
         return Step::Read(0);
     };
     assert_eq!(place.len(), left, "the place of a payload has room for what is left of it");
-    match conn.read(place, now) {
+    match conn.read(&mut place[..left.min(most)], now) {
         Ok(Some(0)) | Err(_) => Step::Ended,
         Ok(None) => Step::Drained(0),
         Ok(Some(n)) => {

@@ -12,7 +12,7 @@
 use super::lines::{LineKey, Post, PostPayload};
 use super::{Effect, Shard, Slot};
 use crate::refusals::{unknown_block, wrong_epoch};
-use honeycomb_structures::{Answer, Movable, Outcome, Parcel, Wish};
+use honeycomb_structures::{Answer, Movable, Outcome, Parcel, Prepared, Wish};
 use honeycomb_types::{BlockAt, BlockId, Bug, Epoch, Time};
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::{MapEntry, MoveDoneRequest, MoveLanesRequest};
@@ -27,6 +27,10 @@ use std::time::Duration;
 /// pause makes everybody wait whom the kernel has put on it, for milliseconds.
 const WINDOW: usize = 64 << 10;
 const WINDOW_SHARE: usize = 16;
+/// Bytes of what is to be sent that are looked at in one step, between two looks at who else has come:
+/// some microseconds' work. Of a block no more than a part, so that a small one is not sent in one go.
+const STEP: usize = 16 << 10;
+const STEP_SHARE: usize = 512;
 /// And while the range stands still: then all others wait for this.
 const WINDOW_FROZEN: usize = 2 << 20;
 /// Parts on their way at a time, however small.
@@ -121,6 +125,8 @@ pub(super) struct Moving {
     at_first: u64,
     /// Retry records that are still to be sent.
     lanes: VecDeque<Vec<u8>>,
+    /// It is listed for a step.
+    steps: bool,
     thaws: u32,
     /// Last sign of the other block.
     heard: Time,
@@ -141,6 +147,7 @@ impl Moving {
             sent_bytes: 0,
             at_first: 0,
             lanes: VecDeque::new(),
+            steps: false,
             thaws: 0,
             heard: now,
         }
@@ -420,13 +427,48 @@ impl Shard {
         self.send_parts(now, index);
     }
 
-    /// Sends what the window has room for; lets the range stand still when little is left.
+    /// Whether `step` has something to do.
+    #[inline]
+    pub fn has_steps(&self) -> bool {
+        !self.steps.is_empty()
+    }
+
+    /// Does a little of what a move is: some microseconds' work, which is to wait for everything that
+    /// somebody waits for.
+    pub fn step(&mut self, now: Time) {
+        let Some(index) = self.steps.pop_front() else { return };
+        let Some(slot) = self.slots[index as usize].as_deref_mut() else { return };
+        let at = slot.owner.at;
+        if let Some(moving) = slot.moving.as_deref_mut().filter(|moving| moving.steps) {
+            moving.steps = false;
+            self.send_parts(now, index as usize);
+            self.after(now, at);
+        }
+    }
+
+    /// The move goes on with the next step.
+    fn later(&mut self, index: usize) {
+        let moving = self.slots[index].as_mut().and_then(|slot| slot.moving.as_mut());
+        let moving = moving.expect("its move is looked at");
+        if !moving.steps {
+            moving.steps = true;
+            self.steps.push_back(index as u32);
+        }
+    }
+
+    /// Sends what the window has room for, and as much as one step is; lets the range stand still when
+    /// little is left.
     fn send_parts(&mut self, now: Time, index: usize) {
+        let step = (self.config.block_size / STEP_SHARE).clamp(1024, STEP);
+        let mut looked_at = 0;
         loop {
             let slot = self.slots[index].as_deref_mut().expect("its move is looked at");
             let moving = slot.moving.as_deref_mut().expect("its move is looked at");
             if !moving.has_room(self.config.block_size) {
                 return;
+            }
+            if looked_at >= step {
+                return self.later(index);
             }
             let movable = slot.structure.movable().expect("it moves");
             if moving.phase == Phase::Copying
@@ -448,7 +490,14 @@ impl Shard {
             if !matches!(moving.phase, Phase::Copying | Phase::Frozen { .. }) {
                 return;
             }
-            if let Some(parcel) = movable.next_parcel(&mut slot.backing) {
+            let parcel = match movable.prepare(&mut slot.backing, step - looked_at) {
+                Prepared::Parcel(parcel) => Some(parcel),
+                Prepared::Partly => return self.later(index),
+                Prepared::Nothing => None,
+            };
+            if let Some(parcel) = parcel {
+                // What is little is a request all the same.
+                looked_at += parcel.payload_len().max(1024);
                 let (op, args) = parcel.request(id);
                 let payload = match parcel {
                     Parcel::Region { bytes, .. } | Parcel::Patch { runs: bytes, .. } => {
@@ -464,6 +513,7 @@ impl Shard {
                 unreachable!("what has nothing left to send stands still");
             };
             if let Some(lanes) = moving.lanes.pop_front() {
+                looked_at += lanes.len();
                 let args = MoveLanesRequest { move_id: id }.encode();
                 self.send(index, Op::MoveLanes, args, PostPayload::Bytes(lanes.into()));
                 continue;

@@ -8,12 +8,12 @@
 
 use super::KvBlock;
 use super::table::{RESERVE_FRACTION, Relief, Table};
-use crate::moves::{Movable, Parcel, Totals, Wish};
+use crate::moves::{Movable, Parcel, Prepared, Totals, Wish};
 use crate::{Answer, Payload};
 use hashbrown::HashSet;
-use honeycomb_block::Backing;
+use honeycomb_block::{Backing, Pin};
 use honeycomb_types::{Bug, Marks, Time};
-use honeycomb_wire::{Field, Status};
+use honeycomb_wire::{Checksum, Field, Status, checksum};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -99,6 +99,39 @@ pub(super) struct Sent {
     dropped: Vec<u32>,
     /// To be sent next.
     queue: VecDeque<u32>,
+    /// What is being made ready.
+    begun: Option<Begun>,
+}
+
+/// A part that is being made ready, a piece at a time.
+struct Begun {
+    what: Begin,
+    /// Bytes that were looked at, and what they sum up to.
+    done: usize,
+    sum: Checksum,
+}
+
+enum Begin {
+    /// A region that names no values. What changes in it meanwhile is sent as a patch, like what changes
+    /// later: so it does not matter that its bytes are copied at different times. Only when it is laid
+    /// out anew its patches end, and this with them.
+    Region { start: u64, end: u64, id: u32, bytes: Arc<[u8]> },
+    /// A value, which does not change.
+    Value { number: u32, bytes: Pin },
+}
+
+impl Begun {
+    fn new(what: Begin) -> Begun {
+        Begun { what, done: 0, sum: Checksum::default() }
+    }
+
+    /// Bytes that are not ready yet, and were not sent.
+    fn unsent(&self) -> usize {
+        match &self.what {
+            Begin::Region { bytes, .. } => bytes.len(),
+            Begin::Value { bytes, .. } => bytes.bytes().len(),
+        }
+    }
 }
 
 impl Sent {
@@ -417,26 +450,30 @@ impl Movable for KvBlock {
         Ok(())
     }
 
-    fn next_parcel(&mut self, block: &mut Backing) -> Option<Parcel> {
-        let sent = self.table.sent.as_deref_mut()?;
+    fn prepare(&mut self, block: &mut Backing, most: usize) -> Prepared {
+        let Some(sent) = self.table.sent.as_deref_mut() else { return Prepared::Nothing };
+        if let Some(begun) = sent.begun.take() {
+            return self.go_on(block, begun, most);
+        }
         if !sent.dropped.is_empty() {
             let from = sent.dropped.len().saturating_sub(DROPS_MAX);
-            return Some(Parcel::Drops(sent.dropped.split_off(from)));
+            return Prepared::Parcel(Parcel::Drops(sent.dropped.split_off(from)));
         }
         if let Some(number) = sent.queue.pop_front() {
             let place = self.table.large(number);
             let sent = self.table.sent.as_deref_mut().expect("looked at above");
             sent.bytes += place.len();
             sent.values.insert(number);
-            return Some(Parcel::Value { number, bytes: block.pin(place) });
+            let value = Begin::Value { number, bytes: block.pin(place) };
+            return self.go_on(block, Begun::new(value), most);
         }
-        let (start, end, id) = self.next_region()?;
+        let Some((start, end, id)) = self.next_region() else { return Prepared::Nothing };
         let export = self.export.as_mut().expect("its regions were just looked at");
         export.cursor = end.wrapping_add(1);
         let region = &self.table.regions[id as usize];
         let small = region.unsent() <= region.contents().len() / 2;
         if !region.changed && region.large == 0 && small {
-            return Some(self.patch(block, start, end, id));
+            return Prepared::Parcel(self.patch(block, start, end, id));
         }
         let values = match region.large {
             0 => Vec::new(),
@@ -447,12 +484,17 @@ impl Movable for KvBlock {
         sent.queue.extend(unsent);
         if !sent.queue.is_empty() {
             self.export.as_mut().expect("as above").cursor = start;
-            return self.next_parcel(block);
+            return Prepared::Partly;
         }
         let region = &mut self.table.regions[id as usize];
         region.changed = false;
         // Numbers of values are the other block's own there: what has some is sent whole.
         region.patches = values.is_empty().then(Box::default);
+        if region.count > 0 && values.is_empty() {
+            let bytes = std::iter::repeat_n(0, region.contents().len()).collect();
+            let region = Begin::Region { start, end, id, bytes };
+            return self.go_on(block, Begun::new(region), most);
+        }
         let bytes: Arc<[u8]> = match region.count {
             0 => Arc::new([]),
             _ => block.slice(region.contents()).into(),
@@ -460,7 +502,8 @@ impl Movable for KvBlock {
         if bytes.is_empty() {
             region.patches = None;
         }
-        Some(Parcel::Region { start, end, values: values.len() as u32, bytes })
+        let (values, checksum) = (values.len() as u32, checksum(&bytes));
+        Prepared::Parcel(Parcel::Region { start, end, values, checksum, bytes })
     }
 
     fn unsent(&self) -> u64 {
@@ -468,8 +511,12 @@ impl Movable for KvBlock {
         let (regions, values) = regions.fold((0, 0), |(regions, values), region| {
             (regions + region.unsent(), values + region.large)
         });
-        let sent = self.table.sent.as_ref().map_or(0, |sent| sent.bytes);
-        (regions + values.saturating_sub(sent)) as u64
+        let (sent, begun) = self
+            .table
+            .sent
+            .as_ref()
+            .map_or((0, 0), |sent| (sent.bytes, sent.begun.as_ref().map_or(0, Begun::unsent)));
+        (regions + values.saturating_sub(sent) + begun) as u64
     }
 
     fn freeze(&mut self) {
@@ -560,6 +607,44 @@ impl Movable for KvBlock {
 }
 
 impl KvBlock {
+    /// Another piece of a part that is being made ready.
+    fn go_on(&mut self, block: &Backing, mut begun: Begun, most: usize) -> Prepared {
+        let from = begun.done;
+        let whole = match &mut begun.what {
+            Begin::Region { id, bytes, .. } => {
+                let region = &self.table.regions[*id as usize];
+                if region.changed || region.patches.is_none() {
+                    return Prepared::Partly; // It is laid out anew, and begun anew.
+                }
+                let to = bytes.len().min(from.saturating_add(most));
+                let piece = block.slice(region.at + from..region.at + to);
+                let copy = Arc::get_mut(bytes).expect("nobody has it yet");
+                copy[from..to].copy_from_slice(piece);
+                begun.sum.add(&copy[from..to]);
+                begun.done = to;
+                bytes.len()
+            }
+            Begin::Value { bytes, .. } => {
+                let bytes = bytes.bytes();
+                begun.done = bytes.len().min(from.saturating_add(most));
+                begun.sum.add(&bytes[from..begun.done]);
+                bytes.len()
+            }
+        };
+        if begun.done < whole {
+            let sent = self.table.sent.as_deref_mut().expect("a part of an export");
+            sent.begun = Some(begun);
+            return Prepared::Partly;
+        }
+        let checksum = begun.sum.value();
+        Prepared::Parcel(match begun.what {
+            Begin::Region { start, end, bytes, .. } => {
+                Parcel::Region { start, end, values: 0, checksum, bytes }
+            }
+            Begin::Value { number, bytes } => Parcel::Value { number, checksum, bytes },
+        })
+    }
+
     fn set_phase(&mut self, phase: Phase) {
         let export = self.export.as_mut().expect("a range is on its way");
         assert!(export.phase != Phase::Handed, "INV-19: what was handed over is not taken back");

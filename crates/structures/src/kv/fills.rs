@@ -11,7 +11,7 @@ use hashbrown::HashMap;
 use honeycomb_block::Backing;
 use honeycomb_types::limits::FRAME_MAX;
 use honeycomb_wire::data::{SwapArgs, mode_and_key};
-use honeycomb_wire::{Op, Status};
+use honeycomb_wire::{Checksum, Op, Status};
 use std::ops::Range;
 
 /// Bytes before the expected value in the payload of a compare-and-swap.
@@ -25,6 +25,8 @@ pub(super) struct Fill {
     pub large: u32,
     length: usize,
     filled: usize,
+    /// Of a part of a move: how much of it was summed up, and to what.
+    sum: Option<(usize, Checksum)>,
 }
 
 /// The payloads that are arriving. As many as there are free extents, at most.
@@ -38,12 +40,22 @@ impl Fill {
     fn cost(&self) -> usize {
         size_of::<(Ticket, Fill)>() + self.args.len()
     }
+
+    /// Sums up what has come since: soon, while it is at hand, and not all of it when the last has come.
+    fn sum_up(&mut self, table: &Table, block: &Backing) {
+        if let Some((done, sum)) = &mut self.sum {
+            let at = table.large(self.large).start;
+            sum.add(block.slice(at + *done..at + self.filled));
+            *done = self.filled;
+        }
+    }
 }
 
 impl Fills {
     /// The part of the block that is still to be filled.
-    pub fn rest(&self, table: &Table, ticket: Ticket) -> Range<usize> {
-        let fill = self.open.get(&ticket).expect("the shard names reservations that are open");
+    pub fn rest(&mut self, table: &Table, block: &Backing, ticket: Ticket) -> Range<usize> {
+        let fill = self.open.get_mut(&ticket).expect("the shard names reservations that are open");
+        fill.sum_up(table, block);
         let place = table.large(fill.large);
         place.start + fill.filled..place.end
     }
@@ -70,7 +82,9 @@ impl Fills {
     }
 
     pub fn add(&mut self, ticket: Ticket, op: Op, args: &[u8], large: u32, length: usize) {
-        let fill = Fill { op, args: args.into(), large, length, filled: 0 };
+        let moves = matches!(op, Op::MoveRegion | Op::MovePatch | Op::MoveValue);
+        let sum = moves.then(|| (0, Checksum::default()));
+        let fill = Fill { op, args: args.into(), large, length, filled: 0, sum };
         self.bytes += fill.cost();
         let before = self.open.insert(ticket, fill);
         assert!(before.is_none(), "a ticket is used once");
@@ -128,10 +142,12 @@ impl KvBlock {
         block: &mut Backing,
         ticket: Ticket,
     ) -> Result<Answer, Answer> {
-        let Fill { op, args, large, length, filled } = self.fills.take(ticket);
+        let mut fill = self.fills.take(ticket);
+        fill.sum_up(&self.table, block);
+        let Fill { op, args, large, length, filled, sum } = fill;
         assert_eq!(filled, length, "INV-07: only a complete payload is committed");
-        if matches!(op, Op::MoveRegion | Op::MovePatch | Op::MoveValue) {
-            return self.take_extent(block, op, &args, large);
+        if let Some((_, sum)) = sum {
+            return self.take_extent(block, op, &args, large, sum.value());
         }
         if op == Op::KvCompareAndSwap {
             return self.end_swap(block, &args, large);

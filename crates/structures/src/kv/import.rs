@@ -135,7 +135,7 @@ impl KvBlock {
             _ => {
                 let extent = self.table.alloc_for_part(block, payload.len())?;
                 block.slice_mut(self.table.large(extent)).copy_from_slice(payload);
-                self.take_extent(block, op, args, extent)
+                self.take_extent(block, op, args, extent, checksum(payload))
             }
         }
     }
@@ -155,13 +155,15 @@ impl KvBlock {
         Ok(())
     }
 
-    /// Takes a part of a move whose payload has arrived in an extent, which is given up on refusal.
+    /// Takes a part of a move whose payload has arrived in an extent, which is given up on refusal;
+    /// `found` is the checksum of what is there.
     pub(super) fn take_extent(
         &mut self,
         block: &mut Backing,
         op: Op,
         args: &[u8],
         extent: u32,
+        found: u64,
     ) -> Result<Answer, Answer> {
         let judged = self.admit_part(op, args).and_then(|()| {
             let sum = match op {
@@ -169,7 +171,7 @@ impl KvBlock {
                 Op::MovePatch => MovePatchRequest::decode(args)?.checksum,
                 _ => MoveValueRequest::decode(args)?.checksum,
             };
-            if checksum(block.slice(self.table.large(extent))) == sum {
+            if found == sum {
                 return Ok(());
             }
             Err(Answer::refuse(Status::BadFrame, "a part of a move is not what was sent"))

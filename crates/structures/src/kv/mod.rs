@@ -489,7 +489,8 @@ impl Structure for KvBlock {
     }
 
     fn fill<'b>(&mut self, block: &'b mut Backing, ticket: Ticket) -> &'b mut [u8] {
-        block.slice_mut(self.fills.rest(&self.table, ticket))
+        let rest = self.fills.rest(&self.table, block, ticket);
+        block.slice_mut(rest)
     }
 
     fn filled(&mut self, ticket: Ticket, n: usize) {

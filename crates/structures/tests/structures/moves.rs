@@ -2,7 +2,9 @@
 //! once, with its last value.
 
 use crate::Driver;
-use honeycomb_structures::{Answer, KvBlock, Marks, Movable, Outcome, Parcel, Structure, Wish};
+use honeycomb_structures::{
+    Answer, KvBlock, Marks, Movable, Outcome, Parcel, Prepared, Structure, Wish,
+};
 use honeycomb_wire::batch::put_keys;
 use honeycomb_wire::data::{ScanArgs, scan_entries};
 use honeycomb_wire::messages::MoveDoneRequest;
@@ -13,6 +15,8 @@ use std::collections::BTreeMap;
 const SIZE: usize = 256 * 1024;
 const SLOTS: u32 = 64;
 const MOVED: &[u8] = b"elsewhere";
+/// Bytes that are looked at in one step: a region is some of them.
+const STEP: usize = 700;
 
 fn block(start: u64, end: u64) -> KvBlock {
     block_of(SIZE, start, end)
@@ -180,9 +184,18 @@ impl Pair {
         let Some(Under { from, to, id, .. }) = self.under else { return false };
         let (mover, block) = self.mover(from);
         let before = mover.unsent();
-        let Some(parcel) = mover.next_parcel(block) else {
-            assert_eq!(before, 0, "all was sent");
-            return false;
+        // In steps others change what is being copied.
+        let prepared = match in_pieces {
+            true => mover.prepare(block, STEP),
+            false => mover.next_parcel(block).map_or(Prepared::Nothing, Prepared::Parcel),
+        };
+        let parcel = match prepared {
+            Prepared::Parcel(parcel) => parcel,
+            Prepared::Partly => return true,
+            Prepared::Nothing => {
+                assert_eq!(before, 0, "all was sent");
+                return false;
+            }
         };
         let drops = matches!(parcel, Parcel::Drops(_));
         assert!(drops || before > 0, "what is sent was unsent: {parcel:?}");
