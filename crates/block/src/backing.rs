@@ -1,13 +1,14 @@
 //! One block's memory and the pins on it.
 #![allow(unsafe_code)]
 
-use crate::reclaim::Reclaimer;
+use crate::reclaim::{Reclaimer, Tenant};
 use crate::shared::Shared;
 use memmap2::{MmapOptions, MmapRaw, UncheckedAdvice};
 use rustix::param::page_size;
 use std::fmt;
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 /// Blocks of at least so many bytes ask for huge pages.
@@ -21,18 +22,30 @@ const CACHE_LINE: usize = 64;
 /// unmapping many of them takes longer than a data core may be held up.
 pub(crate) struct Mapping {
     raw: Option<MmapRaw>,
+    /// Bytes from the first to the last that was ever written, by whoever had these pages.
+    written: AtomicUsize,
+    /// Who may have these pages as they are. Nobody, when they are not written in their place.
+    tenant: Option<Tenant>,
     reclaimer: Reclaimer,
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
         if let Some(raw) = self.raw.take() {
-            self.reclaimer.give(raw);
+            self.reclaimer.give(raw, self.tenant, *self.written.get_mut());
         }
     }
 }
 
 impl Mapping {
+    /// Everything up to `end` may be resident. Only the one `Backing` says so.
+    #[inline]
+    fn wrote(&self, end: usize) {
+        if end > self.written.load(Relaxed) {
+            self.written.store(end, Relaxed);
+        }
+    }
+
     fn ptr(&self) -> *mut u8 {
         self.raw.as_ref().expect("taken only by drop").as_mut_ptr()
     }
@@ -40,9 +53,9 @@ impl Mapping {
 
 /// The memory of one block under one owner (one epoch).
 ///
-/// The bytes begin as zero. Nothing is resident but what was written. Reading and writing are
-/// checked against the length and against the pins: a pinned range cannot be written (the attempt
-/// is a defect and panics), which is what makes `Pin` sound.
+/// The bytes begin as zero, unless who maps it said that they need not (`map_for`). Nothing is resident
+/// but what was written. Reading and writing are checked against the length and against the pins: a
+/// pinned range cannot be written (the attempt is a defect and panics), which is what makes `Pin` sound.
 pub struct Backing {
     mapping: Arc<Mapping>,
     length: usize,
@@ -54,6 +67,27 @@ pub struct Backing {
 impl Backing {
     /// Maps `length` bytes. Fails only when the address space or the kernel's accounting does.
     pub fn map(length: usize, reclaimer: &Reclaimer) -> io::Result<Backing> {
+        Ok(Backing::over(Backing::new_pages(length)?, 0, None, reclaimer))
+    }
+
+    /// As `map`, for a tenant, who may have the memory again for a moment when it is freed. With `used`
+    /// the bytes begin as any, but no others than those of the same tenant: only for who reads nothing
+    /// before it has written it.
+    pub fn map_for(
+        tenant: Tenant,
+        used: bool,
+        length: usize,
+        reclaimer: &Reclaimer,
+    ) -> io::Result<Backing> {
+        let kept = used.then(|| reclaimer.take(tenant, length)).flatten();
+        let (raw, written) = match kept {
+            Some(kept) => kept,
+            None => (Backing::new_pages(length)?, 0),
+        };
+        Ok(Backing::over(raw, written, Some(tenant), reclaimer))
+    }
+
+    fn new_pages(length: usize) -> io::Result<MmapRaw> {
         assert!(length > 0, "a block has bytes");
         let mut options = MmapOptions::new();
         options.len(length);
@@ -65,8 +99,19 @@ impl Backing {
             // Only a hint: without huge pages the block works as well, with more page faults.
             let _ = raw.advise(memmap2::Advice::HugePage);
         }
-        let mapping = Arc::new(Mapping { raw: Some(raw), reclaimer: reclaimer.clone() });
-        Ok(Backing { mapping, length, frozen: false, pins: Vec::new() })
+        Ok(raw)
+    }
+
+    fn over(
+        raw: MmapRaw,
+        written: usize,
+        tenant: Option<Tenant>,
+        reclaimer: &Reclaimer,
+    ) -> Backing {
+        let length = raw.len();
+        let (written, reclaimer) = (AtomicUsize::new(written), reclaimer.clone());
+        let mapping = Arc::new(Mapping { raw: Some(raw), written, tenant, reclaimer });
+        Backing { mapping, length, frozen: false, pins: Vec::new() }
     }
 
     /// Puts a copy of the block's first bytes in its place, for good: the memory that it had goes back
@@ -76,7 +121,12 @@ impl Backing {
         assert!(copy.len() <= self.length, "a copy of these bytes");
         let raw = MmapOptions::new().len(copy.len()).map_raw_read_only(&copy.file())?;
         let reclaimer = self.mapping.reclaimer.clone();
-        self.mapping = Arc::new(Mapping { raw: Some(raw), reclaimer });
+        self.mapping = Arc::new(Mapping {
+            raw: Some(raw),
+            written: AtomicUsize::new(0),
+            tenant: None,
+            reclaimer,
+        });
         self.length = copy.len();
         self.frozen = true;
         Ok(())
@@ -125,6 +175,7 @@ impl Backing {
         self.check(&range);
         assert!(!self.is_pinned(&range), "bytes {range:?} are pinned and cannot be written");
         assert!(!self.frozen, "a frozen block cannot be written");
+        self.mapping.wrote(range.end);
         // SAFETY: the range is inside the mapping (checked). `&mut self` excludes every other
         // borrow through this backing, and the assertion above excludes every live pin on it, so
         // nobody else reads or writes these bytes while the borrow lives.
@@ -137,6 +188,7 @@ impl Backing {
         self.check(&span);
         assert!(!self.is_pinned(&(to..to + from.len())), "the target of a move is pinned");
         assert!(!self.frozen, "a frozen block cannot be written");
+        self.mapping.wrote(span.end);
         // SAFETY: both ranges are inside the mapping (checked through their span); `copy` allows
         // overlap; `&mut self` excludes other borrows and no pin reads the target.
         unsafe {
@@ -390,6 +442,67 @@ mod tests {
         assert_eq!(pin.bytes(), b"abc");
         drop(pin);
         assert!(std::panic::catch_unwind(move || b.slice_mut(0..1).fill(0)).is_err());
+    }
+
+    const ONE: Tenant = Tenant(1);
+
+    fn filled(tenant: Tenant, length: usize, with: u8, reclaimer: &Reclaimer) -> Backing {
+        let mut b = Backing::map_for(tenant, true, length, reclaimer).unwrap();
+        b.slice_mut(0..length).fill(with);
+        b
+    }
+
+    /// INV-04: what was freed is handed on to the tenant who had it, the last first, and to nobody else.
+    #[test]
+    fn freed_memory_is_handed_on_to_its_tenant_alone() {
+        // Nobody runs the worker: nothing goes by itself.
+        let (reclaimer, _worker) = Reclaimer::with_worker(1 << 20);
+        let begins_with = |tenant, used, length| {
+            let b = Backing::map_for(tenant, used, length, &reclaimer).unwrap();
+            let first = b.slice(0..1)[0];
+            assert!(b.slice(0..length).iter().all(|x| *x == first));
+            // Without giving it up.
+            std::mem::forget(b);
+            first
+        };
+        let two = [7, 8].map(|with| filled(ONE, 65536, with, &reclaimer));
+        drop(two);
+        drop(filled(ONE, 4096, 9, &reclaimer));
+        drop(Backing::map_for(ONE, false, 65536, &reclaimer).unwrap());
+        assert_eq!(begins_with(Tenant(2), true, 65536), 0, "of another tenant");
+        assert_eq!(begins_with(ONE, false, 65536), 0, "for one that wants zeros");
+        assert_eq!(begins_with(ONE, true, 65536), 8);
+        assert_eq!(begins_with(ONE, true, 65536), 7);
+        assert_eq!(begins_with(ONE, true, 65536), 0, "there is no other that was written");
+        // What is still read is not handed on, and what nobody writes never is.
+        let mut read = filled(ONE, 65536, 5, &reclaimer);
+        let pin = read.pin(0..1);
+        drop(read);
+        assert_eq!(begins_with(ONE, true, 65536), 0);
+        drop(pin);
+        assert_eq!(begins_with(ONE, true, 65536), 5);
+        // No more than there is room for: the oldest goes.
+        let many: Vec<Backing> =
+            (1..=17).map(|with| filled(ONE, 65536, with, &reclaimer)).collect();
+        drop(many);
+        let found: Vec<u8> = (0..17).map(|_| begins_with(ONE, true, 65536)).collect();
+        assert_eq!(found, (2..=17).rev().chain([0]).collect::<Vec<u8>>());
+    }
+
+    /// What nobody takes goes back, by itself and when all is over.
+    #[test]
+    #[cfg(not(miri))] // which would wait in its own time
+    fn what_is_kept_too_long_is_given_back() {
+        let (reclaimer, worker) = Reclaimer::with_worker(1 << 20);
+        let running = std::thread::spawn(move || worker.run());
+        drop(filled(ONE, 65536, 7, &reclaimer));
+        // Its time is the worker's own, which nobody can wait for.
+        while reclaimer.keeps() > 0 {
+            std::thread::yield_now();
+        }
+        drop(filled(ONE, 65536, 7, &reclaimer));
+        drop(reclaimer);
+        running.join().unwrap();
     }
 
     #[test]

@@ -21,6 +21,10 @@ const RECEIVE: usize = 64 * 1024;
 const LARGE: usize = 64 * 1024;
 const HEAD: usize = 512;
 
+/// Bytes of a payload that are read at a time: while a read goes on, nothing is acknowledged, and the
+/// server stands still once its window is full.
+const PIECE: usize = 256 * 1024;
+
 /// Pieces of a payload that go out with the header in one write.
 const PAYLOADS: usize = 4;
 /// Further pieces of one write: fewer than the kernel takes.
@@ -558,7 +562,8 @@ impl Transport {
         out[..at].copy_from_slice(&self.received[self.taken..self.taken + at]);
         self.take(at);
         while at < out.len() {
-            at += self.line.read(&mut out[at..], true, wait)?;
+            let end = out.len().min(at + PIECE);
+            at += self.line.read(&mut out[at..end], true, wait)?;
         }
         Ok(())
     }

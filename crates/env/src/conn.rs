@@ -7,7 +7,7 @@ use honeycomb_types::limits::{BLOCK_SIZE_MAX, inline_max};
 use mio::net::TcpStream;
 use rustix::io::Errno;
 use std::collections::VecDeque;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
 
 /// Replies of more than this are sent straight from where they are instead of being copied behind
@@ -341,6 +341,30 @@ impl Conn {
             }
         }
         self.permit.resize(self.backlog);
+    }
+
+    /// As `read`, into two buffers, one after the other.
+    pub fn read_two(
+        &mut self,
+        first: &mut [u8],
+        second: &mut [u8],
+        now: Time,
+    ) -> io::Result<Option<usize>> {
+        if second.is_empty() {
+            return self.read(first, now);
+        }
+        loop {
+            let mut both = [IoSliceMut::new(first), IoSliceMut::new(second)];
+            match rustix::io::readv(&self.stream, &mut both) {
+                Ok(n) => {
+                    self.progress = now;
+                    return Ok(Some(n));
+                }
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
     }
 
     /// Reads into a buffer. `Ok(None)` when there is nothing for now, `Ok(Some(0))` at the end.

@@ -44,6 +44,10 @@ const WHOLE_PAYLOAD_MAX: usize = 64 * 1024;
 const SCRATCH: usize = 256 * 1024;
 /// What is read of a connection that brings large payloads, to find out where the next one goes.
 const HEAD_ALONE: usize = 4 * 1024;
+/// Of a large payload so much is read at a time. While a read goes on, what arrives is not acknowledged
+/// and the sender stands still once its window is full: in one read of all of it, both sides would take
+/// turns instead of working side by side.
+const FILL_PIECE: usize = 128 * 1024;
 /// Unfinished frames of up to this size are kept even when the budget is used up.
 const SMALL_FRAME: usize = 16 * 1024;
 /// Bytes that one connection may have read before the others get their turn.

@@ -12,7 +12,9 @@ use honeycomb_env::unix::UnixDoor;
 use honeycomb_env::{AbortOnPanic, Clock, Entropy, Mailbox, Net, NetOptions, run};
 use honeycomb_structures::Registry;
 use honeycomb_tiers::FlushStore;
-use honeycomb_types::limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, SERVER_BUFFER_BYTES};
+use honeycomb_types::limits::{
+    BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, FREED_KEPT_FRACTION, FREED_KEPT_MAX, SERVER_BUFFER_BYTES,
+};
 use honeycomb_types::{BlockId, ServerId, ShardIx};
 use honeycomb_wire::custom::kind_info;
 use std::io;
@@ -71,7 +73,8 @@ impl MemoryServer {
         let address = listener.local_addr()?;
         let door = options.unix_dir.as_deref().map(UnixDoor::open).transpose()?;
         let near = door.as_ref().map(|d| d.path().to_owned());
-        let (reclaimer, worker) = Reclaimer::with_worker();
+        let kept = FREED_KEPT_MAX.min(options.memory / FREED_KEPT_FRACTION);
+        let (reclaimer, worker) = Reclaimer::with_worker(kept as usize);
         let mut threads = vec![spawn("reclaim", move || worker.run())?];
 
         let budget = SERVER_BUFFER_BYTES / options.shards as usize;

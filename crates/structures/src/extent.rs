@@ -82,7 +82,7 @@ impl ExtentBlock {
             pending: BTreeSet::new(),
             fills: HashMap::new(),
             last_id: 0,
-            shrink: Shrink::default(),
+            shrink: Shrink::after(EXTENTS_IDLE),
             closed: false,
             empty_since: None,
             drained: false,

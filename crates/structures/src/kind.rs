@@ -43,9 +43,15 @@ pub trait StructureKind: Send + Sync {
     /// told to the controller and to every client.
     fn spec(&self) -> KindSpec;
 
-    /// An empty structure for one block, whose bytes are all zero. It runs between two requests, so
-    /// that it must not take long.
+    /// An empty structure for one block, whose bytes are all zero unless it `overwrites`. It runs
+    /// between two requests, so that it must not take long.
     fn open(&self, opening: &Opening) -> Box<dyn Structure>;
+
+    /// Whether it never reads a byte of its block before it has written it. Its blocks may begin with
+    /// what others of the same job have just left there, which spares the kernel making them zero.
+    fn overwrites(&self) -> bool {
+        false
+    }
 }
 
 /// What a shard has to know of an operation before it runs.
@@ -116,6 +122,11 @@ impl Registered {
     /// An empty structure for one block.
     pub fn open(&self, opening: &Opening) -> Box<dyn Structure> {
         self.kind.open(opening)
+    }
+
+    /// Whether it never reads a byte of its block before it has written it.
+    pub fn overwrites(&self) -> bool {
+        self.kind.overwrites()
     }
 }
 
@@ -212,6 +223,10 @@ impl StructureKind for File {
     fn open(&self, opening: &Opening) -> Box<dyn Structure> {
         Box::new(FileBlock::new(opening.block_size))
     }
+
+    fn overwrites(&self) -> bool {
+        true
+    }
 }
 
 struct Queue;
@@ -224,6 +239,10 @@ impl StructureKind for Queue {
     fn open(&self, opening: &Opening) -> Box<dyn Structure> {
         let bounds = QueueBounds::from_wire(opening.max_items, opening.max_bytes);
         Box::new(QueueBlock::new(opening.block_size, bounds, opening.first))
+    }
+
+    fn overwrites(&self) -> bool {
+        true
     }
 }
 
@@ -242,6 +261,10 @@ impl StructureKind for Kv {
             id => block.importing(id),
         })
     }
+
+    fn overwrites(&self) -> bool {
+        true
+    }
 }
 
 struct Extents;
@@ -254,6 +277,10 @@ impl StructureKind for Extents {
 
     fn open(&self, opening: &Opening) -> Box<dyn Structure> {
         Box::new(ExtentBlock::new(opening.block_size))
+    }
+
+    fn overwrites(&self) -> bool {
+        true
     }
 }
 

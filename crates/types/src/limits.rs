@@ -47,6 +47,12 @@ pub const EXTENTS_IDLE: Duration = Duration::from_secs(1);
 /// otherwise the put is refused.
 pub const ADOPT_MAX: Duration = Duration::from_secs(2);
 
+/// Memory of freed blocks that a memory server keeps for the next block of the same job, for less than a
+/// tenth of a second: at most so many bytes ...
+pub const FREED_KEPT_MAX: u64 = 512 << 20;
+/// ... and at most 1 / this of its memory.
+pub const FREED_KEPT_FRACTION: u64 = 8;
+
 /// Results that one block keeps for retries, over all its lanes, in bytes.
 pub const RETRY_RECORD_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Lanes that one block remembers.

@@ -192,7 +192,7 @@ impl Round {
         most: usize,
     ) -> Step {
         match net.conn(id).expect("checked by the caller").mode {
-            Mode::Fill { left } => fill(net, service, now, id, left, most),
+            Mode::Fill { left } => self.fill(net, service, now, id, left, most),
             Mode::Skip { left } => self.skip(net, service, now, id, left, most),
             Mode::Frames => self.frames(net, service, now, id, most),
         }
@@ -296,6 +296,51 @@ impl Round {
             }
             None => Step::Read(read),
         }
+    }
+
+    /// Reads from the socket straight to where the service wants the bytes; behind the last of them as
+    /// much as of a next large request may be copied.
+    fn fill<S: Service>(
+        &mut self,
+        net: &mut Net,
+        service: &mut S,
+        now: Time,
+        id: ConnId,
+        left: usize,
+        most: usize,
+    ) -> Step {
+        let conn = net.conn(id).expect("checked by the caller");
+        let Some(place) = service.fill(id) else {
+            conn.mode = Mode::Skip { left };
+            return Step::Read(0);
+        };
+        assert_eq!(place.len(), left, "the place of a payload has room for what is left of it");
+        let piece = most.min(FILL_PIECE);
+        let (place, beyond) = match left > piece {
+            true => (&mut place[..piece], &mut [][..]),
+            false => (place, &mut self.scratch[..HEAD_ALONE]),
+        };
+        let room = place.len() + beyond.len();
+        let read = match conn.read_two(place, beyond, now) {
+            Ok(Some(0)) | Err(_) => return Step::Ended,
+            Ok(None) => return Step::Drained(0),
+            Ok(Some(n)) => n,
+        };
+        // As for frames: a short read means that the socket is empty. While the payload is not whole
+        // there is another look all the same: more is about to come, and a sleep costs more.
+        let drained = read >= left && read < room && !conn.hung_up;
+        let (filled, more) = (read.min(left), read.saturating_sub(left));
+        service.filled(now, id, filled);
+        fill_progress(net, service, now, id, left - filled);
+        if more > 0 {
+            let used = consume(net, service, now, id, &self.scratch[..more], &mut self.ahead);
+            if let Some(step) = settle(net, service, id, &self.scratch[used..more]) {
+                return step;
+            }
+            // What came may be the head of another large payload: its place is looked at next.
+            return Step::Read(read);
+        }
+        if drained { Step::Drained(read) } else { Step::Read(read) }
     }
 
     fn skip<S: Service>(
@@ -563,32 +608,6 @@ fn refused(net: &mut Net, id: ConnId, refusal: &Refusal, data: &[u8]) -> usize {
         conn.mode = Mode::Skip { left };
     }
     honeycomb_types::limits::REQUEST_HEADER
-}
-
-/// Reads from the socket straight to where the service wants the bytes.
-fn fill<S: Service>(
-    net: &mut Net,
-    service: &mut S,
-    now: Time,
-    id: ConnId,
-    left: usize,
-    most: usize,
-) -> Step {
-    let conn = net.conn(id).expect("checked by the caller");
-    let Some(place) = service.fill(id) else {
-        conn.mode = Mode::Skip { left };
-        return Step::Read(0);
-    };
-    assert_eq!(place.len(), left, "the place of a payload has room for what is left of it");
-    match conn.read(&mut place[..left.min(most)], now) {
-        Ok(Some(0)) | Err(_) => Step::Ended,
-        Ok(None) => Step::Drained(0),
-        Ok(Some(n)) => {
-            service.filled(now, id, n);
-            fill_progress(net, service, now, id, left - n);
-            Step::Read(n)
-        }
-    }
 }
 
 fn fill_from<S: Service>(

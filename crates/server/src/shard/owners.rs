@@ -1,11 +1,11 @@
 //! Whose a block is: it is opened for its owner, closed, kept while it is flushed, and freed.
 
-use super::{BlockOwner, Shard, Slot};
+use super::{BlockOwner, Shard, ShardConfig, Slot};
 use crate::holdings::Told;
 use crate::pace::Pace;
 use crate::refusals::{unknown_block, wrong_epoch};
 use crate::watch::Watchers;
-use honeycomb_block::Backing;
+use honeycomb_block::{Backing, Tenant};
 use honeycomb_structures::{Answer, Lanes, Opening, Snapshot};
 use honeycomb_types::{BlockAt, Bug, Epoch, Generation, PrefixId, ServerId, Time};
 use honeycomb_wire::Status;
@@ -53,7 +53,8 @@ impl Shard {
     }
 
     /// Gives a block to its owner. Repeating it does nothing; an owner older than the block has
-    /// seen is refused (INV-01). The memory is new: no byte of an earlier owner is in it (INV-04).
+    /// seen is refused (INV-01). No byte of another job's is in its memory (INV-04): that is new, or was
+    /// the same job's a moment ago and goes to a structure that reads nothing before it has written it.
     pub fn open(&mut self, owner: BlockOwner) -> Result<(), Answer> {
         let index = self.index(owner.at.block).ok_or_else(|| unknown_block(owner.at))?;
         if let Some(slot) = &self.slots[index]
@@ -79,7 +80,7 @@ impl Shard {
             let text = format!("all {} blocks of this core are held", self.held);
             return Err(Answer::refuse(Status::OutOfMemory, text));
         }
-        let backing = self.new_backing().map_err(|e| {
+        let backing = self.new_backing(&owner, kind.overwrites()).map_err(|e| {
             let text = format!("{} cannot be mapped: {e}", owner.at.block);
             Answer::refuse(Status::OutOfMemory, text)
         })?;
@@ -126,10 +127,14 @@ impl Shard {
         Ok(())
     }
 
-    fn new_backing(&mut self) -> std::io::Result<Backing> {
+    fn new_backing(&mut self, owner: &BlockOwner, overwrites: bool) -> std::io::Result<Backing> {
+        // Under another controller, or after this one began anew, the same number is another job's.
+        let server = owner.at.block.server();
+        let tenant = Tenant((server.0 as u128) << 64 | owner.job.0 as u128);
+        let ShardConfig { block_size, reclaimer, .. } = &self.config;
         match self.stale.pop() {
             Some(backing) if Bug::StaleBytes.active() => Ok(backing),
-            _ => Backing::map(self.config.block_size, &self.config.reclaimer),
+            _ => Backing::map_for(tenant, overwrites, *block_size, reclaimer),
         }
     }
 

@@ -13,7 +13,8 @@ use std::time::Duration;
 const SHRINK_FROM: usize = 8 * 1024;
 /// Of a block, this part has to have become free before its memory is given back.
 const SLACK_FRACTION: usize = 16;
-/// It goes back when it has been free for this long: what is freed is often soon used again.
+/// It goes back when it has been free for this long: what is freed is often soon used again. Of regions;
+/// of extents, whose turn comes less often, as soon as an empty block of them would.
 const KEPT_FREE: Duration = Duration::from_millis(50);
 /// Smaller holes than this part of a block are not given back, because each is a system call. A region
 /// is about an 85th.
@@ -25,8 +26,9 @@ const STEP: usize = 8 << 20;
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// What is being given back.
-#[derive(Default)]
 pub(crate) struct Shrink {
+    /// How long memory stays that is free.
+    kept_free: Duration,
     /// When to begin, or to go on.
     due: Option<Time>,
     /// What the arena had allocated when it was last looked at.
@@ -35,7 +37,18 @@ pub(crate) struct Shrink {
     from: Option<usize>,
 }
 
+impl Default for Shrink {
+    fn default() -> Shrink {
+        Shrink::after(KEPT_FREE)
+    }
+}
+
 impl Shrink {
+    /// Of a block whose free memory stays for so long.
+    pub fn after(kept_free: Duration) -> Shrink {
+        Shrink { kept_free, due: None, allocated: 0, from: None }
+    }
+
     pub fn due(&self) -> Option<Time> {
         self.due
     }
@@ -48,7 +61,7 @@ impl Shrink {
     }
 
     fn wait(&mut self, arena: &Arena, now: Time) {
-        (self.due, self.allocated) = (Some(now + KEPT_FREE), arena.allocated());
+        (self.due, self.allocated) = (Some(now + self.kept_free), arena.allocated());
     }
 
     /// Gives some of it back, when it is due.
@@ -86,7 +99,7 @@ impl Shrink {
                 return;
             }
         }
-        *self = Shrink::default();
+        *self = Shrink::after(self.kept_free);
     }
 }
 

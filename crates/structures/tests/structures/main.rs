@@ -31,7 +31,9 @@ pub(crate) struct Driver<S> {
 
 impl<S: Structure> Driver<S> {
     pub(crate) fn new(size: usize, structure: S) -> Driver<S> {
-        let block = Backing::map(size, &Reclaimer::inline()).unwrap();
+        let mut block = Backing::map(size, &Reclaimer::inline()).unwrap();
+        // As another block of the same job may have left it (`StructureKind::overwrites`).
+        block.slice_mut(0..size).fill(0xa5);
         let now = Time::from_millis(1000);
         Driver { structure, block, now, tickets: 0, events: VecDeque::new() }
     }
