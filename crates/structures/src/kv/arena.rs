@@ -28,6 +28,24 @@ pub(crate) struct Extent {
     pub owner: Owner,
 }
 
+/// How many bytes an extent may have, all multiples of 8.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    /// With less it would soon be asked for again.
+    pub least: usize,
+    /// As many as it should have, where there are plenty.
+    pub want: usize,
+    /// More than it should have, but so few that what is left of a hole would be of no use to others.
+    pub most: usize,
+}
+
+impl Room {
+    /// What to take of so many bytes, which are `least` or more.
+    pub fn of(&self, hole: usize) -> usize {
+        if hole <= self.most { hole } else { self.want }
+    }
+}
+
 /// The extents of one block.
 ///
 /// Extents are disjoint and, with the holes between them, make up the whole block: a hole is what
@@ -91,6 +109,15 @@ impl Arena {
         self.used_bytes += len;
         self.allocated += len as u64;
         Some(at)
+    }
+
+    /// As `alloc`, when any hole from `least` bytes on will do: all of one that has `most` or less, `want`
+    /// bytes of a larger one. Where it is and how many bytes it has.
+    pub fn alloc_some(&mut self, room: &Room, owner: Owner) -> Option<Range<usize>> {
+        let (hole, _) = *self.holes.range((room.least, 0)..).next()?;
+        let len = room.of(hole);
+        let at = self.alloc(len, owner).expect("the hole was seen just now");
+        Some(at..at + len)
     }
 
     /// Gives an extent up.
@@ -176,6 +203,23 @@ impl Arena {
     /// Bytes of the hole behind an extent.
     pub fn hole_after(&self, at: usize) -> usize {
         self.start_after(at) - (at + self.used[&at].0)
+    }
+
+    /// Bytes of the hole before an extent.
+    pub fn hole_before(&self, at: usize) -> usize {
+        at - self.end_before(at)
+    }
+
+    /// Lets an extent begin earlier, within the hole before it.
+    pub fn begin_at(&mut self, at: usize, from: usize) {
+        let before = self.end_before(at);
+        assert!(from.is_multiple_of(8) && before <= from && from <= at, "no room from {from}");
+        self.remove_hole(before, at);
+        self.add_hole(before, from);
+        let (len, owner) = self.used.remove(&at).expect("only extents in use are moved");
+        self.used.insert(from, (len + at - from, owner));
+        self.used_bytes += at - from;
+        self.allocated += (at - from) as u64;
     }
 
     /// Changes an extent's length where it is, within the hole behind it.

@@ -119,8 +119,9 @@ impl KvBlock {
             let region = &table.regions[table.order[place] as usize];
             // By the first of the hashes that it lies below.
             let mut below = vec![0; of_one.len() + 1];
-            for (_, head) in region.walk(block).filter(|(_, head)| !head.dead()) {
-                let at = of_one.partition_point(|hash| *hash <= head.hash);
+            for (at, head) in region.walk(block).filter(|(_, head)| !head.dead()) {
+                let hash = head.hash(block, at);
+                let at = of_one.partition_point(|boundary| *boundary <= hash);
                 below[at] += (head.size() + head.beside()) as u64;
             }
             let mut sum = before;

@@ -275,7 +275,10 @@ impl KvBlock {
         let whole = from == table.starts[place];
         let mut count = match whole {
             true => first.count,
-            false => first.walk(block).filter(|(_, h)| !h.dead() && h.hash >= from).count(),
+            false => first
+                .walk(block)
+                .filter(|(at, head)| !head.dead() && head.hash(block, *at) >= from)
+                .count(),
         } as u64;
         for next in place + 1..table.order.len() {
             if table.starts[next] > last {

@@ -3,37 +3,40 @@
 //! ```text
 //! header   magic u32, slots u32, count u32, end u32, live u32, 0 u32 x 3
 //! index    slots x u64: low 32 bits of the hash, then (offset of the entry / 8) + 1; 0 is empty
-//! log      entries, each: hash u64, key length u16, flags u8, 0 u8, value length u32,
-//!          key, value (or the id of a large one, u32), padding to 8
+//! log      entries, each: key length u16, flags u8, 0 u8, value length u32, key,
+//!          value (or the id of a large one, u32), padding to 8
 //! ```
 //! Offsets count from the start of the region, so that moving one is copying its bytes. The index
 //! is probed linearly from `low * slots / 2^32`: any number of slots will do, so that a packed
-//! region wastes nothing, and a word tells its own home, so that deleting leaves no tombstones.
+//! region wastes nothing, and a word tells its own home, so that deleting leaves no tombstones, and
+//! an index of another size is made of this one, in order, without a look at the log. The other half
+//! of a hash is not kept: who needs it has the key before him.
 //! An entry that was deleted or replaced stays in the log, flagged dead, until the region is laid
 //! out anew.
 
 use honeycomb_block::Backing;
+use honeycomb_wire::key_hash;
 use std::cell::Cell;
 use std::ops::Range;
 
 /// Bytes of a region's header.
 pub(super) const HEADER: usize = 32;
 /// Bytes of an entry before its key.
-pub(super) const ENTRY: usize = 16;
+pub(super) const ENTRY: usize = 8;
 /// Bytes of a large value's id in its entry.
 pub(super) const LARGE_REF: usize = 4;
 
 /// Bytes of an entry that are asked for before it is read: all of a small one.
 const PREFETCH: usize = 128;
 
-const MAGIC: u32 = u32::from_le_bytes(*b"HCR1");
+const MAGIC: u32 = u32::from_le_bytes(*b"HCR2");
 const DEAD: u8 = 1;
 const LARGE: u8 = 2;
 /// Written by an atomic batch that is not decided yet. Never seen between two operations.
 const STAGED: u8 = 4;
 /// The value is a list of extents in blocks of their own (`large.rs`).
 const EXTENTS: u8 = 8;
-const FLAGS_AT: usize = 10;
+const FLAGS_AT: usize = 2;
 
 /// Slots of an index that holds `entries` at a load of at most 7/8.
 pub(super) fn slots_for(entries: usize) -> usize {
@@ -48,35 +51,37 @@ pub(super) fn entry_size(key_len: usize, stored_len: usize) -> usize {
 /// The fixed part of an entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Head {
-    pub hash: u64,
     pub key_len: usize,
     pub value_len: usize,
     flags: u8,
 }
 
 impl Head {
-    pub fn new(hash: u64, key_len: usize, value_len: usize, large: bool) -> Head {
-        Head { hash, key_len, value_len, flags: if large { LARGE } else { 0 } }
+    pub fn new(key_len: usize, value_len: usize, large: bool) -> Head {
+        Head { key_len, value_len, flags: if large { LARGE } else { 0 } }
     }
 
     #[inline]
     pub fn read(bytes: &[u8]) -> Head {
         let b: &[u8; ENTRY] = bytes.first_chunk().expect("the log holds whole entries");
         Head {
-            hash: u64::from_le_bytes(b[..8].try_into().expect("eight bytes")),
-            key_len: u16::from_le_bytes([b[8], b[9]]) as usize,
+            key_len: u16::from_le_bytes([b[0], b[1]]) as usize,
             flags: b[FLAGS_AT],
-            value_len: u32::from_le_bytes(b[12..16].try_into().expect("four bytes")) as usize,
+            value_len: u32::from_le_bytes(b[4..8].try_into().expect("four bytes")) as usize,
         }
     }
 
     #[inline]
     pub fn write(&self, bytes: &mut [u8]) {
-        bytes[..8].copy_from_slice(&self.hash.to_le_bytes());
-        bytes[8..10].copy_from_slice(&(self.key_len as u16).to_le_bytes());
+        bytes[..2].copy_from_slice(&(self.key_len as u16).to_le_bytes());
         bytes[FLAGS_AT] = self.flags;
-        bytes[11] = 0;
-        bytes[12..16].copy_from_slice(&(self.value_len as u32).to_le_bytes());
+        bytes[3] = 0;
+        bytes[4..8].copy_from_slice(&(self.value_len as u32).to_le_bytes());
+    }
+
+    /// The hash of the key of the entry that begins with this, at `at` in the block.
+    pub fn hash(&self, block: &Backing, at: usize) -> u64 {
+        key_hash(block.slice(at + ENTRY..at + ENTRY + self.key_len))
     }
 
     pub fn dead(&self) -> bool {
@@ -252,28 +257,29 @@ impl Region {
         self.size > 0 && size - self.end >= entry && !(new && self.index_full())
     }
 
-    /// The slot and offset in the block of the entry for which `same` holds, among those of `hash`.
+    /// The slot and offset in the block of the entry for which `same` holds, among those of this half of
+    /// a hash.
     #[inline]
     pub fn find(
         &self,
         block: &Backing,
-        hash: u64,
+        low: u32,
         mut same: impl FnMut(&Head, usize) -> bool,
     ) -> Option<(usize, usize, Head)> {
         if self.count == 0 {
             return None;
         }
         let index = block.slice(self.index());
-        let mut slot = home(hash as u32, self.slots);
+        let mut slot = home(low, self.slots);
         loop {
             let word = word(index, slot);
             if word == 0 {
                 return None;
             }
-            if (word >> 32) as u32 == hash as u32 {
+            if (word >> 32) as u32 == low {
                 let at = self.at + offset(word);
                 let head = Head::read(block.slice(at..at + ENTRY));
-                if head.hash == hash && same(&head, at) {
+                if same(&head, at) {
                     return Some((slot, at, head));
                 }
             }
@@ -331,9 +337,9 @@ impl Region {
     }
 
     /// Counts an appended entry as new and puts it into the index.
-    pub fn link(&mut self, block: &mut Backing, at: usize, head: &Head) {
+    pub fn link(&mut self, block: &mut Backing, low: u32, at: usize, head: &Head) {
         let offset = at - self.at;
-        let slot = insert(block.slice_mut(self.index()), self.slots, head.hash as u32, offset);
+        let slot = insert(block.slice_mut(self.index()), self.slots, low, offset);
         self.touch_slot(slot);
         self.count += 1;
         self.live += head.size();
@@ -351,8 +357,8 @@ impl Region {
         at: usize,
     ) {
         let new = Head::read(block.slice(at..at + ENTRY));
-        let offset = at - self.at;
-        set_word(block.slice_mut(self.index()), slot, make_word(new.hash as u32, offset));
+        let (offset, index) = (at - self.at, block.slice_mut(self.index()));
+        set_word(index, slot, make_word(low_of(word(index, slot)), offset));
         self.touch_slot(slot);
         self.kill(block, old_at);
         self.live = self.live - old.size() + new.size();
@@ -413,9 +419,11 @@ impl Region {
         assert!(!self.fixed, "INV-19: what is being sent here keeps its layout");
         let from = self.at + self.log_start()..self.at + self.end;
         let log = to.start + HEADER + 8 * slots;
+        let mut words = None;
         let end = if self.live == 0 {
             log
         } else if self.dead() == 0 {
+            words = Some(self.words(block));
             block.copy_within(from.clone(), log);
             log + from.len()
         } else if log <= from.start || to.start >= self.extent().end || to.end <= self.at {
@@ -429,9 +437,13 @@ impl Region {
         assert!(end <= to.end, "a region of {} bytes does not fit {to:?}", end - to.start);
         assert_eq!(end - log, self.live, "the log holds what is counted");
         (self.changed, self.patches) = (true, None);
+        let moved = (HEADER + 8 * slots).wrapping_sub(self.log_start());
         (self.at, self.size) = (to.start, to.len());
         (self.slots, self.end) = (slots, end - to.start);
-        self.build_index(block);
+        match words {
+            Some(words) => self.resize_index(block, &words, moved),
+            None => self.build_index(block),
+        }
         self.write_header(block);
     }
 
@@ -441,7 +453,8 @@ impl Region {
         parts.lower.log.reserve(self.live);
         parts.upper.log.reserve(self.live);
         for (at, head) in self.walk(block).filter(|(_, head)| !head.dead()) {
-            let part = if head.hash < hash { &mut parts.lower } else { &mut parts.upper };
+            let part =
+                if head.hash(block, at) < hash { &mut parts.lower } else { &mut parts.upper };
             part.take(block.slice(at..at + head.size()), &head);
         }
         parts
@@ -463,38 +476,60 @@ impl Region {
         upper
     }
 
-    /// Moves the entries from `hash` on to a new region in `to`, and keeps the first `keeps` bytes of
-    /// its own extent for the others.
+    /// Moves the upper entries to a new region in `to`, and keeps the first `keeps` bytes of its own
+    /// extent for the others.
     pub fn split_off(
         &mut self,
         block: &mut Backing,
-        hash: u64,
+        above: &Above,
         to: Range<usize>,
         keeps: usize,
     ) -> Region {
-        let moves: Vec<(usize, Head)> =
-            self.walk(block).filter(|(_, head)| !head.dead() && head.hash >= hash).collect();
-        let live = moves.iter().map(|(_, head)| head.size()).sum();
-        let large = moves.iter().map(|(_, head)| head.beside()).sum();
-        let slots = fitting_slots(to.len(), moves.len(), live);
-        let end = HEADER + 8 * slots + live;
-        let (at, size, count) = (to.start, to.len(), moves.len());
-        let mut right = Region { at, size, slots, count, end, live, large, ..Region::whole() };
-        let mut log = right.at + right.log_start();
-        for (at, head) in &moves {
-            block.copy_within(*at..*at + head.size(), log);
-            self.kill(block, *at);
-            log += head.size();
+        let (all, log) = (self.count, self.log());
+        let Above { count, live, .. } = *above;
+        let slots = fitting_slots(keeps, self.count - count, self.live - live);
+        // Fewer entries are left than there were, so that its log does not begin later than it did, and
+        // nothing is written over what is still to be read.
+        let slots = slots.min(self.slots);
+        let mut left = Region { at: self.at, size: keeps, slots, ..self.clone() };
+        let slots = fitting_slots(to.len(), count, live);
+        let mut right = Region { at: to.start, size: to.len(), slots, ..Region::whole() };
+        for part in [&mut left, &mut right] {
+            (part.count, part.live, part.large) = (0, 0, 0);
+            (part.end, part.changed, part.patches) = (part.log_start(), true, None);
+            block.slice_mut(part.index()).fill(0);
         }
-        assert!(log <= to.end, "the new region holds its entries");
-        right.build_index(block);
+        let mut at = log.start;
+        while at < log.end {
+            let head = Head::read(block.slice(at..at + ENTRY));
+            if !head.dead() {
+                let hash = head.hash(block, at);
+                let part = if hash >= above.hash { &mut right } else { &mut left };
+                part.take(block, at, hash as u32, &head);
+            }
+            at += head.size();
+        }
+        assert_eq!((right.count, right.live, left.count + count), (count, live, all));
+        left.write_header(block);
         right.write_header(block);
-        self.count -= right.count;
-        self.live -= right.live;
-        self.large -= right.large;
-        self.share_load(&right, self.load.get());
-        self.relay(block, self.at..self.at + keeps, 0, false);
+        let load = self.load.take();
+        *self = left;
+        self.share_load(&right, load);
         right
+    }
+
+    /// Appends an entry that lies elsewhere, and later than here.
+    fn take(&mut self, block: &mut Backing, at: usize, low: u32, head: &Head) {
+        let (to, size) = (self.end, head.size());
+        assert!(to + size <= self.size, "a part of a region holds its entries");
+        if self.at + to != at {
+            block.copy_within(at..at + size, self.at + to);
+        }
+        insert(block.slice_mut(self.index()), self.slots, low, to);
+        self.end += size;
+        self.count += 1;
+        self.live += size;
+        self.large += head.beside();
     }
 
     /// Deals the load of both out to the two parts of a region, by their entries.
@@ -559,6 +594,24 @@ impl Region {
         self.at + HEADER..self.at + HEADER + 8 * self.slots
     }
 
+    /// The words of the index that are used, in order of their slots.
+    fn words(&self, block: &Backing) -> Vec<u64> {
+        let words = block.slice(self.index()).chunks_exact(8);
+        let words = words.map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")));
+        words.filter(|word| *word != 0).collect()
+    }
+
+    /// Makes the index of the words of one of another size, whose entries have all moved on by this
+    /// (a negative number as its complement). Both have the words in about the same order, so that this
+    /// is a walk along the two.
+    fn resize_index(&self, block: &mut Backing, words: &[u64], moved: usize) {
+        let index = block.slice_mut(self.index());
+        index.fill(0);
+        for word in words {
+            insert(index, self.slots, low_of(*word), offset(*word).wrapping_add(moved));
+        }
+    }
+
     fn build_index(&self, block: &mut Backing) {
         let bytes = block.slice_mut(self.at + HEADER..self.at + self.end);
         let (index, log) = bytes.split_at_mut(8 * self.slots);
@@ -566,7 +619,8 @@ impl Region {
         let mut at = 0;
         while at < log.len() {
             let head = Head::read(&log[at..]);
-            insert(index, self.slots, head.hash as u32, self.log_start() + at);
+            let low = key_hash(&log[at + ENTRY..at + ENTRY + head.key_len]) as u32;
+            insert(index, self.slots, low, self.log_start() + at);
             at += head.size();
         }
     }
@@ -604,7 +658,8 @@ impl Region {
                 count += 1;
                 live += head.size();
                 large += head.beside();
-                assert!(self.find(block, head.hash, |_, found| found == at).is_some());
+                let low = head.hash(block, at) as u32;
+                assert!(self.find(block, low, |_, found| found == at).is_some());
             }
         }
         assert_eq!((count, live, end), (self.count, self.live, self.at + self.end));
@@ -612,6 +667,14 @@ impl Region {
         let words = block.slice(self.index()).chunks_exact(8).filter(|w| w.iter().any(|b| *b != 0));
         assert_eq!(words.count(), self.count, "words in the index");
     }
+}
+
+/// The upper entries of a region: those from a hash on, with their bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Above {
+    pub hash: u64,
+    pub count: usize,
+    pub live: usize,
 }
 
 /// The entries of a region that is about to be divided, below a hash and from there on.
@@ -721,6 +784,12 @@ fn make_word(low: u32, offset: usize) -> u64 {
     (low as u64) << 32 | (offset as u64 / 8 + 1)
 }
 
+/// The half of the hash that a word keeps.
+#[inline]
+fn low_of(word: u64) -> u32 {
+    (word >> 32) as u32
+}
+
 #[inline]
 fn offset(word: u64) -> usize {
     (word as u32 as usize - 1) * 8
@@ -746,7 +815,7 @@ fn remove(index: &mut [u8], slots: usize, slot: usize, mut touched: impl FnMut(u
         if w == 0 {
             break;
         }
-        if distance(home((w >> 32) as u32, slots), at) >= distance(gap, at) {
+        if distance(home(low_of(w), slots), at) >= distance(gap, at) {
             set_word(index, gap, w);
             touched(gap);
             gap = at;

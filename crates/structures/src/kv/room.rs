@@ -7,9 +7,9 @@
 //! divide the block for this purpose. Totals are checked before anything is touched: they decide
 //! whether there is room, and only a pin can then stand in the way.
 
-use super::arena::{Owner, round_up};
+use super::arena::{Owner, Room, round_up};
 use super::pack::Squeeze;
-use super::region::{HEADER, Region, packed_len};
+use super::region::{Above, HEADER, Region, packed_len};
 use super::table::{EXTENT_COST, RESERVE_FRACTION, Relief, Table, WORD_COST};
 use crate::Answer;
 use honeycomb_block::{Backing, HUGE_FROM};
@@ -21,6 +21,9 @@ const RETRY_PINNED_US: u64 = 300;
 
 /// Delay told while a part of the block moves elsewhere, in microseconds.
 pub(super) const RETRY_MOVING_US: u64 = 1000;
+
+/// Spreads the first hashes of regions, an odd number of many bits.
+const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Ways short of the last resort may move this many times the bytes that they make room for.
 const EFFORT: usize = 8;
@@ -131,24 +134,23 @@ impl Table {
         {
             return false;
         }
-        let Some((start, count, live)) = middle(&self.regions[id], block) else { return false };
-        let needed = packed_len(count, live);
+        let cut = cut(&self.regions[id], self.starts[place], block);
+        let Some(above) = cut else { return false };
+        let room = self.room(packed_len(above.count, above.live));
         let new = self.new_region();
-        let placed = [self.generous(needed), round_up(needed + needed / 8)]
-            .into_iter()
-            .find_map(|len| Some((self.arena.alloc(len, Owner::Region(new))?, len)));
-        let Some((at, len)) = placed else {
+        let Some(to) = self.arena.alloc_some(&room, Owner::Region(new)) else {
             self.spare_regions.push(new);
             return false;
         };
         let left = &self.regions[id];
         let (from, before) = (left.at, left.packed());
-        let keeps = self.generous(packed_len(left.count - count, left.live - live)).min(left.size);
-        let right = self.regions[id].split_off(block, start, at..at + len, keeps);
+        let keeps = packed_len(left.count - above.count, left.live - above.live);
+        let keeps = self.room(keeps).want.min(left.size);
+        let right = self.regions[id].split_off(block, &above, to, keeps);
         self.arena.resize(from, keeps);
         self.packed = self.packed - before + self.regions[id].packed() + right.packed();
         self.regions[new as usize] = right;
-        self.starts.insert(place + 1, start);
+        self.starts.insert(place + 1, above.hash);
         self.order.insert(place + 1, new);
         true
     }
@@ -207,17 +209,23 @@ impl Table {
         Some(right)
     }
 
-    /// Bytes for a region that needs `needed`: room to grow while memory is plenty. In blocks of huge
-    /// pages room that is not used costs nothing, because the page around it is resident anyway; in
-    /// smaller ones it is memory.
-    fn generous(&self, needed: usize) -> usize {
+    /// Bytes for a region that needs `needed`: room to grow while memory is plenty. In blocks of huge pages
+    /// a hole is resident, so that one of about the size is better taken whole; in smaller ones what is
+    /// not used may not even be resident.
+    fn room(&self, needed: usize) -> Room {
         let tight = needed + needed / 8;
         if self.arena.free_bytes() < self.size / 4 {
-            return round_up(tight);
+            return Room { least: round_up(tight), want: round_up(tight), most: round_up(tight) };
         }
-        let roomy = if self.size < HUGE_FROM { tight } else { 2 * needed };
         let first = (self.size / 64).clamp(1024, 4096);
-        round_up(roomy.max(first).min(self.region_max.max(tight)))
+        let (least, want, most) = match self.size < HUGE_FROM {
+            true => (tight, tight, tight),
+            false => (needed + needed / 12, needed + needed / 5, needed + needed / 5 * 2),
+        };
+        let limit = self.region_max.max(tight);
+        let some = |len: usize| round_up(len.max(first).min(limit));
+        let [least, want, most] = [least, want, most].map(some);
+        Room { least, want, most }
     }
 
     /// Gives a region room for an entry, in place or elsewhere.
@@ -237,13 +245,14 @@ impl Table {
             self.relay(block, id, extent, entry, new);
             return Ok(());
         }
-        let roomy = self.generous(needed);
-        if size > 0 && self.extend(block, id, roomy, (entry, new), movable) {
+        let room = self.room(needed);
+        if size > 0 && self.extend(block, id, &room, (entry, new), movable) {
             return Ok(());
         }
-        for len in [roomy, round_up(needed + needed / 8)] {
-            if let Some(at) = self.arena.alloc(len, Owner::Region(id)) {
-                self.move_region(block, id, at..at + len, entry, new);
+        let tight = round_up(needed + needed / 8);
+        for room in [room, Room { least: tight, want: tight, most: tight }] {
+            if let Some(to) = self.arena.alloc_some(&room, Owner::Region(id)) {
+                self.move_region(block, id, to, entry, new);
                 return Ok(());
             }
         }
@@ -260,31 +269,31 @@ impl Table {
         Ok(())
     }
 
-    /// Lets a region grow into the hole behind it, when that is worth while.
+    /// Lets a region grow into the holes beside it, when that is worth while.
     fn extend(
         &mut self,
         block: &mut Backing,
         id: u32,
-        roomy: usize,
+        room: &Room,
         (entry, new): (usize, bool),
         movable: bool,
     ) -> bool {
         let region = &self.regions[id as usize];
-        let needed = region.packed_with(entry, new);
-        let most = region.size + self.arena.hole_after(region.at);
-        let size = roomy.max(region.size).min(most);
-        if size < needed + needed / 8 {
-            return false;
-        }
-        let at = region.at;
-        if region.extends(entry, new, size) {
+        let (at, most) = (region.at, region.size + self.arena.hole_after(region.at));
+        let size = room.of(most).max(region.size);
+        if most >= room.least && region.extends(entry, new, size) {
             // Only the log was short: nothing needs to move.
             self.regions[id as usize].size = size;
-        } else if movable {
+        } else if movable && most >= room.least {
             self.relay(block, id, at..at + size, entry, new);
+        } else if movable && most + self.arena.hole_before(at) >= room.least {
+            let from = at - self.arena.hole_before(at);
+            self.arena.begin_at(at, from);
+            self.relay(block, id, from..from + room.of(most + at - from), entry, new);
         } else {
             return false;
         }
+        let Region { at, size, .. } = self.regions[id as usize];
         self.arena.resize(at, size);
         true
     }
@@ -374,11 +383,27 @@ impl Table {
     }
 }
 
-/// Where a region divides into halves of equal bytes: the first hash of the upper one, with its
-/// entries and their bytes. Equal hashes stay together; `None` when all are equal.
-fn middle(region: &Region, block: &Backing) -> Option<(u64, usize, usize)> {
+/// Where a region whose first hash is `start` divides into two, of which each has between a third and two
+/// thirds of it, about. Equal hashes stay together; `None` when all are equal.
+///
+/// Keys are spread evenly. Were all regions divided into halves, they would be of one size all the time,
+/// and grow at the same time: a place that one leaves would be too small for all others.
+fn cut(region: &Region, start: u64, block: &Backing) -> Option<Above> {
     let live = region.walk(block).filter(|(_, head)| !head.dead());
-    let mut entries: Vec<(u64, usize)> = live.map(|(_, head)| (head.hash, head.size())).collect();
+    let mut entries: Vec<(u64, usize)> =
+        live.map(|(at, head)| (head.hash(block, at), head.size())).collect();
+    let part = start.wrapping_mul(SPREAD) >> (u64::BITS - 8);
+    let at = entries.len() * (256 + part as usize) / (3 * 256);
+    if at == 0 {
+        return None;
+    }
+    let (_, &mut (hash, _), _) = entries.select_nth_unstable_by_key(at, |entry| entry.0);
+    let upper = entries.iter().filter(|entry| entry.0 >= hash);
+    let (count, live) = upper.fold((0, 0), |(count, live), entry| (count + 1, live + entry.1));
+    if (region.live / 4..=region.live / 4 * 3).contains(&live) {
+        return Some(Above { hash, count, live });
+    }
+    // Some are much larger than others, or many hashes are equal.
     entries.sort_unstable();
     let mut best: Option<(usize, usize, usize)> = None;
     let mut below = 0;
@@ -390,5 +415,53 @@ fn middle(region: &Region, block: &Backing) -> Option<(u64, usize, usize)> {
         }
     }
     let (_, i, below) = best?;
-    Some((entries[i].0, entries.len() - i, region.live - below))
+    Some(Above { hash: entries[i].0, count: entries.len() - i, live: region.live - below })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::table::Value;
+    use super::*;
+    use honeycomb_block::Reclaimer;
+    use honeycomb_wire::key_hash;
+
+    /// A block of huge pages is resident as far as its extents reach.
+    #[test]
+    fn regions_lie_densely_however_many_there_are() {
+        const SIZE: usize = 32 << 20;
+        let mut block = Backing::map(SIZE, &Reclaimer::inline()).expect("32 MiB can be mapped");
+        let mut table = Table::new(SIZE, 0);
+        let (mut worst, mut sizes) = (0.0f64, 0);
+        for i in 0..200_000 {
+            let key = format!("key:{i:012}");
+            let hash = key_hash(key.as_bytes());
+            let stored =
+                table.store(&mut block, hash, key.as_bytes(), None, Value::Inline(&[7; 64]));
+            stored.expect("it has room");
+            if i >= 60_000 && i % 1000 == 0 {
+                let end = table.arena.iter().last().map_or(0, |last| last.at + last.len);
+                worst = worst.max(end as f64 / table.packed as f64);
+                sizes = sizes.max(size_classes(&table));
+            }
+        }
+        table.check(&block);
+        assert!(table.regions.iter().all(|region| region.size <= table.region_max));
+        assert!(worst < 1.4, "{worst} times what is used");
+        assert!(sizes >= 4, "regions of {sizes} sizes that differ by a quarter");
+    }
+
+    /// How many sizes regions have, of which each is a quarter more than the one before.
+    fn size_classes(table: &Table) -> usize {
+        let mut sizes: Vec<usize> = table.regions.iter().map(Region::packed).collect();
+        sizes.sort_unstable();
+        let mut last = 0;
+        sizes.retain(|size| {
+            let more = *size >= last + last / 4;
+            if more {
+                last = *size;
+            }
+            more
+        });
+        sizes.len()
+    }
 }

@@ -63,8 +63,9 @@ impl KvBlock {
         let key = |f: &Found| block.slice(f.at + ENTRY..f.at + ENTRY + f.head.key_len);
         let mut found: Vec<Found> = region
             .walk(block)
-            .filter(|(_, head)| !head.dead() && head.hash >= cursor)
-            .map(|(at, head)| Found { hash: head.hash, at, head })
+            .filter(|(_, head)| !head.dead())
+            .map(|(at, head)| Found { hash: head.hash(block, at), at, head })
+            .filter(|f| f.hash >= cursor)
             .filter(|f| key(f).starts_with(scan.prefix))
             .collect();
         found.sort_unstable_by(|a, b| a.hash.cmp(&b.hash).then_with(|| key(a).cmp(key(b))));

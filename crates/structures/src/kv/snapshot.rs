@@ -5,8 +5,9 @@ use super::region::{ENTRY, Head, LARGE_REF};
 use crate::Snapshot;
 use honeycomb_block::Backing;
 use honeycomb_types::limits::EXTENT_OWNER;
+use honeycomb_wire::key_hash;
 use std::io::{self, Write};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 /// Of the length of a value: what is written is a list of extents, which are parts of their own.
 const OF_EXTENTS: u32 = 1 << 31;
@@ -23,7 +24,7 @@ impl KvBlock {
         Snapshot::new(block.pin(0..self.size), move |bytes, out| {
             let mut items = 0;
             for log in logs.iter().cloned() {
-                items += write_log(bytes, log, range, &larges, out)?;
+                items += write_log(bytes, log, range.0..=range.1, &larges, out)?;
             }
             Ok(items)
         })
@@ -33,7 +34,7 @@ impl KvBlock {
 fn write_log(
     bytes: &[u8],
     log: Range<usize>,
-    (first, last): (u64, u64),
+    range: RangeInclusive<u64>,
     larges: &[Range<usize>],
     out: &mut dyn Write,
 ) -> io::Result<u64> {
@@ -43,7 +44,7 @@ fn write_log(
         let key = at + ENTRY..at + ENTRY + head.key_len;
         let stored = key.end..key.end + head.stored_len();
         at += head.size();
-        if head.dead() || head.staged() || head.hash < first || head.hash > last {
+        if head.dead() || head.staged() || !range.contains(&key_hash(&bytes[key.clone()])) {
             continue;
         }
         let value = if head.large() {

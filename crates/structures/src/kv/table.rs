@@ -18,9 +18,7 @@ pub(super) const EXTENT_COST: usize = 128;
 /// touch half the block.
 pub(super) const RESERVE_FRACTION: usize = 32;
 
-/// A region is divided before it is 1 / this of its block, three quarters of a 64th. Keys are spread
-/// evenly, so that all regions come to their largest size together, when there is a power of two of
-/// them: at two thirds of a block whose size is one, not when it is about to be full.
+/// A region is divided before it is 1 / this of its block, three quarters of a 64th.
 const REGION_FRACTION: usize = 85;
 
 /// Most that an entry adds to its region's index, or to a large value's bookkeeping in one.
@@ -174,7 +172,7 @@ impl Table {
         let region = self.region_of(hash);
         let load = &self.regions[region as usize].load;
         load.set(load.get().saturating_add(1));
-        let found = self.regions[region as usize].find(block, hash, |head, at| {
+        let found = self.regions[region as usize].find(block, hash as u32, |head, at| {
             head.key_len == key.len()
                 && head.staged() == staged
                 && block.slice(at + ENTRY..at + ENTRY + key.len()) == key
@@ -245,7 +243,7 @@ impl Table {
         value: Value<'_>,
     ) -> Result<(), Answer> {
         let mut reference = [0; LARGE_REF];
-        let (head, stored) = self.lay_out(hash, key, value, &mut reference);
+        let (head, stored) = self.lay_out(key, value, &mut reference);
         if let Some(hit) = &old
             && hit.head.size() == head.size()
             && !block.is_pinned(&(hit.at..hit.at + head.size()))
@@ -274,7 +272,7 @@ impl Table {
         match &old {
             Some(hit) => region.relink(block, hit.slot, hit.at, &hit.head, at),
             None => {
-                region.link(block, at, &head);
+                region.link(block, hash as u32, at, &head);
                 self.length += 1;
             }
         }
@@ -288,20 +286,17 @@ impl Table {
     /// The head of an entry and the bytes behind its key.
     fn lay_out<'b>(
         &self,
-        hash: u64,
         key: &[u8],
         value: Value<'b>,
         reference: &'b mut [u8; LARGE_REF],
     ) -> (Head, &'b [u8]) {
         match value {
-            Value::Inline(bytes) => (Head::new(hash, key.len(), bytes.len(), false), bytes),
+            Value::Inline(bytes) => (Head::new(key.len(), bytes.len(), false), bytes),
             Value::Large(id) => {
                 *reference = id.to_le_bytes();
-                (Head::new(hash, key.len(), self.larges[id as usize].len, true), reference)
+                (Head::new(key.len(), self.larges[id as usize].len, true), reference)
             }
-            Value::Extents(list) => {
-                (Head::new(hash, key.len(), list.len(), false).of_extents(), list)
-            }
+            Value::Extents(list) => (Head::new(key.len(), list.len(), false).of_extents(), list),
         }
     }
 
@@ -317,7 +312,7 @@ impl Table {
         replaces: usize,
     ) -> Result<(), Answer> {
         let mut reference = [0; LARGE_REF];
-        let (head, stored) = self.lay_out(hash, key, value, &mut reference);
+        let (head, stored) = self.lay_out(key, value, &mut reference);
         let head = head.stage();
         let fits = self.regions[self.region_of(hash) as usize].fits(head.size(), true);
         if !fits || self.taken() + head.size() + WORD_COST > self.size {
@@ -327,7 +322,7 @@ impl Table {
         let region = &mut self.regions[region];
         let before = region.packed();
         let at = region.append(block, head, key, stored);
-        region.link(block, at, &head);
+        region.link(block, hash as u32, at, &head);
         self.packed = self.packed - before + region.packed();
         self.length += 1;
         Ok(())
@@ -344,13 +339,13 @@ impl Table {
 
     /// Whether an inline value can be written over an entry as it lies, without any room.
     pub fn overwrites(&self, block: &mut Backing, old: &Hit, key: &[u8], value: &[u8]) -> bool {
-        let head = Head::new(old.head.hash, key.len(), value.len(), false);
+        let head = Head::new(key.len(), value.len(), false);
         head.size() == old.head.size() && !block.is_pinned(&(old.at..old.at + head.size()))
     }
 
     /// Writes an inline value over an entry for which `overwrites` held.
     pub fn overwrite_with(&mut self, block: &mut Backing, old: &Hit, key: &[u8], value: &[u8]) {
-        let head = Head::new(old.head.hash, key.len(), value.len(), false);
+        let head = Head::new(key.len(), value.len(), false);
         self.overwrite(block, old, head, value);
     }
 
@@ -384,7 +379,8 @@ impl Table {
         }
         // While a range moves away, the regions that it is made of keep their bounds.
         if empty && self.order.len() > 1 && self.sent.is_none() {
-            self.drop_region(block, hit.head.hash);
+            // Its bytes are as they were, but that it is dead.
+            self.drop_region(block, hit.head.hash(block, hit.at));
         } else {
             self.shrink_region(block, hit.region);
         }
@@ -544,7 +540,8 @@ impl Table {
             let end = self.starts.get(place + 1).copied();
             for (at, head) in region.walk(block).filter(|(_, head)| !head.dead()) {
                 // INV-17 within the block: every entry is in the region that owns its hash.
-                assert!(self.starts[place] <= head.hash && end.is_none_or(|e| head.hash < e));
+                let hash = head.hash(block, at);
+                assert!(self.starts[place] <= hash && end.is_none_or(|e| hash < e));
                 assert!(self.value(block, at, &head).len() == head.value_len);
             }
             packed += region.packed();

@@ -339,6 +339,58 @@ fn a_block_is_used_well_before_it_is_full() {
     }
 }
 
+/// In blocks of huge pages regions take holes as they find them; the model's blocks are smaller.
+#[test]
+fn a_large_block_keeps_what_it_was_given_while_all_of_it_changes() {
+    for (seed, keys, longest) in [(1, 30_000, 90), (2, 6_000, 600), (3, 700, 9_000)] {
+        let mut d = kv(4 * MIB);
+        let mut held = std::collections::HashMap::new();
+        let (mut state, mut pin) = (seed, None);
+        let mut random = |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % below
+        };
+        for i in 0..60_000u64 {
+            let key = random(keys);
+            let name = format!("key {key}");
+            if random(4) == 0 {
+                let status = d.run(Op::KvDelete, &args(0, name.as_bytes()), &[]).status;
+                assert_eq!(status == Status::Ok, held.remove(&key).is_some());
+            } else {
+                // A third of what is put over something is of its length.
+                let (seed, some) = (random(1 << 32), random(longest) as usize);
+                let before = held.get(&key).map(|(_, length)| *length);
+                let length = before.filter(|_| random(3) == 0).unwrap_or(some);
+                match put(&mut d, name.as_bytes(), &pattern(seed, length)).status {
+                    Status::Ok => _ = held.insert(key, (seed, length)),
+                    status => assert!(matches!(status, Status::BlockFull | Status::Busy)),
+                }
+            }
+            match random(400) {
+                0 => {
+                    if let Payload::Block(value) = d.run(Op::KvGet, name.as_bytes(), &[]).payload {
+                        pin = Some(d.block.pin(value));
+                    }
+                }
+                1..20 => pin = None,
+                _ => {}
+            }
+            if i % 4000 == 0 {
+                d.structure.check(&d.block);
+            }
+        }
+        drop(pin);
+        d.structure.check(&d.block);
+        assert_eq!(d.run(Op::KvLength, &[], &[]).value, held.len() as u64);
+        for (key, (seed, length)) in held {
+            let value = get(&mut d, format!("key {key}").as_bytes());
+            assert_eq!(value.expect("it is there"), pattern(seed, length));
+        }
+    }
+}
+
 #[test]
 fn a_full_block_recovers_what_was_deleted() {
     let mut d = kv(MIB);
@@ -369,6 +421,10 @@ fn a_full_block_recovers_what_was_deleted() {
 fn a_refusal_for_room_changes_nothing_and_is_cheap() {
     let mut d = kv(65536);
     fill_up(&mut d, 0, 700);
+    // What one region has no room for, another may have.
+    for i in 0..100 {
+        put(&mut d, format!("further {i}").as_bytes(), &[1; 700]);
+    }
     let used = d.structure.bytes_used();
     let before: Vec<u8> = d.block.slice(0..65536).to_vec();
     for i in 0..100 {
