@@ -161,8 +161,10 @@ impl World {
         if struck < shards {
             return self.crash_controller(struck);
         }
-        self.fault("all controller shards");
-        (0..shards).for_each(|ix| self.crash_controller(ix));
+        if self.controllers.iter().all(|controller| controller.alive) {
+            self.fault("all controller shards");
+            (0..shards).for_each(|ix| self.crash_controller(ix));
+        }
     }
 
     /// When all leases have ended, every block is free again (INV-02, INV-13), and no room is lent.

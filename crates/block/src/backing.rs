@@ -347,7 +347,8 @@ mod tests {
         const LENGTH: usize = 8192;
         let (steps, mut state) = (if cfg!(miri) { 400 } else { 40_000 }, 7u64);
         let mut random = move |below: usize| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
+            state =
+                state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
             (state >> 33) as usize % below
         };
         let (mut b, mut model) = (backing(LENGTH), vec![0u8; LENGTH]);
