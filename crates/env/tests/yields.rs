@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
-#![allow(clippy::unwrap_used)]
-
 use honeycomb_env::{Begin, Clock, ConnId, Net, NetOptions, ReplyPayload, Service, run};
 use honeycomb_types::{BlockAt, BlockId, Epoch, LaneId, Sequence, ServerId, ShardIx, Time};
 use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status};
