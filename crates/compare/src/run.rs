@@ -17,6 +17,8 @@ const AT_REST: Duration = Duration::from_millis(300);
 
 /// About what a block of several servers takes to be filled up and divided.
 const SPLIT_TAKES: Duration = Duration::from_millis(20);
+/// How long is measured beside splits at least.
+const SPLITS_LEAST: Duration = Duration::from_millis(200);
 
 /// What a cell showed.
 pub struct Shown {
@@ -37,6 +39,15 @@ pub struct Effort {
     pub rounds: u32,
     /// Of a round.
     pub seconds: f64,
+}
+
+impl Effort {
+    /// Of a round of this cell. However short rounds are to be, a split that goes on beside it comes to
+    /// its end.
+    fn seconds(&self, cell: &Cell) -> f64 {
+        let least = if cell.beside == Some(Op::Split) { SPLITS_LEAST } else { Duration::ZERO };
+        (self.seconds * cell.longer()).max(least.as_secs_f64())
+    }
 }
 
 /// Why a cell has no figures.
@@ -278,7 +289,7 @@ impl<'a> Runner<'a> {
 
     /// A client of another prefix of the same cluster, with a block for each time in which one splits.
     fn neighbour(&mut self, of: &Cell, op: Op, server: &Server) -> Result<Worker, String> {
-        let blocks = self.effort.seconds * of.longer() / SPLIT_TAKES.as_secs_f64();
+        let blocks = self.effort.seconds(of) / SPLIT_TAKES.as_secs_f64();
         let blocks = (blocks.ceil() as u32).next_power_of_two().clamp(2, 64);
         let cell = Cell { blocks, ..Cell::new(of.system, With::Rust, op, 1024) };
         let mut worker = Worker::start(self.command(&cell)?, false, self.pinning)?;
@@ -308,7 +319,7 @@ impl<'a> Runner<'a> {
     }
 
     fn round(&self, turn: &mut Turn, server: &Server, counts: bool) -> Result<(), String> {
-        let seconds = self.effort.seconds * turn.cell.longer();
+        let seconds = self.effort.seconds(&turn.cell);
         let round = Round { seconds, ops: u32::MAX as u64 };
         if turn.figures.is_empty() {
             server.forget_peak();
