@@ -436,7 +436,11 @@ fn a_block_that_goes_while_a_put_waits_for_its_range_leaves_nothing_behind() {
     let entry = MapEntry { block, epoch: 9, start, end: u64::MAX, ..MapEntry::default() };
     let address = "127.0.0.1:9".parse().unwrap();
     world.near.move_word(world.now, KV, MoveWord::Begin { id: 1, entry, address });
-    while !world.near.has_effects() {
+    for _ in 0..10_000 {
+        if world.near.has_effects() {
+            break;
+        }
+        world.near.step(world.now);
         for post in world.near.take_posts() {
             if let Post::Send { key, .. } = post {
                 world.near.line_answered(world.now, key, Status::Ok);
