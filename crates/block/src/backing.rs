@@ -91,7 +91,7 @@ impl Backing {
         assert!(length > 0, "a block has bytes");
         let mut options = MmapOptions::new();
         options.len(length);
-        // Miri, under which the tests of this module run (`make miri`), knows no reservation.
+        // Miri, under which the tests of this module run (`make unsafe`), knows no reservation.
         #[cfg(not(miri))]
         options.no_reserve_swap();
         let raw: MmapRaw = options.map_anon()?.into();

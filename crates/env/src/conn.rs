@@ -353,24 +353,23 @@ impl Conn {
         if second.is_empty() {
             return self.read(first, now);
         }
-        loop {
-            let mut both = [IoSliceMut::new(first), IoSliceMut::new(second)];
-            match rustix::io::readv(&self.stream, &mut both) {
-                Ok(n) => {
-                    self.progress = now;
-                    return Ok(Some(n));
-                }
-                Err(Errno::AGAIN) => return Ok(None),
-                Err(Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
+        let mut both = [IoSliceMut::new(first), IoSliceMut::new(second)];
+        self.read_by(now, |stream| rustix::io::readv(stream, &mut both))
     }
 
     /// Reads into a buffer. `Ok(None)` when there is nothing for now, `Ok(Some(0))` at the end.
     pub fn read(&mut self, buffer: &mut [u8], now: Time) -> io::Result<Option<usize>> {
+        self.read_by(now, |stream| rustix::io::read(stream, &mut *buffer))
+    }
+
+    #[inline]
+    fn read_by(
+        &mut self,
+        now: Time,
+        mut call: impl FnMut(&TcpStream) -> rustix::io::Result<usize>,
+    ) -> io::Result<Option<usize>> {
         loop {
-            match rustix::io::read(&self.stream, &mut *buffer) {
+            match call(&self.stream) {
                 Ok(n) => {
                     self.progress = now;
                     return Ok(Some(n));

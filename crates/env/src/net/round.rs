@@ -156,7 +156,11 @@ impl Round {
     fn read<S: Service>(&mut self, net: &mut Net, service: &mut S, now: Time, id: ConnId) -> bool {
         let mut taken = 0;
         loop {
-            let Some(conn) = net.conn(id) else { return taken > 0 };
+            let Some(conn) = net.conn(id) else {
+                // Nobody is there to be polled any more.
+                self.busy = None;
+                return taken > 0;
+            };
             if conn.paused || conn.closing {
                 return taken > 0;
             }
