@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 use honeycomb_env::{Begin, Clock, ConnId, Net, NetOptions, ReplyPayload, Service, run};
+use honeycomb_types::limits::REQUEST_HEADER;
 use honeycomb_types::{BlockAt, BlockId, Epoch, LaneId, Sequence, ServerId, ShardIx, Time};
 use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status};
 use std::io::{Read, Write};
@@ -111,8 +112,8 @@ fn greeted(address: SocketAddr) -> TcpStream {
     stream
 }
 
-#[test]
-fn a_connection_that_yields_is_read_and_answered_in_pieces() {
+/// A loop with that service: how to end it, where it is, and the most that it put into a payload at a time.
+fn serve() -> (impl FnOnce(), SocketAddr, Arc<AtomicUsize>) {
     let options =
         NetOptions { spin: Duration::ZERO, budget: 64 << 20, connections: Default::default() };
     let mut net = Net::new(Clock::start(), options).unwrap();
@@ -130,14 +131,33 @@ fn a_connection_that_yields_is_read_and_answered_in_pieces() {
         stopped: false,
     };
     let serving = std::thread::spawn(move || run(net, echo, notes).unwrap());
-    let (mut slow, mut other) = (greeted(address), greeted(address));
-    let sent: Vec<u8> = (0..LARGE).map(|i| (i * 7 + i / 251) as u8).collect();
-    let mut header = RequestHeader { request: 2, ..RequestHeader::new(Op::KvPut) };
-    header.payload_len = LARGE as u32;
+    let end = move || {
+        mailbox.post(()).unwrap();
+        serving.join().unwrap();
+    };
+    (end, address, most)
+}
+
+/// The head of a put of so many bytes.
+fn put(request: u64, length: usize) -> [u8; REQUEST_HEADER] {
+    let mut header = RequestHeader { request, ..RequestHeader::new(Op::KvPut) };
+    header.payload_len = length as u32;
     (header.lane, header.sequence, header.ack_lag) = (LaneId(1), Sequence(1), 1);
     header.at = BlockAt { block: BlockId::new(ServerId(1), ShardIx(0), 0), epoch: Epoch(1) };
     header.grant = 1;
-    slow.write_all(&header.encode()).unwrap();
+    header.encode()
+}
+
+fn bytes(length: usize) -> Vec<u8> {
+    (0..length).map(|i| (i * 7 + i / 251) as u8).collect()
+}
+
+#[test]
+fn a_connection_that_yields_is_read_and_answered_in_pieces() {
+    let (end, address, most) = serve();
+    let (mut slow, mut other) = (greeted(address), greeted(address));
+    let sent = bytes(LARGE);
+    slow.write_all(&put(2, LARGE)).unwrap();
     slow.write_all(&sent[..LARGE / 2]).unwrap();
     // The other one is served while this payload is half here.
     assert_eq!(ask(&mut other, Op::Ping), Status::Ok);
@@ -150,6 +170,40 @@ fn a_connection_that_yields_is_read_and_answered_in_pieces() {
     });
     let most = most.load(Relaxed);
     assert!(most > 0 && most <= PIECE, "{most} bytes were read at a time");
-    mailbox.post(()).unwrap();
-    serving.join().unwrap();
+    end();
+}
+
+/// The last piece of a payload is read together with what follows it.
+#[test]
+fn what_follows_a_large_payload_is_neither_lost_nor_mixed_with_it() {
+    const SMALL: usize = 0;
+    // On both sides of what is read at a time, with small requests between them and none.
+    let lengths = [70_000, SMALL, 131_072, 131_073, SMALL, SMALL, 65_537, 135_168, 300_001, SMALL];
+    let (end, address, _) = serve();
+    // The first one yields, the second does not.
+    for mut stream in [greeted(address), greeted(address)] {
+        let mut all = Vec::new();
+        for (request, length) in (0..).zip(lengths) {
+            match length {
+                SMALL => {
+                    let ping = RequestHeader { request, ..RequestHeader::new(Op::Ping) };
+                    all.extend_from_slice(&ping.encode());
+                }
+                length => {
+                    all.extend_from_slice(&put(request, length));
+                    all.extend_from_slice(&bytes(length));
+                }
+            }
+        }
+        let mut writer = stream.try_clone().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| writer.write_all(&all).unwrap());
+            for (request, length) in (0..).zip(lengths) {
+                let (header, body) = answer(&mut stream);
+                assert_eq!((header.request, header.status), (request, Status::Ok));
+                assert!(body == bytes(length), "{length} bytes have come back");
+            }
+        });
+    }
+    end();
 }
