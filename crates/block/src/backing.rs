@@ -159,7 +159,7 @@ impl Backing {
             return;
         }
         #[cfg(target_arch = "x86_64")]
-        for at in range.step_by(CACHE_LINE) {
+        for at in (range.start & !(CACHE_LINE - 1)..range.end).step_by(CACHE_LINE) {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             // SAFETY: the address is inside the mapping (checked above, and the mapping lives as
             // long as `self`); a prefetch reads nothing that the program could see.

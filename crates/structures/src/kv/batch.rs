@@ -13,7 +13,7 @@
 use super::accumulate::combine;
 use super::table::{Hit, Value};
 use super::{Incoming, KvBlock, bare};
-use crate::{Answer, Payload, Structure};
+use crate::{Answer, Payload};
 use hashbrown::HashMap;
 use honeycomb_block::Backing;
 use honeycomb_types::Bug;
@@ -185,21 +185,23 @@ enum Placed {
 }
 
 impl KvBlock {
-    /// Asks the memory for the entries of at most `AHEAD` keys; the hash of each.
+    /// Asks the memory for the entries of at most `AHEAD` keys; the hash of each, and its region.
     fn prefetch_all<'a>(
         &self,
         block: &Backing,
         keys: impl Iterator<Item = &'a [u8]>,
-    ) -> [u64; AHEAD] {
-        let (mut hashes, mut hints) = ([0; AHEAD], [None; AHEAD]);
-        for (at, key) in keys.take(AHEAD).enumerate() {
-            hashes[at] = key_hash(key);
-            hints[at] = self.prefetch_hash(block, hashes[at]);
+    ) -> [(u64, Option<u32>); AHEAD] {
+        let mut ahead = [(0, None); AHEAD];
+        for ((hash, region), key) in ahead.iter_mut().zip(keys) {
+            *hash = key_hash(key);
+            *region = self.prefetch_index(block, *hash);
         }
-        for hint in hints.into_iter().flatten() {
-            self.prefetch_more(block, hint);
+        for (hash, region) in &ahead {
+            if let Some(region) = region {
+                self.table.regions[*region as usize].prefetch_entry(block, *hash as u32);
+            }
         }
-        hashes
+        ahead
     }
 
     pub(super) fn multi_get(
@@ -213,17 +215,20 @@ impl KvBlock {
         let keys = keys(payload)?;
         admit_count(keys.len())?;
         let mut reply = Reply::new(most.min(MANY_BYTES_MAX));
-        let mut hashes = [0; AHEAD];
+        let mut ahead = [(0, None); AHEAD];
         for (at, key) in keys.iter().copied().enumerate() {
             if reply.full() {
                 break;
             }
             if at % AHEAD == 0 {
-                hashes = self.prefetch_all(block, keys[at..].iter().copied());
+                ahead = self.prefetch_all(block, keys[at..].iter().copied());
             }
-            let hash = hashes[at % AHEAD];
+            let (hash, region) = ahead[at % AHEAD];
             let hit = match self.admit_hashed(key, hash, false) {
-                Ok(()) => self.table.find(block, hash, key),
+                Ok(()) => {
+                    let region = region.expect("INV-17: a hash of the block's range has a region");
+                    self.table.find_in(block, region, hash as u32, key)
+                }
                 Err(refusal) if passing(&refusal) && reply.count == 0 => return Err(refusal),
                 Err(refusal) if passing(&refusal) => break,
                 Err(refusal) => {
@@ -268,15 +273,15 @@ impl KvBlock {
     /// Runs operations one after the other, each on its own, until one has to wait.
     fn run_each(&mut self, block: &mut Backing, ops: &[BatchOp<'_>]) -> Result<Answer, Answer> {
         let mut reply = Reply::new(KV_BATCH_BYTES_MAX);
-        let mut hashes = [0; AHEAD];
+        let mut ahead = [(0, None); AHEAD];
         for (at, op) in ops.iter().enumerate() {
             if reply.full() {
                 break;
             }
             if at % AHEAD == 0 {
-                hashes = self.prefetch_all(block, ops[at..].iter().map(BatchOp::key));
+                ahead = self.prefetch_all(block, ops[at..].iter().map(BatchOp::key));
             }
-            let told = match self.run_one(block, op, hashes[at % AHEAD]) {
+            let told = match self.run_one(block, op, ahead[at % AHEAD].0) {
                 Ok(answer) => match &answer.payload {
                     // Only operations that change nothing answer with bytes of the block.
                     Payload::Block(range) => {

@@ -198,15 +198,14 @@ impl KvBlock {
         Ok(())
     }
 
-    /// Asks the memory for where the entry of a key of this hash is told; what `prefetch_more` needs to
-    /// know of it.
+    /// Asks the memory for where the entry of a key of this hash is told; the region that tells it.
     #[inline]
-    fn prefetch_hash(&self, block: &Backing, hash: u64) -> Option<u64> {
+    fn prefetch_index(&self, block: &Backing, hash: u64) -> Option<u32> {
         // Nobody has looked yet whether the key is this block's: of one that has given everything away
         // there is no region.
-        let (region, low) = (self.table.region_if_any(hash)?, hash as u32);
-        self.table.regions[region as usize].prefetch_index(block, low);
-        Some((region as u64) << 32 | low as u64)
+        let region = self.table.region_if_any(hash)?;
+        self.table.regions[region as usize].prefetch_index(block, hash as u32);
+        Some(region)
     }
 
     fn admit_value(&self, len: usize) -> Result<(), Answer> {
@@ -442,7 +441,9 @@ fn looked_up(op: Op, args: &[u8]) -> Option<&[u8]> {
 impl Structure for KvBlock {
     #[inline]
     fn prefetch(&self, block: &Backing, op: Op, args: &[u8]) -> Option<u64> {
-        self.prefetch_hash(block, key_hash(looked_up(op, args)?))
+        let hash = key_hash(looked_up(op, args)?);
+        let region = self.prefetch_index(block, hash)?;
+        Some((region as u64) << 32 | hash as u32 as u64)
     }
 
     #[inline]
