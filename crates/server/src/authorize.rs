@@ -33,7 +33,7 @@ pub(crate) fn authorize(
     header: &RequestHeader,
     clock_ms: u64,
 ) -> Result<Attributes, Answer> {
-    let Some(grant) = access.grant else {
+    let Some(grant) = &access.grant else {
         let text = "the request names no grant that this connection has presented";
         return Err(Answer::refuse(Status::PermissionDenied, text));
     };
@@ -53,11 +53,11 @@ pub(crate) fn authorize(
     }
     let code = header.op.code();
     if (code >> 8) as u8 != owner.kind.code() {
-        return of_another_kind(owner, &grant, header.op);
+        return of_another_kind(owner, grant, header.op);
     }
     let attributes = attributes_of(kind, header, code as u8)?;
     if !grant.verbs.contains(attributes.verbs) && !Bug::VerbsUnchecked.active() {
-        return Err(not_allowed(&grant, attributes.verbs));
+        return Err(not_allowed(grant, attributes.verbs));
     }
     Ok(attributes)
 }

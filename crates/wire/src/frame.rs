@@ -170,6 +170,7 @@ impl RequestHeader {
     ///
     /// `greeted` says whether the handshake has succeeded on this connection: before that only
     /// `Hello` of at most `HELLO_MAX` bytes is taken, so that a stranger costs nothing.
+    #[inline]
     pub fn decode(b: &[u8; REQUEST_HEADER], greeted: bool) -> Result<RequestHeader, Refusal> {
         if u16_at(b, 0) != REQUEST_MAGIC {
             return Err(fatal(Status::BadFrame, "a request begins with 'HC'"));
@@ -206,6 +207,7 @@ impl RequestHeader {
         Ok(header)
     }
 
+    #[inline]
     fn check(&self) -> Result<(), Refusal> {
         let info = self.op.info();
         if self.flags & !flags::KNOWN != 0 {
@@ -340,22 +342,27 @@ impl Header {
     }
 }
 
+#[cold]
 fn fatal(status: Status, reason: &'static str) -> Refusal {
     Refusal { status, reason, skip: false }
 }
 
+#[cold]
 fn skip(status: Status, reason: &'static str) -> Refusal {
     Refusal { status, reason, skip: true }
 }
 
+#[inline]
 fn u16_at(b: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(b[at..at + 2].try_into().expect("two bytes"))
 }
 
+#[inline]
 fn u32_at(b: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(b[at..at + 4].try_into().expect("four bytes"))
 }
 
+#[inline]
 fn u64_at(b: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(b[at..at + 8].try_into().expect("eight bytes"))
 }

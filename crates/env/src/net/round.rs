@@ -417,10 +417,11 @@ impl Ahead {
         self.clear();
         let mut at = 0;
         while self.requests.len() < AHEAD
-            && let Ok(Some((Header::Request(header), size))) = Header::decode(&data[at..], true)
-            && data.len() - at - size >= header.body_len()
+            && let Some(head) = data[at..].first_chunk::<REQUEST_HEADER>()
+            && let Ok(header) = RequestHeader::decode(head, true)
+            && data.len() - at - REQUEST_HEADER >= header.body_len()
         {
-            at += size + header.body_len();
+            at += REQUEST_HEADER + header.body_len();
             self.requests.push((header, None));
         }
         // For one alone there is nothing to do meanwhile.
