@@ -17,8 +17,11 @@ const AT_REST: Duration = Duration::from_millis(300);
 
 /// About what a block of several servers takes to be filled up and divided.
 const SPLIT_TAKES: Duration = Duration::from_millis(20);
-/// How long is measured beside splits at least.
+/// How long is measured beside splits at least: beside one client that waits for each answer, and
+/// where many leave the servers no time at all. Two servers share a core then, and every step of a
+/// split waits until the kernel has let both of them have their turn.
 const SPLITS_LEAST: Duration = Duration::from_millis(200);
+const SPLITS_LEAST_FLOODED: Duration = Duration::from_secs(1);
 
 /// What a cell showed.
 pub struct Shown {
@@ -45,7 +48,11 @@ impl Effort {
     /// Of a round of this cell. However short rounds are to be, a split that goes on beside it comes to
     /// its end.
     fn seconds(&self, cell: &Cell) -> f64 {
-        let least = if cell.beside == Some(Op::Split) { SPLITS_LEAST } else { Duration::ZERO };
+        let least = match (cell.beside, cell.with) {
+            (Some(Op::Split), With::Flood) => SPLITS_LEAST_FLOODED,
+            (Some(Op::Split), _) => SPLITS_LEAST,
+            _ => Duration::ZERO,
+        };
         (self.seconds * cell.longer()).max(least.as_secs_f64())
     }
 }
