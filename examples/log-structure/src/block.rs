@@ -358,7 +358,8 @@ impl Structure for LogBlock {
     fn bytes_used(&self) -> u64 {
         let beside: usize =
             self.followers.iter().map(|f| size_of::<Follower>() + f.args.len()).sum();
-        (self.tail - self.given_back + self.index_bytes() + beside) as u64
+        // Those who follow are kept beside the block, which has no more bytes than it has.
+        (self.tail - self.given_back + self.index_bytes() + beside).min(self.size) as u64
     }
 
     fn wants_successor(&mut self) -> bool {

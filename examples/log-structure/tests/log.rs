@@ -158,11 +158,14 @@ impl Chain {
         args
     }
 
+    /// As a client appends: it follows `Moved`, and comes again when it is told to. A record that is
+    /// much longer than those before it may need the next block before that was asked for.
     fn append(&mut self, tag: &[u8], bytes: &[u8]) -> Answer {
-        for _ in 0..2 {
+        for _ in 0..3 {
             let tail = self.blocks.len() - 1;
             let answer = self.done(tail, "append", tag, bytes);
             match answer.status {
+                Status::Busy => {}
                 Status::Moved => assert_eq!(Some(answer.value), self.blocks[tail].sealed),
                 Status::Ok => {
                     return Answer { value: self.blocks[tail].start + answer.value, ..answer };
@@ -436,6 +439,19 @@ fn without_a_successor_it_says_so_and_goes_on_when_there_is_one() {
     assert_eq!(chain.append(b"", &[0; 1000]).status, Status::OutOfMemory);
     let answer = chain.append(b"", &[0; 1000]);
     assert_eq!((answer.status, answer.value), (Status::Ok, count as u64));
+}
+
+/// Small records let it take its time to ask for the next block; a large one may come before it has.
+#[test]
+fn a_record_much_longer_than_those_before_it_is_asked_to_come_again() {
+    let mut chain = Chain::new(BLOCK);
+    let large = vec![7; 6000];
+    while BLOCK as u64 - chain.blocks[0].structure.bytes_used() > 5000 {
+        assert_eq!(chain.append(b"", &[1; 100]).status, Status::Ok);
+    }
+    assert_eq!(chain.done(0, "append", b"", &large).status, Status::Busy);
+    assert_eq!(chain.done(0, "append", b"", &large).status, Status::Moved);
+    assert_eq!(chain.done(1, "append", b"", &large).status, Status::Ok);
 }
 
 // ---------------------------------------------------------------------------------- properties
