@@ -61,6 +61,10 @@ class LeaseInfo(TypedDict):
     pinned: bool
 
 
+# What is below memory, of one class ("nvme", "ssd", "hdd").
+TierUse = TypedDict("TierUse", {"class": str, "blocks": int, "used": int})
+
+
 class ServerInfo(TypedDict):
     server: int
     address: str
@@ -75,6 +79,7 @@ class ServerInfo(TypedDict):
     requests: int
     forwarded: int
     bytes_owed: int
+    tiers: list[TierUse]
 
 
 class Status(TypedDict):
@@ -100,4 +105,5 @@ class Status(TypedDict):
     requests_leases: int
     requests_blocks: int
     requests_reports: int
+    tiers: list[TierUse]
     servers: list[ServerInfo]

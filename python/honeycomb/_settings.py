@@ -29,6 +29,7 @@ NAMES: Final = (
     "unix_dir",
     "controller",
     "memory",
+    "disks",
     "block_size",
     "shards",
     "controller_shards",

@@ -1,9 +1,10 @@
 //! From Rust's answers to Python's objects.
 
 use honeycomb_client::Error;
+use honeycomb_types::TierClass;
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::{
-    ClusterStatusReply, JobInfo, PrefixInfo, ServerInfo, StructureInfo,
+    ClusterStatusReply, JobInfo, PrefixInfo, ServerInfo, StructureInfo, TierUse,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -78,8 +79,19 @@ pub fn prefix_info<'py>(py: Python<'py>, p: &PrefixInfo) -> PyResult<Bound<'py, 
     Ok(dict)
 }
 
+fn tiers<'py>(py: Python<'py>, tiers: &[TierUse]) -> PyResult<Bound<'py, PyList>> {
+    let list = PyList::empty(py);
+    for tier in tiers {
+        let dict = dict!(py, tier, blocks, used);
+        let class = TierClass::from_code(tier.class).map_or("unknown", TierClass::name);
+        dict.set_item("class", class)?;
+        list.append(dict)?;
+    }
+    Ok(list)
+}
+
 fn server_info<'py>(py: Python<'py>, s: &ServerInfo) -> PyResult<Bound<'py, PyDict>> {
-    Ok(dict!(
+    let dict = dict!(
         py,
         s,
         server,
@@ -95,7 +107,9 @@ fn server_info<'py>(py: Python<'py>, s: &ServerInfo) -> PyResult<Bound<'py, PyDi
         requests,
         forwarded,
         bytes_owed,
-    ))
+    );
+    dict.set_item("tiers", tiers(py, &s.tiers)?)?;
+    Ok(dict)
 }
 
 pub fn status<'py>(py: Python<'py>, s: &ClusterStatusReply) -> PyResult<Bound<'py, PyDict>> {
@@ -129,6 +143,7 @@ pub fn status<'py>(py: Python<'py>, s: &ClusterStatusReply) -> PyResult<Bound<'p
     for server in &s.servers {
         servers.append(server_info(py, server)?)?;
     }
+    dict.set_item("tiers", tiers(py, &s.tiers)?)?;
     dict.set_item("servers", servers)?;
     Ok(dict)
 }

@@ -46,6 +46,9 @@ pub struct CatalogModel {
     /// What servers lend that came back and have not told all that they hold.
     told_lots: BTreeMap<ServerId, Vec<u64>>,
     rejoining: Rejoining,
+    /// The prefix that asked for blocks in this command, and the one that was refused last.
+    asker: Option<(usize, usize)>,
+    refused: Option<(usize, usize)>,
     commands: u64,
 }
 
@@ -74,9 +77,32 @@ impl CatalogModel {
     ) -> Verdict {
         self.cluster.now = now.as_millis();
         let was_recovering = self.is_recovering();
+        self.asks(command, reply);
         self.step(command, reply, orders)?;
         self.settle(was_recovering);
         self.carry_out(orders)
+    }
+
+    /// Which prefix asks for blocks by this command: it pays with its own when there are too few (INV-43).
+    fn asks(&mut self, command: &Command<'_>, reply: &Result<Reply, CatalogError>) {
+        let of = |model: &CatalogModel, id: StructureId| {
+            let (j, f) = model.cluster.find(id)?;
+            Some((j, model.cluster.jobs[j].files[f].prefix))
+        };
+        self.asker = match *command {
+            Command::CreateStructure { job, structure, .. } => {
+                let j = self.job(job);
+                self.cluster.jobs[j].live(structure.path).ok().map(|i| (j, i))
+            }
+            Command::GrowStructure { structure, .. }
+            | Command::BeginMove { structure, .. }
+            | Command::ExtentBlocks { structure, .. } => of(self, structure),
+            Command::ShortOf { .. } => self.refused.take(),
+            _ => None,
+        };
+        if matches!(reply, Err(CatalogError::OutOfMemory { .. } | CatalogError::Recovering)) {
+            self.refused = self.asker;
+        }
     }
 
     /// Whether it is time to compare everything.
@@ -133,9 +159,10 @@ impl CatalogModel {
                 agree("a change of permissions", reply, &self.at(job).live(path))
             }
             Command::JoinServer { server } => {
-                self.join(server.address, server.incarnation, reply, {
-                    server.shards as u64 * server.blocks_per_shard as u64
-                })
+                let shards = server.shards as u64;
+                let below = server.tiers.iter().map(|tier| tier.blocks as u64 * shards).sum();
+                let blocks = (shards * server.blocks_per_shard as u64, below);
+                self.join(server.address, server.incarnation, reply, blocks)
             }
             Command::RejoinServer { server, member } => self.rejoin(server, member, reply),
             Command::Inventory { server, held, last } => self.inventory(server, held, last, reply),
@@ -161,7 +188,21 @@ impl CatalogModel {
                 self.cluster.hear(server);
                 if at.block.server() == server {
                     self.cluster.quarantined.remove(&at);
+                    self.cluster.tiers.put(at, Default::default());
                 }
+                Ok(())
+            }
+            Command::TierChanged { at, tier, .. } => {
+                self.cluster.hear(at.block.server());
+                if reply.is_ok() {
+                    self.cluster.tiers.arrives(at, tier);
+                }
+                Ok(())
+            }
+            Command::LowerRefused { server, at } => {
+                self.cluster.hear(server);
+                let (from, _) = self.cluster.tiers.place(at);
+                self.cluster.tiers.arrives(at, from);
                 Ok(())
             }
             Command::GrowStructure { structure, at } => self.grow(structure, at, reply),
@@ -394,7 +435,7 @@ impl CatalogModel {
         address: &str,
         incarnation: u64,
         reply: &Result<Reply, CatalogError>,
-        blocks: u64,
+        (blocks, below): (u64, u64),
     ) -> Verdict {
         let Ok(Reply::Joined(id)) = reply else {
             return Err(format!("a server that joined was answered {reply:?}"));
@@ -407,6 +448,9 @@ impl CatalogModel {
             self.lose(server);
         }
         self.addresses.insert(*id, (address.to_owned(), incarnation));
+        if below > 0 {
+            self.cluster.tiers.below.insert(*id, below);
+        }
         let before = self.cluster.servers.insert(*id, (blocks, self.cluster.now));
         require(before.is_none(), || format!("{id} joined twice"))
     }
@@ -560,8 +604,14 @@ impl CatalogModel {
             self.imports.hear(order, &self.open)?;
             match *order {
                 // Opened again for a server that came back without it.
-                Order::OpenBlock { at, .. } if self.rejoining.again && self.open.contains(&at) => {}
-                Order::OpenBlock { at, .. } => {
+                Order::OpenBlock { at, tier, .. }
+                    if self.rejoining.again && self.open.contains(&at) =>
+                {
+                    self.cluster.tiers.put(at, (tier, tier));
+                }
+                Order::LowerBlock { at, tier, .. } => self.cluster.lowers(at, tier, self.asker)?,
+                Order::OpenBlock { at, tier, .. } => {
+                    self.cluster.tiers.put(at, (tier, tier));
                     let free = self.open.iter().all(|other| other.block != at.block);
                     require(free, || format!("{at:?} is given to a second owner (INV-01)"))?;
                     let fresh = at.epoch.0 > self.last_epoch;
@@ -611,7 +661,9 @@ impl CatalogModel {
         };
         let is = (status.reserved, status.free, status.quarantined);
         let (ordinary, all, free) = self.cluster.room();
-        let due = (all - ordinary, free, self.cluster.quarantined.len() as u64);
+        let in_memory = |at: &&BlockAt| !self.cluster.tiers.place(**at).0.is_below();
+        let quarantined = self.cluster.quarantined.iter().filter(in_memory).count() as u64;
+        let due = (all - ordinary, free, quarantined);
         require(is == due, || {
             format!("held back, free, in quarantine are {is:?}, and should be {due:?} (INV-02, 40)")
         })?;

@@ -390,7 +390,7 @@ impl World {
                 }
                 match done {
                     true => self.confirmed(id, &order),
-                    false => self.import_refused(&order),
+                    false => self.refused(id, &order),
                 }
             }
             Said::Lent(order, lent) => {
@@ -534,6 +534,17 @@ impl World {
                 let found = found.map(|text| text.parse().expect("servers have addresses"));
                 self.tell_server(server, Told::Located(shard, wanted, found));
             }
+            Effect::TierChanged { structure, at, tier } => {
+                self.reach(match tier.is_below() {
+                    true => "block lowered",
+                    false => "lowering given up",
+                });
+                let _ = self.command(ix, Command::TierChanged { structure, at, tier });
+                self.unpark(ix);
+            }
+            Effect::BlockFailed { structure, at, why } => {
+                self.block_failed(ix, structure, at, &why)
+            }
             Effect::Retire { structure, at } => {
                 let extents = self.controllers[ix].model.holds_extents(structure, at);
                 if self.command(ix, Command::RetireBlock { structure, at }).is_ok() {
@@ -569,6 +580,12 @@ impl World {
             Effect::Retire { structure, at } => {
                 self.command(ix, Command::RetireBlock { structure, at })
             }
+            Effect::TierChanged { structure, at, tier } => {
+                self.command(ix, Command::TierChanged { structure, at, tier })
+            }
+            Effect::BlockFailed { structure, at, .. } => {
+                self.command(ix, Command::BlockFailed { structure, at })
+            }
             Effect::CommitMove { structure, at, id, target } => {
                 let id = MoveId(id);
                 self.command(ix, Command::CommitMove { structure, at, id, target })
@@ -582,11 +599,25 @@ impl World {
         };
     }
 
+    /// A server could not do what it was asked.
+    fn refused(&mut self, server: ServerId, order: &Order) {
+        if let Order::LowerBlock { at, .. } = *order {
+            self.reach("lowering refused");
+            let ix = server.controller() as usize;
+            let _ = self.command(ix, Command::LowerRefused { server, at });
+            return self.unpark(ix);
+        }
+        self.import_refused(order);
+    }
+
     fn confirmed(&mut self, server: ServerId, order: &Order) {
         let ix = server.controller() as usize;
         match order {
             Order::OpenBlock { at, .. } | Order::BeginImport { at, .. } => {
-                if matches!(order, Order::OpenBlock { .. }) {
+                if let Order::OpenBlock { tier, .. } = order {
+                    if tier.is_below() {
+                        self.reach("placed below");
+                    }
                     self.controllers[ix].opening.remove(at);
                     let _ = self.command(ix, Command::BlockOpened { server, at: *at });
                 } else {
@@ -619,12 +650,14 @@ impl World {
     /// lends to it.
     pub fn join(&mut self, server: usize, life: u64, link: u64, ix: usize, lent: &[u32]) {
         let sim = &self.servers[server];
-        let (address, incarnation, blocks) = (sim.address.clone(), sim.incarnation, sim.blocks);
+        let (address, incarnation, blocks) = (sim.address.clone(), sim.incarnation, sim.frames);
+        let tiers = sim.tiers();
         let new = NewServer {
             address: &address,
             incarnation,
             shards: SHARDS,
             blocks_per_shard: blocks,
+            tiers: &tiers,
             block_size: crate::server::BLOCK as u64,
             flush: true,
             kinds: &[],
@@ -860,8 +893,14 @@ impl World {
     /// A server that joins before anything has happened, without a network.
     pub fn join_at_once(&mut self, server: usize) {
         let incarnation = self.rng.next_u64();
-        let sim =
-            SimServer::new(server, 0, incarnation, self.faults.blocks, self.controllers.len());
+        let sim = SimServer::new(
+            server,
+            0,
+            incarnation,
+            self.faults.blocks,
+            self.controllers.len(),
+            self.below,
+        );
         self.servers.push(sim);
         for ix in 0..self.controllers.len() {
             let link = self.new_link();

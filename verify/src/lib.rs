@@ -31,6 +31,7 @@ mod queueing;
 mod report;
 mod server;
 mod storing;
+mod tiers;
 mod world;
 
 pub use bank::seeds_until_caught;

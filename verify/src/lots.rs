@@ -100,11 +100,11 @@ impl World {
     /// Whether something was refused for want of blocks that servers were asked for now.
     pub fn borrows(&mut self, ix: usize, refusal: &CatalogError) -> bool {
         let CatalogError::OutOfMemory { asked, .. } = *refusal else { return false };
-        if self.controllers.len() == 1 {
+        if self.controllers.len() == 1 && self.below == 0 {
             return false;
         }
         let _ = self.command(ix, Command::ShortOf { blocks: asked as u32 });
-        self.controllers[ix].catalog.awaits_lots()
+        self.controllers[ix].catalog.awaits_room()
     }
 
     /// What a block wants waits for blocks.
@@ -118,11 +118,15 @@ impl World {
     /// Serves what waited for blocks, when there is nothing more to wait for.
     pub fn unpark(&mut self, ix: usize) {
         let SimController { catalog, parked, .. } = &mut self.controllers[ix];
-        if parked.is_empty() || catalog.awaits_lots() {
+        let came = catalog.take_room_came();
+        if parked.is_empty() || catalog.awaits_room() && !came {
             return;
         }
         for parked in std::mem::take(parked) {
-            self.reach("request that waited for lots");
+            self.reach(match self.below {
+                0 => "request that waited for lots",
+                _ => "request that waited for blocks that go down",
+            });
             match parked {
                 Parked::Asked(id, link, effect) => {
                     // Over another connection it has been asked again, or is not wanted any more.

@@ -5,9 +5,12 @@ use crate::world::{TryId, is_refusal};
 use honeycomb_block::Reclaimer;
 use honeycomb_catalog::Effect as Order;
 use honeycomb_controller::message_of;
-use honeycomb_server::{Access, BlockOwner, Effect, LineKey, Lots, Post, Shard, ShardConfig};
+use honeycomb_env::MemoryVolume;
+use honeycomb_server::{Access, BlockOwner, Effect, Io, LineKey, Lots, Post, Shard, ShardConfig};
 use honeycomb_structures::{Answer, News, Outcome, Payload, Registry, Ticket};
-use honeycomb_types::{BlockAt, Generation, PrefixId, ServerId, SessionId, ShardIx, Time};
+use honeycomb_types::{
+    BlockAt, Generation, PrefixId, ServerId, SessionId, ShardIx, TierClass, TierSpec, Time,
+};
 use honeycomb_wire::data::{ReadArgs, ScanArgs, Scanned, scanned};
 use honeycomb_wire::messages::OpenBlockRequest;
 use honeycomb_wire::queue::{GetArgs, Items};
@@ -21,6 +24,8 @@ use std::time::Duration;
 pub const SHARDS: u8 = 2;
 /// Bytes of each block: small, so that they fill and grow.
 pub const BLOCK: usize = 64 * 1024;
+/// Blocks of each shard that may be open below memory at a time, on servers with a disk.
+pub const WARM: u32 = 2;
 /// Payloads above this are reserved, filled and committed.
 const WHOLE_MAX: usize = 3000;
 
@@ -70,7 +75,15 @@ pub struct SimServer {
     pub life: u64,
     pub incarnation: u64,
     pub address: String,
+    /// Blocks that each shard may have, wherever they are.
     pub blocks: u32,
+    /// Those that may be in memory.
+    pub frames: u32,
+    /// What is below, of each shard; all of them on one disk, if there is one.
+    pub disk: MemoryVolume,
+    below: u32,
+    /// What its shards want of their disk and was not begun yet, each with its shard.
+    pub io: Vec<(u8, Io)>,
     /// What it is to each controller shard.
     pub members: Vec<Member>,
     /// What it lends to them.
@@ -106,13 +119,20 @@ impl SimServer {
         incarnation: u64,
         blocks: u32,
         controllers: usize,
+        below: u32,
     ) -> SimServer {
+        let frames = blocks;
+        let blocks = frames + below;
         let kinds = Arc::new(Registry::builtin());
         let shard = |ix| {
             Shard::new(ShardConfig {
                 shard: ShardIx(ix),
                 block_size: BLOCK,
                 blocks,
+                frames,
+                warm: if below > 0 { WARM } else { 0 },
+                disks: if below > 0 { vec![below] } else { Vec::new() },
+                buffers: 4 * BLOCK,
                 reclaimer: Reclaimer::inline(),
                 kinds: kinds.clone(),
             })
@@ -123,8 +143,12 @@ impl SimServer {
             incarnation,
             address: format!("10.0.0.{}:1", server + 1),
             blocks,
+            frames,
+            disk: MemoryVolume::new(),
+            below,
+            io: Vec::new(),
             members: (0..controllers).map(|_| Member::default()).collect(),
-            lots: Lots::new(SHARDS as usize, blocks),
+            lots: Lots::new(SHARDS as usize, frames),
             wants: Vec::new(),
             posts: Vec::new(),
             shards: (0..SHARDS).map(shard).collect(),
@@ -145,6 +169,9 @@ impl SimServer {
         self.filling.clear();
         self.wants.clear();
         self.posts.clear();
+        // The file of its disk had no name.
+        self.io.clear();
+        self.disk = MemoryVolume::new();
     }
 
     /// An answer that came over a line of one of its shards.
@@ -217,16 +244,47 @@ impl SimServer {
     pub fn read_all(&mut self, opened: &honeycomb_catalog::Opened, at: BlockAt) -> Vec<u8> {
         let access = self.reader(opened);
         let header = RequestHeader { at, grant: 1, ..RequestHeader::new(Op::FileRead) };
-        let mut args = Vec::new();
-        ReadArgs { offset: 0, length: BLOCK as u32 }.put(&mut args);
-        let ticket = self.ticket();
-        let shard = self.shard(at);
-        match shard.apply(Time::ZERO, &access, &header, &args, &[], ticket) {
-            Outcome::Done(Answer { payload: Payload::Block(range), .. }) => {
-                shard.bytes(at, range).to_vec()
+        let mut bytes = Vec::new();
+        loop {
+            // What is below memory comes in pieces.
+            let mut args = Vec::new();
+            ReadArgs { offset: bytes.len() as u64, length: BLOCK as u32 }.put(&mut args);
+            let ticket = self.ticket();
+            let shard = self.shard(at);
+            let piece = match shard.apply(Time::ZERO, &access, &header, &args, &[], ticket) {
+                Outcome::Done(answer) => answer,
+                Outcome::Parked => self.read_at_once(at, ticket),
+            };
+            let piece = self.reply(Caller::Nobody, &header, piece).payload;
+            if piece.is_empty() {
+                return bytes;
             }
-            _ => Vec::new(),
+            bytes.extend_from_slice(&piece);
         }
+    }
+
+    /// The answer to a read that waits for nothing but the disk.
+    fn read_at_once(&mut self, at: BlockAt, ticket: Ticket) -> Answer {
+        let ix = at.block.shard().0;
+        let wanted = self.shards[ix as usize].take_io();
+        for io in wanted {
+            let (id, done) = io.carry_out(&self.disk, self.base(ix));
+            self.shards[ix as usize].io_done(Time::ZERO, id, done);
+        }
+        let (read, answer) = self.shards[ix as usize].completed().expect("the disk has answered");
+        assert_eq!(read, ticket, "nothing else was waited for");
+        answer
+    }
+
+    /// Where a shard's part of the disk begins.
+    pub fn base(&self, shard: u8) -> u64 {
+        shard as u64 * self.below as u64 * BLOCK as u64
+    }
+
+    /// What it tells a controller of what is below its memory.
+    pub fn tiers(&self) -> Vec<TierSpec> {
+        let disk = TierSpec { class: TierClass::default(), blocks: self.below };
+        if self.below > 0 { vec![disk] } else { Vec::new() }
     }
 
     /// The extents of a block that entries have, by their ids, as a flush would write them. The block
@@ -390,10 +448,14 @@ impl SimServer {
                 if let Err(refusal) = shard.open(owner) {
                     return Err(format!("{at:?} could not be opened: {refusal:?}"));
                 }
-                let bytes = shard.bytes(*at, 0..BLOCK);
+                // One that was opened below has no bytes yet.
+                let bytes = if owner.tier.is_below() { &[] } else { shard.bytes(*at, 0..BLOCK) };
                 if !known && bytes.iter().any(|b| *b != 0) {
                     return Err(format!("{at:?} shows its new owner old bytes (INV-04)"));
                 }
+            }
+            Order::LowerBlock { at, tier, .. } => {
+                return Ok(self.shard(*at).lower(*at, *tier).is_ok());
             }
             Order::FreeBlock { at, .. } => {
                 self.member(at.block.server()).growing.remove(at);
@@ -514,6 +576,8 @@ impl SimServer {
             self.wants.extend(self.shards[ix].take_effects());
             let posts = self.shards[ix].take_posts();
             self.posts.extend(posts.into_iter().map(|post| (ix as u8, post)));
+            let io = self.shards[ix].take_io();
+            self.io.extend(io.into_iter().map(|io| (ix as u8, io)));
         }
         out
     }
@@ -524,6 +588,7 @@ impl SimServer {
             Payload::Bytes(bytes) => bytes.to_vec(),
             Payload::Pinned(pin) => pin.bytes().to_vec(),
             Payload::Block(range) => self.shard(header.at).bytes(header.at, range).to_vec(),
+            Payload::Parts(_) => unreachable!("the shard has put it together"),
         };
         Message {
             to,

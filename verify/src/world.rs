@@ -11,11 +11,12 @@ use crate::net::{CLIENTS, Net, Node, SERVERS, trouble_lasts};
 use crate::queue::QueueModel;
 use crate::report::Stats;
 use crate::server::{Caller, Message, ShardLine, SimServer, Taken};
+use crate::tiers::Disks;
 use honeycomb_catalog::{Effect as Order, Opened};
 use honeycomb_client::Error;
 use honeycomb_client::call::{Lanes, Routing};
 use honeycomb_env::Entropy;
-use honeycomb_server::{Access, Effect, PostPayload};
+use honeycomb_server::{Access, Effect, Io, PostPayload};
 use honeycomb_structures::Ticket;
 use honeycomb_types::limits::ADOPT_MAX;
 use honeycomb_types::{JobId, Kind, PrefixId, ServerId, SessionId, StructureId, Time};
@@ -117,6 +118,8 @@ pub enum Event {
     Renew { job: usize, paths: Vec<String> },
     /// What an owner asks for arrives at the controller.
     Own(crate::owner::Wish),
+    /// The disk of a server does what one of its shards wanted.
+    Io { server: usize, life: u64, shard: u8, io: Box<Io> },
     /// A node looks what is due.
     Tick(Node),
 }
@@ -214,6 +217,9 @@ pub struct World {
     pub(crate) working: bool,
     /// The kind of structure that most operations of this run go to, so that it gets deep.
     pub(crate) focus: Option<Kind>,
+    /// Blocks that each shard has room for on a disk; 0 where there are none.
+    pub(crate) below: u32,
+    pub(crate) disks: Disks,
 }
 
 /// Runs one seed of about `operations` operations to its end.
@@ -262,6 +268,8 @@ impl World {
             line: String::new(),
             working: true,
             focus,
+            below: crate::tiers::below(seed, controllers),
+            disks: Disks::draw(seed),
         };
         let classes = world.faults.classes();
         world.note(|| format!("faults {classes:?}"));
@@ -331,6 +339,7 @@ impl World {
         let deadline = self.now + Duration::from_secs(12);
         self.until(|w| w.now > deadline)?;
         self.judge_memory();
+        self.judge_disks();
         self.until(|_| true)?;
         self.stats.events = self.next_event;
         self.stats.virtual_ms = self.now.as_millis();
@@ -339,6 +348,10 @@ impl World {
 
     fn heal(&mut self) {
         self.faults.heal();
+        self.disks.heal();
+        for server in &self.servers {
+            server.disk.set_room(None);
+        }
         self.cell = None;
         self.net.heal();
         self.working = false;
@@ -388,6 +401,7 @@ impl World {
             | Event::Rejoin { server, .. }
             | Event::LineLost { server, .. }
             | Event::LineHungUp { server, .. }
+            | Event::Io { server, .. }
             | Event::HungUp { server, .. } => Node::Server(*server),
             Event::LineAnswered { conn, .. } => Node::Server(self.lines.get(conn)?.from.0),
             Event::Said { .. }
@@ -537,6 +551,7 @@ impl World {
             return; // Nobody is there to hear it.
         }
         match event {
+            Event::Io { server, life, shard, io } => self.io(server, life, shard, *io),
             Event::Request { server, life, from, request } => {
                 self.request(server, life, from, *request);
             }
@@ -687,6 +702,7 @@ impl World {
         }
         self.tell_controller(server);
         self.carry_posts(server);
+        self.carry_io(server);
     }
 
     /// What the shards of a server want of the controller goes over the link, in order.
@@ -838,7 +854,8 @@ impl World {
         let incarnation = self.rng.next_u64();
         let blocks = self.faults.blocks;
         let controllers = self.controllers.len();
-        self.servers[server] = SimServer::new(server, life, incarnation, blocks, controllers);
+        self.servers[server] =
+            SimServer::new(server, life, incarnation, blocks, controllers, self.below);
         for (ix, attempt) in attempts.into_iter().enumerate() {
             self.servers[server].members[ix].attempt = attempt;
             self.rejoin(server, life, ix);

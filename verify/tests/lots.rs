@@ -75,6 +75,7 @@ impl Server {
             incarnation: self.incarnation,
             shards: self.cores,
             blocks_per_shard: self.blocks,
+            tiers: &[],
             block_size: BLOCK,
             kinds: &[],
             flush: false,
@@ -196,6 +197,7 @@ impl World {
                     sealed: None,
                     successor: None,
                     taken: (0, 0),
+                    tiers: Default::default(),
                 })
                 .collect();
             let server = self.servers[s].new_server();

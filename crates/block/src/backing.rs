@@ -27,11 +27,16 @@ pub(crate) struct Mapping {
     /// Who may have these pages as they are. Nobody, when they are not written in their place.
     tenant: Option<Tenant>,
     reclaimer: Reclaimer,
+    /// Who counts these bytes for as long as anybody reads them.
+    counted: Option<Arc<AtomicUsize>>,
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
         if let Some(raw) = self.raw.take() {
+            if let Some(counted) = &self.counted {
+                counted.fetch_sub(raw.len(), Relaxed);
+            }
             self.reclaimer.give(raw, self.tenant, *self.written.get_mut());
         }
     }
@@ -47,7 +52,7 @@ impl Mapping {
     }
 
     fn ptr(&self) -> *mut u8 {
-        self.raw.as_ref().expect("taken only by drop").as_mut_ptr()
+        self.raw.as_ref().expect("memory that is there").as_mut_ptr()
     }
 }
 
@@ -59,6 +64,8 @@ impl Mapping {
 pub struct Backing {
     mapping: Arc<Mapping>,
     length: usize,
+    /// Bytes before this are below memory, and cannot be reached here: none of most blocks.
+    floor: usize,
     /// The mapping is of a memory file that nobody can write.
     frozen: bool,
     pins: Vec<(Range<usize>, Weak<()>)>,
@@ -110,8 +117,56 @@ impl Backing {
     ) -> Backing {
         let length = raw.len();
         let (written, reclaimer) = (AtomicUsize::new(written), reclaimer.clone());
-        let mapping = Arc::new(Mapping { raw: Some(raw), written, tenant, reclaimer });
-        Backing { mapping, length, frozen: false, pins: Vec::new() }
+        let counted = None;
+        let mapping = Arc::new(Mapping { raw: Some(raw), written, tenant, reclaimer, counted });
+        Backing { mapping, length, floor: 0, frozen: false, pins: Vec::new() }
+    }
+
+    /// A block of `length` bytes none of which is in memory: reading or writing any is a defect and
+    /// panics (INV-41).
+    pub fn absent(length: usize, reclaimer: &Reclaimer) -> Backing {
+        let (written, reclaimer) = (AtomicUsize::new(0), reclaimer.clone());
+        let (raw, tenant, counted) = (None, None, None);
+        let mapping = Arc::new(Mapping { raw, written, tenant, reclaimer, counted });
+        Backing { mapping, length, floor: length, frozen: false, pins: Vec::new() }
+    }
+
+    /// Memory that is no block's: its bytes are added to a count now, and taken from it when nobody
+    /// reads them any more. Begins as zero.
+    pub fn counted(
+        length: usize,
+        count: &Arc<AtomicUsize>,
+        reclaimer: &Reclaimer,
+    ) -> io::Result<Backing> {
+        let raw = Backing::new_pages(length)?;
+        count.fetch_add(length, Relaxed);
+        let (written, reclaimer, counted) =
+            (AtomicUsize::new(0), reclaimer.clone(), Some(count.clone()));
+        let mapping = Mapping { raw: Some(raw), written, tenant: None, reclaimer, counted };
+        let mapping = Arc::new(mapping);
+        Ok(Backing { mapping, length, floor: 0, frozen: false, pins: Vec::new() })
+    }
+
+    /// The bytes before this are below memory, from now on: they can be reached here no more.
+    pub fn set_floor(&mut self, floor: usize) {
+        assert!(floor <= self.length, "a block has {} bytes, not {floor}", self.length);
+        self.floor = floor;
+    }
+
+    /// Where the bytes begin that are in memory: 0 of most blocks, the length when there are none.
+    pub fn floor(&self) -> usize {
+        self.floor
+    }
+
+    /// Takes the memory out of a block, which is absent from now on. What is pinned stays readable.
+    pub fn extract(&mut self) -> Backing {
+        let absent = Backing::absent(self.length, &self.mapping.reclaimer);
+        std::mem::replace(self, absent)
+    }
+
+    /// Whether somebody besides this has the memory: a pin, however little it reads.
+    pub fn is_held(&self) -> bool {
+        Arc::strong_count(&self.mapping) > 1
     }
 
     /// Puts a copy of the block's first bytes in its place, for good: the memory that it had goes back
@@ -126,6 +181,7 @@ impl Backing {
             written: AtomicUsize::new(0),
             tenant: None,
             reclaimer,
+            counted: None,
         });
         self.length = copy.len();
         self.frozen = true;
@@ -155,7 +211,7 @@ impl Backing {
     /// processor has none, or the range leaves the block, nothing happens.
     #[inline]
     pub fn prefetch(&self, range: Range<usize>) {
-        if range.end > self.length {
+        if range.end > self.length || range.start < self.floor {
             return;
         }
         #[cfg(target_arch = "x86_64")]
@@ -244,8 +300,9 @@ impl Backing {
 
     fn check(&self, range: &Range<usize>) {
         assert!(
-            range.start <= range.end && range.end <= self.length,
-            "bytes {range:?} are outside a block of {}",
+            self.floor <= range.start && range.start <= range.end && range.end <= self.length,
+            "INV-41: bytes {range:?} are outside those of a block that are in memory, {} to {}",
+            self.floor,
             self.length
         );
     }
@@ -506,6 +563,46 @@ mod tests {
         drop(filled(ONE, 65536, 7, &reclaimer));
         drop(reclaimer);
         running.join().unwrap();
+    }
+
+    #[test]
+    fn what_is_taken_out_of_a_block_is_held_while_it_is_read() {
+        let mut b = backing(65536);
+        b.slice_mut(0..3).copy_from_slice(b"abc");
+        let pin = b.pin(0..3);
+        let memory = b.extract();
+        assert_eq!((b.floor(), memory.floor(), memory.is_held()), (65536, 0, true));
+        assert_eq!((b.len(), memory.slice(0..3)), (65536, &b"abc"[..]));
+        drop(pin);
+        assert!(!memory.is_held());
+        // Nobody hears of what is only asked for in advance.
+        b.prefetch(0..64);
+    }
+
+    #[test]
+    #[should_panic(expected = "INV-41")]
+    fn what_is_absent_cannot_be_read() {
+        Backing::absent(65536, &Reclaimer::inline()).slice(0..1);
+    }
+
+    #[test]
+    #[should_panic(expected = "INV-41")]
+    fn what_lies_before_the_floor_cannot_be_written() {
+        let mut b = backing(65536);
+        b.set_floor(16384);
+        b.slice_mut(16384..16385)[0] = 1;
+        b.slice_mut(16383..16385);
+    }
+
+    #[test]
+    fn counted_memory_counts_until_nobody_reads_it() {
+        let count = Arc::default();
+        let mut b = Backing::counted(8192, &count, &Reclaimer::inline()).unwrap();
+        let pin = b.pin(0..100);
+        drop(b);
+        assert_eq!(count.load(Relaxed), 8192);
+        drop(pin);
+        assert_eq!(count.load(Relaxed), 0);
     }
 
     #[test]

@@ -149,6 +149,7 @@ fn measure_blocks(run: &mut Run) {
             incarnation: 1,
             shards,
             blocks_per_shard,
+            tiers: &[],
             block_size: 65_536,
             flush: false,
             kinds: &[],

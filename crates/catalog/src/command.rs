@@ -2,7 +2,7 @@
 
 use honeycomb_types::{
     BlockAt, BlockId, Generation, JobId, Kind, KindSpec, MoveId, PrefixId, ServerId, StructureId,
-    Verbs,
+    TierIx, TierSpec, Verbs,
 };
 
 /// Who asks, as a verified token says. The catalog decides what that allows.
@@ -102,8 +102,10 @@ pub struct NewServer<'a> {
     pub incarnation: u64,
     /// Its cores.
     pub shards: u8,
-    /// Blocks of each.
+    /// Blocks of each that may be in memory.
     pub blocks_per_shard: u32,
+    /// What is below it, in the order in which it is used.
+    pub tiers: &'a [TierSpec],
     /// Bytes of each block; all live servers have the same.
     pub block_size: u64,
     /// The custom kinds of structure that it serves.
@@ -160,6 +162,8 @@ pub struct HeldBlock {
     pub successor: Option<BlockAt>,
     /// Items, and their bytes, that were taken from a queue's block.
     pub taken: (u64, u64),
+    /// Where it is, and where it is on its way to.
+    pub tiers: (TierIx, TierIx),
 }
 
 /// A server's heartbeat.
@@ -175,7 +179,7 @@ pub struct Report<'a> {
     pub forwarded: u64,
     /// Memory of freed blocks that clients still map.
     pub bytes_owed: u64,
-    /// Blocks whose usage changed since the last report.
+    /// Blocks whose usage changed since the last report; of a server with tiers, those that were used.
     pub usage: &'a [BlockUsage],
 }
 
@@ -266,8 +270,8 @@ pub enum Command<'a> {
     /// rejoined, where there are several shards, and in answer to `Effect::Lots`. Empty when it
     /// refused that.
     Lent { server: ServerId, lent: &'a [u32] },
-    /// An allocation of so many blocks was refused as `OutOfMemory`: servers that lend are asked for
-    /// them. Whether one was: `Catalog::awaits_lots`.
+    /// The last allocation, of so many blocks, was refused as `OutOfMemory`: servers that lend are asked
+    /// for them, and blocks of whoever asked go below memory. Whether any will: `Catalog::awaits_room`.
     ShortOf { blocks: u32 },
     /// A heartbeat.
     ServerReport { server: ServerId, report: Report<'a> },
@@ -287,6 +291,12 @@ pub enum Command<'a> {
     RetireBlock { structure: StructureId, at: BlockAt },
     /// A block gives back the successor that it was granted and has told nobody of.
     ReturnBlock { structure: StructureId, at: BlockAt, successor: BlockAt },
+    /// A block that was to go below memory is there, and has no memory any more; or it stays where it was.
+    TierChanged { structure: StructureId, at: BlockAt, tier: TierIx },
+    /// A server does not lower a block now.
+    LowerRefused { server: ServerId, at: BlockAt },
+    /// Bytes of a block below memory cannot be read any more: its structure is lost.
+    BlockFailed { structure: StructureId, at: BlockAt },
     /// A server wrote what a block of an expired prefix held, or could not.
     BlockFlushed { server: ServerId, at: BlockAt, outcome: Result<Written, &'a str> },
     /// A server wrote the manifest of a flush, or could not.

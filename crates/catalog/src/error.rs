@@ -13,6 +13,8 @@ pub enum Loss {
     Silence,
     /// Its connection broke, or it came back as a new process.
     Reset,
+    /// One of its disks could not be read.
+    Disk,
 }
 
 impl fmt::Display for Loss {
@@ -20,6 +22,7 @@ impl fmt::Display for Loss {
         f.write_str(match self {
             Loss::Silence => "fell silent",
             Loss::Reset => "broke its connection",
+            Loss::Disk => "could not read its disk",
         })
     }
 }

@@ -74,8 +74,8 @@ impl Catalog {
             let (what, limit) = ("blocks of extents of one structure", BATCH_MAX as u64);
             return Err(CatalogError::LimitExceeded { what, limit });
         }
-        let j = self.structures[s].job;
-        let block = self.take_blocks(j, s, Kind::Extents, 1, Draw::Ordinary)?[0].block;
+        let Structure { job: j, prefix, .. } = self.structures[s];
+        let block = self.take_blocks((j, prefix), s, Kind::Extents, 1, Draw::Ordinary)?[0].block;
         self.structures[s].extents.push(block);
         self.structures.extents_change(s, self.pool.at(block), true);
         effects.push(self.open_effect(s, block, (0, u64::MAX), MoveId::NONE));

@@ -205,11 +205,17 @@ impl Catalog {
         }
     }
 
-    /// A prefix ends: its directory is free for another.
+    /// A prefix ends: its directory is free for another, and nothing of it goes down any more.
     pub(crate) fn unclaim(&mut self, n: u32) {
         if let Some(directory) = self.directory_of(n) {
             self.flushes.claimed.remove(&*directory);
         }
+        self.pressure.forget(n);
+    }
+
+    /// Whether its data goes elsewhere when its lease ends.
+    pub(crate) fn is_flushed(&self, n: u32) -> bool {
+        self.dag.special.get(&n).is_some_and(|special| !special.flush_to.is_empty())
     }
 
     fn directory_of(&self, n: u32) -> Option<String> {

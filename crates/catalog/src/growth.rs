@@ -147,8 +147,8 @@ impl Catalog {
         let block = match spare {
             Some(block) => block,
             None => {
-                let Structure { job, kind, .. } = self.structures[s];
-                let blocks = self.take_blocks(job, s, kind, 1, Draw::Ordinary)?;
+                let Structure { job, prefix, kind, .. } = self.structures[s];
+                let blocks = self.take_blocks((job, prefix), s, kind, 1, Draw::Ordinary)?;
                 let (block, range) = (blocks[0].block, (0, u64::MAX));
                 effects.push(self.open_effect(s, block, range, MoveId::NONE));
                 blocks[0].block

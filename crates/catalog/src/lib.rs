@@ -13,7 +13,8 @@
 //! of a prefix; `flush` what is kept of a prefix that expires; `edges` those that use makes; `readers` who was declared to read what; `plan` whole
 //! hierarchies; `pool` blocks; `growth` how files and queues grow; `queue` how queues are bounded
 //! and shrink; `moves` how kvs split and merge; `extents` where they keep large values; `policy` who gets which block;
-//! `lots` how much of a server this controller shard has.
+//! `pressure` what goes below memory when it runs short; `lots` how much of a server this controller
+//! shard has.
 
 #![forbid(unsafe_code)]
 
@@ -36,6 +37,7 @@ mod plan;
 pub mod policy;
 mod pool;
 mod prefixes;
+mod pressure;
 mod queue;
 mod readers;
 mod rejoin;
@@ -56,7 +58,7 @@ pub use invariants::{Broken, Chain};
 pub use reply::{
     ClusterStatus, EdgeOutcome, Effect, FlushState, FlushedPart, FlushedStructure, JobInfo,
     LeaseInfo, MapEntry, Opened, PartitionMap, PrefixInfo, PrefixState, Reply, ServerInfo,
-    StructureInfo,
+    StructureInfo, TierUse,
 };
 
 use dag::Dag;
@@ -70,6 +72,7 @@ use kinds::Kinds;
 use lease::Timers;
 use policy::{FirstCome, Policy};
 use pool::Pool;
+use pressure::Pressure;
 use readers::Readers;
 use rejoin::Awaited;
 use std::collections::VecDeque;
@@ -124,6 +127,7 @@ pub struct Catalog {
     kinds: Kinds,
     pool: Pool,
     flushes: Flushes,
+    pressure: Pressure,
     policy: Box<dyn Policy>,
     /// Of all live servers.
     block_size: u64,
@@ -167,6 +171,7 @@ impl Catalog {
             kinds: Kinds::default(),
             pool: Pool::new(config.shard, config.term),
             flushes: Flushes::default(),
+            pressure: Pressure::default(),
             policy,
             block_size: 0,
             silence: Time::NEVER,
@@ -196,6 +201,9 @@ impl Catalog {
         self.now = self.now.max(now);
         self.started.get_or_insert(self.now);
         let reply = self.transition(command, effects);
+        if self.pressure.has_asked() {
+            self.press(effects);
+        }
         if self.pool.is_stirred() {
             self.balance_lots(effects);
         }
@@ -267,6 +275,9 @@ impl Catalog {
             C::ReturnBlock { structure, at, successor } => {
                 self.give_back_successor(structure, at, successor, effects)
             }
+            C::TierChanged { structure, at, tier } => self.tier_changed(structure, at, tier),
+            C::LowerRefused { server, at } => self.lower_refused(server, at),
+            C::BlockFailed { structure, at } => self.block_failed(structure, at, effects),
             C::BlockFlushed { server, at, outcome } => {
                 self.block_flushed(server, at, outcome, effects)
             }
@@ -345,6 +356,7 @@ impl Catalog {
             self.kinds.bytes(),
             self.pool.bytes(),
             self.flushes.bytes(),
+            self.pressure.bytes(),
             scratch,
         ];
         tables.iter().sum::<usize>() as u64

@@ -64,7 +64,7 @@ impl Server {
 impl Catalog {
     /// Whether a server has been asked for more and has not answered: an allocation that was refused
     /// may succeed then.
-    pub fn awaits_lots(&self) -> bool {
+    pub(crate) fn awaits_lots(&self) -> bool {
         let mut lending = self.pool.servers().filter_map(|(_, server)| server.lending.as_ref());
         lending.any(|lending| lending.asked.is_some() || lending.short > 0)
     }
@@ -126,6 +126,7 @@ impl Catalog {
                 stirred.push(id);
             }
         }
+        self.short_of_memory(blocks, effects);
         stirred.into_iter().for_each(|id| self.pool.stir(id));
         self.balance_lots(effects);
         Ok(Reply::Done)

@@ -214,8 +214,8 @@ impl Catalog {
                 allowed: "it is the first of a slot, within the block's range and not its first",
             });
         }
-        let Structure { job, kind, .. } = self.structures[s];
-        let target = self.take_blocks(job, s, kind, 1, Draw::Reserve)?[0].block;
+        let Structure { job, prefix, kind, .. } = self.structures[s];
+        let target = self.take_blocks((job, prefix), s, kind, 1, Draw::Reserve)?[0].block;
         let mv = self.note_move(s, Move { id, source, target, start, end, merge });
         effects.push(self.open_effect(s, target, (start, end), mv.id));
         Ok(mv)

@@ -4,6 +4,10 @@
 //! confirmed that nothing of it can be read any more. These three always add up to what the server
 //! registered (INV-02). Every allocation is a new epoch (INV-01), and only the confirmation of the
 //! epoch that was taken back makes a block free again, once (INV-03).
+//!
+//! On a server with tiers below memory a core has more names for blocks than it has room for in memory.
+//! Room is counted in each tier: a block that goes from one to another counts in both from before it
+//! begins until it is told that it is there, so that no count is ever less than what is used (INV-42).
 
 use crate::durable::{Dirty, ServerImage};
 use crate::kinds::KindSet;
@@ -12,7 +16,9 @@ use crate::policy::{JobShare, Policy, ServerRoom, ShardRoom};
 use crate::{CatalogError, Effect, NewServer};
 use hashbrown::{HashMap, HashSet};
 use honeycomb_types::limits::{REJOIN_GRACE, RESERVE_BLOCKS_MIN, RESERVE_FRACTION, SERVER_SILENCE};
-use honeycomb_types::{BlockAt, BlockId, Bug, Epoch, JobId, Kind, ServerId, ShardIx, Time};
+use honeycomb_types::{
+    BlockAt, BlockId, Bug, Epoch, JobId, Kind, ServerId, ShardIx, TierIx, TierSpec, Time,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -64,6 +70,37 @@ impl Slot {
     }
 }
 
+/// What a core has room for in one tier, in blocks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    pub(crate) total: u32,
+    /// Taken: by blocks that are there, go there, or leave it.
+    pub(crate) out: u32,
+}
+
+impl Room {
+    pub(crate) fn free(&self) -> u32 {
+        self.total.saturating_sub(self.out)
+    }
+}
+
+/// Where a block is, on a server that has tiers: 12 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Where {
+    pub(crate) tier: TierIx,
+    /// Where it is on its way to; the same when it is on none.
+    pub(crate) to: TierIx,
+    /// When it was used last, as far as reports say, and when its server last refused to lower it; in
+    /// `tick_of`.
+    pub(crate) used: u32,
+    pub(crate) refused: u32,
+}
+
+/// Quarters of a second since the clock's start, from 1 on: 0 is never.
+pub(crate) fn tick_of(now: Time) -> u32 {
+    (now.as_millis() / 250) as u32 + 1
+}
+
 #[derive(Debug)]
 pub(crate) struct Core {
     slots: Box<[Slot]>,
@@ -71,17 +108,32 @@ pub(crate) struct Core {
     free: u32,
     /// Of the free ones, so many have no room: it is lent to other controller shards.
     unlent: u32,
+    /// Memory, and the tiers below it.
+    rooms: Box<[Room]>,
+    /// Of each block; none where memory is all there is.
+    places: Box<[Where]>,
 }
 
 impl Core {
-    fn new(blocks: u32) -> Core {
+    fn new(frames: u32, tiers: &[TierSpec]) -> Core {
+        let below: u32 = tiers.iter().map(|tier| tier.blocks).sum();
+        let blocks = frames + below;
         let next = |index| if index + 1 < blocks { FREE | (index + 1) } else { LAST_FREE };
         let slots = (0..blocks).map(|i| Slot { epoch: Epoch(0), state: next(i), used: 0 });
         let free_head = if blocks > 0 { FREE } else { LAST_FREE };
-        Core { slots: slots.collect(), free_head, free: blocks, unlent: 0 }
+        let totals = [frames].into_iter().chain(tiers.iter().map(|tier| tier.blocks));
+        let places = if tiers.is_empty() { 0 } else { blocks as usize };
+        Core {
+            slots: slots.collect(),
+            free_head,
+            free: blocks,
+            unlent: 0,
+            rooms: totals.map(|total| Room { total, out: 0 }).collect(),
+            places: vec![Where::default(); places].into(),
+        }
     }
 
-    /// Blocks that it has.
+    /// Blocks that it has names for.
     pub(crate) fn blocks(&self) -> u32 {
         self.slots.len() as u32
     }
@@ -91,9 +143,18 @@ impl Core {
         self.blocks() - self.free
     }
 
-    /// Free ones that there is room for.
+    /// Blocks that it could give in memory.
     pub(crate) fn room(&self) -> u32 {
-        self.free - self.unlent
+        self.rooms[0].free().saturating_sub(self.unlent)
+    }
+
+    /// Blocks that it could give in this tier.
+    pub(crate) fn room_in(&self, tier: TierIx) -> u32 {
+        match self.rooms.get(tier.0 as usize) {
+            Some(_) if !tier.is_below() => self.room(),
+            Some(room) => room.free(),
+            None => 0,
+        }
     }
 
     /// Those that there is room for, free or not.
@@ -101,8 +162,16 @@ impl Core {
         self.blocks() - self.unlent
     }
 
-    fn take(&mut self, epoch: Epoch, structure: u32) -> u32 {
-        assert!(self.room() > 0, "INV-40: a block was taken from a core that has no room");
+    fn place(&self, index: u32) -> Where {
+        self.places.get(index as usize).copied().unwrap_or_default()
+    }
+
+    fn take(&mut self, epoch: Epoch, structure: u32, tier: TierIx, now: Time) -> u32 {
+        let room = self.room_in(tier);
+        assert!(
+            room > 0,
+            "INV-40, INV-42: a block was taken from a core that has no room in {tier}"
+        );
         let index = self.free_head & !FREE;
         let slot = &mut self.slots[index as usize];
         assert_eq!(slot.held(), Held::Free, "INV-03: block {index} is on the free list and owned");
@@ -110,16 +179,48 @@ impl Core {
         self.free_head = slot.state;
         self.free -= 1;
         *slot = Slot { epoch, state: structure, used: UNOPENED };
+        self.rooms[tier.0 as usize].out += 1;
+        if let Some(place) = self.places.get_mut(index as usize) {
+            *place = Where { tier, to: tier, used: tick_of(now), refused: 0 };
+        }
         index
     }
 
     fn put_back(&mut self, index: u32) {
+        let Where { tier, to, .. } = self.place(index);
+        self.rooms[tier.0 as usize].out -= 1;
+        if to != tier {
+            self.rooms[to.0 as usize].out -= 1;
+        }
+        self.unname(index);
+    }
+
+    /// Puts a block on the free list again, whatever it is counted for.
+    fn unname(&mut self, index: u32) {
         let slot = &mut self.slots[index as usize];
         assert_eq!(slot.held(), Held::Quarantined, "INV-03: block {index} was freed twice");
         slot.state = self.free_head;
         slot.used = 0;
         self.free_head = FREE | index;
         self.free += 1;
+        if let Some(place) = self.places.get_mut(index as usize) {
+            *place = Where::default();
+        }
+    }
+
+    /// What is taken of each tier, counted anew.
+    fn counted(&self) -> Vec<u32> {
+        let mut out = vec![0; self.rooms.len()];
+        for (index, slot) in self.slots.iter().enumerate() {
+            if slot.held() != Held::Free {
+                let Where { tier, to, .. } = self.place(index as u32);
+                out[tier.0 as usize] += 1;
+                if to != tier {
+                    out[to.0 as usize] += 1;
+                }
+            }
+        }
+        out
     }
 }
 
@@ -129,8 +230,8 @@ pub(crate) struct Server {
     pub(crate) address: Arc<str>,
     pub(crate) incarnation: u64,
     pub(crate) last_seen: Time,
+    /// Blocks that may be in memory.
     pub(crate) total: u32,
-    pub(crate) free: u32,
     pub(crate) quarantined: u32,
     pub(crate) bytes_used: u64,
     pub(crate) bytes_resident: u64,
@@ -147,6 +248,8 @@ pub(crate) struct Server {
     pub(crate) away: bool,
     /// Room that other controller shards may have, where there are any.
     pub(crate) lending: Option<Lending>,
+    /// What is below its memory, each core's.
+    pub(crate) tiers: Box<[TierSpec]>,
     cores: Box<[Core]>,
 }
 
@@ -158,7 +261,6 @@ impl Server {
             incarnation: new.incarnation,
             last_seen: now,
             total,
-            free: total,
             quarantined: 0,
             bytes_used: 0,
             bytes_resident: 0,
@@ -170,7 +272,8 @@ impl Server {
             kinds: KindSet::of(new.kinds),
             away: false,
             lending: None,
-            cores: (0..new.shards).map(|_| Core::new(new.blocks_per_shard)).collect(),
+            tiers: new.tiers.into(),
+            cores: (0..new.shards).map(|_| Core::new(new.blocks_per_shard, new.tiers)).collect(),
         }
     }
 
@@ -178,8 +281,22 @@ impl Server {
         self.cores.len() as u8
     }
 
+    /// That may be in memory.
     pub(crate) fn blocks_per_shard(&self) -> u32 {
-        self.cores[0].blocks()
+        self.cores[0].rooms[0].total
+    }
+
+    /// Blocks that could be given in memory, with the reserve.
+    pub(crate) fn free(&self) -> u32 {
+        self.cores.iter().map(|core| core.rooms[0].free()).sum()
+    }
+
+    /// Room in a tier below: all of it, and what is taken.
+    pub(crate) fn below(&self, tier: usize) -> Room {
+        self.cores.iter().fold(Room { total: 0, out: 0 }, |sum, core| {
+            let Room { total, out } = core.rooms[tier + 1];
+            Room { total: sum.total + total, out: sum.out + out }
+        })
     }
 
     /// When it counts as dead if it says nothing.
@@ -210,16 +327,33 @@ impl Server {
         RESERVE_BLOCKS_MIN.max(lent / RESERVE_FRACTION)
     }
 
-    /// Free blocks that such an allocation may take.
-    fn room(&self, draw: Draw) -> u32 {
-        let room = match &self.lending {
-            None => self.free,
-            Some(_) => self.cores.iter().map(Core::room).sum(),
-        };
+    /// Blocks that such an allocation may take of a tier.
+    fn room_in(&self, tier: TierIx, draw: Draw) -> u32 {
+        if tier.is_below() {
+            return self.cores.iter().map(|core| core.room_in(tier)).sum();
+        }
+        self.room(draw)
+    }
+
+    /// Free blocks in memory that such an allocation may take.
+    pub(crate) fn room(&self, draw: Draw) -> u32 {
+        let room = self.cores.iter().map(Core::room).sum::<u32>();
         match draw {
             Draw::Ordinary => room.saturating_sub(self.reserve()),
             Draw::Reserve => room,
         }
+    }
+
+    /// Blocks in quarantine that have memory.
+    pub(crate) fn quarantined_in_memory(&self) -> u32 {
+        if self.tiers.is_empty() {
+            return self.quarantined;
+        }
+        let of = |core: &Core| {
+            let slots = core.slots.iter().zip(&core.places);
+            slots.filter(|(s, p)| s.held() == Held::Quarantined && !p.tier.is_below()).count()
+        };
+        self.cores.iter().map(of).sum::<usize>() as u32
     }
 
     /// Structures that have a block here, each once, in order of block.
@@ -252,6 +386,8 @@ pub(crate) struct Pool {
     shard_rooms: Vec<ShardRoom>,
     /// Servers whose spare blocks became more or fewer, where they are lent.
     stirred: Vec<ServerId>,
+    /// Blocks that are on their way from one tier to another.
+    moving: u32,
     /// Servers that came or went.
     pub(crate) dirty: Dirty,
 }
@@ -267,6 +403,7 @@ impl Pool {
             rooms: Vec::new(),
             shard_rooms: Vec::new(),
             stirred: Vec::new(),
+            moving: 0,
             dirty: Dirty::default(),
         }
     }
@@ -281,7 +418,10 @@ impl Pool {
 
     pub(crate) fn leave(&mut self, server: ServerId) -> Option<Server> {
         self.dirty.mark(server.0);
-        self.servers.remove(&server)
+        let gone = self.servers.remove(&server)?;
+        let places = gone.cores.iter().flat_map(|core| &core.places);
+        self.moving -= places.filter(|place| place.tier != place.to).count() as u32;
+        Some(gone)
     }
 
     pub(crate) fn servers(&self) -> impl Iterator<Item = (ServerId, &Server)> {
@@ -391,20 +531,120 @@ impl Pool {
         })
     }
 
-    /// Gives `asked` blocks to a structure, or none (`OutOfMemory`).
+    /// Where a block is.
+    pub(crate) fn place(&self, block: BlockId) -> Where {
+        let server = self.servers.get(&block.server());
+        let core = server.and_then(|server| server.cores.get(block.shard().0 as usize));
+        core.map_or(Where::default(), |core| core.place(block.index()))
+    }
+
+    fn place_mut(&mut self, block: BlockId) -> Option<(&mut Where, &mut [Room], &mut u32)> {
+        let server = self.servers.get_mut(&block.server())?;
+        let core = server.cores.get_mut(block.shard().0 as usize)?;
+        let place = core.places.get_mut(block.index() as usize)?;
+        Some((place, &mut core.rooms, &mut self.moving))
+    }
+
+    /// Blocks that are on their way from one tier to another.
+    pub(crate) fn moving(&self) -> u32 {
+        self.moving
+    }
+
+    /// The first tier below memory with room for this block, if it could go there.
+    pub(crate) fn room_below(&self, block: BlockId) -> Option<TierIx> {
+        let server = self.servers.get(&block.server()).filter(|server| !server.away)?;
+        let core = &server.cores[block.shard().0 as usize];
+        let tiers = (1..core.rooms.len()).map(|n| TierIx(n as u8));
+        let mut with_room = tiers.filter(|tier| core.room_in(*tier) > 0);
+        with_room.next()
+    }
+
+    /// A block is used.
+    pub(crate) fn touch(&mut self, block: BlockId, now: Time) {
+        if let Some((place, ..)) = self.place_mut(block) {
+            place.used = tick_of(now);
+        }
+    }
+
+    /// A block is to go to another tier: it counts in both from now on.
+    pub(crate) fn begins(&mut self, block: BlockId, to: TierIx) {
+        let (place, rooms, moving) = self.place_mut(block).expect("a block of a server with tiers");
+        assert_eq!(place.tier, place.to, "INV-42: {block} is on its way already");
+        let room = &mut rooms[to.0 as usize];
+        room.out += 1;
+        assert!(room.out <= room.total, "INV-42: {to} has no room for {block}");
+        *moving += 1;
+        place.to = to;
+    }
+
+    /// A block has come to a tier, or stays where it was. Whether that changed anything.
+    pub(crate) fn arrives(&mut self, block: BlockId, tier: TierIx) -> bool {
+        let Some((place, rooms, moving)) = self.place_mut(block) else { return false };
+        if place.tier == place.to || tier != place.tier && tier != place.to {
+            return false;
+        }
+        let left = if tier == place.to { place.tier } else { place.to };
+        rooms[left.0 as usize].out -= 1;
+        *moving -= 1;
+        (place.tier, place.to) = (tier, tier);
+        true
+    }
+
+    /// A server does not let a block go down now.
+    pub(crate) fn refused(&mut self, block: BlockId, now: Time) {
+        let tier = self.place(block).tier;
+        self.arrives(block, tier);
+        if let Some((place, ..)) = self.place_mut(block) {
+            place.refused = tick_of(now);
+        }
+    }
+
+    /// A server that came back says where a block is. One that is away has its rooms counted when all
+    /// of that is known.
+    pub(crate) fn found(&mut self, block: BlockId, (tier, to): (TierIx, TierIx)) {
+        if self.slot(block).is_none_or(|slot| slot.held() == Held::Free) {
+            return;
+        }
+        let away = self.servers.get(&block.server()).is_none_or(|server| server.away);
+        let Some((place, rooms, moving)) = self.place_mut(block) else { return };
+        let known = [tier, to].iter().all(|tier| (tier.0 as usize) < rooms.len());
+        if !known {
+            return;
+        }
+        *moving -= u32::from(place.tier != place.to);
+        *moving += u32::from(tier != to);
+        let old = std::mem::replace(place, Where { tier, to, ..*place });
+        if away {
+            return;
+        }
+        let mut count = |tier: TierIx, change: i32| {
+            let room = &mut rooms[tier.0 as usize];
+            room.out = room.out.saturating_add_signed(change);
+        };
+        count(tier, 1);
+        if to != tier {
+            count(to, 1);
+        }
+        count(old.tier, -1);
+        if old.to != old.tier {
+            count(old.to, -1);
+        }
+    }
+
+    /// Gives `asked` blocks of one tier to a structure, or none (`OutOfMemory`).
     pub(crate) fn allocate(
         &mut self,
         policy: &mut dyn Policy,
         (job, held): (JobId, u64),
-        structure: u32,
-        kind: Kind,
+        (structure, kind): (u32, Kind),
         asked: u32,
         draw: Draw,
+        (tier, now): (TierIx, Time),
     ) -> Result<Vec<BlockAt>, CatalogError> {
         assert!(structure & FREE == 0, "a structure's index leaves the top bit to the free list");
         let (_, free, reserved) = self.room();
         let able = self.servers.values().filter(|server| server.kinds.serves(kind));
-        let available = able.map(|server| server.room(draw) as u64).sum();
+        let available = able.map(|server| server.room_in(tier, draw) as u64).sum();
         let share = JobShare { job, held, available };
         if available < asked as u64 || policy.admit(share, asked) < asked {
             return Err(CatalogError::OutOfMemory { asked: asked as u64, free, reserved });
@@ -413,7 +653,7 @@ impl Pool {
         rooms.clear();
         // One that does not serve the kind has no room for it.
         rooms.extend(self.servers().map(|(id, server)| {
-            let free = if server.kinds.serves(kind) { server.room(draw) } else { 0 };
+            let free = if server.kinds.serves(kind) { server.room_in(tier, draw) } else { 0 };
             ServerRoom { server: id, free }
         }));
         let mut taken: HashMap<BlockId, u32> = HashMap::new();
@@ -424,8 +664,8 @@ impl Pool {
             assert!(room.free > 0, "a policy chose a server without room");
             room.free -= 1;
             let server = room.server;
-            let shard = self.choose_shard(policy, server, &taken);
-            blocks.push(self.take(server, shard, structure));
+            let shard = self.choose_shard(policy, server, tier, &taken);
+            blocks.push(self.take(server, shard, structure, tier, now));
             if asked > 1 {
                 *taken.entry(BlockId::new(server, shard, 0)).or_default() += 1;
             }
@@ -438,6 +678,7 @@ impl Pool {
         &mut self,
         policy: &mut dyn Policy,
         server: ServerId,
+        tier: TierIx,
         taken: &HashMap<BlockId, u32>,
     ) -> ShardIx {
         let mut rooms = std::mem::take(&mut self.shard_rooms);
@@ -445,7 +686,7 @@ impl Pool {
         rooms.extend(self.servers[&server].cores.iter().enumerate().map(|(n, core)| {
             let ix = ShardIx(n as u8);
             let taken = taken.get(&BlockId::new(server, ix, 0)).copied().unwrap_or(0);
-            ShardRoom { shard: ix, free: core.room(), taken }
+            ShardRoom { shard: ix, free: core.room_in(tier), taken }
         }));
         let chosen = rooms[policy.shard(&rooms)];
         assert!(chosen.free > 0, "a policy chose a shard without room");
@@ -453,12 +694,18 @@ impl Pool {
         chosen.shard
     }
 
-    fn take(&mut self, server: ServerId, shard: ShardIx, structure: u32) -> BlockAt {
+    fn take(
+        &mut self,
+        server: ServerId,
+        shard: ShardIx,
+        structure: u32,
+        tier: TierIx,
+        now: Time,
+    ) -> BlockAt {
         self.last_epoch += 1;
         let epoch = Epoch::new(self.term, self.last_epoch);
         let state = self.servers.get_mut(&server).expect("a room names a live server");
-        let index = state.cores[shard.0 as usize].take(epoch, structure);
-        state.free -= 1;
+        let index = state.cores[shard.0 as usize].take(epoch, structure, tier, now);
         self.stir(server);
         BlockAt { block: BlockId::new(server, shard, index), epoch }
     }
@@ -513,9 +760,11 @@ impl Pool {
             return;
         }
         let server = self.servers.get_mut(&at.block.server()).expect("held() found the server");
-        server.cores[at.block.shard().0 as usize].put_back(at.block.index());
+        let core = &mut server.cores[at.block.shard().0 as usize];
+        let Where { tier, to, .. } = core.place(at.block.index());
+        self.moving -= u32::from(tier != to);
+        core.put_back(at.block.index());
         server.quarantined -= 1;
-        server.free += 1;
         self.stir(at.block.server());
     }
 
@@ -533,6 +782,7 @@ impl Pool {
                 incarnation: image.incarnation,
                 shards: image.shards,
                 blocks_per_shard: image.blocks_per_shard,
+                tiers: &image.tiers,
                 block_size: 0,
                 // What it can do it tells when it is back.
                 flush: false,
@@ -540,9 +790,10 @@ impl Pool {
             };
             let mut server = Server::new(new, now);
             server.away = true;
-            server.free = 0;
             for core in &mut server.cores {
                 (core.free, core.free_head) = (0, LAST_FREE);
+                // Until it tells where its blocks are there is room nowhere.
+                core.rooms.iter_mut().for_each(|room| room.out = room.total);
                 for slot in &mut core.slots {
                     slot.state = QUARANTINED;
                 }
@@ -627,15 +878,18 @@ impl Pool {
                 match slot.held() {
                     _ if held.contains(&block) => {}
                     Held::Quarantined => {
-                        core.put_back(index);
+                        core.unname(index);
                         server.quarantined -= 1;
-                        server.free += 1;
                     }
                     Held::By(owner) => missing.push((BlockAt { block, epoch: slot.epoch }, owner)),
                     Held::Free => {}
                 }
             }
+            let counted = core.counted();
+            core.rooms.iter_mut().zip(counted).for_each(|(room, out)| room.out = out);
         }
+        self.moving = self.count_moving();
+        let server = self.servers.get_mut(&id).expect("looked up above");
         let told = server.lending.as_mut().and_then(|lending| lending.told.take());
         if let Some(told) = told.filter(|_| !Bug::LotsForgottenAtRejoin.active()) {
             server.set_lent(&told);
@@ -659,27 +913,44 @@ impl Pool {
         })
     }
 
-    /// Recounts every server's blocks by walking free lists and slots (INV-02).
+    fn count_moving(&self) -> u32 {
+        let cores = self.servers.values().flat_map(|server| &server.cores);
+        let places = cores.flat_map(|core| &core.places);
+        places.filter(|place| place.tier != place.to).count() as u32
+    }
+
+    /// Recounts every server's blocks by walking free lists and slots (INV-02, INV-42).
     pub(crate) fn recount(&self) -> Result<(), String> {
+        let moving = self.count_moving();
+        if moving != self.moving {
+            return Err(format!("{moving} blocks are between tiers, and {} counted", self.moving));
+        }
         for (id, server) in self.servers() {
-            let (mut free, mut quarantined, mut listed) = (0, 0, 0);
-            for shard in &server.cores {
-                free += shard.slots.iter().filter(|s| s.held() == Held::Free).count();
-                quarantined += shard.slots.iter().filter(|s| s.held() == Held::Quarantined).count();
-                let mut next = shard.free_head;
+            let mut quarantined = 0;
+            for core in &server.cores {
+                let free = core.slots.iter().filter(|s| s.held() == Held::Free).count();
+                quarantined += core.slots.iter().filter(|s| s.held() == Held::Quarantined).count();
+                let mut next = core.free_head;
                 let mut length = 0;
-                while next != LAST_FREE && length <= shard.slots.len() {
-                    next = shard.slots[(next & !FREE) as usize].state;
+                while next != LAST_FREE && length <= core.slots.len() {
+                    next = core.slots[(next & !FREE) as usize].state;
                     length += 1;
                 }
-                if length != shard.free as usize {
-                    return Err(format!("server {id}: a free list of {} has {length}", shard.free));
+                if length != core.free as usize || length != free {
+                    let counted = core.free;
+                    return Err(format!(
+                        "server {id}: {free} free, {length} listed, not {counted}"
+                    ));
                 }
-                listed += length;
+                let counted = core.counted();
+                let out: Vec<u32> = core.rooms.iter().map(|room| room.out).collect();
+                if counted != out && !server.away {
+                    return Err(format!("server {id}: {counted:?} are out by tier, not {out:?}"));
+                }
             }
-            let counted = (free, quarantined);
-            if counted != (server.free as usize, server.quarantined as usize) || listed != free {
-                return Err(format!("server {id}: counted {counted:?}, {listed} on free lists"));
+            if quarantined != server.quarantined as usize {
+                let counted = server.quarantined;
+                return Err(format!("server {id}: {quarantined} in quarantine, not {counted}"));
             }
         }
         Ok(())
@@ -687,7 +958,8 @@ impl Pool {
 
     pub(crate) fn bytes(&self) -> usize {
         let per_server = |server: &Server| {
-            let slots: usize = server.cores.iter().map(|s| size_of_val(&*s.slots)).sum();
+            let of = |core: &Core| size_of_val(&*core.slots) + size_of_val(&*core.places);
+            let slots: usize = server.cores.iter().map(of).sum();
             slots + size_of_val(&*server.cores) + server.address.len() + size_of::<Server>() + 24
         };
         let rooms = self.rooms.capacity() * size_of::<ServerRoom>();

@@ -68,6 +68,7 @@ impl Catalog {
                 && server.incarnation == new.incarnation
                 && server.shards() == new.shards
                 && server.blocks_per_shard() == new.blocks_per_shard
+                && *server.tiers == *new.tiers
         });
         if !same || self.block_size != new.block_size {
             return Err(CatalogError::UnknownServer { server: member });
@@ -95,6 +96,9 @@ impl Catalog {
         };
         let own = |held: &&HeldBlock| held.at.block.server() == server;
         told.extend(held.iter().filter(own).map(|held| held.at.block));
+        for held in held.iter().filter(own) {
+            self.pool.found(held.at.block, held.tiers);
+        }
         let mut open: Vec<HeldBlock> = held.iter().filter(own).copied().collect();
         open.append(&mut self.awaited.unowned);
         // Adopting one may tell who owns another: in chains as long as they are.

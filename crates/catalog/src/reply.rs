@@ -3,7 +3,7 @@
 use crate::{CatalogError, Written};
 use honeycomb_types::{
     BlockAt, Generation, JobId, Kind, KindSpec, MapVersion, Marks, MoveId, PrefixId, Router,
-    ServerId, StructureId, Verbs,
+    ServerId, StructureId, TierClass, TierIx, Verbs,
 };
 use std::sync::Arc;
 
@@ -296,6 +296,19 @@ pub struct ServerInfo {
     pub forwarded: u64,
     /// Memory of freed blocks that clients still map.
     pub bytes_owed: u64,
+    /// What is below its memory.
+    pub tiers: Vec<TierUse>,
+}
+
+/// What is below memory, of one class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TierUse {
+    /// What it is made of.
+    pub class: TierClass,
+    /// Blocks that there is room for.
+    pub blocks: u64,
+    /// Blocks that are there, or have a place there.
+    pub used: u64,
 }
 
 /// Servers and totals.
@@ -337,8 +350,20 @@ pub struct ClusterStatus {
     pub flush_lost: u64,
     /// Why the last attempt failed that did, while one is failing. For the cluster's token.
     pub flush_error: Box<str>,
+    /// What is below the memory of all servers, by class.
+    pub tiers: Vec<TierUse>,
     /// For the cluster's token; empty for a job's.
     pub servers: Vec<ServerInfo>,
+}
+
+impl ClusterStatus {
+    /// Adds what one server has.
+    pub(crate) fn add(&mut self, tier: &TierUse) {
+        match self.tiers.iter_mut().find(|sum| sum.class == tier.class) {
+            Some(sum) => (sum.blocks, sum.used) = (sum.blocks + tier.blocks, sum.used + tier.used),
+            None => self.tiers.push(*tier),
+        }
+    }
 }
 
 /// Something that a memory server has to do. Idempotent by (block, epoch), by move or by generation;
@@ -365,7 +390,12 @@ pub enum Effect {
         /// The move that fills the block, which serves nothing before `EndImport`; the range is
         /// the one that moves. `MoveId::NONE` for all others.
         importing: MoveId,
+        /// Where it has its place: in memory, or below from the start.
+        tier: TierIx,
     },
+    /// Let a block go below memory; `TierChanged` says that it is there, `LowerRefused` that it does not
+    /// go now.
+    LowerBlock { server: ServerId, at: BlockAt, tier: TierIx },
     /// Take a block back; answered by `BlockFreed` when nothing of it can be read any more.
     FreeBlock { server: ServerId, at: BlockAt },
     /// Refuse grants of the prefix of an earlier generation.

@@ -1,11 +1,13 @@
 //! Memory servers as members: joining, reporting, dying; and the state of the cluster.
 
+use crate::pool::Room;
 use crate::tombstones::Cause;
 use crate::{
-    Actor, Catalog, CatalogError, ClusterStatus, Effect, Loss, NewServer, Reply, Report, ServerInfo,
+    Actor, Catalog, CatalogError, ClusterStatus, Effect, Loss, NewServer, Reply, Report,
+    ServerInfo, TierUse,
 };
-use honeycomb_types::limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, SERVER_SILENCE};
-use honeycomb_types::{BlockAt, BlockId, Bug, Generation, PrefixId, ServerId};
+use honeycomb_types::limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, SERVER_SILENCE, TIERS_MAX};
+use honeycomb_types::{BlockAt, BlockId, Bug, Generation, PrefixId, ServerId, TierSpec};
 use std::sync::Arc;
 
 impl Effect {
@@ -25,6 +27,7 @@ impl Effect {
             | Effect::FreeBlock { server, .. }
             | Effect::SetGeneration { server, .. }
             | Effect::QueueAhead { server, .. }
+            | Effect::LowerBlock { server, .. }
             | Effect::FlushBlock { server, .. }
             | Effect::CommitFlush { server, .. }
             | Effect::BeginImport { server, .. }
@@ -44,9 +47,15 @@ fn check_new(new: &NewServer<'_>) -> Result<(), CatalogError> {
         let allowed = "a server has from 1 to 254 cores";
         return refuse("a server's number of shards", new.shards as u64, allowed);
     }
-    if new.blocks_per_shard > BlockId::MAX_INDEX + 1 {
+    let below = new.tiers.iter().map(|tier| tier.blocks as u64).sum::<u64>();
+    let blocks = new.blocks_per_shard as u64 + below;
+    if blocks > BlockId::MAX_INDEX as u64 + 1 {
         let allowed = "a shard has at most 2^24 blocks";
-        return refuse("a shard's number of blocks", new.blocks_per_shard as u64, allowed);
+        return refuse("a shard's number of blocks", blocks, allowed);
+    }
+    if new.tiers.len() > TIERS_MAX {
+        let allowed = "a server has at most 8 tiers below memory";
+        return refuse("a server's number of tiers", new.tiers.len() as u64, allowed);
     }
     if !new.block_size.is_power_of_two()
         || !(BLOCK_SIZE_MIN..=BLOCK_SIZE_MAX).contains(&new.block_size)
@@ -106,7 +115,11 @@ impl Catalog {
         server.requests = report.requests;
         server.forwarded = report.forwarded;
         server.bytes_owed = report.bytes_owed;
+        let now = self.now;
         for usage in report.usage.iter().filter(|usage| usage.at.block.server() == id) {
+            if self.pool.held(usage.at).is_some() {
+                self.pool.touch(usage.at.block, now);
+            }
             if let Some((s, change)) = self.pool.usage(usage.at, usage.bytes_used) {
                 let job = &mut self.jobs[self.structures[s].job];
                 job.bytes_used = job
@@ -211,15 +224,25 @@ impl Catalog {
             ..ClusterStatus::default()
         };
         for (id, server) in self.pool.servers() {
-            let (total, quarantined) = (server.total as u64, server.quarantined as u64);
+            let total = server.total as u64;
+            let quarantined = server.quarantined_in_memory() as u64;
             status.blocks += total;
             status.quarantined += quarantined;
             // Of all controller shards' room: what is lent elsewhere is not out for that.
-            status.free += server.free as u64;
-            let allocated = total - quarantined - server.free as u64;
+            let free = if server.away { 0 } else { server.free() as u64 };
+            status.free += free;
+            let allocated =
+                total - quarantined.min(total) - free.min(total - quarantined.min(total));
             status.bytes_allocated += allocated * self.block_size;
             status.bytes_used += server.bytes_used;
             status.bytes_resident += server.bytes_resident;
+            let used = |n: usize, spec: &TierSpec| {
+                let Room { total, out } = server.below(n);
+                TierUse { class: spec.class, blocks: total as u64, used: out.min(total) as u64 }
+            };
+            let tiers: Vec<TierUse> =
+                server.tiers.iter().enumerate().map(|(n, spec)| used(n, spec)).collect();
+            tiers.iter().for_each(|tier| status.add(tier));
             if actor.job.is_none() {
                 status.servers.push(ServerInfo {
                     server: id,
@@ -228,13 +251,14 @@ impl Catalog {
                     shards: server.shards(),
                     block_size: self.block_size,
                     blocks: total,
-                    free: server.free as u64,
+                    free,
                     bytes_used: server.bytes_used,
                     bytes_resident: server.bytes_resident,
                     connections: server.connections,
                     requests: server.requests,
                     forwarded: server.forwarded,
                     bytes_owed: server.bytes_owed,
+                    tiers,
                 });
             }
         }

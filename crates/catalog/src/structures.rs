@@ -6,6 +6,7 @@ use crate::durable::Dirty;
 use crate::hash::HashKey;
 use crate::moves::Moves;
 use crate::pool::Draw;
+use crate::pressure::goes_below;
 use crate::queue::QueueState;
 use crate::slab::{NONE, Slab};
 use crate::tombstones::{Cause, Gone, Tombstone};
@@ -14,9 +15,11 @@ use crate::{
     PartitionMap, Reply, Router, StructureInfo,
 };
 use hashbrown::HashTable;
-use honeycomb_types::limits::{SLOTS_DEFAULT, SLOTS_MAX, SLOTS_MIN, STRUCTURES_PER_PREFIX_MAX};
+use honeycomb_types::limits::{
+    SLOTS_DEFAULT, SLOTS_MAX, SLOTS_MIN, STRUCTURES_PER_PREFIX_MAX, TIERS_MAX,
+};
 use honeycomb_types::{
-    BlockAt, BlockId, Bug, JobId, Kind, MapVersion, MoveId, StructureId, Verbs, check_name,
+    BlockAt, BlockId, Bug, JobId, Kind, MapVersion, MoveId, StructureId, TierIx, Verbs, check_name,
 };
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
@@ -327,7 +330,7 @@ impl Catalog {
             return Err(CatalogError::LimitExceeded { what, limit });
         }
         let s = self.structures.all.next();
-        let blocks = self.take_blocks(j, s, new.kind, blocks, Draw::Ordinary)?;
+        let blocks = self.take_blocks((j, n), s, new.kind, blocks, Draw::Ordinary)?;
         let s = self.place(n, &new, router, slots, &blocks);
         self.emit_opens(s, effects);
         Ok(Reply::Opened(self.opened(s, verbs)))
@@ -351,17 +354,19 @@ impl Catalog {
         Ok(Reply::Opened(Opened { edge, ..self.opened(s, verbs) }))
     }
 
-    /// Takes blocks for a structure within the job's quota: all of them or none.
+    /// Takes blocks for a structure of a prefix within the job's quota: all of them or none. They are in
+    /// memory; when too few are free there, and their kind works below memory, all of them have their
+    /// places in the first tier below that has room.
     pub(crate) fn take_blocks(
         &mut self,
-        j: u32,
+        (j, n): (u32, u32),
         s: u32,
         kind: Kind,
         asked: u32,
         draw: Draw,
     ) -> Result<Vec<BlockAt>, CatalogError> {
         let recovering = self.recovering();
-        let job = &mut self.jobs[j];
+        let job = &self.jobs[j];
         let (quota, held) = (job.quota, job.blocks);
         let quota = if Bug::QuotaForgotten.active() { 0 } else { quota };
         if quota != 0 && held + asked as u64 > quota {
@@ -372,10 +377,20 @@ impl Catalog {
             return Err(CatalogError::Recovering);
         }
         let holder = (job.id, held);
-        let blocks = self.pool.allocate(&mut *self.policy, holder, s, kind, asked, draw);
-        // Who is away has room as well.
-        let blocks =
-            blocks.map_err(|none| if recovering { CatalogError::Recovering } else { none })?;
+        self.pressure.asks(n);
+        let below = if goes_below(kind) && !self.is_flushed(n) { TIERS_MAX } else { 0 };
+        let (policy, now) = (&mut *self.policy, self.now);
+        let mut tiers = (0..=below as u8).map(|tier| {
+            self.pool.allocate(policy, holder, (s, kind), asked, draw, (TierIx(tier), now))
+        });
+        let first = tiers.next().expect("memory is one");
+        let blocks = first.or_else(|none| tiers.find_map(Result::ok).ok_or(none));
+        let blocks = blocks.map_err(|none| {
+            self.pressure.refuses(n);
+            // Who is away has room as well.
+            if recovering { CatalogError::Recovering } else { none }
+        })?;
+        let job = &mut self.jobs[j];
         job.blocks += asked as u64;
         assert!(quota == 0 || job.blocks <= quota, "INV-30: a job holds more than its quota");
         Ok(blocks)
@@ -469,6 +484,7 @@ impl Catalog {
             first: structure.entries[0].block == block,
             marks: self.marks(structure.prefix),
             importing,
+            tier: self.pool.place(block).tier,
         }
     }
 

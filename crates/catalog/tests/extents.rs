@@ -183,6 +183,7 @@ fn a_restarted_controller_knows_them_and_opens_what_was_not_opened() {
         incarnation: "a:1".bytes().fold(7, |h, b| h * 31 + b as u64),
         shards: 2,
         blocks_per_shard: 8,
+        tiers: &[],
         block_size: BLOCK,
         kinds: &[],
         flush: false,
@@ -196,6 +197,7 @@ fn a_restarted_controller_knows_them_and_opens_what_was_not_opened() {
         sealed: None,
         successor: None,
         taken: (0, 0),
+        tiers: Default::default(),
     };
     // The second one was granted, and the controller ended before it was opened.
     let held = [held(map), held(first)];

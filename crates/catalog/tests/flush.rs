@@ -114,6 +114,7 @@ impl Hands {
             incarnation: incarnation(&member.address),
             shards: member.shards,
             blocks_per_shard: (member.blocks / member.shards as u64) as u32,
+            tiers: &[],
             block_size: 65_536,
             flush: true,
             kinds: &[],
@@ -129,6 +130,7 @@ impl Hands {
                 sealed: None,
                 successor: None,
                 taken: (0, 0),
+                tiers: Default::default(),
             })
             .collect();
         bench.run(Command::Inventory { server, held: &held, last: true }).unwrap();

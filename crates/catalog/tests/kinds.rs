@@ -78,6 +78,7 @@ fn a_server_that_came_back_serves_its_kinds() {
         incarnation: incarnation("s0:1"),
         shards: 1,
         blocks_per_shard: 20,
+        tiers: &[],
         block_size: 65_536,
         flush: false,
         kinds: &log,
@@ -134,6 +135,7 @@ fn one_code_and_one_name_mean_one_thing() {
         incarnation: 99,
         shards: 1,
         blocks_per_shard: 20,
+        tiers: &[],
         block_size: 65_536,
         kinds: &[spec(0x80, "tape2", Router::Index)],
     };

@@ -15,7 +15,9 @@ use honeycomb_catalog::{
     Seal,
 };
 use honeycomb_types::limits::SERVER_SILENCE;
-use honeycomb_types::{BlockAt, JobId, Kind, PrefixId, ServerId, Verbs};
+use honeycomb_types::{
+    BlockAt, JobId, Kind, PrefixId, ServerId, StructureId, TierClass, TierSpec, Verbs,
+};
 use moves::Settle;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -37,7 +39,7 @@ enum Op {
     Use { job: usize, file: usize, task: usize, create: bool },
     Declare { job: usize, path: String, readers: Vec<String>, replace: bool },
     Commit { job: usize, path: String },
-    Join { shards: u8, blocks: u32 },
+    Join { shards: u8, blocks: u32, below: u32 },
     Lose { server: usize },
     Confirm { block: usize, stale: bool },
     Grow { job: usize, file: usize, block: usize },
@@ -50,6 +52,8 @@ enum Op {
     Used { job: usize, kv: usize, block: usize, bytes: u64 },
     Extents { job: usize, kv: usize, bytes: u64, full: usize },
     Emptied { job: usize, kv: usize, block: usize },
+    Lowered { block: usize, how: Settle },
+    Short { blocks: u32 },
 }
 
 fn name() -> impl Strategy<Value = String> {
@@ -96,7 +100,8 @@ fn op() -> impl Strategy<Value = Op> {
             |(job, path, readers, replace)| Op::Declare { job, path, readers, replace }
         ),
         4 => (job(), path()).prop_map(|(job, path)| Op::Commit { job, path }),
-        1 => (1..4u8, 0..8u32).prop_map(|(shards, blocks)| Op::Join { shards, blocks }),
+        1 => (1..4u8, 0..8u32, 0..6u32)
+            .prop_map(|(shards, blocks, below)| Op::Join { shards, blocks, below }),
         1 => (0..4usize).prop_map(|server| Op::Lose { server }),
         4 => (0..20usize, prop::bool::weighted(0.1))
             .prop_map(|(block, stale)| Op::Confirm { block, stale }),
@@ -113,19 +118,40 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(job, file, block)| Op::Retire { job, file, block }),
         1 => (job(), path()).prop_map(|(job, path)| Op::Permit { job, path }),
         6 => moving(),
+        6 => (0..20usize, settle()).prop_map(|(block, how)| Op::Lowered { block, how }),
+        2 => (0..4u32).prop_map(|blocks| Op::Short { blocks }),
     ]
+}
+
+/// Files that fill memory, some of which goes down.
+fn growing() -> impl Strategy<Value = Op> {
+    let block = || (0..2usize, 0..6usize, 0..6usize);
+    prop_oneof![
+        6 => block().prop_map(|(job, file, block)| Op::Grow { job: job / 2, file, block }),
+        6 => block().prop_map(|(job, file, block)| {
+            Op::Seal { job: job / 2, file, block, length: 3, odd: 0, last: false }
+        }),
+        4 => (0..20usize, settle()).prop_map(|(block, how)| Op::Lowered { block, how }),
+        1 => (1..900u64).prop_map(|ms| Op::Pass { ms }),
+        1 => (0..20usize).prop_map(|block| Op::Confirm { block, stale: false }),
+        3 => op(),
+    ]
+}
+
+/// What becomes of something that takes time.
+fn settle() -> impl Strategy<Value = Settle> {
+    prop_oneof![3 => Just(Settle::Commit), 1 => Just(Settle::Cancel), 1 => Just(Settle::Refuse)]
 }
 
 /// What the blocks of kvs ask and tell.
 fn moving() -> impl Strategy<Value = Op> {
     let job = || prop_oneof![4 => Just(0usize), 1 => Just(1)];
     let odd = prop_oneof![9 => Just(0), 1 => 0..25u64];
-    let settle = prop_oneof![3 => Just(Settle::Commit), 1 => Just(Settle::Cancel), 1 => Just(Settle::Refuse)];
     prop_oneof![
         9 => (job(), 0..3usize, 0..6usize, 0..65u64, odd, prop::bool::weighted(0.4)).prop_map(
             |(job, kv, block, slot, odd, merge)| Op::Begin { job, kv, block, slot, odd, merge }
         ),
-        9 => (0..8usize, settle, prop::bool::weighted(0.1))
+        9 => (0..8usize, settle(), prop::bool::weighted(0.1))
             .prop_map(|(begun, how, stale)| Op::Settle { begun, how, stale }),
         4 => (job(), 0..3usize, 0..6usize, 0..40_000u64)
             .prop_map(|(job, kv, block, bytes)| Op::Used { job, kv, block, bytes }),
@@ -172,6 +198,14 @@ struct Both {
     model: Cluster,
     ids: Vec<JobId>,
     joined: u64,
+    /// Blocks that each core of the first server has room for below memory.
+    joined_with: u32,
+    /// The prefix that asked for blocks in this command, and the one that was refused last.
+    asker: Option<(usize, usize)>,
+    op: String,
+    refused: Option<(usize, usize)>,
+    /// Blocks that went down, and that did not.
+    lowered: [u64; 2],
     /// Blocks that servers hold open, by the effects.
     open: BTreeSet<BlockAt>,
     last_epoch: u64,
@@ -196,7 +230,7 @@ fn outcome<T>(result: &Result<T, &'static str>) -> String {
 }
 
 impl Both {
-    fn new(hash_seed: u64) -> Both {
+    fn new(hash_seed: u64, joined_with: u32) -> Both {
         let mut bench = Bench::with_seed(hash_seed);
         bench.log = Some(Vec::new());
         let mut model = Cluster { now: bench.now.as_millis(), ..Cluster::default() };
@@ -218,6 +252,11 @@ impl Both {
             model,
             ids,
             joined: 0,
+            joined_with,
+            op: String::new(),
+            asker: None,
+            refused: None,
+            lowered: [0; 2],
             open,
             last_epoch: 0,
             versions,
@@ -230,9 +269,15 @@ impl Both {
     }
 
     fn run(&mut self, ops: &[Op]) {
-        self.join(2, 12);
+        match self.joined_with {
+            0 => self.join(2, 12, 0),
+            // Little memory, so that some has to go down.
+            below => self.join(2, 5, below),
+        }
         self.carry_out();
         for op in first().iter().chain(ops) {
+            self.asker = None;
+            self.op = format!("{op:?}");
             self.apply(op);
             self.carry_out();
             self.compare();
@@ -286,7 +331,7 @@ impl Both {
                 self.declare(*job, path, readers, *replace)
             }
             Op::Commit { job, path } => self.commit(*job, path),
-            Op::Join { shards, blocks } => self.join(*shards, *blocks),
+            Op::Join { shards, blocks, below } => self.join(*shards, *blocks, *below),
             Op::Lose { server } => {
                 if let Some(&server) = self.model.servers.keys().nth(*server) {
                     self.bench.run(Command::ServerLost { server }).unwrap();
@@ -313,6 +358,11 @@ impl Both {
             Op::Used { job, kv, block, bytes } => self.report(*job, *kv, *block, *bytes),
             Op::Extents { job, kv, bytes, full } => self.extents(*job, *kv, *bytes, *full),
             Op::Emptied { job, kv, block } => self.emptied(*job, *kv, *block),
+            Op::Lowered { block, how } => self.lowered(*block, *how),
+            Op::Short { blocks } => {
+                self.asker = self.refused.take();
+                self.bench.run(Command::ShortOf { blocks: *blocks }).unwrap();
+            }
         }
     }
 
@@ -477,19 +527,22 @@ impl Both {
         let result = self.bench.make(self.ids[j], new);
         let expected = self.model.making(j, &new);
         assert_eq!(cause(&result), outcome(&expected));
+        let short = cause(&result) == "OutOfMemory";
+        self.asks(self.model.jobs[j].live(path).ok().map(|i| (j, i)), short);
         let (Ok((prefix, existing)), Ok(opened)) = (expected, result) else { return };
         if let Some(id) = existing {
             assert_eq!(opened.structure, id);
             assert!(self.bench.effects.is_empty());
             return;
         }
-        let blocks = self.bench.effects.iter().enumerate().map(|(i, effect)| match effect {
+        let blocks = self.bench.effects.iter().enumerate().filter_map(|(i, effect)| match effect {
             Effect::OpenBlock { at, first, max_items: m, max_bytes: n, .. } => {
                 let bounds = if kind == Kind::Queue { (max_items, max_bytes) } else { (0, 0) };
                 assert_eq!((*m, *n), bounds);
                 assert_eq!(*first, i == 0);
-                *at
+                Some(*at)
             }
+            Effect::LowerBlock { .. } => None,
             other => panic!("{other:?}"),
         });
         let chain: Vec<BlockAt> = blocks.collect();
@@ -518,15 +571,17 @@ impl Both {
         }
     }
 
-    fn join(&mut self, shards: u8, blocks_per_shard: u32) {
+    fn join(&mut self, shards: u8, blocks_per_shard: u32, below: u32) {
         self.joined += 1;
         let address = format!("s{}:1", self.joined);
         let (incarnation, block_size) = (self.joined, BLOCK);
+        let tiers = [TierSpec { class: TierClass::Nvme, blocks: below }];
         let server = NewServer {
             address: &address,
             incarnation,
             shards,
             blocks_per_shard,
+            tiers: &tiers[..usize::from(below > 0)],
             block_size,
             flush: false,
             kinds: &[],
@@ -536,6 +591,9 @@ impl Both {
         };
         let total = shards as u64 * blocks_per_shard as u64;
         assert!(self.model.servers.insert(id, (total, self.model.now)).is_none());
+        if below > 0 {
+            self.model.tiers.below.insert(id, shards as u64 * below as u64);
+        }
     }
 
     fn confirm(&mut self, block: usize, stale: bool) {
@@ -550,10 +608,41 @@ impl Both {
         // Twice: the second changes nothing.
         self.bench.confirm(&[at, at]);
         self.model.quarantined.remove(&at);
+        self.model.tiers.put(at, Default::default());
     }
 
     fn hear(&mut self, at: BlockAt) {
         self.model.hear(at.block.server());
+    }
+
+    /// A prefix asked for blocks in this command, and did not get them.
+    pub fn asks(&mut self, prefix: Option<(usize, usize)>, refused: bool) {
+        self.asker = prefix;
+        if refused {
+            self.refused = prefix;
+        }
+    }
+
+    /// A server has lowered a block, or it stays, or cannot go now.
+    fn lowered(&mut self, block: usize, how: Settle) {
+        let moving = self.model.tiers.moving();
+        let Some(&at) = moving.get(block % moving.len().max(1)) else { return };
+        self.hear(at);
+        let (tier, to) = self.model.tiers.place(at);
+        let files = self.model.jobs.iter().flat_map(|job| &job.files);
+        let owner = files.filter(|file| file.held().contains(&at)).map(|file| file.id).next();
+        let structure = owner.unwrap_or(StructureId(u64::MAX));
+        let tier = if how == Settle::Commit { to } else { tier };
+        let command = match how {
+            Settle::Refuse => Command::LowerRefused { server: at.block.server(), at },
+            Settle::Commit | Settle::Cancel => Command::TierChanged { structure, at, tier },
+        };
+        let known = self.bench.run(command).is_ok();
+        assert_eq!(known, owner.is_some() || how == Settle::Refuse, "{at:?}");
+        if known {
+            self.lowered[usize::from(how != Settle::Commit)] += 1;
+            self.model.tiers.arrives(at, tier);
+        }
     }
 
     fn forget(&mut self, server: ServerId) {
@@ -563,15 +652,23 @@ impl Both {
 
     /// What servers were told by the last command agrees with what they had.
     fn carry_out(&mut self) {
+        let mut opened = Vec::new();
         for effect in std::mem::take(&mut self.bench.effects) {
             self.imports.hear(&effect, &self.open).unwrap();
             match effect {
-                Effect::OpenBlock { server, at, .. } => {
+                Effect::LowerBlock { server, at, tier } => {
+                    assert_eq!(server, at.block.server());
+                    let asked = self.model.lowers(at, tier, self.asker);
+                    assert_eq!(asked, Ok(()), "{:?}", self.op);
+                }
+                Effect::OpenBlock { server, at, tier, .. } => {
+                    self.model.tiers.put(at, (tier, tier));
                     assert_eq!(server, at.block.server());
                     assert!(self.open.iter().all(|other| other.block != at.block), "INV-01");
                     assert!(at.epoch.0 > self.last_epoch, "INV-01: epochs grow");
                     self.last_epoch = at.epoch.0;
                     self.open.insert(at);
+                    opened.push(at);
                 }
                 Effect::FreeBlock { at, .. } => assert!(self.open.remove(&at), "INV-03: {at:?}"),
                 Effect::SetGeneration { .. }
@@ -590,6 +687,11 @@ impl Both {
                 }
             }
         }
+        for at in opened {
+            let server = at.block.server();
+            self.bench.run(Command::BlockOpened { server, at }).unwrap();
+            self.hear(at);
+        }
     }
 
     fn compare(&mut self) {
@@ -598,7 +700,11 @@ impl Both {
         self.imports.compare(&self.model).unwrap();
         let status = self.bench.status();
         let (ordinary, all, free) = self.model.room();
-        let quarantined = self.model.quarantined.len() as u64;
+        let in_memory = |at: &&BlockAt| !self.model.tiers.place(**at).0.is_below();
+        let quarantined = self.model.quarantined.iter().filter(in_memory).count() as u64;
+        let below: u64 = self.model.tiers.below.values().sum();
+        let (of, used) = status.tiers.iter().fold((0, 0), |s, t| (s.0 + t.blocks, s.1 + t.used));
+        assert_eq!((of, of - used), (below, self.model.room_below()), "INV-42");
         assert_eq!(
             (status.reserved, status.free, status.quarantined),
             (all - ordinary, free, quarantined)
@@ -724,10 +830,12 @@ fn planned(
 
 /// Runs commands, all that follows from them, and the end of everything.
 fn agree(ops: &[Op]) -> Result<(), TestCaseError> {
-    let mut both = Both::new(11);
+    // Every other cluster begins with a disk.
+    let below = ops.len() as u32 % 2 * 9;
+    let mut both = Both::new(11, below);
     both.run(ops);
     // INV-35: the key of the tables decides nothing that can be seen.
-    let mut again = Both::new(12);
+    let mut again = Both::new(12, below);
     again.run(ops);
     prop_assert_eq!(&both.bench.log, &again.bench.log);
     // INV-02, INV-13: when all leases are over and all frees confirmed, everything is free.
@@ -758,6 +866,11 @@ proptest! {
     }
 
     #[test]
+    fn blocks_go_down_as_in_the_plain_model(ops in prop::collection::vec(growing(), 1..120)) {
+        agree(&ops)?;
+    }
+
+    #[test]
     fn ranges_move_as_in_the_plain_model(
         ops in prop::collection::vec(prop_oneof![7 => moving(), 1 => op()], 1..120)
     ) {
@@ -773,7 +886,9 @@ fn the_random_commands_make_edges_and_free_what_was_read() {
     let (mut edges, mut read) = ([0; 4], 0);
     for _ in 0..200 {
         let ops = prop::collection::vec(op(), 1..120).new_tree(&mut runner).unwrap().current();
-        let mut both = Both::new(11);
+        // Every other cluster begins with a disk.
+        let below = ops.len() as u32 % 2 * 9;
+        let mut both = Both::new(11, below);
         both.run(&ops);
         edges.iter_mut().zip(both.edges).for_each(|(all, one)| *all += one);
         read += both.read;
@@ -787,9 +902,22 @@ fn the_random_commands_move_ranges_in_every_way() {
     let mut seen = [0; 5];
     for _ in 0..100 {
         let ops = prop::collection::vec(prop_oneof![7 => moving(), 1 => op()], 1..120);
-        let mut both = Both::new(11);
+        let mut both = Both::new(11, 0);
         both.run(&ops.new_tree(&mut runner).unwrap().current());
         seen.iter_mut().zip(both.moves).for_each(|(all, one)| *all += one);
     }
     assert!(seen.iter().all(|&count| count >= 20), "{seen:?}");
+}
+
+#[test]
+fn the_random_commands_let_blocks_go_down_and_stay() {
+    let mut runner = TestRunner::deterministic();
+    let mut lowered = [0; 2];
+    for _ in 0..100 {
+        let ops = prop::collection::vec(growing(), 60..120).new_tree(&mut runner).unwrap();
+        let mut both = Both::new(11, 9);
+        both.run(&ops.current());
+        lowered.iter_mut().zip(both.lowered).for_each(|(all, one)| *all += one);
+    }
+    assert!(lowered.iter().all(|&count| count >= 20), "{lowered:?}");
 }

@@ -385,6 +385,7 @@ fn restart(bench: &mut Bench, servers: &[(ServerId, &str)], held: &[(BlockAt, St
             incarnation: incarnation(address),
             shards,
             blocks_per_shard,
+            tiers: &[],
             block_size,
             flush: false,
             kinds: &[],
@@ -404,7 +405,16 @@ fn restart(bench: &mut Bench, servers: &[(ServerId, &str)], held: &[(BlockAt, St
 fn held_block(at: BlockAt, structure: StructureId) -> HeldBlock {
     let generation = Generation(1);
     let (sealed, successor, taken) = (None, None, (0, 0));
-    HeldBlock { at, structure, generation, bytes_used: 0, sealed, successor, taken }
+    HeldBlock {
+        at,
+        structure,
+        generation,
+        bytes_used: 0,
+        sealed,
+        successor,
+        taken,
+        tiers: Default::default(),
+    }
 }
 
 #[test]

@@ -17,6 +17,7 @@ const SERVER: NewServer<'_> = NewServer {
     incarnation: 0,
     shards: 2,
     blocks_per_shard: 8,
+    tiers: &[],
     block_size: 65_536,
 };
 
@@ -29,6 +30,7 @@ fn held(structure: StructureId, at: BlockAt) -> HeldBlock {
         sealed: None,
         successor: None,
         taken: (0, 0),
+        tiers: Default::default(),
     }
 }
 
@@ -277,7 +279,7 @@ fn only_the_process_that_was_the_member_keeps_its_number() {
         NewServer { incarnation: 1, ..own },
         NewServer { address: "c:1", ..own },
         NewServer { shards: 1, ..own },
-        NewServer { blocks_per_shard: 9, ..own },
+        NewServer { blocks_per_shard: 9, tiers: &[], ..own },
         NewServer { block_size: 131_072, ..own },
     ] {
         assert_eq!(bench.run(Command::RejoinServer { server: other, member: server }), refused);

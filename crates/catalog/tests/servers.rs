@@ -86,6 +86,7 @@ fn every_start_is_a_new_server() {
         incarnation: 99,
         shards: 3,
         blocks_per_shard: 4,
+        tiers: &[],
         block_size: 1 << 20,
         flush: false,
         kinds: &[],
@@ -102,7 +103,7 @@ fn every_start_is_a_new_server() {
         other_size,
         NewServer { address: "", ..server },
         NewServer { shards: 0, ..server },
-        NewServer { blocks_per_shard: 1 << 25, ..server },
+        NewServer { blocks_per_shard: 1 << 25, tiers: &[], ..server },
         NewServer { block_size: 100_000, ..server },
     ] {
         let refused = bench.run(Command::JoinServer { server: bad });

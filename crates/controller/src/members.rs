@@ -4,10 +4,12 @@ use crate::outbox::Out;
 use crate::service::{ControllerService, Errand, Refusal, malformed, message_of, refusal};
 use honeycomb_catalog::{CatalogError, Command, Effect, HeldBlock, NewServer, Reply, Seal};
 use honeycomb_env::{ConnId, Net};
-use honeycomb_types::{BlockAt, BlockId, Epoch, Generation, ServerId, StructureId, Time};
+use honeycomb_types::{
+    BlockAt, BlockId, Epoch, Generation, ServerId, StructureId, TierClass, TierIx, TierSpec, Time,
+};
 use honeycomb_wire::custom::kind_spec;
 use honeycomb_wire::messages::{
-    HeldBlock as Told, InventoryRequest, JoinServerReply, JoinServerRequest,
+    HeldBlock as Told, InventoryRequest, JoinServerReply, JoinServerRequest, TierInfo,
 };
 use honeycomb_wire::{Field, Status};
 
@@ -28,11 +30,13 @@ impl ControllerService {
         }
         let kinds = q.kinds.iter().map(kind_spec).collect::<Result<Vec<_>, String>>();
         let kinds = kinds.map_err(|why| (Status::InvalidArgument, why))?;
+        let tiers = q.tiers.iter().map(tier_spec).collect::<Result<Vec<_>, Refusal>>()?;
         let new = NewServer {
             address: &q.address,
             incarnation: q.incarnation,
             shards: q.shards,
             blocks_per_shard: q.blocks_per_shard,
+            tiers: &tiers,
             block_size: q.block_size,
             flush: q.flush,
             kinds: &kinds,
@@ -136,5 +140,14 @@ pub fn held_block(told: &Told) -> HeldBlock {
         sealed: (told.state != 0).then_some(seal),
         successor: (told.next != 0).then(|| at(told.next, told.next_epoch)),
         taken: (told.taken_items, told.taken_bytes),
+        tiers: (TierIx(told.tier), TierIx(told.to)),
     }
+}
+
+/// A tier as a server tells of it.
+fn tier_spec(told: &TierInfo) -> Result<TierSpec, Refusal> {
+    let class = TierClass::from_code(told.class).ok_or_else(|| {
+        (Status::InvalidArgument, format!("no tier is of the class {}", told.class))
+    })?;
+    Ok(TierSpec { class, blocks: told.blocks })
 }

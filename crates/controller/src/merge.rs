@@ -53,6 +53,10 @@ fn add(all: &mut ClusterStatusReply, part: ClusterStatusReply) {
     ] {
         *sum += more;
     }
+    // Servers with tiers are members of one shard.
+    if all.tiers.is_empty() {
+        all.tiers = part.tiers;
+    }
     all.uptime_ms = all.uptime_ms.max(part.uptime_ms);
     all.bytes_resident = all.bytes_resident.max(part.bytes_resident);
     if all.flush_error.is_empty() {

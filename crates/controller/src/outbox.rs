@@ -172,12 +172,12 @@ impl ControllerService {
                 job(to).map_or(waited, |job| self.marks.seen_by(job))
             }
             // A block that is opened for a change that is lost is nobody's, and is freed; what is
-            // ahead of a queue's tail is soft. The server has to know its own number first.
-            Out::Ask { to, op: Op::OpenBlock | Op::QueueAhead | Op::LendBlocks, .. }
-                if !self.joining.contains(to) =>
-            {
-                0
-            }
+            // ahead of a queue's tail is soft, and so is where a block is. The server has to know its own number first.
+            Out::Ask {
+                to,
+                op: Op::OpenBlock | Op::QueueAhead | Op::LendBlocks | Op::LowerBlock,
+                ..
+            } if !self.joining.contains(to) => 0,
             Out::Ask { .. } => waited,
         }
     }

@@ -20,7 +20,7 @@ use crate::translate;
 use errands::Deferred;
 use honeycomb_catalog::{Actor, Catalog, CatalogError, Command, Effect, Reply};
 use honeycomb_env::{ConnId, Detached, Net, ReplyPayload, Service};
-use honeycomb_types::limits::{RESULTS_WINDOW, SERVER_SILENCE};
+use honeycomb_types::limits::{FULL_PATIENCE, RESULTS_WINDOW, SERVER_SILENCE};
 use honeycomb_types::{
     BlockAt, BlockId, Bug, Epoch, JobId, PrefixId, ServerId, SessionId, Time, Verbs,
 };
@@ -112,8 +112,9 @@ impl Requests {
     }
 }
 
-/// A request that waits for memory servers to lend more blocks.
+/// A request that waits for memory: for servers that lend more, or for blocks that go below it.
 struct Parked {
+    since: Time,
     from: ConnId,
     header: RequestHeader,
     args: Vec<u8>,
@@ -285,6 +286,7 @@ impl ControllerService {
             Op::FlushBlock,
             Op::CommitFlush,
             Op::LendBlocks,
+            Op::LowerBlock,
         ];
         if servers.contains(&op) || moves::OF_SERVERS.contains(&op) || info.plane == Plane::Data {
             let text = format!("{} is served by memory servers", op.name());
@@ -415,13 +417,15 @@ impl ControllerService {
             | Op::QueueTaken
             | Op::RetireBlock
             | Op::ReturnBlock
+            | Op::TierChanged
+            | Op::BlockFailed
             | Op::Inventory => self.serve_link(net, now, from, op, args),
             Op::BeginMove | Op::CommitMove | Op::CancelMove => self.serve_move(now, op, args),
             op => Err((Status::NotServedHere, format!("{} is not served here", op.name()))),
         }
     }
 
-    /// Serves a request of this shard, for the first time or `again`, after it had too few blocks.
+    /// Serves a request of this shard, for the first time, or again when it waited for memory `since`.
     fn handle(
         &mut self,
         net: &mut Net,
@@ -429,7 +433,7 @@ impl ControllerService {
         from: ConnId,
         header: &RequestHeader,
         args: &[u8],
-        again: bool,
+        since: Option<Time>,
     ) {
         self.serving = self.peers[&from].scope.job;
         let change = changes(header.op, args);
@@ -446,9 +450,9 @@ impl ControllerService {
                 let rests = rests(header.op, change);
                 self.conclude(now, from, header, body, rests);
             }
-            Err((Status::OutOfMemory, _)) if !again && self.borrow_blocks(now) => {
-                let (header, args) = (*header, args.to_vec());
-                self.parked.push(Parked { from, header, args });
+            Err((Status::OutOfMemory, _)) if self.may_wait(now, since) => {
+                let (header, args, since) = (*header, args.to_vec(), since.unwrap_or(now));
+                self.parked.push(Parked { from, header, args, since });
             }
             Err((status, text)) => {
                 self.dispatch(now, None);
@@ -458,25 +462,34 @@ impl ControllerService {
         self.serving = None;
     }
 
-    /// Asks memory servers to lend what an allocation was short of. False when none can.
-    fn borrow_blocks(&mut self, now: Time) -> bool {
-        if self.parked.len() >= PARKED_MAX {
+    /// Whether memory may come for an allocation that was refused just now: servers are asked to lend,
+    /// and blocks go below memory. Who has waited for a loan is not let wait for another; blocks that go
+    /// down are waited for until patience ends.
+    fn may_wait(&mut self, now: Time, since: Option<Time>) -> bool {
+        let again =
+            since.is_some_and(|since| now.since(since) >= FULL_PATIENCE || !self.catalog.lowers());
+        if again || self.parked.len() >= PARKED_MAX {
             return false;
         }
         let short = Command::ShortOf { blocks: self.short };
         self.apply(now, short).expect("being short cannot be refused");
         self.dispatch(now, None);
-        self.catalog.awaits_lots()
+        self.catalog.awaits_room()
     }
 
-    /// Serves what waited for blocks, when there is nothing more to wait for.
+    /// Serves what waited for memory, when some has come or there is nothing more to wait for.
     fn unpark(&mut self, net: &mut Net, now: Time) {
-        if self.parked.is_empty() || self.catalog.awaits_lots() {
+        let came = self.catalog.take_room_came();
+        if self.parked.is_empty() {
             return;
         }
-        for Parked { from, header, args } in std::mem::take(&mut self.parked) {
+        let all = came || !self.catalog.awaits_room();
+        let late = |parked: &mut Parked| all || now.since(parked.since) >= FULL_PATIENCE;
+        for Parked { from, header, args, since } in
+            self.parked.extract_if(.., late).collect::<Vec<_>>()
+        {
             if self.peers.contains_key(&from) {
-                self.handle(net, now, from, &header, &args, true);
+                self.handle(net, now, from, &header, &args, Some(since));
             }
         }
     }
@@ -537,7 +550,7 @@ impl Service for ControllerService {
             _ => {}
         }
         if !self.send_on(net, now, from, header, args) {
-            self.handle(net, now, from, header, args, false);
+            self.handle(net, now, from, header, args, None);
         }
     }
 
@@ -669,6 +682,8 @@ pub fn waits(command: &Command<'_>, effects: &[Effect]) -> bool {
             | Command::BlockFlushed { .. }
             | Command::BlockOpened { .. }
             | Command::BlockFreed { .. }
+            | Command::TierChanged { .. }
+            | Command::LowerRefused { .. }
             | Command::QueueTaken { .. }
             | Command::FindJob { .. }
             | Command::ListJobs { .. }

@@ -169,7 +169,12 @@ fn server_info(s: &catalog::ServerInfo) -> ServerInfo {
         requests: s.requests,
         forwarded: s.forwarded,
         bytes_owed: s.bytes_owed,
+        tiers: s.tiers.iter().map(tier_use).collect(),
     }
+}
+
+fn tier_use(tier: &catalog::TierUse) -> TierUse {
+    TierUse { class: tier.class.code(), blocks: tier.blocks, used: tier.used }
 }
 
 pub(crate) fn status(s: &catalog::ClusterStatus, requests: &Requests) -> ClusterStatusReply {
@@ -196,6 +201,7 @@ pub(crate) fn status(s: &catalog::ClusterStatus, requests: &Requests) -> Cluster
         flushed: s.flushed,
         flush_lost: s.flush_lost,
         flush_error: s.flush_error.to_string(),
+        tiers: s.tiers.iter().map(tier_use).collect(),
         servers: s.servers.iter().map(server_info).collect(),
     }
 }

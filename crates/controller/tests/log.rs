@@ -69,6 +69,7 @@ impl Core {
             incarnation: 1,
             shards: 1,
             blocks_per_shard: 64,
+            tiers: &[],
             block_size: 65_536,
         };
         self.apply(Command::JoinServer { server });

@@ -15,6 +15,7 @@ mod memory;
 mod net;
 mod poller;
 pub mod unix;
+mod volume;
 
 pub use budget::{Budget, Permit};
 pub use clock::{Clock, time_of_day};
@@ -25,3 +26,4 @@ pub use guard::AbortOnPanic;
 pub use memory::resident_anonymous_bytes;
 pub use net::{Begin, ByConn, ConnId, Detached, Mailbox, Net, NetOptions, NotPosted, Service, run};
 pub use poller::Poller;
+pub use volume::{MemoryVolume, Scratch, VOLUME_ALIGN, Volume};

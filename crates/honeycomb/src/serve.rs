@@ -156,6 +156,7 @@ fn server_options(
         controller,
         token,
         memory,
+        disks: settings.disks(),
         block_size,
         shards,
         spin,

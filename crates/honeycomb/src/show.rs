@@ -8,7 +8,8 @@ use crate::jobs::{jobs_json, print_jobs};
 use crate::output::Output;
 use crate::size;
 use clap::Args;
-use honeycomb_wire::messages::{ClusterStatusReply, PrefixInfo};
+use honeycomb_types::TierClass;
+use honeycomb_wire::messages::{ClusterStatusReply, PrefixInfo, TierUse};
 use serde_json::{Value, json};
 
 /// Shows servers, memory, totals and jobs.
@@ -91,6 +92,9 @@ fn print_status(s: &ClusterStatusReply) {
         size::show(s.bytes_used),
         size::show(s.bytes_resident)
     );
+    for tier in &s.tiers {
+        say!("{:<6} {} of {} blocks used", class(tier), tier.used, tier.blocks);
+    }
     print_flushes(s);
     if s.servers.is_empty() {
         return;
@@ -140,6 +144,15 @@ fn print_flushes(s: &ClusterStatusReply) {
     }
 }
 
+fn tiers_json(tiers: &[TierUse]) -> Vec<Value> {
+    let tier = |t: &TierUse| json!({ "class": class(t), "blocks": t.blocks, "used": t.used });
+    tiers.iter().map(tier).collect()
+}
+
+fn class(tier: &TierUse) -> &'static str {
+    TierClass::from_code(tier.class).map_or("unknown", TierClass::name)
+}
+
 fn status_json(s: &ClusterStatusReply) -> Value {
     let servers: Vec<Value> = s
         .servers
@@ -150,7 +163,7 @@ fn status_json(s: &ClusterStatusReply) -> Value {
                 "block_size": v.block_size, "blocks": v.blocks, "free": v.free,
                 "bytes_used": v.bytes_used, "bytes_resident": v.bytes_resident,
                 "connections": v.connections, "requests": v.requests, "forwarded": v.forwarded,
-                "bytes_owed": v.bytes_owed,
+                "bytes_owed": v.bytes_owed, "tiers": tiers_json(&v.tiers),
             })
         })
         .collect();
@@ -163,7 +176,7 @@ fn status_json(s: &ClusterStatusReply) -> Value {
         "requests_leases": s.requests_leases, "requests_blocks": s.requests_blocks,
         "requests_reports": s.requests_reports, "flushing": s.flushing,
         "flush_failing": s.flush_failing, "flushed": s.flushed, "flush_lost": s.flush_lost,
-        "flush_error": s.flush_error, "servers": servers,
+        "flush_error": s.flush_error, "tiers": tiers_json(&s.tiers), "servers": servers,
     })
 }
 

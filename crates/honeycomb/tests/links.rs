@@ -40,6 +40,7 @@ impl Link {
             incarnation: 7,
             shards: 1,
             blocks_per_shard: 8,
+            tiers: Vec::new(),
             block_size: 65_536,
             flush: false,
             kinds: Vec::new(),

@@ -139,6 +139,7 @@ fn shards_come_back_with_their_jobs() {
         controller: controller.address(),
         token: controller.token().to_vec(),
         memory: 4 * 1024 * KIB,
+        disks: Vec::new(),
         block_size: 64 * KIB,
         shards: 2,
         spin: Duration::ZERO,

@@ -16,7 +16,7 @@ const KEYS: u64 = 1000;
 
 fn main() {
     let (server, ix) = (ServerId(1), ShardIx(0));
-    let mut shard = common::shard(server, 1 << 20, 1);
+    let mut shard = common::shard(server, common::config(1 << 20, 1));
     let at = BlockAt { block: BlockId::new(server, ix, 0), epoch: Epoch(1) };
     shard.open(BlockOwner { slots: 1024, ..common::owner(at, Kind::Kv, true) }).unwrap();
     let access = common::access(false);

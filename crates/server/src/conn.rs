@@ -10,6 +10,7 @@ use crate::lend::Lender;
 use crate::notes::{Forwarded, LinkNote, Note, OwnedPayload, Peer};
 use crate::peers::Peers;
 use crate::shard::{Access, Shard};
+use crate::spill::Spiller;
 use honeycomb_env::{
     Begin, ByConn, ConnId, Detached, Mailbox, Net, NotPosted, Permit, ReplyPayload, Service,
 };
@@ -63,6 +64,8 @@ struct Subscriber {
 pub(crate) struct Helpers {
     pub flusher: Flusher,
     pub lender: Lender,
+    /// Those of the tiers below memory, and where this shard's part of each begins.
+    pub spillers: Vec<(Spiller, u64)>,
 }
 
 struct Keys {
@@ -383,6 +386,7 @@ impl ShardService {
                 let pin = self.shard.pin(header.at, range);
                 net.reply(to, reply, &answer.args, ReplyPayload::Pinned(pin));
             }
+            Payload::Parts(_) => unreachable!("the shard has put it together"),
         }
     }
 
@@ -402,6 +406,7 @@ impl ShardService {
                 OwnedPayload::Bytes(self.shard.bytes(header.at, range).into())
             }
             Payload::Block(range) => OwnedPayload::Pinned(self.shard.pin(header.at, range)),
+            Payload::Parts(_) => unreachable!("the shard has put it together"),
         };
         self.undelivered.push_back((origin, Note::Returned(to, reply, answer.args, payload)));
         self.deliver();
@@ -439,6 +444,10 @@ impl ShardService {
         }
         for (ticket, number, notice) in self.shard.take_notices() {
             self.notify(net, ticket, number, notice);
+        }
+        for io in self.shard.take_io() {
+            let (spiller, base) = &self.helpers.spillers[io.tier.below().expect("a disk")];
+            spiller.give(io, *base, self.shards[self.ix.0 as usize].clone());
         }
         if self.shard.has_effects() {
             let effects = self.shard.take_effects();
@@ -805,6 +814,11 @@ impl Service for ShardService {
             }
             Note::Located(server, found) => self.shard.server_located(now, server, found),
             Note::Copied(at, copy) => self.copied(net, now, at, copy),
+            Note::Lower(at, tier, errand) => {
+                let refused = self.shard.lower(at, tier).err();
+                self.confirm(errand, refused);
+            }
+            Note::Io(id, done) => self.shard.io_done(now, id, done),
             Note::Stop => self.stopped = true,
         }
         self.settle(net, now);

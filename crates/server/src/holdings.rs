@@ -58,6 +58,9 @@ impl Told {
             taken_bytes: self.taken.1,
             next,
             next_epoch,
+            // Where it is the shard says.
+            tier: 0,
+            to: 0,
         }
     }
 }

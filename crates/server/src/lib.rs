@@ -2,7 +2,7 @@
 //!
 //! `shard` decides (pure, no I/O, what the simulator runs); `conn` moves bytes between sockets and
 //! the shard; `peers` does so for moves between blocks; `link` talks to a controller shard, `links`
-//! to all; `lots` is what each of them may use; `flush` writes to disk; `lend` copies what clients
+//! to all; `lots` is what each of them may use; `flush` writes what shall stay, `spill` what need not; `lend` copies what clients
 //! map; `server` starts the threads.
 #![forbid(unsafe_code)]
 
@@ -20,11 +20,13 @@ mod peers;
 mod refusals;
 mod server;
 mod shard;
+mod spill;
 mod watch;
 
 pub use lots::Lots;
-pub use server::{MemoryServer, ServerOptions};
+pub use server::{DiskOptions, MemoryServer, ServerOptions};
 pub use shard::{
     Access, BlockOwner, Effect, LineKey, MoveKey, MoveWord, Post, PostPayload, Shard, ShardConfig,
-    Stage,
+    Stage, TierCounts,
 };
+pub use spill::{Io, IoDone, IoId, IoWhat};

@@ -18,17 +18,18 @@ use honeycomb_structures::{News, Successor};
 use honeycomb_types::limits::REPORT_INTERVAL;
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, Generation, JobId, Kind, Marks, PrefixId, ServerId, ShardIx,
-    StructureId, Time,
+    StructureId, TierIx, Time,
 };
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::{
-    ActivePrefix, BeginImportRequest, BeginMoveReply, BeginMoveRequest, BlockUsage,
-    CancelMoveRequest, CommitFlushRequest, CommitMoveReply, CommitMoveRequest, EndImportRequest,
-    FlushBlockRequest, FreeBlockRequest, GrowStructureReply, GrowStructureRequest, HeldBlock,
-    HelloReply, HelloRequest, InventoryRequest, JoinServerReply, JoinServerRequest, KindInfo,
-    LendBlocksReply, LendBlocksRequest, LocateServerReply, LocateServerRequest, OpenBlockRequest,
-    QueueAheadRequest, QueueTakenRequest, ReportReply, ReportRequest, RetireBlockRequest,
-    ReturnBlockRequest, SealBlockRequest, SetGenerationRequest,
+    ActivePrefix, BeginImportRequest, BeginMoveReply, BeginMoveRequest, BlockFailedRequest,
+    BlockUsage, CancelMoveRequest, CommitFlushRequest, CommitMoveReply, CommitMoveRequest,
+    EndImportRequest, FlushBlockRequest, FreeBlockRequest, GrowStructureReply,
+    GrowStructureRequest, HeldBlock, HelloReply, HelloRequest, InventoryRequest, JoinServerReply,
+    JoinServerRequest, KindInfo, LendBlocksReply, LendBlocksRequest, LocateServerReply,
+    LocateServerRequest, LowerBlockRequest, OpenBlockRequest, QueueAheadRequest, QueueTakenRequest,
+    ReportReply, ReportRequest, RetireBlockRequest, ReturnBlockRequest, SealBlockRequest,
+    SetGenerationRequest, TierChangedRequest, TierInfo,
 };
 use honeycomb_wire::{Field, GrantKey, Op, ReplyHeader, RequestHeader, Status, TokenKey};
 use std::collections::HashMap;
@@ -52,7 +53,10 @@ pub(crate) struct Identity {
     pub token: Vec<u8>,
     pub address: String,
     pub shards: u8,
+    /// Blocks of each core that may be in memory.
     pub blocks_per_shard: u32,
+    /// What is below it.
+    pub tiers: Vec<TierInfo>,
     pub block_size: u64,
     pub incarnation: u64,
     pub flush: bool,
@@ -120,7 +124,7 @@ impl Telling {
             match effect {
                 Effect::Taken { at, .. } => self.unheard.push(at),
                 // What blocks tell of themselves does not say this.
-                Effect::CancelMove { .. } => self.later.push(effect),
+                Effect::CancelMove { .. } | Effect::BlockFailed { .. } => self.later.push(effect),
                 _ => {}
             }
         }
@@ -264,6 +268,13 @@ impl Link {
 
     fn join(&mut self, net: &mut Net, hello: &HelloReply, lots: &Lots) {
         self.controllers = u16::from(hello.shards.max(1));
+        if self.controllers > 1 && !self.identity.tiers.is_empty() {
+            // What is lent is room in memory; of the tiers below there is no ledger yet.
+            let text = "a server with disks serves a controller of one shard: start the controller \
+                        with controller_shards = 1, or the server without disks";
+            self.hindrance = Some(text.to_owned());
+            return self.hang_up(net);
+        }
         let lent = match self.controllers {
             // It has everything.
             1 => Vec::new(),
@@ -275,6 +286,7 @@ impl Link {
             incarnation: self.identity.incarnation,
             shards: self.identity.shards,
             blocks_per_shard: self.identity.blocks_per_shard,
+            tiers: self.identity.tiers.clone(),
             block_size: self.identity.block_size,
             flush: self.identity.flush,
             kinds: self.identity.kinds.clone(),
@@ -431,6 +443,16 @@ impl Link {
                 let body = LocateServerRequest { server: server.0 };
                 self.ask(net, Op::LocateServer, &body, Asked::Locate(shard, server));
             }
+            Effect::TierChanged { structure, at, tier } => {
+                let (structure, block, epoch) = (structure.0, at.block.0, at.epoch.0);
+                let body = TierChangedRequest { structure, block, epoch, tier: tier.0 };
+                self.ask(net, Op::TierChanged, &body, Asked::Told);
+            }
+            Effect::BlockFailed { structure, at, why } => {
+                let (structure, block, epoch) = (structure.0, at.block.0, at.epoch.0);
+                let body = BlockFailedRequest { structure, block, epoch, why };
+                self.ask(net, Op::BlockFailed, &body, Asked::Told);
+            }
             Effect::Retire { structure, at } => {
                 let body = RetireBlockRequest {
                     structure: structure.0,
@@ -451,8 +473,11 @@ impl Link {
             Effect::CommitMove { at, .. } => return self.move_word(at, MoveWord::NotAsked),
             // It is asked for again.
             Effect::LocateServer { .. } => return,
-            Effect::CancelMove { .. } => return self.telling.later.push(effect),
-            Effect::Sealed { at, .. }
+            Effect::CancelMove { .. } | Effect::BlockFailed { .. } => {
+                return self.telling.later.push(effect);
+            }
+            Effect::TierChanged { at, .. }
+            | Effect::Sealed { at, .. }
             | Effect::Taken { at, .. }
             | Effect::Return { at, .. }
             | Effect::Retire { at, .. } => at,
@@ -582,6 +607,11 @@ impl Link {
                 let at = BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) };
                 (at.block.shard(), Note::Free(at, self.errand(header)))
             }
+            Op::LowerBlock => {
+                let body = LowerBlockRequest::decode(args).map_err(malformed)?;
+                let at = BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) };
+                (at.block.shard(), Note::Lower(at, TierIx(body.tier), self.errand(header)))
+            }
             Op::FlushBlock => {
                 let body = FlushBlockRequest::decode(args).map_err(malformed)?;
                 let at = BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) };
@@ -671,6 +701,7 @@ impl TryFrom<&OpenBlockRequest> for BlockOwner {
             first: body.first,
             marks,
             importing: body.importing,
+            tier: TierIx(body.tier),
         })
     }
 }

@@ -2,10 +2,11 @@
 
 use crate::flush::Errand;
 use crate::shard::{Access, BlockOwner, Effect, MoveWord};
+use crate::spill::{IoDone, IoId};
 use honeycomb_block::{Pin, Shared};
 use honeycomb_env::{ConnId, Detached};
 use honeycomb_structures::News;
-use honeycomb_types::{BlockAt, Generation, JobId, PrefixId, ServerId, SessionId, ShardIx};
+use honeycomb_types::{BlockAt, Generation, JobId, PrefixId, ServerId, SessionId, ShardIx, TierIx};
 use honeycomb_wire::messages::{ActivePrefix, BlockUsage, HeldBlock};
 use honeycomb_wire::{Grant, GrantKey, ReplyHeader, RequestHeader, Status, TokenKey};
 use std::net::SocketAddr;
@@ -50,6 +51,10 @@ pub(crate) enum Note {
     Located(ServerId, Result<SocketAddr, Status>),
     /// The copy of a sealed block that is to be mapped, or why there is none.
     Copied(BlockAt, Result<Shared, String>),
+    /// The controller wants a block to go to this tier.
+    Lower(BlockAt, TierIx, Errand),
+    /// What became of something that was to be done on a disk.
+    Io(IoId, IoDone),
     /// End the loop.
     Stop,
 }

@@ -7,16 +7,19 @@ use crate::link::Identity;
 use crate::links::LinkService;
 use crate::notes::{LinkNote, Note};
 use crate::shard::{Shard, ShardConfig};
+use crate::spill::Spiller;
 use honeycomb_block::Reclaimer;
 use honeycomb_env::unix::UnixDoor;
-use honeycomb_env::{AbortOnPanic, Clock, Entropy, Mailbox, Net, NetOptions, run};
+use honeycomb_env::{AbortOnPanic, Clock, Entropy, Mailbox, Net, NetOptions, Scratch, run};
 use honeycomb_structures::Registry;
 use honeycomb_tiers::FlushStore;
 use honeycomb_types::limits::{
-    BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, FREED_KEPT_FRACTION, FREED_KEPT_MAX, SERVER_BUFFER_BYTES,
+    BELOW_BYTES, BELOW_FRACTION, BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, FREED_KEPT_FRACTION,
+    FREED_KEPT_MAX, SERVER_BUFFER_BYTES, TIERS_MAX, WARM_BLOCKS_MIN, WARM_FRACTION,
 };
-use honeycomb_types::{BlockId, ServerId, ShardIx};
+use honeycomb_types::{BlockId, ServerId, ShardIx, TierClass};
 use honeycomb_wire::custom::kind_info;
+use honeycomb_wire::messages::TierInfo;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -41,6 +44,8 @@ pub struct ServerOptions {
     pub memory: u64,
     /// Bytes of each block: a power of two from 64 KiB to 1 GiB.
     pub block_size: u64,
+    /// Disks below that memory, in the order in which they are used.
+    pub disks: Vec<DiskOptions>,
     /// Cores to use: one shard each.
     pub shards: u8,
     /// How long a core polls before it sleeps when requests come in quick succession.
@@ -51,6 +56,36 @@ pub struct ServerOptions {
     pub unix_dir: Option<PathBuf>,
     /// The kinds of structure that it serves.
     pub kinds: Arc<Registry>,
+}
+
+/// A disk for blocks that have no room in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskOptions {
+    /// A directory of it. Nothing is left there when the server ends, however it ends.
+    pub directory: PathBuf,
+    /// Bytes that may be used of it.
+    pub bytes: u64,
+    /// What it is made of.
+    pub class: TierClass,
+}
+
+/// Blocks of each core.
+struct Sizes {
+    /// That may be in memory.
+    frames: u32,
+    /// Beside them, for the ends of those that are below.
+    warm: u32,
+    /// Bytes that may be read from below and not be sent yet.
+    buffers: usize,
+    /// In each tier below.
+    disks: Vec<u32>,
+}
+
+impl Sizes {
+    /// Wherever they are.
+    fn blocks(&self) -> u32 {
+        self.frames + self.disks.iter().sum::<u32>()
+    }
 }
 
 /// A running memory server. Dropping it stops its threads; its blocks are gone then.
@@ -67,7 +102,7 @@ impl MemoryServer {
     /// Listens, starts the threads and joins the cluster. Waits up to `patience` for the
     /// controller; the error says what was in the way.
     pub fn start(options: &ServerOptions, patience: Duration) -> io::Result<MemoryServer> {
-        let blocks_per_shard = check(options)?;
+        let sizes = check(options)?;
         let clock = Clock::start();
         let listener = TcpListener::bind(options.listen)?;
         let address = listener.local_addr()?;
@@ -105,17 +140,39 @@ impl MemoryServer {
 
         let (lender, worker) = Lender::with_worker(clock);
         threads.push(spawn("lend", move || worker.run())?);
+        let mut spillers = Vec::new();
+        for (disk, blocks) in options.disks.iter().zip(&sizes.disks) {
+            // Of each core a part.
+            let part = *blocks as u64 * options.block_size;
+            let volume = Scratch::open(&disk.directory, part * options.shards as u64);
+            let volume = volume.map_err(|e| {
+                let text = format!("the disk at {}: {e}", disk.directory.display());
+                io::Error::new(e.kind(), text)
+            })?;
+            let (spiller, workers) = Spiller::with_workers(Arc::new(volume), clock);
+            for worker in workers {
+                let name = format!("spill-{}", threads.len());
+                threads.push(spawn(&name, move || worker.run())?);
+            }
+            spillers.push((spiller, part));
+        }
 
         for (ix, (net, _, notes)) in nets.into_iter().enumerate() {
             let config = ShardConfig {
                 shard: ShardIx(ix as u8),
                 block_size: options.block_size as usize,
-                blocks: blocks_per_shard,
+                blocks: sizes.blocks(),
+                frames: sizes.frames,
+                warm: sizes.warm,
+                disks: sizes.disks.clone(),
+                buffers: sizes.buffers,
                 reclaimer: reclaimer.clone(),
                 kinds: options.kinds.clone(),
             };
             let (shards, link) = (shards.clone(), link.clone());
-            let helpers = Helpers { flusher: flusher.clone(), lender: lender.clone() };
+            let own = |(spiller, part): &(Spiller, u64)| (spiller.clone(), *part * ix as u64);
+            let spillers = spillers.iter().map(own).collect();
+            let helpers = Helpers { flusher: flusher.clone(), lender: lender.clone(), spillers };
             let token = options.token.clone();
             threads.push(spawn(&format!("shard-{ix}"), move || {
                 let size = config.block_size;
@@ -125,13 +182,14 @@ impl MemoryServer {
                 run(net, service, notes).expect("the event loop of a shard does not fail");
             })?);
         }
-        drop((reclaimer, lender));
+        drop((reclaimer, lender, spillers));
         let identity = Identity {
             controller: options.controller,
             token: options.token.clone(),
             address: advertised(options, address),
             shards: options.shards,
-            blocks_per_shard,
+            blocks_per_shard: sizes.frames,
+            tiers: tiers_of(options, &sizes),
             block_size: options.block_size,
             incarnation: Entropy::system().next_u64(),
             flush: options.flush_root.is_some(),
@@ -211,7 +269,12 @@ fn advertised(options: &ServerOptions, listening: SocketAddr) -> String {
     }
 }
 
-fn check(options: &ServerOptions) -> io::Result<u32> {
+fn tiers_of(options: &ServerOptions, sizes: &Sizes) -> Vec<TierInfo> {
+    let disks = options.disks.iter().zip(&sizes.disks);
+    disks.map(|(disk, &blocks)| TierInfo { class: disk.class.code(), blocks }).collect()
+}
+
+fn check(options: &ServerOptions) -> io::Result<Sizes> {
     let refuse = |text: String| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     let size = options.block_size;
     if !size.is_power_of_two() || !(BLOCK_SIZE_MIN..=BLOCK_SIZE_MAX).contains(&size) {
@@ -235,13 +298,56 @@ fn check(options: &ServerOptions) -> io::Result<u32> {
             options.memory, options.shards
         ));
     }
-    if per_shard > BlockId::MAX_INDEX as u64 {
+    if options.disks.len() > TIERS_MAX {
+        let given = options.disks.len();
+        return refuse(format!("a server has at most {TIERS_MAX} disks, not {given}"));
+    }
+    let mut disks = Vec::new();
+    for disk in &options.disks {
+        let blocks = disk.bytes / size / options.shards as u64;
+        if blocks == 0 {
+            return refuse(format!(
+                "{} bytes of the disk at {} hold no block of {size} for each of {} shards",
+                disk.bytes,
+                disk.directory.display(),
+                options.shards
+            ));
+        }
+        disks.push(blocks);
+    }
+    let all = per_shard + disks.iter().sum::<u64>();
+    if all > BlockId::MAX_INDEX as u64 {
         return refuse(format!(
-            "{per_shard} blocks per shard are more than {}: take larger blocks",
+            "{all} blocks per shard are more than {}: take larger blocks",
             BlockId::MAX_INDEX
         ));
     }
-    Ok(per_shard as u32)
+    // What each block below keeps in memory must not become what memory is used for.
+    let kept = (all - per_shard) * BELOW_BYTES;
+    if kept > per_shard * size / BELOW_FRACTION {
+        return refuse(format!(
+            "{} blocks of {size} on disks would take {kept} bytes of {} of memory for each core: take \
+             larger blocks, or less of the disks",
+            all - per_shard,
+            per_shard * size
+        ));
+    }
+    let disks: Vec<u32> = disks.into_iter().map(|blocks| blocks as u32).collect();
+    let per_shard = per_shard as u32;
+    if disks.is_empty() {
+        return Ok(Sizes { frames: per_shard, warm: 0, buffers: 0, disks });
+    }
+    let pool = WARM_BLOCKS_MIN.max(per_shard / WARM_FRACTION);
+    if per_shard <= pool {
+        return refuse(format!(
+            "{per_shard} blocks of memory for each core are too few beside disks: {pool} are for what \
+             is read of them and written to them"
+        ));
+    }
+    // A quarter is for what is read.
+    let read = (pool / 4).max(1);
+    let buffers = read as usize * size as usize;
+    Ok(Sizes { frames: per_shard - pool, warm: pool - read, buffers, disks })
 }
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {

@@ -10,10 +10,12 @@ mod lines;
 mod moving;
 mod owners;
 mod request;
+mod tiers;
 mod waiting;
 
 pub use lines::{LineKey, Post, PostPayload};
 pub use moving::{MoveKey, MoveWord};
+pub use tiers::TierCounts;
 
 use crate::authorize::{authorize, peers_only, routed_here};
 use crate::holdings::Told;
@@ -26,7 +28,7 @@ use honeycomb_structures::{
 };
 use honeycomb_types::{
     BlockAt, BlockId, Bug, Epoch, Generation, JobId, Kind, Marks, PrefixId, ServerId, SessionId,
-    ShardIx, StructureId, Time,
+    ShardIx, StructureId, TierIx, Time,
 };
 use honeycomb_wire::notice::Notice;
 use honeycomb_wire::{Auth, Grant, Op, RequestHeader, Status};
@@ -36,6 +38,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
+use tiers::{Place, Tiers};
 use waiting::Pending;
 
 /// The stages of a data request, in order.
@@ -97,6 +100,8 @@ pub struct BlockOwner {
     pub marks: Marks,
     /// The move that will fill it; 0 for none.
     pub importing: u64,
+    /// Where it has its place: in memory, or below from the start.
+    pub tier: TierIx,
 }
 
 /// What a shard wants done elsewhere.
@@ -189,6 +194,25 @@ pub enum Effect {
         /// The block.
         at: BlockAt,
     },
+    /// Tell the controller that a block that was to go below is there, and has no memory any more; or
+    /// that it stays where it was.
+    TierChanged {
+        /// The structure.
+        structure: StructureId,
+        /// The block.
+        at: BlockAt,
+        /// Where it is.
+        tier: TierIx,
+    },
+    /// Tell the controller that bytes of a block below memory cannot be read: they are lost.
+    BlockFailed {
+        /// The structure.
+        structure: StructureId,
+        /// The block.
+        at: BlockAt,
+        /// What the disk said.
+        why: String,
+    },
 }
 
 impl Effect {
@@ -203,6 +227,8 @@ impl Effect {
             | Effect::BeginMove { at, .. }
             | Effect::CommitMove { at, .. }
             | Effect::CancelMove { at, .. }
+            | Effect::TierChanged { at, .. }
+            | Effect::BlockFailed { at, .. }
             | Effect::Retire { at, .. } => at.block.server().controller(),
         }
     }
@@ -215,8 +241,16 @@ pub struct ShardConfig {
     pub shard: ShardIx,
     /// Bytes of each block.
     pub block_size: usize,
-    /// How many blocks there are.
+    /// How many blocks it may have, wherever they are.
     pub blocks: u32,
+    /// How many of them may be in memory; all, where there is no tier below.
+    pub frames: u32,
+    /// Blocks that are below and whose ends may be in memory at a time, beside those.
+    pub warm: u32,
+    /// Blocks that may be in each tier below memory.
+    pub disks: Vec<u32>,
+    /// Bytes that may be read from there and not be sent yet.
+    pub buffers: usize,
     /// Takes freed memory.
     pub reclaimer: Reclaimer,
     /// The kinds of structure that it serves.
@@ -260,6 +294,8 @@ struct Slot {
     told: Told,
     /// What clients map of it, and what it is served from then.
     shared: Option<Shared>,
+    /// Where its bytes are.
+    place: Place,
 }
 
 /// One core's share of a memory server.
@@ -272,6 +308,8 @@ pub struct Shard {
     slots: Vec<Option<Box<Slot>>>,
     /// Blocks that are open or kept: never more than there are (INV-40).
     held: u32,
+    /// What of them is below memory.
+    tiers: Tiers,
     /// Blocks that are being flushed, by their index; they have no slot.
     kept: BTreeMap<usize, Kept>,
     /// How long the controller takes to grant a block.
@@ -303,11 +341,13 @@ pub struct Shard {
 impl Shard {
     /// A shard without a name: it has no blocks until `reset` gives it one.
     pub fn new(config: ShardConfig) -> Shard {
+        let tiers = Tiers::new(&config.disks);
         Shard {
             config,
             members: Vec::new(),
             slots: Vec::new(),
             held: 0,
+            tiers,
             kept: BTreeMap::new(),
             grow_delay: Delay::default(),
             last_epoch: Vec::new(),
@@ -351,6 +391,9 @@ impl Shard {
     #[inline]
     pub fn prefetch(&self, header: &RequestHeader, args: &[u8]) -> Option<u64> {
         let slot = self.slots[self.index(header.at.block)?].as_deref()?;
+        if slot.backing.floor() > 0 {
+            return None;
+        }
         slot.structure.prefetch(&slot.backing, header.op, args)
     }
 
@@ -359,6 +402,7 @@ impl Shard {
     pub fn prefetch_more(&self, header: &RequestHeader, hint: u64) {
         if let Some(index) = self.index(header.at.block)
             && let Some(slot) = &self.slots[index]
+            && slot.backing.floor() == 0
         {
             slot.structure.prefetch_more(&slot.backing, hint);
         }
@@ -412,8 +456,15 @@ impl Shard {
         if header.op == Op::NextBlock {
             return Outcome::Done(next_block(slot, args));
         }
-        slot.pace.wrote(now, payload.len());
         let request = Request { access, header, args, ticket, attributes };
+        if !slot.place.is_plain()
+            && let Err(answer) = self.allows(now, index, &request)
+        {
+            return self.conclude(now, index, &request, Outcome::Done(answer));
+        }
+        self.used(index);
+        let slot = self.slots[index].as_mut().expect("admitted");
+        slot.pace.wrote(now, payload.len());
         let outcome = match routed_here(&slot.owner, header, attributes.route, args) {
             Ok(()) => {
                 let operation = operation(now, clock_ms, &request);
@@ -422,6 +473,29 @@ impl Shard {
             Err(refusal) => Outcome::Done(refusal),
         };
         self.conclude(now, index, &request, outcome)
+    }
+
+    /// Whether a request can run on a block that is not simply in memory; otherwise what to answer.
+    fn allows(&mut self, now: Time, index: usize, request: &Request<'_>) -> Result<(), Answer> {
+        if request.header.op == Op::FileMap {
+            return Err(Answer::refuse(Status::NotShared, "the block is on a disk, or goes there"));
+        }
+        if request.attributes.mutates && request.attributes.payload {
+            self.warm_up(now, index)?;
+        }
+        Ok(())
+    }
+
+    /// A block is used: where there are tiers the controller is told of that as well.
+    #[inline]
+    fn used(&mut self, index: usize) {
+        if !self.config.disks.is_empty()
+            && let Some(slot) = &mut self.slots[index]
+            && !slot.touched
+        {
+            slot.touched = true;
+            self.touched.push(index as u32);
+        }
     }
 
     /// Whether a large payload of this request goes straight into its block (`reserve`). One that does
@@ -467,8 +541,17 @@ impl Shard {
         let (index, attributes) = self.admit(now, access, header)?;
         let slot = self.slots[index].as_mut().expect("admitted");
         let length = header.payload_len as usize;
-        slot.pace.wrote(now, length);
         let request = Request { access, header, args, ticket, attributes };
+        if !slot.place.is_plain()
+            && let Err(answer) = self.allows(now, index, &request)
+        {
+            return match self.conclude(now, index, &request, Outcome::Done(answer)) {
+                Outcome::Done(answer) => Err(answer),
+                Outcome::Parked => unreachable!("a refusal is final"),
+            };
+        }
+        let slot = self.slots[index].as_mut().expect("admitted");
+        slot.pace.wrote(now, length);
         let held = routed_here(&slot.owner, header, attributes.route, args).and_then(|()| {
             let operation = operation(now, clock_ms, &request);
             slot.structure.reserve(&mut slot.backing, &operation, length)
@@ -541,6 +624,7 @@ impl Shard {
             && self.notices.is_empty()
             && self.effects.is_empty()
             && self.posts.is_empty()
+            && self.tiers.is_settled()
     }
 
     /// What the shard wants done elsewhere.

@@ -59,8 +59,8 @@ fn content(id: u64, length: usize) -> Vec<u8> {
 impl World {
     fn new() -> World {
         let mut world = World {
-            near: common::shard(NEAR, SIZE, 8),
-            far: common::shard(FAR, SIZE, 8),
+            near: common::shard(NEAR, common::config(SIZE, 8)),
+            far: common::shard(FAR, common::config(SIZE, 8)),
             now: Time::from_millis(5000),
             blocks: Vec::new(),
             epoch: 1,

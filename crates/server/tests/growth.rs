@@ -48,7 +48,7 @@ fn block(n: u32) -> BlockAt {
 impl World {
     fn new(kind: Kind, marks: Marks, delay: Duration) -> World {
         let mut world = World {
-            shard: common::shard(SERVER, SIZE, 512),
+            shard: common::shard(SERVER, common::config(SIZE, 512)),
             now: Time::from_millis(5000),
             kind,
             marks,

@@ -46,7 +46,7 @@ fn write_and_free(shard: &mut Shard, at: BlockAt) {
 #[test]
 fn nothing_is_handed_on_that_was_not_kept() {
     let server = ServerId(1);
-    let mut shard = common::shard(server, SIZE, 16);
+    let mut shard = common::shard(server, common::config(SIZE, 16));
     for epoch in 1..4 {
         let at = block(server, 0, epoch);
         assert!(open(&mut shard, at, Kind::File, 1).iter().all(|byte| *byte == 0));
@@ -63,6 +63,10 @@ fn what_one_job_frees_is_no_other_jobs() {
         shard: ShardIx(0),
         block_size: SIZE,
         blocks: 16,
+        frames: 16,
+        warm: 0,
+        disks: Vec::new(),
+        buffers: 0,
         reclaimer,
         kinds: Default::default(),
     };

@@ -37,7 +37,7 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let mut shard = common::shard(SERVER, SIZE, 8);
+        let mut shard = common::shard(SERVER, common::config(SIZE, 8));
         shard.open(owner(block(0), Kind::Kv, true)).unwrap();
         let (now, sent) = (Time::from_millis(5000), VecDeque::new());
         World { shard, now, sequence: 0, keys: 0, sent }

@@ -5,7 +5,8 @@ mod many;
 use crate::next::{Next, busy, moved};
 use crate::pieces::Pieces;
 use crate::{
-    Answer, Event, News, Operation, Outcome, Payload, Snapshot, Structure, Ticket, large_limit,
+    Answer, Event, News, Operation, Outcome, Payload, Rest, Snapshot, Structure, Ticket,
+    large_limit,
 };
 use honeycomb_block::Backing;
 use honeycomb_types::limits::FRAME_MAX;
@@ -279,6 +280,14 @@ impl Structure for FileBlock {
             out.write_all(bytes)?;
             Ok(committed as u64)
         }))
+    }
+
+    fn rests(&self) -> Rest {
+        match &self.seal {
+            _ if !self.pieces.is_settled() => Rest::Busy,
+            Some(_) => Rest::Final(self.pieces.committed()),
+            None => Rest::Open(self.pieces.committed()),
+        }
     }
 
     fn tell(&mut self, _block: &mut Backing, _now: Time, news: News) {

@@ -490,7 +490,7 @@ fn put_lane(out: &mut Vec<u8>, key: (SessionId, LaneId), next: u64, records: &[(
         let payload: &[u8] = match &answer.payload {
             Payload::Bytes(bytes) => bytes,
             Payload::Pinned(pin) => pin.bytes(),
-            Payload::None | Payload::Block(_) => &[],
+            Payload::None | Payload::Block(_) | Payload::Parts(_) => &[],
         };
         (payload.len() as u32).put(out);
         out.extend_from_slice(payload);

@@ -76,14 +76,38 @@ pub enum Payload {
     /// A range of the block that nobody changes while the answer, or its record, is kept.
     Pinned(Pin),
     /// A range of the block, valid until the next operation: the caller copies or pins it at once.
+    /// Bytes of it may be below memory (`Backing::floor`).
     Block(Range<usize>),
+    /// What is put together from several, where some of it is below memory. Only of what changes
+    /// nothing.
+    Parts(Vec<Part>),
+}
+
+/// A part of a payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// These bytes.
+    Bytes(Vec<u8>),
+    /// A range of the block.
+    Block(Range<usize>),
+}
+
+/// Whether a block could go below memory now, and what of it would have to be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// It could not: something is under way, or its kind does not work below memory.
+    Busy,
+    /// Its first so many bytes are what it holds, and more may come behind them; none of them changes.
+    Open(usize),
+    /// Its first so many bytes are what it holds, for good.
+    Final(usize),
 }
 
 impl Payload {
     /// Bytes that it keeps beside the block.
     pub(crate) fn beside(&self) -> usize {
         match self {
-            Payload::None | Payload::Block(_) => 0,
+            Payload::None | Payload::Block(_) | Payload::Parts(_) => 0,
             Payload::Bytes(bytes) => bytes.len(),
             Payload::Pinned(_) => size_of::<Pin>(),
         }
@@ -412,6 +436,13 @@ pub trait Structure: Send {
     fn snapshot(&mut self, block: &mut Backing, range: (u64, u64)) -> Option<Snapshot> {
         let _ = (block, range);
         None
+    }
+
+    /// Whether the block could go below memory. Below it the structure is asked as ever, and names bytes
+    /// that are not in memory only in answers (`Payload::Block`, `Payload::Parts`); before it is handed
+    /// a payload that it would write, what it writes to is brought back.
+    fn rests(&self) -> Rest {
+        Rest::Busy
     }
 
     /// The controller has said something.

@@ -121,11 +121,23 @@ pub enum Bug {
     LotsGivenBackLate = 56,
     /// A server that came back is taken to have lent everything (INV-40).
     LotsForgottenAtRejoin = 57,
+    /// A block's memory is given up before its bytes are on the disk (INV-41).
+    LoweredBeforeWritten = 58,
+    /// Memory counts as free while a reply is still sent from it (INV-41).
+    FrameFreeBeforePins = 59,
+    /// A place on a disk goes to another block before its last I/O has ended (INV-44).
+    SlotReusedWhileDraining = 60,
+    /// What a disk gives is served whatever it is (INV-41).
+    SumUnchecked = 61,
+    /// A server that came back does not say that memory is still in use (INV-42).
+    TierForgottenAtRejoin = 62,
+    /// Under first-come a block of another prefix goes down (INV-43).
+    LowersNeighbour = 63,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 57] = [
+    pub const ALL: [Bug; 63] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -183,6 +195,12 @@ impl Bug {
         Bug::LotsLost,
         Bug::LotsGivenBackLate,
         Bug::LotsForgottenAtRejoin,
+        Bug::LoweredBeforeWritten,
+        Bug::FrameFreeBeforePins,
+        Bug::SlotReusedWhileDraining,
+        Bug::SumUnchecked,
+        Bug::TierForgottenAtRejoin,
+        Bug::LowersNeighbour,
     ];
 }
 

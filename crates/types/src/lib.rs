@@ -10,6 +10,7 @@ mod kind;
 pub mod limits;
 mod marks;
 mod name;
+mod tier;
 mod time;
 mod wire_limits;
 
@@ -22,6 +23,7 @@ pub use ids::{
 pub use kind::{CustomKind, InvalidKind, Kind, KindSpec, OperationSpec, Route, Router};
 pub use marks::Marks;
 pub use name::{Address, InvalidName, check_name, dotted_path, split_path};
+pub use tier::{TierClass, TierIx, TierSpec};
 pub use time::Time;
 
 /// What a grant lets its holder do with a structure. A set of bits.

@@ -53,6 +53,34 @@ pub const FREED_KEPT_MAX: u64 = 512 << 20;
 /// ... and at most 1 / this of its memory.
 pub const FREED_KEPT_FRACTION: u64 = 8;
 
+/// Tiers below memory that one server may have.
+pub const TIERS_MAX: usize = 8;
+/// Bytes of a block below memory that are summed together, and read together at the least.
+pub const TIER_CHUNK: usize = 16 * 1024;
+/// Bytes that are written below memory at a time.
+pub const TIER_PIECE: usize = 1024 * 1024;
+/// Bytes of one answer that are read from below memory; a reader of more asks again for the rest.
+pub const BELOW_READ_MAX: usize = 4 * 1024 * 1024;
+/// Of the memory of a server with tiers, 1 / this is for blocks that lie below: their open ends, and
+/// what is read of them. At least `WARM_BLOCKS_MIN` blocks of each core.
+pub const WARM_FRACTION: u32 = 16;
+/// See `WARM_FRACTION`.
+pub const WARM_BLOCKS_MIN: u32 = 4;
+/// Bytes of memory that a block below keeps: what it is, who may use it, and sums.
+pub const BELOW_BYTES: u64 = 1024;
+/// All of them together take at most 1 / this of memory.
+pub const BELOW_FRACTION: u64 = 8;
+/// Blocks of one server that go down at a time.
+pub const LOWERING_MAX: u32 = 8;
+/// Blocks that are looked at for the coldest of a prefix.
+pub const LOWER_LOOKS: usize = 64;
+/// What was used within this is warm, and goes down only when nothing colder is found.
+pub const WARM_FOR: Duration = Duration::from_millis(500);
+/// So long whoever asks for memory is let wait while there may be some soon.
+pub const FULL_PATIENCE: Duration = Duration::from_secs(2);
+/// A block whose server refused to lower it is not chosen again before this.
+pub const LOWER_AGAIN: Duration = Duration::from_secs(1);
+
 /// Results that one block keeps for retries, over all its lanes, in bytes.
 pub const RETRY_RECORD_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Lanes that one block remembers.

@@ -203,6 +203,7 @@ impl Chain {
             Payload::Bytes(bytes) => bytes.to_vec(),
             Payload::Block(range) => self.blocks[block].backing.slice(range.clone()).to_vec(),
             Payload::Pinned(pin) => pin.bytes().to_vec(),
+            Payload::Parts(_) => unreachable!("all of it is in memory"),
         }
     }
 

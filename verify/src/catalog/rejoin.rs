@@ -37,6 +37,8 @@ impl CatalogModel {
         self.cluster.away = self.cluster.servers.keys().copied().collect();
         self.cluster.used.clear();
         self.cluster.lent.clear();
+        self.cluster.tiers.places.clear();
+        self.refused = None;
         self.told_lots.clear();
         for (_, seen) in self.cluster.servers.values_mut() {
             *seen = now.as_millis();
@@ -86,6 +88,7 @@ impl CatalogModel {
         agree("an inventory", reply, &expected)?;
         let Some(told) = known else { return Ok(()) };
         told.extend(held.iter().map(|held| held.at.block));
+        held.iter().for_each(|held| self.cluster.tiers.put(held.at, held.tiers));
         let mut open = held.to_vec();
         open.append(&mut self.rejoining.unowned);
         loop {

@@ -14,12 +14,12 @@ use crate::structures::Granted;
 use crate::tombstones::{Cause, Gone, Tombstone};
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, Generation, JobId, Kind, Marks, MoveId, PrefixId, Router, ServerId,
-    StructureId, Time, Verbs,
+    StructureId, TierClass, TierSpec, Time, Verbs,
 };
 
 /// Version of every record of this program. One of a record type that it does not know, or of a
 /// later version, is refused by name: it holds what would be lost.
-pub(crate) const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 2;
 
 /// Types of records. A number is never used for something else. 0x40 and above are the
 /// controller's own; a new kind of hard state takes the next free number below that.
@@ -445,6 +445,8 @@ pub(crate) struct ServerImage {
     pub(crate) incarnation: u64,
     pub(crate) shards: u8,
     pub(crate) blocks_per_shard: u32,
+    /// Since version 2.
+    pub(crate) tiers: Vec<TierSpec>,
 }
 
 impl ServerImage {
@@ -454,17 +456,35 @@ impl ServerImage {
         w.u64(self.incarnation);
         w.u8(self.shards);
         w.u32(self.blocks_per_shard);
+        w.u32(self.tiers.len() as u32);
+        for tier in &self.tiers {
+            w.u8(tier.class.code());
+            w.u32(tier.blocks);
+        }
     }
 
-    pub(crate) fn get(r: &mut Reader<'_>) -> Result<ServerImage, BadRecord> {
+    pub(crate) fn get(r: &mut Reader<'_>, version: u8) -> Result<ServerImage, BadRecord> {
         Ok(ServerImage {
             id: ServerId(r.u32()?),
             address: r.str()?.into(),
             incarnation: r.u64()?,
             shards: r.u8()?,
             blocks_per_shard: r.u32()?,
+            tiers: if version < 2 { Vec::new() } else { get_tiers(r)? },
         })
     }
+}
+
+fn get_tiers(r: &mut Reader<'_>) -> Result<Vec<TierSpec>, BadRecord> {
+    let tier = |r: &mut Reader<'_>| {
+        let (code, blocks) = (r.u8()?, r.u32()?);
+        match TierClass::from_code(code) {
+            Some(class) => Ok(TierSpec { class, blocks }),
+            None => bad(format!("a tier is of class {code}")),
+        }
+    };
+    let n = r.count(5)?;
+    (0..n).map(|_| tier(r)).collect()
 }
 
 /// A tombstone with the place and the id of its job: the place may have another by now.
@@ -498,6 +518,7 @@ pub(crate) fn put_tombstone(w: &mut Writer<'_>, j: u32, job: JobId, t: &Tombston
             w.u8(match how {
                 Loss::Reset => 0,
                 Loss::Silence => 1,
+                Loss::Disk => 2,
             });
         }
     }
@@ -522,6 +543,7 @@ pub(crate) fn get_tombstone(r: &mut Reader<'_>) -> Result<(u32, JobId, Tombstone
             let how = match r.u8()? {
                 0 => Loss::Reset,
                 1 => Loss::Silence,
+                2 => Loss::Disk,
                 n => return bad(format!("a server was lost by {n}")),
             };
             Cause::Lost { server, how }

@@ -375,6 +375,7 @@ impl Catalog {
             incarnation: server.incarnation,
             shards: server.shards(),
             blocks_per_shard: server.blocks_per_shard(),
+            tiers: server.tiers.to_vec(),
         })
     }
 }

@@ -153,7 +153,7 @@ impl Recovery {
                 job.tombstones.push_back(tombstone);
             }
             Type::Server => {
-                let image = ServerImage::get(&mut r)?;
+                let image = ServerImage::get(&mut r, version)?;
                 self.servers.insert(image.id, image);
             }
             Type::ServerGone => drop(self.servers.remove(&ServerId(r.u32()?))),

@@ -265,8 +265,16 @@ impl Bench {
     ) -> Result<ServerId, CatalogError> {
         let incarnation = incarnation(address);
         let block_size = 65_536;
-        let server =
-            NewServer { address, incarnation, shards, blocks_per_shard, block_size, flush, kinds };
+        let server = NewServer {
+            address,
+            incarnation,
+            shards,
+            blocks_per_shard,
+            tiers: &[],
+            block_size,
+            flush,
+            kinds,
+        };
         match self.run(Command::JoinServer { server })? {
             Reply::Joined(id) => Ok(id),
             other => panic!("{other:?}"),

@@ -26,6 +26,8 @@ impl Both {
         let Some((place, structure, at)) = self.speaker(j, file, block) else { return };
         let result = self.bench.run(Command::GrowStructure { structure, at });
         let expected = self.model.growth(place, at);
+        let prefix = (j, self.model.file(place).prefix);
+        self.asks(Some(prefix), cause(&result) == "OutOfMemory");
         assert_eq!(cause(&result), outcome(&expected));
         let (Ok(Reply::Grown { version, entry }), Ok(growth)) = (result, expected) else { return };
         assert_eq!(version.0, growth.version, "INV-17");

@@ -7,7 +7,7 @@ use honeycomb_types::{BlockAt, BlockId, Epoch, Kind};
 use std::collections::BTreeSet;
 
 /// What a move that was begun is to come to.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settle {
     Commit,
     Cancel,
@@ -58,6 +58,9 @@ impl Both {
             _ => self.model.may_take(j, 1),
         };
         assert_eq!(cause(&result), outcome(&expected), "{file:?}");
+        if bytes > 0 && bytes <= 8192 && best.is_none() {
+            self.asks(Some((j, file.prefix)), cause(&result) == "OutOfMemory");
+        }
         let Ok(Reply::Extents(entries)) = result else { return };
         if bytes == 0 {
             let told: BTreeSet<BlockAt> = entries.iter().map(|entry| entry.at).collect();
@@ -81,6 +84,8 @@ impl Both {
         let structure = self.model.jobs[j].files[f].id;
         let result = self.bench.run(Command::BeginMove { structure, at, start, merge });
         let expected = self.model.giving((j, f), at, start, merge);
+        let prefix = self.model.jobs[j].files[f].prefix;
+        self.asks(Some((j, prefix)), cause(&result) == "OutOfMemory");
         assert_eq!(cause(&result), outcome(&expected), "{:?}", self.model.file((j, f)));
         let (Ok(Reply::Moving { id, entry }), Ok(giving)) = (result, expected) else { return };
         assert!(giving.is(id, &entry), "INV-20: {entry:?} in {id:?}, and not {giving:?}");

@@ -10,8 +10,10 @@
 
 mod blocks;
 mod moves;
+mod tiers;
 
 pub use moves::{Imports, Moving, moved};
+pub use tiers::Tiers;
 
 use honeycomb_catalog::{CatalogError, NewStructure};
 use honeycomb_types::limits::{HIGH_MARK_DEFAULT, RESERVE_BLOCKS_MIN, RESERVE_FRACTION};
@@ -501,6 +503,8 @@ pub struct Cluster {
     pub lent: BTreeMap<ServerId, Vec<u64>>,
     /// Bytes in blocks, as last reported.
     pub used: BTreeMap<BlockAt, u64>,
+    /// Where blocks are that are not simply in memory.
+    pub tiers: Tiers,
     /// Every move that began, in that order, whatever became of it.
     pub begun: Vec<Moving>,
 }
@@ -540,7 +544,7 @@ impl Cluster {
             Some(_) if !new.open_existing => Err("StructureExists"),
             Some(file) if file.kind != new.kind => Err("WrongKind"),
             Some(file) => Ok((i, Some(file.id))),
-            None => self.may_take(j, new.blocks.max(1) as u64).map(|()| (i, None)),
+            None => self.may_have(j, new.blocks.max(1) as u64, new.kind).map(|()| (i, None)),
         }
     }
 
@@ -557,12 +561,13 @@ impl Cluster {
         let mut room = (0, 0, 0);
         for (&server, &(total, _)) in self.servers.iter().filter(|(id, _)| !self.away.contains(id))
         {
-            let out = self.out(server).count() as u64;
+            let in_memory = |at: &BlockAt| !self.tiers.place(*at).0.is_below();
+            let out = self.out(server).filter(in_memory).count() as u64;
             let lent = self.lent.get(&server).map_or(total, |lent| lent.iter().sum());
             let reserve = (RESERVE_BLOCKS_MIN as u64).max(lent / RESERVE_FRACTION as u64);
-            room.0 += (lent - out).saturating_sub(reserve);
-            room.1 += lent - out;
-            room.2 += total - out;
+            room.0 += lent.saturating_sub(out + reserve);
+            room.1 += lent.saturating_sub(out);
+            room.2 += total.saturating_sub(out);
         }
         room
     }
@@ -577,7 +582,7 @@ impl Cluster {
         Err(if self.away.is_empty() { "OutOfMemory" } else { "Recovering" })
     }
 
-    fn within_quota(&self, job: usize, blocks: u64) -> Outcome<()> {
+    pub fn within_quota(&self, job: usize, blocks: u64) -> Outcome<()> {
         let job = &self.jobs[job];
         if job.quota != 0 && job.held() + blocks > job.quota {
             return Err("QuotaExceeded");
@@ -595,6 +600,8 @@ impl Cluster {
     pub fn lose(&mut self, server: ServerId) {
         self.servers.remove(&server);
         self.lent.remove(&server);
+        self.tiers.below.remove(&server);
+        self.tiers.places.retain(|at, _| at.block.server() != server);
         let here = |at: &BlockAt| at.block.server() == server;
         for j in 0..self.jobs.len() {
             let mut files = std::mem::take(&mut self.jobs[j].files);

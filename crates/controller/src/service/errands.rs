@@ -161,6 +161,9 @@ impl ControllerService {
             (Effect::FreeBlock { at, .. }, None) => {
                 let _ = self.apply(now, Command::BlockFreed { server, at: *at });
             }
+            (Effect::LowerBlock { at, .. }, Some(_)) => {
+                let _ = self.apply(now, Command::LowerRefused { server, at: *at });
+            }
             (Effect::FlushBlock { at, .. }, refused) => {
                 let outcome = match refused {
                     Some((_, why)) => Err(why.clone()),
@@ -248,6 +251,7 @@ pub fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
             first,
             marks,
             importing,
+            tier,
         } => {
             let body = OpenBlockRequest {
                 block: at.block.0,
@@ -266,8 +270,14 @@ pub fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
                 high_mark: marks.high(),
                 low_mark: marks.low(),
                 importing: importing.0,
+                tier: tier.0,
             };
             (*server, Op::OpenBlock, body.encode())
+        }
+        Effect::LowerBlock { server, at, tier } => {
+            let (block, epoch) = (at.block.0, at.epoch.0);
+            let body = LowerBlockRequest { block, epoch, tier: tier.0 };
+            (*server, Op::LowerBlock, body.encode())
         }
         Effect::FreeBlock { server, at } => {
             let body = FreeBlockRequest { block: at.block.0, epoch: at.epoch.0 };

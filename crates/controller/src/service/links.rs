@@ -4,7 +4,7 @@ use super::{ControllerService, Refusal, block_at, malformed, refusal, unexpected
 use crate::translate;
 use honeycomb_catalog::{BlockUsage, Command, Reply, Report, Seal};
 use honeycomb_env::{ConnId, Net};
-use honeycomb_types::{JobId, PrefixId, ServerId, StructureId, Time};
+use honeycomb_types::{JobId, PrefixId, ServerId, StructureId, TierIx, Time};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Field, Op};
 use std::collections::BTreeSet;
@@ -57,6 +57,20 @@ impl ControllerService {
                 let command = Command::ReturnBlock { structure, at, successor };
                 self.apply(now, command).map_err(refusal)?;
                 Ok(ReturnBlockReply {}.encode())
+            }
+            Op::TierChanged => {
+                let q = TierChangedRequest::decode(args).map_err(malformed)?;
+                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
+                let tier = TierIx(q.tier);
+                let command = Command::TierChanged { structure, at, tier };
+                self.apply(now, command).map_err(refusal)?;
+                Ok(TierChangedReply {}.encode())
+            }
+            Op::BlockFailed => {
+                let q = BlockFailedRequest::decode(args).map_err(malformed)?;
+                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
+                self.apply(now, Command::BlockFailed { structure, at }).map_err(refusal)?;
+                Ok(BlockFailedReply {}.encode())
             }
             Op::RetireBlock => {
                 let q = RetireBlockRequest::decode(args).map_err(malformed)?;

@@ -98,6 +98,7 @@ mod tests {
             first: true,
             marks: Marks::default(),
             importing,
+            tier: honeycomb_types::TierIx::MEMORY,
         }
     }
 

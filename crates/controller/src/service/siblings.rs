@@ -231,7 +231,7 @@ impl ControllerService {
         let from = self.siblings.stand_in();
         let origin = Some(origin);
         self.peers.insert(from, Peer { scope, task: None, server: None, session, origin });
-        self.handle(net, now, from, &header, &args, false);
+        self.handle(net, now, from, &header, &args, None);
     }
 
     /// A sibling has answered.

@@ -172,6 +172,7 @@ impl Phantom {
             incarnation: 1,
             shards: 1,
             blocks_per_shard: blocks,
+            tiers: Vec::new(),
             block_size: BLOCK_SIZE_MIN,
             ..Default::default()
         };

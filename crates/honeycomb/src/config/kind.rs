@@ -1,6 +1,8 @@
 //! What values settings have, and how a wrong one is told.
 
 use crate::size;
+use honeycomb_server::DiskOptions;
+use honeycomb_types::TierClass;
 use honeycomb_types::limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, LEASE_MAX_MS, LEASE_MIN_MS};
 use std::net::SocketAddr;
 
@@ -23,6 +25,8 @@ pub enum Kind {
     Micros,
     Lease,
     Switch,
+    /// Disks of a memory server.
+    Disks,
     /// 1 to this.
     Count(u64),
 }
@@ -41,6 +45,7 @@ impl Kind {
             Kind::Size | Kind::BlockSize => "SIZE",
             Kind::Micros | Kind::Lease | Kind::Count(_) => "N",
             Kind::Switch => "BOOL",
+            Kind::Disks => "DIR=SIZE,..",
         }
     }
 
@@ -80,6 +85,7 @@ impl Kind {
                 "true" | "false" => Ok(()),
                 _ => Err(format!("'{text}' is neither true nor false")),
             },
+            Kind::Disks => disks(text).map(drop),
         }
     }
 
@@ -106,6 +112,29 @@ fn check_endpoint(text: &str) -> Result<(), String> {
         Some(1..) => Ok(()),
         _ => Err(format!("'{text}' is not HOST:PORT, such as localhost:7420")),
     }
+}
+
+/// Disks as people write them: `/mnt/a=100GiB,hdd:/mnt/b=2TiB`.
+pub fn disks(text: &str) -> Result<Vec<DiskOptions>, String> {
+    text.split(',').map(|part| disk(part.trim())).collect()
+}
+
+fn disk(text: &str) -> Result<DiskOptions, String> {
+    let wrong = || {
+        format!(
+            "'{text}' is not DIR=SIZE or CLASS:DIR=SIZE, such as /mnt/fast=100GiB or hdd:/mnt=2TiB"
+        )
+    };
+    let (place, bytes) = text.rsplit_once('=').ok_or_else(wrong)?;
+    let bytes = size::parse(bytes)?;
+    let named = place
+        .split_once(':')
+        .and_then(|(class, directory)| TierClass::from_name(class).map(|class| (class, directory)));
+    let (class, directory) = named.unwrap_or((TierClass::default(), place));
+    if directory.is_empty() || bytes == 0 {
+        return Err(wrong());
+    }
+    Ok(DiskOptions { directory: directory.into(), bytes, class })
 }
 
 /// Hexadecimal digits as bytes.
@@ -150,6 +179,21 @@ fn distance(a: &str, b: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn disks_are_read_as_people_write_them() {
+        let told = disks("/mnt/a=1GiB, hdd:/mnt/b=2k").expect("two disks");
+        let told: Vec<_> = told
+            .iter()
+            .map(|d| (d.class, d.directory.to_str().expect("a path"), d.bytes))
+            .collect();
+        let (first, second) =
+            ((TierClass::Ssd, "/mnt/a", 1 << 30), (TierClass::Hdd, "/mnt/b", 2048));
+        assert_eq!(told, [first, second]);
+        for wrong in ["", "/mnt", "=1k", "/mnt=0", "/mnt=x", "/a=1k,,"] {
+            assert!(disks(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn the_nearest_name_is_found_and_a_far_one_is_not() {

@@ -18,6 +18,7 @@ pub use show::{ConfigArgs, config};
 
 use crate::failure::{Failure, Outcome};
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use honeycomb_server::DiskOptions;
 use honeycomb_types::Marks;
 use kind::Kind;
 use std::marker::PhantomData;
@@ -42,7 +43,7 @@ pub struct Setting {
 const CLIENTS: &str = "commands that use a cluster";
 
 /// Every setting.
-pub const TABLE: [Setting; 22] = [
+pub const TABLE: [Setting; 23] = [
     Setting {
         name: "address",
         kind: Kind::Endpoint,
@@ -147,6 +148,15 @@ pub const TABLE: [Setting; 22] = [
         otherwise: "half of the machine's, or of the limit of its control group",
         of: "`start`, `server`",
         help: "Memory for blocks, in bytes or with a unit (64MiB); resident only where written",
+    },
+    Setting {
+        name: "disks",
+        kind: Kind::Disks,
+        default: None,
+        otherwise: "none: what has no room in memory is refused",
+        of: "`start`, `server`",
+        help: "Disks for blocks that have no room in memory, DIR=SIZE or CLASS:DIR=SIZE (nvme, ssd, \
+               hdd), in the order in which they are used; nothing is left there",
     },
     Setting {
         name: "block_size",
@@ -266,8 +276,8 @@ groups! {
     ForDemo = ["python"];
     /// What `start` needs.
     ForStart = [
-        "listen", "advertise", "insecure", "unix", "unix_dir", "memory", "block_size", "shards",
-        "spin_us", "lease_ms", "high_mark", "low_mark", "flush_root", "cluster_file", "data_dir",
+        "listen", "advertise", "insecure", "unix", "unix_dir", "memory", "disks", "block_size",
+        "shards", "spin_us", "lease_ms", "high_mark", "low_mark", "flush_root", "cluster_file", "data_dir",
         "controller_shards"
     ];
     /// What `stop` needs.
@@ -281,7 +291,7 @@ groups! {
     /// What `server` needs.
     ForServer = [
         "controller", "token", "listen", "advertise", "insecure", "unix", "unix_dir", "memory",
-        "block_size", "shards", "spin_us", "flush_root"
+        "disks", "block_size", "shards", "spin_us", "flush_root"
     ];
     /// What `doctor` looks at.
     ForDoctor = [
@@ -291,7 +301,8 @@ groups! {
     /// All.
     All = [
         "address", "token", "timeout", "job", "cluster_file", "python", "listen", "advertise",
-        "insecure", "unix", "unix_dir", "controller", "memory", "block_size", "shards",
+        "insecure", "unix", "unix_dir", "controller", "memory", "disks", "block_size",
+        "shards",
         "controller_shards", "spin_us",
         "lease_ms", "high_mark", "low_mark", "flush_root", "data_dir"
     ];
@@ -558,6 +569,12 @@ impl Settings {
     /// Bytes for blocks.
     pub fn memory(&self) -> Option<u64> {
         self.number("memory")
+    }
+
+    /// Disks below the memory.
+    pub fn disks(&self) -> Vec<DiskOptions> {
+        let text = self.text("disks");
+        text.map_or_else(Vec::new, |text| kind::disks(text).expect("it was checked"))
     }
 
     /// Bytes of a block.

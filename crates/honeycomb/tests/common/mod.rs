@@ -7,7 +7,7 @@ pub mod raw;
 use honeycomb_client::{Client, ClientOptions, Error, File, JobTicket, Kv};
 use honeycomb_controller::{Controller, ControllerOptions};
 use honeycomb_env::{Clock, Entropy};
-use honeycomb_server::{MemoryServer, ServerOptions};
+use honeycomb_server::{DiskOptions, MemoryServer, ServerOptions};
 use honeycomb_structures::Registry;
 use honeycomb_types::PrefixId;
 use honeycomb_wire::Status;
@@ -33,6 +33,7 @@ struct Extras {
     unix_dir: Option<PathBuf>,
     advertise: Option<String>,
     controller_shards: Option<u16>,
+    disks: Vec<DiskOptions>,
 }
 
 impl Cluster {
@@ -55,6 +56,14 @@ impl Cluster {
     pub fn sharded(shards: u16, servers: usize, memory: u64, block_size: u64) -> Cluster {
         let extras = Extras { controller_shards: Some(shards), ..Extras::default() };
         Cluster::start_all(vec![Arc::default(); servers], memory, block_size, extras)
+    }
+
+    /// A cluster of one server that has a disk of so many bytes in this directory.
+    pub fn with_disk(memory: u64, block_size: u64, directory: &Path, bytes: u64) -> Cluster {
+        let class = honeycomb_types::TierClass::Nvme;
+        let disks = vec![DiskOptions { directory: directory.into(), bytes, class }];
+        let extras = Extras { disks, ..Extras::default() };
+        Cluster::start_all(vec![Arc::default()], memory, block_size, extras)
     }
 
     /// With a memory server for each of these sets of kinds.
@@ -81,7 +90,7 @@ impl Cluster {
         block_size: u64,
         extras: Extras,
     ) -> Cluster {
-        let Extras { flush_root, unix_dir, advertise, controller_shards } = extras;
+        let Extras { flush_root, unix_dir, advertise, controller_shards, disks } = extras;
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         let spin = Duration::ZERO;
         let options = ControllerOptions {
@@ -101,6 +110,7 @@ impl Cluster {
             controller: controller.address(),
             token: controller.token().to_vec(),
             memory,
+            disks: disks.clone(),
             block_size,
             shards: 2,
             spin,

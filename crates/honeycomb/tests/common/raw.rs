@@ -236,6 +236,7 @@ pub fn keyed_cluster_with(
         controller: controller.address(),
         token: controller.token().to_vec(),
         memory,
+        disks: Vec::new(),
         block_size,
         shards: 2,
         spin,

@@ -428,6 +428,8 @@ fn at_controller(op: Op) -> AtController {
         | Op::Report
         | Op::GrowStructure
         | Op::SealBlock
+        | Op::TierChanged
+        | Op::BlockFailed
         | Op::QueueTaken
         | Op::RetireBlock
         | Op::ReturnBlock
@@ -446,7 +448,8 @@ fn at_controller(op: Op) -> AtController {
         | Op::CommitFlush
         | Op::BeginImport
         | Op::EndImport
-        | Op::LendBlocks => all(NotServedHere),
+        | Op::LendBlocks
+        | Op::LowerBlock => all(NotServedHere),
         Op::PresentGrant
         | Op::MoveRegion
         | Op::MoveValue

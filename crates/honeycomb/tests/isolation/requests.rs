@@ -115,6 +115,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
                 incarnation: 7,
                 shards: 1,
                 blocks_per_shard: 1,
+                tiers: Vec::new(),
                 block_size: BLOCK,
                 flush: true,
                 kinds: Vec::new(),
@@ -256,6 +257,27 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
             .encode(),
         ),
         Op::LendBlocks => body(LendBlocksRequest { lots: vec![1] }.encode()),
+        Op::LowerBlock => {
+            body(LowerBlockRequest { block: at.block.0, epoch: at.epoch.0, tier: 1 }.encode())
+        }
+        Op::TierChanged => body(
+            TierChangedRequest {
+                structure: victim.file.id.0,
+                block: at.block.0,
+                epoch: at.epoch.0,
+                tier: 1,
+            }
+            .encode(),
+        ),
+        Op::BlockFailed => body(
+            BlockFailedRequest {
+                structure: victim.file.id.0,
+                block: at.block.0,
+                epoch: at.epoch.0,
+                why: "no reason".into(),
+            }
+            .encode(),
+        ),
         Op::EndImport => body(
             EndImportRequest {
                 block: victim.kv.at.block.0,
@@ -283,6 +305,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
                 high_mark: 95,
                 low_mark: 5,
                 importing: 0,
+                tier: 0,
             }
             .encode(),
         ),

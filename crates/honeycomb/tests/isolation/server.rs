@@ -95,7 +95,10 @@ fn at_server(op: Op) -> AtServer {
         | Op::QueueAhead
         | Op::BeginImport
         | Op::EndImport
-        | Op::LendBlocks => all(NotServedHere),
+        | Op::LendBlocks
+        | Op::LowerBlock
+        | Op::TierChanged
+        | Op::BlockFailed => all(NotServedHere),
         // Between memory servers. The victim's block takes part in no move.
         Op::MoveRegion
         | Op::MoveValue
@@ -431,6 +434,7 @@ fn the_same_requests_are_served_to_who_may() {
                 | Op::BeginImport
                 | Op::EndImport
                 | Op::LendBlocks
+                | Op::LowerBlock
                 | Op::FlushBlock
                 | Op::CommitFlush
         );

@@ -44,6 +44,7 @@ fn server(controller: &Controller) -> MemoryServer {
         controller: controller.address(),
         token: controller.token().to_vec(),
         memory: 64 * BLOCK,
+        disks: Vec::new(),
         block_size: BLOCK,
         shards: 1,
         spin: Duration::ZERO,

@@ -56,6 +56,7 @@ impl Shard {
                 self.look_at(now, index as usize);
             }
         }
+        self.tick_tiers(now);
         if self.extents.due().is_some_and(|due| due <= now) {
             self.tick_extents(now);
         }
@@ -82,7 +83,7 @@ impl Shard {
             return Some(Time::ZERO);
         }
         let timers = self.timers.peek().map(|Reverse((due, _))| *due);
-        timers.into_iter().chain(self.extents.due()).min()
+        timers.into_iter().chain(self.extents.due()).chain(self.tiers.deadline()).min()
     }
 
     /// What follows every change of a block: its events, growth, timers, usage.
@@ -148,6 +149,7 @@ impl Shard {
             slot.retire_at = Some(now + RETIRE_AGAIN);
         }
         self.look_at_moves(now, index);
+        self.look_at_tiers(index);
         self.arm(index);
     }
 

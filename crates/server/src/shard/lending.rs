@@ -28,6 +28,9 @@ impl Shard {
         if let Some(slot) = self.slot_at(at)
             && slot.shared.is_none()
         {
+            if !slot.place.is_plain() {
+                return Err(io::Error::other("the block goes to a disk"));
+            }
             slot.backing.freeze(&copy)?;
             slot.shared = Some(copy);
         }
@@ -52,7 +55,7 @@ impl Shard {
     pub fn overdrawn(&mut self, job: JobId) -> Option<String> {
         let all = self.owed();
         let bound =
-            self.config.blocks as u64 * self.config.block_size as u64 / 100 * OWED_PERCENT_MAX;
+            self.config.frames as u64 * self.config.block_size as u64 / 100 * OWED_PERCENT_MAX;
         if all <= bound {
             return None;
         }

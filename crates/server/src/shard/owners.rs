@@ -1,11 +1,12 @@
 //! Whose a block is: it is opened for its owner, closed, kept while it is flushed, and freed.
 
+use super::tiers::{Place, Room, tenant_of};
 use super::{BlockOwner, Shard, ShardConfig, Slot};
 use crate::holdings::Told;
 use crate::pace::Pace;
 use crate::refusals::{unknown_block, wrong_epoch};
 use crate::watch::Watchers;
-use honeycomb_block::{Backing, Tenant};
+use honeycomb_block::Backing;
 use honeycomb_structures::{Answer, Lanes, Opening, Snapshot};
 use honeycomb_types::{BlockAt, Bug, Epoch, Generation, PrefixId, ServerId, Time};
 use honeycomb_wire::Status;
@@ -16,6 +17,8 @@ use std::sync::Arc;
 pub(super) struct Kept {
     owner: BlockOwner,
     snapshot: Arc<Snapshot>,
+    /// The memory that it has.
+    room: Room,
 }
 
 impl Shard {
@@ -37,9 +40,8 @@ impl Shard {
         let Some(member) = self.members.get_mut(controller as usize) else { return };
         *member = ServerId(0);
         let ours = self.slots_of(controller);
-        let kept = self.kept.len();
-        self.kept.retain(|index, _| !ours.contains(index));
-        self.held -= (kept - self.kept.len()) as u32;
+        let kept: Vec<usize> = self.kept.keys().filter(|ix| ours.contains(ix)).copied().collect();
+        kept.into_iter().for_each(|index| self.forget_kept(index));
         for index in ours.clone() {
             if let Some(slot) = &self.slots[index] {
                 let at = slot.owner.at;
@@ -74,13 +76,25 @@ impl Shard {
             let at = slot.owner.at;
             self.close(index, at);
         }
-        self.held -= u32::from(self.kept.remove(&index).is_some());
+        self.forget_kept(index);
         if self.held >= self.config.blocks {
             // Whoever lends more than there is shall hear of it, and not the kernel.
             let text = format!("all {} blocks of this core are held", self.held);
             return Err(Answer::refuse(Status::OutOfMemory, text));
         }
-        let backing = self.new_backing(&owner, kind.overwrites()).map_err(|e| {
+        if !owner.tier.is_below() && !self.has_frame() {
+            let text = format!("all {} frames of this core are taken", self.config.frames);
+            return Err(Answer::refuse(Status::OutOfMemory, text));
+        }
+        if owner.tier.below().is_some_and(|below| below >= self.config.disks.len()) {
+            let text = format!("this server has no {}", owner.tier);
+            return Err(Answer::refuse(Status::InvalidArgument, text));
+        }
+        let backing = match owner.tier.is_below() {
+            true => Ok(Backing::absent(self.config.block_size, &self.config.reclaimer)),
+            false => self.new_backing(&owner, kind.overwrites()),
+        };
+        let backing = backing.map_err(|e| {
             let text = format!("{} cannot be mapped: {e}", owner.at.block);
             Answer::refuse(Status::OutOfMemory, text)
         })?;
@@ -97,6 +111,7 @@ impl Shard {
         structure.set_marks(owner.marks);
         self.last_epoch[index] = owner.at.epoch;
         self.held += 1;
+        self.tiers.frames += u32::from(!owner.tier.is_below());
         self.slots[index] = Some(Box::new(Slot {
             owner,
             backing,
@@ -119,6 +134,7 @@ impl Shard {
             sweep_at: None,
             told: Told::default(),
             shared: None,
+            place: Place::opened(owner.tier),
         }));
         // From here on it knows that it is asked what it wishes: its first request, too, waits for a part
         // to move where it fills the block, and is not refused.
@@ -127,14 +143,23 @@ impl Shard {
         Ok(())
     }
 
-    fn new_backing(&mut self, owner: &BlockOwner, overwrites: bool) -> std::io::Result<Backing> {
-        // Under another controller, or after this one began anew, the same number is another job's.
-        let server = owner.at.block.server();
-        let tenant = Tenant((server.0 as u128) << 64 | owner.job.0 as u128);
+    /// A block that is being flushed is so no more.
+    fn forget_kept(&mut self, index: usize) {
+        if let Some(kept) = self.kept.remove(&index) {
+            self.held -= 1;
+            self.give_room(kept.room);
+        }
+    }
+
+    pub(super) fn new_backing(
+        &mut self,
+        owner: &BlockOwner,
+        overwrites: bool,
+    ) -> std::io::Result<Backing> {
         let ShardConfig { block_size, reclaimer, .. } = &self.config;
         match self.stale.pop() {
             Some(backing) if Bug::StaleBytes.active() => Ok(backing),
-            _ => Backing::map_for(tenant, overwrites, *block_size, reclaimer),
+            _ => Backing::map_for(tenant_of(owner), overwrites, *block_size, reclaimer),
         }
     }
 
@@ -159,21 +184,25 @@ impl Shard {
         let slot = self.slots[index].as_mut().filter(|slot| slot.owner.at == at);
         let slot = slot.ok_or_else(|| wrong_epoch(at))?;
         let owner = slot.owner;
+        if slot.backing.floor() > 0 {
+            return Err(Answer::refuse(Status::Busy, "the block is below memory"));
+        }
         let Some(snapshot) = slot.structure.snapshot(&mut slot.backing, range) else {
             let text = format!("a structure of the kind {} cannot be flushed", owner.kind.name());
             return Err(Answer::refuse(Status::WrongKind, text));
         };
         let snapshot = Arc::new(snapshot);
+        let room = slot.place.room;
         self.close(index, at);
-        self.kept.insert(index, Kept { owner, snapshot: snapshot.clone() });
+        self.kept.insert(index, Kept { owner, snapshot: snapshot.clone(), room });
         self.held += 1;
+        self.take_room(room);
         Ok(snapshot)
     }
 
     fn close(&mut self, index: usize, at: BlockAt) {
         if self.kept.get(&index).is_some_and(|kept| kept.owner.at.epoch == at.epoch) {
-            self.kept.remove(&index);
-            self.held -= 1;
+            self.forget_kept(index);
         }
         if self.slots[index].as_ref().is_none_or(|s| s.owner.at.epoch != at.epoch) {
             return;
@@ -184,6 +213,7 @@ impl Shard {
         slot.watchers.end(Status::WrongEpoch, text, &mut self.notices);
         self.end_move(&slot);
         self.extents.closed(at);
+        self.leave_tiers(&mut slot);
         if let Some(copy) = slot.shared.take() {
             self.owe(slot.owner.job, copy);
         }
@@ -225,8 +255,16 @@ impl Shard {
     /// seal, its successor, and what was taken from it. One that is being flushed is held too.
     pub fn holdings(&self) -> Vec<HeldBlock> {
         let slots = self.slots.iter().flatten();
-        let open = slots.map(|slot| slot.told.of(&slot.owner, slot.structure.bytes_used()));
-        let kept = self.kept.values().map(|kept| Told::default().of(&kept.owner, 0));
+        let open = slots.map(|slot| {
+            let (tier, to) = self.tiers_of(slot);
+            let told = slot.told.of(&slot.owner, slot.structure.bytes_used());
+            HeldBlock { tier: tier.0, to: to.0, ..told }
+        });
+        let kept = self.kept.values().map(|kept| {
+            // What of it is in memory stays there until it is written.
+            let tier = if kept.room == Room::Frame { 0 } else { kept.owner.tier.0 };
+            HeldBlock { tier, to: tier, ..Told::default().of(&kept.owner, 0) }
+        });
         open.chain(kept).collect()
     }
 

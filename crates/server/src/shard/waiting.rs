@@ -3,7 +3,7 @@
 use super::request::{Request, generation_of, record_hash, verdict_of};
 use super::{Access, Shard, Slot};
 use crate::refusals::{in_progress, refusal_of, revoked};
-use honeycomb_structures::{Answer, LaneVerdict, Outcome, Ticket};
+use honeycomb_structures::{Answer, LaneVerdict, Outcome, Payload, Ticket};
 use honeycomb_types::limits::WAIT_MAX_MS;
 use honeycomb_types::{BlockAt, Generation, LaneId, Sequence, SessionId, Time};
 use honeycomb_wire::{Op, RequestHeader};
@@ -43,6 +43,11 @@ impl Slot {
             self.lanes.abandon(session, lane);
         }
     }
+}
+
+/// Whether bytes of an answer may be below memory.
+fn below(slot: &Slot, answer: &Answer) -> bool {
+    slot.backing.floor() > 0 && matches!(answer.payload, Payload::Block(_) | Payload::Parts(_))
 }
 
 impl Shard {
@@ -118,10 +123,21 @@ impl Shard {
         let slot = self.slots[index].as_mut().expect("it just ran");
         match &outcome {
             Outcome::Done(_) if !attributes.mutates => {
+                let outcome = match outcome {
+                    Outcome::Done(answer) if below(slot, &answer) => {
+                        let generation = generation_of(access);
+                        match self.resolve(index, request.ticket, generation, answer) {
+                            Some(answer) => Outcome::Done(answer),
+                            None => Outcome::Parked,
+                        }
+                    }
+                    outcome => outcome,
+                };
                 // Of extents there is no second execution to be kept from: no lane, and a change.
                 if matches!(header.op, Op::ExtentPut | Op::ExtentKeep) {
                     self.after(now, header.at);
                 }
+                return outcome;
             }
             Outcome::Done(answer) => {
                 let hash = record_hash(slot, request);

@@ -9,14 +9,23 @@ use honeycomb_types::{
 use honeycomb_wire::Grant;
 use honeycomb_wire::messages::OpenBlockRequest;
 
-pub fn shard(server: ServerId, block_size: usize, blocks: u32) -> Shard {
-    let mut shard = Shard::new(ShardConfig {
+/// A shard whose blocks are all in memory.
+pub fn config(block_size: usize, blocks: u32) -> ShardConfig {
+    ShardConfig {
         shard: ShardIx(0),
         block_size,
         blocks,
+        frames: blocks,
+        warm: 0,
+        disks: Vec::new(),
+        buffers: 0,
         reclaimer: Reclaimer::inline(),
         kinds: Default::default(),
-    });
+    }
+}
+
+pub fn shard(server: ServerId, config: ShardConfig) -> Shard {
+    let mut shard = Shard::new(config);
     shard.reset(server);
     shard
 }

@@ -2,7 +2,7 @@
 
 use super::{FileBlock, Seal};
 use crate::next::moved;
-use crate::{Answer, Payload};
+use crate::{Answer, Part, Payload};
 use honeycomb_block::Backing;
 use honeycomb_types::limits::{MANY_BYTES_MAX, READ_RANGES_MAX};
 use honeycomb_wire::Status;
@@ -29,7 +29,9 @@ impl FileBlock {
         }
         let most = (bytes as usize).clamp(ROOM_MIN, MANY_BYTES_MAX);
         let committed = self.length();
-        let (mut out, mut answered) = (Vec::new(), 0);
+        // Bytes of ranges that are below memory are left out, and put in by who has them.
+        let (mut out, mut parts, mut left_out) = (Vec::new(), Vec::new(), 0);
+        let mut answered = 0;
         for (offset, length) in ranges {
             if offset >= committed
                 && let Some(Seal::Continues(successor)) = &self.seal
@@ -41,16 +43,31 @@ impl FileBlock {
             }
             // INV-23: a read sees committed bytes only.
             let there = (length as u64).min(committed.saturating_sub(offset)) as usize;
-            let room = most.saturating_sub(out.len() + LENGTH);
-            if answered > 0 && (there > room || out.len() + LENGTH > most) {
+            let length = out.len() + left_out + LENGTH;
+            let room = most.saturating_sub(length);
+            if answered > 0 && (there > room || length > most) {
                 break;
             }
             let there = there.min(room);
             let from = offset.min(committed) as usize;
-            put_range(&mut out, block.slice(from..from + there));
+            let range = from..from + there;
             answered += 1;
+            if there == 0 || from >= block.floor() {
+                put_range(&mut out, if there == 0 { &[] } else { block.slice(range) });
+                continue;
+            }
+            out.extend_from_slice(&(there as u32).to_le_bytes());
+            left_out += there;
+            parts.extend([Part::Bytes(std::mem::take(&mut out)), Part::Block(range)]);
         }
-        let payload = if out.is_empty() { Payload::None } else { Payload::Bytes(out.into()) };
+        let payload = match (out.is_empty(), parts.is_empty()) {
+            (true, true) => Payload::None,
+            (false, true) => Payload::Bytes(out.into()),
+            (_, false) => {
+                parts.push(Part::Bytes(out));
+                Payload::Parts(parts)
+            }
+        };
         Answer::ok(answered).with(payload)
     }
 }

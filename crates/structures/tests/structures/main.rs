@@ -161,6 +161,7 @@ impl<S: Structure> Driver<S> {
             Payload::Bytes(bytes) => bytes.to_vec(),
             Payload::Pinned(pin) => pin.bytes().to_vec(),
             Payload::Block(range) => self.block.slice(range.clone()).to_vec(),
+            Payload::Parts(_) => unreachable!("all of it is in memory"),
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use super::parts::{
     DagNode, JobInfo, KindInfo, MapEntry, PartitionMap, PrefixInfo, PrefixOptions, RenewResult,
-    ServerInfo,
+    ServerInfo, TierUse,
 };
 use crate::fields::fields;
 
@@ -519,9 +519,9 @@ pub struct ClusterStatusReply {
     pub pinned: u64,
     /// Live structures.
     pub structures: u64,
-    /// Blocks of all live servers.
+    /// Blocks of all live servers that are or may be in memory.
     pub blocks: u64,
-    /// Free blocks.
+    /// Of these, free.
     pub free: u64,
     /// Of these, kept back for moves and repairs.
     pub reserved: u64,
@@ -553,6 +553,8 @@ pub struct ClusterStatusReply {
     pub requests_blocks: u64,
     /// Of these, heartbeats of memory servers.
     pub requests_reports: u64,
+    /// What is below the memory of all servers, by class.
+    pub tiers: Vec<TierUse>,
     /// For the cluster's token.
     pub servers: Vec<ServerInfo>,
 }
@@ -580,5 +582,6 @@ fields!(ClusterStatusReply {
     requests_leases,
     requests_blocks,
     requests_reports,
+    tiers,
     servers
 });

@@ -113,10 +113,16 @@ pub enum Op {
     BeginImport = 0x0315,
     /// A controller shard says how many blocks of each core of a server it wants to have lent in all. What is less than it has goes back at once; what is more it gets as far as no shard has it. Sent when there are several controller shards; it never asks for less than it has given out.
     LendBlocks = 0x0316,
+    /// The controller wants a block to go below memory. Refused (Busy) when it cannot now; the reply says that it has begun, and TierChanged that it is there. Idempotent by (block, epoch).
+    LowerBlock = 0x031B,
     /// The lease of the block's prefix has ended and its data is to be kept: nobody reaches the block any more, and its content is written to an object below the server's flush_root. The reply comes when the object is on disk; the block stays until FreeBlock. Idempotent by (block, epoch).
     FlushBlock = 0x0320,
     /// All parts of a prefix are written: the server looks whether it sees them all at their lengths, and writes the manifest, which is the flush. What an earlier flush left in the same directory is deleted then. Idempotent by (directory, number).
     CommitFlush = 0x0321,
+    /// A block that was to go below memory is there and has no memory any more, or stays where it was. Repeated in inventories.
+    TierChanged = 0x032E,
+    /// Bytes of a block below memory cannot be read any more: its structure is lost (DataLost).
+    BlockFailed = 0x032F,
     /// A block gives back the successor that it was granted and has told nobody of. Refused, without harm, when the controller does not know it as that; a later GrowStructure asks anew.
     ReturnBlock = 0x0330,
     /// Appends the payload, contiguously and atomically. The reply's value is the offset within the block.
@@ -181,7 +187,7 @@ pub enum Op {
 
 impl Op {
     /// Every op of the protocol in order of code.
-    pub const ALL: [Op; 83] = [
+    pub const ALL: [Op; 86] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -234,8 +240,11 @@ impl Op {
         Op::QueueAhead,
         Op::BeginImport,
         Op::LendBlocks,
+        Op::LowerBlock,
         Op::FlushBlock,
         Op::CommitFlush,
+        Op::TierChanged,
+        Op::BlockFailed,
         Op::ReturnBlock,
         Op::FileAppend,
         Op::FileRead,
@@ -322,8 +331,11 @@ impl Op {
             0x0314 => Op::QueueAhead,
             0x0315 => Op::BeginImport,
             0x0316 => Op::LendBlocks,
+            0x031B => Op::LowerBlock,
             0x0320 => Op::FlushBlock,
             0x0321 => Op::CommitFlush,
+            0x032E => Op::TierChanged,
+            0x032F => Op::BlockFailed,
             0x0330 => Op::ReturnBlock,
             0x1001 => Op::FileAppend,
             0x1002 => Op::FileRead,
@@ -413,8 +425,11 @@ impl Op {
             Op::QueueAhead => "QueueAhead",
             Op::BeginImport => "BeginImport",
             Op::LendBlocks => "LendBlocks",
+            Op::LowerBlock => "LowerBlock",
             Op::FlushBlock => "FlushBlock",
             Op::CommitFlush => "CommitFlush",
+            Op::TierChanged => "TierChanged",
+            Op::BlockFailed => "BlockFailed",
             Op::ReturnBlock => "ReturnBlock",
             Op::FileAppend => "FileAppend",
             Op::FileRead => "FileRead",
@@ -504,8 +519,11 @@ impl Op {
             Op::QueueAhead => 0x0314,
             Op::BeginImport => 0x0315,
             Op::LendBlocks => 0x0316,
+            Op::LowerBlock => 0x031B,
             Op::FlushBlock => 0x0320,
             Op::CommitFlush => 0x0321,
+            Op::TierChanged => 0x032E,
+            Op::BlockFailed => 0x032F,
             Op::ReturnBlock => 0x0330,
             Op::FileAppend => 0x1001,
             Op::FileRead => 0x1002,
@@ -606,8 +624,11 @@ impl Op {
             Op::QueueAhead => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::BeginImport => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::LendBlocks => of(P::Link, A::Cluster, 0, MESSAGE),
+            Op::LowerBlock => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::FlushBlock => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::CommitFlush => of(P::Link, A::Cluster, 0, MESSAGE),
+            Op::TierChanged => of(P::Link, A::Cluster, 0, MESSAGE),
+            Op::BlockFailed => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::ReturnBlock => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::FileAppend => of(P::Data, A::Grant, 2, LANE | PAYLOAD),
             Op::FileRead => of(P::Data, A::Grant, 1, PLAIN),

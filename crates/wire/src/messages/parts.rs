@@ -234,6 +234,8 @@ pub struct ServerInfo {
     pub forwarded: u64,
     /// Memory of freed blocks that clients still map.
     pub bytes_owed: u64,
+    /// What is below its memory.
+    pub tiers: Vec<TierUse>,
 }
 
 fields!(ServerInfo {
@@ -249,8 +251,33 @@ fields!(ServerInfo {
     connections,
     requests,
     forwarded,
-    bytes_owed
+    bytes_owed,
+    tiers
 });
+
+/// A tier below the memory of a server.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct TierInfo {
+    /// What it is made of: 1 nvme, 2 ssd, 3 hdd.
+    pub class: u8,
+    /// Blocks that each core has room for there.
+    pub blocks: u32,
+}
+
+fields!(TierInfo { class, blocks });
+
+/// What is below memory.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct TierUse {
+    /// What it is made of, as in TierInfo.
+    pub class: u8,
+    /// Blocks that there is room for.
+    pub blocks: u64,
+    /// Blocks that are there, or have a place there.
+    pub used: u64,
+}
+
+fields!(TierUse { class, blocks, used });
 
 /// One operation of a custom kind.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -352,6 +379,10 @@ pub struct HeldBlock {
     pub next: u64,
     /// Its epoch.
     pub next_epoch: u64,
+    /// Where it is: 0 memory, n the server's n-th tier below.
+    pub tier: u8,
+    /// Where it is on its way to; the same when it is on none.
+    pub to: u8,
 }
 
 fields!(HeldBlock {
@@ -366,7 +397,9 @@ fields!(HeldBlock {
     taken_items,
     taken_bytes,
     next,
-    next_epoch
+    next_epoch,
+    tier,
+    to
 });
 
 /// A task prefix whose sessions were active.

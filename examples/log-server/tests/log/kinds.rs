@@ -59,6 +59,7 @@ fn join(cluster: &Cluster, kinds: Registry) -> std::io::Result<MemoryServer> {
         controller: cluster.controller.address(),
         token: cluster.controller.token().to_vec(),
         memory: 8192 * KIB,
+        disks: Vec::new(),
         block_size: 64 * KIB,
         shards: 1,
         spin: Duration::ZERO,

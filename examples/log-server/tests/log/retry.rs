@@ -139,6 +139,7 @@ fn the_client_recovers_lost_answers_at_every_turn() {
         controller: controller.address(),
         token: controller.token().to_vec(),
         memory: 4096 * KIB,
+        disks: Vec::new(),
         block_size: 64 * KIB,
         shards: 1,
         spin: Duration::ZERO,

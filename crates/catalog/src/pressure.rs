@@ -1,0 +1,261 @@
+//! When memory runs short: which blocks go below it, and who pays for that.
+//!
+//! Under first come, first served a prefix that asks for a block when little is free pays for it with a
+//! block of its own, the one that was not used for longest; nobody else's is ever looked at (INV-43).
+//! So writers find memory free, the prefix that overflows is the one that is read from disk, and a
+//! neighbour's blocks stay where they are. What comes faster than blocks go down has its place below
+//! from the start (`take_blocks`).
+//!
+//! The coldest block is found by a clock: a hand for each prefix that was ever short goes round its
+//! blocks and looks at a bounded number of them. Who was used when is known from the servers' reports,
+//! four times a second, which is finer than it has to be.
+
+use crate::pool::{Draw, Where, tick_of};
+use crate::structures::Structure;
+use crate::tombstones::Cause;
+use crate::{Catalog, CatalogError, Effect, Loss, Reply};
+use hashbrown::HashMap;
+use honeycomb_types::limits::{LOWER_AGAIN, LOWER_LOOKS, LOWERING_MAX, WARM_FOR};
+use honeycomb_types::{BlockAt, BlockId, Bug, Kind, ServerId, StructureId, TierIx};
+use std::sync::Arc;
+
+/// Where the clock of a prefix stands: a structure, and the place in its map.
+type Hand = (StructureId, usize);
+
+/// What is remembered of prefixes that were short of memory.
+#[derive(Debug, Default)]
+pub(crate) struct Pressure {
+    hands: HashMap<u32, Hand>,
+    /// Prefixes that asked for blocks during this command, and how many they did not get.
+    asked: Vec<(u32, u32)>,
+    /// The prefix whose allocation was refused last.
+    refused: Option<u32>,
+    /// Memory became free since this was last looked at.
+    came: bool,
+}
+
+impl Pressure {
+    /// A prefix asks for blocks.
+    pub(crate) fn asks(&mut self, n: u32) {
+        if self.asked.last().is_none_or(|(last, _)| *last != n) {
+            self.asked.push((n, 0));
+        }
+    }
+
+    /// It got none.
+    pub(crate) fn refuses(&mut self, n: u32) {
+        self.refused = Some(n);
+    }
+
+    pub(crate) fn has_asked(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
+    /// A prefix is gone.
+    pub(crate) fn forget(&mut self, n: u32) {
+        self.hands.remove(&n);
+        self.asked.retain(|(asked, _)| *asked != n);
+        self.refused = self.refused.filter(|refused| *refused != n);
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.hands.allocation_size() + self.asked.capacity() * size_of::<(u32, u32)>()
+    }
+}
+
+/// Whether blocks of this kind work below memory.
+pub(crate) fn goes_below(kind: Kind) -> bool {
+    kind == Kind::File
+}
+
+impl Catalog {
+    /// Whether room will come for an allocation that was refused: a server was asked to lend, or blocks
+    /// are on their way below memory.
+    pub fn awaits_room(&self) -> bool {
+        self.awaits_lots() || self.lowers()
+    }
+
+    /// Whether blocks are on their way below memory.
+    pub fn lowers(&self) -> bool {
+        self.pool.moving() > 0
+    }
+
+    /// Whether memory became free since this was last asked: who waits may try again.
+    pub fn take_room_came(&mut self) -> bool {
+        std::mem::take(&mut self.pressure.came)
+    }
+
+    /// Lets blocks of those go down who asked during this command, when little is free.
+    pub(crate) fn press(&mut self, effects: &mut Vec<Effect>) {
+        for (n, short) in std::mem::take(&mut self.pressure.asked) {
+            self.press_prefix(n, short, effects);
+        }
+    }
+
+    /// The prefix that was refused last pays for what it asked for.
+    pub(crate) fn short_of_memory(&mut self, blocks: u32, effects: &mut Vec<Effect>) {
+        if let Some(n) = self.pressure.refused.take() {
+            self.press_prefix(n, blocks, effects);
+        }
+    }
+
+    fn press_prefix(&mut self, n: u32, short: u32, effects: &mut Vec<Effect>) {
+        if !self.pool.servers().any(|(_, server)| !server.tiers.is_empty() && !server.away) {
+            return;
+        }
+        let (ordinary, ..) = self.pool.room();
+        let with_tiers =
+            || self.pool.servers().map(|(_, s)| s).filter(|s| !s.tiers.is_empty() && !s.away);
+        // So much is kept free for who comes next.
+        let mark: u64 =
+            with_tiers().map(|s| (2 * s.shards() as u64).max(s.total as u64 / 32)).sum();
+        let most = with_tiers().count() as u32 * LOWERING_MAX;
+        while self.pool.moving() < most
+            && ordinary + (self.pool.moving() as u64) < mark + short as u64
+        {
+            let Some((block, tier)) = self.coldest(n) else { return };
+            self.pool.begins(block, tier);
+            let at = self.pool.at(block);
+            effects.push(Effect::LowerBlock { server: block.server(), at, tier });
+        }
+    }
+
+    /// The structures of a prefix, from one on and round to it again.
+    fn round(&self, n: u32, from: StructureId) -> Vec<u32> {
+        let mut list = Vec::new();
+        let mut s = self.dag.nodes[n].first_structure;
+        while let Some(structure) = self.structures.get(s) {
+            list.push(s);
+            s = structure.next;
+        }
+        if let Some(at) = list.iter().position(|&s| self.structures[s].id == from) {
+            list.rotate_left(at);
+        }
+        list
+    }
+
+    /// The block of a prefix to go down next, and where to.
+    fn coldest(&mut self, n: u32) -> Option<(BlockId, TierIx)> {
+        let n = if Bug::LowersNeighbour.active() { self.neighbour(n) } else { n };
+        if self.is_flushed(n) {
+            return None;
+        }
+        let (from, place) = self.pressure.hands.get(&n).copied().unwrap_or_default();
+        let list = self.round(n, from);
+        let (mut looks, mut best) = (0, None);
+        // Its first structure once more at the end: what lies before the hand.
+        let again = list.first().copied();
+        for (turn, s) in list.into_iter().chain(again).enumerate() {
+            let structure = &self.structures[s];
+            let begin = if turn == 0 && structure.id == from { place } else { 0 };
+            for i in begin..structure.entries.len() {
+                if looks == LOWER_LOOKS {
+                    return self.chosen(n, best);
+                }
+                let Some((used, tier)) = self.could_go(structure, i) else { continue };
+                looks += 1;
+                let block = structure.entries[i].block;
+                if self.is_cold(used) {
+                    return self.chosen(n, Some((used, block, tier, (structure.id, i + 1))));
+                }
+                let sealed = i + 1 < structure.entries.len() || structure.sealed;
+                if sealed && best.is_none_or(|(least, ..)| used < least) {
+                    best = Some((used, block, tier, (structure.id, i + 1)));
+                }
+            }
+        }
+        self.chosen(n, best)
+    }
+
+    fn chosen(
+        &mut self,
+        n: u32,
+        best: Option<(u32, BlockId, TierIx, Hand)>,
+    ) -> Option<(BlockId, TierIx)> {
+        let (_, block, tier, hand) = best?;
+        self.pressure.hands.insert(n, hand);
+        Some((block, tier))
+    }
+
+    fn is_cold(&self, used: u32) -> bool {
+        let ticks = (WARM_FOR.as_millis() / 250) as u32;
+        used + ticks < tick_of(self.now)
+    }
+
+    /// When a block of a structure was used last that could go down, and where to; none that cannot.
+    fn could_go(&self, structure: &Structure, i: usize) -> Option<(u32, TierIx)> {
+        let block = structure.entries[i].block;
+        if !goes_below(structure.kind) {
+            return None;
+        }
+        let Where { tier, to, used, refused } = self.pool.place(block);
+        let again = (LOWER_AGAIN.as_millis() / 250) as u32;
+        let lately = refused > 0 && refused + again > tick_of(self.now);
+        if tier.is_below() || to.is_below() || lately || !self.pool.is_open(self.pool.at(block)) {
+            return None;
+        }
+        let tail = i + 1 == structure.entries.len() && !structure.sealed;
+        if tail && (!self.is_cold(used) || self.pool.bytes_used(block) == 0) {
+            return None;
+        }
+        Some((used, self.pool.room_below(block)?))
+    }
+
+    /// A prefix that has nothing to do with this one. Only a planted bug asks.
+    fn neighbour(&self, n: u32) -> u32 {
+        let mut others = self.structures.iter().map(|(_, structure)| structure.prefix);
+        others.find(|other| *other != n).unwrap_or(n)
+    }
+
+    /// A block has come where it was to go, or stays.
+    pub(crate) fn tier_changed(
+        &mut self,
+        id: StructureId,
+        at: BlockAt,
+        tier: TierIx,
+    ) -> Result<Reply, CatalogError> {
+        self.held_by(id, at)?;
+        match self.pool.place(at.block) {
+            Where { tier: from, .. } if from == tier => self.pool.refused(at.block, self.now),
+            _ => self.pressure.came |= self.pool.arrives(at.block, tier),
+        }
+        Ok(Reply::Done)
+    }
+
+    /// A server does not lower a block now.
+    pub(crate) fn lower_refused(
+        &mut self,
+        server: ServerId,
+        at: BlockAt,
+    ) -> Result<Reply, CatalogError> {
+        self.heard_from(server);
+        if self.pool.held(at).is_some() {
+            self.pool.refused(at.block, self.now);
+        }
+        // Whoever waits for it looks for another, or is refused.
+        self.pressure.came = true;
+        Ok(Reply::Done)
+    }
+
+    /// Bytes of a block below memory are gone: so is its structure, as with a server that is lost.
+    pub(crate) fn block_failed(
+        &mut self,
+        id: StructureId,
+        at: BlockAt,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        let s = self.held_by(id, at)?;
+        let n = self.structures[s].prefix;
+        self.dag.nodes[n].data_lost = true;
+        self.dag.dirty.mark(n);
+        let path: Arc<str> = self.dag.path_of(n).into();
+        let server = self.pool.address(at.block.server());
+        self.end_structure(s, Cause::Lost { server, how: Loss::Disk }, &path, effects);
+        Ok(Reply::Done)
+    }
+
+    /// Blocks that could be given in memory beyond the reserves, as a checker sees it.
+    pub fn free_in_memory(&self) -> u64 {
+        self.pool.servers().map(|(_, server)| server.room(Draw::Ordinary) as u64).sum()
+    }
+}

@@ -1,0 +1,97 @@
+//! Where blocks are, of servers that have a tier below memory.
+
+use super::{Cluster, File, Outcome};
+use honeycomb_types::{BlockAt, Kind, ServerId, TierIx};
+use std::collections::BTreeMap;
+
+/// What is known of tiers: at most one below memory is modelled.
+#[derive(Clone, Debug, Default)]
+pub struct Tiers {
+    /// Blocks that each server has room for below, where it has a tier.
+    pub below: BTreeMap<ServerId, u64>,
+    /// Where blocks are and where they are on their way to, of those that are not simply in memory.
+    pub places: BTreeMap<BlockAt, (TierIx, TierIx)>,
+}
+
+impl Tiers {
+    pub fn place(&self, at: BlockAt) -> (TierIx, TierIx) {
+        self.places.get(&at).copied().unwrap_or_default()
+    }
+
+    /// Blocks that are on their way below.
+    pub fn moving(&self) -> Vec<BlockAt> {
+        let moving = self.places.iter().filter(|(_, (tier, to))| tier != to);
+        moving.map(|(at, _)| *at).collect()
+    }
+
+    /// A block was opened, or a server has told where it is.
+    pub fn put(&mut self, at: BlockAt, place: (TierIx, TierIx)) {
+        self.places.remove(&at);
+        if place != Default::default() {
+            self.places.insert(at, place);
+        }
+    }
+
+    /// A block has come where it was to go, or stays where it was.
+    pub fn arrives(&mut self, at: BlockAt, tier: TierIx) {
+        let (from, to) = self.place(at);
+        if from != to && (tier == from || tier == to) {
+            self.put(at, (tier, tier));
+        }
+    }
+}
+
+impl Cluster {
+    /// Blocks for which there is room below.
+    pub fn room_below(&self) -> u64 {
+        let there = self.tiers.below.iter().filter(|(id, _)| !self.away.contains(id));
+        let room = there.map(|(&server, &total)| {
+            let below = |at: &BlockAt| self.tiers.place(*at).1.is_below();
+            total.saturating_sub(self.out(server).filter(below).count() as u64)
+        });
+        room.sum()
+    }
+
+    /// Whether a structure of this kind may have so many blocks, in memory or else below.
+    pub fn may_have(&self, job: usize, blocks: u64, kind: Kind) -> Outcome<()> {
+        match self.may_take(job, blocks) {
+            Err("OutOfMemory" | "Recovering")
+                if kind == Kind::File
+                    && self.room_below() >= blocks
+                    && self.within_quota(job, blocks).is_ok() =>
+            {
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// The catalog wants a block to go down for a prefix that asked for memory: what is wrong with that
+    /// (INV-42, INV-43).
+    pub fn lowers(
+        &mut self,
+        at: BlockAt,
+        tier: TierIx,
+        asker: Option<(usize, usize)>,
+    ) -> Result<(), String> {
+        let has = |file: &&File| file.held().contains(&at);
+        let of = self.jobs.iter().enumerate().find_map(|(j, job)| {
+            job.files.iter().find(has).map(|file| ((j, file.prefix), file.kind))
+        });
+        let Some((prefix, kind)) = of else {
+            return Err(format!("{at:?} is nobody's, and goes down"));
+        };
+        if Some(prefix) != asker {
+            let who = "a prefix that did not ask";
+            return Err(format!("{at:?} of {who} goes down; {asker:?} asked (INV-43)"));
+        }
+        if kind != Kind::File || self.tiers.place(at) != Default::default() {
+            return Err(format!("{at:?} of a {kind} at {:?} cannot go down", self.tiers.place(at)));
+        }
+        if self.room_below() == 0 {
+            return Err(format!("{at:?} goes down, where there is no room (INV-42)"));
+        }
+        self.tiers.put(at, (TierIx::MEMORY, tier));
+        Ok(())
+    }
+}

@@ -1,0 +1,314 @@
+//! Room on a disk for what need not outlive the process: blocks that are below memory.
+//!
+//! A volume is one place of a fixed size that is read and written at any offset, by several threads.
+//! Nothing in it has a name, and nothing of it is found again: when the process ends, however it ends,
+//! the file system takes everything back.
+
+use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard};
+
+/// Offsets, lengths and addresses are multiples of this: what direct I/O asks for.
+pub const VOLUME_ALIGN: usize = 4096;
+
+/// Bytes that need not outlive this process. Called from several threads at a time, never for
+/// overlapping ranges.
+pub trait Volume: Send + Sync {
+    /// Reads all of it, or fails.
+    fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()>;
+    /// Writes all of it. After an error any part of the bytes may be there.
+    fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Gives room back. What is read there afterwards is any bytes.
+    fn discard(&self, range: Range<u64>) -> io::Result<()>;
+    /// Whether it goes past the page cache.
+    fn is_direct(&self) -> bool;
+}
+
+fn aligned(at: u64, bytes: &[u8]) {
+    let address = bytes.as_ptr() as usize;
+    let all = [at as usize, bytes.len(), address];
+    assert!(
+        all.iter().all(|n| n % VOLUME_ALIGN == 0),
+        "{} bytes at {at}, in memory at {address:#x}: all are multiples of {VOLUME_ALIGN}",
+        bytes.len()
+    );
+}
+
+/// A file without a name in a directory.
+#[derive(Debug)]
+pub struct Scratch {
+    file: File,
+    direct: bool,
+}
+
+impl Scratch {
+    /// Makes one of `size` bytes, none of which takes room before it is written. On a file system that
+    /// knows no files without names it has one for an instant; on one that knows no direct I/O the page
+    /// cache is gone through (`is_direct` tells).
+    pub fn open(directory: &Path, size: u64) -> io::Result<Scratch> {
+        let open = |flags: OFlags| {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).mode(0o600).custom_flags(flags.bits() as i32);
+            options.open(directory)
+        };
+        let unnamed = match open(OFlags::TMPFILE | OFlags::DIRECT) {
+            Err(e) if e.kind() == ErrorKind::InvalidInput => {
+                open(OFlags::TMPFILE).map(|file| (file, false))
+            }
+            other => other.map(|file| (file, true)),
+        };
+        let (file, direct) = match unnamed {
+            Ok(opened) => opened,
+            Err(e) if no_unnamed_files(&e) => (named(directory)?, false),
+            Err(e) => return Err(e),
+        };
+        file.set_len(size)?;
+        Ok(Scratch { file, direct })
+    }
+}
+
+/// What file systems answer that have no files without names.
+fn no_unnamed_files(e: &io::Error) -> bool {
+    matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::IsADirectory | ErrorKind::InvalidInput)
+}
+
+/// A file whose name is gone at once.
+fn named(directory: &Path) -> io::Result<File> {
+    let mut entropy = crate::Entropy::system();
+    let name = format!("honeycomb-spill-{}-{:016x}", std::process::id(), entropy.next_u64());
+    let path = directory.join(name);
+    let file =
+        OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+    std::fs::remove_file(&path)?;
+    Ok(file)
+}
+
+impl Volume for Scratch {
+    fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        aligned(at, into);
+        self.file.read_exact_at(into, at)
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        aligned(at, bytes);
+        self.file.write_all_at(bytes, at)?;
+        if !self.direct {
+            // Only a hint: memory that the page cache takes is not there for blocks.
+            let length = std::num::NonZeroU64::new(bytes.len() as u64);
+            let _ = fadvise(&self.file, at, length, Advice::DontNeed);
+        }
+        Ok(())
+    }
+
+    fn discard(&self, range: Range<u64>) -> io::Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&self.file, flags, range.start, range.end - range.start)?;
+        Ok(())
+    }
+
+    fn is_direct(&self) -> bool {
+        self.direct
+    }
+}
+
+/// A volume in memory that fails when it is told to, for tests and the simulator.
+#[derive(Debug, Default)]
+pub struct MemoryVolume(Mutex<Pages>);
+
+#[derive(Debug, Default)]
+struct Pages {
+    pages: BTreeMap<u64, Box<[u8]>>,
+    /// Bytes that fit; `None` for as many as come.
+    room: Option<u64>,
+    failing_reads: u32,
+    failing_writes: u32,
+    flipped_reads: u32,
+}
+
+impl MemoryVolume {
+    /// An empty one.
+    pub fn new() -> MemoryVolume {
+        MemoryVolume::default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pages> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// So much fits from now on; what is there stays.
+    pub fn set_room(&self, room: Option<u64>) {
+        self.lock().room = room;
+    }
+
+    /// The next so many reads fail.
+    pub fn fail_reads(&self, times: u32) {
+        self.lock().failing_reads = times;
+    }
+
+    /// The next so many writes fail, after a part of the bytes.
+    pub fn fail_writes(&self, times: u32) {
+        self.lock().failing_writes = times;
+    }
+
+    /// The next so many reads bring a wrong bit.
+    pub fn flip_reads(&self, times: u32) {
+        self.lock().flipped_reads = times;
+    }
+
+    /// Bytes that are taken.
+    pub fn taken(&self) -> u64 {
+        (self.lock().pages.len() * VOLUME_ALIGN) as u64
+    }
+}
+
+/// Counts one down; whether there was one.
+fn due(times: &mut u32) -> bool {
+    let some = *times > 0;
+    *times -= u32::from(some);
+    some
+}
+
+impl Volume for MemoryVolume {
+    fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        aligned(at, into);
+        let mut state = self.lock();
+        if due(&mut state.failing_reads) {
+            return Err(io::Error::other("the disk cannot read this"));
+        }
+        for (page, into) in (at / VOLUME_ALIGN as u64..).zip(into.chunks_mut(VOLUME_ALIGN)) {
+            match state.pages.get(&page) {
+                Some(bytes) => into.copy_from_slice(bytes),
+                None => into.fill(0),
+            }
+        }
+        if due(&mut state.flipped_reads) {
+            into[into.len() / 2] ^= 1;
+        }
+        Ok(())
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        aligned(at, bytes);
+        let mut state = self.lock();
+        let failing = due(&mut state.failing_writes);
+        let pages = (at / VOLUME_ALIGN as u64..).zip(bytes.chunks(VOLUME_ALIGN));
+        for (n, (page, bytes)) in pages.enumerate() {
+            let taken = (state.pages.len() * VOLUME_ALIGN) as u64;
+            let full = state.room.is_some_and(|room| taken + VOLUME_ALIGN as u64 > room);
+            if full && !state.pages.contains_key(&page) {
+                return Err(io::Error::new(ErrorKind::StorageFull, "the disk is full"));
+            }
+            if failing && n > 0 {
+                return Err(io::Error::other("the disk cannot write this"));
+            }
+            state.pages.insert(page, bytes.into());
+        }
+        if failing { Err(io::Error::other("the disk cannot write this")) } else { Ok(()) }
+    }
+
+    fn discard(&self, range: Range<u64>) -> io::Result<()> {
+        let pages = range.start / VOLUME_ALIGN as u64..range.end / VOLUME_ALIGN as u64;
+        self.lock().pages.retain(|page, _| !pages.contains(page));
+        Ok(())
+    }
+
+    fn is_direct(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    /// Bytes whose address is a multiple of a page.
+    struct Paged(Vec<u8>);
+
+    impl Paged {
+        fn new(length: usize, with: u8) -> Paged {
+            Paged(vec![with; length + VOLUME_ALIGN])
+        }
+
+        fn bytes(&mut self) -> &mut [u8] {
+            let from = self.0.as_ptr().align_offset(VOLUME_ALIGN);
+            let length = self.0.len() - VOLUME_ALIGN;
+            &mut self.0[from..from + length]
+        }
+    }
+
+    fn directory() -> std::path::PathBuf {
+        let name = format!("honeycomb-volume-{:016x}", crate::Entropy::system().next_u64());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_no_file_is_seen() {
+        let path = directory();
+        let volume = Scratch::open(&path, 1 << 20).unwrap();
+        assert_eq!(std::fs::read_dir(&path).unwrap().count(), 0);
+        volume.write(8192, Paged::new(8192, 7).bytes()).unwrap();
+        let mut read = Paged::new(16384, 1);
+        volume.read(4096, read.bytes()).unwrap();
+        let bytes = read.bytes();
+        assert!(bytes[4096..12288].iter().all(|b| *b == 7));
+        assert!(bytes[..4096].iter().chain(&bytes[12288..]).all(|b| *b == 0));
+        drop(volume);
+        assert_eq!(std::fs::read_dir(&path).unwrap().count(), 0);
+        std::fs::remove_dir(&path).unwrap();
+    }
+
+    #[test]
+    fn room_that_is_given_back_is_the_file_systems_again() {
+        let path = directory();
+        let volume = Scratch::open(&path, 64 << 20).unwrap();
+        assert_eq!(
+            volume.file.metadata().unwrap().blocks(),
+            0,
+            "none is taken before it is written"
+        );
+        volume.write(1 << 20, Paged::new(1 << 20, 7).bytes()).unwrap();
+        let taken = volume.file.metadata().unwrap().blocks();
+        assert!(taken * 512 >= 1 << 20);
+        volume.discard(1 << 20..2 << 20).unwrap();
+        assert!(volume.file.metadata().unwrap().blocks() < taken / 2);
+        std::fs::remove_dir(&path).unwrap();
+    }
+
+    #[test]
+    #[should_panic(expected = "multiples")]
+    fn what_is_not_aligned_is_a_defect() {
+        let _ = MemoryVolume::new().write(1, Paged::new(4096, 0).bytes());
+    }
+
+    #[test]
+    fn one_in_memory_fails_as_it_is_told() {
+        let volume = MemoryVolume::new();
+        let mut page = Paged::new(8192, 3);
+        volume.set_room(Some(8192));
+        volume.write(0, page.bytes()).unwrap();
+        let full = volume.write(8192, page.bytes()).unwrap_err();
+        assert_eq!((full.kind(), volume.taken()), (ErrorKind::StorageFull, 8192));
+        volume.write(0, page.bytes()).unwrap();
+        volume.discard(0..4096).unwrap();
+        assert_eq!(volume.taken(), 4096);
+        volume.fail_writes(1);
+        assert!(volume.write(0, page.bytes()).is_err());
+        volume.write(0, page.bytes()).unwrap();
+        volume.fail_reads(1);
+        assert!(volume.read(0, page.bytes()).is_err());
+        volume.flip_reads(1);
+        volume.read(0, page.bytes()).unwrap();
+        assert_eq!(page.bytes().iter().filter(|b| **b != 3).count(), 1);
+        volume.read(0, page.bytes()).unwrap();
+        assert!(page.bytes().iter().all(|b| *b == 3));
+    }
+}

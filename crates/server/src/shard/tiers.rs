@@ -1,0 +1,829 @@
+//! Blocks whose bytes are below memory (ADR 0023).
+//!
+//! A block goes down where it lies: its name, its epoch, its lanes, its waiters and its watchers stay,
+//! and nobody outside hears of it. The controller says which (`lower`), or places a new one below at
+//! once (`BlockOwner::tier`). What is below is read from there; what is written to is brought into the
+//! *warm pool* first, a part of memory that is kept for that, and goes down again when it is sealed or
+//! when another needs the room.
+//!
+//! | Of a block | Its memory | Its bytes on the disk |
+//! | --- | --- | --- |
+//! | in memory | a frame | none |
+//! | going down | a frame or warm | being written, read from memory |
+//! | below | none | all |
+//! | below, and its end is warm | warm | those before `Backing::floor` |
+//! | coming up | warm, empty | all; the chunk in which it ends is being read |
+//!
+//! No I/O here: what is to be done leaves as `Io` (`take_io`), and what became of it is told (`io_done`).
+//! A place on a disk is one block's until its last I/O has ended, and then it is given back to the disk
+//! before another has it (INV-44). Chunks are read only with the sum that was made when this block wrote
+//! them, so that no byte of an earlier owner, and no wrong one, is ever served.
+
+use super::{Effect, Shard, Slot};
+use crate::refusals::{revoked, wrong_epoch};
+use crate::spill::{Io, IoDone, IoId, IoWhat};
+use honeycomb_block::{Backing, Tenant};
+use honeycomb_structures::{Answer, Part, Payload, Rest, Ticket, busy};
+use honeycomb_types::limits::{BELOW_READ_MAX, TIER_CHUNK, TIER_PIECE};
+use honeycomb_types::{BlockAt, Bug, Generation, StructureId, TierIx, Time};
+use honeycomb_wire::Status;
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+/// What a writer waits whose block is being brought up, in microseconds.
+const RETRY_WARM_US: u64 = 500;
+/// What a reader waits when all buffers are in use, in microseconds.
+const RETRY_BUFFERS_US: u64 = 1000;
+/// How often it is looked whether the memory of a block that went down is read no more.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+/// A block that was brought up for a writer stays for this, or until it was written.
+const WARM_LEAST: Duration = Duration::from_millis(50);
+/// Offsets and lengths on a disk are multiples of this.
+const PAGE: usize = honeycomb_env::VOLUME_ALIGN;
+
+/// What memory a block has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    /// What the controller gave it.
+    Frame,
+    /// A part of what is kept for blocks that are below.
+    Warm,
+    /// None.
+    None,
+}
+
+/// What of a block is on a disk.
+#[derive(Debug)]
+pub(super) struct OnDisk {
+    /// Which place of the disk.
+    slot: u32,
+    /// Sums of its chunks, from the first.
+    sums: Vec<u32>,
+    /// When it was begun to be written last: a number that no other writing has. What was asked to be
+    /// read before that may be read as it is after.
+    written: u64,
+}
+
+/// A block that is being written below.
+#[derive(Debug)]
+pub(super) struct Down {
+    /// The bytes that are written.
+    range: Range<usize>,
+    /// Pieces that are under way.
+    left: usize,
+    failed: Option<String>,
+    /// It was written to meanwhile: it stays.
+    given_up: bool,
+}
+
+/// Where the bytes of a block are.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// Where the controller counts it, or where it is going to: memory, or the tier below.
+    pub tier: TierIx,
+    pub room: Room,
+    disk: Option<OnDisk>,
+    down: Option<Box<Down>>,
+    /// What it will write to, while the chunk in which it ends is being read.
+    rising: Option<Backing>,
+    /// It was brought up at this time and not written since.
+    fresh: Option<Time>,
+}
+
+impl Place {
+    /// Of a block that was opened there.
+    pub(super) fn opened(tier: TierIx) -> Place {
+        let room = if tier.is_below() { Room::None } else { Room::Frame };
+        Place { tier, room, disk: None, down: None, rising: None, fresh: None }
+    }
+
+    /// Whether it is in memory and stays there, as far as is known.
+    #[inline]
+    pub(super) fn is_plain(&self) -> bool {
+        self.room == Room::Frame && self.down.is_none()
+    }
+
+    /// The tier by which it is counted, and the one to which it is on its way.
+    pub(super) fn told(&self) -> (TierIx, TierIx) {
+        match self.room {
+            Room::Frame => (TierIx::MEMORY, self.tier),
+            Room::Warm | Room::None => (self.tier, self.tier),
+        }
+    }
+}
+
+/// A place of a disk.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spot {
+    /// I/O that is under way for it.
+    busy: u32,
+    /// Nobody has it any more.
+    left: bool,
+}
+
+/// This shard's part of one disk.
+#[derive(Debug)]
+struct Disk {
+    free: Vec<u32>,
+    spots: Vec<Spot>,
+}
+
+/// Why some I/O was asked for.
+#[derive(Debug)]
+enum Doing {
+    Write { at: BlockAt, chunk: usize },
+    Read { reading: u64, part: usize },
+    Rise { at: BlockAt, chunk: usize },
+    Discard,
+}
+
+/// An answer that waits for bytes.
+#[derive(Debug)]
+struct Reading {
+    ticket: Ticket,
+    at: BlockAt,
+    structure: StructureId,
+    generation: Generation,
+    /// Of the block's place on the disk, when this was asked.
+    written: u64,
+    head: Answer,
+    /// What it is put together from.
+    parts: Vec<Piece>,
+    left: usize,
+}
+
+/// A part of an answer.
+#[derive(Debug)]
+enum Piece {
+    Bytes(Vec<u8>),
+    /// These bytes of what is being read.
+    Awaited(Range<usize>),
+    /// The same, and what was read.
+    Read(Backing, Range<usize>),
+}
+
+/// A block that is below, and whose memory somebody still reads.
+#[derive(Debug)]
+struct Leaving {
+    at: BlockAt,
+    structure: StructureId,
+    memory: Backing,
+    room: Room,
+    tier: TierIx,
+}
+
+/// What a shard knows of its tiers.
+#[derive(Debug, Default)]
+pub(super) struct Tiers {
+    disks: Vec<Disk>,
+    next: u64,
+    doing: HashMap<u64, (TierIx, u32, Doing)>,
+    out: Vec<Io>,
+    readings: HashMap<u64, Reading>,
+    leaving: Vec<Leaving>,
+    look_again: Option<Time>,
+    /// Blocks in memory: frames that are taken.
+    pub frames: u32,
+    /// Blocks in the warm pool.
+    warm: u32,
+    /// Blocks whose writers wait for room in the warm pool, first come.
+    wanted: VecDeque<BlockAt>,
+    /// Bytes that were read and are not sent yet.
+    buffers: Arc<AtomicUsize>,
+    pub counts: TierCounts,
+}
+
+/// What went down and came up, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TierCounts {
+    /// Bytes that were written below.
+    pub written: u64,
+    /// Bytes that were read from there.
+    pub read: u64,
+    /// Writes and reads that failed.
+    pub failed: u64,
+}
+
+impl Tiers {
+    pub(super) fn new(disks: &[u32]) -> Tiers {
+        let disks = disks.iter().map(|&blocks| Disk {
+            free: (0..blocks).rev().collect(),
+            spots: vec![Spot::default(); blocks as usize],
+        });
+        Tiers { disks: disks.collect(), ..Tiers::default() }
+    }
+
+    fn disk(&mut self, tier: TierIx) -> &mut Disk {
+        let below = tier.below().expect("a tier below memory");
+        &mut self.disks[below]
+    }
+
+    fn ask(&mut self, tier: TierIx, slot: u32, doing: Doing, what: IoWhat) {
+        self.next += 1;
+        self.doing.insert(self.next, (tier, slot, doing));
+        self.disk(tier).spots[slot as usize].busy += 1;
+        self.out.push(Io { id: IoId(self.next), tier, what });
+    }
+
+    /// Nobody has this place any more: when its last I/O has ended its room goes back to the disk, and
+    /// after that another block may have it (INV-44).
+    fn leave(&mut self, tier: TierIx, slot: u32, block_size: usize) {
+        let spot = &mut self.disk(tier).spots[slot as usize];
+        spot.left = true;
+        if Bug::SlotReusedWhileDraining.active() {
+            spot.left = false;
+            return self.disk(tier).free.push(slot);
+        }
+        if spot.busy == 0 {
+            self.discard(tier, slot, block_size);
+        }
+    }
+
+    fn discard(&mut self, tier: TierIx, slot: u32, block_size: usize) {
+        let at = slot as u64 * block_size as u64;
+        self.ask(tier, slot, Doing::Discard, IoWhat::Discard(at..at + block_size as u64));
+    }
+
+    /// Whether nothing is to be carried out.
+    #[inline]
+    pub(super) fn is_settled(&self) -> bool {
+        self.out.is_empty()
+    }
+
+    /// When to look again whether memory is read no more.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.look_again
+    }
+}
+
+/// The chunks around a range, no further than what is on the disk.
+fn chunks(range: &Range<usize>, length: usize) -> Range<usize> {
+    let end = range.end.next_multiple_of(TIER_CHUNK).min(length.next_multiple_of(PAGE));
+    range.start / TIER_CHUNK * TIER_CHUNK..end
+}
+
+impl Shard {
+    /// What is to be carried out on the disks. Each is answered by `io_done`, in any order.
+    pub fn take_io(&mut self) -> Vec<Io> {
+        std::mem::take(&mut self.tiers.out)
+    }
+
+    /// What went down and came up.
+    pub fn tier_counts(&self) -> TierCounts {
+        self.tiers.counts
+    }
+
+    /// Whether nothing is on its way to or from a disk, and no place is in use that no block has. For
+    /// tests.
+    pub fn tiers_are_quiet(&self) -> bool {
+        let used = |disk: &Disk| disk.spots.len() - disk.free.len();
+        let slots = self.slots.iter().flatten();
+        let owned = slots.filter(|slot| slot.place.disk.is_some()).count();
+        let tiers = &self.tiers;
+        tiers.doing.is_empty()
+            && tiers.leaving.is_empty()
+            && tiers.readings.is_empty()
+            && tiers.disks.iter().map(used).sum::<usize>() == owned
+    }
+
+    /// Where a block is counted, and where it is on its way to.
+    pub(super) fn tiers_of(&self, slot: &Slot) -> (TierIx, TierIx) {
+        let at = slot.owner.at;
+        let read = |l: &Leaving| l.at == at && l.room == Room::Frame;
+        if self.tiers.leaving.iter().any(read) && !Bug::TierForgottenAtRejoin.active() {
+            return (TierIx::MEMORY, slot.place.tier);
+        }
+        slot.place.told()
+    }
+
+    /// Blocks in memory, and in the warm pool: never more than there are. For tests.
+    pub fn in_memory(&self) -> (u32, u32) {
+        (self.tiers.frames, self.tiers.warm)
+    }
+
+    /// Whether somebody else could have another frame.
+    pub(super) fn has_frame(&self) -> bool {
+        self.tiers.frames < self.config.frames
+    }
+
+    /// The controller wants a block to go down. Refused when it cannot now; that it is down is told by
+    /// `Effect::TierChanged`.
+    pub fn lower(&mut self, at: BlockAt, tier: TierIx) -> Result<(), Answer> {
+        let index = self.index(at.block).ok_or_else(|| wrong_epoch(at))?;
+        let slot = self.slots[index].as_deref_mut().filter(|slot| slot.owner.at == at);
+        let slot = slot.ok_or_else(|| wrong_epoch(at))?;
+        if slot.place.tier == tier {
+            return Ok(()); // It is there, or on its way.
+        }
+        if tier.below().is_none_or(|below| below >= self.tiers.disks.len()) {
+            let text = format!("this server has no {tier}");
+            return Err(Answer::refuse(Status::InvalidArgument, text));
+        }
+        if slot.shared.is_some() {
+            return Err(Answer::refuse(Status::Busy, "its memory is mapped by clients"));
+        }
+        slot.place.tier = tier;
+        self.go_down(index).map_err(|why| {
+            let slot = self.slots[index].as_deref_mut().expect("looked up above");
+            slot.place.tier = TierIx::MEMORY;
+            Answer::refuse(Status::Busy, why)
+        })
+    }
+
+    /// Begins to write a block below that has memory. It is served from there until all is written.
+    fn go_down(&mut self, index: usize) -> Result<(), &'static str> {
+        let size = self.config.block_size;
+        let slot = self.slots[index].as_deref_mut().expect("its caller has it");
+        let (at, tier) = (slot.owner.at, slot.place.tier);
+        if slot.place.down.is_some() {
+            return Ok(());
+        }
+        let length = match slot.structure.rests() {
+            Rest::Busy => return Err("something of it is under way"),
+            Rest::Open(length) | Rest::Final(length) => length,
+        };
+        let floor = slot.backing.floor();
+        if length <= floor && slot.place.room == Room::Warm {
+            // Nothing was written since it was brought up: its memory is given up as it is.
+            self.leave_memory(index);
+            return Ok(());
+        }
+        if length == 0 {
+            return Err("it holds nothing");
+        }
+        let place = match &slot.place.disk {
+            Some(disk) => disk.slot,
+            None => self.tiers.disk(tier).free.pop().ok_or("its disk has no place free")?,
+        };
+        let slot = self.slots[index].as_deref_mut().expect("looked up above");
+        let disk =
+            slot.place.disk.get_or_insert(OnDisk { slot: place, sums: Vec::new(), written: 0 });
+        self.tiers.next += 1;
+        disk.written = self.tiers.next;
+        disk.sums.truncate(floor / TIER_CHUNK);
+        let end = length.next_multiple_of(PAGE);
+        // What lies behind the end in its page goes to the disk with it.
+        slot.backing.slice_mut(length.max(floor)..end.max(floor)).fill(0);
+        disk.sums.resize(end.div_ceil(TIER_CHUNK), 0);
+        let starts = (floor..end).step_by(TIER_PIECE);
+        let pieces: Vec<Range<usize>> = starts.map(|at| at..(at + TIER_PIECE).min(end)).collect();
+        let left = pieces.len();
+        let (failed, given_up) = (None, false);
+        let down = Down { range: floor..length, left, failed, given_up };
+        slot.place.down = Some(Box::new(down));
+        for piece in pieces {
+            let bytes = slot.backing.pin(piece.clone());
+            let offset = place as u64 * size as u64 + piece.start as u64;
+            let doing = Doing::Write { at, chunk: piece.start / TIER_CHUNK };
+            self.tiers.ask(tier, place, doing, IoWhat::Write { at: offset, bytes });
+        }
+        if left == 0 || Bug::LoweredBeforeWritten.active() {
+            self.written(Time::ZERO, index);
+        }
+        Ok(())
+    }
+
+    /// Everything of a block is on the disk, or something could not be written.
+    fn written(&mut self, now: Time, index: usize) {
+        let slot = self.slots[index].as_deref_mut().expect("its caller has it");
+        let Some(down) = slot.place.down.take() else { return };
+        let (at, structure, tier) = (slot.owner.at, slot.owner.structure, slot.place.tier);
+        if down.failed.is_some() || down.given_up {
+            // It stays what it was; what of it was on the disk before is there still.
+            let floor = slot.backing.floor();
+            if slot.place.room == Room::Frame {
+                slot.place.tier = TierIx::MEMORY;
+                let lowered = TierIx::MEMORY;
+                self.effects.push(Effect::TierChanged { structure, at, tier: lowered });
+            }
+            let slot = self.slots[index].as_deref_mut().expect("looked up above");
+            if floor == 0
+                && let Some(disk) = slot.place.disk.take()
+            {
+                self.tiers.leave(tier, disk.slot, self.config.block_size);
+            }
+            self.warm_next(now);
+            return;
+        }
+        self.tiers.counts.written += down.range.len() as u64;
+        self.leave_memory(index);
+        self.let_go(now);
+    }
+
+    /// What a block has in memory is not served any more.
+    fn leave_memory(&mut self, index: usize) {
+        let slot = self.slots[index].as_deref_mut().expect("its caller has it");
+        let (at, structure, tier) = (slot.owner.at, slot.owner.structure, slot.place.tier);
+        let memory = slot.backing.extract();
+        let room = std::mem::replace(&mut slot.place.room, Room::None);
+        slot.place.fresh = None;
+        self.tiers.leaving.push(Leaving { at, structure, memory, room, tier });
+        // It is looked at in a moment who reads it.
+        self.tiers.look_again = Some(Time::ZERO);
+    }
+
+    /// Memory of blocks that went down is free when nobody reads it any more, and not before (INV-41).
+    fn let_go(&mut self, now: Time) {
+        let planted = Bug::FrameFreeBeforePins.active();
+        let gone = self.tiers.leaving.extract_if(.., |l| planted || !l.memory.is_held());
+        for Leaving { at, structure, room, tier, .. } in gone.collect::<Vec<_>>() {
+            self.give_room(room);
+            if room == Room::Frame {
+                self.effects.push(Effect::TierChanged { structure, at, tier });
+            }
+        }
+        let waits = !self.tiers.leaving.is_empty();
+        self.tiers.look_again = waits.then_some(now + LOOK_AGAIN);
+        self.warm_next(now);
+    }
+
+    /// A block has this memory.
+    pub(super) fn take_room(&mut self, room: Room) {
+        match room {
+            Room::Frame => self.tiers.frames += 1,
+            Room::Warm => self.tiers.warm += 1,
+            Room::None => {}
+        }
+    }
+
+    /// A block has this memory no more.
+    pub(super) fn give_room(&mut self, room: Room) {
+        match room {
+            Room::Frame => self.tiers.frames -= 1,
+            Room::Warm => self.tiers.warm -= 1,
+            Room::None => {}
+        }
+    }
+
+    /// Time has passed.
+    pub(super) fn tick_tiers(&mut self, now: Time) {
+        if self.tiers.look_again.is_some_and(|due| due <= now) {
+            self.let_go(now);
+        }
+    }
+
+    /// A block was freed, or is kept for a flush, with what it has of a disk.
+    pub(super) fn leave_tiers(&mut self, slot: &mut Slot) {
+        let at = slot.owner.at;
+        if let Some(disk) = slot.place.disk.take() {
+            self.tiers.leave(slot.place.tier, disk.slot, self.config.block_size);
+        }
+        let room = std::mem::replace(&mut slot.place.room, Room::None);
+        self.give_room(room);
+        let ended: Vec<Leaving> =
+            self.tiers.leaving.extract_if(.., |leaving| leaving.at == at).collect();
+        for leaving in ended {
+            self.give_room(leaving.room);
+        }
+        self.tiers.wanted.retain(|wanted| *wanted != at);
+        for (_, reading) in self.tiers.readings.extract_if(|_, reading| reading.at == at) {
+            self.completed.push((reading.ticket, wrong_epoch(at)));
+        }
+    }
+
+    /// A change of a block is about to be run that may write to it: what to answer when it has no memory
+    /// for that. It is brought up then, and the writer comes again.
+    pub(super) fn warm_up(&mut self, now: Time, index: usize) -> Result<(), Answer> {
+        let slot = self.slots[index].as_deref_mut().expect("located");
+        if let Some(down) = &mut slot.place.down {
+            if let Rest::Final(_) = slot.structure.rests() {
+                return Ok(());
+            }
+            // Its pages are being written: it stays when that is over.
+            down.given_up = true;
+            return Err(busy(RETRY_WARM_US));
+        }
+        if slot.place.rising.is_some() {
+            return Err(busy(RETRY_WARM_US));
+        }
+        if slot.place.room != Room::None {
+            slot.place.fresh = None;
+            return Ok(());
+        }
+        if let Rest::Final(_) = slot.structure.rests() {
+            return Ok(());
+        }
+        let at = slot.owner.at;
+        if !self.tiers.wanted.contains(&at) {
+            self.tiers.wanted.push_back(at);
+        }
+        self.warm_next(now);
+        let slot = self.slots[index].as_deref_mut().expect("located");
+        if slot.place.room == Room::Warm && slot.place.rising.is_none() {
+            slot.place.fresh = None;
+            return Ok(());
+        }
+        Err(busy(RETRY_WARM_US))
+    }
+
+    /// Gives room in the warm pool to those who wait for it; when there is none, what was not written
+    /// for longest goes down.
+    fn warm_next(&mut self, now: Time) {
+        while let Some(at) = self.tiers.wanted.front().copied() {
+            if self.tiers.warm >= self.config.warm {
+                return self.make_warm_room(now);
+            }
+            self.tiers.wanted.pop_front();
+            let Some(index) = self.index(at.block) else { continue };
+            if self.slots[index].as_ref().is_some_and(|slot| slot.owner.at == at) {
+                self.bring_up(now, index);
+            }
+        }
+    }
+
+    /// Lets the block of the warm pool go down that was not written for longest, unless one is on its
+    /// way already for each that waits.
+    fn make_warm_room(&mut self, now: Time) {
+        let slots = || {
+            let all = self.slots.iter().filter_map(|slot| slot.as_deref());
+            all.filter(|slot| slot.place.room == Room::Warm)
+        };
+        let leaving = self.tiers.leaving.iter().filter(|l| l.room == Room::Warm).count();
+        let going = leaving + slots().filter(|slot| slot.place.down.is_some()).count();
+        if going >= self.tiers.wanted.len() {
+            return;
+        }
+        let idle = |slot: &&Slot| {
+            let fresh = slot.place.fresh.is_some_and(|since| now < since + WARM_LEAST);
+            let settled = slot.structure.rests() != Rest::Busy;
+            settled && !fresh && slot.place.rising.is_none() && slot.place.down.is_none()
+        };
+        let coldest = slots().filter(idle).min_by_key(|slot| slot.pace.last());
+        if let Some(index) = coldest.and_then(|slot| self.index(slot.owner.at.block)) {
+            let _ = self.go_down(index);
+        }
+    }
+
+    /// Gives a block below memory for what is written to it. The chunk in which it ends is read.
+    fn bring_up(&mut self, now: Time, index: usize) {
+        let slot = self.slots[index].as_deref_mut().expect("its caller has it");
+        let (owner, tier) = (slot.owner, slot.place.tier);
+        let Rest::Open(length) = slot.structure.rests() else { return };
+        if slot.place.room != Room::None {
+            return;
+        }
+        slot.place.fresh = Some(now);
+        let floor = length / TIER_CHUNK * TIER_CHUNK;
+        let disk = slot.place.disk.as_ref().map(|disk| (disk.slot, disk.sums.clone()));
+        let Ok(mut backing) = self.new_backing(&owner, true) else {
+            return; // Its writer comes again.
+        };
+        backing.set_floor(floor);
+        let size = self.config.block_size;
+        self.tiers.warm += 1;
+        let slot = self.slots[index].as_deref_mut().expect("looked up above");
+        slot.place.room = Room::Warm;
+        let Some((place, sums)) = disk.filter(|_| length > floor) else {
+            slot.backing = backing;
+            return;
+        };
+        slot.place.rising = Some(backing);
+        let read = chunks(&(floor..length), length);
+        let sums = sums[floor / TIER_CHUNK..].to_vec();
+        let (at, chunk) = (owner.at, floor / TIER_CHUNK);
+        let offset = place as u64 * size as u64 + floor as u64;
+        match Backing::counted(read.len(), &self.tiers.buffers, &self.config.reclaimer) {
+            Ok(into) => {
+                let what = IoWhat::Read { at: offset, into, sums };
+                self.tiers.ask(tier, place, Doing::Rise { at, chunk }, what);
+            }
+            Err(_) => self.sink(now, index),
+        }
+    }
+
+    /// Takes back what `bring_up` gave.
+    fn sink(&mut self, now: Time, index: usize) {
+        let slot = self.slots[index].as_deref_mut().expect("its caller has it");
+        slot.place.rising = None;
+        let room = std::mem::replace(&mut slot.place.room, Room::None);
+        self.give_room(room);
+        self.warm_next(now);
+    }
+
+    /// A block of the warm pool that takes no more goes down.
+    pub(super) fn look_at_tiers(&mut self, index: usize) {
+        let Some(slot) = self.slots[index].as_deref() else { return };
+        let place = &slot.place;
+        if place.room == Room::Warm
+            && place.down.is_none()
+            && place.rising.is_none()
+            && matches!(slot.structure.rests(), Rest::Final(_))
+        {
+            // One that has no place is asked again when something of its disk is free.
+            let _ = self.go_down(index);
+        }
+    }
+
+    /// The answer to what changed nothing: it, when its bytes are in memory; none when they are being
+    /// read, and it comes through `completed`.
+    pub(super) fn resolve(
+        &mut self,
+        index: usize,
+        ticket: Ticket,
+        generation: Generation,
+        mut answer: Answer,
+    ) -> Option<Answer> {
+        let slot = self.slots[index].as_deref().expect("it just ran");
+        let floor = slot.backing.floor();
+        let parts = match std::mem::replace(&mut answer.payload, Payload::None) {
+            Payload::Block(range) if range.start >= floor => {
+                return Some(answer.with(Payload::Block(range)));
+            }
+            // Who reads asks again for what is left out.
+            Payload::Block(range) => {
+                let most = BELOW_READ_MAX.min(self.config.buffers / 2).max(TIER_CHUNK);
+                vec![Part::Block(range.start..range.end.min(range.start + most))]
+            }
+            Payload::Parts(parts) => parts,
+            other => return Some(answer.with(other)),
+        };
+        let Slot { owner, place, .. } = slot;
+        let (at, structure, tier) = (owner.at, owner.structure, place.tier);
+        let disk = place.disk.as_ref().expect("INV-41: what is not in memory is on a disk");
+        let written = disk.written;
+        let (spot, on_disk) = match slot.structure.rests() {
+            Rest::Open(length) | Rest::Final(length) => (disk.slot, floor.min(length)),
+            Rest::Busy => (disk.slot, floor),
+        };
+        let (mut pieces, mut reads) = (Vec::new(), Vec::new());
+        for part in parts {
+            match part {
+                Part::Bytes(bytes) => pieces.push(Piece::Bytes(bytes)),
+                Part::Block(range) => {
+                    let below = range.start..range.end.min(on_disk).max(range.start);
+                    if !below.is_empty() {
+                        let around = chunks(&below, on_disk);
+                        let from = below.start - around.start;
+                        reads.push((pieces.len(), around));
+                        pieces.push(Piece::Awaited(from..from + below.len()));
+                    }
+                    if range.end > below.end {
+                        let rest = slot.backing.slice(below.end..range.end);
+                        pieces.push(Piece::Bytes(rest.to_vec()));
+                    }
+                }
+            }
+        }
+        let bytes: usize = reads.iter().map(|(_, around)| around.len()).sum();
+        let used = self.tiers.buffers.load(Relaxed);
+        if used > 0 && used + bytes > self.config.buffers {
+            return Some(busy(RETRY_BUFFERS_US));
+        }
+        let mut asked = Vec::with_capacity(reads.len());
+        for (part, around) in reads {
+            let sums = around.start / TIER_CHUNK..around.end.div_ceil(TIER_CHUNK);
+            let into = Backing::counted(around.len(), &self.tiers.buffers, &self.config.reclaimer);
+            let Ok(into) = into else { return Some(busy(RETRY_BUFFERS_US)) };
+            let from = spot as u64 * self.config.block_size as u64 + around.start as u64;
+            asked.push((part, IoWhat::Read { at: from, into, sums: disk.sums[sums].to_vec() }));
+        }
+        self.tiers.next += 1;
+        let reading = self.tiers.next;
+        let left = asked.len();
+        let (head, parts) = (answer, pieces);
+        let waits = Reading { ticket, at, structure, generation, written, head, parts, left };
+        self.tiers.readings.insert(reading, waits);
+        for (part, what) in asked {
+            self.tiers.ask(tier, spot, Doing::Read { reading, part }, what);
+        }
+        None
+    }
+
+    /// Bytes that a block has whose bytes are all on a disk.
+    fn length_below(&self, index: usize) -> usize {
+        match self.slots[index].as_deref().expect("its caller has it").structure.rests() {
+            Rest::Open(length) | Rest::Final(length) => length,
+            Rest::Busy => unreachable!("nothing is under way on a block below"),
+        }
+    }
+
+    /// What became of some I/O.
+    pub fn io_done(&mut self, now: Time, id: IoId, done: IoDone) {
+        let Some((tier, spot, doing)) = self.tiers.doing.remove(&id.0) else { return };
+        let state = &mut self.tiers.disk(tier).spots[spot as usize];
+        state.busy -= 1;
+        let (idle, left) = (state.busy == 0, state.left);
+        if let Doing::Discard = doing {
+            // Whether its room went back or not, nobody reads what an earlier owner left: sums.
+            state.left = false;
+            return self.tiers.disk(tier).free.push(spot);
+        }
+        if idle && left {
+            self.tiers.discard(tier, spot, self.config.block_size);
+        }
+        self.tiers.counts.failed += u64::from(matches!(done, IoDone::Failed(_)));
+        match doing {
+            Doing::Write { at, chunk } => self.piece_written(now, at, spot, chunk, done),
+            Doing::Rise { at, chunk } => self.risen(now, at, spot, chunk, done),
+            Doing::Read { reading, part } => self.part_read(reading, part, done),
+            Doing::Discard => unreachable!("returned above"),
+        }
+    }
+
+    /// The block, if it still has this place on the disk.
+    fn at_place(&mut self, at: BlockAt, spot: u32) -> Option<usize> {
+        let index = self.index(at.block)?;
+        let slot = self.slots[index].as_deref()?;
+        let same = slot.owner.at == at && slot.place.disk.as_ref().is_some_and(|d| d.slot == spot);
+        same.then_some(index)
+    }
+
+    fn piece_written(&mut self, now: Time, at: BlockAt, spot: u32, chunk: usize, done: IoDone) {
+        let Some(index) = self.at_place(at, spot) else { return };
+        let slot = self.slots[index].as_deref_mut().expect("looked up above");
+        let Some(down) = &mut slot.place.down else { return };
+        down.left -= 1;
+        match done {
+            IoDone::Written(sums) => {
+                let disk = slot.place.disk.as_mut().expect("looked up above");
+                disk.sums[chunk..chunk + sums.len()].copy_from_slice(&sums);
+            }
+            IoDone::Failed(why) => down.failed = Some(why),
+            IoDone::Read(_) | IoDone::Discarded => unreachable!("it was to be written"),
+        }
+        if down.left == 0 {
+            self.written(now, index);
+        }
+    }
+
+    fn risen(&mut self, now: Time, at: BlockAt, spot: u32, chunk: usize, done: IoDone) {
+        let Some(index) = self.at_place(at, spot) else { return };
+        let length = self.length_below(index);
+        let slot = self.slots[index].as_deref_mut().expect("looked up above");
+        let IoDone::Read(read) = done else {
+            let IoDone::Failed(why) = done else { unreachable!("it was to be read") };
+            let structure = slot.owner.structure;
+            self.effects.push(Effect::BlockFailed { structure, at, why });
+            return self.sink(now, index);
+        };
+        let Some(mut backing) = slot.place.rising.take() else { return };
+        let floor = chunk * TIER_CHUNK;
+        self.tiers.counts.read += read.len() as u64;
+        backing.slice_mut(floor..length).copy_from_slice(read.slice(0..length - floor));
+        slot.backing = backing;
+        self.look_at_tiers(index);
+    }
+
+    fn part_read(&mut self, reading: u64, part: usize, done: IoDone) {
+        let Some(waits) = self.tiers.readings.get_mut(&reading) else { return };
+        match done {
+            IoDone::Read(read) => {
+                self.tiers.counts.read += read.len() as u64;
+                let Piece::Awaited(range) = &waits.parts[part] else { unreachable!("asked once") };
+                waits.parts[part] = Piece::Read(read, range.clone());
+                waits.left -= 1;
+                if waits.left > 0 {
+                    return;
+                }
+            }
+            IoDone::Failed(why) => {
+                let Reading { ticket, at, structure, written, .. } =
+                    self.tiers.readings.remove(&reading).expect("looked up above");
+                let place = self.slot_at(at).and_then(|slot| slot.place.disk.as_ref());
+                if place.is_none_or(|disk| disk.written != written) {
+                    // It was written to meanwhile: what was read is of two times.
+                    return self.completed.push((ticket, busy(RETRY_WARM_US)));
+                }
+                let text = format!("{} cannot be read from its disk: {why}", at.block);
+                self.completed.push((ticket, Answer::refuse(Status::DataLost, text)));
+                return self.effects.push(Effect::BlockFailed { structure, at, why });
+            }
+            IoDone::Written(_) | IoDone::Discarded => unreachable!("it was to be read"),
+        }
+        let Reading { ticket, at, generation, head, parts, .. } =
+            self.tiers.readings.remove(&reading).expect("looked up above");
+        // It was judged when it came; what was revoked since is not answered (INV-29).
+        let current = self.slot_at(at).map(|slot| slot.owner.generation);
+        let answer = match current {
+            Some(current) if current <= generation => head.with(put_together(parts)),
+            Some(_) => revoked(),
+            None => wrong_epoch(at),
+        };
+        self.completed.push((ticket, answer));
+    }
+}
+
+fn put_together(mut parts: Vec<Piece>) -> Payload {
+    if let [Piece::Read(backing, range)] = &mut parts[..] {
+        return Payload::Pinned(backing.pin(range.clone()));
+    }
+    let mut bytes = Vec::new();
+    for part in parts {
+        match part {
+            Piece::Bytes(part) => bytes.extend_from_slice(&part),
+            Piece::Read(read, range) => bytes.extend_from_slice(read.slice(range)),
+            Piece::Awaited(_) => unreachable!("all were read"),
+        }
+    }
+    Payload::Bytes(bytes.into())
+}
+
+/// Whose memory a block's is: that of the same job under the same controller.
+pub(super) fn tenant_of(owner: &super::BlockOwner) -> Tenant {
+    // Under another controller, or after this one began anew, the same number is another job's.
+    let server = owner.at.block.server();
+    Tenant((server.0 as u128) << 64 | owner.job.0 as u128)
+}

@@ -1,0 +1,220 @@
+//! The threads that write blocks below memory and read them from there: no core waits for a disk.
+
+use crate::notes::Note;
+use honeycomb_block::{Backing, Pin};
+use honeycomb_env::{Clock, Mailbox, NotPosted, Volume};
+use honeycomb_types::limits::TIER_CHUNK;
+use honeycomb_types::{Bug, TierIx};
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// Threads of one disk: with a megabyte for each under way every disk we know gives all it has.
+pub(crate) const SPILL_THREADS: usize = 4;
+
+/// Names some I/O of one shard. Never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct IoId(pub u64);
+
+/// Something that a shard wants of one of its disks.
+#[derive(Debug)]
+pub struct Io {
+    /// By which it is answered.
+    pub id: IoId,
+    /// The disk.
+    pub tier: TierIx,
+    /// What.
+    pub what: IoWhat,
+}
+
+/// What is to be done. Offsets count from the start of the shard's own part of the disk.
+#[derive(Debug)]
+pub enum IoWhat {
+    /// Write these bytes, and sum their chunks.
+    Write {
+        /// Where to.
+        at: u64,
+        /// Bytes of a block that does not change meanwhile.
+        bytes: Pin,
+    },
+    /// Read so many bytes as there is room for, whose chunks have these sums.
+    Read {
+        /// Where from.
+        at: u64,
+        /// Where to.
+        into: Backing,
+        /// Sums, a chunk each.
+        sums: Vec<u32>,
+    },
+    /// Nobody reads this any more.
+    Discard(Range<u64>),
+}
+
+/// What became of it.
+#[derive(Debug)]
+pub enum IoDone {
+    /// It is on the disk, and these are the sums of its chunks.
+    Written(Vec<u32>),
+    /// It was read, and is what was written.
+    Read(Backing),
+    /// The disk has its room back, or keeps it until it is written again.
+    Discarded,
+    /// It could not be written, or read as it was written, twice.
+    Failed(String),
+}
+
+/// The sums of some bytes, a chunk each.
+fn sums_of(bytes: &[u8]) -> Vec<u32> {
+    bytes.chunks(TIER_CHUNK).map(crc32fast::hash).collect()
+}
+
+impl Io {
+    /// Carries it out, on a shard's part of a volume that begins there. The only place where the bytes
+    /// of a block go to a disk or come from one.
+    pub fn carry_out(self, volume: &dyn Volume, base: u64) -> (IoId, IoDone) {
+        let done = match self.what {
+            IoWhat::Write { at, bytes } => {
+                let written = volume.write(base + at, bytes.bytes());
+                written.map(|()| IoDone::Written(sums_of(bytes.bytes())))
+            }
+            IoWhat::Read { at, mut into, sums } => {
+                // A disk that erred once may be right the second time.
+                let first = read(volume, base + at, &mut into, &sums);
+                let read = first.or_else(|_| read(volume, base + at, &mut into, &sums));
+                read.map(|()| IoDone::Read(into))
+            }
+            IoWhat::Discard(range) => {
+                // One that gives no room back has it for the next who writes there.
+                let _ = volume.discard(base + range.start..base + range.end);
+                Ok(IoDone::Discarded)
+            }
+        };
+        (self.id, done.unwrap_or_else(|e| IoDone::Failed(e.to_string())))
+    }
+
+    /// Whether somebody waits for it.
+    fn is_urgent(&self) -> bool {
+        matches!(self.what, IoWhat::Read { .. })
+    }
+}
+
+fn read(volume: &dyn Volume, at: u64, into: &mut Backing, sums: &[u32]) -> io::Result<()> {
+    let bytes = into.slice_mut(0..into.len());
+    volume.read(at, bytes)?;
+    if sums_of(bytes) != sums && !Bug::SumUnchecked.active() {
+        return Err(io::Error::other("the disk gave other bytes than were written"));
+    }
+    Ok(())
+}
+
+/// One thing to carry out, and the shard that hears of it.
+struct Job {
+    io: Io,
+    base: u64,
+    shard: Mailbox<Note>,
+}
+
+#[derive(Default)]
+struct Queues {
+    reads: VecDeque<Job>,
+    writes: VecDeque<Job>,
+    /// Spillers that are left.
+    spillers: usize,
+}
+
+struct Shared {
+    queues: Mutex<Queues>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+/// Where what a shard wants of one disk goes.
+///
+/// The queues are bounded by what they carry: some blocks of a server that go down at a time, and reads
+/// for which there are buffers.
+pub(crate) struct Spiller(Arc<Shared>);
+
+/// The other end: it carries out until every `Spiller` of the disk is gone.
+pub(crate) struct SpillWorker {
+    shared: Arc<Shared>,
+    volume: Arc<dyn Volume>,
+    clock: Clock,
+    /// It takes what is to be written first, so that readers cannot keep memory from being set free.
+    writes_first: bool,
+}
+
+impl Clone for Spiller {
+    fn clone(&self) -> Spiller {
+        self.0.lock().spillers += 1;
+        Spiller(self.0.clone())
+    }
+}
+
+impl Drop for Spiller {
+    fn drop(&mut self) {
+        self.0.lock().spillers -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Spiller {
+    /// A spiller with its workers, each of which its owner runs on a thread of its own.
+    pub fn with_workers(volume: Arc<dyn Volume>, clock: Clock) -> (Spiller, Vec<SpillWorker>) {
+        let queues = Mutex::new(Queues { spillers: 1, ..Queues::default() });
+        let shared = Arc::new(Shared { queues, changed: Condvar::new() });
+        let worker = |n| SpillWorker {
+            shared: shared.clone(),
+            volume: volume.clone(),
+            clock,
+            writes_first: n == 0,
+        };
+        let workers = (0..SPILL_THREADS).map(worker).collect();
+        (Spiller(shared), workers)
+    }
+
+    /// Hands on what a shard wants, whose part of the disk begins at `base`.
+    pub fn give(&self, io: Io, base: u64, shard: Mailbox<Note>) {
+        let mut queues = self.0.lock();
+        let urgent = io.is_urgent();
+        let queue = if urgent { &mut queues.reads } else { &mut queues.writes };
+        queue.push_back(Job { io, base, shard });
+        drop(queues);
+        self.0.changed.notify_one();
+    }
+}
+
+impl SpillWorker {
+    /// Carries out until the last `Spiller` is dropped.
+    pub fn run(self) {
+        while let Some(Job { io, base, shard }) = self.next() {
+            let (id, done) = io.carry_out(&*self.volume, base);
+            let mut note = Note::Io(id, done);
+            while let Err(NotPosted::Full(back)) = shard.post(note) {
+                note = back;
+                self.clock.sleep_until(self.clock.now() + Duration::from_millis(1));
+            }
+        }
+    }
+
+    fn next(&self) -> Option<Job> {
+        let mut queues = self.shared.lock();
+        loop {
+            let Queues { reads, writes, spillers } = &mut *queues;
+            let (first, second) = if self.writes_first { (writes, reads) } else { (reads, writes) };
+            if let Some(job) = first.pop_front().or_else(|| second.pop_front()) {
+                return Some(job);
+            }
+            if *spillers == 0 {
+                return None;
+            }
+            queues = self.shared.changed.wait(queues).unwrap_or_else(|e| e.into_inner());
+        }
+    }
+}

@@ -1,0 +1,524 @@
+//! Blocks below memory: whatever goes down and comes up, in whatever order its disk answers, a file reads
+//! as it was written (INV-11, INV-41), and nothing of a disk stays in use (INV-44).
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+
+mod common;
+
+use common::{access, owner};
+use honeycomb_block::Reclaimer;
+use honeycomb_env::MemoryVolume;
+use honeycomb_server::{BlockOwner, Effect, Io, Shard, ShardConfig};
+use honeycomb_structures::{Answer, Outcome, Payload, Ticket};
+use honeycomb_types::{
+    BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, TierIx, Time,
+};
+use honeycomb_wire::batch::{ReadManyArgs, ranges};
+use honeycomb_wire::data::ReadArgs;
+use honeycomb_wire::{Op, RequestHeader, Status};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const SIZE: usize = 64 << 10;
+const SERVER: ServerId = ServerId(1);
+/// Blocks of files, each of which is opened, filled, sealed and freed by itself.
+const FILES: usize = 7;
+const FRAMES: u32 = 3;
+const WARM: u32 = 2;
+/// As many as may be below at a time: the controller gives no more.
+const PLACES: u32 = FILES as u32;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Append {
+        file: usize,
+        length: usize,
+    },
+    /// A large append that arrives in pieces, with something else between them.
+    Fill {
+        file: usize,
+        length: usize,
+    },
+    Read {
+        file: usize,
+        offset: usize,
+        length: u32,
+    },
+    ReadMany {
+        file: usize,
+        ranges: Vec<(u64, u32)>,
+    },
+    Seal {
+        file: usize,
+    },
+    Lower {
+        file: usize,
+    },
+    /// The disk does one of the things that it was asked.
+    Disk {
+        nth: usize,
+        fails: bool,
+    },
+    Full {
+        full: bool,
+    },
+    Free {
+        file: usize,
+    },
+    Open {
+        file: usize,
+        below: bool,
+    },
+    Pass {
+        ms: u64,
+    },
+}
+
+/// One file of one block.
+#[derive(Default)]
+struct File {
+    at: Option<BlockAt>,
+    bytes: Vec<u8>,
+    sealed: bool,
+}
+
+/// A read that waits.
+struct Awaited {
+    file: usize,
+    at: BlockAt,
+    op: Op,
+    /// What it shall bring: of one range as much as there is of it, of many all.
+    ranges: Vec<Vec<u8>>,
+}
+
+struct World {
+    shard: Shard,
+    disk: MemoryVolume,
+    files: Vec<File>,
+    pending: Vec<Io>,
+    awaited: BTreeMap<Ticket, Awaited>,
+    now: Time,
+    epochs: u64,
+    ticket: u64,
+    next_byte: u8,
+    /// What happened: reads that waited, appends that were told to come again, blocks that went down.
+    seen: [u64; 3],
+}
+
+impl World {
+    fn new() -> World {
+        let shard = common::shard(
+            SERVER,
+            ShardConfig {
+                frames: FRAMES,
+                warm: WARM,
+                disks: vec![PLACES],
+                buffers: 2 * SIZE,
+                ..common::config(SIZE, FRAMES + PLACES)
+            },
+        );
+        World {
+            shard,
+            disk: MemoryVolume::new(),
+            files: (0..FILES).map(|_| File::default()).collect(),
+            pending: Vec::new(),
+            awaited: BTreeMap::new(),
+            now: Time::from_millis(5000),
+            epochs: 0,
+            ticket: 0,
+            next_byte: 0,
+            seen: [0; 3],
+        }
+    }
+
+    fn header(&mut self, file: usize, op: Op, payload: usize) -> Option<(RequestHeader, Ticket)> {
+        let at = self.files[file].at?;
+        self.ticket += 1;
+        let mut header = RequestHeader { at, grant: 1, ..RequestHeader::new(op) };
+        header.payload_len = payload as u32;
+        if op.info().lane {
+            // A lane each: one that rests for long is forgotten.
+            header.lane = LaneId(self.ticket as u32);
+            header.sequence = Sequence(1);
+        }
+        Some((header, Ticket(self.ticket)))
+    }
+
+    /// Bytes that are never twice the same.
+    fn fresh(&mut self, length: usize) -> Vec<u8> {
+        self.next_byte = self.next_byte.wrapping_add(1);
+        let (mut x, seed) = (self.next_byte as u32 | 1 << 8, self.next_byte);
+        let mut next = || {
+            x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (x >> 24) as u8 ^ seed
+        };
+        (0..length).map(|_| next()).collect()
+    }
+
+    /// A mutation was answered.
+    fn answered(&mut self, answer: &Answer) -> bool {
+        match answer.status {
+            Status::Ok => true,
+            Status::Sealed => false,
+            // It comes again; the number is not used up. Growth is nothing that this test has.
+            Status::Busy => {
+                self.seen[1] += 1;
+                false
+            }
+            other => panic!("an append was answered {other:?}: {answer:?}"),
+        }
+    }
+
+    fn append(&mut self, file: usize, length: usize) {
+        let length = length.min(SIZE - self.files[file].bytes.len());
+        let Some((header, ticket)) = self.header(file, Op::FileAppend, length) else { return };
+        if length == 0 {
+            return;
+        }
+        let bytes = self.fresh(length);
+        let outcome = self.shard.apply(self.now, &access(false), &header, &[], &bytes, ticket);
+        let Outcome::Done(answer) = outcome else { panic!("an append waits") };
+        if self.answered(&answer) {
+            assert_eq!(answer.value, self.files[file].bytes.len() as u64);
+            self.files[file].bytes.extend(bytes);
+        }
+    }
+
+    fn fill(&mut self, file: usize, length: usize) {
+        let length = length.min(SIZE - self.files[file].bytes.len());
+        let Some((header, ticket)) = self.header(file, Op::FileAppend, length) else { return };
+        if length == 0 {
+            return;
+        }
+        let bytes = self.fresh(length);
+        match self.shard.reserve(self.now, &access(false), &header, &[], ticket) {
+            Ok(()) => {}
+            Err(answer) => {
+                self.answered(&answer);
+                return;
+            }
+        }
+        let mut written = 0;
+        while written < length {
+            // The disk goes on meanwhile, and blocks are asked to go down.
+            self.lower(file);
+            self.disk(written, false);
+            let place = self.shard.fill(ticket).unwrap();
+            let n = place.len().min(1 + length / 2);
+            place[..n].copy_from_slice(&bytes[written..written + n]);
+            self.shard.filled(ticket, n);
+            written += n;
+        }
+        self.shard.commit(self.now, ticket);
+        let answer = self.completed(Some(ticket)).unwrap();
+        assert!(self.answered(&answer));
+        self.files[file].bytes.extend(bytes);
+    }
+
+    fn read(&mut self, file: usize, offset: usize, length: u32) {
+        let Some((header, ticket)) = self.header(file, Op::FileRead, 0) else { return };
+        let mut args = Vec::new();
+        ReadArgs { offset: offset as u64, length }.put(&mut args);
+        let bytes = &self.files[file].bytes;
+        let from = offset.min(bytes.len());
+        let expected = bytes[from..bytes.len().min(from + length as usize)].to_vec();
+        self.ask(file, &header, &args, ticket, vec![expected]);
+    }
+
+    fn read_many(&mut self, file: usize, asked: &[(u64, u32)]) {
+        let Some((header, ticket)) = self.header(file, Op::FileReadMany, 0) else { return };
+        let mut args = Vec::new();
+        ReadManyArgs { bytes: 1 << 20, ranges: asked.to_vec() }.put(&mut args);
+        let bytes = &self.files[file].bytes;
+        let one = |(offset, length): &(u64, u32)| {
+            let from = (*offset as usize).min(bytes.len());
+            bytes[from..bytes.len().min(from + *length as usize)].to_vec()
+        };
+        let expected = asked.iter().map(one).collect();
+        self.ask(file, &header, &args, ticket, expected);
+    }
+
+    fn ask(
+        &mut self,
+        file: usize,
+        header: &RequestHeader,
+        args: &[u8],
+        ticket: Ticket,
+        ranges: Vec<Vec<u8>>,
+    ) {
+        let waits = Awaited { file, at: header.at, op: header.op, ranges };
+        match self.shard.apply(self.now, &access(false), header, args, &[], ticket) {
+            Outcome::Done(answer) => self.judge(waits, answer),
+            Outcome::Parked => {
+                self.seen[0] += 1;
+                self.awaited.insert(ticket, waits);
+            }
+        }
+    }
+
+    fn judge(&mut self, waits: Awaited, answer: Answer) {
+        let freed = self.files[waits.file].at != Some(waits.at);
+        match answer.status {
+            Status::WrongEpoch => return assert!(freed, "a block that is there is not found"),
+            Status::Busy => return,
+            // Only a disk that failed twice loses anything.
+            Status::DataLost => panic!("{answer:?}"),
+            status => assert_eq!(status, Status::Ok, "{answer:?}"),
+        }
+        assert!(!freed, "a block was served after it was freed");
+        let payload = match answer.payload {
+            Payload::None => Vec::new(),
+            Payload::Bytes(bytes) => bytes.to_vec(),
+            Payload::Pinned(pin) => pin.bytes().to_vec(),
+            Payload::Block(range) => self.shard.bytes(waits.at, range).to_vec(),
+            Payload::Parts(_) => panic!("the shard puts it together"),
+        };
+        if waits.op == Op::FileRead {
+            let expected = &waits.ranges[0];
+            assert!(expected.starts_with(&payload), "other bytes than were written (INV-11)");
+            assert_eq!(payload.is_empty(), expected.is_empty(), "an empty answer is the end");
+            return;
+        }
+        let read = ranges(&payload, answer.value as usize).unwrap();
+        assert_eq!(read.len(), waits.ranges.len());
+        for (read, expected) in read.into_iter().zip(&waits.ranges) {
+            assert!(read == expected.as_slice(), "other bytes than were written (INV-11)");
+        }
+    }
+
+    fn seal(&mut self, file: usize) {
+        let Some((header, ticket)) = self.header(file, Op::FileSeal, 0) else { return };
+        let outcome = self.shard.apply(self.now, &access(false), &header, &[], &[], ticket);
+        let Outcome::Done(answer) = outcome else { panic!("a seal waits") };
+        if self.answered(&answer) {
+            self.files[file].sealed = true;
+        }
+    }
+
+    fn lower(&mut self, file: usize) {
+        if let Some(at) = self.files[file].at {
+            let _ = self.shard.lower(at, TierIx(1));
+        }
+        self.settle();
+    }
+
+    fn disk(&mut self, nth: usize, fails: bool) {
+        self.settle();
+        if self.pending.is_empty() {
+            return;
+        }
+        let io = self.pending.swap_remove(nth % self.pending.len());
+        // A read is tried twice: it fails once.
+        self.disk.fail_writes(u32::from(fails));
+        self.disk.fail_reads(u32::from(fails));
+        let (id, done) = io.carry_out(&self.disk, 0);
+        self.disk.fail_writes(0);
+        self.disk.fail_reads(0);
+        self.shard.io_done(self.now, id, done);
+        self.settle();
+    }
+
+    fn completed(&mut self, wanted: Option<Ticket>) -> Option<Answer> {
+        let mut found = None;
+        while let Some((ticket, answer)) = self.shard.completed() {
+            if wanted == Some(ticket) {
+                found = Some(answer);
+            } else {
+                let waits = self.awaited.remove(&ticket).expect("somebody waits for it");
+                self.judge(waits, answer);
+            }
+        }
+        found
+    }
+
+    fn settle(&mut self) {
+        self.completed(None);
+        self.pending.extend(self.shard.take_io());
+        for effect in self.shard.take_effects() {
+            match effect {
+                Effect::TierChanged { tier, .. } => {
+                    self.seen[2] += u64::from(tier.is_below());
+                }
+                Effect::BlockFailed { why, .. } => panic!("{why}"),
+                _ => {}
+            }
+        }
+        let (frames, warm) = self.shard.in_memory();
+        assert!(frames <= FRAMES && warm <= WARM, "{frames} and {warm} blocks in memory (INV-42)");
+    }
+
+    fn free(&mut self, file: usize) {
+        if let Some(at) = std::mem::take(&mut self.files[file]).at {
+            assert!(self.shard.free(at));
+        }
+        self.settle();
+    }
+
+    fn open(&mut self, file: usize, below: bool) {
+        if self.files[file].at.is_some() {
+            return;
+        }
+        self.epochs += 1;
+        let at = BlockAt {
+            block: BlockId::new(SERVER, ShardIx(0), file as u32),
+            epoch: Epoch(self.epochs),
+        };
+        let owner = BlockOwner { tier: TierIx(u8::from(below)), ..owner(at, Kind::File, true) };
+        match self.shard.open(owner) {
+            Ok(()) => self.files[file].at = Some(at),
+            Err(answer) => {
+                assert_eq!(answer.status, Status::OutOfMemory);
+                assert_eq!(self.shard.in_memory().0, FRAMES, "there is room");
+            }
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Append { file, length } => self.append(*file, *length),
+            Step::Fill { file, length } => self.fill(*file, *length),
+            Step::Read { file, offset, length } => self.read(*file, *offset, *length),
+            Step::ReadMany { file, ranges } => self.read_many(*file, ranges),
+            Step::Seal { file } => self.seal(*file),
+            Step::Lower { file } => self.lower(*file),
+            Step::Disk { nth, fails } => self.disk(*nth, *fails),
+            Step::Full { full } => self.disk.set_room(full.then(|| self.disk.taken())),
+            Step::Free { file } => self.free(*file),
+            Step::Open { file, below } => self.open(*file, *below),
+            Step::Pass { ms } => {
+                self.now = self.now + Duration::from_millis(*ms);
+                self.shard.tick(self.now);
+            }
+        }
+        self.settle();
+    }
+
+    /// The disk does everything that it was asked, and what follows from that.
+    fn drain(&mut self) {
+        self.disk.set_room(None);
+        self.settle();
+        while !self.pending.is_empty() {
+            self.disk(0, false);
+        }
+        self.now = self.now + Duration::from_secs(1);
+        self.shard.tick(self.now);
+        self.settle();
+    }
+
+    /// Everything reads as it was written, and then nothing is left.
+    fn end(mut self) -> [u64; 3] {
+        self.drain();
+        for file in 0..FILES {
+            let length = self.files[file].bytes.len();
+            let mut offset = 0;
+            while offset < length && self.files[file].at.is_some() {
+                self.read(file, offset, SIZE as u32);
+                self.drain();
+                offset += 16 << 10;
+            }
+            assert!(self.awaited.is_empty(), "a read was never answered");
+        }
+        // Every file can still be written, or is sealed: the pool serves one after the other.
+        for file in 0..FILES {
+            let before = self.files[file].bytes.len();
+            if self.files[file].at.is_none() || self.files[file].sealed || before == SIZE {
+                continue;
+            }
+            for _ in 0..20 {
+                if self.files[file].bytes.len() == before {
+                    self.append(file, 10);
+                    self.drain();
+                }
+            }
+            assert!(self.files[file].bytes.len() > before, "a writer is never served (INV-46)");
+        }
+        for file in 0..FILES {
+            self.free(file);
+        }
+        self.drain();
+        assert!(self.shard.tiers_are_quiet(), "something of the disk is in use (INV-44)");
+        assert_eq!((self.shard.in_memory(), self.disk.taken()), ((0, 0), 0));
+        self.seen
+    }
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let file = || 0..FILES;
+    let offset = || prop_oneof![0..SIZE, Just(16384), Just(16383), Just(0)];
+    let ranges = prop::collection::vec((0..SIZE as u64, 0..20_000u32), 1..6);
+    prop_oneof![
+        // An append takes at most an eighth of a block.
+        6 => (file(), 0..8193usize).prop_map(|(file, length)| Step::Append { file, length }),
+        2 => (file(), 0..8193usize).prop_map(|(file, length)| Step::Fill { file, length }),
+        6 => (file(), offset(), 0..70_000u32)
+            .prop_map(|(file, offset, length)| Step::Read { file, offset, length }),
+        3 => (file(), ranges).prop_map(|(file, ranges)| Step::ReadMany { file, ranges }),
+        1 => file().prop_map(|file| Step::Seal { file }),
+        4 => file().prop_map(|file| Step::Lower { file }),
+        10 => (0..20usize, prop::bool::weighted(0.1))
+            .prop_map(|(nth, fails)| Step::Disk { nth, fails }),
+        1 => prop::bool::weighted(0.3).prop_map(|full| Step::Full { full }),
+        1 => file().prop_map(|file| Step::Free { file }),
+        3 => (file(), any::<bool>()).prop_map(|(file, below)| Step::Open { file, below }),
+        2 => (0..60u64).prop_map(|ms| Step::Pass { ms }),
+    ]
+}
+
+fn run(steps: &[Step]) -> [u64; 3] {
+    let mut world = World::new();
+    for file in 0..FILES {
+        world.step(&Step::Open { file, below: file >= FRAMES as usize });
+    }
+    steps.iter().for_each(|step| world.step(step));
+    world.end()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: std::env::var("TIER_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(200),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn a_file_reads_as_it_was_written_wherever_it_is(
+        steps in prop::collection::vec(step(), 1..150)
+    ) {
+        run(&steps);
+    }
+}
+
+#[test]
+fn the_random_steps_read_below_make_writers_wait_and_let_blocks_go_down() {
+    use proptest::strategy::ValueTree;
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let mut seen = [0; 3];
+    for _ in 0..60 {
+        let steps = prop::collection::vec(step(), 100..150).new_tree(&mut runner).unwrap();
+        seen.iter_mut().zip(run(&steps.current())).for_each(|(all, one)| *all += one);
+    }
+    assert!(seen.iter().all(|&count| count >= 30), "{seen:?}");
+}
+
+/// What lies behind the bytes of a block in its last page does not go to the disk.
+#[test]
+fn only_what_a_block_holds_goes_to_the_disk() {
+    let mut world = World::new();
+    world.open(0, false);
+    world.append(0, 8000);
+    world.free(0);
+    // The same job's memory again, as it was left.
+    world.open(0, false);
+    world.append(0, 5);
+    world.seal(0);
+    world.lower(0);
+    world.drain();
+    let mut page = honeycomb_block::Backing::map(4096, &Reclaimer::inline()).unwrap();
+    let found = (0..PLACES as u64).find(|place| {
+        use honeycomb_env::Volume;
+        world.disk.read(place * SIZE as u64, page.slice_mut(0..4096)).unwrap();
+        page.slice(0..5) == world.files[0].bytes
+    });
+    assert!(found.is_some(), "the block is on the disk");
+    assert!(page.slice(5..4096).iter().all(|byte| *byte == 0));
+}

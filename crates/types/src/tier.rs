@@ -1,0 +1,112 @@
+//! Where the bytes of a block can be: in memory, or in a tier below it.
+
+use std::fmt;
+
+/// A tier of one memory server: 0 is memory; the others are those that the server declares, in the
+/// order in which it declares them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TierIx(pub u8);
+
+impl TierIx {
+    /// Memory.
+    pub const MEMORY: TierIx = TierIx(0);
+
+    /// Whether it is a tier below memory.
+    pub fn is_below(self) -> bool {
+        self != TierIx::MEMORY
+    }
+
+    /// Its place among the tiers below memory.
+    pub fn below(self) -> Option<usize> {
+        (self.0 as usize).checked_sub(1)
+    }
+}
+
+impl fmt::Display for TierIx {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.below() {
+            None => f.write_str("memory"),
+            Some(n) => write!(f, "tier {}", n + 1),
+        }
+    }
+}
+
+/// What a tier below memory is made of: a name for people and for prices. The order in which a server
+/// declares its tiers decides which is used first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum TierClass {
+    /// Flash on the bus.
+    Nvme,
+    /// A disk of which no more is said.
+    #[default]
+    Ssd,
+    /// A disk that turns.
+    Hdd,
+}
+
+impl TierClass {
+    /// All of them.
+    pub const ALL: [TierClass; 3] = [TierClass::Nvme, TierClass::Ssd, TierClass::Hdd];
+
+    /// Its code on the wire.
+    pub fn code(self) -> u8 {
+        match self {
+            TierClass::Nvme => 1,
+            TierClass::Ssd => 2,
+            TierClass::Hdd => 3,
+        }
+    }
+
+    /// The class with this code.
+    pub fn from_code(code: u8) -> Option<TierClass> {
+        TierClass::ALL.into_iter().find(|class| class.code() == code)
+    }
+
+    /// Its name in settings and in what people read.
+    pub fn name(self) -> &'static str {
+        match self {
+            TierClass::Nvme => "nvme",
+            TierClass::Ssd => "ssd",
+            TierClass::Hdd => "hdd",
+        }
+    }
+
+    /// The class with this name.
+    pub fn from_name(name: &str) -> Option<TierClass> {
+        TierClass::ALL.into_iter().find(|class| class.name() == name)
+    }
+}
+
+impl fmt::Display for TierClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A tier below memory, as a server declares it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TierSpec {
+    /// What it is made of.
+    pub class: TierClass,
+    /// Blocks that each core has room for there.
+    pub blocks: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_known_by_code_and_by_name() {
+        for class in TierClass::ALL {
+            assert_eq!(TierClass::from_code(class.code()), Some(class));
+            assert_eq!(TierClass::from_name(class.name()), Some(class));
+        }
+        assert_eq!((TierClass::from_code(0), TierClass::from_name("tape")), (None, None));
+        assert_eq!((TierIx(0).below(), TierIx(2).below()), (None, Some(1)));
+        assert_eq!(
+            (TierIx(0).to_string(), TierIx(1).to_string()),
+            ("memory".into(), "tier 1".into())
+        );
+    }
+}

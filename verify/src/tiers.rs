@@ -1,0 +1,143 @@
+//! What is below the memory of simulated servers: a disk of each, that takes its time and fails.
+//!
+//! Which seeds have one is decided by a stream of its own, so that what goes wrong in the others is what
+//! it was before there were disks. Whatever a shard wants of its disk is carried out at a time that is
+//! drawn, and then only: bytes that change meanwhile although they must not are written as they are
+//! then, and a place that has another owner by then is overwritten.
+
+use crate::net::{Node, SERVERS};
+use crate::server::{SHARDS, WARM};
+use crate::world::{Event, World};
+use honeycomb_catalog::Command;
+use honeycomb_env::Entropy;
+use honeycomb_server::{Io, IoWhat};
+use honeycomb_types::{BlockAt, StructureId};
+use std::time::Duration;
+
+/// One seed in this many has disks, of those with one controller shard.
+const WITH_DISKS: u64 = 2;
+
+/// What goes wrong with disks in one seed.
+pub struct Disks {
+    rng: Entropy,
+    /// The longest that anything takes.
+    slowest_us: u64,
+    /// Chances in a million.
+    fail_write: u64,
+    fail_read: u64,
+    full: u64,
+}
+
+/// Blocks that each shard of each server has room for on its disk: none in half of the seeds.
+pub fn below(seed: u64, controllers: usize) -> u32 {
+    let mut rng = Entropy::seeded(seed ^ 0xd15c);
+    let with = rng.below(WITH_DISKS) == 0 && controllers == 1;
+    if with { 4 + rng.below(21) as u32 } else { 0 }
+}
+
+impl Disks {
+    /// Those of a seed.
+    pub fn draw(seed: u64) -> Disks {
+        let mut rng = Entropy::seeded(seed ^ 0xd15c5);
+        let slow = rng.chance(200_000);
+        let slowest_us = if slow { 2_000_000 } else { 200 + rng.below(5000) };
+        let mut chance = |most: u64| if rng.chance(500_000) { rng.below(most) } else { 0 };
+        let (fail_write, fail_read, full) = (chance(50_000), chance(50_000), chance(20_000));
+        Disks { rng, slowest_us, fail_write, fail_read, full }
+    }
+
+    /// Nothing goes wrong any more.
+    pub fn heal(&mut self) {
+        (self.fail_write, self.fail_read, self.full) = (0, 0, 0);
+        self.slowest_us = self.slowest_us.min(5000);
+    }
+}
+
+impl World {
+    /// What the shards of a server want of its disk is carried out later.
+    pub fn carry_io(&mut self, server: usize) {
+        for (shard, io) in std::mem::take(&mut self.servers[server].io) {
+            if let IoWhat::Read { .. } = io.what {
+                self.reach("read below");
+            }
+            let us = 50 + self.disks.rng.below(self.disks.slowest_us);
+            let life = self.servers[server].life;
+            let event = Event::Io { server, life, shard, io: Box::new(io) };
+            self.schedule(Duration::from_micros(us), event);
+        }
+    }
+
+    /// A disk does what it was asked.
+    pub fn io(&mut self, server: usize, life: u64, shard: u8, io: Io) {
+        if !self.servers[server].alive || self.servers[server].life != life {
+            return;
+        }
+        let disks = &mut self.disks;
+        let (write, read) = (disks.rng.chance(disks.fail_write), disks.rng.chance(disks.fail_read));
+        let full = disks.rng.chance(disks.full);
+        let disk = &self.servers[server].disk;
+        if full {
+            // What is there stays; nothing more fits until it is healed, or something is given back.
+            disk.set_room(Some(disk.taken()));
+        }
+        disk.fail_writes(u32::from(write));
+        // One that erred once is right the second time.
+        disk.fail_reads(u32::from(read));
+        for (seen, what) in
+            [(full, "disk full"), (write, "write below failed"), (read, "read below failed once")]
+        {
+            if seen {
+                self.fault(what);
+            }
+        }
+        let sim = &mut self.servers[server];
+        let (id, done) = io.carry_out(&sim.disk, sim.base(shard));
+        let now = self.local(Node::Server(server));
+        let sim = &mut self.servers[server];
+        sim.shards[shard as usize].io_done(now, id, done);
+        let messages = sim.settle();
+        self.send_all(server, messages);
+        self.check_rooms(server);
+    }
+
+    /// No shard has more blocks in memory than it may (INV-42).
+    pub fn check_rooms(&mut self, server: usize) {
+        let sim = &self.servers[server];
+        let frames = sim.frames;
+        let over = sim.shards.iter().map(|shard| shard.in_memory());
+        if let Some((used, warm)) = over.into_iter().find(|(f, w)| *f > frames || *w > WARM) {
+            let text = format!(
+                "a core of {} has {used} blocks in memory and {warm} beside them; there is room for \
+                 {frames} and {WARM} (INV-42)",
+                sim.address
+            );
+            self.broken(text);
+        }
+    }
+
+    /// Bytes of a block are lost with its disk.
+    pub fn block_failed(&mut self, ix: usize, structure: StructureId, at: BlockAt, why: &str) {
+        // Only disks that err once err here.
+        self.broken(format!("{at:?} of {structure} cannot be read: {why} (INV-11)"));
+        let _ = self.command(ix, Command::BlockFailed { structure, at });
+    }
+
+    /// Everything was freed: nothing is left on any disk, or on its way there (INV-44).
+    pub fn judge_disks(&mut self) {
+        if self.below == 0 {
+            return;
+        }
+        for server in 0..SERVERS {
+            let sim = &self.servers[server];
+            let quiet = (0..SHARDS as usize).all(|ix| sim.shards[ix].tiers_are_quiet());
+            let taken = sim.disk.taken();
+            if !quiet || taken > 0 {
+                let text = format!(
+                    "{taken} bytes of the disk of {} are in use after everything was freed (INV-44)",
+                    sim.address
+                );
+                return self.broken(text);
+            }
+        }
+    }
+}
