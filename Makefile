@@ -37,6 +37,7 @@ demo: build ## set up, then count the words of the King James Bible on an elasti
 
 test: SECONDS := 10
 test: lint unit unsafe simulate integration ## set up, then every test, from lints to the simulator
+	@verify/versitygw/build.sh --remind
 
 .PHONY: setup peers build
 setup:
@@ -44,6 +45,7 @@ setup:
 
 peers: setup # what others bring, to be measured beside Honeycomb
 	@scripts/bootstrap.sh bench
+	@verify/versitygw/build.sh
 
 build: setup ## the wheel in dist/, installed into .venv
 	@$(MAKE) -s .stamps/wheel

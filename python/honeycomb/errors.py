@@ -314,7 +314,7 @@ class DataLost(HoneycombError):
 class FlushUnavailable(HoneycombError):
     """The prefix was to be flushed when its lease ends, and no memory server may write to disk."""
 
-    hint = "start the memory servers with flush_root (HONEYCOMB_FLUSH_ROOT), a directory for it"
+    hint = "start the memory servers with flush_root (HONEYCOMB_FLUSH_ROOT), a directory or bucket"
 
 
 # -------------------------------------------------------------------------------- time and distance

@@ -1,7 +1,7 @@
 """Data that outlives its lease: where it is to go, and reading it there.
 
-A prefix created with ``on_expiry=Flush("out/T1")`` is written to disk when its lease ends, below the
-directory that the memory servers were given as ``flush_root``. :func:`open_flushed` reads what is
+A prefix created with ``on_expiry=Flush("out/T1")`` is written when its lease ends, below the directory
+or the bucket that the memory servers were given as ``flush_root``. :func:`open_flushed` reads what is
 there, without a cluster. The format is described in ``docs/flush.md``.
 """
 
@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import os
 import struct
+import subprocess
+import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
@@ -33,7 +35,7 @@ Kind = Literal["file", "queue", "kv"]
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """What becomes of a prefix's data when its lease ends: it is written to disk.
+    """What becomes of a prefix's data when its lease ends: it is written to disk, or to a bucket.
 
     ``path`` is one of names with ``/`` between them, below the servers' ``flush_root`` and a
     directory of the job's name. Two live prefixes of a job do not share a path; what an earlier
@@ -88,6 +90,8 @@ class FlushedStructure:
     sealed: bool
     _parts: tuple[dict[str, Any], ...]
     _directory: Path
+    #: What deletes the directory in the end, where it is a copy.
+    _keep: object = field(default=None, repr=False, compare=False)
 
     def read(self) -> bytes:
         """All bytes of a file."""
@@ -178,12 +182,33 @@ class Flushed:
         )
 
 
-def open_flushed(directory: str | os.PathLike[str]) -> Flushed:
-    """Opens the flush in a directory: ``flush_root / job / path``.
+def _copied(url: str) -> tempfile.TemporaryDirectory[str]:
+    """A copy of what is in a bucket, made by the program: it has the clients of object stores."""
+    from honeycomb._local import binary
+
+    directory = tempfile.TemporaryDirectory(prefix="honeycomb-flushed-")
+    command = [str(binary()), "flushed", url, "--copy", directory.name]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        directory.cleanup()
+        raise NotFlushed(ran.stderr.strip().removeprefix("error: "))
+    return directory
+
+
+def open_flushed(place: str | os.PathLike[str]) -> Flushed:
+    """Opens the flush at a place: ``flush_root / job / path``, a directory or the URL of a part of a
+    bucket (``s3://``, ``gs://``, ``az://``). What is in a bucket is copied first, into a temporary
+    directory that is deleted with the result; credentials are those of the environment.
 
     Raises :class:`NotFlushed` when there is no whole one.
     """
-    place = Path(directory)
+    if isinstance(place, str) and "://" in place and not place.startswith("file://"):
+        copy = _copied(place)
+        return _opened(Path(copy.name), copy)
+    return _opened(Path(str(place).removeprefix("file://")), None)
+
+
+def _opened(place: Path, keep: object) -> Flushed:
     try:
         text = (place / MANIFEST).read_bytes()
     except OSError as e:
@@ -199,7 +224,9 @@ def open_flushed(directory: str | os.PathLike[str]) -> Flushed:
     if manifest["version"] > VERSION:
         raise NotFlushed(f"{place} is a flush of version {manifest['version']}; this is {VERSION}")
     structures = tuple(
-        FlushedStructure(s["name"], cast(Kind, s["kind"]), s["sealed"], tuple(s["parts"]), place)
+        FlushedStructure(
+            s["name"], cast(Kind, s["kind"]), s["sealed"], tuple(s["parts"]), place, keep
+        )
         for s in manifest["structures"]
     )
     return Flushed(manifest["job"], manifest["address"], structures)

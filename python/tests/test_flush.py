@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import BLOCK_SIZE, eventually
+from gateway import Gateway, program
 
 import honeycomb
 from honeycomb import errors
@@ -101,6 +102,38 @@ def test_an_owner_that_dies_without_a_word_leaves_its_data_on_disk(
     assert subprocess.run(command, check=False).returncode == 9
     assert eventually(lambda: flushed(flushing) == 1)
     assert honeycomb.open_flushed(root / "left" / "t")[""].read() == b"the last words"
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[Gateway]:
+    """An S3 server, where it was built."""
+    found = program()
+    if found is None:
+        pytest.skip("versitygw is not there: verify/versitygw/build.sh says why")
+    gateway = Gateway(found, tmp_path)
+    yield gateway
+    gateway.stop()
+
+
+def test_a_bucket_is_read_by_its_url(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HONEYCOMB_FLUSH_ROOT", "s3://lake/flush")
+    for name, value in gateway.variables().items():
+        monkeypatch.setenv(name, value)
+    table = {f"key-{i}".encode(): bytes([i]) * i for i in range(200)}
+    with started() as client, client.job("j", lease=60.0, keep=False) as job:
+        job.create_addr_prefix("t", lease=1.0, on_expiry=honeycomb.Flush("out"))
+        kv = job.create_kv("t")
+        for key, value in table.items():
+            kv[key] = value
+        assert eventually(lambda: flushed(client) == 1)
+    assert (gateway.bucket / "flush" / "j" / "out" / MANIFEST).exists()
+    there = honeycomb.open_flushed("s3://lake/flush/j/out")
+    copy = there[""]._directory
+    assert dict(there[""].entries()) == table
+    del there
+    assert not copy.exists(), "the copy goes with what reads it"
+    with pytest.raises(NotFlushed, match="holds no flush"):
+        honeycomb.open_flushed("s3://lake/flush/j/none")
 
 
 def test_damage_is_seen(flushing: honeycomb.Client, root: Path) -> None:

@@ -635,7 +635,7 @@ impl World {
                 let _ = self.command(ix, Command::BlockFreed { server, at: *at });
             }
             Order::FlushBlock { at, .. } => {
-                let outcome = Ok(Written::default());
+                let outcome = Ok(&[Written::default()][..]);
                 let _ = self.command(ix, Command::BlockFlushed { server, at: *at, outcome });
             }
             &Order::CommitFlush { number, .. } => {

@@ -114,7 +114,7 @@ pub struct NewServer<'a> {
     pub flush: bool,
 }
 
-/// What a server wrote of one block.
+/// One object that a server wrote of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Written {
     /// Length of the object.
@@ -298,7 +298,7 @@ pub enum Command<'a> {
     /// Bytes of a block below memory cannot be read any more: its structure is lost.
     BlockFailed { structure: StructureId, at: BlockAt },
     /// A server wrote what a block of an expired prefix held, or could not.
-    BlockFlushed { server: ServerId, at: BlockAt, outcome: Result<Written, &'a str> },
+    BlockFlushed { server: ServerId, at: BlockAt, outcome: Result<&'a [Written], &'a str> },
     /// A server wrote the manifest of a flush, or could not.
     FlushCommitted { server: ServerId, number: u64, outcome: Result<(), &'a str> },
     /// A block of a kv wants to give the rest of its range from `start` on to a new block, or

@@ -81,7 +81,7 @@ pub enum CatalogError {
     InvalidArgument { what: &'static str, given: u64, allowed: &'static str },
     /// Data of expired prefixes cannot be kept.
     #[error(
-        "the data cannot go to '{path}' when the lease ends: no memory server may write to disk, or not every one; start each with the setting flush_root, a directory for it, or leave the data to be discarded"
+        "the data cannot go to '{path}' when the lease ends: no memory server may write to disk, or not every one; start each with the setting flush_root, a directory or bucket for it, or leave the data to be discarded"
     )]
     FlushUnavailable { path: Box<str> },
     /// Two prefixes would be flushed into one directory.

@@ -316,8 +316,7 @@ impl Catalog {
             flush.parts.push(Part { at, range, object, place, state, attempts: 0 });
             // Blocks that are not in the map yet follow the last one that is.
             let start = placed.map_or(u64::MAX, |(start, _)| start);
-            let written = Written::default();
-            flushed.parts.push(FlushedPart { name: name.into(), start, written });
+            flushed.parts.push(FlushedPart { name: name.into(), start, objects: Vec::new() });
             let bytes = self.pool.keep(block, s);
             let job = &mut self.jobs[j];
             job.blocks -= 1;
@@ -341,7 +340,7 @@ impl Catalog {
         &mut self,
         server: ServerId,
         at: BlockAt,
-        outcome: Result<Written, &str>,
+        outcome: Result<&[Written], &str>,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
         self.heard_from(server);
@@ -355,12 +354,12 @@ impl Catalog {
             return Ok(Reply::Done);
         }
         match outcome {
-            Ok(written) => {
+            Ok(objects) => {
                 part.state = PartState::Written;
                 flush.left -= 1;
                 let (structure, place) = part.place;
-                flush.structures[structure].parts[place].written = written;
-                self.flushes.unwritten.wrote(number, i, written);
+                flush.structures[structure].parts[place].objects = objects.into();
+                self.flushes.unwritten.wrote(number, i, objects);
                 if flush.left == 0 {
                     flush.error = None;
                 }

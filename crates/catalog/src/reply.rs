@@ -155,15 +155,15 @@ pub struct FlushedStructure {
     pub parts: Vec<FlushedPart>,
 }
 
-/// What one block of a structure left in an object of its own.
+/// What one block of a structure left, in an object or several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlushedPart {
-    /// Name of the object within the directory of the flush.
+    /// Name of the first object within the directory of the flush; `flush_object` has the others.
     pub name: Box<str>,
     /// First position of the block's range, as in a partition map.
     pub start: u64,
-    /// What was written.
-    pub written: Written,
+    /// What was written, in order; none before it was.
+    pub objects: Vec<Written>,
 }
 
 /// One structure of a prefix.

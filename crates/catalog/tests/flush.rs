@@ -15,7 +15,7 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
 const TO_OUT: PrefixOptions<'static> = PrefixOptions { flush_to: "out/t", lease_ms: 1000, ..LEASE };
-const WRITTEN: Written = Written { bytes: 10, items: 2, crc: 7 };
+const WRITTEN: &[Written] = &[Written { bytes: 10, items: 2, crc: 7 }];
 
 fn bench() -> (Bench, ServerId, JobId) {
     let mut bench = Bench::new();
@@ -49,7 +49,7 @@ fn manifest(bench: &Bench) -> Option<(ServerId, u64, String, Vec<FlushedStructur
     one
 }
 
-fn wrote(bench: &mut Bench, at: BlockAt, outcome: Result<Written, &str>) {
+fn wrote(bench: &mut Bench, at: BlockAt, outcome: Result<&[Written], &str>) {
     let server = at.block.server();
     bench.run(Command::BlockFlushed { server, at, outcome }).unwrap();
 }
@@ -178,7 +178,7 @@ fn parts_then_the_manifest_then_the_blocks_are_free() {
     assert_eq!((by, directory.as_str()), (server, "job/out/t"));
     let shape: Vec<_> = structures.iter().map(|s| (s.kind, &*s.name, s.parts.len())).collect();
     assert_eq!(shape, [(Kind::File, "f", 2), (Kind::Kv, "k", 1), (Kind::Queue, "q", 1)]);
-    assert!(structures.iter().flat_map(|s| &s.parts).all(|part| part.written == WRITTEN));
+    assert!(structures.iter().flat_map(|s| &s.parts).all(|part| part.objects == WRITTEN));
     assert_eq!(structures[0].parts[1].start, 65_000);
     assert_eq!(structures[2].max_items, 9);
     assert_eq!(bench.freed(), []);
@@ -427,12 +427,17 @@ fn a_flush_under_way_goes_on_after_a_restart() {
         bench.make(job, file("", &format!("new{i}"), 1)).unwrap();
         hands.work(&mut bench);
     }
-    for (at, _) in &left {
-        wrote(&mut bench, *at, Ok(WRITTEN));
+    // One of the blocks left several objects.
+    let several = [WRITTEN[0], Written { bytes: 5, items: 1, crc: 8 }, WRITTEN[0]];
+    for (i, (at, _)) in left.iter().enumerate() {
+        wrote(&mut bench, *at, Ok(if i == 1 { &several } else { WRITTEN }));
     }
     let (by, number, directory, structures) = manifest(&bench).unwrap();
     assert_eq!((directory.as_str(), structures.len()), ("job/out/t", 4));
-    assert!(structures.iter().all(|s| s.parts.len() == 1 && s.parts[0].written == WRITTEN));
+    assert!(structures.iter().all(|s| s.parts.len() == 1));
+    let mut objects: Vec<&[Written]> = structures.iter().map(|s| &s.parts[0].objects[..]).collect();
+    objects.sort_by_key(|objects| objects.len());
+    assert_eq!(objects, [WRITTEN, WRITTEN, WRITTEN, &several]);
 
     // Again, with everything written and the manifest on its way.
     bench.restart();
@@ -440,8 +445,8 @@ fn a_flush_under_way_goes_on_after_a_restart() {
     assert_eq!(manifest(&bench), None, "who wrote the last part may still come");
     let other = if written == one { two } else { one };
     assert_eq!(hands.back(&mut bench, other), []);
-    let (who, same, ..) = manifest(&bench).unwrap();
-    assert_eq!((who, same), (by, number));
+    let (who, same, _, same_structures) = manifest(&bench).unwrap();
+    assert_eq!((who, same, same_structures), (by, number, structures));
     committed(&mut bench, who, number, Ok(()));
     assert_eq!(hands.work(&mut bench).len(), 4);
     assert_eq!(info(&mut bench, job, "t").flush, FlushState::Done);
@@ -542,7 +547,7 @@ fn what_is_to_be_tried_again_outlives_a_part_that_is_none() {
     assert_eq!(left, again[..1]);
     wrote(&mut bench, parts[0], Ok(WRITTEN));
     let (_, number, _, structures) = manifest(&bench).unwrap();
-    assert!(structures.iter().all(|s| s.parts.len() == 1 && s.parts[0].written == WRITTEN));
+    assert!(structures.iter().all(|s| s.parts.len() == 1 && s.parts[0].objects == WRITTEN));
     committed(&mut bench, server, number, Ok(()));
     assert_eq!(bench.freed(), [parts[0], parts[2]]);
 }

@@ -1,7 +1,7 @@
 //! From the catalog's answers to message bodies.
 
 use honeycomb_catalog as catalog;
-use honeycomb_types::{KindSpec, Time, Verbs};
+use honeycomb_types::{Kind, KindSpec, Time, Verbs, flush_object};
 use honeycomb_wire::custom::kind_info;
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Field, Grant, GrantKey, Status};
@@ -104,13 +104,6 @@ fn flush_state(state: &catalog::FlushState) -> (u8, String) {
 }
 
 pub(crate) fn flushed_structure(s: &catalog::FlushedStructure) -> FlushedStructure {
-    let part = |p: &catalog::FlushedPart| FlushedPart {
-        name: p.name.to_string(),
-        start: p.start,
-        bytes: p.written.bytes,
-        items: p.written.items,
-        crc: p.written.crc,
-    };
     FlushedStructure {
         name: s.name.to_string(),
         kind: s.kind.code(),
@@ -118,8 +111,24 @@ pub(crate) fn flushed_structure(s: &catalog::FlushedStructure) -> FlushedStructu
         slots: s.slots,
         max_items: s.max_items,
         max_bytes: s.max_bytes,
-        parts: s.parts.iter().map(part).collect(),
+        parts: s.parts.iter().flat_map(|part| flushed_objects(s.kind, part)).collect(),
     }
+}
+
+/// The objects of a block. The first position of the later ones is known where positions are counted:
+/// bytes of a file, items of a queue.
+fn flushed_objects(
+    kind: Kind,
+    part: &catalog::FlushedPart,
+) -> impl Iterator<Item = FlushedPart> + use<'_> {
+    let counted = part.start != u64::MAX && matches!(kind, Kind::File | Kind::Queue);
+    let mut start = part.start;
+    part.objects.iter().enumerate().map(move |(i, written)| {
+        let catalog::Written { bytes, items, crc } = *written;
+        let (name, from) = (flush_object(&part.name, i), start);
+        start += if counted { items } else { 0 };
+        FlushedPart { name, start: from, bytes, items, crc }
+    })
 }
 
 fn structure_info(s: &catalog::StructureInfo) -> StructureInfo {

@@ -1,38 +1,47 @@
-//! `flushed`: what is on disk of a prefix whose lease has ended.
+//! `flushed`: what was written of a prefix whose lease has ended.
 
 use crate::failure::{Failure, Outcome};
 use crate::output::Output;
 use crate::size;
 use clap::Args;
-use honeycomb_tiers::{FlushError, Flushed, FlushedStructure};
+use honeycomb_tiers::{Access, FlushError, Flushed, FlushedStructure, Place};
 use honeycomb_wire::Status;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
 /// Shows what a flush holds, and checks it.
 ///
-/// DIRECTORY is where it went: the servers' flush_root, the job's name, and the path that the prefix
-/// was created with (`honeycomb prefix --flush-to`). No cluster is needed. Without a whole flush
-/// there the exit code is 3; with --check every object is read, and a damaged one is code 1.
+/// PLACE is where it went: the servers' flush_root, the job's name, and the path that the prefix was
+/// created with (`honeycomb prefix --flush-to`). It is a directory, or s3://BUCKET/PATH, gs://... or
+/// az://..., with credentials from the environment as for the servers. No cluster is needed. Without a
+/// whole flush there the exit code is 3; with --check every object is read, and a damaged one is code 1.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb flushed flush/cli/runs/1
-  honeycomb flushed flush/cli/runs/1 --check --json")]
+  honeycomb flushed flush/cli/runs/1 --check --json
+  honeycomb flushed flush/cli/runs/1 --copy runs-1")]
 pub struct FlushedArgs {
-    /// The directory of the flush
-    directory: PathBuf,
+    /// The directory of the flush, or its URL
+    #[arg(value_parser = |text: &str| Place::parse(text))]
+    place: Place,
     /// Read every object and compare it with its checksum
     #[arg(long)]
     check: bool,
+    /// Copy it into this directory, which is made or empty, comparing every object with its checksum
+    #[arg(long, value_name = "DIR")]
+    copy: Option<PathBuf>,
     #[command(flatten)]
     output: Output,
 }
 
 /// `honeycomb flushed`.
 pub fn flushed(args: &FlushedArgs) -> Outcome {
-    let flushed = Flushed::open(&args.directory).map_err(failure)?;
+    let flushed = Flushed::at(args.place.clone(), &Access::of_environment()).map_err(failure)?;
     if args.check {
         flushed.check().map_err(failure)?;
+    }
+    if let Some(directory) = &args.copy {
+        flushed.copy_to(directory).map_err(failure)?;
     }
     let manifest = flushed.manifest();
     let structures: Vec<Value> = manifest
@@ -47,7 +56,7 @@ pub fn flushed(args: &FlushedArgs) -> Outcome {
         })
         .collect();
     let told = json!({
-        "directory": args.directory, "job": manifest.job, "address": manifest.address,
+        "place": args.place.to_string(), "job": manifest.job, "address": manifest.address,
         "number": manifest.number, "checked": args.check, "structures": structures,
     });
     args.output.tell(&told, || {
@@ -62,6 +71,9 @@ pub fn flushed(args: &FlushedArgs) -> Outcome {
                 _ => String::new(),
             };
             text += &format!("\n  : {name}  {}, {bytes}{items}", s.kind);
+        }
+        if let Some(directory) = &args.copy {
+            text += &format!("\ncopied to {}", directory.display());
         }
         if args.check {
             text += "\nevery object is as it was written";

@@ -13,7 +13,7 @@ use serde_json::json;
 ///
 /// The prefixes on the way to it are created when they are missing; one that exists already is an
 /// error. Without options it is what every command that writes creates by itself. With --flush-to,
-/// what the prefix holds is written to disk when its lease ends, below the directory that the servers
+/// what the prefix holds is written when its lease ends, below the directory or bucket that the servers
 /// were given as flush_root and one of the job's name; `honeycomb flushed` reads it there.
 #[derive(Args)]
 #[command(after_help = "Examples:

@@ -1,12 +1,15 @@
-//! The thread that writes what expired prefixes held: disks are slow, and no core waits for one.
+//! The thread that makes objects of what blocks held: stores are slow, and no core waits for one.
 
 use crate::notes::LinkNote;
 use honeycomb_env::{Clock, Mailbox, NotPosted};
-use honeycomb_structures::Snapshot;
-use honeycomb_tiers::{FlushError, FlushStore, FlushedPart, FlushedStructure, Manifest};
+use honeycomb_structures::{Items, Snapshot};
+use honeycomb_tiers::{
+    FlushError, FlushStore, FlushedPart, FlushedStructure, Manifest, Objects, PartWriter, Written,
+};
 use honeycomb_types::Kind;
-use honeycomb_wire::messages::{CommitFlushRequest, FlushBlockReply};
+use honeycomb_wire::messages::{CommitFlushRequest, FlushBlockReply, FlushedObject};
 use honeycomb_wire::{Field, Status};
+use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -39,12 +42,30 @@ pub(crate) enum FlushWhat {
 /// The queue is bounded by what it carries: a part for each block that the server owns, and a
 /// manifest for each prefix that had one.
 #[derive(Clone)]
-pub(crate) struct Flusher(Option<Sender<FlushJob>>);
+pub(crate) struct Flusher(Option<Arc<Door>>);
+
+struct Door {
+    jobs: Sender<FlushJob>,
+    objects: Objects,
+}
+
+/// With the last way in, nothing waits for slow stores any more.
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.objects.end();
+    }
+}
 
 /// The other end, which writes until every `Flusher` is gone.
 pub(crate) struct FlushWorker {
     jobs: Receiver<FlushJob>,
     store: FlushStore,
+    answers: Answers,
+}
+
+/// Where it is told what became of a job.
+#[derive(Clone)]
+struct Answers {
     link: Mailbox<LinkNote>,
     clock: Clock,
 }
@@ -53,11 +74,13 @@ impl Flusher {
     /// A flusher with its worker, which its owner runs on a thread of its own.
     pub fn with_worker(
         store: FlushStore,
+        objects: Objects,
         link: Mailbox<LinkNote>,
         clock: Clock,
     ) -> (Flusher, FlushWorker) {
         let (send, jobs) = channel();
-        (Flusher(Some(send)), FlushWorker { jobs, store, link, clock })
+        let worker = FlushWorker { jobs, store, answers: Answers { link, clock } };
+        (Flusher(Some(Arc::new(Door { jobs: send, objects }))), worker)
     }
 
     /// One that writes nothing.
@@ -67,12 +90,12 @@ impl Flusher {
 
     /// Hands a job on; what to answer when that cannot be.
     pub fn give(&self, job: FlushJob) -> Result<(), (Status, String)> {
-        let Some(send) = &self.0 else {
+        let Some(door) = &self.0 else {
             let text = "this memory server has no flush_root: start it with one";
             return Err((Status::FlushUnavailable, text.into()));
         };
         let ended = |_| (Status::Unavailable, "the server is ending".to_owned());
-        send.send(job).map_err(ended)
+        door.jobs.send(job).map_err(ended)
     }
 }
 
@@ -80,50 +103,94 @@ impl FlushWorker {
     /// Writes until the last `Flusher` is dropped.
     pub fn run(self) {
         for FlushJob { errand, what } in &self.jobs {
-            let outcome = match what {
-                FlushWhat::Part { object, snapshot } => self.part(&object, &snapshot),
-                FlushWhat::Commit(manifest) => self.commit(*manifest).map(|()| Vec::new()),
-            };
-            let outcome = outcome.map_err(|e| (Status::Unavailable, e.to_string()));
-            self.post(LinkNote::Done { errand, outcome });
+            let answers = self.answers.clone();
+            match what {
+                FlushWhat::Part { object, snapshot } => {
+                    self.part(&object, snapshot, move |outcome| {
+                        answers.give(errand, outcome.map(told));
+                    });
+                }
+                FlushWhat::Commit(asked) => {
+                    let directory = asked.directory.clone();
+                    self.store.commit(directory, manifest(*asked), move |outcome| {
+                        answers.give(errand, outcome.map(|()| Vec::new()));
+                    });
+                }
+            }
         }
     }
 
-    fn part(&self, object: &str, snapshot: &Snapshot) -> Result<Vec<u8>, FlushError> {
-        let written = self.store.write_part(object, |out| snapshot.write(out))?;
-        let (bytes, items, crc) = (written.bytes, written.items, written.crc32);
-        Ok(FlushBlockReply { bytes, items, crc }.encode())
+    fn part(
+        &self,
+        object: &str,
+        snapshot: Arc<Snapshot>,
+        done: impl FnOnce(Result<Vec<Written>, FlushError>) + Send + 'static,
+    ) {
+        let mut part = Part(self.store.part(object));
+        let given = match snapshot.as_plain() {
+            Some(_) => {
+                part.0.plain(Plain(snapshot));
+                Ok(())
+            }
+            None => snapshot.give(&mut part),
+        };
+        part.0.finish(given, done);
     }
+}
 
-    fn commit(&self, asked: CommitFlushRequest) -> Result<(), FlushError> {
-        let structures = asked.structures.into_iter().map(|s| FlushedStructure {
-            name: s.name,
-            kind: Kind::from_code(s.kind).map_or("unknown", Kind::name).to_owned(),
-            sealed: s.sealed,
-            slots: s.slots,
-            max_items: s.max_items,
-            max_bytes: s.max_bytes,
-            parts: s
-                .parts
-                .into_iter()
-                .map(|p| FlushedPart {
-                    name: p.name,
-                    start: p.start,
-                    bytes: p.bytes,
-                    items: p.items,
-                    crc32: p.crc,
-                })
-                .collect(),
-        });
-        let structures = structures.collect();
-        let manifest = Manifest::new(asked.number, asked.job_name, asked.address, structures);
-        self.store.commit(&asked.directory, &manifest)
-    }
-
-    fn post(&self, mut note: LinkNote) {
+impl Answers {
+    /// On the thread of the stores, or on this one: either may wait for the link a moment.
+    fn give(&self, errand: Errand, outcome: Result<Vec<u8>, FlushError>) {
+        let outcome = outcome.map_err(|e| (Status::Unavailable, e.to_string()));
+        let mut note = LinkNote::Done { errand, outcome };
         while let Err(NotPosted::Full(back)) = self.link.post(note) {
             note = back;
             self.clock.sleep_until(self.clock.now() + Duration::from_millis(1));
         }
     }
+}
+
+struct Part(PartWriter);
+
+impl Items for Part {
+    fn item(&mut self, bytes: &[&[u8]]) -> io::Result<()> {
+        self.0.item(bytes)
+    }
+}
+
+/// The bytes of a snapshot that are written as they lie.
+struct Plain(Arc<Snapshot>);
+
+impl AsRef<[u8]> for Plain {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_plain().expect("it was plain when it was made").bytes()
+    }
+}
+
+fn told(objects: Vec<Written>) -> Vec<u8> {
+    let object = |w: Written| FlushedObject { bytes: w.bytes, items: w.items, crc: w.crc32 };
+    FlushBlockReply { objects: objects.into_iter().map(object).collect() }.encode()
+}
+
+fn manifest(asked: CommitFlushRequest) -> Manifest {
+    let structures = asked.structures.into_iter().map(|s| FlushedStructure {
+        name: s.name,
+        kind: Kind::from_code(s.kind).map_or("unknown", Kind::name).to_owned(),
+        sealed: s.sealed,
+        slots: s.slots,
+        max_items: s.max_items,
+        max_bytes: s.max_bytes,
+        parts: s
+            .parts
+            .into_iter()
+            .map(|p| FlushedPart {
+                name: p.name,
+                start: p.start,
+                bytes: p.bytes,
+                items: p.items,
+                crc32: p.crc,
+            })
+            .collect(),
+    });
+    Manifest::new(asked.number, asked.job_name, asked.address, structures.collect())
 }

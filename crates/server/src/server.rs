@@ -12,10 +12,11 @@ use honeycomb_block::Reclaimer;
 use honeycomb_env::unix::UnixDoor;
 use honeycomb_env::{AbortOnPanic, Clock, Entropy, Mailbox, Net, NetOptions, Scratch, run};
 use honeycomb_structures::Registry;
-use honeycomb_tiers::FlushStore;
+use honeycomb_tiers::{FlushRoot, FlushStore, Objects};
 use honeycomb_types::limits::{
-    BELOW_BYTES, BELOW_FRACTION, BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, FREED_KEPT_FRACTION,
-    FREED_KEPT_MAX, SERVER_BUFFER_BYTES, TIERS_MAX, WARM_BLOCKS_MIN, WARM_FRACTION,
+    BELOW_BYTES, BELOW_FRACTION, BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, FLUSH_BUFFERS_FRACTION,
+    FLUSH_BUFFERS_MAX, FLUSH_BUFFERS_MIN, FREED_KEPT_FRACTION, FREED_KEPT_MAX,
+    SERVER_BUFFER_BYTES, TIERS_MAX, WARM_BLOCKS_MIN, WARM_FRACTION,
 };
 use honeycomb_types::{BlockId, ServerId, ShardIx, TierClass};
 use honeycomb_wire::custom::kind_info;
@@ -50,8 +51,8 @@ pub struct ServerOptions {
     pub shards: u8,
     /// How long a core polls before it sleeps when requests come in quick succession.
     pub spin: Duration,
-    /// The directory below which data of expired prefixes is written; none is written without it.
-    pub flush_root: Option<PathBuf>,
+    /// The place below which data of expired prefixes is written; none is written without it.
+    pub flush_root: Option<FlushRoot>,
     /// The directory of the Unix socket that clients of this machine may use; `None` has no socket.
     pub unix_dir: Option<PathBuf>,
     /// The kinds of structure that it serves.
@@ -131,8 +132,13 @@ impl MemoryServer {
         let flusher = match &options.flush_root {
             None => Flusher::none(),
             Some(root) => {
-                let store = FlushStore::open(root).map_err(io::Error::other)?;
-                let (flusher, worker) = Flusher::with_worker(store, link.clone(), clock);
+                let buffers = options.memory / FLUSH_BUFFERS_FRACTION;
+                let buffers = buffers.clamp(FLUSH_BUFFERS_MIN, FLUSH_BUFFERS_MAX);
+                let (objects, worker) = Objects::with_worker(buffers as usize)?;
+                threads.push(spawn("objects", move || worker.run())?);
+                let store = FlushStore::open(root, objects.clone());
+                let store = store.map_err(io::Error::other)?;
+                let (flusher, worker) = Flusher::with_worker(store, objects, link.clone(), clock);
                 threads.push(spawn("flush", move || worker.run())?);
                 flusher
             }

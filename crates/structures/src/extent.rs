@@ -17,7 +17,6 @@ use honeycomb_types::limits::{EXTENT_PENDING_MS, EXTENTS_IDLE};
 use honeycomb_types::{Bug, Time};
 use honeycomb_wire::{Field, Malformed, Op, Reader, Status};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -333,13 +332,12 @@ impl Structure for ExtentBlock {
         let adopted = self.extents.iter().filter(|(_, h)| matches!(h.state, State::Adopted(_)));
         let places: Vec<(u64, Range<usize>)> =
             adopted.map(|(id, held)| (*id, held.at..held.at + held.len)).collect();
-        Some(Snapshot::new(block.pin(0..self.size), move |bytes, out: &mut dyn Write| {
+        Some(Snapshot::items(block.pin(0..self.size), move |bytes, out| {
             for (id, place) in &places {
-                out.write_all(&id.to_le_bytes())?;
-                out.write_all(&(place.len() as u32).to_le_bytes())?;
-                out.write_all(&bytes[place.clone()])?;
+                let length = (place.len() as u32).to_le_bytes();
+                out.item(&[&id.to_le_bytes(), &length, &bytes[place.clone()]])?;
             }
-            Ok(places.len() as u64)
+            Ok(())
         }))
     }
 }

@@ -276,10 +276,7 @@ impl Structure for FileBlock {
 
     fn snapshot(&mut self, block: &mut Backing, _range: (u64, u64)) -> Option<Snapshot> {
         let committed = self.pieces.committed();
-        Some(Snapshot::new(block.pin(0..committed), move |bytes, out| {
-            out.write_all(bytes)?;
-            Ok(committed as u64)
-        }))
+        Some(Snapshot::plain(block.pin(0..committed)))
     }
 
     fn rests(&self) -> Rest {

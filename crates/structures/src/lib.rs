@@ -32,7 +32,7 @@ pub use lanes::{LaneVerdict, Lanes};
 pub use moves::{Movable, Parcel, Prepared, Totals, Wish};
 pub use next::{Next, busy, moved};
 pub use queue::{QueueBlock, QueueBounds};
-pub use snapshot::Snapshot;
+pub use snapshot::{Items, Snapshot};
 
 // What a structure in another crate needs of ours, so that it depends on nothing else.
 pub use honeycomb_block::{Backing, Pin, Reclaimer};

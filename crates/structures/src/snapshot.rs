@@ -4,31 +4,79 @@ use honeycomb_block::Pin;
 use std::fmt;
 use std::io::{self, Write};
 
-/// Writes the content of a block, given the block's bytes; answers how many items there were.
-type WriteContent = dyn Fn(&[u8], &mut dyn Write) -> io::Result<u64> + Send + Sync;
+/// Hands on the items of a block, one after the other, given the block's bytes.
+type GiveItems = dyn Fn(&[u8], &mut dyn Items) -> io::Result<()> + Send + Sync;
+
+/// Who takes the items of a snapshot.
+pub trait Items {
+    /// One item in the form of a flush: these bytes, one after the other. They are not divided.
+    fn item(&mut self, bytes: &[&[u8]]) -> io::Result<()>;
+}
+
+enum Content {
+    /// The bytes as they are.
+    Plain,
+    Items(Box<GiveItems>),
+}
 
 /// A block's content in the form of a flush (`docs/flush.md`), which depends on no layout of blocks.
 ///
 /// Taking one costs the core a look at the bookkeeping, not at the bytes: those are kept by a pin and
-/// read when `write` is called, on whatever thread, as often as it takes.
+/// read when they are asked for, on whatever thread, as often as it takes, in the same order.
 pub struct Snapshot {
     pin: Pin,
-    write: Box<WriteContent>,
+    content: Content,
 }
 
 impl Snapshot {
-    /// A snapshot of what `pin` keeps, which must be the whole block. `write` gets those bytes.
-    pub fn new(
-        pin: Pin,
-        write: impl Fn(&[u8], &mut dyn Write) -> io::Result<u64> + Send + Sync + 'static,
-    ) -> Snapshot {
-        Snapshot { pin, write: Box::new(write) }
+    /// The bytes of `pin`, which are one run without items: a file's.
+    pub fn plain(pin: Pin) -> Snapshot {
+        Snapshot { pin, content: Content::Plain }
     }
 
-    /// Writes the content; answers how many items it has: bytes of a file, items of a queue, entries
-    /// of a kv. Fails only as `out` does.
+    /// Items, which `give` hands on. It gets the bytes of `pin`, which must be the whole block, and
+    /// hands on the same items in the same order each time.
+    pub fn items(
+        pin: Pin,
+        give: impl Fn(&[u8], &mut dyn Items) -> io::Result<()> + Send + Sync + 'static,
+    ) -> Snapshot {
+        Snapshot { pin, content: Content::Items(Box::new(give)) }
+    }
+
+    /// The bytes, when they are to be written as they are: they can be, without a copy.
+    pub fn as_plain(&self) -> Option<&Pin> {
+        matches!(self.content, Content::Plain).then_some(&self.pin)
+    }
+
+    /// Hands on the items; plain bytes are one. Fails only as `to` does.
+    pub fn give(&self, to: &mut dyn Items) -> io::Result<()> {
+        match &self.content {
+            Content::Plain => to.item(&[self.pin.bytes()]),
+            Content::Items(give) => give(self.pin.bytes(), to),
+        }
+    }
+
+    /// Writes the content in one run; answers how many items it has: bytes of a file, items of a
+    /// queue, entries of a kv. Fails only as `out` does.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<u64> {
-        (self.write)(self.pin.bytes(), out)
+        let mut counting = Counting { out, items: 0 };
+        self.give(&mut counting)?;
+        Ok(match &self.content {
+            Content::Plain => self.pin.bytes().len() as u64,
+            Content::Items(_) => counting.items,
+        })
+    }
+}
+
+struct Counting<'a> {
+    out: &'a mut dyn Write,
+    items: u64,
+}
+
+impl Items for Counting<'_> {
+    fn item(&mut self, bytes: &[&[u8]]) -> io::Result<()> {
+        self.items += 1;
+        bytes.iter().try_for_each(|run| self.out.write_all(run))
     }
 }
 

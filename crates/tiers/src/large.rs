@@ -5,18 +5,16 @@ use crate::manifest::FlushedStructure;
 use crate::read::Flushed;
 use honeycomb_types::limits::EXTENT_REF;
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
-use std::path::PathBuf;
 
 /// Bytes before each extent in its part: id u64, length u32.
 const HEAD: usize = 12;
 
 /// Where each extent of a structure is: in which object, from which byte, how long.
-pub(crate) struct Extents {
-    objects: Vec<PathBuf>,
+pub(crate) struct Extents<'a> {
+    flushed: &'a Flushed,
+    /// Names of the objects.
+    objects: Vec<&'a str>,
     places: HashMap<(u64, u64, u64), (usize, u64, u32)>,
-    directory: PathBuf,
 }
 
 fn number(bytes: &[u8], at: usize) -> Option<u64> {
@@ -27,15 +25,15 @@ fn length(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-impl Extents {
+impl<'a> Extents<'a> {
     /// Reads and checks the parts, one after the other, and keeps where everything is.
-    pub fn read(flushed: &Flushed, structure: &FlushedStructure) -> Result<Extents, FlushError> {
-        let directory = flushed.directory().to_path_buf();
-        let mut all = Extents { objects: Vec::new(), places: HashMap::new(), directory };
+    pub fn read(
+        flushed: &'a Flushed,
+        structure: &'a FlushedStructure,
+    ) -> Result<Extents<'a>, FlushError> {
+        let mut all = Extents { flushed, objects: Vec::new(), places: HashMap::new() };
         for part in structure.parts.iter().filter(|part| part.is_of_extents()) {
-            let object = all.directory.join(&part.name);
-            let damaged =
-                |why: &str| FlushError::Damaged { object: object.clone(), why: why.into() };
+            let damaged = |why: &str| flushed.damaged(&part.name, why.into());
             let (block, epoch) =
                 part.extents_of().ok_or_else(|| damaged("its name has no block and epoch"))?;
             let bytes = flushed.part(part)?;
@@ -53,7 +51,7 @@ impl Extents {
             if at != bytes.len() || seen != part.items {
                 return Err(damaged("its extents are not those of the manifest"));
             }
-            all.objects.push(object);
+            all.objects.push(&part.name);
         }
         Ok(all)
     }
@@ -71,19 +69,12 @@ impl Extents {
             else {
                 return Err(self.missing(format!("extent {id} of block {block:016x} is not there")));
             };
-            let object = &self.objects[*object];
-            let from = value.len();
-            value.resize(from + len as usize, 0);
-            let read = File::open(object).and_then(|mut file| {
-                file.seek(SeekFrom::Start(*at))?;
-                file.read_exact(&mut value[from..])
-            });
-            read.map_err(|why| FlushError::Read { object: object.clone(), why })?;
+            value.extend(self.flushed.range(self.objects[*object], *at..*at + len as u64)?);
         }
         Ok(value)
     }
 
     fn missing(&self, why: String) -> FlushError {
-        FlushError::Damaged { object: self.directory.clone(), why }
+        FlushError::Damaged { object: self.flushed.place().to_string(), why }
     }
 }

@@ -1,24 +1,29 @@
 //! Where data goes that does not stay in memory.
 //!
 //! Today that is one thing: the data of a prefix whose lease has ended and that says `flush_to`. A
-//! memory server writes a part for each block (`FlushStore::write_part`), then one of them the
-//! manifest (`FlushStore::commit`), which is the flush: without it there is none. The format is that
-//! of `docs/flush.md`; `Flushed` reads it.
+//! memory server writes a part for each block (`FlushStore::part`), then one of them the manifest
+//! (`FlushStore::commit`), which is the flush: without it there is none. The format is that of
+//! `docs/flush.md`; `Flushed` reads it. Where it goes is a `Place`: a directory or a part of a bucket.
 //!
-//! Everything here blocks on disks and is called from threads that may, never from a data core's.
+//! Stores are spoken to on one thread (`Objects`), with an asynchronous runtime that nothing else here
+//! knows of. What hands it bytes may block, and is never a data core's thread.
 #![forbid(unsafe_code)]
 
+mod access;
 mod large;
 mod manifest;
+mod objects;
+mod place;
 mod read;
 mod store;
 
+pub use access::Access;
 pub use manifest::{FlushedPart, FlushedStructure, Manifest};
+pub use objects::{Objects, ObjectsWorker};
+pub use place::{Cloud, InvalidPlace, Place};
 pub use read::{Entries, Flushed, Items};
-pub use store::{FlushStore, Written};
+pub use store::{FlushRoot, FlushStore, OBJECT_MAX, PartWriter, Written};
 
-use std::io;
-use std::path::PathBuf;
 use thiserror::Error;
 
 /// What went wrong with a flush, and where.
@@ -26,15 +31,13 @@ use thiserror::Error;
 pub enum FlushError {
     /// The place where everything goes is not there.
     #[error(
-        "the flush_root {} cannot be used: {why}; make it a directory that the server may write, or \
-         start the server with another one",
-        root.display()
+        "the place {root} cannot be used: {why}; name a directory that may be written, or a bucket"
     )]
     Root {
         /// The setting.
-        root: PathBuf,
+        root: String,
         /// What the system said.
-        why: io::Error,
+        why: String,
     },
     /// A path that leads nowhere below the root.
     #[error("'{path}' is no path below the flush_root: {why}")]
@@ -66,40 +69,39 @@ pub enum FlushError {
         found: String,
     },
     /// There is no manifest, so there is no flush.
-    #[error("{} holds no flush: {why}", directory.display())]
+    #[error("{place} holds no flush: {why}")]
     NoManifest {
         /// Where it was looked for.
-        directory: PathBuf,
+        place: String,
         /// What the system said.
-        why: io::Error,
+        why: String,
     },
     /// Written by a later version of this program.
     #[error(
-        "{} is a flush of version {version}; this program reads version {} and earlier",
-        directory.display(),
+        "{place} is a flush of version {version}; this program reads version {} and earlier",
         manifest::VERSION
     )]
     Newer {
         /// Where it is.
-        directory: PathBuf,
+        place: String,
         /// Its version.
         version: u32,
     },
     /// The bytes are not those that were written.
-    #[error("{} is damaged: {why}", object.display())]
+    #[error("{object} is damaged: {why}")]
     Damaged {
         /// Which object.
-        object: PathBuf,
+        object: String,
         /// How that was seen.
         why: String,
     },
     /// Reading failed.
-    #[error("{} could not be read: {why}", object.display())]
+    #[error("{object} could not be read: {why}")]
     Read {
         /// Which object.
-        object: PathBuf,
+        object: String,
         /// What the system said.
-        why: io::Error,
+        why: String,
     },
     /// No structure of this name, or it is of another kind.
     #[error("the flush has no {kind} named '{name}'")]
@@ -109,4 +111,18 @@ pub enum FlushError {
         /// Its name.
         name: String,
     },
+}
+
+/// An error with what is behind it: the store names the object, the system says why.
+pub(crate) fn reason(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(e) = source {
+        let more = e.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        source = e.source();
+    }
+    text
 }

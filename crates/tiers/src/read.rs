@@ -1,35 +1,120 @@
 //! Reading a flush: the manifest first, then the parts, each with its checksum.
 
-use crate::FlushError;
+use crate::access::{self, Access};
 use crate::large::Extents;
 use crate::manifest::{FlushedPart, FlushedStructure, Manifest, Unreadable};
+use crate::place::Place;
+use crate::{FlushError, reason};
 use honeycomb_types::{FLUSH_MANIFEST, Kind};
-use std::path::{Path, PathBuf};
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::runtime::{Builder, Runtime};
 
 /// Of the length of a kv's value: it is a list of extents.
 const OF_EXTENTS: u32 = 1 << 31;
 
-/// A flush in a directory.
-#[derive(Debug)]
+/// A flush in a directory or a bucket.
 pub struct Flushed {
-    directory: PathBuf,
+    place: Place,
+    bucket: Option<Bucket>,
     manifest: Manifest,
+    /// The manifest as it lies there.
+    text: Vec<u8>,
+}
+
+impl fmt::Debug for Flushed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Flushed({}, number {:016x})", self.place, self.manifest.number)
+    }
+}
+
+/// A bucket, and what its sockets need.
+struct Bucket {
+    store: Arc<dyn ObjectStore>,
+    path: Path,
+    runtime: Runtime,
+}
+
+impl Bucket {
+    fn open(place: &Place, access: &Access) -> Result<Bucket, FlushError> {
+        let (store, path) = access::open(place, access)?;
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let failed =
+            |e: io::Error| FlushError::Root { root: place.to_string(), why: e.to_string() };
+        Ok(Bucket { store, path, runtime: runtime.map_err(failed)? })
+    }
+
+    fn read(&self, name: &str, range: Option<Range<u64>>) -> object_store::Result<Vec<u8>> {
+        let path = self.path.clone().join(name);
+        let bytes = self.runtime.block_on(async {
+            match range {
+                Some(range) => self.store.get_range(&path, range).await,
+                None => self.store.get(&path).await?.bytes().await,
+            }
+        });
+        bytes.map(Vec::from)
+    }
+}
+
+/// Reads an object, or some of its bytes. The error says whether there is none.
+fn read(
+    place: &Place,
+    bucket: Option<&Bucket>,
+    name: &str,
+    range: Option<Range<u64>>,
+) -> Result<Vec<u8>, (bool, String)> {
+    if let Some(bucket) = bucket {
+        let none = |e: &object_store::Error| matches!(e, object_store::Error::NotFound { .. });
+        return bucket.read(name, range).map_err(|e| (none(&e), reason(&e)));
+    }
+    let path = place.directory().expect("what is no bucket is a directory").join(name);
+    let read = match range {
+        None => std::fs::read(path),
+        Some(range) => File::open(path).and_then(|mut file| {
+            let mut bytes = vec![0; (range.end - range.start) as usize];
+            file.seek(SeekFrom::Start(range.start))?;
+            file.read_exact(&mut bytes)?;
+            Ok(bytes)
+        }),
+    };
+    let none =
+        |e: &io::Error| matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
+    read.map_err(|e| (none(&e), e.to_string()))
 }
 
 impl Flushed {
-    /// Opens the flush in this directory: reads its manifest. `NoManifest` when there is none, also
-    /// when one was begun and never finished.
+    /// Opens the flush in this directory.
     pub fn open(directory: impl Into<PathBuf>) -> Result<Flushed, FlushError> {
-        let directory = directory.into();
-        let object = directory.join(FLUSH_MANIFEST);
-        let text = match std::fs::read(&object) {
+        Flushed::at(Place::Directory(directory.into()), &Access::none())
+    }
+
+    /// Opens the flush at this place: reads its manifest. `NoManifest` when there is none, also
+    /// when one was begun and never finished. `access` is for buckets.
+    pub fn at(place: Place, access: &Access) -> Result<Flushed, FlushError> {
+        let bucket = match place.directory() {
+            Some(_) => None,
+            None => Some(Bucket::open(&place, access)?),
+        };
+        let object = || place.join(FLUSH_MANIFEST).to_string();
+        let text = match read(&place, bucket.as_ref(), FLUSH_MANIFEST, None) {
             Ok(text) => text,
-            Err(why) => return Err(FlushError::NoManifest { directory, why }),
+            Err((true, why)) => {
+                return Err(FlushError::NoManifest { place: place.to_string(), why });
+            }
+            Err((false, why)) => return Err(FlushError::Read { object: object(), why }),
         };
         match Manifest::decode(&text) {
-            Ok(manifest) => Ok(Flushed { directory, manifest }),
-            Err(Unreadable::Damaged(why)) => Err(FlushError::Damaged { object, why }),
-            Err(Unreadable::Newer(version)) => Err(FlushError::Newer { directory, version }),
+            Ok(manifest) => Ok(Flushed { place, bucket, manifest, text }),
+            Err(Unreadable::Damaged(why)) => Err(FlushError::Damaged { object: object(), why }),
+            Err(Unreadable::Newer(version)) => {
+                Err(FlushError::Newer { place: place.to_string(), version })
+            }
         }
     }
 
@@ -39,8 +124,8 @@ impl Flushed {
     }
 
     /// Where it is.
-    pub fn directory(&self) -> &Path {
-        &self.directory
+    pub fn place(&self) -> &Place {
+        &self.place
     }
 
     /// All bytes of a file.
@@ -76,27 +161,60 @@ impl Flushed {
         Ok(())
     }
 
+    /// Copies it into a directory, which is made and must not hold anything yet. Each object is compared
+    /// with the manifest, which is written last: the copy is whole or none.
+    pub fn copy_to(&self, directory: &std::path::Path) -> Result<(), FlushError> {
+        let failed = |what: &std::path::Path, why: String| FlushError::Write {
+            what: what.display().to_string(),
+            why,
+        };
+        let made = std::fs::create_dir_all(directory).and_then(|()| std::fs::read_dir(directory));
+        match made.map(|mut entries| entries.next().is_some()) {
+            Ok(false) => {}
+            Ok(true) => return Err(failed(directory, "the directory is not empty".into())),
+            Err(e) => return Err(failed(directory, e.to_string())),
+        }
+        let put = |name: &str, bytes: &[u8]| {
+            let path = directory.join(name);
+            std::fs::write(&path, bytes).map_err(|e| failed(&path, e.to_string()))
+        };
+        for part in self.manifest.structures.iter().flat_map(|s| &s.parts) {
+            put(&part.name, &self.part(part)?)?;
+        }
+        put(FLUSH_MANIFEST, &self.text)
+    }
+
     fn structure(&self, name: &str, kind: Kind) -> Result<&FlushedStructure, FlushError> {
         let refuse = || FlushError::NoStructure { kind: kind.name(), name: name.to_owned() };
         self.manifest.structure(name, kind).ok_or_else(refuse)
     }
 
     pub(crate) fn part(&self, part: &FlushedPart) -> Result<Vec<u8>, FlushError> {
-        let object = self.directory.join(&part.name);
-        let bytes = match std::fs::read(&object) {
-            Ok(bytes) => bytes,
-            Err(why) => return Err(FlushError::Read { object, why }),
-        };
+        let bytes = self.read(&part.name, None)?;
         let found = bytes.len() as u64;
         if found != part.bytes {
             let why = format!("it has {found} bytes, and the manifest says {}", part.bytes);
-            return Err(FlushError::Damaged { object, why });
+            return Err(self.damaged(&part.name, why));
         }
         if crc32fast::hash(&bytes) != part.crc32 {
             let why = "its checksum is not that of the manifest".into();
-            return Err(FlushError::Damaged { object, why });
+            return Err(self.damaged(&part.name, why));
         }
         Ok(bytes)
+    }
+
+    /// Some bytes of an object.
+    pub(crate) fn range(&self, name: &str, range: Range<u64>) -> Result<Vec<u8>, FlushError> {
+        self.read(name, Some(range))
+    }
+
+    fn read(&self, name: &str, range: Option<Range<u64>>) -> Result<Vec<u8>, FlushError> {
+        let read = read(&self.place, self.bucket.as_ref(), name, range);
+        read.map_err(|(_, why)| FlushError::Read { object: self.place.join(name).to_string(), why })
+    }
+
+    pub(crate) fn damaged(&self, name: &str, why: String) -> FlushError {
+        FlushError::Damaged { object: self.place.join(name).to_string(), why }
     }
 }
 
@@ -167,7 +285,7 @@ impl<'a> Records<'a> {
     }
 
     fn damaged(&self, part: &FlushedPart, why: String) -> FlushError {
-        FlushError::Damaged { object: self.flushed.directory.join(&part.name), why }
+        self.flushed.damaged(&part.name, why)
     }
 }
 
@@ -186,7 +304,7 @@ impl Iterator for Items<'_> {
 /// The entries of a flushed kv.
 pub struct Entries<'a> {
     records: Records<'a>,
-    extents: Extents,
+    extents: Extents<'a>,
 }
 
 impl Iterator for Entries<'_> {

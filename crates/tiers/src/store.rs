@@ -1,19 +1,25 @@
-//! Writing a flush: parts in any order, then the manifest.
+//! Writing a flush: objects in any order, then the manifest.
 
+use crate::access::{self, Access};
 use crate::manifest::Manifest;
-use crate::{FlushError, Flushed};
-use honeycomb_types::FLUSH_MANIFEST;
-use object_store::local::LocalFileSystem;
+use crate::objects::{Limits, Objects, UNIT};
+use crate::place::Place;
+use crate::{FlushError, reason};
+use bytes::Bytes;
+use honeycomb_types::{FLUSH_MANIFEST, flush_object};
 use object_store::path::Path;
-use object_store::{MultipartUpload, ObjectStoreExt, PutPayload};
-use pollster::block_on;
-use std::io::{self, Write};
-use std::path::PathBuf;
+use object_store::{Error, ObjectStore, ObjectStoreExt, PutPayload};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::JoinHandle;
 
-/// Bytes that are handed on at a time.
-const PIECE: usize = 4 << 20;
+/// The longest object, but for one item that is longer. What fails is sent again as a whole, so it is
+/// not larger; and stores take much smaller ones badly.
+pub const OBJECT_MAX: usize = 16 << 20;
 
-/// What was written of a part.
+/// What was written of a part: one of its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
     /// Length of the object.
@@ -24,153 +30,271 @@ pub struct Written {
     pub crc32: u32,
 }
 
-/// The directory below which a server flushes (the setting `flush_root`).
+/// The place below which a server flushes (the setting `flush_root`).
 ///
-/// Nothing is written outside of it, whatever path is asked for. It is looked for with each object:
-/// when it is gone (a disk that is no longer mounted), that is an error, and no directory of its name
-/// is made. What is done is on disk: objects and the directories that name them are synchronised.
-#[derive(Clone, Debug)]
+/// Nothing is written outside of it, whatever path is asked for. A directory is looked for with each
+/// object: when it is gone (a disk that is no longer mounted), that is an error, and no directory of
+/// its name is made. What is done is there to stay: objects and the directories that name them are
+/// synchronised.
+#[derive(Clone)]
 pub struct FlushStore {
-    root: PathBuf,
+    objects: Objects,
+    root: Arc<Root>,
+}
+
+/// Where a server flushes.
+#[derive(Clone, Debug)]
+pub struct FlushRoot {
+    /// The place.
+    pub place: Place,
+    /// How it is reached, when it is in an object store.
+    pub access: Access,
+}
+
+struct Root {
+    place: Place,
+    /// Of a bucket; a directory is opened anew.
+    bucket: Option<(Arc<dyn ObjectStore>, Path)>,
+}
+
+impl Root {
+    async fn store(&self) -> Result<Arc<dyn ObjectStore>, FlushError> {
+        if let Some((store, _)) = &self.bucket {
+            return Ok(store.clone());
+        }
+        let directory = self.place.directory().expect("it is no bucket").to_owned();
+        let opened = tokio::task::spawn_blocking(move || access::directory(&directory)).await;
+        opened.unwrap_or_else(|e| {
+            Err(FlushError::Root { root: self.place.to_string(), why: e.to_string() })
+        })
+    }
+
+    /// A path below the root, as the store takes it: it refuses `..`, and so do we.
+    fn located(&self, object: &str) -> Result<Path, FlushError> {
+        let refuse = |e: object_store::path::Error| FlushError::Path {
+            path: object.to_owned(),
+            why: e.to_string(),
+        };
+        let path = Path::parse(object).map_err(refuse)?;
+        Ok(match &self.bucket {
+            Some((_, above)) => above.parts().chain(path.parts()).collect(),
+            None => path,
+        })
+    }
+
+    async fn put(&self, object: &str, bytes: Bytes) -> Result<(), FlushError> {
+        let (store, path) = (self.store().await?, self.located(object)?);
+        let put = store.put(&path, PutPayload::from(bytes)).await;
+        put.map(drop).map_err(|e| self.failed(object, &e))
+    }
+
+    fn failed(&self, object: &str, why: &Error) -> FlushError {
+        FlushError::Write { what: self.place.join(object).to_string(), why: reason(why) }
+    }
+
+    async fn commit(
+        &self,
+        limits: &Limits,
+        directory: &str,
+        manifest: &Manifest,
+    ) -> Result<(), FlushError> {
+        let store = self.store().await?;
+        let parts = || manifest.structures.iter().flat_map(|s| &s.parts);
+        let mut seen = Vec::new();
+        for part in parts() {
+            let object = format!("{directory}/{}", part.name);
+            let (store, path, limits) = (store.clone(), self.located(&object)?, limits.clone());
+            let look = async move {
+                let _turn = limits.turn().await;
+                store.head(&path).await
+            };
+            seen.push((object, part.bytes, tokio::spawn(look)));
+        }
+        for (object, expected, look) in seen {
+            let found = match look.await.unwrap_or_else(|source| Err(source.into())) {
+                Ok(meta) if meta.size == expected => continue,
+                Ok(meta) => format!("it has {}", meta.size),
+                Err(Error::NotFound { .. }) => "there is none".into(),
+                Err(e) => reason(&e),
+            };
+            let part = self.place.join(&object).to_string();
+            return Err(FlushError::MissingPart { part, expected, found });
+        }
+        let object = format!("{directory}/{FLUSH_MANIFEST}");
+        let earlier = self.earlier(&store, &object).await?;
+        self.put(&object, manifest.encode().into()).await?;
+        let earlier = earlier.iter().flat_map(|flush| &flush.structures);
+        for part in earlier.flat_map(|s| &s.parts) {
+            if parts().all(|other| other.name != part.name) {
+                // The new flush stands; an old part that stays behind is only in the way.
+                let path = self.located(&format!("{directory}/{}", part.name))?;
+                let _turn = limits.turn().await;
+                let _ = store.delete(&path).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// The manifest that is there; one that cannot be read names nothing.
+    async fn earlier(
+        &self,
+        store: &Arc<dyn ObjectStore>,
+        object: &str,
+    ) -> Result<Option<Manifest>, FlushError> {
+        let found = match store.get(&self.located(object)?).await {
+            Ok(found) => found.bytes().await,
+            Err(Error::NotFound { .. }) => return Ok(None),
+            Err(e) => Err(e),
+        };
+        match found {
+            Ok(text) => Ok(Manifest::decode(&text).ok()),
+            Err(e) => {
+                let (object, why) = (self.place.join(object).to_string(), reason(&e));
+                Err(FlushError::Read { object, why })
+            }
+        }
+    }
 }
 
 impl FlushStore {
-    /// A store below this directory, which must exist.
-    pub fn open(root: impl Into<PathBuf>) -> Result<FlushStore, FlushError> {
-        let store = FlushStore { root: root.into() };
-        store.disk()?;
-        Ok(store)
+    /// A store below this place. A directory must exist; a bucket is not asked yet, because a store
+    /// that is away for a while does not keep a server from starting.
+    pub fn open(root: &FlushRoot, objects: Objects) -> Result<FlushStore, FlushError> {
+        let FlushRoot { place, access } = root;
+        let opened = access::open(place, access)?;
+        let bucket = place.directory().is_none().then_some(opened);
+        Ok(FlushStore { objects, root: Arc::new(Root { place: place.clone(), bucket }) })
     }
 
-    fn disk(&self) -> Result<LocalFileSystem, FlushError> {
-        let refuse = |why| FlushError::Root { root: self.root.clone(), why };
-        let found = std::fs::metadata(&self.root).map_err(refuse)?;
-        if !found.is_dir() {
-            let why = io::Error::new(io::ErrorKind::NotADirectory, "it is not a directory");
-            return Err(FlushError::Root { root: self.root.clone(), why });
-        }
-        let disk = LocalFileSystem::new_with_prefix(&self.root)
-            .map_err(|e| refuse(io::Error::other(e.to_string())))?;
-        Ok(disk.with_fsync(true))
-    }
-
-    /// Writes an object from what `content` writes; it is there whole, or not at all. `content`
-    /// answers how many items it had.
-    pub fn write_part(
-        &self,
-        object: &str,
-        content: impl FnOnce(&mut dyn Write) -> io::Result<u64>,
-    ) -> Result<Written, FlushError> {
-        let (disk, path) = (self.disk()?, located(object)?);
-        let failed = |e: &dyn std::error::Error| FlushError::Write {
-            what: object.to_owned(),
-            why: reason(e),
-        };
-        let upload = block_on(disk.put_multipart(&path)).map_err(|e| failed(&e))?;
-        let mut part = Part { upload, piece: Vec::new(), bytes: 0, crc: crc32fast::Hasher::new() };
-        let written = content(&mut part).and_then(|items| part.hand_on().map(|()| items));
-        let done = match written {
-            Ok(items) => match block_on(part.upload.complete()) {
-                Ok(_) => Ok(items),
-                Err(e) => Err(failed(&e)),
-            },
-            Err(e) => Err(failed(&e)),
-        };
-        match done {
-            Ok(items) => Ok(Written { bytes: part.bytes, items, crc32: part.crc.finalize() }),
-            Err(e) => {
-                // What cannot be taken away stays under a name that no reader looks at.
-                let _ = block_on(part.upload.abort());
-                Err(e)
-            }
+    /// Begins to write a part, whose first object has this name below the root.
+    pub fn part(&self, first: &str) -> PartWriter {
+        PartWriter {
+            store: self.clone(),
+            first: first.to_owned(),
+            piece: Vec::new(),
+            room: Vec::new(),
+            items: 0,
+            written: Vec::new(),
+            puts: Vec::new(),
+            failed: Arc::default(),
         }
     }
 
     /// Makes the flush: writes its manifest, when all parts are to be seen. What an earlier flush
-    /// left in the directory is deleted afterwards.
-    pub fn commit(&self, directory: &str, manifest: &Manifest) -> Result<(), FlushError> {
-        let disk = self.disk()?;
-        for part in manifest.structures.iter().flat_map(|s| &s.parts) {
-            let object = format!("{directory}/{}", part.name);
-            let found = match block_on(disk.head(&located(&object)?)) {
-                Ok(meta) if meta.size == part.bytes => continue,
-                Ok(meta) => format!("it has {}", meta.size),
-                Err(e) => reason(&e),
-            };
-            return Err(FlushError::MissingPart { part: object, expected: part.bytes, found });
+    /// left in the directory is deleted afterwards. `done` is called on the thread of the stores.
+    pub fn commit(
+        &self,
+        directory: String,
+        manifest: Manifest,
+        done: impl FnOnce(Result<(), FlushError>) + Send + 'static,
+    ) {
+        let (root, limits) = (self.root.clone(), self.objects.limits().clone());
+        self.objects.spawn(async move { done(root.commit(&limits, &directory, &manifest).await) });
+    }
+}
+
+/// A part that is being written, as one object or several. Dropped before its end it is none: objects
+/// that were written already mean nothing.
+pub struct PartWriter {
+    store: FlushStore,
+    first: String,
+    /// The object that is being filled, and the room that its bytes have.
+    piece: Vec<u8>,
+    room: Vec<OwnedSemaphorePermit>,
+    items: u64,
+    written: Vec<Written>,
+    puts: Vec<JoinHandle<Result<(), FlushError>>>,
+    /// One of the objects could not be written: the rest need not be.
+    failed: Arc<AtomicBool>,
+}
+
+impl PartWriter {
+    /// Adds an item, which is not divided over objects. Waits while too much is on its way. Fails when
+    /// an earlier object did, and when the server ends; `finish` tells why.
+    pub fn item(&mut self, bytes: &[&[u8]]) -> io::Result<()> {
+        let length = bytes.iter().map(|run| run.len()).sum::<usize>();
+        if !self.piece.is_empty() && self.piece.len() + length > OBJECT_MAX {
+            self.hand_on();
         }
-        let earlier = Flushed::open(self.root.join(directory)).ok();
-        let object = format!("{directory}/{FLUSH_MANIFEST}");
-        let (path, text) = (located(&object)?, manifest.encode());
-        block_on(disk.put(&path, PutPayload::from(text)))
-            .map_err(|e| FlushError::Write { what: object, why: reason(&e) })?;
-        let earlier = earlier.iter().flat_map(|flush| &flush.manifest().structures);
-        for part in earlier.flat_map(|s| &s.parts) {
-            let kept = manifest.structures.iter().flat_map(|s| &s.parts);
-            if kept.clone().all(|other| other.name != part.name) {
-                // The new flush stands; an old part that stays behind is only in the way.
-                let _ = block_on(disk.delete(&located(&format!("{directory}/{}", part.name))?));
-            }
-        }
+        self.make_room(length)?;
+        bytes.iter().for_each(|run| self.piece.extend_from_slice(run));
+        self.items += 1;
         Ok(())
     }
-}
 
-/// A path below the root, as the store takes it: it refuses `..`, and so do we.
-fn located(object: &str) -> Result<Path, FlushError> {
-    Path::parse(object)
-        .map_err(|e| FlushError::Path { path: object.to_owned(), why: e.to_string() })
-}
-
-/// An error with what is behind it: the store names the object, the system says why.
-fn reason(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(e) = source {
-        let more = e.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        source = e.source();
-    }
-    text
-}
-
-/// A part that is being written.
-struct Part {
-    upload: Box<dyn MultipartUpload>,
-    piece: Vec<u8>,
-    bytes: u64,
-    crc: crc32fast::Hasher,
-}
-
-impl Part {
-    fn hand_on(&mut self) -> io::Result<()> {
-        if self.piece.is_empty() {
+    fn make_room(&mut self, length: usize) -> io::Result<()> {
+        let needed = self.piece.len() + length;
+        if needed <= self.piece.capacity() {
             return Ok(());
         }
-        let piece = std::mem::take(&mut self.piece);
-        self.crc.update(&piece);
-        self.bytes += piece.len() as u64;
-        block_on(self.upload.put_part(PutPayload::from(piece)))
-            .map_err(|e| io::Error::other(reason(&e)))
-    }
-}
-
-impl Write for Part {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.piece.is_empty() {
-            self.piece.reserve(PIECE.min(bytes.len().max(64 * 1024)));
+        if self.failed.load(Relaxed) {
+            return Err(io::Error::other("an earlier object could not be written"));
         }
-        let taken = bytes.len().min(PIECE - self.piece.len());
-        self.piece.extend_from_slice(&bytes[..taken]);
-        if self.piece.len() == PIECE {
-            self.hand_on()?;
-        }
-        Ok(taken)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
+        let capacity = needed.next_power_of_two().max(UNIT);
+        let held = self.room.iter().map(OwnedSemaphorePermit::num_permits).sum::<usize>();
+        let more = capacity.saturating_sub(held * UNIT);
+        let room = self.store.objects.room(more, held);
+        self.room.push(room.ok_or(io::Error::other("the server is ending"))?);
+        self.piece.reserve_exact(capacity - self.piece.len());
         Ok(())
+    }
+
+    /// Writes bytes that have no items, as they lie: nothing is copied.
+    pub fn plain(&mut self, bytes: impl AsRef<[u8]> + Send + 'static) {
+        let bytes = Bytes::from_owner(bytes);
+        for from in (0..bytes.len()).step_by(OBJECT_MAX) {
+            let piece = bytes.slice(from..bytes.len().min(from + OBJECT_MAX));
+            let items = piece.len() as u64;
+            self.send(piece, items, Vec::new());
+        }
+    }
+
+    fn hand_on(&mut self) {
+        let (piece, room) = (std::mem::take(&mut self.piece), std::mem::take(&mut self.room));
+        let items = std::mem::take(&mut self.items);
+        self.send(piece.into(), items, room);
+    }
+
+    fn send(&mut self, bytes: Bytes, items: u64, room: Vec<OwnedSemaphorePermit>) {
+        let crc32 = crc32fast::hash(&bytes);
+        let object = flush_object(&self.first, self.written.len());
+        self.written.push(Written { bytes: bytes.len() as u64, items, crc32 });
+        let (root, failed) = (self.store.root.clone(), self.failed.clone());
+        let limits = self.store.objects.limits().clone();
+        self.puts.push(self.store.objects.spawn(async move {
+            let _turn = limits.turn().await;
+            let put = root.put(&object, bytes).await;
+            failed.fetch_or(put.is_err(), Relaxed);
+            drop(room);
+            put
+        }));
+    }
+
+    /// Hands on the rest, if all of the part was `given`. `done` is called on the thread of the stores,
+    /// when all objects are written or one could not be, with all of them in order: at least one.
+    pub fn finish(
+        mut self,
+        given: io::Result<()>,
+        done: impl FnOnce(Result<Vec<Written>, FlushError>) + Send + 'static,
+    ) {
+        if given.is_ok() && (self.written.is_empty() || !self.piece.is_empty()) {
+            self.hand_on();
+        }
+        let what = self.store.root.place.join(&self.first).to_string();
+        let PartWriter { store, written, puts, .. } = self;
+        store.objects.spawn(async move {
+            let mut failed = None;
+            for put in puts {
+                let put = put.await.unwrap_or_else(|e| {
+                    Err(FlushError::Write { what: what.clone(), why: e.to_string() })
+                });
+                failed = failed.or(put.err());
+            }
+            done(match (failed, given) {
+                (Some(why), _) => Err(why),
+                (None, Err(e)) => Err(FlushError::Write { what, why: e.to_string() }),
+                (None, Ok(())) => Ok(written),
+            });
+        });
     }
 }

@@ -12,6 +12,17 @@ pub const FLUSH_PART: &str = ".part";
 /// epoch, as hexadecimal digits with `-` between them, by which entries name the extents.
 pub const FLUSH_EXTENTS: &str = ".extents.part";
 
+/// The name of the objects of one block, of which `first` is the first: the others have their number
+/// behind the block's, so that what ends the name stays.
+pub fn flush_object(first: &str, object: usize) -> String {
+    if object == 0 {
+        return first.to_owned();
+    }
+    // Number of the flush, server, block within the flush.
+    let end = first.match_indices(['-', '.']).nth(2).map_or(first.len(), |(at, _)| at);
+    format!("{}-{object:04}{}", &first[..end], &first[end..])
+}
+
 /// The directory of a flush, relative to the `flush_root`: one for the job, in it those of the path.
 ///
 /// The path is one of names, with `/` between them. It cannot leave the job's own directory: a name
@@ -70,6 +81,14 @@ fn encoded(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn objects_of_one_block_have_names_of_their_own_that_end_alike() {
+        assert_eq!(super::flush_object("5-a-00003.part", 0), "5-a-00003.part");
+        assert_eq!(super::flush_object("5-a-00003.part", 1), "5-a-00003-0001.part");
+        let extents = "5-a-00003-b1-e1.extents.part";
+        assert_eq!(super::flush_object(extents, 12), "5-a-00003-0012-b1-e1.extents.part");
+    }
+
     use super::*;
 
     #[test]

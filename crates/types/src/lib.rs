@@ -15,7 +15,7 @@ mod time;
 mod wire_limits;
 
 pub use bug::Bug;
-pub use flush_path::{FLUSH_EXTENTS, FLUSH_MANIFEST, FLUSH_PART, flush_directory};
+pub use flush_path::{FLUSH_EXTENTS, FLUSH_MANIFEST, FLUSH_PART, flush_directory, flush_object};
 pub use ids::{
     BlockAt, BlockId, Epoch, Generation, JobId, LaneId, MapVersion, MoveId, PrefixId, Sequence,
     ServerId, SessionId, ShardIx, StructureId,

@@ -142,6 +142,12 @@ pub const SUCCESSOR_IDLE: Duration = Duration::from_secs(1);
 pub const FLUSH_DIRECTORY_MAX: usize = 1024;
 /// The pause after the first failure of a flush; each further one doubles it.
 pub const FLUSH_RETRY_FIRST: Duration = Duration::from_millis(100);
+/// Copies of records that a server holds while a store takes them: this fraction of its memory, ...
+pub const FLUSH_BUFFERS_FRACTION: u64 = 32;
+/// ... and at least so many bytes, ...
+pub const FLUSH_BUFFERS_MIN: u64 = 16 << 20;
+/// ... and at most so many.
+pub const FLUSH_BUFFERS_MAX: u64 = 64 << 20;
 /// The longest pause between two attempts of a flush.
 pub const FLUSH_RETRY_MAX: Duration = Duration::from_secs(30);
 

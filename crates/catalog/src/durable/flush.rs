@@ -35,11 +35,11 @@ pub(crate) struct KeptImage {
 
 impl FlushImage {
     /// Notes that a part is on disk.
-    pub(crate) fn wrote(&mut self, part: usize, written: Written) -> Result<(), BadRecord> {
+    pub(crate) fn wrote(&mut self, part: usize, objects: Vec<Written>) -> Result<(), BadRecord> {
         let parts = self.structures.iter_mut().flat_map(|s| &mut s.parts);
         match (parts.zip(&mut self.blocks)).nth(part) {
             Some((told, block)) => {
-                (told.written, block.state) = (written, PartState::Written);
+                (told.objects, block.state) = (objects, PartState::Written);
                 Ok(())
             }
             None => bad(format!("a flush has no part {part}")),
@@ -66,12 +66,19 @@ impl FlushImage {
             for (part, block) in structure.parts.iter().zip(&mut blocks) {
                 w.str(&part.name);
                 w.u64(part.start);
-                put_written(w, part.written);
+                put_written(w, part.objects.first().copied().unwrap_or_default());
                 put_at(w, block.at);
                 w.u64(block.range.0);
                 w.u64(block.range.1);
                 w.u8(block.state as u8);
             }
+        }
+        // Further objects of a block are rare, and an earlier program wrote none: they come last.
+        let parts = self.structures.iter().flat_map(|s| &s.parts).enumerate();
+        for (i, part) in parts.filter(|(_, part)| part.objects.len() > 1) {
+            w.u32(i as u32);
+            w.u32(part.objects.len() as u32 - 1);
+            put_objects(w, &part.objects[1..]);
         }
     }
 
@@ -97,30 +104,58 @@ impl FlushImage {
             let (max_items, max_bytes) = (r.u64()?, r.u64()?);
             let mut parts = Vec::new();
             for _ in 0..r.count(65)? {
-                let (name, start) = (r.str()?.into(), r.u64()?);
-                parts.push(FlushedPart { name, start, written: get_written(r)? });
+                let (name, start, first) = (r.str()?.into(), r.u64()?, get_written(r)?);
                 let (at, range) = (get_at(r)?, (r.u64()?, r.u64()?));
                 let code = r.u8()?;
                 let Some(state) = PartState::from_code(code) else {
                     return bad(format!("no state of a part has the code {code:#x}"));
                 };
+                let objects = match state {
+                    PartState::Written => vec![first],
+                    PartState::Waits | PartState::Absent => Vec::new(),
+                };
+                parts.push(FlushedPart { name, start, objects });
                 image.blocks.push(KeptImage { at, range, state });
             }
             let structure =
                 FlushedStructure { name, kind, sealed, slots, max_items, max_bytes, parts };
             image.structures.push(structure);
         }
+        while !r.0.is_empty() {
+            let i = r.u32()? as usize;
+            let mut parts = image.structures.iter_mut().flat_map(|s| &mut s.parts);
+            let Some(part) = parts.nth(i) else {
+                return bad(format!("a flush has no part {i}"));
+            };
+            for _ in 0..r.count(20)? {
+                part.objects.push(get_written(r)?);
+            }
+        }
         Ok(image)
     }
 }
 
-pub(crate) fn put_written(w: &mut Writer<'_>, written: Written) {
+/// All objects of a block that is written; there is at least one.
+pub(crate) fn put_objects(w: &mut Writer<'_>, objects: &[Written]) {
+    objects.iter().for_each(|written| put_written(w, *written));
+}
+
+/// What `put_objects` wrote, to the end of the record.
+pub(crate) fn get_objects(r: &mut Reader<'_>) -> Result<Vec<Written>, BadRecord> {
+    let mut objects = vec![get_written(r)?];
+    while !r.0.is_empty() {
+        objects.push(get_written(r)?);
+    }
+    Ok(objects)
+}
+
+fn put_written(w: &mut Writer<'_>, written: Written) {
     w.u64(written.bytes);
     w.u64(written.items);
     w.u32(written.crc);
 }
 
-pub(crate) fn get_written(r: &mut Reader<'_>) -> Result<Written, BadRecord> {
+fn get_written(r: &mut Reader<'_>) -> Result<Written, BadRecord> {
     Ok(Written { bytes: r.u64()?, items: r.u64()?, crc: r.u32()? })
 }
 
@@ -140,4 +175,68 @@ pub(crate) fn get_outcome(r: &mut Reader<'_>) -> Result<(PrefixId, FlushState), 
         why => FlushState::Lost(why.into()),
     };
     Ok((prefix, state))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A record as programs wrote it that knew one object for each block.
+    fn earlier(state: PartState, written: Written) -> Vec<u8> {
+        let mut record = Vec::new();
+        let mut w = Writer(&mut record);
+        w.u64(5);
+        w.u64(6);
+        ["job/out", "job", "t"].iter().for_each(|text| w.str(text));
+        w.u32(1);
+        w.u64(9);
+        w.str("log");
+        w.u8(Kind::File.code());
+        w.u8(1);
+        w.u32(0);
+        w.u64(0);
+        w.u64(0);
+        w.u32(1);
+        w.str("5-a-00000.part");
+        w.u64(0);
+        put_written(&mut w, written);
+        put_at(&mut w, BlockAt::default());
+        w.u64(0);
+        w.u64(u64::MAX);
+        w.u8(state as u8);
+        record
+    }
+
+    #[test]
+    fn what_an_earlier_program_wrote_is_read_and_written_as_it_was() {
+        let written = Written { bytes: 10, items: 10, crc: 7 };
+        let waits = (PartState::Waits, Written::default(), vec![]);
+        for (state, told, objects) in [waits, (PartState::Written, written, vec![written])] {
+            let record = earlier(state, told);
+            let mut r = Reader(&record);
+            let image = FlushImage::get(&mut r).unwrap();
+            r.end().unwrap();
+            assert_eq!(image.structures[0].parts[0].objects, objects);
+            let mut again = Vec::new();
+            image.put(&mut Writer(&mut again));
+            assert_eq!(again, record);
+        }
+    }
+
+    #[test]
+    fn further_objects_of_a_block_come_back() {
+        let record = earlier(PartState::Written, Written::default());
+        let mut image = FlushImage::get(&mut Reader(&record)).unwrap();
+        let objects: Vec<Written> =
+            (0..3).map(|i| Written { bytes: i, items: i, crc: i as u32 }).collect();
+        image.wrote(0, objects.clone()).unwrap();
+        let mut record = Vec::new();
+        image.put(&mut Writer(&mut record));
+        let again = FlushImage::get(&mut Reader(&record)).unwrap();
+        assert_eq!(again.structures, image.structures);
+        assert!(FlushImage::get(&mut Reader(&record[..record.len() - 1])).is_err());
+        let mut part = Vec::new();
+        put_objects(&mut Writer(&mut part), &objects);
+        assert_eq!(get_objects(&mut Reader(&part)).unwrap(), objects);
+    }
 }

@@ -275,11 +275,11 @@ impl Catalog {
                 None => record(out, Type::FlushGone, |w| w.u64(number)),
             }
         }
-        for (number, part, written) in parts {
+        for (number, part, objects) in parts {
             record(out, Type::FlushPart, |w| {
                 w.u64(number);
                 w.u32(part as u32);
-                flush::put_written(w, written);
+                flush::put_objects(w, &objects);
             });
         }
     }

@@ -1,7 +1,7 @@
 //! The catalog again, from records.
 
 use super::codec::{BadRecord, Reader, bad};
-use super::flush::{FlushImage, get_outcome, get_written};
+use super::flush::{FlushImage, get_objects, get_outcome};
 use super::image::{
     Counters, JobImage, PrefixImage, ServerImage, StructureImage, Type, VERSION, get_at,
     get_extent_blocks, get_tombstone,
@@ -167,7 +167,7 @@ impl Recovery {
                 let Some(flush) = self.flushes.get_mut(&number) else {
                     return bad(format!("a part is of flush {number:016x}, which is not there"));
                 };
-                flush.wrote(part, get_written(&mut r)?)?;
+                flush.wrote(part, get_objects(&mut r)?)?;
             }
             Type::Flushed => {
                 let (prefix, state) = get_outcome(&mut r)?;

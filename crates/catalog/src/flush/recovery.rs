@@ -14,6 +14,9 @@ use hashbrown::HashSet;
 use honeycomb_types::{BlockId, ServerId};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// A flush, one of its parts, and what was written of that.
+type PartWritten = (u64, usize, Vec<Written>);
+
 /// What the log has not been told of flushes.
 #[derive(Debug, Default)]
 pub(crate) struct Unwritten {
@@ -21,7 +24,7 @@ pub(crate) struct Unwritten {
     /// Those that began, lost a part or ended.
     changed: BTreeSet<u64>,
     /// Parts of others that are on disk.
-    parts: Vec<(u64, usize, Written)>,
+    parts: Vec<PartWritten>,
 }
 
 impl Unwritten {
@@ -31,14 +34,14 @@ impl Unwritten {
         }
     }
 
-    pub(crate) fn wrote(&mut self, number: u64, part: usize, written: Written) {
+    pub(crate) fn wrote(&mut self, number: u64, part: usize, objects: &[Written]) {
         if self.on {
-            self.parts.push((number, part, written));
+            self.parts.push((number, part, objects.into()));
         }
     }
 
     /// All of it: flushes to be written as they stand, if they are still there, and parts of others.
-    pub(crate) fn take(&mut self) -> (BTreeSet<u64>, Vec<(u64, usize, Written)>) {
+    pub(crate) fn take(&mut self) -> (BTreeSet<u64>, Vec<PartWritten>) {
         let changed = std::mem::take(&mut self.changed);
         let mut parts = std::mem::take(&mut self.parts);
         parts.retain(|(number, ..)| !changed.contains(number));

@@ -167,12 +167,11 @@ impl ControllerService {
             (Effect::FlushBlock { at, .. }, refused) => {
                 let outcome = match refused {
                     Some((_, why)) => Err(why.clone()),
-                    None => FlushBlockReply::decode(args).map_err(|e| e.to_string()),
+                    None => FlushBlockReply::decode(args).map(written).map_err(|e| e.to_string()),
                 };
                 let outcome = match &outcome {
-                    Ok(FlushBlockReply { bytes, items, crc }) => {
-                        Ok(Written { bytes: *bytes, items: *items, crc: *crc })
-                    }
+                    Ok(objects) if objects.is_empty() => Err("the server named no object"),
+                    Ok(objects) => Ok(&objects[..]),
                     Err(why) => Err(&**why),
                 };
                 let _ = self.apply(now, Command::BlockFlushed { server, at: *at, outcome });
@@ -230,6 +229,12 @@ impl ControllerService {
             Some((status, text)) => self.refuse(deferred.to, deferred.request, status, text),
         }
     }
+}
+
+/// What a server says that it wrote of a block.
+fn written(reply: FlushBlockReply) -> Vec<Written> {
+    let object = |o: FlushedObject| Written { bytes: o.bytes, items: o.items, crc: o.crc };
+    reply.objects.into_iter().map(object).collect()
 }
 
 /// What is sent for an effect: to which memory server, in which operation, with which arguments.

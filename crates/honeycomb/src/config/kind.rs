@@ -3,6 +3,7 @@
 use crate::size;
 use honeycomb_server::DiskOptions;
 use honeycomb_types::TierClass;
+use honeycomb_tiers::Place;
 use honeycomb_types::limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, LEASE_MAX_MS, LEASE_MIN_MS};
 use std::net::SocketAddr;
 
@@ -15,6 +16,8 @@ pub enum Kind {
     Text,
     Path,
     Directory,
+    /// A directory, or a part of a bucket.
+    Place,
     Name,
     Token,
     Endpoint,
@@ -38,6 +41,7 @@ impl Kind {
             Kind::Text => "HOST",
             Kind::Path => "FILE",
             Kind::Directory => "DIR",
+            Kind::Place => "PLACE",
             Kind::Name => "NAME",
             Kind::Token => "HEX",
             Kind::Endpoint | Kind::Socket => "HOST:PORT",
@@ -56,6 +60,7 @@ impl Kind {
                 Err("it is empty".into())
             }
             Kind::Text | Kind::Path | Kind::Directory => Ok(()),
+            Kind::Place => Place::parse(text).map(drop).map_err(|e| e.to_string()),
             Kind::Name => honeycomb_types::check_name(text).map_err(|e| e.to_string()),
             Kind::Token => unhex(text).map(drop),
             Kind::Endpoint => check_endpoint(text),
@@ -224,6 +229,7 @@ mod tests {
             (Kind::Count(254), "254", "255"),
             (Kind::Lease, "200", "199"),
             (Kind::Directory, "/x", ""),
+            (Kind::Place, "s3://lake/x", "http://lake/x"),
             (Kind::Switch, "true", "yes"),
             (Kind::Token, "00ff", "00f"),
             (Kind::Name, "cli", "a/b"),

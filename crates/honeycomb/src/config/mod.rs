@@ -19,6 +19,7 @@ pub use show::{ConfigArgs, config};
 use crate::failure::{Failure, Outcome};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use honeycomb_server::DiskOptions;
+use honeycomb_tiers::{Access, FlushRoot, Place};
 use honeycomb_types::Marks;
 use kind::Kind;
 use std::marker::PhantomData;
@@ -219,12 +220,12 @@ pub const TABLE: [Setting; 23] = [
     },
     Setting {
         name: "flush_root",
-        kind: Kind::Directory,
+        kind: Kind::Place,
         default: None,
-        otherwise: "none: no data is written to disk",
+        otherwise: "none: no data outlives its lease",
         of: "`start`, `server`",
-        help: "The directory below which data of prefixes that say so is written when their lease \
-               ends",
+        help: "Where data of prefixes that say so is written when their lease ends: a directory, or \
+               s3://BUCKET/PATH, gs://..., az://... with credentials from the environment",
     },
     Setting {
         name: "data_dir",
@@ -609,9 +610,10 @@ impl Settings {
         })
     }
 
-    /// The directory below which data is flushed.
-    pub fn flush_root(&self) -> Option<PathBuf> {
-        self.text("flush_root").map(PathBuf::from)
+    /// The place below which data is flushed.
+    pub fn flush_root(&self) -> Option<FlushRoot> {
+        let place = Place::parse(self.text("flush_root")?).expect("checked");
+        Some(FlushRoot { place, access: Access::of_environment() })
     }
 
     /// Where the controller keeps its log.

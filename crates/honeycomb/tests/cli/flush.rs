@@ -3,6 +3,7 @@
 
 use super::home::Home;
 use honeycomb_env::Clock;
+use honeycomb_weather::Gateway;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::Value;
 use std::path::Path;
@@ -109,4 +110,31 @@ fn a_directory_without_permission_keeps_the_data_in_memory_until_there_is_some()
     fails(&home, &["not permitted", "ermission denied", "Read-only"]);
     std::fs::remove_file(&job).unwrap();
     comes_right(&home);
+}
+
+#[test]
+fn what_went_to_a_bucket_is_shown_and_checked_by_its_url() {
+    let Some(gateway) = Gateway::start() else { return };
+    let mut home = Home::new();
+    home.variables = Gateway::variables(gateway.address()).to_vec();
+    let home = home.started(&["--flush-root", "s3://lake/disk/"]);
+    fill(&home);
+    eventually("the flush", || results(&home)["flush"] == "done");
+    let there = home.json(&["flushed", "s3://lake/disk/cli/runs/1", "--check"]);
+    assert_eq!(there["place"], "s3://lake/disk/cli/runs/1");
+    assert_eq!(there["structures"][0]["bytes"], BYTES);
+    home.ok(&["flushed", "s3://lake/disk/cli/runs/1", "--copy", "copy"]);
+    let copy = honeycomb_tiers::Flushed::open(home.dir.join("copy")).unwrap();
+    assert!(copy.file("").unwrap() == precious(), "the copy differs");
+    let again = home.run(&["flushed", "s3://lake/disk/cli/runs/1", "--copy", "copy"]);
+    assert_eq!((again.code, again.err.contains("not empty")), (1, true), "{}", again.err);
+    let part = gateway.objects("disk/cli/runs/1").into_iter().find(|name| name.ends_with(".part"));
+    std::fs::write(gateway.directory("disk/cli/runs/1").join(part.unwrap()), b"other").unwrap();
+    let damaged = home.run(&["flushed", "s3://lake/disk/cli/runs/1", "--check"]);
+    assert_eq!(damaged.code, 1);
+    assert!(damaged.err.contains("is damaged"), "{}", damaged.err);
+    let none = home.run(&["flushed", "s3://lake/disk/cli/runs/2"]);
+    assert_eq!(none.code, 3, "{}", none.err);
+    let wrong = home.run(&["flushed", "ftp://lake/disk"]);
+    assert_eq!(wrong.code, 2, "{}", wrong.err);
 }

@@ -32,6 +32,8 @@ impl Ran {
 /// stopped.
 pub struct Home {
     pub dir: PathBuf,
+    /// Variables of all its commands.
+    pub variables: Vec<(&'static str, String)>,
     running: bool,
 }
 
@@ -43,7 +45,7 @@ impl Home {
         let name = format!("honeycomb-cli-{}-{number}", std::process::id());
         let dir = std::env::temp_dir().join(name);
         std::fs::create_dir_all(dir.join("run")).unwrap();
-        Home { dir, running: false }
+        Home { dir, variables: Vec::new(), running: false }
     }
 
     /// A home with a running cluster of 1024 small blocks.
@@ -76,6 +78,7 @@ impl Home {
             .env("HOME", &self.dir)
             .env("XDG_RUNTIME_DIR", self.dir.join("run"))
             .env("XDG_CONFIG_HOME", self.dir.join("config"))
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());

@@ -9,6 +9,7 @@ use honeycomb_controller::{Controller, ControllerOptions};
 use honeycomb_env::{Clock, Entropy};
 use honeycomb_server::{DiskOptions, MemoryServer, ServerOptions};
 use honeycomb_structures::Registry;
+use honeycomb_tiers::FlushRoot;
 use honeycomb_types::PrefixId;
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::PrefixOptions;
@@ -29,7 +30,7 @@ pub struct Cluster {
 /// What few clusters have.
 #[derive(Default)]
 struct Extras {
-    flush_root: Option<PathBuf>,
+    flush_root: Option<FlushRoot>,
     unix_dir: Option<PathBuf>,
     advertise: Option<String>,
     controller_shards: Option<u16>,
@@ -41,12 +42,12 @@ impl Cluster {
         Cluster::start_with(vec![Arc::default(); servers], memory, block_size)
     }
 
-    /// A cluster whose servers flush below this directory.
+    /// A cluster whose servers flush below this place.
     pub fn flushing(
         servers: usize,
         memory: u64,
         block_size: u64,
-        flush_root: Option<PathBuf>,
+        flush_root: Option<FlushRoot>,
     ) -> Cluster {
         let extras = Extras { flush_root, ..Extras::default() };
         Cluster::start_all(vec![Arc::default(); servers], memory, block_size, extras)

@@ -2,11 +2,11 @@
 
 use super::KvBlock;
 use super::region::{ENTRY, Head, LARGE_REF};
-use crate::Snapshot;
+use crate::{Items, Snapshot};
 use honeycomb_block::Backing;
 use honeycomb_types::limits::EXTENT_OWNER;
 use honeycomb_wire::key_hash;
-use std::io::{self, Write};
+use std::io;
 use std::ops::{Range, RangeInclusive};
 
 /// Of the length of a value: what is written is a list of extents, which are parts of their own.
@@ -21,24 +21,21 @@ impl KvBlock {
         let regions = self.table.order.iter().map(|id| &self.table.regions[*id as usize]);
         let logs: Vec<Range<usize>> = regions.map(|region| region.log()).collect();
         let larges = self.table.larges();
-        Snapshot::new(block.pin(0..self.size), move |bytes, out| {
-            let mut items = 0;
-            for log in logs.iter().cloned() {
-                items += write_log(bytes, log, range.0..=range.1, &larges, out)?;
-            }
-            Ok(items)
+        Snapshot::items(block.pin(0..self.size), move |bytes, out| {
+            let mut logs = logs.iter().cloned();
+            logs.try_for_each(|log| give_log(bytes, log, range.0..=range.1, &larges, out))
         })
     }
 }
 
-fn write_log(
+fn give_log(
     bytes: &[u8],
     log: Range<usize>,
     range: RangeInclusive<u64>,
     larges: &[Range<usize>],
-    out: &mut dyn Write,
-) -> io::Result<u64> {
-    let (mut at, mut items) = (log.start, 0);
+    out: &mut dyn Items,
+) -> io::Result<()> {
+    let mut at = log.start;
     while at < log.end {
         let head = Head::read(&bytes[at..at + ENTRY]);
         let key = at + ENTRY..at + ENTRY + head.key_len;
@@ -55,11 +52,8 @@ fn write_log(
         };
         let value = if head.extents() { value.start + EXTENT_OWNER..value.end } else { value };
         let elsewhere = if head.extents() { OF_EXTENTS } else { 0 };
-        out.write_all(&(key.len() as u32).to_le_bytes())?;
-        out.write_all(&(value.len() as u32 | elsewhere).to_le_bytes())?;
-        out.write_all(&bytes[key])?;
-        out.write_all(&bytes[value])?;
-        items += 1;
+        let lengths = [key.len() as u32, value.len() as u32 | elsewhere].map(u32::to_le_bytes);
+        out.item(&[&lengths[0], &lengths[1], &bytes[key], &bytes[value]])?;
     }
-    Ok(items)
+    Ok(())
 }

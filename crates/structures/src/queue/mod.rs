@@ -778,20 +778,17 @@ impl Structure for QueueBlock {
             }
         }
         let size = self.size;
-        Some(Snapshot::new(block.pin(0..size), move |bytes, out| {
+        Some(Snapshot::items(block.pin(0..size), move |bytes, out| {
             let end_of = |item: usize| {
                 let place = &bytes[size - PLACE * (item + 1)..size - PLACE * item];
                 u32::from_le_bytes(place.try_into().expect("a place has four bytes")) as usize
             };
-            let mut items = 0;
             for item in runs.iter().cloned().flatten() {
                 let start = item.checked_sub(1).map_or(0, end_of);
                 let item = &bytes[start..end_of(item)];
-                out.write_all(&(item.len() as u32).to_le_bytes())?;
-                out.write_all(item)?;
-                items += 1;
+                out.item(&[&(item.len() as u32).to_le_bytes(), item])?;
             }
-            Ok(items)
+            Ok(())
         }))
     }
 

@@ -115,7 +115,7 @@ pub enum Op {
     LendBlocks = 0x0316,
     /// The controller wants a block to go below memory. Refused (Busy) when it cannot now; the reply says that it has begun, and TierChanged that it is there. Idempotent by (block, epoch).
     LowerBlock = 0x031B,
-    /// The lease of the block's prefix has ended and its data is to be kept: nobody reaches the block any more, and its content is written to an object below the server's flush_root. The reply comes when the object is on disk; the block stays until FreeBlock. Idempotent by (block, epoch).
+    /// The lease of the block's prefix has ended and its data is to be kept: nobody reaches the block any more, and its content is written below the server's flush_root, to an object, or to several when there is much. The reply comes when they are all there to stay; the block stays until FreeBlock. Idempotent by (block, epoch).
     FlushBlock = 0x0320,
     /// All parts of a prefix are written: the server looks whether it sees them all at their lengths, and writes the manifest, which is the flush. What an earlier flush left in the same directory is deleted then. Idempotent by (directory, number).
     CommitFlush = 0x0321,

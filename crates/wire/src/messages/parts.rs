@@ -25,7 +25,7 @@ pub struct PrefixOptions {
 
 fields!(PrefixOptions { lease_ms, pinned, owner_verbs, job_verbs, high_mark, low_mark, flush_to });
 
-/// What one block of a structure left in an object of its own.
+/// What one block of a structure left, or a part of that, in an object of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct FlushedPart {
     /// Name of the object within the directory of the flush.
@@ -41,6 +41,19 @@ pub struct FlushedPart {
 }
 
 fields!(FlushedPart { name, start, bytes, items, crc });
+
+/// One object with what a block held, or with a part of it.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct FlushedObject {
+    /// Length of the object.
+    pub bytes: u64,
+    /// Bytes of a file, items of a queue, entries of a kv.
+    pub items: u64,
+    /// CRC-32 of the object (ISO-HDLC, as in zlib).
+    pub crc: u32,
+}
+
+fields!(FlushedObject { bytes, items, crc });
 
 /// One structure as it was flushed.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

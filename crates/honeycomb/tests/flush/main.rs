@@ -1,12 +1,14 @@
-//! Data of prefixes whose lease ends, on disk: what is there equals what was in the store, nothing is
+//! Data of prefixes whose lease ends, on disk or in a bucket: what is there equals what was in the store, nothing is
 //! seen before it is whole, and what cannot be written is told and kept.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod s3;
 
 use common::{Cluster, KIB, eventually, file, kv, noise};
 use honeycomb_client::{Client, JobTicket};
-use honeycomb_tiers::{FlushError, Flushed};
+use honeycomb_tiers::{Access, FlushError, FlushRoot, Flushed, Place};
 use honeycomb_types::PrefixId;
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::{PrefixInfo, PrefixOptions};
@@ -24,6 +26,10 @@ impl Root {
         std::fs::create_dir_all(&path).unwrap();
         Root(path)
     }
+
+    fn flush(&self) -> FlushRoot {
+        FlushRoot { place: Place::Directory(self.0.clone()), access: Access::none() }
+    }
 }
 
 impl Drop for Root {
@@ -35,7 +41,11 @@ impl Drop for Root {
 const NO_WAIT: Duration = Duration::ZERO;
 
 fn cluster(root: &Root, servers: usize) -> Cluster {
-    Cluster::flushing(servers, 4096 * KIB, 64 * KIB, Some(root.0.clone()))
+    flushing(root.flush(), servers)
+}
+
+fn flushing(root: FlushRoot, servers: usize) -> Cluster {
+    Cluster::flushing(servers, 4096 * KIB, 64 * KIB, Some(root))
 }
 
 /// A prefix that is flushed into `to` when nobody has renewed it for so long.
@@ -62,10 +72,10 @@ fn objects(directory: &Path) -> Vec<String> {
     names
 }
 
-#[test]
-fn a_file_a_queue_and_a_kv_of_many_blocks_are_on_disk_as_they_were() {
-    let root = Root::new("all");
-    let cluster = cluster(&root, 2);
+/// Fills a prefix with a file, a queue and a kv of many blocks, lets it expire, and finds them below the
+/// root as they were, in objects that all belong to the flush.
+fn all_comes_back(root: &FlushRoot, objects: impl Fn() -> Vec<String>) {
+    let cluster = flushing(root.clone(), 2);
     let watcher = cluster.client(cluster.controller.token(), PrefixId(0));
     let (client, job) = cluster.job("my job");
     flushed_to(&client, &job, "t", "out/t", 1500);
@@ -111,9 +121,8 @@ fn a_file_a_queue_and_a_kv_of_many_blocks_are_on_disk_as_they_were() {
 
     // The owner says no word: its connections break, and nobody renews.
     drop((f, q, k, client));
-    let directory = root.0.join("my=20job/out/t");
     eventually("the flush", || look(&watcher, &job, "t").flush == 3);
-    let flushed = Flushed::open(&directory).unwrap();
+    let flushed = Flushed::at(root.place.join("my=20job/out/t"), &root.access).unwrap();
     flushed.check().unwrap();
     assert_eq!((&*flushed.manifest().job, &*flushed.manifest().address), ("my job", "t"));
     assert!(flushed.file("text").unwrap() == text, "the file differs");
@@ -125,7 +134,60 @@ fn a_file_a_queue_and_a_kv_of_many_blocks_are_on_disk_as_they_were() {
     assert_eq!(watcher.status().unwrap().flushed, 1);
     // Every object is one of the manifest, or the manifest.
     let parts = flushed.manifest().structures.iter().map(|s| s.parts.len()).sum::<usize>();
-    assert_eq!(objects(&directory).len(), parts + 1);
+    assert_eq!(objects().len(), parts + 1);
+}
+
+#[test]
+fn a_file_a_queue_and_a_kv_of_many_blocks_are_on_disk_as_they_were() {
+    let root = Root::new("all");
+    all_comes_back(&root.flush(), || objects(&root.0.join("my=20job/out/t")));
+}
+
+const MIB: u64 = 1024 * KIB;
+
+/// Blocks that are larger than the largest object are in several, which begin where the others end.
+fn large_blocks_come_back(root: &FlushRoot) {
+    let cluster = Cluster::flushing(1, 256 * MIB, 32 * MIB, Some(root.clone()));
+    let watcher = cluster.client(cluster.controller.token(), PrefixId(0));
+    let (client, job) = cluster.job("job");
+    flushed_to(&client, &job, "t", "out", 3000);
+    let text = noise(1, 21 << 20);
+    let f = file(&client, &job, "t:text");
+    for piece in text.chunks(1 << 20) {
+        f.append(piece).unwrap();
+    }
+    let q = client.create_queue(job.job, "t:work", 0, 0, false).unwrap();
+    let k = kv(&client, &job, "t:table", 1);
+    let mut table = BTreeMap::new();
+    let value = |i: u64| text[i as usize * 1000..][..3 << 20].to_vec();
+    for i in 0..7u64 {
+        q.put(&value(i), NO_WAIT).unwrap();
+        k.put(&i.to_le_bytes(), &value(i)).unwrap();
+        table.insert(i.to_le_bytes().to_vec(), value(i));
+    }
+    drop((f, q, k, client));
+    eventually("the flush", || look(&watcher, &job, "t").flush == 3);
+    let flushed = Flushed::at(root.place.join("job/out"), &root.access).unwrap();
+    flushed.check().unwrap();
+    assert!(flushed.file("text").unwrap() == text, "the file differs");
+    let items: Vec<Vec<u8>> = flushed.queue("work").unwrap().map(Result::unwrap).collect();
+    assert!(items == (0..7).map(value).collect::<Vec<_>>(), "the queue differs");
+    let there: BTreeMap<_, _> = flushed.kv("table").unwrap().map(Result::unwrap).collect();
+    assert!(there == table, "the table differs");
+    for structure in &flushed.manifest().structures {
+        assert_eq!(structure.parts.len(), 2, "{}", structure.name);
+        assert!(structure.parts.iter().all(|part| part.bytes <= 16 << 20));
+        let [first, second] = [&structure.parts[0], &structure.parts[1]];
+        match structure.kind.as_str() {
+            "kv" => assert_eq!(second.start, first.start),
+            _ => assert_eq!(second.start, first.start + first.items),
+        }
+    }
+}
+
+#[test]
+fn blocks_that_are_larger_than_an_object_are_in_several() {
+    large_blocks_come_back(&Root::new("large").flush());
 }
 
 #[test]
@@ -199,7 +261,7 @@ fn a_part_that_is_damaged_or_gone_is_seen() {
     eventually("the flush", || look(&client, &job, "t").flush == 3);
     let flushed = Flushed::open(root.0.join("job/out")).unwrap();
     flushed.check().unwrap();
-    let part = flushed.directory().join(&flushed.manifest().structures[0].parts[0].name);
+    let part = root.0.join("job/out").join(&flushed.manifest().structures[0].parts[0].name);
     let good = std::fs::read(&part).unwrap();
     for at in 0..good.len() {
         let mut bad = good.clone();
@@ -211,8 +273,8 @@ fn a_part_that_is_damaged_or_gone_is_seen() {
     assert!(matches!(flushed.check(), Err(FlushError::Damaged { .. })));
     std::fs::remove_file(&part).unwrap();
     assert!(matches!(flushed.check(), Err(FlushError::Read { .. })));
-    std::fs::remove_file(flushed.directory().join("manifest.json")).unwrap();
-    let none = Flushed::open(flushed.directory());
+    std::fs::remove_file(root.0.join("job/out/manifest.json")).unwrap();
+    let none = Flushed::open(root.0.join("job/out"));
     assert!(matches!(none, Err(FlushError::NoManifest { .. })), "without a manifest: no flush");
 }
 

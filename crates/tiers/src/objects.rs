@@ -1,0 +1,100 @@
+//! The thread on which stores are spoken to, and what bounds its work.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+
+/// Requests to stores that are under way at a time.
+const REQUESTS: usize = 16;
+/// Threads for disks, which have no sockets to wait for.
+const DISK_THREADS: usize = 2;
+/// What the budget is counted in.
+pub(crate) const UNIT: usize = 64 * 1024;
+
+/// The way to the thread that speaks to stores. Cheap to clone; when the last clone is gone the thread
+/// ends, and what was under way with it.
+#[derive(Clone)]
+pub struct Objects {
+    handle: Handle,
+    limits: Limits,
+    _alive: mpsc::Sender<Infallible>,
+}
+
+/// What tasks of the thread keep to; they do not keep the thread alive.
+#[derive(Clone)]
+pub(crate) struct Limits {
+    requests: Arc<Semaphore>,
+    buffers: Arc<Semaphore>,
+    buffers_max: usize,
+}
+
+/// The other end: what the thread does.
+pub struct ObjectsWorker {
+    runtime: Runtime,
+    gone: mpsc::Receiver<Infallible>,
+}
+
+impl Objects {
+    /// With the worker that its owner runs on a thread of its own. `buffers` are the bytes of copies
+    /// that may wait to be sent.
+    pub fn with_worker(buffers: usize) -> io::Result<(Objects, ObjectsWorker)> {
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(DISK_THREADS)
+            .thread_name("objects-disk")
+            .build()?;
+        let (alive, gone) = mpsc::channel(1);
+        let buffers_max = (buffers / UNIT).max(1);
+        let limits = Limits {
+            requests: Arc::new(Semaphore::new(REQUESTS)),
+            buffers: Arc::new(Semaphore::new(buffers_max)),
+            buffers_max,
+        };
+        let handle = runtime.handle().clone();
+        Ok((Objects { handle, limits, _alive: alive }, ObjectsWorker { runtime, gone }))
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> tokio::task::JoinHandle<T> {
+        self.handle.spawn(task)
+    }
+
+    /// Room for the bytes of a copy, as soon as earlier ones are sent. Not for more than there is at
+    /// all: what is larger has all of it. `None` when the owner ends.
+    ///
+    /// Only one thread may ask while it holds some: two could wait for each other.
+    pub(crate) fn room(&self, bytes: usize, held: usize) -> Option<OwnedSemaphorePermit> {
+        let units = bytes.div_ceil(UNIT).min(self.limits.buffers_max.saturating_sub(held));
+        let room = self.limits.buffers.clone().acquire_many_owned(units as u32);
+        self.handle.block_on(room).ok()
+    }
+
+    /// Nobody waits for room any more: the owner ends.
+    pub fn end(&self) {
+        self.limits.buffers.close();
+    }
+}
+
+impl Limits {
+    /// One request's turn.
+    pub(crate) async fn turn(&self) -> OwnedSemaphorePermit {
+        let turn = self.requests.clone().acquire_owned().await;
+        turn.expect("the requests' semaphore is never closed")
+    }
+}
+
+impl ObjectsWorker {
+    /// Works until the last `Objects` is dropped.
+    pub fn run(mut self) {
+        self.runtime.block_on(async { while self.gone.recv().await.is_some() {} });
+    }
+}
