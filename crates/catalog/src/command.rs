@@ -269,6 +269,13 @@ pub enum Command<'a> {
     /// An allocation of so many blocks was refused as `OutOfMemory`: servers that lend are asked for
     /// them. Whether one was: `Catalog::awaits_lots`.
     ShortOf { blocks: u32 },
+    /// Takes a server out, or (`cancel`) no longer: it is given no block from now on, and is released
+    /// when it holds none. Cluster only; idempotent.
+    DrainServer { actor: Actor, address: &'a str, cancel: bool },
+    /// A server wants to be taken out.
+    LeaveServer { server: ServerId },
+    /// A server that was released has heard that it is wanted again.
+    ServerStays { server: ServerId },
     /// A heartbeat.
     ServerReport { server: ServerId, report: Report<'a> },
     /// The connection of a server broke.

@@ -71,6 +71,7 @@ impl Catalog {
         for (s, structure) in self.structures.iter() {
             self.check_map(s, structure)?;
         }
+        self.check_drains().map_err(|what| Broken { invariant: 46, what })?;
         self.check_jobs()?;
         self.check_readers()?;
         self.check_timers()

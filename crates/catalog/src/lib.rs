@@ -13,12 +13,13 @@
 //! of a prefix; `flush` what is kept of a prefix that expires; `edges` those that use makes; `readers` who was declared to read what; `plan` whole
 //! hierarchies; `pool` blocks; `growth` how files and queues grow; `queue` how queues are bounded
 //! and shrink; `moves` how kvs split and merge; `extents` where they keep large values; `policy` who gets which block;
-//! `lots` how much of a server this controller shard has.
+//! `lots` how much of a server this controller shard has; `drain` how a server is taken out.
 
 #![forbid(unsafe_code)]
 
 mod command;
 mod dag;
+mod drain;
 mod durable;
 mod edges;
 mod error;
@@ -54,12 +55,13 @@ pub use error::{CatalogError, Loss};
 pub use honeycomb_types::Router;
 pub use invariants::{Broken, Chain};
 pub use reply::{
-    ClusterStatus, EdgeOutcome, Effect, FlushState, FlushedPart, FlushedStructure, JobInfo,
-    LeaseInfo, MapEntry, Opened, PartitionMap, PrefixInfo, PrefixState, Reply, ServerInfo,
+    ClusterStatus, DrainState, EdgeOutcome, Effect, FlushState, FlushedPart, FlushedStructure,
+    JobInfo, LeaseInfo, MapEntry, Opened, PartitionMap, PrefixInfo, PrefixState, Reply, ServerInfo,
     StructureInfo,
 };
 
 use dag::Dag;
+use drain::Drains;
 use durable::Journal;
 use flush::Flushes;
 use hash::HashKey;
@@ -124,6 +126,7 @@ pub struct Catalog {
     kinds: Kinds,
     pool: Pool,
     flushes: Flushes,
+    drains: Drains,
     policy: Box<dyn Policy>,
     /// Of all live servers.
     block_size: u64,
@@ -167,6 +170,7 @@ impl Catalog {
             kinds: Kinds::default(),
             pool: Pool::new(config.shard, config.term),
             flushes: Flushes::default(),
+            drains: Drains::default(),
             policy,
             block_size: 0,
             silence: Time::NEVER,
@@ -196,6 +200,9 @@ impl Catalog {
         self.now = self.now.max(now);
         self.started.get_or_insert(self.now);
         let reply = self.transition(command, effects);
+        if !self.drains.is_empty() {
+            self.release_drained(effects);
+        }
         if self.pool.is_stirred() {
             self.balance_lots(effects);
         }
@@ -252,6 +259,11 @@ impl Catalog {
             C::Lent { server, lent } => self.lent(server, lent, effects),
             C::ShortOf { blocks } => self.short_of(blocks, effects),
             C::ServerReport { server, report } => self.server_report(server, report),
+            C::DrainServer { actor, address, cancel } => {
+                self.drain_server(actor, address, cancel, effects)
+            }
+            C::LeaveServer { server } => self.leave_server(server, effects),
+            C::ServerStays { server } => self.server_stays(server),
             C::ServerLost { server } => self.server_lost(server, Loss::Reset, effects),
             C::BlockOpened { server, at } => self.block_opened(server, at),
             C::BlockFreed { server, at } => self.block_freed(server, at),

@@ -247,6 +247,7 @@ impl Catalog {
             .into_iter()
             .filter_map(|side| Some(structure.entries.get(side?)?.block))
             .filter(|&side| structure.move_of(side).is_none())
+            .filter(|&side| !self.pool.is_draining(side.server()))
             .map(|side| (self.pool.bytes_used(side), side))
             .filter(|(used, _)| used + own <= most)
             .min_by_key(|(used, _)| *used)
@@ -448,6 +449,15 @@ impl Catalog {
             {
                 self.undo_move(s, mv, effects);
             }
+        }
+    }
+
+    /// A server is taken out: splits to it are cancelled and find another block.
+    pub(crate) fn cancel_moves_to(&mut self, s: u32, id: ServerId, effects: &mut Vec<Effect>) {
+        let pending = self.structures[s].pending().iter();
+        let to = pending.filter(|mv| !mv.merge && mv.target.server() == id);
+        for mv in to.copied().collect::<Vec<Move>>() {
+            self.undo_move(s, mv, effects);
         }
     }
 

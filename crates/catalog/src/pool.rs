@@ -145,6 +145,8 @@ pub(crate) struct Server {
     /// Known from the log and not back yet: what it has is its own to tell, and nothing of it is
     /// free.
     pub(crate) away: bool,
+    /// It is being taken out, and is given no block (INV-46).
+    pub(crate) draining: bool,
     /// Room that other controller shards may have, where there are any.
     pub(crate) lending: Option<Lending>,
     cores: Box<[Core]>,
@@ -169,6 +171,7 @@ impl Server {
             flush: new.flush,
             kinds: KindSet::of(new.kinds),
             away: false,
+            draining: false,
             lending: None,
             cores: (0..new.shards).map(|_| Core::new(new.blocks_per_shard)).collect(),
         }
@@ -212,6 +215,9 @@ impl Server {
 
     /// Free blocks that such an allocation may take.
     fn room(&self, draw: Draw) -> u32 {
+        if self.draining && !Bug::DrainTakesNewBlocks.active() {
+            return 0;
+        }
         let room = match &self.lending {
             None => self.free,
             Some(_) => self.cores.iter().map(Core::room).sum(),
@@ -322,6 +328,10 @@ impl Pool {
 
     pub(crate) fn server_mut(&mut self, server: ServerId) -> Option<&mut Server> {
         self.servers.get_mut(&server)
+    }
+
+    pub(crate) fn is_draining(&self, server: ServerId) -> bool {
+        self.servers.get(&server).is_some_and(|server| server.draining)
     }
 
     /// The number that was given last.
@@ -457,6 +467,7 @@ impl Pool {
         self.last_epoch += 1;
         let epoch = Epoch::new(self.term, self.last_epoch);
         let state = self.servers.get_mut(&server).expect("a room names a live server");
+        assert!(!state.draining, "INV-46: server {server} drains and was given a block");
         let index = state.cores[shard.0 as usize].take(epoch, structure);
         state.free -= 1;
         self.stir(server);

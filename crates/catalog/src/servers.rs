@@ -29,7 +29,8 @@ impl Effect {
             | Effect::CommitFlush { server, .. }
             | Effect::BeginImport { server, .. }
             | Effect::EndImport { server, .. }
-            | Effect::Lots { server, .. } => server,
+            | Effect::Lots { server, .. }
+            | Effect::Release { server, .. } => server,
         }
     }
 }
@@ -158,6 +159,7 @@ impl Catalog {
         for &id in ids.iter().filter(|_| !Bug::DeadStayMembers.active()) {
             self.pool.leave(id);
         }
+        self.drains_left(ids);
         self.lose_flushes(&gone, how, effects);
         self.servers_left(ids, effects);
     }
@@ -235,6 +237,8 @@ impl Catalog {
                     requests: server.requests,
                     forwarded: server.forwarded,
                     bytes_owed: server.bytes_owed,
+                    drain: self.drains.state(id),
+                    drain_waits: self.drain_waits(id),
                 });
             }
         }

@@ -5,6 +5,8 @@
 #[path = "model/blocks.rs"]
 mod blocks;
 mod common;
+#[path = "model/drain.rs"]
+mod drain;
 #[path = "model/moves.rs"]
 mod moves;
 mod reference;
@@ -39,6 +41,8 @@ enum Op {
     Commit { job: usize, path: String },
     Join { shards: u8, blocks: u32 },
     Lose { server: usize },
+    Drain { server: usize, cancel: bool },
+    Stays { server: usize },
     Confirm { block: usize, stale: bool },
     Grow { job: usize, file: usize, block: usize },
     Seal { job: usize, file: usize, block: usize, length: u64, odd: u64, last: bool },
@@ -98,6 +102,8 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (job(), path()).prop_map(|(job, path)| Op::Commit { job, path }),
         1 => (1..4u8, 0..8u32).prop_map(|(shards, blocks)| Op::Join { shards, blocks }),
         1 => (0..4usize).prop_map(|server| Op::Lose { server }),
+        2 => (0..4usize, any::<bool>()).prop_map(|(server, cancel)| Op::Drain { server, cancel }),
+        1 => (0..4usize).prop_map(|server| Op::Stays { server }),
         4 => (0..20usize, prop::bool::weighted(0.1))
             .prop_map(|(block, stale)| Op::Confirm { block, stale }),
         6 => (job(), 0..6usize, 0..6usize)
@@ -294,6 +300,8 @@ impl Both {
                     self.forget(server);
                 }
             }
+            Op::Drain { server, cancel } => self.drain(*server, *cancel),
+            Op::Stays { server } => self.stays(*server),
             Op::Confirm { block, stale } => self.confirm(*block, *stale),
             Op::Grow { job, file, block } => self.grow(*job, *file, *block),
             Op::Seal { job, file, block, length, odd, last } => {
@@ -548,8 +556,10 @@ impl Both {
             return;
         }
         // Twice: the second changes nothing.
-        self.bench.confirm(&[at, at]);
+        self.bench.confirm(&[at]);
         self.model.quarantined.remove(&at);
+        self.carry_out();
+        self.bench.confirm(&[at]);
     }
 
     fn hear(&mut self, at: BlockAt) {
@@ -577,6 +587,7 @@ impl Both {
                 Effect::SetGeneration { .. }
                 | Effect::BeginImport { .. }
                 | Effect::EndImport { .. } => {}
+                Effect::Release { server, stay } => self.model.release(server, stay).unwrap(),
                 Effect::Lots { .. } => panic!("one shard has all: {effect:?}"),
                 Effect::FlushBlock { .. } | Effect::CommitFlush { .. } => {
                     panic!("no prefix of the model is flushed: {effect:?}")
@@ -596,6 +607,7 @@ impl Both {
         let held = self.model.jobs.iter().flat_map(|job| &job.files).flat_map(File::held);
         assert_eq!(self.open, held.collect(), "INV-02: servers and catalog agree");
         self.imports.compare(&self.model).unwrap();
+        self.model.check_drains().unwrap();
         let status = self.bench.status();
         let (ordinary, all, free) = self.model.room();
         let quarantined = self.model.quarantined.len() as u64;

@@ -121,11 +121,13 @@ pub enum Bug {
     LotsGivenBackLate = 56,
     /// A server that came back is taken to have lent everything (INV-40).
     LotsForgottenAtRejoin = 57,
+    /// A server that is being taken out is given blocks (INV-46).
+    DrainTakesNewBlocks = 58,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 57] = [
+    pub const ALL: [Bug; 58] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -183,6 +185,7 @@ impl Bug {
         Bug::LotsLost,
         Bug::LotsGivenBackLate,
         Bug::LotsForgottenAtRejoin,
+        Bug::DrainTakesNewBlocks,
     ];
 }
 

@@ -58,6 +58,8 @@ pub(crate) enum Type {
     /// One more block in which a kv keeps extents.
     ExtentAdded = 23,
     ExtentGone = 24,
+    /// A server is being taken out; after its own record.
+    Draining = 30,
 }
 
 impl Type {
@@ -88,6 +90,7 @@ impl Type {
             T::Flushed,
             T::ExtentAdded,
             T::ExtentGone,
+            T::Draining,
         ];
         all.into_iter().find(|t| *t as u8 == code)
     }

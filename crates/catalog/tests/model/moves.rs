@@ -51,6 +51,7 @@ impl Both {
         let used = |at: &BlockAt| self.model.used.get(at).copied().unwrap_or_default();
         let room = file.extents.iter().filter(|at| used(at) + bytes <= 65_536);
         let best = room.filter(|at| !blocks.contains(&at.block));
+        let best = best.filter(|at| !self.model.drains.contains_key(&at.block.server()));
         let best = best.max_by_key(|at| (used(at), at.block)).copied();
         let expected = match best {
             _ if bytes > 8192 => Err("InvalidArgument"),

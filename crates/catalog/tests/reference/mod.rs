@@ -9,11 +9,12 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod blocks;
+mod drain;
 mod moves;
 
 pub use moves::{Imports, Moving, moved};
 
-use honeycomb_catalog::{CatalogError, NewStructure};
+use honeycomb_catalog::{CatalogError, DrainState, NewStructure};
 use honeycomb_types::limits::{HIGH_MARK_DEFAULT, RESERVE_BLOCKS_MIN, RESERVE_FRACTION};
 use honeycomb_types::{BlockAt, Kind, MoveId, PrefixId, ServerId, StructureId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -496,6 +497,8 @@ pub struct Cluster {
     pub quarantined: BTreeSet<BlockAt>,
     /// Members that were there before a restart and are not back: they give nothing.
     pub away: BTreeSet<ServerId>,
+    /// Servers that are being taken out: they give nothing.
+    pub drains: BTreeMap<ServerId, DrainState>,
     /// Blocks of each core that servers lend to this controller shard, where there are several; those
     /// that are not here have lent everything.
     pub lent: BTreeMap<ServerId, Vec<u64>>,
@@ -560,8 +563,10 @@ impl Cluster {
             let out = self.out(server).count() as u64;
             let lent = self.lent.get(&server).map_or(total, |lent| lent.iter().sum());
             let reserve = (RESERVE_BLOCKS_MIN as u64).max(lent / RESERVE_FRACTION as u64);
-            room.0 += (lent - out).saturating_sub(reserve);
-            room.1 += lent - out;
+            if !self.drains.contains_key(&server) {
+                room.0 += (lent - out).saturating_sub(reserve);
+                room.1 += lent - out;
+            }
             room.2 += total - out;
         }
         room
@@ -595,6 +600,7 @@ impl Cluster {
     pub fn lose(&mut self, server: ServerId) {
         self.servers.remove(&server);
         self.lent.remove(&server);
+        self.drains.remove(&server);
         let here = |at: &BlockAt| at.block.server() == server;
         for j in 0..self.jobs.len() {
             let mut files = std::mem::take(&mut self.jobs[j].files);

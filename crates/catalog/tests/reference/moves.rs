@@ -1,7 +1,7 @@
 //! Splits and merges of kvs: what blocks ask for, and what the targets of moves are told.
 
 use super::{BLOCK, Cluster, File, Outcome, Place, Range, Verdict, require};
-use honeycomb_catalog::{Effect, MapEntry, Reply};
+use honeycomb_catalog::{DrainState, Effect, MapEntry, Reply};
 use honeycomb_types::limits::MOVE_MAX;
 use honeycomb_types::{BlockAt, MoveId, ServerId, StructureId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,12 +38,20 @@ impl Giving {
 
 impl File {
     /// The neighbour that takes all of a block: the one with less, the left one of equals.
-    fn neighbour(&self, at: BlockAt, high: u8, used: &BTreeMap<BlockAt, u64>) -> Outcome<BlockAt> {
+    fn neighbour(
+        &self,
+        at: BlockAt,
+        high: u8,
+        used: &BTreeMap<BlockAt, u64>,
+        drains: &BTreeMap<ServerId, DrainState>,
+    ) -> Outcome<BlockAt> {
         let place = self.chain.iter().position(|&b| b == at).unwrap();
         let busy = |b: BlockAt| self.pending.iter().any(|m| m.source == b || m.target == b);
         let used = |b: BlockAt| used.get(&b).copied().unwrap_or_default();
-        let fits =
-            |&b: &BlockAt| !busy(b) && used(b) + used(at) <= BLOCK * high as u64 / 100 * 5 / 6;
+        let stays = |b: BlockAt| !drains.contains_key(&b.block.server());
+        let fits = |&b: &BlockAt| {
+            stays(b) && !busy(b) && used(b) + used(at) <= BLOCK * high as u64 / 100 * 5 / 6
+        };
         let left = self.chain[..place].last().copied().filter(fits);
         let right = self.chain[place + 1..].first().copied().filter(fits);
         match (left, right) {
@@ -71,7 +79,7 @@ impl Cluster {
         }
         if merge {
             let prefix = self.jobs[place.0].prefixes[file.prefix].as_ref().unwrap();
-            let target = file.neighbour(at, prefix.high, &self.used)?;
+            let target = file.neighbour(at, prefix.high, &self.used, &self.drains)?;
             return Ok(Giving { id: None, target: Some(target), start: first, end });
         }
         if start <= first || start > end || !start.is_multiple_of(1 << 58) {
