@@ -4,6 +4,7 @@
 //!
 //! The collections are those of the catalog's own property test: one model, and two that ask it.
 
+mod drain;
 mod extents;
 mod lots;
 mod moves;
@@ -148,6 +149,12 @@ impl CatalogModel {
                 agree("a report", reply, &expected)?;
                 self.cluster.hear(server);
                 Ok(())
+            }
+            Command::DrainServer { address, cancel, .. } => self.drain(address, cancel, reply),
+            Command::ServerStays { server } => {
+                self.cluster.hear(server);
+                self.cluster.stays(server);
+                agree("a server that stays", reply, &Ok(()))
             }
             Command::ServerLost { server } => {
                 self.lose(server);
@@ -582,6 +589,7 @@ impl CatalogModel {
                         format!("{at:?} was told {before:?}, now {items} and {bytes} (INV-22)")
                     })?;
                 }
+                Order::Release { server, stay } => self.cluster.release(server, stay)?,
                 Order::Lots { server, ref lots } => self.asks_for_lots(server, lots)?,
                 _ => {}
             }

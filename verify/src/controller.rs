@@ -600,6 +600,9 @@ impl World {
                     self.controllers[ix].waiting.extract_if(.., ready).collect();
                 ready.into_iter().for_each(|waiting| self.go_on(waiting.then));
             }
+            Order::Release { stay: true, .. } => {
+                let _ = self.command(ix, Command::ServerStays { server });
+            }
             Order::FreeBlock { at, .. } => {
                 let _ = self.command(ix, Command::BlockFreed { server, at: *at });
             }
@@ -671,7 +674,9 @@ impl World {
             // It may not have heard what it was asked over its earlier connection.
             // What it lends it has told.
             let errands = &mut self.controllers[ix].errands;
-            errands.retain(|order| order.server() != id || !matches!(order, Order::Lots { .. }));
+            // Whether it may go is looked at again.
+            let anew = |order: &Order| matches!(order, Order::Lots { .. } | Order::Release { .. });
+            errands.retain(|order| order.server() != id || !anew(order));
             let again = errands.iter().filter(|order| order.server() == id);
             let again: Vec<Order> = again.cloned().collect();
             for order in again {

@@ -607,7 +607,7 @@ impl Both {
         let held = self.model.jobs.iter().flat_map(|job| &job.files).flat_map(File::held);
         assert_eq!(self.open, held.collect(), "INV-02: servers and catalog agree");
         self.imports.compare(&self.model).unwrap();
-        self.model.check_drains().unwrap();
+        self.check_drains();
         let status = self.bench.status();
         let (ordinary, all, free) = self.model.room();
         let quarantined = self.model.quarantined.len() as u64;

@@ -169,6 +169,8 @@ fn server_info(s: &catalog::ServerInfo) -> ServerInfo {
         requests: s.requests,
         forwarded: s.forwarded,
         bytes_owed: s.bytes_owed,
+        drain: s.drain as u8,
+        drain_waits: s.drain_waits.to_string(),
     }
 }
 

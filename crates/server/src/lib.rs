@@ -22,6 +22,7 @@ mod server;
 mod shard;
 mod watch;
 
+pub use links::Departure;
 pub use lots::Lots;
 pub use server::{MemoryServer, ServerOptions};
 pub use shard::{

@@ -106,4 +106,6 @@ pub(crate) enum LinkNote {
     Done { errand: Errand, outcome: Result<Vec<u8>, (Status, String)> },
     /// End the loop.
     Stop,
+    /// The server wants to be taken out.
+    Leave,
 }

@@ -1,7 +1,7 @@
 //! Servers that are taken out, and called back.
 
 use crate::{Both, cause, outcome};
-use honeycomb_catalog::{Actor, Command};
+use honeycomb_catalog::{Actor, Command, DrainState};
 use honeycomb_types::ServerId;
 
 impl Both {
@@ -26,5 +26,13 @@ impl Both {
         self.bench.run(Command::ServerStays { server }).unwrap();
         self.model.hear(server);
         self.model.stays(server);
+    }
+
+    /// Nobody who has nothing is kept waiting.
+    pub fn check_drains(&self) {
+        for (&server, state) in &self.model.drains {
+            let left = self.model.out(server).count();
+            assert!(*state != DrainState::Draining || left > 0, "{server} is not released");
+        }
     }
 }

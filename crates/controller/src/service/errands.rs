@@ -1,6 +1,6 @@
 //! What is asked of memory servers, and the replies that wait until it is done.
 
-use super::{ControllerService, Peer, Refusal, moves};
+use super::{ControllerService, Peer, Refusal, drain, moves};
 use crate::outbox::{Out, Rests};
 use crate::translate;
 use honeycomb_catalog::{Command, Effect, Written};
@@ -182,6 +182,9 @@ impl ControllerService {
                 let lent = lent.unwrap_or_default();
                 let _ = self.apply(now, Command::Lent { server, lent: &lent });
             }
+            (Effect::Release { stay: true, .. }, None) => {
+                let _ = self.apply(now, Command::ServerStays { server });
+            }
             (&Effect::CommitFlush { number, .. }, refused) => {
                 let outcome = refused.as_ref().map_or(Ok(()), |(_, why)| Err(&**why));
                 let _ = self.apply(now, Command::FlushCommitted { server, number, outcome });
@@ -305,6 +308,7 @@ pub fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
         Effect::Lots { server, lots } => {
             (*server, Op::LendBlocks, LendBlocksRequest { lots: lots.to_vec() }.encode())
         }
+        Effect::Release { server, stay } => (*server, Op::Release, drain::release(*stay)),
         Effect::BeginImport { server, at, id, start, end } => {
             (*server, Op::BeginImport, moves::begin_import(*at, *id, *start, *end))
         }

@@ -308,6 +308,18 @@ pub struct LocateServerReply {
 
 fields!(LocateServerReply { address });
 
+/// Request of LeaveServer. A memory server wants to be taken out (DrainServer) before it ends. Refused when it is the only one that takes blocks.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct LeaveServerRequest {}
+
+fields!(LeaveServerRequest {});
+
+/// Reply of LeaveServer.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct LeaveServerReply {}
+
+fields!(LeaveServerReply {});
+
 /// Request of EndImport. The controller tells a block what became of a move to it: it serves the range from now on, or drops what it has of it. Idempotent by move.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct EndImportRequest {
@@ -486,6 +498,21 @@ pub struct LendBlocksReply {
 }
 
 fields!(LendBlocksReply { lent });
+
+/// Request of Release. A controller shard has nothing on a server that is being taken out, and will give it nothing: as far as this shard is concerned it may end. It ends when every shard has said so. What was said over an earlier connection counts no more.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ReleaseRequest {
+    /// It is called back: it may not end.
+    pub stay: bool,
+}
+
+fields!(ReleaseRequest { stay });
+
+/// Reply of Release.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ReleaseReply {}
+
+fields!(ReleaseReply {});
 
 /// Request of FlushBlock. The lease of the block's prefix has ended and its data is to be kept: nobody reaches the block any more, and its content is written to an object below the server's flush_root. The reply comes when the object is on disk; the block stays until FreeBlock. Idempotent by (block, epoch).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

@@ -99,6 +99,8 @@ pub enum Op {
     Inventory = 0x030B,
     /// Where another memory server is, by its number. NotFound when there is none, or no more.
     LocateServer = 0x030C,
+    /// A memory server wants to be taken out (DrainServer) before it ends. Refused when it is the only one that takes blocks.
+    LeaveServer = 0x030E,
     /// The controller tells a block what became of a move to it: it serves the range from now on, or drops what it has of it. Idempotent by move.
     EndImport = 0x0310,
     /// The controller gives a block to a structure. Idempotent by (block, epoch).
@@ -113,12 +115,16 @@ pub enum Op {
     BeginImport = 0x0315,
     /// A controller shard says how many blocks of each core of a server it wants to have lent in all. What is less than it has goes back at once; what is more it gets as far as no shard has it. Sent when there are several controller shards; it never asks for less than it has given out.
     LendBlocks = 0x0316,
+    /// A controller shard has nothing on a server that is being taken out, and will give it nothing: as far as this shard is concerned it may end. It ends when every shard has said so. What was said over an earlier connection counts no more.
+    Release = 0x031A,
     /// The lease of the block's prefix has ended and its data is to be kept: nobody reaches the block any more, and its content is written to an object below the server's flush_root. The reply comes when the object is on disk; the block stays until FreeBlock. Idempotent by (block, epoch).
     FlushBlock = 0x0320,
     /// All parts of a prefix are written: the server looks whether it sees them all at their lengths, and writes the manifest, which is the flush. What an earlier flush left in the same directory is deleted then. Idempotent by (directory, number).
     CommitFlush = 0x0321,
     /// A block gives back the successor that it was granted and has told nobody of. Refused, without harm, when the controller does not know it as that; a later GrowStructure asks anew.
     ReturnBlock = 0x0330,
+    /// Takes a memory server out: it is given no block from now on, and ends when it has none. Idempotent. Every controller shard does its part; when one refuses, the others may have done theirs, and it is asked again.
+    DrainServer = 0x0340,
     /// Appends the payload, contiguously and atomically. The reply's value is the offset within the block.
     FileAppend = 0x1001,
     /// Reads committed bytes of the block. Arguments: offset u64, length u32. The payload is what is there, at most that much; the value is the committed length of the block.
@@ -181,7 +187,7 @@ pub enum Op {
 
 impl Op {
     /// Every op of the protocol in order of code.
-    pub const ALL: [Op; 83] = [
+    pub const ALL: [Op; 86] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -227,6 +233,7 @@ impl Op {
         Op::CancelMove,
         Op::Inventory,
         Op::LocateServer,
+        Op::LeaveServer,
         Op::EndImport,
         Op::OpenBlock,
         Op::FreeBlock,
@@ -234,9 +241,11 @@ impl Op {
         Op::QueueAhead,
         Op::BeginImport,
         Op::LendBlocks,
+        Op::Release,
         Op::FlushBlock,
         Op::CommitFlush,
         Op::ReturnBlock,
+        Op::DrainServer,
         Op::FileAppend,
         Op::FileRead,
         Op::FileSize,
@@ -315,6 +324,7 @@ impl Op {
             0x030A => Op::CancelMove,
             0x030B => Op::Inventory,
             0x030C => Op::LocateServer,
+            0x030E => Op::LeaveServer,
             0x0310 => Op::EndImport,
             0x0311 => Op::OpenBlock,
             0x0312 => Op::FreeBlock,
@@ -322,9 +332,11 @@ impl Op {
             0x0314 => Op::QueueAhead,
             0x0315 => Op::BeginImport,
             0x0316 => Op::LendBlocks,
+            0x031A => Op::Release,
             0x0320 => Op::FlushBlock,
             0x0321 => Op::CommitFlush,
             0x0330 => Op::ReturnBlock,
+            0x0340 => Op::DrainServer,
             0x1001 => Op::FileAppend,
             0x1002 => Op::FileRead,
             0x1003 => Op::FileSize,
@@ -406,6 +418,7 @@ impl Op {
             Op::CancelMove => "CancelMove",
             Op::Inventory => "Inventory",
             Op::LocateServer => "LocateServer",
+            Op::LeaveServer => "LeaveServer",
             Op::EndImport => "EndImport",
             Op::OpenBlock => "OpenBlock",
             Op::FreeBlock => "FreeBlock",
@@ -413,9 +426,11 @@ impl Op {
             Op::QueueAhead => "QueueAhead",
             Op::BeginImport => "BeginImport",
             Op::LendBlocks => "LendBlocks",
+            Op::Release => "Release",
             Op::FlushBlock => "FlushBlock",
             Op::CommitFlush => "CommitFlush",
             Op::ReturnBlock => "ReturnBlock",
+            Op::DrainServer => "DrainServer",
             Op::FileAppend => "FileAppend",
             Op::FileRead => "FileRead",
             Op::FileSize => "FileSize",
@@ -497,6 +512,7 @@ impl Op {
             Op::CancelMove => 0x030A,
             Op::Inventory => 0x030B,
             Op::LocateServer => 0x030C,
+            Op::LeaveServer => 0x030E,
             Op::EndImport => 0x0310,
             Op::OpenBlock => 0x0311,
             Op::FreeBlock => 0x0312,
@@ -504,9 +520,11 @@ impl Op {
             Op::QueueAhead => 0x0314,
             Op::BeginImport => 0x0315,
             Op::LendBlocks => 0x0316,
+            Op::Release => 0x031A,
             Op::FlushBlock => 0x0320,
             Op::CommitFlush => 0x0321,
             Op::ReturnBlock => 0x0330,
+            Op::DrainServer => 0x0340,
             Op::FileAppend => 0x1001,
             Op::FileRead => 0x1002,
             Op::FileSize => 0x1003,
@@ -599,6 +617,7 @@ impl Op {
             Op::CancelMove => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::Inventory => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::LocateServer => of(P::Link, A::Cluster, 0, MESSAGE),
+            Op::LeaveServer => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::EndImport => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::OpenBlock => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::FreeBlock => of(P::Link, A::Cluster, 0, MESSAGE),
@@ -606,9 +625,11 @@ impl Op {
             Op::QueueAhead => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::BeginImport => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::LendBlocks => of(P::Link, A::Cluster, 0, MESSAGE),
+            Op::Release => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::FlushBlock => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::CommitFlush => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::ReturnBlock => of(P::Link, A::Cluster, 0, MESSAGE),
+            Op::DrainServer => of(P::Control, A::Cluster, 0, MESSAGE),
             Op::FileAppend => of(P::Data, A::Grant, 2, LANE | PAYLOAD),
             Op::FileRead => of(P::Data, A::Grant, 1, PLAIN),
             Op::FileSize => of(P::Data, A::Grant, 1, PLAIN),

@@ -234,6 +234,10 @@ pub struct ServerInfo {
     pub forwarded: u64,
     /// Memory of freed blocks that clients still map.
     pub bytes_owed: u64,
+    /// 0: it serves; 1: it is being taken out and is given no block; 2: it has none and was told that it may go; 3: it is called back and has not heard of it.
+    pub drain: u8,
+    /// What one that is being taken out waits for; empty for the others.
+    pub drain_waits: String,
 }
 
 fields!(ServerInfo {
@@ -249,7 +253,9 @@ fields!(ServerInfo {
     connections,
     requests,
     forwarded,
-    bytes_owed
+    bytes_owed,
+    drain,
+    drain_waits
 });
 
 /// One operation of a custom kind.
