@@ -75,6 +75,9 @@ class ServerInfo(TypedDict):
     requests: int
     forwarded: int
     bytes_owed: int
+    #: 0 serving, 1 draining, 2 released, 3 called back
+    drain: int
+    drain_waits: str
 
 
 class Status(TypedDict):

@@ -95,6 +95,8 @@ fn server_info<'py>(py: Python<'py>, s: &ServerInfo) -> PyResult<Bound<'py, PyDi
         requests,
         forwarded,
         bytes_owed,
+        drain,
+        drain_waits,
     ))
 }
 

@@ -522,7 +522,7 @@ pub fn server(args: &ServerArgs, kinds: &Arc<Registry>) -> Outcome {
         kinds,
     )?;
     options.unix_dir = unix_dir(&settings);
-    let mut server = start_server(&options)?;
+    let server = start_server(&options)?;
     let told = json!({
         "address": server.address().to_string(), "server": server.server().0,
         "pid": std::process::id(),
@@ -537,7 +537,7 @@ pub fn server(args: &ServerArgs, kinds: &Arc<Registry>) -> Outcome {
             options.shards
         )
     });
-    end_with_departure(&mut server, &signals);
+    end_with_departure(&server, &signals);
     let signal = signals.forever().next();
     if let (Some(SIGTERM), Some(wait)) = (signal, args.drain_on_stop) {
         server.leave();
@@ -548,7 +548,7 @@ pub fn server(args: &ServerArgs, kinds: &Arc<Registry>) -> Outcome {
 }
 
 /// Ends the wait for signals when the server was taken out, and when it is not although it wants to.
-fn end_with_departure(server: &mut MemoryServer, signals: &Signals) {
+fn end_with_departure(server: &MemoryServer, signals: &Signals) {
     let departures = server.departures().expect("nobody has asked before");
     let signals = signals.handle();
     in_background("departure", move || {

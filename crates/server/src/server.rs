@@ -20,8 +20,8 @@ use honeycomb_wire::custom::kind_info;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ pub struct MemoryServer {
     near: Option<String>,
     shards: Vec<Mailbox<Note>>,
     link: Mailbox<LinkNote>,
-    departure: Option<Receiver<Departure>>,
+    departure: Mutex<Option<Receiver<Departure>>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -144,7 +144,7 @@ impl MemoryServer {
         threads.push(spawn("link", move || {
             run(link_net, service, link_notes).expect("the event loop of the link does not fail");
         })?);
-        let (server, departure) = (ServerId(0), Some(departure));
+        let (server, departure) = (ServerId(0), Mutex::new(Some(departure)));
         let mut server = MemoryServer { address, server, near, shards, link, departure, threads };
         server.server = await_join(clock, &joins, patience)?;
         Ok(server)
@@ -175,8 +175,8 @@ impl MemoryServer {
     }
 
     /// Tells that it was taken out, whoever wished it, or why it is not. For the first who asks.
-    pub fn departures(&mut self) -> Option<Receiver<Departure>> {
-        self.departure.take()
+    pub fn departures(&self) -> Option<Receiver<Departure>> {
+        self.departure.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take()
     }
 
     /// Waits until its threads end: when it was taken out, or when a defect ends them.

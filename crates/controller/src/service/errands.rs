@@ -53,9 +53,9 @@ impl ControllerService {
         rests: Rests,
     ) {
         let request = header.request;
-        if matches!(header.op, Op::CommitMove | Op::CancelMove) {
+        if matches!(header.op, Op::CommitMove | Op::CancelMove | Op::LeaveServer) {
             // It rests on nothing that is still to be done, and a block that gave everything away
-            // shall hear of it before it is taken back.
+            // shall hear of it before it is taken back, as a server before it is let go.
             self.reply(from, request, body, rests);
             return self.dispatch(now, None);
         }

@@ -435,6 +435,8 @@ fn at_controller(op: Op) -> AtController {
         | Op::BeginMove
         | Op::CommitMove
         | Op::CancelMove
+        | Op::DrainServer
+        | Op::LeaveServer
         | Op::LocateServer => {
             row(PermissionDenied, PermissionDenied, PermissionDenied, PermissionDenied)
         }
@@ -446,7 +448,8 @@ fn at_controller(op: Op) -> AtController {
         | Op::CommitFlush
         | Op::BeginImport
         | Op::EndImport
-        | Op::LendBlocks => all(NotServedHere),
+        | Op::LendBlocks
+        | Op::Release => all(NotServedHere),
         Op::PresentGrant
         | Op::MoveRegion
         | Op::MoveValue

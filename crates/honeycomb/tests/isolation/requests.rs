@@ -255,6 +255,12 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
             }
             .encode(),
         ),
+        Op::LeaveServer => body(LeaveServerRequest {}.encode()),
+        Op::Release => body(ReleaseRequest { stay: false }.encode()),
+        Op::DrainServer => {
+            let address = "127.0.0.1:1".into();
+            body(DrainServerRequest { address, cancel: true }.encode())
+        }
         Op::LendBlocks => body(LendBlocksRequest { lots: vec![1] }.encode()),
         Op::EndImport => body(
             EndImportRequest {

@@ -95,7 +95,10 @@ fn at_server(op: Op) -> AtServer {
         | Op::QueueAhead
         | Op::BeginImport
         | Op::EndImport
-        | Op::LendBlocks => all(NotServedHere),
+        | Op::LendBlocks
+        | Op::LeaveServer
+        | Op::Release
+        | Op::DrainServer => all(NotServedHere),
         // Between memory servers. The victim's block takes part in no move.
         Op::MoveRegion
         | Op::MoveValue
@@ -431,6 +434,7 @@ fn the_same_requests_are_served_to_who_may() {
                 | Op::BeginImport
                 | Op::EndImport
                 | Op::LendBlocks
+                | Op::Release
                 | Op::FlushBlock
                 | Op::CommitFlush
         );
@@ -452,6 +456,8 @@ fn the_same_requests_are_served_to_who_may() {
             Op::RetireBlock => assert_eq!(reply.status(), Status::Busy, "{}", reply.message()),
             // It has joined just now: whatever it claims to hold is not its own to claim.
             Op::Inventory => assert_eq!(reply.status(), Status::NotFound, "{}", reply.message()),
+            // Nobody serves at that address.
+            Op::DrainServer => assert_eq!(reply.status(), Status::NotFound, "{}", reply.message()),
             // A grant that was altered, and then the one that was not.
             Op::PresentGrant => {
                 assert_eq!(reply.status(), Status::PermissionDenied);
