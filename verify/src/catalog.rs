@@ -183,8 +183,8 @@ impl CatalogModel {
             Command::ReturnBlock { structure, at, successor } => {
                 self.give_back(structure, at, successor, reply)
             }
-            Command::BeginMove { structure, at, start, merge } => {
-                self.begin_move(structure, at, start, merge, reply)
+            Command::BeginMove { structure, at, start, way } => {
+                self.begin_move(structure, at, start, way, reply)
             }
             Command::CommitMove { structure, at, id, target } => {
                 self.commit_move(structure, at, id, target, reply)
@@ -589,6 +589,7 @@ impl CatalogModel {
                         format!("{at:?} was told {before:?}, now {items} and {bytes} (INV-22)")
                     })?;
                 }
+                Order::Evacuate { server, at } => self.cluster.evacuates(server, at)?,
                 Order::Release { server, stay } => self.cluster.release(server, stay)?,
                 Order::Lots { server, ref lots } => self.asks_for_lots(server, lots)?,
                 _ => {}

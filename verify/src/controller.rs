@@ -20,7 +20,7 @@ use honeycomb_server::{Effect, MoveWord};
 use honeycomb_structures::{News, Successor};
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, JobId, Kind, Marks, MoveId, PrefixId, ServerId, ShardIx, StructureId,
-    Time,
+    Time, Way,
 };
 use honeycomb_wire::Status;
 use honeycomb_wire::data::MovedArgs;
@@ -473,9 +473,13 @@ impl World {
                     self.reach("successor given back");
                 }
             }
-            Effect::BeginMove { structure, at, start, merge } => {
-                self.reach(if merge { "merge asked for" } else { "split asked for" });
-                match self.command(ix, Command::BeginMove { structure, at, start, merge }) {
+            Effect::BeginMove { structure, at, start, way } => {
+                self.reach(match way {
+                    Way::Split => "split asked for",
+                    Way::Merge => "merge asked for",
+                    Way::Relocate => "relocation asked for",
+                });
+                match self.command(ix, Command::BeginMove { structure, at, start, way }) {
                     Ok(Reply::Moving { id, entry }) => {
                         let address = entry.address.parse().expect("servers have addresses");
                         let to = entry.at;

@@ -77,6 +77,7 @@ pub const STATES: &[&str] = &[
     "prefix with two parents",
     "region changed while it moves",
     "put of extents that were gone",
+    "relocation asked for",
     "reply overtaken",
     "request that waited for lots",
     "scan of several pages",

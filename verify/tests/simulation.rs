@@ -119,6 +119,7 @@ caught! {
     a_torn_large_value_is_caught: ExtentFillsMixed,
     a_moved_entry_without_an_owner_is_caught: MoveForgetsOwner,
     a_server_that_drains_and_is_given_blocks_is_caught: DrainTakesNewBlocks,
+    a_block_that_leaves_without_its_records_is_caught: RelocateForgetsLanes,
     lots_that_are_lent_twice_are_caught: LotsLentTwice,
     lots_that_are_lost_are_caught: LotsLost,
     lots_that_are_given_out_and_back_are_caught: LotsGivenBackLate,

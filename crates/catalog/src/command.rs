@@ -2,7 +2,7 @@
 
 use honeycomb_types::{
     BlockAt, BlockId, Generation, JobId, Kind, KindSpec, MoveId, PrefixId, ServerId, StructureId,
-    Verbs,
+    Verbs, Way,
 };
 
 /// Who asks, as a verified token says. The catalog decides what that allows.
@@ -298,9 +298,10 @@ pub enum Command<'a> {
     BlockFlushed { server: ServerId, at: BlockAt, outcome: Result<Written, &'a str> },
     /// A server wrote the manifest of a flush, or could not.
     FlushCommitted { server: ServerId, number: u64, outcome: Result<(), &'a str> },
-    /// A block of a kv wants to give the rest of its range from `start` on to a new block, or
-    /// (`merge`) all of it to a neighbour. While its move lasts it gets the same answer again.
-    BeginMove { structure: StructureId, at: BlockAt, start: u64, merge: bool },
+    /// A block of a kv wants to give the rest of its range from `start` on to a new block, or all of it
+    /// to a neighbour, or to a new block because its server is taken out. While its move lasts it gets
+    /// the same answer again.
+    BeginMove { structure: StructureId, at: BlockAt, start: u64, way: Way },
     /// The target of a block's move has confirmed that it holds everything: it owns the range from
     /// now on. May be repeated by the block until it has the answer.
     CommitMove { structure: StructureId, at: BlockAt, id: MoveId, target: BlockAt },

@@ -9,7 +9,7 @@
 //! That a server drains is on the log. Whether it was released is not: over a new connection nobody has
 //! said so yet, and it is looked at again.
 
-use crate::pool::Held;
+use crate::relocate::Evacuation;
 use crate::{Actor, Catalog, CatalogError, DrainState, Effect, Reply};
 use honeycomb_types::ServerId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Default)]
 pub(crate) struct Drains {
     states: BTreeMap<ServerId, DrainState>,
+    /// What is left to be told to servers whose blocks leave; made when it is first asked for.
+    pub(crate) evacuations: BTreeMap<ServerId, Evacuation>,
 }
 
 impl Drains {
@@ -116,6 +118,7 @@ impl Catalog {
 
     /// A server is there over a new connection, on which it was told nothing yet.
     pub(crate) fn drain_anew(&mut self, id: ServerId) {
+        self.drains.evacuations.remove(&id);
         match self.drains.state(id) {
             DrainState::Released => drop(self.drains.states.insert(id, DrainState::Draining)),
             DrainState::Recalled => {
@@ -127,6 +130,7 @@ impl Catalog {
     }
 
     fn set_draining(&mut self, id: ServerId, draining: bool) {
+        self.drains.evacuations.remove(&id);
         let server = self.pool.server_mut(id).expect("a server that drains is a member");
         server.draining = draining;
         self.pool.dirty.mark(id.0);
@@ -144,14 +148,17 @@ impl Catalog {
         }
     }
 
-    /// Releases servers that have nothing left.
-    pub(crate) fn release_drained(&mut self, effects: &mut Vec<Effect>) {
+    /// Tells servers' blocks to leave, and releases servers that have nothing left.
+    pub(crate) fn go_on_draining(&mut self, effects: &mut Vec<Effect>) {
         let draining = self.drains.states.iter().filter(|(_, s)| **s == DrainState::Draining);
-        let empty: Vec<ServerId> =
-            draining.map(|(&id, _)| id).filter(|&id| self.has_nothing(id)).collect();
-        for id in empty {
-            self.drains.states.insert(id, DrainState::Released);
-            effects.push(Effect::Release { server: id, stay: false });
+        for id in draining.map(|(&id, _)| id).collect::<Vec<ServerId>>() {
+            if self.has_nothing(id) {
+                self.drains.states.insert(id, DrainState::Released);
+                self.drains.evacuations.remove(&id);
+                effects.push(Effect::Release { server: id, stay: false });
+            } else {
+                self.evacuate(id, effects);
+            }
         }
     }
 
@@ -166,6 +173,7 @@ impl Catalog {
     pub(crate) fn drains_left(&mut self, ids: &[ServerId]) {
         for id in ids {
             self.drains.states.remove(id);
+            self.drains.evacuations.remove(id);
         }
     }
 
@@ -192,17 +200,29 @@ impl Catalog {
             DrainState::Released => return "it has nothing and ends".into(),
             DrainState::Draining => {}
         }
-        let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
+        let (mut kinds, mut leaving): (BTreeMap<String, u64>, u64) = Default::default();
         for (at, s) in self.pool.allocated().filter(|(at, _)| at.block.server() == id) {
-            debug_assert_eq!(self.pool.held(at), Some(Held::By(s)));
+            if self.can_leave(at, s) {
+                leaving += 1;
+                continue;
+            }
             let kind = self.structures[s].kind_of(at.block);
             *kinds.entry(kind.to_string()).or_default() += 1;
         }
         let blocks = |n: u64| if n == 1 { "1 block".into() } else { format!("{n} blocks") };
+        let kinds = kinds.iter();
         let mut waits: Vec<String> = kinds
-            .iter()
             .map(|(kind, &n)| format!("{} of kind {kind} until their leases end", blocks(n)))
             .collect();
+        if leaving > 0 {
+            waits.push(match self.has_room_to_leave() {
+                true => format!("{} moving to other servers", blocks(leaving)),
+                false => format!(
+                    "{} without room elsewhere: add a server or free memory",
+                    blocks(leaving)
+                ),
+            });
+        }
         let kept = self.pool.server(id).map_or(0, |server| server.quarantined as u64);
         if kept > 0 {
             waits.push(format!("{} to be flushed or confirmed free", blocks(kept)));

@@ -212,6 +212,9 @@ pub enum CatalogError {
         at.block
     )]
     NoNeighbour { at: BlockAt },
+    /// A block wants to leave a server that is not being taken out.
+    #[error("the server of block {} is not taken out (any more): the block stays", at.block)]
+    StaysHere { at: BlockAt },
     /// The move was given up before it was committed, or never was.
     #[error("the move {id} was cancelled; block {} keeps its range", at.block)]
     MoveCancelled { id: MoveId, at: BlockAt },

@@ -13,7 +13,8 @@
 //! of a prefix; `flush` what is kept of a prefix that expires; `edges` those that use makes; `readers` who was declared to read what; `plan` whole
 //! hierarchies; `pool` blocks; `growth` how files and queues grow; `queue` how queues are bounded
 //! and shrink; `moves` how kvs split and merge; `extents` where they keep large values; `policy` who gets which block;
-//! `lots` how much of a server this controller shard has; `drain` how a server is taken out.
+//! `lots` how much of a server this controller shard has; `drain` how a server is taken out, and
+//! `relocate` how blocks leave it.
 
 #![forbid(unsafe_code)]
 
@@ -40,6 +41,7 @@ mod prefixes;
 mod queue;
 mod readers;
 mod rejoin;
+mod relocate;
 mod reply;
 mod servers;
 mod slab;
@@ -201,7 +203,7 @@ impl Catalog {
         self.started.get_or_insert(self.now);
         let reply = self.transition(command, effects);
         if !self.drains.is_empty() {
-            self.release_drained(effects);
+            self.go_on_draining(effects);
         }
         if self.pool.is_stirred() {
             self.balance_lots(effects);
@@ -285,8 +287,8 @@ impl Catalog {
             C::FlushCommitted { server, number, outcome } => {
                 self.flush_committed(server, number, outcome, effects)
             }
-            C::BeginMove { structure, at, start, merge } => {
-                self.begin_move(structure, at, start, merge, effects)
+            C::BeginMove { structure, at, start, way } => {
+                self.begin_move(structure, at, start, way, effects)
             }
             C::CommitMove { structure, at, id, target } => {
                 self.commit_move(structure, at, id, target, effects)

@@ -203,7 +203,7 @@ impl Catalog {
         let told = self.awaited.told.remove(&server).unwrap_or_default();
         for (at, s) in self.pool.returned(server, &told) {
             let structure = &self.structures[s];
-            if structure.pending().iter().any(|mv| !mv.merge && mv.target == at.block) {
+            if structure.pending().iter().any(|mv| mv.way.takes_anew() && mv.target == at.block) {
                 continue; // It is opened with the other news of moves.
             }
             let entry = structure.entries.iter().position(|entry| entry.block == at.block);

@@ -412,6 +412,9 @@ pub enum Effect {
     /// than it has go back, more come as far as there are any. Answered by `Command::Lent`, and not
     /// repeated over another connection, where the server begins by telling.
     Lots { server: ServerId, lots: Box<[u32]> },
+    /// Tell a block to leave its server, which is taken out: it asks for a move (`Way::Relocate`) until
+    /// it has left, or is refused because the server stays.
+    Evacuate { server: ServerId, at: BlockAt },
     /// Tell a server that this controller shard has nothing there any more, and that it may go; or
     /// (`stay`) that it may not, which is answered by `Command::ServerStays`. Not repeated over another
     /// connection, on which nobody has said either.

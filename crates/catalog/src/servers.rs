@@ -30,6 +30,7 @@ impl Effect {
             | Effect::BeginImport { server, .. }
             | Effect::EndImport { server, .. }
             | Effect::Lots { server, .. }
+            | Effect::Evacuate { server, .. }
             | Effect::Release { server, .. } => server,
         }
     }

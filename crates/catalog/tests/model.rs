@@ -17,7 +17,7 @@ use honeycomb_catalog::{
     Seal,
 };
 use honeycomb_types::limits::SERVER_SILENCE;
-use honeycomb_types::{BlockAt, JobId, Kind, PrefixId, ServerId, Verbs};
+use honeycomb_types::{BlockAt, JobId, Kind, PrefixId, ServerId, Verbs, Way};
 use moves::Settle;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -49,7 +49,7 @@ enum Op {
     Taken { job: usize, file: usize, block: usize, items: u64, odd: u64 },
     Retire { job: usize, file: usize, block: usize },
     Permit { job: usize, path: String },
-    Begin { job: usize, kv: usize, block: usize, slot: u64, odd: u64, merge: bool },
+    Begin { job: usize, kv: usize, block: usize, slot: u64, odd: u64, way: Way },
     Settle { begun: usize, how: Settle, stale: bool },
     Used { job: usize, kv: usize, block: usize, bytes: u64 },
     Extents { job: usize, kv: usize, bytes: u64, full: usize },
@@ -126,10 +126,11 @@ fn op() -> impl Strategy<Value = Op> {
 fn moving() -> impl Strategy<Value = Op> {
     let job = || prop_oneof![4 => Just(0usize), 1 => Just(1)];
     let odd = prop_oneof![9 => Just(0), 1 => 0..25u64];
+    let way = prop_oneof![6 => Just(Way::Split), 3 => Just(Way::Merge), 2 => Just(Way::Relocate)];
     let settle = prop_oneof![3 => Just(Settle::Commit), 1 => Just(Settle::Cancel), 1 => Just(Settle::Refuse)];
     prop_oneof![
-        9 => (job(), 0..3usize, 0..6usize, 0..65u64, odd, prop::bool::weighted(0.4)).prop_map(
-            |(job, kv, block, slot, odd, merge)| Op::Begin { job, kv, block, slot, odd, merge }
+        9 => (job(), 0..3usize, 0..6usize, 0..65u64, odd, way).prop_map(
+            |(job, kv, block, slot, odd, way)| Op::Begin { job, kv, block, slot, odd, way }
         ),
         9 => (0..8usize, settle, prop::bool::weighted(0.1))
             .prop_map(|(begun, how, stale)| Op::Settle { begun, how, stale }),
@@ -191,7 +192,8 @@ struct Both {
     imports: Imports,
     /// Splits and merges that were committed, commits that were repeated, moves that were cancelled,
     /// and commits of those.
-    moves: [u64; 5],
+    /// Beside them relocations that were.
+    moves: [u64; 6],
 }
 
 fn outcome<T>(result: &Result<T, &'static str>) -> String {
@@ -231,12 +233,13 @@ impl Both {
             edges,
             read,
             imports,
-            moves: [0; 5],
+            moves: [0; 6],
         }
     }
 
     fn run(&mut self, ops: &[Op]) {
         self.join(2, 12);
+        self.join(1, 12);
         self.carry_out();
         for op in first().iter().chain(ops) {
             self.apply(op);
@@ -314,8 +317,8 @@ impl Both {
             }
             Op::Retire { job, file, block } => self.retire(*job, *file, *block),
             Op::Permit { job, path } => self.permit(*job, path),
-            Op::Begin { job, kv, block, slot, odd, merge } => {
-                self.begin(*job, *kv, *block, (slot << 58).wrapping_add(*odd), *merge)
+            Op::Begin { job, kv, block, slot, odd, way } => {
+                self.begin(*job, *kv, *block, (slot << 58).wrapping_add(*odd), *way)
             }
             Op::Settle { begun, how, stale } => self.settle(*begun, *how, *stale),
             Op::Used { job, kv, block, bytes } => self.report(*job, *kv, *block, *bytes),
@@ -587,6 +590,7 @@ impl Both {
                 Effect::SetGeneration { .. }
                 | Effect::BeginImport { .. }
                 | Effect::EndImport { .. } => {}
+                Effect::Evacuate { server, at } => self.model.evacuates(server, at).unwrap(),
                 Effect::Release { server, stay } => self.model.release(server, stay).unwrap(),
                 Effect::Lots { .. } => panic!("one shard has all: {effect:?}"),
                 Effect::FlushBlock { .. } | Effect::CommitFlush { .. } => {
@@ -796,7 +800,7 @@ fn the_random_commands_make_edges_and_free_what_was_read() {
 #[test]
 fn the_random_commands_move_ranges_in_every_way() {
     let mut runner = TestRunner::deterministic();
-    let mut seen = [0; 5];
+    let mut seen = [0; 6];
     for _ in 0..100 {
         let ops = prop::collection::vec(prop_oneof![7 => moving(), 1 => op()], 1..120);
         let mut both = Both::new(11);

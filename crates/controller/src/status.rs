@@ -40,7 +40,7 @@ pub fn status_of(error: &CatalogError) -> Status {
         // What a block asked for needs room in another one, and neither has it.
         E::NoNeighbour { .. } => Status::BlockFull,
         // Not as for a block that is not the structure's: this one goes on serving.
-        E::MoveCancelled { .. } => Status::Removed,
+        E::MoveCancelled { .. } | E::StaysHere { .. } => Status::Removed,
         E::UnknownServer { .. } | E::UnknownAddress { .. } => Status::NotFound,
     }
 }

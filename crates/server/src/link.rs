@@ -24,12 +24,12 @@ use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::{
     ActivePrefix, BeginImportRequest, BeginMoveReply, BeginMoveRequest, BlockUsage,
     CancelMoveRequest, CommitFlushRequest, CommitMoveReply, CommitMoveRequest, EndImportRequest,
-    FlushBlockRequest, FreeBlockRequest, GrowStructureReply, GrowStructureRequest, HeldBlock,
-    HelloReply, HelloRequest, InventoryRequest, JoinServerReply, JoinServerRequest, KindInfo,
-    LeaveServerRequest, LendBlocksReply, LendBlocksRequest, LocateServerReply, LocateServerRequest,
-    OpenBlockRequest, QueueAheadRequest, QueueTakenRequest, ReleaseReply, ReleaseRequest,
-    ReportReply, ReportRequest, RetireBlockRequest, ReturnBlockRequest, SealBlockRequest,
-    SetGenerationRequest,
+    EvacuateRequest, FlushBlockRequest, FreeBlockRequest, GrowStructureReply, GrowStructureRequest,
+    HeldBlock, HelloReply, HelloRequest, InventoryRequest, JoinServerReply, JoinServerRequest,
+    KindInfo, LeaveServerRequest, LendBlocksReply, LendBlocksRequest, LocateServerReply,
+    LocateServerRequest, OpenBlockRequest, QueueAheadRequest, QueueTakenRequest, ReleaseReply,
+    ReleaseRequest, ReportReply, ReportRequest, RetireBlockRequest, ReturnBlockRequest,
+    SealBlockRequest, SetGenerationRequest,
 };
 use honeycomb_wire::{Field, GrantKey, Op, ReplyHeader, RequestHeader, Status, TokenKey};
 use std::collections::HashMap;
@@ -453,9 +453,9 @@ impl Link {
                 };
                 self.ask(net, Op::ReturnBlock, &body, Asked::Told);
             }
-            Effect::BeginMove { structure, at, start, merge } => {
+            Effect::BeginMove { structure, at, start, way } => {
                 let (structure, block, epoch) = (structure.0, at.block.0, at.epoch.0);
-                let body = BeginMoveRequest { structure, block, epoch, start, merge };
+                let body = BeginMoveRequest { structure, block, epoch, start, way: way as u8 };
                 self.ask(net, Op::BeginMove, &body, Asked::Begin(at));
             }
             Effect::CommitMove { structure, at, id, target } => {
@@ -646,6 +646,11 @@ impl Link {
                 let at = BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) };
                 let news = News::Ahead { items: body.items, bytes: body.bytes };
                 (at.block.shard(), Note::Tell(at, news, Some(self.errand(header))))
+            }
+            Op::Evacuate => {
+                let body = EvacuateRequest::decode(args).map_err(malformed)?;
+                let at = BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) };
+                (at.block.shard(), Note::Evacuate(at, self.errand(header)))
             }
             Op::BeginImport => {
                 let body = BeginImportRequest::decode(args).map_err(malformed)?;

@@ -44,6 +44,8 @@ pub(crate) enum Note {
     Move(BlockAt, MoveWord),
     /// A neighbour will send its range to this block by this move.
     BeginImport(BlockAt, u64, (u64, u64), Errand),
+    /// A block is to leave this server.
+    Evacuate(BlockAt, Errand),
     /// What a block was sent by this move is its own, or is dropped.
     EndImport(BlockAt, u64, bool, Errand),
     /// The controller has said where a server is, or why it does not.

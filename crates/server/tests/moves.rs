@@ -7,7 +7,9 @@ mod common;
 use common::{access, owner};
 use honeycomb_server::{Effect, LineKey, MoveKey, MoveWord, Post, Shard};
 use honeycomb_structures::{Answer, Outcome, Ticket};
-use honeycomb_types::{BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, Time};
+use honeycomb_types::{
+    BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, Time, Way,
+};
 use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::{Op, RequestHeader, Status};
 use std::collections::VecDeque;
@@ -64,7 +66,7 @@ impl World {
             assert_eq!(self.put(self.keys).status, Status::Ok, "key {}", self.keys);
             match self.shard.take_effects()[..] {
                 [] => {}
-                [Effect::BeginMove { start, merge: false, .. }] => break start,
+                [Effect::BeginMove { start, way: Way::Split, .. }] => break start,
                 ref other => panic!("{other:?}"),
             }
         };

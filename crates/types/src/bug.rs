@@ -123,11 +123,13 @@ pub enum Bug {
     LotsForgottenAtRejoin = 57,
     /// A server that is being taken out is given blocks (INV-46).
     DrainTakesNewBlocks = 58,
+    /// Who leaves a server takes no retry records along (INV-19).
+    RelocateForgetsLanes = 59,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 58] = [
+    pub const ALL: [Bug; 59] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -186,6 +188,7 @@ impl Bug {
         Bug::LotsGivenBackLate,
         Bug::LotsForgottenAtRejoin,
         Bug::DrainTakesNewBlocks,
+        Bug::RelocateForgetsLanes,
     ];
 }
 

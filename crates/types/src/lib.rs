@@ -11,6 +11,7 @@ pub mod limits;
 mod marks;
 mod name;
 mod time;
+mod way;
 mod wire_limits;
 
 pub use bug::Bug;
@@ -23,6 +24,7 @@ pub use kind::{CustomKind, InvalidKind, Kind, KindSpec, OperationSpec, Route, Ro
 pub use marks::Marks;
 pub use name::{Address, InvalidName, check_name, dotted_path, split_path};
 pub use time::Time;
+pub use way::Way;
 
 /// What a grant lets its holder do with a structure. A set of bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]

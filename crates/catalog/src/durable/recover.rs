@@ -321,7 +321,7 @@ impl Catalog {
         for (s, image) in (0..).zip(&images) {
             let Some(image) = image else { continue };
             // The target of a merge is in the map.
-            let splits = image.pending.iter().filter(|(mv, _)| !mv.merge);
+            let splits = image.pending.iter().filter(|(mv, _)| mv.way.takes_anew());
             let blocks = image
                 .entries
                 .iter()

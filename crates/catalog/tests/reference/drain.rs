@@ -2,7 +2,7 @@
 
 use super::{Cluster, Outcome, Verdict, require};
 use honeycomb_catalog::DrainState;
-use honeycomb_types::{BlockAt, ServerId};
+use honeycomb_types::{BlockAt, Kind, ServerId};
 
 impl Cluster {
     pub fn drain_state(&self, server: ServerId) -> DrainState {
@@ -22,7 +22,7 @@ impl Cluster {
         }
         self.drains.insert(server, DrainState::Draining);
         let there = |at: &mut BlockAt| at.block.server() == server;
-        self.cancel(|moving| !moving.merge && moving.target.block.server() == server);
+        self.cancel(|moving| moving.way.takes_anew() && moving.target.block.server() == server);
         let files = self.jobs.iter_mut().flat_map(|job| &mut job.files);
         // What is sealed has none any more.
         let files = files.filter(|file| !file.sealed());
@@ -45,6 +45,14 @@ impl Cluster {
         if self.drain_state(server) == DrainState::Recalled {
             self.drains.remove(&server);
         }
+    }
+
+    /// One of its blocks is told to leave.
+    pub fn evacuates(&self, server: ServerId, at: BlockAt) -> Verdict {
+        let draining = self.drain_state(server) == DrainState::Draining;
+        let mut kvs = self.jobs.iter().flat_map(|job| &job.files).filter(|f| f.kind == Kind::Kv);
+        let there = at.block.server() == server && kvs.any(|file| file.held().contains(&at));
+        require(draining && there, || format!("{at:?} is told to leave {server} (INV-46)"))
     }
 
     /// It is told that it may go, or that it may not.

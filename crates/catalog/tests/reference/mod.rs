@@ -16,7 +16,7 @@ pub use moves::{Imports, Moving, moved};
 
 use honeycomb_catalog::{CatalogError, DrainState, NewStructure};
 use honeycomb_types::limits::{HIGH_MARK_DEFAULT, RESERVE_BLOCKS_MIN, RESERVE_FRACTION};
-use honeycomb_types::{BlockAt, Kind, MoveId, PrefixId, ServerId, StructureId};
+use honeycomb_types::{BlockAt, Kind, MoveId, PrefixId, ServerId, StructureId, Way};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,7 +169,8 @@ impl File {
         if self.sealed() {
             return ranges.into_iter().map(|(_, _, at)| at).collect();
         }
-        let filling = self.pending.iter().filter(|moving| !moving.merge).map(|m| &m.target);
+        let filling =
+            self.pending.iter().filter(|moving| moving.way.takes_anew()).map(|m| &m.target);
         let all = self.chain.iter().chain(&self.spare).chain(filling).chain(&self.extents);
         all.copied().filter(|at| !empty.contains(at) && !self.retired.contains(at)).collect()
     }
@@ -483,6 +484,12 @@ impl Job {
         self.all().filter(|(_, p)| due(p)).map(|(i, _)| i).collect()
     }
 
+    /// Blocks that are there twice because they leave a server.
+    fn copies(&self) -> u64 {
+        let pending = self.files.iter().flat_map(|file| &file.pending);
+        pending.filter(|moving| moving.way == Way::Relocate).count() as u64
+    }
+
     pub fn held(&self) -> u64 {
         self.files.iter().map(|file| file.held().len() as u64).sum()
     }
@@ -584,7 +591,8 @@ impl Cluster {
 
     fn within_quota(&self, job: usize, blocks: u64) -> Outcome<()> {
         let job = &self.jobs[job];
-        if job.quota != 0 && job.held() + blocks > job.quota {
+        let copies = if self.drains.is_empty() { 0 } else { job.copies() };
+        if job.quota != 0 && job.held() + blocks > job.quota + copies {
             return Err("QuotaExceeded");
         }
         // What a quota leaves is not known before every server has told what it holds.
@@ -606,7 +614,7 @@ impl Cluster {
             let mut files = std::mem::take(&mut self.jobs[j].files);
             // A split whose target is lost never was, if nothing else is.
             for file in &mut files {
-                file.pending.retain(|moving| moving.merge || !here(&moving.target));
+                file.pending.retain(|moving| !moving.way.takes_anew() || !here(&moving.target));
             }
             let (lost, kept) = files.into_iter().partition(|f| f.held().iter().any(here));
             self.jobs[j].files = kept;

@@ -308,6 +308,7 @@ pub fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
         Effect::Lots { server, lots } => {
             (*server, Op::LendBlocks, LendBlocksRequest { lots: lots.to_vec() }.encode())
         }
+        Effect::Evacuate { server, at } => (*server, Op::Evacuate, moves::evacuate(*at)),
         Effect::Release { server, stay } => (*server, Op::Release, drain::release(*stay)),
         Effect::BeginImport { server, at, id, start, end } => {
             (*server, Op::BeginImport, moves::begin_import(*at, *id, *start, *end))

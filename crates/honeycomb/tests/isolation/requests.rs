@@ -221,7 +221,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
                 block: victim.kv.at.block.0,
                 epoch: victim.kv.at.epoch.0,
                 start: 1 << 63,
-                merge: false,
+                way: 0,
             }
             .encode(),
         ),

@@ -89,7 +89,7 @@ pub enum Op {
     QueueTaken = 0x0306,
     /// A queue's block is empty for good and owes nobody an answer: the controller takes it out of the map, wherever it stands there, and frees it. Refused while its seal was not heard of; asked again then.
     RetireBlock = 0x0307,
-    /// A block of a key-value store asks for a block to give a part of its range to (a split), or for a neighbour that takes all of it (a merge). The reply comes when the other block is ready to import. Asking again answers the same move.
+    /// A block of a key-value store asks for a block to give a part of its range to (a split), for a neighbour that takes all of it (a merge), or for a block elsewhere that takes its place, because its server is taken out (a relocation). The reply comes when the other block is ready to import. Asking again answers the same move.
     BeginMove = 0x0308,
     /// A block says that another has confirmed everything that moves: from the reply on, that one owns the range. Asking again answers the same.
     CommitMove = 0x0309,
@@ -115,6 +115,8 @@ pub enum Op {
     BeginImport = 0x0315,
     /// A controller shard says how many blocks of each core of a server it wants to have lent in all. What is less than it has goes back at once; what is more it gets as far as no shard has it. Sent when there are several controller shards; it never asks for less than it has given out.
     LendBlocks = 0x0316,
+    /// A block is to leave its server, which is being taken out: it asks for a relocation (BeginMove) until it has left, or is answered Removed, because its server stays. Idempotent.
+    Evacuate = 0x0318,
     /// A controller shard has nothing on a server that is being taken out, and will give it nothing: as far as this shard is concerned it may end. It ends when every shard has said so. What was said over an earlier connection counts no more.
     Release = 0x031A,
     /// The lease of the block's prefix has ended and its data is to be kept: nobody reaches the block any more, and its content is written to an object below the server's flush_root. The reply comes when the object is on disk; the block stays until FreeBlock. Idempotent by (block, epoch).
@@ -187,7 +189,7 @@ pub enum Op {
 
 impl Op {
     /// Every op of the protocol in order of code.
-    pub const ALL: [Op; 86] = [
+    pub const ALL: [Op; 87] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -241,6 +243,7 @@ impl Op {
         Op::QueueAhead,
         Op::BeginImport,
         Op::LendBlocks,
+        Op::Evacuate,
         Op::Release,
         Op::FlushBlock,
         Op::CommitFlush,
@@ -332,6 +335,7 @@ impl Op {
             0x0314 => Op::QueueAhead,
             0x0315 => Op::BeginImport,
             0x0316 => Op::LendBlocks,
+            0x0318 => Op::Evacuate,
             0x031A => Op::Release,
             0x0320 => Op::FlushBlock,
             0x0321 => Op::CommitFlush,
@@ -426,6 +430,7 @@ impl Op {
             Op::QueueAhead => "QueueAhead",
             Op::BeginImport => "BeginImport",
             Op::LendBlocks => "LendBlocks",
+            Op::Evacuate => "Evacuate",
             Op::Release => "Release",
             Op::FlushBlock => "FlushBlock",
             Op::CommitFlush => "CommitFlush",
@@ -520,6 +525,7 @@ impl Op {
             Op::QueueAhead => 0x0314,
             Op::BeginImport => 0x0315,
             Op::LendBlocks => 0x0316,
+            Op::Evacuate => 0x0318,
             Op::Release => 0x031A,
             Op::FlushBlock => 0x0320,
             Op::CommitFlush => 0x0321,
@@ -625,6 +631,7 @@ impl Op {
             Op::QueueAhead => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::BeginImport => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::LendBlocks => of(P::Link, A::Cluster, 0, MESSAGE),
+            Op::Evacuate => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::Release => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::FlushBlock => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::CommitFlush => of(P::Link, A::Cluster, 0, MESSAGE),
