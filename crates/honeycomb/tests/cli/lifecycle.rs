@@ -116,10 +116,10 @@ fn a_server_that_is_drained_ends_by_itself() {
     let ((mut first, one), (second, two)) = (serve(&[]), serve(&["--drain-on-stop=60"]));
     let drain = |args: &[&str]| home.run(&[&["drain"], args, &there, &["--json"]].concat());
     // The first block is on the first server, as on any of equals.
-    assert_eq!(home.run(&[&["put", "notes:kv", "color", "blue"][..], &there].concat()).code, 0);
+    assert_eq!(home.run(&[&["append", "notes", "blue"][..], &there].concat()).code, 0);
     let late = drain(&[&one, "--wait", "0"]);
     assert_eq!((late.code, late.error()["status"].as_str()), (5, Some("DeadlineExceeded")));
-    assert!(late.err.contains("1 block of kind kv until their leases end"), "{}", late.err);
+    assert!(late.err.contains("1 block of kind file until their leases end"), "{}", late.err);
     assert_eq!(drain(&[&two]).error()["status"], "InvalidArgument", "it is the last");
     let states = |servers: &Value| -> Vec<String> {
         let all = servers.as_array().unwrap().iter();
@@ -128,8 +128,8 @@ fn a_server_that_is_drained_ends_by_itself() {
     let status = home.json(&[&["status"][..], &there].concat());
     assert_eq!(states(&status["servers"]), ["draining", "serving"]);
     let shown = home.ok(&[&["status"][..], &there].concat());
-    assert!(shown.contains("draining: 1 block of kind kv"), "{shown}");
-    assert_eq!(home.run(&[&["rm", "notes:kv"][..], &there].concat()).code, 0);
+    assert!(shown.contains("draining: 1 block of kind file"), "{shown}");
+    assert_eq!(home.run(&[&["rm", "notes"][..], &there].concat()).code, 0);
     assert!(first.wait().unwrap().success(), "it ends like one that was told to");
     let (mut third, three) = serve(&[]);
     let gone = drain(&[&three, "--wait", "20"]);

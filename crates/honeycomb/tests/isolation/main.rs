@@ -449,6 +449,7 @@ fn at_controller(op: Op) -> AtController {
         | Op::BeginImport
         | Op::EndImport
         | Op::LendBlocks
+        | Op::Evacuate
         | Op::Release => all(NotServedHere),
         Op::PresentGrant
         | Op::MoveRegion

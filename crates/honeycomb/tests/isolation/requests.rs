@@ -256,6 +256,10 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
             .encode(),
         ),
         Op::LeaveServer => body(LeaveServerRequest {}.encode()),
+        Op::Evacuate => {
+            let (block, epoch) = (victim.kv.at.block.0, victim.kv.at.epoch.0);
+            body(EvacuateRequest { block, epoch }.encode())
+        }
         Op::Release => body(ReleaseRequest { stay: false }.encode()),
         Op::DrainServer => {
             let address = "127.0.0.1:1".into();

@@ -97,6 +97,7 @@ fn at_server(op: Op) -> AtServer {
         | Op::EndImport
         | Op::LendBlocks
         | Op::LeaveServer
+        | Op::Evacuate
         | Op::Release
         | Op::DrainServer => all(NotServedHere),
         // Between memory servers. The victim's block takes part in no move.
@@ -434,6 +435,7 @@ fn the_same_requests_are_served_to_who_may() {
                 | Op::BeginImport
                 | Op::EndImport
                 | Op::LendBlocks
+                | Op::Evacuate
                 | Op::Release
                 | Op::FlushBlock
                 | Op::CommitFlush

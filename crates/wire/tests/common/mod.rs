@@ -127,6 +127,7 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         LeaveServer LeaveServerRequest LeaveServerReply,
         EndImport EndImportRequest EndImportReply,
         LendBlocks LendBlocksRequest LendBlocksReply,
+        Evacuate EvacuateRequest EvacuateReply,
         Release ReleaseRequest ReleaseReply,
         DrainServer DrainServerRequest DrainServerReply,
         Inventory InventoryRequest InventoryReply,
