@@ -18,8 +18,8 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Takes a memory server out: it is given nothing more, and ends when it has nothing.
 ///
-/// ADDRESS is that of `honeycomb status`. Data that lies there stays until its leases end; clients go
-/// on. The last server that takes blocks is not taken out. Without --wait the command returns at once;
+/// ADDRESS is that of `honeycomb status`. Key-value stores move to other servers; what cannot move stays until
+/// its leases end. Clients go on. The last server that takes blocks is not taken out. Without --wait the command returns at once;
 /// `honeycomb status` tells what the server waits for.
 #[derive(Args)]
 #[command(after_help = "Examples:

@@ -116,7 +116,7 @@ fn a_server_that_is_drained_ends_by_itself() {
     let ((mut first, one), (second, two)) = (serve(&[]), serve(&["--drain-on-stop=60"]));
     let drain = |args: &[&str]| home.run(&[&["drain"], args, &there, &["--json"]].concat());
     // The first block is on the first server, as on any of equals.
-    assert_eq!(home.run(&[&["append", "notes", "blue"][..], &there].concat()).code, 0);
+    assert_eq!(home.feed(&[&["append", "notes"][..], &there].concat(), b"blue").code, 0);
     let late = drain(&[&one, "--wait", "0"]);
     assert_eq!((late.code, late.error()["status"].as_str()), (5, Some("DeadlineExceeded")));
     assert!(late.err.contains("1 block of kind file until their leases end"), "{}", late.err);
