@@ -80,6 +80,9 @@ class ServerInfo(TypedDict):
     forwarded: int
     bytes_owed: int
     tiers: list[TierUse]
+    #: 0 serving, 1 draining, 2 released, 3 called back
+    drain: int
+    drain_waits: str
 
 
 class Status(TypedDict):

@@ -107,6 +107,8 @@ fn server_info<'py>(py: Python<'py>, s: &ServerInfo) -> PyResult<Bound<'py, PyDi
         requests,
         forwarded,
         bytes_owed,
+        drain,
+        drain_waits,
     );
     dict.set_item("tiers", tiers(py, &s.tiers)?)?;
     Ok(dict)

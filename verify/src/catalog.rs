@@ -4,6 +4,7 @@
 //!
 //! The collections are those of the catalog's own property test: one model, and two that ask it.
 
+mod drain;
 mod extents;
 mod lots;
 mod moves;
@@ -176,6 +177,12 @@ impl CatalogModel {
                 self.cluster.hear(server);
                 Ok(())
             }
+            Command::DrainServer { address, cancel, .. } => self.drain(address, cancel, reply),
+            Command::ServerStays { server } => {
+                self.cluster.hear(server);
+                self.cluster.stays(server);
+                agree("a server that stays", reply, &Ok(()))
+            }
             Command::ServerLost { server } => {
                 self.lose(server);
                 Ok(())
@@ -217,8 +224,8 @@ impl CatalogModel {
             Command::ReturnBlock { structure, at, successor } => {
                 self.give_back(structure, at, successor, reply)
             }
-            Command::BeginMove { structure, at, start, merge } => {
-                self.begin_move(structure, at, start, merge, reply)
+            Command::BeginMove { structure, at, start, way } => {
+                self.begin_move(structure, at, start, way, reply)
             }
             Command::CommitMove { structure, at, id, target } => {
                 self.commit_move(structure, at, id, target, reply)
@@ -632,6 +639,8 @@ impl CatalogModel {
                         format!("{at:?} was told {before:?}, now {items} and {bytes} (INV-22)")
                     })?;
                 }
+                Order::Evacuate { server, at } => self.cluster.evacuates(server, at)?,
+                Order::Release { server, stay } => self.cluster.release(server, stay)?,
                 Order::Lots { server, ref lots } => self.asks_for_lots(server, lots)?,
                 _ => {}
             }

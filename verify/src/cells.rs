@@ -1,4 +1,4 @@
-//! Crash cells: moves in which somebody dies at a certain step, before it is taken or after it. A third
+//! Crash cells: moves, and drains, in which somebody dies at a certain step, before it is taken or after it. A third
 //! of the seeds draw one; over enough of them every cell comes up, with whatever else goes wrong in
 //! the same run (section "Moves" of `docs/design-notes.md` says what each must come to).
 
@@ -30,6 +30,8 @@ pub enum Step {
     CommitMove,
     Committed,
     EndImport,
+    Evacuate,
+    Release,
 }
 
 /// Who dies.
@@ -61,7 +63,7 @@ impl fmt::Display for Cell {
     }
 }
 
-const STEPS: [Step; 14] = [
+const STEPS: [Step; 16] = [
     Step::BeginMove,
     Step::OpenBlock,
     Step::BeginImport,
@@ -76,6 +78,8 @@ const STEPS: [Step; 14] = [
     Step::CommitMove,
     Step::Committed,
     Step::EndImport,
+    Step::Evacuate,
+    Step::Release,
 ];
 
 impl Cell {
@@ -89,7 +93,9 @@ impl Cell {
         });
         // Before the controller has chosen one there is no target.
         cells.filter(|cell| {
-            (cell.step, cell.who, cell.after) != (Step::BeginMove, Who::Target, false)
+            let alone = matches!(cell.step, Step::Evacuate | Step::Release);
+            let early = (cell.step, cell.after) == (Step::BeginMove, false);
+            cell.who != Who::Target || !alone && !early
         })
     }
 
@@ -100,7 +106,7 @@ impl Cell {
         let cell = Cell::all().nth(entropy.below(cells) as usize);
         cell.filter(|_| drawn == 0).map(|cell| match cell.step {
             // Few moves have such a step at all.
-            Step::MovePatch | Step::MoveDrops => (cell, 0),
+            Step::MovePatch | Step::MoveDrops | Step::Evacuate | Step::Release => (cell, 0),
             _ => (cell, turn),
         })
     }
@@ -216,6 +222,12 @@ impl World {
                     }
                     Told::Order(Order::BeginImport { id, .. }) => (Step::BeginImport, *id),
                     Told::Order(Order::EndImport { id, .. }) => (Step::EndImport, *id),
+                    Told::Order(order @ (Order::Evacuate { .. } | Order::Release { .. })) => {
+                        let leaves = matches!(order, Order::Evacuate { .. });
+                        let step = if leaves { Step::Evacuate } else { Step::Release };
+                        let source = Some(told_one);
+                        return Some(Coming { step, source, target: None, controller });
+                    }
                     Told::Move(_, word) => {
                         let (step, entry) = match word {
                             MoveWord::Begin { entry, .. } => (Step::Begun, entry),

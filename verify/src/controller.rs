@@ -20,7 +20,7 @@ use honeycomb_server::{Effect, MoveWord};
 use honeycomb_structures::{News, Successor};
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, JobId, Kind, Marks, MoveId, PrefixId, ServerId, ShardIx, StructureId,
-    Time,
+    Time, Way,
 };
 use honeycomb_wire::Status;
 use honeycomb_wire::data::MovedArgs;
@@ -473,9 +473,13 @@ impl World {
                     self.reach("successor given back");
                 }
             }
-            Effect::BeginMove { structure, at, start, merge } => {
-                self.reach(if merge { "merge asked for" } else { "split asked for" });
-                match self.command(ix, Command::BeginMove { structure, at, start, merge }) {
+            Effect::BeginMove { structure, at, start, way } => {
+                self.reach(match way {
+                    Way::Split => "split asked for",
+                    Way::Merge => "merge asked for",
+                    Way::Relocate => "relocation asked for",
+                });
+                match self.command(ix, Command::BeginMove { structure, at, start, way }) {
                     Ok(Reply::Moving { id, entry }) => {
                         let address = entry.address.parse().expect("servers have addresses");
                         let to = entry.at;
@@ -631,6 +635,9 @@ impl World {
                     self.controllers[ix].waiting.extract_if(.., ready).collect();
                 ready.into_iter().for_each(|waiting| self.go_on(waiting.then));
             }
+            Order::Release { stay: true, .. } => {
+                let _ = self.command(ix, Command::ServerStays { server });
+            }
             Order::FreeBlock { at, .. } => {
                 let _ = self.command(ix, Command::BlockFreed { server, at: *at });
             }
@@ -704,7 +711,9 @@ impl World {
             // It may not have heard what it was asked over its earlier connection.
             // What it lends it has told.
             let errands = &mut self.controllers[ix].errands;
-            errands.retain(|order| order.server() != id || !matches!(order, Order::Lots { .. }));
+            // Whether it may go is looked at again.
+            let anew = |order: &Order| matches!(order, Order::Lots { .. } | Order::Release { .. });
+            errands.retain(|order| order.server() != id || !anew(order));
             let again = errands.iter().filter(|order| order.server() == id);
             let again: Vec<Order> = again.cloned().collect();
             for order in again {

@@ -60,6 +60,9 @@ pub struct Faults {
     pub tiny: bool,
     /// Controller shards, which is not drawn with the rest (`lots::controllers`).
     pub controllers: usize,
+    /// Servers that are taken out, in events per million operations; not drawn with the rest either
+    /// (`drain::rate`).
+    pub drain: u64,
 }
 
 impl Faults {
@@ -102,6 +105,7 @@ impl Faults {
             tiny,
             large,
             controllers: 1,
+            drain: 0,
         }
     }
 
@@ -126,6 +130,7 @@ impl Faults {
             ("quota", self.quota),
             ("tiny", u64::from(self.tiny)),
             ("large values", self.large),
+            ("drain", self.drain),
             ("controller shards", self.controllers as u64 - 1),
         ];
         all.into_iter().filter(|(_, rate)| *rate > 0).map(|(name, _)| name).collect()
@@ -150,6 +155,7 @@ impl Faults {
 impl World {
     /// What goes wrong with nodes and network, at the beginning of an operation.
     pub fn disturb(&mut self) {
+        self.disturb_servers();
         if self.rng.chance(self.faults.crash) {
             let server = self.rng.below(SERVERS as u64) as usize;
             self.crash(server);

@@ -27,6 +27,8 @@ pub struct Member {
     pub link: Option<u64>,
     /// The controller shard knows it and all that it holds.
     pub ready: bool,
+    /// The controller shard lets it go, and has said so over the present connection.
+    pub released: bool,
     /// It has told what it holds, and what came after waits in `later` until that is known.
     telling: bool,
     later: Vec<Effect>,
@@ -145,7 +147,7 @@ impl SimServer {
     pub fn unlink(&mut self, now: Time, controller: usize) {
         let member = &mut self.members[controller];
         member.link = None;
-        (member.ready, member.telling) = (false, false);
+        (member.ready, member.telling, member.released) = (false, false, false);
         for effect in std::mem::take(&mut member.later) {
             match effect {
                 Effect::Taken { at, .. } => drop(member.unheard.insert(at)),

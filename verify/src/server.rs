@@ -484,7 +484,9 @@ impl SimServer {
                 let begun = self.shard(*at).begin_import(*at, id.0, *start, *end);
                 return Ok(begun.is_ok());
             }
-            Order::Lots { .. } => unreachable!("it is answered with what is lent"),
+            // A block that has gone since has left.
+            Order::Evacuate { at, .. } => drop(self.shard(*at).evacuate(now, *at)),
+            Order::Lots { .. } | Order::Release { .. } => unreachable!("its link answers it"),
             Order::EndImport { at, id, commit, .. } => {
                 // A block that has gone since has nothing to end.
                 let _ = self.shard(*at).end_import(now, *at, id.0, *commit);

@@ -232,7 +232,8 @@ impl World {
     pub fn new(seed: u64, keep_trace: bool) -> World {
         let mut rng = Entropy::seeded(seed);
         let controllers = crate::lots::controllers(seed);
-        let faults = Faults { controllers, ..Faults::draw(&mut rng) };
+        let faults =
+            Faults { controllers, drain: crate::drain::rate(seed), ..Faults::draw(&mut rng) };
         let cell = Cell::draw(&mut rng);
         let focus = [None, None, Some(Kind::File), Some(Kind::Queue), Some(Kind::Kv)];
         let focus = focus[rng.below(5) as usize];
@@ -361,6 +362,7 @@ impl World {
             }
         }
         (0..self.controllers.len()).for_each(|ix| self.restart_controller(ix));
+        self.cancel_drains();
     }
 
     fn until(&mut self, done: impl Fn(&World) -> bool) -> Result<(), Violation> {
@@ -758,6 +760,11 @@ impl World {
                 let lent = self.lend(server, ix, &lots);
                 self.say(server, ix, Said::Lent(Order::Lots { server: id, lots }, lent));
             }
+            Told::Order(Order::Release { server: id, stay }) => {
+                sim.members[ix].released = !stay;
+                self.say(server, ix, Said::Confirmed(Order::Release { server: id, stay }, true));
+                return self.depart(server);
+            }
             Told::Order(order) => match sim.order(now, &order) {
                 Ok(done) => {
                     self.check_lots(server);
@@ -827,11 +834,16 @@ impl World {
             return;
         }
         self.fault("crash");
+        self.end_server(server, true);
+    }
+
+    /// The process of a server ends, and another one starts some time later.
+    pub fn end_server(&mut self, server: usize, crashed: bool) {
         let links = self.servers[server].members.iter().filter_map(|member| member.link);
         let links: Vec<u64> = links.collect();
         self.servers[server].crash();
         self.hang_up_all(server);
-        if self.rng.chance(300_000) {
+        if crashed && self.rng.chance(300_000) {
             self.fault("silent crash");
         } else {
             for link in links {
@@ -840,7 +852,10 @@ impl World {
             }
         }
         // One may stay away; with more there would soon be nothing to work on.
-        if self.rng.chance(100_000) && self.servers.iter().filter(|s| !s.alive).count() == 1 {
+        if crashed
+            && self.rng.chance(100_000)
+            && self.servers.iter().filter(|s| !s.alive).count() == 1
+        {
             return self.fault("crash for good");
         }
         let away = trouble_lasts(&mut self.rng);

@@ -2,7 +2,7 @@
 
 use honeycomb_types::{
     BlockAt, BlockId, Generation, JobId, Kind, KindSpec, MoveId, PrefixId, ServerId, StructureId,
-    TierIx, TierSpec, Verbs,
+    TierIx, TierSpec, Verbs, Way,
 };
 
 /// Who asks, as a verified token says. The catalog decides what that allows.
@@ -273,6 +273,13 @@ pub enum Command<'a> {
     /// The last allocation, of so many blocks, was refused as `OutOfMemory`: servers that lend are asked
     /// for them, and blocks of whoever asked go below memory. Whether any will: `Catalog::awaits_room`.
     ShortOf { blocks: u32 },
+    /// Takes a server out, or (`cancel`) no longer: it is given no block from now on, and is released
+    /// when it holds none. Cluster only; idempotent.
+    DrainServer { actor: Actor, address: &'a str, cancel: bool },
+    /// A server wants to be taken out.
+    LeaveServer { server: ServerId },
+    /// A server that was released has heard that it is wanted again.
+    ServerStays { server: ServerId },
     /// A heartbeat.
     ServerReport { server: ServerId, report: Report<'a> },
     /// The connection of a server broke.
@@ -301,9 +308,10 @@ pub enum Command<'a> {
     BlockFlushed { server: ServerId, at: BlockAt, outcome: Result<&'a [Written], &'a str> },
     /// A server wrote the manifest of a flush, or could not.
     FlushCommitted { server: ServerId, number: u64, outcome: Result<(), &'a str> },
-    /// A block of a kv wants to give the rest of its range from `start` on to a new block, or
-    /// (`merge`) all of it to a neighbour. While its move lasts it gets the same answer again.
-    BeginMove { structure: StructureId, at: BlockAt, start: u64, merge: bool },
+    /// A block of a kv wants to give the rest of its range from `start` on to a new block, or all of it
+    /// to a neighbour, or to a new block because its server is taken out. While its move lasts it gets
+    /// the same answer again.
+    BeginMove { structure: StructureId, at: BlockAt, start: u64, way: Way },
     /// The target of a block's move has confirmed that it holds everything: it owns the range from
     /// now on. May be repeated by the block until it has the answer.
     CommitMove { structure: StructureId, at: BlockAt, id: MoveId, target: BlockAt },

@@ -215,9 +215,23 @@ pub enum CatalogError {
         at.block
     )]
     NoNeighbour { at: BlockAt },
+    /// A block wants to leave a server that is not being taken out.
+    #[error("the server of block {} is not taken out (any more): the block stays", at.block)]
+    StaysHere { at: BlockAt },
     /// The move was given up before it was committed, or never was.
     #[error("the move {id} was cancelled; block {} keeps its range", at.block)]
     MoveCancelled { id: MoveId, at: BlockAt },
+    /// No member serves at this address.
+    #[error("no memory server serves at {address}; `honeycomb status` lists their addresses")]
+    UnknownAddress { address: Box<str> },
+    /// The only server that takes blocks is to be taken out.
+    #[error(
+        "memory server {address} cannot be taken out: it is the only one that takes blocks. Add another first, or end it, which loses what it holds"
+    )]
+    LastServer { address: Arc<str> },
+    /// A server was called back just now, and has not heard of it.
+    #[error("memory server {server} was called back and has not heard of it yet; ask again")]
+    Recalled { server: ServerId },
     /// The server is not, or no longer, a member.
     #[error("no memory server {server} is a member; it must join again as a new one")]
     UnknownServer { server: ServerId },

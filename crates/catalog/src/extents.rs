@@ -54,7 +54,8 @@ impl Catalog {
         }
         let room = |block: &BlockId| {
             let used = self.pool.bytes_used(*block);
-            (!full.contains(block) && used + bytes <= self.block_size).then_some(used)
+            let taken_out = self.pool.is_draining(block.server());
+            (!taken_out && !full.contains(block) && used + bytes <= self.block_size).then_some(used)
         };
         let known = self.structures[s].extents.iter().filter_map(|b| Some((room(b)?, *b)));
         // The fullest, and of those equally full always the same.

@@ -506,6 +506,11 @@ impl Catalog {
         }
     }
 
+    /// Whether a manifest is being written there.
+    pub(crate) fn commits_flush_at(&self, server: ServerId) -> bool {
+        self.flushes.all.values().any(|flush| flush.committing == Some(server))
+    }
+
     /// Who asks for what was to be flushed is told from now on that it is lost, not that it expired.
     fn bury_as_lost(&mut self, number: u64, cause: Cause) {
         let Flush { prefix, address, ids, structures, .. } = &self.flushes.all[&number];

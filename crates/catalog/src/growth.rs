@@ -10,7 +10,7 @@ use crate::command::Seal;
 use crate::pool::{Draw, Held};
 use crate::structures::{Granted, Placed, Structure};
 use crate::{Catalog, CatalogError, Effect, Reply, Router};
-use honeycomb_types::{BlockAt, BlockId, Bug, Kind, MapVersion, MoveId, StructureId};
+use honeycomb_types::{BlockAt, BlockId, Bug, Kind, MapVersion, MoveId, ServerId, StructureId};
 
 /// Where a block stands in a file or a queue.
 pub(crate) enum Position {
@@ -123,6 +123,20 @@ impl Catalog {
         let j = structure.job;
         self.give_back(j, s, successor.block, effects);
         Ok(Reply::Done)
+    }
+
+    /// Frees what was allocated in advance and lies on a server that is taken out.
+    pub(crate) fn give_back_spares(&mut self, s: u32, id: ServerId, effects: &mut Vec<Effect>) {
+        let structure = &mut self.structures[s];
+        let (j, growth) = (structure.job, structure.growth.as_mut());
+        let there = |block: &BlockId| block.server() == id;
+        let Some(growth) = growth.filter(|growth| growth.spare.iter().any(there)) else { return };
+        let (spares, kept) = growth.spare.drain(..).partition::<Vec<BlockId>, _>(there);
+        growth.spare = kept.into();
+        self.structures.changes(s, usize::MAX);
+        for block in spares {
+            self.give_back(j, s, block, effects);
+        }
     }
 
     /// The seal of a block of the chain, if it was heard of.

@@ -4,7 +4,7 @@ use crate::Catalog;
 use crate::pool::Held;
 use crate::structures::Structure;
 use hashbrown::{HashMap, HashSet};
-use honeycomb_types::{BlockAt, Kind, Router, StructureId, Time};
+use honeycomb_types::{BlockAt, Kind, Router, StructureId, Time, Way};
 use std::fmt;
 
 /// An invariant that does not hold; the number is that of `docs/invariants.md`, 0 for one that is
@@ -71,6 +71,7 @@ impl Catalog {
         for (s, structure) in self.structures.iter() {
             self.check_map(s, structure)?;
         }
+        self.check_drains().map_err(|what| Broken { invariant: 46, what })?;
         self.check_jobs()?;
         self.check_readers()?;
         self.check_timers()
@@ -140,7 +141,10 @@ impl Catalog {
             let kept =
                 ((job.nodes, job.live_prefixes, job.structures), (job.blocks, job.bytes_used));
             require(counted == kept, 2, || format!("job {}: {kept:?}, not {counted:?}", job.id))?;
-            let within = job.quota == 0 || job.blocks <= job.quota;
+            // What is there twice because it leaves a server counts once.
+            let pending = own().flat_map(Structure::pending);
+            let copies = pending.filter(|mv| mv.way == Way::Relocate).count() as u64;
+            let within = job.quota == 0 || job.blocks <= job.quota + copies;
             require(within, 30, || format!("job {} is above its quota", job.id))?;
         }
         let all = self.live_prefixes;

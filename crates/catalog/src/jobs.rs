@@ -204,7 +204,11 @@ impl Catalog {
         self.jobs.find(job).ok_or(CatalogError::UnknownJob { job })
     }
 
-    fn need_cluster(&self, actor: Actor, what: &'static str) -> Result<(), CatalogError> {
+    pub(crate) fn need_cluster(
+        &self,
+        actor: Actor,
+        what: &'static str,
+    ) -> Result<(), CatalogError> {
         if actor.job.is_none() {
             return Ok(());
         }

@@ -14,12 +14,13 @@
 //! hierarchies; `pool` blocks; `growth` how files and queues grow; `queue` how queues are bounded
 //! and shrink; `moves` how kvs split and merge; `extents` where they keep large values; `policy` who gets which block;
 //! `pressure` what goes below memory when it runs short; `lots` how much of a server this controller
-//! shard has.
+//! shard has; `drain` how a server is taken out, and `relocate` how blocks leave it.
 
 #![forbid(unsafe_code)]
 
 mod command;
 mod dag;
+mod drain;
 mod durable;
 mod edges;
 mod error;
@@ -41,6 +42,7 @@ mod pressure;
 mod queue;
 mod readers;
 mod rejoin;
+mod relocate;
 mod reply;
 mod servers;
 mod slab;
@@ -56,12 +58,13 @@ pub use error::{CatalogError, Loss};
 pub use honeycomb_types::Router;
 pub use invariants::{Broken, Chain};
 pub use reply::{
-    ClusterStatus, EdgeOutcome, Effect, FlushState, FlushedPart, FlushedStructure, JobInfo,
-    LeaseInfo, MapEntry, Opened, PartitionMap, PrefixInfo, PrefixState, Reply, ServerInfo,
+    ClusterStatus, DrainState, EdgeOutcome, Effect, FlushState, FlushedPart, FlushedStructure,
+    JobInfo, LeaseInfo, MapEntry, Opened, PartitionMap, PrefixInfo, PrefixState, Reply, ServerInfo,
     StructureInfo, TierUse,
 };
 
 use dag::Dag;
+use drain::Drains;
 use durable::Journal;
 use flush::Flushes;
 use hash::HashKey;
@@ -128,6 +131,7 @@ pub struct Catalog {
     pool: Pool,
     flushes: Flushes,
     pressure: Pressure,
+    drains: Drains,
     policy: Box<dyn Policy>,
     /// Of all live servers.
     block_size: u64,
@@ -172,6 +176,7 @@ impl Catalog {
             pool: Pool::new(config.shard, config.term),
             flushes: Flushes::default(),
             pressure: Pressure::default(),
+            drains: Drains::default(),
             policy,
             block_size: 0,
             silence: Time::NEVER,
@@ -203,6 +208,9 @@ impl Catalog {
         let reply = self.transition(command, effects);
         if self.pressure.has_asked() {
             self.press(effects);
+        }
+        if !self.drains.is_empty() {
+            self.go_on_draining(effects);
         }
         if self.pool.is_stirred() {
             self.balance_lots(effects);
@@ -260,6 +268,11 @@ impl Catalog {
             C::Lent { server, lent } => self.lent(server, lent, effects),
             C::ShortOf { blocks } => self.short_of(blocks, effects),
             C::ServerReport { server, report } => self.server_report(server, report),
+            C::DrainServer { actor, address, cancel } => {
+                self.drain_server(actor, address, cancel, effects)
+            }
+            C::LeaveServer { server } => self.leave_server(server, effects),
+            C::ServerStays { server } => self.server_stays(server),
             C::ServerLost { server } => self.server_lost(server, Loss::Reset, effects),
             C::BlockOpened { server, at } => self.block_opened(server, at),
             C::BlockFreed { server, at } => self.block_freed(server, at),
@@ -284,8 +297,8 @@ impl Catalog {
             C::FlushCommitted { server, number, outcome } => {
                 self.flush_committed(server, number, outcome, effects)
             }
-            C::BeginMove { structure, at, start, merge } => {
-                self.begin_move(structure, at, start, merge, effects)
+            C::BeginMove { structure, at, start, way } => {
+                self.begin_move(structure, at, start, way, effects)
             }
             C::CommitMove { structure, at, id, target } => {
                 self.commit_move(structure, at, id, target, effects)

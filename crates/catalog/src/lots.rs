@@ -51,6 +51,7 @@ impl Server {
             let (lot, out, spare) = (lot(core.blocks()), core.out(), core.room());
             let wish = match spare {
                 _ if idle => 0,
+                _ if self.draining => out,
                 spare if spare < reserve + lot.div_ceil(2) + extra => out + reserve + lot + extra,
                 spare if spare > reserve + 2 * lot => out + reserve + lot,
                 spare => out + spare,
@@ -121,7 +122,9 @@ impl Catalog {
     ) -> Result<Reply, CatalogError> {
         let mut stirred = Vec::new();
         for (id, server) in self.pool.servers_mut_by_id() {
-            if let Some(lending) = server.lending.as_mut().filter(|_| !server.away) {
+            if let Some(lending) =
+                server.lending.as_mut().filter(|_| !server.away && !server.draining)
+            {
                 lending.short = lending.short.max(blocks.max(1));
                 stirred.push(id);
             }

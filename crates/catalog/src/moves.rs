@@ -1,5 +1,6 @@
-//! Moves: how a kv splits and merges. A block (the *source*) gives the rest of its range from some
-//! slot on to a new block, or all of it to a neighbour (the *target*).
+//! Moves: how a kv splits and merges, and how it leaves a server. A block (the *source*) gives the rest
+//! of its range from some slot on to a new block, or all of it to a neighbour, or all of it to a new
+//! block on another server (the *target*), which takes its place (`relocate`).
 //!
 //! The catalog's part is the intent, which it keeps from `BeginMove` on, and the commit, which is one
 //! transition of the map: before it the source owns the range, after it the target does, and no
@@ -17,7 +18,9 @@ use crate::pool::{Draw, Held};
 use crate::structures::{Placed, Structure};
 use crate::{Catalog, CatalogError, Effect, MapEntry, Reply};
 use honeycomb_types::limits::MOVE_MAX;
-use honeycomb_types::{BlockAt, BlockId, Bug, Kind, MapVersion, MoveId, ServerId, StructureId};
+use honeycomb_types::{
+    BlockAt, BlockId, Bug, Kind, MapVersion, MoveId, ServerId, StructureId, Way,
+};
 
 /// Two blocks become one when both together hold at most this share of what makes one split. One that
 /// was made of two splits no earlier than when it has grown (`HEAVIER` of the structure).
@@ -32,7 +35,7 @@ pub(crate) struct Move {
     /// What moves, inclusive.
     pub(crate) start: u64,
     pub(crate) end: u64,
-    pub(crate) merge: bool,
+    pub(crate) way: Way,
 }
 
 /// The last moves of a block in the map that are over.
@@ -59,9 +62,9 @@ impl Moves {
         any.then(|| Box::new(Moves { pending, past }))
     }
 
-    /// Blocks that are not in the map yet: targets of splits.
-    pub(crate) fn split_targets(&self) -> impl Iterator<Item = BlockId> {
-        self.pending.iter().filter(|mv| !mv.merge).map(|mv| mv.target)
+    /// Blocks that are not in the map yet: targets of splits and relocations.
+    pub(crate) fn new_targets(&self) -> impl Iterator<Item = BlockId> {
+        self.pending.iter().filter(|mv| mv.way.takes_anew()).map(|mv| mv.target)
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -133,8 +136,9 @@ impl Structure {
             };
             let (start, end) = (self.entries[from].start, self.end(from));
             let (placed, within) = match self.place_of(mv.target) {
-                Some(to) => (mv.merge && to.abs_diff(from) == 1, mv.start == start),
-                None => (!mv.merge, mv.start > start && mv.start <= end),
+                Some(to) => (mv.way == Way::Merge && to.abs_diff(from) == 1, mv.start == start),
+                None if mv.way == Way::Relocate => (true, mv.start == start),
+                None => (mv.way == Way::Split, mv.start > start && mv.start <= end),
             };
             if !placed || !within || mv.end != end || !mv.start.is_multiple_of(self.slot_width()) {
                 return Err("a move is not of what its source has, or to the wrong place");
@@ -148,15 +152,15 @@ impl Structure {
 }
 
 impl Catalog {
-    /// A source wants to give: from `start` on to a new block, or (`merge`) everything to a
-    /// neighbour. The repeat by a source whose move is under way answers that one, whatever it asks
+    /// A source wants to give: from `start` on to a new block, or everything to a neighbour, or to a
+    /// new block elsewhere. The repeat by a source whose move is under way answers that one, whatever it asks
     /// for now.
     pub(crate) fn begin_move(
         &mut self,
         id: StructureId,
         at: BlockAt,
         start: u64,
-        merge: bool,
+        way: Way,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
         let s = self.held_by(id, at)?;
@@ -168,27 +172,30 @@ impl Catalog {
         }
         let mv = match self.structures[s].move_of(at.block) {
             Some(mv) if mv.source == at.block => {
-                if mv.merge {
+                if mv.way == Way::Merge {
                     effects.push(self.begin_import(mv));
                 }
                 mv
             }
             Some(_) => return Err(CatalogError::Moving { at }),
-            None if merge => self.begin_merge(s, at, effects)?,
-            None => self.begin_split(s, at, start, effects)?,
+            None => match way {
+                Way::Split => self.begin_split(s, at, start, effects)?,
+                Way::Merge => self.begin_merge(s, at, effects)?,
+                Way::Relocate => self.begin_relocation(s, at, effects)?,
+            },
         };
         let entry = self.entry(mv.target, mv.start, mv.end);
         Ok(Reply::Moving { id: mv.id, entry })
     }
 
-    fn range_of(&self, s: u32, block: BlockId) -> (usize, u64, u64) {
+    pub(crate) fn range_of(&self, s: u32, block: BlockId) -> (usize, u64, u64) {
         let structure = &self.structures[s];
         let place = structure.place_of(block).expect("a kv's block is in the map, or a target");
         (place, structure.entries[place].start, structure.end(place))
     }
 
     /// Lists a move under a number of its own.
-    fn note_move(&mut self, s: u32, mv: Move) -> Move {
+    pub(crate) fn note_move(&mut self, s: u32, mv: Move) -> Move {
         self.last_move += 1;
         let id = MoveId(self.numbered(self.last_move));
         let mv = Move { id, ..mv };
@@ -205,7 +212,7 @@ impl Catalog {
         start: u64,
         effects: &mut Vec<Effect>,
     ) -> Result<Move, CatalogError> {
-        let (id, source, merge) = (MoveId::NONE, at.block, false);
+        let (id, source, way) = (MoveId::NONE, at.block, Way::Split);
         let (_, first, end) = self.range_of(s, source);
         if start <= first || start > end || !start.is_multiple_of(self.structures[s].slot_width()) {
             return Err(CatalogError::InvalidArgument {
@@ -216,7 +223,7 @@ impl Catalog {
         }
         let Structure { job, prefix, kind, .. } = self.structures[s];
         let target = self.take_blocks((job, prefix), s, kind, 1, Draw::Reserve)?[0].block;
-        let mv = self.note_move(s, Move { id, source, target, start, end, merge });
+        let mv = self.note_move(s, Move { id, source, target, start, end, way });
         effects.push(self.open_effect(s, target, (start, end), mv.id));
         Ok(mv)
     }
@@ -227,10 +234,10 @@ impl Catalog {
         at: BlockAt,
         effects: &mut Vec<Effect>,
     ) -> Result<Move, CatalogError> {
-        let (id, source, merge) = (MoveId::NONE, at.block, true);
+        let (id, source, way) = (MoveId::NONE, at.block, Way::Merge);
         let target = self.roomy_neighbour(s, source).ok_or(CatalogError::NoNeighbour { at })?;
         let (_, start, end) = self.range_of(s, source);
-        let mv = self.note_move(s, Move { id, source, target, start, end, merge });
+        let mv = self.note_move(s, Move { id, source, target, start, end, way });
         effects.push(self.begin_import(mv));
         Ok(mv)
     }
@@ -247,6 +254,7 @@ impl Catalog {
             .into_iter()
             .filter_map(|side| Some(structure.entries.get(side?)?.block))
             .filter(|&side| structure.move_of(side).is_none())
+            .filter(|&side| !self.pool.is_draining(side.server()))
             .map(|side| (self.pool.bytes_used(side), side))
             .filter(|(used, _)| used + own <= most)
             .min_by_key(|(used, _)| *used)
@@ -282,29 +290,36 @@ impl Catalog {
             }
         }
         let (place, ..) = self.range_of(s, mv.source);
-        self.structures.changes(s, if mv.merge { place } else { place + 1 });
+        self.structures.changes(s, if mv.way.gives_all() { place } else { place + 1 });
         let structure = &mut self.structures[s];
         structure.version += 1;
         let moves = structure.end_move(number);
         moves.past_of(mv.target).took = (number, true);
-        if mv.merge {
+        if mv.way.gives_all() {
             moves.past.retain(|past| past.block != mv.source);
-            let gone = structure.entries.remove(place);
-            // The neighbour on the right takes over where it began; the one on the left reaches
-            // further by itself.
-            if let Some(next) = structure.entries.get_mut(place)
-                && next.block == mv.target
-            {
-                next.start = gone.start;
-            }
         } else {
             moves.past_of(mv.source).gave = number;
-            let placed = Placed { start: mv.start, block: mv.target };
-            structure.entries.insert(place + 1, placed);
+        }
+        match mv.way {
+            Way::Relocate => structure.entries[place].block = mv.target,
+            Way::Split => {
+                let placed = Placed { start: mv.start, block: mv.target };
+                structure.entries.insert(place + 1, placed);
+            }
+            Way::Merge => {
+                let gone = structure.entries.remove(place);
+                // The neighbour on the right takes over where it began; the one on the left reaches
+                // further by itself.
+                if let Some(next) = structure.entries.get_mut(place)
+                    && next.block == mv.target
+                {
+                    next.start = gone.start;
+                }
+            }
         }
         let j = structure.job;
         effects.push(self.end_import(mv.target, number, true));
-        if mv.merge {
+        if mv.way.gives_all() {
             self.give_back(j, s, mv.source, effects);
         }
         let (place, ..) = self.range_of(s, mv.target);
@@ -336,7 +351,7 @@ impl Catalog {
                 place.unwrap_or((own + 1).min(structure.entries.len() - 1))
             }
             Some(Held::By(_)) => return Err(CatalogError::StaleBlock { at }),
-            // The blocks of a kv leave it by a merge only.
+            // The blocks of a kv leave it when they have given everything, and only then.
             _ => place.ok_or(CatalogError::StaleBlock { at })?,
         };
         // It may be that the target was not told, if the controller ended in between.
@@ -357,7 +372,7 @@ impl Catalog {
                 }
             }
             for mv in structure.pending().iter().filter(|mv| mv.target.server() == server) {
-                effects.push(if mv.merge {
+                effects.push(if mv.way == Way::Merge {
                     self.begin_import(*mv)
                 } else {
                     self.open_effect(s, mv.target, (mv.start, mv.end), mv.id)
@@ -414,7 +429,7 @@ impl Catalog {
         self.structures.changes(s, usize::MAX);
         let structure = &mut self.structures[s];
         let moves = structure.end_move(mv.id);
-        if mv.merge {
+        if mv.way == Way::Merge {
             moves.past_of(mv.target).took = (mv.id, false);
             effects.push(self.end_import(mv.target, mv.id, false));
         } else {
@@ -451,6 +466,15 @@ impl Catalog {
         }
     }
 
+    /// A server is taken out: splits to it are cancelled and find another block.
+    pub(crate) fn cancel_moves_to(&mut self, s: u32, id: ServerId, effects: &mut Vec<Effect>) {
+        let pending = self.structures[s].pending().iter();
+        let to = pending.filter(|mv| mv.way.takes_anew() && mv.target.server() == id);
+        for mv in to.copied().collect::<Vec<Move>>() {
+            self.undo_move(s, mv, effects);
+        }
+    }
+
     /// These servers are lost. When all that a structure has there are blocks that splits were to
     /// fill, those splits are cancelled and it lives; otherwise nothing is done.
     pub(crate) fn cancel_splits_to(
@@ -461,7 +485,8 @@ impl Catalog {
     ) -> bool {
         let structure = &self.structures[s];
         let is_lost = |block: BlockId| lost.contains(&block.server());
-        let splits = structure.pending().iter().filter(|mv| !mv.merge && is_lost(mv.target));
+        let splits = structure.pending().iter();
+        let splits = splits.filter(|mv| mv.way.takes_anew() && is_lost(mv.target));
         let splits: Vec<Move> = splits.copied().collect();
         let here = structure.blocks().filter(|&block| is_lost(block)).count();
         if splits.len() < here {

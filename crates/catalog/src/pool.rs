@@ -246,6 +246,8 @@ pub(crate) struct Server {
     /// Known from the log and not back yet: what it has is its own to tell, and nothing of it is
     /// free.
     pub(crate) away: bool,
+    /// It is being taken out, and is given no block (INV-46).
+    pub(crate) draining: bool,
     /// Room that other controller shards may have, where there are any.
     pub(crate) lending: Option<Lending>,
     /// What is below its memory, each core's.
@@ -271,6 +273,7 @@ impl Server {
             flush: new.flush,
             kinds: KindSet::of(new.kinds),
             away: false,
+            draining: false,
             lending: None,
             tiers: new.tiers.into(),
             cores: (0..new.shards).map(|_| Core::new(new.blocks_per_shard, new.tiers)).collect(),
@@ -289,6 +292,11 @@ impl Server {
     /// Blocks that could be given in memory, with the reserve.
     pub(crate) fn free(&self) -> u32 {
         self.cores.iter().map(|core| core.rooms[0].free()).sum()
+    }
+
+    /// Whether none of its blocks is out, wherever it would be.
+    pub(crate) fn holds_nothing(&self) -> bool {
+        self.cores.iter().all(|core| core.out() == 0)
     }
 
     /// Room in a tier below: all of it, and what is taken.
@@ -329,14 +337,17 @@ impl Server {
 
     /// Blocks that such an allocation may take of a tier.
     fn room_in(&self, tier: TierIx, draw: Draw) -> u32 {
-        if tier.is_below() {
+        if tier.is_below() && !self.draining {
             return self.cores.iter().map(|core| core.room_in(tier)).sum();
         }
-        self.room(draw)
+        if tier.is_below() { 0 } else { self.room(draw) }
     }
 
     /// Free blocks in memory that such an allocation may take.
     pub(crate) fn room(&self, draw: Draw) -> u32 {
+        if self.draining && !Bug::DrainTakesNewBlocks.active() {
+            return 0;
+        }
         let room = self.cores.iter().map(Core::room).sum::<u32>();
         match draw {
             Draw::Ordinary => room.saturating_sub(self.reserve()),
@@ -462,6 +473,10 @@ impl Pool {
 
     pub(crate) fn server_mut(&mut self, server: ServerId) -> Option<&mut Server> {
         self.servers.get_mut(&server)
+    }
+
+    pub(crate) fn is_draining(&self, server: ServerId) -> bool {
+        self.servers.get(&server).is_some_and(|server| server.draining)
     }
 
     /// The number that was given last.
@@ -705,6 +720,7 @@ impl Pool {
         self.last_epoch += 1;
         let epoch = Epoch::new(self.term, self.last_epoch);
         let state = self.servers.get_mut(&server).expect("a room names a live server");
+        assert!(!state.draining, "INV-46: server {server} drains and was given a block");
         let index = state.cores[shard.0 as usize].take(epoch, structure, tier, now);
         self.stir(server);
         BlockAt { block: BlockId::new(server, shard, index), epoch }

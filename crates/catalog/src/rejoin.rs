@@ -51,6 +51,11 @@ impl Catalog {
         self.awaited.servers.contains(&server)
     }
 
+    /// Whether a server that is back has not told all of its blocks.
+    pub(crate) fn is_telling(&self, server: ServerId) -> bool {
+        self.awaited.told.contains_key(&server)
+    }
+
     /// Every server is away: the catalog was recovered just now.
     pub(crate) fn await_servers(&mut self) {
         self.awaited.servers = self.pool.servers().map(|(id, _)| id).collect();
@@ -77,6 +82,7 @@ impl Catalog {
         self.announce_kinds(new.kinds);
         let server = self.pool.server_mut(member).expect("looked up just now");
         (server.flush, server.kinds) = (new.flush, KindSet::of(new.kinds));
+        self.drain_anew(member);
         self.heard_from(member);
         self.awaited.told.insert(member, HashSet::new());
         self.awaited.unowned.retain(|held| held.at.block.server() != member);
@@ -201,7 +207,7 @@ impl Catalog {
         let told = self.awaited.told.remove(&server).unwrap_or_default();
         for (at, s) in self.pool.returned(server, &told) {
             let structure = &self.structures[s];
-            if structure.pending().iter().any(|mv| !mv.merge && mv.target == at.block) {
+            if structure.pending().iter().any(|mv| mv.way.takes_anew() && mv.target == at.block) {
                 continue; // It is opened with the other news of moves.
             }
             let entry = structure.entries.iter().position(|entry| entry.block == at.block);

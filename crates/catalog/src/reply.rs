@@ -298,6 +298,10 @@ pub struct ServerInfo {
     pub bytes_owed: u64,
     /// What is below its memory.
     pub tiers: Vec<TierUse>,
+    /// Whether it is being taken out.
+    pub drain: DrainState,
+    /// What a server that is being taken out still has and waits for; empty for the others.
+    pub drain_waits: Box<str>,
 }
 
 /// What is below memory, of one class.
@@ -309,6 +313,21 @@ pub struct TierUse {
     pub blocks: u64,
     /// Blocks that are there, or have a place there.
     pub used: u64,
+}
+
+/// Whether a server is being taken out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum DrainState {
+    /// It is not.
+    #[default]
+    Serving = 0,
+    /// It is given no block, and has some.
+    Draining = 1,
+    /// It has none and was told that it may go.
+    Released = 2,
+    /// It was told so, is wanted again, and has not heard of that: it is given no block before.
+    Recalled = 3,
 }
 
 /// Servers and totals.
@@ -423,4 +442,11 @@ pub enum Effect {
     /// than it has go back, more come as far as there are any. Answered by `Command::Lent`, and not
     /// repeated over another connection, where the server begins by telling.
     Lots { server: ServerId, lots: Box<[u32]> },
+    /// Tell a block to leave its server, which is taken out: it asks for a move (`Way::Relocate`) until
+    /// it has left, or is refused because the server stays.
+    Evacuate { server: ServerId, at: BlockAt },
+    /// Tell a server that this controller shard has nothing there any more, and that it may go; or
+    /// (`stay`) that it may not, which is answered by `Command::ServerStays`. Not repeated over another
+    /// connection, on which nobody has said either.
+    Release { server: ServerId, stay: bool },
 }

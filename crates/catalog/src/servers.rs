@@ -32,7 +32,9 @@ impl Effect {
             | Effect::CommitFlush { server, .. }
             | Effect::BeginImport { server, .. }
             | Effect::EndImport { server, .. }
-            | Effect::Lots { server, .. } => server,
+            | Effect::Lots { server, .. }
+            | Effect::Evacuate { server, .. }
+            | Effect::Release { server, .. } => server,
         }
     }
 }
@@ -171,6 +173,7 @@ impl Catalog {
         for &id in ids.iter().filter(|_| !Bug::DeadStayMembers.active()) {
             self.pool.leave(id);
         }
+        self.drains_left(ids);
         self.lose_flushes(&gone, how, effects);
         self.servers_left(ids, effects);
     }
@@ -259,6 +262,8 @@ impl Catalog {
                     forwarded: server.forwarded,
                     bytes_owed: server.bytes_owed,
                     tiers,
+                    drain: self.drains.state(id),
+                    drain_waits: self.drain_waits(id),
                 });
             }
         }

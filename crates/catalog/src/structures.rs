@@ -90,7 +90,7 @@ impl Structure {
             let granted = growth.granted.iter().map(|granted| granted.block);
             granted.chain(growth.spare.iter().copied())
         });
-        let targets = self.moves.iter().flat_map(|moves| moves.split_targets());
+        let targets = self.moves.iter().flat_map(|moves| moves.new_targets());
         placed.chain(growth).chain(targets)
     }
 
@@ -366,16 +366,18 @@ impl Catalog {
         draw: Draw,
     ) -> Result<Vec<BlockAt>, CatalogError> {
         let recovering = self.recovering();
-        let job = &self.jobs[j];
-        let (quota, held) = (job.quota, job.blocks);
+        let (quota, held) = (self.jobs[j].quota, self.jobs[j].blocks);
         let quota = if Bug::QuotaForgotten.active() { 0 } else { quota };
-        if quota != 0 && held + asked as u64 > quota {
+        let over = quota != 0 && held + asked as u64 > quota;
+        let copies = if over { self.copies_of(j) } else { 0 };
+        if over && held + asked as u64 > quota + copies {
             return Err(CatalogError::QuotaExceeded { quota, held, asked: asked as u64 });
         }
         if quota != 0 && recovering {
             // INV-30: a server may yet tell of growth that the log has lost, and that counts as well.
             return Err(CatalogError::Recovering);
         }
+        let job = &mut self.jobs[j];
         let holder = (job.id, held);
         self.pressure.asks(n);
         let below = if goes_below(kind) && !self.is_flushed(n) { TIERS_MAX } else { 0 };
@@ -392,7 +394,8 @@ impl Catalog {
         })?;
         let job = &mut self.jobs[j];
         job.blocks += asked as u64;
-        assert!(quota == 0 || job.blocks <= quota, "INV-30: a job holds more than its quota");
+        let within = quota == 0 || job.blocks <= quota + copies;
+        assert!(within, "INV-30: a job holds more than its quota");
         Ok(blocks)
     }
 

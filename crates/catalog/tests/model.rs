@@ -5,6 +5,8 @@
 #[path = "model/blocks.rs"]
 mod blocks;
 mod common;
+#[path = "model/drain.rs"]
+mod drain;
 #[path = "model/moves.rs"]
 mod moves;
 mod reference;
@@ -16,7 +18,7 @@ use honeycomb_catalog::{
 };
 use honeycomb_types::limits::SERVER_SILENCE;
 use honeycomb_types::{
-    BlockAt, JobId, Kind, PrefixId, ServerId, StructureId, TierClass, TierSpec, Verbs,
+    BlockAt, JobId, Kind, PrefixId, ServerId, StructureId, TierClass, TierSpec, Verbs, Way,
 };
 use moves::Settle;
 use proptest::prelude::*;
@@ -41,13 +43,15 @@ enum Op {
     Commit { job: usize, path: String },
     Join { shards: u8, blocks: u32, below: u32 },
     Lose { server: usize },
+    Drain { server: usize, cancel: bool },
+    Stays { server: usize },
     Confirm { block: usize, stale: bool },
     Grow { job: usize, file: usize, block: usize },
     Seal { job: usize, file: usize, block: usize, length: u64, odd: u64, last: bool },
     Taken { job: usize, file: usize, block: usize, items: u64, odd: u64 },
     Retire { job: usize, file: usize, block: usize },
     Permit { job: usize, path: String },
-    Begin { job: usize, kv: usize, block: usize, slot: u64, odd: u64, merge: bool },
+    Begin { job: usize, kv: usize, block: usize, slot: u64, odd: u64, way: Way },
     Settle { begun: usize, how: Settle, stale: bool },
     Used { job: usize, kv: usize, block: usize, bytes: u64 },
     Extents { job: usize, kv: usize, bytes: u64, full: usize },
@@ -103,6 +107,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (1..4u8, 0..8u32, 0..6u32)
             .prop_map(|(shards, blocks, below)| Op::Join { shards, blocks, below }),
         1 => (0..4usize).prop_map(|server| Op::Lose { server }),
+        2 => (0..4usize, any::<bool>()).prop_map(|(server, cancel)| Op::Drain { server, cancel }),
+        1 => (0..4usize).prop_map(|server| Op::Stays { server }),
         4 => (0..20usize, prop::bool::weighted(0.1))
             .prop_map(|(block, stale)| Op::Confirm { block, stale }),
         6 => (job(), 0..6usize, 0..6usize)
@@ -147,9 +153,10 @@ fn settle() -> impl Strategy<Value = Settle> {
 fn moving() -> impl Strategy<Value = Op> {
     let job = || prop_oneof![4 => Just(0usize), 1 => Just(1)];
     let odd = prop_oneof![9 => Just(0), 1 => 0..25u64];
+    let way = prop_oneof![6 => Just(Way::Split), 3 => Just(Way::Merge), 2 => Just(Way::Relocate)];
     prop_oneof![
-        9 => (job(), 0..3usize, 0..6usize, 0..65u64, odd, prop::bool::weighted(0.4)).prop_map(
-            |(job, kv, block, slot, odd, merge)| Op::Begin { job, kv, block, slot, odd, merge }
+        9 => (job(), 0..3usize, 0..6usize, 0..65u64, odd, way).prop_map(
+            |(job, kv, block, slot, odd, way)| Op::Begin { job, kv, block, slot, odd, way }
         ),
         9 => (0..8usize, settle(), prop::bool::weighted(0.1))
             .prop_map(|(begun, how, stale)| Op::Settle { begun, how, stale }),
@@ -219,7 +226,8 @@ struct Both {
     imports: Imports,
     /// Splits and merges that were committed, commits that were repeated, moves that were cancelled,
     /// and commits of those.
-    moves: [u64; 5],
+    /// Beside them relocations that were.
+    moves: [u64; 6],
 }
 
 fn outcome<T>(result: &Result<T, &'static str>) -> String {
@@ -264,7 +272,7 @@ impl Both {
             edges,
             read,
             imports,
-            moves: [0; 5],
+            moves: [0; 6],
         }
     }
 
@@ -274,6 +282,7 @@ impl Both {
             // Little memory, so that some has to go down.
             below => self.join(2, 5, below),
         }
+        self.join(1, 12, 0);
         self.carry_out();
         for op in first().iter().chain(ops) {
             self.asker = None;
@@ -339,6 +348,8 @@ impl Both {
                     self.forget(server);
                 }
             }
+            Op::Drain { server, cancel } => self.drain(*server, *cancel),
+            Op::Stays { server } => self.stays(*server),
             Op::Confirm { block, stale } => self.confirm(*block, *stale),
             Op::Grow { job, file, block } => self.grow(*job, *file, *block),
             Op::Seal { job, file, block, length, odd, last } => {
@@ -351,8 +362,8 @@ impl Both {
             }
             Op::Retire { job, file, block } => self.retire(*job, *file, *block),
             Op::Permit { job, path } => self.permit(*job, path),
-            Op::Begin { job, kv, block, slot, odd, merge } => {
-                self.begin(*job, *kv, *block, (slot << 58).wrapping_add(*odd), *merge)
+            Op::Begin { job, kv, block, slot, odd, way } => {
+                self.begin(*job, *kv, *block, (slot << 58).wrapping_add(*odd), *way)
             }
             Op::Settle { begun, how, stale } => self.settle(*begun, *how, *stale),
             Op::Used { job, kv, block, bytes } => self.report(*job, *kv, *block, *bytes),
@@ -606,9 +617,11 @@ impl Both {
             return;
         }
         // Twice: the second changes nothing.
-        self.bench.confirm(&[at, at]);
+        self.bench.confirm(&[at]);
         self.model.quarantined.remove(&at);
         self.model.tiers.put(at, Default::default());
+        self.carry_out();
+        self.bench.confirm(&[at]);
     }
 
     fn hear(&mut self, at: BlockAt) {
@@ -674,6 +687,8 @@ impl Both {
                 Effect::SetGeneration { .. }
                 | Effect::BeginImport { .. }
                 | Effect::EndImport { .. } => {}
+                Effect::Evacuate { server, at } => self.model.evacuates(server, at).unwrap(),
+                Effect::Release { server, stay } => self.model.release(server, stay).unwrap(),
                 Effect::Lots { .. } => panic!("one shard has all: {effect:?}"),
                 Effect::FlushBlock { .. } | Effect::CommitFlush { .. } => {
                     panic!("no prefix of the model is flushed: {effect:?}")
@@ -698,6 +713,7 @@ impl Both {
         let held = self.model.jobs.iter().flat_map(|job| &job.files).flat_map(File::held);
         assert_eq!(self.open, held.collect(), "INV-02: servers and catalog agree");
         self.imports.compare(&self.model).unwrap();
+        self.check_drains();
         let status = self.bench.status();
         let (ordinary, all, free) = self.model.room();
         let in_memory = |at: &&BlockAt| !self.model.tiers.place(**at).0.is_below();
@@ -899,7 +915,7 @@ fn the_random_commands_make_edges_and_free_what_was_read() {
 #[test]
 fn the_random_commands_move_ranges_in_every_way() {
     let mut runner = TestRunner::deterministic();
-    let mut seen = [0; 5];
+    let mut seen = [0; 6];
     for _ in 0..100 {
         let ops = prop::collection::vec(prop_oneof![7 => moving(), 1 => op()], 1..120);
         let mut both = Both::new(11, 0);

@@ -10,7 +10,7 @@ use honeycomb_catalog::{
     Opened, Reply, Report,
 };
 use honeycomb_types::limits::MOVE_MAX;
-use honeycomb_types::{BlockAt, Epoch, Generation, JobId, MoveId, ServerId, StructureId};
+use honeycomb_types::{BlockAt, Epoch, Generation, JobId, MoveId, ServerId, StructureId, Way};
 
 /// Hashes of one slot of a kv of 64.
 const SLOT: u64 = 1 << 58;
@@ -31,8 +31,9 @@ fn begin(
     at: BlockAt,
     start: Option<u64>,
 ) -> Result<(MoveId, MapEntry), CatalogError> {
-    let (start, merge) = (start.unwrap_or(7), start.is_none());
-    match bench.run(Command::BeginMove { structure, at, start, merge })? {
+    let way = if start.is_none() { Way::Merge } else { Way::Split };
+    let start = start.unwrap_or(7);
+    match bench.run(Command::BeginMove { structure, at, start, way })? {
         Reply::Moving { id, entry } => Ok((id, entry)),
         other => panic!("{other:?}"),
     }

@@ -158,6 +158,13 @@ impl Client {
         self.ask(Op::ClusterStatus, &ClusterStatusRequest {})
     }
 
+    /// Takes the memory server at this address out, or (`cancel`) no longer. It is given no block from
+    /// then on and ends when it has none; how far that is, `status` tells. Needs the cluster's token.
+    pub fn drain_server(&self, address: &str, cancel: bool) -> Result<(), Error> {
+        let body = DrainServerRequest { address: address.into(), cancel };
+        self.ask::<_, DrainServerReply>(Op::DrainServer, &body).map(|_| ())
+    }
+
     /// Adds a prefix (Table 1, createAddrPrefix).
     pub fn create_prefix(
         &self,

@@ -108,12 +108,14 @@ impl ControllerService {
 
     /// What a server was asked over an earlier connection, it is asked again: it may not have heard
     /// it. All of that is idempotent; what it was asked over this one is under way. Parts of flushes the
-    /// catalog has asked for anew, which costs too much to do twice; what is lent the server has told.
+    /// catalog has asked for anew, which costs too much to do twice; what is lent the server has told;
+    /// whether it may go is looked at again.
     fn repeat_errands(&mut self, server: ServerId) {
         let Some(link) = self.links.get(&server).copied() else { return };
         let unheard = |errand: &Errand| errand.server == server && errand.link != link;
         let again = |errand: &Errand| {
-            !matches!(errand.effect, Effect::FlushBlock { .. } | Effect::Lots { .. })
+            let anew = matches!(errand.effect, Effect::FlushBlock { .. } | Effect::Lots { .. });
+            !anew && !matches!(errand.effect, Effect::Release { .. })
         };
         self.errands.retain(|_, errand| !unheard(errand) || again(errand));
         let mut asked: Vec<u64> =

@@ -1,10 +1,14 @@
 //! One answer of those that all shards of a controller gave.
 
+use honeycomb_catalog::DrainState;
 use honeycomb_wire::messages::{ClusterStatusReply, ListJobsReply, ServerInfo};
 use honeycomb_wire::{Field, Malformed, Op};
 
 /// The answer of the whole controller; totals only for who is `narrow`.
 pub(crate) fn whole(op: Op, parts: &[Vec<u8>], narrow: bool) -> Result<Vec<u8>, Malformed> {
+    if op == Op::DrainServer {
+        return Ok(Vec::new());
+    }
     if op == Op::ListJobs {
         let mut jobs = Vec::new();
         for part in parts {
@@ -74,11 +78,57 @@ fn add_server(known: &mut ServerInfo, part: &ServerInfo) {
     known.free = known.free.saturating_sub(part.blocks.saturating_sub(part.free));
     known.bytes_used += part.bytes_used;
     known.alive &= part.alive;
+    add_drain(known, part);
+}
+
+/// A server goes when all shards let it go, and stays when one wants it back.
+fn add_drain(known: &mut ServerInfo, part: &ServerInfo) {
+    let (draining, recalled) = (DrainState::Draining as u8, DrainState::Recalled as u8);
+    let (own, other) = (known.drain, part.drain);
+    known.drain = match () {
+        () if own == other => own,
+        () if own == recalled || other == recalled => recalled,
+        () => draining,
+    };
+    // One that lets it go has nothing to wait for.
+    if own != known.drain {
+        known.drain_waits.clear();
+    }
+    if other == known.drain && !part.drain_waits.is_empty() && known.drain_waits != part.drain_waits
+    {
+        if !known.drain_waits.is_empty() {
+            known.drain_waits.push_str("; ");
+        }
+        known.drain_waits.push_str(&part.drain_waits);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_is_released_when_all_shards_release_it() {
+        let server = |drain: DrainState, waits: &str| ServerInfo {
+            drain: drain as u8,
+            drain_waits: waits.into(),
+            ..ServerInfo::default()
+        };
+        use DrainState::{Draining, Recalled, Released, Serving};
+        for (one, other, all) in [
+            (server(Draining, "a"), server(Released, "b"), server(Draining, "a")),
+            (server(Released, "b"), server(Draining, "a"), server(Draining, "a")),
+            (server(Draining, "a"), server(Draining, "b"), server(Draining, "a; b")),
+            (server(Released, "b"), server(Released, "b"), server(Released, "b")),
+            (server(Recalled, "c"), server(Serving, ""), server(Recalled, "c")),
+            (server(Serving, ""), server(Draining, "a"), server(Draining, "a")),
+            (server(Serving, ""), server(Serving, ""), server(Serving, "")),
+        ] {
+            let mut known = one;
+            add_drain(&mut known, &other);
+            assert_eq!(known, all);
+        }
+    }
 
     #[test]
     fn what_two_shards_have_given_out_is_free_to_nobody() {

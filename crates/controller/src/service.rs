@@ -1,6 +1,7 @@
 //! Requests in, commands to the catalog, replies out; effects to the memory servers.
 
 mod clients;
+mod drain;
 mod errands;
 mod extents;
 mod links;
@@ -287,6 +288,7 @@ impl ControllerService {
             Op::CommitFlush,
             Op::LendBlocks,
             Op::LowerBlock,
+            Op::Release,
         ];
         if servers.contains(&op) || moves::OF_SERVERS.contains(&op) || info.plane == Plane::Data {
             let text = format!("{} is served by memory servers", op.name());
@@ -391,6 +393,7 @@ impl ControllerService {
             }
             Op::ExtentBlocks => self.extent_blocks(asked),
             Op::LocateServer => self.locate_server(asked),
+            Op::DrainServer => self.drain_server(asked),
             Op::ClusterStatus => {
                 asked.read::<ClusterStatusRequest>()?;
                 match self.apply(now, Command::ClusterStatus { actor }).map_err(refusal)? {
@@ -419,6 +422,7 @@ impl ControllerService {
             | Op::ReturnBlock
             | Op::TierChanged
             | Op::BlockFailed
+            | Op::LeaveServer
             | Op::Inventory => self.serve_link(net, now, from, op, args),
             Op::BeginMove | Op::CommitMove | Op::CancelMove => self.serve_move(now, op, args),
             op => Err((Status::NotServedHere, format!("{} is not served here", op.name()))),

@@ -9,6 +9,7 @@ pub fn status_of(error: &CatalogError) -> Status {
     match error {
         E::UnknownJob { .. } | E::UnknownJobName { .. } => Status::UnknownJob,
         E::InvalidName(_) | E::InvalidArgument { .. } => Status::InvalidArgument,
+        E::LastServer { .. } => Status::InvalidArgument,
         E::FlushUnavailable { .. } => Status::FlushUnavailable,
         E::FlushPathTaken { .. } => Status::AlreadyExists,
         E::PermissionDenied { .. } => Status::PermissionDenied,
@@ -33,12 +34,13 @@ pub fn status_of(error: &CatalogError) -> Status {
         E::Sealed { .. } => Status::Sealed,
         E::StaleBlock { .. } | E::NoSuccessor { .. } => Status::WrongEpoch,
         E::NotSealed { .. } | E::NotFirst { .. } | E::Moving { .. } | E::Recovering => Status::Busy,
+        E::Recalled { .. } => Status::Busy,
         E::UnknownKind { .. } => Status::UnknownKind,
         E::KindRefused { .. } => Status::InvalidArgument,
         // What a block asked for needs room in another one, and neither has it.
         E::NoNeighbour { .. } => Status::BlockFull,
         // Not as for a block that is not the structure's: this one goes on serving.
-        E::MoveCancelled { .. } => Status::Removed,
-        E::UnknownServer { .. } => Status::NotFound,
+        E::MoveCancelled { .. } | E::StaysHere { .. } => Status::Removed,
+        E::UnknownServer { .. } | E::UnknownAddress { .. } => Status::NotFound,
     }
 }

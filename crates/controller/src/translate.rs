@@ -179,6 +179,8 @@ fn server_info(s: &catalog::ServerInfo) -> ServerInfo {
         forwarded: s.forwarded,
         bytes_owed: s.bytes_owed,
         tiers: s.tiers.iter().map(tier_use).collect(),
+        drain: s.drain as u8,
+        drain_waits: s.drain_waits.to_string(),
     }
 }
 

@@ -21,6 +21,7 @@ mod config;
 mod dag;
 mod demo;
 mod doctor;
+mod drain;
 mod failure;
 mod file;
 mod flushed;
@@ -88,6 +89,7 @@ enum Command {
     Stop(Box<serve::StopArgs>),
     Controller(Box<serve::ControllerArgs>),
     Server(Box<serve::ServerArgs>),
+    Drain(Box<drain::DrainArgs>),
     Status(Box<show::StatusArgs>),
     Jobs(Box<jobs::JobsArgs>),
     Tree(Box<show::TreeArgs>),
@@ -152,6 +154,7 @@ fn carry_out(command: Command, kinds: &Arc<Registry>) -> Outcome {
         Command::Stop(args) => serve::stop(&args),
         Command::Controller(args) => serve::controller(&args),
         Command::Server(args) => serve::server(&args, kinds),
+        Command::Drain(args) => drain::drain(&args),
         Command::Status(args) => show::status(&args),
         Command::Jobs(args) => jobs::jobs(&args),
         Command::Tree(args) => show::tree(&args),

@@ -4,12 +4,13 @@ use crate::cluster::ClusterFile;
 use crate::config::{ForController, ForServer, ForStart, ForStop, Given, Origin, Settings};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, hex};
+use crate::wait::seconds;
 use crate::{machine, size};
 use clap::Args;
 use honeycomb_controller::{Controller, ControllerOptions, StartError, StoreError};
 use honeycomb_env::Clock;
 use honeycomb_env::unix::UnixDoor;
-use honeycomb_server::{MemoryServer, ServerOptions};
+use honeycomb_server::{Departure, MemoryServer, ServerOptions};
 use honeycomb_structures::Registry;
 use honeycomb_types::limits::{BLOCK_SIZE_DEFAULT, BLOCK_SIZE_MIN};
 use honeycomb_wire::Status;
@@ -103,16 +104,22 @@ pub struct ControllerArgs {
 /// Starts a memory server and joins a controller.
 ///
 /// All servers of a cluster have one block size, 128 MiB unless it is said. It runs until Ctrl-C or
-/// SIGTERM; its blocks and what they hold end with it. CONTROLLER and TOKEN stand for what
+/// SIGTERM; its blocks and what they hold end with it, unless it is taken out first: by `honeycomb
+/// drain`, or at SIGTERM with --drain-on-stop. CONTROLLER and TOKEN stand for what
 /// `honeycomb controller` printed.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb server --controller $CONTROLLER --token $TOKEN --memory 1GiB
-  HONEYCOMB_TOKEN=$TOKEN honeycomb server --controller $CONTROLLER --shards 1")]
+  HONEYCOMB_TOKEN=$TOKEN honeycomb server --controller $CONTROLLER --shards 1
+  honeycomb server --controller $CONTROLLER --token $TOKEN --drain-on-stop=60")]
 pub struct ServerArgs {
     /// Accept more memory than this machine has
     #[arg(long)]
     force: bool,
+    /// At SIGTERM, be taken out first: end when nothing is here any more, or after SECONDS
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, num_args = 0..=1,
+          require_equals = true, default_missing_value = "30")]
+    drain_on_stop: Option<Duration>,
     #[command(flatten)]
     given: Given<ForServer>,
     #[command(flatten)]
@@ -531,6 +538,43 @@ pub fn server(args: &ServerArgs, kinds: &Arc<Registry>) -> Outcome {
             options.shards
         )
     });
-    signals.forever().next();
+    end_with_departure(&server, &signals);
+    let signal = signals.forever().next();
+    if let (Some(SIGTERM), Some(wait)) = (signal, args.drain_on_stop) {
+        server.leave();
+        end_after(wait, &signals);
+        signals.forever().next();
+    }
     Ok(())
+}
+
+/// Ends the wait for signals when the server was taken out, and when it is not although it wants to.
+fn end_with_departure(server: &MemoryServer, signals: &Signals) {
+    let departures = server.departures().expect("nobody has asked before");
+    let signals = signals.handle();
+    in_background("departure", move || {
+        if let Ok(Departure::Refused(why)) = departures.recv() {
+            eprintln!("honeycomb: this server ends with what it holds: {why}");
+        }
+        signals.close();
+    });
+}
+
+/// Ends the wait for signals after some time.
+fn end_after(wait: Duration, signals: &Signals) {
+    let signals = signals.handle();
+    in_background("patience", move || {
+        let clock = Clock::start();
+        clock.sleep_until(clock.now() + wait);
+        eprintln!(
+            "honeycomb: this server ends with what it still holds after {} s",
+            wait.as_secs()
+        );
+        signals.close();
+    });
+}
+
+fn in_background(name: &str, body: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::Builder::new().name(name.into()).spawn(body);
+    thread.expect("a thread can be started");
 }

@@ -9,7 +9,7 @@ use crate::output::Output;
 use crate::size;
 use clap::Args;
 use honeycomb_types::TierClass;
-use honeycomb_wire::messages::{ClusterStatusReply, PrefixInfo, TierUse};
+use honeycomb_wire::messages::{ClusterStatusReply, PrefixInfo, ServerInfo, TierUse};
 use serde_json::{Value, json};
 
 /// Shows servers, memory, totals and jobs.
@@ -125,6 +125,19 @@ fn print_status(s: &ClusterStatusReply) {
             server.requests,
             if server.alive { "" } else { "  LOST" }
         );
+        if server.drain != 0 {
+            say!("{:>6} {}: {}", "", drain_state(server), server.drain_waits);
+        }
+    }
+}
+
+/// Whether a server is being taken out, in a word.
+pub fn drain_state(server: &ServerInfo) -> &'static str {
+    match server.drain {
+        0 => "serving",
+        1 => "draining",
+        2 => "released",
+        _ => "recalled",
     }
 }
 
@@ -163,7 +176,8 @@ fn status_json(s: &ClusterStatusReply) -> Value {
                 "block_size": v.block_size, "blocks": v.blocks, "free": v.free,
                 "bytes_used": v.bytes_used, "bytes_resident": v.bytes_resident,
                 "connections": v.connections, "requests": v.requests, "forwarded": v.forwarded,
-                "bytes_owed": v.bytes_owed, "tiers": tiers_json(&v.tiers),
+                "bytes_owed": v.bytes_owed, "tiers": tiers_json(&v.tiers), "state": drain_state(v),
+                "waits": v.drain_waits,
             })
         })
         .collect();

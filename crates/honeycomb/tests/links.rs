@@ -8,7 +8,7 @@ use common::raw::{ANY_SHARD, Raw, frame, hello_args};
 use honeycomb_controller::{Controller, ControllerOptions};
 use honeycomb_env::MemoryDisk;
 use honeycomb_types::limits::{REPLY_HEADER, REQUEST_HEADER};
-use honeycomb_types::{Kind, PrefixId};
+use honeycomb_types::{Kind, PrefixId, Way};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Field, ReplyHeader, RequestHeader};
 use std::io::{Read, Write};
@@ -112,9 +112,12 @@ impl Link {
         request
     }
 
-    fn begin(&mut self, structure: u64, from: &MapEntry, start: u64, merge: bool) -> u64 {
+    fn begin(&mut self, structure: u64, from: &MapEntry, start: u64, way: Way) -> u64 {
         let (block, epoch) = (from.block, from.epoch);
-        self.ask(Op::BeginMove, &BeginMoveRequest { structure, block, epoch, start, merge })
+        self.ask(
+            Op::BeginMove,
+            &BeginMoveRequest { structure, block, epoch, start, way: way as u8 },
+        )
     }
 
     fn begun(&self, request: u64) -> BeginMoveReply {
@@ -225,13 +228,13 @@ fn start_with_job() -> (Controller, Link, u64, u64, Vec<MapEntry>) {
 fn a_source_hears_of_its_target_when_that_one_is_ready_or_refuses() {
     let (_controller, mut link, s, entries) = start();
     let a = &entries[0];
-    let first = link.begin(s, a, 16 * SLOT, false);
+    let first = link.begin(s, a, 16 * SLOT, Way::Split);
     let (opening, open) = link.asked::<OpenBlockRequest>(Op::OpenBlock);
     assert_eq!((open.start, open.end), (16 * SLOT, 32 * SLOT - 1));
     let refused = open.importing;
     assert_ne!(refused, 0);
     // Asked again meanwhile, the answer waits for the same block.
-    let second = link.begin(s, a, 8 * SLOT, false);
+    let second = link.begin(s, a, 8 * SLOT, Way::Split);
     let (again, same) = link.asked::<OpenBlockRequest>(Op::OpenBlock);
     assert_eq!(same, open);
     link.say(opening, Status::WrongEpoch);
@@ -241,7 +244,7 @@ fn a_source_hears_of_its_target_when_that_one_is_ready_or_refuses() {
     link.say(again, Status::WrongEpoch);
     assert_eq!(link.answer(second).0, Status::WrongEpoch);
     // The move is no more; the next is another.
-    let third = link.begin(s, a, 8 * SLOT, false);
+    let third = link.begin(s, a, 8 * SLOT, Way::Split);
     let (opening, open) = link.asked::<OpenBlockRequest>(Op::OpenBlock);
     assert_eq!((open.start, open.end), (8 * SLOT, 32 * SLOT - 1));
     link.say(opening, Status::Ok);
@@ -251,7 +254,7 @@ fn a_source_hears_of_its_target_when_that_one_is_ready_or_refuses() {
     assert_eq!((begun.entry.block, begun.entry.epoch), (open.block, open.epoch));
     assert_eq!((begun.entry.start, begun.entry.end), (8 * SLOT, 32 * SLOT - 1));
     // Ready is ready: nobody is asked once more.
-    let fourth = link.begin(s, a, 0, true);
+    let fourth = link.begin(s, a, 0, Way::Merge);
     assert_eq!(link.begun(fourth), begun);
 }
 
@@ -259,7 +262,7 @@ fn a_source_hears_of_its_target_when_that_one_is_ready_or_refuses() {
 fn a_source_hears_of_its_commit_before_anything_follows_from_it() {
     let (_controller, mut link, s, entries) = start();
     let (a, b) = (&entries[0], &entries[1]);
-    let request = link.begin(s, a, 16 * SLOT, false);
+    let request = link.begin(s, a, 16 * SLOT, Way::Split);
     let (opening, _) = link.asked::<OpenBlockRequest>(Op::OpenBlock);
     link.say(opening, Status::Ok);
     let BeginMoveReply { move_id, entry: target } = link.begun(request);
@@ -273,14 +276,14 @@ fn a_source_hears_of_its_commit_before_anything_follows_from_it() {
     assert_eq!(link.answer(late).0, Status::Ok);
 
     // What was given goes back to where it came from: first it is not taken, then it is.
-    let request = link.begin(s, &target, 0, true);
+    let request = link.begin(s, &target, 0, Way::Merge);
     let (beginning, told) = link.asked::<BeginImportRequest>(Op::BeginImport);
     assert_eq!((told.block, told.epoch), (a.block, a.epoch));
     assert_eq!((told.start, told.end), (16 * SLOT, 32 * SLOT - 1));
     link.say(beginning, Status::Busy);
     assert_eq!(link.answer(request).0, Status::Busy);
     link.ended(a, told.move_id, false);
-    let request = link.begin(s, &target, 0, true);
+    let request = link.begin(s, &target, 0, Way::Merge);
     let (beginning, _) = link.asked::<BeginImportRequest>(Op::BeginImport);
     link.say(beginning, Status::Ok);
     let BeginMoveReply { move_id, entry } = link.begun(request);
@@ -291,7 +294,7 @@ fn a_source_hears_of_its_commit_before_anything_follows_from_it() {
     link.freed(&target);
 
     // A cancelled move leaves nothing behind, and is not committed any more.
-    let request = link.begin(s, b, 48 * SLOT, false);
+    let request = link.begin(s, b, 48 * SLOT, Way::Split);
     let (opening, _) = link.asked::<OpenBlockRequest>(Op::OpenBlock);
     link.say(opening, Status::Ok);
     let BeginMoveReply { move_id, entry } = link.begun(request);

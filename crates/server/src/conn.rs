@@ -808,6 +808,10 @@ impl Service for ShardService {
                 let refused = self.shard.begin_import(at, id, start, end).err();
                 self.confirm(errand, refused);
             }
+            Note::Evacuate(at, errand) => {
+                let refused = self.shard.evacuate(now, at).err();
+                self.confirm(errand, refused);
+            }
             Note::EndImport(at, id, commit, errand) => {
                 let refused = self.shard.end_import(now, at, id, commit).err();
                 self.confirm(errand, refused);

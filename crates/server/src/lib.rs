@@ -23,6 +23,7 @@ mod shard;
 mod spill;
 mod watch;
 
+pub use links::Departure;
 pub use lots::Lots;
 pub use server::{DiskOptions, MemoryServer, ServerOptions};
 pub use shard::{

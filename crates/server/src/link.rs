@@ -24,12 +24,13 @@ use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::{
     ActivePrefix, BeginImportRequest, BeginMoveReply, BeginMoveRequest, BlockFailedRequest,
     BlockUsage, CancelMoveRequest, CommitFlushRequest, CommitMoveReply, CommitMoveRequest,
-    EndImportRequest, FlushBlockRequest, FreeBlockRequest, GrowStructureReply,
+    EndImportRequest, EvacuateRequest, FlushBlockRequest, FreeBlockRequest, GrowStructureReply,
     GrowStructureRequest, HeldBlock, HelloReply, HelloRequest, InventoryRequest, JoinServerReply,
-    JoinServerRequest, KindInfo, LendBlocksReply, LendBlocksRequest, LocateServerReply,
-    LocateServerRequest, LowerBlockRequest, OpenBlockRequest, QueueAheadRequest, QueueTakenRequest,
-    ReportReply, ReportRequest, RetireBlockRequest, ReturnBlockRequest, SealBlockRequest,
-    SetGenerationRequest, TierChangedRequest, TierInfo,
+    JoinServerRequest, KindInfo, LeaveServerRequest, LendBlocksReply, LendBlocksRequest,
+    LocateServerReply, LocateServerRequest, LowerBlockRequest, OpenBlockRequest, QueueAheadRequest,
+    QueueTakenRequest, ReleaseReply, ReleaseRequest, ReportReply, ReportRequest,
+    RetireBlockRequest, ReturnBlockRequest, SealBlockRequest, SetGenerationRequest,
+    TierChangedRequest, TierInfo,
 };
 use honeycomb_wire::{Field, GrantKey, Op, ReplyHeader, RequestHeader, Status, TokenKey};
 use std::collections::HashMap;
@@ -82,6 +83,8 @@ enum Asked {
     },
     /// Where this server is; for this shard.
     Locate(ShardIx, ServerId),
+    /// To be taken out.
+    Leave,
     /// Nothing hangs on the answer: a block that is not retired asks again.
     Told,
 }
@@ -160,6 +163,12 @@ pub(crate) struct Link {
     server: Option<ServerId>,
     /// The controller knows us and all that we hold.
     ready: bool,
+    /// The controller shard has nothing here and let this server go, over this connection.
+    released: bool,
+    /// The server wants to go: the controller shard is asked to take it out.
+    leaving: bool,
+    /// Why that was refused, until somebody asks.
+    kept: Option<String>,
     /// Greatest term of a controller that was heard of.
     term: u32,
     telling: Telling,
@@ -196,6 +205,9 @@ impl Link {
             conn: None,
             server: None,
             ready: false,
+            released: false,
+            leaving: false,
+            kept: None,
             term: 0,
             telling: Telling::default(),
             asked: HashMap::new(),
@@ -218,6 +230,41 @@ impl Link {
     /// Its number, when it has joined and the controller shard knows all that it holds.
     pub(crate) fn ready(&self) -> Option<ServerId> {
         self.server.filter(|_| self.ready)
+    }
+
+    /// Whether the controller shard lets this server go.
+    pub(crate) fn is_released(&self) -> bool {
+        self.released
+    }
+
+    /// Whether the server wants to go.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving
+    }
+
+    /// Asks to be taken out once the controller shard is there.
+    pub(crate) fn wish_to_leave(&mut self) {
+        self.leaving = true;
+    }
+
+    /// Asks to be taken out, now or then.
+    pub(crate) fn leave(&mut self, net: &mut Net) {
+        self.wish_to_leave();
+        if self.ready {
+            self.ask(net, Op::LeaveServer, &LeaveServerRequest {}, Asked::Leave);
+        }
+    }
+
+    /// Why the controller shard does not take this server out, told once.
+    pub(crate) fn take_kept(&mut self) -> Option<String> {
+        self.kept.take()
+    }
+
+    fn now_ready(&mut self, net: &mut Net) {
+        self.ready = true;
+        if self.leaving {
+            self.leave(net);
+        }
     }
 
     /// How many controller shards there are, as far as this one has heard.
@@ -324,7 +371,7 @@ impl Link {
             return;
         }
         self.server = Some(server);
-        self.ready = true;
+        self.now_ready(net);
         self.telling = Telling { round: self.telling.round, ..Telling::default() };
         self.usage.clear();
         for shard in &self.shards {
@@ -418,9 +465,9 @@ impl Link {
                 };
                 self.ask(net, Op::ReturnBlock, &body, Asked::Told);
             }
-            Effect::BeginMove { structure, at, start, merge } => {
+            Effect::BeginMove { structure, at, start, way } => {
                 let (structure, block, epoch) = (structure.0, at.block.0, at.epoch.0);
-                let body = BeginMoveRequest { structure, block, epoch, start, merge };
+                let body = BeginMoveRequest { structure, block, epoch, start, way: way as u8 };
                 self.ask(net, Op::BeginMove, &body, Asked::Begin(at));
             }
             Effect::CommitMove { structure, at, id, target } => {
@@ -519,7 +566,7 @@ impl Link {
 
     /// The controller knows what is held: everything goes on.
     fn told(&mut self, net: &mut Net) {
-        self.ready = true;
+        self.now_ready(net);
         for at in std::mem::take(&mut self.telling.unheard) {
             self.tell(at, News::TakenHeard);
         }
@@ -630,6 +677,11 @@ impl Link {
                 let news = News::Ahead { items: body.items, bytes: body.bytes };
                 (at.block.shard(), Note::Tell(at, news, Some(self.errand(header))))
             }
+            Op::Evacuate => {
+                let body = EvacuateRequest::decode(args).map_err(malformed)?;
+                let at = BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) };
+                (at.block.shard(), Note::Evacuate(at, self.errand(header)))
+            }
             Op::BeginImport => {
                 let body = BeginImportRequest::decode(args).map_err(malformed)?;
                 let at = BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) };
@@ -730,6 +782,16 @@ impl Link {
                 Err(text) => net.refuse(from, header.request, Status::BadFrame, &text),
             };
         }
+        if header.op == Op::Release {
+            return match ReleaseRequest::decode(args) {
+                Ok(ReleaseRequest { stay }) => {
+                    self.released = !stay;
+                    let header = ReplyHeader::new(Status::Ok, header.request, 0);
+                    net.reply(from, header, &ReleaseReply {}.encode(), ReplyPayload::Copy(&[]));
+                }
+                Err(e) => net.refuse(from, header.request, Status::BadFrame, &e.to_string()),
+            };
+        }
         if let Err((status, text)) = self.command(header, args) {
             net.refuse(from, header.request, status, &text);
         }
@@ -782,6 +844,8 @@ impl Link {
             Asked::Report { .. } => net.close(from),
             Asked::Taken(at) => self.tell(at, News::TakenHeard),
             Asked::Locate(shard, server) => self.located(shard, server, header, args),
+            Asked::Leave if header.status == Status::Ok => {}
+            Asked::Leave => self.kept = Some(String::from_utf8_lossy(args).into_owned()),
             Asked::Told => {}
         }
     }
@@ -790,6 +854,7 @@ impl Link {
     pub(crate) fn on_close(&mut self, now: Time) {
         self.conn = None;
         self.ready = false;
+        self.released = false;
         self.wait_longer(now);
         self.telling.stop();
         self.shared.clear();

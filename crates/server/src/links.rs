@@ -16,6 +16,15 @@ use honeycomb_wire::{ReplyHeader, RequestHeader};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
+/// What came of a server's wish to go, or of somebody's who takes it out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Departure {
+    /// It has nothing, and has ended.
+    Released,
+    /// It cannot be taken out, for this reason.
+    Refused(String),
+}
+
 pub(crate) struct LinkService {
     identity: Arc<Identity>,
     clock: Clock,
@@ -25,6 +34,8 @@ pub(crate) struct LinkService {
     lots: Lots,
     /// Hears once that the server has joined all of them, and before that what is in the way.
     joined: Option<Sender<Result<ServerId, String>>>,
+    /// Hears when the server was taken out, or why it is not.
+    departure: Sender<Departure>,
     stopped: bool,
 }
 
@@ -35,11 +46,22 @@ impl LinkService {
         shards: Vec<Mailbox<Note>>,
         flusher: Flusher,
         joined: Sender<Result<ServerId, String>>,
+        departure: Sender<Departure>,
     ) -> LinkService {
         let lots = Lots::new(shards.len(), identity.blocks_per_shard);
         let (identity, joined, links) = (Arc::new(identity), Some(joined), Vec::new());
-        let mut service =
-            LinkService { identity, clock, shards, flusher, links, lots, joined, stopped: false };
+        let stopped = false;
+        let mut service = LinkService {
+            identity,
+            clock,
+            shards,
+            flusher,
+            links,
+            lots,
+            joined,
+            departure,
+            stopped,
+        };
         service.add();
         service
     }
@@ -47,7 +69,10 @@ impl LinkService {
     fn add(&mut self) {
         let controller = self.links.len() as u16;
         let (shards, flusher) = (self.shards.clone(), self.flusher.clone());
-        let link = Link::new(controller, self.identity.clone(), self.clock, shards, flusher);
+        let mut link = Link::new(controller, self.identity.clone(), self.clock, shards, flusher);
+        if self.links.first().is_some_and(Link::is_leaving) {
+            link.wish_to_leave();
+        }
         self.links.push(link);
     }
 
@@ -73,6 +98,20 @@ impl LinkService {
                 gone.post(shard, Note::Left(controller));
             }
         }
+    }
+
+    /// Ends the server when every controller shard lets it go.
+    fn depart(&mut self) {
+        let wanted = self.links[0].controllers() as usize;
+        if self.links.len() < wanted || !self.links.iter().all(Link::is_released) {
+            return;
+        }
+        for shard in &self.shards {
+            self.links[0].post(shard, Note::Stop);
+        }
+        self.stopped = true;
+        // Nobody listens in a process that has more than this server.
+        let _ = self.departure.send(Departure::Released);
     }
 
     fn tell_joined(&mut self) {
@@ -114,6 +153,7 @@ impl Service for LinkService {
         if let Some(link) = links.iter_mut().find(|link| link.conn() == Some(from)) {
             link.on_request(net, from, header, args, lots);
         }
+        self.depart();
     }
 
     fn on_reply(
@@ -130,6 +170,11 @@ impl Service for LinkService {
         }
         self.adjust(net);
         self.tell_joined();
+        for link in &mut self.links {
+            if let Some(why) = link.take_kept() {
+                let _ = self.departure.send(Departure::Refused(why));
+            }
+        }
     }
 
     fn on_close(&mut self, _net: &mut Net, now: Time, conn: ConnId) {
@@ -175,6 +220,7 @@ impl Service for LinkService {
                     link.done(net, errand, outcome);
                 }
             }
+            LinkNote::Leave => self.links.iter_mut().for_each(|link| link.leave(net)),
             LinkNote::Stop => self.stopped = true,
         }
     }

@@ -45,6 +45,8 @@ pub(crate) enum Note {
     Move(BlockAt, MoveWord),
     /// A neighbour will send its range to this block by this move.
     BeginImport(BlockAt, u64, (u64, u64), Errand),
+    /// A block is to leave this server.
+    Evacuate(BlockAt, Errand),
     /// What a block was sent by this move is its own, or is dropped.
     EndImport(BlockAt, u64, bool, Errand),
     /// The controller has said where a server is, or why it does not.
@@ -111,4 +113,6 @@ pub(crate) enum LinkNote {
     Done { errand: Errand, outcome: Result<Vec<u8>, (Status, String)> },
     /// End the loop.
     Stop,
+    /// The server wants to be taken out.
+    Leave,
 }

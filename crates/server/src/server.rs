@@ -4,19 +4,21 @@ use crate::conn::{Helpers, ShardService};
 use crate::flush::Flusher;
 use crate::lend::Lender;
 use crate::link::Identity;
-use crate::links::LinkService;
+use crate::links::{Departure, LinkService};
 use crate::notes::{LinkNote, Note};
 use crate::shard::{Shard, ShardConfig};
 use crate::spill::Spiller;
 use honeycomb_block::Reclaimer;
 use honeycomb_env::unix::UnixDoor;
-use honeycomb_env::{AbortOnPanic, Clock, Entropy, Mailbox, Net, NetOptions, Scratch, run};
+use honeycomb_env::{
+    AbortOnPanic, Clock, Entropy, Mailbox, Net, NetOptions, NotPosted, Scratch, run,
+};
 use honeycomb_structures::Registry;
 use honeycomb_tiers::{FlushRoot, FlushStore, Objects};
 use honeycomb_types::limits::{
     BELOW_BYTES, BELOW_FRACTION, BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, FLUSH_BUFFERS_FRACTION,
-    FLUSH_BUFFERS_MAX, FLUSH_BUFFERS_MIN, FREED_KEPT_FRACTION, FREED_KEPT_MAX,
-    SERVER_BUFFER_BYTES, TIERS_MAX, WARM_BLOCKS_MIN, WARM_FRACTION,
+    FLUSH_BUFFERS_MAX, FLUSH_BUFFERS_MIN, FREED_KEPT_FRACTION, FREED_KEPT_MAX, SERVER_BUFFER_BYTES,
+    TIERS_MAX, WARM_BLOCKS_MIN, WARM_FRACTION,
 };
 use honeycomb_types::{BlockId, ServerId, ShardIx, TierClass};
 use honeycomb_wire::custom::kind_info;
@@ -24,8 +26,8 @@ use honeycomb_wire::messages::TierInfo;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -96,6 +98,7 @@ pub struct MemoryServer {
     near: Option<String>,
     shards: Vec<Mailbox<Note>>,
     link: Mailbox<LinkNote>,
+    departure: Mutex<Option<Receiver<Departure>>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -202,11 +205,13 @@ impl MemoryServer {
             kinds: options.kinds.custom().map(|spec| kind_info(spec, 0)).collect(),
         };
         let (joined, joins) = channel();
-        let service = LinkService::new(identity, clock, shards.clone(), flusher, joined);
+        let (departed, departure) = channel();
+        let service = LinkService::new(identity, clock, shards.clone(), flusher, joined, departed);
         threads.push(spawn("link", move || {
             run(link_net, service, link_notes).expect("the event loop of the link does not fail");
         })?);
-        let mut server = MemoryServer { address, server: ServerId(0), near, shards, link, threads };
+        let (server, departure) = (ServerId(0), Mutex::new(Some(departure)));
+        let mut server = MemoryServer { address, server, near, shards, link, departure, threads };
         server.server = await_join(clock, &joins, patience)?;
         Ok(server)
     }
@@ -226,7 +231,21 @@ impl MemoryServer {
         self.server
     }
 
-    /// Waits until its threads end, which they do only when a defect ends them.
+    /// Asks the controller to take it out: it is given no block any more, and ends when it has none.
+    /// What comes of that, its `departures` tell.
+    pub fn leave(&self) {
+        let clock = Clock::start();
+        while let Err(NotPosted::Full(_)) = self.link.post(LinkNote::Leave) {
+            clock.sleep_until(clock.now() + Duration::from_millis(1));
+        }
+    }
+
+    /// Tells that it was taken out, whoever wished it, or why it is not. For the first who asks.
+    pub fn departures(&self) -> Option<Receiver<Departure>> {
+        self.departure.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take()
+    }
+
+    /// Waits until its threads end: when it was taken out, or when a defect ends them.
     pub fn wait(mut self) {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -249,7 +268,7 @@ impl Drop for MemoryServer {
 
 fn await_join(
     clock: Clock,
-    joins: &std::sync::mpsc::Receiver<Result<ServerId, String>>,
+    joins: &Receiver<Result<ServerId, String>>,
     patience: Duration,
 ) -> io::Result<ServerId> {
     let until = clock.now() + patience;

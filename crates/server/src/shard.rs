@@ -28,10 +28,11 @@ use honeycomb_structures::{
 };
 use honeycomb_types::{
     BlockAt, BlockId, Bug, Epoch, Generation, JobId, Kind, Marks, PrefixId, ServerId, SessionId,
-    ShardIx, StructureId, TierIx, Time,
+    ShardIx, StructureId, TierIx, Time, Way,
 };
 use honeycomb_wire::notice::Notice;
 use honeycomb_wire::{Auth, Grant, Op, RequestHeader, Status};
+use moving::Leaving;
 use owners::Kept;
 use request::{Request, acknowledge, next_block, operation, record_hash, subscribe};
 use std::cmp::Reverse;
@@ -156,8 +157,8 @@ pub enum Effect {
         at: BlockAt,
         /// The first hash that shall move.
         start: u64,
-        /// Everything shall, to a neighbour.
-        merge: bool,
+        /// How much of what it has, and to whom.
+        way: Way,
     },
     /// Tell the controller that another block has all of a move; answered by `MoveWord::Committed`
     /// or `NotCommitted`, or called back by `NotAsked`. Repeated until then.
@@ -291,6 +292,8 @@ struct Slot {
     last_move: u64,
     /// When to go on giving back what has moved away.
     sweep_at: Option<Time>,
+    /// It is to leave this server.
+    leaving: Option<Leaving>,
     told: Told,
     /// What clients map of it, and what it is served from then.
     shared: Option<Shared>,

@@ -8,7 +8,9 @@ use common::{access, owner};
 use honeycomb_server::{Effect, LineKey, MoveWord, Post, Shard};
 use honeycomb_structures::{Answer, ExtentRef, Outcome, Payload, Ticket};
 use honeycomb_types::limits::{ADOPT_MAX, EXTENT_PENDING_MS};
-use honeycomb_types::{BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, Time};
+use honeycomb_types::{
+    BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, Time, Way,
+};
 use honeycomb_wire::extents::{extents, put_extents};
 use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::{Field, Op, RequestHeader, Status, key_hash};
@@ -423,7 +425,7 @@ fn a_block_that_goes_while_a_put_waits_for_its_range_leaves_nothing_behind() {
             let answer = world.run(Op::KvPut, KV, &[0, b'f', n], &[n; 900]);
             assert_eq!(answer.status, Status::Ok);
             world.near.take_effects().into_iter().find_map(|effect| match effect {
-                Effect::BeginMove { start, merge: false, .. } => Some(start),
+                Effect::BeginMove { start, way: Way::Split, .. } => Some(start),
                 _ => None,
             })
         })

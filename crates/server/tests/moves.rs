@@ -7,7 +7,10 @@ mod common;
 use common::{access, owner};
 use honeycomb_server::{Effect, LineKey, MoveKey, MoveWord, Post, Shard};
 use honeycomb_structures::{Answer, Outcome, Ticket};
-use honeycomb_types::{BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, Time};
+use honeycomb_types::{
+    BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, Time, Way,
+};
+use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::{Op, RequestHeader, Status};
 use std::collections::VecDeque;
@@ -64,7 +67,7 @@ impl World {
             assert_eq!(self.put(self.keys).status, Status::Ok, "key {}", self.keys);
             match self.shard.take_effects()[..] {
                 [] => {}
-                [Effect::BeginMove { start, merge: false, .. }] => break start,
+                [Effect::BeginMove { start, way: Way::Split, .. }] => break start,
                 ref other => panic!("{other:?}"),
             }
         };
@@ -214,4 +217,55 @@ fn a_block_that_cannot_be_divided_asks_seldom() {
         (asked(&mut world, Duration::from_secs(1)), asked(&mut world, Duration::from_secs(10)));
     assert!((3..=8).contains(&first), "{first} in the first second");
     assert!((8..=13).contains(&later), "{later} in the ten after it");
+}
+
+/// A block that is to leave asks again when it is refused, gives everything, its records included, and
+/// stays when its server does.
+#[test]
+fn a_block_that_is_to_leave_asks_until_it_has_left_or_its_server_stays() {
+    let mut world = World::new();
+    (1..=200).for_each(|key| assert_eq!(world.put(key).status, Status::Ok));
+    world.keys = 200;
+    let asks = |world: &mut World| match world.shard.take_effects()[..] {
+        [] => false,
+        [Effect::BeginMove { start: 0, way: Way::Relocate, .. }] => true,
+        ref other => panic!("{other:?}"),
+    };
+    assert!(!asks(&mut world));
+    world.shard.evacuate(world.now, block(0)).unwrap();
+    assert!(asks(&mut world));
+    world.shard.evacuate(world.now, block(0)).unwrap();
+    assert!(!asks(&mut world), "told again, it does not ask again");
+    for rest in [20, 40, 80] {
+        world.word(MoveWord::Refused(Status::OutOfMemory, "no room".into()));
+        world.pass(Duration::from_millis(rest - 1));
+        assert!(!asks(&mut world));
+        world.pass(Duration::from_millis(1));
+        assert!(asks(&mut world), "after {rest} ms");
+    }
+    world.let_begin(0);
+    let mut sent = Vec::new();
+    while world.sent != [Op::MoveDone] {
+        sent.push(world.answer());
+    }
+    assert!(sent.contains(&Op::MoveRegion) && sent.contains(&Op::MoveLanes), "{sent:?}");
+    let key = world.a_key_that_moves();
+    world.answer();
+    assert!(matches!(world.shard.take_effects()[..], [Effect::CommitMove { .. }]));
+    let BlockAt { block: to, epoch } = block(1);
+    let (start, end, address) = (0, u64::MAX, "s:1".to_owned());
+    let entry = MapEntry { start, end, block: to.0, epoch: epoch.0, address };
+    world.word(MoveWord::Committed(MovedArgs { version: 2, entry: entry.clone() }));
+    let answer = world.put(key);
+    assert_eq!(answer.status, Status::Moved);
+    assert_eq!(MovedArgs::decode(&answer.args).unwrap().entry, entry);
+
+    let mut stays = World::new();
+    stays.shard.evacuate(stays.now, block(0)).unwrap();
+    assert!(asks(&mut stays));
+    stays.word(MoveWord::Refused(Status::Removed, "its server stays".into()));
+    stays.pass(Duration::from_secs(10));
+    assert!(!asks(&mut stays));
+    let gone = stays.shard.evacuate(stays.now, block(5)).unwrap_err();
+    assert_eq!(gone.status, Status::WrongEpoch);
 }

@@ -430,7 +430,7 @@ impl World {
                     self.drain();
                 }
             }
-            assert!(self.files[file].bytes.len() > before, "a writer is never served (INV-46)");
+            assert!(self.files[file].bytes.len() > before, "a writer is never served");
         }
         for file in 0..FILES {
             self.free(file);

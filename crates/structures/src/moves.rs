@@ -6,7 +6,7 @@
 
 use crate::Answer;
 use honeycomb_block::{Backing, Pin};
-use honeycomb_types::Time;
+use honeycomb_types::{Time, Way};
 use honeycomb_wire::messages::{
     MoveDropsRequest, MovePatchRequest, MoveRegionRequest, MoveValueRequest,
 };
@@ -23,6 +23,19 @@ pub enum Wish {
     },
     /// To give everything to a neighbour.
     Merge,
+    /// To give everything to a new block on another server: not its own wish, but its server's.
+    Relocate,
+}
+
+impl Wish {
+    /// In which way.
+    pub fn way(self) -> Way {
+        match self {
+            Wish::Split { .. } => Way::Split,
+            Wish::Merge => Way::Merge,
+            Wish::Relocate => Way::Relocate,
+        }
+    }
 }
 
 /// A part of a range on its way.
@@ -123,7 +136,7 @@ pub struct Totals {
 
 /// A block whose contents can move. One move at a time, to it or from it (INV-19).
 ///
-/// The order for who gives: `wish`, then `refused`, or `begin_export`; `next_parcel` until there is
+/// The order for who gives: `wish` (or `can_leave`), then `refused`, or `begin_export`; `next_parcel` until there is
 /// none (or `prepare`, step by step); `freeze`, after which nothing of the range changes, and the rest of the parcels, or `thaw`;
 /// `hand_over`, after which nothing of it is read; then `depart`. `cancel_export` may come at any
 /// point before `depart`, and after `hand_over` only when the controller has not committed the move
@@ -134,6 +147,9 @@ pub trait Movable {
     /// What it would like moved, if it has not asked already. It asks again only after `refused`,
     /// `depart`, `cancel_export` or `end_import`.
     fn wish(&mut self, block: &Backing, now: Time) -> Option<Wish>;
+
+    /// Whether all of it can begin to move to another block now. Asked when it has no wish of its own.
+    fn can_leave(&self) -> bool;
 
     /// When `wish` may have changed although nothing was done to the block.
     fn wish_at(&self) -> Option<Time>;

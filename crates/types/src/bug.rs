@@ -133,11 +133,15 @@ pub enum Bug {
     TierForgottenAtRejoin = 62,
     /// Under first-come a block of another prefix goes down (INV-43).
     LowersNeighbour = 63,
+    /// A server that is being taken out is given blocks (INV-46).
+    DrainTakesNewBlocks = 64,
+    /// Who leaves a server takes no retry records along (INV-19).
+    RelocateForgetsLanes = 65,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 63] = [
+    pub const ALL: [Bug; 65] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -201,6 +205,8 @@ impl Bug {
         Bug::SumUnchecked,
         Bug::TierForgottenAtRejoin,
         Bug::LowersNeighbour,
+        Bug::DrainTakesNewBlocks,
+        Bug::RelocateForgetsLanes,
     ];
 }
 

@@ -12,6 +12,7 @@ mod marks;
 mod name;
 mod tier;
 mod time;
+mod way;
 mod wire_limits;
 
 pub use bug::Bug;
@@ -25,6 +26,7 @@ pub use marks::Marks;
 pub use name::{Address, InvalidName, check_name, dotted_path, split_path};
 pub use tier::{TierClass, TierIx, TierSpec};
 pub use time::Time;
+pub use way::Way;
 
 /// What a grant lets its holder do with a structure. A set of bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]

@@ -30,7 +30,9 @@ impl CatalogModel {
         };
         let file = &self.cluster.jobs[j].files[f];
         let used = |at: &BlockAt| self.cluster.used.get(at).copied().unwrap_or_default();
-        let fits = |at: &&BlockAt| used(at) + bytes <= BLOCK && !full.contains(&at.block);
+        let stays = |at: &BlockAt| !self.cluster.drains.contains_key(&at.block.server());
+        let fits =
+            |at: &&BlockAt| stays(at) && used(at) + bytes <= BLOCK && !full.contains(&at.block);
         // The fullest, so that the others empty.
         let best = file.extents.iter().filter(fits).max_by_key(|at| (used(at), at.block)).copied();
         let expected: Outcome<()> = match best {

@@ -3,7 +3,7 @@
 use super::reference::{Moving, moved};
 use super::{CatalogModel, Verdict, agree, require};
 use honeycomb_catalog::{CatalogError, Reply};
-use honeycomb_types::{BlockAt, MoveId, StructureId};
+use honeycomb_types::{BlockAt, MoveId, StructureId, Way};
 
 impl CatalogModel {
     /// The move that began last.
@@ -22,7 +22,7 @@ impl CatalogModel {
         structure: StructureId,
         at: BlockAt,
         start: u64,
-        merge: bool,
+        way: Way,
         reply: &Result<Reply, CatalogError>,
     ) -> Verdict {
         self.cluster.hear(at.block.server());
@@ -31,7 +31,7 @@ impl CatalogModel {
         else {
             return require(reply.is_err(), || format!("a move of {at:?}, which is not held"));
         };
-        let expected = self.cluster.giving(place, at, start, merge);
+        let expected = self.cluster.giving(place, at, start, way);
         agree("a move", reply, &expected)?;
         let (Ok(Reply::Moving { id, entry }), Ok(giving)) = (reply, expected) else {
             return Ok(());
@@ -40,8 +40,7 @@ impl CatalogModel {
             format!("{entry:?} is given in {id:?}, and should be {giving:?} (INV-20)")
         })?;
         let (start, since) = (giving.start, self.cluster.now);
-        let moving =
-            Moving { id: *id, structure, source: at, target: entry.at, start, merge, since };
+        let moving = Moving { id: *id, structure, source: at, target: entry.at, start, way, since };
         let fresh = self.cluster.give(place, moving);
         require(fresh, || "two moves have one name (INV-20)".into())
     }

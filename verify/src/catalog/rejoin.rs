@@ -43,6 +43,9 @@ impl CatalogModel {
         for (_, seen) in self.cluster.servers.values_mut() {
             *seen = now.as_millis();
         }
+        for server in self.cluster.drains.keys().copied().collect::<Vec<_>>() {
+            self.drain_anew(server);
+        }
         self.rejoining = Rejoining { again: true, ..Rejoining::default() };
         self.renew_all();
         for file in self.cluster.jobs.iter_mut().flat_map(|job| &mut job.files) {
@@ -68,6 +71,7 @@ impl CatalogModel {
         agree("a server that came back", reply, &expected)?;
         if known {
             self.cluster.hear(member);
+            self.drain_anew(member);
             self.rejoining.again = true;
             self.rejoining.told.insert(member, BTreeSet::new());
             self.rejoining.unowned.retain(|held| held.at.block.server() != member);

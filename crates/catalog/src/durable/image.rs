@@ -14,7 +14,7 @@ use crate::structures::Granted;
 use crate::tombstones::{Cause, Gone, Tombstone};
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, Generation, JobId, Kind, Marks, MoveId, PrefixId, Router, ServerId,
-    StructureId, TierClass, TierSpec, Time, Verbs,
+    StructureId, TierClass, TierSpec, Time, Verbs, Way,
 };
 
 /// Version of every record of this program. One of a record type that it does not know, or of a
@@ -58,6 +58,8 @@ pub(crate) enum Type {
     /// One more block in which a kv keeps extents.
     ExtentAdded = 23,
     ExtentGone = 24,
+    /// A server is being taken out; after its own record.
+    Draining = 30,
 }
 
 impl Type {
@@ -88,6 +90,7 @@ impl Type {
             T::Flushed,
             T::ExtentAdded,
             T::ExtentGone,
+            T::Draining,
         ];
         all.into_iter().find(|t| *t as u8 == code)
     }
@@ -345,7 +348,7 @@ impl StructureImage {
             put_at(w, BlockAt { block: mv.target, epoch });
             w.u64(mv.start);
             w.u64(mv.end);
-            w.u8(mv.merge.into());
+            w.u8(mv.way as u8);
         }
         w.u32(self.past.len() as u32);
         for past in &self.past {
@@ -423,8 +426,11 @@ fn get_granted(r: &mut Reader<'_>) -> Result<(Granted, Epoch), BadRecord> {
 
 fn get_move(r: &mut Reader<'_>) -> Result<(Move, Epoch), BadRecord> {
     let (id, source, target) = (MoveId(r.u64()?), BlockId(r.u64()?), get_at(r)?);
-    let (start, end, merge) = (r.u64()?, r.u64()?, r.bool()?);
-    Ok((Move { id, source, target: target.block, start, end, merge }, target.epoch))
+    let (start, end, code) = (r.u64()?, r.u64()?, r.u8()?);
+    let Some(way) = Way::from_code(code) else {
+        return bad(format!("a block moves in way {code}"));
+    };
+    Ok((Move { id, source, target: target.block, start, end, way }, target.epoch))
 }
 
 fn get_past(r: &mut Reader<'_>) -> Result<Past, BadRecord> {

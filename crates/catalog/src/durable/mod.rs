@@ -147,7 +147,10 @@ impl Catalog {
         self.put_flush_changes(out);
         for id in self.pool.dirty.take() {
             match self.server_image(ServerId(id)) {
-                Some(image) => record(out, Type::Server, |w| image.put(w)),
+                Some(image) => {
+                    record(out, Type::Server, |w| image.put(w));
+                    self.put_drain(out, ServerId(id));
+                }
                 None => record(out, Type::ServerGone, |w| w.u32(id)),
             }
         }
@@ -167,6 +170,7 @@ impl Catalog {
         for (id, _) in self.pool.servers() {
             let image = self.server_image(id).expect("it is listed");
             record(&mut out, Type::Server, |w| image.put(w));
+            self.put_drain(&mut out, id);
         }
         for (j, job) in self.jobs.iter() {
             self.put_job(&mut out, j);
@@ -264,6 +268,12 @@ impl Catalog {
             && matches!(special.flush, FlushState::Done | FlushState::Lost(_))
         {
             record(out, Type::Flushed, |w| flush::put_outcome(w, node.id, &special.flush));
+        }
+    }
+
+    fn put_drain(&self, out: &mut Vec<u8>, id: ServerId) {
+        if self.is_drained_for_good(id) {
+            record(out, Type::Draining, |w| w.u32(id.0));
         }
     }
 

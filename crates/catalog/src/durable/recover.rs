@@ -18,7 +18,7 @@ use crate::structures::{Growth, Placed, Structure};
 use crate::tombstones::{Tombstone, Tombstones};
 use crate::{Catalog, Config};
 use honeycomb_types::{BlockAt, BlockId, PrefixId, ServerId, Time};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 #[derive(Clone)]
 struct RecoveredJob {
@@ -38,6 +38,7 @@ pub struct Recovery {
     readers: Readers,
     structures: Vec<Option<StructureImage>>,
     servers: BTreeMap<ServerId, ServerImage>,
+    draining: BTreeSet<ServerId>,
     flushes: BTreeMap<u64, FlushImage>,
     /// How flushes of prefixes ended, by the prefix.
     flushed: HashMap<PrefixId, FlushState>,
@@ -154,9 +155,15 @@ impl Recovery {
             }
             Type::Server => {
                 let image = ServerImage::get(&mut r, version)?;
+                self.draining.remove(&image.id);
                 self.servers.insert(image.id, image);
             }
-            Type::ServerGone => drop(self.servers.remove(&ServerId(r.u32()?))),
+            Type::ServerGone => {
+                let id = ServerId(r.u32()?);
+                self.draining.remove(&id);
+                self.servers.remove(&id);
+            }
+            Type::Draining => drop(self.draining.insert(ServerId(r.u32()?))),
             Type::Flush => {
                 let image = FlushImage::get(&mut r)?;
                 self.flushes.insert(image.number, image);
@@ -223,6 +230,7 @@ impl Recovery {
         catalog.block_size = self.counters.block_size;
         let last_server = self.counters.last_server;
         catalog.pool.recover(last_server, self.servers.into_values(), now);
+        catalog.recover_drains(self.draining);
         catalog.recover_jobs(self.jobs)?;
         catalog.recover_prefixes(self.prefixes)?;
         catalog.readers = self.readers;
@@ -313,7 +321,7 @@ impl Catalog {
         for (s, image) in (0..).zip(&images) {
             let Some(image) = image else { continue };
             // The target of a merge is in the map.
-            let splits = image.pending.iter().filter(|(mv, _)| !mv.merge);
+            let splits = image.pending.iter().filter(|(mv, _)| mv.way.takes_anew());
             let blocks = image
                 .entries
                 .iter()

@@ -3,7 +3,7 @@
 use crate::reference::{File, Moving, Place, moved};
 use crate::{Both, cause, outcome};
 use honeycomb_catalog::{Actor, BlockUsage, CatalogError, Command, Reply, Report};
-use honeycomb_types::{BlockAt, BlockId, Epoch, Kind};
+use honeycomb_types::{BlockAt, BlockId, Epoch, Kind, Way};
 use std::collections::BTreeSet;
 
 /// What a move that was begun is to come to.
@@ -51,6 +51,7 @@ impl Both {
         let used = |at: &BlockAt| self.model.used.get(at).copied().unwrap_or_default();
         let room = file.extents.iter().filter(|at| used(at) + bytes <= 65_536);
         let best = room.filter(|at| !blocks.contains(&at.block));
+        let best = best.filter(|at| !self.model.drains.contains_key(&at.block.server()));
         let best = best.max_by_key(|at| (used(at), at.block)).copied();
         let expected = match best {
             _ if bytes > 8192 => Err("InvalidArgument"),
@@ -78,19 +79,29 @@ impl Both {
         self.retired((j, f), self.model.jobs[j].files[f].id, at);
     }
 
-    pub fn begin(&mut self, j: usize, kv: usize, block: usize, start: u64, merge: bool) {
+    pub fn begin(&mut self, j: usize, kv: usize, block: usize, start: u64, way: Way) {
         let Some((f, at)) = self.kv_block(j, kv, block) else { return };
+        // Mostly blocks leave servers that are taken out.
+        if way == Way::Relocate && start.is_multiple_of(1 << 59) {
+            let servers = self.model.servers.keys();
+            let place = servers.take_while(|id| **id != at.block.server()).count();
+            self.drain(place, false);
+            self.carry_out();
+        }
+        if !self.model.file((j, f)).held().contains(&at) {
+            return; // It was the target of a split, which is cancelled then.
+        }
         self.hear(at);
         let structure = self.model.jobs[j].files[f].id;
-        let result = self.bench.run(Command::BeginMove { structure, at, start, merge });
-        let expected = self.model.giving((j, f), at, start, merge);
+        let result = self.bench.run(Command::BeginMove { structure, at, start, way });
+        let expected = self.model.giving((j, f), at, start, way);
         let prefix = self.model.jobs[j].files[f].prefix;
         self.asks(Some((j, prefix)), cause(&result) == "OutOfMemory");
         assert_eq!(cause(&result), outcome(&expected), "{:?}", self.model.file((j, f)));
         let (Ok(Reply::Moving { id, entry }), Ok(giving)) = (result, expected) else { return };
         assert!(giving.is(id, &entry), "INV-20: {entry:?} in {id:?}, and not {giving:?}");
         let (start, since) = (giving.start, self.model.now);
-        let moving = Moving { id, structure, source: at, target: entry.at, start, merge, since };
+        let moving = Moving { id, structure, source: at, target: entry.at, start, way, since };
         assert!(self.model.give((j, f), moving), "INV-20: two moves are named {id:?}");
     }
 
@@ -134,12 +145,12 @@ impl Both {
         target: BlockAt,
         result: Result<Reply, CatalogError>,
     ) {
-        let Moving { id, source, merge, .. } = moving;
+        let Moving { id, source, way, .. } = moving;
         let first = self.model.file(place).pending.iter().any(|moving| moving.id == id);
         let Some(expected) = self.model.commit_move(place, source, id, target) else { return };
         assert_eq!(cause(&result), outcome(&expected));
         match (first, &expected) {
-            (true, Ok(_)) => self.moves[usize::from(merge)] += 1,
+            (true, Ok(_)) => self.moves[[0, 1, 5][way as usize]] += 1,
             (false, Ok(_)) => self.moves[2] += 1,
             (_, &why) => self.moves[4] += u64::from(why == Err("MoveCancelled")),
         }

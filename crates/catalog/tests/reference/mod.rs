@@ -9,15 +9,16 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod blocks;
+mod drain;
 mod moves;
 mod tiers;
 
 pub use moves::{Imports, Moving, moved};
 pub use tiers::Tiers;
 
-use honeycomb_catalog::{CatalogError, NewStructure};
+use honeycomb_catalog::{CatalogError, DrainState, NewStructure};
 use honeycomb_types::limits::{HIGH_MARK_DEFAULT, RESERVE_BLOCKS_MIN, RESERVE_FRACTION};
-use honeycomb_types::{BlockAt, Kind, MoveId, PrefixId, ServerId, StructureId};
+use honeycomb_types::{BlockAt, Kind, MoveId, PrefixId, ServerId, StructureId, Way};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,7 +171,8 @@ impl File {
         if self.sealed() {
             return ranges.into_iter().map(|(_, _, at)| at).collect();
         }
-        let filling = self.pending.iter().filter(|moving| !moving.merge).map(|m| &m.target);
+        let filling =
+            self.pending.iter().filter(|moving| moving.way.takes_anew()).map(|m| &m.target);
         let all = self.chain.iter().chain(&self.spare).chain(filling).chain(&self.extents);
         all.copied().filter(|at| !empty.contains(at) && !self.retired.contains(at)).collect()
     }
@@ -484,6 +486,12 @@ impl Job {
         self.all().filter(|(_, p)| due(p)).map(|(i, _)| i).collect()
     }
 
+    /// Blocks that are there twice because they leave a server.
+    fn copies(&self) -> u64 {
+        let pending = self.files.iter().flat_map(|file| &file.pending);
+        pending.filter(|moving| moving.way == Way::Relocate).count() as u64
+    }
+
     pub fn held(&self) -> u64 {
         self.files.iter().map(|file| file.held().len() as u64).sum()
     }
@@ -498,6 +506,8 @@ pub struct Cluster {
     pub quarantined: BTreeSet<BlockAt>,
     /// Members that were there before a restart and are not back: they give nothing.
     pub away: BTreeSet<ServerId>,
+    /// Servers that are being taken out: they give nothing.
+    pub drains: BTreeMap<ServerId, DrainState>,
     /// Blocks of each core that servers lend to this controller shard, where there are several; those
     /// that are not here have lent everything.
     pub lent: BTreeMap<ServerId, Vec<u64>>,
@@ -565,8 +575,10 @@ impl Cluster {
             let out = self.out(server).filter(in_memory).count() as u64;
             let lent = self.lent.get(&server).map_or(total, |lent| lent.iter().sum());
             let reserve = (RESERVE_BLOCKS_MIN as u64).max(lent / RESERVE_FRACTION as u64);
-            room.0 += lent.saturating_sub(out + reserve);
-            room.1 += lent.saturating_sub(out);
+            if !self.drains.contains_key(&server) {
+                room.0 += lent.saturating_sub(out + reserve);
+                room.1 += lent.saturating_sub(out);
+            }
             room.2 += total.saturating_sub(out);
         }
         room
@@ -584,7 +596,8 @@ impl Cluster {
 
     pub fn within_quota(&self, job: usize, blocks: u64) -> Outcome<()> {
         let job = &self.jobs[job];
-        if job.quota != 0 && job.held() + blocks > job.quota {
+        let copies = if self.drains.is_empty() { 0 } else { job.copies() };
+        if job.quota != 0 && job.held() + blocks > job.quota + copies {
             return Err("QuotaExceeded");
         }
         // What a quota leaves is not known before every server has told what it holds.
@@ -602,12 +615,13 @@ impl Cluster {
         self.lent.remove(&server);
         self.tiers.below.remove(&server);
         self.tiers.places.retain(|at, _| at.block.server() != server);
+        self.drains.remove(&server);
         let here = |at: &BlockAt| at.block.server() == server;
         for j in 0..self.jobs.len() {
             let mut files = std::mem::take(&mut self.jobs[j].files);
             // A split whose target is lost never was, if nothing else is.
             for file in &mut files {
-                file.pending.retain(|moving| moving.merge || !here(&moving.target));
+                file.pending.retain(|moving| !moving.way.takes_anew() || !here(&moving.target));
             }
             let (lost, kept) = files.into_iter().partition(|f| f.held().iter().any(here));
             self.jobs[j].files = kept;

@@ -1,9 +1,9 @@
 //! Splits and merges of kvs: what blocks ask for, and what the targets of moves are told.
 
 use super::{BLOCK, Cluster, File, Outcome, Place, Range, Verdict, require};
-use honeycomb_catalog::{Effect, MapEntry, Reply};
-use honeycomb_types::limits::MOVE_MAX;
-use honeycomb_types::{BlockAt, MoveId, ServerId, StructureId};
+use honeycomb_catalog::{DrainState, Effect, MapEntry, Reply};
+use honeycomb_types::limits::{MOVE_MAX, RESERVE_BLOCKS_MIN};
+use honeycomb_types::{BlockAt, MoveId, ServerId, StructureId, Way};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A move, as it was when it began.
@@ -14,7 +14,7 @@ pub struct Moving {
     pub source: BlockAt,
     pub target: BlockAt,
     pub start: u64,
-    pub merge: bool,
+    pub way: Way,
     pub since: u64,
 }
 
@@ -38,12 +38,20 @@ impl Giving {
 
 impl File {
     /// The neighbour that takes all of a block: the one with less, the left one of equals.
-    fn neighbour(&self, at: BlockAt, high: u8, used: &BTreeMap<BlockAt, u64>) -> Outcome<BlockAt> {
+    fn neighbour(
+        &self,
+        at: BlockAt,
+        high: u8,
+        used: &BTreeMap<BlockAt, u64>,
+        drains: &BTreeMap<ServerId, DrainState>,
+    ) -> Outcome<BlockAt> {
         let place = self.chain.iter().position(|&b| b == at).unwrap();
         let busy = |b: BlockAt| self.pending.iter().any(|m| m.source == b || m.target == b);
         let used = |b: BlockAt| used.get(&b).copied().unwrap_or_default();
-        let fits =
-            |&b: &BlockAt| !busy(b) && used(b) + used(at) <= BLOCK * high as u64 / 100 * 5 / 6;
+        let stays = |b: BlockAt| !drains.contains_key(&b.block.server());
+        let fits = |&b: &BlockAt| {
+            stays(b) && !busy(b) && used(b) + used(at) <= BLOCK * high as u64 / 100 * 5 / 6
+        };
         let left = self.chain[..place].last().copied().filter(fits);
         let right = self.chain[place + 1..].first().copied().filter(fits);
         match (left, right) {
@@ -55,8 +63,8 @@ impl File {
 
 impl Cluster {
     /// What a block that a kv holds is told when it wants to give: from `start` on to a new block, or
-    /// (`merge`) everything to a neighbour.
-    pub fn giving(&self, place: Place, at: BlockAt, start: u64, merge: bool) -> Outcome<Giving> {
+    /// everything to a neighbour, or to a new block elsewhere.
+    pub fn giving(&self, place: Place, at: BlockAt, start: u64, way: Way) -> Outcome<Giving> {
         let file = self.file(place);
         let known = file.pending.iter().find(|m| m.source == at);
         if known.is_none() && file.pending.iter().any(|m| m.target == at) {
@@ -69,9 +77,16 @@ impl Cluster {
         if let Some(&Moving { id, target, start, .. }) = known {
             return Ok(Giving { id: Some(id), target: Some(target), start, end });
         }
-        if merge {
+        if way == Way::Relocate {
+            if !self.drains.contains_key(&at.block.server()) {
+                return Err("StaysHere");
+            }
+            self.may_leave()?;
+            return Ok(Giving { id: None, target: None, start: first, end });
+        }
+        if way == Way::Merge {
             let prefix = self.jobs[place.0].prefixes[file.prefix].as_ref().unwrap();
-            let target = file.neighbour(at, prefix.high, &self.used)?;
+            let target = file.neighbour(at, prefix.high, &self.used, &self.drains)?;
             return Ok(Giving { id: None, target: Some(target), start: first, end });
         }
         if start <= first || start > end || !start.is_multiple_of(1 << 58) {
@@ -79,6 +94,15 @@ impl Cluster {
         }
         self.may_move(place.0)?;
         Ok(Giving { id: None, target: None, start, end })
+    }
+
+    /// What leaves a server counts for no quota, and takes of what is kept back if two stay.
+    fn may_leave(&self) -> Outcome<()> {
+        let (ordinary, all, _) = self.room();
+        match self.away.is_empty() {
+            true if ordinary > 0 || all > RESERVE_BLOCKS_MIN as u64 => Ok(()),
+            _ => self.no_block(),
+        }
     }
 
     fn may_move(&self, job: usize) -> Outcome<()> {
@@ -103,7 +127,7 @@ impl Cluster {
         let files = self.jobs.iter_mut().flat_map(|job| &mut job.files);
         let over = files.flat_map(|file| file.pending.extract_if(.., |moving| which(moving)));
         let over: Vec<Moving> = over.collect();
-        self.free(over.iter().filter(|moving| !moving.merge).map(|moving| moving.target));
+        self.free(over.iter().filter(|moving| moving.way.takes_anew()).map(|moving| moving.target));
         over.len() as u64
     }
 
@@ -133,7 +157,9 @@ impl Cluster {
         file.pending.remove(i);
         file.committed.insert(id);
         let from = file.chain.iter().position(|&b| b == at).unwrap();
-        if moving.merge {
+        if moving.way == Way::Relocate {
+            file.chain[from] = target;
+        } else if moving.way == Way::Merge {
             file.chain.remove(from);
             // The start of the one on the right goes, not the source's.
             let right = file.chain.get(from) == Some(&target);
@@ -144,7 +170,7 @@ impl Cluster {
         }
         let (version, ranges, _) = file.map();
         let owner = ranges.into_iter().find(|range| range.2 == target).unwrap();
-        if moving.merge {
+        if moving.way.gives_all() {
             self.free([at]);
         }
         Some(Ok((version, owner)))
@@ -241,8 +267,8 @@ impl Imports {
     pub fn compare(&self, cluster: &Cluster) -> Verdict {
         let files = cluster.jobs.iter().flat_map(|job| &job.files);
         let pending = files.clone().flat_map(|file| &file.pending);
-        let due: BTreeMap<BlockAt, (MoveId, bool)> =
-            pending.map(|moving| (moving.target, (moving.id, moving.merge))).collect();
+        let importing = |moving: &Moving| (moving.target, (moving.id, moving.way == Way::Merge));
+        let due: BTreeMap<BlockAt, (MoveId, bool)> = pending.map(importing).collect();
         let is = &self.under_way;
         require(*is == due, || format!("{is:?} import, and {due:?} should (INV-20)"))?;
         for at in files.flat_map(|file| file.map().1).map(|range| range.2) {

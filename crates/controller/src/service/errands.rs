@@ -1,6 +1,6 @@
 //! What is asked of memory servers, and the replies that wait until it is done.
 
-use super::{ControllerService, Peer, Refusal, moves};
+use super::{ControllerService, Peer, Refusal, drain, moves};
 use crate::outbox::{Out, Rests};
 use crate::translate;
 use honeycomb_catalog::{Command, Effect, Written};
@@ -53,9 +53,9 @@ impl ControllerService {
         rests: Rests,
     ) {
         let request = header.request;
-        if matches!(header.op, Op::CommitMove | Op::CancelMove) {
+        if matches!(header.op, Op::CommitMove | Op::CancelMove | Op::LeaveServer) {
             // It rests on nothing that is still to be done, and a block that gave everything away
-            // shall hear of it before it is taken back.
+            // shall hear of it before it is taken back, as a server before it is let go.
             self.reply(from, request, body, rests);
             return self.dispatch(now, None);
         }
@@ -183,6 +183,9 @@ impl ControllerService {
                 };
                 let lent = lent.unwrap_or_default();
                 let _ = self.apply(now, Command::Lent { server, lent: &lent });
+            }
+            (Effect::Release { stay: true, .. }, None) => {
+                let _ = self.apply(now, Command::ServerStays { server });
             }
             (&Effect::CommitFlush { number, .. }, refused) => {
                 let outcome = refused.as_ref().map_or(Ok(()), |(_, why)| Err(&**why));
@@ -320,6 +323,8 @@ pub fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
         Effect::Lots { server, lots } => {
             (*server, Op::LendBlocks, LendBlocksRequest { lots: lots.to_vec() }.encode())
         }
+        Effect::Evacuate { server, at } => (*server, Op::Evacuate, moves::evacuate(*at)),
+        Effect::Release { server, stay } => (*server, Op::Release, drain::release(*stay)),
         Effect::BeginImport { server, at, id, start, end } => {
             (*server, Op::BeginImport, moves::begin_import(*at, *id, *start, *end))
         }

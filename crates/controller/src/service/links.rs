@@ -25,6 +25,10 @@ impl ControllerService {
                 self.inventory(now, server, &q).inspect_err(|_| net.close(from))?;
                 Ok(InventoryReply {}.encode())
             }
+            Op::LeaveServer => {
+                LeaveServerRequest::decode(args).map_err(malformed)?;
+                self.leave_server(now, server)
+            }
             Op::Report => {
                 let q = ReportRequest::decode(args).map_err(malformed)?;
                 self.report(now, server, &q).inspect_err(|_| net.close(from))?;

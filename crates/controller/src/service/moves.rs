@@ -3,12 +3,12 @@
 use super::{ControllerService, Refusal, block_at, malformed, refusal, unexpected};
 use crate::translate;
 use honeycomb_catalog::{Command, Effect, Reply};
-use honeycomb_types::{BlockAt, MoveId, StructureId, Time};
+use honeycomb_types::{BlockAt, MoveId, StructureId, Time, Way};
 use honeycomb_wire::messages::*;
-use honeycomb_wire::{Field, Op};
+use honeycomb_wire::{Field, Op, Status};
 
 /// What the controller asks of memory servers.
-pub(super) const OF_SERVERS: [Op; 2] = [Op::BeginImport, Op::EndImport];
+pub(super) const OF_SERVERS: [Op; 3] = [Op::BeginImport, Op::EndImport, Op::Evacuate];
 
 impl ControllerService {
     pub(super) fn serve_move(
@@ -21,7 +21,13 @@ impl ControllerService {
             Op::BeginMove => {
                 let q = BeginMoveRequest::decode(args).map_err(malformed)?;
                 let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
-                Command::BeginMove { structure, at, start: q.start, merge: q.merge }
+                let Some(way) = Way::from_code(q.way) else {
+                    return Err((
+                        Status::InvalidArgument,
+                        format!("no block moves in way {}", q.way),
+                    ));
+                };
+                Command::BeginMove { structure, at, start: q.start, way }
             }
             Op::CommitMove => {
                 let q = CommitMoveRequest::decode(args).map_err(malformed)?;
@@ -64,6 +70,10 @@ impl ControllerService {
     }
 }
 
+pub(super) fn evacuate(at: BlockAt) -> Vec<u8> {
+    EvacuateRequest { block: at.block.0, epoch: at.epoch.0 }.encode()
+}
+
 pub(super) fn begin_import(at: BlockAt, id: MoveId, start: u64, end: u64) -> Vec<u8> {
     let (block, epoch, move_id) = (at.block.0, at.epoch.0, id.0);
     BeginImportRequest { block, epoch, move_id, start, end }.encode()
@@ -79,7 +89,6 @@ mod tests {
     use super::super::errands::loss_of;
     use super::*;
     use honeycomb_types::*;
-    use honeycomb_wire::Status;
 
     fn open(importing: MoveId) -> Effect {
         Effect::OpenBlock {

@@ -61,6 +61,11 @@ pub(crate) fn shard_of_name(name: &str, shards: usize) -> u16 {
     (xxh64(name.as_bytes(), 0) % shards.max(1) as u64) as u16
 }
 
+/// Whether a request that all shards answer changes something.
+fn op_changes(op: Op) -> bool {
+    op == Op::DrainServer
+}
+
 impl Siblings {
     pub(crate) fn new(ix: u16, mailboxes: Vec<Mailbox<Note>>) -> Siblings {
         let (gathers, undelivered) = (HashMap::new(), VecDeque::new());
@@ -163,9 +168,14 @@ impl ControllerService {
         }
         let (scope, session) = (peer.scope, peer.session);
         let whole = scope.job.is_none();
-        if header.op == Op::ClusterStatus || header.op == Op::ListJobs && whole {
+        let changes = op_changes(header.op);
+        if header.op == Op::ClusterStatus || changes || header.op == Op::ListJobs && whole {
             // Whether it may ask at all is decided here.
-            if let Err((status, text)) = self.serve(net, now, from, header, args, false) {
+            let may = match changes {
+                true => self.actor(now, from, header.op, true).map(|_| ()),
+                false => self.serve(net, now, from, header, args, false).map(|_| ()),
+            };
+            if let Err((status, text)) = may {
                 self.refuse(from, header.request, status, text);
             } else {
                 self.gather(net, from, header, args, scope, session);
@@ -203,7 +213,8 @@ impl ControllerService {
         let conn = self.siblings.stand_in();
         let origin = Origin { shard: self.siblings.ix, conn };
         let narrow = scope.job.is_some();
-        let scope = Scope { job: None, task: None, verbs: Verbs::READ, ..scope };
+        let verbs = if op_changes(header.op) { scope.verbs } else { Verbs::READ };
+        let scope = Scope { job: None, task: None, verbs, ..scope };
         let mut left = 0;
         for mailbox in &self.siblings.mailboxes {
             let args = args.to_vec();

@@ -2,8 +2,8 @@
 
 use crate::size;
 use honeycomb_server::DiskOptions;
-use honeycomb_types::TierClass;
 use honeycomb_tiers::Place;
+use honeycomb_types::TierClass;
 use honeycomb_types::limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, LEASE_MAX_MS, LEASE_MIN_MS};
 use std::net::SocketAddr;
 

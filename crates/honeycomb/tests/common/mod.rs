@@ -126,6 +126,25 @@ impl Cluster {
         Cluster { servers, controller }
     }
 
+    /// One memory server more.
+    pub fn add(&mut self, memory: u64, block_size: u64) {
+        let options = ServerOptions {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            advertise: None,
+            controller: self.controller.address(),
+            token: self.controller.token().to_vec(),
+            memory,
+            disks: Vec::new(),
+            block_size,
+            shards: 2,
+            spin: Duration::ZERO,
+            flush_root: None,
+            unix_dir: None,
+            kinds: Arc::default(),
+        };
+        self.servers.push(MemoryServer::start(&options, PATIENCE).unwrap());
+    }
+
     pub fn client(&self, token: &[u8], task: PrefixId) -> Client {
         let mut options = ClientOptions::new(self.controller.address().to_string(), token);
         options.task_prefix = task;

@@ -437,6 +437,8 @@ fn at_controller(op: Op) -> AtController {
         | Op::BeginMove
         | Op::CommitMove
         | Op::CancelMove
+        | Op::DrainServer
+        | Op::LeaveServer
         | Op::LocateServer => {
             row(PermissionDenied, PermissionDenied, PermissionDenied, PermissionDenied)
         }
@@ -449,7 +451,9 @@ fn at_controller(op: Op) -> AtController {
         | Op::BeginImport
         | Op::EndImport
         | Op::LendBlocks
-        | Op::LowerBlock => all(NotServedHere),
+        | Op::LowerBlock
+        | Op::Evacuate
+        | Op::Release => all(NotServedHere),
         Op::PresentGrant
         | Op::MoveRegion
         | Op::MoveValue

@@ -222,7 +222,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
                 block: victim.kv.at.block.0,
                 epoch: victim.kv.at.epoch.0,
                 start: 1 << 63,
-                merge: false,
+                way: 0,
             }
             .encode(),
         ),
@@ -256,6 +256,16 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
             }
             .encode(),
         ),
+        Op::LeaveServer => body(LeaveServerRequest {}.encode()),
+        Op::Evacuate => {
+            let (block, epoch) = (victim.kv.at.block.0, victim.kv.at.epoch.0);
+            body(EvacuateRequest { block, epoch }.encode())
+        }
+        Op::Release => body(ReleaseRequest { stay: false }.encode()),
+        Op::DrainServer => {
+            let address = "127.0.0.1:1".into();
+            body(DrainServerRequest { address, cancel: true }.encode())
+        }
         Op::LendBlocks => body(LendBlocksRequest { lots: vec![1] }.encode()),
         Op::LowerBlock => {
             body(LowerBlockRequest { block: at.block.0, epoch: at.epoch.0, tier: 1 }.encode())

@@ -99,6 +99,7 @@ fn at_server(op: Op) -> AtServer {
         | Op::LowerBlock
         | Op::TierChanged
         | Op::BlockFailed => all(NotServedHere),
+        Op::LeaveServer | Op::Evacuate | Op::Release | Op::DrainServer => all(NotServedHere),
         // Between memory servers. The victim's block takes part in no move.
         Op::MoveRegion
         | Op::MoveValue
@@ -435,6 +436,8 @@ fn the_same_requests_are_served_to_who_may() {
                 | Op::EndImport
                 | Op::LendBlocks
                 | Op::LowerBlock
+                | Op::Evacuate
+                | Op::Release
                 | Op::FlushBlock
                 | Op::CommitFlush
         );
@@ -456,6 +459,8 @@ fn the_same_requests_are_served_to_who_may() {
             Op::RetireBlock => assert_eq!(reply.status(), Status::Busy, "{}", reply.message()),
             // It has joined just now: whatever it claims to hold is not its own to claim.
             Op::Inventory => assert_eq!(reply.status(), Status::NotFound, "{}", reply.message()),
+            // Nobody serves at that address.
+            Op::DrainServer => assert_eq!(reply.status(), Status::NotFound, "{}", reply.message()),
             // A grant that was altered, and then the one that was not.
             Op::PresentGrant => {
                 assert_eq!(reply.status(), Status::PermissionDenied);

@@ -57,6 +57,19 @@ const SWEEP_AFTER: Duration = Duration::from_micros(200);
 /// Steps of it at a time.
 const SWEEP_STEPS: usize = 4;
 
+/// A block that is to leave its server, and could not, tries again after this, and after twice as long
+/// each time.
+const LEAVE_AGAIN_MIN: Duration = Duration::from_millis(20);
+const LEAVE_AGAIN_MAX: Duration = Duration::from_secs(1);
+
+/// A block that is to leave its server.
+pub(super) struct Leaving {
+    /// When it asks next for a block elsewhere.
+    at: Time,
+    /// How long it waits when it cannot have one.
+    rest: Duration,
+}
+
 /// Names one move at the block that gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MoveKey {
@@ -196,7 +209,26 @@ impl Slot {
             None => self.structure.movable().and_then(|m| m.wish_at()),
             Some(_) => None,
         };
-        [moving, wish, self.sweep_at].into_iter().flatten().min()
+        let leaves = self.leaving.as_ref().filter(|_| self.moving.is_none()).map(|l| l.at);
+        [moving, wish, leaves, self.sweep_at].into_iter().flatten().min()
+    }
+
+    /// The wish of a block that is to leave this server, when it is time and it can.
+    fn wants_to_leave(&mut self, now: Time) -> Option<Wish> {
+        let leaving = self.leaving.as_mut().filter(|leaving| leaving.at <= now)?;
+        if self.structure.movable().is_some_and(|movable| movable.can_leave()) {
+            return Some(Wish::Relocate);
+        }
+        leaving.at = now + LEAVE_AGAIN_MIN;
+        None
+    }
+
+    /// It could not leave: again in a while, and in longer ones each time.
+    fn put_off_leaving(&mut self, now: Time) {
+        if let Some(leaving) = &mut self.leaving {
+            leaving.at = now + leaving.rest;
+            leaving.rest = (2 * leaving.rest).min(LEAVE_AGAIN_MAX);
+        }
     }
 }
 
@@ -213,7 +245,12 @@ impl Shard {
             (MoveWord::Refused(status, why), Phase::Asked) => {
                 let wish = moving.wish;
                 slot.moving = None;
-                slot.movable().refused(now, wish, status, why);
+                match wish {
+                    // The server stays, and the block with it.
+                    Wish::Relocate if status == Status::Removed => slot.leaving = None,
+                    Wish::Relocate => slot.put_off_leaving(now),
+                    _ => slot.movable().refused(now, wish, status, why),
+                }
             }
             (MoveWord::Committed(moved), Phase::Committing { .. }) => {
                 self.depart(now, index, &moved);
@@ -262,6 +299,17 @@ impl Shard {
             self.give_up(now, index, true);
             self.after(now, key.source);
         }
+    }
+
+    /// A block is to leave this server.
+    pub fn evacuate(&mut self, now: Time, at: BlockAt) -> Result<(), Answer> {
+        let slot = self.slot_at(at).ok_or_else(|| wrong_epoch(at))?;
+        if slot.structure.movable().is_none() {
+            return Err(cannot_move());
+        }
+        slot.leaving.get_or_insert(Leaving { at: now, rest: LEAVE_AGAIN_MIN });
+        self.after(now, at);
+        Ok(())
     }
 
     /// A neighbour of a block will send it its range.
@@ -349,14 +397,16 @@ impl Shard {
             return self.look_at_clock(now, index);
         }
         let Some(movable) = slot.structure.movable() else { return };
-        if let Some(wish) = movable.wish(&slot.backing, now) {
+        // What a block needs itself comes first: others wait for that.
+        let own = movable.wish(&slot.backing, now);
+        if let Some(wish) = own.or_else(|| slot.wants_to_leave(now)) {
             slot.moving = Some(Box::new(Moving::asked(now, wish)));
-            let (start, merge) = match wish {
-                Wish::Split { start } => (start, false),
-                Wish::Merge => (slot.owner.start, true),
+            let start = match wish {
+                Wish::Split { start } => start,
+                Wish::Merge | Wish::Relocate => slot.owner.start,
             };
-            let (structure, at) = (slot.owner.structure, slot.owner.at);
-            self.effects.push(Effect::BeginMove { structure, at, start, merge });
+            let (structure, at, way) = (slot.owner.structure, slot.owner.at, wish.way());
+            self.effects.push(Effect::BeginMove { structure, at, start, way });
         }
     }
 
@@ -480,9 +530,10 @@ impl Shard {
                 movable.freeze();
                 moving.phase = Phase::Frozen { since: now };
                 let MapEntry { start, end, .. } = moving.entry;
-                let whole = moving.wish == Wish::Merge;
+                let whole = moving.wish.way().gives_all();
                 moving.lanes = slot.lanes.export(start, end, whole, LANES_PART).into();
-                if Bug::MoveForgetsRecords.active() {
+                let leaves = moving.wish == Wish::Relocate && Bug::RelocateForgetsLanes.active();
+                if leaves || Bug::MoveForgetsRecords.active() {
                     moving.lanes.clear();
                 }
             }
@@ -576,6 +627,7 @@ impl Shard {
         let moving = slot.moving.take().expect("its move is looked at");
         let movable = slot.structure.movable().expect("it moves");
         movable.cancel_export(&mut slot.backing, now);
+        slot.put_off_leaving(now);
         if tell {
             let (structure, at, id) = (slot.owner.structure, slot.owner.at, moving.id);
             self.effects.push(Effect::CancelMove { structure, at, id });

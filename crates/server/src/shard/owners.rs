@@ -132,6 +132,7 @@ impl Shard {
             moving: None,
             last_move: 0,
             sweep_at: None,
+            leaving: None,
             told: Told::default(),
             shared: None,
             place: Place::opened(owner.tier),

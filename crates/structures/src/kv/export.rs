@@ -398,6 +398,13 @@ impl Movable for KvBlock {
         Some(wish)
     }
 
+    fn can_leave(&self) -> bool {
+        let busy = self.export.is_some() || self.import.is_some() || self.asking.asked;
+        // What has gone to others already is given back first: the rest of it would be in the way.
+        let swept = self.table.leaving.is_empty() && self.table.leaving_values.is_empty();
+        !busy && !self.empty_handed && swept
+    }
+
     fn wish_at(&self) -> Option<Time> {
         let busy = self.export.is_some() || self.import.is_some() || self.asking.asked;
         if busy || self.empty_handed {
@@ -433,6 +440,8 @@ impl Movable for KvBlock {
                 self.asking.merge_rest = (2 * rest).min(MERGE_REST_MAX);
                 self.asking.refused_with = self.table.taken();
             }
+            // Nobody here wanted it.
+            Wish::Relocate => {}
         }
     }
 

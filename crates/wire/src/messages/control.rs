@@ -585,3 +585,20 @@ fields!(ClusterStatusReply {
     tiers,
     servers
 });
+
+/// Request of DrainServer. Takes a memory server out: it is given no block from now on, and ends when it has none. Idempotent. Every controller shard does its part; when one refuses, the others may have done theirs, and it is asked again.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct DrainServerRequest {
+    /// host:port, as ClusterStatus tells it.
+    pub address: String,
+    /// It is not taken out any more.
+    pub cancel: bool,
+}
+
+fields!(DrainServerRequest { address, cancel });
+
+/// Reply of DrainServer.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct DrainServerReply {}
+
+fields!(DrainServerReply {});

@@ -200,7 +200,7 @@ pub struct RetireBlockReply {}
 
 fields!(RetireBlockReply {});
 
-/// Request of BeginMove. A block of a key-value store asks for a block to give a part of its range to (a split), or for a neighbour that takes all of it (a merge). The reply comes when the other block is ready to import. Asking again answers the same move.
+/// Request of BeginMove. A block of a key-value store asks for a block to give a part of its range to (a split), for a neighbour that takes all of it (a merge), or for a block elsewhere that takes its place, because its server is taken out (a relocation). The reply comes when the other block is ready to import. Asking again answers the same move.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct BeginMoveRequest {
     /// The structure.
@@ -209,13 +209,13 @@ pub struct BeginMoveRequest {
     pub block: u64,
     /// Its epoch.
     pub epoch: u64,
-    /// First hash that it wants to give away, at the boundary of a slot; of a merge, the first that it has.
+    /// First hash that it wants to give away, at the boundary of a slot; of a merge and a relocation, the first that it has.
     pub start: u64,
-    /// It wants to give everything away.
-    pub merge: bool,
+    /// 0: a split; 1: a merge; 2: a relocation.
+    pub way: u8,
 }
 
-fields!(BeginMoveRequest { structure, block, epoch, start, merge });
+fields!(BeginMoveRequest { structure, block, epoch, start, way });
 
 /// Reply of BeginMove.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -313,6 +313,18 @@ pub struct LocateServerReply {
 }
 
 fields!(LocateServerReply { address });
+
+/// Request of LeaveServer. A memory server wants to be taken out (DrainServer) before it ends. Refused when it is the only one that takes blocks.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct LeaveServerRequest {}
+
+fields!(LeaveServerRequest {});
+
+/// Reply of LeaveServer.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct LeaveServerReply {}
+
+fields!(LeaveServerReply {});
 
 /// Request of EndImport. The controller tells a block what became of a move to it: it serves the range from now on, or drops what it has of it. Idempotent by move.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -495,6 +507,38 @@ pub struct LendBlocksReply {
 }
 
 fields!(LendBlocksReply { lent });
+
+/// Request of Evacuate. A block is to leave its server, which is being taken out: it asks for a relocation (BeginMove) until it has left, or is answered Removed, because its server stays. Idempotent.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct EvacuateRequest {
+    /// The block.
+    pub block: u64,
+    /// Its epoch.
+    pub epoch: u64,
+}
+
+fields!(EvacuateRequest { block, epoch });
+
+/// Reply of Evacuate.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct EvacuateReply {}
+
+fields!(EvacuateReply {});
+
+/// Request of Release. A controller shard has nothing on a server that is being taken out, and will give it nothing: as far as this shard is concerned it may end. It ends when every shard has said so. What was said over an earlier connection counts no more.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ReleaseRequest {
+    /// It is called back: it may not end.
+    pub stay: bool,
+}
+
+fields!(ReleaseRequest { stay });
+
+/// Reply of Release.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ReleaseReply {}
+
+fields!(ReleaseReply {});
 
 /// Request of LowerBlock. The controller wants a block to go below memory. Refused (Busy) when it cannot now; the reply says that it has begun, and TierChanged that it is there. Idempotent by (block, epoch).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

@@ -89,7 +89,7 @@ pub enum Op {
     QueueTaken = 0x0306,
     /// A queue's block is empty for good and owes nobody an answer: the controller takes it out of the map, wherever it stands there, and frees it. Refused while its seal was not heard of; asked again then.
     RetireBlock = 0x0307,
-    /// A block of a key-value store asks for a block to give a part of its range to (a split), or for a neighbour that takes all of it (a merge). The reply comes when the other block is ready to import. Asking again answers the same move.
+    /// A block of a key-value store asks for a block to give a part of its range to (a split), for a neighbour that takes all of it (a merge), or for a block elsewhere that takes its place, because its server is taken out (a relocation). The reply comes when the other block is ready to import. Asking again answers the same move.
     BeginMove = 0x0308,
     /// A block says that another has confirmed everything that moves: from the reply on, that one owns the range. Asking again answers the same.
     CommitMove = 0x0309,
@@ -99,6 +99,8 @@ pub enum Op {
     Inventory = 0x030B,
     /// Where another memory server is, by its number. NotFound when there is none, or no more.
     LocateServer = 0x030C,
+    /// A memory server wants to be taken out (DrainServer) before it ends. Refused when it is the only one that takes blocks.
+    LeaveServer = 0x030E,
     /// The controller tells a block what became of a move to it: it serves the range from now on, or drops what it has of it. Idempotent by move.
     EndImport = 0x0310,
     /// The controller gives a block to a structure. Idempotent by (block, epoch).
@@ -113,6 +115,10 @@ pub enum Op {
     BeginImport = 0x0315,
     /// A controller shard says how many blocks of each core of a server it wants to have lent in all. What is less than it has goes back at once; what is more it gets as far as no shard has it. Sent when there are several controller shards; it never asks for less than it has given out.
     LendBlocks = 0x0316,
+    /// A block is to leave its server, which is being taken out: it asks for a relocation (BeginMove) until it has left, or is answered Removed, because its server stays. Idempotent.
+    Evacuate = 0x0318,
+    /// A controller shard has nothing on a server that is being taken out, and will give it nothing: as far as this shard is concerned it may end. It ends when every shard has said so. What was said over an earlier connection counts no more.
+    Release = 0x031A,
     /// The controller wants a block to go below memory. Refused (Busy) when it cannot now; the reply says that it has begun, and TierChanged that it is there. Idempotent by (block, epoch).
     LowerBlock = 0x031B,
     /// The lease of the block's prefix has ended and its data is to be kept: nobody reaches the block any more, and its content is written below the server's flush_root, to an object, or to several when there is much. The reply comes when they are all there to stay; the block stays until FreeBlock. Idempotent by (block, epoch).
@@ -125,6 +131,8 @@ pub enum Op {
     BlockFailed = 0x032F,
     /// A block gives back the successor that it was granted and has told nobody of. Refused, without harm, when the controller does not know it as that; a later GrowStructure asks anew.
     ReturnBlock = 0x0330,
+    /// Takes a memory server out: it is given no block from now on, and ends when it has none. Idempotent. Every controller shard does its part; when one refuses, the others may have done theirs, and it is asked again.
+    DrainServer = 0x0340,
     /// Appends the payload, contiguously and atomically. The reply's value is the offset within the block.
     FileAppend = 0x1001,
     /// Reads committed bytes of the block. Arguments: offset u64, length u32. The payload is what is there, at most that much; the value is the committed length of the block.
@@ -187,7 +195,7 @@ pub enum Op {
 
 impl Op {
     /// Every op of the protocol in order of code.
-    pub const ALL: [Op; 86] = [
+    pub const ALL: [Op; 90] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -233,6 +241,7 @@ impl Op {
         Op::CancelMove,
         Op::Inventory,
         Op::LocateServer,
+        Op::LeaveServer,
         Op::EndImport,
         Op::OpenBlock,
         Op::FreeBlock,
@@ -240,12 +249,15 @@ impl Op {
         Op::QueueAhead,
         Op::BeginImport,
         Op::LendBlocks,
+        Op::Evacuate,
+        Op::Release,
         Op::LowerBlock,
         Op::FlushBlock,
         Op::CommitFlush,
         Op::TierChanged,
         Op::BlockFailed,
         Op::ReturnBlock,
+        Op::DrainServer,
         Op::FileAppend,
         Op::FileRead,
         Op::FileSize,
@@ -324,6 +336,7 @@ impl Op {
             0x030A => Op::CancelMove,
             0x030B => Op::Inventory,
             0x030C => Op::LocateServer,
+            0x030E => Op::LeaveServer,
             0x0310 => Op::EndImport,
             0x0311 => Op::OpenBlock,
             0x0312 => Op::FreeBlock,
@@ -331,12 +344,15 @@ impl Op {
             0x0314 => Op::QueueAhead,
             0x0315 => Op::BeginImport,
             0x0316 => Op::LendBlocks,
+            0x0318 => Op::Evacuate,
+            0x031A => Op::Release,
             0x031B => Op::LowerBlock,
             0x0320 => Op::FlushBlock,
             0x0321 => Op::CommitFlush,
             0x032E => Op::TierChanged,
             0x032F => Op::BlockFailed,
             0x0330 => Op::ReturnBlock,
+            0x0340 => Op::DrainServer,
             0x1001 => Op::FileAppend,
             0x1002 => Op::FileRead,
             0x1003 => Op::FileSize,
@@ -418,6 +434,7 @@ impl Op {
             Op::CancelMove => "CancelMove",
             Op::Inventory => "Inventory",
             Op::LocateServer => "LocateServer",
+            Op::LeaveServer => "LeaveServer",
             Op::EndImport => "EndImport",
             Op::OpenBlock => "OpenBlock",
             Op::FreeBlock => "FreeBlock",
@@ -425,12 +442,15 @@ impl Op {
             Op::QueueAhead => "QueueAhead",
             Op::BeginImport => "BeginImport",
             Op::LendBlocks => "LendBlocks",
+            Op::Evacuate => "Evacuate",
+            Op::Release => "Release",
             Op::LowerBlock => "LowerBlock",
             Op::FlushBlock => "FlushBlock",
             Op::CommitFlush => "CommitFlush",
             Op::TierChanged => "TierChanged",
             Op::BlockFailed => "BlockFailed",
             Op::ReturnBlock => "ReturnBlock",
+            Op::DrainServer => "DrainServer",
             Op::FileAppend => "FileAppend",
             Op::FileRead => "FileRead",
             Op::FileSize => "FileSize",
@@ -512,6 +532,7 @@ impl Op {
             Op::CancelMove => 0x030A,
             Op::Inventory => 0x030B,
             Op::LocateServer => 0x030C,
+            Op::LeaveServer => 0x030E,
             Op::EndImport => 0x0310,
             Op::OpenBlock => 0x0311,
             Op::FreeBlock => 0x0312,
@@ -519,12 +540,15 @@ impl Op {
             Op::QueueAhead => 0x0314,
             Op::BeginImport => 0x0315,
             Op::LendBlocks => 0x0316,
+            Op::Evacuate => 0x0318,
+            Op::Release => 0x031A,
             Op::LowerBlock => 0x031B,
             Op::FlushBlock => 0x0320,
             Op::CommitFlush => 0x0321,
             Op::TierChanged => 0x032E,
             Op::BlockFailed => 0x032F,
             Op::ReturnBlock => 0x0330,
+            Op::DrainServer => 0x0340,
             Op::FileAppend => 0x1001,
             Op::FileRead => 0x1002,
             Op::FileSize => 0x1003,
@@ -617,6 +641,7 @@ impl Op {
             Op::CancelMove => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::Inventory => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::LocateServer => of(P::Link, A::Cluster, 0, MESSAGE),
+            Op::LeaveServer => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::EndImport => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::OpenBlock => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::FreeBlock => of(P::Link, A::Cluster, 0, MESSAGE),
@@ -624,12 +649,15 @@ impl Op {
             Op::QueueAhead => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::BeginImport => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::LendBlocks => of(P::Link, A::Cluster, 0, MESSAGE),
+            Op::Evacuate => of(P::Link, A::Cluster, 0, MESSAGE),
+            Op::Release => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::LowerBlock => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::FlushBlock => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::CommitFlush => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::TierChanged => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::BlockFailed => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::ReturnBlock => of(P::Link, A::Cluster, 0, MESSAGE),
+            Op::DrainServer => of(P::Control, A::Cluster, 0, MESSAGE),
             Op::FileAppend => of(P::Data, A::Grant, 2, LANE | PAYLOAD),
             Op::FileRead => of(P::Data, A::Grant, 1, PLAIN),
             Op::FileSize => of(P::Data, A::Grant, 1, PLAIN),

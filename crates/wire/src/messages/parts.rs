@@ -249,6 +249,10 @@ pub struct ServerInfo {
     pub bytes_owed: u64,
     /// What is below its memory.
     pub tiers: Vec<TierUse>,
+    /// 0: it serves; 1: it is being taken out and is given no block; 2: it has none and was told that it may go; 3: it is called back and has not heard of it.
+    pub drain: u8,
+    /// What one that is being taken out waits for; empty for the others.
+    pub drain_waits: String,
 }
 
 fields!(ServerInfo {
@@ -265,7 +269,9 @@ fields!(ServerInfo {
     requests,
     forwarded,
     bytes_owed,
-    tiers
+    tiers,
+    drain,
+    drain_waits
 });
 
 /// A tier below the memory of a server.

@@ -1,0 +1,251 @@
+//! Servers that are taken out.
+//!
+//! A server that *drains* is given no block any more (INV-46). When it has none, and none that waits to
+//! be confirmed free, it is *released*: told that it may go, as far as this controller shard is
+//! concerned. It goes when every shard has said so, and leaves like any other server, with nothing to
+//! lose. Until then it can be had back: one that was released may be on its way out, so that it takes
+//! blocks again only when it has said that it stays.
+//!
+//! That a server drains is on the log. Whether it was released is not: over a new connection nobody has
+//! said so yet, and it is looked at again.
+
+use crate::relocate::Evacuation;
+use crate::{Actor, Catalog, CatalogError, DrainState, Effect, Reply};
+use honeycomb_types::ServerId;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Servers that are taken out, and how far that is.
+#[derive(Debug, Default)]
+pub(crate) struct Drains {
+    states: BTreeMap<ServerId, DrainState>,
+    /// What is left to be told to servers whose blocks leave; made when it is first asked for.
+    pub(crate) evacuations: BTreeMap<ServerId, Evacuation>,
+}
+
+impl Drains {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.states.is_empty()
+    }
+
+    pub(crate) fn state(&self, id: ServerId) -> DrainState {
+        self.states.get(&id).copied().unwrap_or_default()
+    }
+}
+
+impl Catalog {
+    /// Takes the server at this address out, or no longer.
+    pub(crate) fn drain_server(
+        &mut self,
+        actor: Actor,
+        address: &str,
+        cancel: bool,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        self.need_cluster(actor, "take a server out")?;
+        let found = self.pool.servers().find(|(_, server)| *server.address == *address);
+        let Some((id, _)) = found else {
+            return Err(CatalogError::UnknownAddress { address: address.into() });
+        };
+        match cancel {
+            true => self.cancel_drain(id, effects),
+            false => self.begin_drain(id, effects),
+        }
+    }
+
+    /// A server says that it wants to go.
+    pub(crate) fn leave_server(
+        &mut self,
+        id: ServerId,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        if self.pool.server(id).is_none() {
+            return Err(CatalogError::UnknownServer { server: id });
+        }
+        self.heard_from(id);
+        self.begin_drain(id, effects)
+    }
+
+    fn begin_drain(
+        &mut self,
+        id: ServerId,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        match self.drains.state(id) {
+            DrainState::Serving => {}
+            DrainState::Recalled => return Err(CatalogError::Recalled { server: id }),
+            DrainState::Draining | DrainState::Released => return Ok(Reply::Done),
+        }
+        let stays = |other: ServerId| self.drains.state(other) == DrainState::Serving;
+        if !self.pool.servers().any(|(other, _)| other != id && stays(other)) {
+            let address = self.pool.address(id);
+            return Err(CatalogError::LastServer { address });
+        }
+        self.drains.states.insert(id, DrainState::Draining);
+        self.set_draining(id, true);
+        self.clear_out(id, effects);
+        Ok(Reply::Done)
+    }
+
+    fn cancel_drain(
+        &mut self,
+        id: ServerId,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        match self.drains.state(id) {
+            DrainState::Serving | DrainState::Recalled => {}
+            DrainState::Draining => {
+                self.drains.states.remove(&id);
+                self.set_draining(id, false);
+            }
+            DrainState::Released => {
+                self.drains.states.insert(id, DrainState::Recalled);
+                self.pool.dirty.mark(id.0);
+                effects.push(Effect::Release { server: id, stay: true });
+            }
+        }
+        Ok(Reply::Done)
+    }
+
+    /// A server that was called back has heard of it.
+    pub(crate) fn server_stays(&mut self, id: ServerId) -> Result<Reply, CatalogError> {
+        self.heard_from(id);
+        if self.drains.state(id) == DrainState::Recalled {
+            self.drains.states.remove(&id);
+            self.set_draining(id, false);
+        }
+        Ok(Reply::Done)
+    }
+
+    /// A server is there over a new connection, on which it was told nothing yet.
+    pub(crate) fn drain_anew(&mut self, id: ServerId) {
+        self.drains.evacuations.remove(&id);
+        match self.drains.state(id) {
+            DrainState::Released => drop(self.drains.states.insert(id, DrainState::Draining)),
+            DrainState::Recalled => {
+                self.drains.states.remove(&id);
+                self.set_draining(id, false);
+            }
+            DrainState::Serving | DrainState::Draining => {}
+        }
+    }
+
+    fn set_draining(&mut self, id: ServerId, draining: bool) {
+        self.drains.evacuations.remove(&id);
+        let server = self.pool.server_mut(id).expect("a server that drains is a member");
+        server.draining = draining;
+        self.pool.dirty.mark(id.0);
+        // What it does not give any more, or gives again, is lent accordingly.
+        self.pool.stir(id);
+    }
+
+    /// Gives back what is there and holds nothing: blocks that splits were to fill, which find others,
+    /// and those that were allocated in advance.
+    fn clear_out(&mut self, id: ServerId, effects: &mut Vec<Effect>) {
+        let owners = self.pool.server(id).map(|server| server.owners()).unwrap_or_default();
+        for s in owners {
+            self.cancel_moves_to(s, id, effects);
+            self.give_back_spares(s, id, effects);
+        }
+    }
+
+    /// Tells servers' blocks to leave, and releases servers that have nothing left.
+    pub(crate) fn go_on_draining(&mut self, effects: &mut Vec<Effect>) {
+        let draining = self.drains.states.iter().filter(|(_, s)| **s == DrainState::Draining);
+        for id in draining.map(|(&id, _)| id).collect::<Vec<ServerId>>() {
+            if self.has_nothing(id) {
+                self.drains.states.insert(id, DrainState::Released);
+                self.drains.evacuations.remove(&id);
+                effects.push(Effect::Release { server: id, stay: false });
+            } else {
+                self.evacuate(id, effects);
+            }
+        }
+    }
+
+    /// Whether nothing is there, nor can anything turn up that the log has lost (INV-47).
+    fn has_nothing(&self, id: ServerId) -> bool {
+        let known = !self.recovering() && !self.is_telling(id);
+        let server = self.pool.server(id).expect("a server that drains is a member");
+        known && !server.away && server.holds_nothing() && !self.commits_flush_at(id)
+    }
+
+    /// Servers that ended are taken out no more.
+    pub(crate) fn drains_left(&mut self, ids: &[ServerId]) {
+        for id in ids {
+            self.drains.states.remove(id);
+            self.drains.evacuations.remove(id);
+        }
+    }
+
+    /// Whether the log says that the server drains.
+    pub(crate) fn is_drained_for_good(&self, id: ServerId) -> bool {
+        matches!(self.drains.state(id), DrainState::Draining | DrainState::Released)
+    }
+
+    /// Takes the servers that drained when the log ended.
+    pub(crate) fn recover_drains(&mut self, draining: BTreeSet<ServerId>) {
+        for id in draining {
+            if let Some(server) = self.pool.server_mut(id) {
+                server.draining = true;
+                self.drains.states.insert(id, DrainState::Draining);
+            }
+        }
+    }
+
+    /// What a server that is taken out waits for, as people read it.
+    pub(crate) fn drain_waits(&self, id: ServerId) -> Box<str> {
+        match self.drains.state(id) {
+            DrainState::Serving => return Box::default(),
+            DrainState::Recalled => return "it is called back".into(),
+            DrainState::Released => return "it has nothing and ends".into(),
+            DrainState::Draining => {}
+        }
+        let (mut kinds, mut leaving): (BTreeMap<String, u64>, u64) = Default::default();
+        for (at, s) in self.pool.allocated().filter(|(at, _)| at.block.server() == id) {
+            if self.can_leave(at, s) {
+                leaving += 1;
+                continue;
+            }
+            let kind = self.structures[s].kind_of(at.block);
+            *kinds.entry(kind.to_string()).or_default() += 1;
+        }
+        let blocks = |n: u64| if n == 1 { "1 block".into() } else { format!("{n} blocks") };
+        let kinds = kinds.iter();
+        let mut waits: Vec<String> = kinds
+            .map(|(kind, &n)| format!("{} of kind {kind} until their leases end", blocks(n)))
+            .collect();
+        if leaving > 0 {
+            waits.push(match self.has_room_to_leave() {
+                true => format!("{} moving to other servers", blocks(leaving)),
+                false => format!(
+                    "{} without room elsewhere: add a server or free memory",
+                    blocks(leaving)
+                ),
+            });
+        }
+        let kept = self.pool.server(id).map_or(0, |server| server.quarantined as u64);
+        if kept > 0 {
+            waits.push(format!("{} to be flushed or confirmed free", blocks(kept)));
+        }
+        if self.recovering() {
+            waits.push("the controller was restarted and awaits its servers".into());
+        }
+        waits.join("; ").into()
+    }
+
+    /// INV-46 and INV-47: a server that was released has nothing, and those that drain are known to.
+    pub(crate) fn check_drains(&self) -> Result<(), String> {
+        for (id, server) in self.pool.servers() {
+            let state = self.drains.state(id);
+            if server.draining != (state != DrainState::Serving) {
+                return Err(format!("server {id} is {state:?} and takes blocks or not"));
+            }
+            let gone = matches!(state, DrainState::Released | DrainState::Recalled);
+            if gone && !server.holds_nothing() {
+                return Err(format!("server {id} is {state:?} and has blocks"));
+            }
+        }
+        let stranger = self.drains.states.keys().find(|id| self.pool.server(**id).is_none());
+        stranger.map_or(Ok(()), |id| Err(format!("server {id} drains and is no member")))
+    }
+}

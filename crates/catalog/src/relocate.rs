@@ -1,0 +1,124 @@
+//! How blocks leave a server that is taken out.
+//!
+//! A *relocation* is a move (`moves`) of all that a block has to a new block on another server, which
+//! takes its place in the map with the commit. Until then the block serves as ever, and goes on if the
+//! move is given up. Which blocks shall leave, and how many at a time, is decided here; each of them is
+//! told (`Effect::Evacuate`) and asks for its move like for any other, as often as it takes.
+//!
+//! A relocation counts for no quota (INV-30): the job has not asked for it. It takes ordinary blocks,
+//! and of what servers keep back as long as something of that stays for splits.
+//!
+//! What was told is soft: over a new connection all of it is told again.
+
+use crate::moves::Move;
+use crate::pool::{Draw, Held};
+use crate::structures::Structure;
+use crate::{Catalog, CatalogError, DrainState, Effect};
+use honeycomb_types::limits::RESERVE_BLOCKS_MIN;
+use honeycomb_types::{BlockAt, Kind, MoveId, ServerId, TierIx, Way};
+use std::collections::VecDeque;
+
+/// Blocks of one core that leave at the same time. Each move stands still for some milliseconds; more of
+/// them would let those who use several wait for several.
+const EVACUATE_AT_ONCE: usize = 4;
+
+/// Who is still to leave a server, and who was told to.
+#[derive(Debug, Default)]
+pub(crate) struct Evacuation {
+    todo: VecDeque<BlockAt>,
+    told: Vec<BlockAt>,
+}
+
+impl Structure {
+    /// Blocks that it holds only for as long as a relocation lasts.
+    fn copies(&self) -> u64 {
+        self.pending().iter().filter(|mv| mv.way == Way::Relocate).count() as u64
+    }
+}
+
+impl Catalog {
+    /// Blocks of a job that count for no quota: each is there twice while it moves.
+    pub(crate) fn copies_of(&self, j: u32) -> u64 {
+        if self.drains.is_empty() {
+            return 0;
+        }
+        self.structures.iter().filter(|(_, s)| s.job == j).map(|(_, s)| s.copies()).sum()
+    }
+
+    /// Whether what such a block holds can leave its server.
+    pub(crate) fn can_leave(&self, at: BlockAt, s: u32) -> bool {
+        self.structures[s].kind_of(at.block) == Kind::Kv
+    }
+
+    /// Tells the next blocks of a server to leave it, when others have left.
+    pub(crate) fn evacuate(&mut self, id: ServerId, effects: &mut Vec<Effect>) {
+        if self.drains.state(id) != DrainState::Draining {
+            return;
+        }
+        let there = self.pool.server(id).is_some_and(|server| !server.away);
+        if !there || self.recovering() || self.is_telling(id) {
+            return;
+        }
+        let mut evacuation = match self.drains.evacuations.remove(&id) {
+            Some(evacuation) => evacuation,
+            None => {
+                let here = self.pool.allocated().filter(|(at, _)| at.block.server() == id);
+                let todo = here.filter(|&(at, s)| self.can_leave(at, s)).map(|(at, _)| at);
+                Evacuation { todo: todo.collect(), told: Vec::new() }
+            }
+        };
+        let owned = |at: &BlockAt| matches!(self.pool.held(*at), Some(Held::By(_)));
+        evacuation.told.retain(owned);
+        let most = EVACUATE_AT_ONCE * self.pool.server(id).map_or(0, |s| s.shards() as usize);
+        while evacuation.told.len() < most
+            && let Some(at) = evacuation.todo.pop_front()
+        {
+            if owned(&at) {
+                effects.push(Effect::Evacuate { server: id, at });
+                evacuation.told.push(at);
+            }
+        }
+        self.drains.evacuations.insert(id, evacuation);
+    }
+
+    /// A block wants to leave a server that is taken out.
+    pub(crate) fn begin_relocation(
+        &mut self,
+        s: u32,
+        at: BlockAt,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Move, CatalogError> {
+        if !self.pool.is_draining(at.block.server()) {
+            return Err(CatalogError::StaysHere { at });
+        }
+        if self.recovering() {
+            return Err(CatalogError::Recovering);
+        }
+        let target = self.take_copy(s)?.block;
+        let (id, source, way) = (MoveId::NONE, at.block, Way::Relocate);
+        let (_, start, end) = self.range_of(s, source);
+        let mv = self.note_move(s, Move { id, source, target, start, end, way });
+        effects.push(self.open_effect(s, target, (start, end), mv.id));
+        Ok(mv)
+    }
+
+    fn take_copy(&mut self, s: u32) -> Result<BlockAt, CatalogError> {
+        let Structure { job: j, kind, .. } = self.structures[s];
+        let holder = (self.jobs[j].id, self.jobs[j].blocks);
+        let reserve = self.has_room_to_leave();
+        let (policy, memory) = (&mut *self.policy, (TierIx::MEMORY, self.now));
+        let mut taken = self.pool.allocate(policy, holder, (s, kind), 1, Draw::Ordinary, memory);
+        if taken.is_err() && reserve {
+            taken = self.pool.allocate(policy, holder, (s, kind), 1, Draw::Reserve, memory);
+        }
+        let taken = taken?;
+        self.jobs[j].blocks += 1;
+        Ok(taken[0])
+    }
+
+    /// Whether a block finds another one, of those that are kept back if need be.
+    pub(crate) fn has_room_to_leave(&self) -> bool {
+        let (ordinary, free, _) = self.pool.room();
+        ordinary > 0 || free > RESERVE_BLOCKS_MIN as u64
+    }
+}

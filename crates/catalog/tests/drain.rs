@@ -1,0 +1,311 @@
+//! Servers that are taken out: given nothing from then on, released when they have nothing, and
+//! called back.
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+
+mod common;
+
+use common::{Bench, LEASE, file, incarnation, kv, lease};
+use honeycomb_catalog::{
+    Actor, CatalogError, Command, DrainState, Effect, HeldBlock, NewServer, Reply,
+};
+use honeycomb_types::{BlockAt, Generation, MoveId, ServerId, StructureId, Way};
+
+fn drain(bench: &mut Bench, address: &str, cancel: bool) -> Result<Reply, CatalogError> {
+    bench.run(Command::DrainServer { actor: Actor::CLUSTER, address, cancel })
+}
+
+/// Whom the last command told that it may go, or (true) that it stays.
+fn released(bench: &Bench) -> Vec<(ServerId, bool)> {
+    let told = bench.effects.iter().filter_map(|effect| match *effect {
+        Effect::Release { server, stay } => Some((server, stay)),
+        _ => None,
+    });
+    told.collect()
+}
+
+fn state(bench: &mut Bench, id: ServerId) -> (DrainState, String) {
+    let status = bench.status();
+    let found = status.servers.iter().find(|server| server.server == id).unwrap();
+    (found.drain, found.drain_waits.to_string())
+}
+
+#[test]
+fn a_server_that_drains_is_given_nothing_and_goes_when_it_has_nothing() {
+    let mut bench = Bench::new();
+    let job = bench.job("job");
+    let (s1, s2) = (bench.join("s1:1", 1, 20), bench.join("s2:1", 1, 20));
+    bench.create(job, "short", &[], lease(500)).unwrap();
+    bench.create(job, "long", &[], lease(60_000)).unwrap();
+    for name in ["a", "b", "c", "d"] {
+        bench.make(job, file("short", name, 1)).unwrap();
+    }
+    drain(&mut bench, "s1:1", false).unwrap();
+    assert_eq!(released(&bench), []);
+    assert_eq!(drain(&mut bench, "s1:1", false), Ok(Reply::Done), "asked again it is the same");
+    let (is, waits) = state(&mut bench, s1);
+    assert_eq!(is, DrainState::Draining);
+    assert_eq!(waits, "2 blocks of kind file until their leases end");
+    // INV-46: everything goes to the other one, and no more than that has room for.
+    let made = bench.make(job, file("long", "log", 8)).unwrap();
+    assert!(made.map.entries.iter().all(|entry| entry.at.block.server() == s2));
+    let refused = bench.make(job, file("long", "more", 10)).unwrap_err();
+    assert!(matches!(refused, CatalogError::OutOfMemory { free: 10, .. }), "{refused}");
+    bench.pass(600);
+    let freed = bench.freed();
+    assert_eq!((freed.len(), released(&bench)), (4, vec![]), "not confirmed yet");
+    let (here, there): (Vec<_>, Vec<_>) = freed.iter().partition(|at| at.block.server() == s1);
+    bench.confirm(&there);
+    bench.confirm(&here[..1]);
+    assert_eq!(released(&bench), []);
+    assert_eq!(state(&mut bench, s1).1, "1 block to be flushed or confirmed free");
+    bench.confirm(&here[1..]);
+    assert_eq!(released(&bench), [(s1, false)]);
+    assert_eq!(state(&mut bench, s1).0, DrainState::Released);
+    bench.run(Command::ServerLost { server: s1 }).unwrap();
+    assert_eq!(bench.status().servers.len(), 1, "nothing was lost with it");
+    assert!(bench.make(job, file("long", "last", 1)).is_ok());
+}
+
+#[test]
+fn the_only_server_stays_and_strangers_are_told() {
+    let mut bench = Bench::new();
+    let job = bench.job("job");
+    let s1 = bench.join("s1:1", 1, 10);
+    let refused = drain(&mut bench, "s1:1", false).unwrap_err();
+    assert!(matches!(&refused, CatalogError::LastServer { address } if &**address == "s1:1"));
+    assert!(matches!(drain(&mut bench, "s9:1", false), Err(CatalogError::UnknownAddress { .. })));
+    bench.join("s2:1", 1, 10);
+    let actor = Actor::driver(job);
+    let refused = bench.run(Command::DrainServer { actor, address: "s1:1", cancel: false });
+    assert!(matches!(refused, Err(CatalogError::PermissionDenied { .. })));
+    bench.run(Command::LeaveServer { server: s1 }).unwrap();
+    assert_eq!(released(&bench), [(s1, false)], "it has nothing");
+    let refused = drain(&mut bench, "s2:1", false);
+    assert!(matches!(refused, Err(CatalogError::LastServer { .. })), "the other one goes already");
+}
+
+#[test]
+fn one_that_was_released_takes_blocks_when_it_has_said_that_it_stays() {
+    let mut bench = Bench::new();
+    let job = bench.job("job");
+    let (s1, _) = (bench.join("s1:1", 1, 20), bench.join("s2:1", 1, 10));
+    bench.create(job, "t", &[], lease(60_000)).unwrap();
+    drain(&mut bench, "s1:1", false).unwrap();
+    assert_eq!(released(&bench), [(s1, false)]);
+    drain(&mut bench, "s1:1", true).unwrap();
+    assert_eq!(released(&bench), [(s1, true)]);
+    assert!(matches!(drain(&mut bench, "s1:1", false), Err(CatalogError::Recalled { .. })));
+    assert!(bench.make(job, file("t", "a", 9)).is_err(), "it may have ended");
+    bench.run(Command::ServerStays { server: s1 }).unwrap();
+    assert_eq!(state(&mut bench, s1).0, DrainState::Serving);
+    assert!(bench.make(job, file("t", "a", 9)).is_ok());
+    // One that has blocks still is called back at once.
+    drain(&mut bench, "s1:1", false).unwrap();
+    drain(&mut bench, "s1:1", true).unwrap();
+    assert_eq!((released(&bench), state(&mut bench, s1).0), (vec![], DrainState::Serving));
+}
+
+#[test]
+fn a_restart_of_the_controller_forgets_no_drain() {
+    let mut bench = Bench::new();
+    let job = bench.job("job");
+    let (s1, s2) = (bench.join("s1:1", 1, 10), bench.join("s2:1", 1, 10));
+    bench.create(job, "t", &[], LEASE).unwrap();
+    let made = bench.make(job, kv("t", "table", 2)).unwrap();
+    drain(&mut bench, "s1:1", false).unwrap();
+    bench.restart();
+    let rejoin = |bench: &mut Bench, member: ServerId, address: &str| {
+        let server = NewServer {
+            address,
+            incarnation: incarnation(address),
+            shards: 1,
+            blocks_per_shard: 10,
+            block_size: 65_536,
+            flush: false,
+            kinds: &[],
+        };
+        bench.run(Command::RejoinServer { server, member }).unwrap();
+        let own = made.map.entries.iter().filter(|entry| entry.at.block.server() == member);
+        let held: Vec<HeldBlock> = own
+            .map(|entry| HeldBlock {
+                at: entry.at,
+                structure: made.structure,
+                generation: Generation(1),
+                bytes_used: 0,
+                sealed: None,
+                successor: None,
+                taken: (0, 0),
+            })
+            .collect();
+        bench.run(Command::Inventory { server: member, held: &held, last: true }).unwrap();
+    };
+    rejoin(&mut bench, s1, "s1:1");
+    rejoin(&mut bench, s2, "s2:1");
+    assert_eq!(state(&mut bench, s1).0, DrainState::Draining);
+    bench.remove(job, "t").unwrap();
+    let freed = bench.freed();
+    bench.confirm(&freed.into_iter().filter(|at| at.block.server() == s1).collect::<Vec<_>>());
+    assert_eq!(released(&bench), [(s1, false)]);
+    // It did not hear that: over the new connection it is told again.
+    rejoin(&mut bench, s1, "s1:1");
+    assert_eq!(released(&bench), [(s1, false)]);
+    // What was taken back is taken back after a restart, too.
+    drain(&mut bench, "s1:1", true).unwrap();
+    bench.restart();
+    assert_eq!(state(&mut bench, s1).0, DrainState::Serving);
+}
+
+#[test]
+fn splits_to_it_are_given_up_and_what_was_allocated_ahead_goes_back() {
+    let mut bench = Bench::new();
+    let job = bench.job("job");
+    let s1 = bench.join("s1:1", 1, 20);
+    bench.create(job, "t", &[], lease(60_000)).unwrap();
+    let table = bench.make(job, kv("t", "table", 1)).unwrap();
+    let log = bench.make(job, file("t", "log", 3)).unwrap();
+    let s2 = bench.join("s2:1", 1, 40);
+    let (structure, at) = (table.structure, table.map.entries[0].at);
+    let begin = Command::BeginMove { structure, at, start: 1 << 63, way: Way::Split };
+    let Ok(Reply::Moving { id, entry }) = bench.run(begin) else { panic!() };
+    assert_eq!(entry.at.block.server(), s2);
+    drain(&mut bench, "s2:1", false).unwrap();
+    assert_eq!(bench.freed(), [entry.at]);
+    let commit = Command::CommitMove { structure, at, id, target: entry.at };
+    assert!(matches!(bench.run(commit), Err(CatalogError::MoveCancelled { .. })));
+    let Ok(Reply::Moving { entry: other, .. }) = bench.run(begin) else { panic!() };
+    assert_eq!(other.at.block.server(), s1, "another block is found for it");
+    bench.confirm(&[entry.at]);
+    assert_eq!(released(&bench), [(s2, false)]);
+    drain(&mut bench, "s2:1", true).unwrap();
+    bench.run(Command::ServerStays { server: s2 }).unwrap();
+    drain(&mut bench, "s1:1", false).unwrap();
+    assert_eq!(bench.freed().len(), 3, "two that the file had in advance, and the split's");
+    let (_, next) = bench.grow(log.structure, log.map.entries[0].at).unwrap();
+    assert_eq!(next.block.server(), s2);
+}
+
+/// What a block is told that wants to leave: the move, and the block that takes.
+fn leave(
+    bench: &mut Bench,
+    structure: StructureId,
+    at: BlockAt,
+) -> Result<(MoveId, BlockAt), CatalogError> {
+    match bench.run(Command::BeginMove { structure, at, start: 0, way: Way::Relocate })? {
+        Reply::Moving { id, entry } => Ok((id, entry.at)),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn evacuated(bench: &Bench) -> Vec<BlockAt> {
+    let told = bench.effects.iter().filter_map(|effect| match *effect {
+        Effect::Evacuate { server, at } => {
+            assert_eq!(server, at.block.server());
+            Some(at)
+        }
+        _ => None,
+    });
+    told.collect()
+}
+
+/// A kv with a block on each of two servers: its number, and the blocks by server.
+fn table_on_two(bench: &mut Bench, blocks: u32) -> (StructureId, BlockAt, BlockAt) {
+    let job = bench.job("job");
+    let (s1, _) = (bench.join("s1:1", 1, blocks), bench.join("s2:1", 1, blocks));
+    bench.create(job, "t", &[], lease(60_000)).unwrap();
+    let table = bench.make(job, kv("t", "table", 2)).unwrap();
+    let at = |here: bool| {
+        let mut entries = table.map.entries.iter().map(|entry| entry.at);
+        entries.find(|at| (at.block.server() == s1) == here).unwrap()
+    };
+    (table.structure, at(true), at(false))
+}
+
+#[test]
+fn blocks_of_a_store_leave_with_their_whole_range() {
+    let mut bench = Bench::new();
+    let (structure, one, two) = table_on_two(&mut bench, 10);
+    let refused = leave(&mut bench, structure, one).unwrap_err();
+    assert_eq!(refused, CatalogError::StaysHere { at: one });
+    drain(&mut bench, "s1:1", false).unwrap();
+    assert_eq!(evacuated(&bench), [one]);
+    let (is, waits) = state(&mut bench, one.block.server());
+    assert_eq!((is, &*waits), (DrainState::Draining, "1 block moving to other servers"));
+    let (id, target) = leave(&mut bench, structure, one).unwrap();
+    assert_eq!(target.block.server(), two.block.server());
+    assert_eq!(leave(&mut bench, structure, one).unwrap(), (id, target), "asked again");
+    // The commit puts it where the other was; nothing else of the map changes.
+    let commit = Command::CommitMove { structure, at: one, id, target };
+    let Ok(Reply::Moved { version, entry }) = bench.run(commit) else { panic!() };
+    assert_eq!((version.0, entry.at), (2, target));
+    assert_eq!(bench.freed(), [one]);
+    let ended = Effect::EndImport { server: target.block.server(), at: target, id, commit: true };
+    assert!(bench.effects.contains(&ended));
+    let Ok(Reply::Moved { version, entry: again }) = bench.run(commit) else { panic!() };
+    assert_eq!((version.0, again), (2, entry));
+    bench.confirm(&[one]);
+    assert_eq!(released(&bench), [(one.block.server(), false)]);
+}
+
+#[test]
+fn what_leaves_counts_for_no_quota_and_leaves_room_for_splits() {
+    let mut bench = Bench::new();
+    let actor = Actor::CLUSTER;
+    let register = Command::RegisterJob { actor, name: "job", lease_ms: 0, quota_blocks: 4 };
+    let Ok(Reply::Job { job, .. }) = bench.run(register) else { panic!() };
+    let s1 = bench.join("s1:1", 1, 10);
+    bench.create(job, "t", &[], lease(60_000)).unwrap();
+    let table = bench.make(job, kv("t", "table", 4)).unwrap();
+    // Six blocks, of which two are kept back; two go and leave two for splits.
+    bench.join("s2:1", 1, 6);
+    drain(&mut bench, "s1:1", false).unwrap();
+    let mut leaving = evacuated(&bench);
+    assert_eq!(leaving.len(), 4, "so many of one core at a time");
+    let structure = table.structure;
+    let moves: Vec<_> =
+        leaving.drain(..).map(|at| (at, leave(&mut bench, structure, at).unwrap())).collect();
+    let over = bench.make(job, file("t", "more", 1)).unwrap_err();
+    assert!(matches!(over, CatalogError::QuotaExceeded { .. }), "{over}");
+    for (at, (id, target)) in moves {
+        bench.run(Command::CommitMove { structure, at, id, target }).unwrap();
+        bench.confirm(&[at]);
+    }
+    assert_eq!(released(&bench), [(s1, false)]);
+    assert_eq!(bench.status().reserved, 2);
+    // Without room it is told what would help.
+    bench.join("s3:1", 1, 2);
+    drain(&mut bench, "s2:1", false).unwrap();
+    let at = evacuated(&bench)[0];
+    let refused = leave(&mut bench, structure, at).unwrap_err();
+    assert!(matches!(refused, CatalogError::OutOfMemory { .. }), "{refused}");
+    let (_, waits) = state(&mut bench, at.block.server());
+    assert!(waits.contains("4 blocks without room elsewhere: add a server"), "{waits}");
+    bench.join("s4:1", 1, 10);
+    assert!(leave(&mut bench, structure, at).is_ok());
+}
+
+#[test]
+fn a_relocation_is_given_up_with_its_drain_or_its_target() {
+    let mut bench = Bench::new();
+    let (structure, one, two) = table_on_two(&mut bench, 10);
+    drain(&mut bench, "s1:1", false).unwrap();
+    let (id, target) = leave(&mut bench, structure, one).unwrap();
+    // What is under way when the server is called back goes on; nothing more begins.
+    drain(&mut bench, "s1:1", true).unwrap();
+    let commit = Command::CommitMove { structure, at: one, id, target };
+    assert!(matches!(bench.run(commit), Ok(Reply::Moved { .. })));
+    bench.confirm(&[one]);
+    assert_eq!(released(&bench), []);
+    // Its target's server is lost: the store lives, and the block asks again.
+    drain(&mut bench, "s2:1", false).unwrap();
+    let leaves = evacuated(&bench);
+    assert_eq!(leaves.len(), 2, "{two:?} and {target:?}");
+    let (_, to) = leave(&mut bench, structure, two).unwrap();
+    drain(&mut bench, "s2:1", true).unwrap();
+    let third = bench.join("s3:1", 1, 30);
+    drain(&mut bench, "s2:1", false).unwrap();
+    let (_, other) = leave(&mut bench, structure, target).unwrap();
+    assert_eq!((to.block.server(), other.block.server()), (one.block.server(), third));
+    bench.run(Command::ServerLost { server: third }).unwrap();
+    let (_, again) = leave(&mut bench, structure, target).unwrap();
+    assert_eq!(again.block.server(), one.block.server());
+}

@@ -1,0 +1,70 @@
+//! Servers that are taken out.
+
+use super::{Cluster, Outcome, Verdict, require};
+use honeycomb_catalog::DrainState;
+use honeycomb_types::{BlockAt, Kind, ServerId};
+
+impl Cluster {
+    pub fn drain_state(&self, server: ServerId) -> DrainState {
+        self.drains.get(&server).copied().unwrap_or_default()
+    }
+
+    /// A server is to be taken out: what it has and nothing is in goes at once.
+    pub fn drain(&mut self, server: ServerId) -> Outcome<()> {
+        match self.drain_state(server) {
+            DrainState::Serving => {}
+            DrainState::Recalled => return Err("Recalled"),
+            DrainState::Draining | DrainState::Released => return Ok(()),
+        }
+        let stays = |other: &ServerId| *other != server && !self.drains.contains_key(other);
+        if !self.servers.keys().any(stays) {
+            return Err("LastServer");
+        }
+        self.drains.insert(server, DrainState::Draining);
+        let there = |at: &mut BlockAt| at.block.server() == server;
+        self.cancel(|moving| moving.way.takes_anew() && moving.target.block.server() == server);
+        let files = self.jobs.iter_mut().flat_map(|job| &mut job.files);
+        // What is sealed has none any more.
+        let files = files.filter(|file| !file.sealed());
+        let spares: Vec<BlockAt> = files.flat_map(|f| f.spare.extract_if(.., there)).collect();
+        self.free(spares);
+        Ok(())
+    }
+
+    /// It is wanted again.
+    pub fn cancel_drain(&mut self, server: ServerId) {
+        match self.drain_state(server) {
+            DrainState::Draining => drop(self.drains.remove(&server)),
+            DrainState::Released => drop(self.drains.insert(server, DrainState::Recalled)),
+            DrainState::Serving | DrainState::Recalled => {}
+        }
+    }
+
+    /// It has said that it stays.
+    pub fn stays(&mut self, server: ServerId) {
+        if self.drain_state(server) == DrainState::Recalled {
+            self.drains.remove(&server);
+        }
+    }
+
+    /// One of its blocks is told to leave.
+    pub fn evacuates(&self, server: ServerId, at: BlockAt) -> Verdict {
+        let draining = self.drain_state(server) == DrainState::Draining;
+        let mut kvs = self.jobs.iter().flat_map(|job| &job.files).filter(|f| f.kind == Kind::Kv);
+        let there = at.block.server() == server && kvs.any(|file| file.held().contains(&at));
+        require(draining && there, || format!("{at:?} is told to leave {server} (INV-46)"))
+    }
+
+    /// It is told that it may go, or that it may not.
+    pub fn release(&mut self, server: ServerId, stay: bool) -> Verdict {
+        let state = self.drain_state(server);
+        let due = if stay { DrainState::Recalled } else { DrainState::Draining };
+        require(state == due, || format!("{server} is {state:?} and is told {stay} (INV-47)"))?;
+        if !stay {
+            let left = self.out(server).count();
+            require(left == 0, || format!("{server} is released with {left} blocks (INV-47)"))?;
+            self.drains.insert(server, DrainState::Released);
+        }
+        Ok(())
+    }
+}

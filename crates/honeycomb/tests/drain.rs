@@ -1,0 +1,214 @@
+//! Servers are taken out: in this process, and as processes of the program.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Cluster, KIB, eventually, file, kv, noise, prefix, status};
+use honeycomb_client::Client;
+use honeycomb_env::Clock;
+use honeycomb_server::Departure;
+use honeycomb_types::PrefixId;
+use honeycomb_wire::Status;
+use honeycomb_wire::messages::ServerInfo;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+/// How long anything here may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn whole(cluster: &Cluster) -> Client {
+    cluster.client(cluster.controller.token(), PrefixId(0))
+}
+
+fn server(client: &Client, address: &str) -> Option<ServerInfo> {
+    client.status().unwrap().servers.into_iter().find(|server| server.address == address)
+}
+
+/// A server is taken out while its data is leased; what is new goes elsewhere, and it ends with the
+/// last lease.
+fn goes_with_its_last_lease(controller_shards: u16) {
+    let mut cluster = Cluster::sharded(controller_shards, 2, 2048 * KIB, 64 * KIB);
+    let departures = cluster.servers[0].departures().unwrap();
+    let address = cluster.servers[0].address().to_string();
+    // Jobs of every shard have data on both servers.
+    let jobs: Vec<_> = (0..4).map(|n| cluster.job(&format!("job-{n}"))).collect();
+    for (client, job) in &jobs {
+        prefix(client, job, "old", 60_000);
+        for n in 0..4 {
+            file(client, job, &format!("old:{n}")).append(b"stays").unwrap();
+        }
+    }
+    let client = whole(&cluster);
+    assert!(server(&client, &address).is_some_and(|s| s.drain == 0 && s.drain_waits.is_empty()));
+    client.drain_server(&address, false).unwrap();
+    let info = server(&client, &address).unwrap();
+    assert_eq!(info.drain, 1);
+    assert!(info.drain_waits.contains("of kind file until their leases end"), "{info:?}");
+    let before = info.blocks - info.free;
+    assert!(before > 0);
+    for (client, job) in &jobs {
+        prefix(client, job, "new", 60_000);
+        let new = file(client, job, "new");
+        new.append(b"goes elsewhere").unwrap();
+    }
+    let info = server(&client, &address).unwrap();
+    assert_eq!(info.blocks - info.free, before, "INV-46: it was given nothing");
+    for (client, job) in &jobs {
+        client.remove_prefix(job.job, "old").unwrap();
+    }
+    assert_eq!(departures.recv_timeout(PATIENCE), Ok(Departure::Released));
+    eventually("its membership ends", || server(&client, &address).is_none());
+    for (client, job) in &jobs {
+        let new = client.open_file(job.job, "new").unwrap();
+        let mut read = [0; 14];
+        assert_eq!(new.read_into(0, &mut read).unwrap(), 14);
+        assert_eq!(&read, b"goes elsewhere");
+    }
+    cluster.servers.remove(0).wait();
+}
+
+#[test]
+fn a_server_that_is_taken_out_ends_with_its_last_lease() {
+    goes_with_its_last_lease(1);
+}
+
+#[test]
+fn every_controller_shard_lets_it_go() {
+    goes_with_its_last_lease(2);
+}
+
+#[test]
+fn the_last_one_stays_and_one_that_is_called_back_goes_on() {
+    let cluster = Cluster::start(2, 1024 * KIB, 64 * KIB);
+    let client = whole(&cluster);
+    let [first, second] = [0, 1].map(|n: usize| cluster.servers[n].address().to_string());
+    assert_eq!(status(client.drain_server("127.0.0.1:1", false)), Status::NotFound);
+    let (own, job) = cluster.job("job");
+    assert_eq!(status(own.drain_server(&first, false)), Status::PermissionDenied);
+    prefix(&own, &job, "t", 60_000);
+    // Something is on each.
+    for n in 0..4 {
+        file(&own, &job, &format!("t:{n}")).append(b"x").unwrap();
+    }
+    client.drain_server(&first, false).unwrap();
+    client.drain_server(&first, false).unwrap();
+    assert_eq!(status(client.drain_server(&second, false)), Status::InvalidArgument);
+    client.drain_server(&first, true).unwrap();
+    assert_eq!(server(&client, &first).unwrap().drain, 0);
+    client.drain_server(&second, false).unwrap();
+    client.drain_server(&second, true).unwrap();
+    // One that wants to go by itself is told why it cannot.
+    let departures = cluster.servers[0].departures().unwrap();
+    client.drain_server(&second, false).unwrap();
+    cluster.servers[0].leave();
+    let Ok(Departure::Refused(why)) = departures.recv_timeout(PATIENCE) else {
+        panic!("the last server may not go");
+    };
+    assert!(why.contains("it is the only one that takes blocks"), "{why}");
+}
+
+#[test]
+fn a_server_goes_by_itself_when_it_has_nothing() {
+    let mut cluster = Cluster::start(2, 1024 * KIB, 64 * KIB);
+    let departures = cluster.servers[1].departures().unwrap();
+    let clock = Clock::start();
+    cluster.servers[1].leave();
+    assert_eq!(departures.recv_timeout(PATIENCE), Ok(Departure::Released));
+    assert!(clock.now().as_millis() < 2000, "it had nothing to wait for");
+    cluster.servers.remove(1).wait();
+}
+
+/// Stores leave a server while they are written, split and read: nobody notices, nothing is lost or done
+/// twice, and the server ends.
+#[test]
+fn stores_leave_a_server_under_load() {
+    let mut cluster = Cluster::start(3, 24 * 1024 * KIB, 256 * KIB);
+    let (client, job) = cluster.job("job");
+    prefix(&client, &job, "t", 60_000);
+    let stores = ["a", "b"].map(|name| kv(&client, &job, &format!("t:{name}"), 3));
+    let value = |n: u64, round: u64| noise(n * 7 + round, 100 + (n % 40) as usize * 50);
+    for store in &stores {
+        for n in 0..1500u64 {
+            store.put(format!("key-{n}").as_bytes(), &value(n, 0)).unwrap();
+        }
+    }
+    let stop = AtomicBool::new(false);
+    let rounds = std::thread::scope(|threads| {
+        let mut writers = Vec::new();
+        for name in ["a", "b"] {
+            let (client, stop) = (&client, &stop);
+            let store = client.open_kv(job.job, &format!("t:{name}")).unwrap();
+            writers.push(threads.spawn(move || {
+                let clock = Clock::start();
+                let (mut round, mut longest, mut done) = (1u64, Duration::ZERO, 0i64);
+                while !stop.load(Relaxed) {
+                    for n in 0..1500u64 {
+                        let began = clock.now();
+                        store.put(format!("key-{n}").as_bytes(), &value(n, round)).unwrap();
+                        done =
+                            store.add(format!("sum-{}", n % 17).as_bytes(), 1).unwrap().max(done);
+                        longest = longest.max(clock.now().since(began));
+                    }
+                    round += 1;
+                }
+                (round - 1, longest)
+            }));
+        }
+        for _ in 0..2 {
+            let departures = cluster.servers[0].departures().unwrap();
+            let address = cluster.servers[0].address().to_string();
+            let whole = whole(&cluster);
+            whole.drain_server(&address, false).unwrap();
+            assert_eq!(departures.recv_timeout(PATIENCE), Ok(Departure::Released));
+            eventually("its membership ends", || server(&whole, &address).is_none());
+            cluster.servers.remove(0).wait();
+        }
+        stop.store(true, Relaxed);
+        let rounds = writers.into_iter().map(|writer| writer.join().unwrap());
+        rounds.collect::<Vec<(u64, Duration)>>()
+    });
+    let mut out = Vec::new();
+    for (store, (rounds, longest)) in stores.iter().zip(rounds) {
+        assert_eq!(store.length().unwrap(), 1500 + 17);
+        for n in 0..1500u64 {
+            let key = format!("key-{n}");
+            out.clear();
+            assert!(store.get(key.as_bytes(), &mut out).unwrap(), "{key} is there");
+            assert_eq!(out, value(n, rounds), "{key}");
+        }
+        let sums = (0..17).map(|n| store.add(format!("sum-{n}").as_bytes(), 0).unwrap());
+        assert_eq!(sums.sum::<i64>(), 1500 * rounds as i64, "each was added once");
+        assert!(longest < Duration::from_secs(5), "an operation took {longest:?}");
+    }
+    let status = whole(&cluster).status().unwrap();
+    assert_eq!((status.servers.len(), status.quarantined), (1, 0));
+}
+
+/// Without room elsewhere a drain says so and goes on when there is some; nothing is lost either way.
+#[test]
+fn a_drain_without_room_waits_for_another_server() {
+    let mut cluster = Cluster::start(2, 1024 * KIB, 64 * KIB);
+    let (client, job) = cluster.job("job");
+    prefix(&client, &job, "t", 60_000);
+    let store = kv(&client, &job, "t", 24);
+    for n in 0..500u64 {
+        store.put(format!("key-{n}").as_bytes(), &noise(n, 200)).unwrap();
+    }
+    let whole = whole(&cluster);
+    let address = cluster.servers[0].address().to_string();
+    let departures = cluster.servers[0].departures().unwrap();
+    whole.drain_server(&address, false).unwrap();
+    eventually("it is told what would help", || {
+        let waits = server(&whole, &address).map(|info| info.drain_waits).unwrap_or_default();
+        waits.contains("without room elsewhere: add a server")
+    });
+    cluster.add(1024 * KIB, 64 * KIB);
+    assert_eq!(departures.recv_timeout(PATIENCE), Ok(Departure::Released));
+    let mut out = Vec::new();
+    for n in 0..500u64 {
+        out.clear();
+        assert!(store.get(format!("key-{n}").as_bytes(), &mut out).unwrap());
+        assert_eq!(out, noise(n, 200));
+    }
+    cluster.servers.remove(0).wait();
+}
