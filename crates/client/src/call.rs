@@ -368,8 +368,14 @@ impl Call {
         if let Target::Extents(at) = self.target {
             return self.send_to_extents(now, at, routing.extents_at(at));
         }
-        let followed = routing.map.router == route::ROUTER_HASHES
-            && self.uncertain.is_some_and(|at| routing.named(at).is_none());
+        let hashes = routing.map.router == route::ROUTER_HASHES;
+        // So does one that has refused for now, and may have run an earlier copy before it went.
+        if let Some(at) = self.stays_at.filter(|at| hashes && routing.named(*at).is_none()) {
+            self.stays_at = None;
+            self.uncertain.get_or_insert(at);
+            self.doubt_since.get_or_insert(self.sent_at);
+        }
+        let followed = hashes && self.uncertain.is_some_and(|at| routing.named(at).is_none());
         let entry = match self.uncertain {
             Some(at) if !followed => routing.named(at),
             _ => match self.stays_at.and_then(|at| routing.named(at)) {
@@ -679,6 +685,33 @@ mod tests {
         assert!(matches!(step, Step::Wait(_)), "{step:?}");
         let step = call.next(Time(7), &mut routing, &mut lanes, Event::Go);
         assert!(matches!(step, Step::Send(..)), "{step:?}");
+    }
+
+    /// A block refused for a moment, and was given to another name before it was asked again: it may have run
+    /// an earlier copy, which only its records tell. Found by the simulator.
+    #[test]
+    fn what_was_refused_for_a_moment_follows_the_records_of_a_block_that_has_gone() {
+        let mut routing = Routing::new(whole());
+        let mut lanes = Lanes::new(SessionId(7));
+        let mut call = Call::new(Op::KvAccumulate, Target::Hash(50), DEADLINE);
+        let step = call.next(Time(1), &mut routing, &mut lanes, Event::Go);
+        let Step::Send(_, first) = step else { panic!("{step:?}") };
+        let busy = ReplyHeader::new(Status::Busy, 1, 500);
+        let step = call.next(Time(2), &mut routing, &mut lanes, Event::Reply(busy, &[]));
+        assert!(matches!(step, Step::Wait(_)), "{step:?}");
+        let step = call.next(Time(3), &mut routing, &mut lanes, Event::Go);
+        assert!(matches!(step, Step::Send(entry, _) if entry.block == 1));
+        let gone = ReplyHeader::new(Status::WrongEpoch, 1, 0);
+        let step = call.next(Time(4), &mut routing, &mut lanes, Event::Reply(gone, &[]));
+        assert_eq!(step, Step::Refresh);
+        routing.refresh(map(2, vec![entry(0, u64::MAX, 2)]));
+        let mut step = call.next(Time(5), &mut routing, &mut lanes, Event::Refreshed);
+        if let Step::Wait(_) = step {
+            step = call.next(Time(6), &mut routing, &mut lanes, Event::Go);
+        }
+        let Step::Send(entry, again) = step else { panic!("{step:?}") };
+        assert_eq!((entry.block, again.flags), (2, flags::RETRY));
+        assert_eq!((again.lane, again.sequence), (first.lane, first.sequence));
     }
 
     #[test]

@@ -208,6 +208,11 @@ impl Cluster {
         self.client(&unhex(&self.token))
     }
 
+    /// One that gives up sooner.
+    pub fn admin_for(&self, timeout: Duration) -> Client {
+        self.client_for(&unhex(&self.token), timeout)
+    }
+
     /// How many servers run.
     pub fn alive(&mut self) -> usize {
         self.servers.iter_mut().filter_map(|node| node.process.runs().then_some(())).count()

@@ -66,8 +66,17 @@ impl Cell {
             (Act::Split | Act::MergeUp, Victim::Target) | (Act::MergeDown, Victim::Source) => {
                 Some(1)
             }
+            (Act::Leave, Victim::Source) => Some(0),
+            (Act::Leave, Victim::Target) => Some(2),
             (_, Victim::Controller | Victim::Client) => None,
         }
+    }
+
+    /// Blocks of the servers, in the order in which they are started. A block leaves for the last one,
+    /// which is the emptiest, while another store lies on the one before it.
+    fn sizes(&self) -> [u64; 3] {
+        let [a, b, c] = BLOCKS;
+        if self.act == Act::Leave { [a, c, b] } else { [a, b, c] }
     }
 
     fn of(&self, victim: bool) -> &'static str {
@@ -96,7 +105,8 @@ impl Story {
     fn begin(cell: Cell) -> Story {
         let block_size = if cell.large { 16 * MIB } else { MIB };
         let mut cluster = Cluster::start(block_size, cell.of(cell.victim == Victim::Controller));
-        cluster.add_server(BLOCKS[0], cell.of(cell.server() == Some(0)));
+        let sizes = cell.sizes();
+        cluster.add_server(sizes[0], cell.of(cell.server() == Some(0)));
         let job = cluster.admin().register_job("cell", LEASE_MS, 0).unwrap();
         let client = match cell.promise {
             // What cannot be served shall say so soon.
@@ -104,9 +114,14 @@ impl Story {
             _ => cluster.client(&job.token),
         };
         let kv = create(&client, job.job, "t");
-        let early = (cell.server() != Some(0)).then(|| create(&client, job.job, "bystander"));
+        let leaves = cell.act == Act::Leave;
+        let early = !leaves && cell.server() != Some(0);
+        let mut early = early.then(|| create(&client, job.job, "bystander"));
         for i in [1, 2] {
-            cluster.add_server(BLOCKS[i], cell.of(cell.server() == Some(i)));
+            cluster.add_server(sizes[i], cell.of(cell.server() == Some(i)));
+            if leaves {
+                early.get_or_insert_with(|| create(&client, job.job, "bystander"));
+            }
         }
         let bystander = early.unwrap_or_else(|| create(&client, job.job, "bystander"));
         for n in 0..50u64 {
@@ -186,8 +201,14 @@ impl Story {
         stop: &'e AtomicBool,
         done: &'e AtomicU64,
     ) -> (Ended<Fill>, Vec<Ended<u64>>, bool) {
-        if self.cell.act != Act::Split {
-            self.divide(&mut fill);
+        match self.cell.act {
+            Act::Split => {}
+            Act::Leave => {
+                while fill.bytes() < self.cluster.block_size as usize / 3 {
+                    fill.put().unwrap();
+                }
+            }
+            Act::MergeDown | Act::MergeUp => self.divide(&mut fill),
         }
         let writers: Vec<ScopedJoinHandle<'_, Ended<u64>>> = (0..WRITERS)
             .map(|writer| {
@@ -199,10 +220,18 @@ impl Story {
             fill = self.client(fill);
         }
         let filling = self.fill(threads, fill, stop);
+        if self.cell.act == Act::Leave {
+            let drained = self.drain();
+            assert!(drained || self.cell.victim == Victim::Controller, "it is drained");
+        }
         eventually("the victim dies", || self.died());
         let died_at = done.load(Relaxed);
         if self.cell.restart {
             self.restart();
+            if (self.cell.act, self.cell.victim) == (Act::Leave, Victim::Controller) {
+                // It may not have heard of it, or have forgotten it with its answer.
+                eventually("the server is drained", || self.drain());
+            }
         }
         let lives = self.outcome();
         match (lives, self.cell.promise) {
@@ -211,6 +240,7 @@ impl Story {
                 eventually("writers go on", || done.load(Relaxed) > died_at + ROUNDS);
                 match self.cell.act {
                     Act::Split => eventually("the store divides", || self.blocks() >= 3),
+                    Act::Leave => eventually("the store has left", || self.has_left()),
                     _ => eventually("the store is one block again", || self.blocks() == 1),
                 }
             }
@@ -231,14 +261,15 @@ impl Story {
         stop: &'e AtomicBool,
     ) -> ScopedJoinHandle<'s, Ended<Fill>> {
         let (most, emptied) = (5 * self.cluster.block_size as usize, self.emptied);
-        let split = self.cell.act == Act::Split;
+        let (act, some) = (self.cell.act, self.cluster.block_size as usize / 2);
         threads.spawn(move || {
             let clock = Clock::start();
             while !stop.load(Relaxed) {
-                let result = match split {
-                    true if fill.bytes() < most => fill.put(),
-                    true => Ok(()),
-                    false => fill.delete_within(emptied),
+                let result = match act {
+                    Act::Split if fill.bytes() < most => fill.put(),
+                    Act::Leave if fill.bytes() < some => fill.put(),
+                    Act::Split | Act::Leave => Ok(()),
+                    Act::MergeDown | Act::MergeUp => fill.delete_within(emptied),
                 };
                 if let Err(error) = result {
                     return (fill, Some(error));
@@ -268,6 +299,24 @@ impl Story {
         fill.resume(puts).expect("what was acknowledged is there")
     }
 
+    /// Takes the first server out; whether that is known, or it has gone.
+    fn drain(&self) -> bool {
+        let address = self.cluster.servers[0].address();
+        // A controller that dies of it answers nothing.
+        let admin = self.cluster.admin_for(Duration::from_secs(1));
+        match admin.drain_server(address, false) {
+            Ok(()) => true,
+            Err(e) => e.status == Status::NotFound,
+        }
+    }
+
+    /// Whether nothing of the store is on the first server, and that one has ended.
+    fn has_left(&mut self) -> bool {
+        let first = self.cluster.servers[0].address().to_owned();
+        let left = self.map().0.entries.iter().all(|entry| entry.address != first);
+        left && !self.cluster.servers[0].process.runs()
+    }
+
     fn died(&mut self) -> bool {
         match (self.cell.server(), &mut self.process) {
             (Some(server), _) => self.cluster.servers[server].process.died(),
@@ -278,7 +327,7 @@ impl Story {
 
     fn restart(&mut self) {
         match self.cell.server() {
-            Some(server) => self.cluster.add_server(BLOCKS[server], ""),
+            Some(server) => self.cluster.add_server(self.cell.sizes()[server], ""),
             None => self.cluster.restart_controller(),
         }
     }
@@ -288,10 +337,10 @@ impl Story {
         if self.cell.promise == Promise::Serves {
             return true;
         }
-        let (admin, alive) = (self.cluster.admin(), self.cluster.alive());
+        let admin = self.cluster.admin();
         eventually("the controller knows who is there", || {
             let servers = admin.status().unwrap().servers;
-            servers.iter().filter(|server| server.alive).count() == alive
+            servers.iter().filter(|server| server.alive).count() == self.cluster.alive()
         });
         let lives = match self.open() {
             Ok(_) => true,
@@ -385,11 +434,11 @@ impl Story {
         let again = create(&self.client, self.job.job, "t");
         again.put(b"a", b"b").unwrap();
         self.client.deregister_job(self.job.job).unwrap();
-        let alive = self.cluster.alive();
         let admin = self.cluster.admin();
         eventually("all blocks are free", || {
             let status = admin.status().unwrap();
             let there = status.servers.iter().filter(|server| server.alive).count();
+            let alive = self.cluster.alive();
             (status.free, status.quarantined, there) == (status.blocks, 0, alive)
         });
     }

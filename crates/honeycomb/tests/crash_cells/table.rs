@@ -9,6 +9,8 @@ pub enum Act {
     MergeDown,
     /// The block on A gives all to its neighbour on B.
     MergeUp,
+    /// Server A is drained, and the store's one block leaves it for B.
+    Leave,
 }
 
 /// Who dies.
@@ -69,7 +71,7 @@ const fn cell(act: Act, victim: Victim, at: &'static str, promise: Promise) -> C
     Cell { act, victim, at, promise, restart: false, retry: false, large: false }
 }
 
-use Act::{MergeDown, MergeUp, Split};
+use Act::{Leave, MergeDown, MergeUp, Split};
 use Promise::{Either, Lives, Lost, Serves};
 use Victim::{Client, Controller, Source, Target};
 
@@ -119,6 +121,22 @@ pub const CELLS: &[Cell] = &[
     cell(MergeDown, Target, "handled:BeginImport:1,handling:MoveRegion:1", Lost).restart(),
     cell(MergeUp, Target, "handled:BeginImport:1,answered:MoveDone:1", Lost),
     cell(MergeUp, Target, "handled:BeginImport:1,answered:EndImport:1", Lost),
+    // A block that leaves: who gives. From the commit on it has nothing that counts.
+    cell(Leave, Source, "handling:Evacuate:1", Lost),
+    cell(Leave, Source, "sent:BeginMove:1", Lost).restart(),
+    cell(Leave, Source, "sent:MoveRegion:1", Lost),
+    cell(Leave, Source, "heard:MoveDone:1", Lost).restart(),
+    cell(Leave, Source, "sent:CommitMove:1", Either).retry(),
+    cell(Leave, Source, "heard:CommitMove:1", Lives).retry(),
+    cell(Leave, Source, "answering:FreeBlock:1", Lives).restart().retry(),
+    cell(Leave, Source, "handling:Release:1", Lives).retry(),
+    // A block that leaves: who takes. Before the commit it has nothing that counts, and another one does.
+    cell(Leave, Target, "answering:OpenBlock:1", Lives).retry(),
+    cell(Leave, Target, "handling:MoveRegion:1", Lives).restart(),
+    cell(Leave, Target, "answered:MoveLanes:1", Lives).retry(),
+    cell(Leave, Target, "answered:MoveDone:1", Either).retry(),
+    cell(Leave, Target, "handling:EndImport:1", Lost),
+    cell(Leave, Target, "answered:EndImport:1", Lost).restart(),
     // The controller does not come back.
     cell(Split, Controller, "handling:BeginMove:1", Serves),
     cell(Split, Controller, "handled:BeginMove:1", Serves),
@@ -157,6 +175,15 @@ pub const WITH_LOG: &[Cell] = &[
     cell(MergeDown, Controller, "sending:BeginImport:1,answered:CommitMove:1", Lives).restart(),
     cell(MergeDown, Controller, "sending:BeginImport:1,sending:EndImport:1", Lives).restart(),
     cell(MergeDown, Controller, "sending:FreeBlock:1", Lives).restart().retry(),
+    cell(Leave, Controller, "handled:DrainServer:1", Lives).restart(),
+    cell(Leave, Controller, "sending:Evacuate:1", Lives).restart().retry(),
+    cell(Leave, Controller, "handling:BeginMove:1", Lives).restart(),
+    cell(Leave, Controller, "answered:BeginMove:1", Lives).restart().retry(),
+    cell(Leave, Controller, "handling:CommitMove:1", Lives).restart().retry(),
+    cell(Leave, Controller, "answering:CommitMove:1", Lives).restart().retry(),
+    cell(Leave, Controller, "sending:EndImport:1", Lives).restart(),
+    cell(Leave, Controller, "sending:FreeBlock:1", Lives).restart().retry(),
+    cell(Leave, Controller, "sending:Release:1", Lives).restart(),
     cell(MergeUp, Controller, "heard:EndImport:1,answered:BeginMove:1", Lives).restart(),
     cell(MergeUp, Controller, "sending:BeginImport:1,answering:CommitMove:1", Lives)
         .restart()
