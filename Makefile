@@ -92,8 +92,8 @@ crash-cells: setup ## moves in which a process dies, one cell after the other; A
 bench: peers build ## latency, throughput and server CPU per operation: kv, queue, file, controller
 	@for what in kv queue file controller; do $(VENV)/honeycomb bench $$what $(ARGS) || exit 1; done
 
-figures: build ## elasticity, repartition, sensitivity, the catalog: plots and data in docs/figures
-	@for what in elasticity repartition sensitivity 'catalog --curve'; do \
+figures: build ## elasticity, repartition, sensitivity, pressure, the catalog: plots and data in docs/figures
+	@for what in elasticity repartition sensitivity 'pressure --simulate' 'catalog --curve'; do \
 		$(VENV)/honeycomb bench $$what --out docs/figures $(ARGS) || exit 1; done
 
 .PHONY: format generate clean

@@ -123,5 +123,5 @@ fn panel(
         line.points.sort_by(|a, b| a.0.total_cmp(&b.0));
     }
     let (title, x, y) = (title.to_owned(), x.to_owned(), y.to_owned());
-    Some(Panel { title, x, y, series: lines, logarithmic: true })
+    Some(Panel { title, x, y, series: lines, logarithmic: true, logarithmic_y: false })
 }

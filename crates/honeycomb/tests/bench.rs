@@ -264,3 +264,41 @@ fn sensitivity_to_the_high_mark_is_measured() {
     assert!(found.iter().all(|f| f["parameter"] == "high_mark"), "{found:?}");
     assert!(found.iter().all(|f| number(f, "utilisation") > 0.0), "{found:?}");
 }
+
+#[test]
+fn pressure_compares_three_policies_in_virtual_time() {
+    let folder = Folder::new("pressure");
+    let out = folder.0.to_str().unwrap();
+    let points = lines(&["pressure", "--simulate", "--out", out]);
+    let at: Vec<(&str, u64)> = points
+        .iter()
+        .map(|p| (p["policy"].as_str().unwrap(), p["capacity_pct"].as_u64().unwrap()))
+        .collect();
+    let each = |policy| [(policy, 100), (policy, 60), (policy, 20)];
+    assert_eq!(at, [each("static"), each("job-peak"), each("block")].concat());
+    for point in &points {
+        assert_eq!(point["mode"], "simulated");
+        let utilisation = number(point, "utilisation");
+        assert!((0.0..=1.0).contains(&utilisation), "{point}");
+        assert!(number(point, "slowdown_p95") >= 1.0, "{point}");
+        if point["capacity_pct"] == 100 {
+            assert_eq!(number(point, "slowdown_mean"), 1.0, "{point}");
+        }
+        let spilled = number(point, "spilled_disk_bytes") + number(point, "spilled_object_bytes");
+        assert!(spilled <= 2.0 * number(point, "written_bytes"), "{point}");
+    }
+    folder.has_figure("pressure-simulated", "policy,capacity_pct,slowdown_mean");
+}
+
+/// Full scale in small: many servers, blocks of 128 MiB, hours that pass in a moment.
+#[test]
+fn pressure_has_the_size_of_the_paper_in_virtual_time() {
+    let points = lines(&["pressure", "--simulate", "--full", "--jobs", "300", "--policy", "block"]);
+    assert_eq!(points.len(), 3);
+    for point in &points {
+        let jobs = number(point, "jobs");
+        assert!((150.0..600.0).contains(&jobs), "{point}");
+        assert_eq!(number(point, "tenants"), 100.0);
+        assert!(number(point, "seconds") > 16_000.0, "five hours: {point}");
+    }
+}

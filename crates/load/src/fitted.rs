@@ -49,6 +49,19 @@ pub fn fitted(fit: Fit) -> Demand {
     Demand::new(WINDOW, count, tasks, source)
 }
 
+/// Several such hours, one after the other; the same tenants, each hour drawn anew.
+pub fn fitted_hours(fit: Fit, hours: u32) -> Demand {
+    let mut tasks = Vec::new();
+    for hour in 0..hours {
+        let seed = fit.seed.wrapping_add(u64::from(hour) << 32);
+        let one = fitted(Fit { seed, ..fit });
+        let later = f64::from(hour) * WINDOW;
+        tasks.extend(one.tasks.into_iter().map(|task| Task { start: task.start + later, ..task }));
+    }
+    let source = format!("{hours} hours fitted to the published facts, seed {}", fit.seed);
+    Demand::new(f64::from(hours) * WINDOW, fit.tenants.max(1), tasks, source)
+}
+
 /// A tenant whose mean is `share` of its peak, which is `size` GiB.
 fn tenant_of(draw: &mut Draw, tenant: u32, share: f64, size: f64) -> Vec<Task> {
     // Part of the mean is bursts, the rest steady: so that a share can be reached in many ways.

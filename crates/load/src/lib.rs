@@ -4,7 +4,7 @@
 //! `demand` says how much intermediate data each tenant has at each moment; `fitted` makes one from
 //! the facts that were published of Snowflake's tenants, `snowset` reads the public trace itself.
 //! `drive` turns it into files, queues or stores that are written, read, emptied and let go, and
-//! checks what it reads. `resident` asks the kernel what a process holds.
+//! checks what it reads. `jobs` makes MapReduce-like jobs of it, whose data follows it. `resident` asks the kernel what a process holds.
 #![forbid(unsafe_code)]
 
 mod demand;
@@ -12,13 +12,17 @@ mod draw;
 mod drive;
 mod fitted;
 mod hold;
+mod jobs;
 mod resident;
 mod snowset;
 
 pub use demand::{Demand, Profile, Task};
 pub use draw::Draw;
 pub use drive::{Counters, Ending, LoadError, Plan, Tenant, carry_out};
-pub use fitted::{Fit, UTILISATION_MAX, UTILISATION_MIN, fitted};
+pub use fitted::{Fit, UTILISATION_MAX, UTILISATION_MIN, fitted, fitted_hours};
 pub use hold::{Held, Holding, Sizes};
+pub use jobs::{
+    JobPlan, JobProfile, Read, Shape, StagePlan, TRANSFER_SHARE, TaskPlan, TransferCost, mapreduce,
+};
 pub use resident::{resident, resident_walked};
 pub use snowset::{SnowsetError, snowset};

@@ -339,6 +339,7 @@ fn write_figure(args: &ElasticityArgs, demand: &Demand, found: &Found) -> Outcom
             series("used", Shape::Area, mib(|s| s.used)),
         ],
         logarithmic: false,
+        logarithmic_y: false,
     };
     draw(&path, &[panel]).map_err(Failure::from)
 }

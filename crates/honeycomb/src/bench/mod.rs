@@ -16,6 +16,7 @@ pub mod measure;
 mod memory;
 mod nodes;
 pub mod plot;
+mod pressure;
 pub mod process;
 mod queue;
 mod recovery;
@@ -62,6 +63,7 @@ enum What {
     Elasticity(elasticity::ElasticityArgs),
     Growth(growth::GrowthArgs),
     Repartition(repartition::RepartitionArgs),
+    Pressure(pressure::PressureArgs),
     Sensitivity(sensitivity::SensitivityArgs),
     Recovery(recovery::RecoveryArgs),
 }
@@ -200,6 +202,7 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         What::Elasticity(args) => elasticity::run(args),
         What::Growth(args) => growth::run(args),
         What::Repartition(args) => repartition::run(args),
+        What::Pressure(args) => pressure::run(args),
         What::Sensitivity(args) => sensitivity::run(args),
         What::Recovery(args) => recovery::run(args),
     }

@@ -1,6 +1,7 @@
 //! Figures as PNG, drawn by the program itself (docs/adr/0017).
 
 use plotters::coord::Shift;
+use plotters::coord::ranged1d::{Ranged, ValueFormatter};
 use plotters::prelude::*;
 use plotters::style::{FontStyle, register_font};
 use std::fmt::Display;
@@ -33,6 +34,8 @@ pub enum Shape {
     Line,
     /// A line with a mark at each point.
     Marked,
+    /// A mark at each point, and nothing between them.
+    Points,
 }
 
 /// Points with a name.
@@ -57,6 +60,8 @@ pub struct Panel {
     pub series: Vec<Series>,
     /// Equal steps of x are equal factors.
     pub logarithmic: bool,
+    /// Equal steps of y are; every y is above 0.
+    pub logarithmic_y: bool,
 }
 
 /// Writes panels, side by side, as a PNG.
@@ -92,29 +97,49 @@ fn panel_on(area: &Area<'_>, panel: &Panel) -> Result<(), String> {
     builder.caption(&panel.title, (FONT, 18)).margin(10);
     builder.x_label_area_size(42).y_label_area_size(62);
     let text = |e: &dyn Display| e.to_string();
+    if panel.logarithmic_y {
+        let least = all().map(|p| p.1).fold(f64::INFINITY, f64::min);
+        if least <= 0.0 {
+            return Err(format!("'{}' has a value that is not above 0", panel.title));
+        }
+        // Equal factors above the values, for the legend: a part of the axis, as below.
+        let (floor, part) = (least * 0.9, 1.12 + legend);
+        let top = floor * (most / floor).max(1.5).powf(part);
+        let values = all().map(|p| p.1);
+        let y = (floor..top).log_scale().with_key_points(ticks(values, floor, top));
+        return if panel.logarithmic {
+            let (low, high) = (low.max(1e-9) * 0.9, high.max(low * 1.01) * 1.1);
+            let x = (low..high).log_scale();
+            let x = x.with_key_points(ticks(all().map(|p| p.0), low, high));
+            fill(&mut builder.build_cartesian_2d(x, y).map_err(|e| text(&e))?, panel, floor)
+        } else {
+            let high = if high > low { high } else { low + 1.0 };
+            let chart = builder.build_cartesian_2d(low..high, y);
+            fill(&mut chart.map_err(|e| text(&e))?, panel, floor)
+        };
+    }
     if panel.logarithmic {
         let (low, high) = (low.max(1e-9) * 0.9, high.max(low * 1.01) * 1.1);
-        let scale = (low..high).log_scale().with_key_points(ticks(panel, low, high));
+        let scale = (low..high).log_scale();
+        let scale = scale.with_key_points(ticks(all().map(|p| p.0), low, high));
         let mut chart = builder.build_cartesian_2d(scale, 0.0..top).map_err(|e| text(&e))?;
-        fill(&mut chart, panel)
+        fill(&mut chart, panel, 0.0)
     } else {
         let high = if high > low { high } else { low + 1.0 };
         let mut chart = builder.build_cartesian_2d(low..high, 0.0..top).map_err(|e| text(&e))?;
-        fill(&mut chart, panel)
+        fill(&mut chart, panel, 0.0)
     }
 }
 
-fn fill<'a, 'b: 'a, X>(
-    chart: &mut ChartContext<
-        'a,
-        BitMapBackend<'a>,
-        Cartesian2d<X, plotters::coord::types::RangedCoordf64>,
-    >,
+/// Draws what a panel shows; areas reach down to `floor`.
+fn fill<'a, X, Y>(
+    chart: &mut ChartContext<'a, BitMapBackend<'a>, Cartesian2d<X, Y>>,
     panel: &Panel,
+    floor: f64,
 ) -> Result<(), String>
 where
-    X: plotters::coord::ranged1d::Ranged<ValueType = f64>
-        + plotters::coord::ranged1d::ValueFormatter<f64>,
+    X: Ranged<ValueType = f64> + ValueFormatter<f64>,
+    Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
 {
     let text = |e: &dyn Display| e.to_string();
     let number = |v: &f64| short(*v);
@@ -135,7 +160,7 @@ where
         let points = series.points.iter().copied();
         let drawn = match series.shape {
             Shape::Area => {
-                let area = AreaSeries::new(points, 0.0, colour.mix(0.35));
+                let area = AreaSeries::new(points, floor, colour.mix(0.35));
                 chart.draw_series(area.border_style(colour.stroke_width(1)))
             }
             // Piece by piece: where thick lines turn sharply, their corners reach far beyond.
@@ -147,6 +172,10 @@ where
             Shape::Marked => {
                 let line = LineSeries::new(points, colour.filled().stroke_width(2));
                 chart.draw_series(line.point_size(4))
+            }
+            Shape::Points => {
+                let mark = |at| Cross::new(at, 5, colour.stroke_width(2));
+                chart.draw_series(points.map(mark))
             }
         };
         drawn
@@ -164,11 +193,10 @@ where
         .map_err(|e| text(&e))
 }
 
-/// What stands below an axis of equal factors: the values themselves where they are few, else 1, 2
+/// What stands at an axis of equal factors: the values themselves where they are few, else 1, 2
 /// and 5 of each power of ten, or the powers alone.
-fn ticks(panel: &Panel, low: f64, high: f64) -> Vec<f64> {
-    let mut values: Vec<f64> =
-        panel.series.iter().flat_map(|s| &s.points).map(|point| point.0).collect();
+fn ticks(values: impl Iterator<Item = f64>, low: f64, high: f64) -> Vec<f64> {
+    let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values.dedup();
     if values.len() <= TICKS {
@@ -207,7 +235,12 @@ mod tests {
                 of("asked", Shape::Marked),
             ],
             logarithmic,
+            logarithmic_y: false,
         }
+    }
+
+    fn xs(panel: &Panel) -> impl Iterator<Item = f64> {
+        panel.series.iter().flat_map(|s| &s.points).map(|point| point.0)
     }
 
     #[test]
@@ -236,12 +269,27 @@ mod tests {
     }
 
     #[test]
+    fn values_of_equal_factors_are_above_0() {
+        let path = std::env::temp_dir().join(format!("plot-log-{}.png", std::process::id()));
+        for logarithmic in [false, true] {
+            let mut high = panel(logarithmic, vec![(10.0, 1.0), (60.0, 4.7), (100.0, 34.0)]);
+            high.logarithmic_y = true;
+            high.series[2].shape = Shape::Points;
+            draw(&path, std::slice::from_ref(&high)).unwrap();
+            high.series[0].points.push((110.0, 0.0));
+            let said = draw(&path, &[high]).unwrap_err();
+            assert!(said.contains("not above 0"), "{said}");
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
     fn an_axis_of_equal_factors_has_ticks() {
         let few = panel(true, vec![(0.25, 1.0), (1.0, 2.0), (8.0, 3.0)]);
-        assert_eq!(ticks(&few, 0.2, 9.0), [0.25, 1.0, 8.0]);
+        assert_eq!(ticks(xs(&few), 0.2, 9.0), [0.25, 1.0, 8.0]);
         let many = panel(true, (1..100).map(|i| (i as f64, 1.0)).collect());
-        assert_eq!(ticks(&many, 1.5, 60.0), [2.0, 5.0, 10.0, 20.0, 50.0]);
-        assert_eq!(ticks(&many, 1.5, 15_000.0), [10.0, 100.0, 1000.0, 10_000.0]);
+        assert_eq!(ticks(xs(&many), 1.5, 60.0), [2.0, 5.0, 10.0, 20.0, 50.0]);
+        assert_eq!(ticks(xs(&many), 1.5, 15_000.0), [10.0, 100.0, 1000.0, 10_000.0]);
     }
 
     #[test]

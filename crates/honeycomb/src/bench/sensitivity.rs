@@ -246,6 +246,7 @@ fn write_figure(args: &SensitivityArgs, parameter: Parameter, points: &[Point]) 
         y: y.into(),
         series,
         logarithmic: true,
+        logarithmic_y: false,
     };
     let panels = [
         panel("memory", "used / allocated", vec![series("utilisation", &|p| p.utilisation)]),

@@ -198,6 +198,7 @@ fn write_figure(args: &CatalogArgs, found: &[Offered]) -> Outcome {
         y: "microseconds".into(),
         series: found.chunks(IN_FLIGHT.len()).map(|of_shards| line(of_shards, figure)).collect(),
         logarithmic: false,
+        logarithmic_y: false,
     };
     let panels = [
         panel("half of the operations wait less", |p| p.p50_us),

@@ -314,6 +314,7 @@ fn write_figure(args: &RepartitionArgs, f: &Found) -> Outcome {
         y: "part of the splits".into(),
         series: vec![series("split", steps(&f.split_ms))],
         logarithmic: true,
+        logarithmic_y: false,
     }];
     if args.readers > 0 {
         panels.push(Panel {
@@ -325,6 +326,7 @@ fn write_figure(args: &RepartitionArgs, f: &Found) -> Outcome {
                 series("during a split", steps(&f.during_us)),
             ],
             logarithmic: true,
+            logarithmic_y: false,
         });
     }
     draw(&folder.join(format!("{name}.png")), &panels).map_err(Failure::from)

@@ -1,0 +1,276 @@
+//! What came out: tables, lines of JSON, plots, and verdicts against what was asked for.
+
+use super::Load;
+use super::sizing::{Sizing, cut};
+use crate::bench::plot::{Panel, Series, Shape, draw};
+use crate::bench::report::{Table, number};
+use crate::failure::{Failure, Outcome};
+use crate::output::Output;
+use crate::size;
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// What the paper says of Figure 9: at 60 and 20 % of the peak, for ElastiCache, Pocket, and itself;
+/// of the last two at 20 %, that it is more and less than this.
+const PAPER: [(&str, [(f64, f64); 2]); 3] = [
+    ("paper: ElastiCache", [(20.0, 34.0), (60.0, 4.7)]),
+    ("paper: Pocket", [(20.0, 4.1), (60.0, 3.2)]),
+    ("paper: its own", [(20.0, 2.5), (60.0, 1.3)]),
+];
+/// Most slowdown of `block` at these capacities.
+const BARS: [(u32, f64); 2] = [(60, 1.2), (20, 2.0)];
+/// By how much it is ahead of these, at 60 % and below.
+const AHEAD: [(&str, f64); 2] = [("job-peak", 1.6), ("static", 3.0)];
+/// Least utilisation at 40 %.
+const UTILISATION: f64 = 0.8;
+
+/// How much longer jobs took.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Slowdown {
+    /// Mean over jobs.
+    pub mean: f64,
+    /// 95 of 100 jobs have no more.
+    pub p95: f64,
+    /// Of the times of all jobs together: small jobs count for little.
+    pub sums: f64,
+}
+
+impl Slowdown {
+    /// Of jobs' times against those of the same jobs elsewhere.
+    pub fn of(seconds: &[f64], base: &[f64]) -> Slowdown {
+        assert_eq!(seconds.len(), base.len(), "the same jobs");
+        let mut each: Vec<f64> =
+            seconds.iter().zip(base).map(|(took, base)| took / base.max(1e-9)).collect();
+        each.sort_by(f64::total_cmp);
+        let count = each.len().max(1);
+        let at = (count * 95).div_ceil(100) - 1;
+        Slowdown {
+            mean: each.iter().sum::<f64>() / count as f64,
+            p95: each.get(at).copied().unwrap_or(f64::NAN),
+            sums: seconds.iter().sum::<f64>() / base.iter().sum::<f64>().max(1e-9),
+        }
+    }
+}
+
+/// A policy at a capacity.
+pub struct Point {
+    /// As on the command line.
+    pub policy: &'static str,
+    /// Percent of the peak.
+    pub capacity_pct: u32,
+    /// Against its own 100 %.
+    pub slowdown: Slowdown,
+    /// All jobs' times against those of `block` at 100 %.
+    pub to_block: Option<f64>,
+    /// Bytes in memory over the capacity, on average while jobs arrive.
+    pub utilisation: f64,
+    /// Bytes written to disks.
+    pub spilled_disk: u64,
+    /// Bytes written to the object store.
+    pub spilled_object: u64,
+    /// Bytes that tasks wrote.
+    pub written: u64,
+    /// Jobs that ended.
+    pub jobs: usize,
+    /// Share of transfers in the tasks' time.
+    pub transfer_share: f64,
+}
+
+/// Everything that is told.
+pub struct Found<'a> {
+    /// What ran.
+    pub load: &'a Load,
+    /// What followed from it.
+    pub sizing: &'a Sizing,
+    /// What came out.
+    pub points: &'a [Point],
+    /// Bytes that are 100 %.
+    pub peak: u64,
+    /// The machine.
+    pub about: &'a str,
+}
+
+impl Found<'_> {
+    /// Prints it, and draws it if there is a folder.
+    pub fn tell(&self, output: Output, out: Option<&Path>) -> Outcome {
+        if let Some(folder) = out {
+            std::fs::create_dir_all(folder).map_err(|e| Failure::io(folder.display(), &e))?;
+            self.draw(&folder.join("pressure-simulated.png"))?;
+            self.write_csv(&folder.join("pressure-simulated.csv"))?;
+        }
+        if output.json {
+            self.points.iter().for_each(|point| say!("{}", self.json(point)));
+            return Ok(());
+        }
+        say!();
+        self.table();
+        say!();
+        self.verdicts().iter().for_each(|line| say!("{line}"));
+        Ok(())
+    }
+
+    fn json(&self, point: &Point) -> Value {
+        let conditions = &self.load.conditions;
+        let mut line = json!({
+            "bench": "pressure", "mode": "simulated", "policy": point.policy,
+            "capacity_pct": point.capacity_pct,
+            "slowdown_mean": cut(point.slowdown.mean), "slowdown_p95": cut(point.slowdown.p95),
+            "utilisation": cut(point.utilisation),
+            "spilled_disk_bytes": point.spilled_disk, "spilled_object_bytes": point.spilled_object,
+            "slowdown_of_sums": cut(point.slowdown.sums), "to_block_at_100": point.to_block.map(cut),
+            "capacity_bytes": self.peak * u64::from(point.capacity_pct) / 100,
+            "written_bytes": point.written, "jobs": point.jobs,
+            "transfer_share": cut(point.transfer_share),
+            "disk": format!("{} MB/s, {} ms", conditions.disk / 1e6, conditions.disk_request_s * 1e3),
+            "object": format!(
+                "{} ms read, {} ms write, {} MB/s",
+                conditions.object_read_s * 1e3,
+                conditions.object_write_s * 1e3,
+                conditions.object / 1e6
+            ),
+            "load": self.load.demand.source, "tenants": self.load.demand.tenants,
+            "machine": self.about,
+        });
+        if let (Some(line), Value::Object(more)) = (line.as_object_mut(), self.sizing.json()) {
+            line.extend(more);
+        }
+        line
+    }
+
+    fn table(&self) {
+        let mut table = Table::new(&[
+            "policy",
+            "memory",
+            "slowdown mean",
+            "p95",
+            "of all jobs' time",
+            "against block at 100 %",
+            "utilisation",
+            "to disk",
+            "to the object store",
+        ]);
+        for point in self.points {
+            let part = |bytes: u64| {
+                let share = bytes as f64 / point.written.max(1) as f64 * 100.0;
+                format!("{} ({share:.0} %)", size::show(bytes))
+            };
+            table.row(vec![
+                point.policy.into(),
+                format!("{} %", point.capacity_pct),
+                number(point.slowdown.mean),
+                number(point.slowdown.p95),
+                number(point.slowdown.sums),
+                point.to_block.map_or("-".into(), number),
+                format!("{:.0} %", point.utilisation * 100.0),
+                part(point.spilled_disk),
+                part(point.spilled_object),
+            ]);
+        }
+        table.print();
+    }
+
+    fn at(&self, policy: &str, capacity_pct: u32) -> Option<&Point> {
+        self.points.iter().find(|p| p.policy == policy && p.capacity_pct == capacity_pct)
+    }
+
+    /// Each thing that was asked for, and whether it came out.
+    fn verdicts(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let said = |reached: bool| if reached { "reached" } else { "MISSED" };
+        for (pct, most) in BARS {
+            let Some(point) = self.at("block", pct) else { continue };
+            let mean = point.slowdown.mean;
+            lines.push(format!(
+                "block at {pct} %: slowdown {}, asked for at most {most}: {}",
+                number(mean),
+                said(mean <= most)
+            ));
+        }
+        for (policy, least) in AHEAD {
+            let low = self.points.iter().filter(|p| p.policy == policy && p.capacity_pct <= 60);
+            for point in low {
+                let Some(ours) = self.at("block", point.capacity_pct) else { continue };
+                let ahead = point.slowdown.mean / ours.slowdown.mean;
+                let (pct, said) = (point.capacity_pct, said(ahead >= least));
+                let ahead = number(ahead);
+                lines.push(format!(
+                    "block ahead of {policy} at {pct} %: {ahead} times, asked for {least}: {said}"
+                ));
+            }
+        }
+        let ours: Vec<&Point> = self.points.iter().filter(|p| p.policy == "block").collect();
+        if let Some(point) = self.at("block", 40) {
+            let rises = ours.windows(2).all(|two| two[1].utilisation >= two[0].utilisation - 0.01);
+            lines.push(format!(
+                "utilisation of block at 40 %: {:.0} %, asked for over {:.0} %: {}; it {} as capacity \
+                 falls",
+                point.utilisation * 100.0,
+                UTILISATION * 100.0,
+                said(point.utilisation > UTILISATION),
+                if rises { "rises" } else { "DOES NOT ALWAYS RISE" }
+            ));
+        }
+        lines
+    }
+
+    fn draw(&self, path: &Path) -> Outcome {
+        let mut policies: Vec<&str> = self.points.iter().map(|p| p.policy).collect();
+        policies.dedup();
+        let lines = |of: &dyn Fn(&Point) -> f64| -> Vec<Series> {
+            let series = |policy: &&str| {
+                let mine = self.points.iter().filter(|p| p.policy == *policy);
+                let mut points: Vec<(f64, f64)> =
+                    mine.map(|p| (f64::from(p.capacity_pct), of(p))).collect();
+                points.sort_by(|a, b| a.0.total_cmp(&b.0));
+                Series { name: (*policy).into(), shape: Shape::Marked, points }
+            };
+            policies.iter().map(series).collect()
+        };
+        let mut slowdowns = lines(&|p| p.slowdown.mean.max(1e-3));
+        slowdowns.extend(PAPER.map(|(name, points)| Series {
+            name: name.into(),
+            shape: Shape::Points,
+            points: points.to_vec(),
+        }));
+        let x = "memory, % of the peak".to_owned();
+        let slowdown = Panel {
+            title: "Slowdown against the own 100 %".into(),
+            x: x.clone(),
+            y: "times as long (mean over jobs)".into(),
+            series: slowdowns,
+            logarithmic: false,
+            logarithmic_y: true,
+        };
+        let utilisation = Panel {
+            title: "Utilisation of memory".into(),
+            x,
+            y: "% of the capacity".into(),
+            series: lines(&|p| p.utilisation * 100.0),
+            logarithmic: false,
+            logarithmic_y: false,
+        };
+        draw(path, &[slowdown, utilisation]).map_err(Failure::from)
+    }
+
+    fn write_csv(&self, path: &Path) -> Outcome {
+        let mut text =
+            "policy,capacity_pct,slowdown_mean,slowdown_p95,slowdown_of_sums,utilisation,\
+                        spilled_disk_bytes,spilled_object_bytes\n"
+                .to_owned();
+        for p in self.points {
+            let s = p.slowdown;
+            text += &format!(
+                "{},{},{:.4},{:.4},{:.4},{:.4},{},{}\n",
+                p.policy,
+                p.capacity_pct,
+                s.mean,
+                s.p95,
+                s.sums,
+                p.utilisation,
+                p.spilled_disk,
+                p.spilled_object
+            );
+        }
+        std::fs::write(path, text).map_err(|e| Failure::io(path.display(), &e))
+    }
+}

@@ -1,0 +1,160 @@
+//! What follows from the conditions, before anything runs.
+//!
+//! Little's law ties it together: bytes alive = bytes written per second * seconds that a byte lives.
+//! As transfers are 30 % of a task's time, a task that runs moves bytes at 30 % of the rate of its
+//! transfers, so the rate at which all of them move bytes says how many run at a time.
+
+use super::world::{Run, Setup, simulate};
+use super::{Load, Policy, RATE_MOST};
+use crate::bench::report::number;
+use crate::failure::{Failure, Outcome};
+use crate::size;
+use honeycomb_load::TRANSFER_SHARE;
+use serde_json::{Value, json};
+
+/// Jobs that arrive faster than they end: nothing that is measured then means anything.
+const PILE_UP: f64 = 0.5;
+
+/// The arithmetic of a comparison.
+pub struct Sizing {
+    jobs: usize,
+    files: usize,
+    servers: u32,
+    file: u64,
+    block: u64,
+    window: f64,
+    /// Seconds of a task's transfers of the median file, written and read, alone.
+    transfer_s: f64,
+    /// What computing was lengthened by, for what tasks do to each other.
+    compute: f64,
+    share: f64,
+    written: u64,
+    /// Bytes per second, both ways.
+    pub rate: f64,
+    /// Most bytes in memory.
+    pub peak: u64,
+    peak_blocks: u64,
+    /// Mean over peak, of all data.
+    pub mean: f64,
+    /// Mean over peak, of one job's.
+    job_mean: f64,
+    tasks_at_a_time: f64,
+    jobs_at_a_time: f64,
+    tail: f64,
+    /// Times of all jobs with nothing in memory, over those with everything.
+    all_disk: f64,
+    all_object: f64,
+}
+
+impl Sizing {
+    /// Of a load, and a run of it with all the memory that it wants.
+    pub fn of(load: &Load, run: &Run, compute: f64) -> Sizing {
+        let cost = load.conditions.cost;
+        let count = load.jobs.len().max(1) as f64;
+        let profiles = load.jobs.iter().map(|job| job.profile(cost));
+        let job_mean = profiles.map(|p| p.mean / p.peak.max(1) as f64).sum::<f64>() / count;
+        let window = run.window.max(1e-9);
+        let none = |policy| {
+            let setup = Setup { memory: Some(0), compute, ..Setup::of(policy) };
+            let all: f64 = simulate(&load.jobs, load.conditions, setup).seconds.iter().sum();
+            all / run.seconds.iter().sum::<f64>().max(1e-9)
+        };
+        Sizing {
+            jobs: load.jobs.len(),
+            files: load.jobs.iter().map(|job| job.tasks().count()).sum(),
+            servers: load.conditions.servers,
+            file: load.file,
+            block: load.conditions.block,
+            window,
+            transfer_s: cost.writes(load.file) + cost.reads(load.file, 1),
+            compute,
+            share: run.transfer_share(),
+            written: run.written,
+            rate: run.moved as f64 / window,
+            peak: run.peak,
+            peak_blocks: run.peak_blocks,
+            mean: run.mean() / run.peak.max(1) as f64,
+            job_mean,
+            tasks_at_a_time: (run.transfer_s + run.compute_s) / window,
+            jobs_at_a_time: run.seconds.iter().sum::<f64>() / window,
+            tail: run.end - window,
+            all_disk: none(Policy::JobPeak),
+            all_object: none(Policy::Static),
+        }
+    }
+
+    /// Whether figures of it would mean anything.
+    pub fn sound(&self) -> Outcome {
+        let lasted = self.tail / self.window;
+        if self.jobs < 3 || lasted > PILE_UP || self.peak_blocks < 20 {
+            let text = format!(
+                "this load has {} jobs that hold {} blocks at most and go on for {:.0} % of the \
+                 window after it: take fewer bytes (--peak) or a longer window (--seconds) when \
+                 jobs pile up, more when there are few",
+                self.jobs,
+                self.peak_blocks,
+                lasted * 100.0
+            );
+            return Err(Failure::invalid(text));
+        }
+        Ok(())
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let lives = self.mean * self.peak as f64 / (self.written as f64 / self.window);
+        let mb = |v: f64| format!("{} MB", number(v / 1e6));
+        let each = self.rate / f64::from(self.servers);
+        let verdict = if each <= RATE_MOST * 1.05 { "within" } else { "OVER" };
+        format!(
+            "files of {} (median) in blocks of {}; {} jobs of {:.1} files in {:.0} s on {} server(s)\n\
+             a task: transfers of {:.1} ms are {:.0} % of its time, so it takes {:.0} ms; computing \
+             takes {:.2} times what its transfers alone would ask for\n\
+             rate: {}/s both ways, {}/s for each disk's server ({verdict} the {}/s at which a disk \
+             can still keep up); so {:.1} tasks of {:.1} jobs run at a time\n\
+             alive: a byte lives {:.2} s, so {} on average and {} ({} blocks) at the peak: mean use {:.0} % \
+             of the peak for all, {:.0} % for a job alone\n\
+             bounds: without any memory all jobs together take {:.2} times as long on disk and {:.2} times as \
+             long in the object store",
+            size::show(self.file),
+            size::show(self.block),
+            self.jobs,
+            self.files as f64 / self.jobs.max(1) as f64,
+            self.window,
+            self.servers,
+            self.transfer_s * 1e3,
+            self.share * 100.0,
+            self.transfer_s / TRANSFER_SHARE * 1e3,
+            self.compute,
+            mb(self.rate),
+            mb(each),
+            mb(RATE_MOST),
+            self.tasks_at_a_time,
+            self.jobs_at_a_time,
+            lives,
+            mb(self.mean * self.peak as f64),
+            mb(self.peak as f64),
+            self.peak_blocks,
+            self.mean * 100.0,
+            self.job_mean * 100.0,
+            self.all_disk,
+            self.all_object,
+        )
+    }
+
+    /// For programs: what each line of results tells besides.
+    pub fn json(&self) -> Value {
+        json!({
+            "servers": self.servers, "file_median_bytes": self.file, "block_bytes": self.block,
+            "peak_bytes": self.peak, "rate_bytes_per_s": self.rate.round(),
+            "mean_of_peak": cut(self.mean), "job_mean_of_peak": cut(self.job_mean),
+            "tasks_at_a_time": cut(self.tasks_at_a_time), "all_on_disk": cut(self.all_disk),
+            "all_in_object_store": cut(self.all_object), "seconds": cut(self.window),
+        })
+    }
+}
+
+/// Four digits after the point.
+pub fn cut(v: f64) -> f64 {
+    (v * 1e4).round() / 1e4
+}
