@@ -302,3 +302,36 @@ fn pressure_has_the_size_of_the_paper_in_virtual_time() {
         assert!(number(point, "seconds") > 16_000.0, "five hours: {point}");
     }
 }
+
+/// On a real cluster, and beside a redis-server where there is one: what has no tier to go to yet is
+/// not measured, and is not in the table either.
+#[test]
+fn pressure_runs_jobs_on_a_cluster() {
+    let points = lines(&["pressure", "--seconds", "2"]);
+    let policies: Vec<&str> = points.iter().map(|p| p["policy"].as_str().unwrap()).collect();
+    let ours = ["static", "static", "static", "block"];
+    assert_eq!(policies[..4], ours);
+    assert!(policies[4..].is_empty() || policies[4..] == ["redis"; 3], "{policies:?}");
+    for point in &points {
+        assert_eq!(point["mode"], "measured");
+        assert!(number(point, "compared") > 0.0 && number(point, "written_bytes") > 0.0, "{point}");
+        assert!(number(point, "jobs") + number(point, "unfinished") > 0.0, "{point}");
+        assert!((0.0..1.0).contains(&number(point, "transfer_share")), "{point}");
+        assert_eq!(number(point, "spilled_disk_bytes"), 0.0);
+    }
+    let spilled = |point: &Value| number(point, "spilled_object_bytes");
+    assert!(spilled(&points[2]) > 0.0, "a fifth of the memory is not enough: {}", points[2]);
+    assert_eq!(spilled(&points[3]), 0.0, "with all the memory that it wants: {}", points[3]);
+}
+
+/// Who asks for what cannot be measured is told why.
+#[test]
+fn pressure_says_what_it_lacks() {
+    let output = Command::new(env!("CARGO_BIN_EXE_honeycomb"))
+        .args(["bench", "pressure", "--quick", "--seconds", "1", "--policy", "job-peak"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("job-peak cannot be measured: memory servers of this build"), "{said}");
+}

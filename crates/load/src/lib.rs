@@ -7,6 +7,7 @@
 //! checks what it reads. `jobs` makes MapReduce-like jobs of it, whose data follows it. `resident` asks the kernel what a process holds.
 #![forbid(unsafe_code)]
 
+mod carry;
 mod demand;
 mod draw;
 mod drive;
@@ -16,6 +17,7 @@ mod jobs;
 mod resident;
 mod snowset;
 
+pub use carry::{Carried, CarryError, FileId, Keep, Pace, carry};
 pub use demand::{Demand, Profile, Task};
 pub use draw::Draw;
 pub use drive::{Counters, Ending, LoadError, Plan, Tenant, carry_out};

@@ -31,11 +31,24 @@ pub struct Redis {
 impl Redis {
     /// Starts one on the server's core, at a free port, and a Unix socket if it is to have one.
     pub fn start(pinning: Pinning, transport: Transport) -> Result<Redis, String> {
+        Redis::within(pinning, transport, None)
+    }
+
+    /// The same, with so many bytes at most: it refuses what would be more, and evicts nothing.
+    pub fn within(
+        pinning: Pinning,
+        transport: Transport,
+        memory: Option<u64>,
+    ) -> Result<Redis, String> {
         let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
         let address = free.map_err(|e| format!("no free port: {e}"))?;
         let mut command = Command::new("redis-server");
         command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
         command.args(["--port", &address.port().to_string()]);
+        if let Some(memory) = memory {
+            command.args(["--maxmemory", &memory.to_string()]);
+            command.args(["--maxmemory-policy", "noeviction"]);
+        }
         let address = match transport {
             Transport::Tcp => address.to_string(),
             Transport::Unix => {
@@ -66,6 +79,11 @@ impl Redis {
         self.child.id()
     }
 
+    /// host:port, or the path of a Unix socket.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
     /// A connection.
     pub fn client(&self, spin: Duration) -> io::Result<RedisClient> {
         RedisClient::connect(&self.address, spin)
@@ -81,6 +99,15 @@ impl Drop for Redis {
             let _ = std::fs::remove_file(&self.address);
         }
     }
+}
+
+/// How a SET ended that may find no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetEnd {
+    /// It is there.
+    Stored,
+    /// There is no memory for it.
+    OutOfMemory,
 }
 
 /// The commands that are measured, over RESP, with buffers that are reused.
@@ -103,17 +130,69 @@ impl RedisClient {
 
     /// SET.
     pub fn set(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        match self.set_if_room(key, value)? {
+            SetEnd::Stored => Ok(()),
+            SetEnd::OutOfMemory => Err(io::Error::other("redis-server has no memory for a value")),
+        }
+    }
+
+    /// SET, of a server that may have no memory for it.
+    pub fn set_if_room(&mut self, key: &[u8], value: &[u8]) -> io::Result<SetEnd> {
         self.begin(3, b"SET");
         self.bulk(key);
         number(&mut self.head, b'$', value.len());
         let mut pieces = [&self.head[..], value, b"\r\n"].map(IoSlice::new);
         self.socket.write(&mut pieces)?;
         let end = self.line()?;
-        if self.buffered()[..end] != *b"+OK\r\n" {
-            return Err(self.unexpected());
-        }
+        let said = match &self.buffered()[..end] {
+            b"+OK\r\n" => SetEnd::Stored,
+            line if line.starts_with(b"-OOM ") => SetEnd::OutOfMemory,
+            _ => return Err(self.unexpected()),
+        };
         self.taken += end;
-        Ok(())
+        Ok(said)
+    }
+
+    /// GETRANGE of as many bytes as a buffer has.
+    pub fn get_range(&mut self, key: &[u8], offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.begin(4, b"GETRANGE");
+        self.bulk(key);
+        self.bulk(offset.to_string().as_bytes());
+        self.bulk((offset + out.len() as u64 - 1).to_string().as_bytes());
+        self.socket.write(&mut [IoSlice::new(&self.head)])?;
+        let length = self.integer(b'$')?;
+        if length != out.len() as i64 {
+            let text = format!("redis-server has {length} of {} bytes of a value", out.len());
+            return Err(io::Error::other(text));
+        }
+        let mut at = out.len().min(self.filled - self.taken);
+        out[..at].copy_from_slice(&self.buffered()[..at]);
+        self.taken += at;
+        while at < out.len() {
+            at += self.socket.read(&mut out[at..])?;
+        }
+        self.body(0, &mut Vec::new()).map(drop)
+    }
+
+    /// UNLINK: the key goes now, its memory soon.
+    pub fn unlink(&mut self, key: &[u8]) -> io::Result<()> {
+        self.begin(2, b"UNLINK");
+        self.bulk(key);
+        self.socket.write(&mut [IoSlice::new(&self.head)])?;
+        self.integer(b':').map(drop)
+    }
+
+    /// INFO memory: what the server counts against its bound, `used_memory`.
+    pub fn used_memory(&mut self) -> io::Result<u64> {
+        self.begin(2, b"INFO");
+        self.bulk(b"memory");
+        self.socket.write(&mut [IoSlice::new(&self.head)])?;
+        let (length, mut text) = (self.integer(b'$')?, Vec::new());
+        self.body(length, &mut text)?;
+        let text = String::from_utf8_lossy(&text);
+        let line = text.lines().find_map(|line| line.strip_prefix("used_memory:"));
+        let used = line.and_then(|used| used.trim().parse().ok());
+        used.ok_or_else(|| io::Error::other("redis-server does not tell its used_memory"))
     }
 
     /// GET into a buffer; the length of the value.

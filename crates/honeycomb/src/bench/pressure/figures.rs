@@ -60,10 +60,15 @@ pub struct Point {
     pub capacity_pct: u32,
     /// Against its own 100 %.
     pub slowdown: Slowdown,
+    /// From the arrival of each job to its end.
+    pub seconds: Vec<f64>,
     /// All jobs' times against those of `block` at 100 %.
     pub to_block: Option<f64>,
     /// Bytes in memory over the capacity, on average while jobs arrive.
     pub utilisation: f64,
+    /// The same of blocks with an owner, as the controller counts them, or of what redis-server counts
+    /// against its bound; where it is measured.
+    pub allocated: Option<f64>,
     /// Bytes written to disks.
     pub spilled_disk: u64,
     /// Bytes written to the object store.
@@ -72,12 +77,18 @@ pub struct Point {
     pub written: u64,
     /// Jobs that ended.
     pub jobs: usize,
+    /// Jobs that had not, when it was waited no longer: their times are those until then.
+    pub unfinished: usize,
+    /// Reads that were compared with what was written; where there is something to compare.
+    pub compared: Option<u64>,
     /// Share of transfers in the tasks' time.
     pub transfer_share: f64,
 }
 
 /// Everything that is told.
 pub struct Found<'a> {
+    /// In virtual time, or on a cluster.
+    pub simulated: bool,
     /// What ran.
     pub load: &'a Load,
     /// What followed from it.
@@ -95,8 +106,9 @@ impl Found<'_> {
     pub fn tell(&self, output: Output, out: Option<&Path>) -> Outcome {
         if let Some(folder) = out {
             std::fs::create_dir_all(folder).map_err(|e| Failure::io(folder.display(), &e))?;
-            self.draw(&folder.join("pressure-simulated.png"))?;
-            self.write_csv(&folder.join("pressure-simulated.csv"))?;
+            let name = if self.simulated { "pressure-simulated" } else { "pressure" };
+            self.draw(&folder.join(format!("{name}.png")))?;
+            self.write_csv(&folder.join(format!("{name}.csv")))?;
         }
         if output.json {
             self.points.iter().for_each(|point| say!("{}", self.json(point)));
@@ -112,14 +124,17 @@ impl Found<'_> {
     fn json(&self, point: &Point) -> Value {
         let conditions = &self.load.conditions;
         let mut line = json!({
-            "bench": "pressure", "mode": "simulated", "policy": point.policy,
+            "bench": "pressure", "mode": if self.simulated { "simulated" } else { "measured" },
+            "policy": point.policy,
             "capacity_pct": point.capacity_pct,
             "slowdown_mean": cut(point.slowdown.mean), "slowdown_p95": cut(point.slowdown.p95),
             "utilisation": cut(point.utilisation),
             "spilled_disk_bytes": point.spilled_disk, "spilled_object_bytes": point.spilled_object,
             "slowdown_of_sums": cut(point.slowdown.sums), "to_block_at_100": point.to_block.map(cut),
             "capacity_bytes": self.peak * u64::from(point.capacity_pct) / 100,
-            "written_bytes": point.written, "jobs": point.jobs,
+            "written_bytes": point.written, "jobs": point.jobs, "unfinished": point.unfinished,
+            "compared": point.compared,
+            "allocated_of_capacity": point.allocated.map(cut),
             "transfer_share": cut(point.transfer_share),
             "disk": format!("{} MB/s, {} ms", conditions.disk / 1e6, conditions.disk_request_s * 1e3),
             "object": format!(
@@ -150,6 +165,10 @@ impl Found<'_> {
             "to the object store",
         ]);
         for point in self.points {
+            let unfinished = match point.unfinished {
+                0 => String::new(),
+                some => format!(" ({some} jobs did not end)"),
+            };
             let part = |bytes: u64| {
                 let share = bytes as f64 / point.written.max(1) as f64 * 100.0;
                 format!("{} ({share:.0} %)", size::show(bytes))
@@ -157,7 +176,7 @@ impl Found<'_> {
             table.row(vec![
                 point.policy.into(),
                 format!("{} %", point.capacity_pct),
-                number(point.slowdown.mean),
+                number(point.slowdown.mean) + &unfinished,
                 number(point.slowdown.p95),
                 number(point.slowdown.sums),
                 point.to_block.map_or("-".into(), number),

@@ -5,6 +5,9 @@
 //! jobs out in virtual time, `figures` tells and draws what came out.
 
 mod figures;
+mod keep;
+mod objects;
+mod real;
 mod sizing;
 mod world;
 
@@ -36,6 +39,8 @@ const NETWORK: f64 = 1.25e9;
 const LOOPBACK: f64 = 1.2e9;
 /// What a reservation of a job's peak is given besides.
 const HEADROOM: f64 = 1.05;
+/// Peak of a quick run's level, at most.
+const QUICK_PEAK: u64 = 24 << 20;
 /// Most bytes per second, both ways, for each disk: more, and no policy that uses the disk can keep
 /// up when little memory is left.
 const RATE_MOST: f64 = 0.8 * DISK.0;
@@ -53,9 +58,13 @@ const SECONDS_HOUR: f64 = 3600.0;
 /// the job ends and has disks below (the way of Pocket), `block` is Honeycomb's: block by block, what
 /// was written longest ago goes down first, to the disk or the object store, whichever is sooner.
 /// Capacities are shares of the most that all jobs together hold; slowdowns are relative to the
-/// policy's own run at 100 %.
+/// policy's own run at 100 %. On a cluster, beside it, a redis-server gets the same jobs, with the
+/// object store for what it refuses. The disk and the object store are shaped, so that they are the
+/// same everywhere; the store is a folder of the system's temporary ones. Policies that need a tier
+/// below memory which the servers do not have are told as not measured.
 #[derive(Args)]
 #[command(after_help = "Examples:
+  honeycomb bench pressure --quick --policy static --capacity 60
   honeycomb bench pressure --simulate --quick
   honeycomb bench pressure --simulate --quick --json
   honeycomb bench pressure --simulate --quick --out figures
@@ -71,9 +80,12 @@ pub struct PressureArgs {
     /// About how many jobs at full scale
     #[arg(long, default_value_t = 50_000, requires = "full")]
     jobs: u32,
-    /// Policies to compare
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "static,job-peak,block")]
+    /// Policies to compare (static,job-peak,block)
+    #[arg(long, value_enum, value_delimiter = ',')]
     policy: Vec<Policy>,
+    /// Leave out the redis-server that gets the same jobs, with the object store as its overflow
+    #[arg(long)]
+    no_redis: bool,
     /// Memory, in percent of the peak; 100 always runs, because slowdowns are relative to it
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=100))]
     capacity: Vec<u32>,
@@ -95,13 +107,13 @@ pub struct PressureArgs {
     /// Bytes of a block; at most a sixteenth of the median file
     #[arg(long, value_parser = size::parse, default_value = "256KiB")]
     block_size: u64,
-    /// Bytes per second of one task that reads from memory (1000MiB)
+    /// In virtual time, bytes per second of one task that reads from memory (1000MiB)
     #[arg(long, value_parser = size::parse)]
     read_rate: Option<u64>,
-    /// Bytes per second of one task that writes to memory (300MiB; blocks of full scale 1000MiB)
+    /// In virtual time, bytes per second of one task that writes to memory (300MiB; blocks of full scale 1000MiB)
     #[arg(long, value_parser = size::parse)]
     write_rate: Option<u64>,
-    /// A few seconds in all: to see that it runs, not to quote
+    /// A minute at most: to see that it runs, not to quote
     #[arg(long)]
     quick: bool,
     /// Folder for the figures: a PNG and its data as CSV
@@ -146,52 +158,105 @@ struct Load {
 
 /// `honeycomb bench pressure`.
 pub fn run(args: &PressureArgs) -> Outcome {
+    check(args)?;
     if !args.simulate {
-        let text = "bench pressure runs in virtual time only: say --simulate. The comparison on a \
-                    real cluster needs tiers below memory, which this build does not have";
-        return Err(Failure::invalid(text));
+        return on_a_cluster(args);
     }
-    let load = load(args)?;
+    let load = load(args, nominal(args))?;
     let bare = Setup::of(Policy::Block);
     let first = simulate(&load.jobs, load.conditions, bare);
     // What tasks do to each other makes transfers longer: computing is lengthened to match.
     let compute = first.compute_for_share();
     let unconstrained = simulate(&load.jobs, load.conditions, Setup { compute, ..bare });
-    let sizing = Sizing::of(&load, &unconstrained, compute);
+    let sizing = Sizing::simulated(&load, &unconstrained, compute);
     if !args.output.json {
         say!("{}", sizing.text());
+        if let Some(why) = sizing.unsound() {
+            say!("{why}");
+        }
     }
-    sizing.sound()?;
     let peak = unconstrained.peak_blocks * load.conditions.block;
-    let points = predict(args, &load, compute, peak);
+    let points = predict(&args.policies(), &args.capacities(), &load, compute, peak);
     let about = machine();
-    let found = Found { load: &load, sizing: &sizing, points: &points, peak, about: &about };
+    let found = Found {
+        simulated: true,
+        load: &load,
+        sizing: &sizing,
+        points: &points,
+        peak,
+        about: &about,
+    };
     found.tell(args.output, args.out.as_deref())
 }
 
-/// The jobs, and what everything costs.
-fn load(args: &PressureArgs) -> Outcome<Load> {
+/// Measures, and says beside it what virtual time would have said.
+fn on_a_cluster(args: &PressureArgs) -> Outcome {
+    let about = machine();
+    if !args.output.json {
+        say!("{about}; not pinned: the kernel places all sides");
+    }
+    let measured = real::measure(args, |cost| load(args, cost))?;
+    let real::Measured { load, sizing, points, missing, peak, compute } = &measured;
+    if !args.output.json {
+        say!("{}", real::cost(load.conditions.cost));
+        missing.iter().for_each(|missing| say!("{}", real::told(missing)));
+    }
+    let found = Found { simulated: false, load, sizing, points, peak: *peak, about: &about };
+    found.tell(args.output, args.out.as_deref())?;
+    if args.output.json {
+        return Ok(());
+    }
+    // The world's own calibration: its tasks meet each other in another way.
+    let bare = Setup { compute: *compute, ..Setup::of(Policy::Block) };
+    let again = compute * simulate(&load.jobs, load.conditions, bare).compute_for_share();
+    let predicted = predict(&args.policies(), &args.capacities(), load, again, *peak);
+    say!("\nof the same jobs in virtual time, by these transfers, mean slowdown:");
+    for policy in args.policies() {
+        let mine = predicted.iter().filter(|point| point.policy == policy.name());
+        let all: Vec<String> =
+            mine.map(|p| format!("{:.2} at {} %", p.slowdown.mean, p.capacity_pct)).collect();
+        say!("{}: {}", policy.name(), all.join(", "));
+    }
+    Ok(())
+}
+
+/// What transfers take where nothing is measured.
+fn nominal(args: &PressureArgs) -> TransferCost {
+    let write = if args.full { 1000 << 20 } else { 300 << 20 };
+    let (read, write) = (args.read_rate.unwrap_or(1000 << 20), args.write_rate.unwrap_or(write));
+    TransferCost { read: read as f64, write: write as f64, file_s: FILE_S }
+}
+
+fn check(args: &PressureArgs) -> Outcome {
     if !(1.0..=86_400.0).contains(&args.seconds) {
         return Err(Failure::invalid("--seconds takes 1 to 86400"));
     }
+    if !args.simulate && (args.read_rate.is_some() || args.write_rate.is_some()) {
+        let text =
+            "--read-rate and --write-rate are for --simulate: on a cluster they are measured";
+        return Err(Failure::invalid(text));
+    }
+    let cost = nominal(args);
+    if cost.read <= 0.0 || cost.write <= 0.0 || (!args.full && args.peak < args.file) {
+        return Err(Failure::invalid("rates are above 0, and --peak has room for a file"));
+    }
+    if !args.full && (args.block_size == 0 || args.file / 16 < args.block_size) {
+        let text = format!(
+            "blocks of {} for files of {}: a block is at most a sixteenth of the median file",
+            size::show(args.block_size),
+            size::show(args.file)
+        );
+        return Err(Failure::invalid(text));
+    }
+    Ok(())
+}
+
+/// The jobs, and what everything costs.
+fn load(args: &PressureArgs, cost: TransferCost) -> Outcome<Load> {
     let (file, block) = match args.full {
         true => (2 << 30, 128 << 20),
         false => (args.file, args.block_size),
     };
-    if block == 0 || file / 16 < block {
-        let text = format!(
-            "blocks of {} for files of {}: a block is at most a sixteenth of the median file",
-            size::show(block),
-            size::show(file)
-        );
-        return Err(Failure::invalid(text));
-    }
-    let write = if args.full { 1000 << 20 } else { 300 << 20 };
-    let (read, write) = (args.read_rate.unwrap_or(1000 << 20), args.write_rate.unwrap_or(write));
-    if read == 0 || write == 0 || (!args.full && args.peak < file) {
-        return Err(Failure::invalid("rates are above 0, and --peak has room for a file"));
-    }
-    let cost = TransferCost { read: read as f64, write: write as f64, file_s: FILE_S };
     let shape = Shape {
         file,
         file_spread: 0.5,
@@ -207,7 +272,8 @@ fn load(args: &PressureArgs) -> Outcome<Load> {
         false => {
             let hour = fitted_hours(Fit { seed: args.seed, tenants: args.tenants }, 1);
             let seconds = if args.quick { args.seconds.min(4.0) } else { args.seconds };
-            let demand = hour.scaled(seconds, args.peak);
+            let peak = if args.quick { args.peak.min(QUICK_PEAK) } else { args.peak };
+            let demand = hour.scaled(seconds, peak);
             let jobs = mapreduce(&demand, cost, shape, args.seed);
             (demand, jobs)
         }
@@ -252,6 +318,13 @@ fn full(args: &PressureArgs, cost: TransferCost, shape: Shape) -> (Demand, Vec<J
 }
 
 impl PressureArgs {
+    fn policies(&self) -> Vec<Policy> {
+        match self.policy.is_empty() {
+            true => vec![Policy::Static, Policy::JobPeak, Policy::Block],
+            false => self.policy.clone(),
+        }
+    }
+
     /// 100 first, then the others, each once.
     fn capacities(&self) -> Vec<u32> {
         let mut capacities = match (self.capacity.is_empty(), self.quick) {
@@ -267,9 +340,14 @@ impl PressureArgs {
 }
 
 /// Every policy at every capacity, in virtual time: a thread for each policy.
-fn predict(args: &PressureArgs, load: &Load, compute: f64, peak: u64) -> Vec<Point> {
-    let capacities = args.capacities();
-    let progress = bar("in virtual time", (args.policy.len() * capacities.len()) as u64);
+fn predict(
+    policies: &[Policy],
+    capacities: &[u32],
+    load: &Load,
+    compute: f64,
+    peak: u64,
+) -> Vec<Point> {
+    let progress = bar("in virtual time", (policies.len() * capacities.len()) as u64);
     let of_policy = |policy: Policy| -> Vec<(u64, Run)> {
         let run = |pct: &u32| {
             let memory = peak * u64::from(*pct) / 100;
@@ -283,7 +361,7 @@ fn predict(args: &PressureArgs, load: &Load, compute: f64, peak: u64) -> Vec<Poi
     let runs: Vec<(Policy, Vec<(u64, Run)>)> = thread::scope(|scope| {
         let of_policy = &of_policy;
         let threads: Vec<_> =
-            args.policy.iter().map(|p| (*p, scope.spawn(move || of_policy(*p)))).collect();
+            policies.iter().map(|p| (*p, scope.spawn(move || of_policy(*p)))).collect();
         let joined = threads.into_iter().map(|(p, t)| (p, t.join().expect("a run does not panic")));
         joined.collect()
     });
@@ -298,12 +376,16 @@ fn predict(args: &PressureArgs, load: &Load, compute: f64, peak: u64) -> Vec<Poi
                 policy: policy.name(),
                 capacity_pct: *pct,
                 slowdown: figures::Slowdown::of(&run.seconds, base),
+                seconds: run.seconds.clone(),
                 to_block: ours.as_ref().map(|ours| figures::Slowdown::of(&run.seconds, ours).sums),
                 utilisation: run.mean() / (*memory).max(1) as f64,
+                allocated: None,
                 spilled_disk: run.disk_written,
                 spilled_object: run.object_written,
                 written: run.written,
                 jobs: run.seconds.len(),
+                unfinished: 0,
+                compared: None,
                 transfer_share: run.transfer_share(),
             });
         }

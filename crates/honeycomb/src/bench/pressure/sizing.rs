@@ -7,13 +7,13 @@
 use super::world::{Run, Setup, simulate};
 use super::{Load, Policy, RATE_MOST};
 use crate::bench::report::number;
-use crate::failure::{Failure, Outcome};
 use crate::size;
-use honeycomb_load::TRANSFER_SHARE;
+use honeycomb_load::{Carried, TRANSFER_SHARE};
 use serde_json::{Value, json};
 
-/// Jobs that arrive faster than they end: nothing that is measured then means anything.
-const PILE_UP: f64 = 0.5;
+/// Jobs that go on for longer than this share of the window after it, and these seconds, arrive
+/// faster than they end: nothing that is measured then means anything.
+const PILE_UP: (f64, f64) = (0.25, 3.0);
 
 /// The arithmetic of a comparison.
 pub struct Sizing {
@@ -46,19 +46,73 @@ pub struct Sizing {
     all_object: f64,
 }
 
+/// What a run with all the memory that it wants shows of its data.
+#[derive(Clone, Copy, Debug)]
+pub struct Summary {
+    /// Seconds from the first arrival to the last.
+    pub window: f64,
+    /// Bytes in memory on average.
+    pub mean: f64,
+    /// Most of them.
+    pub peak: u64,
+    /// Most blocks.
+    pub peak_blocks: u64,
+}
+
+/// What a run did, wherever it ran.
+struct Did<'a> {
+    seconds: &'a [f64],
+    written: u64,
+    moved: u64,
+    transfer_s: f64,
+    compute_s: f64,
+}
+
 impl Sizing {
-    /// Of a load, and a run of it with all the memory that it wants.
-    pub fn of(load: &Load, run: &Run, compute: f64) -> Sizing {
+    /// Of a load, and a run of it in virtual time with all the memory that it wants.
+    pub fn simulated(load: &Load, run: &Run, compute: f64) -> Sizing {
+        let summary = Summary {
+            window: run.window,
+            mean: run.mean(),
+            peak: run.peak,
+            peak_blocks: run.peak_blocks,
+        };
+        let did = Did {
+            seconds: &run.seconds,
+            written: run.written,
+            moved: run.moved,
+            transfer_s: run.transfer_s,
+            compute_s: run.compute_s,
+        };
+        Sizing::of(load, did, summary, compute)
+    }
+
+    /// The same of one on a cluster.
+    pub fn measured(load: &Load, run: &Carried, summary: Summary, compute: f64) -> Sizing {
+        let did = Did {
+            seconds: &run.seconds,
+            written: run.written,
+            moved: run.written + run.read,
+            transfer_s: run.transfer_s,
+            compute_s: run.compute_s,
+        };
+        Sizing::of(load, did, summary, compute)
+    }
+
+    fn of(load: &Load, did: Did<'_>, summary: Summary, compute: f64) -> Sizing {
         let cost = load.conditions.cost;
         let count = load.jobs.len().max(1) as f64;
         let profiles = load.jobs.iter().map(|job| job.profile(cost));
         let job_mean = profiles.map(|p| p.mean / p.peak.max(1) as f64).sum::<f64>() / count;
-        let window = run.window.max(1e-9);
-        let none = |policy| {
-            let setup = Setup { memory: Some(0), compute, ..Setup::of(policy) };
-            let all: f64 = simulate(&load.jobs, load.conditions, setup).seconds.iter().sum();
-            all / run.seconds.iter().sum::<f64>().max(1e-9)
+        let window = summary.window.max(1e-9);
+        let all: f64 = did.seconds.iter().sum();
+        // Whatever ran: in virtual time, where there is nothing but what transfers take.
+        let without = |policy, memory| {
+            let setup = Setup { memory, compute, ..Setup::of(policy) };
+            simulate(&load.jobs, load.conditions, setup).seconds.iter().sum::<f64>()
         };
+        let with = without(Policy::Block, None).max(1e-9);
+        let ends = did.seconds.iter().zip(&load.jobs).map(|(took, job)| job.arrival + took);
         Sizing {
             jobs: load.jobs.len(),
             files: load.jobs.iter().map(|job| job.tasks().count()).sum(),
@@ -68,36 +122,40 @@ impl Sizing {
             window,
             transfer_s: cost.writes(load.file) + cost.reads(load.file, 1),
             compute,
-            share: run.transfer_share(),
-            written: run.written,
-            rate: run.moved as f64 / window,
-            peak: run.peak,
-            peak_blocks: run.peak_blocks,
-            mean: run.mean() / run.peak.max(1) as f64,
+            share: did.transfer_s / (did.transfer_s + did.compute_s).max(1e-12),
+            written: did.written,
+            rate: did.moved as f64 / window,
+            peak: summary.peak,
+            peak_blocks: summary.peak_blocks,
+            mean: summary.mean / summary.peak.max(1) as f64,
             job_mean,
-            tasks_at_a_time: (run.transfer_s + run.compute_s) / window,
-            jobs_at_a_time: run.seconds.iter().sum::<f64>() / window,
-            tail: run.end - window,
-            all_disk: none(Policy::JobPeak),
-            all_object: none(Policy::Static),
+            tasks_at_a_time: (did.transfer_s + did.compute_s) / window,
+            jobs_at_a_time: all / window,
+            tail: ends.fold(0.0, f64::max) - load.jobs.last().map_or(0.0, |job| job.arrival),
+            all_disk: without(Policy::JobPeak, Some(0)) / with,
+            all_object: without(Policy::Static, Some(0)) / with,
         }
     }
 
-    /// Whether figures of it would mean anything.
-    pub fn sound(&self) -> Outcome {
-        let lasted = self.tail / self.window;
-        if self.jobs < 3 || lasted > PILE_UP || self.peak_blocks < 20 {
-            let text = format!(
-                "this load has {} jobs that hold {} blocks at most and go on for {:.0} % of the \
-                 window after it: take fewer bytes (--peak) or a longer window (--seconds) when \
-                 jobs pile up, more when there are few",
-                self.jobs,
-                self.peak_blocks,
-                lasted * 100.0
-            );
-            return Err(Failure::invalid(text));
+    /// Why figures of it would mean little, if so.
+    pub fn unsound(&self) -> Option<String> {
+        if self.piles_up() {
+            return Some(format!(
+                "jobs pile up: they go on for {:.1} s after the window of {:.1} s, with all memory \
+                 that they want; take fewer bytes (--peak), or a machine that is not busy",
+                self.tail, self.window
+            ));
         }
-        Ok(())
+        (self.jobs < 20 || self.peak_blocks < 100).then(|| {
+            format!(
+                "{} jobs that hold {} blocks at most are few: one job more or less decides",
+                self.jobs, self.peak_blocks
+            )
+        })
+    }
+
+    fn piles_up(&self) -> bool {
+        self.tail > self.window * PILE_UP.0 + PILE_UP.1
     }
 
     /// For people.
@@ -150,6 +208,7 @@ impl Sizing {
             "mean_of_peak": cut(self.mean), "job_mean_of_peak": cut(self.job_mean),
             "tasks_at_a_time": cut(self.tasks_at_a_time), "all_on_disk": cut(self.all_disk),
             "all_in_object_store": cut(self.all_object), "seconds": cut(self.window),
+            "piles_up": self.piles_up(), "compute_lengthened": cut(self.compute),
         })
     }
 }

@@ -1,0 +1,346 @@
+//! Who keeps the jobs' files: our own cluster, or a redis-server, each with an object store for what
+//! finds no room.
+
+use super::objects::Objects;
+use crate::bench::redis::{RedisClient, SetEnd};
+use honeycomb_client::{Client, Error, JobTicket};
+use honeycomb_load::{FileId, JobPlan, Keep, Read};
+use honeycomb_wire::Status;
+use honeycomb_wire::messages::{DagNode, PrefixOptions};
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+use thiserror::Error;
+
+/// Lease of a job: longer than any run. Its files go when their readers have committed.
+const LEASE_MS: u32 = 24 * 3600 * 1000;
+
+/// Why a file could not be kept.
+#[derive(Debug, Error)]
+pub enum KeepError {
+    /// The cluster said so.
+    #[error("{0}")]
+    Cluster(#[from] Error),
+    /// The object store, or redis-server.
+    #[error("{0}")]
+    Store(#[from] io::Error),
+}
+
+/// What is in memory, as clients count it.
+#[derive(Debug, Default)]
+pub struct Held {
+    bytes: AtomicU64,
+    blocks: AtomicU64,
+    peak_bytes: AtomicU64,
+    peak_blocks: AtomicU64,
+}
+
+impl Held {
+    fn more(&self, bytes: u64, blocks: u64) {
+        let now = self.bytes.fetch_add(bytes, Relaxed) + bytes;
+        self.peak_bytes.fetch_max(now, Relaxed);
+        let now = self.blocks.fetch_add(blocks, Relaxed) + blocks;
+        self.peak_blocks.fetch_max(now, Relaxed);
+    }
+
+    fn less(&self, bytes: u64, blocks: u64) {
+        self.bytes.fetch_sub(bytes, Relaxed);
+        self.blocks.fetch_sub(blocks, Relaxed);
+    }
+
+    /// Bytes now.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+
+    /// Most bytes.
+    pub fn peak_bytes(&self) -> u64 {
+        self.peak_bytes.load(Relaxed)
+    }
+
+    /// Most blocks.
+    pub fn peak_blocks(&self) -> u64 {
+        self.peak_blocks.load(Relaxed)
+    }
+}
+
+/// A file of a job that runs.
+#[derive(Clone, Copy)]
+struct Kept {
+    bytes: u64,
+    in_memory: bool,
+    /// Tasks that have not read it.
+    left: u32,
+}
+
+/// The files of a job, by their tasks, and how many will still be read by whom.
+struct Files {
+    readers: Vec<Vec<u32>>,
+    kept: Mutex<HashMap<FileId, Kept>>,
+}
+
+impl Files {
+    fn new(plan: &JobPlan) -> Files {
+        Files { readers: plan.readers(), kept: Mutex::default() }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, HashMap<FileId, Kept>> {
+        self.kept.lock().expect("no thread panicked")
+    }
+
+    fn wrote(&self, at: FileId, bytes: u64, in_memory: bool) {
+        let left = self.readers[at.stage as usize][at.task as usize];
+        self.locked().insert(at, Kept { bytes, in_memory, left });
+    }
+
+    fn in_memory(&self, at: FileId) -> bool {
+        self.locked()[&at].in_memory
+    }
+
+    /// A task has ended: the files of which it was the last reader.
+    fn read(&self, plan: &JobPlan, at: FileId) -> Vec<(FileId, Kept)> {
+        let mut kept = self.locked();
+        let mut gone = Vec::new();
+        for read in &plan.stages[at.stage as usize].tasks[at.task as usize].reads {
+            let id = FileId { stage: read.stage, task: read.task };
+            let file = kept.get_mut(&id).expect("what was read is there");
+            file.left -= 1;
+            if file.left == 0 {
+                gone.push((id, *file));
+                kept.remove(&id);
+            }
+        }
+        gone
+    }
+
+    fn rest(self) -> HashMap<FileId, Kept> {
+        self.kept.into_inner().expect("no thread panicked")
+    }
+}
+
+/// Names an object, or a key: one of all jobs.
+fn name(job: usize, at: FileId) -> String {
+    format!("{job}-{}-{}", at.stage, at.task)
+}
+
+/// The prefix of a task.
+fn path(at: FileId) -> String {
+    format!("/s{}-{}", at.stage, at.task)
+}
+
+/// A cluster keeps the files: a prefix for each task, whose readers are declared, so that it is
+/// freed when the last of them has committed.
+pub struct Ours<'a> {
+    /// With the cluster's token.
+    pub admin: Client,
+    /// A client with another token.
+    pub client: &'a (dyn Fn(&[u8]) -> Client + Sync),
+    /// Names of jobs begin with this.
+    pub name: String,
+    /// Bytes of a block.
+    pub block: u64,
+    /// For files that find no room; without, that is an error.
+    pub objects: Option<&'a Objects>,
+    /// What is in memory.
+    pub held: &'a Held,
+}
+
+/// A job in our cluster.
+pub struct OurJob {
+    number: usize,
+    client: Client,
+    ticket: JobTicket,
+    files: Files,
+}
+
+impl Ours<'_> {
+    fn blocks(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(self.block)
+    }
+
+    fn gone(&self, job: usize, at: FileId, file: Kept) -> Result<(), KeepError> {
+        match (file.in_memory, self.objects) {
+            (true, _) => self.held.less(file.bytes, self.blocks(file.bytes)),
+            (false, Some(objects)) => objects.remove(&name(job, at))?,
+            (false, None) => {}
+        }
+        Ok(())
+    }
+}
+
+impl Keep for Ours<'_> {
+    type Job = OurJob;
+    type Error = KeepError;
+
+    fn begin(&self, number: usize, plan: &JobPlan) -> Result<OurJob, KeepError> {
+        let ticket = self.admin.register_job(&format!("{}-{number}", self.name), LEASE_MS, 0)?;
+        let client = (self.client)(&ticket.token);
+        let mut nodes = Vec::new();
+        let mut readers: HashMap<FileId, Vec<String>> = HashMap::new();
+        let ids = |stage: usize, tasks: usize| {
+            (0..tasks).map(move |task| FileId { stage: stage as u32, task: task as u32 })
+        };
+        for (number, stage) in plan.stages.iter().enumerate() {
+            for (at, task) in ids(number, stage.tasks.len()).zip(&stage.tasks) {
+                for read in &task.reads {
+                    let id = FileId { stage: read.stage, task: read.task };
+                    readers.entry(id).or_default().push(path(at)[1..].to_owned());
+                }
+            }
+        }
+        for (number, stage) in plan.stages.iter().enumerate() {
+            for at in ids(number, stage.tasks.len()) {
+                // Freed by its readers alone: what a lease would free is not what is measured.
+                let options = PrefixOptions { pinned: true, high_mark: 99, ..Default::default() };
+                let name = path(at)[1..].to_owned();
+                let readers = readers.remove(&at).unwrap_or_default();
+                nodes.push(DagNode { name, parents: vec![], options, readers });
+            }
+        }
+        client.create_hierarchy(ticket.job, nodes)?;
+        Ok(OurJob { number, client, ticket, files: Files::new(plan) })
+    }
+
+    fn write(&self, job: &OurJob, at: FileId, content: &[u8]) -> Result<(), KeepError> {
+        let blocks = self.blocks(content.len() as u64);
+        let made = job.client.create_file(job.ticket.job, &path(at), blocks as u32, false);
+        match (made, self.objects) {
+            (Ok(file), _) => {
+                self.held.more(content.len() as u64, blocks);
+                file.write_all(content)?;
+                job.files.wrote(at, content.len() as u64, true);
+            }
+            (Err(e), Some(objects)) if e.status == Status::OutOfMemory => {
+                objects.put(&name(job.number, at), content)?;
+                job.files.wrote(at, content.len() as u64, false);
+            }
+            (Err(e), _) => return Err(e.into()),
+        }
+        Ok(())
+    }
+
+    fn read(&self, job: &OurJob, read: Read, buffer: &mut [u8]) -> Result<(), KeepError> {
+        let at = FileId { stage: read.stage, task: read.task };
+        match self.objects {
+            Some(objects) if !job.files.in_memory(at) => {
+                objects.get(&name(job.number, at), read.offset, buffer)?;
+            }
+            _ => {
+                let file = job.client.open_file(job.ticket.job, &path(at))?;
+                let got = file.read_into(read.offset, buffer)?;
+                if got != buffer.len() {
+                    let text = format!("{got} of {} bytes of {}", buffer.len(), path(at));
+                    return Err(Error::new(Status::Internal, text).into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn ended(&self, job: &OurJob, plan: &JobPlan, at: FileId) -> Result<(), KeepError> {
+        job.client.commit_task(job.ticket.job, &path(at))?;
+        for (at, file) in job.files.read(plan, at) {
+            self.gone(job.number, at, file)?;
+        }
+        Ok(())
+    }
+
+    fn end(&self, job: OurJob) -> Result<(), KeepError> {
+        self.admin.deregister_job(job.ticket.job)?;
+        for (at, file) in job.files.rest() {
+            self.gone(job.number, at, file)?;
+        }
+        Ok(())
+    }
+}
+
+/// A redis-server keeps the files as values, the object store what it refuses for want of memory.
+pub struct Theirs<'a> {
+    /// host:port.
+    pub address: &'a str,
+    /// Connections that nobody uses now.
+    pub idle: Mutex<Vec<RedisClient>>,
+    /// For files that find no room.
+    pub objects: &'a Objects,
+    /// What is in memory.
+    pub held: &'a Held,
+}
+
+/// A job whose files are values.
+pub struct TheirJob {
+    number: usize,
+    files: Files,
+}
+
+impl Theirs<'_> {
+    fn with<T>(&self, ask: impl FnOnce(&mut RedisClient) -> io::Result<T>) -> io::Result<T> {
+        let idle = self.idle.lock().expect("no thread panicked").pop();
+        let mut client = match idle {
+            Some(client) => client,
+            None => RedisClient::connect(self.address, Duration::ZERO)?,
+        };
+        let answer = ask(&mut client)?;
+        self.idle.lock().expect("no thread panicked").push(client);
+        Ok(answer)
+    }
+
+    fn gone(&self, job: usize, at: FileId, file: Kept) -> Result<(), KeepError> {
+        let name = name(job, at);
+        match file.in_memory {
+            true => {
+                self.with(|redis| redis.unlink(name.as_bytes()))?;
+                self.held.less(file.bytes, 0);
+            }
+            false => self.objects.remove(&name)?,
+        }
+        Ok(())
+    }
+}
+
+impl Keep for Theirs<'_> {
+    type Job = TheirJob;
+    type Error = KeepError;
+
+    fn begin(&self, number: usize, plan: &JobPlan) -> Result<TheirJob, KeepError> {
+        Ok(TheirJob { number, files: Files::new(plan) })
+    }
+
+    fn write(&self, job: &TheirJob, at: FileId, content: &[u8]) -> Result<(), KeepError> {
+        let name = name(job.number, at);
+        let end = self.with(|redis| redis.set_if_room(name.as_bytes(), content))?;
+        if end == SetEnd::OutOfMemory {
+            self.objects.put(&name, content)?;
+        } else {
+            self.held.more(content.len() as u64, 0);
+        }
+        job.files.wrote(at, content.len() as u64, end == SetEnd::Stored);
+        Ok(())
+    }
+
+    fn read(&self, job: &TheirJob, read: Read, buffer: &mut [u8]) -> Result<(), KeepError> {
+        let at = FileId { stage: read.stage, task: read.task };
+        let name = name(job.number, at);
+        match job.files.in_memory(at) {
+            true => self.with(|redis| redis.get_range(name.as_bytes(), read.offset, buffer))?,
+            false => self.objects.get(&name, read.offset, buffer)?,
+        }
+        Ok(())
+    }
+
+    fn ended(&self, job: &TheirJob, plan: &JobPlan, at: FileId) -> Result<(), KeepError> {
+        for (at, file) in job.files.read(plan, at) {
+            self.gone(job.number, at, file)?;
+        }
+        Ok(())
+    }
+
+    fn end(&self, job: TheirJob) -> Result<(), KeepError> {
+        let number = job.number;
+        for (at, file) in job.files.rest() {
+            self.gone(number, at, file)?;
+        }
+        Ok(())
+    }
+}

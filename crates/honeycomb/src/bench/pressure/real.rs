@@ -1,0 +1,459 @@
+//! The comparison on a real cluster, with real clients, and beside a redis-server.
+//!
+//! First it is measured what a task's transfers take alone, and jobs are made of it. They run with all
+//! the memory that they want: that tells how much that is, and how much longer transfers take among
+//! others, so that computing can be lengthened until transfers are their share again. Then each
+//! policy gets its capacities.
+
+use super::figures::{Point, Slowdown};
+use super::keep::{Held, Ours, Theirs};
+use super::objects::Objects;
+use super::sizing::Sizing;
+use super::{Load, Policy, PressureArgs, figures};
+use crate::bench::cluster::Cluster;
+use crate::bench::process::Pinning;
+use crate::bench::redis::{self, Redis};
+use crate::bench::trace::{bar, steps};
+use crate::bench::{Pool, Transport, Waiting};
+use crate::failure::{Failure, Outcome};
+use crate::size;
+use honeycomb_client::Client;
+use honeycomb_env::Clock;
+use honeycomb_load::{
+    Carried, JobPlan, Keep, Pace, StagePlan, TRANSFER_SHARE, TaskPlan, TransferCost, carry,
+};
+use honeycomb_types::Time;
+use honeycomb_types::limits::{RESERVE_BLOCKS_MIN, RESERVE_FRACTION};
+use honeycomb_wire::Status;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+/// Threads that tasks run on; they mostly sleep. More than run at a time even when jobs pile up.
+const THREADS: usize = 128;
+/// How long after the last arrival a run goes on.
+const PATIENCE: Duration = Duration::from_secs(8);
+/// Least and most share of transfers in a task's time for which no second calibration is needed.
+const SHARE: (f64, f64) = (0.27, 0.33);
+/// How often memory is looked at.
+const EVERY: Duration = Duration::from_millis(20);
+/// Files with which it is measured what transfers take alone.
+const PROBES: u32 = 12;
+/// Share of tasks' time for which they may wait for a thread, before the run says so.
+const QUEUED: f64 = 0.01;
+
+/// Where a policy's runs go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// Our own cluster.
+    Ours(Policy),
+    /// A redis-server, with the object store as its overflow.
+    Redis,
+}
+
+impl Who {
+    fn name(self) -> &'static str {
+        match self {
+            Who::Ours(policy) => policy.name(),
+            Who::Redis => "redis",
+        }
+    }
+}
+
+/// What cannot be measured, and why.
+pub struct Missing {
+    /// Of whom.
+    pub who: &'static str,
+    /// At which capacities.
+    pub capacities: Vec<u32>,
+    /// Why.
+    pub why: String,
+}
+
+/// What a comparison on a real cluster gave.
+pub struct Measured {
+    /// What ran.
+    pub load: Load,
+    /// What followed from it.
+    pub sizing: Sizing,
+    /// What came out.
+    pub points: Vec<Point>,
+    /// What could not be measured.
+    pub missing: Vec<Missing>,
+    /// Bytes that are 100 %.
+    pub peak: u64,
+    /// What computing times were multiplied with.
+    pub compute: f64,
+}
+
+/// One run.
+struct Ran {
+    carried: Carried,
+    /// Integral of bytes in memory while jobs arrived: data that is wanted, as clients count it (a
+    /// server's own count comes four times a second, which is as long as a file lives).
+    used: f64,
+    /// The same of blocks with an owner, or of what redis-server counts against its bound.
+    allocated: f64,
+    peak_blocks: u64,
+    peak_bytes: u64,
+    spilled_object: u64,
+}
+
+/// What a policy needs that memory servers of this build do not have; `None` when nothing.
+///
+/// Tiers below memory are the servers': when there are disks to declare, a cluster for `block` and
+/// `job-peak` is started with one, and this says so no more.
+fn lacks(policy: Policy, pct: u32) -> Option<&'static str> {
+    match policy {
+        Policy::Static => None,
+        Policy::StaticKeeps => Some("it is there in virtual time only"),
+        Policy::Block if pct == 100 => None,
+        Policy::Block => Some("memory servers of this build have no disk below their memory"),
+        Policy::JobPeak => Some(
+            "memory servers of this build have no disk below their memory, and the controller no \
+             reservations",
+        ),
+    }
+}
+
+/// Whoever asks by name for what cannot be had gets an error, and not a table without it.
+fn refuse(args: &PressureArgs) -> Outcome {
+    for policy in &args.policy {
+        let why = match args.capacity.is_empty() {
+            // What cannot be had of the usual capacities is told, if some can.
+            true => {
+                let reasons: Option<Vec<&str>> =
+                    args.capacities().into_iter().map(|pct| lacks(*policy, pct)).collect();
+                reasons.map(|reasons| reasons[0])
+            }
+            false => args.capacity.iter().find_map(|pct| lacks(*policy, *pct)),
+        };
+        if let Some(why) = why {
+            let text = format!("{} cannot be measured: {why}", policy.name());
+            return Err(Failure::new(Status::InvalidArgument, text));
+        }
+    }
+    Ok(())
+}
+
+/// Measures. `make` makes the load of the cost that was found.
+pub fn measure(
+    args: &PressureArgs,
+    make: impl Fn(TransferCost) -> Outcome<Load>,
+) -> Outcome<Measured> {
+    refuse(args)?;
+    let nominal = make(super::nominal(args))?;
+    let cost = probe(args, &nominal)?;
+    let mut load = make(cost)?;
+    load.conditions.cost = cost;
+    let mut compute = 1.0;
+    let mut free = run_ours(args, &load, Policy::Block, compute, None, "calibration")?;
+    let share = free.carried.transfer_share();
+    if !(SHARE.0..=SHARE.1).contains(&share) {
+        compute = share / (1.0 - share) * (1.0 - TRANSFER_SHARE) / TRANSFER_SHARE;
+        free = run_ours(args, &load, Policy::Block, compute, None, "calibration again")?;
+    }
+    let sizing = Sizing::measured(&load, &free.carried, free.summary(&load), compute);
+    if !args.output.json {
+        say!("{}", sizing.text());
+        if let Some(why) = sizing.unsound() {
+            say!("{why}");
+        }
+    }
+    let peak = free.peak_blocks * load.conditions.block;
+    let mut points = Vec::new();
+    let mut missing = Vec::new();
+    let policies: Vec<Who> = match args.policy.is_empty() {
+        true => {
+            vec![Who::Ours(Policy::Static), Who::Ours(Policy::JobPeak), Who::Ours(Policy::Block)]
+        }
+        false => args.policy.iter().map(|policy| Who::Ours(*policy)).collect(),
+    };
+    let beside = (!args.no_redis && args.policy.is_empty()).then_some(Who::Redis);
+    let mut ours = None;
+    for who in policies.into_iter().chain(beside) {
+        if who == Who::Redis && redis::version().is_none() {
+            let why = "there is no redis-server on the path".to_owned();
+            missing.push(Missing { who: "redis", capacities: args.capacities(), why });
+            continue;
+        }
+        let mut base: Option<Vec<f64>> = None;
+        for pct in args.capacities() {
+            if let Who::Ours(policy) = who
+                && let Some(why) = lacks(policy, pct)
+            {
+                let told = missing.iter_mut().find(|m: &&mut Missing| m.who == who.name());
+                match told {
+                    Some(told) => told.capacities.push(pct),
+                    None => missing.push(Missing {
+                        who: who.name(),
+                        capacities: vec![pct],
+                        why: why.to_owned(),
+                    }),
+                }
+                continue;
+            }
+            let what = format!("{} at {pct} %", who.name());
+            let memory = peak * u64::from(pct) / 100;
+            let ran = match who {
+                // Of two runs one may hold a file more at its peak, and there is nothing below: the
+                // run has room to spare, and is judged by what was asked for.
+                Who::Ours(Policy::Block) => {
+                    run_ours(args, &load, Policy::Block, compute, None, &what)?
+                }
+                Who::Ours(policy) => run_ours(args, &load, policy, compute, Some(memory), &what)?,
+                Who::Redis => run_redis(args, &load, compute, memory, &what)?,
+            };
+            let seconds = ran.carried.seconds.clone();
+            let base = base.get_or_insert_with(|| seconds.clone());
+            if who == Who::Ours(Policy::Block) && pct == 100 {
+                ours = Some(seconds.clone());
+            }
+            points.push(ran.point(&load, who.name(), pct, memory, base));
+        }
+    }
+    let ours = ours.unwrap_or_else(|| free.carried.seconds.clone());
+    for point in &mut points {
+        point.to_block = Some(Slowdown::of(&point.seconds, &ours).sums);
+    }
+    Ok(Measured { load, sizing, points, missing, peak, compute })
+}
+
+/// What transfers take alone: the median of some files, written and read by one task.
+fn probe(args: &PressureArgs, load: &Load) -> Outcome<TransferCost> {
+    let times = |bytes: u64| -> Outcome<(f64, f64)> {
+        let reads =
+            |number| vec![honeycomb_load::Read { stage: number - 1, task: 0, offset: 0, bytes }];
+        let stages = (0..PROBES).map(|number| StagePlan {
+            tasks: vec![TaskPlan {
+                bytes,
+                reads: if number == 0 { vec![] } else { reads(number) },
+                compute_s: 0.0,
+            }],
+            inputs: if number == 0 { vec![] } else { vec![number - 1] },
+            last_reader: (number + 1).min(PROBES - 1),
+        });
+        let job = JobPlan { tenant: 0, arrival: 0.0, width: 1, stages: stages.collect() };
+        let jobs = [job.clone(), job];
+        let ran = run_jobs(args, load, &jobs, Policy::Block, 1.0, None, "transfers alone")?;
+        let files = f64::from(PROBES) * jobs.len() as f64;
+        Ok((ran.carried.write_s / files, ran.carried.read_s / (files - jobs.len() as f64)))
+    };
+    // Of two sizes, so that what a file costs can be told from what its bytes do.
+    let (small, large) = (load.file / 16, load.file);
+    let ((write_small, read_small), (write, read)) = (times(small)?, times(large)?);
+    let bytes = (large - small) as f64;
+    let rate = |small: f64, large: f64| bytes / (large - small).max(bytes / 20e9);
+    let cost =
+        TransferCost { read: rate(read_small, read), write: rate(write_small, write), file_s: 0.0 };
+    let file_s =
+        (write_small - small as f64 / cost.write + read_small - small as f64 / cost.read) / 2.0;
+    Ok(TransferCost { file_s: file_s.max(0.0), ..cost })
+}
+
+fn run_ours(
+    args: &PressureArgs,
+    load: &Load,
+    policy: Policy,
+    compute: f64,
+    memory: Option<u64>,
+    what: &str,
+) -> Outcome<Ran> {
+    run_jobs(args, load, &load.jobs, policy, compute, memory, what)
+}
+
+/// Carries jobs out on a cluster of their own, with this memory for data: besides, it has the blocks
+/// that are kept back for moves.
+fn run_jobs(
+    args: &PressureArgs,
+    load: &Load,
+    jobs: &[JobPlan],
+    policy: Policy,
+    compute: f64,
+    memory: Option<u64>,
+    what: &str,
+) -> Outcome<Ran> {
+    let block = load.conditions.block;
+    let all: u64 = jobs.iter().map(JobPlan::written).sum::<u64>() / block;
+    let files: usize = jobs.iter().map(|job| job.tasks().count()).sum();
+    let blocks = match memory {
+        Some(memory) => memory / block,
+        None => all + 2 * files as u64,
+    };
+    let blocks = with_reserve(blocks);
+    let pool = Pool { memory: blocks * block, block_size: block };
+    let cluster = Cluster::over(Transport::Tcp, 1, pool, Waiting::Sleeping, Pinning::default())?;
+    let objects = match policy {
+        Policy::Static => {
+            let made = Objects::new(true);
+            Some(made.map_err(|e| Failure::io("a folder for objects", &e))?)
+        }
+        _ => None,
+    };
+    let held = Held::default();
+    let client = |token: &[u8]| cluster.client(token);
+    let keep = Ours {
+        admin: cluster.client(cluster.token()),
+        client: &client,
+        name: "pressure".into(),
+        block,
+        objects: objects.as_ref(),
+        held: &held,
+    };
+    let admin = cluster.client(cluster.token());
+    let look = || allocated(&admin);
+    let ran = observe(args, jobs, &keep, compute, &held, &look, what)?;
+    Ok(Ran { spilled_object: objects.as_ref().map_or(0, Objects::written), ..ran })
+}
+
+fn allocated(admin: &Client) -> Outcome<f64> {
+    Ok(admin.status()?.bytes_allocated as f64)
+}
+
+/// So many blocks for data, and those that are kept back of all of them.
+fn with_reserve(blocks: u64) -> u64 {
+    let kept = |all: u64| u64::from(RESERVE_BLOCKS_MIN).max(all / u64::from(RESERVE_FRACTION));
+    let mut all = blocks + u64::from(RESERVE_BLOCKS_MIN);
+    while all - kept(all) < blocks {
+        all += 1;
+    }
+    all
+}
+
+fn run_redis(
+    args: &PressureArgs,
+    load: &Load,
+    compute: f64,
+    memory: u64,
+    what: &str,
+) -> Outcome<Ran> {
+    let server = Redis::within(Pinning::default(), Transport::Tcp, Some(memory))?;
+    let objects = Objects::new(true).map_err(|e| Failure::io("a folder for objects", &e))?;
+    let held = Held::default();
+    let idle = Mutex::default();
+    let keep = Theirs { address: server.address(), idle, objects: &objects, held: &held };
+    let admin =
+        Mutex::new(server.client(Duration::ZERO).map_err(|e| Failure::io("redis-server", &e))?);
+    let look = || {
+        let mut admin = admin.lock().expect("nobody else looks");
+        let used = admin.used_memory().map_err(|e| Failure::io("redis-server", &e))?;
+        Ok(used as f64)
+    };
+    let ran = observe(args, &load.jobs, &keep, compute, &held, &look, what)?;
+    Ok(Ran { spilled_object: objects.written(), ..ran })
+}
+
+/// Carries jobs out and looks at the memory meanwhile.
+fn observe<K: Keep>(
+    args: &PressureArgs,
+    jobs: &[JobPlan],
+    keep: &K,
+    compute: f64,
+    held: &Held,
+    look: &(dyn Fn() -> Outcome<f64> + Sync),
+    what: &str,
+) -> Outcome<Ran> {
+    let last = jobs.last().map_or(0.0, |job| job.arrival);
+    let progress = bar(what, steps(last.max(0.1)));
+    let done = AtomicBool::new(false);
+    let pace = Pace { threads: THREADS, compute, patience: PATIENCE, seed: args.seed };
+    let (carried, areas) = thread::scope(|scope| {
+        let looking = scope.spawn(|| -> Outcome<(f64, f64)> {
+            let clock = Clock::start();
+            let (mut used, mut allocated, mut before) = (0.0, 0.0, 0.0);
+            for turn in 1.. {
+                if done.load(Relaxed) {
+                    break;
+                }
+                let (now_allocated, now_used) = (look()?, held.bytes() as f64);
+                let now = clock.now().since(Time::ZERO).as_secs_f64();
+                let step = now.min(last) - before;
+                if step > 0.0 {
+                    used += now_used * step;
+                    allocated += now_allocated * step;
+                    before = now;
+                }
+                progress.set_position(steps(now));
+                clock.sleep_until(Time::ZERO + EVERY * turn);
+            }
+            Ok((used, allocated))
+        });
+        let carried = carry(jobs, keep, pace);
+        done.store(true, Relaxed);
+        (carried, looking.join().expect("looking does not panic"))
+    });
+    progress.finish_and_clear();
+    let carried = carried.map_err(|e| Failure::new(Status::Internal, format!("{what}: {e}")))?;
+    let (used, allocated) = areas?;
+    let waited = carried.queued_s / (carried.transfer_s + carried.compute_s).max(1e-9);
+    if waited > QUEUED && !args.output.json {
+        let share = waited * 100.0;
+        say!("{what}: tasks waited {share:.1} % of their time for one of {THREADS} threads");
+    }
+    Ok(Ran {
+        carried,
+        used,
+        allocated,
+        peak_blocks: held.peak_blocks(),
+        peak_bytes: held.peak_bytes(),
+        spilled_object: 0,
+    })
+}
+
+impl Ran {
+    /// For the arithmetic: mean and peak of bytes, and of blocks.
+    fn summary(&self, load: &Load) -> super::sizing::Summary {
+        let last = load.jobs.last().map_or(0.0, |job| job.arrival);
+        super::sizing::Summary {
+            window: last,
+            mean: self.used / last.max(1e-9),
+            peak: self.peak_bytes,
+            peak_blocks: self.peak_blocks,
+        }
+    }
+
+    fn point(
+        &self,
+        load: &Load,
+        policy: &'static str,
+        capacity_pct: u32,
+        memory: u64,
+        base: &[f64],
+    ) -> Point {
+        let window = load.jobs.last().map_or(0.0, |job| job.arrival).max(1e-9);
+        let of = |area: f64| area / window / memory.max(1) as f64;
+        Point {
+            policy,
+            capacity_pct,
+            slowdown: figures::Slowdown::of(&self.carried.seconds, base),
+            seconds: self.carried.seconds.clone(),
+            to_block: None,
+            utilisation: of(self.used),
+            allocated: Some(of(self.allocated)),
+            spilled_disk: 0,
+            spilled_object: self.spilled_object,
+            written: self.carried.written,
+            jobs: self.carried.seconds.len() - self.carried.unfinished,
+            unfinished: self.carried.unfinished,
+            compared: Some(self.carried.compared),
+            transfer_share: self.carried.transfer_share(),
+        }
+    }
+}
+
+/// One line for what could not be measured.
+pub fn told(missing: &Missing) -> String {
+    let capacities: Vec<String> = missing.capacities.iter().map(|pct| format!("{pct} %")).collect();
+    format!("not measured: {} at {}: {}", missing.who, capacities.join(", "), missing.why)
+}
+
+/// A cost in words.
+pub fn cost(cost: TransferCost) -> String {
+    format!(
+        "a task alone writes {}/s and reads {}/s, and a file costs {:.2} ms besides",
+        size::show(cost.write as u64),
+        size::show(cost.read as u64),
+        cost.file_s * 1e3
+    )
+}

@@ -1,0 +1,535 @@
+//! Carries jobs out in real time, on whatever keeps their files.
+//!
+//! Jobs begin when their plans say, whether or not earlier ones have ended. Each task has a thread
+//! while it runs: it reads, sleeps for as long as it would compute (elsewhere, on a function), and
+//! writes. Contents are pieces of one noise, so that writing costs no making of them; one read of
+//! sixteen is compared, while the task computes.
+
+use crate::draw::Draw;
+use crate::jobs::{JobPlan, Read};
+use honeycomb_env::Clock;
+use honeycomb_types::Time;
+use std::collections::VecDeque;
+use std::fmt::Display;
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+use thiserror::Error;
+
+/// One read of so many is compared with what was written.
+const COMPARED: u64 = 16;
+/// Places in the noise at which files begin; more, and the noise leaves the processor's caches no
+/// sooner than data that is written would.
+const PLACES: u64 = 4 << 20;
+/// Bytes of a thread's stack: a task calls nothing deep.
+const STACK: usize = 256 << 10;
+
+/// Keeps the files of jobs.
+pub trait Keep: Sync {
+    /// A job that runs.
+    type Job: Send + Sync;
+    /// Why something could not be done.
+    type Error: Display + Send;
+
+    /// Begins a job.
+    fn begin(&self, number: usize, plan: &JobPlan) -> Result<Self::Job, Self::Error>;
+    /// Writes the file of a task, whole.
+    fn write(&self, job: &Self::Job, at: FileId, content: &[u8]) -> Result<(), Self::Error>;
+    /// Reads a range of a file.
+    fn read(&self, job: &Self::Job, read: Read, buffer: &mut [u8]) -> Result<(), Self::Error>;
+    /// A task has read and written what it had to: what nobody will read any more may go.
+    fn ended(&self, job: &Self::Job, plan: &JobPlan, at: FileId) -> Result<(), Self::Error>;
+    /// All tasks have ended, or the run is over: everything goes.
+    fn end(&self, job: Self::Job) -> Result<(), Self::Error>;
+}
+
+/// The file that a task writes, and the task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId {
+    /// Its stage.
+    pub stage: u32,
+    /// Its place there.
+    pub task: u32,
+}
+
+/// How jobs are carried out.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Tasks that can run at a time.
+    pub threads: usize,
+    /// What the jobs' computing times are multiplied with.
+    pub compute: f64,
+    /// How long after the last arrival it is waited for the last end.
+    pub patience: Duration,
+    /// Decides contents.
+    pub seed: u64,
+}
+
+/// What came out.
+#[derive(Clone, Debug, Default)]
+pub struct Carried {
+    /// Seconds of each job from its arrival by the plan to its end; for one that had not ended,
+    /// until it was waited for no longer.
+    pub seconds: Vec<f64>,
+    /// Jobs that had not ended.
+    pub unfinished: usize,
+    /// Seconds of tasks' reads and writes.
+    pub transfer_s: f64,
+    /// Seconds for which they slept instead of computing.
+    pub compute_s: f64,
+    /// Seconds for which tasks that could run had no thread.
+    pub queued_s: f64,
+    /// Bytes written.
+    pub written: u64,
+    /// Bytes read.
+    pub read: u64,
+    /// Reads that were compared with what was written.
+    pub compared: u64,
+    /// Seconds in which writes were under way, and those of reads.
+    pub write_s: f64,
+    /// Of `transfer_s`, reads.
+    pub read_s: f64,
+}
+
+impl Carried {
+    /// Share of tasks' time that was transfers.
+    pub fn transfer_share(&self) -> f64 {
+        self.transfer_s / (self.transfer_s + self.compute_s).max(1e-12)
+    }
+}
+
+/// Why jobs could not be carried out.
+#[derive(Debug, Error)]
+#[error("job {job}, stage {stage}, task {task} ({what}): {cause}")]
+pub struct CarryError {
+    /// Which job.
+    pub job: usize,
+    /// Which stage of it.
+    pub stage: u32,
+    /// Which task of that.
+    pub task: u32,
+    /// What it was about to do.
+    pub what: &'static str,
+    /// Why not.
+    pub cause: String,
+}
+
+/// Something that can be done now.
+struct Ready {
+    job: usize,
+    /// None: the job begins.
+    task: Option<FileId>,
+    since: Time,
+}
+
+struct Progress<J> {
+    job: J,
+    stage: usize,
+    begun: usize,
+    ended: usize,
+}
+
+struct State<J> {
+    ready: VecDeque<Ready>,
+    running: Vec<Option<Progress<std::sync::Arc<J>>>>,
+    left: usize,
+    over: bool,
+    failed: Option<CarryError>,
+    carried: Carried,
+}
+
+struct Run<'a, K: Keep> {
+    jobs: &'a [JobPlan],
+    keep: &'a K,
+    pace: Pace,
+    clock: Clock,
+    noise: Vec<u8>,
+    /// Buffers that nobody reads into now: few, as tasks compute most of their time.
+    buffers: Mutex<Vec<Vec<u8>>>,
+    state: Mutex<State<K::Job>>,
+    /// Something is ready, for one thread; or the run is over, for all.
+    ready: Condvar,
+    /// A job has ended, or the run is over: for who drives.
+    ended: Condvar,
+}
+
+/// Carries jobs out, from now until the last one has ended or patience has. The first error ends it.
+pub fn carry<K: Keep>(jobs: &[JobPlan], keep: &K, pace: Pace) -> Result<Carried, CarryError> {
+    assert!(pace.threads > 0, "somebody has to work");
+    let carried = Carried { seconds: vec![f64::NAN; jobs.len()], ..Carried::default() };
+    let state = State {
+        ready: VecDeque::new(),
+        running: jobs.iter().map(|_| None).collect(),
+        left: jobs.len(),
+        over: false,
+        failed: None,
+        carried,
+    };
+    let noise = noise(jobs, pace.seed);
+    let (state, ready, ended) = (Mutex::new(state), Condvar::new(), Condvar::new());
+    let (clock, buffers) = (Clock::start(), Mutex::default());
+    let run = Run { jobs, keep, pace, clock, noise, buffers, state, ready, ended };
+    std::thread::scope(|scope| {
+        for number in 0..pace.threads {
+            let builder =
+                std::thread::Builder::new().stack_size(STACK).name(format!("task-{number}"));
+            let started = builder.spawn_scoped(scope, || run.work());
+            if let Err(e) = started {
+                let cause = format!("thread {number} did not start: {e}");
+                run.fail(CarryError { job: 0, stage: 0, task: 0, what: "begin", cause });
+                return;
+            }
+        }
+        run.drive();
+    });
+    let mut state = run.state.into_inner().expect("no thread panicked");
+    if let Some(error) = state.failed {
+        return Err(error);
+    }
+    let now = run.clock.now().since(Time::ZERO).as_secs_f64();
+    for (number, running) in state.running.iter_mut().enumerate() {
+        if state.carried.seconds[number].is_nan() {
+            state.carried.seconds[number] = now - jobs[number].arrival;
+            state.carried.unfinished += 1;
+        }
+        // No thread has it any more.
+        if let Some(job) = running.take().and_then(|p| std::sync::Arc::into_inner(p.job)) {
+            let error = |e: K::Error| CarryError {
+                job: number,
+                stage: 0,
+                task: 0,
+                what: "let go of what it holds",
+                cause: e.to_string(),
+            };
+            keep.end(job).map_err(error)?;
+        }
+    }
+    Ok(state.carried)
+}
+
+fn noise(jobs: &[JobPlan], seed: u64) -> Vec<u8> {
+    let longest = jobs.iter().flat_map(JobPlan::tasks).map(|task| task.bytes).max().unwrap_or(0);
+    let mut draw = Draw::seeded(seed);
+    let words = (longest + PLACES).div_ceil(8);
+    let mut noise = Vec::with_capacity(words as usize * 8);
+    for _ in 0..words {
+        noise.extend_from_slice(&draw.below(u64::MAX).to_le_bytes());
+    }
+    noise
+}
+
+/// Where in the noise a file begins: no two of a run of thousands of files begin at the same place.
+fn place(job: usize, at: FileId) -> usize {
+    let number = (job as u64) << 32 | u64::from(at.stage) << 16 | u64::from(at.task);
+    (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % PLACES) as usize
+}
+
+impl<K: Keep> Run<'_, K> {
+    fn locked(&self) -> MutexGuard<'_, State<K::Job>> {
+        self.state.lock().expect("no thread panicked")
+    }
+
+    fn seconds(&self, since: Time) -> f64 {
+        self.clock.now().since(since).as_secs_f64()
+    }
+
+    fn fail(&self, error: CarryError) {
+        let mut state = self.locked();
+        state.failed.get_or_insert(error);
+        state.over = true;
+        drop(state);
+        self.ready.notify_all();
+        self.ended.notify_all();
+    }
+
+    /// Lets jobs begin when they are due, and waits for the last.
+    fn drive(&self) {
+        for (job, plan) in self.jobs.iter().enumerate() {
+            let due = Time::ZERO + Duration::from_secs_f64(plan.arrival);
+            self.clock.sleep_until(due);
+            let mut state = self.locked();
+            if state.over {
+                return;
+            }
+            state.ready.push_back(Ready { job, task: None, since: self.clock.now() });
+            drop(state);
+            self.ready.notify_one();
+        }
+        let until = self.clock.now() + self.pace.patience;
+        let mut state = self.locked();
+        while state.left > 0 && !state.over {
+            let left = until.since(self.clock.now());
+            if left == Duration::ZERO {
+                break;
+            }
+            let waited = self.ended.wait_timeout(state, left);
+            state = waited.expect("no thread panicked").0;
+        }
+        state.over = true;
+        drop(state);
+        self.ready.notify_all();
+    }
+
+    fn work(&self) {
+        loop {
+            let mut state = self.locked();
+            let ready = loop {
+                if state.over {
+                    return;
+                }
+                if let Some(ready) = state.ready.pop_front() {
+                    break ready;
+                }
+                state = self.ready.wait(state).expect("no thread panicked");
+            };
+            state.carried.queued_s += self.seconds(ready.since);
+            drop(state);
+            let at = ready.task.unwrap_or(FileId { stage: 0, task: 0 });
+            let done = match ready.task {
+                None => self.begin(ready.job),
+                Some(at) => self.task(ready.job, at),
+            };
+            if let Err((what, cause)) = done {
+                let (stage, task) = (at.stage, at.task);
+                self.fail(CarryError { job: ready.job, stage, task, what, cause });
+                return;
+            }
+        }
+    }
+
+    fn begin(&self, number: usize) -> Result<(), (&'static str, String)> {
+        let job = self.keep.begin(number, &self.jobs[number]);
+        let job = job.map_err(|e| ("begin", e.to_string()))?;
+        let mut state = self.locked();
+        let job = std::sync::Arc::new(job);
+        state.running[number] = Some(Progress { job, stage: 0, begun: 0, ended: 0 });
+        self.offer(&mut state, number);
+        Ok(())
+    }
+
+    /// Puts tasks of a job's stage where threads find them, as many as may run.
+    fn offer(&self, state: &mut State<K::Job>, number: usize) {
+        let plan = &self.jobs[number];
+        let State { running, ready, .. } = state;
+        let Some(progress) = running[number].as_mut() else { return };
+        let tasks = plan.stages[progress.stage].tasks.len();
+        while progress.begun < tasks && progress.begun - progress.ended < plan.width.max(1) as usize
+        {
+            let at = FileId { stage: progress.stage as u32, task: progress.begun as u32 };
+            progress.begun += 1;
+            ready.push_back(Ready { job: number, task: Some(at), since: self.clock.now() });
+            self.ready.notify_one();
+        }
+    }
+
+    fn task(&self, number: usize, at: FileId) -> Result<(), (&'static str, String)> {
+        let plan = &self.jobs[number];
+        let task = &plan.stages[at.stage as usize].tasks[at.task as usize];
+        let job = {
+            let state = self.locked();
+            let progress = state.running[number].as_ref().expect("it has a task, so it runs");
+            progress.job.clone()
+        };
+        let (mut read_s, mut read_bytes, mut compared) = (0.0, 0, 0);
+        let started = self.clock.now();
+        let mut compare_s = 0.0;
+        let mut buffer = self.buffers.lock().expect("no thread panicked").pop().unwrap_or_default();
+        for (turn, read) in task.reads.iter().enumerate() {
+            buffer.resize(read.bytes as usize, 0);
+            let begun = self.clock.now();
+            self.keep.read(&job, *read, &mut buffer).map_err(|e| ("read", e.to_string()))?;
+            read_s += self.seconds(begun);
+            read_bytes += read.bytes;
+            let turn =
+                number as u64 + u64::from(at.stage) * 7 + u64::from(at.task) * 3 + turn as u64;
+            if turn.is_multiple_of(COMPARED) {
+                let begun = self.clock.now();
+                self.compare(number, *read, &buffer)?;
+                compare_s += self.seconds(begun);
+                compared += 1;
+            }
+        }
+        self.buffers.lock().expect("no thread panicked").push(buffer);
+        // Comparing is part of what the task computes.
+        let compute_s = task.compute_s * self.pace.compute;
+        let until = started + Duration::from_secs_f64(read_s + compute_s.max(compare_s));
+        self.clock.sleep_until(until);
+        let begin = place(number, at);
+        let content = &self.noise[begin..begin + task.bytes as usize];
+        let begun = self.clock.now();
+        let slept = begun.since(started).as_secs_f64() - read_s;
+        self.keep.write(&job, at, content).map_err(|e| ("write", e.to_string()))?;
+        self.keep.ended(&job, plan, at).map_err(|e| ("commit", e.to_string()))?;
+        let write_s = self.seconds(begun);
+        drop(job);
+        self.ended(number, |carried| {
+            carried.read_s += read_s;
+            carried.write_s += write_s;
+            carried.transfer_s += read_s + write_s;
+            carried.compute_s += slept;
+            carried.read += read_bytes;
+            carried.written += task.bytes;
+            carried.compared += compared;
+        })
+        .map_err(|e| ("end the job", e.to_string()))
+    }
+
+    fn compare(&self, job: usize, read: Read, got: &[u8]) -> Result<(), (&'static str, String)> {
+        let at = FileId { stage: read.stage, task: read.task };
+        let begin = place(job, at) + read.offset as usize;
+        if got == &self.noise[begin..begin + got.len()] {
+            return Ok(());
+        }
+        let what = format!(
+            "{} bytes at {} of the file of stage {}, task {} came back as something else",
+            read.bytes, read.offset, read.stage, read.task
+        );
+        Err(("read", what))
+    }
+
+    /// A task has ended: the next ones of its job may begin, or the job ends.
+    fn ended(&self, number: usize, tell: impl FnOnce(&mut Carried)) -> Result<(), K::Error> {
+        let plan = &self.jobs[number];
+        let mut state = self.locked();
+        tell(&mut state.carried);
+        let progress = state.running[number].as_mut().expect("its task ran");
+        progress.ended += 1;
+        let stage_over = progress.ended == plan.stages[progress.stage].tasks.len();
+        if stage_over {
+            (progress.stage, progress.begun, progress.ended) = (progress.stage + 1, 0, 0);
+        }
+        if progress.stage < plan.stages.len() {
+            self.offer(&mut state, number);
+            return Ok(());
+        }
+        let job = state.running[number].take().expect("it ran").job;
+        let now = self.clock.now().since(Time::ZERO).as_secs_f64();
+        state.carried.seconds[number] = now - plan.arrival;
+        drop(state);
+        // The other tasks of the job have ended, and let go of it before they said so.
+        let job = std::sync::Arc::into_inner(job).expect("the last one has it alone");
+        self.keep.end(job)?;
+        self.locked().left -= 1;
+        self.ended.notify_all();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fitted::{Fit, fitted};
+    use crate::jobs::{Shape, TransferCost, mapreduce};
+    use std::collections::HashMap;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    /// Keeps files in a map, and may change a byte of what it gives back.
+    #[derive(Default)]
+    struct InMemory {
+        flips: bool,
+        files: AtomicUsize,
+        jobs: AtomicUsize,
+    }
+
+    type Files = Mutex<HashMap<FileId, (Vec<u8>, u32)>>;
+
+    impl Keep for InMemory {
+        type Job = Files;
+        type Error = String;
+
+        fn begin(&self, _: usize, _: &JobPlan) -> Result<Files, String> {
+            self.jobs.fetch_add(1, Relaxed);
+            Ok(Mutex::default())
+        }
+
+        fn write(&self, job: &Files, at: FileId, content: &[u8]) -> Result<(), String> {
+            self.files.fetch_add(1, Relaxed);
+            let before = job.lock().unwrap().insert(at, (content.to_vec(), 0));
+            before.map_or(Ok(()), |_| Err("written twice".into()))
+        }
+
+        fn read(&self, job: &Files, read: Read, buffer: &mut [u8]) -> Result<(), String> {
+            let at = FileId { stage: read.stage, task: read.task };
+            let files = job.lock().unwrap();
+            let (bytes, _) = files.get(&at).ok_or("read before it was written")?;
+            buffer.copy_from_slice(&bytes[read.offset as usize..][..buffer.len()]);
+            if self.flips {
+                buffer[0] ^= 1;
+            }
+            Ok(())
+        }
+
+        fn ended(&self, job: &Files, plan: &JobPlan, at: FileId) -> Result<(), String> {
+            let readers = plan.readers();
+            let mut files = job.lock().unwrap();
+            for read in &plan.stages[at.stage as usize].tasks[at.task as usize].reads {
+                let id = FileId { stage: read.stage, task: read.task };
+                let file = files.get_mut(&id).ok_or("gone before its readers ended")?;
+                file.1 += 1;
+                if file.1 == readers[id.stage as usize][id.task as usize] {
+                    files.remove(&id);
+                    self.files.fetch_sub(1, Relaxed);
+                }
+            }
+            Ok(())
+        }
+
+        fn end(&self, job: Files) -> Result<(), String> {
+            self.files.fetch_sub(job.into_inner().unwrap().len(), Relaxed);
+            self.jobs.fetch_sub(1, Relaxed);
+            Ok(())
+        }
+    }
+
+    fn jobs() -> Vec<JobPlan> {
+        let cost = TransferCost { read: 1e9, write: 1e9, file_s: 1e-5 };
+        let shape = Shape {
+            file: 16 << 10,
+            file_spread: 0.5,
+            stages: (3, 6),
+            tasks_spread: 1.0,
+            width: 2,
+            sources: 0.3,
+            joins: 0.5,
+            job: 100e3,
+            job_spread: 0.5,
+        };
+        let demand = fitted(Fit { seed: 1, tenants: 4 }).scaled(0.2, 400 << 10);
+        mapreduce(&demand, cost, shape, 1)
+    }
+
+    const PACE: Pace =
+        Pace { threads: 8, compute: 1.0, patience: Duration::from_secs(30), seed: 7 };
+
+    #[test]
+    fn every_task_runs_once_and_what_is_written_is_read() {
+        let (jobs, keep) = (jobs(), InMemory::default());
+        let carried = carry(&jobs, &keep, PACE).unwrap();
+        assert_eq!(carried.unfinished, 0);
+        assert_eq!(carried.written, jobs.iter().map(JobPlan::written).sum::<u64>());
+        assert_eq!(carried.read, jobs.iter().map(JobPlan::read).sum::<u64>());
+        assert!(carried.compared > 0);
+        assert!(carried.seconds.iter().all(|s| *s > 0.0));
+        assert_eq!((keep.files.into_inner(), keep.jobs.into_inner()), (0, 0), "nothing is left");
+    }
+
+    #[test]
+    fn what_comes_back_wrong_ends_the_run() {
+        let keep = InMemory { flips: true, ..InMemory::default() };
+        let error = carry(&jobs(), &keep, PACE).unwrap_err();
+        assert!(error.to_string().contains("came back as something else"), "{error}");
+    }
+
+    #[test]
+    fn who_has_not_ended_when_patience_has_is_told() {
+        let keep = InMemory::default();
+        let pace = Pace { compute: 1e6, patience: Duration::ZERO, threads: 1, ..PACE };
+        let mut jobs = jobs();
+        jobs.truncate(2);
+        for job in &mut jobs {
+            job.stages[0].tasks[0].compute_s = 1e-7;
+        }
+        let carried = carry(&jobs, &keep, pace).unwrap();
+        assert_eq!(carried.unfinished, 2, "a tenth of a second is not enough for both");
+        assert_eq!(keep.jobs.into_inner(), 0, "they were ended all the same");
+    }
+}
