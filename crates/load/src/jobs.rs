@@ -101,8 +101,6 @@ pub struct StagePlan {
     pub tasks: Vec<TaskPlan>,
     /// The stages whose output it reads.
     pub inputs: Vec<u32>,
-    /// The last stage that reads its output; itself when none does.
-    pub last_reader: u32,
 }
 
 /// A job.
@@ -283,9 +281,6 @@ fn job(draw: &mut Draw, cost: TransferCost, shape: Shape, size: f64) -> JobPlan 
         let sizes: Vec<u64> = (0..tasks)
             .map(|_| draw.around(shape.file as f64, shape.file_spread).round().max(1.0) as u64)
             .collect();
-        for input in &inputs {
-            stages[*input as usize].last_reader = number;
-        }
         let tasks = shares(&stages, &inputs, sizes.len())
             .into_iter()
             .zip(sizes)
@@ -296,7 +291,7 @@ fn job(draw: &mut Draw, cost: TransferCost, shape: Shape, size: f64) -> JobPlan 
                 TaskPlan { bytes, reads, compute_s }
             })
             .collect();
-        stages.push(StagePlan { tasks, inputs, last_reader: number });
+        stages.push(StagePlan { tasks, inputs });
         open.push(number);
     }
     JobPlan { tenant: 0, arrival: 0.0, width: shape.width, stages }
@@ -397,12 +392,11 @@ mod tests {
                     *so_far += range.bytes;
                 }
             }
-            let (last, before) = job.stages.split_last().unwrap();
+            let (_, before) = job.stages.split_last().unwrap();
             for (stage, read) in before.iter().zip(&read) {
                 let bytes: Vec<u64> = stage.tasks.iter().map(|task| task.bytes).collect();
                 assert_eq!(&bytes, read, "all of it is read");
             }
-            assert_eq!(last.last_reader as usize, job.stages.len() - 1);
         }
     }
 

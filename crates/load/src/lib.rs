@@ -4,7 +4,8 @@
 //! `demand` says how much intermediate data each tenant has at each moment; `fitted` makes one from
 //! the facts that were published of Snowflake's tenants, `snowset` reads the public trace itself.
 //! `drive` turns it into files, queues or stores that are written, read, emptied and let go, and
-//! checks what it reads. `jobs` makes MapReduce-like jobs of it, whose data follows it. `resident` asks the kernel what a process holds.
+//! checks what it reads. `jobs` makes MapReduce-like jobs whose data follows it, and `carry` carries
+//! them out on whatever keeps their files. `resident` asks the kernel what a process holds.
 #![forbid(unsafe_code)]
 
 mod carry;

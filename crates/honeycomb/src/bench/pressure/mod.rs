@@ -73,6 +73,9 @@ pub struct PressureArgs {
     /// In virtual time, without a cluster: what the conditions allow
     #[arg(long)]
     simulate: bool,
+    /// Leave the disk and the object store as fast as this machine has them
+    #[arg(long, conflicts_with = "simulate")]
+    unshaped: bool,
     /// The size of the paper's experiment, as far as it is published: 100 tenants, 5 hours, blocks
     /// of 128 MiB, and as many servers as the load needs
     #[arg(long, requires = "simulate")]
@@ -180,6 +183,8 @@ pub fn run(args: &PressureArgs) -> Outcome {
     let about = machine();
     let found = Found {
         simulated: true,
+        shaped: true,
+        twice: None,
         load: &load,
         sizing: &sizing,
         points: &points,
@@ -196,14 +201,26 @@ fn on_a_cluster(args: &PressureArgs) -> Outcome {
         say!("{about}; not pinned: the kernel places all sides");
     }
     let measured = real::measure(args, |cost| load(args, cost))?;
-    let real::Measured { load, sizing, points, missing, peak, compute } = &measured;
+    let real::Measured { load, sizing, points, missing, peak, compute, twice } = &measured;
     if !args.output.json {
         say!("{}", real::cost(load.conditions.cost));
         missing.iter().for_each(|missing| say!("{}", real::told(missing)));
+        if let Some(twice) = twice {
+            say!("the same run twice, before and among these: {twice:.2} times as long");
+        }
     }
-    let found = Found { simulated: false, load, sizing, points, peak: *peak, about: &about };
+    let found = Found {
+        simulated: false,
+        shaped: !args.unshaped,
+        twice: *twice,
+        load,
+        sizing,
+        points,
+        peak: *peak,
+        about: &about,
+    };
     found.tell(args.output, args.out.as_deref())?;
-    if args.output.json {
+    if args.output.json || args.unshaped {
         return Ok(());
     }
     // The world's own calibration: its tasks meet each other in another way.

@@ -85,6 +85,8 @@ pub struct Measured {
     pub peak: u64,
     /// What computing times were multiplied with.
     pub compute: f64,
+    /// `block` at 100 % over the calibration, which is the same run before: what the machine adds.
+    pub twice: Option<f64>,
 }
 
 /// One run.
@@ -213,11 +215,12 @@ pub fn measure(
             points.push(ran.point(&load, who.name(), pct, memory, base));
         }
     }
+    let twice = ours.as_ref().map(|ours| Slowdown::of(ours, &free.carried.seconds).sums);
     let ours = ours.unwrap_or_else(|| free.carried.seconds.clone());
     for point in &mut points {
         point.to_block = Some(Slowdown::of(&point.seconds, &ours).sums);
     }
-    Ok(Measured { load, sizing, points, missing, peak, compute })
+    Ok(Measured { load, sizing, points, missing, peak, compute, twice })
 }
 
 /// What transfers take alone: the median of some files, written and read by one task.
@@ -232,7 +235,6 @@ fn probe(args: &PressureArgs, load: &Load) -> Outcome<TransferCost> {
                 compute_s: 0.0,
             }],
             inputs: if number == 0 { vec![] } else { vec![number - 1] },
-            last_reader: (number + 1).min(PROBES - 1),
         });
         let job = JobPlan { tenant: 0, arrival: 0.0, width: 1, stages: stages.collect() };
         let jobs = [job.clone(), job];
@@ -286,7 +288,7 @@ fn run_jobs(
     let cluster = Cluster::over(Transport::Tcp, 1, pool, Waiting::Sleeping, Pinning::default())?;
     let objects = match policy {
         Policy::Static => {
-            let made = Objects::new(true);
+            let made = Objects::new(!args.unshaped);
             Some(made.map_err(|e| Failure::io("a folder for objects", &e))?)
         }
         _ => None,
@@ -329,7 +331,8 @@ fn run_redis(
     what: &str,
 ) -> Outcome<Ran> {
     let server = Redis::within(Pinning::default(), Transport::Tcp, Some(memory))?;
-    let objects = Objects::new(true).map_err(|e| Failure::io("a folder for objects", &e))?;
+    let objects =
+        Objects::new(!args.unshaped).map_err(|e| Failure::io("a folder for objects", &e))?;
     let held = Held::default();
     let idle = Mutex::default();
     let keep = Theirs { address: server.address(), idle, objects: &objects, held: &held };
