@@ -78,7 +78,11 @@ pub struct PressureArgs {
     unshaped: bool,
     /// The size of the paper's experiment, as far as it is published: 100 tenants, 5 hours, blocks
     /// of 128 MiB, and as many servers as the load needs
-    #[arg(long, requires = "simulate")]
+    #[arg(
+        long,
+        requires = "simulate",
+        conflicts_with_all = ["seconds", "peak", "tenants", "file", "block_size"]
+    )]
     full: bool,
     /// About how many jobs at full scale
     #[arg(long, default_value_t = 50_000, requires = "full")]

@@ -20,7 +20,7 @@ use crate::size;
 use honeycomb_client::Client;
 use honeycomb_env::Clock;
 use honeycomb_load::{
-    Carried, JobPlan, Keep, Pace, StagePlan, TRANSFER_SHARE, TaskPlan, TransferCost, carry,
+    Carried, JobPlan, Keep, Pace, Read, StagePlan, TRANSFER_SHARE, TaskPlan, TransferCost, carry,
 };
 use honeycomb_types::Time;
 use honeycomb_types::limits::{RESERVE_BLOCKS_MIN, RESERVE_FRACTION};
@@ -39,7 +39,7 @@ const SHARE: (f64, f64) = (0.27, 0.33);
 /// How often memory is looked at.
 const EVERY: Duration = Duration::from_millis(20);
 /// Files with which it is measured what transfers take alone.
-const PROBES: u32 = 12;
+const PROBES: u32 = 24;
 /// Share of tasks' time for which they may wait for a thread, before the run says so.
 const QUEUED: f64 = 0.01;
 
@@ -57,6 +57,34 @@ impl Who {
         match self {
             Who::Ours(policy) => policy.name(),
             Who::Redis => "redis",
+        }
+    }
+
+    /// Why it cannot be measured here at this capacity.
+    fn lacks(self, pct: u32) -> Option<String> {
+        match self {
+            Who::Ours(policy) => lacks(policy, pct).map(str::to_owned),
+            Who::Redis => match redis::version() {
+                Some(_) => None,
+                None => Some("there is no redis-server on the path".to_owned()),
+            },
+        }
+    }
+
+    fn run(
+        self,
+        args: &PressureArgs,
+        load: &Load,
+        compute: f64,
+        memory: u64,
+        what: &str,
+    ) -> Outcome<Ran> {
+        match self {
+            // Of two runs one may hold a file more at its peak, and there is nothing below: the run
+            // has room to spare, and is judged by what was asked for.
+            Who::Ours(Policy::Block) => run_ours(args, load, Policy::Block, compute, None, what),
+            Who::Ours(policy) => run_ours(args, load, policy, compute, Some(memory), what),
+            Who::Redis => run_redis(args, load, compute, memory, what),
         }
     }
 }
@@ -165,53 +193,27 @@ pub fn measure(
     }
     let peak = free.peak_blocks * load.conditions.block;
     let mut points = Vec::new();
-    let mut missing = Vec::new();
-    let policies: Vec<Who> = match args.policy.is_empty() {
-        true => {
-            vec![Who::Ours(Policy::Static), Who::Ours(Policy::JobPeak), Who::Ours(Policy::Block)]
-        }
-        false => args.policy.iter().map(|policy| Who::Ours(*policy)).collect(),
-    };
+    let mut missing: Vec<Missing> = Vec::new();
     let beside = (!args.no_redis && args.policy.is_empty()).then_some(Who::Redis);
     let mut ours = None;
-    for who in policies.into_iter().chain(beside) {
-        if who == Who::Redis && redis::version().is_none() {
-            let why = "there is no redis-server on the path".to_owned();
-            missing.push(Missing { who: "redis", capacities: args.capacities(), why });
-            continue;
-        }
+    for who in args.policies().into_iter().map(Who::Ours).chain(beside) {
         let mut base: Option<Vec<f64>> = None;
         for pct in args.capacities() {
-            if let Who::Ours(policy) = who
-                && let Some(why) = lacks(policy, pct)
-            {
-                let told = missing.iter_mut().find(|m: &&mut Missing| m.who == who.name());
-                match told {
+            if let Some(why) = who.lacks(pct) {
+                match missing.iter_mut().find(|missing| missing.who == who.name()) {
                     Some(told) => told.capacities.push(pct),
-                    None => missing.push(Missing {
-                        who: who.name(),
-                        capacities: vec![pct],
-                        why: why.to_owned(),
-                    }),
+                    None => missing.push(Missing { who: who.name(), capacities: vec![pct], why }),
                 }
                 continue;
             }
-            let what = format!("{} at {pct} %", who.name());
             let memory = peak * u64::from(pct) / 100;
-            let ran = match who {
-                // Of two runs one may hold a file more at its peak, and there is nothing below: the
-                // run has room to spare, and is judged by what was asked for.
-                Who::Ours(Policy::Block) => {
-                    run_ours(args, &load, Policy::Block, compute, None, &what)?
-                }
-                Who::Ours(policy) => run_ours(args, &load, policy, compute, Some(memory), &what)?,
-                Who::Redis => run_redis(args, &load, compute, memory, &what)?,
-            };
+            let ran =
+                who.run(args, &load, compute, memory, &format!("{} at {pct} %", who.name()))?;
             let seconds = ran.carried.seconds.clone();
-            let base = base.get_or_insert_with(|| seconds.clone());
             if who == Who::Ours(Policy::Block) && pct == 100 {
                 ours = Some(seconds.clone());
             }
+            let base = base.get_or_insert(seconds);
             points.push(ran.point(&load, who.name(), pct, memory, base));
         }
     }
@@ -223,11 +225,11 @@ pub fn measure(
     Ok(Measured { load, sizing, points, missing, peak, compute, twice })
 }
 
-/// What transfers take alone: the median of some files, written and read by one task.
+/// What transfers take alone: of some files, one after the other, each read by the task that writes
+/// the next.
 fn probe(args: &PressureArgs, load: &Load) -> Outcome<TransferCost> {
     let times = |bytes: u64| -> Outcome<(f64, f64)> {
-        let reads =
-            |number| vec![honeycomb_load::Read { stage: number - 1, task: 0, offset: 0, bytes }];
+        let reads = |number| vec![Read { stage: number - 1, task: 0, offset: 0, bytes }];
         let stages = (0..PROBES).map(|number| StagePlan {
             tasks: vec![TaskPlan {
                 bytes,
@@ -237,10 +239,9 @@ fn probe(args: &PressureArgs, load: &Load) -> Outcome<TransferCost> {
             inputs: if number == 0 { vec![] } else { vec![number - 1] },
         });
         let job = JobPlan { tenant: 0, arrival: 0.0, width: 1, stages: stages.collect() };
-        let jobs = [job.clone(), job];
-        let ran = run_jobs(args, load, &jobs, Policy::Block, 1.0, None, "transfers alone")?;
-        let files = f64::from(PROBES) * jobs.len() as f64;
-        Ok((ran.carried.write_s / files, ran.carried.read_s / (files - jobs.len() as f64)))
+        let ran = run_jobs(args, load, &[job], Policy::Block, 1.0, None, "transfers alone")?;
+        let files = f64::from(PROBES);
+        Ok((ran.carried.write_s / files, ran.carried.read_s / (files - 1.0)))
     };
     // Of two sizes, so that what a file costs can be told from what its bytes do.
     let (small, large) = (load.file / 16, load.file);
