@@ -18,13 +18,17 @@ use crate::bench::{Pool, Transport, Waiting};
 use crate::failure::{Failure, Outcome};
 use crate::size;
 use honeycomb_client::Client;
-use honeycomb_env::Clock;
+use honeycomb_env::{Clock, Entropy};
 use honeycomb_load::{
     Carried, JobPlan, Keep, Pace, Read, StagePlan, TRANSFER_SHARE, TaskPlan, TransferCost, carry,
 };
 use honeycomb_types::Time;
-use honeycomb_types::limits::{RESERVE_BLOCKS_MIN, RESERVE_FRACTION};
+use honeycomb_types::limits::{
+    BELOW_BYTES, BELOW_FRACTION, RESERVE_BLOCKS_MIN, RESERVE_FRACTION, WARM_BLOCKS_MIN,
+    WARM_FRACTION,
+};
 use honeycomb_wire::Status;
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
@@ -61,9 +65,9 @@ impl Who {
     }
 
     /// Why it cannot be measured here at this capacity.
-    fn lacks(self, pct: u32) -> Option<String> {
+    fn lacks(self, args: &PressureArgs, pct: u32) -> Option<String> {
         match self {
-            Who::Ours(policy) => lacks(policy, pct).map(str::to_owned),
+            Who::Ours(policy) => lacks(args, policy, pct).map(str::to_owned),
             Who::Redis => match redis::version() {
                 Some(_) => None,
                 None => Some("there is no redis-server on the path".to_owned()),
@@ -80,9 +84,11 @@ impl Who {
         what: &str,
     ) -> Outcome<Ran> {
         match self {
-            // Of two runs one may hold a file more at its peak, and there is nothing below: the run
-            // has room to spare, and is judged by what was asked for.
-            Who::Ours(Policy::Block) => run_ours(args, load, Policy::Block, compute, None, what),
+            // Of two runs one may hold a file more at its peak, and without a disk there is nothing
+            // below: the run has room to spare, and is judged by what was asked for.
+            Who::Ours(Policy::Block) if !args.unshaped => {
+                run_ours(args, load, Policy::Block, compute, None, what)
+            }
             Who::Ours(policy) => run_ours(args, load, policy, compute, Some(memory), what),
             Who::Redis => run_redis(args, load, compute, memory, what),
         }
@@ -127,23 +133,31 @@ struct Ran {
     allocated: f64,
     peak_blocks: u64,
     peak_bytes: u64,
+    /// Bytes by which blocks on disks became more between two looks: at least so many were written.
+    spilled_disk: u64,
     spilled_object: u64,
 }
 
-/// What a policy needs that memory servers of this build do not have; `None` when nothing.
-///
-/// Tiers below memory are the servers': when there are disks to declare, a cluster for `block` and
-/// `job-peak` is started with one, and this says so no more.
-fn lacks(policy: Policy, pct: u32) -> Option<&'static str> {
+/// Integrals over the time in which jobs arrive, and a sum.
+#[derive(Clone, Copy, Debug, Default)]
+struct Looked {
+    used: f64,
+    allocated: f64,
+    lowered: f64,
+}
+
+/// What a policy needs that this build does not have; `None` when nothing. Disks of memory servers
+/// are as fast as they are: while they cannot be shaped, what uses them is measured unshaped only.
+fn lacks(args: &PressureArgs, policy: Policy, pct: u32) -> Option<&'static str> {
     match policy {
         Policy::Static => None,
         Policy::StaticKeeps => Some("it is there in virtual time only"),
-        Policy::Block if pct == 100 => None,
-        Policy::Block => Some("memory servers of this build have no disk below their memory"),
-        Policy::JobPeak => Some(
-            "memory servers of this build have no disk below their memory, and the controller no \
-             reservations",
+        Policy::Block if pct == 100 || args.unshaped => None,
+        Policy::Block => Some(
+            "disks of memory servers cannot be shaped in this build; --unshaped measures with the \
+             disk as it is",
         ),
+        Policy::JobPeak => Some("the controller of this build has no reservations"),
     }
 }
 
@@ -154,10 +168,10 @@ fn refuse(args: &PressureArgs) -> Outcome {
             // What cannot be had of the usual capacities is told, if some can.
             true => {
                 let reasons: Option<Vec<&str>> =
-                    args.capacities().into_iter().map(|pct| lacks(*policy, pct)).collect();
+                    args.capacities().into_iter().map(|pct| lacks(args, *policy, pct)).collect();
                 reasons.map(|reasons| reasons[0])
             }
-            false => args.capacity.iter().find_map(|pct| lacks(*policy, *pct)),
+            false => args.capacity.iter().find_map(|pct| lacks(args, *policy, *pct)),
         };
         if let Some(why) = why {
             let text = format!("{} cannot be measured: {why}", policy.name());
@@ -199,7 +213,7 @@ pub fn measure(
     for who in args.policies().into_iter().map(Who::Ours).chain(beside) {
         let mut base: Option<Vec<f64>> = None;
         for pct in args.capacities() {
-            if let Some(why) = who.lacks(pct) {
+            if let Some(why) = who.lacks(args, pct) {
                 match missing.iter_mut().find(|missing| missing.who == who.name()) {
                     Some(told) => told.capacities.push(pct),
                     None => missing.push(Missing { who: who.name(), capacities: vec![pct], why }),
@@ -284,9 +298,14 @@ fn run_jobs(
         Some(memory) => memory / block,
         None => all + 2 * files as u64,
     };
-    let blocks = with_reserve(blocks);
+    let disk = (policy == Policy::Block && memory.is_some()).then(Disk::new).transpose()?;
+    let blocks = with_reserve(blocks, disk.is_some());
     let pool = Pool { memory: blocks * block, block_size: block };
-    let cluster = Cluster::over(Transport::Tcp, 1, pool, Waiting::Sleeping, Pinning::default())?;
+    // As much as a server takes beside so little memory, and no more than everything that is written.
+    let most = blocks * block / BELOW_FRACTION / BELOW_BYTES;
+    let more = disk.as_ref().map_or_else(Vec::new, |disk| disk.flags(most.min(all + 1) * block));
+    let pinning = Pinning::default();
+    let cluster = Cluster::with(Transport::Tcp, 1, pool, Waiting::Sleeping, pinning, &more)?;
     let objects = match policy {
         Policy::Static => {
             let made = Objects::new(!args.unshaped);
@@ -305,23 +324,62 @@ fn run_jobs(
         held: &held,
     };
     let admin = cluster.client(cluster.token());
-    let look = || allocated(&admin);
+    let look = || seen(&admin, block);
     let ran = observe(args, jobs, &keep, compute, &held, &look, what)?;
     Ok(Ran { spilled_object: objects.as_ref().map_or(0, Objects::written), ..ran })
 }
 
-fn allocated(admin: &Client) -> Outcome<f64> {
-    Ok(admin.status()?.bytes_allocated as f64)
+/// What is where at a moment.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    /// Bytes of blocks of memory with an owner; or what redis-server counts against its bound.
+    allocated: f64,
+    /// Bytes of blocks below memory.
+    below: f64,
 }
 
-/// So many blocks for data, and those that are kept back of all of them.
-fn with_reserve(blocks: u64) -> u64 {
+fn seen(admin: &Client, block: u64) -> Outcome<Seen> {
+    let status = admin.status()?;
+    let below: u64 = status.tiers.iter().map(|tier| tier.used * block).sum();
+    Ok(Seen { allocated: status.bytes_allocated as f64, below: below as f64 })
+}
+
+/// So many blocks for data, and besides those that are kept back of all of them, and those through
+/// which everything goes that is read from a disk or written to it.
+fn with_reserve(blocks: u64, disk: bool) -> u64 {
+    let through = |all: u64| match disk {
+        true => u64::from(WARM_BLOCKS_MIN).max(all / u64::from(WARM_FRACTION)),
+        false => 0,
+    };
     let kept = |all: u64| u64::from(RESERVE_BLOCKS_MIN).max(all / u64::from(RESERVE_FRACTION));
-    let mut all = blocks + u64::from(RESERVE_BLOCKS_MIN);
-    while all - kept(all) < blocks {
+    let mut all = blocks;
+    while all < through(all) + kept(all) + blocks {
         all += 1;
     }
     all
+}
+
+/// A folder for a server's blocks, which goes when the server has.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn new() -> Outcome<Disk> {
+        let name = format!("honeycomb-disk-{:x}", Entropy::system().next_u64());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir(&folder).map_err(|e| Failure::io(folder.display(), &e))?;
+        Ok(Disk(folder))
+    }
+
+    fn flags(&self, bytes: u64) -> Vec<String> {
+        vec!["--disks".into(), format!("{}={bytes}", self.0.display())]
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // What is left in a temporary directory is no reason to fail.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 fn run_redis(
@@ -342,7 +400,7 @@ fn run_redis(
     let look = || {
         let mut admin = admin.lock().expect("nobody else looks");
         let used = admin.used_memory().map_err(|e| Failure::io("redis-server", &e))?;
-        Ok(used as f64)
+        Ok(Seen { allocated: used as f64, below: 0.0 })
     };
     let ran = observe(args, &load.jobs, &keep, compute, &held, &look, what)?;
     Ok(Ran { spilled_object: objects.written(), ..ran })
@@ -355,7 +413,7 @@ fn observe<K: Keep>(
     keep: &K,
     compute: f64,
     held: &Held,
-    look: &(dyn Fn() -> Outcome<f64> + Sync),
+    look: &(dyn Fn() -> Outcome<Seen> + Sync),
     what: &str,
 ) -> Outcome<Ran> {
     let last = jobs.last().map_or(0.0, |job| job.arrival);
@@ -363,25 +421,29 @@ fn observe<K: Keep>(
     let done = AtomicBool::new(false);
     let pace = Pace { threads: THREADS, compute, patience: PATIENCE, seed: args.seed };
     let (carried, areas) = thread::scope(|scope| {
-        let looking = scope.spawn(|| -> Outcome<(f64, f64)> {
+        let looking = scope.spawn(|| -> Outcome<Looked> {
             let clock = Clock::start();
-            let (mut used, mut allocated, mut before) = (0.0, 0.0, 0.0);
+            let (mut looked, mut before, mut below) = (Looked::default(), 0.0, 0.0);
             for turn in 1.. {
                 if done.load(Relaxed) {
                     break;
                 }
-                let (now_allocated, now_used) = (look()?, held.bytes() as f64);
+                let (seen, wanted) = (look()?, held.bytes() as f64);
+                // What clients hold is where their blocks are.
+                let in_memory = seen.allocated / (seen.allocated + seen.below).max(1.0);
+                looked.lowered += (seen.below - below).max(0.0);
+                below = seen.below;
                 let now = clock.now().since(Time::ZERO).as_secs_f64();
                 let step = now.min(last) - before;
                 if step > 0.0 {
-                    used += now_used * step;
-                    allocated += now_allocated * step;
+                    looked.used += wanted * in_memory * step;
+                    looked.allocated += seen.allocated * step;
                     before = now;
                 }
                 progress.set_position(steps(now));
                 clock.sleep_until(Time::ZERO + EVERY * turn);
             }
-            Ok((used, allocated))
+            Ok(looked)
         });
         let carried = carry(jobs, keep, pace);
         done.store(true, Relaxed);
@@ -389,7 +451,7 @@ fn observe<K: Keep>(
     });
     progress.finish_and_clear();
     let carried = carried.map_err(|e| Failure::new(Status::Internal, format!("{what}: {e}")))?;
-    let (used, allocated) = areas?;
+    let Looked { used, allocated, lowered } = areas?;
     let waited = carried.queued_s / (carried.transfer_s + carried.compute_s).max(1e-9);
     if waited > QUEUED && !args.output.json {
         let share = waited * 100.0;
@@ -401,6 +463,7 @@ fn observe<K: Keep>(
         allocated,
         peak_blocks: held.peak_blocks(),
         peak_bytes: held.peak_bytes(),
+        spilled_disk: lowered as u64,
         spilled_object: 0,
     })
 }
@@ -435,7 +498,7 @@ impl Ran {
             to_block: None,
             utilisation: of(self.used),
             allocated: Some(of(self.allocated)),
-            spilled_disk: 0,
+            spilled_disk: self.spilled_disk,
             spilled_object: self.spilled_object,
             written: self.carried.written,
             jobs: self.carried.seconds.len() - self.carried.unfinished,
