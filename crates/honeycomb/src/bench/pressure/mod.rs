@@ -205,9 +205,9 @@ fn on_a_cluster(args: &PressureArgs) -> Outcome {
         say!("{about}; not pinned: the kernel places all sides");
     }
     let measured = real::measure(args, |cost| load(args, cost))?;
-    let real::Measured { load, sizing, points, missing, peak, compute, twice } = &measured;
+    let real::Measured { load, cost, sizing, points, missing, peak, twice } = &measured;
     if !args.output.json {
-        say!("{}", real::cost(load.conditions.cost));
+        say!("{}", real::cost(*cost));
         missing.iter().for_each(|missing| say!("{}", real::told(missing)));
         if let Some(twice) = twice {
             say!("the same run twice, before and among these: {twice:.2} times as long");
@@ -228,8 +228,8 @@ fn on_a_cluster(args: &PressureArgs) -> Outcome {
         return Ok(());
     }
     // The world's own calibration: its tasks meet each other in another way.
-    let bare = Setup { compute: *compute, ..Setup::of(Policy::Block) };
-    let again = compute * simulate(&load.jobs, load.conditions, bare).compute_for_share();
+    let bare = Setup::of(Policy::Block);
+    let again = simulate(&load.jobs, load.conditions, bare).compute_for_share();
     let predicted = predict(&args.policies(), &args.capacities(), load, again, *peak);
     say!("\nof the same jobs in virtual time, by these transfers, mean slowdown:");
     for policy in args.policies() {

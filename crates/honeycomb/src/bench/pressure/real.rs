@@ -117,8 +117,8 @@ pub struct Measured {
     pub missing: Vec<Missing>,
     /// Bytes that are 100 %.
     pub peak: u64,
-    /// What computing times were multiplied with.
-    pub compute: f64,
+    /// What a task's transfers take alone.
+    pub cost: TransferCost,
     /// `block` at 100 % over the calibration, which is the same run before: what the machine adds.
     pub twice: Option<f64>,
 }
@@ -190,13 +190,20 @@ pub fn measure(
     let nominal = make(super::nominal(args))?;
     let cost = probe(args, &nominal)?;
     let mut load = make(cost)?;
-    load.conditions.cost = cost;
     let mut compute = 1.0;
-    let mut free = run_ours(args, &load, Policy::Block, compute, None, "calibration")?;
+    let mut free = run_ours(args, &load, Policy::Block, 1.0, None, "calibration")?;
     let share = free.carried.transfer_share();
     if !(SHARE.0..=SHARE.1).contains(&share) {
+        // Jobs are made anew of what transfers take among others: to lengthen the same ones would
+        // have more of them at a time, and that would make their transfers longer again.
         compute = share / (1.0 - share) * (1.0 - TRANSFER_SHARE) / TRANSFER_SHARE;
-        free = run_ours(args, &load, Policy::Block, compute, None, "calibration again")?;
+        let TransferCost { read, write, file_s } = cost;
+        load = make(TransferCost {
+            read: read / compute,
+            write: write / compute,
+            file_s: file_s * compute,
+        })?;
+        free = run_ours(args, &load, Policy::Block, 1.0, None, "calibration again")?;
     }
     let sizing = Sizing::measured(&load, &free.carried, free.summary(&load), compute);
     if !args.output.json {
@@ -236,7 +243,7 @@ pub fn measure(
     for point in &mut points {
         point.to_block = Some(Slowdown::of(&point.seconds, &ours).sums);
     }
-    Ok(Measured { load, sizing, points, missing, peak, compute, twice })
+    Ok(Measured { load, cost, sizing, points, missing, peak, twice })
 }
 
 /// What transfers take alone: of some files, one after the other, each read by the task that writes
