@@ -324,6 +324,21 @@ fn pressure_runs_jobs_on_a_cluster() {
     assert_eq!(spilled(&points[3]), 0.0, "with all the memory that it wants: {}", points[3]);
 }
 
+/// With the servers' disks as they are, ours has somewhere to go below its memory.
+#[test]
+fn pressure_spills_to_the_servers_disk() {
+    let args =
+        ["pressure", "--unshaped", "--seconds", "2", "--policy", "block", "--capacity", "40"];
+    let points = lines(&args);
+    assert_eq!(points.len(), 2);
+    for point in &points {
+        assert_eq!((&point["policy"], &point["shaped"]), (&"block".into(), &false.into()));
+        assert!((0.0..=1.05).contains(&number(point, "utilisation")), "{point}");
+        assert_eq!(number(point, "spilled_object_bytes"), 0.0);
+    }
+    assert!(number(&points[1], "spilled_disk_bytes") > 0.0, "{}", points[1]);
+}
+
 /// Who asks for what cannot be measured is told why.
 #[test]
 fn pressure_says_what_it_lacks() {
@@ -333,5 +348,5 @@ fn pressure_says_what_it_lacks() {
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("job-peak cannot be measured: memory servers of this build"), "{said}");
+    assert!(said.contains("job-peak cannot be measured: the controller of this build"), "{said}");
 }

@@ -17,8 +17,8 @@ use thiserror::Error;
 
 /// One read of so many is compared with what was written.
 const COMPARED: u64 = 16;
-/// Places in the noise at which files begin; more, and the noise leaves the processor's caches no
-/// sooner than data that is written would.
+/// Places in the noise at which files begin: enough that what belongs to one file is hardly ever
+/// right for another.
 const PLACES: u64 = 4 << 20;
 /// Bytes of a thread's stack: a task calls nothing deep.
 const STACK: usize = 256 << 10;
@@ -217,7 +217,7 @@ fn noise(jobs: &[JobPlan], seed: u64) -> Vec<u8> {
     noise
 }
 
-/// Where in the noise a file begins: no two of a run of thousands of files begin at the same place.
+/// Where in the noise a file begins.
 fn place(job: usize, at: FileId) -> usize {
     let number = (job as u64) << 32 | u64::from(at.stage) << 16 | u64::from(at.task);
     (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % PLACES) as usize

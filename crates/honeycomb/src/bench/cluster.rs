@@ -50,6 +50,18 @@ impl Cluster {
         waiting: Waiting,
         pinning: Pinning,
     ) -> Result<Cluster, String> {
+        Cluster::with(transport, shards, pool, waiting, pinning, &[])
+    }
+
+    /// The same, with more words for `start`.
+    pub fn with(
+        transport: Transport,
+        shards: u8,
+        pool: Pool,
+        waiting: Waiting,
+        pinning: Pinning,
+        more: &[String],
+    ) -> Result<Cluster, String> {
         let program = std::env::current_exe().map_err(|e| e.to_string())?;
         let mut command = Command::new(program);
         // Its memory is resident only where written: what is measured decides, not the machine.
@@ -63,6 +75,7 @@ impl Cluster {
             command.arg(flag).arg(value);
         }
         command.arg(format!("--unix={}", transport == Transport::Unix));
+        command.args(more);
         pinning.for_server();
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         pinning.for_client();

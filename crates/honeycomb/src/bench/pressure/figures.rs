@@ -125,9 +125,10 @@ impl Found<'_> {
         say!();
         self.table();
         // What was asked for is asked for under the conditions.
-        if self.shaped {
+        let verdicts = if self.shaped { self.verdicts() } else { Vec::new() };
+        if !verdicts.is_empty() {
             say!();
-            self.verdicts().iter().for_each(|line| say!("{line}"));
+            verdicts.iter().for_each(|line| say!("{line}"));
         }
         Ok(())
     }

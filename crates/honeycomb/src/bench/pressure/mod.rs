@@ -59,9 +59,9 @@ const SECONDS_HOUR: f64 = 3600.0;
 /// was written longest ago goes down first, to the disk or the object store, whichever is sooner.
 /// Capacities are shares of the most that all jobs together hold; slowdowns are relative to the
 /// policy's own run at 100 %. On a cluster, beside it, a redis-server gets the same jobs, with the
-/// object store for what it refuses. The disk and the object store are shaped, so that they are the
-/// same everywhere; the store is a folder of the system's temporary ones. Policies that need a tier
-/// below memory which the servers do not have are told as not measured.
+/// object store for what it refuses. The object store is shaped, so that it is the same everywhere; it
+/// is a folder of the system's temporary ones. What needs a shaped disk is told as not measured; with
+/// `--unshaped` it uses the disk of that folder as it is.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench pressure --quick --policy static --capacity 60
@@ -78,7 +78,11 @@ pub struct PressureArgs {
     unshaped: bool,
     /// The size of the paper's experiment, as far as it is published: 100 tenants, 5 hours, blocks
     /// of 128 MiB, and as many servers as the load needs
-    #[arg(long, requires = "simulate")]
+    #[arg(
+        long,
+        requires = "simulate",
+        conflicts_with_all = ["seconds", "peak", "tenants", "file", "block_size"]
+    )]
     full: bool,
     /// About how many jobs at full scale
     #[arg(long, default_value_t = 50_000, requires = "full")]
@@ -201,9 +205,9 @@ fn on_a_cluster(args: &PressureArgs) -> Outcome {
         say!("{about}; not pinned: the kernel places all sides");
     }
     let measured = real::measure(args, |cost| load(args, cost))?;
-    let real::Measured { load, sizing, points, missing, peak, compute, twice } = &measured;
+    let real::Measured { load, cost, sizing, points, missing, peak, twice } = &measured;
     if !args.output.json {
-        say!("{}", real::cost(load.conditions.cost));
+        say!("{}", real::cost(*cost));
         missing.iter().for_each(|missing| say!("{}", real::told(missing)));
         if let Some(twice) = twice {
             say!("the same run twice, before and among these: {twice:.2} times as long");
@@ -224,8 +228,8 @@ fn on_a_cluster(args: &PressureArgs) -> Outcome {
         return Ok(());
     }
     // The world's own calibration: its tasks meet each other in another way.
-    let bare = Setup { compute: *compute, ..Setup::of(Policy::Block) };
-    let again = compute * simulate(&load.jobs, load.conditions, bare).compute_for_share();
+    let bare = Setup::of(Policy::Block);
+    let again = simulate(&load.jobs, load.conditions, bare).compute_for_share();
     let predicted = predict(&args.policies(), &args.capacities(), load, again, *peak);
     say!("\nof the same jobs in virtual time, by these transfers, mean slowdown:");
     for policy in args.policies() {

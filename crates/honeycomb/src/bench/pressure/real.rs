@@ -18,13 +18,17 @@ use crate::bench::{Pool, Transport, Waiting};
 use crate::failure::{Failure, Outcome};
 use crate::size;
 use honeycomb_client::Client;
-use honeycomb_env::Clock;
+use honeycomb_env::{Clock, Entropy};
 use honeycomb_load::{
-    Carried, JobPlan, Keep, Pace, StagePlan, TRANSFER_SHARE, TaskPlan, TransferCost, carry,
+    Carried, JobPlan, Keep, Pace, Read, StagePlan, TRANSFER_SHARE, TaskPlan, TransferCost, carry,
 };
 use honeycomb_types::Time;
-use honeycomb_types::limits::{RESERVE_BLOCKS_MIN, RESERVE_FRACTION};
+use honeycomb_types::limits::{
+    BELOW_BYTES, BELOW_FRACTION, RESERVE_BLOCKS_MIN, RESERVE_FRACTION, WARM_BLOCKS_MIN,
+    WARM_FRACTION,
+};
 use honeycomb_wire::Status;
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
@@ -39,7 +43,7 @@ const SHARE: (f64, f64) = (0.27, 0.33);
 /// How often memory is looked at.
 const EVERY: Duration = Duration::from_millis(20);
 /// Files with which it is measured what transfers take alone.
-const PROBES: u32 = 12;
+const PROBES: u32 = 24;
 /// Share of tasks' time for which they may wait for a thread, before the run says so.
 const QUEUED: f64 = 0.01;
 
@@ -57,6 +61,36 @@ impl Who {
         match self {
             Who::Ours(policy) => policy.name(),
             Who::Redis => "redis",
+        }
+    }
+
+    /// Why it cannot be measured here at this capacity.
+    fn lacks(self, args: &PressureArgs, pct: u32) -> Option<String> {
+        match self {
+            Who::Ours(policy) => lacks(args, policy, pct).map(str::to_owned),
+            Who::Redis => match redis::version() {
+                Some(_) => None,
+                None => Some("there is no redis-server on the path".to_owned()),
+            },
+        }
+    }
+
+    fn run(
+        self,
+        args: &PressureArgs,
+        load: &Load,
+        compute: f64,
+        memory: u64,
+        what: &str,
+    ) -> Outcome<Ran> {
+        match self {
+            // Of two runs one may hold a file more at its peak, and without a disk there is nothing
+            // below: the run has room to spare, and is judged by what was asked for.
+            Who::Ours(Policy::Block) if !args.unshaped => {
+                run_ours(args, load, Policy::Block, compute, None, what)
+            }
+            Who::Ours(policy) => run_ours(args, load, policy, compute, Some(memory), what),
+            Who::Redis => run_redis(args, load, compute, memory, what),
         }
     }
 }
@@ -83,8 +117,8 @@ pub struct Measured {
     pub missing: Vec<Missing>,
     /// Bytes that are 100 %.
     pub peak: u64,
-    /// What computing times were multiplied with.
-    pub compute: f64,
+    /// What a task's transfers take alone.
+    pub cost: TransferCost,
     /// `block` at 100 % over the calibration, which is the same run before: what the machine adds.
     pub twice: Option<f64>,
 }
@@ -99,23 +133,31 @@ struct Ran {
     allocated: f64,
     peak_blocks: u64,
     peak_bytes: u64,
+    /// Bytes by which blocks on disks became more between two looks: at least so many were written.
+    spilled_disk: u64,
     spilled_object: u64,
 }
 
-/// What a policy needs that memory servers of this build do not have; `None` when nothing.
-///
-/// Tiers below memory are the servers': when there are disks to declare, a cluster for `block` and
-/// `job-peak` is started with one, and this says so no more.
-fn lacks(policy: Policy, pct: u32) -> Option<&'static str> {
+/// Integrals over the time in which jobs arrive, and a sum.
+#[derive(Clone, Copy, Debug, Default)]
+struct Looked {
+    used: f64,
+    allocated: f64,
+    lowered: f64,
+}
+
+/// What a policy needs that this build does not have; `None` when nothing. Disks of memory servers
+/// are as fast as they are: while they cannot be shaped, what uses them is measured unshaped only.
+fn lacks(args: &PressureArgs, policy: Policy, pct: u32) -> Option<&'static str> {
     match policy {
         Policy::Static => None,
         Policy::StaticKeeps => Some("it is there in virtual time only"),
-        Policy::Block if pct == 100 => None,
-        Policy::Block => Some("memory servers of this build have no disk below their memory"),
-        Policy::JobPeak => Some(
-            "memory servers of this build have no disk below their memory, and the controller no \
-             reservations",
+        Policy::Block if pct == 100 || args.unshaped => None,
+        Policy::Block => Some(
+            "disks of memory servers cannot be shaped in this build; --unshaped measures with the \
+             disk as it is",
         ),
+        Policy::JobPeak => Some("the controller of this build has no reservations"),
     }
 }
 
@@ -126,10 +168,10 @@ fn refuse(args: &PressureArgs) -> Outcome {
             // What cannot be had of the usual capacities is told, if some can.
             true => {
                 let reasons: Option<Vec<&str>> =
-                    args.capacities().into_iter().map(|pct| lacks(*policy, pct)).collect();
+                    args.capacities().into_iter().map(|pct| lacks(args, *policy, pct)).collect();
                 reasons.map(|reasons| reasons[0])
             }
-            false => args.capacity.iter().find_map(|pct| lacks(*policy, *pct)),
+            false => args.capacity.iter().find_map(|pct| lacks(args, *policy, *pct)),
         };
         if let Some(why) = why {
             let text = format!("{} cannot be measured: {why}", policy.name());
@@ -148,13 +190,20 @@ pub fn measure(
     let nominal = make(super::nominal(args))?;
     let cost = probe(args, &nominal)?;
     let mut load = make(cost)?;
-    load.conditions.cost = cost;
     let mut compute = 1.0;
-    let mut free = run_ours(args, &load, Policy::Block, compute, None, "calibration")?;
+    let mut free = run_ours(args, &load, Policy::Block, 1.0, None, "calibration")?;
     let share = free.carried.transfer_share();
     if !(SHARE.0..=SHARE.1).contains(&share) {
+        // Jobs are made anew of what transfers take among others: to lengthen the same ones would
+        // have more of them at a time, and that would make their transfers longer again.
         compute = share / (1.0 - share) * (1.0 - TRANSFER_SHARE) / TRANSFER_SHARE;
-        free = run_ours(args, &load, Policy::Block, compute, None, "calibration again")?;
+        let TransferCost { read, write, file_s } = cost;
+        load = make(TransferCost {
+            read: read / compute,
+            write: write / compute,
+            file_s: file_s * compute,
+        })?;
+        free = run_ours(args, &load, Policy::Block, 1.0, None, "calibration again")?;
     }
     let sizing = Sizing::measured(&load, &free.carried, free.summary(&load), compute);
     if !args.output.json {
@@ -165,53 +214,27 @@ pub fn measure(
     }
     let peak = free.peak_blocks * load.conditions.block;
     let mut points = Vec::new();
-    let mut missing = Vec::new();
-    let policies: Vec<Who> = match args.policy.is_empty() {
-        true => {
-            vec![Who::Ours(Policy::Static), Who::Ours(Policy::JobPeak), Who::Ours(Policy::Block)]
-        }
-        false => args.policy.iter().map(|policy| Who::Ours(*policy)).collect(),
-    };
+    let mut missing: Vec<Missing> = Vec::new();
     let beside = (!args.no_redis && args.policy.is_empty()).then_some(Who::Redis);
     let mut ours = None;
-    for who in policies.into_iter().chain(beside) {
-        if who == Who::Redis && redis::version().is_none() {
-            let why = "there is no redis-server on the path".to_owned();
-            missing.push(Missing { who: "redis", capacities: args.capacities(), why });
-            continue;
-        }
+    for who in args.policies().into_iter().map(Who::Ours).chain(beside) {
         let mut base: Option<Vec<f64>> = None;
         for pct in args.capacities() {
-            if let Who::Ours(policy) = who
-                && let Some(why) = lacks(policy, pct)
-            {
-                let told = missing.iter_mut().find(|m: &&mut Missing| m.who == who.name());
-                match told {
+            if let Some(why) = who.lacks(args, pct) {
+                match missing.iter_mut().find(|missing| missing.who == who.name()) {
                     Some(told) => told.capacities.push(pct),
-                    None => missing.push(Missing {
-                        who: who.name(),
-                        capacities: vec![pct],
-                        why: why.to_owned(),
-                    }),
+                    None => missing.push(Missing { who: who.name(), capacities: vec![pct], why }),
                 }
                 continue;
             }
-            let what = format!("{} at {pct} %", who.name());
             let memory = peak * u64::from(pct) / 100;
-            let ran = match who {
-                // Of two runs one may hold a file more at its peak, and there is nothing below: the
-                // run has room to spare, and is judged by what was asked for.
-                Who::Ours(Policy::Block) => {
-                    run_ours(args, &load, Policy::Block, compute, None, &what)?
-                }
-                Who::Ours(policy) => run_ours(args, &load, policy, compute, Some(memory), &what)?,
-                Who::Redis => run_redis(args, &load, compute, memory, &what)?,
-            };
+            let ran =
+                who.run(args, &load, compute, memory, &format!("{} at {pct} %", who.name()))?;
             let seconds = ran.carried.seconds.clone();
-            let base = base.get_or_insert_with(|| seconds.clone());
             if who == Who::Ours(Policy::Block) && pct == 100 {
                 ours = Some(seconds.clone());
             }
+            let base = base.get_or_insert(seconds);
             points.push(ran.point(&load, who.name(), pct, memory, base));
         }
     }
@@ -220,14 +243,14 @@ pub fn measure(
     for point in &mut points {
         point.to_block = Some(Slowdown::of(&point.seconds, &ours).sums);
     }
-    Ok(Measured { load, sizing, points, missing, peak, compute, twice })
+    Ok(Measured { load, cost, sizing, points, missing, peak, twice })
 }
 
-/// What transfers take alone: the median of some files, written and read by one task.
+/// What transfers take alone: of some files, one after the other, each read by the task that writes
+/// the next.
 fn probe(args: &PressureArgs, load: &Load) -> Outcome<TransferCost> {
     let times = |bytes: u64| -> Outcome<(f64, f64)> {
-        let reads =
-            |number| vec![honeycomb_load::Read { stage: number - 1, task: 0, offset: 0, bytes }];
+        let reads = |number| vec![Read { stage: number - 1, task: 0, offset: 0, bytes }];
         let stages = (0..PROBES).map(|number| StagePlan {
             tasks: vec![TaskPlan {
                 bytes,
@@ -237,10 +260,9 @@ fn probe(args: &PressureArgs, load: &Load) -> Outcome<TransferCost> {
             inputs: if number == 0 { vec![] } else { vec![number - 1] },
         });
         let job = JobPlan { tenant: 0, arrival: 0.0, width: 1, stages: stages.collect() };
-        let jobs = [job.clone(), job];
-        let ran = run_jobs(args, load, &jobs, Policy::Block, 1.0, None, "transfers alone")?;
-        let files = f64::from(PROBES) * jobs.len() as f64;
-        Ok((ran.carried.write_s / files, ran.carried.read_s / (files - jobs.len() as f64)))
+        let ran = run_jobs(args, load, &[job], Policy::Block, 1.0, None, "transfers alone")?;
+        let files = f64::from(PROBES);
+        Ok((ran.carried.write_s / files, ran.carried.read_s / (files - 1.0)))
     };
     // Of two sizes, so that what a file costs can be told from what its bytes do.
     let (small, large) = (load.file / 16, load.file);
@@ -283,9 +305,14 @@ fn run_jobs(
         Some(memory) => memory / block,
         None => all + 2 * files as u64,
     };
-    let blocks = with_reserve(blocks);
+    let disk = (policy == Policy::Block && memory.is_some()).then(Disk::new).transpose()?;
+    let blocks = with_reserve(blocks, disk.is_some());
     let pool = Pool { memory: blocks * block, block_size: block };
-    let cluster = Cluster::over(Transport::Tcp, 1, pool, Waiting::Sleeping, Pinning::default())?;
+    // As much as a server takes beside so little memory, and no more than everything that is written.
+    let most = blocks * block / BELOW_FRACTION / BELOW_BYTES;
+    let more = disk.as_ref().map_or_else(Vec::new, |disk| disk.flags(most.min(all + 1) * block));
+    let pinning = Pinning::default();
+    let cluster = Cluster::with(Transport::Tcp, 1, pool, Waiting::Sleeping, pinning, &more)?;
     let objects = match policy {
         Policy::Static => {
             let made = Objects::new(!args.unshaped);
@@ -304,23 +331,62 @@ fn run_jobs(
         held: &held,
     };
     let admin = cluster.client(cluster.token());
-    let look = || allocated(&admin);
+    let look = || seen(&admin, block);
     let ran = observe(args, jobs, &keep, compute, &held, &look, what)?;
     Ok(Ran { spilled_object: objects.as_ref().map_or(0, Objects::written), ..ran })
 }
 
-fn allocated(admin: &Client) -> Outcome<f64> {
-    Ok(admin.status()?.bytes_allocated as f64)
+/// What is where at a moment.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    /// Bytes of blocks of memory with an owner; or what redis-server counts against its bound.
+    allocated: f64,
+    /// Bytes of blocks below memory.
+    below: f64,
 }
 
-/// So many blocks for data, and those that are kept back of all of them.
-fn with_reserve(blocks: u64) -> u64 {
+fn seen(admin: &Client, block: u64) -> Outcome<Seen> {
+    let status = admin.status()?;
+    let below: u64 = status.tiers.iter().map(|tier| tier.used * block).sum();
+    Ok(Seen { allocated: status.bytes_allocated as f64, below: below as f64 })
+}
+
+/// So many blocks for data, and besides those that are kept back of all of them, and those through
+/// which everything goes that is read from a disk or written to it.
+fn with_reserve(blocks: u64, disk: bool) -> u64 {
+    let through = |all: u64| match disk {
+        true => u64::from(WARM_BLOCKS_MIN).max(all / u64::from(WARM_FRACTION)),
+        false => 0,
+    };
     let kept = |all: u64| u64::from(RESERVE_BLOCKS_MIN).max(all / u64::from(RESERVE_FRACTION));
-    let mut all = blocks + u64::from(RESERVE_BLOCKS_MIN);
-    while all - kept(all) < blocks {
+    let mut all = blocks;
+    while all < through(all) + kept(all) + blocks {
         all += 1;
     }
     all
+}
+
+/// A folder for a server's blocks, which goes when the server has.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn new() -> Outcome<Disk> {
+        let name = format!("honeycomb-disk-{:x}", Entropy::system().next_u64());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir(&folder).map_err(|e| Failure::io(folder.display(), &e))?;
+        Ok(Disk(folder))
+    }
+
+    fn flags(&self, bytes: u64) -> Vec<String> {
+        vec!["--disks".into(), format!("{}={bytes}", self.0.display())]
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // What is left in a temporary directory is no reason to fail.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 fn run_redis(
@@ -341,7 +407,7 @@ fn run_redis(
     let look = || {
         let mut admin = admin.lock().expect("nobody else looks");
         let used = admin.used_memory().map_err(|e| Failure::io("redis-server", &e))?;
-        Ok(used as f64)
+        Ok(Seen { allocated: used as f64, below: 0.0 })
     };
     let ran = observe(args, &load.jobs, &keep, compute, &held, &look, what)?;
     Ok(Ran { spilled_object: objects.written(), ..ran })
@@ -354,7 +420,7 @@ fn observe<K: Keep>(
     keep: &K,
     compute: f64,
     held: &Held,
-    look: &(dyn Fn() -> Outcome<f64> + Sync),
+    look: &(dyn Fn() -> Outcome<Seen> + Sync),
     what: &str,
 ) -> Outcome<Ran> {
     let last = jobs.last().map_or(0.0, |job| job.arrival);
@@ -362,25 +428,29 @@ fn observe<K: Keep>(
     let done = AtomicBool::new(false);
     let pace = Pace { threads: THREADS, compute, patience: PATIENCE, seed: args.seed };
     let (carried, areas) = thread::scope(|scope| {
-        let looking = scope.spawn(|| -> Outcome<(f64, f64)> {
+        let looking = scope.spawn(|| -> Outcome<Looked> {
             let clock = Clock::start();
-            let (mut used, mut allocated, mut before) = (0.0, 0.0, 0.0);
+            let (mut looked, mut before, mut below) = (Looked::default(), 0.0, 0.0);
             for turn in 1.. {
                 if done.load(Relaxed) {
                     break;
                 }
-                let (now_allocated, now_used) = (look()?, held.bytes() as f64);
+                let (seen, wanted) = (look()?, held.bytes() as f64);
+                // What clients hold is where their blocks are.
+                let in_memory = seen.allocated / (seen.allocated + seen.below).max(1.0);
+                looked.lowered += (seen.below - below).max(0.0);
+                below = seen.below;
                 let now = clock.now().since(Time::ZERO).as_secs_f64();
                 let step = now.min(last) - before;
                 if step > 0.0 {
-                    used += now_used * step;
-                    allocated += now_allocated * step;
+                    looked.used += wanted * in_memory * step;
+                    looked.allocated += seen.allocated * step;
                     before = now;
                 }
                 progress.set_position(steps(now));
                 clock.sleep_until(Time::ZERO + EVERY * turn);
             }
-            Ok((used, allocated))
+            Ok(looked)
         });
         let carried = carry(jobs, keep, pace);
         done.store(true, Relaxed);
@@ -388,7 +458,7 @@ fn observe<K: Keep>(
     });
     progress.finish_and_clear();
     let carried = carried.map_err(|e| Failure::new(Status::Internal, format!("{what}: {e}")))?;
-    let (used, allocated) = areas?;
+    let Looked { used, allocated, lowered } = areas?;
     let waited = carried.queued_s / (carried.transfer_s + carried.compute_s).max(1e-9);
     if waited > QUEUED && !args.output.json {
         let share = waited * 100.0;
@@ -400,6 +470,7 @@ fn observe<K: Keep>(
         allocated,
         peak_blocks: held.peak_blocks(),
         peak_bytes: held.peak_bytes(),
+        spilled_disk: lowered as u64,
         spilled_object: 0,
     })
 }
@@ -434,7 +505,7 @@ impl Ran {
             to_block: None,
             utilisation: of(self.used),
             allocated: Some(of(self.allocated)),
-            spilled_disk: 0,
+            spilled_disk: self.spilled_disk,
             spilled_object: self.spilled_object,
             written: self.carried.written,
             jobs: self.carried.seconds.len() - self.carried.unfinished,
