@@ -27,6 +27,7 @@ impl Effect {
             | Effect::QueueAhead { server, .. }
             | Effect::FlushBlock { server, .. }
             | Effect::CommitFlush { server, .. }
+            | Effect::SweepObjects { server, .. }
             | Effect::BeginImport { server, .. }
             | Effect::EndImport { server, .. }
             | Effect::Lots { server, .. } => server,

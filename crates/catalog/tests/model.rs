@@ -578,7 +578,9 @@ impl Both {
                 | Effect::BeginImport { .. }
                 | Effect::EndImport { .. } => {}
                 Effect::Lots { .. } => panic!("one shard has all: {effect:?}"),
-                Effect::FlushBlock { .. } | Effect::CommitFlush { .. } => {
+                Effect::FlushBlock { .. }
+                | Effect::CommitFlush { .. }
+                | Effect::SweepObjects { .. } => {
                     panic!("no prefix of the model is flushed: {effect:?}")
                 }
                 Effect::QueueAhead { server, at, items, bytes } => {

@@ -284,6 +284,7 @@ impl ControllerService {
             Op::QueueAhead,
             Op::FlushBlock,
             Op::CommitFlush,
+            Op::SweepObjects,
             Op::LendBlocks,
         ];
         if servers.contains(&op) || moves::OF_SERVERS.contains(&op) || info.plane == Plane::Data {

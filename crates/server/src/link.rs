@@ -28,7 +28,7 @@ use honeycomb_wire::messages::{
     HelloReply, HelloRequest, InventoryRequest, JoinServerReply, JoinServerRequest, KindInfo,
     LendBlocksReply, LendBlocksRequest, LocateServerReply, LocateServerRequest, OpenBlockRequest,
     QueueAheadRequest, QueueTakenRequest, ReportReply, ReportRequest, RetireBlockRequest,
-    ReturnBlockRequest, SealBlockRequest, SetGenerationRequest,
+    ReturnBlockRequest, SealBlockRequest, SetGenerationRequest, SweepObjectsRequest,
 };
 use honeycomb_wire::{Field, GrantKey, Op, ReplyHeader, RequestHeader, Status, TokenKey};
 use std::collections::HashMap;
@@ -592,6 +592,11 @@ impl Link {
             Op::CommitFlush => {
                 let body = CommitFlushRequest::decode(args).map_err(malformed)?;
                 let what = FlushWhat::Commit(Box::new(body));
+                return self.flusher.give(FlushJob { errand: self.errand(header), what });
+            }
+            Op::SweepObjects => {
+                let body = SweepObjectsRequest::decode(args).map_err(malformed)?;
+                let what = FlushWhat::Sweep(Box::new(body));
                 return self.flusher.give(FlushJob { errand: self.errand(header), what });
             }
             Op::QueueAhead => {

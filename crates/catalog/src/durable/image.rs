@@ -58,6 +58,9 @@ pub(crate) enum Type {
     /// One more block in which a kv keeps extents.
     ExtentAdded = 23,
     ExtentGone = 24,
+    /// Objects that are to be deleted.
+    Sweep = 25,
+    SweepGone = 26,
 }
 
 impl Type {
@@ -88,6 +91,8 @@ impl Type {
             T::Flushed,
             T::ExtentAdded,
             T::ExtentGone,
+            T::Sweep,
+            T::SweepGone,
         ];
         all.into_iter().find(|t| *t as u8 == code)
     }

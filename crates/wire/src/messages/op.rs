@@ -115,8 +115,10 @@ pub enum Op {
     LendBlocks = 0x0316,
     /// The lease of the block's prefix has ended and its data is to be kept: nobody reaches the block any more, and its content is written below the server's flush_root, to an object, or to several when there is much. The reply comes when they are all there to stay; the block stays until FreeBlock. Idempotent by (block, epoch).
     FlushBlock = 0x0320,
-    /// All parts of a prefix are written: the server looks whether it sees them all at their lengths, and writes the manifest, which is the flush. What an earlier flush left in the same directory is deleted then. Idempotent by (directory, number).
+    /// All parts of a prefix are written: the server looks whether it sees them all at their lengths, and writes the manifest, which is the flush, in place of the one that it has read. What an earlier flush left in the same directory is deleted then. Idempotent by (directory, number).
     CommitFlush = 0x0321,
+    /// A flush has come to nothing: the server deletes objects that it may have written. Those that are not there are deleted. Idempotent.
+    SweepObjects = 0x0326,
     /// A block gives back the successor that it was granted and has told nobody of. Refused, without harm, when the controller does not know it as that; a later GrowStructure asks anew.
     ReturnBlock = 0x0330,
     /// Appends the payload, contiguously and atomically. The reply's value is the offset within the block.
@@ -181,7 +183,7 @@ pub enum Op {
 
 impl Op {
     /// Every op of the protocol in order of code.
-    pub const ALL: [Op; 83] = [
+    pub const ALL: [Op; 84] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -236,6 +238,7 @@ impl Op {
         Op::LendBlocks,
         Op::FlushBlock,
         Op::CommitFlush,
+        Op::SweepObjects,
         Op::ReturnBlock,
         Op::FileAppend,
         Op::FileRead,
@@ -324,6 +327,7 @@ impl Op {
             0x0316 => Op::LendBlocks,
             0x0320 => Op::FlushBlock,
             0x0321 => Op::CommitFlush,
+            0x0326 => Op::SweepObjects,
             0x0330 => Op::ReturnBlock,
             0x1001 => Op::FileAppend,
             0x1002 => Op::FileRead,
@@ -415,6 +419,7 @@ impl Op {
             Op::LendBlocks => "LendBlocks",
             Op::FlushBlock => "FlushBlock",
             Op::CommitFlush => "CommitFlush",
+            Op::SweepObjects => "SweepObjects",
             Op::ReturnBlock => "ReturnBlock",
             Op::FileAppend => "FileAppend",
             Op::FileRead => "FileRead",
@@ -506,6 +511,7 @@ impl Op {
             Op::LendBlocks => 0x0316,
             Op::FlushBlock => 0x0320,
             Op::CommitFlush => 0x0321,
+            Op::SweepObjects => 0x0326,
             Op::ReturnBlock => 0x0330,
             Op::FileAppend => 0x1001,
             Op::FileRead => 0x1002,
@@ -608,6 +614,7 @@ impl Op {
             Op::LendBlocks => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::FlushBlock => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::CommitFlush => of(P::Link, A::Cluster, 0, MESSAGE),
+            Op::SweepObjects => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::ReturnBlock => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::FileAppend => of(P::Data, A::Grant, 2, LANE | PAYLOAD),
             Op::FileRead => of(P::Data, A::Grant, 1, PLAIN),
