@@ -645,6 +645,9 @@ impl World {
                 let outcome = Ok(&[Written::default()][..]);
                 let _ = self.command(ix, Command::BlockFlushed { server, at: *at, outcome });
             }
+            &Order::SweepObjects { number, .. } => {
+                let _ = self.command(ix, Command::Swept { server, number, outcome: Ok(()) });
+            }
             &Order::CommitFlush { number, .. } => {
                 let _ =
                     self.command(ix, Command::FlushCommitted { server, number, outcome: Ok(()) });

@@ -469,7 +469,7 @@ impl SimServer {
             Order::FlushBlock { at, start, end, .. } => {
                 return Ok(self.shard(*at).flush(*at, (*start, *end)).is_ok());
             }
-            Order::CommitFlush { .. } => {}
+            Order::CommitFlush { .. } | Order::SweepObjects { .. } => {}
             Order::SetGeneration { prefix, generation, .. } => {
                 self.generations.insert(*prefix, *generation);
                 for shard in &mut self.shards {

@@ -308,6 +308,8 @@ pub enum Command<'a> {
     BlockFlushed { server: ServerId, at: BlockAt, outcome: Result<&'a [Written], &'a str> },
     /// A server wrote the manifest of a flush, or could not.
     FlushCommitted { server: ServerId, number: u64, outcome: Result<(), &'a str> },
+    /// A server deleted what it was asked to of this flush, or could not.
+    Swept { server: ServerId, number: u64, outcome: Result<(), &'a str> },
     /// A block of a kv wants to give the rest of its range from `start` on to a new block, or all of it
     /// to a neighbour, or to a new block because its server is taken out. While its move lasts it gets
     /// the same answer again.

@@ -11,6 +11,7 @@
 //! long as its node.
 
 mod recovery;
+mod sweep;
 
 use crate::durable::PrefixImage;
 use crate::reply::{FlushState, FlushedPart, FlushedStructure};
@@ -26,6 +27,7 @@ use recovery::Unwritten;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
+pub(crate) use sweep::Sweep;
 
 /// What only some prefixes have.
 #[derive(Clone, Debug, Default)]
@@ -110,6 +112,7 @@ struct Flush {
 enum Again {
     Part(usize),
     Commit,
+    Sweep,
 }
 
 /// All flushes under way.
@@ -120,9 +123,15 @@ pub(crate) struct Flushes {
     queues: HashMap<Arc<str>, VecDeque<u64>>,
     blocks: HashMap<BlockAt, (u64, usize)>,
     retries: BinaryHeap<Reverse<(Time, u64, Again)>>,
+    /// Servers that could not write, since when they last could.
+    failed: HashSet<ServerId>,
+    /// What flushes that came to nothing have written, by their numbers.
+    sweeps: BTreeMap<u64, Sweep>,
     /// Directories of live prefixes: two do not share one.
     claimed: HashSet<Box<str>>,
     last: u64,
+    /// Names this run of the controller shard: numbers of two are not compared.
+    pub(crate) lineage: Arc<str>,
     pub(crate) unwritten: Unwritten,
     pub(crate) done: u64,
     pub(crate) lost: u64,
@@ -164,6 +173,12 @@ fn pause(attempts: u32) -> std::time::Duration {
 }
 
 impl Catalog {
+    /// Names this run of the controller shard, so that a flush of another that has the same number is not
+    /// taken for one of its own.
+    pub fn begin_lineage(&mut self, name: &str) {
+        self.flushes.lineage = name.into();
+    }
+
     /// When blocks of the prefix grow and merge.
     pub(crate) fn marks(&self, n: u32) -> Marks {
         self.dag.special.get(&n).map_or(self.config.marks, |special| special.marks)
@@ -360,6 +375,7 @@ impl Catalog {
                 let (structure, place) = part.place;
                 flush.structures[structure].parts[place].objects = objects.into();
                 self.flushes.unwritten.wrote(number, i, objects);
+                let flush = self.flushes.all.get_mut(&number).expect("looked up just now");
                 if flush.left == 0 {
                     flush.error = None;
                 }
@@ -369,11 +385,36 @@ impl Catalog {
                 part.attempts += 1;
                 flush.error = Some(why.into());
                 self.flushes.retries.push(Reverse((again, number, Again::Part(i))));
+                self.flushes.failed.insert(server);
             }
+        }
+        if outcome.is_ok() {
+            self.hasten(server);
         }
         self.show_flush(number);
         self.commit_flush(number, effects);
         Ok(Reply::Done)
+    }
+
+    /// A server can write again: what it could not is tried now, and manifests are. After a long outage a
+    /// backlog would else wait for the end of the longest pause.
+    fn hasten(&mut self, server: ServerId) {
+        if !self.flushes.failed.remove(&server) {
+            return;
+        }
+        let now = self.now;
+        let Flushes { all, retries, .. } = &mut self.flushes;
+        let waiting = std::mem::take(retries).into_iter().map(|Reverse((at, number, again))| {
+            let theirs = match again {
+                Again::Part(i) => {
+                    all.get(&number).is_some_and(|f| f.parts[i].at.block.server() == server)
+                }
+                Again::Commit => true,
+                Again::Sweep => false,
+            };
+            Reverse((if theirs { at.min(now) } else { at }, number, again))
+        });
+        *retries = waiting.collect();
     }
 
     /// Asks for the manifest, when all parts are written and it is this flush's turn.
@@ -398,6 +439,7 @@ impl Catalog {
         };
         effects.push(Effect::CommitFlush {
             server,
+            lineage: self.flushes.lineage.clone(),
             number,
             directory: flush.directory.clone(),
             job_name: flush.job_name.clone(),
@@ -447,6 +489,9 @@ impl Catalog {
             self.flushes.blocks.remove(&part.at);
             self.pool.free_kept(part.at, effects);
         }
+        if matches!(state, FlushState::Lost(_)) {
+            self.begin_sweep(number, &flush, effects);
+        }
         self.set_state(flush.prefix, state);
         let queue = self.flushes.queues.get_mut(&flush.directory).expect("it was in the queue");
         queue.retain(|other| *other != number);
@@ -462,9 +507,13 @@ impl Catalog {
     pub(crate) fn retry_flushes(&mut self, effects: &mut Vec<Effect>) {
         while self.flushes.next().is_some_and(|at| at <= self.now) {
             let Reverse((_, number, again)) = self.flushes.retries.pop().expect("looked at it");
+            if again == Again::Sweep {
+                self.sweep(number, effects);
+                continue;
+            }
             let Some(flush) = self.flushes.all.get(&number) else { continue };
             match again {
-                Again::Commit => self.commit_flush(number, effects),
+                Again::Commit | Again::Sweep => self.commit_flush(number, effects),
                 Again::Part(i) => {
                     let waiting = flush.parts[i].state == PartState::Waits;
                     effects.extend(waiting.then(|| flush.parts[i].effect()));
@@ -483,6 +532,7 @@ impl Catalog {
     ) {
         let address = |server: ServerId| gone.iter().find(|(id, _)| *id == server).map(|(_, a)| a);
         let is_gone = |server: ServerId| address(server).is_some();
+        self.lose_sweeps(is_gone, effects);
         let hit: Vec<u64> = self.flush_numbers().collect();
         for number in hit {
             let Some(flush) = self.flushes.all.get_mut(&number) else { continue };

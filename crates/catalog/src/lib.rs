@@ -294,6 +294,7 @@ impl Catalog {
             C::BlockFlushed { server, at, outcome } => {
                 self.block_flushed(server, at, outcome, effects)
             }
+            C::Swept { server, number, outcome } => self.swept(server, number, outcome, effects),
             C::FlushCommitted { server, number, outcome } => {
                 self.flush_committed(server, number, outcome, effects)
             }

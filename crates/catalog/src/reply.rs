@@ -427,6 +427,8 @@ pub enum Effect {
     /// Write the manifest of a flush whose parts are all written; answered by `FlushCommitted`.
     CommitFlush {
         server: ServerId,
+        /// Whose numbers can be compared.
+        lineage: Arc<str>,
         number: u64,
         directory: Arc<str>,
         job_name: Box<str>,
@@ -438,6 +440,8 @@ pub enum Effect {
     /// Tell a block what became of the move to it: it serves the range from now on, or drops what
     /// it has of it. Idempotent by move.
     EndImport { server: ServerId, at: BlockAt, id: MoveId, commit: bool },
+    /// Delete these objects of a flush that came to nothing; answered by `Swept`.
+    SweepObjects { server: ServerId, number: u64, directory: Arc<str>, names: Vec<Box<str>> },
     /// Tell a server how many blocks of each core this controller shard wants to have in all: fewer
     /// than it has go back, more come as far as there are any. Answered by `Command::Lent`, and not
     /// repeated over another connection, where the server begins by telling.

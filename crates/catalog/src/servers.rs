@@ -30,6 +30,7 @@ impl Effect {
             | Effect::LowerBlock { server, .. }
             | Effect::FlushBlock { server, .. }
             | Effect::CommitFlush { server, .. }
+            | Effect::SweepObjects { server, .. }
             | Effect::BeginImport { server, .. }
             | Effect::EndImport { server, .. }
             | Effect::Lots { server, .. }

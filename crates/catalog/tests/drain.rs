@@ -120,6 +120,7 @@ fn a_restart_of_the_controller_forgets_no_drain() {
             incarnation: incarnation(address),
             shards: 1,
             blocks_per_shard: 10,
+            tiers: &[],
             block_size: 65_536,
             flush: false,
             kinds: &[],
@@ -135,6 +136,7 @@ fn a_restart_of_the_controller_forgets_no_drain() {
                 sealed: None,
                 successor: None,
                 taken: (0, 0),
+                tiers: Default::default(),
             })
             .collect();
         bench.run(Command::Inventory { server: member, held: &held, last: true }).unwrap();

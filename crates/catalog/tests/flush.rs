@@ -10,7 +10,9 @@ use honeycomb_catalog::{
     PlanNode, PrefixInfo, PrefixOptions, Report, Seal, Written,
 };
 use honeycomb_types::limits::REJOIN_GRACE;
-use honeycomb_types::{BlockAt, Generation, JobId, Kind, Marks, ServerId, StructureId};
+use honeycomb_types::{
+    BlockAt, Generation, JobId, Kind, Marks, ServerId, StructureId, flush_object,
+};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -273,6 +275,105 @@ fn a_server_that_is_lost_before_its_part_ends_the_flush_and_is_told() {
     assert_eq!(freed.len(), on(one), "what is left has no use");
     assert!(matches!(info(&mut bench, job, "t").flush, FlushState::Lost(_)));
     assert_eq!((bench.status().flush_lost, bench.status().flushing), (1, 0));
+}
+
+/// What the last command had a server delete.
+fn swept(bench: &Bench) -> Option<(ServerId, u64, Vec<String>)> {
+    let mut all = bench.effects.iter().filter_map(|effect| match effect {
+        Effect::SweepObjects { server, number, directory, names } => {
+            assert_eq!(**directory, *"job/out/t");
+            Some((*server, *number, names.iter().map(|name| name.to_string()).collect()))
+        }
+        _ => None,
+    });
+    let one = all.next();
+    assert!(all.next().is_none(), "one request at a time");
+    one
+}
+
+#[test]
+fn what_a_lost_flush_has_written_is_deleted_by_name_twice_and_after_restarts() {
+    let (mut bench, one, job) = bench();
+    let two = bench.join_as("s2:1", 1, 20, true);
+    let mut hands = Hands::default();
+    bench.create(job, "t", &[], TO_OUT).unwrap();
+    files(&mut bench, job, 4);
+    hands.work(&mut bench);
+    bench.pass(1000);
+    let parts = asked(&bench);
+    let written = parts.iter().find(|(at, _)| at.block.server() == one).unwrap();
+    let several = [WRITTEN[0], WRITTEN[0]];
+    wrote(&mut bench, written.0, Ok(&several));
+    bench.run(Command::ServerLost { server: two }).unwrap();
+    let (server, number, names) = swept(&bench).unwrap();
+    assert_eq!(server, one, "who is there");
+    // All that anybody may have written: two objects of one, three of the others at most.
+    assert_eq!(names.len(), 2 + 3 * (parts.len() - 1), "{names:?}");
+    for (at, object) in &parts {
+        let name = object.rsplit('/').next().unwrap();
+        for i in 0..if *at == written.0 { 2 } else { 3 } {
+            assert!(names.contains(&flush_object(name, i)), "object {i} of {name}");
+        }
+    }
+    // What fails is tried again.
+    let answer = |bench: &mut Bench, server, outcome| {
+        bench.run(Command::Swept { server, number, outcome }).unwrap();
+    };
+    answer(&mut bench, one, Err("no connection"));
+    assert_eq!(swept(&bench), None);
+    bench.pass(100);
+    assert_eq!(swept(&bench), Some((one, number, names.clone())));
+    // And a restart does not make anybody forget.
+    hands.work(&mut bench);
+    bench.restart();
+    hands.back(&mut bench, one);
+    assert_eq!(swept(&bench), None, "nobody knows yet who is there");
+    let mut seen = 0;
+    for _ in 0..120 {
+        bench.pass(1000);
+        if let Some(again) = swept(&bench) {
+            assert_eq!(again, (one, number, names.clone()));
+            answer(&mut bench, one, Ok(()));
+            seen += 1;
+        }
+        bench.run(Command::ServerReport { server: one, report: Report::default() }).unwrap();
+    }
+    assert_eq!(seen, 2, "twice");
+    bench.restart();
+    hands.back(&mut bench, one);
+    for _ in 0..20 {
+        bench.pass(1000);
+        assert_eq!(swept(&bench), None, "and no more");
+        bench.run(Command::ServerReport { server: one, report: Report::default() }).unwrap();
+    }
+}
+
+#[test]
+fn a_backlog_goes_on_as_soon_as_its_server_can_write_again() {
+    let (mut bench, _, job) = bench();
+    bench.create(job, "t", &[], TO_OUT).unwrap();
+    let all = files(&mut bench, job, 8);
+    bench.pass(1000);
+    assert_eq!(asked(&bench).len(), all.len());
+    // A long outage: each fails again and again, a little apart.
+    for _ in 0..12 {
+        for &at in &all {
+            wrote(&mut bench, at, Err("no connection"));
+            bench.pass(10);
+        }
+        while wait(&mut bench, 1000).0.is_empty() {}
+        wait(&mut bench, 30_000);
+    }
+    for &at in &all[1..] {
+        wrote(&mut bench, at, Err("no connection"));
+    }
+    wrote(&mut bench, all[0], Ok(WRITTEN));
+    bench.pass(1);
+    let mut again: Vec<BlockAt> = asked(&bench).into_iter().map(|(at, _)| at).collect();
+    again.sort();
+    let mut left = all[1..].to_vec();
+    left.sort();
+    assert_eq!(again, left, "at once, not in half a minute");
 }
 
 #[test]

@@ -690,7 +690,9 @@ impl Both {
                 Effect::Evacuate { server, at } => self.model.evacuates(server, at).unwrap(),
                 Effect::Release { server, stay } => self.model.release(server, stay).unwrap(),
                 Effect::Lots { .. } => panic!("one shard has all: {effect:?}"),
-                Effect::FlushBlock { .. } | Effect::CommitFlush { .. } => {
+                Effect::FlushBlock { .. }
+                | Effect::CommitFlush { .. }
+                | Effect::SweepObjects { .. } => {
                     panic!("no prefix of the model is flushed: {effect:?}")
                 }
                 Effect::QueueAhead { server, at, items, bytes } => {

@@ -151,7 +151,9 @@ impl Controller {
         let token = root.token_key().issue(None);
         let (root, fenced) = (Arc::new(root), Fenced::default());
         let mut controller = Controller { address, token, near, shards: Vec::new() };
+        let this_run = Entropy::system().next_u64();
         for (ix, (mut state, (net, mailbox, notes))) in states.into_iter().zip(nets).enumerate() {
+            state.catalog.begin_lineage(&format!("{this_run:016x}/{ix}"));
             if let Some(store) = &mut state.store {
                 let done = mailbox.clone();
                 // There is one at a time, so that the ring has room; a loop that ended needs none.

@@ -286,6 +286,7 @@ impl ControllerService {
             Op::QueueAhead,
             Op::FlushBlock,
             Op::CommitFlush,
+            Op::SweepObjects,
             Op::LendBlocks,
             Op::LowerBlock,
             Op::Release,

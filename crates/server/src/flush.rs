@@ -7,7 +7,9 @@ use honeycomb_tiers::{
     FlushError, FlushStore, FlushedPart, FlushedStructure, Manifest, Objects, PartWriter, Written,
 };
 use honeycomb_types::Kind;
-use honeycomb_wire::messages::{CommitFlushRequest, FlushBlockReply, FlushedObject};
+use honeycomb_wire::messages::{
+    CommitFlushRequest, FlushBlockReply, FlushedObject, SweepObjectsRequest,
+};
 use honeycomb_wire::{Field, Status};
 use std::io;
 use std::sync::Arc;
@@ -35,6 +37,8 @@ pub(crate) enum FlushWhat {
     Part { object: String, snapshot: Arc<Snapshot> },
     /// The manifest.
     Commit(Box<CommitFlushRequest>),
+    /// What a flush has left that came to nothing.
+    Sweep(Box<SweepObjectsRequest>),
 }
 
 /// Where flush jobs go; none where the server has no `flush_root`. Cheap to clone.
@@ -108,6 +112,12 @@ impl FlushWorker {
                 FlushWhat::Part { object, snapshot } => {
                     self.part(&object, snapshot, move |outcome| {
                         answers.give(errand, outcome.map(told));
+                    });
+                }
+                FlushWhat::Sweep(asked) => {
+                    let SweepObjectsRequest { directory, names } = *asked;
+                    self.store.sweep(directory, names, move |outcome| {
+                        answers.give(errand, outcome.map(|()| Vec::new()));
                     });
                 }
                 FlushWhat::Commit(asked) => {
@@ -192,5 +202,5 @@ fn manifest(asked: CommitFlushRequest) -> Manifest {
             })
             .collect(),
     });
-    Manifest::new(asked.number, asked.job_name, asked.address, structures.collect())
+    Manifest::new(asked.lineage, asked.number, asked.job_name, asked.address, structures.collect())
 }

@@ -30,7 +30,7 @@ use honeycomb_wire::messages::{
     LocateServerReply, LocateServerRequest, LowerBlockRequest, OpenBlockRequest, QueueAheadRequest,
     QueueTakenRequest, ReleaseReply, ReleaseRequest, ReportReply, ReportRequest,
     RetireBlockRequest, ReturnBlockRequest, SealBlockRequest, SetGenerationRequest,
-    TierChangedRequest, TierInfo,
+    SweepObjectsRequest, TierChangedRequest, TierInfo,
 };
 use honeycomb_wire::{Field, GrantKey, Op, ReplyHeader, RequestHeader, Status, TokenKey};
 use std::collections::HashMap;
@@ -669,6 +669,11 @@ impl Link {
             Op::CommitFlush => {
                 let body = CommitFlushRequest::decode(args).map_err(malformed)?;
                 let what = FlushWhat::Commit(Box::new(body));
+                return self.flusher.give(FlushJob { errand: self.errand(header), what });
+            }
+            Op::SweepObjects => {
+                let body = SweepObjectsRequest::decode(args).map_err(malformed)?;
+                let what = FlushWhat::Sweep(Box::new(body));
                 return self.flusher.give(FlushJob { errand: self.errand(header), what });
             }
             Op::QueueAhead => {

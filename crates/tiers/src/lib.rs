@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod commit;
 mod large;
 mod manifest;
 mod objects;
@@ -22,7 +23,7 @@ pub use manifest::{FlushedPart, FlushedStructure, Manifest};
 pub use objects::{Objects, ObjectsWorker};
 pub use place::{Cloud, InvalidPlace, Place};
 pub use read::{Entries, Flushed, Items};
-pub use store::{FlushRoot, FlushStore, OBJECT_MAX, PartWriter, Written};
+pub use store::{FlushRoot, FlushStore, PartWriter, Written};
 
 use thiserror::Error;
 

@@ -15,7 +15,10 @@ const PLAIN: u32 = 1;
 pub struct Manifest {
     format: String,
     version: u32,
-    /// Numbers the flush; of two in one directory the later has the greater.
+    /// Whose numbers are compared: one run of one controller. Empty when it did not say.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub lineage: String,
+    /// Numbers the flush; of two of one lineage in one place the later has the greater.
     pub number: u64,
     /// Name of the job.
     pub job: String,
@@ -23,6 +26,9 @@ pub struct Manifest {
     pub address: String,
     /// What it held, in the order of creation.
     pub structures: Vec<FlushedStructure>,
+    /// Names of objects of the flush that was here before, which are to be deleted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replaces: Vec<String>,
 }
 
 /// One structure as it was flushed.
@@ -76,6 +82,7 @@ impl FlushedPart {
 impl Manifest {
     /// A manifest of the least version that says it.
     pub fn new(
+        lineage: String,
         number: u64,
         job: String,
         address: String,
@@ -83,12 +90,30 @@ impl Manifest {
     ) -> Manifest {
         let plain = structures.iter().flat_map(|s| &s.parts).all(|part| !part.is_of_extents());
         let version = if plain { PLAIN } else { VERSION };
-        Manifest { format: FORMAT.into(), version, number, job, address, structures }
+        let (format, replaces) = (FORMAT.into(), Vec::new());
+        Manifest { format, version, lineage, number, job, address, structures, replaces }
     }
 
     /// The structure of this name and kind.
     pub fn structure(&self, name: &str, kind: Kind) -> Option<&FlushedStructure> {
         self.structures.iter().find(|s| s.name == name && s.kind == kind.name())
+    }
+
+    /// Whether it tells of the same flush. Names of objects are never given twice, so that these say it,
+    /// whatever controller had it written and whatever was there before.
+    pub(crate) fn is_as(&self, other: &Manifest) -> bool {
+        let own = (self.number, &self.job, &self.address, &self.structures);
+        own == (other.number, &other.job, &other.address, &other.structures)
+    }
+
+    /// Its parts, over all structures.
+    pub fn parts(&self) -> impl Iterator<Item = &FlushedPart> {
+        self.structures.iter().flat_map(|s| &s.parts)
+    }
+
+    /// Names of its objects.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.parts().map(|part| &*part.name)
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -147,7 +172,7 @@ mod tests {
             max_bytes: u64::MAX,
             parts: vec![part],
         };
-        Manifest::new(u64::MAX, "job".into(), "T4/T6".into(), vec![structure])
+        Manifest::new("a/0".into(), u64::MAX, "job".into(), "T4/T6".into(), vec![structure])
     }
 
     #[test]

@@ -178,7 +178,7 @@ impl Flushed {
             let path = directory.join(name);
             std::fs::write(&path, bytes).map_err(|e| failed(&path, e.to_string()))
         };
-        for part in self.manifest.structures.iter().flat_map(|s| &s.parts) {
+        for part in self.manifest.parts() {
             put(&part.name, &self.part(part)?)?;
         }
         put(FLUSH_MANIFEST, &self.text)

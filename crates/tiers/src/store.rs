@@ -1,23 +1,27 @@
 //! Writing a flush: objects in any order, then the manifest.
 
 use crate::access::{self, Access};
+use crate::commit::{Answer, Ask, Commit, Committed, Condition, Fault, Hindrance, Next, Tag};
 use crate::manifest::Manifest;
 use crate::objects::{Limits, Objects, UNIT};
 use crate::place::Place;
 use crate::{FlushError, reason};
 use bytes::Bytes;
+use honeycomb_types::limits::FLUSH_OBJECT_MAX;
 use honeycomb_types::{FLUSH_MANIFEST, flush_object};
 use object_store::path::Path;
-use object_store::{Error, ObjectStore, ObjectStoreExt, PutPayload};
+use object_store::{
+    Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion,
+};
+use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
 
-/// The longest object, but for one item that is longer. What fails is sent again as a whole, so it is
-/// not larger; and stores take much smaller ones badly.
-pub const OBJECT_MAX: usize = 16 << 20;
+/// The longest object, but for one item that is longer.
+const OBJECT_MAX: usize = FLUSH_OBJECT_MAX as usize;
 
 /// What was written of a part: one of its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,63 +100,166 @@ impl Root {
         &self,
         limits: &Limits,
         directory: &str,
-        manifest: &Manifest,
+        manifest: Manifest,
     ) -> Result<(), FlushError> {
-        let store = self.store().await?;
-        let parts = || manifest.structures.iter().flat_map(|s| &s.parts);
-        let mut seen = Vec::new();
-        for part in parts() {
-            let object = format!("{directory}/{}", part.name);
-            let (store, path, limits) = (store.clone(), self.located(&object)?, limits.clone());
-            let look = async move {
-                let _turn = limits.turn().await;
-                store.head(&path).await
-            };
-            seen.push((object, part.bytes, tokio::spawn(look)));
-        }
-        for (object, expected, look) in seen {
-            let found = match look.await.unwrap_or_else(|source| Err(source.into())) {
-                Ok(meta) if meta.size == expected => continue,
-                Ok(meta) => format!("it has {}", meta.size),
-                Err(Error::NotFound { .. }) => "there is none".into(),
-                Err(e) => reason(&e),
-            };
-            let part = self.place.join(&object).to_string();
-            return Err(FlushError::MissingPart { part, expected, found });
-        }
-        let object = format!("{directory}/{FLUSH_MANIFEST}");
-        let earlier = self.earlier(&store, &object).await?;
-        self.put(&object, manifest.encode().into()).await?;
-        let earlier = earlier.iter().flat_map(|flush| &flush.structures);
-        for part in earlier.flat_map(|s| &s.parts) {
-            if parts().all(|other| other.name != part.name) {
-                // The new flush stands; an old part that stays behind is only in the way.
-                let path = self.located(&format!("{directory}/{}", part.name))?;
-                let _turn = limits.turn().await;
-                let _ = store.delete(&path).await;
+        let mut commit = Commit::new(manifest);
+        let mut ask = commit.begin();
+        loop {
+            let answer = self.carry_out(limits, directory, ask).await?;
+            match commit.next(answer) {
+                Next::Ask(next) => ask = next,
+                Next::End(Ok(Committed::Whole | Committed::Superseded)) => return Ok(()),
+                Next::End(Err(hindrance)) => return Err(self.hindered(directory, hindrance)),
             }
         }
-        Ok(())
     }
 
-    /// The manifest that is there; one that cannot be read names nothing.
-    async fn earlier(
-        &self,
-        store: &Arc<dyn ObjectStore>,
-        object: &str,
-    ) -> Result<Option<Manifest>, FlushError> {
-        let found = match store.get(&self.located(object)?).await {
-            Ok(found) => found.bytes().await,
-            Err(Error::NotFound { .. }) => return Ok(None),
-            Err(e) => Err(e),
-        };
-        match found {
-            Ok(text) => Ok(Manifest::decode(&text).ok()),
-            Err(e) => {
-                let (object, why) = (self.place.join(object).to_string(), reason(&e));
-                Err(FlushError::Read { object, why })
+    fn hindered(&self, directory: &str, hindrance: Hindrance) -> FlushError {
+        match hindrance {
+            Hindrance::Missing { part, expected, found } => {
+                let part = self.place.join(&format!("{directory}/{part}")).to_string();
+                FlushError::MissingPart { part, expected, found }
+            }
+            Hindrance::Store { what, fault } => {
+                let why = match fault {
+                    Fault::Passing(why) | Fault::Refused(why) => why,
+                    Fault::Absent => "it is gone".into(),
+                    Fault::Changed => "somebody else writes it at the same time".into(),
+                    Fault::NotPossible => "the store cannot do that".into(),
+                };
+                let what = format!("{what} in {}", self.place.join(directory));
+                FlushError::Write { what, why }
             }
         }
+    }
+
+    /// Asks the store; only a root that is not there at all is an error here.
+    async fn carry_out(
+        &self,
+        limits: &Limits,
+        directory: &str,
+        ask: Ask,
+    ) -> Result<Answer, FlushError> {
+        let store = self.store().await?;
+        let manifest = self.located(&format!("{directory}/{FLUSH_MANIFEST}"))?;
+        Ok(match ask {
+            Ask::Look(names) => {
+                let look = async |store: Arc<dyn ObjectStore>, path: Path| {
+                    store.head(&path).await.map(|meta| meta.size)
+                };
+                let looked = self.for_each(limits, directory, names, look).await?;
+                Answer::Looked(looked)
+            }
+            Ask::Read => Answer::Read(self.read(&store, &manifest).await),
+            Ask::Write(bytes, condition) => {
+                Answer::Written(self.write(&store, &manifest, bytes, condition).await)
+            }
+            Ask::Delete(names) => {
+                let delete =
+                    async |store: Arc<dyn ObjectStore>, path: Path| match store.delete(&path).await
+                    {
+                        Err(Error::NotFound { .. }) => Ok(()),
+                        deleted => deleted,
+                    };
+                let deleted = self.for_each(limits, directory, names, delete).await?;
+                Answer::Deleted(deleted.into_iter().collect())
+            }
+        })
+    }
+
+    /// Does the same for each of these objects, many at a time.
+    async fn for_each<T: Send + 'static, F: Future<Output = object_store::Result<T>> + Send>(
+        &self,
+        limits: &Limits,
+        directory: &str,
+        names: Vec<String>,
+        request: impl Fn(Arc<dyn ObjectStore>, Path) -> F + Copy + Send + 'static,
+    ) -> Result<Vec<Result<T, Fault>>, FlushError> {
+        let store = self.store().await?;
+        let mut under_way = Vec::with_capacity(names.len());
+        for name in names {
+            let (store, limits) = (store.clone(), limits.clone());
+            let path = self.located(&format!("{directory}/{name}"))?;
+            under_way.push(tokio::spawn(async move {
+                let _turn = limits.turn().await;
+                request(store, path).await
+            }));
+        }
+        let mut all = Vec::with_capacity(under_way.len());
+        for one in under_way {
+            let one = one.await.unwrap_or_else(|source| Err(source.into()));
+            all.push(one.map_err(|e| fault(&e)));
+        }
+        Ok(all)
+    }
+
+    async fn read(
+        &self,
+        store: &Arc<dyn ObjectStore>,
+        path: &Path,
+    ) -> Result<(Vec<u8>, Tag), Fault> {
+        let found = store.get(path).await.map_err(|e| fault(&e))?;
+        let (etag, version) = (found.meta.e_tag.clone(), found.meta.version.clone());
+        let text = Vec::from(found.bytes().await.map_err(|e| fault(&e))?);
+        let tag = match self.bucket {
+            Some(_) => Tag { etag, version },
+            // Of a directory times could be the same: the content is what it is compared by.
+            None => {
+                let content = format!("{:08x}-{}", crc32fast::hash(&text), text.len());
+                Tag { etag: Some(content), version: None }
+            }
+        };
+        Ok((text, tag))
+    }
+
+    async fn write(
+        &self,
+        store: &Arc<dyn ObjectStore>,
+        path: &Path,
+        bytes: Vec<u8>,
+        condition: Condition,
+    ) -> Result<(), Fault> {
+        let mode = match (&self.bucket, condition) {
+            (_, Condition::Any) => PutMode::Overwrite,
+            (Some(_), Condition::Absent) => PutMode::Create,
+            (Some(_), Condition::Is(Tag { etag, version })) => {
+                PutMode::Update(UpdateVersion { e_tag: etag, version })
+            }
+            // A directory knows no conditions that all file systems keep. Looking first leaves a moment in
+            // which another controller with the same directory may replace it.
+            (None, condition) => {
+                let there = match self.read(store, path).await {
+                    Ok((_, tag)) => Condition::Is(tag),
+                    Err(Fault::Absent) => Condition::Absent,
+                    Err(fault) => return Err(fault),
+                };
+                if there != condition {
+                    return Err(Fault::Changed);
+                }
+                PutMode::Overwrite
+            }
+        };
+        let options = PutOptions { mode, ..PutOptions::default() };
+        let put = store.put_opts(path, PutPayload::from(bytes), options).await;
+        put.map(drop).map_err(|e| fault(&e))
+    }
+}
+
+/// What an error of the library means. It keeps the numbers of HTTP to itself, so its kinds have to do;
+/// `AlreadyExists` it also says when the store was only busy.
+fn fault(error: &Error) -> Fault {
+    match error {
+        Error::NotFound { .. } => Fault::Absent,
+        Error::AlreadyExists { .. } | Error::Precondition { .. } | Error::NotModified { .. } => {
+            Fault::Changed
+        }
+        Error::PermissionDenied { .. }
+        | Error::Unauthenticated { .. }
+        | Error::InvalidPath { .. } => Fault::Refused(reason(error)),
+        Error::NotImplemented { .. }
+        | Error::NotSupported { .. }
+        | Error::UnknownConfigurationKey { .. } => Fault::NotPossible,
+        _ => Fault::Passing(reason(error)),
     }
 }
 
@@ -180,6 +287,27 @@ impl FlushStore {
         }
     }
 
+    /// Deletes objects by their names in a directory; those that are not there are deleted. `done` is called
+    /// on the thread of the stores.
+    pub fn sweep(
+        &self,
+        directory: String,
+        names: Vec<String>,
+        done: impl FnOnce(Result<(), FlushError>) + Send + 'static,
+    ) {
+        let (root, limits) = (self.root.clone(), self.objects.limits().clone());
+        self.objects.spawn(async move {
+            let swept = root.carry_out(&limits, &directory, Ask::Delete(names)).await;
+            done(swept.and_then(|answer| match answer {
+                Answer::Deleted(Err(fault)) => {
+                    let what = "what is to be deleted";
+                    Err(root.hindered(&directory, Hindrance::Store { what, fault }))
+                }
+                _ => Ok(()),
+            }));
+        });
+    }
+
     /// Makes the flush: writes its manifest, when all parts are to be seen. What an earlier flush
     /// left in the directory is deleted afterwards. `done` is called on the thread of the stores.
     pub fn commit(
@@ -189,7 +317,7 @@ impl FlushStore {
         done: impl FnOnce(Result<(), FlushError>) + Send + 'static,
     ) {
         let (root, limits) = (self.root.clone(), self.objects.limits().clone());
-        self.objects.spawn(async move { done(root.commit(&limits, &directory, &manifest).await) });
+        self.objects.spawn(async move { done(root.commit(&limits, &directory, manifest).await) });
     }
 }
 

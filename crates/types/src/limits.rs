@@ -148,6 +148,12 @@ pub const FLUSH_BUFFERS_FRACTION: u64 = 32;
 pub const FLUSH_BUFFERS_MIN: u64 = 16 << 20;
 /// ... and at most so many.
 pub const FLUSH_BUFFERS_MAX: u64 = 64 << 20;
+/// The longest object of a flush, but for one record that is longer. What fails is sent again as a whole, so
+/// it is not larger; and stores take much smaller ones badly.
+pub const FLUSH_OBJECT_MAX: u64 = 16 << 20;
+/// When objects of a flush that came to nothing are deleted a second time. More than twice the time that
+/// a request to a store may take.
+pub const FLUSH_SWEEP_AGAIN: Duration = Duration::from_secs(90);
 /// The longest pause between two attempts of a flush.
 pub const FLUSH_RETRY_MAX: Duration = Duration::from_secs(30);
 

@@ -3,7 +3,7 @@
 use super::codec::{BadRecord, Reader, Writer, bad};
 use super::image::{get_at, put_at};
 use crate::Written;
-use crate::flush::PartState;
+use crate::flush::{PartState, Sweep};
 use crate::reply::{FlushState, FlushedPart, FlushedStructure};
 use honeycomb_types::{BlockAt, Kind, PrefixId, StructureId};
 use std::sync::Arc;
@@ -157,6 +157,24 @@ fn put_written(w: &mut Writer<'_>, written: Written) {
 
 fn get_written(r: &mut Reader<'_>) -> Result<Written, BadRecord> {
     Ok(Written { bytes: r.u64()?, items: r.u64()?, crc: r.u32()? })
+}
+
+/// A sweep with the number of its flush.
+pub(crate) fn put_sweep(w: &mut Writer<'_>, number: u64, sweep: &Sweep) {
+    w.u64(number);
+    w.str(&sweep.directory);
+    w.u8(sweep.passes);
+    w.u32(sweep.names.len() as u32);
+    sweep.names.iter().for_each(|name| w.str(name));
+}
+
+pub(crate) fn get_sweep(r: &mut Reader<'_>) -> Result<(u64, Sweep), BadRecord> {
+    let (number, directory, passes) = (r.u64()?, r.str()?.into(), r.u8()?);
+    let mut names = Vec::new();
+    for _ in 0..r.count(4)? {
+        names.push(r.str()?.into());
+    }
+    Ok((number, Sweep::new(directory, names, passes)))
 }
 
 /// What became of the flush of a prefix that is over; nothing of one that is under way or was none.

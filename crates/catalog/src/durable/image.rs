@@ -60,6 +60,9 @@ pub(crate) enum Type {
     ExtentGone = 24,
     /// A server is being taken out; after its own record.
     Draining = 30,
+    /// Objects that are to be deleted.
+    Sweep = 25,
+    SweepGone = 26,
 }
 
 impl Type {
@@ -91,6 +94,8 @@ impl Type {
             T::ExtentAdded,
             T::ExtentGone,
             T::Draining,
+            T::Sweep,
+            T::SweepGone,
         ];
         all.into_iter().find(|t| *t as u8 == code)
     }

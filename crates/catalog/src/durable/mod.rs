@@ -207,6 +207,11 @@ impl Catalog {
             record(&mut out, Type::Flush, |w| image.put(w));
             full(&mut out, CHUNK);
         }
+        for number in self.sweep_numbers() {
+            let sweep = self.sweep_of(number).expect("it is listed");
+            record(&mut out, Type::Sweep, |w| flush::put_sweep(w, number, sweep));
+            full(&mut out, CHUNK);
+        }
         full(&mut out, 1);
     }
 
@@ -283,6 +288,14 @@ impl Catalog {
             match self.flush_image(number) {
                 Some(image) => record(out, Type::Flush, |w| image.put(w)),
                 None => record(out, Type::FlushGone, |w| w.u64(number)),
+            }
+        }
+        for number in self.flushes.unwritten.take_swept() {
+            match self.sweep_of(number) {
+                Some(sweep) => {
+                    record(out, Type::Sweep, |w| flush::put_sweep(w, number, sweep));
+                }
+                None => record(out, Type::SweepGone, |w| w.u64(number)),
             }
         }
         for (number, part, objects) in parts {

@@ -1,12 +1,13 @@
 //! The catalog again, from records.
 
 use super::codec::{BadRecord, Reader, bad};
-use super::flush::{FlushImage, get_objects, get_outcome};
+use super::flush::{FlushImage, get_objects, get_outcome, get_sweep};
 use super::image::{
     Counters, JobImage, PrefixImage, ServerImage, StructureImage, Type, VERSION, get_at,
     get_extent_blocks, get_tombstone,
 };
 use crate::dag::{Life, Node};
+use crate::flush::Sweep;
 use crate::jobs::Job;
 use crate::lease::Timers;
 use crate::moves::Moves;
@@ -40,6 +41,7 @@ pub struct Recovery {
     servers: BTreeMap<ServerId, ServerImage>,
     draining: BTreeSet<ServerId>,
     flushes: BTreeMap<u64, FlushImage>,
+    sweeps: BTreeMap<u64, Sweep>,
     /// How flushes of prefixes ended, by the prefix.
     flushed: HashMap<PrefixId, FlushState>,
 }
@@ -168,6 +170,11 @@ impl Recovery {
                 let image = FlushImage::get(&mut r)?;
                 self.flushes.insert(image.number, image);
             }
+            Type::Sweep => {
+                let (number, sweep) = get_sweep(&mut r)?;
+                self.sweeps.insert(number, sweep);
+            }
+            Type::SweepGone => drop(self.sweeps.remove(&r.u64()?)),
             Type::FlushGone => drop(self.flushes.remove(&r.u64()?)),
             Type::FlushPart => {
                 let (number, part) = (r.u64()?, r.u32()? as usize);
@@ -236,6 +243,9 @@ impl Recovery {
         catalog.readers = self.readers;
         catalog.recover_structures(self.structures, self.counters.last_structure)?;
         catalog.recover_flushes(self.flushes)?;
+        for (number, sweep) in self.sweeps {
+            catalog.recover_sweep(number, sweep);
+        }
         for (prefix, state) in self.flushed {
             catalog.set_state(prefix, state);
         }

@@ -6,7 +6,7 @@
 //! asked for once everybody is back. All of that may have been done before: a part is the same object
 //! with the same bytes, because nobody reached its block since, and the manifest the same manifest.
 
-use super::{Flush, Part, PartState};
+use super::{Flush, Part, PartState, Sweep};
 use crate::durable::{BadRecord, FlushImage, KeptImage};
 use crate::reply::FlushState;
 use crate::{Catalog, Effect, Written};
@@ -23,6 +23,8 @@ pub(crate) struct Unwritten {
     pub(crate) on: bool,
     /// Those that began, lost a part or ended.
     changed: BTreeSet<u64>,
+    /// Sweeps that began, got on or ended.
+    swept: BTreeSet<u64>,
     /// Parts of others that are on disk.
     parts: Vec<PartWritten>,
 }
@@ -38,6 +40,17 @@ impl Unwritten {
         if self.on {
             self.parts.push((number, part, objects.into()));
         }
+    }
+
+    pub(crate) fn swept(&mut self, number: u64) {
+        if self.on {
+            self.swept.insert(number);
+        }
+    }
+
+    /// Sweeps to be written as they stand, if they are still there.
+    pub(crate) fn take_swept(&mut self) -> BTreeSet<u64> {
+        std::mem::take(&mut self.swept)
     }
 
     /// All of it: flushes to be written as they stand, if they are still there, and parts of others.
@@ -63,6 +76,15 @@ impl Catalog {
             structures: flush.structures.clone(),
             blocks: flush.parts.iter().map(kept).collect(),
         })
+    }
+
+    pub(crate) fn sweep_of(&self, number: u64) -> Option<&Sweep> {
+        self.flushes.sweeps.get(&number)
+    }
+
+    /// Numbers of the sweeps under way.
+    pub(crate) fn sweep_numbers(&self) -> impl Iterator<Item = u64> {
+        self.flushes.sweeps.keys().copied()
     }
 
     /// Numbers of the flushes under way.

@@ -44,7 +44,8 @@ impl Tiers {
 impl Cluster {
     /// Blocks for which there is room below.
     pub fn room_below(&self) -> u64 {
-        let there = self.tiers.below.iter().filter(|(id, _)| !self.away.contains(id));
+        let gives = |id: &ServerId| !self.away.contains(id) && !self.drains.contains_key(id);
+        let there = self.tiers.below.iter().filter(|(id, _)| gives(id));
         let room = there.map(|(&server, &total)| {
             let below = |at: &BlockAt| self.tiers.place(*at).1.is_below();
             total.saturating_sub(self.out(server).filter(below).count() as u64)

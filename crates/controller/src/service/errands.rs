@@ -187,6 +187,10 @@ impl ControllerService {
             (Effect::Release { stay: true, .. }, None) => {
                 let _ = self.apply(now, Command::ServerStays { server });
             }
+            (&Effect::SweepObjects { number, .. }, refused) => {
+                let outcome = refused.as_ref().map_or(Ok(()), |(_, why)| Err(&**why));
+                let _ = self.apply(now, Command::Swept { server, number, outcome });
+            }
             (&Effect::CommitFlush { number, .. }, refused) => {
                 let outcome = refused.as_ref().map_or(Ok(()), |(_, why)| Err(&**why));
                 let _ = self.apply(now, Command::FlushCommitted { server, number, outcome });
@@ -310,15 +314,29 @@ pub fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
             let body = FlushBlockRequest { block, epoch, start, end, object };
             (*server, Op::FlushBlock, body.encode())
         }
-        Effect::CommitFlush { server, number, directory, job_name, address, structures } => {
+        Effect::CommitFlush {
+            server,
+            lineage,
+            number,
+            directory,
+            job_name,
+            address,
+            structures,
+        } => {
             let body = CommitFlushRequest {
                 directory: directory.to_string(),
+                lineage: lineage.to_string(),
                 number: *number,
                 job_name: job_name.to_string(),
                 address: address.to_string(),
                 structures: structures.iter().map(translate::flushed_structure).collect(),
             };
             (*server, Op::CommitFlush, body.encode())
+        }
+        Effect::SweepObjects { server, directory, names, .. } => {
+            let names = names.iter().map(|name| name.to_string()).collect();
+            let body = SweepObjectsRequest { directory: directory.to_string(), names };
+            (*server, Op::SweepObjects, body.encode())
         }
         Effect::Lots { server, lots } => {
             (*server, Op::LendBlocks, LendBlocksRequest { lots: lots.to_vec() }.encode())

@@ -129,6 +129,8 @@ pub fn run(cell: &Cell) -> &'static str {
     } else {
         eventually("the loss", || prefix(&client, &job).flush == LOST);
         assert!(Flushed::open(&directory).is_err(), "there is no manifest");
+        let left = || std::fs::read_dir(&directory).map_or(0, |entries| entries.count());
+        eventually("what others had written is deleted", || left() == 0);
         let gone = client.open_kv(job.job, "t:table").err().unwrap();
         assert_eq!(gone.status, Status::DataLost, "{gone}");
     }

@@ -1,14 +1,22 @@
 //! The same with a real S3 server, versitygw, where it is there.
 
 use super::{all_comes_back, all_free, flushed_to, flushing, large_blocks_come_back, look};
-use crate::common::{eventually, file};
+use crate::common::{eventually, file, noise};
 use honeycomb_tiers::{Access, FlushError, FlushRoot, Flushed, Place};
 use honeycomb_types::PrefixId;
-use honeycomb_weather::Gateway;
+use honeycomb_weather::{Gateway, Kind, Outage, Proxy, Rule, Weather, What};
+use honeycomb_wire::messages::PrefixOptions;
+use std::net::SocketAddr;
+use std::time::Duration;
 
 /// A part of the gateway's bucket.
 fn bucket(gateway: &Gateway, path: &str) -> FlushRoot {
-    let access = Gateway::variables(gateway.address())
+    behind(gateway.address(), path)
+}
+
+/// The same, by way of what listens there.
+fn behind(address: SocketAddr, path: &str) -> FlushRoot {
+    let access = Gateway::variables(address)
         .iter()
         .fold(Access::none(), |access, (name, value)| access.with(name, value));
     let place = Place::parse(&format!("s3://{}/{path}", Gateway::BUCKET)).unwrap();
@@ -105,4 +113,119 @@ fn a_part_that_is_damaged_or_gone_is_seen() {
     assert!(matches!(flushed.check(), Err(FlushError::Damaged { .. })));
     std::fs::remove_file(&part).unwrap();
     assert!(matches!(flushed.check(), Err(FlushError::Read { .. })));
+}
+
+/// Flushes three times into one place through this weather, with requests that are given up after a second;
+/// afterwards only the last is there, whole, and nothing that it does not name. Answers what befell.
+fn comes_right(weather: Weather) -> Option<honeycomb_weather::Seen> {
+    let gateway = Gateway::start()?;
+    let proxy = Proxy::start(gateway.address(), weather, 7).unwrap();
+    let mut root = behind(proxy.address(), "x");
+    root.access = root.access.with("AWS_TIMEOUT", "1 second");
+    let cluster = flushing(root, 2);
+    let watcher = cluster.client(cluster.controller.token(), PrefixId(0));
+    let (client, job) = cluster.job("job");
+    for round in 0..3u64 {
+        let options = PrefixOptions { lease_ms: 300, flush_to: "out".into(), ..Default::default() };
+        // The path is free again when the earlier flush has begun; they are committed in their order.
+        client.create_prefix(job.job, &format!("t{round}"), &[], options).unwrap();
+        let text = noise(round, 200_000);
+        file(&client, &job, &format!("t{round}")).write_all(&text).unwrap();
+        eventually("the flush begins", || look(&client, &job, &format!("t{round}")).flush > 0);
+    }
+    eventually("all flushes", || watcher.status().unwrap().flushed == 3);
+    eventually("all blocks free", || all_free(&watcher));
+    let seen = proxy.seen();
+    let direct = bucket(&gateway, "x");
+    let flushed = Flushed::at(direct.place.join("job/out"), &direct.access).unwrap();
+    flushed.check().unwrap();
+    assert!(flushed.file("").unwrap() == noise(2, 200_000), "the file differs");
+    let mut named: Vec<String> = flushed.manifest().parts().map(|p| p.name.clone()).collect();
+    named.push("manifest.json".into());
+    named.sort();
+    eventually("nothing is there that is not named", || gateway.objects("x/job/out") == named);
+    Some(seen)
+}
+
+const CHANGES: [Kind; 2] = [Kind::Put, Kind::Delete];
+
+#[test]
+fn bursts_of_slow_down_are_waited_out() {
+    let rule = Rule::always(&Kind::ALL, What::Status(503)).chance(300_000).times(60);
+    let Some(seen) = comes_right(Weather::calm().with(rule)) else { return };
+    assert!(seen.faults[&What::Status(503)] > 0, "{seen:?}");
+}
+
+#[test]
+fn answers_that_are_lost_after_the_effect_change_nothing() {
+    let weather = Weather::calm()
+        .with(Rule::always(&CHANGES, What::CloseAfterEffect).chance(300_000).times(20))
+        .with(Rule::always(&[Kind::Put], What::HangAfterEffect).at("manifest").times(2));
+    let Some(seen) = comes_right(weather) else { return };
+    assert!(seen.faults[&What::CloseAfterEffect] > 0, "{seen:?}");
+    assert!(seen.faults[&What::HangAfterEffect] == 2, "{seen:?}");
+}
+
+#[test]
+fn requests_that_are_lost_before_the_effect_are_made_again() {
+    let weather = Weather::calm()
+        .with(Rule::always(&Kind::ALL, What::CloseBefore).chance(200_000).times(20))
+        .with(Rule::always(&[Kind::Put], What::HangBefore).at("manifest").times(2));
+    let Some(seen) = comes_right(weather) else { return };
+    assert!(seen.faults[&What::CloseBefore] > 0, "{seen:?}");
+    assert!(seen.faults[&What::HangBefore] == 2, "{seen:?}");
+}
+
+#[test]
+fn a_manifest_that_arrives_late_replaces_no_later_one() {
+    let late = What::Late(Duration::from_millis(2500));
+    let rule = Rule::always(&[Kind::Put], late).at("manifest").times(2);
+    let Some(seen) = comes_right(Weather::calm().with(rule)) else { return };
+    assert!(seen.faults[&late] == 2, "{seen:?}");
+}
+
+#[test]
+fn conflicts_that_the_store_only_says_are_not_believed() {
+    let rule = Rule::always(&[Kind::Put], What::Status(409)).at("manifest").times(3);
+    let Some(seen) = comes_right(Weather::calm().with(rule)) else { return };
+    assert!(seen.faults[&What::Status(409)] == 3, "{seen:?}");
+}
+
+#[test]
+fn a_slow_store_is_only_slow() {
+    let Some(seen) = comes_right(Weather::s3()) else { return };
+    assert!(seen.requests[&Kind::Put] >= 6, "{seen:?}");
+}
+
+#[test]
+fn after_an_outage_the_backlog_is_written_without_anybody_doing_anything() {
+    let Some(gateway) = Gateway::start() else { return };
+    let proxy = Proxy::start(gateway.address(), Weather::calm(), 7).unwrap();
+    let mut root = behind(proxy.address(), "x");
+    root.access = root.access.with("AWS_TIMEOUT", "1 second");
+    let cluster = flushing(root, 2);
+    let watcher = cluster.client(cluster.controller.token(), PrefixId(0));
+    let (client, job) = cluster.job("job");
+    for (round, outage) in [Outage::Reset, Outage::Silent].into_iter().enumerate() {
+        proxy.change(Weather { outage: Some(outage), ..Weather::calm() });
+        for i in 0..6u64 {
+            let (path, to) = (format!("t{round}-{i}"), format!("out{round}-{i}"));
+            flushed_to(&client, &job, &path, &to, 300);
+            file(&client, &job, &path).write_all(&noise(i, 150_000)).unwrap();
+        }
+        eventually("failures", || watcher.status().unwrap().flush_failing >= 3);
+        let kept = watcher.status().unwrap().quarantined;
+        assert!(kept >= 12, "what is not written is kept: {kept}");
+        assert!(proxy.seen().out > 0);
+        proxy.change(Weather::calm());
+        let all = (round as u64 + 1) * 6;
+        eventually("the backlog is written", || watcher.status().unwrap().flushed == all);
+        eventually("all blocks free", || all_free(&watcher));
+        let direct = bucket(&gateway, "x");
+        for i in 0..6u64 {
+            let place = direct.place.join(&format!("job/out{round}-{i}"));
+            let flushed = Flushed::at(place, &direct.access).unwrap();
+            assert!(flushed.file("").unwrap() == noise(i, 150_000), "file {i} differs");
+        }
+    }
 }

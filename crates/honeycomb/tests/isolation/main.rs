@@ -448,6 +448,7 @@ fn at_controller(op: Op) -> AtController {
         | Op::QueueAhead
         | Op::FlushBlock
         | Op::CommitFlush
+        | Op::SweepObjects
         | Op::BeginImport
         | Op::EndImport
         | Op::LendBlocks

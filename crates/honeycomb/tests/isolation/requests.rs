@@ -194,9 +194,14 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
             }
             .encode(),
         ),
+        Op::SweepObjects => body(
+            SweepObjectsRequest { directory: "victim/out".into(), names: vec!["0.part".into()] }
+                .encode(),
+        ),
         Op::CommitFlush => body(
             CommitFlushRequest {
                 directory: "victim/out".into(),
+                lineage: "x".into(),
                 number: 1,
                 job_name: "victim".into(),
                 address: path,

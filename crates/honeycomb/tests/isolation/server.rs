@@ -85,6 +85,7 @@ fn at_server(op: Op) -> AtServer {
         | Op::ReturnBlock
         | Op::FlushBlock
         | Op::CommitFlush
+        | Op::SweepObjects
         | Op::BeginMove
         | Op::CommitMove
         | Op::CancelMove
@@ -440,6 +441,7 @@ fn the_same_requests_are_served_to_who_may() {
                 | Op::Release
                 | Op::FlushBlock
                 | Op::CommitFlush
+                | Op::SweepObjects
         );
         if info.plane == Plane::Link && op != Op::JoinServer && !for_servers {
             let reply = send_to(&mut raw, op, &victim, 0, 1);

@@ -585,12 +585,14 @@ pub struct FlushBlockReply {
 
 fields!(FlushBlockReply { objects });
 
-/// Request of CommitFlush. All parts of a prefix are written: the server looks whether it sees them all at their lengths, and writes the manifest, which is the flush. What an earlier flush left in the same directory is deleted then. Idempotent by (directory, number).
+/// Request of CommitFlush. All parts of a prefix are written: the server looks whether it sees them all at their lengths, and writes the manifest, which is the flush, in place of the one that it has read. What an earlier flush left in the same directory is deleted then. Idempotent by (directory, number).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct CommitFlushRequest {
     /// Path of the directory below the flush_root.
     pub directory: String,
-    /// Numbers the flush: of two in one directory the later has the greater.
+    /// Whose numbers are compared: a name of this run of the controller.
+    pub lineage: String,
+    /// Numbers the flush: of two of one lineage in one directory the later has the greater.
     pub number: u64,
     /// Name of the job.
     pub job_name: String,
@@ -600,13 +602,30 @@ pub struct CommitFlushRequest {
     pub structures: Vec<FlushedStructure>,
 }
 
-fields!(CommitFlushRequest { directory, number, job_name, address, structures });
+fields!(CommitFlushRequest { directory, lineage, number, job_name, address, structures });
 
 /// Reply of CommitFlush.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct CommitFlushReply {}
 
 fields!(CommitFlushReply {});
+
+/// Request of SweepObjects. A flush has come to nothing: the server deletes objects that it may have written. Those that are not there are deleted. Idempotent.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct SweepObjectsRequest {
+    /// Path of the directory below the flush_root.
+    pub directory: String,
+    /// Names of objects in it.
+    pub names: Vec<String>,
+}
+
+fields!(SweepObjectsRequest { directory, names });
+
+/// Reply of SweepObjects.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct SweepObjectsReply {}
+
+fields!(SweepObjectsReply {});
 
 /// Request of TierChanged. A block that was to go below memory is there and has no memory any more, or stays where it was. Repeated in inventories.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

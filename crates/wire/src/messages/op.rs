@@ -123,8 +123,10 @@ pub enum Op {
     LowerBlock = 0x031B,
     /// The lease of the block's prefix has ended and its data is to be kept: nobody reaches the block any more, and its content is written below the server's flush_root, to an object, or to several when there is much. The reply comes when they are all there to stay; the block stays until FreeBlock. Idempotent by (block, epoch).
     FlushBlock = 0x0320,
-    /// All parts of a prefix are written: the server looks whether it sees them all at their lengths, and writes the manifest, which is the flush. What an earlier flush left in the same directory is deleted then. Idempotent by (directory, number).
+    /// All parts of a prefix are written: the server looks whether it sees them all at their lengths, and writes the manifest, which is the flush, in place of the one that it has read. What an earlier flush left in the same directory is deleted then. Idempotent by (directory, number).
     CommitFlush = 0x0321,
+    /// A flush has come to nothing: the server deletes objects that it may have written. Those that are not there are deleted. Idempotent.
+    SweepObjects = 0x0326,
     /// A block that was to go below memory is there and has no memory any more, or stays where it was. Repeated in inventories.
     TierChanged = 0x032E,
     /// Bytes of a block below memory cannot be read any more: its structure is lost (DataLost).
@@ -195,7 +197,7 @@ pub enum Op {
 
 impl Op {
     /// Every op of the protocol in order of code.
-    pub const ALL: [Op; 90] = [
+    pub const ALL: [Op; 91] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -254,6 +256,7 @@ impl Op {
         Op::LowerBlock,
         Op::FlushBlock,
         Op::CommitFlush,
+        Op::SweepObjects,
         Op::TierChanged,
         Op::BlockFailed,
         Op::ReturnBlock,
@@ -349,6 +352,7 @@ impl Op {
             0x031B => Op::LowerBlock,
             0x0320 => Op::FlushBlock,
             0x0321 => Op::CommitFlush,
+            0x0326 => Op::SweepObjects,
             0x032E => Op::TierChanged,
             0x032F => Op::BlockFailed,
             0x0330 => Op::ReturnBlock,
@@ -447,6 +451,7 @@ impl Op {
             Op::LowerBlock => "LowerBlock",
             Op::FlushBlock => "FlushBlock",
             Op::CommitFlush => "CommitFlush",
+            Op::SweepObjects => "SweepObjects",
             Op::TierChanged => "TierChanged",
             Op::BlockFailed => "BlockFailed",
             Op::ReturnBlock => "ReturnBlock",
@@ -545,6 +550,7 @@ impl Op {
             Op::LowerBlock => 0x031B,
             Op::FlushBlock => 0x0320,
             Op::CommitFlush => 0x0321,
+            Op::SweepObjects => 0x0326,
             Op::TierChanged => 0x032E,
             Op::BlockFailed => 0x032F,
             Op::ReturnBlock => 0x0330,
@@ -654,6 +660,7 @@ impl Op {
             Op::LowerBlock => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::FlushBlock => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::CommitFlush => of(P::Link, A::Cluster, 0, MESSAGE),
+            Op::SweepObjects => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::TierChanged => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::BlockFailed => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::ReturnBlock => of(P::Link, A::Cluster, 0, MESSAGE),

@@ -141,6 +141,7 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         BeginImport BeginImportRequest BeginImportReply,
         FlushBlock FlushBlockRequest FlushBlockReply,
         CommitFlush CommitFlushRequest CommitFlushReply,
+        SweepObjects SweepObjectsRequest SweepObjectsReply,
         ReturnBlock ReturnBlockRequest ReturnBlockReply,;
         data Subscribe AckResults NextBlock FileAppend FileRead FileSize FileSeal FileReadMany FileMap
              QueuePut QueueGet QueuePeek QueueLength QueueClose QueueAck

@@ -1,0 +1,135 @@
+//! Deleting what flushes that came to nothing have written.
+//!
+//! A flush that is lost with a server leaves the objects of the others: no manifest names them. Their names
+//! are known from before the first was written, and so they are deleted by name, by whichever server is
+//! there; a listing would cost more, and may be old. They are deleted twice, `FLUSH_SWEEP_AGAIN` apart: a
+//! request to write one may arrive after it was given up.
+
+use super::{Again, Flush, PartState, pause};
+use crate::{Catalog, CatalogError, Effect, Reply};
+use honeycomb_types::limits::{FLUSH_OBJECT_MAX, FLUSH_SWEEP_AGAIN};
+use honeycomb_types::{ServerId, flush_object};
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+/// Names that one request has.
+const AT_A_TIME: usize = 10_000;
+/// How often all of them are deleted.
+const PASSES: u8 = 2;
+
+/// Objects that are to be deleted.
+#[derive(Clone, Debug)]
+pub(crate) struct Sweep {
+    pub(crate) directory: Arc<str>,
+    pub(crate) names: Vec<Box<str>>,
+    /// How often all of them were deleted.
+    pub(crate) passes: u8,
+    /// How many are done in this pass.
+    done: usize,
+    asked: Option<ServerId>,
+    attempts: u32,
+}
+
+impl Sweep {
+    pub(crate) fn new(directory: Arc<str>, names: Vec<Box<str>>, passes: u8) -> Sweep {
+        Sweep { directory, names, passes, done: 0, asked: None, attempts: 0 }
+    }
+}
+
+impl Catalog {
+    /// A flush came to nothing: what it may have written is deleted. A block leaves objects of
+    /// `FLUSH_OBJECT_MAX` that are cut between records, so that two that follow each other
+    /// have more together; their records take hardly more than the block.
+    pub(super) fn begin_sweep(&mut self, number: u64, flush: &Flush, effects: &mut Vec<Effect>) {
+        let most = 2 * self.block_size.div_ceil(FLUSH_OBJECT_MAX) as usize + 1;
+        let mut names = Vec::new();
+        let parts = flush.structures.iter().flat_map(|s| &s.parts);
+        for (told, part) in parts.zip(&flush.parts) {
+            let objects = match part.state {
+                PartState::Absent => 0,
+                PartState::Written => told.objects.len(),
+                PartState::Waits => most,
+            };
+            names.extend((0..objects).map(|i| Box::from(flush_object(&told.name, i))));
+        }
+        if names.is_empty() {
+            return;
+        }
+        self.flushes.sweeps.insert(number, Sweep::new(flush.directory.clone(), names, 0));
+        self.flushes.unwritten.swept(number);
+        self.sweep(number, effects);
+    }
+
+    /// Asks a server for the next names.
+    pub(super) fn sweep(&mut self, number: u64, effects: &mut Vec<Effect>) {
+        let able = |&(_, server): &(ServerId, &crate::pool::Server)| server.flush;
+        let any = self.pool.servers().find(able).map(|(id, _)| id);
+        let any = any.filter(|_| !self.recovering());
+        let Some(sweep) = self.flushes.sweeps.get_mut(&number).filter(|s| s.asked.is_none()) else {
+            return;
+        };
+        let Some(server) = any else {
+            let again = self.now + pause(sweep.attempts);
+            sweep.attempts += 1;
+            return self.flushes.retries.push(Reverse((again, number, Again::Sweep)));
+        };
+        sweep.asked = Some(server);
+        let names = sweep.names[sweep.done..].iter().take(AT_A_TIME).cloned().collect();
+        let directory = sweep.directory.clone();
+        effects.push(Effect::SweepObjects { server, number, directory, names });
+    }
+
+    pub(crate) fn swept(
+        &mut self,
+        server: ServerId,
+        number: u64,
+        outcome: Result<(), &str>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        self.heard_from(server);
+        let known = self.flushes.sweeps.get_mut(&number);
+        let Some(sweep) = known.filter(|sweep| sweep.asked == Some(server)) else {
+            return Ok(Reply::Done);
+        };
+        sweep.asked = None;
+        if outcome.is_err() {
+            let again = self.now + pause(sweep.attempts);
+            sweep.attempts += 1;
+            self.flushes.retries.push(Reverse((again, number, Again::Sweep)));
+            return Ok(Reply::Done);
+        }
+        sweep.attempts = 0;
+        sweep.done += AT_A_TIME.min(sweep.names.len() - sweep.done);
+        if sweep.done < sweep.names.len() {
+            self.sweep(number, effects);
+            return Ok(Reply::Done);
+        }
+        (sweep.done, sweep.passes) = (0, sweep.passes + 1);
+        if sweep.passes < PASSES {
+            let again = self.now + FLUSH_SWEEP_AGAIN;
+            self.flushes.retries.push(Reverse((again, number, Again::Sweep)));
+        } else {
+            self.flushes.sweeps.remove(&number);
+        }
+        self.flushes.unwritten.swept(number);
+        Ok(Reply::Done)
+    }
+
+    /// Servers are gone: others are asked.
+    pub(super) fn lose_sweeps(
+        &mut self,
+        is_gone: impl Fn(ServerId) -> bool,
+        effects: &mut Vec<Effect>,
+    ) {
+        let hit =
+            self.flushes.sweeps.iter_mut().filter(|(_, sweep)| sweep.asked.is_some_and(&is_gone));
+        let hit: Vec<u64> = hit.map(|(number, sweep)| (sweep.asked = None, *number).1).collect();
+        hit.into_iter().for_each(|number| self.sweep(number, effects));
+    }
+
+    /// What a recovered catalog has still to delete; it begins again when servers are back.
+    pub(crate) fn recover_sweep(&mut self, number: u64, sweep: Sweep) {
+        self.flushes.sweeps.insert(number, sweep);
+        self.flushes.retries.push(Reverse((self.now, number, Again::Sweep)));
+    }
+}
