@@ -25,6 +25,13 @@ class JobInfo(TypedDict):
     blocks: int
     bytes_used: int
     age_ms: int
+    quota_blocks: int
+    latency_sensitive: bool
+    tasks: int
+    capacity: int
+    peak_throughput: int
+    expected_bytes: int
+    expected_bytes_per_s: int
 
 
 class StructureInfo(TypedDict):

@@ -89,7 +89,15 @@ class NativeClient:
     @property
     def job(self) -> int: ...
     def register_job(
-        self, name: str, lease_ms: int, quota_blocks: int
+        self,
+        name: str,
+        tenant: str | None,
+        lease_ms: int,
+        quota_blocks: int,
+        latency_sensitive: bool,
+        tasks: int,
+        capacity: int,
+        peak_throughput: int,
     ) -> tuple[int, int, bytes]: ...
     def find_job(self, name: str) -> tuple[int, int, bytes]: ...
     def deregister_job(self, job: int) -> None: ...

@@ -154,8 +154,13 @@ class Client(Remote):
         self,
         name: str | None = None,
         *,
+        tenant: str | None = None,
         lease: float = 1.0,
         quota_blocks: int = 0,
+        latency_sensitive: bool = True,
+        tasks: int = 0,
+        capacity: int | str = 0,
+        peak_throughput: int | str = 0,
         keep: bool = True,
     ) -> Job:
         """Registers a job and returns it; its hierarchy is the root prefix alone.
@@ -165,6 +170,12 @@ class Client(Remote):
         the most blocks it may hold, 0 for no quota. With ``keep`` all its leases are renewed in the
         background while it is open, by the renewal of the root (paper, 3.2).
 
+        The job of a ``tenant`` is named ``TENANT/NAME``: so :meth:`attach` finds it, and so
+        :attr:`Job.name` says it. The others are hints, as Pocket's: whether its data should be in memory
+        (``latency_sensitive``), how many ``tasks`` will run at the same time, what it will hold at its
+        peak (``capacity``: bytes, or a string such as ``"4GiB"``) and read and write in a second
+        (``peak_throughput``, the same). 0 says nothing. What they let expect is in :meth:`jobs`.
+
         Raises :class:`~honeycomb.errors.AlreadyExists` when the name is taken.
         """
         if name is None:
@@ -172,9 +183,21 @@ class Client(Remote):
         else:
             _check.text("name", name, "wordcount")
         _check.whole("quota_blocks", quota_blocks, 0, unit="blocks")
+        _check.whole("tasks", tasks, 0, 2**32 - 1, unit="tasks")
+        if tenant is not None:
+            _check.text("tenant", tenant, "acme")
         job_id, root, token = self._session.native.register_job(
-            name, _address.lease_ms(lease), quota_blocks
+            name,
+            tenant,
+            _address.lease_ms(lease),
+            quota_blocks,
+            bool(latency_sensitive),
+            tasks,
+            _address.hint_bytes(capacity, "capacity"),
+            _address.hint_bytes(peak_throughput, "peak_throughput"),
         )
+        if tenant is not None:
+            name = f"{tenant}/{name}"
         session = Session(self.address, token, timeout=self._session.timeout)
         job = Job(session, job_id, name, root=root, owned=True, keep=keep, client=self)
         self._jobs.add(job)

@@ -5,7 +5,9 @@ use crate::custom::{Kind, NativeCustom, kind};
 use crate::face::Native;
 use crate::queue::NativeQueue;
 use crate::structures::{NativeFile, NativeKv, wrap};
-use honeycomb_client::{Client, ClientOptions, CustomOptions, Error, JobTicket, KindRef};
+use honeycomb_client::{
+    Client, ClientOptions, CustomOptions, Error, JobOptions, JobTicket, KindRef,
+};
 use honeycomb_types::{JobId, PrefixId, Verbs};
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::{DagNode, PrefixOptions};
@@ -112,14 +114,29 @@ impl NativeClient {
         self.job
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn register_job<'py>(
         &self,
         py: Python<'py>,
         name: &str,
+        tenant: Option<String>,
         lease_ms: u32,
         quota_blocks: u64,
+        latency_sensitive: bool,
+        tasks: u32,
+        capacity: u64,
+        peak_throughput: u64,
     ) -> PyResult<Ticket<'py>> {
-        Ok(ticket(py, self.call(py, |c| c.register_job(name, lease_ms, quota_blocks))?))
+        let options = JobOptions {
+            tenant,
+            lease_ms,
+            quota_blocks,
+            latency_sensitive,
+            tasks,
+            capacity,
+            peak_throughput,
+        };
+        Ok(ticket(py, self.call(py, |c| c.register_job_with(name, &options))?))
     }
 
     fn find_job<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Ticket<'py>> {

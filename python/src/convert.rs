@@ -45,7 +45,26 @@ macro_rules! dict {
 }
 
 pub fn job_info<'py>(py: Python<'py>, j: &JobInfo) -> PyResult<Bound<'py, PyDict>> {
-    Ok(dict!(py, j, job, name, prefixes, pinned, structures, blocks, bytes_used, age_ms))
+    let dict = dict!(
+        py,
+        j,
+        job,
+        name,
+        prefixes,
+        pinned,
+        structures,
+        blocks,
+        bytes_used,
+        age_ms,
+        quota_blocks,
+        expected_bytes,
+        expected_bytes_per_s,
+    );
+    dict.set_item("latency_sensitive", j.hints.flags & 1 == 0)?;
+    dict.set_item("tasks", j.hints.tasks)?;
+    dict.set_item("capacity", j.hints.bytes)?;
+    dict.set_item("peak_throughput", j.hints.bytes_per_s)?;
+    Ok(dict)
 }
 
 fn structure_info<'py>(py: Python<'py>, s: &StructureInfo) -> PyResult<Bound<'py, PyDict>> {

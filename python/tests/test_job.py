@@ -238,6 +238,22 @@ def test_a_quota_bounds_a_job(cluster: honeycomb.Client) -> None:
             job.kv("b")
 
 
+def test_a_job_says_what_it_will_need(cluster: honeycomb.Client) -> None:
+    with cluster.job("sort", tenant="acme", tasks=2, capacity="1 MiB", quota_blocks=9) as job:
+        assert job.name == "acme/sort"
+        (told,) = (info for info in cluster.jobs() if info["name"] == "acme/sort")
+        assert (told["tasks"], told["capacity"], told["quota_blocks"]) == (2, 1 << 20, 9)
+        assert told["latency_sensitive"]
+        assert (told["expected_bytes"], told["expected_bytes_per_s"]) == (1 << 20, 150_000_000)
+        job.kv("a")["k"] = b"v"
+        with cluster.attach("acme/sort") as found:
+            assert found.open_kv("a")["k"] == b"v"
+    with pytest.raises(errors.InvalidArgument, match="capacity"):
+        cluster.job(capacity="much")
+    with pytest.raises(errors.InvalidArgument):
+        cluster.job("sort", tenant="a/b")
+
+
 def test_no_memory_is_told_and_harms_nothing(cluster: honeycomb.Client, job: honeycomb.Job) -> None:
     job.kv("safe")["k"] = b"v"
     with pytest.raises(errors.OutOfMemory):

@@ -61,7 +61,13 @@ pub fn set_up(world: &mut World) {
     for (keeper, name) in ["a", "b"].into_iter().enumerate() {
         let quota_blocks = if keeper == 1 { world.faults.quota } else { 0 };
         let actor = Actor::CLUSTER;
-        let command = Command::RegisterJob { actor, name, lease_ms: LEASE_MS, quota_blocks };
+        let command = Command::RegisterJob {
+            actor,
+            name,
+            lease_ms: LEASE_MS,
+            quota_blocks,
+            hints: Default::default(),
+        };
         let ix = keeper % world.controllers.len();
         let Ok(Reply::Job { job: id, .. }) = world.command(ix, command) else {
             panic!("a job could not be registered")

@@ -1,5 +1,6 @@
 //! What the catalog can be asked, and by whom.
 
+use crate::Hints;
 use honeycomb_types::{
     BlockAt, BlockId, Generation, JobId, Kind, KindSpec, MoveId, PrefixId, ServerId, StructureId,
     TierIx, TierSpec, Verbs,
@@ -189,7 +190,8 @@ pub struct Report<'a> {
 #[allow(missing_docs)] // The fields are those of the messages of the same names.
 pub enum Command<'a> {
     /// Registers a job with its root prefix. Cluster only.
-    RegisterJob { actor: Actor, name: &'a str, lease_ms: u32, quota_blocks: u64 },
+    /// Its name is `TENANT/NAME` when it is a tenant's.
+    RegisterJob { actor: Actor, name: &'a str, lease_ms: u32, quota_blocks: u64, hints: Hints },
     /// Finds a job by its name. Cluster only.
     FindJob { actor: Actor, name: &'a str },
     /// Ends a job: its prefixes, structures and blocks go at once. Cluster or driver.

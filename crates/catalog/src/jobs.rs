@@ -7,12 +7,12 @@ use crate::lease::remaining_ms;
 use crate::slab::{NONE, Slab, chain};
 use crate::tombstones::Tombstones;
 use crate::{
-    Actor, Catalog, CatalogError, Effect, FlushState, JobInfo, PrefixInfo, PrefixOptions,
-    PrefixState, Reply,
+    Actor, Catalog, CatalogError, Effect, Estimate, FlushState, Hints, JobInfo, PrefixInfo,
+    PrefixOptions, PrefixState, Reply, Supply,
 };
 use hashbrown::{HashMap, HashTable};
 use honeycomb_types::limits::{JOBS_MAX, LEASE_MAX_MS, LEASE_MIN_MS};
-use honeycomb_types::{JobId, PrefixId, Time, Verbs, check_name};
+use honeycomb_types::{JobId, PrefixId, Time, Verbs, check_job_name};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::ops::{Index, IndexMut};
@@ -27,6 +27,8 @@ pub(crate) struct Job {
     pub(crate) shortest_ms: u32,
     /// Most blocks that it may hold; 0 for no quota.
     pub(crate) quota: u64,
+    /// What it said of itself.
+    pub(crate) hints: Hints,
     pub(crate) registered: Time,
     pub(crate) first_node: u32,
     /// Prefixes in the DAG, the dead ones included.
@@ -53,6 +55,7 @@ impl Job {
             lease_ms: image.lease_ms,
             shortest_ms: image.shortest_ms,
             quota: image.quota,
+            hints: image.hints,
             registered: image.registered,
             first_node: NONE,
             nodes: 0,
@@ -275,10 +278,12 @@ impl Catalog {
         name: &str,
         lease_ms: u32,
         quota: u64,
+        hints: Hints,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
         self.need_cluster(actor, "register a job")?;
-        check_name(name)?;
+        check_job_name(name)?;
+        hints.check()?;
         let lease_ms = self.checked_lease(lease_ms, self.config.lease_ms)?;
         // A job with no live prefix only lingers to tell why; its name is free.
         let lingering = self.jobs.named(name);
@@ -305,6 +310,7 @@ impl Catalog {
             lease_ms,
             shortest_ms: u32::MAX,
             quota,
+            hints,
             registered: self.now,
             lingers_until: None,
         };
@@ -377,15 +383,16 @@ impl Catalog {
     }
 
     pub(crate) fn list_jobs(&self, actor: Actor) -> Result<Reply, CatalogError> {
+        let supply = self.supply();
         let mut jobs: Vec<JobInfo> = match actor.job {
-            Some(own) => vec![self.job_info(&self.jobs[self.admit(actor, own)?])],
-            None => self.jobs.iter().map(|(_, job)| self.job_info(job)).collect(),
+            Some(own) => vec![self.job_info(&self.jobs[self.admit(actor, own)?], &supply)],
+            None => self.jobs.iter().map(|(_, job)| self.job_info(job, &supply)).collect(),
         };
         jobs.sort_unstable_by_key(|job| job.job);
         Ok(Reply::Jobs(jobs))
     }
 
-    fn job_info(&self, job: &Job) -> JobInfo {
+    fn job_info(&self, job: &Job, supply: &Supply) -> JobInfo {
         JobInfo {
             job: job.id,
             name: job.name.clone(),
@@ -395,6 +402,9 @@ impl Catalog {
             blocks: job.blocks,
             bytes_used: job.bytes_used,
             age_ms: self.now.since(job.registered).as_millis() as u64,
+            quota: job.quota,
+            hints: job.hints,
+            expected: Estimate::of(&job.hints, supply),
         }
     }
 

@@ -365,7 +365,13 @@ mod tests {
 
     fn job(catalog: &mut Catalog) -> JobId {
         let (actor, name) = (Actor::CLUSTER, "job");
-        let register = Command::RegisterJob { actor, name, lease_ms: 0, quota_blocks: 0 };
+        let register = Command::RegisterJob {
+            actor,
+            name,
+            lease_ms: 0,
+            quota_blocks: 0,
+            hints: Default::default(),
+        };
         match apply(catalog, 0, register) {
             Ok(Reply::Job { job, .. }) => job,
             other => panic!("{other:?}"),

@@ -13,7 +13,7 @@
 //! of a prefix; `flush` what is kept of a prefix that expires; `edges` those that use makes; `readers` who was declared to read what; `plan` whole
 //! hierarchies; `pool` blocks; `growth` how files and queues grow; `queue` how queues are bounded
 //! and shrink; `moves` how kvs split and merge; `extents` where they keep large values; `policy` who gets which block;
-//! `pressure` what goes below memory when it runs short; `lots` how much of a server this controller
+//! `hints` what jobs are expected to take; `pressure` what goes below memory when it runs short; `lots` how much of a server this controller
 //! shard has.
 
 #![forbid(unsafe_code)]
@@ -27,6 +27,7 @@ mod extents;
 mod flush;
 mod growth;
 mod hash;
+mod hints;
 mod invariants;
 mod jobs;
 mod kinds;
@@ -53,6 +54,7 @@ pub use command::{
 };
 pub use durable::{BadRecord, Recovery};
 pub use error::{CatalogError, Loss};
+pub use hints::{Estimate, Hints, Supply};
 pub use honeycomb_types::Router;
 pub use invariants::{Broken, Chain};
 pub use reply::{
@@ -245,8 +247,8 @@ impl Catalog {
             C::SetPermissions { actor, job, path, owner_verbs, job_verbs } => {
                 self.set_permissions(actor, job, path, [owner_verbs, job_verbs], effects)
             }
-            C::RegisterJob { actor, name, lease_ms, quota_blocks } => {
-                self.register_job(actor, name, lease_ms, quota_blocks, effects)
+            C::RegisterJob { actor, name, lease_ms, quota_blocks, hints } => {
+                self.register_job(actor, name, lease_ms, quota_blocks, hints, effects)
             }
             C::FindJob { actor, name } => self.find_job(actor, name),
             C::DeregisterJob { actor, job } => self.deregister_job(actor, job, effects),

@@ -1,6 +1,6 @@
 //! What the catalog answers, and what it asks of the memory servers.
 
-use crate::{CatalogError, Written};
+use crate::{CatalogError, Estimate, Hints, Written};
 use honeycomb_types::{
     BlockAt, Generation, JobId, Kind, KindSpec, MapVersion, Marks, MoveId, PrefixId, Router,
     ServerId, StructureId, TierClass, TierIx, Verbs,
@@ -58,7 +58,7 @@ pub enum Reply {
 pub struct JobInfo {
     /// The job.
     pub job: JobId,
-    /// Its name.
+    /// Its name, with that of its tenant before it.
     pub name: Box<str>,
     /// Live prefixes.
     pub prefixes: u64,
@@ -72,6 +72,12 @@ pub struct JobInfo {
     pub bytes_used: u64,
     /// Time since it was registered.
     pub age_ms: u64,
+    /// Most blocks that it may hold; 0 for no quota.
+    pub quota: u64,
+    /// What it said of itself.
+    pub hints: Hints,
+    /// What it is expected to use by that.
+    pub expected: Estimate,
 }
 
 /// How a prefix stands; the code is the wire's.

@@ -237,7 +237,13 @@ impl Both {
         let mut ids = Vec::new();
         for (name, quota_blocks) in [("one", 0), ("two", 7)] {
             let actor = Actor::CLUSTER;
-            let register = Command::RegisterJob { actor, name, lease_ms: 5000, quota_blocks };
+            let register = Command::RegisterJob {
+                actor,
+                name,
+                lease_ms: 5000,
+                quota_blocks,
+                hints: Default::default(),
+            };
             let Ok(Reply::Job { job, root }) = bench.run(register) else { panic!() };
             ids.push(job);
             let mut job = Job { quota: quota_blocks, lease: 5000, ..Job::default() };

@@ -172,8 +172,13 @@ fn a_split_may_use_the_reserve_and_growth_may_not() {
 fn a_quota_bounds_splits_too() {
     let mut bench = Bench::new();
     bench.join("s1:1", 1, 10);
-    let register =
-        |name| Command::RegisterJob { actor: Actor::CLUSTER, name, lease_ms: 0, quota_blocks: 2 };
+    let register = |name| Command::RegisterJob {
+        actor: Actor::CLUSTER,
+        name,
+        lease_ms: 0,
+        quota_blocks: 2,
+        hints: Default::default(),
+    };
     let Ok(Reply::Job { job, .. }) = bench.run(register("job")) else { panic!() };
     let opened = bench.make(job, kv("", "x", 2)).unwrap();
     let refused = begin(&mut bench, opened.structure, opened.map.entries[0].at, Some(1 << 54));

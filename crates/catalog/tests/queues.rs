@@ -351,7 +351,13 @@ fn retired_blocks_count_for_nothing() {
     let mut bench = Bench::new();
     let server = bench.join("s1:1", 1, 10);
     let (actor, name) = (Actor::CLUSTER, "small");
-    let register = Command::RegisterJob { actor, name, lease_ms: 500, quota_blocks: 2 };
+    let register = Command::RegisterJob {
+        actor,
+        name,
+        lease_ms: 500,
+        quota_blocks: 2,
+        hints: Default::default(),
+    };
     let Ok(Reply::Job { job, .. }) = bench.run(register) else { panic!() };
     let opened = bench.make(job, queue("", "q", 5)).unwrap();
     let (id, mut at) = (opened.structure, opened.map.entries[0].at);

@@ -181,7 +181,13 @@ fn a_quota_bounds_what_a_job_holds() {
     let mut bench = Bench::new();
     bench.join("s1:1", 1, 100);
     let (actor, name) = (Actor::CLUSTER, "small");
-    let register = Command::RegisterJob { actor, name, lease_ms: 500, quota_blocks: 3 };
+    let register = Command::RegisterJob {
+        actor,
+        name,
+        lease_ms: 500,
+        quota_blocks: 3,
+        hints: Default::default(),
+    };
     let Ok(Reply::Job { job, .. }) = bench.run(register) else { panic!() };
     let opened = bench.make(job, file("", "a", 2)).unwrap();
     let refused = CatalogError::QuotaExceeded { quota: 3, held: 2, asked: 2 };

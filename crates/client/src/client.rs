@@ -11,7 +11,9 @@ use crate::queue::Queue;
 use crate::structure::{Opened, Structure};
 use crate::transport::Identity;
 use honeycomb_env::Clock;
-use honeycomb_types::{Address, JobId, Kind, KindSpec, PrefixId, StructureId, Verbs};
+use honeycomb_types::{
+    Address, JobId, Kind, KindSpec, PrefixId, StructureId, Verbs, check_job_name,
+};
 use honeycomb_wire::custom::kind_spec;
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Field, Op, Status};
@@ -47,6 +49,39 @@ impl ClientOptions {
             timeout: Duration::from_secs(10),
             spin: Duration::from_micros(50),
             unix: true,
+        }
+    }
+}
+
+/// How a job is registered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobOptions {
+    /// Whose it is; it is then found as `TENANT/NAME`. Without one it is its own.
+    pub tenant: Option<String>,
+    /// Default lease of its prefixes in milliseconds; 0 takes the cluster's.
+    pub lease_ms: u32,
+    /// Most blocks that it may hold; 0 for no quota.
+    pub quota_blocks: u64,
+    /// Its data should be in memory. So is every job's that does not say otherwise.
+    pub latency_sensitive: bool,
+    /// Tasks that will run at the same time; 0 when nobody knows.
+    pub tasks: u32,
+    /// Bytes that it will hold at its peak; 0 when nobody knows.
+    pub capacity: u64,
+    /// Bytes per second that it will read and write at its peak; 0 when nobody knows.
+    pub peak_throughput: u64,
+}
+
+impl Default for JobOptions {
+    fn default() -> JobOptions {
+        JobOptions {
+            tenant: None,
+            lease_ms: 0,
+            quota_blocks: 0,
+            latency_sensitive: true,
+            tasks: 0,
+            capacity: 0,
+            peak_throughput: 0,
         }
     }
 }
@@ -113,15 +148,36 @@ impl Client {
         self.ask::<_, PingReply>(Op::Ping, &PingRequest {}).map(drop)
     }
 
-    /// Registers a job. Needs the cluster's token.
+    /// Registers a job of this name, or `TENANT/NAME`. Needs the cluster's token.
     pub fn register_job(
         &self,
         name: &str,
         lease_ms: u32,
         quota_blocks: u64,
     ) -> Result<JobTicket, Error> {
-        honeycomb_types::check_name(name)?;
-        let body = RegisterJobRequest { name: name.into(), lease_ms, quota_blocks };
+        let options = JobOptions { lease_ms, quota_blocks, ..JobOptions::default() };
+        self.register_job_with(name, &options)
+    }
+
+    /// Registers a job, with what is known of it beforehand (Pocket, register_job). Needs the
+    /// cluster's token.
+    pub fn register_job_with(&self, name: &str, options: &JobOptions) -> Result<JobTicket, Error> {
+        let name = match &options.tenant {
+            Some(tenant) => format!("{tenant}/{name}"),
+            None => name.to_owned(),
+        };
+        check_job_name(&name)?;
+        let body = RegisterJobRequest {
+            name,
+            lease_ms: options.lease_ms,
+            quota_blocks: options.quota_blocks,
+            hints: JobHints {
+                flags: u8::from(!options.latency_sensitive),
+                tasks: options.tasks,
+                bytes: options.capacity,
+                bytes_per_s: options.peak_throughput,
+            },
+        };
         let reply: RegisterJobReply = self.ask(Op::RegisterJob, &body)?;
         let (job, root) = (JobId(reply.job), PrefixId(reply.root));
         Ok(JobTicket { job, root, token: reply.token })
@@ -129,7 +185,7 @@ impl Client {
 
     /// Finds a job by its name. Needs the cluster's token.
     pub fn find_job(&self, name: &str) -> Result<JobTicket, Error> {
-        honeycomb_types::check_name(name)?;
+        check_job_name(name)?;
         let reply: FindJobReply = self.ask(Op::FindJob, &FindJobRequest { name: name.into() })?;
         let (job, root) = (JobId(reply.job), PrefixId(reply.root));
         Ok(JobTicket { job, root, token: reply.token })

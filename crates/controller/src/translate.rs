@@ -6,7 +6,7 @@ use honeycomb_wire::custom::kind_info;
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Field, Grant, GrantKey, Status};
 
-use crate::service::Requests;
+use crate::service::{Refusal, Requests};
 use crate::status::status_of;
 use std::sync::Arc;
 
@@ -90,7 +90,24 @@ pub(crate) fn job_info(j: &catalog::JobInfo) -> JobInfo {
         blocks: j.blocks,
         bytes_used: j.bytes_used,
         age_ms: j.age_ms,
+        quota_blocks: j.quota,
+        hints: JobHints {
+            flags: j.hints.flags(),
+            tasks: j.hints.tasks,
+            bytes: j.hints.bytes,
+            bytes_per_s: j.hints.bytes_per_s,
+        },
+        expected_bytes: j.expected.bytes,
+        expected_bytes_per_s: j.expected.bytes_per_s,
     }
+}
+
+pub(crate) fn hints(h: &JobHints) -> Result<catalog::Hints, Refusal> {
+    let JobHints { flags, tasks, bytes, bytes_per_s } = *h;
+    let hints = catalog::Hints { tasks, bytes, bytes_per_s, ..catalog::Hints::default() };
+    hints.with_flags(flags).ok_or_else(|| {
+        (Status::InvalidArgument, format!("the hints of a job have flags {flags:#x}; known is 1"))
+    })
 }
 
 fn flush_state(state: &catalog::FlushState) -> (u8, String) {

@@ -5,14 +5,16 @@ use crate::failure::Outcome;
 use crate::output::Output;
 use crate::size;
 use clap::Args;
+use honeycomb_types::tenant_of;
 use honeycomb_wire::messages::JobInfo;
 use serde_json::{Value, json};
 
 /// Lists the jobs, with what each of them holds.
 ///
-/// In the order of their registration: live prefixes, structures, blocks, bytes of data in them (as
-/// the servers last reported), and the time since it was registered. Needs the cluster's token; a
-/// job's own shows that job alone. With --json one object holds `jobs`.
+/// In the order of their registration: live prefixes, structures, blocks, the most blocks that it may
+/// hold (its quota), bytes of data in them (as the servers last reported), the time since it was
+/// registered, and what its hints let expect it to hold and to move. Needs the cluster's token; a job's
+/// own shows that job alone. With --json one object holds `jobs`, with the hints as they were given.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb jobs
@@ -41,24 +43,41 @@ pub fn print_jobs(jobs: &[JobInfo]) {
         return;
     }
     say!(
-        "{:<24} {:>9} {:>10} {:>8} {:>12} {:>11}",
+        "{:<24} {:>9} {:>10} {:>8} {:>8} {:>12} {:>11}  {}",
         "JOB",
         "PREFIXES",
         "STRUCTURES",
         "BLOCKS",
+        "QUOTA",
         "USED",
-        "AGE"
+        "AGE",
+        "EXPECTED"
     );
     for j in jobs {
         say!(
-            "{:<24} {:>9} {:>10} {:>8} {:>12} {:>11}",
+            "{:<24} {:>9} {:>10} {:>8} {:>8} {:>12} {:>11}  {}",
             j.name,
             j.prefixes,
             j.structures,
             j.blocks,
+            quota(j.quota_blocks),
             size::show(j.bytes_used),
-            size::duration(j.age_ms as i64)
+            size::duration(j.age_ms as i64),
+            expected(j)
         );
+    }
+}
+
+/// A quota as people read it.
+fn quota(blocks: u64) -> String {
+    if blocks == 0 { "-".into() } else { blocks.to_string() }
+}
+
+/// What a job is expected to use, as people read it.
+fn expected(j: &JobInfo) -> String {
+    match (j.expected_bytes, j.expected_bytes_per_s) {
+        (0, 0) => "-".into(),
+        (bytes, rate) => format!("{}, {}/s", size::show(bytes), size::show(rate)),
     }
 }
 
@@ -69,6 +88,10 @@ pub fn jobs_json(jobs: &[JobInfo]) -> Vec<Value> {
             json!({
                 "job": j.job, "name": j.name, "prefixes": j.prefixes, "pinned": j.pinned, "structures": j.structures,
                 "blocks": j.blocks, "bytes_used": j.bytes_used, "age_ms": j.age_ms,
+                "tenant": tenant_of(&j.name), "quota_blocks": j.quota_blocks,
+                "latency_sensitive": j.hints.flags & 1 == 0, "tasks": j.hints.tasks,
+                "capacity": j.hints.bytes, "peak_throughput": j.hints.bytes_per_s,
+                "expected_bytes": j.expected_bytes, "expected_bytes_per_s": j.expected_bytes_per_s,
             })
         })
         .collect()

@@ -161,7 +161,11 @@ impl Link {
 /// A store of two blocks and 64 slots, on this link; its job, its number and its map.
 fn store(controller: &Controller, link: &Link) -> (u64, u64, Vec<MapEntry>) {
     let mut client = Raw::greeted(controller.address(), controller.token(), ANY_SHARD);
-    let body = RegisterJobRequest { name: "job".into(), lease_ms: 60_000, quota_blocks: 0 };
+    let body = RegisterJobRequest {
+        name: "job".into(),
+        lease_ms: 60_000,
+        ..RegisterJobRequest::default()
+    };
     let reply = client.ask(Op::RegisterJob, &body.encode());
     let job = RegisterJobReply::decode(&reply.args).unwrap().job;
     let body = CreateStructureRequest {

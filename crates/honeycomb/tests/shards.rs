@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Cluster, KIB, eventually, kv, prefix, status};
-use honeycomb_client::{Client, ClientOptions, JobTicket, Kv};
+use honeycomb_client::{Client, ClientOptions, JobOptions, JobTicket, Kv};
 use honeycomb_controller::{Controller, ControllerOptions, StartError};
 use honeycomb_env::Entropy;
 use honeycomb_server::{MemoryServer, ServerOptions};
@@ -89,6 +89,18 @@ fn a_name_is_one_jobs_and_found_again() {
         assert_eq!(whole.find_job(&name).unwrap().job, job);
     }
     assert_eq!(whole.list_jobs().unwrap().len(), 12);
+}
+
+#[test]
+fn all_jobs_of_a_tenant_are_of_one_shard() {
+    let cluster = Cluster::sharded(3, 1, 1024 * KIB, 64 * KIB);
+    let whole = cluster.client(cluster.controller.token(), PrefixId(0));
+    let options = JobOptions { tenant: Some("acme".into()), ..JobOptions::default() };
+    let jobs = (0..8).map(|n| whole.register_job_with(&format!("j{n}"), &options).unwrap().job);
+    let jobs: Vec<JobId> = jobs.collect();
+    assert!(jobs.iter().all(|job| job.controller() == jobs[0].controller()), "{jobs:?}");
+    assert_eq!(whole.find_job("acme/j3").unwrap().job, jobs[3]);
+    assert_eq!(status(whole.find_job("j3")), Status::UnknownJob);
 }
 
 #[test]

@@ -122,6 +122,15 @@ pub const STRUCTURES_PER_PREFIX_MAX: usize = 65_536;
 pub const TOMBSTONES_PER_JOB_MAX: usize = 65_536;
 /// Jobs that one controller holds at a time.
 pub const JOBS_MAX: usize = 65_536;
+/// Tasks that a job with hints is taken to run at the same time when it does not say how many: as many as
+/// Pocket expects, the limit of its provider.
+pub const HINT_TASKS_DEFAULT: u32 = 1000;
+/// Bytes per second that each of them is taken to read and write: Pocket's 600 Mb/s.
+pub const HINT_TASK_BYTES_PER_S: u64 = 75_000_000;
+/// Bytes per second that a memory server is taken to have: the 8000 Mb/s of Pocket's nodes.
+pub const HINT_SERVER_BYTES_PER_S: u64 = 1_000_000_000;
+/// Most that a hint can say, in bytes and in bytes per second: more is a mistake in a unit.
+pub const HINT_MAX: u64 = 1 << 60;
 /// A job whose prefixes have all expired is deregistered after this.
 pub const JOB_LINGER: Duration = Duration::from_secs(600);
 

@@ -331,13 +331,28 @@ class AsyncClient(Remote):
         self,
         name: str | None = None,
         *,
+        tenant: str | None = None,
         lease: float = 1.0,
         quota_blocks: int = 0,
+        latency_sensitive: bool = True,
+        tasks: int = 0,
+        capacity: int | str = 0,
+        peak_throughput: int | str = 0,
         keep: bool = True,
     ) -> Opening[AsyncJob]:
         async def register() -> AsyncJob:
             job = await run(
-                lambda: self.blocking.job(name, lease=lease, quota_blocks=quota_blocks, keep=keep),
+                lambda: self.blocking.job(
+                    name,
+                    tenant=tenant,
+                    lease=lease,
+                    quota_blocks=quota_blocks,
+                    latency_sensitive=latency_sensitive,
+                    tasks=tasks,
+                    capacity=capacity,
+                    peak_throughput=peak_throughput,
+                    keep=keep,
+                ),
                 late=Job.close,
             )
             return self._job(job)

@@ -225,6 +225,7 @@ impl Catalog {
             lease_ms: job.lease_ms,
             shortest_ms: job.shortest_ms,
             quota: job.quota,
+            hints: job.hints,
             registered: job.registered,
             lingers_until: job.lingers_until,
         };

@@ -3,8 +3,8 @@
 use super::codec::{BadRecord, Reader, bad};
 use super::flush::{FlushImage, get_outcome, get_written};
 use super::image::{
-    Counters, JobImage, PrefixImage, ServerImage, StructureImage, Type, VERSION, get_at,
-    get_extent_blocks, get_tombstone,
+    Counters, JobImage, PrefixImage, ServerImage, StructureImage, Type, get_at, get_extent_blocks,
+    get_tombstone,
 };
 use crate::dag::{Life, Node};
 use crate::jobs::Job;
@@ -85,13 +85,14 @@ impl Recovery {
         let Some(kind) = Type::from_code(code) else {
             return bad(format!("a record of type {code}, which this version does not know"));
         };
-        if version > VERSION {
-            return bad(format!("a {kind:?} record of version {version}; known is {VERSION}"));
+        if version > kind.version() {
+            let known = kind.version();
+            return bad(format!("a {kind:?} record of version {version}; known is {known}"));
         }
         let mut r = Reader(body);
         match kind {
             Type::Counters => self.counters = Counters::get(&mut r)?,
-            Type::Job => self.job(r.u32()?, JobImage::get(&mut r)?),
+            Type::Job => self.job(r.u32()?, JobImage::get(&mut r, version)?),
             Type::JobGone => put(&mut self.jobs, r.u32()?, None),
             Type::Prefix => put(&mut self.prefixes, r.u32()?, Some(PrefixImage::get(&mut r)?)),
             Type::PrefixGone => {

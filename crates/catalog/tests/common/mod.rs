@@ -134,7 +134,13 @@ impl Bench {
 
     pub fn job_leased(&mut self, name: &str, lease_ms: u32) -> JobId {
         let actor = Actor::CLUSTER;
-        match self.run(Command::RegisterJob { actor, name, lease_ms, quota_blocks: 0 }) {
+        match self.run(Command::RegisterJob {
+            actor,
+            name,
+            lease_ms,
+            quota_blocks: 0,
+            hints: Default::default(),
+        }) {
             Ok(Reply::Job { job, .. }) => job,
             other => panic!("{other:?}"),
         }

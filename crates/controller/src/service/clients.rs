@@ -31,8 +31,9 @@ impl ControllerService {
             Op::RegisterJob => {
                 let q = asked.read::<RegisterJobRequest>()?;
                 let (lease_ms, quota_blocks) = (q.lease_ms, q.quota_blocks);
-                let name = &q.name;
-                self.apply(now, Command::RegisterJob { actor, name, lease_ms, quota_blocks })
+                let (name, hints) = (&q.name, translate::hints(&q.hints)?);
+                let register = Command::RegisterJob { actor, name, lease_ms, quota_blocks, hints };
+                self.apply(now, register)
             }
             Op::FindJob => {
                 let q = asked.read::<FindJobRequest>()?;

@@ -56,7 +56,7 @@ impl Kind {
                 Err("it is empty".into())
             }
             Kind::Text | Kind::Path | Kind::Directory => Ok(()),
-            Kind::Name => honeycomb_types::check_name(text).map_err(|e| e.to_string()),
+            Kind::Name => honeycomb_types::check_job_name(text).map_err(|e| e.to_string()),
             Kind::Token => unhex(text).map(drop),
             Kind::Endpoint => check_endpoint(text),
             Kind::Socket => text.parse::<SocketAddr>().map(drop).map_err(|_| {
@@ -226,7 +226,8 @@ mod tests {
             (Kind::Directory, "/x", ""),
             (Kind::Switch, "true", "yes"),
             (Kind::Token, "00ff", "00f"),
-            (Kind::Name, "cli", "a/b"),
+            (Kind::Name, "cli", "a/"),
+            (Kind::Name, "acme/cli", "a/b/c"),
             (Kind::Path, "x", ""),
         ] {
             assert_eq!(kind.check(good), Ok(()), "{kind:?} {good}");

@@ -154,6 +154,13 @@ fn jobs_and_status_list_the_same_jobs() {
     assert_eq!(status["bytes_allocated"], 6 * 65536);
     let text = home.ok(&["jobs"]);
     assert!(text.starts_with("JOB ") && text.contains("\nother "), "{text}");
+    // Who said nothing of itself is not expected to take anything.
+    assert_eq!((&jobs[0]["tasks"], &jobs[0]["expected_bytes"]), (&json!(0), &json!(0)));
+    assert_eq!((&jobs[0]["tenant"], &jobs[0]["quota_blocks"]), (&json!(null), &json!(0)));
+    // A job of a tenant is named with it.
+    home.ok(&["put", "x:kv", "k", "v", "--job", "acme/etl"]);
+    assert_eq!(home.json(&["jobs"])["jobs"][2]["tenant"], "acme");
+    assert_eq!(home.ok(&["get", "x:kv", "k", "--job", "acme/etl"]).trim(), "v");
 }
 
 #[test]

@@ -53,7 +53,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
         }
         Op::RegisterJob => {
             let name = "intruder".into();
-            body(RegisterJobRequest { name, lease_ms: 0, quota_blocks: 0 }.encode())
+            body(RegisterJobRequest { name, ..RegisterJobRequest::default() }.encode())
         }
         Op::DeregisterJob => body(DeregisterJobRequest { job }.encode()),
         Op::ListJobs => body(ListJobsRequest {}.encode()),

@@ -110,12 +110,27 @@ pub struct PartitionMap {
 
 fields!(PartitionMap { version, router, block_size, entries });
 
+/// What a job says of itself beforehand. All 0 says nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct JobHints {
+    /// 1: it is not sensitive to latency. Other bits are refused.
+    pub flags: u8,
+    /// Tasks that will run at the same time; 0 when nobody knows.
+    pub tasks: u32,
+    /// Bytes that it will hold at its peak; 0 when nobody knows.
+    pub bytes: u64,
+    /// Bytes per second that it will read and write at its peak; 0 when nobody knows.
+    pub bytes_per_s: u64,
+}
+
+fields!(JobHints { flags, tasks, bytes, bytes_per_s });
+
 /// One line of a list of jobs.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct JobInfo {
     /// The job.
     pub job: u64,
-    /// Its name.
+    /// Its name, with that of its tenant and a slash before it where it has one.
     pub name: String,
     /// Live prefixes.
     pub prefixes: u64,
@@ -129,9 +144,30 @@ pub struct JobInfo {
     pub bytes_used: u64,
     /// Time since it was registered.
     pub age_ms: u64,
+    /// Most blocks that it may hold; 0 for no quota.
+    pub quota_blocks: u64,
+    /// As it was registered.
+    pub hints: JobHints,
+    /// What its hints let expect it to hold, by what the servers have now; 0 when it gave none.
+    pub expected_bytes: u64,
+    /// What they let expect it to read and write in a second; 0 when it gave none.
+    pub expected_bytes_per_s: u64,
 }
 
-fields!(JobInfo { job, name, prefixes, pinned, structures, blocks, bytes_used, age_ms });
+fields!(JobInfo {
+    job,
+    name,
+    prefixes,
+    pinned,
+    structures,
+    blocks,
+    bytes_used,
+    age_ms,
+    quota_blocks,
+    hints,
+    expected_bytes,
+    expected_bytes_per_s
+});
 
 /// One structure of a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
