@@ -22,7 +22,7 @@ from honeycomb.custom import Custom, Kind, Operation, Reply
 from honeycomb.errors import HoneycombError
 from honeycomb.file import Appender, HoneyFile
 from honeycomb.flushed import Flush, Flushed, open_flushed
-from honeycomb.job import Job, JobHandle, Lease, Node, Renewal
+from honeycomb.job import Job, JobHandle, Lease, Node, Quota, Renewal
 from honeycomb.kv import Kv
 from honeycomb.notices import Listener, Notification
 from honeycomb.pool import BrokenWorkerPool, WorkerDied, WorkerPool
@@ -58,6 +58,7 @@ __all__ = [
     "Operation",
     "Queue",
     "QueueCounts",
+    "Quota",
     "Renewal",
     "Reply",
     "Reservation",

@@ -59,6 +59,8 @@ class PrefixInfo(TypedDict):
     flush_to: str
     flush: int
     flush_message: str
+    max_blocks: int
+    held_blocks: int
 
 
 class LeaseInfo(TypedDict):

@@ -14,7 +14,7 @@ from honeycomb._local import EmbeddedCluster, Endpoint, running_cluster
 from honeycomb._session import Session, fork_generation
 from honeycomb._settings import setting
 from honeycomb.custom import Kind, kind_of
-from honeycomb.job import Job
+from honeycomb.job import Job, Quota
 
 __all__ = ["Client", "connect"]
 
@@ -154,9 +154,9 @@ class Client(Remote):
         self,
         name: str | None = None,
         *,
-        tenant: str | None = None,
         lease: float = 1.0,
         quota_blocks: int = 0,
+        tenant: str | None = None,
         latency_sensitive: bool = True,
         tasks: int = 0,
         capacity: int | str = 0,
@@ -213,6 +213,29 @@ class Client(Remote):
         job = Job(session, job_id, name, root=root, owned=False, keep=False, client=self)
         self._jobs.add(job)
         return job
+
+    def quota(self, *, tenant: str | None = None, job: str | None = None) -> Quota:
+        """How many blocks all jobs of the ``tenant``, or the ``job``, may hold, and hold."""
+        return self._quota(tenant, job, None)
+
+    def set_quota(
+        self, max_blocks: int, *, tenant: str | None = None, job: str | None = None
+    ) -> Quota:
+        """Sets the most blocks that all jobs of the ``tenant``, or the ``job``, may hold; 0 for as
+        many as there are. What is held already stays; nothing more is given until enough was freed.
+        """
+        return self._quota(tenant, job, _check.whole("max_blocks", max_blocks, 0, unit="blocks"))
+
+    def _quota(self, tenant: str | None, job: str | None, most: int | None) -> Quota:
+        if (tenant is None) == (job is None):
+            raise errors.InvalidArgument("a quota is a tenant's or a job's: name one of them")
+        if job is not None:
+            job_id, _, _ = self._session.native.find_job(_check.text("job", job, "wordcount"))
+            return Quota(*self._session.native.quota(job_id, None, None, most))
+        assert tenant is not None
+        return Quota(
+            *self._session.native.quota(0, _check.text("tenant", tenant, "acme"), None, most)
+        )
 
     def jobs(self) -> list[JobInfo]:
         """The registered jobs, in order of registration."""

@@ -6,7 +6,7 @@ use crate::face::Native;
 use crate::queue::NativeQueue;
 use crate::structures::{NativeFile, NativeKv, wrap};
 use honeycomb_client::{
-    Client, ClientOptions, CustomOptions, Error, JobOptions, JobTicket, KindRef,
+    Client, ClientOptions, CustomOptions, Error, JobOptions, JobTicket, KindRef, QuotaOf,
 };
 use honeycomb_types::{JobId, PrefixId, Verbs};
 use honeycomb_wire::Status;
@@ -19,9 +19,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 type Ticket<'py> = (u64, u64, Bound<'py, PyBytes>);
-/// Name, parents, lease in milliseconds, pinned, readers.
-/// Name, parents, lease in milliseconds, pinned, readers, high mark, low mark, where it is flushed to.
-type PlannedNode = (String, Vec<String>, u32, bool, Vec<String>, u8, u8, String);
+/// Name, parents, lease in milliseconds, pinned, readers, high mark, low mark, where it is flushed to, quota.
+type PlannedNode = (String, Vec<String>, u32, bool, Vec<String>, u8, u8, String, u64);
 
 /// Whether a client was closed: what was opened through it is not used any more.
 pub type Closed = Arc<AtomicBool>;
@@ -147,6 +146,27 @@ impl NativeClient {
         self.call(py, |c| c.deregister_job(JobId(job)))
     }
 
+    /// The most blocks and those that are held; of a prefix of the job, of the job, or of a tenant.
+    fn quota(
+        &self,
+        py: Python<'_>,
+        job: u64,
+        tenant: Option<String>,
+        path: Option<String>,
+        max_blocks: Option<u64>,
+    ) -> PyResult<(u64, u64)> {
+        let of = match (tenant, path) {
+            (Some(tenant), _) => QuotaOf::Tenant(tenant),
+            (None, Some(path)) => QuotaOf::Prefix(JobId(job), path),
+            (None, None) => QuotaOf::Job(JobId(job)),
+        };
+        let quota = self.call(py, |c| match max_blocks {
+            Some(most) => c.set_quota(&of, most),
+            None => c.quota(&of),
+        })?;
+        Ok((quota.max_blocks, quota.held_blocks))
+    }
+
     fn list_jobs<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let jobs = self.call(py, Client::list_jobs)?;
         jobs.iter().map(|j| job_info(py, j)).collect()
@@ -176,6 +196,7 @@ impl NativeClient {
         high_mark: u8,
         low_mark: u8,
         flush_to: String,
+        max_blocks: u64,
     ) -> PyResult<u64> {
         let options = PrefixOptions {
             lease_ms,
@@ -185,6 +206,7 @@ impl NativeClient {
             high_mark,
             low_mark,
             flush_to,
+            max_blocks,
         };
         let prefix = self.call(py, |c| c.create_prefix(JobId(job), path, &parents, options))?;
         Ok(prefix.0)
@@ -198,13 +220,16 @@ impl NativeClient {
     ) -> PyResult<Vec<u64>> {
         let nodes = nodes
             .into_iter()
-            .map(|(name, parents, lease_ms, pinned, readers, high_mark, low_mark, flush_to)| {
+            .map(|node| {
+                let (name, parents, lease_ms, pinned, readers, high, low, flush_to, max_blocks) =
+                    node;
                 let options = PrefixOptions {
                     lease_ms,
                     pinned,
-                    high_mark,
-                    low_mark,
+                    high_mark: high,
+                    low_mark: low,
                     flush_to,
+                    max_blocks,
                     ..PrefixOptions::default()
                 };
                 DagNode { name, parents, options, readers }

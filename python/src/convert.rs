@@ -89,6 +89,8 @@ pub fn prefix_info<'py>(py: Python<'py>, p: &PrefixInfo) -> PyResult<Bound<'py, 
         flush_to,
         flush,
         flush_message,
+        max_blocks,
+        held_blocks,
     );
     let structures = PyList::empty(py);
     for s in &p.structures {

@@ -238,6 +238,33 @@ def test_a_quota_bounds_a_job(cluster: honeycomb.Client) -> None:
             job.kv("b")
 
 
+def test_quotas_of_prefixes_jobs_and_tenants(cluster: honeycomb.Client) -> None:
+    with cluster.job("one", tenant="fruit") as job, cluster.job("two", tenant="fruit") as other:
+        job.create_addr_prefix("a", max_blocks=2)
+        job.create_addr_prefix("a/b")
+        job.create_hierarchy([honeycomb.Node("c", max_blocks=5)])
+        job.kv("a/b", blocks=2)
+        assert job.quota("a") == honeycomb.Quota(2, 2)
+        assert job.quota("c") == honeycomb.Quota(5, 0)
+        with pytest.raises(errors.QuotaExceeded, match="prefix 'a' with all below it holds 2"):
+            job.kv("a:more")
+        assert job.set_quota("a", 3) == honeycomb.Quota(3, 2)
+        job.kv("a:more")
+        assert cluster.set_quota(4, tenant="fruit").held_blocks == 3
+        with pytest.raises(errors.QuotaExceeded, match="the tenant 'fruit' holds 3 of its quota"):
+            other.kv("x", blocks=2)
+        assert cluster.set_quota(0, tenant="fruit").max_blocks == 0
+        assert cluster.set_quota(3, job="fruit/one") == job.quota()
+        with (
+            honeycomb.connect(cluster.address, token=job.token) as own,
+            pytest.raises(errors.PermissionDenied),
+        ):
+            own.set_quota(9, tenant="fruit")
+        with pytest.raises(errors.InvalidArgument, match="a tenant's or a job's"):
+            cluster.set_quota(9)
+        assert job.quota("a") == honeycomb.Quota(3, 3)
+
+
 def test_a_job_says_what_it_will_need(cluster: honeycomb.Client) -> None:
     with cluster.job("sort", tenant="acme", tasks=2, capacity="1 MiB", quota_blocks=9) as job:
         assert job.name == "acme/sort"

@@ -367,7 +367,7 @@ impl CatalogModel {
         });
         let starts = opened.map.entries.iter().map(|entry| entry.start).collect();
         let file = File::new(opened.structure, prefix, new, blocks.collect(), starts);
-        self.cluster.jobs[j].files.push(file);
+        self.cluster.jobs[j].add(file);
         Ok(())
     }
 

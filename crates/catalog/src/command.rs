@@ -57,6 +57,19 @@ pub struct PrefixOptions<'a> {
     pub low_mark: u8,
     /// Where its data goes when its lease ends; empty discards it.
     pub flush_to: &'a str,
+    /// Most blocks of it and all below it; 0 for no bound.
+    pub max_blocks: u64,
+}
+
+/// What has a quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuotaOf<'a> {
+    /// All jobs of a tenant.
+    Tenant(&'a str),
+    /// A job.
+    Job(JobId),
+    /// A prefix with all below it.
+    Prefix(JobId, &'a str),
 }
 
 /// One task of an execution plan.
@@ -192,6 +205,10 @@ pub enum Command<'a> {
     /// Registers a job with its root prefix. Cluster only.
     /// Its name is `TENANT/NAME` when it is a tenant's.
     RegisterJob { actor: Actor, name: &'a str, lease_ms: u32, quota_blocks: u64, hints: Hints },
+    /// Sets the most blocks that may be held, 0 for no bound. Cluster, or the driver for a prefix.
+    SetQuota { actor: Actor, of: QuotaOf<'a>, max_blocks: u64 },
+    /// A quota, and what is held of it. Cluster only for a tenant.
+    Quota { actor: Actor, of: QuotaOf<'a> },
     /// Finds a job by its name. Cluster only.
     FindJob { actor: Actor, name: &'a str },
     /// Ends a job: its prefixes, structures and blocks go at once. Cluster or driver.

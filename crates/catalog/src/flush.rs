@@ -319,9 +319,8 @@ impl Catalog {
             let written = Written::default();
             flushed.parts.push(FlushedPart { name: name.into(), start, written });
             let bytes = self.pool.keep(block, s);
-            let job = &mut self.jobs[j];
-            job.blocks -= 1;
-            job.bytes_used -= bytes;
+            self.jobs[j].bytes_used -= bytes;
+            self.block_went(j, s);
         }
         flush.ids.push(self.structures[s].id);
         flush.structures.push(flushed);

@@ -140,9 +140,8 @@ impl Catalog {
             let kept =
                 ((job.nodes, job.live_prefixes, job.structures), (job.blocks, job.bytes_used));
             require(counted == kept, 2, || format!("job {}: {kept:?}, not {counted:?}", job.id))?;
-            let within = job.quota == 0 || job.blocks <= job.quota;
-            require(within, 30, || format!("job {} is above its quota", job.id))?;
         }
+        self.check_quotas().map_err(|what| Broken { invariant: 30, what })?;
         let all = self.live_prefixes;
         require(live_prefixes == all, 0, || format!("{live_prefixes} live, {all} counted"))
     }

@@ -4,6 +4,7 @@ use crate::dag::{Life, Node};
 use crate::durable::{Dirty, JobImage};
 use crate::hash::HashKey;
 use crate::lease::remaining_ms;
+use crate::quota::Bound;
 use crate::slab::{NONE, Slab, chain};
 use crate::tombstones::Tombstones;
 use crate::{
@@ -25,8 +26,12 @@ pub(crate) struct Job {
     pub(crate) lease_ms: u32,
     /// Shortest lease of any prefix that it ever had: a bound for whoever keeps them all.
     pub(crate) shortest_ms: u32,
-    /// Most blocks that it may hold; 0 for no quota.
-    pub(crate) quota: u64,
+    /// Most blocks that it may hold.
+    pub(crate) quota: Bound,
+    /// Place of its tenant, if it has one.
+    pub(crate) tenant: u32,
+    /// Its live prefixes that have a quota.
+    pub(crate) bounded_prefixes: u32,
     /// What it said of itself.
     pub(crate) hints: Hints,
     pub(crate) registered: Time,
@@ -54,7 +59,9 @@ impl Job {
             root: image.root,
             lease_ms: image.lease_ms,
             shortest_ms: image.shortest_ms,
-            quota: image.quota,
+            quota: Bound::new(image.quota),
+            tenant: NONE,
+            bounded_prefixes: 0,
             hints: image.hints,
             registered: image.registered,
             first_node: NONE,
@@ -143,6 +150,10 @@ impl Jobs {
         self.jobs.iter()
     }
 
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Job> {
+        self.jobs.iter_mut()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.jobs.len()
     }
@@ -207,7 +218,11 @@ impl Catalog {
         self.jobs.find(job).ok_or(CatalogError::UnknownJob { job })
     }
 
-    fn need_cluster(&self, actor: Actor, what: &'static str) -> Result<(), CatalogError> {
+    pub(crate) fn need_cluster(
+        &self,
+        actor: Actor,
+        what: &'static str,
+    ) -> Result<(), CatalogError> {
         if actor.job.is_none() {
             return Ok(());
         }
@@ -314,7 +329,9 @@ impl Catalog {
             registered: self.now,
             lingers_until: None,
         };
-        let j = self.jobs.insert(Job::new(image, Tombstones::default()));
+        let tenant = self.quotas.job_begins(name);
+        let job = Job { tenant, ..Job::new(image, Tombstones::default()) };
+        let j = self.jobs.insert(job);
         let root = self.install_root(j, PrefixOptions::default())?;
         Ok(Reply::Job { job: id, root })
     }
@@ -367,6 +384,7 @@ impl Catalog {
             }
             if self.dag.nodes[n].live() {
                 self.unclaim(n);
+                self.unbound_prefix(n);
             }
             self.dag.isolate(n);
             self.readers.withdraw(n);
@@ -378,6 +396,7 @@ impl Catalog {
         let job = &self.jobs[j];
         let left = (job.structures, job.blocks, job.bytes_used);
         assert_eq!(left, (0, 0, 0), "INV-02: a job that ended still held blocks");
+        self.quotas.job_ends(job.tenant);
         self.jobs.remove(j);
         self.orphan_timers(timers);
     }
@@ -402,7 +421,7 @@ impl Catalog {
             blocks: job.blocks,
             bytes_used: job.bytes_used,
             age_ms: self.now.since(job.registered).as_millis() as u64,
-            quota: job.quota,
+            quota: job.quota.most,
             hints: job.hints,
             expected: Estimate::of(&job.hints, supply),
         }
@@ -460,7 +479,10 @@ impl Catalog {
         };
         let pinned = node.pinned && node.live();
         let special = self.dag.special.get(&n);
+        let (max_blocks, held_blocks) = self.quotas.of_prefix(node.id);
         PrefixInfo {
+            max_blocks,
+            held_blocks,
             prefix: node.id,
             name: node.name.clone(),
             parents: self.parents_in_order(n),

@@ -272,6 +272,7 @@ impl Catalog {
             self.end_structure(s, cause.clone(), &path, effects);
         }
         self.unclaim(n);
+        self.unbound_prefix(n);
         let life = match cause {
             Cause::Expired { .. } => Life::Expired,
             Cause::Read { .. } => Life::Read,

@@ -13,7 +13,7 @@
 //! of a prefix; `flush` what is kept of a prefix that expires; `edges` those that use makes; `readers` who was declared to read what; `plan` whole
 //! hierarchies; `pool` blocks; `growth` how files and queues grow; `queue` how queues are bounded
 //! and shrink; `moves` how kvs split and merge; `extents` where they keep large values; `policy` who gets which block;
-//! `hints` what jobs are expected to take; `pressure` what goes below memory when it runs short; `lots` how much of a server this controller
+//! `hints` what jobs are expected to take; `quota` how much they may; `pressure` what goes below memory when it runs short; `lots` how much of a server this controller
 //! shard has.
 
 #![forbid(unsafe_code)]
@@ -40,6 +40,7 @@ mod pool;
 mod prefixes;
 mod pressure;
 mod queue;
+mod quota;
 mod readers;
 mod rejoin;
 mod reply;
@@ -50,10 +51,10 @@ mod tombstones;
 
 pub use command::{
     Actor, BlockUsage, Command, HeldBlock, NewServer, NewStructure, PlanNode, PrefixOptions,
-    Report, Seal, Written,
+    QuotaOf, Report, Seal, Written,
 };
 pub use durable::{BadRecord, Recovery};
-pub use error::{CatalogError, Loss};
+pub use error::{CatalogError, Loss, QuotaLevel};
 pub use hints::{Estimate, Hints, Supply};
 pub use honeycomb_types::Router;
 pub use invariants::{Broken, Chain};
@@ -75,6 +76,7 @@ use lease::Timers;
 use policy::{FirstCome, Policy};
 use pool::Pool;
 use pressure::Pressure;
+use quota::Quotas;
 use readers::Readers;
 use rejoin::Awaited;
 use std::collections::VecDeque;
@@ -130,6 +132,7 @@ pub struct Catalog {
     pool: Pool,
     flushes: Flushes,
     pressure: Pressure,
+    quotas: Quotas,
     policy: Box<dyn Policy>,
     /// Of all live servers.
     block_size: u64,
@@ -174,6 +177,7 @@ impl Catalog {
             pool: Pool::new(config.shard, config.term),
             flushes: Flushes::default(),
             pressure: Pressure::default(),
+            quotas: Quotas::default(),
             policy,
             block_size: 0,
             silence: Time::NEVER,
@@ -250,6 +254,8 @@ impl Catalog {
             C::RegisterJob { actor, name, lease_ms, quota_blocks, hints } => {
                 self.register_job(actor, name, lease_ms, quota_blocks, hints, effects)
             }
+            C::SetQuota { actor, of, max_blocks } => self.set_quota(actor, of, max_blocks),
+            C::Quota { actor, of } => self.quota(actor, of),
             C::FindJob { actor, name } => self.find_job(actor, name),
             C::DeregisterJob { actor, job } => self.deregister_job(actor, job, effects),
             C::ListJobs { actor } => self.list_jobs(actor),
@@ -359,6 +365,7 @@ impl Catalog {
             self.pool.bytes(),
             self.flushes.bytes(),
             self.pressure.bytes(),
+            self.quotas.bytes(),
             scratch,
         ];
         tables.iter().sum::<usize>() as u64

@@ -193,7 +193,9 @@ impl Catalog {
         let growth = self.structures[s].growth.get_or_insert_default();
         growth.spare.retain(|block| *block != successor.block);
         growth.granted.push_back(Granted { block: successor.block, sealed: None });
-        self.jobs[self.structures[s].job].blocks += u64::from(!spare);
+        if !spare {
+            self.blocks_found(self.structures[s].job, s, 1);
+        }
     }
 
     /// A server has told all of its blocks.

@@ -15,6 +15,8 @@ pub enum Reply {
     Done,
     /// RegisterJob, FindJob.
     Job { job: JobId, root: PrefixId },
+    /// SetQuota, Quota: most blocks, 0 for no bound, and those that are held.
+    Quota { quota: u64, held: u64 },
     /// ListKinds, in order of code: each with the number of live servers that serve it.
     Kinds(Vec<(Arc<KindSpec>, u32)>),
     /// ListJobs, in order of registration.
@@ -120,6 +122,10 @@ pub struct PrefixInfo {
     pub committed: bool,
     /// When its blocks grow and merge.
     pub marks: Marks,
+    /// Most blocks of it and all below it; 0 for no bound.
+    pub max_blocks: u64,
+    /// Blocks that count to that; 0 without one.
+    pub held_blocks: u64,
     /// Where its data goes when its lease ends; empty: it is discarded.
     pub flush_to: Box<str>,
     /// What became of that.

@@ -19,7 +19,7 @@ use honeycomb_types::limits::{
     SLOTS_DEFAULT, SLOTS_MAX, SLOTS_MIN, STRUCTURES_PER_PREFIX_MAX, TIERS_MAX,
 };
 use honeycomb_types::{
-    BlockAt, BlockId, Bug, JobId, Kind, MapVersion, MoveId, StructureId, TierIx, Verbs, check_name,
+    BlockAt, BlockId, JobId, Kind, MapVersion, MoveId, StructureId, TierIx, Verbs, check_name,
 };
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
@@ -330,7 +330,9 @@ impl Catalog {
             return Err(CatalogError::LimitExceeded { what, limit });
         }
         let s = self.structures.all.next();
-        let blocks = self.take_blocks((j, n), s, new.kind, blocks, Draw::Ordinary)?;
+        self.count_structure(s, n);
+        let blocks = self.take_blocks((j, n), s, new.kind, blocks, Draw::Ordinary);
+        let blocks = blocks.inspect_err(|_| self.quotas.structure_ends(s))?;
         let s = self.place(n, &new, router, slots, &blocks);
         self.emit_opens(s, effects);
         Ok(Reply::Opened(self.opened(s, verbs)))
@@ -354,7 +356,7 @@ impl Catalog {
         Ok(Reply::Opened(Opened { edge, ..self.opened(s, verbs) }))
     }
 
-    /// Takes blocks for a structure of a prefix within the job's quota: all of them or none. They are in
+    /// Takes blocks for a structure of a prefix within the quotas that it counts to: all of them or none. They are in
     /// memory; when too few are free there, and their kind works below memory, all of them have their
     /// places in the first tier below that has room.
     pub(crate) fn take_blocks(
@@ -366,17 +368,12 @@ impl Catalog {
         draw: Draw,
     ) -> Result<Vec<BlockAt>, CatalogError> {
         let recovering = self.recovering();
-        let job = &self.jobs[j];
-        let (quota, held) = (job.quota, job.blocks);
-        let quota = if Bug::QuotaForgotten.active() { 0 } else { quota };
-        if quota != 0 && held + asked as u64 > quota {
-            return Err(CatalogError::QuotaExceeded { quota, held, asked: asked as u64 });
-        }
-        if quota != 0 && recovering {
+        if self.within_quotas(j, s, asked as u64)? && recovering {
             // INV-30: a server may yet tell of growth that the log has lost, and that counts as well.
             return Err(CatalogError::Recovering);
         }
-        let holder = (job.id, held);
+        let job = &self.jobs[j];
+        let holder = (job.id, job.blocks);
         self.pressure.asks(n);
         let below = if goes_below(kind) && !self.is_flushed(n) { TIERS_MAX } else { 0 };
         let (policy, now) = (&mut *self.policy, self.now);
@@ -390,9 +387,7 @@ impl Catalog {
             // Who is away has room as well.
             if recovering { CatalogError::Recovering } else { none }
         })?;
-        let job = &mut self.jobs[j];
-        job.blocks += asked as u64;
-        assert!(quota == 0 || job.blocks <= quota, "INV-30: a job holds more than its quota");
+        self.blocks_came(j, s, asked as u64);
         Ok(blocks)
     }
 
@@ -598,15 +593,15 @@ impl Catalog {
         let node = &mut self.dag.nodes[n];
         node.structures -= 1;
         self.structures.remove(s, &mut node.first_structure);
+        self.quotas.structure_ends(s);
         self.jobs[j].structures -= 1;
     }
 
     /// Takes one block from a structure that no longer lists it, or is about to go.
     pub(crate) fn give_back(&mut self, j: u32, s: u32, block: BlockId, effects: &mut Vec<Effect>) {
         let bytes = self.pool.release(block, s, effects);
-        let job = &mut self.jobs[j];
-        job.blocks -= 1;
-        job.bytes_used -= bytes;
+        self.jobs[j].bytes_used -= bytes;
+        self.block_went(j, s);
     }
 
     fn opened(&self, s: u32, verbs: Verbs) -> Opened {

@@ -7,7 +7,7 @@ mod common;
 use common::{Bench, LEASE, file, incarnation, kv};
 use honeycomb_catalog::{
     Actor, BlockUsage, CatalogError, Command, Effect, HeldBlock, MapEntry, NewServer, NewStructure,
-    Opened, Reply, Report,
+    Opened, QuotaLevel, Reply, Report,
 };
 use honeycomb_types::limits::MOVE_MAX;
 use honeycomb_types::{BlockAt, Epoch, Generation, JobId, MoveId, ServerId, StructureId};
@@ -182,7 +182,10 @@ fn a_quota_bounds_splits_too() {
     let Ok(Reply::Job { job, .. }) = bench.run(register("job")) else { panic!() };
     let opened = bench.make(job, kv("", "x", 2)).unwrap();
     let refused = begin(&mut bench, opened.structure, opened.map.entries[0].at, Some(1 << 54));
-    assert_eq!(refused, Err(CatalogError::QuotaExceeded { quota: 2, held: 2, asked: 1 }));
+    assert_eq!(
+        refused,
+        Err(CatalogError::QuotaExceeded { level: QuotaLevel::Job, quota: 2, held: 2, asked: 1 })
+    );
 }
 
 #[test]

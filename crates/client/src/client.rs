@@ -97,6 +97,36 @@ pub struct JobTicket {
     pub token: Vec<u8>,
 }
 
+/// What has a quota.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum QuotaOf {
+    /// All jobs of a tenant.
+    Tenant(String),
+    /// A job.
+    Job(JobId),
+    /// A prefix with all below it, by its path.
+    Prefix(JobId, String),
+}
+
+impl QuotaOf {
+    fn parts(&self) -> (u64, u8, String) {
+        match self {
+            QuotaOf::Tenant(name) => (0, 0, name.clone()),
+            QuotaOf::Job(job) => (job.0, 1, String::new()),
+            QuotaOf::Prefix(job, path) => (job.0, 2, path.clone()),
+        }
+    }
+}
+
+/// How many blocks may be held, and are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// The most; 0 for as many as there are.
+    pub max_blocks: u64,
+    /// Those that are held; 0 of a prefix that has no quota.
+    pub held_blocks: u64,
+}
+
 /// A structure, as what it is.
 #[allow(missing_docs)] // each is what its type says
 pub enum Any {
@@ -196,6 +226,22 @@ impl Client {
         self.0.keeper.release(job, &[]);
         let body = DeregisterJobRequest { job: job.0 };
         self.ask::<_, DeregisterJobReply>(Op::DeregisterJob, &body).map(drop)
+    }
+
+    /// Sets a quota, 0 for none. Needs the cluster's token, or for a prefix the job's.
+    pub fn set_quota(&self, of: &QuotaOf, max_blocks: u64) -> Result<Quota, Error> {
+        let (job, level, name) = of.parts();
+        let body = SetQuotaRequest { job, level, name, max_blocks };
+        let SetQuotaReply { max_blocks, held_blocks } = self.ask(Op::SetQuota, &body)?;
+        Ok(Quota { max_blocks, held_blocks })
+    }
+
+    /// A quota, and what is held of it. Needs the cluster's token for a tenant.
+    pub fn quota(&self, of: &QuotaOf) -> Result<Quota, Error> {
+        let (job, level, name) = of.parts();
+        let body = GetQuotaRequest { job, level, name };
+        let GetQuotaReply { max_blocks, held_blocks } = self.ask(Op::GetQuota, &body)?;
+        Ok(Quota { max_blocks, held_blocks })
     }
 
     /// The jobs that the token may see.

@@ -379,6 +379,7 @@ impl ControllerService {
             Op::RegisterJob | Op::FindJob | Op::DeregisterJob | Op::ListJobs | Op::JobTree => {
                 self.serve_job(asked)
             }
+            Op::SetQuota | Op::GetQuota => self.serve_quota(asked),
             Op::CreatePrefix
             | Op::CreateHierarchy
             | Op::RemovePrefix
@@ -649,6 +650,7 @@ fn changes(op: Op, args: &[u8]) -> bool {
             | Op::ListJobs
             | Op::ListKinds
             | Op::JobTree
+            | Op::GetQuota
             | Op::LeaseInfo
             | Op::OpenStructure
             | Op::ReopenStructure
@@ -686,6 +688,7 @@ pub fn waits(command: &Command<'_>, effects: &[Effect]) -> bool {
             | Command::LowerRefused { .. }
             | Command::QueueTaken { .. }
             | Command::FindJob { .. }
+            | Command::Quota { .. }
             | Command::ListJobs { .. }
             | Command::ListKinds { .. }
             | Command::ExtentBlocks { bytes: 0, .. }

@@ -1,7 +1,7 @@
 //! From the catalog's answers to message bodies.
 
 use honeycomb_catalog as catalog;
-use honeycomb_types::{KindSpec, Time, Verbs};
+use honeycomb_types::{JobId, KindSpec, Time, Verbs};
 use honeycomb_wire::custom::kind_info;
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Field, Grant, GrantKey, Status};
@@ -23,6 +23,7 @@ pub(crate) fn options(o: &PrefixOptions) -> catalog::PrefixOptions<'_> {
         high_mark: o.high_mark,
         low_mark: o.low_mark,
         flush_to: &o.flush_to,
+        max_blocks: o.max_blocks,
     }
 }
 
@@ -110,6 +111,18 @@ pub(crate) fn hints(h: &JobHints) -> Result<catalog::Hints, Refusal> {
     })
 }
 
+pub(crate) fn quota_of(job: u64, level: u8, name: &str) -> Result<catalog::QuotaOf<'_>, Refusal> {
+    match level {
+        0 => Ok(catalog::QuotaOf::Tenant(name)),
+        1 => Ok(catalog::QuotaOf::Job(JobId(job))),
+        2 => Ok(catalog::QuotaOf::Prefix(JobId(job), name)),
+        n => {
+            let text = format!("a quota is of level 0 (tenant), 1 (job) or 2 (prefix), not {n}");
+            Err((Status::InvalidArgument, text))
+        }
+    }
+}
+
 fn flush_state(state: &catalog::FlushState) -> (u8, String) {
     match state {
         catalog::FlushState::None => (0, String::new()),
@@ -168,6 +181,8 @@ pub(crate) fn prefix_info(p: &catalog::PrefixInfo) -> PrefixInfo {
         flush_to: p.flush_to.to_string(),
         flush,
         flush_message,
+        max_blocks: p.max_blocks,
+        held_blocks: p.held_blocks,
     }
 }
 

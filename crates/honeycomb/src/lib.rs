@@ -34,6 +34,7 @@ mod place;
 mod prefix;
 mod python;
 mod queue;
+mod quota;
 mod readers;
 mod rm;
 mod run;
@@ -95,6 +96,7 @@ enum Command {
     Du(Box<ls::DuArgs>),
     Lease(Box<lease::LeaseArgs>),
     Prefix(Box<prefix::PrefixArgs>),
+    Quota(Box<quota::QuotaArgs>),
     Kv(Box<kv::KvArgs>),
     #[command(about = "Stores a value under a key: short for `kv put`", after_help = kv::PUT_EXAMPLES)]
     Put(Box<kv::PutArgs>),
@@ -159,6 +161,7 @@ fn carry_out(command: Command, kinds: &Arc<Registry>) -> Outcome {
         Command::Du(args) => ls::du(&args),
         Command::Lease(args) => lease::lease(&args),
         Command::Prefix(args) => prefix::prefix(&args),
+        Command::Quota(args) => quota::quota(&args),
         Command::Kv(args) => kv::kv(&args),
         Command::Put(args) => kv::put(&args),
         Command::Get(args) => kv::get(&args),

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Cluster, KIB, eventually, kv, prefix, status};
-use honeycomb_client::{Client, ClientOptions, JobOptions, JobTicket, Kv};
+use honeycomb_client::{Client, ClientOptions, JobOptions, JobTicket, Kv, Quota, QuotaOf};
 use honeycomb_controller::{Controller, ControllerOptions, StartError};
 use honeycomb_env::Entropy;
 use honeycomb_server::{MemoryServer, ServerOptions};
@@ -101,6 +101,18 @@ fn all_jobs_of_a_tenant_are_of_one_shard() {
     assert!(jobs.iter().all(|job| job.controller() == jobs[0].controller()), "{jobs:?}");
     assert_eq!(whole.find_job("acme/j3").unwrap().job, jobs[3]);
     assert_eq!(status(whole.find_job("j3")), Status::UnknownJob);
+    // Its quota is kept where they are, whoever is asked.
+    for shard in 0..3 {
+        let mut options = ClientOptions::new(whole.address(), cluster.controller.token());
+        options.timeout = Duration::from_secs(5);
+        let any = Client::new(options);
+        let of = QuotaOf::Tenant("acme".into());
+        let quota = Quota { max_blocks: shard + 1, held_blocks: 0 };
+        assert_eq!(any.set_quota(&of, shard + 1).unwrap(), quota);
+        assert_eq!(whole.quota(&of).unwrap(), quota);
+    }
+    let of = QuotaOf::Job(jobs[5]);
+    assert_eq!(whole.set_quota(&of, 8).unwrap(), Quota { max_blocks: 8, held_blocks: 0 });
 }
 
 #[test]

@@ -122,6 +122,8 @@ pub const STRUCTURES_PER_PREFIX_MAX: usize = 65_536;
 pub const TOMBSTONES_PER_JOB_MAX: usize = 65_536;
 /// Jobs that one controller holds at a time.
 pub const JOBS_MAX: usize = 65_536;
+/// Tenants of one controller shard that have jobs or a quota, when another one gets a quota.
+pub const TENANTS_MAX: usize = 65_536;
 /// Tasks that a job with hints is taken to run at the same time when it does not say how many: as many as
 /// Pocket expects, the limit of its provider.
 pub const HINT_TASKS_DEFAULT: u32 = 1000;

@@ -54,6 +54,8 @@ pub(crate) enum Type {
     /// One more block in which a kv keeps extents.
     ExtentAdded = 23,
     ExtentGone = 24,
+    /// The quota of a tenant.
+    Tenant = 25,
 }
 
 impl Type {
@@ -61,6 +63,8 @@ impl Type {
     /// type that it does not know, or of a later version, is refused by name: it holds what would be lost.
     pub(crate) fn version(self) -> u8 {
         match self {
+            // 3: the most blocks at it and below.
+            Type::Prefix => 3,
             // 3: what the job said of itself.
             Type::Job => 3,
             // 2: where a server's blocks can be.
@@ -95,6 +99,7 @@ impl Type {
             T::Flushed,
             T::ExtentAdded,
             T::ExtentGone,
+            T::Tenant,
         ];
         all.into_iter().find(|t| *t as u8 == code)
     }
@@ -213,6 +218,8 @@ pub(crate) struct PrefixImage {
     pub(crate) marks: Option<Marks>,
     /// Where it is flushed to when its lease ends; empty for nowhere.
     pub(crate) flush_to: Box<str>,
+    /// Most blocks of it and all below it; 0 for no bound.
+    pub(crate) max_blocks: u64,
     /// Places of its parents, in their order, and whether use made the edge.
     pub(crate) parents: Vec<(u32, bool)>,
 }
@@ -244,9 +251,10 @@ impl PrefixImage {
             w.u32(parent);
             w.u8(deduced.into());
         }
+        w.u64(self.max_blocks);
     }
 
-    pub(crate) fn get(r: &mut Reader<'_>) -> Result<PrefixImage, BadRecord> {
+    pub(crate) fn get(r: &mut Reader<'_>, version: u8) -> Result<PrefixImage, BadRecord> {
         Ok(PrefixImage {
             id: PrefixId(r.u64()?),
             job: r.u32()?,
@@ -278,6 +286,7 @@ impl PrefixImage {
                 let n = r.count(5)?;
                 (0..n).map(|_| Ok((r.u32()?, r.bool()?))).collect::<Result<_, BadRecord>>()?
             },
+            max_blocks: if version >= 3 { r.u64()? } else { 0 },
         })
     }
 }

@@ -62,7 +62,7 @@ impl Dirty {
         self.on
     }
 
-    fn take(&mut self) -> Vec<u32> {
+    pub(crate) fn take(&mut self) -> Vec<u32> {
         let mut places = std::mem::take(&mut self.places);
         places.sort_unstable();
         places.dedup();
@@ -106,6 +106,7 @@ impl Catalog {
         self.structures.dirty.on = true;
         self.pool.dirty.on = true;
         self.flushes.unwritten.on = true;
+        self.quotas.dirty.on = true;
     }
 
     /// Appends the records of everything hard that has changed since the last call; nothing when
@@ -115,6 +116,9 @@ impl Catalog {
         if counters != self.journal.counters {
             self.journal.counters = counters;
             record(out, Type::Counters, |w| counters.put(w));
+        }
+        for (name, most) in self.quotas.changed_tenants() {
+            record(out, Type::Tenant, |w| put_tenant(w, &name, most));
         }
         for j in self.jobs.dirty.take() {
             match self.jobs.get(j) {
@@ -167,6 +171,10 @@ impl Catalog {
         for (id, _) in self.pool.servers() {
             let image = self.server_image(id).expect("it is listed");
             record(&mut out, Type::Server, |w| image.put(w));
+        }
+        for (name, most) in self.quotas.bounded_tenants() {
+            record(&mut out, Type::Tenant, |w| put_tenant(w, name, most));
+            full(&mut out, CHUNK);
         }
         for (j, job) in self.jobs.iter() {
             self.put_job(&mut out, j);
@@ -224,7 +232,7 @@ impl Catalog {
             root: job.root,
             lease_ms: job.lease_ms,
             shortest_ms: job.shortest_ms,
-            quota: job.quota,
+            quota: job.quota.most,
             hints: job.hints,
             registered: job.registered,
             lingers_until: job.lingers_until,
@@ -255,6 +263,7 @@ impl Catalog {
             deadline: if node.life == Life::Live { Time::ZERO } else { node.carried_below },
             marks: special.map(|special| special.marks),
             flush_to: special.map_or_else(Box::default, |special| special.flush_to.clone()),
+            max_blocks: self.quotas.of_prefix(node.id).0,
             parents: edges.map(|edge| (edge.parent, edge.deduced)).collect(),
         };
         record(out, Type::Prefix, |w| {
@@ -379,6 +388,12 @@ impl Catalog {
             tiers: server.tiers.to_vec(),
         })
     }
+}
+
+/// A tenant's quota; 0 when it has none any more.
+fn put_tenant(w: &mut Writer<'_>, name: &str, most: u64) {
+    w.str(name);
+    w.u64(most);
 }
 
 fn put_declared(w: &mut Writer<'_>, prefix: u32, readers: &[u32]) {

@@ -41,6 +41,8 @@ pub struct Recovery {
     flushes: BTreeMap<u64, FlushImage>,
     /// How flushes of prefixes ended, by the prefix.
     flushed: HashMap<PrefixId, FlushState>,
+    /// Quotas of tenants, by their names.
+    tenants: BTreeMap<Box<str>, u64>,
 }
 
 fn put<T>(all: &mut Vec<Option<T>>, place: u32, value: Option<T>) {
@@ -94,7 +96,16 @@ impl Recovery {
             Type::Counters => self.counters = Counters::get(&mut r)?,
             Type::Job => self.job(r.u32()?, JobImage::get(&mut r, version)?),
             Type::JobGone => put(&mut self.jobs, r.u32()?, None),
-            Type::Prefix => put(&mut self.prefixes, r.u32()?, Some(PrefixImage::get(&mut r)?)),
+            Type::Tenant => {
+                let (name, most): (Box<str>, u64) = (r.str()?.into(), r.u64()?);
+                match most {
+                    0 => drop(self.tenants.remove(&name)),
+                    _ => drop(self.tenants.insert(name, most)),
+                }
+            }
+            Type::Prefix => {
+                put(&mut self.prefixes, r.u32()?, Some(PrefixImage::get(&mut r, version)?))
+            }
             Type::PrefixGone => {
                 let n = r.u32()?;
                 if let Ok(image) = get(&mut self.prefixes, n) {
@@ -224,6 +235,9 @@ impl Recovery {
         catalog.block_size = self.counters.block_size;
         let last_server = self.counters.last_server;
         catalog.pool.recover(last_server, self.servers.into_values(), now);
+        for (name, most) in self.tenants {
+            catalog.quotas.bound_tenant(&name, most);
+        }
         catalog.recover_jobs(self.jobs)?;
         catalog.recover_prefixes(self.prefixes)?;
         catalog.readers = self.readers;
@@ -232,6 +246,7 @@ impl Recovery {
         for (prefix, state) in self.flushed {
             catalog.set_state(prefix, state);
         }
+        catalog.recover_quotas();
         catalog.pool.finish_recovery();
         catalog.restart_moves();
         catalog.await_servers();
@@ -243,14 +258,15 @@ impl Recovery {
 
 impl Catalog {
     fn recover_jobs(&mut self, jobs: Vec<Option<RecoveredJob>>) -> Result<(), BadRecord> {
-        let key = self.key;
+        let (key, quotas) = (self.key, &mut self.quotas);
         let jobs = jobs.into_iter().map(|job| {
             let RecoveredJob { image, tombstones } = job?;
             let mut all = Tombstones::default();
             for tombstone in tombstones {
                 all.push(key, self.tombstone_limit, tombstone);
             }
-            Some(Job::new(image, all))
+            let tenant = quotas.job_begins(&image.name);
+            Some(Job { tenant, ..Job::new(image, all) })
         });
         let jobs = jobs.collect();
         self.jobs.recover(jobs, self.config.term);
@@ -290,6 +306,9 @@ impl Catalog {
                 return bad(format!("prefix {} has a parent that is not there", image.id));
             }
             self.dag.restore_parents(n, &image.parents);
+            if image.life == Life::Live {
+                self.recover_bound(n, image.max_blocks);
+            }
             if image.life == Life::Live && !image.pinned {
                 due.push((now + self.lease(n), n, image.id));
             }
@@ -335,9 +354,10 @@ impl Catalog {
             }
             let node = &mut self.dag.nodes[image.prefix];
             self.structures.enlist(s, node);
-            let job = &mut self.jobs[self.structures[s].job];
-            job.structures += 1;
-            job.blocks += count;
+            let j = self.structures[s].job;
+            self.jobs[j].structures += 1;
+            self.count_structure(s, image.prefix);
+            self.blocks_came(j, s, count);
         }
         Ok(())
     }

@@ -32,6 +32,7 @@ pub const LEASE: PrefixOptions = PrefixOptions {
     high_mark: 0,
     low_mark: 0,
     flush_to: "",
+    max_blocks: 0,
 };
 
 pub fn lease(lease_ms: u32) -> PrefixOptions<'static> {

@@ -1,8 +1,8 @@
 //! Where blocks are, of servers that have a tier below memory.
 
 use super::{Cluster, File, Outcome};
-use honeycomb_types::{BlockAt, Kind, ServerId, TierIx};
-use std::collections::BTreeMap;
+use honeycomb_types::{BlockAt, Kind, PrefixId, ServerId, TierIx};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What is known of tiers: at most one below memory is modelled.
 #[derive(Clone, Debug, Default)]
@@ -53,12 +53,18 @@ impl Cluster {
     }
 
     /// Whether a structure of this kind may have so many blocks, in memory or else below.
-    pub fn may_have(&self, job: usize, blocks: u64, kind: Kind) -> Outcome<()> {
-        match self.may_take(job, blocks) {
+    pub fn may_have(
+        &self,
+        job: usize,
+        counts: &BTreeSet<PrefixId>,
+        blocks: u64,
+        kind: Kind,
+    ) -> Outcome<()> {
+        match self.may_take(job, counts, blocks) {
             Err("OutOfMemory" | "Recovering")
                 if kind == Kind::File
                     && self.room_below() >= blocks
-                    && self.within_quota(job, blocks).is_ok() =>
+                    && self.within_quotas(job, counts, blocks).is_ok() =>
             {
                 Ok(())
             }

@@ -76,6 +76,25 @@ impl ControllerService {
         }
     }
 
+    pub(super) fn serve_quota(&mut self, asked: Asked<'_>) -> Result<Vec<u8>, Refusal> {
+        let Asked { now, actor, op, .. } = asked;
+        let reply = if op == Op::SetQuota {
+            let q = asked.read::<SetQuotaRequest>()?;
+            let (of, max_blocks) = (translate::quota_of(q.job, q.level, &q.name)?, q.max_blocks);
+            self.apply(now, Command::SetQuota { actor, of, max_blocks })
+        } else {
+            let q = asked.read::<GetQuotaRequest>()?;
+            let of = translate::quota_of(q.job, q.level, &q.name)?;
+            self.apply(now, Command::Quota { actor, of })
+        };
+        match reply.map_err(refusal)? {
+            Reply::Quota { quota: max_blocks, held: held_blocks } => {
+                Ok(SetQuotaReply { max_blocks, held_blocks }.encode())
+            }
+            other => unexpected(op, &other),
+        }
+    }
+
     pub(super) fn serve_prefix(&mut self, asked: Asked<'_>) -> Result<Vec<u8>, Refusal> {
         let Asked { now, actor, op, .. } = asked;
         let mut renewed_job = None;

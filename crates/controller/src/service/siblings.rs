@@ -13,7 +13,7 @@ use crate::merge;
 use honeycomb_env::{ConnId, Detached, Mailbox, Net, NotPosted, ReplyPayload};
 use honeycomb_types::{JobId, SessionId, Time, Verbs, tenant_of};
 use honeycomb_wire::messages::{FindJobRequest, RegisterJobRequest};
-use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, Scope, Status};
+use honeycomb_wire::{Field, Op, Reader, ReplyHeader, RequestHeader, Scope, Status};
 use std::collections::{HashMap, VecDeque};
 use xxhash_rust::xxh64::xxh64;
 
@@ -124,6 +124,15 @@ impl Siblings {
         let owner = match op {
             Op::RegisterJob => named(&RegisterJobRequest::decode(args).ok()?.name),
             Op::FindJob => named(&FindJobRequest::decode(args).ok()?.name),
+            // Both begin alike. A tenant's is where its jobs are.
+            Op::SetQuota | Op::GetQuota => {
+                let mut r = Reader::new(args);
+                let (job, level) = (u64::get(&mut r).ok()?, u8::get(&mut r).ok()?);
+                match level {
+                    0 => named(&String::get(&mut r).ok()?),
+                    _ => JobId(job).controller(),
+                }
+            }
             Op::DeregisterJob
             | Op::JobTree
             | Op::CreatePrefix

@@ -164,6 +164,33 @@ fn jobs_and_status_list_the_same_jobs() {
 }
 
 #[test]
+fn quotas_are_set_told_and_kept() {
+    let home = Home::with_cluster();
+    home.ok(&["prefix", "runs", "--max-blocks", "3", "--job", "acme/sort"]);
+    let of = |args: &[&str]| home.json(&[&["quota"], args].concat());
+    let told = |max: u64, held: u64| json!({ "max_blocks": max, "held_blocks": held });
+    let in_job = |args: &[&'static str]| [args, &["--job", "acme/sort"]].concat();
+    assert_eq!(of(&in_job(&["runs"])), told(3, 0));
+    home.ok(&in_job(&["put", "runs/one:kv", "k", "v"]));
+    assert_eq!(of(&in_job(&["runs"])), told(3, 1));
+    assert_eq!(of(&in_job(&["runs", "--blocks", "1"])), told(1, 1));
+    let refused = home.run(&in_job(&["put", "runs/two:kv", "k", "v", "--json"]));
+    assert_eq!((refused.code, refused.error()["status"].as_str()), (7, Some("QuotaExceeded")));
+    assert!(refused.err.contains("prefix 'runs' with all below it holds 1 of its quota of 1"));
+    assert_eq!(of(&in_job(&["runs", "--blocks", "0"])), told(0, 0));
+    assert_eq!(of(&in_job(&["--blocks", "9"])), told(9, 1));
+    assert_eq!(of(&["--tenant", "acme", "--blocks", "1"]), told(1, 1));
+    let refused = home.run(&in_job(&["put", "runs/two:kv", "k", "v"]));
+    assert_eq!(refused.code, 7);
+    assert!(refused.err.contains("the tenant 'acme' holds 1 of its quota of 1"), "{}", refused.err);
+    let text = home.ok(&["quota", "--tenant", "acme"]);
+    assert_eq!(text.trim(), "tenant acme: 1 of 1 blocks held");
+    assert_eq!(home.run(&["quota", "nix"]).code, 3);
+    assert_eq!(home.run(&["quota", "runs", "--tenant", "acme"]).code, 2);
+    assert_eq!(home.json(&["jobs"])["jobs"][0]["quota_blocks"], 9);
+}
+
+#[test]
 fn a_tree_is_sorted_by_name() {
     let home = filled();
     let text = home.ok(&["tree"]);

@@ -407,7 +407,7 @@ fn at_controller(op: Op) -> AtController {
             row(PermissionDenied, PermissionDenied, PermissionDenied, PermissionDenied)
         }
         Op::FindJob => row(PermissionDenied, PermissionDenied, PermissionDenied, Ok),
-        Op::JobTree | Op::LeaseInfo | Op::OpenStructure | Op::ReopenStructure => {
+        Op::JobTree | Op::GetQuota | Op::LeaseInfo | Op::OpenStructure | Op::ReopenStructure => {
             row(UnknownJob, Ok, Ok, Ok)
         }
         // Each path succeeds or fails alone: see `renewals_fail_path_by_path`.
@@ -417,6 +417,7 @@ fn at_controller(op: Op) -> AtController {
         | Op::CreateHierarchy
         | Op::RemovePrefix
         | Op::SetPermissions
+        | Op::SetQuota
         | Op::DeclareReaders
         | Op::CommitTask
         | Op::CreateStructure

@@ -60,6 +60,11 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
         Op::ListKinds => body(ListKindsRequest {}.encode()),
         Op::JobTree => body(JobTreeRequest { job }.encode()),
         Op::FindJob => body(FindJobRequest { name: "victim".into() }.encode()),
+        Op::SetQuota => {
+            let (level, name, max_blocks) = (2, path, 1000);
+            body(SetQuotaRequest { job, level, name, max_blocks }.encode())
+        }
+        Op::GetQuota => body(GetQuotaRequest { job, level: 2, name: path }.encode()),
         Op::CreatePrefix => {
             let path = "own/new".into();
             body(CreatePrefixRequest { job, path, parents: Vec::new(), options }.encode())

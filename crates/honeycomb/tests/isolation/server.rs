@@ -61,6 +61,8 @@ fn at_server(op: Op) -> AtServer {
         | Op::ListKinds
         | Op::JobTree
         | Op::FindJob
+        | Op::SetQuota
+        | Op::GetQuota
         | Op::CreatePrefix
         | Op::CreateHierarchy
         | Op::RemovePrefix

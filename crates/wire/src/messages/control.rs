@@ -106,6 +106,56 @@ pub struct FindJobReply {
 
 fields!(FindJobReply { job, root, token });
 
+/// Request of SetQuota. Sets the most blocks that a tenant, a job or a prefix with all below it may hold. What is held already stays. The cluster's token for a tenant and a job, the job's own for a prefix.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct SetQuotaRequest {
+    /// The job; 0 for a tenant.
+    pub job: u64,
+    /// 0 tenant, 1 job, 2 prefix.
+    pub level: u8,
+    /// The tenant's name, or the path of the prefix; empty for a job.
+    pub name: String,
+    /// 0 for no quota.
+    pub max_blocks: u64,
+}
+
+fields!(SetQuotaRequest { job, level, name, max_blocks });
+
+/// Reply of SetQuota.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct SetQuotaReply {
+    /// As it was set.
+    pub max_blocks: u64,
+    /// Blocks that count to it; 0 of a prefix without a quota.
+    pub held_blocks: u64,
+}
+
+fields!(SetQuotaReply { max_blocks, held_blocks });
+
+/// Request of GetQuota. A quota, and what is held of it. Of a tenant for the cluster's token only.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct GetQuotaRequest {
+    /// The job; 0 for a tenant.
+    pub job: u64,
+    /// 0 tenant, 1 job, 2 prefix.
+    pub level: u8,
+    /// The tenant's name, or the path of the prefix; empty for a job.
+    pub name: String,
+}
+
+fields!(GetQuotaRequest { job, level, name });
+
+/// Reply of GetQuota.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct GetQuotaReply {
+    /// 0 for no quota.
+    pub max_blocks: u64,
+    /// Blocks that count to it; 0 of a prefix without a quota.
+    pub held_blocks: u64,
+}
+
+fields!(GetQuotaReply { max_blocks, held_blocks });
+
 /// Request of CreatePrefix. Adds a prefix (Table 1, createAddrPrefix). The path's own parent must exist; further parents are named.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct CreatePrefixRequest {

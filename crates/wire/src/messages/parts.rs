@@ -21,9 +21,20 @@ pub struct PrefixOptions {
     pub low_mark: u8,
     /// Where its data goes when its lease ends: a path of names below the servers' flush_root and the job's name; empty discards it.
     pub flush_to: String,
+    /// Most blocks of it and all below it; 0 for no quota.
+    pub max_blocks: u64,
 }
 
-fields!(PrefixOptions { lease_ms, pinned, owner_verbs, job_verbs, high_mark, low_mark, flush_to });
+fields!(PrefixOptions {
+    lease_ms,
+    pinned,
+    owner_verbs,
+    job_verbs,
+    high_mark,
+    low_mark,
+    flush_to,
+    max_blocks
+});
 
 /// What one block of a structure left in an object of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -221,6 +232,10 @@ pub struct PrefixInfo {
     pub flush: u8,
     /// Why the last attempt failed, or what was lost.
     pub flush_message: String,
+    /// Most blocks of it and all below it; 0 for no quota.
+    pub max_blocks: u64,
+    /// Blocks that count to that; 0 without one.
+    pub held_blocks: u64,
 }
 
 fields!(PrefixInfo {
@@ -238,7 +253,9 @@ fields!(PrefixInfo {
     low_mark,
     flush_to,
     flush,
-    flush_message
+    flush_message,
+    max_blocks,
+    held_blocks
 });
 
 /// One memory server.

@@ -100,6 +100,8 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         ListKinds ListKindsRequest ListKindsReply,
         JobTree JobTreeRequest JobTreeReply,
         FindJob FindJobRequest FindJobReply,
+        SetQuota SetQuotaRequest SetQuotaReply,
+        GetQuota GetQuotaRequest GetQuotaReply,
         CreatePrefix CreatePrefixRequest CreatePrefixReply,
         CreateHierarchy CreateHierarchyRequest CreateHierarchyReply,
         RemovePrefix RemovePrefixRequest RemovePrefixReply,
