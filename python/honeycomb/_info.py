@@ -88,6 +88,7 @@ class ServerInfo(TypedDict):
     requests: int
     forwarded: int
     bytes_owed: int
+    cpu_permille: int
     tiers: list[TierUse]
 
 

@@ -128,6 +128,7 @@ fn server_info<'py>(py: Python<'py>, s: &ServerInfo) -> PyResult<Bound<'py, PyDi
         requests,
         forwarded,
         bytes_owed,
+        cpu_permille,
     );
     dict.set_item("tiers", tiers(py, &s.tiers)?)?;
     Ok(dict)

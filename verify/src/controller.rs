@@ -405,6 +405,7 @@ impl World {
                     requests: 0,
                     forwarded: 0,
                     bytes_owed: 0,
+                    cpu_permille: 0,
                     usage: &usage,
                 };
                 if self.command(ix, Command::ServerReport { server: id, report }).is_err() {

@@ -224,6 +224,7 @@ fn measure_ticks(run: &mut Run, prefixes: usize) {
         requests: 0,
         forwarded: 0,
         bytes_owed: 0,
+        cpu_permille: 0,
         usage: &[],
     };
     run.apply(Command::ServerReport { server: ServerId(1), report });

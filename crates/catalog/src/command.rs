@@ -193,6 +193,8 @@ pub struct Report<'a> {
     pub forwarded: u64,
     /// Memory of freed blocks that clients still map.
     pub bytes_owed: u64,
+    /// Thousandths of the time of its cores that they were busy since the last report.
+    pub cpu_permille: u16,
     /// Blocks whose usage changed since the last report; of a server with tiers, those that were used.
     pub usage: &'a [BlockUsage],
 }
@@ -217,6 +219,8 @@ pub enum Command<'a> {
     ListJobs { actor: Actor },
     /// The custom kinds that servers have announced. Any actor.
     ListKinds { actor: Actor },
+    /// Which servers the next blocks of a job with hints go to.
+    JobWeights { actor: Actor, job: JobId },
     /// A job's address DAG with leases and structures.
     JobTree { actor: Actor, job: JobId },
 

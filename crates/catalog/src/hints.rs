@@ -116,6 +116,8 @@ impl Catalog {
         let mut supply = Supply::default();
         for (_, server) in self.pool.servers() {
             supply.memory += server.total as u64 * self.block_size;
+            let below: u64 = server.tiers.iter().map(|tier| u64::from(tier.blocks)).sum();
+            supply.below += below * u64::from(server.shards()) * self.block_size;
             supply.bytes_per_s += HINT_SERVER_BYTES_PER_S;
         }
         supply

@@ -7,6 +7,7 @@ use crate::lease::remaining_ms;
 use crate::quota::Bound;
 use crate::slab::{NONE, Slab, chain};
 use crate::tombstones::Tombstones;
+use crate::weights::Weights;
 use crate::{
     Actor, Catalog, CatalogError, Effect, Estimate, FlushState, Hints, JobInfo, PrefixInfo,
     PrefixOptions, PrefixState, Reply, Supply,
@@ -34,6 +35,8 @@ pub(crate) struct Job {
     pub(crate) bounded_prefixes: u32,
     /// What it said of itself.
     pub(crate) hints: Hints,
+    /// Which servers its blocks go to by that; made when one is placed.
+    pub(crate) weights: Option<Box<Weights>>,
     pub(crate) registered: Time,
     pub(crate) first_node: u32,
     /// Prefixes in the DAG, the dead ones included.
@@ -63,6 +66,7 @@ impl Job {
             tenant: NONE,
             bounded_prefixes: 0,
             hints: image.hints,
+            weights: None,
             registered: image.registered,
             first_node: NONE,
             nodes: 0,
@@ -74,6 +78,13 @@ impl Job {
             tombstones,
             lingers_until: image.lingers_until,
         }
+    }
+}
+
+impl Job {
+    fn bytes(&self) -> usize {
+        let weights = self.weights.as_ref().map_or(0, |weights| weights.bytes());
+        self.name.len() + self.tombstones.bytes() + weights
     }
 }
 
@@ -202,7 +213,7 @@ impl Jobs {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        let own: usize = self.jobs.iter().map(|(_, j)| j.name.len() + j.tombstones.bytes()).sum();
+        let own: usize = self.jobs.iter().map(|(_, j)| j.bytes()).sum();
         let tables = self.ids.allocation_size() + self.names.allocation_size();
         own + tables + self.jobs.bytes() + self.linger.capacity() * size_of::<(Time, JobId)>()
     }

@@ -13,7 +13,7 @@
 //! of a prefix; `flush` what is kept of a prefix that expires; `edges` those that use makes; `readers` who was declared to read what; `plan` whole
 //! hierarchies; `pool` blocks; `growth` how files and queues grow; `queue` how queues are bounded
 //! and shrink; `moves` how kvs split and merge; `extents` where they keep large values; `policy` who gets which block;
-//! `hints` what jobs are expected to take; `quota` how much they may; `pressure` what goes below memory when it runs short; `lots` how much of a server this controller
+//! `hints` what jobs are expected to take; `quota` how much they may; `weights` on which servers, where they said what they need; `pressure` what goes below memory when it runs short; `lots` how much of a server this controller
 //! shard has.
 
 #![forbid(unsafe_code)]
@@ -48,6 +48,7 @@ mod servers;
 mod slab;
 mod structures;
 mod tombstones;
+mod weights;
 
 pub use command::{
     Actor, BlockUsage, Command, HeldBlock, NewServer, NewStructure, PlanNode, PrefixOptions,
@@ -63,6 +64,7 @@ pub use reply::{
     LeaseInfo, MapEntry, Opened, PartitionMap, PrefixInfo, PrefixState, Reply, ServerInfo,
     StructureInfo, TierUse,
 };
+pub use weights::Weight;
 
 use dag::Dag;
 use durable::Journal;
@@ -256,6 +258,7 @@ impl Catalog {
             }
             C::SetQuota { actor, of, max_blocks } => self.set_quota(actor, of, max_blocks),
             C::Quota { actor, of } => self.quota(actor, of),
+            C::JobWeights { actor, job } => self.job_weights(actor, job),
             C::FindJob { actor, name } => self.find_job(actor, name),
             C::DeregisterJob { actor, job } => self.deregister_job(actor, job, effects),
             C::ListJobs { actor } => self.list_jobs(actor),

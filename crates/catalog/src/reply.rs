@@ -1,6 +1,6 @@
 //! What the catalog answers, and what it asks of the memory servers.
 
-use crate::{CatalogError, Estimate, Hints, Written};
+use crate::{CatalogError, Estimate, Hints, Weight, Written};
 use honeycomb_types::{
     BlockAt, Generation, JobId, Kind, KindSpec, MapVersion, Marks, MoveId, PrefixId, Router,
     ServerId, StructureId, TierClass, TierIx, Verbs,
@@ -17,6 +17,8 @@ pub enum Reply {
     Job { job: JobId, root: PrefixId },
     /// SetQuota, Quota: most blocks, 0 for no bound, and those that are held.
     Quota { quota: u64, held: u64 },
+    /// JobWeights: nothing of a job without hints.
+    Weights { expected: Estimate, weights: Vec<Weight> },
     /// ListKinds, in order of code: each with the number of live servers that serve it.
     Kinds(Vec<(Arc<KindSpec>, u32)>),
     /// ListJobs, in order of registration.
@@ -308,6 +310,8 @@ pub struct ServerInfo {
     pub forwarded: u64,
     /// Memory of freed blocks that clients still map.
     pub bytes_owed: u64,
+    /// Thousandths of the time of its cores that they are busy, of late.
+    pub cpu_permille: u16,
     /// What is below its memory.
     pub tiers: Vec<TierUse>,
 }

@@ -116,6 +116,7 @@ impl Catalog {
         server.forwarded = report.forwarded;
         server.bytes_owed = report.bytes_owed;
         let now = self.now;
+        server.load.heard(report.cpu_permille, self.now);
         for usage in report.usage.iter().filter(|usage| usage.at.block.server() == id) {
             if self.pool.held(usage.at).is_some() {
                 self.pool.touch(usage.at.block, now);
@@ -258,6 +259,7 @@ impl Catalog {
                     requests: server.requests,
                     forwarded: server.forwarded,
                     bytes_owed: server.bytes_owed,
+                    cpu_permille: server.load.cpu_permille(),
                     tiers,
                 });
             }

@@ -5,6 +5,7 @@ use crate::dag::Node;
 use crate::durable::Dirty;
 use crate::hash::HashKey;
 use crate::moves::Moves;
+use crate::policy::Chooser;
 use crate::pool::Draw;
 use crate::pressure::goes_below;
 use crate::queue::QueueState;
@@ -376,12 +377,14 @@ impl Catalog {
         let holder = (job.id, job.blocks);
         self.pressure.asks(n);
         let below = if goes_below(kind) && !self.is_flushed(n) { TIERS_MAX } else { 0 };
-        let (policy, now) = (&mut *self.policy, self.now);
+        let (mut weights, now) = (self.take_weights(j), self.now);
         let mut tiers = (0..=below as u8).map(|tier| {
-            self.pool.allocate(policy, holder, (s, kind), asked, draw, (TierIx(tier), now))
+            let chooser = Chooser { policy: &mut *self.policy, weights: weights.as_deref_mut() };
+            self.pool.allocate(chooser, holder, (s, kind), asked, draw, (TierIx(tier), now))
         });
         let first = tiers.next().expect("memory is one");
         let blocks = first.or_else(|none| tiers.find_map(Result::ok).ok_or(none));
+        self.jobs[j].weights = weights;
         let blocks = blocks.map_err(|none| {
             self.pressure.refuses(n);
             // Who is away has room as well.

@@ -75,6 +75,7 @@ fn report(bench: &mut Bench, at: BlockAt, bytes_used: u64) {
         requests: 0,
         forwarded: 0,
         bytes_owed: 0,
+        cpu_permille: 0,
         usage: &usage,
     };
     bench.run(Command::ServerReport { server: at.block.server(), report }).unwrap();
@@ -487,8 +488,15 @@ fn a_move_that_nobody_ends_is_cancelled_in_time() {
     let wait = |bench: &mut Bench, ms: u64| {
         for _ in 0..ms / 1000 {
             let (bytes_resident, connections, requests, forwarded, usage) = (0, 0, 0, 0, &[][..]);
-            let report =
-                Report { bytes_resident, connections, requests, forwarded, bytes_owed: 0, usage };
+            let report = Report {
+                bytes_resident,
+                connections,
+                requests,
+                forwarded,
+                bytes_owed: 0,
+                cpu_permille: 0,
+                usage,
+            };
             for server in servers {
                 bench.run(Command::ServerReport { server, report }).unwrap();
             }

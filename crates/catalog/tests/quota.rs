@@ -39,6 +39,7 @@ fn come_back(bench: &mut Bench) {
             block_size: 65_536,
             kinds: &[],
             flush: false,
+            tiers: &[],
         };
         let (server, held) = (server.server, &[][..]);
         bench.run(Command::RejoinServer { server: new, member: server }).unwrap();

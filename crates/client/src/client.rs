@@ -249,6 +249,11 @@ impl Client {
         Ok(self.ask::<_, ListJobsReply>(Op::ListJobs, &ListJobsRequest {})?.jobs)
     }
 
+    /// Which servers the next blocks of a job with hints go to.
+    pub fn weights(&self, job: JobId) -> Result<JobWeightsReply, Error> {
+        self.ask(Op::JobWeights, &JobWeightsRequest { job: job.0 })
+    }
+
     /// A job's address DAG, parents before children.
     pub fn tree(&self, job: JobId) -> Result<Vec<PrefixInfo>, Error> {
         let body = JobTreeRequest { job: job.0 };

@@ -74,6 +74,7 @@ fn add_server(known: &mut ServerInfo, part: &ServerInfo) {
     known.free = known.free.saturating_sub(part.blocks.saturating_sub(part.free));
     known.bytes_used += part.bytes_used;
     known.alive &= part.alive;
+    known.cpu_permille = known.cpu_permille.max(part.cpu_permille);
 }
 
 #[cfg(test)]

@@ -376,9 +376,12 @@ impl ControllerService {
         let asked = Asked { now, actor, scope: self.peers[&from].scope, op, args };
         match op {
             Op::Ping => asked.read::<PingRequest>().map(|_| Vec::new()),
-            Op::RegisterJob | Op::FindJob | Op::DeregisterJob | Op::ListJobs | Op::JobTree => {
-                self.serve_job(asked)
-            }
+            Op::RegisterJob
+            | Op::FindJob
+            | Op::DeregisterJob
+            | Op::ListJobs
+            | Op::JobTree
+            | Op::JobWeights => self.serve_job(asked),
             Op::SetQuota | Op::GetQuota => self.serve_quota(asked),
             Op::CreatePrefix
             | Op::CreateHierarchy
@@ -650,6 +653,7 @@ fn changes(op: Op, args: &[u8]) -> bool {
             | Op::ListJobs
             | Op::ListKinds
             | Op::JobTree
+            | Op::JobWeights
             | Op::GetQuota
             | Op::LeaseInfo
             | Op::OpenStructure
@@ -689,6 +693,7 @@ pub fn waits(command: &Command<'_>, effects: &[Effect]) -> bool {
             | Command::QueueTaken { .. }
             | Command::FindJob { .. }
             | Command::Quota { .. }
+            | Command::JobWeights { .. }
             | Command::ListJobs { .. }
             | Command::ListKinds { .. }
             | Command::ExtentBlocks { bytes: 0, .. }

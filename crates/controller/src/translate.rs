@@ -111,6 +111,22 @@ pub(crate) fn hints(h: &JobHints) -> Result<catalog::Hints, Refusal> {
     })
 }
 
+pub(crate) fn weights(expected: &catalog::Estimate, weights: &[catalog::Weight]) -> Vec<u8> {
+    let sum: u64 = weights.iter().map(|w| w.weight).sum::<u64>().max(1);
+    let weight = |w: &catalog::Weight| ServerWeight {
+        server: w.server.0,
+        weight_permille: ((w.weight as u128 * 1000 + sum as u128 / 2) / sum as u128) as u16,
+        free: w.free,
+        cpu_permille: w.cpu_permille,
+    };
+    JobWeightsReply {
+        expected_bytes: expected.bytes,
+        expected_bytes_per_s: expected.bytes_per_s,
+        weights: weights.iter().map(weight).collect(),
+    }
+    .encode()
+}
+
 pub(crate) fn quota_of(job: u64, level: u8, name: &str) -> Result<catalog::QuotaOf<'_>, Refusal> {
     match level {
         0 => Ok(catalog::QuotaOf::Tenant(name)),
@@ -201,6 +217,7 @@ fn server_info(s: &catalog::ServerInfo) -> ServerInfo {
         requests: s.requests,
         forwarded: s.forwarded,
         bytes_owed: s.bytes_owed,
+        cpu_permille: s.cpu_permille,
         tiers: s.tiers.iter().map(tier_use).collect(),
     }
 }

@@ -133,6 +133,17 @@ pub const HINT_TASK_BYTES_PER_S: u64 = 75_000_000;
 pub const HINT_SERVER_BYTES_PER_S: u64 = 1_000_000_000;
 /// Most that a hint can say, in bytes and in bytes per second: more is a mistake in a unit.
 pub const HINT_MAX: u64 = 1 << 60;
+/// How old the weights of a job's servers may be when one of its blocks is placed: Pocket's period.
+pub const STEER_EVERY: Duration = Duration::from_secs(1);
+/// Over this time what servers report of their load is smoothed.
+pub const LOAD_SMOOTHED: Duration = Duration::from_secs(2);
+/// A server that is busy for less than this, in thousandths of the time of its cores, gets its full weight
+/// ...
+pub const STEER_IDLE: u64 = 600;
+/// ... and one that is busy for this much or more gets the least: Pocket's thresholds, 60 and 80 %.
+pub const STEER_BUSY: u64 = 800;
+/// The least weight of a server that has room, in thousandths of its full one.
+pub const STEER_LEAST: u64 = 100;
 /// A job whose prefixes have all expired is deregistered after this.
 pub const JOB_LINGER: Duration = Duration::from_secs(600);
 

@@ -34,6 +34,7 @@ impl Both {
             requests: 0,
             forwarded: 0,
             bytes_owed: 0,
+            cpu_permille: 0,
             usage: &usage,
         };
         self.bench.run(Command::ServerReport { server: at.block.server(), report }).unwrap();

@@ -47,6 +47,10 @@ impl ControllerService {
                 let q = asked.read::<JobTreeRequest>()?;
                 self.apply(now, Command::JobTree { actor, job: JobId(q.job) })
             }
+            Op::JobWeights => {
+                let q = asked.read::<JobWeightsRequest>()?;
+                self.apply(now, Command::JobWeights { actor, job: JobId(q.job) })
+            }
             _ => {
                 asked.read::<ListJobsRequest>()?;
                 self.apply(now, Command::ListJobs { actor })
@@ -58,6 +62,7 @@ impl ControllerService {
                 let token = self.job_token(job, scope);
                 Ok(RegisterJobReply { job: job.0, root: root.0, token }.encode())
             }
+            Reply::Weights { expected, weights } => Ok(translate::weights(&expected, &weights)),
             Reply::Jobs(jobs) => {
                 Ok(ListJobsReply { jobs: jobs.iter().map(translate::job_info).collect() }.encode())
             }

@@ -135,6 +135,7 @@ impl Siblings {
             }
             Op::DeregisterJob
             | Op::JobTree
+            | Op::JobWeights
             | Op::CreatePrefix
             | Op::CreateHierarchy
             | Op::RemovePrefix

@@ -407,9 +407,12 @@ fn at_controller(op: Op) -> AtController {
             row(PermissionDenied, PermissionDenied, PermissionDenied, PermissionDenied)
         }
         Op::FindJob => row(PermissionDenied, PermissionDenied, PermissionDenied, Ok),
-        Op::JobTree | Op::GetQuota | Op::LeaseInfo | Op::OpenStructure | Op::ReopenStructure => {
-            row(UnknownJob, Ok, Ok, Ok)
-        }
+        Op::JobTree
+        | Op::JobWeights
+        | Op::GetQuota
+        | Op::LeaseInfo
+        | Op::OpenStructure
+        | Op::ReopenStructure => row(UnknownJob, Ok, Ok, Ok),
         // Each path succeeds or fails alone: see `renewals_fail_path_by_path`.
         Op::RenewLeases => row(UnknownJob, Ok, Ok, PermissionDenied),
         Op::DeregisterJob

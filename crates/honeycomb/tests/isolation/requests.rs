@@ -60,6 +60,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
         Op::ListKinds => body(ListKindsRequest {}.encode()),
         Op::JobTree => body(JobTreeRequest { job }.encode()),
         Op::FindJob => body(FindJobRequest { name: "victim".into() }.encode()),
+        Op::JobWeights => body(JobWeightsRequest { job }.encode()),
         Op::SetQuota => {
             let (level, name, max_blocks) = (2, path, 1000);
             body(SetQuotaRequest { job, level, name, max_blocks }.encode())
@@ -137,6 +138,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
                 requests: 0,
                 forwarded: 0,
                 bytes_owed: 0,
+                cpu_permille: 0,
                 usage: Vec::new(),
                 active: vec![ActivePrefix { job, prefix: victim.own.0, ago_ms: 0 }],
             }

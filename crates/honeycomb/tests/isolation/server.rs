@@ -61,6 +61,7 @@ fn at_server(op: Op) -> AtServer {
         | Op::ListKinds
         | Op::JobTree
         | Op::FindJob
+        | Op::JobWeights
         | Op::SetQuota
         | Op::GetQuota
         | Op::CreatePrefix

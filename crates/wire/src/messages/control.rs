@@ -4,7 +4,7 @@
 
 use super::parts::{
     DagNode, JobHints, JobInfo, KindInfo, MapEntry, PartitionMap, PrefixInfo, PrefixOptions,
-    RenewResult, ServerInfo, TierUse,
+    RenewResult, ServerInfo, ServerWeight, TierUse,
 };
 use crate::fields::fields;
 
@@ -105,6 +105,28 @@ pub struct FindJobReply {
 }
 
 fields!(FindJobReply { job, root, token });
+
+/// Request of JobWeights. Which servers the next blocks of a job with hints go to. A job without hints has no weights: its blocks go to the emptiest server.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct JobWeightsRequest {
+    /// The job.
+    pub job: u64,
+}
+
+fields!(JobWeightsRequest { job });
+
+/// Reply of JobWeights.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct JobWeightsReply {
+    /// What its hints let expect it to hold.
+    pub expected_bytes: u64,
+    /// What they let expect it to read and write in a second.
+    pub expected_bytes_per_s: u64,
+    /// In order of server; for a job's own token, the greatest first. None without hints.
+    pub weights: Vec<ServerWeight>,
+}
+
+fields!(JobWeightsReply { expected_bytes, expected_bytes_per_s, weights });
 
 /// Request of SetQuota. Sets the most blocks that a tenant, a job or a prefix with all below it may hold. What is held already stays. The cluster's token for a tenant and a job, the job's own for a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

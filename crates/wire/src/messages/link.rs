@@ -80,6 +80,8 @@ pub struct ReportRequest {
     pub forwarded: u64,
     /// Memory of freed blocks that clients still map.
     pub bytes_owed: u64,
+    /// Thousandths of the time of its cores that they were busy since the last report.
+    pub cpu_permille: u16,
     /// Blocks whose usage changed since the last report.
     pub usage: Vec<BlockUsage>,
     /// Task prefixes of sessions that were active.
@@ -92,6 +94,7 @@ fields!(ReportRequest {
     requests,
     forwarded,
     bytes_owed,
+    cpu_permille,
     usage,
     active
 });

@@ -47,6 +47,8 @@ pub enum Op {
     JobTree = 0x0104,
     /// Finds a job by its name and issues a token for it.
     FindJob = 0x0105,
+    /// Which servers the next blocks of a job with hints go to. A job without hints has no weights: its blocks go to the emptiest server.
+    JobWeights = 0x0106,
     /// Sets the most blocks that a tenant, a job or a prefix with all below it may hold. What is held already stays. The cluster's token for a tenant and a job, the job's own for a prefix.
     SetQuota = 0x0108,
     /// A quota, and what is held of it. Of a tenant for the cluster's token only.
@@ -191,7 +193,7 @@ pub enum Op {
 
 impl Op {
     /// Every op of the protocol in order of code.
-    pub const ALL: [Op; 88] = [
+    pub const ALL: [Op; 89] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -211,6 +213,7 @@ impl Op {
         Op::ListJobs,
         Op::JobTree,
         Op::FindJob,
+        Op::JobWeights,
         Op::SetQuota,
         Op::GetQuota,
         Op::CreatePrefix,
@@ -304,6 +307,7 @@ impl Op {
             0x0103 => Op::ListJobs,
             0x0104 => Op::JobTree,
             0x0105 => Op::FindJob,
+            0x0106 => Op::JobWeights,
             0x0108 => Op::SetQuota,
             0x0109 => Op::GetQuota,
             0x0201 => Op::CreatePrefix,
@@ -400,6 +404,7 @@ impl Op {
             Op::ListJobs => "ListJobs",
             Op::JobTree => "JobTree",
             Op::FindJob => "FindJob",
+            Op::JobWeights => "JobWeights",
             Op::SetQuota => "SetQuota",
             Op::GetQuota => "GetQuota",
             Op::CreatePrefix => "CreatePrefix",
@@ -496,6 +501,7 @@ impl Op {
             Op::ListJobs => 0x0103,
             Op::JobTree => 0x0104,
             Op::FindJob => 0x0105,
+            Op::JobWeights => 0x0106,
             Op::SetQuota => 0x0108,
             Op::GetQuota => 0x0109,
             Op::CreatePrefix => 0x0201,
@@ -603,6 +609,7 @@ impl Op {
             Op::ListJobs => of(P::Control, A::Job, 0, MESSAGE),
             Op::JobTree => of(P::Control, A::Job, 0, MESSAGE),
             Op::FindJob => of(P::Control, A::Cluster, 0, MESSAGE),
+            Op::JobWeights => of(P::Control, A::Job, 0, MESSAGE),
             Op::SetQuota => of(P::Control, A::Job, 0, MESSAGE),
             Op::GetQuota => of(P::Control, A::Job, 0, MESSAGE),
             Op::CreatePrefix => of(P::Control, A::Job, 0, MESSAGE),

@@ -287,6 +287,8 @@ pub struct ServerInfo {
     pub forwarded: u64,
     /// Memory of freed blocks that clients still map.
     pub bytes_owed: u64,
+    /// Thousandths of the time of its cores that they are busy, of late.
+    pub cpu_permille: u16,
     /// What is below its memory.
     pub tiers: Vec<TierUse>,
 }
@@ -305,6 +307,7 @@ fields!(ServerInfo {
     requests,
     forwarded,
     bytes_owed,
+    cpu_permille,
     tiers
 });
 
@@ -331,6 +334,21 @@ pub struct TierUse {
 }
 
 fields!(TierUse { class, blocks, used });
+
+/// What one server counts for when a block of a job is placed.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ServerWeight {
+    /// The server; 0 for a job's own token.
+    pub server: u32,
+    /// Thousandths of the job's next blocks that it would give.
+    pub weight_permille: u16,
+    /// Blocks that it could give; 0 for a job's own token.
+    pub free: u32,
+    /// Thousandths of the time of its cores that they are busy, of late; 0 for a job's own token.
+    pub cpu_permille: u16,
+}
+
+fields!(ServerWeight { server, weight_permille, free, cpu_permille });
 
 /// One operation of a custom kind.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

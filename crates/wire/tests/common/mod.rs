@@ -100,6 +100,7 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         ListKinds ListKindsRequest ListKindsReply,
         JobTree JobTreeRequest JobTreeReply,
         FindJob FindJobRequest FindJobReply,
+        JobWeights JobWeightsRequest JobWeightsReply,
         SetQuota SetQuotaRequest SetQuotaReply,
         GetQuota GetQuotaRequest GetQuotaReply,
         CreatePrefix CreatePrefixRequest CreatePrefixReply,
