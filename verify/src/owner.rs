@@ -7,7 +7,7 @@ use crate::queue::QueueModel;
 use crate::queueing;
 use crate::storing;
 use crate::world::{Event, Known, PATIENCE, SessionTask, SimJob, World};
-use honeycomb_catalog::{Actor, CatalogError, Command, NewStructure, PrefixOptions, Reply};
+use honeycomb_catalog::{Actor, CatalogError, Command, Hints, NewStructure, PrefixOptions, Reply};
 use honeycomb_types::{Kind, StructureId, Verbs};
 use std::time::Duration;
 
@@ -66,7 +66,8 @@ pub fn set_up(world: &mut World) {
             name,
             lease_ms: LEASE_MS,
             quota_blocks,
-            hints: Default::default(),
+            // The second one's blocks go by weight.
+            hints: Hints { tasks: 5 * keeper as u32, ..Hints::default() },
         };
         let ix = keeper % world.controllers.len();
         let Ok(Reply::Job { job: id, .. }) = world.command(ix, command) else {
