@@ -18,6 +18,7 @@ from honeycomb import errors
 from honeycomb._batch import AtomicBatch, Batch, Result
 from honeycomb._native import version as _version
 from honeycomb.cluster import Client, connect
+from honeycomb.cost import Cost
 from honeycomb.custom import Custom, Kind, Operation, Reply
 from honeycomb.errors import HoneycombError
 from honeycomb.file import Appender, HoneyFile
@@ -41,6 +42,7 @@ __all__ = [
     "Batch",
     "BrokenWorkerPool",
     "Client",
+    "Cost",
     "Custom",
     "FileView",
     "Flush",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import weakref
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -13,6 +14,7 @@ from honeycomb._info import JobInfo, Status
 from honeycomb._local import EmbeddedCluster, Endpoint, running_cluster
 from honeycomb._session import Session, fork_generation
 from honeycomb._settings import setting
+from honeycomb.cost import Cost, cost_of, read_prices
 from honeycomb.custom import Kind, kind_of
 from honeycomb.job import Job, Quota
 
@@ -236,6 +238,16 @@ class Client(Remote):
         return Quota(
             *self._session.native.quota(0, _check.text("tenant", tenant, "acme"), None, most)
         )
+
+    def costs(
+        self, *, tenant: str | None = None, prices: Mapping[str, float] | None = None
+    ) -> list[Cost]:
+        """What all jobs (of the ``tenant``) have used, and what that costs: those that ended first,
+        as far as they are remembered. ``prices`` are as in :meth:`Job.cost`."""
+        table = read_prices(prices)
+        mine = f"{tenant}/" if tenant is not None else ""
+        bills = self._session.native.bills(0)
+        return [cost_of(bill, table) for bill in bills if bill["name"].startswith(mine)]
 
     def jobs(self) -> list[JobInfo]:
         """The registered jobs, in order of registration."""

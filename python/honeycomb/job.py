@@ -17,6 +17,7 @@ from honeycomb._display import Facts, Remote, Shown
 from honeycomb._info import PINNED_MS
 from honeycomb._native import attenuate
 from honeycomb._session import Session, fork_generation
+from honeycomb.cost import Cost, cost_of, read_prices
 from honeycomb.custom import Custom, kind_ref
 from honeycomb.errors import from_status
 from honeycomb.file import Appender, HoneyFile, file_mode
@@ -25,7 +26,7 @@ from honeycomb.kv import Kv
 from honeycomb.queue import Queue
 from honeycomb.tree import Tree
 
-__all__ = ["Job", "JobHandle", "Lease", "Node", "Renewal"]
+__all__ = ["Job", "JobHandle", "Lease", "Node", "Quota", "Renewal"]
 
 S = TypeVar("S", Kv, HoneyFile, Queue, Custom)
 N = TypeVar("N")
@@ -242,6 +243,13 @@ class Job(Remote):
         ``addr`` is ``None``."""
         path = None if addr is None else prefix_path(addr)
         return Quota(*self._session.native.quota(self.id, None, path, None))
+
+    def cost(self, prices: Mapping[str, float] | None = None) -> Cost:
+        """What the job has used so far, and what that costs. ``prices`` are such as
+        ``{"memory": 0.008}``, for a gigabyte and an hour; those of the setting ``prices`` when
+        ``None``."""
+        (bill,) = self._session.native.bills(self.id)
+        return cost_of(bill, read_prices(prices))
 
     def set_quota(self, addr: str, max_blocks: int) -> Quota:
         """Sets the most blocks that the prefix with all below it may hold, 0 for as many as there

@@ -1,6 +1,6 @@
 //! The client as Python sees it.
 
-use crate::convert::{checked, job_info, prefix_info, raise, status};
+use crate::convert::{checked, job_bill, job_info, prefix_info, raise, status};
 use crate::custom::{Kind, NativeCustom, kind};
 use crate::face::Native;
 use crate::queue::NativeQueue;
@@ -165,6 +165,12 @@ impl NativeClient {
             None => c.quota(&of),
         })?;
         Ok((quota.max_blocks, quota.held_blocks))
+    }
+
+    /// What a job has used, or (0) all that the token may see.
+    fn bills<'py>(&self, py: Python<'py>, job: u64) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let bills = self.call(py, |c| c.bills(Some(JobId(job)).filter(|job| job.0 != 0)))?;
+        bills.iter().map(|bill| job_bill(py, bill)).collect()
     }
 
     fn list_jobs<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {

@@ -4,7 +4,7 @@ use honeycomb_client::Error;
 use honeycomb_types::TierClass;
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::{
-    ClusterStatusReply, JobInfo, PrefixInfo, ServerInfo, StructureInfo, TierUse,
+    ClusterStatusReply, JobBill, JobInfo, PrefixInfo, ServerInfo, StructureInfo, TierUse,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -64,6 +64,13 @@ pub fn job_info<'py>(py: Python<'py>, j: &JobInfo) -> PyResult<Bound<'py, PyDict
     dict.set_item("tasks", j.hints.tasks)?;
     dict.set_item("capacity", j.hints.bytes)?;
     dict.set_item("peak_throughput", j.hints.bytes_per_s)?;
+    Ok(dict)
+}
+
+pub fn job_bill<'py>(py: Python<'py>, b: &JobBill) -> PyResult<Bound<'py, PyDict>> {
+    let dict = dict!(py, b, job, name, ended, age_ms, peak_bytes, moved_bytes);
+    let tiers = b.tiers.iter().map(|tier| (tier.tier, tier.held_byte_ms, tier.used_byte_ms));
+    dict.set_item("tiers", tiers.collect::<Vec<_>>())?;
     Ok(dict)
 }
 

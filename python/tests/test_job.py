@@ -265,6 +265,26 @@ def test_quotas_of_prefixes_jobs_and_tenants(cluster: honeycomb.Client) -> None:
         assert job.quota("a") == honeycomb.Quota(3, 3)
 
 
+def test_a_job_is_told_what_it_has_used(cluster: honeycomb.Client) -> None:
+    with cluster.job("one", tenant="paid") as job:
+        assert job.cost().gb_seconds == {"memory": 0}
+        job.kv("a", blocks=2)["k"] = b"v" * 1000
+        while (cost := job.cost({"memory": 3.6})).used_gb_seconds["memory"] == 0:
+            assert cost.age < 20, "no server reported what it holds"
+        assert cost.gb_seconds["memory"] > cost.used_gb_seconds["memory"]
+        assert cost.money == pytest.approx(cost.gb_seconds["memory"] / 1000)
+        assert cost.money <= cost.money_at_peak * (1 + 1e-9)
+        block = cluster.status()["servers"][0]["block_size"]
+        assert (cost.name, cost.ended, cost.peak_bytes) == ("paid/one", False, 2 * block)
+        assert job.cost().money == pytest.approx(cost.money * 0.008 / 3.6, rel=1)
+    (ended,) = cluster.costs(tenant="paid", prices={"memory": 3.6})
+    assert ended.ended and ended.money >= cost.money
+    assert "GB-seconds" in repr(ended)
+    for wrong in ({"gold": 1.0}, {}, {"memory": -1.0}):
+        with pytest.raises(errors.InvalidArgument):
+            cluster.costs(prices=wrong)
+
+
 def test_a_job_says_what_it_will_need(cluster: honeycomb.Client) -> None:
     with cluster.job("sort", tenant="acme", tasks=2, capacity="1 MiB", quota_blocks=9) as job:
         assert job.name == "acme/sort"

@@ -220,7 +220,7 @@ impl CatalogModel {
             Command::BeginMove { structure, at, start, merge } => {
                 self.begin_move(structure, at, start, merge, reply)
             }
-            Command::CommitMove { structure, at, id, target } => {
+            Command::CommitMove { structure, at, id, target, .. } => {
                 self.commit_move(structure, at, id, target, reply)
             }
             Command::CancelMove { structure, at, id } => {

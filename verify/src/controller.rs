@@ -496,10 +496,10 @@ impl World {
                     }
                 }
             }
-            Effect::CommitMove { structure, at, id, target } => {
+            Effect::CommitMove { structure, at, id, target, bytes } => {
                 let (known, id) = (self.structures.contains_key(&structure), MoveId(id));
                 let (reply, orders) =
-                    self.decide(ix, Command::CommitMove { structure, at, id, target });
+                    self.decide(ix, Command::CommitMove { structure, at, id, target, bytes });
                 let word = match reply {
                     Ok(Reply::Moved { version, entry }) => {
                         self.reach("move committed");
@@ -590,9 +590,9 @@ impl World {
             Effect::BlockFailed { structure, at, .. } => {
                 self.command(ix, Command::BlockFailed { structure, at })
             }
-            Effect::CommitMove { structure, at, id, target } => {
+            Effect::CommitMove { structure, at, id, target, bytes } => {
                 let id = MoveId(id);
-                self.command(ix, Command::CommitMove { structure, at, id, target })
+                self.command(ix, Command::CommitMove { structure, at, id, target, bytes })
             }
             Effect::CancelMove { structure, at, id } => {
                 self.command(ix, Command::CancelMove { structure, at, id: MoveId(id) })

@@ -221,6 +221,8 @@ pub enum Command<'a> {
     ListKinds { actor: Actor },
     /// Which servers the next blocks of a job with hints go to.
     JobWeights { actor: Actor, job: JobId },
+    /// What a job has used, or all that the actor may see. One that ended, for the cluster.
+    JobBills { actor: Actor, job: Option<JobId> },
     /// A job's address DAG with leases and structures.
     JobTree { actor: Actor, job: JobId },
 
@@ -329,7 +331,8 @@ pub enum Command<'a> {
     BeginMove { structure: StructureId, at: BlockAt, start: u64, merge: bool },
     /// The target of a block's move has confirmed that it holds everything: it owns the range from
     /// now on. May be repeated by the block until it has the answer.
-    CommitMove { structure: StructureId, at: BlockAt, id: MoveId, target: BlockAt },
+    /// `bytes` were sent for it.
+    CommitMove { structure: StructureId, at: BlockAt, id: MoveId, target: BlockAt, bytes: u64 },
     /// A block gives its move up. Changes nothing when there is none, or when it was committed.
     CancelMove { structure: StructureId, at: BlockAt, id: MoveId },
     /// A server does not open the target of a move, or does not let it import: the move is

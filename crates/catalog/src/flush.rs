@@ -319,8 +319,8 @@ impl Catalog {
             let written = Written::default();
             flushed.parts.push(FlushedPart { name: name.into(), start, written });
             let bytes = self.pool.keep(block, s);
-            self.jobs[j].bytes_used -= bytes;
             self.block_went(j, s);
+            self.jobs[j].bytes_used -= bytes;
         }
         flush.ids.push(self.structures[s].id);
         flush.structures.push(flushed);

@@ -1,5 +1,6 @@
 //! Jobs, and who may ask what of them.
 
+use crate::bill::Bill;
 use crate::dag::{Life, Node};
 use crate::durable::{Dirty, JobImage};
 use crate::hash::HashKey;
@@ -10,7 +11,7 @@ use crate::tombstones::Tombstones;
 use crate::weights::Weights;
 use crate::{
     Actor, Catalog, CatalogError, Effect, Estimate, FlushState, Hints, JobInfo, PrefixInfo,
-    PrefixOptions, PrefixState, Reply, Supply,
+    PrefixOptions, PrefixState, Reply, Spent, Supply,
 };
 use hashbrown::{HashMap, HashTable};
 use honeycomb_types::limits::{JOBS_MAX, LEASE_MAX_MS, LEASE_MIN_MS};
@@ -48,6 +49,8 @@ pub(crate) struct Job {
     pub(crate) blocks: u64,
     pub(crate) bytes_used: u64,
     pub(crate) tombstones: Tombstones,
+    /// What it has used.
+    pub(crate) bill: Bill,
     /// When it goes, because it has no live prefix.
     pub(crate) lingers_until: Option<Time>,
 }
@@ -76,6 +79,7 @@ impl Job {
             blocks: 0,
             bytes_used: 0,
             tombstones,
+            bill: Bill::default(),
             lingers_until: image.lingers_until,
         }
     }
@@ -341,7 +345,8 @@ impl Catalog {
             lingers_until: None,
         };
         let tenant = self.quotas.job_begins(name);
-        let job = Job { tenant, ..Job::new(image, Tombstones::default()) };
+        let bill = Bill::new(Spent::default(), self.now);
+        let job = Job { tenant, bill, ..Job::new(image, Tombstones::default()) };
         let j = self.jobs.insert(job);
         let root = self.install_root(j, PrefixOptions::default())?;
         Ok(Reply::Job { job: id, root })
@@ -404,6 +409,7 @@ impl Catalog {
             self.live_prefixes -= u64::from(node.live());
             timers += usize::from(node.live() && !node.pinned);
         }
+        self.close_bill(j);
         let job = &self.jobs[j];
         let left = (job.structures, job.blocks, job.bytes_used);
         assert_eq!(left, (0, 0, 0), "INV-02: a job that ended still held blocks");

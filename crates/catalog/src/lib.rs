@@ -13,11 +13,13 @@
 //! of a prefix; `flush` what is kept of a prefix that expires; `edges` those that use makes; `readers` who was declared to read what; `plan` whole
 //! hierarchies; `pool` blocks; `growth` how files and queues grow; `queue` how queues are bounded
 //! and shrink; `moves` how kvs split and merge; `extents` where they keep large values; `policy` who gets which block;
-//! `hints` what jobs are expected to take; `quota` how much they may; `weights` on which servers, where they said what they need; `pressure` what goes below memory when it runs short; `lots` how much of a server this controller
-//! shard has.
+//! `hints` what jobs are expected to take; `quota` how much they may; `bill` what they have used;
+//! `weights` on which servers their blocks are, where they said what they need; `pressure` what goes below
+//! memory when it runs short; `lots` how much of a server this controller shard has.
 
 #![forbid(unsafe_code)]
 
+mod bill;
 mod command;
 mod dag;
 mod durable;
@@ -50,6 +52,7 @@ mod structures;
 mod tombstones;
 mod weights;
 
+pub use bill::{BillInfo, Spent};
 pub use command::{
     Actor, BlockUsage, Command, HeldBlock, NewServer, NewStructure, PlanNode, PrefixOptions,
     QuotaOf, Report, Seal, Written,
@@ -66,6 +69,7 @@ pub use reply::{
 };
 pub use weights::Weight;
 
+use bill::Bills;
 use dag::Dag;
 use durable::Journal;
 use flush::Flushes;
@@ -135,6 +139,7 @@ pub struct Catalog {
     flushes: Flushes,
     pressure: Pressure,
     quotas: Quotas,
+    bills: Bills,
     policy: Box<dyn Policy>,
     /// Of all live servers.
     block_size: u64,
@@ -180,6 +185,7 @@ impl Catalog {
             flushes: Flushes::default(),
             pressure: Pressure::default(),
             quotas: Quotas::default(),
+            bills: Bills::default(),
             policy,
             block_size: 0,
             silence: Time::NEVER,
@@ -259,6 +265,7 @@ impl Catalog {
             C::SetQuota { actor, of, max_blocks } => self.set_quota(actor, of, max_blocks),
             C::Quota { actor, of } => self.quota(actor, of),
             C::JobWeights { actor, job } => self.job_weights(actor, job),
+            C::JobBills { actor, job } => self.job_bills(actor, job),
             C::FindJob { actor, name } => self.find_job(actor, name),
             C::DeregisterJob { actor, job } => self.deregister_job(actor, job, effects),
             C::ListJobs { actor } => self.list_jobs(actor),
@@ -298,8 +305,8 @@ impl Catalog {
             C::BeginMove { structure, at, start, merge } => {
                 self.begin_move(structure, at, start, merge, effects)
             }
-            C::CommitMove { structure, at, id, target } => {
-                self.commit_move(structure, at, id, target, effects)
+            C::CommitMove { structure, at, id, target, bytes } => {
+                self.commit_move(structure, at, id, (target, bytes), effects)
             }
             C::CancelMove { structure, at, id } => self.cancel_move(structure, at, id, effects),
             C::ImportRefused { server, at, id } => self.import_refused(server, at, id, effects),
@@ -369,6 +376,7 @@ impl Catalog {
             self.flushes.bytes(),
             self.pressure.bytes(),
             self.quotas.bytes(),
+            self.bills.bytes(),
             scratch,
         ];
         tables.iter().sum::<usize>() as u64

@@ -268,7 +268,7 @@ impl Catalog {
         id: StructureId,
         at: BlockAt,
         number: MoveId,
-        target: BlockAt,
+        (target, bytes): (BlockAt, u64),
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
         self.heard_from(at.block.server());
@@ -303,6 +303,9 @@ impl Catalog {
             structure.entries.insert(place + 1, placed);
         }
         let j = structure.job;
+        if mv.source.server() != mv.target.server() {
+            self.jobs[j].bill.moved(bytes);
+        }
         effects.push(self.end_import(mv.target, number, true));
         if mv.merge {
             self.give_back(j, s, mv.source, effects);

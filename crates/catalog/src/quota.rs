@@ -220,6 +220,7 @@ impl Catalog {
 
     /// Blocks came to a structure.
     pub(crate) fn blocks_came(&mut self, j: u32, s: u32, blocks: u64) {
+        self.accrue(j);
         let job = &mut self.jobs[j];
         job.blocks += blocks;
         if job.tenant != NONE {
@@ -252,6 +253,7 @@ impl Catalog {
 
     /// A block left a structure.
     pub(crate) fn block_went(&mut self, j: u32, s: u32) {
+        self.accrue(j);
         let job = &mut self.jobs[j];
         job.blocks -= 1;
         job.quota.went(job.blocks);

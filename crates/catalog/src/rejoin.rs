@@ -126,7 +126,9 @@ impl Catalog {
             return false;
         }
         if let Some((_, change)) = self.pool.usage(held.at, held.bytes_used) {
-            let job = &mut self.jobs[self.structures[s].job];
+            let j = self.structures[s].job;
+            self.accrue(j);
+            let job = &mut self.jobs[j];
             job.bytes_used = job.bytes_used.saturating_add_signed(change);
         }
         let node = &self.dag.nodes[self.structures[s].prefix];

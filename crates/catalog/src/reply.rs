@@ -1,6 +1,6 @@
 //! What the catalog answers, and what it asks of the memory servers.
 
-use crate::{CatalogError, Estimate, Hints, Weight, Written};
+use crate::{BillInfo, CatalogError, Estimate, Hints, Weight, Written};
 use honeycomb_types::{
     BlockAt, Generation, JobId, Kind, KindSpec, MapVersion, Marks, MoveId, PrefixId, Router,
     ServerId, StructureId, TierClass, TierIx, Verbs,
@@ -19,6 +19,8 @@ pub enum Reply {
     Quota { quota: u64, held: u64 },
     /// JobWeights: nothing of a job without hints.
     Weights { expected: Estimate, weights: Vec<Weight> },
+    /// JobBills: those of jobs that ended first, in order.
+    Bills(Vec<BillInfo>),
     /// ListKinds, in order of code: each with the number of live servers that serve it.
     Kinds(Vec<(Arc<KindSpec>, u32)>),
     /// ListJobs, in order of registration.

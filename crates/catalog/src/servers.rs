@@ -122,13 +122,16 @@ impl Catalog {
                 self.pool.touch(usage.at.block, now);
             }
             if let Some((s, change)) = self.pool.usage(usage.at, usage.bytes_used) {
-                let job = &mut self.jobs[self.structures[s].job];
+                let j = self.structures[s].job;
+                self.accrue(j);
+                let job = &mut self.jobs[j];
                 job.bytes_used = job
                     .bytes_used
                     .checked_add_signed(change)
                     .expect("a job's usage is the sum of its blocks'");
             }
         }
+        self.write_bills();
         // What it could not lend when it was asked it may have now.
         self.pool.stir(id);
         Ok(Reply::Done)

@@ -603,8 +603,8 @@ impl Catalog {
     /// Takes one block from a structure that no longer lists it, or is about to go.
     pub(crate) fn give_back(&mut self, j: u32, s: u32, block: BlockId, effects: &mut Vec<Effect>) {
         let bytes = self.pool.release(block, s, effects);
-        self.jobs[j].bytes_used -= bytes;
         self.block_went(j, s);
+        self.jobs[j].bytes_used -= bytes;
     }
 
     fn opened(&self, s: u32, verbs: Verbs) -> Opened {

@@ -45,7 +45,7 @@ fn commit(
     id: MoveId,
     target: BlockAt,
 ) -> Result<(u64, (u64, u64, BlockAt)), CatalogError> {
-    match bench.run(Command::CommitMove { structure, at, id, target })? {
+    match bench.run(Command::CommitMove { structure, at, id, target, bytes: 1000 })? {
         Reply::Moved { version, entry } => Ok((version.0, (entry.start, entry.end, entry.at))),
         other => panic!("{other:?}"),
     }

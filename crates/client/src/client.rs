@@ -254,6 +254,12 @@ impl Client {
         self.ask(Op::JobWeights, &JobWeightsRequest { job: job.0 })
     }
 
+    /// What a job has used, or all that the token may see: those that ended first.
+    pub fn bills(&self, job: Option<JobId>) -> Result<Vec<JobBill>, Error> {
+        let body = JobCostRequest { job: job.map_or(0, |job| job.0) };
+        Ok(self.ask::<_, JobCostReply>(Op::JobCost, &body)?.bills)
+    }
+
     /// A job's address DAG, parents before children.
     pub fn tree(&self, job: JobId) -> Result<Vec<PrefixInfo>, Error> {
         let body = JobTreeRequest { job: job.0 };

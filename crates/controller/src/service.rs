@@ -381,7 +381,8 @@ impl ControllerService {
             | Op::DeregisterJob
             | Op::ListJobs
             | Op::JobTree
-            | Op::JobWeights => self.serve_job(asked),
+            | Op::JobWeights
+            | Op::JobCost => self.serve_job(asked),
             Op::SetQuota | Op::GetQuota => self.serve_quota(asked),
             Op::CreatePrefix
             | Op::CreateHierarchy
@@ -654,6 +655,7 @@ fn changes(op: Op, args: &[u8]) -> bool {
             | Op::ListKinds
             | Op::JobTree
             | Op::JobWeights
+            | Op::JobCost
             | Op::GetQuota
             | Op::LeaseInfo
             | Op::OpenStructure
@@ -694,6 +696,7 @@ pub fn waits(command: &Command<'_>, effects: &[Effect]) -> bool {
             | Command::FindJob { .. }
             | Command::Quota { .. }
             | Command::JobWeights { .. }
+            | Command::JobBills { .. }
             | Command::ListJobs { .. }
             | Command::ListKinds { .. }
             | Command::ExtentBlocks { bytes: 0, .. }

@@ -111,6 +111,19 @@ pub(crate) fn hints(h: &JobHints) -> Result<catalog::Hints, Refusal> {
     })
 }
 
+pub(crate) fn bills(bills: &[catalog::BillInfo]) -> Vec<u8> {
+    let bill = |b: &catalog::BillInfo| JobBill {
+        job: b.job.0,
+        name: b.name.to_string(),
+        ended: b.ended,
+        age_ms: b.age_ms,
+        peak_bytes: b.spent.peak,
+        moved_bytes: b.spent.moved,
+        tiers: vec![TierBill { tier: 0, held_byte_ms: b.spent.held, used_byte_ms: b.spent.used }],
+    };
+    JobCostReply { bills: bills.iter().map(bill).collect() }.encode()
+}
+
 pub(crate) fn weights(expected: &catalog::Estimate, weights: &[catalog::Weight]) -> Vec<u8> {
     let sum: u64 = weights.iter().map(|w| w.weight).sum::<u64>().max(1);
     let weight = |w: &catalog::Weight| ServerWeight {

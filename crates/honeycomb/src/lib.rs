@@ -18,6 +18,7 @@ pub mod bench;
 mod cluster;
 mod completion;
 mod config;
+mod cost;
 mod dag;
 mod demo;
 mod doctor;
@@ -32,6 +33,7 @@ mod machine;
 mod output;
 mod place;
 mod prefix;
+mod prices;
 mod python;
 mod queue;
 mod quota;
@@ -91,6 +93,7 @@ enum Command {
     Server(Box<serve::ServerArgs>),
     Status(Box<show::StatusArgs>),
     Jobs(Box<jobs::JobsArgs>),
+    Cost(Box<cost::CostArgs>),
     Tree(Box<show::TreeArgs>),
     Ls(Box<ls::LsArgs>),
     Du(Box<ls::DuArgs>),
@@ -156,6 +159,7 @@ fn carry_out(command: Command, kinds: &Arc<Registry>) -> Outcome {
         Command::Server(args) => serve::server(&args, kinds),
         Command::Status(args) => show::status(&args),
         Command::Jobs(args) => jobs::jobs(&args),
+        Command::Cost(args) => cost::cost(&args),
         Command::Tree(args) => show::tree(&args),
         Command::Ls(args) => ls::ls(&args),
         Command::Du(args) => ls::du(&args),

@@ -137,6 +137,7 @@ impl Link {
             move_id: id,
             target: to.block,
             target_epoch: to.epoch,
+            bytes: 0,
         };
         let request = self.ask(Op::CommitMove, &body);
         let (status, args) = self.answer(request);
@@ -304,7 +305,8 @@ fn a_source_hears_of_its_commit_before_anything_follows_from_it() {
     assert_eq!(link.answer(cancel).0, Status::Ok);
     link.freed(&entry);
     let (target, target_epoch) = (entry.block, entry.epoch);
-    let body = CommitMoveRequest { structure, block, epoch, move_id, target, target_epoch };
+    let body =
+        CommitMoveRequest { structure, block, epoch, move_id, target, target_epoch, bytes: 0 };
     let late = link.ask(Op::CommitMove, &body);
     assert_eq!(link.answer(late).0, Status::Removed);
 }

@@ -111,6 +111,12 @@ fn all_jobs_of_a_tenant_are_of_one_shard() {
         assert_eq!(any.set_quota(&of, shard + 1).unwrap(), quota);
         assert_eq!(whole.quota(&of).unwrap(), quota);
     }
+    let other = whole.register_job("other", 60_000, 0).unwrap().job;
+    whole.deregister_job(jobs[7]).unwrap();
+    let bills = whole.bills(None).unwrap();
+    let ended: Vec<u64> = bills.iter().filter(|bill| bill.ended).map(|bill| bill.job).collect();
+    assert_eq!((ended, bills.len()), (vec![jobs[7].0], 9));
+    assert_eq!(whole.bills(Some(other)).unwrap()[0].name, "other");
     let of = QuotaOf::Job(jobs[5]);
     assert_eq!(whole.set_quota(&of, 8).unwrap(), Quota { max_blocks: 8, held_blocks: 0 });
 }

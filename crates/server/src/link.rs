@@ -434,7 +434,7 @@ impl Link {
                 let body = BeginMoveRequest { structure, block, epoch, start, merge };
                 self.ask(net, Op::BeginMove, &body, Asked::Begin(at));
             }
-            Effect::CommitMove { structure, at, id, target } => {
+            Effect::CommitMove { structure, at, id, target, bytes } => {
                 let body = CommitMoveRequest {
                     structure: structure.0,
                     block: at.block.0,
@@ -442,6 +442,7 @@ impl Link {
                     move_id: id,
                     target: target.block.0,
                     target_epoch: target.epoch.0,
+                    bytes,
                 };
                 self.ask(net, Op::CommitMove, &body, Asked::Commit(at));
             }

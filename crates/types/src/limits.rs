@@ -144,6 +144,10 @@ pub const STEER_IDLE: u64 = 600;
 pub const STEER_BUSY: u64 = 800;
 /// The least weight of a server that has room, in thousandths of its full one.
 pub const STEER_LEAST: u64 = 100;
+/// What jobs have used is written so often: a controller that is started again has lost no more of it.
+pub const BILL_EVERY: Duration = Duration::from_secs(10);
+/// Jobs that ended of which one controller shard remembers what they have used.
+pub const BILLS_KEPT: usize = 1024;
 /// A job whose prefixes have all expired is deregistered after this.
 pub const JOB_LINGER: Duration = Duration::from_secs(600);
 

@@ -15,6 +15,7 @@ from honeycomb.aio._queue import AsyncQueue
 from honeycomb.aio._run import Opening, run, twin_of
 from honeycomb.aio._structures import AsyncFile, AsyncKv, AsyncStream, streaming
 from honeycomb.cluster import Client
+from honeycomb.cost import Cost
 from honeycomb.custom import Kind
 from honeycomb.file import HoneyFile
 from honeycomb.flushed import Flush
@@ -96,6 +97,9 @@ class AsyncJob(Remote):
 
     async def quota(self, addr: str | None = None) -> Quota:
         return await run(lambda: self.blocking.quota(addr))
+
+    async def cost(self, prices: Mapping[str, float] | None = None) -> Cost:
+        return await run(lambda: self.blocking.cost(prices))
 
     async def set_quota(self, addr: str, max_blocks: int) -> Quota:
         return await run(lambda: self.blocking.set_quota(addr, max_blocks))
@@ -385,6 +389,11 @@ class AsyncClient(Remote):
         self, max_blocks: int, *, tenant: str | None = None, job: str | None = None
     ) -> Quota:
         return await run(lambda: self.blocking.set_quota(max_blocks, tenant=tenant, job=job))
+
+    async def costs(
+        self, *, tenant: str | None = None, prices: Mapping[str, float] | None = None
+    ) -> list[Cost]:
+        return await run(lambda: self.blocking.costs(tenant=tenant, prices=prices))
 
     async def jobs(self) -> list[JobInfo]:
         return await run(self.blocking.jobs)

@@ -11,7 +11,7 @@ use crate::dag::Life;
 use crate::moves::{Move, Past};
 use crate::structures::Granted;
 use crate::tombstones::{Cause, Gone, Tombstone};
-use crate::{Hints, Loss};
+use crate::{BillInfo, Hints, Loss, Spent};
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, Generation, JobId, Kind, Marks, MoveId, PrefixId, Router, ServerId,
     StructureId, TierClass, TierSpec, Time, Verbs,
@@ -56,6 +56,10 @@ pub(crate) enum Type {
     ExtentGone = 24,
     /// The quota of a tenant.
     Tenant = 25,
+    /// What a job has used, as far as it is written.
+    Bill = 26,
+    /// What a job had used that ended.
+    Ended = 27,
 }
 
 impl Type {
@@ -100,6 +104,8 @@ impl Type {
             T::ExtentAdded,
             T::ExtentGone,
             T::Tenant,
+            T::Bill,
+            T::Ended,
         ];
         all.into_iter().find(|t| *t as u8 == code)
     }
@@ -289,6 +295,33 @@ impl PrefixImage {
             max_blocks: if version >= 3 { r.u64()? } else { 0 },
         })
     }
+}
+
+/// What a job has used.
+pub(super) fn put_spent(w: &mut Writer<'_>, spent: &Spent) {
+    for half in [spent.held, spent.used] {
+        w.u64(half as u64);
+        w.u64((half >> 64) as u64);
+    }
+    w.u64(spent.peak);
+    w.u64(spent.moved);
+}
+
+pub(super) fn get_spent(r: &mut Reader<'_>) -> Result<Spent, BadRecord> {
+    let mut wide = || Ok(u128::from(r.u64()?) | u128::from(r.u64()?) << 64);
+    Ok(Spent { held: wide()?, used: wide()?, peak: r.u64()?, moved: r.u64()? })
+}
+
+pub(super) fn put_ended(w: &mut Writer<'_>, bill: &BillInfo) {
+    w.u64(bill.job.0);
+    w.str(&bill.name);
+    w.u64(bill.age_ms);
+    put_spent(w, &bill.spent);
+}
+
+pub(super) fn get_ended(r: &mut Reader<'_>) -> Result<BillInfo, BadRecord> {
+    let (job, name, age_ms) = (JobId(r.u64()?), r.str()?.into(), r.u64()?);
+    Ok(BillInfo { job, name, age_ms, ended: true, spent: get_spent(r)? })
 }
 
 /// One range of a map.

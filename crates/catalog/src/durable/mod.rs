@@ -30,14 +30,15 @@ pub(crate) use flush::{FlushImage, KeptImage};
 pub(crate) use image::{JobImage, PrefixImage, ServerImage};
 pub use recover::Recovery;
 
-use crate::Catalog;
 use crate::dag::Life;
 use crate::reply::FlushState;
 use crate::structures::{ExtentsChange, Structure};
 use crate::tombstones::Tombstone;
+use crate::{Catalog, Spent};
 use honeycomb_types::{BlockAt, BlockId, JobId, ServerId, Time};
 use image::{
-    Counters, EntryImage, StructureImage, Type, put_at, put_extent_blocks, put_tombstone, record,
+    Counters, EntryImage, StructureImage, Type, put_at, put_ended, put_extent_blocks, put_spent,
+    put_tombstone, record,
 };
 
 /// Bytes of records that `put_all` hands over at a time.
@@ -107,6 +108,7 @@ impl Catalog {
         self.pool.dirty.on = true;
         self.flushes.unwritten.on = true;
         self.quotas.dirty.on = true;
+        self.bills.dirty.on = true;
     }
 
     /// Appends the records of everything hard that has changed since the last call; nothing when
@@ -125,6 +127,12 @@ impl Catalog {
                 Some(_) => self.put_job(out, j),
                 None => record(out, Type::JobGone, |w| w.u32(j)),
             }
+        }
+        for bill in self.bills.newly_ended() {
+            record(out, Type::Ended, |w| put_ended(w, &bill));
+        }
+        for j in self.bills.dirty.take() {
+            self.put_bill(out, j);
         }
         let places = self.dag.dirty.take();
         for &n in &places {
@@ -176,8 +184,13 @@ impl Catalog {
             record(&mut out, Type::Tenant, |w| put_tenant(w, name, most));
             full(&mut out, CHUNK);
         }
+        for bill in &self.bills.ended {
+            record(&mut out, Type::Ended, |w| put_ended(w, bill));
+            full(&mut out, CHUNK);
+        }
         for (j, job) in self.jobs.iter() {
             self.put_job(&mut out, j);
+            self.put_bill(&mut out, j);
             for tombstone in job.tombstones.iter() {
                 record(&mut out, Type::Tombstone, |w| put_tombstone(w, j, job.id, tombstone));
                 full(&mut out, CHUNK);
@@ -241,6 +254,17 @@ impl Catalog {
             w.u32(j);
             image.put(w);
         });
+    }
+
+    /// What is written of a job's bill; nothing of one that has used nothing, or ended.
+    fn put_bill(&self, out: &mut Vec<u8>, j: u32) {
+        if let Some(job) = self.jobs.get(j).filter(|job| job.bill.written != Spent::default()) {
+            record(out, Type::Bill, |w| {
+                w.u32(j);
+                w.u64(job.id.0);
+                put_spent(w, &job.bill.written);
+            });
+        }
     }
 
     fn put_prefix(&self, out: &mut Vec<u8>, n: u32) {

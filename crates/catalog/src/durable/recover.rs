@@ -3,9 +3,10 @@
 use super::codec::{BadRecord, Reader, bad};
 use super::flush::{FlushImage, get_outcome, get_written};
 use super::image::{
-    Counters, JobImage, PrefixImage, ServerImage, StructureImage, Type, get_at, get_extent_blocks,
-    get_tombstone,
+    Counters, JobImage, PrefixImage, ServerImage, StructureImage, Type, get_at, get_ended,
+    get_extent_blocks, get_spent, get_tombstone,
 };
+use crate::bill::Bill;
 use crate::dag::{Life, Node};
 use crate::jobs::Job;
 use crate::lease::Timers;
@@ -16,14 +17,16 @@ use crate::reply::FlushState;
 use crate::slab::{NONE, Slab};
 use crate::structures::{Growth, Placed, Structure};
 use crate::tombstones::{Tombstone, Tombstones};
-use crate::{Catalog, Config};
-use honeycomb_types::{BlockAt, BlockId, PrefixId, ServerId, Time};
+use crate::{BillInfo, Catalog, Config, Spent};
+use honeycomb_types::limits::BILLS_KEPT;
+use honeycomb_types::{BlockAt, BlockId, JobId, PrefixId, ServerId, Time};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 #[derive(Clone)]
 struct RecoveredJob {
     image: JobImage,
     tombstones: VecDeque<Tombstone>,
+    spent: Spent,
 }
 
 /// Reads records in the order in which they were written, and makes a catalog of the last images.
@@ -43,6 +46,8 @@ pub struct Recovery {
     flushed: HashMap<PrefixId, FlushState>,
     /// Quotas of tenants, by their names.
     tenants: BTreeMap<Box<str>, u64>,
+    /// What jobs had used that ended.
+    ended: VecDeque<BillInfo>,
 }
 
 fn put<T>(all: &mut Vec<Option<T>>, place: u32, value: Option<T>) {
@@ -105,6 +110,20 @@ impl Recovery {
             }
             Type::Prefix => {
                 put(&mut self.prefixes, r.u32()?, Some(PrefixImage::get(&mut r, version)?))
+            }
+            Type::Bill => {
+                let (j, id, spent) = (r.u32()?, JobId(r.u64()?), get_spent(&mut r)?);
+                let job = get(&mut self.jobs, j)?;
+                if job.image.id != id {
+                    return bad("a bill is of another job than its place");
+                }
+                job.spent = spent;
+            }
+            Type::Ended => {
+                if self.ended.len() >= BILLS_KEPT {
+                    self.ended.pop_front();
+                }
+                self.ended.push_back(get_ended(&mut r)?);
             }
             Type::PrefixGone => {
                 let n = r.u32()?;
@@ -193,7 +212,8 @@ impl Recovery {
         match get(&mut self.jobs, j) {
             Ok(known) if known.image.id == image.id => known.image = image,
             _ => {
-                let job = RecoveredJob { image, tombstones: VecDeque::new() };
+                let (tombstones, spent) = (VecDeque::new(), Spent::default());
+                let job = RecoveredJob { image, tombstones, spent };
                 put(&mut self.jobs, j, Some(job));
             }
         }
@@ -238,6 +258,7 @@ impl Recovery {
         for (name, most) in self.tenants {
             catalog.quotas.bound_tenant(&name, most);
         }
+        catalog.bills.ended = self.ended;
         catalog.recover_jobs(self.jobs)?;
         catalog.recover_prefixes(self.prefixes)?;
         catalog.readers = self.readers;
@@ -258,15 +279,15 @@ impl Recovery {
 
 impl Catalog {
     fn recover_jobs(&mut self, jobs: Vec<Option<RecoveredJob>>) -> Result<(), BadRecord> {
-        let (key, quotas) = (self.key, &mut self.quotas);
+        let (key, now, quotas) = (self.key, self.now, &mut self.quotas);
         let jobs = jobs.into_iter().map(|job| {
-            let RecoveredJob { image, tombstones } = job?;
+            let RecoveredJob { image, tombstones, spent } = job?;
             let mut all = Tombstones::default();
             for tombstone in tombstones {
                 all.push(key, self.tombstone_limit, tombstone);
             }
             let tenant = quotas.job_begins(&image.name);
-            Some(Job { tenant, ..Job::new(image, all) })
+            Some(Job { tenant, bill: Bill::new(spent, now), ..Job::new(image, all) })
         });
         let jobs = jobs.collect();
         self.jobs.recover(jobs, self.config.term);

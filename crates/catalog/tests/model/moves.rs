@@ -105,7 +105,8 @@ impl Both {
         match how {
             Settle::Commit => {
                 self.hear(source);
-                let command = Command::CommitMove { structure, at: source, id, target };
+                let command =
+                    Command::CommitMove { structure, at: source, id, target, bytes: 1000 };
                 let result = self.bench.run(command);
                 match self.model.find(structure) {
                     Some(place) => self.committed(place, moving, target, result),

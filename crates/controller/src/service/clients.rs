@@ -47,6 +47,11 @@ impl ControllerService {
                 let q = asked.read::<JobTreeRequest>()?;
                 self.apply(now, Command::JobTree { actor, job: JobId(q.job) })
             }
+            Op::JobCost => {
+                let q = asked.read::<JobCostRequest>()?;
+                let job = Some(JobId(q.job)).filter(|job| job.0 != 0);
+                self.apply(now, Command::JobBills { actor, job })
+            }
             Op::JobWeights => {
                 let q = asked.read::<JobWeightsRequest>()?;
                 self.apply(now, Command::JobWeights { actor, job: JobId(q.job) })
@@ -62,6 +67,14 @@ impl ControllerService {
                 let token = self.job_token(job, scope);
                 Ok(RegisterJobReply { job: job.0, root: root.0, token }.encode())
             }
+            Reply::Bills(bills) if bills.len() > BATCH_MAX => {
+                let text = format!(
+                    "the controller has the bills of {} jobs; more than {BATCH_MAX} are not shown",
+                    bills.len()
+                );
+                Err((Status::LimitExceeded, text))
+            }
+            Reply::Bills(bills) => Ok(translate::bills(&bills)),
             Reply::Weights { expected, weights } => Ok(translate::weights(&expected, &weights)),
             Reply::Jobs(jobs) => {
                 Ok(ListJobsReply { jobs: jobs.iter().map(translate::job_info).collect() }.encode())

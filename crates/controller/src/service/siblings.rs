@@ -136,6 +136,7 @@ impl Siblings {
             Op::DeregisterJob
             | Op::JobTree
             | Op::JobWeights
+            | Op::JobCost
             | Op::CreatePrefix
             | Op::CreateHierarchy
             | Op::RemovePrefix
@@ -174,7 +175,9 @@ impl ControllerService {
         }
         let (scope, session) = (peer.scope, peer.session);
         let whole = scope.job.is_none();
-        if header.op == Op::ClusterStatus || header.op == Op::ListJobs && whole {
+        let all_bills = header.op == Op::JobCost && args == 0u64.to_le_bytes();
+        let lists = header.op == Op::ListJobs || all_bills;
+        if header.op == Op::ClusterStatus || lists && whole {
             // Whether it may ask at all is decided here.
             if let Err((status, text)) = self.serve(net, now, from, header, args, false) {
                 self.refuse(from, header.request, status, text);

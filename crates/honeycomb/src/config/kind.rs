@@ -1,5 +1,6 @@
 //! What values settings have, and how a wrong one is told.
 
+use crate::prices::Prices;
 use crate::size;
 use honeycomb_server::DiskOptions;
 use honeycomb_types::TierClass;
@@ -27,6 +28,7 @@ pub enum Kind {
     Switch,
     /// Disks of a memory server.
     Disks,
+    Prices,
     /// 1 to this.
     Count(u64),
 }
@@ -46,6 +48,7 @@ impl Kind {
             Kind::Micros | Kind::Lease | Kind::Count(_) => "N",
             Kind::Switch => "BOOL",
             Kind::Disks => "DIR=SIZE,..",
+            Kind::Prices => "NAME=PRICE",
         }
     }
 
@@ -78,6 +81,7 @@ impl Kind {
                     false => Err(format!("'{text}' is not a power of two from 64KiB to 1GiB")),
                 }
             }
+            Kind::Prices => Prices::parse(text).map(drop),
             Kind::Micros => count(text, 0, SPIN_MAX),
             Kind::Lease => count(text, LEASE_MIN_MS as u64, LEASE_MAX_MS as u64),
             Kind::Count(most) => count(text, 1, most),
@@ -229,6 +233,7 @@ mod tests {
             (Kind::Name, "cli", "a/"),
             (Kind::Name, "acme/cli", "a/b/c"),
             (Kind::Path, "x", ""),
+            (Kind::Prices, "memory=0.1", "silver=1"),
         ] {
             assert_eq!(kind.check(good), Ok(()), "{kind:?} {good}");
             assert!(kind.check(bad).is_err(), "{kind:?} {bad}");

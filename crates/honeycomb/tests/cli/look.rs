@@ -164,6 +164,27 @@ fn jobs_and_status_list_the_same_jobs() {
 }
 
 #[test]
+fn what_jobs_have_used_is_told_in_money_of_any_price() {
+    let home = Home::with_cluster();
+    home.ok(&["put", "x:kv", "k", "v", "--job", "acme/etl"]);
+    let cost = |args: &[&str]| home.json(&[&["cost"], args].concat());
+    let first = cost(&["acme/etl", "--prices", "memory=3600000"]);
+    let job = &first["jobs"][0];
+    let held = job["gb_seconds"]["memory"].as_f64().unwrap();
+    assert!(held > 0.0, "{first}");
+    assert!((first["money"].as_f64().unwrap() - 1000.0 * held).abs() < 1e-6 * held * 1000.0);
+    assert!(job["money_at_peak"].as_f64() >= job["money"].as_f64(), "{first}");
+    assert_eq!((&job["peak_bytes"], &job["ended"]), (&json!(65536), &json!(false)));
+    let later = cost(&["--tenant", "acme"])["jobs"][0]["gb_seconds"]["memory"].as_f64();
+    assert!(later.unwrap() > held);
+    assert_eq!(cost(&["--tenant", "nobody"])["jobs"], json!([]));
+    let text = home.with("HONEYCOMB_PRICES", "memory=1", &["cost"]).out;
+    assert!(text.starts_with("JOB ") && text.contains("acme/etl"), "{text}");
+    assert_eq!(home.run(&["cost", "nix"]).code, 3);
+    assert_eq!(home.run(&["cost", "--prices", "silver=1"]).code, 2);
+}
+
+#[test]
 fn quotas_are_set_told_and_kept() {
     let home = Home::with_cluster();
     home.ok(&["prefix", "runs", "--max-blocks", "3", "--job", "acme/sort"]);

@@ -409,6 +409,7 @@ fn at_controller(op: Op) -> AtController {
         Op::FindJob => row(PermissionDenied, PermissionDenied, PermissionDenied, Ok),
         Op::JobTree
         | Op::JobWeights
+        | Op::JobCost
         | Op::GetQuota
         | Op::LeaseInfo
         | Op::OpenStructure

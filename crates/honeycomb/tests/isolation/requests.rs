@@ -61,6 +61,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
         Op::JobTree => body(JobTreeRequest { job }.encode()),
         Op::FindJob => body(FindJobRequest { name: "victim".into() }.encode()),
         Op::JobWeights => body(JobWeightsRequest { job }.encode()),
+        Op::JobCost => body(JobCostRequest { job }.encode()),
         Op::SetQuota => {
             let (level, name, max_blocks) = (2, path, 1000);
             body(SetQuotaRequest { job, level, name, max_blocks }.encode())
@@ -241,6 +242,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
                 move_id: MOVE,
                 target: victim.kv.at.block.0,
                 target_epoch: victim.kv.at.epoch.0,
+                bytes: 0,
             }
             .encode(),
         ),

@@ -62,6 +62,7 @@ fn at_server(op: Op) -> AtServer {
         | Op::JobTree
         | Op::FindJob
         | Op::JobWeights
+        | Op::JobCost
         | Op::SetQuota
         | Op::GetQuota
         | Op::CreatePrefix

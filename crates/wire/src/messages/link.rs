@@ -245,9 +245,11 @@ pub struct CommitMoveRequest {
     pub target: u64,
     /// Its epoch.
     pub target_epoch: u64,
+    /// Bytes that were sent for it.
+    pub bytes: u64,
 }
 
-fields!(CommitMoveRequest { structure, block, epoch, move_id, target, target_epoch });
+fields!(CommitMoveRequest { structure, block, epoch, move_id, target, target_epoch, bytes });
 
 /// Reply of CommitMove.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

@@ -49,6 +49,8 @@ pub enum Op {
     FindJob = 0x0105,
     /// Which servers the next blocks of a job with hints go to. A job without hints has no weights: its blocks go to the emptiest server.
     JobWeights = 0x0106,
+    /// What jobs have used. Those that ended, as far as they are remembered, for the cluster's token only.
+    JobCost = 0x0107,
     /// Sets the most blocks that a tenant, a job or a prefix with all below it may hold. What is held already stays. The cluster's token for a tenant and a job, the job's own for a prefix.
     SetQuota = 0x0108,
     /// A quota, and what is held of it. Of a tenant for the cluster's token only.
@@ -193,7 +195,7 @@ pub enum Op {
 
 impl Op {
     /// Every op of the protocol in order of code.
-    pub const ALL: [Op; 89] = [
+    pub const ALL: [Op; 90] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -214,6 +216,7 @@ impl Op {
         Op::JobTree,
         Op::FindJob,
         Op::JobWeights,
+        Op::JobCost,
         Op::SetQuota,
         Op::GetQuota,
         Op::CreatePrefix,
@@ -308,6 +311,7 @@ impl Op {
             0x0104 => Op::JobTree,
             0x0105 => Op::FindJob,
             0x0106 => Op::JobWeights,
+            0x0107 => Op::JobCost,
             0x0108 => Op::SetQuota,
             0x0109 => Op::GetQuota,
             0x0201 => Op::CreatePrefix,
@@ -405,6 +409,7 @@ impl Op {
             Op::JobTree => "JobTree",
             Op::FindJob => "FindJob",
             Op::JobWeights => "JobWeights",
+            Op::JobCost => "JobCost",
             Op::SetQuota => "SetQuota",
             Op::GetQuota => "GetQuota",
             Op::CreatePrefix => "CreatePrefix",
@@ -502,6 +507,7 @@ impl Op {
             Op::JobTree => 0x0104,
             Op::FindJob => 0x0105,
             Op::JobWeights => 0x0106,
+            Op::JobCost => 0x0107,
             Op::SetQuota => 0x0108,
             Op::GetQuota => 0x0109,
             Op::CreatePrefix => 0x0201,
@@ -610,6 +616,7 @@ impl Op {
             Op::JobTree => of(P::Control, A::Job, 0, MESSAGE),
             Op::FindJob => of(P::Control, A::Cluster, 0, MESSAGE),
             Op::JobWeights => of(P::Control, A::Job, 0, MESSAGE),
+            Op::JobCost => of(P::Control, A::Job, 0, MESSAGE),
             Op::SetQuota => of(P::Control, A::Job, 0, MESSAGE),
             Op::GetQuota => of(P::Control, A::Job, 0, MESSAGE),
             Op::CreatePrefix => of(P::Control, A::Job, 0, MESSAGE),

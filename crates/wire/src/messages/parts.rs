@@ -350,6 +350,40 @@ pub struct ServerWeight {
 
 fields!(ServerWeight { server, weight_permille, free, cpu_permille });
 
+/// What a job has used in one place where blocks can be.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct TierBill {
+    /// 0 memory.
+    pub tier: u8,
+    /// Bytes of whole blocks times milliseconds.
+    pub held_byte_ms: u128,
+    /// Of these, bytes of data, as servers reported them.
+    pub used_byte_ms: u128,
+}
+
+fields!(TierBill { tier, held_byte_ms, used_byte_ms });
+
+/// What one job has used.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct JobBill {
+    /// The job.
+    pub job: u64,
+    /// Its name, with that of its tenant and a slash before it where it has one.
+    pub name: String,
+    /// It is registered no more.
+    pub ended: bool,
+    /// How long it has been registered, or was.
+    pub age_ms: u64,
+    /// Most bytes of blocks that it held at a time.
+    pub peak_bytes: u64,
+    /// Bytes that were sent to other servers when its blocks split and merged.
+    pub moved_bytes: u64,
+    /// Where it held them.
+    pub tiers: Vec<TierBill>,
+}
+
+fields!(JobBill { job, name, ended, age_ms, peak_bytes, moved_bytes, tiers });
+
 /// One operation of a custom kind.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct OperationInfo {

@@ -101,6 +101,7 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         JobTree JobTreeRequest JobTreeReply,
         FindJob FindJobRequest FindJobReply,
         JobWeights JobWeightsRequest JobWeightsReply,
+        JobCost JobCostRequest JobCostReply,
         SetQuota SetQuotaRequest SetQuotaReply,
         GetQuota GetQuotaRequest GetQuotaReply,
         CreatePrefix CreatePrefixRequest CreatePrefixReply,
