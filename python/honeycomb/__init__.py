@@ -18,11 +18,12 @@ from honeycomb import errors
 from honeycomb._batch import AtomicBatch, Batch, Result
 from honeycomb._native import version as _version
 from honeycomb.cluster import Client, connect
+from honeycomb.cost import Cost
 from honeycomb.custom import Custom, Kind, Operation, Reply
 from honeycomb.errors import HoneycombError
 from honeycomb.file import Appender, HoneyFile
 from honeycomb.flushed import Flush, Flushed, open_flushed
-from honeycomb.job import Job, JobHandle, Lease, Node, Renewal
+from honeycomb.job import Job, JobHandle, Lease, Node, Quota, Renewal
 from honeycomb.kv import Kv
 from honeycomb.notices import Listener, Notification
 from honeycomb.pool import BrokenWorkerPool, WorkerDied, WorkerPool
@@ -41,6 +42,7 @@ __all__ = [
     "Batch",
     "BrokenWorkerPool",
     "Client",
+    "Cost",
     "Custom",
     "FileView",
     "Flush",
@@ -58,6 +60,7 @@ __all__ = [
     "Operation",
     "Queue",
     "QueueCounts",
+    "Quota",
     "Renewal",
     "Reply",
     "Reservation",

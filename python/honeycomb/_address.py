@@ -95,6 +95,11 @@ def size_bytes(size: int | str, name: str = "a size") -> int:
     return int(float(match[1]) * (1 << _UNITS[match[2].lower()]))
 
 
+def hint_bytes(size: int | str, name: str) -> int:
+    """Bytes of a hint, as :func:`size_bytes` reads them; 0 says nothing."""
+    return 0 if not isinstance(size, bool) and size == 0 else size_bytes(size, name)
+
+
 def format_bytes(count: float) -> str:
     """A size for people: ``1.5 MiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -25,6 +25,13 @@ class JobInfo(TypedDict):
     blocks: int
     bytes_used: int
     age_ms: int
+    quota_blocks: int
+    latency_sensitive: bool
+    tasks: int
+    capacity: int
+    peak_throughput: int
+    expected_bytes: int
+    expected_bytes_per_s: int
 
 
 class StructureInfo(TypedDict):
@@ -52,6 +59,8 @@ class PrefixInfo(TypedDict):
     flush_to: str
     flush: int
     flush_message: str
+    max_blocks: int
+    held_blocks: int
 
 
 class LeaseInfo(TypedDict):
@@ -79,6 +88,7 @@ class ServerInfo(TypedDict):
     requests: int
     forwarded: int
     bytes_owed: int
+    cpu_permille: int
     tiers: list[TierUse]
     #: 0 serving, 1 draining, 2 released, 3 called back
     drain: int

@@ -39,6 +39,7 @@ NAMES: Final = (
     "low_mark",
     "flush_root",
     "data_dir",
+    "prices",
 )
 
 

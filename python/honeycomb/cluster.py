@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import weakref
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -13,8 +14,9 @@ from honeycomb._info import JobInfo, Status
 from honeycomb._local import EmbeddedCluster, Endpoint, running_cluster
 from honeycomb._session import Session, fork_generation
 from honeycomb._settings import setting
+from honeycomb.cost import Cost, cost_of, read_prices
 from honeycomb.custom import Kind, kind_of
-from honeycomb.job import Job
+from honeycomb.job import Job, Quota
 
 __all__ = ["Client", "connect"]
 
@@ -156,6 +158,11 @@ class Client(Remote):
         *,
         lease: float = 1.0,
         quota_blocks: int = 0,
+        tenant: str | None = None,
+        latency_sensitive: bool = True,
+        tasks: int = 0,
+        capacity: int | str = 0,
+        peak_throughput: int | str = 0,
         keep: bool = True,
     ) -> Job:
         """Registers a job and returns it; its hierarchy is the root prefix alone.
@@ -165,6 +172,12 @@ class Client(Remote):
         the most blocks it may hold, 0 for no quota. With ``keep`` all its leases are renewed in the
         background while it is open, by the renewal of the root (paper, 3.2).
 
+        The job of a ``tenant`` is named ``TENANT/NAME``: so :meth:`attach` finds it, and so
+        :attr:`Job.name` says it. The others are hints, as Pocket's: whether its data should be in memory
+        (``latency_sensitive``), how many ``tasks`` will run at the same time, what it will hold at its
+        peak (``capacity``: bytes, or a string such as ``"4GiB"``) and read and write in a second
+        (``peak_throughput``, the same). 0 says nothing. What they let expect is in :meth:`jobs`.
+
         Raises :class:`~honeycomb.errors.AlreadyExists` when the name is taken.
         """
         if name is None:
@@ -172,9 +185,21 @@ class Client(Remote):
         else:
             _check.text("name", name, "wordcount")
         _check.whole("quota_blocks", quota_blocks, 0, unit="blocks")
+        _check.whole("tasks", tasks, 0, 2**32 - 1, unit="tasks")
+        if tenant is not None:
+            _check.text("tenant", tenant, "acme")
         job_id, root, token = self._session.native.register_job(
-            name, _address.lease_ms(lease), quota_blocks
+            name,
+            tenant,
+            _address.lease_ms(lease),
+            quota_blocks,
+            bool(latency_sensitive),
+            tasks,
+            _address.hint_bytes(capacity, "capacity"),
+            _address.hint_bytes(peak_throughput, "peak_throughput"),
         )
+        if tenant is not None:
+            name = f"{tenant}/{name}"
         session = Session(self.address, token, timeout=self._session.timeout)
         job = Job(session, job_id, name, root=root, owned=True, keep=keep, client=self)
         self._jobs.add(job)
@@ -190,6 +215,39 @@ class Client(Remote):
         job = Job(session, job_id, name, root=root, owned=False, keep=False, client=self)
         self._jobs.add(job)
         return job
+
+    def quota(self, *, tenant: str | None = None, job: str | None = None) -> Quota:
+        """How many blocks all jobs of the ``tenant``, or the ``job``, may hold, and hold."""
+        return self._quota(tenant, job, None)
+
+    def set_quota(
+        self, max_blocks: int, *, tenant: str | None = None, job: str | None = None
+    ) -> Quota:
+        """Sets the most blocks that all jobs of the ``tenant``, or the ``job``, may hold; 0 for as
+        many as there are. What is held already stays; nothing more is given until enough was freed.
+        """
+        return self._quota(tenant, job, _check.whole("max_blocks", max_blocks, 0, unit="blocks"))
+
+    def _quota(self, tenant: str | None, job: str | None, most: int | None) -> Quota:
+        if (tenant is None) == (job is None):
+            raise errors.InvalidArgument("a quota is a tenant's or a job's: name one of them")
+        if job is not None:
+            job_id, _, _ = self._session.native.find_job(_check.text("job", job, "wordcount"))
+            return Quota(*self._session.native.quota(job_id, None, None, most))
+        assert tenant is not None
+        return Quota(
+            *self._session.native.quota(0, _check.text("tenant", tenant, "acme"), None, most)
+        )
+
+    def costs(
+        self, *, tenant: str | None = None, prices: Mapping[str, float] | None = None
+    ) -> list[Cost]:
+        """What all jobs (of the ``tenant``) have used, and what that costs: those that ended first,
+        as far as they are remembered. ``prices`` are as in :meth:`Job.cost`."""
+        table = read_prices(prices)
+        mine = f"{tenant}/" if tenant is not None else ""
+        bills = self._session.native.bills(0)
+        return [cost_of(bill, table) for bill in bills if bill["name"].startswith(mine)]
 
     def jobs(self) -> list[JobInfo]:
         """The registered jobs, in order of registration."""

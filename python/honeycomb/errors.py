@@ -180,9 +180,12 @@ class LimitExceeded(HoneycombError):
 
 
 class QuotaExceeded(HoneycombError):
-    """The job holds as many blocks as it may. Free some, or register it with a larger quota."""
+    """A prefix with all below it, the job, or its tenant holds as many blocks as it may; the message
+    says which. Free some, or have the quota raised."""
 
-    hint = "free something (job.tree() shows what there is), or register the job with a larger quota_blocks="
+    hint = (
+        "free something (job.tree() shows what there is), or have the quota raised: honeycomb quota"
+    )
 
 
 class NotShared(HoneycombError):

@@ -17,6 +17,7 @@ from honeycomb._display import Facts, Remote, Shown
 from honeycomb._info import PINNED_MS
 from honeycomb._native import attenuate
 from honeycomb._session import Session, fork_generation
+from honeycomb.cost import Cost, cost_of, read_prices
 from honeycomb.custom import Custom, kind_ref
 from honeycomb.errors import from_status
 from honeycomb.file import Appender, HoneyFile, file_mode
@@ -25,7 +26,7 @@ from honeycomb.kv import Kv
 from honeycomb.queue import Queue
 from honeycomb.tree import Tree
 
-__all__ = ["Job", "JobHandle", "Lease", "Node", "Renewal"]
+__all__ = ["Job", "JobHandle", "Lease", "Node", "Quota", "Renewal"]
 
 S = TypeVar("S", Kv, HoneyFile, Queue, Custom)
 N = TypeVar("N")
@@ -39,7 +40,7 @@ class Node:
     the root. ``lease`` is in seconds, ``None`` for the job's. A ``pinned`` prefix never expires.
     ``readers`` are the tasks that will read its data, named as parents are: when all of them have
     committed (:meth:`Job.commit`), the prefix is freed at once; none leaves it to its lease. A
-    single string is one name, for both. ``high_mark``, ``low_mark`` and ``on_expiry`` are as in
+    single string is one name, for both. ``high_mark``, ``low_mark``, ``on_expiry`` and ``max_blocks`` are as in
     :meth:`Job.create_addr_prefix`.
     """
 
@@ -51,6 +52,7 @@ class Node:
     high_mark: int | None = None
     low_mark: int | None = None
     on_expiry: Flush | Literal["discard"] = "discard"
+    max_blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,15 @@ class Lease(Shown):
     def _facts(self) -> Facts:
         yield "lease", f"{self.duration:g} s"
         yield "left", "pinned: never expires" if self.pinned else f"{self.remaining:.1f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """How many blocks may be held (``max_blocks``, 0 for as many as there are) and are: of a prefix
+    without a quota ``held_blocks`` is 0."""
+
+    max_blocks: int
+    held_blocks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +172,7 @@ class Job(Remote):
         high_mark: int | None = None,
         low_mark: int | None = None,
         on_expiry: Flush | Literal["discard"] = "discard",
+        max_blocks: int = 0,
     ) -> int:
         """Adds a prefix (Table 1, createAddrPrefix) and returns its number.
 
@@ -174,6 +186,7 @@ class Job(Remote):
         the one below which it merges; ``None`` takes the cluster's. ``on_expiry`` says what becomes
         of the data when the lease ends: ``"discard"``, or ``Flush("out/T1")`` to have it written to
         disk (:mod:`honeycomb.flushed`); a prefix that is removed by request is not flushed.
+        ``max_blocks`` is the most that it and all below it may hold, 0 for no quota.
 
         Raises :class:`~honeycomb.errors.AlreadyExists`, :class:`~honeycomb.errors.UnknownParent`,
         :class:`~honeycomb.errors.Cycle`, and :class:`~honeycomb.errors.FlushUnavailable` where no
@@ -190,6 +203,7 @@ class Job(Remote):
             _address.mark(high_mark),
             _address.mark(low_mark),
             flush_to(on_expiry),
+            _check.whole("max_blocks", max_blocks, 0, unit="blocks"),
         )
 
     def create_hierarchy(
@@ -217,11 +231,33 @@ class Job(Remote):
                     _address.mark(node.high_mark),
                     _address.mark(node.low_mark),
                     flush_to(node.on_expiry),
+                    _check.whole("max_blocks", node.max_blocks, 0, unit="blocks"),
                 )
                 for node in nodes
             ],
         )
         return {node.name: number for node, number in zip(nodes, numbers, strict=True)}
+
+    def quota(self, addr: str | None = None) -> Quota:
+        """How many blocks the prefix with all below it may hold, and holds; the job itself when
+        ``addr`` is ``None``."""
+        path = None if addr is None else prefix_path(addr)
+        return Quota(*self._session.native.quota(self.id, None, path, None))
+
+    def cost(self, prices: Mapping[str, float] | None = None) -> Cost:
+        """What the job has used so far, and what that costs. ``prices`` are such as
+        ``{"memory": 0.008}``, for a gigabyte and an hour; those of the setting ``prices`` when
+        ``None``."""
+        (bill,) = self._session.native.bills(self.id)
+        return cost_of(bill, read_prices(prices))
+
+    def set_quota(self, addr: str, max_blocks: int) -> Quota:
+        """Sets the most blocks that the prefix with all below it may hold, 0 for as many as there
+        are. What is held already stays; nothing more is given until enough was freed. For the
+        driver. The job's own quota is the cluster's to set (:meth:`Client.set_quota`).
+        """
+        most = _check.whole("max_blocks", max_blocks, 0, unit="blocks")
+        return Quota(*self._session.native.quota(self.id, None, prefix_path(addr), most))
 
     def remove_prefix(self, addr: str) -> None:
         """Frees the prefix's structures at once and ends its lease; descendants stay."""

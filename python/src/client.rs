@@ -1,11 +1,13 @@
 //! The client as Python sees it.
 
-use crate::convert::{checked, job_info, prefix_info, raise, status};
+use crate::convert::{checked, job_bill, job_info, prefix_info, raise, status};
 use crate::custom::{Kind, NativeCustom, kind};
 use crate::face::Native;
 use crate::queue::NativeQueue;
 use crate::structures::{NativeFile, NativeKv, wrap};
-use honeycomb_client::{Client, ClientOptions, CustomOptions, Error, JobTicket, KindRef};
+use honeycomb_client::{
+    Client, ClientOptions, CustomOptions, Error, JobOptions, JobTicket, KindRef, QuotaOf,
+};
 use honeycomb_types::{JobId, PrefixId, Verbs};
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::{DagNode, PrefixOptions};
@@ -17,9 +19,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 type Ticket<'py> = (u64, u64, Bound<'py, PyBytes>);
-/// Name, parents, lease in milliseconds, pinned, readers.
-/// Name, parents, lease in milliseconds, pinned, readers, high mark, low mark, where it is flushed to.
-type PlannedNode = (String, Vec<String>, u32, bool, Vec<String>, u8, u8, String);
+/// Name, parents, lease in milliseconds, pinned, readers, high mark, low mark, where it is flushed to, quota.
+type PlannedNode = (String, Vec<String>, u32, bool, Vec<String>, u8, u8, String, u64);
 
 /// Whether a client was closed: what was opened through it is not used any more.
 pub type Closed = Arc<AtomicBool>;
@@ -112,14 +113,29 @@ impl NativeClient {
         self.job
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn register_job<'py>(
         &self,
         py: Python<'py>,
         name: &str,
+        tenant: Option<String>,
         lease_ms: u32,
         quota_blocks: u64,
+        latency_sensitive: bool,
+        tasks: u32,
+        capacity: u64,
+        peak_throughput: u64,
     ) -> PyResult<Ticket<'py>> {
-        Ok(ticket(py, self.call(py, |c| c.register_job(name, lease_ms, quota_blocks))?))
+        let options = JobOptions {
+            tenant,
+            lease_ms,
+            quota_blocks,
+            latency_sensitive,
+            tasks,
+            capacity,
+            peak_throughput,
+        };
+        Ok(ticket(py, self.call(py, |c| c.register_job_with(name, &options))?))
     }
 
     fn find_job<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Ticket<'py>> {
@@ -128,6 +144,33 @@ impl NativeClient {
 
     fn deregister_job(&self, py: Python<'_>, job: u64) -> PyResult<()> {
         self.call(py, |c| c.deregister_job(JobId(job)))
+    }
+
+    /// The most blocks and those that are held; of a prefix of the job, of the job, or of a tenant.
+    fn quota(
+        &self,
+        py: Python<'_>,
+        job: u64,
+        tenant: Option<String>,
+        path: Option<String>,
+        max_blocks: Option<u64>,
+    ) -> PyResult<(u64, u64)> {
+        let of = match (tenant, path) {
+            (Some(tenant), _) => QuotaOf::Tenant(tenant),
+            (None, Some(path)) => QuotaOf::Prefix(JobId(job), path),
+            (None, None) => QuotaOf::Job(JobId(job)),
+        };
+        let quota = self.call(py, |c| match max_blocks {
+            Some(most) => c.set_quota(&of, most),
+            None => c.quota(&of),
+        })?;
+        Ok((quota.max_blocks, quota.held_blocks))
+    }
+
+    /// What a job has used, or (0) all that the token may see.
+    fn bills<'py>(&self, py: Python<'py>, job: u64) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let bills = self.call(py, |c| c.bills(Some(JobId(job)).filter(|job| job.0 != 0)))?;
+        bills.iter().map(|bill| job_bill(py, bill)).collect()
     }
 
     fn list_jobs<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
@@ -159,6 +202,7 @@ impl NativeClient {
         high_mark: u8,
         low_mark: u8,
         flush_to: String,
+        max_blocks: u64,
     ) -> PyResult<u64> {
         let options = PrefixOptions {
             lease_ms,
@@ -168,6 +212,7 @@ impl NativeClient {
             high_mark,
             low_mark,
             flush_to,
+            max_blocks,
         };
         let prefix = self.call(py, |c| c.create_prefix(JobId(job), path, &parents, options))?;
         Ok(prefix.0)
@@ -181,13 +226,16 @@ impl NativeClient {
     ) -> PyResult<Vec<u64>> {
         let nodes = nodes
             .into_iter()
-            .map(|(name, parents, lease_ms, pinned, readers, high_mark, low_mark, flush_to)| {
+            .map(|node| {
+                let (name, parents, lease_ms, pinned, readers, high, low, flush_to, max_blocks) =
+                    node;
                 let options = PrefixOptions {
                     lease_ms,
                     pinned,
-                    high_mark,
-                    low_mark,
+                    high_mark: high,
+                    low_mark: low,
                     flush_to,
+                    max_blocks,
                     ..PrefixOptions::default()
                 };
                 DagNode { name, parents, options, readers }

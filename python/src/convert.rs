@@ -4,7 +4,7 @@ use honeycomb_client::Error;
 use honeycomb_types::TierClass;
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::{
-    ClusterStatusReply, JobInfo, PrefixInfo, ServerInfo, StructureInfo, TierUse,
+    ClusterStatusReply, JobBill, JobInfo, PrefixInfo, ServerInfo, StructureInfo, TierUse,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -45,7 +45,33 @@ macro_rules! dict {
 }
 
 pub fn job_info<'py>(py: Python<'py>, j: &JobInfo) -> PyResult<Bound<'py, PyDict>> {
-    Ok(dict!(py, j, job, name, prefixes, pinned, structures, blocks, bytes_used, age_ms))
+    let dict = dict!(
+        py,
+        j,
+        job,
+        name,
+        prefixes,
+        pinned,
+        structures,
+        blocks,
+        bytes_used,
+        age_ms,
+        quota_blocks,
+        expected_bytes,
+        expected_bytes_per_s,
+    );
+    dict.set_item("latency_sensitive", j.hints.flags & 1 == 0)?;
+    dict.set_item("tasks", j.hints.tasks)?;
+    dict.set_item("capacity", j.hints.bytes)?;
+    dict.set_item("peak_throughput", j.hints.bytes_per_s)?;
+    Ok(dict)
+}
+
+pub fn job_bill<'py>(py: Python<'py>, b: &JobBill) -> PyResult<Bound<'py, PyDict>> {
+    let dict = dict!(py, b, job, name, ended, age_ms, peak_bytes, moved_bytes);
+    let tiers = b.tiers.iter().map(|tier| (tier.tier, tier.held_byte_ms, tier.used_byte_ms));
+    dict.set_item("tiers", tiers.collect::<Vec<_>>())?;
+    Ok(dict)
 }
 
 fn structure_info<'py>(py: Python<'py>, s: &StructureInfo) -> PyResult<Bound<'py, PyDict>> {
@@ -70,6 +96,8 @@ pub fn prefix_info<'py>(py: Python<'py>, p: &PrefixInfo) -> PyResult<Bound<'py, 
         flush_to,
         flush,
         flush_message,
+        max_blocks,
+        held_blocks,
     );
     let structures = PyList::empty(py);
     for s in &p.structures {
@@ -109,6 +137,7 @@ fn server_info<'py>(py: Python<'py>, s: &ServerInfo) -> PyResult<Bound<'py, PyDi
         bytes_owed,
         drain,
         drain_waits,
+        cpu_permille,
     );
     dict.set_item("tiers", tiers(py, &s.tiers)?)?;
     Ok(dict)

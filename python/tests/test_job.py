@@ -238,6 +238,69 @@ def test_a_quota_bounds_a_job(cluster: honeycomb.Client) -> None:
             job.kv("b")
 
 
+def test_quotas_of_prefixes_jobs_and_tenants(cluster: honeycomb.Client) -> None:
+    with cluster.job("one", tenant="fruit") as job, cluster.job("two", tenant="fruit") as other:
+        job.create_addr_prefix("a", max_blocks=2)
+        job.create_addr_prefix("a/b")
+        job.create_hierarchy([honeycomb.Node("c", max_blocks=5)])
+        job.kv("a/b", blocks=2)
+        assert job.quota("a") == honeycomb.Quota(2, 2)
+        assert job.quota("c") == honeycomb.Quota(5, 0)
+        with pytest.raises(errors.QuotaExceeded, match="prefix 'a' with all below it holds 2"):
+            job.kv("a:more")
+        assert job.set_quota("a", 3) == honeycomb.Quota(3, 2)
+        job.kv("a:more")
+        assert cluster.set_quota(4, tenant="fruit").held_blocks == 3
+        with pytest.raises(errors.QuotaExceeded, match="the tenant 'fruit' holds 3 of its quota"):
+            other.kv("x", blocks=2)
+        assert cluster.set_quota(0, tenant="fruit").max_blocks == 0
+        assert cluster.set_quota(3, job="fruit/one") == job.quota()
+        with (
+            honeycomb.connect(cluster.address, token=job.token) as own,
+            pytest.raises(errors.PermissionDenied),
+        ):
+            own.set_quota(9, tenant="fruit")
+        with pytest.raises(errors.InvalidArgument, match="a tenant's or a job's"):
+            cluster.set_quota(9)
+        assert job.quota("a") == honeycomb.Quota(3, 3)
+
+
+def test_a_job_is_told_what_it_has_used(cluster: honeycomb.Client) -> None:
+    with cluster.job("one", tenant="paid") as job:
+        assert job.cost().gb_seconds == {"memory": 0}
+        job.kv("a", blocks=2)["k"] = b"v" * 1000
+        while (cost := job.cost({"memory": 3.6})).used_gb_seconds["memory"] == 0:
+            assert cost.age < 20, "no server reported what it holds"
+        assert cost.gb_seconds["memory"] > cost.used_gb_seconds["memory"]
+        assert cost.money == pytest.approx(cost.gb_seconds["memory"] / 1000)
+        assert cost.money <= cost.money_at_peak * (1 + 1e-9)
+        block = cluster.status()["servers"][0]["block_size"]
+        assert (cost.name, cost.ended, cost.peak_bytes) == ("paid/one", False, 2 * block)
+        assert job.cost().money == pytest.approx(cost.money * 0.008 / 3.6, rel=1)
+    (ended,) = cluster.costs(tenant="paid", prices={"memory": 3.6})
+    assert ended.ended and ended.money >= cost.money
+    assert "GB-seconds" in repr(ended)
+    for wrong in ({"gold": 1.0}, {}, {"memory": -1.0}):
+        with pytest.raises(errors.InvalidArgument):
+            cluster.costs(prices=wrong)
+
+
+def test_a_job_says_what_it_will_need(cluster: honeycomb.Client) -> None:
+    with cluster.job("sort", tenant="acme", tasks=2, capacity="1 MiB", quota_blocks=9) as job:
+        assert job.name == "acme/sort"
+        (told,) = (info for info in cluster.jobs() if info["name"] == "acme/sort")
+        assert (told["tasks"], told["capacity"], told["quota_blocks"]) == (2, 1 << 20, 9)
+        assert told["latency_sensitive"]
+        assert (told["expected_bytes"], told["expected_bytes_per_s"]) == (1 << 20, 150_000_000)
+        job.kv("a")["k"] = b"v"
+        with cluster.attach("acme/sort") as found:
+            assert found.open_kv("a")["k"] == b"v"
+    with pytest.raises(errors.InvalidArgument, match="capacity"):
+        cluster.job(capacity="much")
+    with pytest.raises(errors.InvalidArgument):
+        cluster.job("sort", tenant="a/b")
+
+
 def test_no_memory_is_told_and_harms_nothing(cluster: honeycomb.Client, job: honeycomb.Job) -> None:
     job.kv("safe")["k"] = b"v"
     with pytest.raises(errors.OutOfMemory):

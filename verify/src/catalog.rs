@@ -227,7 +227,7 @@ impl CatalogModel {
             Command::BeginMove { structure, at, start, way } => {
                 self.begin_move(structure, at, start, way, reply)
             }
-            Command::CommitMove { structure, at, id, target } => {
+            Command::CommitMove { structure, at, id, target, .. } => {
                 self.commit_move(structure, at, id, target, reply)
             }
             Command::CancelMove { structure, at, id } => {
@@ -374,7 +374,7 @@ impl CatalogModel {
         });
         let starts = opened.map.entries.iter().map(|entry| entry.start).collect();
         let file = File::new(opened.structure, prefix, new, blocks.collect(), starts);
-        self.cluster.jobs[j].files.push(file);
+        self.cluster.jobs[j].add(file);
         Ok(())
     }
 

@@ -399,12 +399,16 @@ impl World {
             }
             Said::Holdings(blocks, last) => self.holdings(id, (server, link), &blocks, last),
             Said::Report { sent, usage, active } => {
+                // Busier and less busy by turns, each server at its time: no random number, which would make
+                // every seed another one.
+                let cpu = (self.now.as_millis() / 100 + u64::from(id.0) * 7) * 37 % 1100;
                 let report = Report {
                     bytes_resident: 0,
                     connections: 0,
                     requests: 0,
                     forwarded: 0,
                     bytes_owed: 0,
+                    cpu_permille: cpu as u16,
                     usage: &usage,
                 };
                 if self.command(ix, Command::ServerReport { server: id, report }).is_err() {
@@ -496,10 +500,10 @@ impl World {
                     }
                 }
             }
-            Effect::CommitMove { structure, at, id, target } => {
+            Effect::CommitMove { structure, at, id, target, bytes } => {
                 let (known, id) = (self.structures.contains_key(&structure), MoveId(id));
                 let (reply, orders) =
-                    self.decide(ix, Command::CommitMove { structure, at, id, target });
+                    self.decide(ix, Command::CommitMove { structure, at, id, target, bytes });
                 let word = match reply {
                     Ok(Reply::Moved { version, entry }) => {
                         self.reach("move committed");
@@ -590,9 +594,9 @@ impl World {
             Effect::BlockFailed { structure, at, .. } => {
                 self.command(ix, Command::BlockFailed { structure, at })
             }
-            Effect::CommitMove { structure, at, id, target } => {
+            Effect::CommitMove { structure, at, id, target, bytes } => {
                 let id = MoveId(id);
-                self.command(ix, Command::CommitMove { structure, at, id, target })
+                self.command(ix, Command::CommitMove { structure, at, id, target, bytes })
             }
             Effect::CancelMove { structure, at, id } => {
                 self.command(ix, Command::CancelMove { structure, at, id: MoveId(id) })

@@ -7,7 +7,7 @@ use crate::queue::QueueModel;
 use crate::queueing;
 use crate::storing;
 use crate::world::{Event, Known, PATIENCE, SessionTask, SimJob, World};
-use honeycomb_catalog::{Actor, CatalogError, Command, NewStructure, PrefixOptions, Reply};
+use honeycomb_catalog::{Actor, CatalogError, Command, Hints, NewStructure, PrefixOptions, Reply};
 use honeycomb_types::{Kind, StructureId, Verbs};
 use std::time::Duration;
 
@@ -61,7 +61,14 @@ pub fn set_up(world: &mut World) {
     for (keeper, name) in ["a", "b"].into_iter().enumerate() {
         let quota_blocks = if keeper == 1 { world.faults.quota } else { 0 };
         let actor = Actor::CLUSTER;
-        let command = Command::RegisterJob { actor, name, lease_ms: LEASE_MS, quota_blocks };
+        let command = Command::RegisterJob {
+            actor,
+            name,
+            lease_ms: LEASE_MS,
+            quota_blocks,
+            // The second one's blocks go by weight.
+            hints: Hints { tasks: 5 * keeper as u32, ..Hints::default() },
+        };
         let ix = keeper % world.controllers.len();
         let Ok(Reply::Job { job: id, .. }) = world.command(ix, command) else {
             panic!("a job could not be registered")

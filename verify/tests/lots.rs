@@ -121,6 +121,7 @@ impl World {
                 name: "j",
                 lease_ms: 600_000,
                 quota_blocks: 0,
+                hints: Default::default(),
             };
             let Ok(Reply::Job { job, .. }) = world.apply(c, command) else { panic!("no job") };
             world.controllers[c].job = job;

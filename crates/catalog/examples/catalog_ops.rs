@@ -92,7 +92,13 @@ fn main() {
 
 fn register(run: &mut Run) -> JobId {
     let (actor, name) = (Actor::CLUSTER, "bench");
-    let register = Command::RegisterJob { actor, name, lease_ms: 60_000, quota_blocks: 0 };
+    let register = Command::RegisterJob {
+        actor,
+        name,
+        lease_ms: 60_000,
+        quota_blocks: 0,
+        hints: Default::default(),
+    };
     match run.apply(register) {
         Reply::Job { job, .. } => job,
         other => panic!("{other:?}"),
@@ -218,6 +224,7 @@ fn measure_ticks(run: &mut Run, prefixes: usize) {
         requests: 0,
         forwarded: 0,
         bytes_owed: 0,
+        cpu_permille: 0,
         usage: &[],
     };
     run.apply(Command::ServerReport { server: ServerId(1), report });

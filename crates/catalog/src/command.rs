@@ -1,5 +1,6 @@
 //! What the catalog can be asked, and by whom.
 
+use crate::Hints;
 use honeycomb_types::{
     BlockAt, BlockId, Generation, JobId, Kind, KindSpec, MoveId, PrefixId, ServerId, StructureId,
     TierIx, TierSpec, Verbs, Way,
@@ -56,6 +57,19 @@ pub struct PrefixOptions<'a> {
     pub low_mark: u8,
     /// Where its data goes when its lease ends; empty discards it.
     pub flush_to: &'a str,
+    /// Most blocks of it and all below it; 0 for no bound.
+    pub max_blocks: u64,
+}
+
+/// What has a quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuotaOf<'a> {
+    /// All jobs of a tenant.
+    Tenant(&'a str),
+    /// A job.
+    Job(JobId),
+    /// A prefix with all below it.
+    Prefix(JobId, &'a str),
 }
 
 /// One task of an execution plan.
@@ -179,6 +193,8 @@ pub struct Report<'a> {
     pub forwarded: u64,
     /// Memory of freed blocks that clients still map.
     pub bytes_owed: u64,
+    /// Thousandths of the time of its cores that they were busy since the last report.
+    pub cpu_permille: u16,
     /// Blocks whose usage changed since the last report; of a server with tiers, those that were used.
     pub usage: &'a [BlockUsage],
 }
@@ -189,7 +205,12 @@ pub struct Report<'a> {
 #[allow(missing_docs)] // The fields are those of the messages of the same names.
 pub enum Command<'a> {
     /// Registers a job with its root prefix. Cluster only.
-    RegisterJob { actor: Actor, name: &'a str, lease_ms: u32, quota_blocks: u64 },
+    /// Its name is `TENANT/NAME` when it is a tenant's.
+    RegisterJob { actor: Actor, name: &'a str, lease_ms: u32, quota_blocks: u64, hints: Hints },
+    /// Sets the most blocks that may be held, 0 for no bound. Cluster, or the driver for a prefix.
+    SetQuota { actor: Actor, of: QuotaOf<'a>, max_blocks: u64 },
+    /// A quota, and what is held of it. Cluster only for a tenant.
+    Quota { actor: Actor, of: QuotaOf<'a> },
     /// Finds a job by its name. Cluster only.
     FindJob { actor: Actor, name: &'a str },
     /// Ends a job: its prefixes, structures and blocks go at once. Cluster or driver.
@@ -198,6 +219,10 @@ pub enum Command<'a> {
     ListJobs { actor: Actor },
     /// The custom kinds that servers have announced. Any actor.
     ListKinds { actor: Actor },
+    /// Which servers the next blocks of a job with hints go to.
+    JobWeights { actor: Actor, job: JobId },
+    /// What a job has used, or all that the actor may see. One that ended, for the cluster.
+    JobBills { actor: Actor, job: Option<JobId> },
     /// A job's address DAG with leases and structures.
     JobTree { actor: Actor, job: JobId },
 
@@ -316,7 +341,8 @@ pub enum Command<'a> {
     BeginMove { structure: StructureId, at: BlockAt, start: u64, way: Way },
     /// The target of a block's move has confirmed that it holds everything: it owns the range from
     /// now on. May be repeated by the block until it has the answer.
-    CommitMove { structure: StructureId, at: BlockAt, id: MoveId, target: BlockAt },
+    /// `bytes` were sent for it.
+    CommitMove { structure: StructureId, at: BlockAt, id: MoveId, target: BlockAt, bytes: u64 },
     /// A block gives its move up. Changes nothing when there is none, or when it was committed.
     CancelMove { structure: StructureId, at: BlockAt, id: MoveId },
     /// A server does not open the target of a move, or does not let it import: the move is

@@ -61,6 +61,27 @@ impl fmt::Display for Elsewhere<'_> {
     }
 }
 
+/// Whose quota it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum QuotaLevel {
+    /// A tenant's, by its name.
+    Tenant(Box<str>),
+    /// The job's.
+    Job,
+    /// A prefix's, with all below it, by its path.
+    Prefix(Box<str>),
+}
+
+impl fmt::Display for QuotaLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            QuotaLevel::Tenant(name) => write!(f, "the tenant '{name}'"),
+            QuotaLevel::Job => f.write_str("the job"),
+            QuotaLevel::Prefix(path) => write!(f, "{} with all below it", At(path)),
+        }
+    }
+}
+
 /// What a job asked for and was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)] // Each variant says what its fields are.
@@ -181,11 +202,12 @@ pub enum CatalogError {
     /// What servers have room for and can do is not known before they are back.
     #[error("the controller was restarted and awaits its memory servers; try again")]
     Recovering,
-    /// The job holds as many blocks as it may.
+    /// As many blocks are held as may be: by a prefix and all below it, by the job, or by all jobs of its
+    /// tenant.
     #[error(
-        "asked for {asked} blocks; the job holds {held} of its quota of {quota}. Free some, or register with a larger quota"
+        "asked for {asked} blocks; {level} holds {held} of its quota of {quota}. Free some, or have the quota raised (honeycomb quota)"
     )]
-    QuotaExceeded { quota: u64, held: u64, asked: u64 },
+    QuotaExceeded { level: QuotaLevel, quota: u64, held: u64, asked: u64 },
     /// A named limit was reached.
     #[error(
         "{what} are limited to {limit}; use fewer, or divide the work over more requests, prefixes or jobs"

@@ -333,9 +333,8 @@ impl Catalog {
             let start = placed.map_or(u64::MAX, |(start, _)| start);
             flushed.parts.push(FlushedPart { name: name.into(), start, objects: Vec::new() });
             let bytes = self.pool.keep(block, s);
-            let job = &mut self.jobs[j];
-            job.blocks -= 1;
-            job.bytes_used -= bytes;
+            self.block_went(j, s);
+            self.jobs[j].bytes_used -= bytes;
         }
         flush.ids.push(self.structures[s].id);
         flush.structures.push(flushed);

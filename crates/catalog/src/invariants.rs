@@ -4,7 +4,7 @@ use crate::Catalog;
 use crate::pool::Held;
 use crate::structures::Structure;
 use hashbrown::{HashMap, HashSet};
-use honeycomb_types::{BlockAt, Kind, Router, StructureId, Time, Way};
+use honeycomb_types::{BlockAt, Kind, Router, StructureId, Time};
 use std::fmt;
 
 /// An invariant that does not hold; the number is that of `docs/invariants.md`, 0 for one that is
@@ -141,12 +141,8 @@ impl Catalog {
             let kept =
                 ((job.nodes, job.live_prefixes, job.structures), (job.blocks, job.bytes_used));
             require(counted == kept, 2, || format!("job {}: {kept:?}, not {counted:?}", job.id))?;
-            // What is there twice because it leaves a server counts once.
-            let pending = own().flat_map(Structure::pending);
-            let copies = pending.filter(|mv| mv.way == Way::Relocate).count() as u64;
-            let within = job.quota == 0 || job.blocks <= job.quota + copies;
-            require(within, 30, || format!("job {} is above its quota", job.id))?;
         }
+        self.check_quotas().map_err(|what| Broken { invariant: 30, what })?;
         let all = self.live_prefixes;
         require(live_prefixes == all, 0, || format!("{live_prefixes} live, {all} counted"))
     }

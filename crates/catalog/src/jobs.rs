@@ -1,18 +1,21 @@
 //! Jobs, and who may ask what of them.
 
+use crate::bill::Bill;
 use crate::dag::{Life, Node};
 use crate::durable::{Dirty, JobImage};
 use crate::hash::HashKey;
 use crate::lease::remaining_ms;
+use crate::quota::Bound;
 use crate::slab::{NONE, Slab, chain};
 use crate::tombstones::Tombstones;
+use crate::weights::Weights;
 use crate::{
-    Actor, Catalog, CatalogError, Effect, FlushState, JobInfo, PrefixInfo, PrefixOptions,
-    PrefixState, Reply,
+    Actor, Catalog, CatalogError, Effect, Estimate, FlushState, Hints, JobInfo, PrefixInfo,
+    PrefixOptions, PrefixState, Reply, Spent, Supply,
 };
 use hashbrown::{HashMap, HashTable};
 use honeycomb_types::limits::{JOBS_MAX, LEASE_MAX_MS, LEASE_MIN_MS};
-use honeycomb_types::{JobId, PrefixId, Time, Verbs, check_name};
+use honeycomb_types::{JobId, PrefixId, Time, Verbs, check_job_name};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::ops::{Index, IndexMut};
@@ -25,8 +28,16 @@ pub(crate) struct Job {
     pub(crate) lease_ms: u32,
     /// Shortest lease of any prefix that it ever had: a bound for whoever keeps them all.
     pub(crate) shortest_ms: u32,
-    /// Most blocks that it may hold; 0 for no quota.
-    pub(crate) quota: u64,
+    /// Most blocks that it may hold.
+    pub(crate) quota: Bound,
+    /// Place of its tenant, if it has one.
+    pub(crate) tenant: u32,
+    /// Its live prefixes that have a quota.
+    pub(crate) bounded_prefixes: u32,
+    /// What it said of itself.
+    pub(crate) hints: Hints,
+    /// Which servers its blocks go to by that; made when one is placed.
+    pub(crate) weights: Option<Box<Weights>>,
     pub(crate) registered: Time,
     pub(crate) first_node: u32,
     /// Prefixes in the DAG, the dead ones included.
@@ -38,6 +49,8 @@ pub(crate) struct Job {
     pub(crate) blocks: u64,
     pub(crate) bytes_used: u64,
     pub(crate) tombstones: Tombstones,
+    /// What it has used.
+    pub(crate) bill: Bill,
     /// When it goes, because it has no live prefix.
     pub(crate) lingers_until: Option<Time>,
 }
@@ -52,7 +65,11 @@ impl Job {
             root: image.root,
             lease_ms: image.lease_ms,
             shortest_ms: image.shortest_ms,
-            quota: image.quota,
+            quota: Bound::new(image.quota),
+            tenant: NONE,
+            bounded_prefixes: 0,
+            hints: image.hints,
+            weights: None,
             registered: image.registered,
             first_node: NONE,
             nodes: 0,
@@ -62,8 +79,16 @@ impl Job {
             blocks: 0,
             bytes_used: 0,
             tombstones,
+            bill: Bill::default(),
             lingers_until: image.lingers_until,
         }
+    }
+}
+
+impl Job {
+    fn bytes(&self) -> usize {
+        let weights = self.weights.as_ref().map_or(0, |weights| weights.bytes());
+        self.name.len() + self.tombstones.bytes() + weights
     }
 }
 
@@ -140,6 +165,10 @@ impl Jobs {
         self.jobs.iter()
     }
 
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Job> {
+        self.jobs.iter_mut()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.jobs.len()
     }
@@ -188,7 +217,7 @@ impl Jobs {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        let own: usize = self.jobs.iter().map(|(_, j)| j.name.len() + j.tombstones.bytes()).sum();
+        let own: usize = self.jobs.iter().map(|(_, j)| j.bytes()).sum();
         let tables = self.ids.allocation_size() + self.names.allocation_size();
         own + tables + self.jobs.bytes() + self.linger.capacity() * size_of::<(Time, JobId)>()
     }
@@ -279,10 +308,12 @@ impl Catalog {
         name: &str,
         lease_ms: u32,
         quota: u64,
+        hints: Hints,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
         self.need_cluster(actor, "register a job")?;
-        check_name(name)?;
+        check_job_name(name)?;
+        hints.check()?;
         let lease_ms = self.checked_lease(lease_ms, self.config.lease_ms)?;
         // A job with no live prefix only lingers to tell why; its name is free.
         let lingering = self.jobs.named(name);
@@ -309,10 +340,14 @@ impl Catalog {
             lease_ms,
             shortest_ms: u32::MAX,
             quota,
+            hints,
             registered: self.now,
             lingers_until: None,
         };
-        let j = self.jobs.insert(Job::new(image, Tombstones::default()));
+        let tenant = self.quotas.job_begins(name);
+        let bill = Bill::new(Spent::default(), self.now);
+        let job = Job { tenant, bill, ..Job::new(image, Tombstones::default()) };
+        let j = self.jobs.insert(job);
         let root = self.install_root(j, PrefixOptions::default())?;
         Ok(Reply::Job { job: id, root })
     }
@@ -365,6 +400,7 @@ impl Catalog {
             }
             if self.dag.nodes[n].live() {
                 self.unclaim(n);
+                self.unbound_prefix(n);
             }
             self.dag.isolate(n);
             self.readers.withdraw(n);
@@ -373,23 +409,26 @@ impl Catalog {
             self.live_prefixes -= u64::from(node.live());
             timers += usize::from(node.live() && !node.pinned);
         }
+        self.close_bill(j);
         let job = &self.jobs[j];
         let left = (job.structures, job.blocks, job.bytes_used);
         assert_eq!(left, (0, 0, 0), "INV-02: a job that ended still held blocks");
+        self.quotas.job_ends(job.tenant);
         self.jobs.remove(j);
         self.orphan_timers(timers);
     }
 
     pub(crate) fn list_jobs(&self, actor: Actor) -> Result<Reply, CatalogError> {
+        let supply = self.supply();
         let mut jobs: Vec<JobInfo> = match actor.job {
-            Some(own) => vec![self.job_info(&self.jobs[self.admit(actor, own)?])],
-            None => self.jobs.iter().map(|(_, job)| self.job_info(job)).collect(),
+            Some(own) => vec![self.job_info(&self.jobs[self.admit(actor, own)?], &supply)],
+            None => self.jobs.iter().map(|(_, job)| self.job_info(job, &supply)).collect(),
         };
         jobs.sort_unstable_by_key(|job| job.job);
         Ok(Reply::Jobs(jobs))
     }
 
-    fn job_info(&self, job: &Job) -> JobInfo {
+    fn job_info(&self, job: &Job, supply: &Supply) -> JobInfo {
         JobInfo {
             job: job.id,
             name: job.name.clone(),
@@ -399,6 +438,9 @@ impl Catalog {
             blocks: job.blocks,
             bytes_used: job.bytes_used,
             age_ms: self.now.since(job.registered).as_millis() as u64,
+            quota: job.quota.most,
+            hints: job.hints,
+            expected: Estimate::of(&job.hints, supply),
         }
     }
 
@@ -454,7 +496,10 @@ impl Catalog {
         };
         let pinned = node.pinned && node.live();
         let special = self.dag.special.get(&n);
+        let (max_blocks, held_blocks) = self.quotas.of_prefix(node.id);
         PrefixInfo {
+            max_blocks,
+            held_blocks,
             prefix: node.id,
             name: node.name.clone(),
             parents: self.parents_in_order(n),

@@ -272,6 +272,7 @@ impl Catalog {
             self.end_structure(s, cause.clone(), &path, effects);
         }
         self.unclaim(n);
+        self.unbound_prefix(n);
         let life = match cause {
             Cause::Expired { .. } => Life::Expired,
             Cause::Read { .. } => Life::Read,
@@ -365,7 +366,13 @@ mod tests {
 
     fn job(catalog: &mut Catalog) -> JobId {
         let (actor, name) = (Actor::CLUSTER, "job");
-        let register = Command::RegisterJob { actor, name, lease_ms: 0, quota_blocks: 0 };
+        let register = Command::RegisterJob {
+            actor,
+            name,
+            lease_ms: 0,
+            quota_blocks: 0,
+            hints: Default::default(),
+        };
         match apply(catalog, 0, register) {
             Ok(Reply::Job { job, .. }) => job,
             other => panic!("{other:?}"),

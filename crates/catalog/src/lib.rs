@@ -13,11 +13,14 @@
 //! of a prefix; `flush` what is kept of a prefix that expires; `edges` those that use makes; `readers` who was declared to read what; `plan` whole
 //! hierarchies; `pool` blocks; `growth` how files and queues grow; `queue` how queues are bounded
 //! and shrink; `moves` how kvs split and merge; `extents` where they keep large values; `policy` who gets which block;
-//! `pressure` what goes below memory when it runs short; `lots` how much of a server this controller
-//! shard has; `drain` how a server is taken out, and `relocate` how blocks leave it.
+//! `hints` what jobs are expected to take; `quota` how much they may; `bill` what they have used;
+//! `weights` on which servers their blocks are, where they said what they need; `pressure` what goes below
+//! memory when it runs short; `lots` how much of a server this controller shard has; `drain` how a server
+//! is taken out, and `relocate` how blocks leave it.
 
 #![forbid(unsafe_code)]
 
+mod bill;
 mod command;
 mod dag;
 mod drain;
@@ -28,6 +31,7 @@ mod extents;
 mod flush;
 mod growth;
 mod hash;
+mod hints;
 mod invariants;
 mod jobs;
 mod kinds;
@@ -40,6 +44,7 @@ mod pool;
 mod prefixes;
 mod pressure;
 mod queue;
+mod quota;
 mod readers;
 mod rejoin;
 mod relocate;
@@ -48,13 +53,16 @@ mod servers;
 mod slab;
 mod structures;
 mod tombstones;
+mod weights;
 
+pub use bill::{BillInfo, Spent};
 pub use command::{
     Actor, BlockUsage, Command, HeldBlock, NewServer, NewStructure, PlanNode, PrefixOptions,
-    Report, Seal, Written,
+    QuotaOf, Report, Seal, Written,
 };
 pub use durable::{BadRecord, Recovery};
-pub use error::{CatalogError, Loss};
+pub use error::{CatalogError, Loss, QuotaLevel};
+pub use hints::{Estimate, Hints, Supply};
 pub use honeycomb_types::Router;
 pub use invariants::{Broken, Chain};
 pub use reply::{
@@ -62,7 +70,9 @@ pub use reply::{
     JobInfo, LeaseInfo, MapEntry, Opened, PartitionMap, PrefixInfo, PrefixState, Reply, ServerInfo,
     StructureInfo, TierUse,
 };
+pub use weights::Weight;
 
+use bill::Bills;
 use dag::Dag;
 use drain::Drains;
 use durable::Journal;
@@ -76,6 +86,7 @@ use lease::Timers;
 use policy::{FirstCome, Policy};
 use pool::Pool;
 use pressure::Pressure;
+use quota::Quotas;
 use readers::Readers;
 use rejoin::Awaited;
 use std::collections::VecDeque;
@@ -132,6 +143,8 @@ pub struct Catalog {
     flushes: Flushes,
     pressure: Pressure,
     drains: Drains,
+    quotas: Quotas,
+    bills: Bills,
     policy: Box<dyn Policy>,
     /// Of all live servers.
     block_size: u64,
@@ -177,6 +190,8 @@ impl Catalog {
             flushes: Flushes::default(),
             pressure: Pressure::default(),
             drains: Drains::default(),
+            quotas: Quotas::default(),
+            bills: Bills::default(),
             policy,
             block_size: 0,
             silence: Time::NEVER,
@@ -253,9 +268,13 @@ impl Catalog {
             C::SetPermissions { actor, job, path, owner_verbs, job_verbs } => {
                 self.set_permissions(actor, job, path, [owner_verbs, job_verbs], effects)
             }
-            C::RegisterJob { actor, name, lease_ms, quota_blocks } => {
-                self.register_job(actor, name, lease_ms, quota_blocks, effects)
+            C::RegisterJob { actor, name, lease_ms, quota_blocks, hints } => {
+                self.register_job(actor, name, lease_ms, quota_blocks, hints, effects)
             }
+            C::SetQuota { actor, of, max_blocks } => self.set_quota(actor, of, max_blocks),
+            C::Quota { actor, of } => self.quota(actor, of),
+            C::JobWeights { actor, job } => self.job_weights(actor, job),
+            C::JobBills { actor, job } => self.job_bills(actor, job),
             C::FindJob { actor, name } => self.find_job(actor, name),
             C::DeregisterJob { actor, job } => self.deregister_job(actor, job, effects),
             C::ListJobs { actor } => self.list_jobs(actor),
@@ -301,8 +320,8 @@ impl Catalog {
             C::BeginMove { structure, at, start, way } => {
                 self.begin_move(structure, at, start, way, effects)
             }
-            C::CommitMove { structure, at, id, target } => {
-                self.commit_move(structure, at, id, target, effects)
+            C::CommitMove { structure, at, id, target, bytes } => {
+                self.commit_move(structure, at, id, (target, bytes), effects)
             }
             C::CancelMove { structure, at, id } => self.cancel_move(structure, at, id, effects),
             C::ImportRefused { server, at, id } => self.import_refused(server, at, id, effects),
@@ -371,6 +390,8 @@ impl Catalog {
             self.pool.bytes(),
             self.flushes.bytes(),
             self.pressure.bytes(),
+            self.quotas.bytes(),
+            self.bills.bytes(),
             scratch,
         ];
         tables.iter().sum::<usize>() as u64

@@ -276,7 +276,7 @@ impl Catalog {
         id: StructureId,
         at: BlockAt,
         number: MoveId,
-        target: BlockAt,
+        (target, bytes): (BlockAt, u64),
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
         self.heard_from(at.block.server());
@@ -318,6 +318,9 @@ impl Catalog {
             }
         }
         let j = structure.job;
+        if mv.source.server() != mv.target.server() {
+            self.jobs[j].bill.moved(bytes);
+        }
         effects.push(self.end_import(mv.target, number, true));
         if mv.way.gives_all() {
             self.give_back(j, s, mv.source, effects);

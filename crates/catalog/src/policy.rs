@@ -3,6 +3,7 @@
 //! The mechanism keeps the books (free lists, reserves, quotas, all or nothing) and asks a policy
 //! where there is a choice. A fair policy (max-min, Karma) is another implementation of `Policy`.
 
+use crate::weights::Weights;
 use honeycomb_types::{JobId, ServerId, ShardIx};
 
 /// A server that could give a block to the allocation.
@@ -48,6 +49,20 @@ pub trait Policy: Send {
 
     /// The position in `shards` of the one that gives it; one with room exists.
     fn shard(&mut self, shards: &[ShardRoom]) -> usize;
+}
+
+/// Who chooses for one allocation: the weights of the job, where it has some that can, else the policy.
+pub(crate) struct Chooser<'a> {
+    pub(crate) policy: &'a mut dyn Policy,
+    pub(crate) weights: Option<&'a mut Weights>,
+}
+
+impl Chooser<'_> {
+    /// As `Policy::server`.
+    pub(crate) fn server(&mut self, servers: &[ServerRoom]) -> usize {
+        let weighted = self.weights.as_mut().and_then(|weights| weights.choose(servers));
+        weighted.unwrap_or_else(|| self.policy.server(servers))
+    }
 }
 
 /// First come, first served; the emptiest server, and there the shard that the structure uses

@@ -12,7 +12,8 @@
 use crate::durable::{Dirty, ServerImage};
 use crate::kinds::KindSet;
 use crate::lots::Lending;
-use crate::policy::{JobShare, Policy, ServerRoom, ShardRoom};
+use crate::policy::{Chooser, JobShare, Policy, ServerRoom, ShardRoom};
+use crate::weights::Load;
 use crate::{CatalogError, Effect, NewServer};
 use hashbrown::{HashMap, HashSet};
 use honeycomb_types::limits::{REJOIN_GRACE, RESERVE_BLOCKS_MIN, RESERVE_FRACTION, SERVER_SILENCE};
@@ -239,6 +240,7 @@ pub(crate) struct Server {
     pub(crate) requests: u64,
     pub(crate) forwarded: u64,
     pub(crate) bytes_owed: u64,
+    pub(crate) load: Load,
     /// It can write data of expired prefixes to disk.
     pub(crate) flush: bool,
     /// The custom kinds that it serves.
@@ -270,6 +272,7 @@ impl Server {
             requests: 0,
             forwarded: 0,
             bytes_owed: 0,
+            load: Load::default(),
             flush: new.flush,
             kinds: KindSet::of(new.kinds),
             away: false,
@@ -333,6 +336,11 @@ impl Server {
     pub(crate) fn reserve(&self) -> u32 {
         let lent = self.total - self.lending.as_ref().map_or(0, |_| self.unlent());
         RESERVE_BLOCKS_MIN.max(lent / RESERVE_FRACTION)
+    }
+
+    /// Blocks in memory that it could give to an ordinary allocation.
+    pub(crate) fn spare(&self) -> u32 {
+        self.room(Draw::Ordinary)
     }
 
     /// Blocks that such an allocation may take of a tier.
@@ -646,10 +654,11 @@ impl Pool {
         }
     }
 
-    /// Gives `asked` blocks of one tier to a structure, or none (`OutOfMemory`).
+    /// Gives `asked` blocks of one tier to a structure, or none (`OutOfMemory`): on the servers that the
+    /// weights say, if they say one that has room, else on those that the policy chooses.
     pub(crate) fn allocate(
         &mut self,
-        policy: &mut dyn Policy,
+        mut chooser: Chooser<'_>,
         (job, held): (JobId, u64),
         (structure, kind): (u32, Kind),
         asked: u32,
@@ -661,7 +670,7 @@ impl Pool {
         let able = self.servers.values().filter(|server| server.kinds.serves(kind));
         let available = able.map(|server| server.room_in(tier, draw) as u64).sum();
         let share = JobShare { job, held, available };
-        if available < asked as u64 || policy.admit(share, asked) < asked {
+        if available < asked as u64 || chooser.policy.admit(share, asked) < asked {
             return Err(CatalogError::OutOfMemory { asked: asked as u64, free, reserved });
         }
         let mut rooms = std::mem::take(&mut self.rooms);
@@ -674,12 +683,12 @@ impl Pool {
         let mut taken: HashMap<BlockId, u32> = HashMap::new();
         let mut blocks = Vec::with_capacity(asked as usize);
         for _ in 0..asked {
-            let chosen = policy.server(&rooms);
+            let chosen = chooser.server(&rooms);
             let room = &mut rooms[chosen];
             assert!(room.free > 0, "a policy chose a server without room");
             room.free -= 1;
             let server = room.server;
-            let shard = self.choose_shard(policy, server, tier, &taken);
+            let shard = self.choose_shard(chooser.policy, server, tier, &taken);
             blocks.push(self.take(server, shard, structure, tier, now));
             if asked > 1 {
                 *taken.entry(BlockId::new(server, shard, 0)).or_default() += 1;

@@ -28,6 +28,8 @@ pub(crate) struct Checked<'a> {
     pub(crate) marks: Marks,
     /// Where its data goes when its lease ends: as it was said, and the directory.
     pub(crate) flush: Option<(&'a str, Box<str>)>,
+    /// Most blocks of it and all below it; 0 for no bound.
+    pub(crate) max_blocks: u64,
 }
 
 fn checked_verbs(what: &'static str, verbs: Verbs) -> Result<Verbs, CatalogError> {
@@ -124,8 +126,8 @@ impl Catalog {
             "" => None,
             path => Some((path, self.checked_flush(j, path)?)),
         };
-        let pinned = options.pinned;
-        Ok(Checked { lease_ms, pinned, owner_verbs, job_verbs, marks, flush })
+        let PrefixOptions { pinned, max_blocks, .. } = options;
+        Ok(Checked { lease_ms, pinned, owner_verbs, job_verbs, marks, flush, max_blocks })
     }
 
     pub(crate) fn create_prefix(
@@ -322,6 +324,7 @@ impl Catalog {
         self.live_prefixes += 1;
         self.set_timer(n);
         self.specialise(n, options.marks, options.flush);
+        self.bound_prefix(n, options.max_blocks);
         n
     }
 

@@ -132,7 +132,9 @@ impl Catalog {
             return false;
         }
         if let Some((_, change)) = self.pool.usage(held.at, held.bytes_used) {
-            let job = &mut self.jobs[self.structures[s].job];
+            let j = self.structures[s].job;
+            self.accrue(j);
+            let job = &mut self.jobs[j];
             job.bytes_used = job.bytes_used.saturating_add_signed(change);
         }
         let node = &self.dag.nodes[self.structures[s].prefix];
@@ -199,7 +201,9 @@ impl Catalog {
         let growth = self.structures[s].growth.get_or_insert_default();
         growth.spare.retain(|block| *block != successor.block);
         growth.granted.push_back(Granted { block: successor.block, sealed: None });
-        self.jobs[self.structures[s].job].blocks += u64::from(!spare);
+        if !spare {
+            self.blocks_found(self.structures[s].job, s, 1);
+        }
     }
 
     /// A server has told all of its blocks.

@@ -11,6 +11,7 @@
 //! What was told is soft: over a new connection all of it is told again.
 
 use crate::moves::Move;
+use crate::policy::Chooser;
 use crate::pool::{Draw, Held};
 use crate::structures::Structure;
 use crate::{Catalog, CatalogError, DrainState, Effect};
@@ -105,14 +106,20 @@ impl Catalog {
     fn take_copy(&mut self, s: u32) -> Result<BlockAt, CatalogError> {
         let Structure { job: j, kind, .. } = self.structures[s];
         let holder = (self.jobs[j].id, self.jobs[j].blocks);
-        let reserve = self.has_room_to_leave();
-        let (policy, memory) = (&mut *self.policy, (TierIx::MEMORY, self.now));
-        let mut taken = self.pool.allocate(policy, holder, (s, kind), 1, Draw::Ordinary, memory);
-        if taken.is_err() && reserve {
-            taken = self.pool.allocate(policy, holder, (s, kind), 1, Draw::Reserve, memory);
+        let mut draws = vec![Draw::Ordinary];
+        if self.has_room_to_leave() {
+            draws.push(Draw::Reserve);
         }
+        let memory = (TierIx::MEMORY, self.now);
+        let mut taken = draws.into_iter().map(|draw| {
+            let chooser = Chooser { policy: &mut *self.policy, weights: None };
+            self.pool.allocate(chooser, holder, (s, kind), 1, draw, memory)
+        });
+        let first = taken.next().expect("there is one");
+        let taken = first.or_else(|none| taken.find_map(Result::ok).ok_or(none));
         let taken = taken?;
-        self.jobs[j].blocks += 1;
+        // Nobody asked for it who has a quota.
+        self.blocks_found(j, s, 1);
         Ok(taken[0])
     }
 

@@ -1,6 +1,6 @@
 //! What the catalog answers, and what it asks of the memory servers.
 
-use crate::{CatalogError, Written};
+use crate::{BillInfo, CatalogError, Estimate, Hints, Weight, Written};
 use honeycomb_types::{
     BlockAt, Generation, JobId, Kind, KindSpec, MapVersion, Marks, MoveId, PrefixId, Router,
     ServerId, StructureId, TierClass, TierIx, Verbs,
@@ -15,6 +15,12 @@ pub enum Reply {
     Done,
     /// RegisterJob, FindJob.
     Job { job: JobId, root: PrefixId },
+    /// SetQuota, Quota: most blocks, 0 for no bound, and those that are held.
+    Quota { quota: u64, held: u64 },
+    /// JobWeights: nothing of a job without hints.
+    Weights { expected: Estimate, weights: Vec<Weight> },
+    /// JobBills: those of jobs that ended first, in order.
+    Bills(Vec<BillInfo>),
     /// ListKinds, in order of code: each with the number of live servers that serve it.
     Kinds(Vec<(Arc<KindSpec>, u32)>),
     /// ListJobs, in order of registration.
@@ -58,7 +64,7 @@ pub enum Reply {
 pub struct JobInfo {
     /// The job.
     pub job: JobId,
-    /// Its name.
+    /// Its name, with that of its tenant before it.
     pub name: Box<str>,
     /// Live prefixes.
     pub prefixes: u64,
@@ -72,6 +78,12 @@ pub struct JobInfo {
     pub bytes_used: u64,
     /// Time since it was registered.
     pub age_ms: u64,
+    /// Most blocks that it may hold; 0 for no quota.
+    pub quota: u64,
+    /// What it said of itself.
+    pub hints: Hints,
+    /// What it is expected to use by that.
+    pub expected: Estimate,
 }
 
 /// How a prefix stands; the code is the wire's.
@@ -114,6 +126,10 @@ pub struct PrefixInfo {
     pub committed: bool,
     /// When its blocks grow and merge.
     pub marks: Marks,
+    /// Most blocks of it and all below it; 0 for no bound.
+    pub max_blocks: u64,
+    /// Blocks that count to that; 0 without one.
+    pub held_blocks: u64,
     /// Where its data goes when its lease ends; empty: it is discarded.
     pub flush_to: Box<str>,
     /// What became of that.
@@ -296,6 +312,8 @@ pub struct ServerInfo {
     pub forwarded: u64,
     /// Memory of freed blocks that clients still map.
     pub bytes_owed: u64,
+    /// Thousandths of the time of its cores that they are busy, of late.
+    pub cpu_permille: u16,
     /// What is below its memory.
     pub tiers: Vec<TierUse>,
     /// Whether it is being taken out.

@@ -119,18 +119,22 @@ impl Catalog {
         server.forwarded = report.forwarded;
         server.bytes_owed = report.bytes_owed;
         let now = self.now;
+        server.load.heard(report.cpu_permille, self.now);
         for usage in report.usage.iter().filter(|usage| usage.at.block.server() == id) {
             if self.pool.held(usage.at).is_some() {
                 self.pool.touch(usage.at.block, now);
             }
             if let Some((s, change)) = self.pool.usage(usage.at, usage.bytes_used) {
-                let job = &mut self.jobs[self.structures[s].job];
+                let j = self.structures[s].job;
+                self.accrue(j);
+                let job = &mut self.jobs[j];
                 job.bytes_used = job
                     .bytes_used
                     .checked_add_signed(change)
                     .expect("a job's usage is the sum of its blocks'");
             }
         }
+        self.write_bills();
         // What it could not lend when it was asked it may have now.
         self.pool.stir(id);
         Ok(Reply::Done)
@@ -262,6 +266,7 @@ impl Catalog {
                     requests: server.requests,
                     forwarded: server.forwarded,
                     bytes_owed: server.bytes_owed,
+                    cpu_permille: server.load.cpu_permille(),
                     tiers,
                     drain: self.drains.state(id),
                     drain_waits: self.drain_waits(id),

@@ -24,6 +24,12 @@ pub(crate) struct Slab<T> {
     len: usize,
 }
 
+impl<T> Default for Slab<T> {
+    fn default() -> Slab<T> {
+        Slab::new()
+    }
+}
+
 impl<T> Slab<T> {
     pub(crate) fn new() -> Slab<T> {
         Slab { entries: Vec::new(), vacant: NONE, len: 0 }

@@ -5,9 +5,11 @@ use crate::dag::Node;
 use crate::durable::Dirty;
 use crate::hash::HashKey;
 use crate::moves::Moves;
+use crate::policy::Chooser;
 use crate::pool::Draw;
 use crate::pressure::goes_below;
 use crate::queue::QueueState;
+use crate::quota::Quota;
 use crate::slab::{NONE, Slab};
 use crate::tombstones::{Cause, Gone, Tombstone};
 use crate::{
@@ -19,7 +21,7 @@ use honeycomb_types::limits::{
     SLOTS_DEFAULT, SLOTS_MAX, SLOTS_MIN, STRUCTURES_PER_PREFIX_MAX, TIERS_MAX,
 };
 use honeycomb_types::{
-    BlockAt, BlockId, Bug, JobId, Kind, MapVersion, MoveId, StructureId, TierIx, Verbs, check_name,
+    BlockAt, BlockId, JobId, Kind, MapVersion, MoveId, StructureId, TierIx, Verbs, check_name,
 };
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
@@ -330,7 +332,9 @@ impl Catalog {
             return Err(CatalogError::LimitExceeded { what, limit });
         }
         let s = self.structures.all.next();
-        let blocks = self.take_blocks((j, n), s, new.kind, blocks, Draw::Ordinary)?;
+        self.count_structure(s, n);
+        let blocks = self.take_blocks((j, n), s, new.kind, blocks, Draw::Ordinary);
+        let blocks = blocks.inspect_err(|_| self.quotas.structure_ends(s))?;
         let s = self.place(n, &new, router, slots, &blocks);
         self.emit_opens(s, effects);
         Ok(Reply::Opened(self.opened(s, verbs)))
@@ -354,7 +358,7 @@ impl Catalog {
         Ok(Reply::Opened(Opened { edge, ..self.opened(s, verbs) }))
     }
 
-    /// Takes blocks for a structure of a prefix within the job's quota: all of them or none. They are in
+    /// Takes blocks for a structure of a prefix within the quotas that it counts to: all of them or none. They are in
     /// memory; when too few are free there, and their kind works below memory, all of them have their
     /// places in the first tier below that has room.
     pub(crate) fn take_blocks(
@@ -366,36 +370,32 @@ impl Catalog {
         draw: Draw,
     ) -> Result<Vec<BlockAt>, CatalogError> {
         let recovering = self.recovering();
-        let (quota, held) = (self.jobs[j].quota, self.jobs[j].blocks);
-        let quota = if Bug::QuotaForgotten.active() { 0 } else { quota };
-        let over = quota != 0 && held + asked as u64 > quota;
-        let copies = if over { self.copies_of(j) } else { 0 };
-        if over && held + asked as u64 > quota + copies {
-            return Err(CatalogError::QuotaExceeded { quota, held, asked: asked as u64 });
-        }
-        if quota != 0 && recovering {
+        let quota = self.may_take(j, s, asked as u64)?;
+        if quota == Quota::Bounded && recovering {
             // INV-30: a server may yet tell of growth that the log has lost, and that counts as well.
             return Err(CatalogError::Recovering);
         }
-        let job = &mut self.jobs[j];
-        let holder = (job.id, held);
+        let job = &self.jobs[j];
+        let holder = (job.id, job.blocks);
         self.pressure.asks(n);
         let below = if goes_below(kind) && !self.is_flushed(n) { TIERS_MAX } else { 0 };
-        let (policy, now) = (&mut *self.policy, self.now);
+        let (mut weights, now) = (self.take_weights(j), self.now);
         let mut tiers = (0..=below as u8).map(|tier| {
-            self.pool.allocate(policy, holder, (s, kind), asked, draw, (TierIx(tier), now))
+            let chooser = Chooser { policy: &mut *self.policy, weights: weights.as_deref_mut() };
+            self.pool.allocate(chooser, holder, (s, kind), asked, draw, (TierIx(tier), now))
         });
         let first = tiers.next().expect("memory is one");
         let blocks = first.or_else(|none| tiers.find_map(Result::ok).ok_or(none));
+        self.jobs[j].weights = weights;
         let blocks = blocks.map_err(|none| {
             self.pressure.refuses(n);
             // Who is away has room as well.
             if recovering { CatalogError::Recovering } else { none }
         })?;
-        let job = &mut self.jobs[j];
-        job.blocks += asked as u64;
-        let within = quota == 0 || job.blocks <= quota + copies;
-        assert!(within, "INV-30: a job holds more than its quota");
+        match quota {
+            Quota::Beside => self.blocks_found(j, s, asked as u64),
+            Quota::None | Quota::Bounded => self.blocks_came(j, s, asked as u64),
+        }
         Ok(blocks)
     }
 
@@ -601,15 +601,15 @@ impl Catalog {
         let node = &mut self.dag.nodes[n];
         node.structures -= 1;
         self.structures.remove(s, &mut node.first_structure);
+        self.quotas.structure_ends(s);
         self.jobs[j].structures -= 1;
     }
 
     /// Takes one block from a structure that no longer lists it, or is about to go.
     pub(crate) fn give_back(&mut self, j: u32, s: u32, block: BlockId, effects: &mut Vec<Effect>) {
         let bytes = self.pool.release(block, s, effects);
-        let job = &mut self.jobs[j];
-        job.blocks -= 1;
-        job.bytes_used -= bytes;
+        self.block_went(j, s);
+        self.jobs[j].bytes_used -= bytes;
     }
 
     fn opened(&self, s: u32, verbs: Verbs) -> Opened {

@@ -6,7 +6,7 @@ mod common;
 
 use common::{Bench, LEASE, file, incarnation, kv, lease};
 use honeycomb_catalog::{
-    Actor, CatalogError, Command, DrainState, Effect, HeldBlock, NewServer, Reply,
+    Actor, CatalogError, Command, DrainState, Effect, HeldBlock, Hints, NewServer, Reply,
 };
 use honeycomb_types::{BlockAt, Generation, MoveId, ServerId, StructureId, Way};
 
@@ -172,7 +172,7 @@ fn splits_to_it_are_given_up_and_what_was_allocated_ahead_goes_back() {
     assert_eq!(entry.at.block.server(), s2);
     drain(&mut bench, "s2:1", false).unwrap();
     assert_eq!(bench.freed(), [entry.at]);
-    let commit = Command::CommitMove { structure, at, id, target: entry.at };
+    let commit = Command::CommitMove { structure, at, id, target: entry.at, bytes: 0 };
     assert!(matches!(bench.run(commit), Err(CatalogError::MoveCancelled { .. })));
     let Ok(Reply::Moving { entry: other, .. }) = bench.run(begin) else { panic!() };
     assert_eq!(other.at.block.server(), s1, "another block is found for it");
@@ -236,7 +236,7 @@ fn blocks_of_a_store_leave_with_their_whole_range() {
     assert_eq!(target.block.server(), two.block.server());
     assert_eq!(leave(&mut bench, structure, one).unwrap(), (id, target), "asked again");
     // The commit puts it where the other was; nothing else of the map changes.
-    let commit = Command::CommitMove { structure, at: one, id, target };
+    let commit = Command::CommitMove { structure, at: one, id, target, bytes: 0 };
     let Ok(Reply::Moved { version, entry }) = bench.run(commit) else { panic!() };
     assert_eq!((version.0, entry.at), (2, target));
     assert_eq!(bench.freed(), [one]);
@@ -252,7 +252,13 @@ fn blocks_of_a_store_leave_with_their_whole_range() {
 fn what_leaves_counts_for_no_quota_and_leaves_room_for_splits() {
     let mut bench = Bench::new();
     let actor = Actor::CLUSTER;
-    let register = Command::RegisterJob { actor, name: "job", lease_ms: 0, quota_blocks: 4 };
+    let register = Command::RegisterJob {
+        actor,
+        name: "job",
+        lease_ms: 0,
+        quota_blocks: 4,
+        hints: Hints::default(),
+    };
     let Ok(Reply::Job { job, .. }) = bench.run(register) else { panic!() };
     let s1 = bench.join("s1:1", 1, 10);
     bench.create(job, "t", &[], lease(60_000)).unwrap();
@@ -268,7 +274,7 @@ fn what_leaves_counts_for_no_quota_and_leaves_room_for_splits() {
     let over = bench.make(job, file("t", "more", 1)).unwrap_err();
     assert!(matches!(over, CatalogError::QuotaExceeded { .. }), "{over}");
     for (at, (id, target)) in moves {
-        bench.run(Command::CommitMove { structure, at, id, target }).unwrap();
+        bench.run(Command::CommitMove { structure, at, id, target, bytes: 0 }).unwrap();
         bench.confirm(&[at]);
     }
     assert_eq!(released(&bench), [(s1, false)]);
@@ -293,7 +299,7 @@ fn a_relocation_is_given_up_with_its_drain_or_its_target() {
     let (id, target) = leave(&mut bench, structure, one).unwrap();
     // What is under way when the server is called back goes on; nothing more begins.
     drain(&mut bench, "s1:1", true).unwrap();
-    let commit = Command::CommitMove { structure, at: one, id, target };
+    let commit = Command::CommitMove { structure, at: one, id, target, bytes: 0 };
     assert!(matches!(bench.run(commit), Ok(Reply::Moved { .. })));
     bench.confirm(&[one]);
     assert_eq!(released(&bench), []);

@@ -67,7 +67,13 @@ fn a_job_cannot_tell_another_one_from_none() {
     let find = bench.run(Command::FindJob { actor, name: "a" });
     assert!(matches!(find, Err(CatalogError::PermissionDenied { .. })));
     assert_eq!(bench.run(Command::FindJob { actor, name: "nobody" }), find);
-    let register = Command::RegisterJob { actor, name: "a", lease_ms: 0, quota_blocks: 0 };
+    let register = Command::RegisterJob {
+        actor,
+        name: "a",
+        lease_ms: 0,
+        quota_blocks: 0,
+        hints: Default::default(),
+    };
     assert!(matches!(bench.run(register), Err(CatalogError::PermissionDenied { .. })));
 }
 

@@ -13,8 +13,8 @@ mod reference;
 
 use common::Bench;
 use honeycomb_catalog::{
-    Actor, Command, Effect, NewServer, NewStructure, PlanNode, PrefixOptions, PrefixState, Reply,
-    Seal,
+    Actor, Command, Effect, NewServer, NewStructure, PlanNode, PrefixOptions, PrefixState, QuotaOf,
+    Reply, Seal,
 };
 use honeycomb_types::limits::SERVER_SILENCE;
 use honeycomb_types::{
@@ -27,9 +27,18 @@ use proptest::test_runner::TestRunner;
 use reference::{BLOCK, Cluster, File, Imports, Job, Life, Prefix, cause};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// What gets a quota.
+#[derive(Clone, Copy, Debug)]
+enum Level {
+    Tenant,
+    Job,
+    Prefix,
+}
+
 #[derive(Clone, Debug)]
 enum Op {
-    Create { job: usize, path: String, parents: Vec<String>, lease: u32, pinned: bool },
+    Create { job: usize, path: String, parents: Vec<String>, lease: u32, pinned: bool, bound: u64 },
+    Bound { job: usize, of: Level, path: String, most: u64 },
     Plan { job: usize, nodes: Vec<(String, Vec<String>)>, readers: Vec<String> },
     Remove { job: usize, path: String },
     Renew { job: usize, paths: Vec<String> },
@@ -76,13 +85,22 @@ fn op() -> impl Strategy<Value = Op> {
     let lease = prop_oneof![Just(0u32), 200..3000u32];
     let parents = prop::collection::vec(path(), 0..3);
     let kind = prop_oneof![1 => Just(Kind::File), 2 => Just(Kind::Queue), 1 => Just(Kind::Kv)];
+    let level = prop_oneof![
+        4 => Just(Level::Prefix), 1 => Just(Level::Job), 1 => Just(Level::Tenant)
+    ];
+    // How often there is a quota, of ten.
+    let bound = |often| prop_oneof![10 - often => Just(0), often => 1..12u64];
     // Bytes that do not go with their items, now and then.
     let odd = || prop_oneof![9 => Just(0), 1 => 0..25u64];
     let node = (name(), prop::collection::vec(prop_oneof![3 => name(), 1 => path()], 0..3));
     prop_oneof![
-        8 => (job(), path(), parents, lease, prop::bool::weighted(0.05)).prop_map(
-            |(job, path, parents, lease, pinned)| Op::Create { job, path, parents, lease, pinned }
+        8 => (job(), path(), parents, lease, prop::bool::weighted(0.05), bound(1)).prop_map(
+            |(job, path, parents, lease, pinned, bound)| {
+                Op::Create { job, path, parents, lease, pinned, bound }
+            }
         ),
+        2 => (job(), level, path(), bound(6))
+            .prop_map(|(job, of, path, most)| Op::Bound { job, of, path, most }),
         3 => (job(), prop::collection::vec(node, 1..5), prop::collection::vec(path(), 0..2))
             .prop_map(|(job, nodes, readers)| Op::Plan { job, nodes, readers }),
         2 => (job(), path()).prop_map(|(job, path)| Op::Remove { job, path }),
@@ -181,7 +199,7 @@ fn first() -> Vec<Op> {
             bound: 0,
             blocks: 1,
         };
-        [Op::Create { job: 0, path, parents, lease: 0, pinned: false }, made]
+        [Op::Create { job: 0, path, parents, lease: 0, pinned: false, bound: 0 }, made]
     });
     let table = |path: &str| Op::Make {
         job: 0,
@@ -243,12 +261,23 @@ impl Both {
         bench.log = Some(Vec::new());
         let mut model = Cluster { now: bench.now.as_millis(), ..Cluster::default() };
         let mut ids = Vec::new();
-        for (name, quota_blocks) in [("one", 0), ("two", 7)] {
+        for (name, quota_blocks) in [("t/one", 0), ("t/two", 7)] {
             let actor = Actor::CLUSTER;
-            let register = Command::RegisterJob { actor, name, lease_ms: 5000, quota_blocks };
+            let register = Command::RegisterJob {
+                actor,
+                name,
+                lease_ms: 5000,
+                quota_blocks,
+                hints: Default::default(),
+            };
             let Ok(Reply::Job { job, root }) = bench.run(register) else { panic!() };
             ids.push(job);
-            let mut job = Job { quota: quota_blocks, lease: 5000, ..Job::default() };
+            let mut job = Job {
+                quota: quota_blocks,
+                lease: 5000,
+                tenant: Some("t".into()),
+                ..Job::default()
+            };
             job.prefixes.push(Some(Prefix::new(root, "", vec![], 5000, model.now)));
             model.jobs.push(job);
         }
@@ -295,9 +324,10 @@ impl Both {
 
     fn apply(&mut self, op: &Op) {
         match op {
-            Op::Create { job, path, parents, lease, pinned } => {
-                self.create(*job, path, parents, *lease, *pinned)
+            Op::Create { job, path, parents, lease, pinned, bound } => {
+                self.create(*job, path, parents, *lease, (*pinned, *bound))
             }
+            Op::Bound { job, of, path, most } => self.bound(*job, *of, path, *most),
             Op::Plan { job, nodes, readers } => self.plan(*job, nodes, readers),
             Op::Remove { job, path } => {
                 let expected = self.model.jobs[*job].live(path);
@@ -377,6 +407,36 @@ impl Both {
         }
     }
 
+    fn bound(&mut self, j: usize, level: Level, path: &str, max_blocks: u64) {
+        let (actor, job) = (Actor::CLUSTER, self.ids[j]);
+        let of = match level {
+            Level::Tenant => QuotaOf::Tenant("t"),
+            Level::Job => QuotaOf::Job(job),
+            Level::Prefix => QuotaOf::Prefix(job, path),
+        };
+        let result = self.bench.run(Command::SetQuota { actor, of, max_blocks });
+        let own = &mut self.model.jobs[j];
+        let held = match level {
+            Level::Tenant => {
+                self.model.tenants.insert("t".into(), max_blocks);
+                Ok(self.model.held_of("t"))
+            }
+            Level::Job => {
+                own.quota = max_blocks;
+                Ok(own.held())
+            }
+            Level::Prefix => own.live(path).map(|i| {
+                own.set_bound(i, max_blocks);
+                let id = own.prefixes[i].as_ref().unwrap().id;
+                if max_blocks == 0 { 0 } else { own.held_below(id) }
+            }),
+        };
+        assert_eq!(cause(&result), outcome(&held));
+        if let (Ok(reply), Ok(held)) = (result, held) {
+            assert_eq!(reply, Reply::Quota { quota: max_blocks, held });
+        }
+    }
+
     fn permit(&mut self, j: usize, path: &str) {
         let (actor, job) = (Actor::driver(self.ids[j]), self.ids[j]);
         let (owner_verbs, job_verbs) = (Verbs::ALL, Verbs::READ);
@@ -393,15 +453,24 @@ impl Both {
         }
     }
 
-    fn create(&mut self, j: usize, path: &str, parents: &[String], lease: u32, pinned: bool) {
+    fn create(
+        &mut self,
+        j: usize,
+        path: &str,
+        parents: &[String],
+        lease: u32,
+        special: (bool, u64),
+    ) {
         let named: Vec<&str> = parents.iter().map(String::as_str).collect();
-        let options = PrefixOptions { lease_ms: lease, pinned, ..common::LEASE };
+        let (pinned, max_blocks) = special;
+        let options = PrefixOptions { lease_ms: lease, pinned, max_blocks, ..common::LEASE };
         let result = self.bench.create(self.ids[j], path, &named, options);
         let (now, job) = (self.model.now, &mut self.model.jobs[j]);
         let expected = job.creation(path, &named, lease, now);
         assert_eq!(cause(&result), outcome(&expected));
         if let (Ok((place, new)), Ok(id)) = (expected, result) {
-            job.put(place, Prefix { id, pinned, ..new }, now);
+            let i = job.put(place, Prefix { id, pinned, ..new }, now);
+            job.set_bound(i, max_blocks);
             job.sweep();
         }
     }
@@ -561,7 +630,7 @@ impl Both {
         let n = starts.len() as u64;
         assert!(!is_kv || starts.iter().zip(0..).all(|(&s, i)| s == (i * 64 / n) << 58));
         let file = File::new(opened.structure, prefix, &new, chain, starts);
-        self.model.jobs[j].files.push(file);
+        self.model.jobs[j].add(file);
     }
 
     fn unmake(&mut self, j: usize, path: &str, name: &str) {
@@ -722,7 +791,7 @@ impl Both {
         let quarantined = self.model.quarantined.iter().filter(in_memory).count() as u64;
         let below: u64 = self.model.tiers.below.values().sum();
         let (of, used) = status.tiers.iter().fold((0, 0), |s, t| (s.0 + t.blocks, s.1 + t.used));
-        assert_eq!((of, of - used), (below, self.model.room_below()), "INV-42");
+        assert_eq!((of, of - used), (below, self.model.free_below()), "INV-42");
         assert_eq!(
             (status.reserved, status.free, status.quarantined),
             (all - ordinary, free, quarantined)

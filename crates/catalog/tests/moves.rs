@@ -7,7 +7,7 @@ mod common;
 use common::{Bench, LEASE, file, incarnation, kv};
 use honeycomb_catalog::{
     Actor, BlockUsage, CatalogError, Command, Effect, HeldBlock, MapEntry, NewServer, NewStructure,
-    Opened, Reply, Report,
+    Opened, QuotaLevel, Reply, Report,
 };
 use honeycomb_types::limits::MOVE_MAX;
 use honeycomb_types::{BlockAt, Epoch, Generation, JobId, MoveId, ServerId, StructureId, Way};
@@ -46,7 +46,7 @@ fn commit(
     id: MoveId,
     target: BlockAt,
 ) -> Result<(u64, (u64, u64, BlockAt)), CatalogError> {
-    match bench.run(Command::CommitMove { structure, at, id, target })? {
+    match bench.run(Command::CommitMove { structure, at, id, target, bytes: 1000 })? {
         Reply::Moved { version, entry } => Ok((version.0, (entry.start, entry.end, entry.at))),
         other => panic!("{other:?}"),
     }
@@ -76,6 +76,7 @@ fn report(bench: &mut Bench, at: BlockAt, bytes_used: u64) {
         requests: 0,
         forwarded: 0,
         bytes_owed: 0,
+        cpu_permille: 0,
         usage: &usage,
     };
     bench.run(Command::ServerReport { server: at.block.server(), report }).unwrap();
@@ -173,12 +174,20 @@ fn a_split_may_use_the_reserve_and_growth_may_not() {
 fn a_quota_bounds_splits_too() {
     let mut bench = Bench::new();
     bench.join("s1:1", 1, 10);
-    let register =
-        |name| Command::RegisterJob { actor: Actor::CLUSTER, name, lease_ms: 0, quota_blocks: 2 };
+    let register = |name| Command::RegisterJob {
+        actor: Actor::CLUSTER,
+        name,
+        lease_ms: 0,
+        quota_blocks: 2,
+        hints: Default::default(),
+    };
     let Ok(Reply::Job { job, .. }) = bench.run(register("job")) else { panic!() };
     let opened = bench.make(job, kv("", "x", 2)).unwrap();
     let refused = begin(&mut bench, opened.structure, opened.map.entries[0].at, Some(1 << 54));
-    assert_eq!(refused, Err(CatalogError::QuotaExceeded { quota: 2, held: 2, asked: 1 }));
+    assert_eq!(
+        refused,
+        Err(CatalogError::QuotaExceeded { level: QuotaLevel::Job, quota: 2, held: 2, asked: 1 })
+    );
 }
 
 #[test]
@@ -480,8 +489,15 @@ fn a_move_that_nobody_ends_is_cancelled_in_time() {
     let wait = |bench: &mut Bench, ms: u64| {
         for _ in 0..ms / 1000 {
             let (bytes_resident, connections, requests, forwarded, usage) = (0, 0, 0, 0, &[][..]);
-            let report =
-                Report { bytes_resident, connections, requests, forwarded, bytes_owed: 0, usage };
+            let report = Report {
+                bytes_resident,
+                connections,
+                requests,
+                forwarded,
+                bytes_owed: 0,
+                cpu_permille: 0,
+                usage,
+            };
             for server in servers {
                 bench.run(Command::ServerReport { server, report }).unwrap();
             }

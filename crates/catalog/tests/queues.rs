@@ -6,7 +6,7 @@ mod common;
 
 use common::{Bench, queue};
 use honeycomb_catalog::{
-    Actor, CatalogError, Command, Effect, NewStructure, Opened, Reply, Router, Seal,
+    Actor, CatalogError, Command, Effect, NewStructure, Opened, QuotaLevel, Reply, Router, Seal,
 };
 use honeycomb_types::{BlockAt, JobId, ServerId, StructureId};
 
@@ -351,14 +351,21 @@ fn retired_blocks_count_for_nothing() {
     let mut bench = Bench::new();
     let server = bench.join("s1:1", 1, 10);
     let (actor, name) = (Actor::CLUSTER, "small");
-    let register = Command::RegisterJob { actor, name, lease_ms: 500, quota_blocks: 2 };
+    let register = Command::RegisterJob {
+        actor,
+        name,
+        lease_ms: 500,
+        quota_blocks: 2,
+        hints: Default::default(),
+    };
     let Ok(Reply::Job { job, .. }) = bench.run(register) else { panic!() };
     let opened = bench.make(job, queue("", "q", 5)).unwrap();
     let (id, mut at) = (opened.structure, opened.map.entries[0].at);
     // A queue that is emptied as it is filled lives for ever on two blocks.
     for _ in 0..50 {
         let (_, next) = bench.grow(id, at).unwrap();
-        let refused = CatalogError::QuotaExceeded { quota: 2, held: 2, asked: 1 };
+        let refused =
+            CatalogError::QuotaExceeded { level: QuotaLevel::Job, quota: 2, held: 2, asked: 1 };
         assert_eq!(bench.grow(id, next), Err(refused));
         bench.seal(id, at, Seal { length: 5, bytes: 5, last: false }).unwrap();
         bench.run(Command::RetireBlock { structure: id, at }).unwrap();

@@ -17,6 +17,7 @@ const REPORT: Report<'static> = Report {
     requests: 100,
     forwarded: 5,
     bytes_owed: 0,
+    cpu_permille: 0,
     usage: &[],
 };
 

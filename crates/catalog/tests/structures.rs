@@ -4,7 +4,9 @@
 mod common;
 
 use common::{Bench, LEASE, file, kv};
-use honeycomb_catalog::{Actor, CatalogError, Command, Effect, MapEntry, Opened, Reply, Seal};
+use honeycomb_catalog::{
+    Actor, CatalogError, Command, Effect, MapEntry, Opened, QuotaLevel, Reply, Seal,
+};
 use honeycomb_types::{BlockAt, Epoch, MapVersion, ServerId, StructureId};
 use std::collections::BTreeSet;
 
@@ -181,15 +183,23 @@ fn a_quota_bounds_what_a_job_holds() {
     let mut bench = Bench::new();
     bench.join("s1:1", 1, 100);
     let (actor, name) = (Actor::CLUSTER, "small");
-    let register = Command::RegisterJob { actor, name, lease_ms: 500, quota_blocks: 3 };
+    let register = Command::RegisterJob {
+        actor,
+        name,
+        lease_ms: 500,
+        quota_blocks: 3,
+        hints: Default::default(),
+    };
     let Ok(Reply::Job { job, .. }) = bench.run(register) else { panic!() };
     let opened = bench.make(job, file("", "a", 2)).unwrap();
-    let refused = CatalogError::QuotaExceeded { quota: 3, held: 2, asked: 2 };
+    let refused =
+        CatalogError::QuotaExceeded { level: QuotaLevel::Job, quota: 3, held: 2, asked: 2 };
     assert_eq!(bench.make(job, kv("", "b", 2)), Err(refused));
     let first = opened.map.entries[0].at;
     let (_, second) = grow(&mut bench, opened.structure, first).unwrap();
     let (_, third) = grow(&mut bench, opened.structure, second).unwrap();
-    let refused = CatalogError::QuotaExceeded { quota: 3, held: 3, asked: 1 };
+    let refused =
+        CatalogError::QuotaExceeded { level: QuotaLevel::Job, quota: 3, held: 3, asked: 1 };
     assert_eq!(grow(&mut bench, opened.structure, third), Err(refused));
     bench.pass(500);
     assert_eq!(bench.freed().len(), 3, "the whole chain goes with the lease");

@@ -11,7 +11,9 @@ use crate::queue::Queue;
 use crate::structure::{Opened, Structure};
 use crate::transport::Identity;
 use honeycomb_env::Clock;
-use honeycomb_types::{Address, JobId, Kind, KindSpec, PrefixId, StructureId, Verbs};
+use honeycomb_types::{
+    Address, JobId, Kind, KindSpec, PrefixId, StructureId, Verbs, check_job_name,
+};
 use honeycomb_wire::custom::kind_spec;
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Field, Op, Status};
@@ -51,6 +53,39 @@ impl ClientOptions {
     }
 }
 
+/// How a job is registered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobOptions {
+    /// Whose it is; it is then found as `TENANT/NAME`. Without one it is its own.
+    pub tenant: Option<String>,
+    /// Default lease of its prefixes in milliseconds; 0 takes the cluster's.
+    pub lease_ms: u32,
+    /// Most blocks that it may hold; 0 for no quota.
+    pub quota_blocks: u64,
+    /// Its data should be in memory. So is every job's that does not say otherwise.
+    pub latency_sensitive: bool,
+    /// Tasks that will run at the same time; 0 when nobody knows.
+    pub tasks: u32,
+    /// Bytes that it will hold at its peak; 0 when nobody knows.
+    pub capacity: u64,
+    /// Bytes per second that it will read and write at its peak; 0 when nobody knows.
+    pub peak_throughput: u64,
+}
+
+impl Default for JobOptions {
+    fn default() -> JobOptions {
+        JobOptions {
+            tenant: None,
+            lease_ms: 0,
+            quota_blocks: 0,
+            latency_sensitive: true,
+            tasks: 0,
+            capacity: 0,
+            peak_throughput: 0,
+        }
+    }
+}
+
 /// A job as its registration or a look-up tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobTicket {
@@ -60,6 +95,36 @@ pub struct JobTicket {
     pub root: PrefixId,
     /// Its token.
     pub token: Vec<u8>,
+}
+
+/// What has a quota.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum QuotaOf {
+    /// All jobs of a tenant.
+    Tenant(String),
+    /// A job.
+    Job(JobId),
+    /// A prefix with all below it, by its path.
+    Prefix(JobId, String),
+}
+
+impl QuotaOf {
+    fn parts(&self) -> (u64, u8, String) {
+        match self {
+            QuotaOf::Tenant(name) => (0, 0, name.clone()),
+            QuotaOf::Job(job) => (job.0, 1, String::new()),
+            QuotaOf::Prefix(job, path) => (job.0, 2, path.clone()),
+        }
+    }
+}
+
+/// How many blocks may be held, and are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// The most; 0 for as many as there are.
+    pub max_blocks: u64,
+    /// Those that are held; 0 of a prefix that has no quota.
+    pub held_blocks: u64,
 }
 
 /// A structure, as what it is.
@@ -113,15 +178,36 @@ impl Client {
         self.ask::<_, PingReply>(Op::Ping, &PingRequest {}).map(drop)
     }
 
-    /// Registers a job. Needs the cluster's token.
+    /// Registers a job of this name, or `TENANT/NAME`. Needs the cluster's token.
     pub fn register_job(
         &self,
         name: &str,
         lease_ms: u32,
         quota_blocks: u64,
     ) -> Result<JobTicket, Error> {
-        honeycomb_types::check_name(name)?;
-        let body = RegisterJobRequest { name: name.into(), lease_ms, quota_blocks };
+        let options = JobOptions { lease_ms, quota_blocks, ..JobOptions::default() };
+        self.register_job_with(name, &options)
+    }
+
+    /// Registers a job, with what is known of it beforehand (Pocket, register_job). Needs the
+    /// cluster's token.
+    pub fn register_job_with(&self, name: &str, options: &JobOptions) -> Result<JobTicket, Error> {
+        let name = match &options.tenant {
+            Some(tenant) => format!("{tenant}/{name}"),
+            None => name.to_owned(),
+        };
+        check_job_name(&name)?;
+        let body = RegisterJobRequest {
+            name,
+            lease_ms: options.lease_ms,
+            quota_blocks: options.quota_blocks,
+            hints: JobHints {
+                flags: u8::from(!options.latency_sensitive),
+                tasks: options.tasks,
+                bytes: options.capacity,
+                bytes_per_s: options.peak_throughput,
+            },
+        };
         let reply: RegisterJobReply = self.ask(Op::RegisterJob, &body)?;
         let (job, root) = (JobId(reply.job), PrefixId(reply.root));
         Ok(JobTicket { job, root, token: reply.token })
@@ -129,7 +215,7 @@ impl Client {
 
     /// Finds a job by its name. Needs the cluster's token.
     pub fn find_job(&self, name: &str) -> Result<JobTicket, Error> {
-        honeycomb_types::check_name(name)?;
+        check_job_name(name)?;
         let reply: FindJobReply = self.ask(Op::FindJob, &FindJobRequest { name: name.into() })?;
         let (job, root) = (JobId(reply.job), PrefixId(reply.root));
         Ok(JobTicket { job, root, token: reply.token })
@@ -142,9 +228,36 @@ impl Client {
         self.ask::<_, DeregisterJobReply>(Op::DeregisterJob, &body).map(drop)
     }
 
+    /// Sets a quota, 0 for none. Needs the cluster's token, or for a prefix the job's.
+    pub fn set_quota(&self, of: &QuotaOf, max_blocks: u64) -> Result<Quota, Error> {
+        let (job, level, name) = of.parts();
+        let body = SetQuotaRequest { job, level, name, max_blocks };
+        let SetQuotaReply { max_blocks, held_blocks } = self.ask(Op::SetQuota, &body)?;
+        Ok(Quota { max_blocks, held_blocks })
+    }
+
+    /// A quota, and what is held of it. Needs the cluster's token for a tenant.
+    pub fn quota(&self, of: &QuotaOf) -> Result<Quota, Error> {
+        let (job, level, name) = of.parts();
+        let body = GetQuotaRequest { job, level, name };
+        let GetQuotaReply { max_blocks, held_blocks } = self.ask(Op::GetQuota, &body)?;
+        Ok(Quota { max_blocks, held_blocks })
+    }
+
     /// The jobs that the token may see.
     pub fn list_jobs(&self) -> Result<Vec<JobInfo>, Error> {
         Ok(self.ask::<_, ListJobsReply>(Op::ListJobs, &ListJobsRequest {})?.jobs)
+    }
+
+    /// Which servers the next blocks of a job with hints go to.
+    pub fn weights(&self, job: JobId) -> Result<JobWeightsReply, Error> {
+        self.ask(Op::JobWeights, &JobWeightsRequest { job: job.0 })
+    }
+
+    /// What a job has used, or all that the token may see: those that ended first.
+    pub fn bills(&self, job: Option<JobId>) -> Result<Vec<JobBill>, Error> {
+        let body = JobCostRequest { job: job.map_or(0, |job| job.0) };
+        Ok(self.ask::<_, JobCostReply>(Op::JobCost, &body)?.bills)
     }
 
     /// A job's address DAG, parents before children.

@@ -35,6 +35,7 @@ fn changes(op: Op) -> bool {
             | Op::CreateStructure
             | Op::RemoveStructure
             | Op::DeregisterJob
+            | Op::SetQuota
     )
 }
 

@@ -1,7 +1,7 @@
 //! One answer of those that all shards of a controller gave.
 
 use honeycomb_catalog::DrainState;
-use honeycomb_wire::messages::{ClusterStatusReply, ListJobsReply, ServerInfo};
+use honeycomb_wire::messages::{ClusterStatusReply, JobCostReply, ListJobsReply, ServerInfo};
 use honeycomb_wire::{Field, Malformed, Op};
 
 /// The answer of the whole controller; totals only for who is `narrow`.
@@ -16,6 +16,14 @@ pub(crate) fn whole(op: Op, parts: &[Vec<u8>], narrow: bool) -> Result<Vec<u8>, 
         }
         jobs.sort_by_key(|job| job.job);
         return Ok(ListJobsReply { jobs }.encode());
+    }
+    if op == Op::JobCost {
+        let mut bills = Vec::new();
+        for part in parts {
+            bills.extend(JobCostReply::decode(part)?.bills);
+        }
+        bills.sort_by_key(|bill| (!bill.ended, bill.job));
+        return Ok(JobCostReply { bills }.encode());
     }
     let mut parts = parts.iter().map(|part| ClusterStatusReply::decode(part));
     let mut all = parts.next().unwrap_or(Ok(ClusterStatusReply::default()))?;
@@ -101,6 +109,7 @@ fn add_drain(known: &mut ServerInfo, part: &ServerInfo) {
         }
         known.drain_waits.push_str(&part.drain_waits);
     }
+    known.cpu_permille = known.cpu_permille.max(part.cpu_permille);
 }
 
 #[cfg(test)]

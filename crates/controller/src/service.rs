@@ -379,9 +379,14 @@ impl ControllerService {
         let asked = Asked { now, actor, scope: self.peers[&from].scope, op, args };
         match op {
             Op::Ping => asked.read::<PingRequest>().map(|_| Vec::new()),
-            Op::RegisterJob | Op::FindJob | Op::DeregisterJob | Op::ListJobs | Op::JobTree => {
-                self.serve_job(asked)
-            }
+            Op::RegisterJob
+            | Op::FindJob
+            | Op::DeregisterJob
+            | Op::ListJobs
+            | Op::JobTree
+            | Op::JobWeights
+            | Op::JobCost => self.serve_job(asked),
+            Op::SetQuota | Op::GetQuota => self.serve_quota(asked),
             Op::CreatePrefix
             | Op::CreateHierarchy
             | Op::RemovePrefix
@@ -654,6 +659,9 @@ fn changes(op: Op, args: &[u8]) -> bool {
             | Op::ListJobs
             | Op::ListKinds
             | Op::JobTree
+            | Op::JobWeights
+            | Op::JobCost
+            | Op::GetQuota
             | Op::LeaseInfo
             | Op::OpenStructure
             | Op::ReopenStructure
@@ -691,6 +699,9 @@ pub fn waits(command: &Command<'_>, effects: &[Effect]) -> bool {
             | Command::LowerRefused { .. }
             | Command::QueueTaken { .. }
             | Command::FindJob { .. }
+            | Command::Quota { .. }
+            | Command::JobWeights { .. }
+            | Command::JobBills { .. }
             | Command::ListJobs { .. }
             | Command::ListKinds { .. }
             | Command::ExtentBlocks { bytes: 0, .. }

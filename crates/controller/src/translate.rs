@@ -1,12 +1,12 @@
 //! From the catalog's answers to message bodies.
 
 use honeycomb_catalog as catalog;
-use honeycomb_types::{Kind, KindSpec, Time, Verbs, flush_object};
+use honeycomb_types::{JobId, Kind, KindSpec, Time, Verbs, flush_object};
 use honeycomb_wire::custom::kind_info;
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Field, Grant, GrantKey, Status};
 
-use crate::service::Requests;
+use crate::service::{Refusal, Requests};
 use crate::status::status_of;
 use std::sync::Arc;
 
@@ -23,6 +23,7 @@ pub(crate) fn options(o: &PrefixOptions) -> catalog::PrefixOptions<'_> {
         high_mark: o.high_mark,
         low_mark: o.low_mark,
         flush_to: &o.flush_to,
+        max_blocks: o.max_blocks,
     }
 }
 
@@ -90,6 +91,64 @@ pub(crate) fn job_info(j: &catalog::JobInfo) -> JobInfo {
         blocks: j.blocks,
         bytes_used: j.bytes_used,
         age_ms: j.age_ms,
+        quota_blocks: j.quota,
+        hints: JobHints {
+            flags: j.hints.flags(),
+            tasks: j.hints.tasks,
+            bytes: j.hints.bytes,
+            bytes_per_s: j.hints.bytes_per_s,
+        },
+        expected_bytes: j.expected.bytes,
+        expected_bytes_per_s: j.expected.bytes_per_s,
+    }
+}
+
+pub(crate) fn hints(h: &JobHints) -> Result<catalog::Hints, Refusal> {
+    let JobHints { flags, tasks, bytes, bytes_per_s } = *h;
+    let hints = catalog::Hints { tasks, bytes, bytes_per_s, ..catalog::Hints::default() };
+    hints.with_flags(flags).ok_or_else(|| {
+        (Status::InvalidArgument, format!("the hints of a job have flags {flags:#x}; known is 1"))
+    })
+}
+
+pub(crate) fn bills(bills: &[catalog::BillInfo]) -> Vec<u8> {
+    let bill = |b: &catalog::BillInfo| JobBill {
+        job: b.job.0,
+        name: b.name.to_string(),
+        ended: b.ended,
+        age_ms: b.age_ms,
+        peak_bytes: b.spent.peak,
+        moved_bytes: b.spent.moved,
+        tiers: vec![TierBill { tier: 0, held_byte_ms: b.spent.held, used_byte_ms: b.spent.used }],
+    };
+    JobCostReply { bills: bills.iter().map(bill).collect() }.encode()
+}
+
+pub(crate) fn weights(expected: &catalog::Estimate, weights: &[catalog::Weight]) -> Vec<u8> {
+    let sum: u64 = weights.iter().map(|w| w.weight).sum::<u64>().max(1);
+    let weight = |w: &catalog::Weight| ServerWeight {
+        server: w.server.0,
+        weight_permille: ((w.weight as u128 * 1000 + sum as u128 / 2) / sum as u128) as u16,
+        free: w.free,
+        cpu_permille: w.cpu_permille,
+    };
+    JobWeightsReply {
+        expected_bytes: expected.bytes,
+        expected_bytes_per_s: expected.bytes_per_s,
+        weights: weights.iter().map(weight).collect(),
+    }
+    .encode()
+}
+
+pub(crate) fn quota_of(job: u64, level: u8, name: &str) -> Result<catalog::QuotaOf<'_>, Refusal> {
+    match level {
+        0 => Ok(catalog::QuotaOf::Tenant(name)),
+        1 => Ok(catalog::QuotaOf::Job(JobId(job))),
+        2 => Ok(catalog::QuotaOf::Prefix(JobId(job), name)),
+        n => {
+            let text = format!("a quota is of level 0 (tenant), 1 (job) or 2 (prefix), not {n}");
+            Err((Status::InvalidArgument, text))
+        }
     }
 }
 
@@ -160,6 +219,8 @@ pub(crate) fn prefix_info(p: &catalog::PrefixInfo) -> PrefixInfo {
         flush_to: p.flush_to.to_string(),
         flush,
         flush_message,
+        max_blocks: p.max_blocks,
+        held_blocks: p.held_blocks,
     }
 }
 
@@ -178,6 +239,7 @@ fn server_info(s: &catalog::ServerInfo) -> ServerInfo {
         requests: s.requests,
         forwarded: s.forwarded,
         bytes_owed: s.bytes_owed,
+        cpu_permille: s.cpu_permille,
         tiers: s.tiers.iter().map(tier_use).collect(),
         drain: s.drain as u8,
         drain_waits: s.drain_waits.to_string(),

@@ -59,7 +59,13 @@ impl Core {
     /// A job, a server, and a file with a block.
     fn begin(&mut self) {
         let (actor, name) = (Actor::CLUSTER, "job");
-        let register = Command::RegisterJob { actor, name, lease_ms: 0, quota_blocks: 0 };
+        let register = Command::RegisterJob {
+            actor,
+            name,
+            lease_ms: 0,
+            quota_blocks: 0,
+            hints: Default::default(),
+        };
         let Reply::Job { job, .. } = self.apply(register) else { panic!() };
         self.job = job;
         let server = NewServer {

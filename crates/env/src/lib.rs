@@ -7,6 +7,7 @@
 mod budget;
 mod clock;
 mod conn;
+mod cpu;
 mod disk;
 mod entropy;
 pub mod failpoint;
@@ -20,6 +21,7 @@ mod volume;
 pub use budget::{Budget, Permit};
 pub use clock::{Clock, time_of_day};
 pub use conn::ReplyPayload;
+pub use cpu::thread_cpu;
 pub use disk::{Disk, Folder, MemoryDisk, Syncer};
 pub use entropy::Entropy;
 pub use guard::AbortOnPanic;

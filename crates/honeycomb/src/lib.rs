@@ -18,6 +18,7 @@ pub mod bench;
 mod cluster;
 mod completion;
 mod config;
+mod cost;
 mod dag;
 mod demo;
 mod doctor;
@@ -33,8 +34,10 @@ mod machine;
 mod output;
 mod place;
 mod prefix;
+mod prices;
 mod python;
 mod queue;
+mod quota;
 mod readers;
 mod rm;
 mod run;
@@ -92,11 +95,13 @@ enum Command {
     Drain(Box<drain::DrainArgs>),
     Status(Box<show::StatusArgs>),
     Jobs(Box<jobs::JobsArgs>),
+    Cost(Box<cost::CostArgs>),
     Tree(Box<show::TreeArgs>),
     Ls(Box<ls::LsArgs>),
     Du(Box<ls::DuArgs>),
     Lease(Box<lease::LeaseArgs>),
     Prefix(Box<prefix::PrefixArgs>),
+    Quota(Box<quota::QuotaArgs>),
     Kv(Box<kv::KvArgs>),
     #[command(about = "Stores a value under a key: short for `kv put`", after_help = kv::PUT_EXAMPLES)]
     Put(Box<kv::PutArgs>),
@@ -157,11 +162,13 @@ fn carry_out(command: Command, kinds: &Arc<Registry>) -> Outcome {
         Command::Drain(args) => drain::drain(&args),
         Command::Status(args) => show::status(&args),
         Command::Jobs(args) => jobs::jobs(&args),
+        Command::Cost(args) => cost::cost(&args),
         Command::Tree(args) => show::tree(&args),
         Command::Ls(args) => ls::ls(&args),
         Command::Du(args) => ls::du(&args),
         Command::Lease(args) => lease::lease(&args),
         Command::Prefix(args) => prefix::prefix(&args),
+        Command::Quota(args) => quota::quota(&args),
         Command::Kv(args) => kv::kv(&args),
         Command::Put(args) => kv::put(&args),
         Command::Get(args) => kv::get(&args),

@@ -42,6 +42,9 @@ pub struct PrefixArgs {
     /// Where its data goes when its lease ends; without it, it is discarded
     #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
     flush_to: String,
+    /// Most blocks of it and all below it; without it, as many as there are
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    max_blocks: u64,
     #[command(flatten)]
     given: Given<InJob>,
     #[command(flatten)]
@@ -60,6 +63,7 @@ pub fn prefix(args: &PrefixArgs) -> Outcome {
         high_mark: args.high_mark,
         low_mark: args.low_mark,
         flush_to: args.flush_to.clone(),
+        max_blocks: args.max_blocks,
         ..PrefixOptions::default()
     };
     let made = work.client.create_prefix(work.job, &args.address, &args.parents, options)?;

@@ -100,10 +100,11 @@ fn print_status(s: &ClusterStatusReply) {
         return;
     }
     say!(
-        "\n{:>6} {:<22} {:>5} {:>10} {:>13} {:>10} {:>10} {:>6} {:>10}",
+        "\n{:>6} {:<22} {:>5} {:>5} {:>10} {:>13} {:>10} {:>10} {:>6} {:>10}",
         "SERVER",
         "ADDRESS",
         "CORES",
+        "BUSY",
         "BLOCK",
         "FREE",
         "USED",
@@ -113,10 +114,11 @@ fn print_status(s: &ClusterStatusReply) {
     );
     for server in &s.servers {
         say!(
-            "{:>6} {:<22} {:>5} {:>10} {:>13} {:>10} {:>10} {:>6} {:>10}{}",
+            "{:>6} {:<22} {:>5} {:>5} {:>10} {:>13} {:>10} {:>10} {:>6} {:>10}{}",
             server.server,
             server.address,
             server.shards,
+            format!("{}%", (server.cpu_permille + 5) / 10),
             size::show(server.block_size),
             format!("{}/{}", server.free, server.blocks),
             size::show(server.bytes_used),
@@ -176,8 +178,8 @@ fn status_json(s: &ClusterStatusReply) -> Value {
                 "block_size": v.block_size, "blocks": v.blocks, "free": v.free,
                 "bytes_used": v.bytes_used, "bytes_resident": v.bytes_resident,
                 "connections": v.connections, "requests": v.requests, "forwarded": v.forwarded,
-                "bytes_owed": v.bytes_owed, "tiers": tiers_json(&v.tiers), "state": drain_state(v),
-                "waits": v.drain_waits,
+                "bytes_owed": v.bytes_owed, "cpu_permille": v.cpu_permille,
+                "tiers": tiers_json(&v.tiers), "state": drain_state(v), "waits": v.drain_waits,
             })
         })
         .collect();

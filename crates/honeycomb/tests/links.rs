@@ -140,6 +140,7 @@ impl Link {
             move_id: id,
             target: to.block,
             target_epoch: to.epoch,
+            bytes: 0,
         };
         let request = self.ask(Op::CommitMove, &body);
         let (status, args) = self.answer(request);
@@ -164,7 +165,11 @@ impl Link {
 /// A store of two blocks and 64 slots, on this link; its job, its number and its map.
 fn store(controller: &Controller, link: &Link) -> (u64, u64, Vec<MapEntry>) {
     let mut client = Raw::greeted(controller.address(), controller.token(), ANY_SHARD);
-    let body = RegisterJobRequest { name: "job".into(), lease_ms: 60_000, quota_blocks: 0 };
+    let body = RegisterJobRequest {
+        name: "job".into(),
+        lease_ms: 60_000,
+        ..RegisterJobRequest::default()
+    };
     let reply = client.ask(Op::RegisterJob, &body.encode());
     let job = RegisterJobReply::decode(&reply.args).unwrap().job;
     let body = CreateStructureRequest {
@@ -303,7 +308,8 @@ fn a_source_hears_of_its_commit_before_anything_follows_from_it() {
     assert_eq!(link.answer(cancel).0, Status::Ok);
     link.freed(&entry);
     let (target, target_epoch) = (entry.block, entry.epoch);
-    let body = CommitMoveRequest { structure, block, epoch, move_id, target, target_epoch };
+    let body =
+        CommitMoveRequest { structure, block, epoch, move_id, target, target_epoch, bytes: 0 };
     let late = link.ask(Op::CommitMove, &body);
     assert_eq!(link.answer(late).0, Status::Removed);
 }

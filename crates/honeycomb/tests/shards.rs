@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Cluster, KIB, eventually, kv, prefix, status};
-use honeycomb_client::{Client, ClientOptions, JobTicket, Kv};
+use honeycomb_client::{Client, ClientOptions, JobOptions, JobTicket, Kv, Quota, QuotaOf};
 use honeycomb_controller::{Controller, ControllerOptions, StartError};
 use honeycomb_env::Entropy;
 use honeycomb_server::{MemoryServer, ServerOptions};
@@ -89,6 +89,36 @@ fn a_name_is_one_jobs_and_found_again() {
         assert_eq!(whole.find_job(&name).unwrap().job, job);
     }
     assert_eq!(whole.list_jobs().unwrap().len(), 12);
+}
+
+#[test]
+fn all_jobs_of_a_tenant_are_of_one_shard() {
+    let cluster = Cluster::sharded(3, 1, 1024 * KIB, 64 * KIB);
+    let whole = cluster.client(cluster.controller.token(), PrefixId(0));
+    let options = JobOptions { tenant: Some("acme".into()), ..JobOptions::default() };
+    let jobs = (0..8).map(|n| whole.register_job_with(&format!("j{n}"), &options).unwrap().job);
+    let jobs: Vec<JobId> = jobs.collect();
+    assert!(jobs.iter().all(|job| job.controller() == jobs[0].controller()), "{jobs:?}");
+    assert_eq!(whole.find_job("acme/j3").unwrap().job, jobs[3]);
+    assert_eq!(status(whole.find_job("j3")), Status::UnknownJob);
+    // Its quota is kept where they are, whoever is asked.
+    for shard in 0..3 {
+        let mut options = ClientOptions::new(whole.address(), cluster.controller.token());
+        options.timeout = Duration::from_secs(5);
+        let any = Client::new(options);
+        let of = QuotaOf::Tenant("acme".into());
+        let quota = Quota { max_blocks: shard + 1, held_blocks: 0 };
+        assert_eq!(any.set_quota(&of, shard + 1).unwrap(), quota);
+        assert_eq!(whole.quota(&of).unwrap(), quota);
+    }
+    let other = whole.register_job("other", 60_000, 0).unwrap().job;
+    whole.deregister_job(jobs[7]).unwrap();
+    let bills = whole.bills(None).unwrap();
+    let ended: Vec<u64> = bills.iter().filter(|bill| bill.ended).map(|bill| bill.job).collect();
+    assert_eq!((ended, bills.len()), (vec![jobs[7].0], 9));
+    assert_eq!(whole.bills(Some(other)).unwrap()[0].name, "other");
+    let of = QuotaOf::Job(jobs[5]);
+    assert_eq!(whole.set_quota(&of, 8).unwrap(), Quota { max_blocks: 8, held_blocks: 0 });
 }
 
 #[test]

@@ -13,6 +13,7 @@ use crate::shard::{Access, Shard};
 use crate::spill::Spiller;
 use honeycomb_env::{
     Begin, ByConn, ConnId, Detached, Mailbox, Net, NotPosted, Permit, ReplyPayload, Service,
+    thread_cpu,
 };
 use honeycomb_structures::{Answer, Outcome, Payload, Ticket, large_limit};
 use honeycomb_types::limits::{
@@ -526,6 +527,7 @@ impl ShardService {
             requests: self.requests,
             forwarded: self.forwarded,
             bytes_owed,
+            cpu: thread_cpu(),
             usage,
             active,
         });

@@ -96,6 +96,7 @@ pub(crate) struct Counters {
     pub requests: u64,
     pub forwarded: u64,
     pub bytes_owed: u64,
+    pub cpu: Duration,
 }
 
 /// What is told to a controller that knows this server.
@@ -180,6 +181,8 @@ pub(crate) struct Link {
     backoff: Duration,
     next_report: Time,
     counters: Vec<Counters>,
+    /// When it reported last, and the CPU time of its cores then.
+    reported: (Time, Duration),
     usage: Vec<BlockUsage>,
     active: Vec<ActivePrefix>,
 }
@@ -217,6 +220,7 @@ impl Link {
             backoff: REJOIN_MIN,
             next_report: Time::ZERO,
             counters,
+            reported: (Time::ZERO, Duration::ZERO),
             usage: Vec::new(),
             active: Vec::new(),
         }
@@ -406,13 +410,20 @@ impl Link {
             requests: a.requests + c.requests,
             forwarded: a.forwarded + c.forwarded,
             bytes_owed: a.bytes_owed + c.bytes_owed,
+            cpu: a.cpu + c.cpu,
         });
+        // What the cores told comes from up to an interval before, as what they told for the last report.
+        let (at, cpu) = std::mem::replace(&mut self.reported, (now, sum.cpu));
+        let time = now.since(at).as_nanos() * self.shards.len() as u128;
+        let busy = sum.cpu.saturating_sub(cpu).as_nanos();
+        let cpu_permille = (busy * 1000 / time.max(1)).min(1000) as u16;
         let body = ReportRequest {
             bytes_resident: resident_anonymous_bytes() + honeycomb_block::shared_bytes(),
             connections: sum.connections,
             requests: sum.requests,
             forwarded: sum.forwarded,
             bytes_owed: sum.bytes_owed,
+            cpu_permille,
             usage: std::mem::take(&mut self.usage),
             active: std::mem::take(&mut self.active),
         };
@@ -470,7 +481,7 @@ impl Link {
                 let body = BeginMoveRequest { structure, block, epoch, start, way: way as u8 };
                 self.ask(net, Op::BeginMove, &body, Asked::Begin(at));
             }
-            Effect::CommitMove { structure, at, id, target } => {
+            Effect::CommitMove { structure, at, id, target, bytes } => {
                 let body = CommitMoveRequest {
                     structure: structure.0,
                     block: at.block.0,
@@ -478,6 +489,7 @@ impl Link {
                     move_id: id,
                     target: target.block.0,
                     target_epoch: target.epoch.0,
+                    bytes,
                 };
                 self.ask(net, Op::CommitMove, &body, Asked::Commit(at));
             }

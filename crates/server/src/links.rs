@@ -198,10 +198,11 @@ impl Service for LinkService {
                 requests,
                 forwarded,
                 bytes_owed,
+                cpu,
                 mut usage,
                 mut active,
             } => {
-                let counters = Counters { connections, requests, forwarded, bytes_owed };
+                let counters = Counters { connections, requests, forwarded, bytes_owed, cpu };
                 for (controller, link) in (0..).zip(&mut self.links) {
                     let of = |usage: &BlockUsage| BlockId(usage.block).server().controller();
                     let usage = part(&mut usage, controller, of);

@@ -11,6 +11,7 @@ use honeycomb_wire::messages::{ActivePrefix, BlockUsage, HeldBlock};
 use honeycomb_wire::{Grant, GrantKey, ReplyHeader, RequestHeader, Status, TokenKey};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What other threads tell a shard.
 pub(crate) enum Note {
@@ -104,6 +105,8 @@ pub(crate) enum LinkNote {
         requests: u64,
         forwarded: u64,
         bytes_owed: u64,
+        /// CPU time of its thread since that began.
+        cpu: Duration,
         usage: Vec<BlockUsage>,
         active: Vec<ActivePrefix>,
     },

@@ -171,6 +171,8 @@ pub enum Effect {
         id: u64,
         /// The block that takes.
         target: BlockAt,
+        /// Bytes that were sent for it.
+        bytes: u64,
     },
     /// Tell the controller that a move was given up.
     CancelMove {

@@ -23,7 +23,9 @@ pub use ids::{
 };
 pub use kind::{CustomKind, InvalidKind, Kind, KindSpec, OperationSpec, Route, Router};
 pub use marks::Marks;
-pub use name::{Address, InvalidName, check_name, dotted_path, split_path};
+pub use name::{
+    Address, InvalidName, check_job_name, check_name, dotted_path, split_path, tenant_of,
+};
 pub use tier::{TierClass, TierIx, TierSpec};
 pub use time::Time;
 pub use way::Way;

@@ -122,6 +122,32 @@ pub const STRUCTURES_PER_PREFIX_MAX: usize = 65_536;
 pub const TOMBSTONES_PER_JOB_MAX: usize = 65_536;
 /// Jobs that one controller holds at a time.
 pub const JOBS_MAX: usize = 65_536;
+/// Tenants of one controller shard that have jobs or a quota, when another one gets a quota.
+pub const TENANTS_MAX: usize = 65_536;
+/// Tasks that a job with hints is taken to run at the same time when it does not say how many: as many as
+/// Pocket expects, the limit of its provider.
+pub const HINT_TASKS_DEFAULT: u32 = 1000;
+/// Bytes per second that each of them is taken to read and write: Pocket's 600 Mb/s.
+pub const HINT_TASK_BYTES_PER_S: u64 = 75_000_000;
+/// Bytes per second that a memory server is taken to have: the 8000 Mb/s of Pocket's nodes.
+pub const HINT_SERVER_BYTES_PER_S: u64 = 1_000_000_000;
+/// Most that a hint can say, in bytes and in bytes per second: more is a mistake in a unit.
+pub const HINT_MAX: u64 = 1 << 60;
+/// How old the weights of a job's servers may be when one of its blocks is placed: Pocket's period.
+pub const STEER_EVERY: Duration = Duration::from_secs(1);
+/// Over this time what servers report of their load is smoothed.
+pub const LOAD_SMOOTHED: Duration = Duration::from_secs(2);
+/// A server that is busy for less than this, in thousandths of the time of its cores, gets its full weight
+/// ...
+pub const STEER_IDLE: u64 = 600;
+/// ... and one that is busy for this much or more gets the least: Pocket's thresholds, 60 and 80 %.
+pub const STEER_BUSY: u64 = 800;
+/// The least weight of a server that has room, in thousandths of its full one.
+pub const STEER_LEAST: u64 = 100;
+/// What jobs have used is written so often: a controller that is started again has lost no more of it.
+pub const BILL_EVERY: Duration = Duration::from_secs(10);
+/// Jobs that ended of which one controller shard remembers what they have used.
+pub const BILLS_KEPT: usize = 1024;
 /// A job whose prefixes have all expired is deregistered after this.
 pub const JOB_LINGER: Duration = Duration::from_secs(600);
 

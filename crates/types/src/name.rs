@@ -42,6 +42,21 @@ pub fn check_name(name: &str) -> Result<(), InvalidName> {
     Ok(())
 }
 
+/// Checks the name of a job: a name, or that of its tenant and its own with `/` between them.
+pub fn check_job_name(name: &str) -> Result<(), InvalidName> {
+    let (tenant, own) = name.split_once('/').map_or((None, name), |(t, own)| (Some(t), own));
+    if name.len() > NAME_MAX {
+        return Err(refuse(name, "with its tenant it is longer than 255 bytes"));
+    }
+    tenant.map_or(Ok(()), check_name)?;
+    check_name(own)
+}
+
+/// The tenant that a job's name begins with; a job without one is its own.
+pub fn tenant_of(job: &str) -> Option<&str> {
+    job.split_once('/').map(|(tenant, _)| tenant)
+}
+
 /// Splits a path of prefixes into its checked names. The empty path is the job's root prefix.
 pub fn split_path(path: &str) -> Result<Vec<&str>, InvalidName> {
     split_at(path.strip_prefix('/').unwrap_or(path), '/')
@@ -114,6 +129,18 @@ mod tests {
         }
         let deep = vec!["d"; 65].join("/");
         assert!(split_path(&deep).unwrap_err().why.contains("64"));
+    }
+
+    #[test]
+    fn a_job_may_be_a_tenants() {
+        for (name, tenant) in [("sort", None), ("acme/sort", Some("acme"))] {
+            assert_eq!(check_job_name(name), Ok(()));
+            assert_eq!(tenant_of(name), tenant);
+        }
+        let long = format!("{}/{}", "t".repeat(127), "j".repeat(128));
+        for bad in ["", "/", "acme/", "/sort", "a/b/c", "../sort", "a:b", &long] {
+            assert!(check_job_name(bad).is_err(), "{bad:?} was accepted");
+        }
     }
 
     #[test]

@@ -238,6 +238,7 @@ mod tests {
                 high_mark: 90,
                 low_mark: 9,
                 flush_to: "out".into(),
+                max_blocks: 9,
             },
             readers: vec!["write-0".into()],
         };

@@ -15,10 +15,11 @@ from honeycomb.aio._queue import AsyncQueue
 from honeycomb.aio._run import Opening, run, twin_of
 from honeycomb.aio._structures import AsyncFile, AsyncKv, AsyncStream, streaming
 from honeycomb.cluster import Client
+from honeycomb.cost import Cost
 from honeycomb.custom import Kind
 from honeycomb.file import HoneyFile
 from honeycomb.flushed import Flush
-from honeycomb.job import Job, JobHandle, Lease, Node, Renewal
+from honeycomb.job import Job, JobHandle, Lease, Node, Quota, Renewal
 from honeycomb.kv import Kv
 from honeycomb.queue import Queue
 from honeycomb.tree import Tree
@@ -71,6 +72,7 @@ class AsyncJob(Remote):
         high_mark: int | None = None,
         low_mark: int | None = None,
         on_expiry: Flush | Literal["discard"] = "discard",
+        max_blocks: int = 0,
     ) -> int:
         return await run(
             lambda: self.blocking.create_addr_prefix(
@@ -83,6 +85,7 @@ class AsyncJob(Remote):
                 high_mark=high_mark,
                 low_mark=low_mark,
                 on_expiry=on_expiry,
+                max_blocks=max_blocks,
             )
         )
 
@@ -91,6 +94,15 @@ class AsyncJob(Remote):
     ) -> dict[str, int]:
         plan = dag if isinstance(dag, Mapping) else list(dag)
         return await run(lambda: self.blocking.create_hierarchy(plan))
+
+    async def quota(self, addr: str | None = None) -> Quota:
+        return await run(lambda: self.blocking.quota(addr))
+
+    async def cost(self, prices: Mapping[str, float] | None = None) -> Cost:
+        return await run(lambda: self.blocking.cost(prices))
+
+    async def set_quota(self, addr: str, max_blocks: int) -> Quota:
+        return await run(lambda: self.blocking.set_quota(addr, max_blocks))
 
     async def remove_prefix(self, addr: str) -> None:
         await run(lambda: self.blocking.remove_prefix(addr))
@@ -333,11 +345,26 @@ class AsyncClient(Remote):
         *,
         lease: float = 1.0,
         quota_blocks: int = 0,
+        tenant: str | None = None,
+        latency_sensitive: bool = True,
+        tasks: int = 0,
+        capacity: int | str = 0,
+        peak_throughput: int | str = 0,
         keep: bool = True,
     ) -> Opening[AsyncJob]:
         async def register() -> AsyncJob:
             job = await run(
-                lambda: self.blocking.job(name, lease=lease, quota_blocks=quota_blocks, keep=keep),
+                lambda: self.blocking.job(
+                    name,
+                    tenant=tenant,
+                    lease=lease,
+                    quota_blocks=quota_blocks,
+                    latency_sensitive=latency_sensitive,
+                    tasks=tasks,
+                    capacity=capacity,
+                    peak_throughput=peak_throughput,
+                    keep=keep,
+                ),
                 late=Job.close,
             )
             return self._job(job)
@@ -354,6 +381,19 @@ class AsyncClient(Remote):
         twin = AsyncJob(job)
         self._jobs.add(twin)
         return twin
+
+    async def quota(self, *, tenant: str | None = None, job: str | None = None) -> Quota:
+        return await run(lambda: self.blocking.quota(tenant=tenant, job=job))
+
+    async def set_quota(
+        self, max_blocks: int, *, tenant: str | None = None, job: str | None = None
+    ) -> Quota:
+        return await run(lambda: self.blocking.set_quota(max_blocks, tenant=tenant, job=job))
+
+    async def costs(
+        self, *, tenant: str | None = None, prices: Mapping[str, float] | None = None
+    ) -> list[Cost]:
+        return await run(lambda: self.blocking.costs(tenant=tenant, prices=prices))
 
     async def jobs(self) -> list[JobInfo]:
         return await run(self.blocking.jobs)

@@ -37,7 +37,7 @@ impl CatalogModel {
         let best = file.extents.iter().filter(fits).max_by_key(|at| (used(at), at.block)).copied();
         let expected: Outcome<()> = match best {
             _ if bytes > BLOCK / LARGE_FRACTION => Err("InvalidArgument"),
-            None if bytes > 0 => self.cluster.may_take(j, 1),
+            None if bytes > 0 => self.cluster.may_take(j, &file.counts, 1),
             _ => Ok(()),
         };
         agree("a question for extents", reply, &expected)?;

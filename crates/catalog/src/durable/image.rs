@@ -6,20 +6,16 @@
 //! thousands of blocks) has a record for the difference.
 
 use super::codec::{BadRecord, Reader, Writer, bad};
-use crate::Loss;
 use crate::command::Seal;
 use crate::dag::Life;
 use crate::moves::{Move, Past};
 use crate::structures::Granted;
 use crate::tombstones::{Cause, Gone, Tombstone};
+use crate::{BillInfo, Hints, Loss, Spent};
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, Generation, JobId, Kind, Marks, MoveId, PrefixId, Router, ServerId,
     StructureId, TierClass, TierSpec, Time, Verbs, Way,
 };
-
-/// Version of every record of this program. One of a record type that it does not know, or of a
-/// later version, is refused by name: it holds what would be lost.
-pub(crate) const VERSION: u8 = 2;
 
 /// Types of records. A number is never used for something else. 0x40 and above are the
 /// controller's own; a new kind of hard state takes the next free number below that.
@@ -58,14 +54,33 @@ pub(crate) enum Type {
     /// One more block in which a kv keeps extents.
     ExtentAdded = 23,
     ExtentGone = 24,
+    /// The quota of a tenant.
+    Tenant = 25,
+    /// What a job has used, as far as it is written.
+    Bill = 26,
+    /// What a job had used that ended.
+    Ended = 27,
+    /// Objects that are to be deleted.
+    Sweep = 28,
+    SweepGone = 29,
     /// A server is being taken out; after its own record.
     Draining = 30,
-    /// Objects that are to be deleted.
-    Sweep = 25,
-    SweepGone = 26,
 }
 
 impl Type {
+    /// Version of the records of this type that this program writes; it reads earlier ones too. One of a
+    /// type that it does not know, or of a later version, is refused by name: it holds what would be lost.
+    pub(crate) fn version(self) -> u8 {
+        match self {
+            // 3: the most blocks at it and below.
+            Type::Prefix => 3,
+            // 3: what the job said of itself.
+            Type::Job => 3,
+            // 2: where a server's blocks can be.
+            _ => 2,
+        }
+    }
+
     pub(crate) fn from_code(code: u8) -> Option<Type> {
         use Type as T;
         let all = [
@@ -96,6 +111,9 @@ impl Type {
             T::Draining,
             T::Sweep,
             T::SweepGone,
+            T::Tenant,
+            T::Bill,
+            T::Ended,
         ];
         all.into_iter().find(|t| *t as u8 == code)
     }
@@ -104,7 +122,7 @@ impl Type {
 /// Appends a record: length of the body, type, version, body.
 pub(crate) fn record(out: &mut Vec<u8>, kind: Type, body: impl FnOnce(&mut Writer<'_>)) {
     let at = out.len();
-    out.extend_from_slice(&[0, 0, 0, 0, kind as u8, VERSION]);
+    out.extend_from_slice(&[0, 0, 0, 0, kind as u8, kind.version()]);
     body(&mut Writer(out));
     let length = (out.len() - at - 6) as u32;
     out[at..at + 4].copy_from_slice(&length.to_le_bytes());
@@ -149,6 +167,7 @@ pub(crate) struct JobImage {
     pub(crate) lease_ms: u32,
     pub(crate) shortest_ms: u32,
     pub(crate) quota: u64,
+    pub(crate) hints: Hints,
     pub(crate) registered: Time,
     pub(crate) lingers_until: Option<Time>,
 }
@@ -163,19 +182,34 @@ impl JobImage {
         w.u64(self.quota);
         w.u64(self.registered.0);
         w.u64(self.lingers_until.map_or(u64::MAX, |at| at.0));
+        w.u8(self.hints.flags());
+        w.u32(self.hints.tasks);
+        w.u64(self.hints.bytes);
+        w.u64(self.hints.bytes_per_s);
     }
 
-    pub(crate) fn get(r: &mut Reader<'_>) -> Result<JobImage, BadRecord> {
-        Ok(JobImage {
+    pub(crate) fn get(r: &mut Reader<'_>, version: u8) -> Result<JobImage, BadRecord> {
+        let mut image = JobImage {
             id: JobId(r.u64()?),
             name: r.str()?.into(),
             root: r.u32()?,
             lease_ms: r.u32()?,
             shortest_ms: r.u32()?,
             quota: r.u64()?,
+            hints: Hints::default(),
             registered: Time(r.u64()?),
             lingers_until: Some(Time(r.u64()?)).filter(|at| *at != Time::NEVER),
-        })
+        };
+        if version >= 3 {
+            let flags = r.u8()?;
+            let (tasks, bytes, bytes_per_s) = (r.u32()?, r.u64()?, r.u64()?);
+            let hints = Hints { tasks, bytes, bytes_per_s, ..Hints::default() }.with_flags(flags);
+            let Some(hints) = hints else {
+                return bad(format!("the hints of a job have the flags {flags:#x}"));
+            };
+            image.hints = hints;
+        }
+        Ok(image)
     }
 }
 
@@ -198,6 +232,8 @@ pub(crate) struct PrefixImage {
     pub(crate) marks: Option<Marks>,
     /// Where it is flushed to when its lease ends; empty for nowhere.
     pub(crate) flush_to: Box<str>,
+    /// Most blocks of it and all below it; 0 for no bound.
+    pub(crate) max_blocks: u64,
     /// Places of its parents, in their order, and whether use made the edge.
     pub(crate) parents: Vec<(u32, bool)>,
 }
@@ -229,9 +265,10 @@ impl PrefixImage {
             w.u32(parent);
             w.u8(deduced.into());
         }
+        w.u64(self.max_blocks);
     }
 
-    pub(crate) fn get(r: &mut Reader<'_>) -> Result<PrefixImage, BadRecord> {
+    pub(crate) fn get(r: &mut Reader<'_>, version: u8) -> Result<PrefixImage, BadRecord> {
         Ok(PrefixImage {
             id: PrefixId(r.u64()?),
             job: r.u32()?,
@@ -263,8 +300,36 @@ impl PrefixImage {
                 let n = r.count(5)?;
                 (0..n).map(|_| Ok((r.u32()?, r.bool()?))).collect::<Result<_, BadRecord>>()?
             },
+            max_blocks: if version >= 3 { r.u64()? } else { 0 },
         })
     }
+}
+
+/// What a job has used.
+pub(super) fn put_spent(w: &mut Writer<'_>, spent: &Spent) {
+    for half in [spent.held, spent.used] {
+        w.u64(half as u64);
+        w.u64((half >> 64) as u64);
+    }
+    w.u64(spent.peak);
+    w.u64(spent.moved);
+}
+
+pub(super) fn get_spent(r: &mut Reader<'_>) -> Result<Spent, BadRecord> {
+    let mut wide = || Ok(u128::from(r.u64()?) | u128::from(r.u64()?) << 64);
+    Ok(Spent { held: wide()?, used: wide()?, peak: r.u64()?, moved: r.u64()? })
+}
+
+pub(super) fn put_ended(w: &mut Writer<'_>, bill: &BillInfo) {
+    w.u64(bill.job.0);
+    w.str(&bill.name);
+    w.u64(bill.age_ms);
+    put_spent(w, &bill.spent);
+}
+
+pub(super) fn get_ended(r: &mut Reader<'_>) -> Result<BillInfo, BadRecord> {
+    let (job, name, age_ms) = (JobId(r.u64()?), r.str()?.into(), r.u64()?);
+    Ok(BillInfo { job, name, age_ms, ended: true, spent: get_spent(r)? })
 }
 
 /// One range of a map.
@@ -562,4 +627,40 @@ pub(crate) fn get_tombstone(r: &mut Reader<'_>) -> Result<(u32, JobId, Tombstone
         n => return bad(format!("the cause of a loss is {n}")),
     };
     Ok((j, job, Tombstone { gone, prefix, path, name, cause, at }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_of_an_earlier_version_said_nothing_of_itself() {
+        let image = JobImage {
+            id: JobId(7),
+            name: "sort".into(),
+            root: 3,
+            lease_ms: 1000,
+            shortest_ms: 500,
+            quota: 9,
+            hints: Hints { tasks: 5, not_sensitive: true, ..Hints::default() },
+            registered: Time(11),
+            lingers_until: None,
+        };
+        let mut bytes = Vec::new();
+        image.put(&mut Writer(&mut bytes));
+        let read = |bytes: &[u8], version| {
+            let mut r = Reader(bytes);
+            let image = JobImage::get(&mut r, version)?;
+            r.end().map(|()| image)
+        };
+        assert_eq!(read(&bytes, 3).map(|image| image.hints), Ok(image.hints));
+        let first = &bytes[..bytes.len() - 21];
+        let known = read(first, 2).expect("it is whole");
+        assert_eq!((known.hints, known.quota), (Hints::default(), 9));
+        assert_eq!(known.lingers_until, None);
+        assert!(read(&bytes, 2).is_err() && read(first, 3).is_err());
+        let flags = first.len();
+        bytes[flags] = 2;
+        assert!(read(&bytes, 3).is_err());
+    }
 }

@@ -30,14 +30,15 @@ pub(crate) use flush::{FlushImage, KeptImage};
 pub(crate) use image::{JobImage, PrefixImage, ServerImage};
 pub use recover::Recovery;
 
-use crate::Catalog;
 use crate::dag::Life;
 use crate::reply::FlushState;
 use crate::structures::{ExtentsChange, Structure};
 use crate::tombstones::Tombstone;
+use crate::{Catalog, Spent};
 use honeycomb_types::{BlockAt, BlockId, JobId, ServerId, Time};
 use image::{
-    Counters, EntryImage, StructureImage, Type, put_at, put_extent_blocks, put_tombstone, record,
+    Counters, EntryImage, StructureImage, Type, put_at, put_ended, put_extent_blocks, put_spent,
+    put_tombstone, record,
 };
 
 /// Bytes of records that `put_all` hands over at a time.
@@ -62,7 +63,7 @@ impl Dirty {
         self.on
     }
 
-    fn take(&mut self) -> Vec<u32> {
+    pub(crate) fn take(&mut self) -> Vec<u32> {
         let mut places = std::mem::take(&mut self.places);
         places.sort_unstable();
         places.dedup();
@@ -106,6 +107,8 @@ impl Catalog {
         self.structures.dirty.on = true;
         self.pool.dirty.on = true;
         self.flushes.unwritten.on = true;
+        self.quotas.dirty.on = true;
+        self.bills.dirty.on = true;
     }
 
     /// Appends the records of everything hard that has changed since the last call; nothing when
@@ -116,11 +119,20 @@ impl Catalog {
             self.journal.counters = counters;
             record(out, Type::Counters, |w| counters.put(w));
         }
+        for (name, most) in self.quotas.changed_tenants() {
+            record(out, Type::Tenant, |w| put_tenant(w, &name, most));
+        }
         for j in self.jobs.dirty.take() {
             match self.jobs.get(j) {
                 Some(_) => self.put_job(out, j),
                 None => record(out, Type::JobGone, |w| w.u32(j)),
             }
+        }
+        for bill in self.bills.newly_ended() {
+            record(out, Type::Ended, |w| put_ended(w, &bill));
+        }
+        for j in self.bills.dirty.take() {
+            self.put_bill(out, j);
         }
         let places = self.dag.dirty.take();
         for &n in &places {
@@ -172,8 +184,17 @@ impl Catalog {
             record(&mut out, Type::Server, |w| image.put(w));
             self.put_drain(&mut out, id);
         }
+        for (name, most) in self.quotas.bounded_tenants() {
+            record(&mut out, Type::Tenant, |w| put_tenant(w, name, most));
+            full(&mut out, CHUNK);
+        }
+        for bill in &self.bills.ended {
+            record(&mut out, Type::Ended, |w| put_ended(w, bill));
+            full(&mut out, CHUNK);
+        }
         for (j, job) in self.jobs.iter() {
             self.put_job(&mut out, j);
+            self.put_bill(&mut out, j);
             for tombstone in job.tombstones.iter() {
                 record(&mut out, Type::Tombstone, |w| put_tombstone(w, j, job.id, tombstone));
                 full(&mut out, CHUNK);
@@ -233,7 +254,8 @@ impl Catalog {
             root: job.root,
             lease_ms: job.lease_ms,
             shortest_ms: job.shortest_ms,
-            quota: job.quota,
+            quota: job.quota.most,
+            hints: job.hints,
             registered: job.registered,
             lingers_until: job.lingers_until,
         };
@@ -241,6 +263,17 @@ impl Catalog {
             w.u32(j);
             image.put(w);
         });
+    }
+
+    /// What is written of a job's bill; nothing of one that has used nothing, or ended.
+    fn put_bill(&self, out: &mut Vec<u8>, j: u32) {
+        if let Some(job) = self.jobs.get(j).filter(|job| job.bill.written != Spent::default()) {
+            record(out, Type::Bill, |w| {
+                w.u32(j);
+                w.u64(job.id.0);
+                put_spent(w, &job.bill.written);
+            });
+        }
     }
 
     fn put_prefix(&self, out: &mut Vec<u8>, n: u32) {
@@ -263,6 +296,7 @@ impl Catalog {
             deadline: if node.life == Life::Live { Time::ZERO } else { node.carried_below },
             marks: special.map(|special| special.marks),
             flush_to: special.map_or_else(Box::default, |special| special.flush_to.clone()),
+            max_blocks: self.quotas.of_prefix(node.id).0,
             parents: edges.map(|edge| (edge.parent, edge.deduced)).collect(),
         };
         record(out, Type::Prefix, |w| {
@@ -401,6 +435,12 @@ impl Catalog {
             tiers: server.tiers.to_vec(),
         })
     }
+}
+
+/// A tenant's quota; 0 when it has none any more.
+fn put_tenant(w: &mut Writer<'_>, name: &str, most: u64) {
+    w.str(name);
+    w.u64(most);
 }
 
 fn put_declared(w: &mut Writer<'_>, prefix: u32, readers: &[u32]) {

@@ -3,9 +3,10 @@
 use super::codec::{BadRecord, Reader, bad};
 use super::flush::{FlushImage, get_objects, get_outcome, get_sweep};
 use super::image::{
-    Counters, JobImage, PrefixImage, ServerImage, StructureImage, Type, VERSION, get_at,
-    get_extent_blocks, get_tombstone,
+    Counters, JobImage, PrefixImage, ServerImage, StructureImage, Type, get_at, get_ended,
+    get_extent_blocks, get_spent, get_tombstone,
 };
+use crate::bill::Bill;
 use crate::dag::{Life, Node};
 use crate::flush::Sweep;
 use crate::jobs::Job;
@@ -17,14 +18,16 @@ use crate::reply::FlushState;
 use crate::slab::{NONE, Slab};
 use crate::structures::{Growth, Placed, Structure};
 use crate::tombstones::{Tombstone, Tombstones};
-use crate::{Catalog, Config};
-use honeycomb_types::{BlockAt, BlockId, PrefixId, ServerId, Time};
+use crate::{BillInfo, Catalog, Config, Spent};
+use honeycomb_types::limits::BILLS_KEPT;
+use honeycomb_types::{BlockAt, BlockId, JobId, PrefixId, ServerId, Time};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 #[derive(Clone)]
 struct RecoveredJob {
     image: JobImage,
     tombstones: VecDeque<Tombstone>,
+    spent: Spent,
 }
 
 /// Reads records in the order in which they were written, and makes a catalog of the last images.
@@ -44,6 +47,10 @@ pub struct Recovery {
     sweeps: BTreeMap<u64, Sweep>,
     /// How flushes of prefixes ended, by the prefix.
     flushed: HashMap<PrefixId, FlushState>,
+    /// Quotas of tenants, by their names.
+    tenants: BTreeMap<Box<str>, u64>,
+    /// What jobs had used that ended.
+    ended: VecDeque<BillInfo>,
 }
 
 fn put<T>(all: &mut Vec<Option<T>>, place: u32, value: Option<T>) {
@@ -88,15 +95,39 @@ impl Recovery {
         let Some(kind) = Type::from_code(code) else {
             return bad(format!("a record of type {code}, which this version does not know"));
         };
-        if version > VERSION {
-            return bad(format!("a {kind:?} record of version {version}; known is {VERSION}"));
+        if version > kind.version() {
+            let known = kind.version();
+            return bad(format!("a {kind:?} record of version {version}; known is {known}"));
         }
         let mut r = Reader(body);
         match kind {
             Type::Counters => self.counters = Counters::get(&mut r)?,
-            Type::Job => self.job(r.u32()?, JobImage::get(&mut r)?),
+            Type::Job => self.job(r.u32()?, JobImage::get(&mut r, version)?),
             Type::JobGone => put(&mut self.jobs, r.u32()?, None),
-            Type::Prefix => put(&mut self.prefixes, r.u32()?, Some(PrefixImage::get(&mut r)?)),
+            Type::Tenant => {
+                let (name, most): (Box<str>, u64) = (r.str()?.into(), r.u64()?);
+                match most {
+                    0 => drop(self.tenants.remove(&name)),
+                    _ => drop(self.tenants.insert(name, most)),
+                }
+            }
+            Type::Prefix => {
+                put(&mut self.prefixes, r.u32()?, Some(PrefixImage::get(&mut r, version)?))
+            }
+            Type::Bill => {
+                let (j, id, spent) = (r.u32()?, JobId(r.u64()?), get_spent(&mut r)?);
+                let job = get(&mut self.jobs, j)?;
+                if job.image.id != id {
+                    return bad("a bill is of another job than its place");
+                }
+                job.spent = spent;
+            }
+            Type::Ended => {
+                if self.ended.len() >= BILLS_KEPT {
+                    self.ended.pop_front();
+                }
+                self.ended.push_back(get_ended(&mut r)?);
+            }
             Type::PrefixGone => {
                 let n = r.u32()?;
                 if let Ok(image) = get(&mut self.prefixes, n) {
@@ -195,7 +226,8 @@ impl Recovery {
         match get(&mut self.jobs, j) {
             Ok(known) if known.image.id == image.id => known.image = image,
             _ => {
-                let job = RecoveredJob { image, tombstones: VecDeque::new() };
+                let (tombstones, spent) = (VecDeque::new(), Spent::default());
+                let job = RecoveredJob { image, tombstones, spent };
                 put(&mut self.jobs, j, Some(job));
             }
         }
@@ -238,6 +270,10 @@ impl Recovery {
         let last_server = self.counters.last_server;
         catalog.pool.recover(last_server, self.servers.into_values(), now);
         catalog.recover_drains(self.draining);
+        for (name, most) in self.tenants {
+            catalog.quotas.bound_tenant(&name, most);
+        }
+        catalog.bills.ended = self.ended;
         catalog.recover_jobs(self.jobs)?;
         catalog.recover_prefixes(self.prefixes)?;
         catalog.readers = self.readers;
@@ -249,6 +285,7 @@ impl Recovery {
         for (prefix, state) in self.flushed {
             catalog.set_state(prefix, state);
         }
+        catalog.recover_quotas();
         catalog.pool.finish_recovery();
         catalog.restart_moves();
         catalog.await_servers();
@@ -260,14 +297,15 @@ impl Recovery {
 
 impl Catalog {
     fn recover_jobs(&mut self, jobs: Vec<Option<RecoveredJob>>) -> Result<(), BadRecord> {
-        let key = self.key;
+        let (key, now, quotas) = (self.key, self.now, &mut self.quotas);
         let jobs = jobs.into_iter().map(|job| {
-            let RecoveredJob { image, tombstones } = job?;
+            let RecoveredJob { image, tombstones, spent } = job?;
             let mut all = Tombstones::default();
             for tombstone in tombstones {
                 all.push(key, self.tombstone_limit, tombstone);
             }
-            Some(Job::new(image, all))
+            let tenant = quotas.job_begins(&image.name);
+            Some(Job { tenant, bill: Bill::new(spent, now), ..Job::new(image, all) })
         });
         let jobs = jobs.collect();
         self.jobs.recover(jobs, self.config.term);
@@ -307,6 +345,9 @@ impl Catalog {
                 return bad(format!("prefix {} has a parent that is not there", image.id));
             }
             self.dag.restore_parents(n, &image.parents);
+            if image.life == Life::Live {
+                self.recover_bound(n, image.max_blocks);
+            }
             if image.life == Life::Live && !image.pinned {
                 due.push((now + self.lease(n), n, image.id));
             }
@@ -352,9 +393,10 @@ impl Catalog {
             }
             let node = &mut self.dag.nodes[image.prefix];
             self.structures.enlist(s, node);
-            let job = &mut self.jobs[self.structures[s].job];
-            job.structures += 1;
-            job.blocks += count;
+            let j = self.structures[s].job;
+            self.jobs[j].structures += 1;
+            self.count_structure(s, image.prefix);
+            self.blocks_came(j, s, count);
         }
         Ok(())
     }

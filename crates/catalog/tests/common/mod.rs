@@ -32,6 +32,7 @@ pub const LEASE: PrefixOptions = PrefixOptions {
     high_mark: 0,
     low_mark: 0,
     flush_to: "",
+    max_blocks: 0,
 };
 
 pub fn lease(lease_ms: u32) -> PrefixOptions<'static> {
@@ -134,7 +135,13 @@ impl Bench {
 
     pub fn job_leased(&mut self, name: &str, lease_ms: u32) -> JobId {
         let actor = Actor::CLUSTER;
-        match self.run(Command::RegisterJob { actor, name, lease_ms, quota_blocks: 0 }) {
+        match self.run(Command::RegisterJob {
+            actor,
+            name,
+            lease_ms,
+            quota_blocks: 0,
+            hints: Default::default(),
+        }) {
             Ok(Reply::Job { job, .. }) => job,
             other => panic!("{other:?}"),
         }

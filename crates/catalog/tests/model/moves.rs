@@ -34,6 +34,7 @@ impl Both {
             requests: 0,
             forwarded: 0,
             bytes_owed: 0,
+            cpu_permille: 0,
             usage: &usage,
         };
         self.bench.run(Command::ServerReport { server: at.block.server(), report }).unwrap();
@@ -56,7 +57,7 @@ impl Both {
         let expected = match best {
             _ if bytes > 8192 => Err("InvalidArgument"),
             _ if bytes == 0 || best.is_some() => Ok(()),
-            _ => self.model.may_take(j, 1),
+            _ => self.model.may_take(j, &file.counts, 1),
         };
         assert_eq!(cause(&result), outcome(&expected), "{file:?}");
         if bytes > 0 && bytes <= 8192 && best.is_none() {
@@ -115,7 +116,8 @@ impl Both {
         match how {
             Settle::Commit => {
                 self.hear(source);
-                let command = Command::CommitMove { structure, at: source, id, target };
+                let command =
+                    Command::CommitMove { structure, at: source, id, target, bytes: 1000 };
                 let result = self.bench.run(command);
                 match self.model.find(structure) {
                     Some(place) => self.committed(place, moving, target, result),

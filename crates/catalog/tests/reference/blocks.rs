@@ -29,7 +29,7 @@ impl Cluster {
             return Err("Sealed");
         }
         if own + 1 == file.chain.len() && file.spare.is_empty() {
-            self.may_have(place.0, 1, file.kind)?;
+            self.may_have(place.0, &file.counts, 1, file.kind)?;
         }
         let in_map = ranges.iter().position(|range| range.2 == at);
         if let Some(i) = in_map.filter(|i| i + 1 < ranges.len()) {

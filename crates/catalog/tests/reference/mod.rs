@@ -11,6 +11,7 @@
 mod blocks;
 mod drain;
 mod moves;
+mod quota;
 mod tiers;
 
 pub use moves::{Imports, Moving, moved};
@@ -46,6 +47,8 @@ pub struct Prefix {
     pub high: u8,
     pub life: Life,
     pub missed: u64,
+    /// Most blocks of it and all below it; 0 for no bound.
+    pub bound: u64,
 }
 
 /// How a block was sealed: items or bytes, a queue's bytes, and whether nothing follows.
@@ -82,6 +85,8 @@ pub struct File {
     pub committed: BTreeSet<MoveId>,
     /// Blocks in which a kv keeps extents.
     pub extents: BTreeSet<BlockAt>,
+    /// Prefixes with a quota that its blocks count to.
+    pub counts: BTreeSet<PrefixId>,
 }
 
 impl File {
@@ -110,6 +115,7 @@ impl File {
             pending: Vec::new(),
             committed: BTreeSet::new(),
             extents: BTreeSet::new(),
+            counts: BTreeSet::new(),
         }
     }
 
@@ -186,6 +192,7 @@ pub struct Job {
     /// Every prefix whose task has committed, whatever became of it.
     pub committed: BTreeSet<PrefixId>,
     pub quota: u64,
+    pub tenant: Option<String>,
     pub lease: u64,
 }
 
@@ -227,6 +234,7 @@ impl Prefix {
             high: HIGH_MARK_DEFAULT,
             life: Life::Live,
             missed: 0,
+            bound: 0,
         }
     }
 }
@@ -517,6 +525,8 @@ pub struct Cluster {
     pub tiers: Tiers,
     /// Every move that began, in that order, whatever became of it.
     pub begun: Vec<Moving>,
+    /// Quotas of tenants.
+    pub tenants: BTreeMap<String, u64>,
 }
 
 impl Cluster {
@@ -554,7 +564,10 @@ impl Cluster {
             Some(_) if !new.open_existing => Err("StructureExists"),
             Some(file) if file.kind != new.kind => Err("WrongKind"),
             Some(file) => Ok((i, Some(file.id))),
-            None => self.may_have(j, new.blocks.max(1) as u64, new.kind).map(|()| (i, None)),
+            None => {
+                let counts = job.counting(i);
+                self.may_have(j, &counts, new.blocks.max(1) as u64, new.kind).map(|()| (i, None))
+            }
         }
     }
 
@@ -584,25 +597,14 @@ impl Cluster {
         room
     }
 
-    pub fn may_take(&self, job: usize, blocks: u64) -> Outcome<()> {
-        self.within_quota(job, blocks)?;
+    pub fn may_take(&self, job: usize, counts: &BTreeSet<PrefixId>, blocks: u64) -> Outcome<()> {
+        self.within_quotas(job, counts, blocks)?;
         if self.room().0 < blocks { self.no_block() } else { Ok(()) }
     }
 
     /// There is none; while servers are awaited nobody knows.
     pub fn no_block(&self) -> Outcome<()> {
         Err(if self.away.is_empty() { "OutOfMemory" } else { "Recovering" })
-    }
-
-    pub fn within_quota(&self, job: usize, blocks: u64) -> Outcome<()> {
-        let job = &self.jobs[job];
-        let copies = if self.drains.is_empty() { 0 } else { job.copies() };
-        if job.quota != 0 && job.held() + blocks > job.quota + copies {
-            return Err("QuotaExceeded");
-        }
-        // What a quota leaves is not known before every server has told what it holds.
-        let unknown = job.quota != 0 && !self.away.is_empty();
-        if unknown { self.no_block() } else { Ok(()) }
     }
 
     pub fn free(&mut self, blocks: impl IntoIterator<Item = BlockAt>) {

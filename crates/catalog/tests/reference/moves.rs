@@ -92,7 +92,7 @@ impl Cluster {
         if start <= first || start > end || !start.is_multiple_of(1 << 58) {
             return Err("InvalidArgument");
         }
-        self.may_move(place.0)?;
+        self.may_move(place)?;
         Ok(Giving { id: None, target: None, start, end })
     }
 
@@ -105,8 +105,8 @@ impl Cluster {
         }
     }
 
-    fn may_move(&self, job: usize) -> Outcome<()> {
-        self.within_quota(job, 1)?;
+    fn may_move(&self, place: Place) -> Outcome<()> {
+        self.within_quotas(place.0, &self.file(place).counts, 1)?;
         if self.room().1 == 0 { self.no_block() } else { Ok(()) }
     }
 

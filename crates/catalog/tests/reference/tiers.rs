@@ -1,8 +1,8 @@
 //! Where blocks are, of servers that have a tier below memory.
 
 use super::{Cluster, File, Outcome};
-use honeycomb_types::{BlockAt, Kind, ServerId, TierIx};
-use std::collections::BTreeMap;
+use honeycomb_types::{BlockAt, Kind, PrefixId, ServerId, TierIx};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What is known of tiers: at most one below memory is modelled.
 #[derive(Clone, Debug, Default)]
@@ -42,24 +42,39 @@ impl Tiers {
 }
 
 impl Cluster {
-    /// Blocks for which there is room below.
-    pub fn room_below(&self) -> u64 {
-        let gives = |id: &ServerId| !self.away.contains(id) && !self.drains.contains_key(id);
-        let there = self.tiers.below.iter().filter(|(id, _)| gives(id));
-        let room = there.map(|(&server, &total)| {
+    /// Blocks that are free below, on servers for which `counts` holds.
+    fn below(&self, counts: impl Fn(&ServerId) -> bool) -> u64 {
+        let there = self.tiers.below.iter().filter(|(id, _)| counts(id));
+        let free = there.map(|(&server, &total)| {
             let below = |at: &BlockAt| self.tiers.place(*at).1.is_below();
             total.saturating_sub(self.out(server).filter(below).count() as u64)
         });
-        room.sum()
+        free.sum()
+    }
+
+    /// Blocks that are free below, whether they may be given or not.
+    pub fn free_below(&self) -> u64 {
+        self.below(|id| !self.away.contains(id))
+    }
+
+    /// Blocks that may be given below.
+    pub fn room_below(&self) -> u64 {
+        self.below(|id| !self.away.contains(id) && !self.drains.contains_key(id))
     }
 
     /// Whether a structure of this kind may have so many blocks, in memory or else below.
-    pub fn may_have(&self, job: usize, blocks: u64, kind: Kind) -> Outcome<()> {
-        match self.may_take(job, blocks) {
+    pub fn may_have(
+        &self,
+        job: usize,
+        counts: &BTreeSet<PrefixId>,
+        blocks: u64,
+        kind: Kind,
+    ) -> Outcome<()> {
+        match self.may_take(job, counts, blocks) {
             Err("OutOfMemory" | "Recovering")
                 if kind == Kind::File
                     && self.room_below() >= blocks
-                    && self.within_quota(job, blocks).is_ok() =>
+                    && self.within_quotas(job, counts, blocks).is_ok() =>
             {
                 Ok(())
             }

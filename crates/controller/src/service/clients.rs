@@ -31,8 +31,9 @@ impl ControllerService {
             Op::RegisterJob => {
                 let q = asked.read::<RegisterJobRequest>()?;
                 let (lease_ms, quota_blocks) = (q.lease_ms, q.quota_blocks);
-                let name = &q.name;
-                self.apply(now, Command::RegisterJob { actor, name, lease_ms, quota_blocks })
+                let (name, hints) = (&q.name, translate::hints(&q.hints)?);
+                let register = Command::RegisterJob { actor, name, lease_ms, quota_blocks, hints };
+                self.apply(now, register)
             }
             Op::FindJob => {
                 let q = asked.read::<FindJobRequest>()?;
@@ -46,6 +47,15 @@ impl ControllerService {
                 let q = asked.read::<JobTreeRequest>()?;
                 self.apply(now, Command::JobTree { actor, job: JobId(q.job) })
             }
+            Op::JobCost => {
+                let q = asked.read::<JobCostRequest>()?;
+                let job = Some(JobId(q.job)).filter(|job| job.0 != 0);
+                self.apply(now, Command::JobBills { actor, job })
+            }
+            Op::JobWeights => {
+                let q = asked.read::<JobWeightsRequest>()?;
+                self.apply(now, Command::JobWeights { actor, job: JobId(q.job) })
+            }
             _ => {
                 asked.read::<ListJobsRequest>()?;
                 self.apply(now, Command::ListJobs { actor })
@@ -57,6 +67,15 @@ impl ControllerService {
                 let token = self.job_token(job, scope);
                 Ok(RegisterJobReply { job: job.0, root: root.0, token }.encode())
             }
+            Reply::Bills(bills) if bills.len() > BATCH_MAX => {
+                let text = format!(
+                    "the controller has the bills of {} jobs; more than {BATCH_MAX} are not shown",
+                    bills.len()
+                );
+                Err((Status::LimitExceeded, text))
+            }
+            Reply::Bills(bills) => Ok(translate::bills(&bills)),
+            Reply::Weights { expected, weights } => Ok(translate::weights(&expected, &weights)),
             Reply::Jobs(jobs) => {
                 Ok(ListJobsReply { jobs: jobs.iter().map(translate::job_info).collect() }.encode())
             }
@@ -70,6 +89,25 @@ impl ControllerService {
             Reply::Tree(prefixes) => {
                 let prefixes = prefixes.iter().map(translate::prefix_info).collect();
                 Ok(JobTreeReply { prefixes }.encode())
+            }
+            other => unexpected(op, &other),
+        }
+    }
+
+    pub(super) fn serve_quota(&mut self, asked: Asked<'_>) -> Result<Vec<u8>, Refusal> {
+        let Asked { now, actor, op, .. } = asked;
+        let reply = if op == Op::SetQuota {
+            let q = asked.read::<SetQuotaRequest>()?;
+            let (of, max_blocks) = (translate::quota_of(q.job, q.level, &q.name)?, q.max_blocks);
+            self.apply(now, Command::SetQuota { actor, of, max_blocks })
+        } else {
+            let q = asked.read::<GetQuotaRequest>()?;
+            let of = translate::quota_of(q.job, q.level, &q.name)?;
+            self.apply(now, Command::Quota { actor, of })
+        };
+        match reply.map_err(refusal)? {
+            Reply::Quota { quota: max_blocks, held: held_blocks } => {
+                Ok(SetQuotaReply { max_blocks, held_blocks }.encode())
             }
             other => unexpected(op, &other),
         }

@@ -107,6 +107,7 @@ impl ControllerService {
             requests: q.requests,
             forwarded: q.forwarded,
             bytes_owed: q.bytes_owed,
+            cpu_permille: q.cpu_permille,
             usage: &usage,
         };
         self.apply(now, Command::ServerReport { server, report }).map_err(refusal)?;

@@ -33,7 +33,7 @@ impl ControllerService {
                 let q = CommitMoveRequest::decode(args).map_err(malformed)?;
                 let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
                 let (id, target) = (MoveId(q.move_id), block_at(q.target, q.target_epoch));
-                Command::CommitMove { structure, at, id, target }
+                Command::CommitMove { structure, at, id, target, bytes: q.bytes }
             }
             _ => {
                 let q = CancelMoveRequest::decode(args).map_err(malformed)?;

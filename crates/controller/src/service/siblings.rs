@@ -1,7 +1,7 @@
 //! The other shards of this controller: who owns which job, and requests that came to the wrong one.
 //!
-//! A job belongs to the shard that its id names; a new one to the shard of its name's hash, so that a
-//! name is unique without anybody asking around (ADR 0021). A connection with a job's token is handed to
+//! A job belongs to the shard that its id names; a new one to the shard of the hash of its tenant, or of
+//! its name, so that a name is unique without anybody asking around (ADR 0021). A connection with a job's token is handed to
 //! the job's shard at its handshake. One with the cluster's token stays where it is, and what it asks
 //! about jobs of others goes there as a note and comes back as one. What concerns all is asked of all.
 //!
@@ -11,9 +11,9 @@
 use super::{ControllerService, Note, Peer};
 use crate::merge;
 use honeycomb_env::{ConnId, Detached, Mailbox, Net, NotPosted, ReplyPayload};
-use honeycomb_types::{JobId, SessionId, Time, Verbs};
+use honeycomb_types::{JobId, SessionId, Time, Verbs, tenant_of};
 use honeycomb_wire::messages::{FindJobRequest, RegisterJobRequest};
-use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, Scope, Status};
+use honeycomb_wire::{Field, Op, Reader, ReplyHeader, RequestHeader, Scope, Status};
 use std::collections::{HashMap, VecDeque};
 use xxhash_rust::xxh64::xxh64;
 
@@ -56,9 +56,10 @@ pub(crate) struct Siblings {
     undelivered: VecDeque<(u16, Note)>,
 }
 
-/// The shard that a new job of this name belongs to.
+/// The shard that a new job of this name belongs to: the one of all jobs of its tenant.
 pub(crate) fn shard_of_name(name: &str, shards: usize) -> u16 {
-    (xxh64(name.as_bytes(), 0) % shards.max(1) as u64) as u16
+    let tenant = tenant_of(name).unwrap_or(name);
+    (xxh64(tenant.as_bytes(), 0) % shards.max(1) as u64) as u16
 }
 
 /// Whether a request that all shards answer changes something.
@@ -128,8 +129,19 @@ impl Siblings {
         let owner = match op {
             Op::RegisterJob => named(&RegisterJobRequest::decode(args).ok()?.name),
             Op::FindJob => named(&FindJobRequest::decode(args).ok()?.name),
+            // Both begin alike. A tenant's is where its jobs are.
+            Op::SetQuota | Op::GetQuota => {
+                let mut r = Reader::new(args);
+                let (job, level) = (u64::get(&mut r).ok()?, u8::get(&mut r).ok()?);
+                match level {
+                    0 => named(&String::get(&mut r).ok()?),
+                    _ => JobId(job).controller(),
+                }
+            }
             Op::DeregisterJob
             | Op::JobTree
+            | Op::JobWeights
+            | Op::JobCost
             | Op::CreatePrefix
             | Op::CreateHierarchy
             | Op::RemovePrefix
@@ -169,7 +181,9 @@ impl ControllerService {
         let (scope, session) = (peer.scope, peer.session);
         let whole = scope.job.is_none();
         let changes = op_changes(header.op);
-        if header.op == Op::ClusterStatus || changes || header.op == Op::ListJobs && whole {
+        let all_bills = header.op == Op::JobCost && args == 0u64.to_le_bytes();
+        let lists = header.op == Op::ListJobs || all_bills;
+        if header.op == Op::ClusterStatus || changes || lists && whole {
             // Whether it may ask at all is decided here.
             let may = match changes {
                 true => self.actor(now, from, header.op, true).map(|_| ()),

@@ -1,5 +1,6 @@
 //! What values settings have, and how a wrong one is told.
 
+use crate::prices::Prices;
 use crate::size;
 use honeycomb_server::DiskOptions;
 use honeycomb_tiers::Place;
@@ -30,6 +31,7 @@ pub enum Kind {
     Switch,
     /// Disks of a memory server.
     Disks,
+    Prices,
     /// 1 to this.
     Count(u64),
 }
@@ -50,6 +52,7 @@ impl Kind {
             Kind::Micros | Kind::Lease | Kind::Count(_) => "N",
             Kind::Switch => "BOOL",
             Kind::Disks => "DIR=SIZE,..",
+            Kind::Prices => "NAME=PRICE",
         }
     }
 
@@ -61,7 +64,7 @@ impl Kind {
             }
             Kind::Text | Kind::Path | Kind::Directory => Ok(()),
             Kind::Place => Place::parse(text).map(drop).map_err(|e| e.to_string()),
-            Kind::Name => honeycomb_types::check_name(text).map_err(|e| e.to_string()),
+            Kind::Name => honeycomb_types::check_job_name(text).map_err(|e| e.to_string()),
             Kind::Token => unhex(text).map(drop),
             Kind::Endpoint => check_endpoint(text),
             Kind::Socket => text.parse::<SocketAddr>().map(drop).map_err(|_| {
@@ -83,6 +86,7 @@ impl Kind {
                     false => Err(format!("'{text}' is not a power of two from 64KiB to 1GiB")),
                 }
             }
+            Kind::Prices => Prices::parse(text).map(drop),
             Kind::Micros => count(text, 0, SPIN_MAX),
             Kind::Lease => count(text, LEASE_MIN_MS as u64, LEASE_MAX_MS as u64),
             Kind::Count(most) => count(text, 1, most),
@@ -232,8 +236,10 @@ mod tests {
             (Kind::Place, "s3://lake/x", "http://lake/x"),
             (Kind::Switch, "true", "yes"),
             (Kind::Token, "00ff", "00f"),
-            (Kind::Name, "cli", "a/b"),
+            (Kind::Name, "cli", "a/"),
+            (Kind::Name, "acme/cli", "a/b/c"),
             (Kind::Path, "x", ""),
+            (Kind::Prices, "memory=0.1", "silver=1"),
         ] {
             assert_eq!(kind.check(good), Ok(()), "{kind:?} {good}");
             assert!(kind.check(bad).is_err(), "{kind:?} {bad}");

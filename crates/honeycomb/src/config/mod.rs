@@ -44,7 +44,7 @@ pub struct Setting {
 const CLIENTS: &str = "commands that use a cluster";
 
 /// Every setting.
-pub const TABLE: [Setting; 23] = [
+pub const TABLE: [Setting; 24] = [
     Setting {
         name: "address",
         kind: Kind::Endpoint,
@@ -235,6 +235,15 @@ pub const TABLE: [Setting; 23] = [
         of: "`start`, `controller`",
         help: "Where the controller keeps its log and the cluster's key, to go on after a restart",
     },
+    Setting {
+        name: "prices",
+        kind: Kind::Prices,
+        default: Some("memory=0.008,moved=0"),
+        otherwise: "`memory=0.008,moved=0`",
+        of: "`cost`",
+        help: "What a gigabyte costs in memory for an hour, and moved to another server, in any unit of \
+               money",
+    },
 ];
 
 /// Where a value came from.
@@ -271,6 +280,8 @@ groups! {
     Reach = ["address", "token", "timeout", "unix", "cluster_file"];
     /// How to reach a cluster, and the job.
     InJob = ["job", "address", "token", "timeout", "unix", "cluster_file"];
+    /// What `cost` needs.
+    ForCost = ["prices", "address", "token", "timeout", "unix", "cluster_file"];
     /// What `run` needs.
     ForRun = ["python", "address", "token", "timeout", "unix", "cluster_file"];
     /// What `demo` needs.
@@ -305,7 +316,7 @@ groups! {
         "insecure", "unix", "unix_dir", "controller", "memory", "disks", "block_size",
         "shards",
         "controller_shards", "spin_us",
-        "lease_ms", "high_mark", "low_mark", "flush_root", "data_dir"
+        "lease_ms", "high_mark", "low_mark", "flush_root", "data_dir", "prices"
     ];
 }
 
@@ -507,6 +518,11 @@ impl Settings {
     /// The job.
     pub fn job(&self) -> &str {
         self.text("job").expect("it has a default")
+    }
+
+    /// What using the cluster costs.
+    pub fn prices(&self) -> &str {
+        self.text("prices").expect("it has a default")
     }
 
     /// The cluster file.

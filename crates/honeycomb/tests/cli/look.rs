@@ -154,6 +154,61 @@ fn jobs_and_status_list_the_same_jobs() {
     assert_eq!(status["bytes_allocated"], 6 * 65536);
     let text = home.ok(&["jobs"]);
     assert!(text.starts_with("JOB ") && text.contains("\nother "), "{text}");
+    // Who said nothing of itself is not expected to take anything.
+    assert_eq!((&jobs[0]["tasks"], &jobs[0]["expected_bytes"]), (&json!(0), &json!(0)));
+    assert_eq!((&jobs[0]["tenant"], &jobs[0]["quota_blocks"]), (&json!(null), &json!(0)));
+    // A job of a tenant is named with it.
+    home.ok(&["put", "x:kv", "k", "v", "--job", "acme/etl"]);
+    assert_eq!(home.json(&["jobs"])["jobs"][2]["tenant"], "acme");
+    assert_eq!(home.ok(&["get", "x:kv", "k", "--job", "acme/etl"]).trim(), "v");
+}
+
+#[test]
+fn what_jobs_have_used_is_told_in_money_of_any_price() {
+    let home = Home::with_cluster();
+    home.ok(&["put", "x:kv", "k", "v", "--job", "acme/etl"]);
+    let cost = |args: &[&str]| home.json(&[&["cost"], args].concat());
+    let first = cost(&["acme/etl", "--prices", "memory=3600000"]);
+    let job = &first["jobs"][0];
+    let held = job["gb_seconds"]["memory"].as_f64().unwrap();
+    assert!(held > 0.0, "{first}");
+    assert!((first["money"].as_f64().unwrap() - 1000.0 * held).abs() < 1e-6 * held * 1000.0);
+    assert!(job["money_at_peak"].as_f64() >= job["money"].as_f64(), "{first}");
+    assert_eq!((&job["peak_bytes"], &job["ended"]), (&json!(65536), &json!(false)));
+    let later = cost(&["--tenant", "acme"])["jobs"][0]["gb_seconds"]["memory"].as_f64();
+    assert!(later.unwrap() > held);
+    assert_eq!(cost(&["--tenant", "nobody"])["jobs"], json!([]));
+    let text = home.with("HONEYCOMB_PRICES", "memory=1", &["cost"]).out;
+    assert!(text.starts_with("JOB ") && text.contains("acme/etl"), "{text}");
+    assert_eq!(home.run(&["cost", "nix"]).code, 3);
+    assert_eq!(home.run(&["cost", "--prices", "silver=1"]).code, 2);
+}
+
+#[test]
+fn quotas_are_set_told_and_kept() {
+    let home = Home::with_cluster();
+    home.ok(&["prefix", "runs", "--max-blocks", "3", "--job", "acme/sort"]);
+    let of = |args: &[&str]| home.json(&[&["quota"], args].concat());
+    let told = |max: u64, held: u64| json!({ "max_blocks": max, "held_blocks": held });
+    let in_job = |args: &[&'static str]| [args, &["--job", "acme/sort"]].concat();
+    assert_eq!(of(&in_job(&["runs"])), told(3, 0));
+    home.ok(&in_job(&["put", "runs/one:kv", "k", "v"]));
+    assert_eq!(of(&in_job(&["runs"])), told(3, 1));
+    assert_eq!(of(&in_job(&["runs", "--blocks", "1"])), told(1, 1));
+    let refused = home.run(&in_job(&["put", "runs/two:kv", "k", "v", "--json"]));
+    assert_eq!((refused.code, refused.error()["status"].as_str()), (7, Some("QuotaExceeded")));
+    assert!(refused.err.contains("prefix 'runs' with all below it holds 1 of its quota of 1"));
+    assert_eq!(of(&in_job(&["runs", "--blocks", "0"])), told(0, 0));
+    assert_eq!(of(&in_job(&["--blocks", "9"])), told(9, 1));
+    assert_eq!(of(&["--tenant", "acme", "--blocks", "1"]), told(1, 1));
+    let refused = home.run(&in_job(&["put", "runs/two:kv", "k", "v"]));
+    assert_eq!(refused.code, 7);
+    assert!(refused.err.contains("the tenant 'acme' holds 1 of its quota of 1"), "{}", refused.err);
+    let text = home.ok(&["quota", "--tenant", "acme"]);
+    assert_eq!(text.trim(), "tenant acme: 1 of 1 blocks held");
+    assert_eq!(home.run(&["quota", "nix"]).code, 3);
+    assert_eq!(home.run(&["quota", "runs", "--tenant", "acme"]).code, 2);
+    assert_eq!(home.json(&["jobs"])["jobs"][0]["quota_blocks"], 9);
 }
 
 #[test]

@@ -407,9 +407,13 @@ fn at_controller(op: Op) -> AtController {
             row(PermissionDenied, PermissionDenied, PermissionDenied, PermissionDenied)
         }
         Op::FindJob => row(PermissionDenied, PermissionDenied, PermissionDenied, Ok),
-        Op::JobTree | Op::LeaseInfo | Op::OpenStructure | Op::ReopenStructure => {
-            row(UnknownJob, Ok, Ok, Ok)
-        }
+        Op::JobTree
+        | Op::JobWeights
+        | Op::JobCost
+        | Op::GetQuota
+        | Op::LeaseInfo
+        | Op::OpenStructure
+        | Op::ReopenStructure => row(UnknownJob, Ok, Ok, Ok),
         // Each path succeeds or fails alone: see `renewals_fail_path_by_path`.
         Op::RenewLeases => row(UnknownJob, Ok, Ok, PermissionDenied),
         Op::DeregisterJob
@@ -417,6 +421,7 @@ fn at_controller(op: Op) -> AtController {
         | Op::CreateHierarchy
         | Op::RemovePrefix
         | Op::SetPermissions
+        | Op::SetQuota
         | Op::DeclareReaders
         | Op::CommitTask
         | Op::CreateStructure

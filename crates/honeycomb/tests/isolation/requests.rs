@@ -53,13 +53,20 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
         }
         Op::RegisterJob => {
             let name = "intruder".into();
-            body(RegisterJobRequest { name, lease_ms: 0, quota_blocks: 0 }.encode())
+            body(RegisterJobRequest { name, ..RegisterJobRequest::default() }.encode())
         }
         Op::DeregisterJob => body(DeregisterJobRequest { job }.encode()),
         Op::ListJobs => body(ListJobsRequest {}.encode()),
         Op::ListKinds => body(ListKindsRequest {}.encode()),
         Op::JobTree => body(JobTreeRequest { job }.encode()),
         Op::FindJob => body(FindJobRequest { name: "victim".into() }.encode()),
+        Op::JobWeights => body(JobWeightsRequest { job }.encode()),
+        Op::JobCost => body(JobCostRequest { job }.encode()),
+        Op::SetQuota => {
+            let (level, name, max_blocks) = (2, path, 1000);
+            body(SetQuotaRequest { job, level, name, max_blocks }.encode())
+        }
+        Op::GetQuota => body(GetQuotaRequest { job, level: 2, name: path }.encode()),
         Op::CreatePrefix => {
             let path = "own/new".into();
             body(CreatePrefixRequest { job, path, parents: Vec::new(), options }.encode())
@@ -132,6 +139,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
                 requests: 0,
                 forwarded: 0,
                 bytes_owed: 0,
+                cpu_permille: 0,
                 usage: Vec::new(),
                 active: vec![ActivePrefix { job, prefix: victim.own.0, ago_ms: 0 }],
             }
@@ -239,6 +247,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
                 move_id: MOVE,
                 target: victim.kv.at.block.0,
                 target_epoch: victim.kv.at.epoch.0,
+                bytes: 0,
             }
             .encode(),
         ),

@@ -61,6 +61,10 @@ fn at_server(op: Op) -> AtServer {
         | Op::ListKinds
         | Op::JobTree
         | Op::FindJob
+        | Op::JobWeights
+        | Op::JobCost
+        | Op::SetQuota
+        | Op::GetQuota
         | Op::CreatePrefix
         | Op::CreateHierarchy
         | Op::RemovePrefix

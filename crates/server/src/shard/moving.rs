@@ -606,8 +606,8 @@ impl Shard {
         let asked = matches!(moving.phase, Phase::Committing { .. });
         moving.phase = Phase::Committing { again: now + COMMIT_AGAIN, asked };
         let (structure, at) = (slot.owner.structure, slot.owner.at);
-        let (id, target) = (moving.id, moving.target);
-        self.effects.push(Effect::CommitMove { structure, at, id, target });
+        let (id, target, bytes) = (moving.id, moving.target, moving.sent_bytes);
+        self.effects.push(Effect::CommitMove { structure, at, id, target, bytes });
     }
 
     fn depart(&mut self, now: Time, index: usize, moved: &MovedArgs) {

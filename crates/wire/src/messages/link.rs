@@ -81,6 +81,8 @@ pub struct ReportRequest {
     pub forwarded: u64,
     /// Memory of freed blocks that clients still map.
     pub bytes_owed: u64,
+    /// Thousandths of the time of its cores that they were busy since the last report.
+    pub cpu_permille: u16,
     /// Blocks whose usage changed since the last report.
     pub usage: Vec<BlockUsage>,
     /// Task prefixes of sessions that were active.
@@ -93,6 +95,7 @@ fields!(ReportRequest {
     requests,
     forwarded,
     bytes_owed,
+    cpu_permille,
     usage,
     active
 });
@@ -243,9 +246,11 @@ pub struct CommitMoveRequest {
     pub target: u64,
     /// Its epoch.
     pub target_epoch: u64,
+    /// Bytes that were sent for it.
+    pub bytes: u64,
 }
 
-fields!(CommitMoveRequest { structure, block, epoch, move_id, target, target_epoch });
+fields!(CommitMoveRequest { structure, block, epoch, move_id, target, target_epoch, bytes });
 
 /// Reply of CommitMove.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

@@ -47,6 +47,14 @@ pub enum Op {
     JobTree = 0x0104,
     /// Finds a job by its name and issues a token for it.
     FindJob = 0x0105,
+    /// Which servers the next blocks of a job with hints go to. A job without hints has no weights: its blocks go to the emptiest server.
+    JobWeights = 0x0106,
+    /// What jobs have used. Those that ended, as far as they are remembered, for the cluster's token only.
+    JobCost = 0x0107,
+    /// Sets the most blocks that a tenant, a job or a prefix with all below it may hold. What is held already stays. The cluster's token for a tenant and a job, the job's own for a prefix.
+    SetQuota = 0x0108,
+    /// A quota, and what is held of it. Of a tenant for the cluster's token only.
+    GetQuota = 0x0109,
     /// Adds a prefix (Table 1, createAddrPrefix). The path's own parent must exist; further parents are named.
     CreatePrefix = 0x0201,
     /// Creates all prefixes of an execution plan, or none (Table 1, createHierarchy).
@@ -197,7 +205,7 @@ pub enum Op {
 
 impl Op {
     /// Every op of the protocol in order of code.
-    pub const ALL: [Op; 91] = [
+    pub const ALL: [Op; 95] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -217,6 +225,10 @@ impl Op {
         Op::ListJobs,
         Op::JobTree,
         Op::FindJob,
+        Op::JobWeights,
+        Op::JobCost,
+        Op::SetQuota,
+        Op::GetQuota,
         Op::CreatePrefix,
         Op::CreateHierarchy,
         Op::RemovePrefix,
@@ -313,6 +325,10 @@ impl Op {
             0x0103 => Op::ListJobs,
             0x0104 => Op::JobTree,
             0x0105 => Op::FindJob,
+            0x0106 => Op::JobWeights,
+            0x0107 => Op::JobCost,
+            0x0108 => Op::SetQuota,
+            0x0109 => Op::GetQuota,
             0x0201 => Op::CreatePrefix,
             0x0202 => Op::CreateHierarchy,
             0x0203 => Op::RemovePrefix,
@@ -412,6 +428,10 @@ impl Op {
             Op::ListJobs => "ListJobs",
             Op::JobTree => "JobTree",
             Op::FindJob => "FindJob",
+            Op::JobWeights => "JobWeights",
+            Op::JobCost => "JobCost",
+            Op::SetQuota => "SetQuota",
+            Op::GetQuota => "GetQuota",
             Op::CreatePrefix => "CreatePrefix",
             Op::CreateHierarchy => "CreateHierarchy",
             Op::RemovePrefix => "RemovePrefix",
@@ -511,6 +531,10 @@ impl Op {
             Op::ListJobs => 0x0103,
             Op::JobTree => 0x0104,
             Op::FindJob => 0x0105,
+            Op::JobWeights => 0x0106,
+            Op::JobCost => 0x0107,
+            Op::SetQuota => 0x0108,
+            Op::GetQuota => 0x0109,
             Op::CreatePrefix => 0x0201,
             Op::CreateHierarchy => 0x0202,
             Op::RemovePrefix => 0x0203,
@@ -621,6 +645,10 @@ impl Op {
             Op::ListJobs => of(P::Control, A::Job, 0, MESSAGE),
             Op::JobTree => of(P::Control, A::Job, 0, MESSAGE),
             Op::FindJob => of(P::Control, A::Cluster, 0, MESSAGE),
+            Op::JobWeights => of(P::Control, A::Job, 0, MESSAGE),
+            Op::JobCost => of(P::Control, A::Job, 0, MESSAGE),
+            Op::SetQuota => of(P::Control, A::Job, 0, MESSAGE),
+            Op::GetQuota => of(P::Control, A::Job, 0, MESSAGE),
             Op::CreatePrefix => of(P::Control, A::Job, 0, MESSAGE),
             Op::CreateHierarchy => of(P::Control, A::Job, 0, MESSAGE),
             Op::RemovePrefix => of(P::Control, A::Job, 0, MESSAGE),

@@ -21,9 +21,20 @@ pub struct PrefixOptions {
     pub low_mark: u8,
     /// Where its data goes when its lease ends: a path of names below the servers' flush_root and the job's name; empty discards it.
     pub flush_to: String,
+    /// Most blocks of it and all below it; 0 for no quota.
+    pub max_blocks: u64,
 }
 
-fields!(PrefixOptions { lease_ms, pinned, owner_verbs, job_verbs, high_mark, low_mark, flush_to });
+fields!(PrefixOptions {
+    lease_ms,
+    pinned,
+    owner_verbs,
+    job_verbs,
+    high_mark,
+    low_mark,
+    flush_to,
+    max_blocks
+});
 
 /// What one block of a structure left, or a part of that, in an object of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -123,12 +134,27 @@ pub struct PartitionMap {
 
 fields!(PartitionMap { version, router, block_size, entries });
 
+/// What a job says of itself beforehand. All 0 says nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct JobHints {
+    /// 1: it is not sensitive to latency. Other bits are refused.
+    pub flags: u8,
+    /// Tasks that will run at the same time; 0 when nobody knows.
+    pub tasks: u32,
+    /// Bytes that it will hold at its peak; 0 when nobody knows.
+    pub bytes: u64,
+    /// Bytes per second that it will read and write at its peak; 0 when nobody knows.
+    pub bytes_per_s: u64,
+}
+
+fields!(JobHints { flags, tasks, bytes, bytes_per_s });
+
 /// One line of a list of jobs.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct JobInfo {
     /// The job.
     pub job: u64,
-    /// Its name.
+    /// Its name, with that of its tenant and a slash before it where it has one.
     pub name: String,
     /// Live prefixes.
     pub prefixes: u64,
@@ -142,9 +168,30 @@ pub struct JobInfo {
     pub bytes_used: u64,
     /// Time since it was registered.
     pub age_ms: u64,
+    /// Most blocks that it may hold; 0 for no quota.
+    pub quota_blocks: u64,
+    /// As it was registered.
+    pub hints: JobHints,
+    /// What its hints let expect it to hold, by what the servers have now; 0 when it gave none.
+    pub expected_bytes: u64,
+    /// What they let expect it to read and write in a second; 0 when it gave none.
+    pub expected_bytes_per_s: u64,
 }
 
-fields!(JobInfo { job, name, prefixes, pinned, structures, blocks, bytes_used, age_ms });
+fields!(JobInfo {
+    job,
+    name,
+    prefixes,
+    pinned,
+    structures,
+    blocks,
+    bytes_used,
+    age_ms,
+    quota_blocks,
+    hints,
+    expected_bytes,
+    expected_bytes_per_s
+});
 
 /// One structure of a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -198,6 +245,10 @@ pub struct PrefixInfo {
     pub flush: u8,
     /// Why the last attempt failed, or what was lost.
     pub flush_message: String,
+    /// Most blocks of it and all below it; 0 for no quota.
+    pub max_blocks: u64,
+    /// Blocks that count to that; 0 without one.
+    pub held_blocks: u64,
 }
 
 fields!(PrefixInfo {
@@ -215,7 +266,9 @@ fields!(PrefixInfo {
     low_mark,
     flush_to,
     flush,
-    flush_message
+    flush_message,
+    max_blocks,
+    held_blocks
 });
 
 /// One memory server.
@@ -247,6 +300,8 @@ pub struct ServerInfo {
     pub forwarded: u64,
     /// Memory of freed blocks that clients still map.
     pub bytes_owed: u64,
+    /// Thousandths of the time of its cores that they are busy, of late.
+    pub cpu_permille: u16,
     /// What is below its memory.
     pub tiers: Vec<TierUse>,
     /// 0: it serves; 1: it is being taken out and is given no block; 2: it has none and was told that it may go; 3: it is called back and has not heard of it.
@@ -269,6 +324,7 @@ fields!(ServerInfo {
     requests,
     forwarded,
     bytes_owed,
+    cpu_permille,
     tiers,
     drain,
     drain_waits
@@ -297,6 +353,55 @@ pub struct TierUse {
 }
 
 fields!(TierUse { class, blocks, used });
+
+/// What one server counts for when a block of a job is placed.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ServerWeight {
+    /// The server; 0 for a job's own token.
+    pub server: u32,
+    /// Thousandths of the job's next blocks that it would give.
+    pub weight_permille: u16,
+    /// Blocks that it could give; 0 for a job's own token.
+    pub free: u32,
+    /// Thousandths of the time of its cores that they are busy, of late; 0 for a job's own token.
+    pub cpu_permille: u16,
+}
+
+fields!(ServerWeight { server, weight_permille, free, cpu_permille });
+
+/// What a job has used in one place where blocks can be.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct TierBill {
+    /// 0 memory.
+    pub tier: u8,
+    /// Bytes of whole blocks times milliseconds.
+    pub held_byte_ms: u128,
+    /// Of these, bytes of data, as servers reported them.
+    pub used_byte_ms: u128,
+}
+
+fields!(TierBill { tier, held_byte_ms, used_byte_ms });
+
+/// What one job has used.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct JobBill {
+    /// The job.
+    pub job: u64,
+    /// Its name, with that of its tenant and a slash before it where it has one.
+    pub name: String,
+    /// It is registered no more.
+    pub ended: bool,
+    /// How long it has been registered, or was.
+    pub age_ms: u64,
+    /// Most bytes of blocks that it held at a time.
+    pub peak_bytes: u64,
+    /// Bytes that were sent to other servers when its blocks split and merged.
+    pub moved_bytes: u64,
+    /// Where it held them.
+    pub tiers: Vec<TierBill>,
+}
+
+fields!(JobBill { job, name, ended, age_ms, peak_bytes, moved_bytes, tiers });
 
 /// One operation of a custom kind.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

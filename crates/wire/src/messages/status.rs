@@ -54,7 +54,7 @@ pub enum Status {
     KeyTooLarge = 405,
     /// A named limit was reached; the message names it. Raised by whoever owns the limit; the client raises.
     LimitExceeded = 406,
-    /// The job holds as many blocks as it may. Raised by the catalog; the client raises.
+    /// A prefix with all below it, the job, or its tenant holds as many blocks as it may; the message says which. Raised by the catalog; the client raises.
     QuotaExceeded = 407,
     /// The memory cannot be handed to this client; the message says why. Raised by a memory server; the client reads the bytes instead.
     NotShared = 408,

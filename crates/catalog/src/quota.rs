@@ -1,0 +1,511 @@
+//! How many blocks tenants, jobs and prefixes may hold at most (INV-30).
+//!
+//! A block counts to its job, to the job's tenant, and to every prefix with a quota that was above its
+//! structure when that was created, or became so when the quota was set: the line of first parents, as
+//! the prefix's canonical path has it. Walking all parents of a DAG would count a block as often as
+//! there are ways to it. What a structure counts to does not change when hierarchies change around it,
+//! so that what is added is what is taken away.
+//!
+//! A quota that is set below what is held takes nothing away: until enough was freed, nothing more is
+//! given. Nothing is given within any quota while servers are awaited after a restart, because one of
+//! them may tell of growth that the log has lost, and that counts as well.
+
+use crate::command::QuotaOf;
+use crate::durable::Dirty;
+use crate::error::QuotaLevel;
+use crate::slab::{NONE, Slab, chain};
+use crate::{Actor, Catalog, CatalogError, Reply};
+use hashbrown::HashMap;
+use honeycomb_types::limits::TENANTS_MAX;
+use honeycomb_types::{Bug, PrefixId, check_name, tenant_of};
+
+/// Most blocks that something may hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Bound {
+    /// 0 for as many as there are.
+    pub(crate) most: u64,
+    /// What was held when that was set, or came without being asked for, less what has gone: no more
+    /// than the greater of the two is ever held.
+    over: u64,
+}
+
+impl Bound {
+    pub(crate) fn new(most: u64) -> Bound {
+        Bound { most, over: 0 }
+    }
+
+    fn admits(self, held: u64, asked: u64) -> bool {
+        self.most == 0 || held.saturating_add(asked) <= self.most
+    }
+
+    /// So much is held now, and nobody was asked.
+    pub(crate) fn finds(&mut self, held: u64) {
+        self.over = held;
+    }
+
+    fn went(&mut self, held: u64) {
+        self.over = self.over.min(held);
+    }
+
+    /// Whether so much can be held.
+    pub(crate) fn holds(self, held: u64) -> bool {
+        self.most == 0 || held <= self.most.max(self.over)
+    }
+}
+
+/// What quotas say to blocks that are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Quota {
+    /// There is none.
+    None,
+    /// They are within all of them.
+    Bounded,
+    /// They are, because some of what is held is there twice while it leaves a server.
+    Beside,
+}
+
+/// Whose jobs some are.
+#[derive(Debug)]
+pub(crate) struct Tenant {
+    pub(crate) name: Box<str>,
+    bound: Bound,
+    blocks: u64,
+    jobs: u32,
+}
+
+/// A prefix with a quota, and what is held at it and below.
+#[derive(Clone, Copy, Debug, Default)]
+struct Subtree {
+    bound: Bound,
+    held: u64,
+}
+
+/// What is counted beside what each job holds.
+#[derive(Debug, Default)]
+pub(crate) struct Quotas {
+    /// Those that have jobs or a quota.
+    tenants: Slab<Tenant>,
+    names: HashMap<Box<str>, u32>,
+    /// Live prefixes that have a quota.
+    prefixes: HashMap<PrefixId, Subtree>,
+    /// Structures, by their places, below such; the nearest first. A prefix that ended stays in these
+    /// lists and means nothing there: ids are never used again.
+    counted: HashMap<u32, Vec<PrefixId>>,
+    /// Tenants whose quota has changed. A place may be another's by the time that it is written, which
+    /// then is written for nothing; names that have gone are in `forgotten`.
+    pub(crate) dirty: Dirty,
+    forgotten: Vec<Box<str>>,
+}
+
+impl Quotas {
+    fn tenant(&mut self, name: &str) -> u32 {
+        if let Some(&t) = self.names.get(name) {
+            return t;
+        }
+        let tenant = Tenant { name: name.into(), bound: Bound::default(), blocks: 0, jobs: 0 };
+        let t = self.tenants.insert(tenant);
+        self.names.insert(name.into(), t);
+        t
+    }
+
+    /// A job begins, or is recovered; answers its tenant's place.
+    pub(crate) fn job_begins(&mut self, name: &str) -> u32 {
+        let Some(tenant) = tenant_of(name) else { return NONE };
+        let t = self.tenant(tenant);
+        self.tenants[t].jobs += 1;
+        t
+    }
+
+    /// A job of a tenant ended, and holds nothing.
+    pub(crate) fn job_ends(&mut self, t: u32) {
+        if t != NONE {
+            self.tenants[t].jobs -= 1;
+            self.forget(t);
+        }
+    }
+
+    fn forget(&mut self, t: u32) {
+        let Tenant { jobs, bound, blocks, name } = &self.tenants[t];
+        if (*jobs, bound.most) == (0, 0) {
+            assert_eq!(*blocks, 0, "INV-30: a tenant without jobs holds blocks");
+            self.names.remove(name);
+            self.tenants.remove(t);
+        }
+    }
+
+    /// Sets a tenant's quota.
+    pub(crate) fn bound_tenant(&mut self, name: &str, most: u64) {
+        let t = self.tenant(name);
+        let Tenant { bound, blocks, .. } = &mut self.tenants[t];
+        *bound = Bound { most, over: *blocks };
+        match most {
+            0 if self.dirty.on() => self.forgotten.push(name.into()),
+            _ => self.dirty.mark(t),
+        }
+        self.forget(t);
+    }
+
+    /// Tenants that have a quota, in order of their names.
+    pub(crate) fn bounded_tenants(&self) -> Vec<(&str, u64)> {
+        let all = self.tenants.iter().map(|(_, tenant)| (&*tenant.name, tenant.bound.most));
+        let mut all: Vec<_> = all.filter(|(_, most)| *most > 0).collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// The quotas that have changed since they were asked for last; 0 for those that ended.
+    pub(crate) fn changed_tenants(&mut self) -> Vec<(Box<str>, u64)> {
+        let forgotten = std::mem::take(&mut self.forgotten);
+        let mut changed: Vec<_> = forgotten.into_iter().map(|name| (name, 0)).collect();
+        for t in self.dirty.take() {
+            if let Some(tenant) = self.tenants.get(t) {
+                changed.push((tenant.name.clone(), tenant.bound.most));
+            }
+        }
+        changed
+    }
+
+    fn line(&self, s: u32) -> &[PrefixId] {
+        self.counted.get(&s).map_or(&[], |line| line)
+    }
+
+    /// A structure is gone.
+    pub(crate) fn structure_ends(&mut self, s: u32) {
+        if !self.counted.is_empty() {
+            self.counted.remove(&s);
+        }
+    }
+
+    /// What a prefix may hold with all below it, and holds; nothing when it has no quota.
+    pub(crate) fn of_prefix(&self, id: PrefixId) -> (u64, u64) {
+        self.prefixes.get(&id).map_or((0, 0), |subtree| (subtree.bound.most, subtree.held))
+    }
+
+    /// A prefix ends; answers whether it had a quota.
+    pub(crate) fn prefix_ends(&mut self, id: PrefixId) -> bool {
+        self.prefixes.remove(&id).is_some()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        let names = self.names.allocation_size() + self.tenants.bytes();
+        let lists = self.counted.values().map(|line| line.capacity() * size_of::<PrefixId>());
+        let tables = self.prefixes.allocation_size() + self.counted.allocation_size();
+        let text: usize = self.names.keys().map(|name| 2 * name.len()).sum();
+        names + tables + text + lists.sum::<usize>()
+    }
+}
+
+impl Catalog {
+    /// Refuses blocks that would take a prefix, the job or its tenant beyond a quota. What is there
+    /// twice because it leaves a server counts once.
+    pub(crate) fn may_take(&self, j: u32, s: u32, asked: u64) -> Result<Quota, CatalogError> {
+        let refused = match self.within_quotas(j, s, asked, 0) {
+            Ok(false) => return Ok(Quota::None),
+            Ok(true) => return Ok(Quota::Bounded),
+            Err(refused) => refused,
+        };
+        match self.copies_of(j) {
+            0 => Err(refused),
+            copies => self.within_quotas(j, s, asked, copies).map(|_| Quota::Beside),
+        }
+    }
+
+    /// Whether there is any quota, all of which leave room for so many blocks when `copies` of those that
+    /// are held count for nothing.
+    fn within_quotas(&self, j: u32, s: u32, asked: u64, copies: u64) -> Result<bool, CatalogError> {
+        if Bug::QuotaForgotten.active() {
+            return Ok(false);
+        }
+        let job = &self.jobs[j];
+        let mut any = job.quota.most != 0;
+        let refused = |level, bound: Bound, held| {
+            Err(CatalogError::QuotaExceeded { level, quota: bound.most, held, asked })
+        };
+        for id in self.quotas.line(s) {
+            let Some(&Subtree { bound, held }) = self.quotas.prefixes.get(id) else { continue };
+            any = true;
+            if !bound.admits(held.saturating_sub(copies), asked) {
+                let n = self.dag.by_id(*id).expect("a prefix with a quota is live");
+                let path = self.dag.path_of(n).into();
+                return refused(QuotaLevel::Prefix(path), bound, held);
+            }
+        }
+        if !job.quota.admits(job.blocks.saturating_sub(copies), asked) {
+            return refused(QuotaLevel::Job, job.quota, job.blocks);
+        }
+        if let Some(tenant) = self.quotas.tenants.get(job.tenant) {
+            any |= tenant.bound.most != 0;
+            if !tenant.bound.admits(tenant.blocks.saturating_sub(copies), asked) {
+                let name = tenant.name.clone();
+                return refused(QuotaLevel::Tenant(name), tenant.bound, tenant.blocks);
+            }
+        }
+        Ok(any)
+    }
+
+    /// Blocks came to a structure.
+    pub(crate) fn blocks_came(&mut self, j: u32, s: u32, blocks: u64) {
+        self.accrue(j);
+        let job = &mut self.jobs[j];
+        job.blocks += blocks;
+        if job.tenant != NONE {
+            self.quotas.tenants[job.tenant].blocks += blocks;
+        }
+        let Quotas { prefixes, counted, .. } = &mut self.quotas;
+        for id in counted.get(&s).into_iter().flatten() {
+            if let Some(subtree) = prefixes.get_mut(id) {
+                subtree.held += blocks;
+            }
+        }
+    }
+
+    /// Blocks turned up that a structure had before a restart: they were asked for then.
+    pub(crate) fn blocks_found(&mut self, j: u32, s: u32, blocks: u64) {
+        self.blocks_came(j, s, blocks);
+        let job = &mut self.jobs[j];
+        job.quota.finds(job.blocks);
+        if job.tenant != NONE {
+            let tenant = &mut self.quotas.tenants[job.tenant];
+            tenant.bound.finds(tenant.blocks);
+        }
+        let Quotas { prefixes, counted, .. } = &mut self.quotas;
+        for id in counted.get(&s).into_iter().flatten() {
+            if let Some(subtree) = prefixes.get_mut(id) {
+                subtree.bound.finds(subtree.held);
+            }
+        }
+    }
+
+    /// A block left a structure.
+    pub(crate) fn block_went(&mut self, j: u32, s: u32) {
+        self.accrue(j);
+        let job = &mut self.jobs[j];
+        job.blocks -= 1;
+        job.quota.went(job.blocks);
+        if job.tenant != NONE {
+            let tenant = &mut self.quotas.tenants[job.tenant];
+            tenant.blocks -= 1;
+            tenant.bound.went(tenant.blocks);
+        }
+        let Quotas { prefixes, counted, .. } = &mut self.quotas;
+        for id in counted.get(&s).into_iter().flatten() {
+            if let Some(subtree) = prefixes.get_mut(id) {
+                subtree.held -= 1;
+                subtree.bound.went(subtree.held);
+            }
+        }
+    }
+
+    /// Whether a prefix is at or below another by the line of first parents.
+    fn in_line(&self, mut n: u32, above: u32) -> bool {
+        loop {
+            if n == above {
+                return true;
+            }
+            match self.dag.first_parent(n) {
+                Some(parent) => n = parent,
+                None => return false,
+            }
+        }
+    }
+
+    /// Says to which prefixes a structure counts that is about to be created in one, or is recovered.
+    pub(crate) fn count_structure(&mut self, s: u32, n: u32) {
+        if self.jobs[self.dag.nodes[n].job].bounded_prefixes == 0 {
+            return;
+        }
+        let mut line = Vec::new();
+        let mut at = Some(n);
+        while let Some(here) = at {
+            let id = self.dag.nodes[here].id;
+            if self.quotas.prefixes.contains_key(&id) {
+                line.push(id);
+            }
+            at = self.dag.first_parent(here);
+        }
+        if !line.is_empty() {
+            self.quotas.counted.insert(s, line);
+        }
+    }
+
+    /// Gives a recovered prefix its quota, before there are structures that could count to it.
+    pub(crate) fn recover_bound(&mut self, n: u32, most: u64) {
+        if most > 0 {
+            let node = &self.dag.nodes[n];
+            self.jobs[node.job].bounded_prefixes += 1;
+            self.quotas.prefixes.insert(node.id, Subtree { bound: Bound::new(most), held: 0 });
+        }
+    }
+
+    /// Sets a live prefix's quota, 0 for none. What is at it and below counts from now on.
+    pub(crate) fn bound_prefix(&mut self, n: u32, most: u64) {
+        let (id, j) = (self.dag.nodes[n].id, self.dag.nodes[n].job);
+        let known = self.quotas.prefixes.get(&id).copied();
+        if known.map_or(0, |subtree| subtree.bound.most) == most {
+            return;
+        }
+        self.dag.dirty.mark(n);
+        if most == 0 {
+            self.quotas.prefixes.remove(&id);
+            self.jobs[j].bounded_prefixes -= 1;
+            // It lives on, and may have one again.
+            self.quotas.counted.retain(|_, line| {
+                line.retain(|other| *other != id);
+                !line.is_empty()
+            });
+            return;
+        }
+        let held = match known {
+            Some(subtree) => subtree.held,
+            None => {
+                self.jobs[j].bounded_prefixes += 1;
+                self.count_below(n, id, j)
+            }
+        };
+        let bound = Bound { most, over: held };
+        self.quotas.prefixes.insert(id, Subtree { bound, held });
+    }
+
+    /// Lets all structures at a prefix and below count to it; answers how many blocks they hold.
+    fn count_below(&mut self, n: u32, id: PrefixId, j: u32) -> u64 {
+        if self.dag.nodes[n].first_structure == NONE && !self.dag.has_children(n) {
+            return 0;
+        }
+        let mut held = 0;
+        let nodes: Vec<u32> =
+            chain(self.jobs[j].first_node, |n| self.dag.nodes[n].job_next).collect();
+        for below in nodes {
+            if self.dag.nodes[below].first_structure == NONE || !self.in_line(below, n) {
+                continue;
+            }
+            let structures: Vec<u32> = self.structures_of(below).collect();
+            for s in structures {
+                held += self.structures[s].blocks().count() as u64;
+                let line = self.quotas.counted.entry(s).or_default();
+                // Their order decides who is named first, and nothing else.
+                line.push(id);
+            }
+        }
+        held
+    }
+
+    /// A prefix ends: what is left below it counts to those above as before.
+    pub(crate) fn unbound_prefix(&mut self, n: u32) {
+        let node = &self.dag.nodes[n];
+        if self.quotas.prefix_ends(node.id) {
+            self.jobs[node.job].bounded_prefixes -= 1;
+        }
+    }
+
+    /// What a recovered catalog holds was within the quotas of its time.
+    pub(crate) fn recover_quotas(&mut self) {
+        self.jobs.iter_mut().for_each(|job| job.quota.finds(job.blocks));
+        let Quotas { tenants, prefixes, .. } = &mut self.quotas;
+        tenants.iter_mut().for_each(|tenant| tenant.bound.finds(tenant.blocks));
+        prefixes.values_mut().for_each(|subtree| subtree.bound.finds(subtree.held));
+    }
+
+    pub(crate) fn set_quota(
+        &mut self,
+        actor: Actor,
+        of: QuotaOf<'_>,
+        most: u64,
+    ) -> Result<Reply, CatalogError> {
+        match of {
+            QuotaOf::Tenant(name) => {
+                self.need_cluster(actor, "set a tenant's quota")?;
+                check_name(name)?;
+                let known = self.quotas.names.contains_key(name);
+                if !known && self.quotas.tenants.len() >= TENANTS_MAX {
+                    let (what, limit) = ("tenants", TENANTS_MAX as u64);
+                    return Err(CatalogError::LimitExceeded { what, limit });
+                }
+                self.quotas.bound_tenant(name, most);
+            }
+            QuotaOf::Job(job) => {
+                let j = self.admit(actor, job)?;
+                self.need_cluster(actor, "set a job's quota")?;
+                let job = &mut self.jobs[j];
+                job.quota = Bound { most, over: job.blocks };
+                self.jobs.dirty.mark(j);
+            }
+            QuotaOf::Prefix(job, path) => {
+                let j = self.admit(actor, job)?;
+                self.need_write(actor, "set a prefix's quota", path)?;
+                if actor.job.is_some() && actor.task.is_some() {
+                    let what = "set a prefix's quota";
+                    let why = "a task's token bounds nobody; use the job's own";
+                    return Err(CatalogError::PermissionDenied { what, path: path.into(), why });
+                }
+                let n = self.live_prefix(j, path)?;
+                self.bound_prefix(n, most);
+            }
+        }
+        self.quota(actor, of)
+    }
+
+    /// A quota, and what is held of it.
+    pub(crate) fn quota(&self, actor: Actor, of: QuotaOf<'_>) -> Result<Reply, CatalogError> {
+        let (quota, held) = match of {
+            QuotaOf::Tenant(name) => {
+                self.need_cluster(actor, "see a tenant's quota")?;
+                check_name(name)?;
+                let tenant = self.quotas.names.get(name).map(|&t| &self.quotas.tenants[t]);
+                tenant.map_or((0, 0), |tenant| (tenant.bound.most, tenant.blocks))
+            }
+            QuotaOf::Job(job) => {
+                let job = &self.jobs[self.admit(actor, job)?];
+                (job.quota.most, job.blocks)
+            }
+            QuotaOf::Prefix(job, path) => {
+                let n = self.live_prefix(self.admit(actor, job)?, path)?;
+                self.quotas.of_prefix(self.dag.nodes[n].id)
+            }
+        };
+        Ok(Reply::Quota { quota, held })
+    }
+
+    /// INV-30, and that what is counted is what is held.
+    pub(crate) fn check_quotas(&self) -> Result<(), String> {
+        let mut tenants: HashMap<u32, (u64, u32)> = HashMap::new();
+        let mut bounded: HashMap<u32, i64> = HashMap::new();
+        for (j, job) in self.jobs.iter() {
+            if !job.quota.holds(job.blocks) {
+                return Err(format!("job {} is above its quota", job.id));
+            }
+            if job.tenant != NONE {
+                let all = tenants.entry(job.tenant).or_default();
+                *all = (all.0 + job.blocks, all.1 + 1);
+            }
+            bounded.insert(j, job.bounded_prefixes.into());
+        }
+        for (t, tenant) in self.quotas.tenants.iter() {
+            let counted = tenants.remove(&t).unwrap_or_default();
+            if counted != (tenant.blocks, tenant.jobs) || !tenant.bound.holds(tenant.blocks) {
+                return Err(format!("tenant {}: {tenant:?}, counted {counted:?}", tenant.name));
+            }
+        }
+        let mut held: HashMap<PrefixId, u64> = HashMap::new();
+        for (s, line) in &self.quotas.counted {
+            let Some(structure) = self.structures.get(*s) else {
+                return Err(format!("place {s} counts to prefixes, and no structure is there"));
+            };
+            let blocks = structure.blocks().count() as u64;
+            line.iter().for_each(|id| *held.entry(*id).or_default() += blocks);
+        }
+        for (id, subtree) in &self.quotas.prefixes {
+            let counted = held.remove(id).unwrap_or_default();
+            if counted != subtree.held || !subtree.bound.holds(counted) {
+                return Err(format!("prefix {id}: {subtree:?}, counted {counted}"));
+            }
+            let Some(n) = self.dag.by_id(*id).filter(|&n| self.dag.nodes[n].live()) else {
+                return Err(format!("prefix {id} has a quota and is not live"));
+            };
+            *bounded.entry(self.dag.nodes[n].job).or_default() -= 1;
+        }
+        match bounded.values().any(|left| *left != 0) {
+            true => Err("prefixes with a quota are miscounted".into()),
+            false => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Which servers the blocks of jobs with hints go to.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Bench, LEASE, file, kv};
+use honeycomb_catalog::{
+    Actor, CatalogError, Command, Estimate, Hints, MapEntry, Opened, Reply, Report, Weight,
+};
+use honeycomb_types::limits::HINT_TASK_BYTES_PER_S;
+use honeycomb_types::{JobId, ServerId};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const BLOCK: u64 = 65_536;
+
+/// Expected to need all servers.
+const LARGE: Hints = Hints { not_sensitive: false, tasks: 1000, bytes: 0, bytes_per_s: 0 };
+
+fn job(bench: &mut Bench, name: &str, hints: Hints) -> JobId {
+    let (actor, lease_ms, quota_blocks) = (Actor::CLUSTER, 60_000, 0);
+    match bench.run(Command::RegisterJob { actor, name, lease_ms, quota_blocks, hints }) {
+        Ok(Reply::Job { job, .. }) => job,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn busy(bench: &mut Bench, server: ServerId, cpu_permille: u16) {
+    let report = Report { cpu_permille, ..Report::default() };
+    bench.run(Command::ServerReport { server, report }).unwrap();
+}
+
+/// Blocks by server.
+fn placed(opened: &Opened) -> BTreeMap<ServerId, usize> {
+    let mut placed = BTreeMap::new();
+    let server = |entry: &MapEntry| entry.at.block.server();
+    opened.map.entries.iter().for_each(|entry| *placed.entry(server(entry)).or_default() += 1);
+    placed
+}
+
+fn weights(bench: &mut Bench, actor: Actor, job: JobId) -> (Estimate, Vec<Weight>) {
+    match bench.run(Command::JobWeights { actor, job }) {
+        Ok(Reply::Weights { expected, weights }) => (expected, weights),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_busy_server_gets_a_tenth_of_its_share() {
+    let mut bench = Bench::new();
+    let [idle, loaded] = ["a:1", "b:1"].map(|address| bench.join(address, 4, 64));
+    let (steered, plain) =
+        (job(&mut bench, "steered", LARGE), job(&mut bench, "plain", Hints::default()));
+    busy(&mut bench, loaded, 900);
+    let opened = bench.make(steered, kv("", "kv", 110)).unwrap();
+    assert_eq!(placed(&opened), BTreeMap::from([(idle, 100), (loaded, 10)]));
+    // Who has said nothing goes to the emptiest, busy or not.
+    let opened = bench.make(plain, kv("", "kv", 60)).unwrap();
+    assert_eq!(placed(&opened), BTreeMap::from([(loaded, 60)]));
+}
+
+#[test]
+fn weights_are_in_proportion_to_what_is_free_and_follow_the_load() {
+    let mut bench = Bench::new();
+    let [small, large] = [("a:1", 22), ("b:1", 62)].map(|(at, n)| bench.join(at, 1, n));
+    let id = job(&mut bench, "steered", LARGE);
+    // 20 and 60 beside the reserves.
+    let opened = bench.make(id, kv("", "even", 8)).unwrap();
+    assert_eq!(placed(&opened), BTreeMap::from([(small, 2), (large, 6)]));
+    // In between they are told with the map of the moment, which is made anew a second later.
+    busy(&mut bench, large, 1000);
+    let opened = bench.make(id, kv("", "at once", 4)).unwrap();
+    assert_eq!(placed(&opened), BTreeMap::from([(small, 1), (large, 3)]));
+    bench.pass(1000);
+    busy(&mut bench, large, 1000);
+    busy(&mut bench, small, 0);
+    let opened = bench.make(id, kv("", "later", 11)).unwrap();
+    // 17 of 17 against 51 of 51 at a tenth: 17 to 5.1.
+    assert_eq!(placed(&opened)[&small], 8);
+    let (expected, all) = weights(&mut bench, Actor::CLUSTER, id);
+    assert_eq!(expected.bytes_per_s, 2_000_000_000);
+    let free: Vec<(u32, u16)> = all.iter().map(|w| (w.free, w.cpu_permille)).collect();
+    assert_eq!(free, [(9, 0), (48, 1000)]);
+    // The job itself is told shares, and nothing of servers.
+    let (_, own) = weights(&mut bench, Actor::driver(id), id);
+    assert!(own.iter().all(|w| (w.server, w.free, w.cpu_permille) == (ServerId(0), 0, 0)));
+    assert!(own[0].weight >= own[1].weight);
+    let other = job(&mut bench, "other", Hints::default());
+    let refused = bench.run(Command::JobWeights { actor: Actor::driver(other), job: id });
+    assert_eq!(refused, Err(CatalogError::UnknownJob { job: id }));
+    assert_eq!(weights(&mut bench, Actor::driver(other), other).1, []);
+}
+
+#[test]
+fn a_small_job_has_as_few_servers_as_it_needs() {
+    let mut bench = Bench::new();
+    let servers = ["a:1", "b:1", "c:1"].map(|address| bench.join(address, 2, 32));
+    let hints = Hints { bytes: 10 * BLOCK, tasks: 2, ..Hints::default() };
+    let id = job(&mut bench, "small", hints);
+    bench.create(id, "p", &[], LEASE).unwrap();
+    let opened = bench.make(id, file("p", "one", 1)).unwrap();
+    let home = opened.map.entries[0].at.block.server();
+    for n in 0..20 {
+        bench.pass(300);
+        servers.iter().for_each(|&server| busy(&mut bench, server, 0));
+        bench.renew(id, &["p"]);
+        let opened = bench.make(id, file("p", &format!("f{n}"), 1)).unwrap();
+        assert_eq!(placed(&opened), BTreeMap::from([(home, 1)]));
+    }
+    // What it was expected to need is no bound: the others give when its own is full.
+    let opened = bench.make(id, kv("p", "more", 60)).unwrap();
+    assert!(placed(&opened).len() >= 2, "{:?}", placed(&opened));
+    let wide = Hints { bytes_per_s: 2 * HINT_TASK_BYTES_PER_S * 10, ..Hints::default() };
+    let wide = job(&mut bench, "wide", wide);
+    let (_, all) = weights(&mut bench, Actor::CLUSTER, wide);
+    assert_eq!(all.iter().filter(|w| w.weight > 0).count(), 2);
+}
+
+#[test]
+fn a_restart_makes_the_same_weights() {
+    let mut bench = Bench::new();
+    for address in ["a:1", "b:1"] {
+        bench.join(address, 2, 32);
+    }
+    let id = job(&mut bench, "steered", LARGE);
+    bench.make(id, kv("", "kv", 20)).unwrap();
+    let before = weights(&mut bench, Actor::CLUSTER, id).0;
+    bench.restart();
+    assert_eq!(weights(&mut bench, Actor::CLUSTER, id).0, before);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// Two catalogs, one with hints and one without, are asked for the same: whatever the one without
+    /// gives the other one gives too.
+    #[test]
+    fn weights_refuse_nothing(
+        sizes in prop::collection::vec(0..12u32, 1..4),
+        loads in prop::collection::vec(0..1000u16, 4),
+        asks in prop::collection::vec(1..9u32, 1..12),
+    ) {
+        let mut benches = [Hints::default(), LARGE].map(|hints| {
+            let mut bench = Bench::new();
+            for (n, blocks) in sizes.iter().enumerate() {
+                let server = bench.join(&format!("s{n}:1"), 2, *blocks);
+                busy(&mut bench, server, loads[n]);
+            }
+            let id = job(&mut bench, "j", hints);
+            (bench, id)
+        });
+        for (n, blocks) in asks.into_iter().enumerate() {
+            let [plain, steered] = benches.each_mut().map(|(bench, id)| {
+                bench.make(*id, kv("", &format!("kv{n}"), blocks)).map(|opened| placed(&opened).values().sum::<usize>())
+            });
+            prop_assert_eq!(plain, steered);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Quotas: what is held is added up anew whenever it is asked for.
+
+use super::{Cluster, File, Job, Life, Outcome, Prefix};
+use honeycomb_types::PrefixId;
+use std::collections::BTreeSet;
+
+impl Job {
+    /// A prefix and those above it by first parents.
+    fn line(&self, i: usize) -> Vec<&Prefix> {
+        let mut line = vec![self.at(i)];
+        while let Some(&parent) = line[line.len() - 1].parents.first() {
+            line.push(self.at(parent));
+        }
+        line
+    }
+
+    /// What a structure counts to that is created in a prefix now.
+    pub fn counting(&self, i: usize) -> BTreeSet<PrefixId> {
+        let line = self.line(i).into_iter();
+        line.filter(|p| p.bound > 0 && p.life == Life::Live).map(|p| p.id).collect()
+    }
+
+    /// Adds a structure that was created.
+    pub fn add(&mut self, file: File) {
+        let counts = self.counting(file.prefix);
+        self.files.push(File { counts, ..file });
+    }
+
+    /// Sets the quota of a prefix.
+    pub fn set_bound(&mut self, i: usize, most: u64) {
+        let p = self.prefixes[i].as_mut().unwrap();
+        let (id, before) = (p.id, std::mem::replace(&mut p.bound, most));
+        for f in 0..self.files.len() {
+            let below = self.line(self.files[f].prefix).iter().any(|p| p.id == id);
+            let counts = &mut self.files[f].counts;
+            match (before, most) {
+                (_, 0) => drop(counts.remove(&id)),
+                (0, _) if below => drop(counts.insert(id)),
+                _ => {}
+            }
+        }
+    }
+
+    /// Blocks that count to a prefix.
+    pub fn held_below(&self, id: PrefixId) -> u64 {
+        let counting = self.files.iter().filter(|file| file.counts.contains(&id));
+        counting.map(|file| file.held().len() as u64).sum()
+    }
+}
+
+impl Cluster {
+    /// Blocks that the jobs of a tenant hold.
+    pub fn held_of(&self, tenant: &str) -> u64 {
+        let jobs = self.jobs.iter().filter(|job| job.tenant.as_deref() == Some(tenant));
+        jobs.map(Job::held).sum()
+    }
+
+    /// Whether a structure that counts to these prefixes may have more blocks.
+    pub fn within_quotas(&self, j: usize, counts: &BTreeSet<PrefixId>, blocks: u64) -> Outcome<()> {
+        let job = &self.jobs[j];
+        let tenant = job.tenant.as_deref();
+        let of_tenant = tenant.and_then(|tenant| Some((self.tenants.get(tenant)?, tenant)));
+        let prefixes = job.all().filter(|(_, p)| counts.contains(&p.id) && p.bound > 0);
+        let bounds: Vec<(u64, u64)> = prefixes
+            .filter(|(_, p)| p.life == Life::Live)
+            .map(|(_, p)| (p.bound, job.held_below(p.id)))
+            .chain([(job.quota, job.held())])
+            .chain(of_tenant.map(|(&most, tenant)| (most, self.held_of(tenant))))
+            .filter(|(most, _)| *most != 0)
+            .collect();
+        // What is there twice because it leaves a server counts once.
+        let copies = if self.drains.is_empty() { 0 } else { job.copies() };
+        if bounds.iter().any(|(most, held)| held + blocks > *most + copies) {
+            return Err("QuotaExceeded");
+        }
+        // What a quota leaves is not known before every server has told what it holds.
+        let unknown = !bounds.is_empty() && !self.away.is_empty();
+        if unknown { self.no_block() } else { Ok(()) }
+    }
+}
