@@ -489,6 +489,13 @@ fn control_bodies(setup: &Setup) -> Vec<(Op, Vec<u8>)> {
         ),
         (Op::RemoveStructure, RemoveStructureRequest { job, path, name }.encode()),
         (Op::ClusterStatus, Vec::new()),
+        (
+            Op::SetQuota,
+            SetQuotaRequest { job, level: 1, name: String::new(), max_blocks: 9 }.encode(),
+        ),
+        (Op::GetQuota, GetQuotaRequest { job, level: 1, name: String::new() }.encode()),
+        (Op::JobWeights, JobWeightsRequest { job }.encode()),
+        (Op::JobCost, JobCostRequest { job }.encode()),
     ]
 }
 
