@@ -575,7 +575,9 @@ impl Pool {
 
     /// The first tier below memory with room for this block, if it could go there.
     pub(crate) fn room_below(&self, block: BlockId) -> Option<TierIx> {
-        let server = self.servers.get(&block.server()).filter(|server| !server.away)?;
+        let server = self.servers.get(&block.server());
+        // Memory of a server that is taken out is nobody's to have.
+        let server = server.filter(|server| !server.away && !server.draining)?;
         let core = &server.cores[block.shard().0 as usize];
         let tiers = (1..core.rooms.len()).map(|n| TierIx(n as u8));
         let mut with_room = tiers.filter(|tier| core.room_in(*tier) > 0);

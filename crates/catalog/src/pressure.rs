@@ -10,7 +10,7 @@
 //! blocks and looks at a bounded number of them. Who was used when is known from the servers' reports,
 //! four times a second, which is finer than it has to be.
 
-use crate::pool::{Draw, Where, tick_of};
+use crate::pool::{Draw, Server, Where, tick_of};
 use crate::structures::Structure;
 use crate::tombstones::Cause;
 use crate::{Catalog, CatalogError, Effect, Loss, Reply};
@@ -100,12 +100,12 @@ impl Catalog {
     }
 
     fn press_prefix(&mut self, n: u32, short: u32, effects: &mut Vec<Effect>) {
-        if !self.pool.servers().any(|(_, server)| !server.tiers.is_empty() && !server.away) {
+        let (ordinary, ..) = self.pool.room();
+        let able = |s: &&Server| !s.tiers.is_empty() && !s.away && !s.draining;
+        let with_tiers = || self.pool.servers().map(|(_, s)| s).filter(able);
+        if with_tiers().next().is_none() {
             return;
         }
-        let (ordinary, ..) = self.pool.room();
-        let with_tiers =
-            || self.pool.servers().map(|(_, s)| s).filter(|s| !s.tiers.is_empty() && !s.away);
         // So much is kept free for who comes next.
         let mark: u64 =
             with_tiers().map(|s| (2 * s.shards() as u64).max(s.total as u64 / 32)).sum();

@@ -104,6 +104,9 @@ impl Cluster {
         if kind != Kind::File || self.tiers.place(at) != Default::default() {
             return Err(format!("{at:?} of a {kind} at {:?} cannot go down", self.tiers.place(at)));
         }
+        if self.drains.contains_key(&at.block.server()) {
+            return Err(format!("{at:?} goes down on a server that is taken out"));
+        }
         if self.room_below() == 0 {
             return Err(format!("{at:?} goes down, where there is no room (INV-42)"));
         }
