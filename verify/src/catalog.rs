@@ -18,7 +18,7 @@ use honeycomb_catalog::{
     PrefixState, Reply, Seal,
 };
 use honeycomb_types::limits::{REJOIN_GRACE, SERVER_SILENCE};
-use honeycomb_types::{BlockAt, JobId, PrefixId, ServerId, StructureId, Time};
+use honeycomb_types::{BlockAt, JobId, PrefixId, ServerId, StructureId, Time, Way};
 use reference::{
     Cluster, File, Imports, Job, Life, Outcome, Place, Prefix, Verdict, cause, require,
 };
@@ -95,15 +95,16 @@ impl CatalogModel {
                 let j = self.job(job);
                 self.cluster.jobs[j].live(structure.path).ok().map(|i| (j, i))
             }
+            // A block that leaves its server was not asked for by its prefix.
+            Command::BeginMove { way: Way::Relocate, .. } => None,
             Command::GrowStructure { structure, .. }
             | Command::BeginMove { structure, .. }
             | Command::ExtentBlocks { structure, .. } => of(self, structure),
-            Command::ShortOf { .. } => self.refused.take(),
+            Command::ShortOf { .. } => self.refused,
             _ => None,
         };
-        if matches!(reply, Err(CatalogError::OutOfMemory { .. } | CatalogError::Recovering)) {
-            self.refused = self.asker;
-        }
+        let none = matches!(reply, Err(CatalogError::OutOfMemory { .. } | CatalogError::Recovering));
+        self.refused = self.asker.filter(|_| none);
     }
 
     /// Whether it is time to compare everything.

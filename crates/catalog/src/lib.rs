@@ -220,6 +220,7 @@ impl Catalog {
     ) -> Result<Reply, CatalogError> {
         self.now = self.now.max(now);
         self.started.get_or_insert(self.now);
+        self.pressure.begins(matches!(command, Command::ShortOf { .. }));
         let reply = self.transition(command, effects);
         if self.pressure.has_asked() {
             self.press(effects);

@@ -28,13 +28,20 @@ pub(crate) struct Pressure {
     hands: HashMap<u32, Hand>,
     /// Prefixes that asked for blocks during this command, and how many they did not get.
     asked: Vec<(u32, u32)>,
-    /// The prefix whose allocation was refused last.
+    /// The prefix whose allocation was refused by the last command.
     refused: Option<u32>,
     /// Memory became free since this was last looked at.
     came: bool,
 }
 
 impl Pressure {
+    /// A command begins. Being short is of the one before it; a refusal of long ago is paid by nobody.
+    pub(crate) fn begins(&mut self, is_short: bool) {
+        if !is_short {
+            self.refused = None;
+        }
+    }
+
     /// A prefix asks for blocks.
     pub(crate) fn asks(&mut self, n: u32) {
         if self.asked.last().is_none_or(|(last, _)| *last != n) {

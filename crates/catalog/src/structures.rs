@@ -371,7 +371,7 @@ impl Catalog {
     ) -> Result<Vec<BlockAt>, CatalogError> {
         let recovering = self.recovering();
         let quota = self.may_take(j, s, asked as u64)?;
-        if quota == Quota::Bounded && recovering {
+        if quota != Quota::None && recovering {
             // INV-30: a server may yet tell of growth that the log has lost, and that counts as well.
             return Err(CatalogError::Recovering);
         }

@@ -9,12 +9,16 @@ use std::collections::HashMap;
 /// Bytes before each extent in its part: id u64, length u32.
 const HEAD: usize = 12;
 
-/// Where each extent of a structure is: in which object, from which byte, how long.
+/// Where an extent is: in which object, from which byte, how long; and its checksum, because it is read
+/// again.
+type Spot = (usize, u64, u32, u32);
+
+/// Where each extent of a structure is, by block, epoch and id.
 pub(crate) struct Extents<'a> {
     flushed: &'a Flushed,
     /// Names of the objects.
     objects: Vec<&'a str>,
-    places: HashMap<(u64, u64, u64), (usize, u64, u32)>,
+    places: HashMap<(u64, u64, u64), Spot>,
 }
 
 fn number(bytes: &[u8], at: usize) -> Option<u64> {
@@ -43,9 +47,11 @@ impl<'a> Extents<'a> {
                     return Err(damaged("an extent leaves it"));
                 };
                 at += HEAD;
-                let place = (all.objects.len(), at as u64, len);
+                let end = at + len as usize;
+                let crc = bytes.get(at..end).map_or(0, crc32fast::hash);
+                let place = (all.objects.len(), at as u64, len, crc);
                 all.places.insert((block, epoch, id), place);
-                at += len as usize;
+                at = end;
                 seen += 1;
             }
             if at != bytes.len() || seen != part.items {
@@ -64,12 +70,12 @@ impl<'a> Extents<'a> {
             let (Some(block), Some(epoch), Some(id), Some(len)) = name else {
                 return Err(self.missing("a list of extents is cut".into()));
             };
-            let Some((object, at, _)) =
-                self.places.get(&(block, epoch, id)).filter(|(_, _, there)| *there == len)
-            else {
+            let place = self.places.get(&(block, epoch, id));
+            let Some(&(object, at, _, crc)) = place.filter(|(_, _, there, _)| *there == len) else {
                 return Err(self.missing(format!("extent {id} of block {block:016x} is not there")));
             };
-            value.extend(self.flushed.range(self.objects[*object], *at..*at + len as u64)?);
+            let name = self.objects[object];
+            value.extend(self.flushed.range(name, at..at + len as u64, crc)?);
         }
         Ok(value)
     }

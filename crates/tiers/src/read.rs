@@ -16,6 +16,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::runtime::{Builder, Runtime};
 
+/// How often an object is read whose bytes are not those of the manifest: they may have changed on the way.
+const READS: u32 = 3;
 /// Of the length of a kv's value: it is a list of extents.
 const OF_EXTENTS: u32 = 1 << 31;
 
@@ -190,6 +192,16 @@ impl Flushed {
     }
 
     pub(crate) fn part(&self, part: &FlushedPart) -> Result<Vec<u8>, FlushError> {
+        let mut reads = 1;
+        loop {
+            match self.read_part(part) {
+                Err(FlushError::Damaged { .. }) if reads < READS => reads += 1,
+                read => return read,
+            }
+        }
+    }
+
+    fn read_part(&self, part: &FlushedPart) -> Result<Vec<u8>, FlushError> {
         let bytes = self.read(&part.name, None)?;
         let found = bytes.len() as u64;
         if found != part.bytes {
@@ -203,9 +215,20 @@ impl Flushed {
         Ok(bytes)
     }
 
-    /// Some bytes of an object.
-    pub(crate) fn range(&self, name: &str, range: Range<u64>) -> Result<Vec<u8>, FlushError> {
-        self.read(name, Some(range))
+    /// Some bytes of an object, which have this checksum.
+    pub(crate) fn range(
+        &self,
+        name: &str,
+        range: Range<u64>,
+        crc32: u32,
+    ) -> Result<Vec<u8>, FlushError> {
+        for _ in 0..READS {
+            let bytes = self.read(name, Some(range.clone()))?;
+            if crc32fast::hash(&bytes) == crc32 {
+                return Ok(bytes);
+            }
+        }
+        Err(self.damaged(name, format!("bytes {range:?} are not those that were checked before")))
     }
 
     fn read(&self, name: &str, range: Option<Range<u64>>) -> Result<Vec<u8>, FlushError> {
