@@ -412,7 +412,9 @@ impl Call {
                 return Step::Done(Err(self.unknown("it could not be repeated for 10 s")));
             }
             let lane = match self.lane.take() {
-                Some((held, lane)) if held == at || followed => lane,
+                // A store's block that went took its records along: should an earlier copy of this have
+                // run there, it is known by this number.
+                Some((held, lane)) if held == at || hashes && routing.named(held).is_none() => lane,
                 // Of another block that refused: nobody may use its number for something else.
                 Some(_) | None => routing.take_lane(lanes, at, self.end()),
             };
@@ -712,6 +714,33 @@ mod tests {
         let Step::Send(entry, again) = step else { panic!("{step:?}") };
         assert_eq!((entry.block, again.flags), (2, flags::RETRY));
         assert_eq!((again.lane, again.sequence), (first.lane, first.sequence));
+    }
+
+    /// One of two copies of a request found its block gone, and its answer came first: the other may have
+    /// run. Nothing is in doubt for that: where nobody knows the lane, it begins anew. Found by the simulator.
+    #[test]
+    fn what_finds_its_block_gone_follows_its_records() {
+        let mut routing = Routing::new(whole());
+        let mut lanes = Lanes::new(SessionId(7));
+        let mut call = Call::new(Op::KvAccumulate, Target::Hash(50), DEADLINE);
+        let step = call.next(Time(1), &mut routing, &mut lanes, Event::Go);
+        let Step::Send(_, first) = step else { panic!("{step:?}") };
+        let gone = ReplyHeader::new(Status::WrongEpoch, 1, 0);
+        let step = call.next(Time(2), &mut routing, &mut lanes, Event::Reply(gone, &[]));
+        assert_eq!(step, Step::Refresh);
+        routing.refresh(map(2, vec![entry(0, u64::MAX, 2)]));
+        let mut step = call.next(Time(3), &mut routing, &mut lanes, Event::Refreshed);
+        if let Step::Wait(_) = step {
+            step = call.next(Time(4), &mut routing, &mut lanes, Event::Go);
+        }
+        let Step::Send(entry, again) = step else { panic!("{step:?}") };
+        assert_eq!((entry.block, again.flags & flags::RETRY), (2, 0));
+        assert_eq!((again.lane, again.sequence), (first.lane, first.sequence));
+        let unknown = ReplyHeader::new(Status::Resume, 1, 0);
+        let step = call.next(Time(5), &mut routing, &mut lanes, Event::Reply(unknown, &[]));
+        let Step::Send(_, anew) = step else { panic!("{step:?}") };
+        assert_eq!(anew.sequence, Sequence(1));
+        assert_ne!(anew.lane, first.lane);
     }
 
     #[test]
