@@ -16,6 +16,7 @@ import subprocess
 import sysconfig
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,26 @@ def started(home: Path) -> None:
             f" --flush-root {home}/flush",
         )
         assert ran.returncode == 0, ran.stderr
+        # A job that examples name, beside that of the command line.
+        ran = run_shell(home, "honeycomb put --job acme/sort counts bee 1")
+        assert ran.returncode == 0, ran.stderr
+
+
+@contextmanager
+def server(home: Path, cluster: dict[str, str]) -> Iterator[str]:
+    """A memory server of the fixture's cluster; its address. It may end by itself."""
+    process = subprocess.Popen(
+        [BINARY, "server", "--json", "--memory", "64MiB", "--block-size", "64KiB", "--shards", "1"],
+        env=shell_environment(home)
+        | {"HONEYCOMB_CONTROLLER": cluster["CONTROLLER"], "HONEYCOMB_TOKEN": cluster["TOKEN"]},
+        stdout=subprocess.PIPE,
+    )
+    with process:
+        assert process.stdout is not None
+        try:
+            yield json.loads(process.stdout.readline())["address"]
+        finally:
+            process.terminate()
 
 
 @pytest.fixture(scope="module")
@@ -204,6 +225,12 @@ def test_every_example_works(
             _run_start_or_stop(home / "beside", line, words)
         elif words[0] in FOREGROUND:
             run_foreground(home, line, **controller)
+        elif words[0] == "drain":
+            # Of two servers, one each time.
+            with server(home, controller), server(home, controller) as address:
+                reach = {"HONEYCOMB_ADDRESS": controller["CONTROLLER"], "ADDRESS": address}
+                ran = run_shell(home, line, HONEYCOMB_TOKEN=controller["TOKEN"], **reach)
+                assert ran.returncode == 0, f"{line}: {ran.stderr}"
         else:
             started(home)
             if words[0] == "flushed":

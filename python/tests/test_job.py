@@ -279,7 +279,7 @@ def test_a_job_is_told_what_it_has_used(cluster: honeycomb.Client) -> None:
         assert job.cost().money == pytest.approx(cost.money * 0.008 / 3.6, rel=1)
     (ended,) = cluster.costs(tenant="paid", prices={"memory": 3.6})
     assert ended.ended and ended.money >= cost.money
-    assert "GB-seconds" in repr(ended)
+    assert "GB-seconds" in ended._repr_html_()
     for wrong in ({"gold": 1.0}, {}, {"memory": -1.0}):
         with pytest.raises(errors.InvalidArgument):
             cluster.costs(prices=wrong)

@@ -17,9 +17,9 @@ use serde_json::json;
 /// enough was freed; whoever is refused is told QuotaExceeded, with whose quota it was.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  honeycomb quota --job acme/sort                 # what the job may hold, and holds
+  honeycomb quota --job acme/sort                 # what it may hold, and holds
   honeycomb quota --job acme/sort --blocks 64
-  honeycomb quota runs/1 --blocks 8               # a prefix of the command line's job
+  honeycomb quota --job acme/sort counts --blocks 8
   honeycomb quota --tenant acme --blocks 200
   honeycomb quota --tenant acme --blocks 0        # no quota")]
 pub struct QuotaArgs {
