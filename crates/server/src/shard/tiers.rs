@@ -27,7 +27,7 @@ use honeycomb_structures::{Answer, Part, Payload, Rest, Ticket, busy};
 use honeycomb_types::limits::{BELOW_READ_MAX, TIER_CHUNK, TIER_PIECE};
 use honeycomb_types::{BlockAt, Bug, Generation, StructureId, TierIx, Time};
 use honeycomb_wire::Status;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -182,7 +182,7 @@ pub(super) struct Tiers {
     next: u64,
     doing: HashMap<u64, (TierIx, u32, Doing)>,
     out: Vec<Io>,
-    readings: HashMap<u64, Reading>,
+    readings: BTreeMap<u64, Reading>,
     leaving: Vec<Leaving>,
     look_again: Option<Time>,
     /// Blocks in memory: frames that are taken.
@@ -479,7 +479,8 @@ impl Shard {
             self.give_room(leaving.room);
         }
         self.tiers.wanted.retain(|wanted| *wanted != at);
-        for (_, reading) in self.tiers.readings.extract_if(|_, reading| reading.at == at) {
+        // In the order in which they came (INV-35).
+        for (_, reading) in self.tiers.readings.extract_if(.., |_, reading| reading.at == at) {
             self.completed.push((reading.ticket, wrong_epoch(at)));
         }
     }
