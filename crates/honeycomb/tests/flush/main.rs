@@ -4,6 +4,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod outage;
 mod s3;
 
 use common::{Cluster, KIB, eventually, file, kv, noise};

@@ -10,12 +10,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 /// A part of the gateway's bucket.
-fn bucket(gateway: &Gateway, path: &str) -> FlushRoot {
+pub fn bucket(gateway: &Gateway, path: &str) -> FlushRoot {
     behind(gateway.address(), path)
 }
 
 /// The same, by way of what listens there.
-fn behind(address: SocketAddr, path: &str) -> FlushRoot {
+pub fn behind(address: SocketAddr, path: &str) -> FlushRoot {
     let access = Gateway::variables(address)
         .iter()
         .fold(Access::none(), |access, (name, value)| access.with(name, value));
