@@ -103,7 +103,8 @@ impl CatalogModel {
             Command::ShortOf { .. } => self.refused,
             _ => None,
         };
-        let none = matches!(reply, Err(CatalogError::OutOfMemory { .. } | CatalogError::Recovering));
+        let none =
+            matches!(reply, Err(CatalogError::OutOfMemory { .. } | CatalogError::Recovering));
         self.refused = self.asker.filter(|_| none);
     }
 
