@@ -132,6 +132,7 @@ fn a_long_outage_of_a_store_costs_nobody_a_byte_when_memory_is_nearly_full() {
         }
         full += 1;
         // Who lives reads and writes, and whoever wants more than there is hears of it soon.
+        client.renew(job.job, &["live".into()]).unwrap();
         live.put(b"turn", &turns.to_le_bytes()).unwrap();
         let mut value = Vec::new();
         assert!(live.get(b"turn", &mut value).unwrap() && value == turns.to_le_bytes());
