@@ -35,6 +35,11 @@ pub fn below(seed: u64, controllers: usize) -> u32 {
     if with { 4 + rng.below(21) as u32 } else { 0 }
 }
 
+/// Whether memory is so short in this seed, and so much goes to files, that blocks are below all the time.
+pub fn scarce(seed: u64, below: u32) -> bool {
+    below > 0 && Entropy::seeded(seed ^ 0x5ca7ce).below(2) == 0
+}
+
 impl Disks {
     /// Those of a seed.
     pub fn draw(seed: u64) -> Disks {

@@ -232,13 +232,18 @@ impl World {
     pub fn new(seed: u64, keep_trace: bool) -> World {
         let mut rng = Entropy::seeded(seed);
         let controllers = crate::lots::controllers(seed);
-        let faults =
+        let mut faults =
             Faults { controllers, drain: crate::drain::rate(seed), ..Faults::draw(&mut rng) };
         let cell = Cell::draw(&mut rng);
         let focus = [None, None, Some(Kind::File), Some(Kind::Queue), Some(Kind::Kv)];
         let focus = focus[rng.below(5) as usize];
         // Who dies in a move needs moves.
-        let focus = if cell.is_some() { Some(Kind::Kv) } else { focus };
+        let mut focus = if cell.is_some() { Some(Kind::Kv) } else { focus };
+        let below = crate::tiers::below(seed, controllers);
+        if crate::tiers::scarce(seed, below) {
+            (faults.blocks, faults.tiny) = (5, true);
+            focus = focus.filter(|_| cell.is_some()).or(Some(Kind::File));
+        }
         let net = Net::new(&mut rng, faults.clock_ppm);
         let mut world = World {
             seed,
@@ -269,7 +274,7 @@ impl World {
             line: String::new(),
             working: true,
             focus,
-            below: crate::tiers::below(seed, controllers),
+            below,
             disks: Disks::draw(seed),
         };
         let classes = world.faults.classes();
