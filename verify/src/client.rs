@@ -427,8 +427,8 @@ pub fn replied(world: &mut World, message: Message) {
     }
     let Some(active) = world.tasks[to.task].active.as_mut() else { return };
     let mut header = ReplyHeader::new(status, to.number, value);
-    header.payload_len = payload.len() as u32;
-    active.found = payload;
+    active.found = payload.into_bytes();
+    header.payload_len = active.found.len() as u32;
     active.told = args.clone();
     match status {
         Status::Moved => world.reach("stale map corrected"),

@@ -38,6 +38,7 @@ pub const FAULTS: &[&str] = &[
     "short pause",
     "silent crash",
     "write below failed",
+    "wrong bytes from below once",
 ];
 
 /// States that every long run must have reached ("sometimes" assertions), by name.

@@ -2,14 +2,14 @@
 
 use crate::member::Member;
 use crate::world::{TryId, is_refusal};
-use honeycomb_block::Reclaimer;
+use honeycomb_block::{Pin, Reclaimer};
 use honeycomb_catalog::Effect as Order;
 use honeycomb_controller::message_of;
 use honeycomb_env::MemoryVolume;
 use honeycomb_server::{Access, BlockOwner, Effect, Io, LineKey, Lots, Post, Shard, ShardConfig};
 use honeycomb_structures::{Answer, News, Outcome, Payload, Registry, Ticket};
 use honeycomb_types::{
-    BlockAt, Generation, PrefixId, ServerId, SessionId, ShardIx, TierClass, TierSpec, Time,
+    BlockAt, Generation, PrefixId, ServerId, SessionId, ShardIx, TierClass, TierIx, TierSpec, Time,
 };
 use honeycomb_wire::data::{ReadArgs, ScanArgs, Scanned, scanned};
 use honeycomb_wire::messages::OpenBlockRequest;
@@ -17,7 +17,7 @@ use honeycomb_wire::queue::{GetArgs, Items};
 use honeycomb_wire::{Field, Grant, Op, RequestHeader, Status};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Shards of each server.
@@ -49,15 +49,33 @@ pub struct ShardLine {
     pub key: LineKey,
 }
 
+/// Longer payloads go out from where they lie, as in the product; shorter ones than there, so that it happens.
+const PIN_ABOVE: usize = 1000;
+
 /// An answer on its way.
-#[derive(Debug)]
 pub struct Message {
     pub to: Caller,
     pub op: Op,
     pub status: Status,
     pub value: u64,
     pub args: Vec<u8>,
-    pub payload: Vec<u8>,
+    pub payload: Sent,
+}
+
+/// The payload of an answer on its way.
+pub enum Sent {
+    Bytes(Vec<u8>),
+    /// Memory of a block, which nobody else has until it has arrived.
+    Pinned(Arc<Pin>),
+}
+
+impl Sent {
+    pub fn into_bytes(self) -> Vec<u8> {
+        match self {
+            Sent::Bytes(bytes) => bytes,
+            Sent::Pinned(pin) => pin.bytes().to_vec(),
+        }
+    }
 }
 
 /// A payload that is arriving piece by piece.
@@ -93,6 +111,8 @@ pub struct SimServer {
     /// What its shards want of the network and was not done yet, each with its shard.
     pub posts: Vec<(u8, Post)>,
     pub(crate) shards: Vec<Shard>,
+    /// Answers on their way from a block's own memory.
+    sent: Vec<(BlockAt, Weak<Pin>)>,
     next_ticket: u64,
     waiting: BTreeMap<Ticket, (Caller, RequestHeader)>,
     pub filling: BTreeMap<Ticket, Filling>,
@@ -152,6 +172,7 @@ impl SimServer {
             wants: Vec::new(),
             posts: Vec::new(),
             shards: (0..SHARDS).map(shard).collect(),
+            sent: Vec::new(),
             next_ticket: 0,
             waiting: BTreeMap::new(),
             filling: BTreeMap::new(),
@@ -165,6 +186,7 @@ impl SimServer {
         self.alive = false;
         self.members.iter_mut().for_each(Member::end);
         self.shards.clear();
+        self.sent.clear();
         self.waiting.clear();
         self.filling.clear();
         self.wants.clear();
@@ -255,7 +277,7 @@ impl SimServer {
                 Outcome::Done(answer) => answer,
                 Outcome::Parked => self.read_at_once(at, ticket),
             };
-            let piece = self.reply(Caller::Nobody, &header, piece).payload;
+            let piece = self.reply(Caller::Nobody, &header, piece).payload.into_bytes();
             if piece.is_empty() {
                 return bytes;
             }
@@ -323,7 +345,7 @@ impl SimServer {
             let outcome = shard.apply(Time::ZERO, &access, &header, &args, &[], ticket);
             let Outcome::Done(answer) = outcome else { return Err("a scan waits".into()) };
             let (status, next) = (answer.status, answer.value);
-            let page = self.reply(Caller::Nobody, &header, answer).payload;
+            let page = self.reply(Caller::Nobody, &header, answer).payload.into_bytes();
             if status != Status::Ok {
                 return Err(format!("{at:?} cannot be scanned: {}", status.name()));
             }
@@ -584,12 +606,28 @@ impl SimServer {
         out
     }
 
+    /// It tells that a block has left memory, or is there again: whether that can be. Memory that an
+    /// answer is on its way from is not free (INV-41).
+    pub fn may_tell(&mut self, at: BlockAt, tier: TierIx) -> bool {
+        self.sent.retain(|(_, pin)| pin.strong_count() > 0);
+        let sends = self.sent.iter().any(|(from, _)| *from == at);
+        // What comes up has other memory from then on.
+        self.sent.retain(|(from, _)| *from != at);
+        !(sends && tier.is_below())
+    }
+
     fn reply(&mut self, to: Caller, header: &RequestHeader, answer: Answer) -> Message {
+        let at = header.at;
         let payload = match answer.payload {
-            Payload::None => Vec::new(),
-            Payload::Bytes(bytes) => bytes.to_vec(),
-            Payload::Pinned(pin) => pin.bytes().to_vec(),
-            Payload::Block(range) => self.shard(header.at).bytes(header.at, range).to_vec(),
+            Payload::None => Sent::Bytes(Vec::new()),
+            Payload::Bytes(bytes) => Sent::Bytes(bytes.to_vec()),
+            Payload::Pinned(pin) => Sent::Bytes(pin.bytes().to_vec()),
+            Payload::Block(range) if range.len() > PIN_ABOVE && to != Caller::Nobody => {
+                let pin = Arc::new(self.shard(at).pin(at, range));
+                self.sent.push((at, Arc::downgrade(&pin)));
+                Sent::Pinned(pin)
+            }
+            Payload::Block(range) => Sent::Bytes(self.shard(at).bytes(at, range).to_vec()),
             Payload::Parts(_) => unreachable!("the shard has put it together"),
         };
         Message {

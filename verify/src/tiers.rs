@@ -79,6 +79,7 @@ impl World {
         }
         let disks = &mut self.disks;
         let (write, read) = (disks.rng.chance(disks.fail_write), disks.rng.chance(disks.fail_read));
+        let flip = disks.rng.chance(disks.fail_read);
         let full = disks.rng.chance(disks.full);
         let disk = &self.servers[server].disk;
         if full {
@@ -88,9 +89,13 @@ impl World {
         disk.fail_writes(u32::from(write));
         // One that erred once is right the second time.
         disk.fail_reads(u32::from(read));
-        for (seen, what) in
-            [(full, "disk full"), (write, "write below failed"), (read, "read below failed once")]
-        {
+        disk.flip_reads(u32::from(flip && !read));
+        for (seen, what) in [
+            (full, "disk full"),
+            (write, "write below failed"),
+            (read, "read below failed once"),
+            (flip, "wrong bytes from below once"),
+        ] {
             if seen {
                 self.fault(what);
             }

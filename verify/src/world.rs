@@ -716,6 +716,13 @@ impl World {
     fn tell_controller(&mut self, server: usize) {
         let wants = std::mem::take(&mut self.servers[server].wants);
         for effect in wants {
+            if let Effect::TierChanged { at, tier, .. } = effect
+                && !self.servers[server].may_tell(at, tier)
+            {
+                let text =
+                    "is said to have left memory from which an answer is on its way (INV-41)";
+                self.broken(format!("{at:?} {text}"));
+            }
             if self.servers[server].members[effect.controller() as usize].ready {
                 self.say(server, effect.controller().into(), Said::Asked(effect));
                 continue;

@@ -65,6 +65,7 @@ fn a_run_draws_what_it_is_meant_to_draw() {
         "request that waited for blocks that go down",
         "server declared dead for its silence",
         "write below failed",
+        "wrong bytes from below once",
     ];
     let missed: Vec<String> = sum.missed();
     let common = |missed: &&String| !rare.iter().any(|rare| missed.contains(rare));
