@@ -59,9 +59,9 @@ const SECONDS_HOUR: f64 = 3600.0;
 /// was written longest ago goes down first, to the disk or the object store, whichever is sooner.
 /// Capacities are shares of the most that all jobs together hold; slowdowns are relative to the
 /// policy's own run at 100 %. On a cluster, beside it, a redis-server gets the same jobs, with the
-/// object store for what it refuses. The object store is shaped, so that it is the same everywhere; it
-/// is a folder of the system's temporary ones. What needs a shaped disk is told as not measured; with
-/// `--unshaped` it uses the disk of that folder as it is.
+/// object store for what it refuses. The disk and the object store are shaped, so that they are the same
+/// everywhere: both are folders of the system's temporary ones, and with `--unshaped` as fast as
+/// these.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench pressure --quick --policy static --capacity 60
