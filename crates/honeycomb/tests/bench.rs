@@ -343,6 +343,59 @@ fn pressure_spills_to_the_servers_disk() {
     assert!(number(&points[1], "spilled_disk_bytes") > 0.0, "{}", points[1]);
 }
 
+/// Four times the memory is sorted; with a disk that is too small the sort is refused, and what was
+/// acknowledged is there (`bench sort` says otherwise).
+#[test]
+fn sort_takes_more_than_memory() {
+    let sorted = &lines(&["sort", "--shards", "2"])[0];
+    assert_eq!(sorted["sorted"], true);
+    assert_eq!(number(sorted, "bytes"), 4.0 * number(sorted, "memory"));
+    let least = number(sorted, "bytes") - number(sorted, "memory");
+    assert!(number(sorted, "disk_written_bytes") >= least, "{sorted}");
+    assert!(number(sorted, "disk_read_bytes") >= least, "{sorted}");
+
+    let output = Command::new(env!("CARGO_BIN_EXE_honeycomb"))
+        .args(["bench", "sort", "--quick", "--json", "--disk", "1GiB"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("acknowledged records are there"), "{said}");
+    let stopped: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&stopped["sorted"], &stopped["status"]), (&false.into(), &"OutOfMemory".into()));
+    // Memory and disk are half of what was to be sorted: about so many were acknowledged.
+    let found = number(&stopped, "records_found") * 128.0 / number(&stopped, "bytes");
+    assert!((0.3..0.5).contains(&found), "{stopped}");
+}
+
+/// A disk whose writes fail half-way, though it should have room, is no reason to lose anything or to wait
+/// for ever. It is a file system of 24 MiB, where a user may mount one in a name space of their own.
+#[test]
+fn sort_ends_when_the_disk_fails() {
+    let folder = Folder::new("full-disk");
+    std::fs::create_dir_all(&folder.0).unwrap();
+    let mounted = "mount -t tmpfs -o size=24m tmpfs \"$1\" || exit 99";
+    let run = |then: &str| {
+        Command::new("unshare")
+            .args(["-Urm", "sh", "-c", &format!("{mounted}; {then}")])
+            .arg(env!("CARGO_BIN_EXE_honeycomb"))
+            .arg(&folder.0)
+            .output()
+    };
+    if !run("true").is_ok_and(|tried| tried.status.success()) {
+        eprintln!("not run: file systems cannot be mounted here");
+        return;
+    }
+    let output =
+        run("exec \"$0\" bench sort --quick --json --timeout 3 --directory \"$1\"").unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("acknowledged records are there"), "{said}");
+    let stopped: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(stopped["sorted"], false);
+    let status = stopped["status"].as_str().unwrap();
+    assert!(["OutOfMemory", "DeadlineExceeded"].contains(&status), "{stopped}");
+    assert!(number(&stopped, "records_found") * 128.0 >= (24 << 20) as f64, "{stopped}");
+}
+
 /// Who asks for what cannot be measured is told why.
 #[test]
 fn pressure_says_what_it_lacks() {

@@ -13,7 +13,7 @@ mod file;
 mod kind;
 mod show;
 
-pub use kind::unhex;
+pub use kind::{disk_shape, unhex};
 pub use show::{ConfigArgs, config};
 
 use crate::failure::{Failure, Outcome};
