@@ -5,8 +5,8 @@ mod common;
 
 use common::{Bench, LEASE, file, kv};
 use honeycomb_catalog::{
-    Actor, CatalogError, Command, Estimate, Hints, MapEntry, NewServer, NewStructure, Opened,
-    Reply, Report, Weight,
+    Actor, CatalogError, Command, Estimate, Hints, MapEntry, NewServer, Opened, Reply, Report,
+    Weight,
 };
 use honeycomb_types::limits::HINT_TASK_BYTES_PER_S;
 use honeycomb_types::{JobId, ServerId, TierClass, TierSpec};
@@ -75,14 +75,13 @@ fn who_need_not_be_in_memory_is_placed_below() {
         };
         (status.blocks - status.free, status.tiers[0].used)
     };
-    let many = |name, n| NewStructure { initial_blocks: n, ..file("", name) };
-    bench.make(patient, many("below", 5)).unwrap();
+    bench.make(patient, file("", "below", 5)).unwrap();
     assert_eq!(place(&mut bench), (0, 5));
-    bench.make(plain, many("above", 3)).unwrap();
+    bench.make(plain, file("", "above", 3)).unwrap();
     bench.make(patient, kv("", "kv", 2)).unwrap();
     assert_eq!(place(&mut bench), (5, 5));
     // More than there is below is in memory, all of it.
-    bench.make(patient, many("rest", 4)).unwrap();
+    bench.make(patient, file("", "rest", 4)).unwrap();
     assert_eq!(place(&mut bench), (9, 5));
 }
 

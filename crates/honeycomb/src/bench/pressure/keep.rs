@@ -5,6 +5,7 @@ use super::HEADROOM;
 use super::objects::Objects;
 use crate::bench::redis::{RedisClient, SetEnd};
 use honeycomb_client::{Client, Error, JobOptions, JobTicket};
+use honeycomb_env::Clock;
 use honeycomb_load::{FileId, JobPlan, Keep, Read, TransferCost};
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::{DagNode, PrefixOptions};
@@ -17,6 +18,10 @@ use thiserror::Error;
 
 /// Lease of a job: longer than any run. Its files go when their readers have committed.
 const LEASE_MS: u32 = 24 * 3600 * 1000;
+
+/// How long a task waits for room where there is nothing below, and how often it asks.
+const PATIENCE: Duration = Duration::from_secs(10);
+const AGAIN: Duration = Duration::from_millis(20);
 
 /// Why a file could not be kept.
 #[derive(Debug, Error)]
@@ -173,8 +178,10 @@ pub struct Ours<'a> {
     pub name: String,
     /// Bytes of a block.
     pub block: u64,
-    /// For files that find no room; without, that is an error.
+    /// For files that find no room; without, a task waits for it.
     pub objects: Option<&'a Objects>,
+    /// By which it waits.
+    pub clock: Clock,
     /// With these a job is in memory only when its peak could be reserved, and else on the servers'
     /// disks for as long as it lives.
     pub reservations: Option<&'a Reservations>,
@@ -249,7 +256,17 @@ impl Keep for Ours<'_> {
 
     fn write(&self, job: &OurJob, at: FileId, content: &[u8]) -> Result<(), KeepError> {
         let blocks = self.blocks(content.len() as u64);
-        let made = job.client.create_file(job.ticket.job, &path(at), blocks as u32, false);
+        let make = || job.client.create_file(job.ticket.job, &path(at), blocks as u32, false);
+        let mut made = make();
+        let until = self.clock.now() + PATIENCE;
+        // Memory and disk are full: the task waits until others have let go, and its job takes longer.
+        while self.objects.is_none()
+            && made.as_ref().is_err_and(|e| e.status == Status::OutOfMemory)
+            && self.clock.now() < until
+        {
+            self.clock.sleep_until(self.clock.now() + AGAIN);
+            made = make();
+        }
         match (made, self.objects) {
             (Ok(file), _) => {
                 self.held.more(content.len() as u64, blocks);

@@ -19,13 +19,13 @@ use crate::bench::{Pool, Transport, Waiting};
 use crate::failure::{Failure, Outcome};
 use crate::size;
 use honeycomb_client::Client;
-use honeycomb_env::{Clock, Entropy};
+use honeycomb_env::{Clock, Entropy, Scratch, VOLUME_ALIGN, Volume};
 use honeycomb_load::{
     Carried, JobPlan, Keep, Pace, Read, StagePlan, TRANSFER_SHARE, TaskPlan, TransferCost, carry,
 };
 use honeycomb_types::Time;
 use honeycomb_types::limits::{
-    BELOW_BYTES, BELOW_FRACTION, REPORT_INTERVAL, RESERVE_BLOCKS_MIN, RESERVE_FRACTION,
+    BELOW_BYTES, BELOW_FRACTION, REPORT_INTERVAL, RESERVE_BLOCKS_MIN, RESERVE_FRACTION, TIER_PIECE,
     WARM_BLOCKS_MIN, WARM_FRACTION,
 };
 use honeycomb_wire::Status;
@@ -45,6 +45,8 @@ const SHARE: (f64, f64) = (0.27, 0.33);
 const EVERY: Duration = Duration::from_millis(20);
 /// Files with which it is measured what transfers take alone.
 const PROBES: u32 = 24;
+/// Threads that write to a disk, as a server's do.
+const DISK_THREADS: u64 = 4;
 /// Share of tasks' time for which they may wait for a thread, before the run says so.
 const QUEUED: f64 = 0.01;
 
@@ -115,8 +117,11 @@ pub struct Measured {
     pub peak: u64,
     /// What a task's transfers take alone.
     pub cost: TransferCost,
-    /// `block` at 100 % over the calibration, which is the same run before: what the machine adds.
+    /// `block` at 100 % over the calibration, which is the same run with room to spare: what the
+    /// machine adds.
     pub twice: Option<f64>,
+    /// Bytes per second that the disk takes alone.
+    pub disk: f64,
 }
 
 /// One run.
@@ -164,6 +169,7 @@ pub fn measure(
     make: impl Fn(TransferCost) -> Outcome<Load>,
 ) -> Outcome<Measured> {
     refuse(args)?;
+    let disk = disk_alone()?;
     let nominal = make(super::nominal(args))?;
     let cost = probe(args, &nominal)?;
     let mut load = make(cost)?;
@@ -198,15 +204,25 @@ pub fn measure(
         let mut base: Option<Vec<f64>> = None;
         for pct in args.capacities() {
             if let Some(why) = who.lacks() {
-                match missing.iter_mut().find(|missing| missing.who == who.name()) {
+                let same = |told: &&mut Missing| told.who == who.name() && told.why == why;
+                match missing.iter_mut().find(same) {
                     Some(told) => told.capacities.push(pct),
                     None => missing.push(Missing { who: who.name(), capacities: vec![pct], why }),
                 }
                 continue;
             }
             let memory = peak * u64::from(pct) / 100;
-            let ran =
-                who.run(args, &load, compute, memory, &format!("{} at {pct} %", who.name()))?;
+            let ran = who.run(args, &load, compute, memory, &format!("{} at {pct} %", who.name()));
+            let ran = match ran {
+                Ok(ran) => ran,
+                // One point less, told with its reason; without the one at 100 % the others mean nothing.
+                Err(failure) if pct < 100 => {
+                    let why = failure.to_string();
+                    missing.push(Missing { who: who.name(), capacities: vec![pct], why });
+                    continue;
+                }
+                Err(failure) => return Err(failure),
+            };
             let seconds = ran.carried.seconds.clone();
             if who == Who::Ours(Policy::Block) && pct == 100 {
                 ours = Some(seconds.clone());
@@ -220,7 +236,7 @@ pub fn measure(
     for point in &mut points {
         point.to_block = Some(Slowdown::of(&point.seconds, &ours).sums);
     }
-    Ok(Measured { load, cost, sizing, points, missing, peak, twice })
+    Ok(Measured { load, cost, sizing, points, missing, peak, twice, disk })
 }
 
 /// What transfers take alone: of some files, one after the other, each read by the task that writes
@@ -311,6 +327,7 @@ fn run_jobs(
         name: "pressure".into(),
         block,
         objects: objects.as_ref(),
+        clock: Clock::start(),
         reservations: reservations.as_ref(),
         held: &held,
     };
@@ -361,6 +378,35 @@ fn with_reserve(blocks: u64, disk: bool, promised: bool) -> u64 {
         all += 1;
     }
     all
+}
+
+/// Bytes per second that the disk of the temporary folder takes alone, written past the page cache
+/// where it can be, by as many threads as a server has for it.
+fn disk_alone() -> Outcome<f64> {
+    const BYTES: u64 = 256 << 20;
+    let folder = Disk::new()?;
+    let failed = |e: &std::io::Error| Failure::io(folder.0.display(), e);
+    let volume = Scratch::open(&folder.0, BYTES).map_err(|e| failed(&e))?;
+    let piece = TIER_PIECE as u64;
+    let clock = Clock::start();
+    let written: std::io::Result<()> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..DISK_THREADS)
+            .map(|n| {
+                let volume = &volume;
+                scope.spawn(move || {
+                    let bytes = vec![n as u8 + 1; TIER_PIECE + VOLUME_ALIGN];
+                    let from = bytes.as_ptr().align_offset(VOLUME_ALIGN);
+                    let bytes = &bytes[from..from + TIER_PIECE];
+                    (n..BYTES / piece)
+                        .step_by(DISK_THREADS as usize)
+                        .try_for_each(|at| volume.write(at * piece, bytes))
+                })
+            })
+            .collect();
+        threads.into_iter().try_for_each(|t| t.join().expect("writing does not panic"))
+    });
+    written.map_err(|e| failed(&e))?;
+    Ok(BYTES as f64 / clock.now().since(Time::ZERO).as_secs_f64().max(1e-9))
 }
 
 /// A folder for a server's blocks, which goes when the server has.
