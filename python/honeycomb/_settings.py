@@ -30,6 +30,7 @@ NAMES: Final = (
     "controller",
     "memory",
     "disks",
+    "disk_shape",
     "block_size",
     "shards",
     "controller_shards",

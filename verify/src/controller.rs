@@ -409,6 +409,7 @@ impl World {
                     forwarded: 0,
                     bytes_owed: 0,
                     cpu_permille: cpu as u16,
+                    traffic: &[],
                     usage: &usage,
                 };
                 if self.command(ix, Command::ServerReport { server: id, report }).is_err() {

@@ -225,6 +225,7 @@ fn measure_ticks(run: &mut Run, prefixes: usize) {
         forwarded: 0,
         bytes_owed: 0,
         cpu_permille: 0,
+        traffic: &[],
         usage: &[],
     };
     run.apply(Command::ServerReport { server: ServerId(1), report });

@@ -195,8 +195,19 @@ pub struct Report<'a> {
     pub bytes_owed: u64,
     /// Thousandths of the time of its cores that they were busy since the last report.
     pub cpu_permille: u16,
+    /// What its tiers moved since its start, in the order in which it declared them.
+    pub traffic: &'a [TierTraffic],
     /// Blocks whose usage changed since the last report; of a server with tiers, those that were used.
     pub usage: &'a [BlockUsage],
+}
+
+/// What one tier of a server moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TierTraffic {
+    /// Bytes that were written there.
+    pub written: u64,
+    /// Bytes that were read from there.
+    pub read: u64,
 }
 
 /// One transition of the catalog. Those with an `actor` come from clients; the rest come from the

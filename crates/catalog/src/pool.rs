@@ -14,7 +14,7 @@ use crate::kinds::KindSet;
 use crate::lots::Lending;
 use crate::policy::{Chooser, JobShare, Policy, ServerRoom, ShardRoom};
 use crate::weights::Load;
-use crate::{CatalogError, Effect, NewServer};
+use crate::{CatalogError, Effect, NewServer, TierTraffic};
 use hashbrown::{HashMap, HashSet};
 use honeycomb_types::limits::{REJOIN_GRACE, RESERVE_BLOCKS_MIN, RESERVE_FRACTION, SERVER_SILENCE};
 use honeycomb_types::{
@@ -241,6 +241,8 @@ pub(crate) struct Server {
     pub(crate) forwarded: u64,
     pub(crate) bytes_owed: u64,
     pub(crate) load: Load,
+    /// What its tiers moved, as it told last; nothing before that.
+    pub(crate) traffic: Box<[TierTraffic]>,
     /// It can write data of expired prefixes to disk.
     pub(crate) flush: bool,
     /// The custom kinds that it serves.
@@ -273,6 +275,7 @@ impl Server {
             forwarded: 0,
             bytes_owed: 0,
             load: Load::default(),
+            traffic: Box::default(),
             flush: new.flush,
             kinds: KindSet::of(new.kinds),
             away: false,

@@ -1,6 +1,6 @@
 //! What the catalog answers, and what it asks of the memory servers.
 
-use crate::{BillInfo, CatalogError, Estimate, Hints, Weight, Written};
+use crate::{BillInfo, CatalogError, Estimate, Hints, TierTraffic, Weight, Written};
 use honeycomb_types::{
     BlockAt, Generation, JobId, Kind, KindSpec, MapVersion, Marks, MoveId, PrefixId, Router,
     ServerId, StructureId, TierClass, TierIx, Verbs,
@@ -331,6 +331,8 @@ pub struct TierUse {
     pub blocks: u64,
     /// Blocks that are there, or have a place there.
     pub used: u64,
+    /// What was moved since the servers started that live.
+    pub traffic: TierTraffic,
 }
 
 /// Whether a server is being taken out.
@@ -397,7 +399,11 @@ impl ClusterStatus {
     /// Adds what one server has.
     pub(crate) fn add(&mut self, tier: &TierUse) {
         match self.tiers.iter_mut().find(|sum| sum.class == tier.class) {
-            Some(sum) => (sum.blocks, sum.used) = (sum.blocks + tier.blocks, sum.used + tier.used),
+            Some(sum) => {
+                (sum.blocks, sum.used) = (sum.blocks + tier.blocks, sum.used + tier.used);
+                sum.traffic.written += tier.traffic.written;
+                sum.traffic.read += tier.traffic.read;
+            }
             None => self.tiers.push(*tier),
         }
     }

@@ -120,6 +120,11 @@ impl Catalog {
         server.bytes_owed = report.bytes_owed;
         let now = self.now;
         server.load.heard(report.cpu_permille, self.now);
+        // It says so four times a second: what has its size already is written over.
+        match server.traffic.len() == report.traffic.len() {
+            true => server.traffic.copy_from_slice(report.traffic),
+            false => server.traffic = report.traffic.into(),
+        }
         for usage in report.usage.iter().filter(|usage| usage.at.block.server() == id) {
             if self.pool.held(usage.at).is_some() {
                 self.pool.touch(usage.at.block, now);
@@ -246,7 +251,9 @@ impl Catalog {
             status.bytes_resident += server.bytes_resident;
             let used = |n: usize, spec: &TierSpec| {
                 let Room { total, out } = server.below(n);
-                TierUse { class: spec.class, blocks: total as u64, used: out.min(total) as u64 }
+                let (blocks, used) = (total as u64, out.min(total) as u64);
+                let traffic = server.traffic.get(n).copied().unwrap_or_default();
+                TierUse { class: spec.class, blocks, used, traffic }
             };
             let tiers: Vec<TierUse> =
                 server.tiers.iter().enumerate().map(|(n, spec)| used(n, spec)).collect();

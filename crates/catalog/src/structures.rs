@@ -360,7 +360,8 @@ impl Catalog {
 
     /// Takes blocks for a structure of a prefix within the quotas that it counts to: all of them or none. They are in
     /// memory; when too few are free there, and their kind works below memory, all of them have their
-    /// places in the first tier below that has room.
+    /// places in the first tier below that has room. For a job that need not be in memory, memory comes
+    /// last (Pocket: it "does not use DRAM").
     pub(crate) fn take_blocks(
         &mut self,
         (j, n): (u32, u32),
@@ -380,11 +381,15 @@ impl Catalog {
         self.pressure.asks(n);
         let below = if goes_below(kind) && !self.is_flushed(n) { TIERS_MAX } else { 0 };
         let (mut weights, now) = (self.take_weights(j), self.now);
-        let mut tiers = (0..=below as u8).map(|tier| {
+        // What a move needs stays where it is served best.
+        let memory_last = self.jobs[j].hints.not_sensitive && draw == Draw::Ordinary;
+        let count = below as u8 + 1;
+        let mut tiers = (0..count).map(|turn| {
+            let tier = (turn + u8::from(memory_last)) % count;
             let chooser = Chooser { policy: &mut *self.policy, weights: weights.as_deref_mut() };
             self.pool.allocate(chooser, holder, (s, kind), asked, draw, (TierIx(tier), now))
         });
-        let first = tiers.next().expect("memory is one");
+        let first = tiers.next().expect("there is memory");
         let blocks = first.or_else(|none| tiers.find_map(Result::ok).ok_or(none));
         self.jobs[j].weights = weights;
         let blocks = blocks.map_err(|none| {

@@ -252,6 +252,7 @@ fn a_server_that_does_not_come_back_is_lost_and_loses_its_data() {
         forwarded: 0,
         bytes_owed: 0,
         cpu_permille: 0,
+        traffic: &[],
         usage: &[],
     };
     let grace = REJOIN_GRACE.as_millis() as u64;

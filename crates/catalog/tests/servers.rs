@@ -18,6 +18,7 @@ const REPORT: Report<'static> = Report {
     forwarded: 5,
     bytes_owed: 0,
     cpu_permille: 0,
+    traffic: &[],
     usage: &[],
 };
 

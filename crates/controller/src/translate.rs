@@ -247,7 +247,13 @@ fn server_info(s: &catalog::ServerInfo) -> ServerInfo {
 }
 
 fn tier_use(tier: &catalog::TierUse) -> TierUse {
-    TierUse { class: tier.class.code(), blocks: tier.blocks, used: tier.used }
+    TierUse {
+        class: tier.class.code(),
+        blocks: tier.blocks,
+        used: tier.used,
+        bytes_written: tier.traffic.written,
+        bytes_read: tier.traffic.read,
+    }
 }
 
 pub(crate) fn status(s: &catalog::ClusterStatus, requests: &Requests) -> ClusterStatusReply {

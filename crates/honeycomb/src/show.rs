@@ -160,7 +160,12 @@ fn print_flushes(s: &ClusterStatusReply) {
 }
 
 fn tiers_json(tiers: &[TierUse]) -> Vec<Value> {
-    let tier = |t: &TierUse| json!({ "class": class(t), "blocks": t.blocks, "used": t.used });
+    let tier = |t: &TierUse| {
+        json!({
+            "class": class(t), "blocks": t.blocks, "used": t.used,
+            "bytes_written": t.bytes_written, "bytes_read": t.bytes_read,
+        })
+    };
     tiers.iter().map(tier).collect()
 }
 

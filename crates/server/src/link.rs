@@ -11,6 +11,7 @@ use crate::flush::{Errand, FlushJob, FlushWhat, Flusher};
 use crate::lots::Lots;
 use crate::notes::Note;
 use crate::shard::{BlockOwner, Effect, MoveWord};
+use crate::spill::Traffic;
 use honeycomb_env::{
     Clock, ConnId, Entropy, Mailbox, Net, NotPosted, ReplyPayload, resident_anonymous_bytes,
 };
@@ -58,6 +59,8 @@ pub(crate) struct Identity {
     pub blocks_per_shard: u32,
     /// What is below it.
     pub tiers: Vec<TierInfo>,
+    /// What their disks moved.
+    pub traffic: Vec<Arc<Traffic>>,
     pub block_size: u64,
     pub incarnation: u64,
     pub flush: bool,
@@ -424,6 +427,7 @@ impl Link {
             forwarded: sum.forwarded,
             bytes_owed: sum.bytes_owed,
             cpu_permille,
+            tiers: self.identity.traffic.iter().map(|disk| disk.told()).collect(),
             usage: std::mem::take(&mut self.usage),
             active: std::mem::take(&mut self.active),
         };

@@ -90,17 +90,23 @@ impl FileBlock {
             Some(Seal::Final) => return Err(Answer::refuse(Status::Sealed, "the file is sealed")),
             None => {}
         }
-        let limit = large_limit(self.size);
-        if length > limit {
-            let message =
-                format!("an append of {length} bytes is over the limit of {limit} (block / 8)");
+        let (limit, left) = (large_limit(self.size), self.size - self.pieces.tail());
+        // More than the limit is taken where it fits, and seals nothing where it does not: so much of
+        // the block would be wasted.
+        if length > limit && length > left {
+            let message = format!(
+                "an append of {length} bytes is over the limit of {limit} (block / 8), and this block \
+                 has no room for it"
+            );
             return Err(Answer::refuse(Status::ValueTooLarge, message));
         }
-        self.next.wrote(length);
+        // What fills up this block says nothing of when the next one is needed: a block that was given
+        // and is not needed is memory that others do not have.
+        self.next.wrote(length.min(limit));
         if self.pieces.is_full() {
             return Err(busy(RETRY_FILLS_US));
         }
-        if length > self.size - self.pieces.tail() {
+        if length > left {
             return Err(self.overflow());
         }
         Ok(())

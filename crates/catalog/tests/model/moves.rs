@@ -35,6 +35,7 @@ impl Both {
             forwarded: 0,
             bytes_owed: 0,
             cpu_permille: 0,
+            traffic: &[],
             usage: &usage,
         };
         self.bench.run(Command::ServerReport { server: at.block.server(), report }).unwrap();

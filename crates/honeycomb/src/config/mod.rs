@@ -13,7 +13,7 @@ mod file;
 mod kind;
 mod show;
 
-pub use kind::unhex;
+pub use kind::{disk_shape, unhex};
 pub use show::{ConfigArgs, config};
 
 use crate::failure::{Failure, Outcome};
@@ -44,7 +44,7 @@ pub struct Setting {
 const CLIENTS: &str = "commands that use a cluster";
 
 /// Every setting.
-pub const TABLE: [Setting; 24] = [
+pub const TABLE: [Setting; 25] = [
     Setting {
         name: "address",
         kind: Kind::Endpoint,
@@ -158,6 +158,15 @@ pub const TABLE: [Setting; 24] = [
         of: "`start`, `server`",
         help: "Disks for blocks that have no room in memory, DIR=SIZE or CLASS:DIR=SIZE (nvme, ssd, \
                hdd), in the order in which they are used; nothing is left there",
+    },
+    Setting {
+        name: "disk_shape",
+        kind: Kind::DiskShape,
+        default: None,
+        otherwise: "none: disks are as fast as they are",
+        of: "`start`, `server`",
+        help: "For benchmarks: megabytes per second of each disk, both ways together, and milliseconds \
+               for each request (500:0.1); a disk that is slower stays so",
     },
     Setting {
         name: "block_size",
@@ -288,8 +297,8 @@ groups! {
     ForDemo = ["python"];
     /// What `start` needs.
     ForStart = [
-        "listen", "advertise", "insecure", "unix", "unix_dir", "memory", "disks", "block_size",
-        "shards", "spin_us", "lease_ms", "high_mark", "low_mark", "flush_root", "cluster_file", "data_dir",
+        "listen", "advertise", "insecure", "unix", "unix_dir", "memory", "disks", "disk_shape",
+        "block_size", "shards", "spin_us", "lease_ms", "high_mark", "low_mark", "flush_root", "cluster_file", "data_dir",
         "controller_shards"
     ];
     /// What `stop` needs.
@@ -303,7 +312,7 @@ groups! {
     /// What `server` needs.
     ForServer = [
         "controller", "token", "listen", "advertise", "insecure", "unix", "unix_dir", "memory",
-        "disks", "block_size", "shards", "spin_us", "flush_root"
+        "disks", "disk_shape", "block_size", "shards", "spin_us", "flush_root"
     ];
     /// What `doctor` looks at.
     ForDoctor = [
@@ -313,7 +322,7 @@ groups! {
     /// All.
     All = [
         "address", "token", "timeout", "job", "cluster_file", "python", "listen", "advertise",
-        "insecure", "unix", "unix_dir", "controller", "memory", "disks", "block_size",
+        "insecure", "unix", "unix_dir", "controller", "memory", "disks", "disk_shape", "block_size",
         "shards",
         "controller_shards", "spin_us",
         "lease_ms", "high_mark", "low_mark", "flush_root", "data_dir", "prices"
@@ -591,7 +600,12 @@ impl Settings {
     /// Disks below the memory.
     pub fn disks(&self) -> Vec<DiskOptions> {
         let text = self.text("disks");
-        text.map_or_else(Vec::new, |text| kind::disks(text).expect("it was checked"))
+        let mut disks =
+            text.map_or_else(Vec::new, |text| kind::disks(text).expect("it was checked"));
+        let shape = self.text("disk_shape");
+        let shape = shape.map(|text| kind::disk_shape(text).expect("it was checked"));
+        disks.iter_mut().for_each(|disk| disk.shape = shape);
+        disks
     }
 
     /// Bytes of a block.

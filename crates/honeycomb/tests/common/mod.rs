@@ -62,7 +62,7 @@ impl Cluster {
     /// A cluster of one server that has a disk of so many bytes in this directory.
     pub fn with_disk(memory: u64, block_size: u64, directory: &Path, bytes: u64) -> Cluster {
         let class = honeycomb_types::TierClass::Nvme;
-        let disks = vec![DiskOptions { directory: directory.into(), bytes, class }];
+        let disks = vec![DiskOptions { directory: directory.into(), bytes, class, shape: None }];
         let extras = Extras { disks, ..Extras::default() };
         Cluster::start_all(vec![Arc::default()], memory, block_size, extras)
     }

@@ -140,6 +140,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
                 forwarded: 0,
                 bytes_owed: 0,
                 cpu_permille: 0,
+                tiers: Vec::new(),
                 usage: Vec::new(),
                 active: vec![ActivePrefix { job, prefix: victim.own.0, ago_ms: 0 }],
             }

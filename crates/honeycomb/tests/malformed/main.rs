@@ -773,8 +773,11 @@ fn numbers_at_their_ends_are_answered() {
             let payload = vec![1; length as usize];
             let reply = raw.request(setup.kv_header(Op::KvPut, lane), b"\0k", &payload);
             assert_eq!(reply.status(), Status::ValueTooLarge, "{length}: {}", reply.message());
-            let reply = raw.request(setup.file_header(Op::FileAppend, lane), b"", &payload);
-            assert_eq!(reply.status(), Status::ValueTooLarge, "{length}: {}", reply.message());
+            // An append of more than that is taken where there is room for it.
+            if length >= BLOCK {
+                let reply = raw.request(setup.file_header(Op::FileAppend, lane), b"", &payload);
+                assert_eq!(reply.status(), Status::ValueTooLarge, "{length}: {}", reply.message());
+            }
             raw.expect_alive();
         }
     }

@@ -4,7 +4,7 @@
 
 use super::parts::{
     ActivePrefix, BlockUsage, FlushedObject, FlushedStructure, HeldBlock, KindInfo, MapEntry,
-    TierInfo,
+    TierInfo, TierTraffic,
 };
 use crate::fields::fields;
 
@@ -83,6 +83,8 @@ pub struct ReportRequest {
     pub bytes_owed: u64,
     /// Thousandths of the time of its cores that they were busy since the last report.
     pub cpu_permille: u16,
+    /// Of each tier below its memory, in the order in which it declared them.
+    pub tiers: Vec<TierTraffic>,
     /// Blocks whose usage changed since the last report.
     pub usage: Vec<BlockUsage>,
     /// Task prefixes of sessions that were active.
@@ -96,6 +98,7 @@ fields!(ReportRequest {
     forwarded,
     bytes_owed,
     cpu_permille,
+    tiers,
     usage,
     active
 });

@@ -143,7 +143,7 @@ pub enum Op {
     ReturnBlock = 0x0330,
     /// Takes a memory server out: it is given no block from now on, and ends when it has none. Idempotent. Every controller shard does its part; when one refuses, the others may have done theirs, and it is asked again.
     DrainServer = 0x0340,
-    /// Appends the payload, contiguously and atomically. The reply's value is the offset within the block.
+    /// Appends the payload, contiguously and atomically. The reply's value is the offset within the block. More than an eighth of a block is ValueTooLarge, unless the block has room for all of it.
     FileAppend = 0x1001,
     /// Reads committed bytes of the block. Arguments: offset u64, length u32. The payload is what is there, at most that much; the value is the committed length of the block.
     FileRead = 0x1002,

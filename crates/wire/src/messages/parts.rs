@@ -350,9 +350,24 @@ pub struct TierUse {
     pub blocks: u64,
     /// Blocks that are there, or have a place there.
     pub used: u64,
+    /// Bytes written there since the servers that live started.
+    pub bytes_written: u64,
+    /// Bytes read from there since then.
+    pub bytes_read: u64,
 }
 
-fields!(TierUse { class, blocks, used });
+fields!(TierUse { class, blocks, used, bytes_written, bytes_read });
+
+/// What went to a tier of a server and came from it, since its start.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct TierTraffic {
+    /// Bytes written.
+    pub written: u64,
+    /// Bytes read.
+    pub read: u64,
+}
+
+fields!(TierTraffic { written, read });
 
 /// What one server counts for when a block of a job is placed.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
