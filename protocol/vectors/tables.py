@@ -189,6 +189,7 @@ PAYLOADS = {
     "MoveValue": "the value",
     "MoveLanes": "what is known of lanes",
     "MovePatch": "runs of bytes that have changed",
+    "MoveState": "what the block knows beside its bytes",
 }
 
 

@@ -601,8 +601,11 @@ impl CatalogModel {
         let expected = if follows && !sealed { Ok(()) } else { Err("StaleBlock") };
         agree("the return of a successor", reply, &expected)?;
         if expected.is_ok() {
+            let before = file.held();
             file.chain.pop();
-            self.cluster.free([successor]);
+            file.cancel_left();
+            let after = file.held();
+            self.cluster.free(before.difference(&after).copied());
         }
         Ok(())
     }

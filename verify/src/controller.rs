@@ -508,6 +508,11 @@ impl World {
                 let word = match reply {
                     Ok(Reply::Moved { version, entry }) => {
                         self.reach("move committed");
+                        match self.structures.get(&structure).map(|known| known.opened.kind) {
+                            Some(Kind::File) => self.reach("block of a file left its server"),
+                            Some(Kind::Queue) => self.reach("block of a queue left its server"),
+                            _ => {}
+                        }
                         let entry = wire_entry(&entry);
                         MoveWord::Committed(MovedArgs { version: version.0, entry })
                     }

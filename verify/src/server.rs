@@ -392,8 +392,8 @@ impl SimServer {
     ) -> Taken {
         let ticket = self.ticket();
         // Operations of many keys are worked on whole, however long.
-        let many =
-            matches!(header.op, Op::KvBatch | Op::KvMultiGet | Op::KvAccumulate | Op::MoveLanes);
+        let many = matches!(header.op, Op::KvBatch | Op::KvMultiGet | Op::KvAccumulate)
+            || !self.shard(header.at).streams(header);
         if payload.len() > WHOLE_MAX && !many {
             return match self.shard(header.at).reserve(now, access, header, args, ticket) {
                 Ok(()) => {

@@ -296,6 +296,8 @@ impl Catalog {
         let structure = &self.structures[s];
         let j = structure.job;
         let kv = structure.kind == Kind::Kv;
+        let targets: Vec<BlockId> =
+            structure.moves.iter().flat_map(|moves| moves.new_targets()).collect();
         let placed = structure.entries.iter().enumerate();
         let ranges: HashMap<_, _> =
             placed.map(|(i, e)| (e.block, (e.start, structure.end(i)))).collect();
@@ -313,7 +315,7 @@ impl Catalog {
         let blocks: Vec<(BlockId, bool)> = chained.chain(extents).collect();
         for (block, extents) in blocks {
             let placed = ranges.get(&block).copied();
-            if kv && placed.is_none() && !extents {
+            if targets.contains(&block) {
                 self.give_back(j, s, block, effects);
                 continue;
             }

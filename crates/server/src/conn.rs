@@ -653,8 +653,7 @@ impl Service for ShardService {
             self.data_request(net, now, from, header, args, &[]);
             return Begin::Skip;
         }
-        // Retry records have no place in the block.
-        if elsewhere || header.op == Op::MoveLanes || !self.shard.streams(header) {
+        if elsewhere || !self.shard.streams(header) {
             return self.begin_gathering(net, from, header, args);
         }
         let ticket = self.ticket();

@@ -1,7 +1,10 @@
 //! A block of a file: bytes that are only ever appended.
 
 mod many;
+mod moving;
 
+use crate::carry::{Cart, take_part};
+use crate::moves::Movable;
 use crate::next::{Next, busy, moved};
 use crate::pieces::Pieces;
 use crate::{
@@ -13,7 +16,7 @@ use honeycomb_types::limits::FRAME_MAX;
 use honeycomb_types::{Bug, Marks, Time};
 use honeycomb_wire::data::ReadArgs;
 use honeycomb_wire::notice::Change;
-use honeycomb_wire::{Op, Status};
+use honeycomb_wire::{Auth, Op, Status};
 use std::collections::VecDeque;
 
 /// Delay told when the end of other appends must be awaited, in microseconds.
@@ -42,6 +45,7 @@ pub struct FileBlock {
     seal: Option<Seal>,
     watched: bool,
     events: VecDeque<Event>,
+    cart: Cart,
 }
 
 impl FileBlock {
@@ -54,7 +58,13 @@ impl FileBlock {
             seal: None,
             watched: false,
             events: VecDeque::new(),
+            cart: Cart::default(),
         }
+    }
+
+    /// The same for one that a move will fill; 0 for none.
+    pub fn importing(block_size: usize, move_id: u64) -> FileBlock {
+        FileBlock { cart: Cart::importing(move_id), ..FileBlock::new(block_size) }
     }
 
     fn length(&self) -> u64 {
@@ -206,6 +216,14 @@ impl FileBlock {
 impl Structure for FileBlock {
     fn apply(&mut self, block: &mut Backing, operation: &Operation<'_>, payload: &[u8]) -> Outcome {
         let (op, args) = (operation.op, operation.args);
+        if op.info().auth == Auth::Peer {
+            let taken = take_part(self, block, operation, payload);
+            return Outcome::Done(taken.unwrap_or_else(|refusal| refusal));
+        }
+        let changes = matches!(op, Op::FileAppend | Op::FileSeal);
+        if let Some(answer) = self.cart.refuses(changes) {
+            return Outcome::Done(answer);
+        }
         let done = match op {
             Op::FileAppend => match self.admit(args, payload.len()) {
                 Ok(()) => return self.append(block, operation.ticket, payload),
@@ -231,6 +249,9 @@ impl Structure for FileBlock {
         length: usize,
     ) -> Result<(), Answer> {
         assert_eq!(operation.op, Op::FileAppend, "only an append of a file carries a payload");
+        if let Some(answer) = self.cart.refuses(true) {
+            return Err(answer);
+        }
         self.admit(operation.args, length)?;
         self.pieces.place(operation.ticket, length, Append::default());
         Ok(())
@@ -287,7 +308,7 @@ impl Structure for FileBlock {
 
     fn rests(&self) -> Rest {
         match &self.seal {
-            _ if !self.pieces.is_settled() => Rest::Busy,
+            _ if !self.pieces.is_settled() || !self.cart.stays() => Rest::Busy,
             Some(_) => Rest::Final(self.pieces.committed()),
             None => Rest::Open(self.pieces.committed()),
         }
@@ -300,7 +321,20 @@ impl Structure for FileBlock {
         }
     }
 
+    fn tick(&mut self, _block: &mut Backing, _now: Time) {
+        // Nobody waits here.
+        self.cart.wakes();
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.cart.deadline(None)
+    }
+
     fn watch(&mut self, watched: bool) {
         self.watched = watched;
+    }
+
+    fn movable(&mut self) -> Option<&mut dyn Movable> {
+        Some(self)
     }
 }

@@ -12,6 +12,7 @@
 //! decides before either of them whether a mutation is new, a retry or out of turn.
 #![forbid(unsafe_code)]
 
+mod carry;
 mod extent;
 mod file;
 mod kind;

@@ -137,11 +137,17 @@ pub enum Bug {
     DrainTakesNewBlocks = 64,
     /// Who leaves a server takes no retry records along (INV-19).
     RelocateForgetsLanes = 65,
+    /// What was given out and not acknowledged is not told to the block that goes on (INV-48).
+    RelocateForgetsReserved = 80,
+    /// A block that leaves after its seal does not say again that it is sealed (INV-48).
+    SealLeftBehind = 81,
+    /// Whose block was relocated takes it for one that was retired, where nothing had run (INV-16).
+    RelocatedMeansRetired = 82,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 65] = [
+    pub const ALL: [Bug; 68] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -207,6 +213,9 @@ impl Bug {
         Bug::LowersNeighbour,
         Bug::DrainTakesNewBlocks,
         Bug::RelocateForgetsLanes,
+        Bug::RelocateForgetsReserved,
+        Bug::SealLeftBehind,
+        Bug::RelocatedMeansRetired,
     ];
 }
 

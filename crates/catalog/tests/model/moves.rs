@@ -24,6 +24,23 @@ impl Both {
         Some((f, held[block % held.len()]))
     }
 
+    /// What moves in this way: blocks of all kinds leave servers.
+    fn moving_block(
+        &self,
+        j: usize,
+        kv: usize,
+        block: usize,
+        way: Way,
+    ) -> Option<(usize, BlockAt)> {
+        let files = &self.model.jobs[j].files;
+        if way != Way::Relocate || files.is_empty() {
+            return self.kv_block(j, kv, block);
+        }
+        let f = (kv + block) % files.len();
+        let held: Vec<BlockAt> = files[f].held().into_iter().collect();
+        Some((f, held[block % held.len()]))
+    }
+
     pub fn report(&mut self, j: usize, kv: usize, block: usize, bytes: u64) {
         let Some((_, at)) = self.kv_block(j, kv, block) else { return };
         self.hear(at);
@@ -82,7 +99,7 @@ impl Both {
     }
 
     pub fn begin(&mut self, j: usize, kv: usize, block: usize, start: u64, way: Way) {
-        let Some((f, at)) = self.kv_block(j, kv, block) else { return };
+        let Some((f, at)) = self.moving_block(j, kv, block, way) else { return };
         // Mostly blocks leave servers that are taken out.
         if way == Way::Relocate && start.is_multiple_of(1 << 59) {
             let servers = self.model.servers.keys();

@@ -79,9 +79,9 @@ pub struct File {
     pub taken: BTreeMap<BlockAt, (u64, u64)>,
     /// Blocks that a queue no longer needs.
     pub retired: BTreeSet<BlockAt>,
-    /// What moves between the blocks of a kv: neither committed nor cancelled.
+    /// What moves between its blocks, or leaves a server: neither committed nor cancelled.
     pub pending: Vec<Moving>,
-    /// Moves of a kv that were committed.
+    /// Moves that were committed.
     pub committed: BTreeSet<MoveId>,
     /// Blocks in which a kv keeps extents.
     pub extents: BTreeSet<BlockAt>,
@@ -173,14 +173,43 @@ impl File {
 
     /// The blocks that it holds now.
     pub fn held(&self) -> BTreeSet<BlockAt> {
+        let filling =
+            self.pending.iter().filter(|moving| moving.way.takes_anew()).map(|m| m.target);
+        let mut held = self.serving();
+        held.extend(filling.chain(self.extents.iter().copied()));
+        if !self.sealed() {
+            held.extend(&self.spare);
+        }
+        held
+    }
+
+    /// Those that serve, or will when those before them are full.
+    pub fn serving(&self) -> BTreeSet<BlockAt> {
         let (_, ranges, empty) = self.map();
         if self.sealed() {
             return ranges.into_iter().map(|(_, _, at)| at).collect();
         }
-        let filling =
-            self.pending.iter().filter(|moving| moving.way.takes_anew()).map(|m| &m.target);
-        let all = self.chain.iter().chain(&self.spare).chain(filling).chain(&self.extents);
-        all.copied().filter(|at| !empty.contains(at) && !self.retired.contains(at)).collect()
+        let all = self.chain.iter().copied();
+        all.filter(|at| !empty.contains(at) && !self.retired.contains(at)).collect()
+    }
+
+    /// What moves from blocks that are its own no more is given up.
+    pub fn cancel_left(&mut self) {
+        if self.kind != Kind::Kv {
+            let serving = self.serving();
+            self.pending.retain(|moving| serving.contains(&moving.source));
+        }
+    }
+
+    /// A block goes on as another one: all that is known of it is known of that.
+    pub fn relocate(&mut self, old: BlockAt, new: BlockAt) {
+        *self.chain.iter_mut().find(|at| **at == old).unwrap() = new;
+        if let Some(seal) = self.seals.remove(&old) {
+            self.seals.insert(new, seal);
+        }
+        if let Some(taken) = self.taken.remove(&old) {
+            self.taken.insert(new, taken);
+        }
     }
 }
 

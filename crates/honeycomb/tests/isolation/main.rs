@@ -467,6 +467,7 @@ fn at_controller(op: Op) -> AtController {
         | Op::MoveLanes
         | Op::MoveDone
         | Op::MovePatch
+        | Op::MoveState
         | Op::Subscribe
         | Op::AckResults
         | Op::FileAppend

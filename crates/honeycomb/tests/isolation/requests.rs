@@ -38,6 +38,10 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
             let part = MovePatchRequest { move_id: MOVE, start, end, length, checksum };
             write(&part.encode())
         }
+        Op::MoveState => {
+            let (offset, length, checksum) = (0, 4, checksum(b"harm"));
+            write(&MoveStateRequest { move_id: MOVE, offset, length, checksum }.encode())
+        }
         Op::MoveDrops => body(MoveDropsRequest { move_id: MOVE, values: vec![0, 1] }.encode()),
         Op::MoveLanes => write(&MoveLanesRequest { move_id: MOVE }.encode()),
         Op::MoveDone => body(MoveDoneRequest { move_id: MOVE, entries: 0, bytes: 0 }.encode()),

@@ -111,7 +111,8 @@ fn at_server(op: Op) -> AtServer {
         | Op::MoveDrops
         | Op::MoveLanes
         | Op::MoveDone
-        | Op::MovePatch => AtServer { peer: Some(WrongEpoch), ..all(PermissionDenied) },
+        | Op::MovePatch
+        | Op::MoveState => AtServer { peer: Some(WrongEpoch), ..all(PermissionDenied) },
         // The extent is the victim's own, by another put than is named.
         Op::ExtentAdopt => AtServer { peer: Some(ExtentGone), ..all(PermissionDenied) },
         Op::ExtentDrop => AtServer { peer: Some(Ok), ..all(PermissionDenied) },

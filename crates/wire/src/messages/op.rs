@@ -19,7 +19,7 @@ pub enum Op {
     Subscribe = 0x0004,
     /// Says that the results of some lanes have been received, for lanes of this session that will not be used again: the block need not keep them. Arguments: for each, lane u32 and the last number received u64; at most 1,024. The value is how many of the lanes the block knew.
     AckResults = 0x0005,
-    /// Of a move between blocks, sent by the block that gives a range to the one that takes it (docs/design-notes.md, "Moves"): everything that the range from start to end holds, as it lies in the block. Sent again for a part that changed; it replaces what was sent of that range before.
+    /// Of a move between blocks, sent by the block that gives a range to the one that takes it (docs/design-notes.md, "Moves"): everything that the range from start to end holds, as it lies in the block. Sent again for a part that changed; it replaces what was sent of that range before. Of a block that moves as it lies (a file's, a queue's) start and end are offsets within the block, and nothing is sent twice.
     MoveRegion = 0x0006,
     /// Of a move: a value that has an extent of its own, before the region that refers to it.
     MoveValue = 0x0007,
@@ -27,7 +27,7 @@ pub enum Op {
     MoveDrops = 0x0008,
     /// Of a move: what the giving block knows of lanes that may be asked for again: session u128, lane u32, the sequence expected next u64, number of results u32, then for each the sequence u64, hash u64, status u16, value u64, args (length u32 and bytes), payload (length u32 and bytes). The payload is such lanes, one after the other.
     MoveLanes = 0x0009,
-    /// Of a move: everything was sent. Confirmed only when the taking block holds the whole range and the counts agree.
+    /// Of a move: everything was sent. Confirmed only when the taking block holds the whole range and the counts agree. Of a block that moves as it lies the entries are 1: what it knows beside its bytes.
     MoveDone = 0x000A,
     /// Of a move: what has changed in a region since it was sent. The payload is runs of bytes of it, one after the other: offset u32, length u32, bytes.
     MovePatch = 0x000B,
@@ -37,6 +37,8 @@ pub enum Op {
     ExtentAdopt = 0x000D,
     /// A block of a key-value store gives extents up. Those that are not there, or have another owner, are passed over, so that it can be repeated. The header's block tells the shard alone.
     ExtentDrop = 0x000E,
+    /// Of a relocation of a block that moves as it lies: a piece of what it knows beside its bytes, after the last of these. Pieces come in order; one that begins at 0 begins anew. How it is laid out is the structure's own.
+    MoveState = 0x000F,
     /// Registers a job. Its hierarchy is a single node, the root, until prefixes are created.
     RegisterJob = 0x0101,
     /// Ends a job: all its prefixes, structures and blocks go at once.
@@ -205,7 +207,7 @@ pub enum Op {
 
 impl Op {
     /// Every op of the protocol in order of code.
-    pub const ALL: [Op; 95] = [
+    pub const ALL: [Op; 96] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -220,6 +222,7 @@ impl Op {
         Op::NextBlock,
         Op::ExtentAdopt,
         Op::ExtentDrop,
+        Op::MoveState,
         Op::RegisterJob,
         Op::DeregisterJob,
         Op::ListJobs,
@@ -320,6 +323,7 @@ impl Op {
             0x000C => Op::NextBlock,
             0x000D => Op::ExtentAdopt,
             0x000E => Op::ExtentDrop,
+            0x000F => Op::MoveState,
             0x0101 => Op::RegisterJob,
             0x0102 => Op::DeregisterJob,
             0x0103 => Op::ListJobs,
@@ -423,6 +427,7 @@ impl Op {
             Op::NextBlock => "NextBlock",
             Op::ExtentAdopt => "ExtentAdopt",
             Op::ExtentDrop => "ExtentDrop",
+            Op::MoveState => "MoveState",
             Op::RegisterJob => "RegisterJob",
             Op::DeregisterJob => "DeregisterJob",
             Op::ListJobs => "ListJobs",
@@ -526,6 +531,7 @@ impl Op {
             Op::NextBlock => 0x000C,
             Op::ExtentAdopt => 0x000D,
             Op::ExtentDrop => 0x000E,
+            Op::MoveState => 0x000F,
             Op::RegisterJob => 0x0101,
             Op::DeregisterJob => 0x0102,
             Op::ListJobs => 0x0103,
@@ -640,6 +646,7 @@ impl Op {
             Op::NextBlock => of(P::Data, A::Grant, 0, PLAIN),
             Op::ExtentAdopt => of(P::Data, A::Peer, 0, MESSAGE),
             Op::ExtentDrop => of(P::Data, A::Peer, 0, MESSAGE),
+            Op::MoveState => of(P::Data, A::Peer, 0, MESSAGE | PAYLOAD),
             Op::RegisterJob => of(P::Control, A::Cluster, 0, MESSAGE),
             Op::DeregisterJob => of(P::Control, A::Job, 0, MESSAGE),
             Op::ListJobs => of(P::Control, A::Job, 0, MESSAGE),

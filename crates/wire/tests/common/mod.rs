@@ -92,6 +92,7 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         MoveLanes MoveLanesRequest MoveLanesReply,
         MoveDone MoveDoneRequest MoveDoneReply,
         MovePatch MovePatchRequest MovePatchReply,
+        MoveState MoveStateRequest MoveStateReply,
         ExtentAdopt ExtentAdoptRequest ExtentAdoptReply,
         ExtentDrop ExtentDropRequest ExtentDropReply,
         RegisterJob RegisterJobRequest RegisterJobReply,
