@@ -243,6 +243,8 @@ pub(crate) struct Server {
     pub(crate) load: Load,
     /// It can write data of expired prefixes to disk.
     pub(crate) flush: bool,
+    /// Where to.
+    pub(crate) flush_root: Box<str>,
     /// The custom kinds that it serves.
     pub(crate) kinds: KindSet,
     /// Known from the log and not back yet: what it has is its own to tell, and nothing of it is
@@ -273,7 +275,8 @@ impl Server {
             forwarded: 0,
             bytes_owed: 0,
             load: Load::default(),
-            flush: new.flush,
+            flush: !new.flush_root.is_empty(),
+            flush_root: new.flush_root.into(),
             kinds: KindSet::of(new.kinds),
             away: false,
             draining: false,
@@ -812,7 +815,7 @@ impl Pool {
                 tiers: &image.tiers,
                 block_size: 0,
                 // What it can do it tells when it is back.
-                flush: false,
+                flush_root: "",
                 kinds: &[],
             };
             let mut server = Server::new(new, now);

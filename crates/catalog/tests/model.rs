@@ -663,7 +663,7 @@ impl Both {
             blocks_per_shard,
             tiers: &tiers[..usize::from(below > 0)],
             block_size,
-            flush: false,
+            flush_root: "",
             kinds: &[],
         };
         let Ok(Reply::Joined(id)) = self.bench.run(Command::JoinServer { server }) else {

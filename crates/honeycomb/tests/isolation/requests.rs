@@ -124,7 +124,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
                 blocks_per_shard: 1,
                 tiers: Vec::new(),
                 block_size: BLOCK,
-                flush: true,
+                flush_root: "/flush".into(),
                 kinds: Vec::new(),
                 server: 0,
                 term: 0,
