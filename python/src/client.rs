@@ -213,6 +213,7 @@ impl NativeClient {
             low_mark,
             flush_to,
             max_blocks,
+            loading: false,
         };
         let prefix = self.call(py, |c| c.create_prefix(JobId(job), path, &parents, options))?;
         Ok(prefix.0)
@@ -236,6 +237,7 @@ impl NativeClient {
                     low_mark: low,
                     flush_to,
                     max_blocks,
+                    loading: false,
                     ..PrefixOptions::default()
                 };
                 DagNode { name, parents, options, readers }

@@ -760,6 +760,8 @@ impl Both {
                 Effect::Release { server, stay } => self.model.release(server, stay).unwrap(),
                 Effect::Lots { .. } => panic!("one shard has all: {effect:?}"),
                 Effect::FlushBlock { .. }
+                | Effect::CopyBlock { .. }
+                | Effect::EndCopies { .. }
                 | Effect::CommitFlush { .. }
                 | Effect::SweepObjects { .. } => {
                     panic!("no prefix of the model is flushed: {effect:?}")

@@ -295,8 +295,14 @@ impl Catalog {
         number: u64,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
+        self.admit(actor, job)?;
+        self.need_write(actor, "cancel the flush", "")?;
         self.flush_info(actor, job, number)?;
-        if self.flushes.live.contains_key(&number) {
+        if let Some(live) = self.flushes.live.get(&number) {
+            if let Some(n) = self.dag.by_id(live.prefix) {
+                let path = self.flushes.live[&number].address.clone();
+                self.need_own(actor, n, "cancel the flush", &path)?;
+            }
             self.give_up_live(number, "it was cancelled".into(), effects);
         }
         Ok(Reply::Done)

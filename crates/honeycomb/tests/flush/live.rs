@@ -173,7 +173,7 @@ fn a_flush_under_load_has_all_that_was_acknowledged_before() {
             let text = flushed.file("text").unwrap();
             let lines = text.len() / 1000;
             assert!(
-                text.len() % 1000 == 0 && lines as u64 >= before.0,
+                text.len().is_multiple_of(1000) && lines as u64 >= before.0,
                 "round {round}: {lines} {before:?}"
             );
             assert!(text.chunks(1000).enumerate().all(|(i, line)| line == noise(i as u64, 1000)));
