@@ -315,9 +315,7 @@ class Job(Remote):
         the prefix is left.
         """
         path = prefix_path(addr)
-        return _transfer.load(
-            self._session, path, external_path, lease, pinned, again, progress
-        )
+        return _transfer.load(self._session, path, external_path, lease, pinned, again, progress)
 
     def declare_readers(
         self, addr: str, readers: str | Iterable[str], *, replace: bool = False
