@@ -66,6 +66,7 @@ RETRIES = {
     "QueueFull": ("raise", "used", 0),
     "QueueClosed": ("raise", "used", 0),
     "FlushUnavailable": ("raise", "none", 0),
+    "Loading": ("raise", "none", 0),
     "Refused": ("raise", "used", 0),
     "NotYet": ("raise", "used", 0),
     "UnknownKind": ("raise", "none", 0),

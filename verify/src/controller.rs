@@ -655,6 +655,11 @@ impl World {
                 let outcome = Ok(&[Written::default()][..]);
                 let _ = self.command(ix, Command::BlockFlushed { server, at: *at, outcome });
             }
+            &Order::CopyBlock { number, name, .. } => {
+                let outcome = Ok((&[Written::default()][..], true));
+                let copied = Command::BlockCopied { server, number, name, outcome };
+                let _ = self.command(ix, copied);
+            }
             &Order::SweepObjects { number, .. } => {
                 let _ = self.command(ix, Command::Swept { server, number, outcome: Ok(()) });
             }
@@ -679,7 +684,7 @@ impl World {
             blocks_per_shard: blocks,
             tiers: &tiers,
             block_size: crate::server::BLOCK as u64,
-            flush: true,
+            flush_root: "/flush",
             kinds: &[],
         };
         let member = sim.members[ix].id;

@@ -491,6 +491,15 @@ impl SimServer {
             Order::FlushBlock { at, start, end, .. } => {
                 return Ok(self.shard(*at).flush(*at, (*start, *end)).is_ok());
             }
+            Order::CopyBlock { at, start, end, number, .. } => {
+                return Ok(self.shard(*at).copy(*at, (*start, *end), *number).is_ok());
+            }
+            Order::EndCopies { server, number } => {
+                let controller = server.controller();
+                for shard in &mut self.shards {
+                    shard.end_copies(now, controller, *number);
+                }
+            }
             Order::CommitFlush { .. } | Order::SweepObjects { .. } => {}
             Order::SetGeneration { prefix, generation, .. } => {
                 self.generations.insert(*prefix, *generation);

@@ -157,7 +157,7 @@ fn measure_blocks(run: &mut Run) {
             blocks_per_shard,
             tiers: &[],
             block_size: 65_536,
-            flush: false,
+            flush_root: "",
             kinds: &[],
         },
     });

@@ -59,6 +59,8 @@ pub struct PrefixOptions<'a> {
     pub flush_to: &'a str,
     /// Most blocks of it and all below it; 0 for no bound.
     pub max_blocks: u64,
+    /// Its structures cannot be opened before it is published.
+    pub loading: bool,
 }
 
 /// What has a quota.
@@ -124,8 +126,8 @@ pub struct NewServer<'a> {
     pub block_size: u64,
     /// The custom kinds of structure that it serves.
     pub kinds: &'a [KindSpec],
-    /// It can write data of prefixes whose lease has ended to disk.
-    pub flush: bool,
+    /// The place below which it writes what is flushed; empty when it cannot.
+    pub flush_root: &'a str,
 }
 
 /// One object that a server wrote of a block.
@@ -342,6 +344,22 @@ pub enum Command<'a> {
     BlockFailed { structure: StructureId, at: BlockAt },
     /// A server wrote what a block of an expired prefix held, or could not.
     BlockFlushed { server: ServerId, at: BlockAt, outcome: Result<&'a [Written], &'a str> },
+    /// Begins to write what a prefix holds that lives on.
+    FlushPrefix { actor: Actor, job: JobId, path: &'a str, place: &'a str },
+    /// How that stands.
+    FlushInfo { actor: Actor, job: JobId, number: u64 },
+    /// Ends it, unless its manifest is being written.
+    CancelFlush { actor: Actor, job: JobId, number: u64 },
+    /// A prefix that was being loaded is whole.
+    PublishPrefix { actor: Actor, job: JobId, path: &'a str },
+    /// A server wrote what a block held at one moment, into an object of this number of this flush, and
+    /// whether the block was sealed; or could not, and whether it never will.
+    BlockCopied {
+        server: ServerId,
+        number: u64,
+        name: u32,
+        outcome: Result<(&'a [Written], bool), (bool, &'a str)>,
+    },
     /// A server wrote the manifest of a flush, or could not.
     FlushCommitted { server: ServerId, number: u64, outcome: Result<(), &'a str> },
     /// A server deleted what it was asked to of this flush, or could not.

@@ -66,9 +66,9 @@ pub use hints::{Estimate, Hints, Supply};
 pub use honeycomb_types::Router;
 pub use invariants::{Broken, Chain};
 pub use reply::{
-    ClusterStatus, DrainState, EdgeOutcome, Effect, FlushState, FlushedPart, FlushedStructure,
-    JobInfo, LeaseInfo, MapEntry, Opened, PartitionMap, PrefixInfo, PrefixState, Reply, ServerInfo,
-    StructureInfo, TierUse,
+    ClusterStatus, DrainState, EdgeOutcome, Effect, FlushProgress, FlushState, FlushedPart,
+    FlushedStructure, JobInfo, LeaseInfo, MapEntry, Opened, PartitionMap, PrefixInfo, PrefixState,
+    Reply, ServerInfo, StructureInfo, TierUse,
 };
 pub use weights::Weight;
 
@@ -221,7 +221,11 @@ impl Catalog {
         self.now = self.now.max(now);
         self.started.get_or_insert(self.now);
         self.pressure.begins(matches!(command, Command::ShortOf { .. }));
+        let copies = frees_copies(&command);
         let reply = self.transition(command, effects);
+        if copies && !self.flushes.live.is_empty() {
+            self.go_on_copying(effects);
+        }
         if self.pressure.has_asked() {
             self.press(effects);
         }
@@ -314,6 +318,15 @@ impl Catalog {
             C::BlockFlushed { server, at, outcome } => {
                 self.block_flushed(server, at, outcome, effects)
             }
+            C::FlushPrefix { actor, job, path, place } => {
+                self.flush_prefix(actor, job, path, place)
+            }
+            C::FlushInfo { actor, job, number } => self.flush_info(actor, job, number),
+            C::CancelFlush { actor, job, number } => self.cancel_flush(actor, job, number, effects),
+            C::PublishPrefix { actor, job, path } => self.publish_prefix(actor, job, path),
+            C::BlockCopied { server, number, name, outcome } => {
+                self.block_copied(server, number, name, outcome, effects)
+            }
             C::Swept { server, number, outcome } => self.swept(server, number, outcome, effects),
             C::FlushCommitted { server, number, outcome } => {
                 self.flush_committed(server, number, outcome, effects)
@@ -402,4 +415,23 @@ impl Catalog {
         assert!(counter < 1 << 48, "an id's counter has 48 bits");
         (self.config.shard as u64) << 48 | counter
     }
+}
+
+/// Whether a flush of a prefix that lives may go on after it. All of these wait for the log, because what
+/// goes on gives names.
+fn frees_copies(command: &Command<'_>) -> bool {
+    matches!(
+        command,
+        Command::Tick
+            | Command::FlushPrefix { .. }
+            | Command::BlockCopied { .. }
+            | Command::CommitMove { .. }
+            | Command::CancelMove { .. }
+            | Command::ImportRefused { .. }
+            | Command::Inventory { .. }
+            | Command::ServerLost { .. }
+            | Command::RemovePrefix { .. }
+            | Command::RemoveStructure { .. }
+            | Command::DeregisterJob { .. }
+    )
 }

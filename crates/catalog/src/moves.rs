@@ -98,7 +98,7 @@ impl Structure {
     }
 
     /// The move in which a block takes part.
-    fn move_of(&self, block: BlockId) -> Option<Move> {
+    pub(crate) fn move_of(&self, block: BlockId) -> Option<Move> {
         let own = |mv: &&Move| mv.source == block || mv.target == block;
         self.pending().iter().find(own).copied()
     }
@@ -215,6 +215,7 @@ impl Catalog {
                 mv
             }
             Some(_) => return Err(CatalogError::Moving { at }),
+            None if self.stays_for_flush(s, at.block) => return Err(CatalogError::Moving { at }),
             None => match way {
                 Way::Split => self.begin_split(s, at, start, effects)?,
                 Way::Merge => self.begin_merge(s, at, effects)?,

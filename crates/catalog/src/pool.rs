@@ -245,6 +245,8 @@ pub(crate) struct Server {
     pub(crate) traffic: Box<[TierTraffic]>,
     /// It can write data of expired prefixes to disk.
     pub(crate) flush: bool,
+    /// Where to.
+    pub(crate) flush_root: Box<str>,
     /// The custom kinds that it serves.
     pub(crate) kinds: KindSet,
     /// Known from the log and not back yet: what it has is its own to tell, and nothing of it is
@@ -276,7 +278,8 @@ impl Server {
             bytes_owed: 0,
             load: Load::default(),
             traffic: Box::default(),
-            flush: new.flush,
+            flush: !new.flush_root.is_empty(),
+            flush_root: new.flush_root.into(),
             kinds: KindSet::of(new.kinds),
             away: false,
             draining: false,
@@ -815,7 +818,7 @@ impl Pool {
                 tiers: &image.tiers,
                 block_size: 0,
                 // What it can do it tells when it is back.
-                flush: false,
+                flush_root: "",
                 kinds: &[],
             };
             let mut server = Server::new(new, now);

@@ -44,6 +44,10 @@ pub enum Reply {
     Opened(Opened),
     /// ExtentBlocks.
     Extents(Vec<MapEntry>),
+    /// FlushPrefix: its number, and where it goes in full.
+    Flushing { number: u64, place: Box<str> },
+    /// FlushInfo.
+    FlushInfo(FlushProgress),
     /// ClusterStatus.
     Status(ClusterStatus),
     /// JoinServer.
@@ -150,6 +154,19 @@ pub enum FlushState {
     Done,
     /// It cannot be: this was lost before.
     Lost(Arc<str>),
+}
+
+/// How far a flush is that was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FlushProgress {
+    /// What it is at.
+    pub state: FlushState,
+    /// Blocks that are to be written.
+    pub parts: u32,
+    /// Of these, those that are.
+    pub done: u32,
+    /// Bytes that are written.
+    pub bytes: u64,
 }
 
 /// One structure as it was flushed.
@@ -448,6 +465,19 @@ pub enum Effect {
     /// Let nobody reach a block any more, and write what it holds of a kv's hashes from `start` to
     /// `end`; answered by `BlockFlushed`. The block stays until `FreeBlock`.
     FlushBlock { server: ServerId, at: BlockAt, start: u64, end: u64, object: Arc<str> },
+    /// Write what a block holds at one moment, of a kv of these hashes; it goes on as it was. Answered by
+    /// `BlockCopied`.
+    CopyBlock {
+        server: ServerId,
+        at: BlockAt,
+        start: u64,
+        end: u64,
+        object: Arc<str>,
+        number: u64,
+        name: u32,
+    },
+    /// A flush copies nothing any more: extents that were kept for it can go.
+    EndCopies { server: ServerId, number: u64 },
     /// Write the manifest of a flush whose parts are all written; answered by `FlushCommitted`.
     CommitFlush {
         server: ServerId,

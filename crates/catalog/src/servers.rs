@@ -29,6 +29,8 @@ impl Effect {
             | Effect::QueueAhead { server, .. }
             | Effect::LowerBlock { server, .. }
             | Effect::FlushBlock { server, .. }
+            | Effect::CopyBlock { server, .. }
+            | Effect::EndCopies { server, .. }
             | Effect::CommitFlush { server, .. }
             | Effect::SweepObjects { server, .. }
             | Effect::BeginImport { server, .. }

@@ -351,6 +351,7 @@ impl Catalog {
         if !new.open_existing {
             return Err(CatalogError::StructureExists { path, name });
         }
+        self.need_loaded(self.structures[s].prefix)?;
         if is != new.kind {
             return Err(CatalogError::WrongKind { path, name, is, asked: new.kind });
         }
@@ -505,6 +506,7 @@ impl Catalog {
     ) -> Result<Reply, CatalogError> {
         let j = self.admit(actor, job)?;
         let n = self.live_prefix(j, path)?;
+        self.need_loaded(n)?;
         let s = self.find_named(n, path, name)?;
         let verbs = self.verbs_at(actor, n)?;
         let edge = self.consume(actor, n);

@@ -122,7 +122,7 @@ fn a_restart_of_the_controller_forgets_no_drain() {
             blocks_per_shard: 10,
             tiers: &[],
             block_size: 65_536,
-            flush: false,
+            flush_root: "",
             kinds: &[],
         };
         bench.run(Command::RejoinServer { server, member }).unwrap();

@@ -663,7 +663,7 @@ impl Both {
             blocks_per_shard,
             tiers: &tiers[..usize::from(below > 0)],
             block_size,
-            flush: false,
+            flush_root: "",
             kinds: &[],
         };
         let Ok(Reply::Joined(id)) = self.bench.run(Command::JoinServer { server }) else {
@@ -760,6 +760,8 @@ impl Both {
                 Effect::Release { server, stay } => self.model.release(server, stay).unwrap(),
                 Effect::Lots { .. } => panic!("one shard has all: {effect:?}"),
                 Effect::FlushBlock { .. }
+                | Effect::CopyBlock { .. }
+                | Effect::EndCopies { .. }
                 | Effect::CommitFlush { .. }
                 | Effect::SweepObjects { .. } => {
                     panic!("no prefix of the model is flushed: {effect:?}")

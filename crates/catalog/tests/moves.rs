@@ -398,7 +398,7 @@ fn restart(bench: &mut Bench, servers: &[(ServerId, &str)], held: &[(BlockAt, St
             blocks_per_shard,
             tiers: &[],
             block_size,
-            flush: false,
+            flush_root: "",
             kinds: &[],
         };
         assert_eq!(bench.run(Command::RejoinServer { server, member }), Ok(Reply::Joined(member)));

@@ -54,7 +54,7 @@ fn who_need_not_be_in_memory_is_placed_below() {
     let (address, kinds) = ("a:1", &[][..]);
     let tiers = &[TierSpec { class: TierClass::Ssd, blocks: 8 }];
     let (shards, blocks_per_shard, block_size) = (1, 16, BLOCK);
-    let (incarnation, flush) = (7, false);
+    let (incarnation, flush_root) = (7, "");
     let server = NewServer {
         address,
         incarnation,
@@ -62,7 +62,7 @@ fn who_need_not_be_in_memory_is_placed_below() {
         blocks_per_shard,
         tiers,
         block_size,
-        flush,
+        flush_root,
         kinds,
     };
     bench.run(Command::JoinServer { server }).unwrap();

@@ -38,7 +38,7 @@ fn come_back(bench: &mut Bench) {
             blocks_per_shard: 10,
             block_size: 65_536,
             kinds: &[],
-            flush: false,
+            flush_root: "",
             tiers: &[],
         };
         let (server, held) = (server.server, &[][..]);

@@ -11,7 +11,7 @@ use honeycomb_types::limits::{REJOIN_GRACE, SERVER_SILENCE};
 use honeycomb_types::{BlockAt, Generation, ServerId, StructureId};
 
 const SERVER: NewServer<'_> = NewServer {
-    flush: false,
+    flush_root: "",
     kinds: &[],
     address: "a:1",
     incarnation: 0,

@@ -169,7 +169,11 @@ impl Client {
         self.0.context.pool.near()
     }
 
-    fn ask<Q: Field, R: Field>(&self, op: Op, body: &Q) -> Result<R, Error> {
+    pub(crate) fn clock(&self) -> Clock {
+        self.0.context.pool.clock()
+    }
+
+    pub(crate) fn ask<Q: Field, R: Field>(&self, op: Op, body: &Q) -> Result<R, Error> {
         self.0.context.ask(op, body, self.0.context.deadline())
     }
 

@@ -4,6 +4,7 @@ mod clients;
 mod drain;
 mod errands;
 mod extents;
+mod flush;
 mod links;
 mod moves;
 mod siblings;
@@ -286,6 +287,7 @@ impl ControllerService {
             Op::QueueAhead,
             Op::FlushBlock,
             Op::CommitFlush,
+            Op::EndCopies,
             Op::SweepObjects,
             Op::LendBlocks,
             Op::LowerBlock,
@@ -400,6 +402,9 @@ impl ControllerService {
             Op::ExtentBlocks => self.extent_blocks(asked),
             Op::LocateServer => self.locate_server(asked),
             Op::DrainServer => self.drain_server(asked),
+            Op::FlushPrefix | Op::FlushInfo | Op::CancelFlush | Op::PublishPrefix => {
+                self.serve_flush(asked)
+            }
             Op::ClusterStatus => {
                 asked.read::<ClusterStatusRequest>()?;
                 match self.apply(now, Command::ClusterStatus { actor }).map_err(refusal)? {
@@ -663,6 +668,7 @@ fn changes(op: Op, args: &[u8]) -> bool {
             | Op::JobCost
             | Op::GetQuota
             | Op::LeaseInfo
+            | Op::FlushInfo
             | Op::OpenStructure
             | Op::ReopenStructure
             | Op::ClusterStatus
@@ -707,6 +713,7 @@ pub fn waits(command: &Command<'_>, effects: &[Effect]) -> bool {
             | Command::ExtentBlocks { bytes: 0, .. }
             | Command::JobTree { .. }
             | Command::LeaseInfo { .. }
+            | Command::FlushInfo { .. }
             | Command::ClusterStatus { .. }
             | Command::ServerReport { .. }
             | Command::Lent { .. }

@@ -23,6 +23,7 @@ pub(crate) fn options(o: &PrefixOptions) -> catalog::PrefixOptions<'_> {
         high_mark: o.high_mark,
         low_mark: o.low_mark,
         flush_to: &o.flush_to,
+        loading: o.loading,
         max_blocks: o.max_blocks,
     }
 }
@@ -152,7 +153,7 @@ pub(crate) fn quota_of(job: u64, level: u8, name: &str) -> Result<catalog::Quota
     }
 }
 
-fn flush_state(state: &catalog::FlushState) -> (u8, String) {
+pub(crate) fn flush_state(state: &catalog::FlushState) -> (u8, String) {
     match state {
         catalog::FlushState::None => (0, String::new()),
         catalog::FlushState::Writing => (1, String::new()),

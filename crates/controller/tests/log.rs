@@ -69,7 +69,7 @@ impl Core {
         let Reply::Job { job, .. } = self.apply(register) else { panic!() };
         self.job = job;
         let server = NewServer {
-            flush: false,
+            flush_root: "",
             kinds: &[],
             address: "s:1",
             incarnation: 1,

@@ -42,7 +42,7 @@ impl Link {
             blocks_per_shard: 8,
             tiers: Vec::new(),
             block_size: 65_536,
-            flush: false,
+            flush_root: String::new(),
             kinds: Vec::new(),
             server,
             term: 0,

@@ -15,7 +15,7 @@ use honeycomb_env::{
     Begin, ByConn, ConnId, Detached, Mailbox, Net, NotPosted, Permit, ReplyPayload, Service,
     thread_cpu,
 };
-use honeycomb_structures::{Answer, Outcome, Payload, Ticket, large_limit};
+use honeycomb_structures::{Answer, Outcome, Payload, Snapshot, Ticket, large_limit};
 use honeycomb_types::limits::{
     ACTIVITY_INTERVAL, GRANTS_MAX, NOTICE_BACKLOG_MAX, REPORT_INTERVAL, RESULTS_WINDOW,
     RESULTS_WINDOW_MAX,
@@ -573,6 +573,28 @@ impl ShardService {
         self.tell_link(LinkNote::Done { errand, outcome: refusal.map_or(Ok(Vec::new()), Err) });
     }
 
+    /// Hands what a block holds to the thread that writes it.
+    fn give_part(
+        &mut self,
+        errand: Errand,
+        object: String,
+        snapshot: Result<(Arc<Snapshot>, bool), Answer>,
+    ) {
+        let given = match snapshot {
+            Ok((snapshot, sealed)) => {
+                let what = FlushWhat::Part { object, snapshot, sealed };
+                self.helpers.flusher.give(FlushJob { errand, what })
+            }
+            Err(answer) => {
+                let text = String::from_utf8_lossy(&answer.args).into_owned();
+                Err((answer.status, text))
+            }
+        };
+        if let Err(refusal) = given {
+            self.tell_link(LinkNote::Done { errand, outcome: Err(refusal) });
+        }
+    }
+
     fn set_offset(&mut self, offset_ms: i64) {
         self.clock_offset_ms = offset_ms;
         self.shard.set_clock_offset(offset_ms);
@@ -763,6 +785,8 @@ impl Service for ShardService {
                 self.set_offset(clock_offset_ms);
             }
             Note::Holdings { controller, round } => {
+                // The controller copies anew what it was copying.
+                self.shard.forget_copies(now, controller);
                 let mut blocks = self.shard.holdings();
                 blocks.retain(|held| BlockId(held.block).server().controller() == controller);
                 self.tell_link(LinkNote::Holdings { controller, shard: self.ix, round, blocks });
@@ -779,20 +803,16 @@ impl Service for ShardService {
                 self.confirm(errand, refused);
             }
             Note::Flush(at, range, object, errand) => {
-                let job = self.shard.flush(at, range).map(|snapshot| FlushJob {
-                    errand,
-                    what: FlushWhat::Part { object, snapshot },
-                });
-                let given = match job {
-                    Ok(job) => self.helpers.flusher.give(job),
-                    Err(answer) => {
-                        let text = String::from_utf8_lossy(&answer.args).into_owned();
-                        Err((answer.status, text))
-                    }
-                };
-                if let Err(refusal) = given {
-                    self.tell_link(LinkNote::Done { errand, outcome: Err(refusal) });
-                }
+                let snapshot = self.shard.flush(at, range);
+                self.give_part(errand, object, snapshot.map(|snapshot| (snapshot, true)));
+            }
+            Note::Copy(at, range, object, live, errand) => {
+                let copied = self.shard.copy(at, range, live);
+                self.give_part(errand, object, copied);
+            }
+            Note::EndCopies(live, errand) => {
+                self.shard.end_copies(now, errand.controller, live);
+                self.confirm(errand, None);
             }
             Note::SetGeneration(prefix, generation, errand) => {
                 self.shard.set_generation(prefix, generation);

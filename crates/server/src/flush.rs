@@ -34,7 +34,7 @@ pub(crate) struct Errand {
 
 pub(crate) enum FlushWhat {
     /// What a block holds. It keeps the block's memory until it is written.
-    Part { object: String, snapshot: Arc<Snapshot> },
+    Part { object: String, snapshot: Arc<Snapshot>, sealed: bool },
     /// The manifest.
     Commit(Box<CommitFlushRequest>),
     /// What a flush has left that came to nothing.
@@ -109,9 +109,9 @@ impl FlushWorker {
         for FlushJob { errand, what } in &self.jobs {
             let answers = self.answers.clone();
             match what {
-                FlushWhat::Part { object, snapshot } => {
+                FlushWhat::Part { object, snapshot, sealed } => {
                     self.part(&object, snapshot, move |outcome| {
-                        answers.give(errand, outcome.map(told));
+                        answers.give(errand, outcome.map(|objects| told(objects, sealed)));
                     });
                 }
                 FlushWhat::Sweep(asked) => {
@@ -177,9 +177,9 @@ impl AsRef<[u8]> for Plain {
     }
 }
 
-fn told(objects: Vec<Written>) -> Vec<u8> {
+fn told(objects: Vec<Written>, sealed: bool) -> Vec<u8> {
     let object = |w: Written| FlushedObject { bytes: w.bytes, items: w.items, crc: w.crc32 };
-    FlushBlockReply { objects: objects.into_iter().map(object).collect() }.encode()
+    FlushBlockReply { objects: objects.into_iter().map(object).collect(), sealed }.encode()
 }
 
 fn manifest(asked: CommitFlushRequest) -> Manifest {

@@ -210,7 +210,7 @@ impl MemoryServer {
             traffic,
             block_size: options.block_size,
             incarnation: Entropy::system().next_u64(),
-            flush: options.flush_root.is_some(),
+            flush_root: flush_root_of(options),
             kinds: options.kinds.custom().map(|spec| kind_info(spec, 0)).collect(),
         };
         let (joined, joins) = channel();
@@ -389,4 +389,16 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHan
         let _guard = AbortOnPanic("memory server's");
         body();
     })
+}
+
+/// The place as controllers are told it: absolute, so that it means the same to everybody.
+fn flush_root_of(options: &ServerOptions) -> String {
+    let Some(root) = &options.flush_root else { return String::new() };
+    match root.place.directory() {
+        Some(directory) => {
+            let absolute = std::path::absolute(directory);
+            absolute.unwrap_or_else(|_| directory.to_owned()).display().to_string()
+        }
+        None => root.place.to_string(),
+    }
 }

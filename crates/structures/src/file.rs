@@ -301,6 +301,13 @@ impl Structure for FileBlock {
         self.next.give_back(used)
     }
 
+    fn is_final(&self) -> Option<bool> {
+        match &self.seal {
+            None => Some(false),
+            Some(_) => self.pieces.is_settled().then_some(true),
+        }
+    }
+
     fn snapshot(&mut self, block: &mut Backing, _range: (u64, u64)) -> Option<Snapshot> {
         let committed = self.pieces.committed();
         Some(Snapshot::plain(block.pin(0..committed)))

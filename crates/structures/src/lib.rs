@@ -431,7 +431,14 @@ pub trait Structure: Send {
         None
     }
 
-    /// What the block holds, to be written elsewhere; nothing is asked of the structure afterwards.
+    /// Whether nothing can be added to the block any more; `None` while what was begun before that
+    /// still arrives. What has no next block is never added to elsewhere.
+    fn is_final(&self) -> Option<bool> {
+        Some(true)
+    }
+
+    /// What the block holds, to be written elsewhere. Either nothing is asked of the structure
+    /// afterwards, or what is not plain is copied before anything is, and the structure goes on.
     /// Where positions are hashes, only what lies in `range`, ends included. `None` when it cannot be
     /// flushed.
     fn snapshot(&mut self, block: &mut Backing, range: (u64, u64)) -> Option<Snapshot> {

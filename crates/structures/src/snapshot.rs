@@ -17,6 +17,8 @@ enum Content {
     /// The bytes as they are.
     Plain,
     Items(Box<GiveItems>),
+    /// Items as they were copied, and where each ends.
+    Copied(Vec<u8>, Vec<usize>),
 }
 
 /// A block's content in the form of a flush (`docs/flush.md`), which depends on no layout of blocks.
@@ -24,14 +26,15 @@ enum Content {
 /// Taking one costs the core a look at the bookkeeping, not at the bytes: those are kept by a pin and
 /// read when they are asked for, on whatever thread, as often as it takes, in the same order.
 pub struct Snapshot {
-    pin: Pin,
+    /// Nothing of what was copied.
+    pin: Option<Pin>,
     content: Content,
 }
 
 impl Snapshot {
     /// The bytes of `pin`, which are one run without items: a file's.
     pub fn plain(pin: Pin) -> Snapshot {
-        Snapshot { pin, content: Content::Plain }
+        Snapshot { pin: Some(pin), content: Content::Plain }
     }
 
     /// Items, which `give` hands on. It gets the bytes of `pin`, which must be the whole block, and
@@ -40,19 +43,34 @@ impl Snapshot {
         pin: Pin,
         give: impl Fn(&[u8], &mut dyn Items) -> io::Result<()> + Send + Sync + 'static,
     ) -> Snapshot {
-        Snapshot { pin, content: Content::Items(Box::new(give)) }
+        Snapshot { pin: Some(pin), content: Content::Items(Box::new(give)) }
     }
 
     /// The bytes, when they are to be written as they are: they can be, without a copy.
     pub fn as_plain(&self) -> Option<&Pin> {
-        matches!(self.content, Content::Plain).then_some(&self.pin)
+        self.pin.as_ref().filter(|_| matches!(self.content, Content::Plain))
+    }
+
+    /// The same, and the block can go on: of a block that has items they are copied and no byte is
+    /// pinned any more; behind plain bytes others are written.
+    pub fn copied(self) -> Snapshot {
+        let Content::Items(_) = &self.content else { return self };
+        let mut copy = Copy(Vec::new(), Vec::new());
+        self.give(&mut copy).expect("memory takes all");
+        Snapshot { pin: None, content: Content::Copied(copy.0, copy.1) }
     }
 
     /// Hands on the items; plain bytes are one. Fails only as `to` does.
     pub fn give(&self, to: &mut dyn Items) -> io::Result<()> {
-        match &self.content {
-            Content::Plain => to.item(&[self.pin.bytes()]),
-            Content::Items(give) => give(self.pin.bytes(), to),
+        match (&self.content, &self.pin) {
+            (Content::Plain, Some(pin)) => to.item(&[pin.bytes()]),
+            (Content::Items(give), Some(pin)) => give(pin.bytes(), to),
+            (Content::Copied(bytes, ends), _) => {
+                let starts = [0].into_iter().chain(ends.iter().copied());
+                let mut items = starts.zip(ends);
+                items.try_for_each(|(start, end)| to.item(&[&bytes[start..*end]]))
+            }
+            (Content::Plain | Content::Items(_), None) => unreachable!("they are made with a pin"),
         }
     }
 
@@ -62,9 +80,20 @@ impl Snapshot {
         let mut counting = Counting { out, items: 0 };
         self.give(&mut counting)?;
         Ok(match &self.content {
-            Content::Plain => self.pin.bytes().len() as u64,
-            Content::Items(_) => counting.items,
+            Content::Plain => self.as_plain().map_or(0, |pin| pin.bytes().len() as u64),
+            Content::Items(_) | Content::Copied(..) => counting.items,
         })
+    }
+}
+
+/// Copied items, and where each ends.
+struct Copy(Vec<u8>, Vec<usize>);
+
+impl Items for Copy {
+    fn item(&mut self, bytes: &[&[u8]]) -> io::Result<()> {
+        bytes.iter().for_each(|run| self.0.extend_from_slice(run));
+        self.1.push(self.0.len());
+        Ok(())
     }
 }
 

@@ -180,6 +180,14 @@ pub const FLUSH_OBJECT_MAX: u64 = 16 << 20;
 /// When objects of a flush that came to nothing are deleted a second time. More than twice the time that
 /// a request to a store may take.
 pub const FLUSH_SWEEP_AGAIN: Duration = Duration::from_secs(90);
+/// Blocks of one server that a flush of a prefix that lives has copied at a time.
+pub const FLUSH_COPIES_AT_ONCE: usize = 4;
+/// Flushes that were asked for of which a controller remembers how they ended.
+pub const FLUSHES_KEPT: usize = 1024;
+/// The pause before a client looks again how far a flush is that it waits for.
+pub const FLUSH_LOOK_FIRST: Duration = Duration::from_millis(2);
+/// The longest of these pauses; each is twice the one before.
+pub const FLUSH_LOOK_MAX: Duration = Duration::from_millis(200);
 /// The longest pause between two attempts of a flush.
 pub const FLUSH_RETRY_MAX: Duration = Duration::from_secs(30);
 

@@ -65,6 +65,9 @@ pub(crate) enum Type {
     SweepGone = 29,
     /// A server is being taken out; after its own record.
     Draining = 30,
+    /// A flush of a prefix that lives, while it is copied.
+    Live = 31,
+    LiveGone = 32,
 }
 
 impl Type {
@@ -72,8 +75,10 @@ impl Type {
     /// type that it does not know, or of a later version, is refused by name: it holds what would be lost.
     pub(crate) fn version(self) -> u8 {
         match self {
-            // 3: the most blocks at it and below.
-            Type::Prefix => 3,
+            // 3: the most blocks at it and below. 4: whether it is being loaded.
+            Type::Prefix => 4,
+            // 3: parts of prefixes that live on.
+            Type::Flush => 3,
             // 3: what the job said of itself.
             Type::Job => 3,
             // 2: where a server's blocks can be.
@@ -114,6 +119,8 @@ impl Type {
             T::Tenant,
             T::Bill,
             T::Ended,
+            T::Live,
+            T::LiveGone,
         ];
         all.into_iter().find(|t| *t as u8 == code)
     }
@@ -232,6 +239,8 @@ pub(crate) struct PrefixImage {
     pub(crate) marks: Option<Marks>,
     /// Where it is flushed to when its lease ends; empty for nowhere.
     pub(crate) flush_to: Box<str>,
+    /// It is filled from a flush, and not whole yet.
+    pub(crate) loading: bool,
     /// Most blocks of it and all below it; 0 for no bound.
     pub(crate) max_blocks: u64,
     /// Places of its parents, in their order, and whether use made the edge.
@@ -266,6 +275,7 @@ impl PrefixImage {
             w.u8(deduced.into());
         }
         w.u64(self.max_blocks);
+        w.u8(self.loading.into());
     }
 
     pub(crate) fn get(r: &mut Reader<'_>, version: u8) -> Result<PrefixImage, BadRecord> {
@@ -301,6 +311,7 @@ impl PrefixImage {
                 (0..n).map(|_| Ok((r.u32()?, r.bool()?))).collect::<Result<_, BadRecord>>()?
             },
             max_blocks: if version >= 3 { r.u64()? } else { 0 },
+            loading: version >= 4 && r.bool()?,
         })
     }
 }

@@ -26,7 +26,7 @@ mod recover;
 
 pub use codec::BadRecord;
 use codec::Writer;
-pub(crate) use flush::{FlushImage, KeptImage};
+pub(crate) use flush::{FlushImage, KeptImage, LiveImage};
 pub(crate) use image::{JobImage, PrefixImage, ServerImage};
 pub use recover::Recovery;
 
@@ -228,6 +228,11 @@ impl Catalog {
             record(&mut out, Type::Flush, |w| image.put(w));
             full(&mut out, CHUNK);
         }
+        for number in self.live_numbers() {
+            let image = self.live_image(number).expect("it is listed");
+            record(&mut out, Type::Live, |w| image.put(w));
+            full(&mut out, CHUNK);
+        }
         for number in self.sweep_numbers() {
             let sweep = self.sweep_of(number).expect("it is listed");
             record(&mut out, Type::Sweep, |w| flush::put_sweep(w, number, sweep));
@@ -296,6 +301,7 @@ impl Catalog {
             deadline: if node.life == Life::Live { Time::ZERO } else { node.carried_below },
             marks: special.map(|special| special.marks),
             flush_to: special.map_or_else(Box::default, |special| special.flush_to.clone()),
+            loading: special.is_some_and(|special| special.loading),
             max_blocks: self.quotas.of_prefix(node.id).0,
             parents: edges.map(|edge| (edge.parent, edge.deduced)).collect(),
         };
@@ -322,6 +328,12 @@ impl Catalog {
             match self.flush_image(number) {
                 Some(image) => record(out, Type::Flush, |w| image.put(w)),
                 None => record(out, Type::FlushGone, |w| w.u64(number)),
+            }
+        }
+        for number in self.flushes.unwritten.take_live() {
+            match self.live_image(number) {
+                Some(image) => record(out, Type::Live, |w| image.put(w)),
+                None => record(out, Type::LiveGone, |w| w.u64(number)),
             }
         }
         for number in self.flushes.unwritten.take_swept() {

@@ -1,7 +1,7 @@
 //! The catalog again, from records.
 
 use super::codec::{BadRecord, Reader, bad};
-use super::flush::{FlushImage, get_objects, get_outcome, get_sweep};
+use super::flush::{FlushImage, LiveImage, get_objects, get_outcome, get_sweep};
 use super::image::{
     Counters, JobImage, PrefixImage, ServerImage, StructureImage, Type, get_at, get_ended,
     get_extent_blocks, get_spent, get_tombstone,
@@ -44,6 +44,7 @@ pub struct Recovery {
     servers: BTreeMap<ServerId, ServerImage>,
     draining: BTreeSet<ServerId>,
     flushes: BTreeMap<u64, FlushImage>,
+    live: BTreeMap<u64, LiveImage>,
     sweeps: BTreeMap<u64, Sweep>,
     /// How flushes of prefixes ended, by the prefix.
     flushed: HashMap<PrefixId, FlushState>,
@@ -205,6 +206,11 @@ impl Recovery {
                 let (number, sweep) = get_sweep(&mut r)?;
                 self.sweeps.insert(number, sweep);
             }
+            Type::Live => {
+                let image = LiveImage::get(&mut r)?;
+                self.live.insert(image.number, image);
+            }
+            Type::LiveGone => drop(self.live.remove(&r.u64()?)),
             Type::SweepGone => drop(self.sweeps.remove(&r.u64()?)),
             Type::FlushGone => drop(self.flushes.remove(&r.u64()?)),
             Type::FlushPart => {
@@ -279,6 +285,7 @@ impl Recovery {
         catalog.readers = self.readers;
         catalog.recover_structures(self.structures, self.counters.last_structure)?;
         catalog.recover_flushes(self.flushes)?;
+        self.live.into_values().for_each(|image| catalog.recover_live(image));
         for (number, sweep) in self.sweeps {
             catalog.recover_sweep(number, sweep);
         }
@@ -333,7 +340,7 @@ impl Catalog {
                 job.pinned += u64::from(image.pinned);
                 self.live_prefixes += 1;
             }
-            if image.marks.is_some() || !image.flush_to.is_empty() {
+            if image.marks.is_some() || !image.flush_to.is_empty() || image.loading {
                 self.specialise_again(n, image);
             }
         }

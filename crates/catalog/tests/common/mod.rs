@@ -33,6 +33,7 @@ pub const LEASE: PrefixOptions = PrefixOptions {
     low_mark: 0,
     flush_to: "",
     max_blocks: 0,
+    loading: false,
 };
 
 pub fn lease(lease_ms: u32) -> PrefixOptions<'static> {
@@ -279,7 +280,7 @@ impl Bench {
             blocks_per_shard,
             tiers: &[],
             block_size,
-            flush,
+            flush_root: if flush { "/flush" } else { "" },
             kinds,
         };
         match self.run(Command::JoinServer { server })? {

@@ -4,6 +4,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod live;
+mod load;
 mod outage;
 mod s3;
 

@@ -82,6 +82,11 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
         }
         Op::RemovePrefix => body(RemovePrefixRequest { job, path }.encode()),
         Op::RenewLeases => body(RenewLeasesRequest { job, paths: vec![path] }.encode()),
+        Op::FlushPrefix => body(FlushPrefixRequest { job, path, place: "out".into() }.encode()),
+        Op::FlushInfo => body(FlushInfoRequest { job, flush: 1 }.encode()),
+        Op::CancelFlush => body(CancelFlushRequest { job, flush: 1 }.encode()),
+        Op::PublishPrefix => body(PublishPrefixRequest { job, path }.encode()),
+        Op::EndCopies => body(EndCopiesRequest { live: 1 }.encode()),
         Op::LeaseInfo => body(LeaseInfoRequest { job, path }.encode()),
         Op::SetPermissions => {
             body(SetPermissionsRequest { job, path, owner_verbs: 3, job_verbs: 3 }.encode())
@@ -128,7 +133,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
                 blocks_per_shard: 1,
                 tiers: Vec::new(),
                 block_size: BLOCK,
-                flush: true,
+                flush_root: "/flush".into(),
                 kinds: Vec::new(),
                 server: 0,
                 term: 0,
@@ -204,6 +209,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
                 start: 0,
                 end: u64::MAX,
                 object: "victim/out/0.part".into(),
+                live: 0,
             }
             .encode(),
         ),

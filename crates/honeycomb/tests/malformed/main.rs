@@ -446,6 +446,13 @@ fn control_bodies(setup: &Setup) -> Vec<(Op, Vec<u8>)> {
         (Op::CreateHierarchy, CreateHierarchyRequest { job, nodes: vec![node] }.encode()),
         (Op::RemovePrefix, RemovePrefixRequest { job, path: path.clone() }.encode()),
         (Op::RenewLeases, RenewLeasesRequest { job, paths: vec![path.clone()] }.encode()),
+        (
+            Op::FlushPrefix,
+            FlushPrefixRequest { job, path: path.clone(), place: "out".into() }.encode(),
+        ),
+        (Op::FlushInfo, FlushInfoRequest { job, flush: 1 }.encode()),
+        (Op::CancelFlush, CancelFlushRequest { job, flush: 1 }.encode()),
+        (Op::PublishPrefix, PublishPrefixRequest { job, path: path.clone() }.encode()),
         (Op::LeaseInfo, LeaseInfoRequest { job, path: path.clone() }.encode()),
         (
             Op::SetPermissions,

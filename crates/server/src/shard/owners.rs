@@ -8,7 +8,7 @@ use crate::refusals::{unknown_block, wrong_epoch};
 use crate::watch::Watchers;
 use honeycomb_block::Backing;
 use honeycomb_structures::{Answer, Lanes, Opening, Snapshot};
-use honeycomb_types::{BlockAt, Bug, Epoch, Generation, PrefixId, ServerId, Time};
+use honeycomb_types::{BlockAt, Bug, Epoch, Generation, Kind, PrefixId, ServerId, Time};
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::HeldBlock;
 use std::sync::Arc;
@@ -199,6 +199,40 @@ impl Shard {
         self.held += 1;
         self.take_room(room);
         Ok(snapshot)
+    }
+
+    /// What a block holds now, and whether nothing can be added to it; it goes on as it was. Of a kv
+    /// the hashes of `range`, ends included. Extents that an entry of its structure names stay from
+    /// now on until `end_copies`: the copy names them.
+    ///
+    /// All but a file is copied, in this one step: nothing comes between two entries of one slot. What
+    /// follows a file's bytes is written behind them.
+    pub fn copy(
+        &mut self,
+        at: BlockAt,
+        range: (u64, u64),
+        live: u64,
+    ) -> Result<(Arc<Snapshot>, bool), Answer> {
+        let index = self.index(at.block).ok_or_else(|| unknown_block(at))?;
+        let slot = self.slots[index].as_mut().filter(|slot| slot.owner.at == at);
+        let slot = slot.ok_or_else(|| wrong_epoch(at))?;
+        if slot.backing.floor() > 0 {
+            return Err(Answer::refuse(Status::Busy, "the block is below memory"));
+        }
+        let Some(sealed) = slot.structure.is_final() else {
+            let text = "what was begun before the block was sealed still arrives";
+            return Err(Answer::refuse(Status::Busy, text));
+        };
+        let Some(snapshot) = slot.structure.snapshot(&mut slot.backing, range) else {
+            let kind = slot.owner.kind.name();
+            let text = format!("a structure of the kind {kind} cannot be flushed");
+            return Err(Answer::refuse(Status::WrongKind, text));
+        };
+        let structure = slot.owner.structure;
+        if slot.owner.kind == Kind::Kv {
+            self.keep_extents(structure, live);
+        }
+        Ok((Arc::new(snapshot.copied()), sealed))
     }
 
     fn close(&mut self, index: usize, at: BlockAt) {

@@ -805,6 +805,13 @@ impl Structure for QueueBlock {
     }
 
     /// What was given out and not acknowledged is still the queue's.
+    fn is_final(&self) -> Option<bool> {
+        match &self.seal {
+            None => Some(false),
+            Some(_) => self.pieces.is_settled().then_some(true),
+        }
+    }
+
     fn snapshot(&mut self, block: &mut Backing, _range: (u64, u64)) -> Option<Snapshot> {
         let mut runs: Vec<Range<usize>> = Vec::new();
         for item in self.reserved.held().chain(self.head..self.count) {

@@ -592,6 +592,92 @@ pub struct ListKindsReply {
 
 fields!(ListKindsReply { kinds });
 
+/// Request of FlushPrefix. Begins to write what a live prefix holds to a place (Table 1, flushAddrPrefix). The prefix goes on as it was, and does not expire meanwhile. One that is under way for the same prefix and place is answered again.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct FlushPrefixRequest {
+    /// The job.
+    pub job: u64,
+    /// The prefix.
+    pub path: String,
+    /// A path of names below the servers' flush_root and the job's name, as flush_to; or that place as a URL or an absolute path.
+    pub place: String,
+}
+
+fields!(FlushPrefixRequest { job, path, place });
+
+/// Reply of FlushPrefix.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct FlushPrefixReply {
+    /// Its number, for FlushInfo and CancelFlush.
+    pub flush: u64,
+    /// Where it goes, in full.
+    pub place: String,
+}
+
+fields!(FlushPrefixReply { flush, place });
+
+/// Request of FlushInfo. How a flush that was asked for stands. The controller remembers those that ended since it started, the last 1,024.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct FlushInfoRequest {
+    /// The job.
+    pub job: u64,
+    /// The flush.
+    pub flush: u64,
+}
+
+fields!(FlushInfoRequest { job, flush });
+
+/// Reply of FlushInfo.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct FlushInfoReply {
+    /// 1 under way, 2 failed and tried again, 3 done, 4 come to nothing.
+    pub state: u8,
+    /// Why the last attempt failed, or why it came to nothing.
+    pub message: String,
+    /// Blocks to be written.
+    pub parts: u32,
+    /// Of these, those that are.
+    pub parts_done: u32,
+    /// Bytes that are written.
+    pub bytes: u64,
+}
+
+fields!(FlushInfoReply { state, message, parts, parts_done, bytes });
+
+/// Request of CancelFlush. Ends a flush that was asked for, unless its manifest is being written already; what it has written is deleted. Idempotent.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct CancelFlushRequest {
+    /// The job.
+    pub job: u64,
+    /// The flush.
+    pub flush: u64,
+}
+
+fields!(CancelFlushRequest { job, flush });
+
+/// Reply of CancelFlush.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct CancelFlushReply {}
+
+fields!(CancelFlushReply {});
+
+/// Request of PublishPrefix. A prefix that was created as loading is whole: its structures can be opened. Idempotent.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct PublishPrefixRequest {
+    /// The job.
+    pub job: u64,
+    /// The prefix.
+    pub path: String,
+}
+
+fields!(PublishPrefixRequest { job, path });
+
+/// Reply of PublishPrefix.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct PublishPrefixReply {}
+
+fields!(PublishPrefixReply {});
+
 /// Request of ClusterStatus. Servers and totals. Names and addresses of servers need the cluster's token; a job's gets the totals.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ClusterStatusRequest {}

@@ -85,6 +85,14 @@ pub enum Op {
     ExtentBlocks = 0x0214,
     /// The custom kinds of structure that memory servers have announced, with what their operations need.
     ListKinds = 0x0218,
+    /// Begins to write what a live prefix holds to a place (Table 1, flushAddrPrefix). The prefix goes on as it was, and does not expire meanwhile. One that is under way for the same prefix and place is answered again.
+    FlushPrefix = 0x0220,
+    /// How a flush that was asked for stands. The controller remembers those that ended since it started, the last 1,024.
+    FlushInfo = 0x0221,
+    /// Ends a flush that was asked for, unless its manifest is being written already; what it has written is deleted. Idempotent.
+    CancelFlush = 0x0222,
+    /// A prefix that was created as loading is whole: its structures can be opened. Idempotent.
+    PublishPrefix = 0x0223,
     /// Servers and totals. Names and addresses of servers need the cluster's token; a job's gets the totals.
     ClusterStatus = 0x0301,
     /// A memory server announces itself and its blocks. The connection then carries requests both ways.
@@ -131,10 +139,12 @@ pub enum Op {
     Release = 0x031A,
     /// The controller wants a block to go below memory. Refused (Busy) when it cannot now; the reply says that it has begun, and TierChanged that it is there. Idempotent by (block, epoch).
     LowerBlock = 0x031B,
-    /// The lease of the block's prefix has ended and its data is to be kept: nobody reaches the block any more, and its content is written below the server's flush_root, to an object, or to several when there is much. The reply comes when they are all there to stay; the block stays until FreeBlock. Idempotent by (block, epoch).
+    /// The lease of the block's prefix has ended and its data is to be kept: nobody reaches the block any more, and its content is written below the server's flush_root, to an object, or to several when there is much. The reply comes when they are all there to stay; the block stays until FreeBlock. Idempotent by (block, epoch). With a live flush the block goes on as it was, and what it held at one moment is written; each request then has a name of its own.
     FlushBlock = 0x0320,
     /// All parts of a prefix are written: the server looks whether it sees them all at their lengths, and writes the manifest, which is the flush, in place of the one that it has read. What an earlier flush left in the same directory is deleted then. Idempotent by (directory, number).
     CommitFlush = 0x0321,
+    /// All blocks of a live flush are copied, or it has come to nothing: extents that were kept for it are dropped. Idempotent.
+    EndCopies = 0x0322,
     /// A flush has come to nothing: the server deletes objects that it may have written. Those that are not there are deleted. Idempotent.
     SweepObjects = 0x0326,
     /// A block that was to go below memory is there and has no memory any more, or stays where it was. Repeated in inventories.
@@ -207,7 +217,7 @@ pub enum Op {
 
 impl Op {
     /// Every op of the protocol in order of code.
-    pub const ALL: [Op; 96] = [
+    pub const ALL: [Op; 101] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -246,6 +256,10 @@ impl Op {
         Op::RemoveStructure,
         Op::ExtentBlocks,
         Op::ListKinds,
+        Op::FlushPrefix,
+        Op::FlushInfo,
+        Op::CancelFlush,
+        Op::PublishPrefix,
         Op::ClusterStatus,
         Op::JoinServer,
         Op::Report,
@@ -271,6 +285,7 @@ impl Op {
         Op::LowerBlock,
         Op::FlushBlock,
         Op::CommitFlush,
+        Op::EndCopies,
         Op::SweepObjects,
         Op::TierChanged,
         Op::BlockFailed,
@@ -347,6 +362,10 @@ impl Op {
             0x0213 => Op::RemoveStructure,
             0x0214 => Op::ExtentBlocks,
             0x0218 => Op::ListKinds,
+            0x0220 => Op::FlushPrefix,
+            0x0221 => Op::FlushInfo,
+            0x0222 => Op::CancelFlush,
+            0x0223 => Op::PublishPrefix,
             0x0301 => Op::ClusterStatus,
             0x0302 => Op::JoinServer,
             0x0303 => Op::Report,
@@ -372,6 +391,7 @@ impl Op {
             0x031B => Op::LowerBlock,
             0x0320 => Op::FlushBlock,
             0x0321 => Op::CommitFlush,
+            0x0322 => Op::EndCopies,
             0x0326 => Op::SweepObjects,
             0x032E => Op::TierChanged,
             0x032F => Op::BlockFailed,
@@ -451,6 +471,10 @@ impl Op {
             Op::RemoveStructure => "RemoveStructure",
             Op::ExtentBlocks => "ExtentBlocks",
             Op::ListKinds => "ListKinds",
+            Op::FlushPrefix => "FlushPrefix",
+            Op::FlushInfo => "FlushInfo",
+            Op::CancelFlush => "CancelFlush",
+            Op::PublishPrefix => "PublishPrefix",
             Op::ClusterStatus => "ClusterStatus",
             Op::JoinServer => "JoinServer",
             Op::Report => "Report",
@@ -476,6 +500,7 @@ impl Op {
             Op::LowerBlock => "LowerBlock",
             Op::FlushBlock => "FlushBlock",
             Op::CommitFlush => "CommitFlush",
+            Op::EndCopies => "EndCopies",
             Op::SweepObjects => "SweepObjects",
             Op::TierChanged => "TierChanged",
             Op::BlockFailed => "BlockFailed",
@@ -555,6 +580,10 @@ impl Op {
             Op::RemoveStructure => 0x0213,
             Op::ExtentBlocks => 0x0214,
             Op::ListKinds => 0x0218,
+            Op::FlushPrefix => 0x0220,
+            Op::FlushInfo => 0x0221,
+            Op::CancelFlush => 0x0222,
+            Op::PublishPrefix => 0x0223,
             Op::ClusterStatus => 0x0301,
             Op::JoinServer => 0x0302,
             Op::Report => 0x0303,
@@ -580,6 +609,7 @@ impl Op {
             Op::LowerBlock => 0x031B,
             Op::FlushBlock => 0x0320,
             Op::CommitFlush => 0x0321,
+            Op::EndCopies => 0x0322,
             Op::SweepObjects => 0x0326,
             Op::TierChanged => 0x032E,
             Op::BlockFailed => 0x032F,
@@ -670,6 +700,10 @@ impl Op {
             Op::RemoveStructure => of(P::Control, A::Job, 0, MESSAGE),
             Op::ExtentBlocks => of(P::Control, A::Job, 0, MESSAGE),
             Op::ListKinds => of(P::Control, A::Job, 0, MESSAGE),
+            Op::FlushPrefix => of(P::Control, A::Job, 0, MESSAGE),
+            Op::FlushInfo => of(P::Control, A::Job, 0, MESSAGE),
+            Op::CancelFlush => of(P::Control, A::Job, 0, MESSAGE),
+            Op::PublishPrefix => of(P::Control, A::Job, 0, MESSAGE),
             Op::ClusterStatus => of(P::Control, A::Job, 0, MESSAGE),
             Op::JoinServer => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::Report => of(P::Link, A::Cluster, 0, MESSAGE),
@@ -695,6 +729,7 @@ impl Op {
             Op::LowerBlock => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::FlushBlock => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::CommitFlush => of(P::Link, A::Cluster, 0, MESSAGE),
+            Op::EndCopies => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::SweepObjects => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::TierChanged => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::BlockFailed => of(P::Link, A::Cluster, 0, MESSAGE),

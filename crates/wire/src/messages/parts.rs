@@ -23,6 +23,8 @@ pub struct PrefixOptions {
     pub flush_to: String,
     /// Most blocks of it and all below it; 0 for no quota.
     pub max_blocks: u64,
+    /// It is being filled from a flush: its structures can be created and not opened, until PublishPrefix.
+    pub loading: bool,
 }
 
 fields!(PrefixOptions {
@@ -33,7 +35,8 @@ fields!(PrefixOptions {
     high_mark,
     low_mark,
     flush_to,
-    max_blocks
+    max_blocks,
+    loading
 });
 
 /// What one block of a structure left, or a part of that, in an object of its own.
