@@ -15,7 +15,7 @@
 //! and shrink; `moves` how kvs split and merge; `extents` where they keep large values; `policy` who gets which block;
 //! `hints` what jobs are expected to take; `quota` how much they may; `bill` what they have used;
 //! `weights` on which servers their blocks are, where they said what they need; `pressure` what goes below
-//! memory when it runs short; `lots` how much of a server this controller shard has; `drain` how a server
+//! memory when it runs short; `shares` who gives it; `lots` how much of a server this controller shard has; `drain` how a server
 //! is taken out, and `relocate` how blocks leave it.
 
 #![forbid(unsafe_code)]
@@ -50,7 +50,9 @@ mod rejoin;
 mod relocate;
 mod reply;
 mod servers;
+mod shares;
 mod slab;
+mod staying;
 mod structures;
 mod tombstones;
 mod weights;
@@ -58,18 +60,20 @@ mod weights;
 pub use bill::{BillInfo, Spent};
 pub use command::{
     Actor, BlockUsage, Command, HeldBlock, NewServer, NewStructure, PlanNode, PrefixOptions,
-    QuotaOf, Report, Seal, Written,
+    QuotaChange, QuotaOf, Report, Seal, Written,
 };
 pub use durable::{BadRecord, Recovery};
 pub use error::{CatalogError, Loss, QuotaLevel};
 pub use hints::{Estimate, Hints, Supply};
 pub use honeycomb_types::Router;
 pub use invariants::{Broken, Chain};
+pub use quota::Allowance;
 pub use reply::{
     ClusterStatus, DrainState, EdgeOutcome, Effect, FlushState, FlushedPart, FlushedStructure,
     JobInfo, LeaseInfo, MapEntry, Opened, PartitionMap, PrefixInfo, PrefixState, Reply, ServerInfo,
     StructureInfo, TierUse,
 };
+pub use shares::ShareInfo;
 pub use weights::Weight;
 
 use bill::Bills;
@@ -79,16 +83,17 @@ use durable::Journal;
 use flush::Flushes;
 use hash::HashKey;
 use honeycomb_types::limits::LEASE_DEFAULT_MS;
-use honeycomb_types::{BlockAt, JobId, Marks, MoveId, ServerId, StructureId, Time};
+use honeycomb_types::{BlockAt, JobId, Marks, MoveId, PolicyKind, ServerId, StructureId, Time};
 use jobs::Jobs;
 use kinds::Kinds;
 use lease::Timers;
-use policy::{FirstCome, Policy};
+use policy::Policy;
 use pool::Pool;
 use pressure::Pressure;
 use quota::Quotas;
 use readers::Readers;
 use rejoin::Awaited;
+use shares::Sharing;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use structures::Structures;
@@ -107,12 +112,15 @@ pub struct Config {
     pub marks: Marks,
     /// Lease of the prefixes of jobs that do not say, in milliseconds.
     pub lease_ms: u32,
+    /// Who has memory when it is short.
+    pub policy: PolicyKind,
 }
 
 impl Default for Config {
     fn default() -> Config {
         let (marks, lease_ms) = (Marks::default(), LEASE_DEFAULT_MS);
-        Config { shard: 0, term: 0, hash_seed: 0, marks, lease_ms }
+        let policy = PolicyKind::default();
+        Config { shard: 0, term: 0, hash_seed: 0, marks, lease_ms, policy }
     }
 }
 
@@ -142,6 +150,7 @@ pub struct Catalog {
     pool: Pool,
     flushes: Flushes,
     pressure: Pressure,
+    sharing: Sharing,
     drains: Drains,
     quotas: Quotas,
     bills: Bills,
@@ -166,13 +175,9 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// An empty catalog that serves first come, first served.
+    /// An empty catalog.
     pub fn new(config: Config) -> Catalog {
-        Catalog::with_policy(config, Box::new(FirstCome))
-    }
-
-    /// An empty catalog with an allocation policy of its own.
-    pub fn with_policy(config: Config, policy: Box<dyn Policy>) -> Catalog {
+        let policy = policy::of(config.policy);
         let key = HashKey::new(config.hash_seed);
         Catalog {
             config,
@@ -189,6 +194,7 @@ impl Catalog {
             pool: Pool::new(config.shard, config.term),
             flushes: Flushes::default(),
             pressure: Pressure::default(),
+            sharing: Sharing::default(),
             drains: Drains::default(),
             quotas: Quotas::default(),
             bills: Bills::default(),
@@ -221,7 +227,9 @@ impl Catalog {
         self.now = self.now.max(now);
         self.started.get_or_insert(self.now);
         self.pressure.begins(matches!(command, Command::ShortOf { .. }));
+        self.share_anew();
         let reply = self.transition(command, effects);
+        effects.append(&mut self.pressure.early);
         if self.pressure.has_asked() {
             self.press(effects);
         }
@@ -272,7 +280,7 @@ impl Catalog {
             C::RegisterJob { actor, name, lease_ms, quota_blocks, hints } => {
                 self.register_job(actor, name, lease_ms, quota_blocks, hints, effects)
             }
-            C::SetQuota { actor, of, max_blocks } => self.set_quota(actor, of, max_blocks),
+            C::SetQuota { actor, of, change } => self.set_quota(actor, of, change),
             C::Quota { actor, of } => self.quota(actor, of),
             C::JobWeights { actor, job } => self.job_weights(actor, job),
             C::JobBills { actor, job } => self.job_bills(actor, job),
@@ -391,6 +399,7 @@ impl Catalog {
             self.pool.bytes(),
             self.flushes.bytes(),
             self.pressure.bytes(),
+            self.sharing.bytes(),
             self.quotas.bytes(),
             self.bills.bytes(),
             scratch,

@@ -1,6 +1,6 @@
 //! What the catalog answers, and what it asks of the memory servers.
 
-use crate::{BillInfo, CatalogError, Estimate, Hints, Weight, Written};
+use crate::{Allowance, BillInfo, CatalogError, Estimate, Hints, Weight, Written};
 use honeycomb_types::{
     BlockAt, Generation, JobId, Kind, KindSpec, MapVersion, Marks, MoveId, PrefixId, Router,
     ServerId, StructureId, TierClass, TierIx, Verbs,
@@ -15,8 +15,9 @@ pub enum Reply {
     Done,
     /// RegisterJob, FindJob.
     Job { job: JobId, root: PrefixId },
-    /// SetQuota, Quota: most blocks, 0 for no bound, and those that are held.
-    Quota { quota: u64, held: u64 },
+    /// SetQuota, Quota: what may be held, what is, and how much of that in memory; nothing is counted
+    /// for a prefix that has no quota.
+    Quota { allowed: Allowance, held: u64, in_memory: u64 },
     /// JobWeights: nothing of a job without hints.
     Weights { expected: Estimate, weights: Vec<Weight> },
     /// JobBills: those of jobs that ended first, in order.

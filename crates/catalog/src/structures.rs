@@ -375,18 +375,28 @@ impl Catalog {
             // INV-30: a server may yet tell of growth that the log has lost, and that counts as well.
             return Err(CatalogError::Recovering);
         }
-        let job = &self.jobs[j];
-        let holder = (job.id, job.blocks);
         self.pressure.asks(n);
+        self.pool.staying.own(s, j);
         let below = if goes_below(kind) && !self.is_flushed(n) { TIERS_MAX } else { 0 };
-        let (mut weights, now) = (self.take_weights(j), self.now);
-        let mut tiers = (0..=below as u8).map(|tier| {
-            let chooser = Chooser { policy: &mut *self.policy, weights: weights.as_deref_mut() };
-            self.pool.allocate(chooser, holder, (s, kind), asked, draw, (TierIx(tier), now))
-        });
-        let first = tiers.next().expect("memory is one");
-        let blocks = first.or_else(|none| tiers.find_map(Result::ok).ok_or(none));
-        self.jobs[j].weights = weights;
+        let fair = self.policy.kind().is_fair() && below > 0 && !recovering;
+        let mut tiers: Vec<TierIx> = (0..=below as u8).map(TierIx).collect();
+        if fair && self.leaves_memory(j, asked) {
+            // What is kept free is for who is within its share.
+            tiers.rotate_left(1);
+        }
+        let mut tiers = tiers.into_iter();
+        let blocks = loop {
+            let tier = tiers.next().expect("memory is one");
+            let taken = self.take_of((j, s), kind, asked, draw, tier);
+            let owed =
+                |own: &mut Catalog| fair && !tier.is_below() && own.waits_for_share((j, n), asked);
+            if taken.is_ok() || tiers.len() == 0 || owed(self) {
+                break taken;
+            }
+        };
+        if fair && blocks.is_ok() {
+            self.is_paid(n);
+        }
         let blocks = blocks.map_err(|none| {
             self.pressure.refuses(n);
             // Who is away has room as well.
@@ -397,6 +407,22 @@ impl Catalog {
             Quota::None | Quota::Bounded => self.blocks_came(j, s, asked as u64),
         }
         Ok(blocks)
+    }
+
+    /// Takes blocks of one tier, all or none.
+    fn take_of(
+        &mut self,
+        (j, s): (u32, u32),
+        kind: Kind,
+        asked: u32,
+        draw: Draw,
+        tier: TierIx,
+    ) -> Result<Vec<BlockAt>, CatalogError> {
+        let (mut weights, now) = (self.take_weights(j), self.now);
+        let chooser = Chooser { policy: &*self.policy, weights: weights.as_deref_mut() };
+        let blocks = self.pool.allocate(chooser, (s, kind), asked, draw, (tier, now));
+        self.jobs[j].weights = weights;
+        blocks
     }
 
     /// Records a structure whose blocks were taken.

@@ -137,11 +137,13 @@ pub enum Bug {
     DrainTakesNewBlocks = 64,
     /// Who leaves a server takes no retry records along (INV-19).
     RelocateForgetsLanes = 65,
+    /// A block of a holder within its share goes down for another (INV-43).
+    TakesFromShare = 66,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 65] = [
+    pub const ALL: [Bug; 66] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -207,6 +209,7 @@ impl Bug {
         Bug::LowersNeighbour,
         Bug::DrainTakesNewBlocks,
         Bug::RelocateForgetsLanes,
+        Bug::TakesFromShare,
     ];
 }
 
