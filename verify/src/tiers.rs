@@ -11,7 +11,7 @@ use crate::world::{Event, World};
 use honeycomb_catalog::Command;
 use honeycomb_env::Entropy;
 use honeycomb_server::{Io, IoWhat};
-use honeycomb_types::{BlockAt, StructureId};
+use honeycomb_types::{BlockAt, PolicyKind, StructureId};
 use std::time::Duration;
 
 /// One seed in this many has disks, of those with one controller shard.
@@ -33,6 +33,15 @@ pub fn below(seed: u64, controllers: usize) -> u32 {
     let mut rng = Entropy::seeded(seed ^ 0xd15c);
     let with = rng.below(WITH_DISKS) == 0 && controllers == 1;
     if with { 4 + rng.below(21) as u32 } else { 0 }
+}
+
+/// How memory is shared out: half of the seeds with disks have a fair policy.
+pub fn policy(seed: u64, controllers: usize) -> PolicyKind {
+    let fair = [PolicyKind::MaxMin, PolicyKind::Karma];
+    match Entropy::seeded(seed ^ 0xfa1).below(4) {
+        n @ 0..2 if below(seed, controllers) > 0 => fair[n as usize],
+        _ => PolicyKind::FirstCome,
+    }
 }
 
 impl Disks {

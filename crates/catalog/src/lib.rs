@@ -20,6 +20,7 @@
 
 #![forbid(unsafe_code)]
 
+mod advice;
 mod bill;
 mod command;
 mod dag;
@@ -57,6 +58,7 @@ mod structures;
 mod tombstones;
 mod weights;
 
+pub use advice::{Advice, AdviceKind, ServerUse, Use, Verdict, advise};
 pub use bill::{BillInfo, Spent};
 pub use command::{
     Actor, BlockUsage, Command, HeldBlock, NewServer, NewStructure, PlanNode, PrefixOptions,
@@ -76,6 +78,7 @@ pub use reply::{
 pub use shares::ShareInfo;
 pub use weights::Weight;
 
+use advice::Adviser;
 use bill::Bills;
 use dag::Dag;
 use drain::Drains;
@@ -83,7 +86,9 @@ use durable::Journal;
 use flush::Flushes;
 use hash::HashKey;
 use honeycomb_types::limits::LEASE_DEFAULT_MS;
-use honeycomb_types::{BlockAt, JobId, Marks, MoveId, PolicyKind, ServerId, StructureId, Time};
+use honeycomb_types::{
+    BlockAt, JobId, Marks, MoveId, PolicyKind, ScaleMarks, ServerId, StructureId, Time,
+};
 use jobs::Jobs;
 use kinds::Kinds;
 use lease::Timers;
@@ -114,13 +119,23 @@ pub struct Config {
     pub lease_ms: u32,
     /// Who has memory when it is short.
     pub policy: PolicyKind,
+    /// When there should be other servers.
+    pub scale: ScaleMarks,
 }
 
 impl Default for Config {
     fn default() -> Config {
         let (marks, lease_ms) = (Marks::default(), LEASE_DEFAULT_MS);
         let policy = PolicyKind::default();
-        Config { shard: 0, term: 0, hash_seed: 0, marks, lease_ms, policy }
+        Config {
+            shard: 0,
+            term: 0,
+            hash_seed: 0,
+            marks,
+            lease_ms,
+            policy,
+            scale: ScaleMarks::default(),
+        }
     }
 }
 
@@ -151,6 +166,7 @@ pub struct Catalog {
     flushes: Flushes,
     pressure: Pressure,
     sharing: Sharing,
+    adviser: Adviser,
     drains: Drains,
     quotas: Quotas,
     bills: Bills,
@@ -195,6 +211,7 @@ impl Catalog {
             flushes: Flushes::default(),
             pressure: Pressure::default(),
             sharing: Sharing::default(),
+            adviser: Adviser::default(),
             drains: Drains::default(),
             quotas: Quotas::default(),
             bills: Bills::default(),

@@ -1,9 +1,10 @@
 //! What the catalog answers, and what it asks of the memory servers.
 
-use crate::{Allowance, BillInfo, CatalogError, Estimate, Hints, Weight, Written};
+use crate::Allowance;
+use crate::{Advice, BillInfo, CatalogError, Estimate, Hints, ShareInfo, Weight, Written};
 use honeycomb_types::{
-    BlockAt, Generation, JobId, Kind, KindSpec, MapVersion, Marks, MoveId, PrefixId, Router,
-    ServerId, StructureId, TierClass, TierIx, Verbs,
+    BlockAt, Generation, JobId, Kind, KindSpec, MapVersion, Marks, MoveId, PolicyKind, PrefixId,
+    Router, ServerId, StructureId, TierClass, TierIx, Verbs,
 };
 use std::sync::Arc;
 
@@ -392,6 +393,12 @@ pub struct ClusterStatus {
     pub tiers: Vec<TierUse>,
     /// For the cluster's token; empty for a job's.
     pub servers: Vec<ServerInfo>,
+    /// Who has memory when it is short.
+    pub policy: PolicyKind,
+    /// What those have of it who have some, under a fair policy. For the cluster's token.
+    pub shares: Vec<ShareInfo>,
+    /// Whether there should be other servers.
+    pub advice: Advice,
 }
 
 impl ClusterStatus {

@@ -41,6 +41,7 @@ mod quota;
 mod readers;
 mod rm;
 mod run;
+mod scale;
 mod serve;
 mod show;
 pub mod size;

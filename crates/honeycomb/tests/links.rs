@@ -168,6 +168,8 @@ fn store(controller: &Controller, link: &Link) -> (u64, u64, Vec<MapEntry>) {
     let body = RegisterJobRequest {
         name: "job".into(),
         lease_ms: 60_000,
+        policy: Default::default(),
+        scale: Default::default(),
         ..RegisterJobRequest::default()
     };
     let reply = client.ask(Op::RegisterJob, &body.encode());

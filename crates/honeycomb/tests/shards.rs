@@ -159,6 +159,8 @@ fn shards_come_back_with_their_jobs() {
         unix_dir: None,
         marks: Marks::default(),
         lease_ms: limits::LEASE_DEFAULT_MS,
+        policy: Default::default(),
+        scale: Default::default(),
         shards: 2,
     };
     let controller = Controller::start(&options).unwrap();

@@ -11,6 +11,7 @@ pub mod limits;
 mod marks;
 mod name;
 mod policy;
+mod scale;
 mod tier;
 mod time;
 mod way;
@@ -28,6 +29,7 @@ pub use name::{
     Address, InvalidName, check_job_name, check_name, dotted_path, split_path, tenant_of,
 };
 pub use policy::PolicyKind;
+pub use scale::ScaleMarks;
 pub use tier::{TierClass, TierIx, TierSpec};
 pub use time::Time;
 pub use way::Way;

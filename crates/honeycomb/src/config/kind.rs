@@ -4,8 +4,8 @@ use crate::prices::Prices;
 use crate::size;
 use honeycomb_server::DiskOptions;
 use honeycomb_tiers::Place;
-use honeycomb_types::TierClass;
 use honeycomb_types::limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, LEASE_MAX_MS, LEASE_MIN_MS};
+use honeycomb_types::{PolicyKind, TierClass};
 use std::net::SocketAddr;
 
 /// The longest time that a core may poll before it sleeps: a second is polling for good.
@@ -32,6 +32,8 @@ pub enum Kind {
     /// Disks of a memory server.
     Disks,
     Prices,
+    /// Who has memory when it is short.
+    Policy,
     /// 1 to this.
     Count(u64),
 }
@@ -53,6 +55,7 @@ impl Kind {
             Kind::Switch => "BOOL",
             Kind::Disks => "DIR=SIZE,..",
             Kind::Prices => "NAME=PRICE",
+            Kind::Policy => "POLICY",
         }
     }
 
@@ -87,6 +90,10 @@ impl Kind {
                 }
             }
             Kind::Prices => Prices::parse(text).map(drop),
+            Kind::Policy => match PolicyKind::from_name(text) {
+                Some(_) => Ok(()),
+                None => Err(format!("'{text}' is none of first-come, max-min and karma")),
+            },
             Kind::Micros => count(text, 0, SPIN_MAX),
             Kind::Lease => count(text, LEASE_MIN_MS as u64, LEASE_MAX_MS as u64),
             Kind::Count(most) => count(text, 1, most),
@@ -240,6 +247,7 @@ mod tests {
             (Kind::Name, "acme/cli", "a/b/c"),
             (Kind::Path, "x", ""),
             (Kind::Prices, "memory=0.1", "silver=1"),
+            (Kind::Policy, "max-min", "fair"),
         ] {
             assert_eq!(kind.check(good), Ok(()), "{kind:?} {good}");
             assert!(kind.check(bad).is_err(), "{kind:?} {bad}");

@@ -102,6 +102,8 @@ impl Cluster {
             unix_dir: unix_dir.clone(),
             marks: honeycomb_types::Marks::default(),
             lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
+            policy: Default::default(),
+            scale: Default::default(),
             shards: controller_shards.unwrap_or(1),
         };
         let controller = Controller::start(&options).unwrap();
