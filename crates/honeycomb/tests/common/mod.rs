@@ -10,7 +10,7 @@ use honeycomb_env::{Clock, Entropy};
 use honeycomb_server::{DiskOptions, MemoryServer, ServerOptions};
 use honeycomb_structures::Registry;
 use honeycomb_tiers::FlushRoot;
-use honeycomb_types::PrefixId;
+use honeycomb_types::{PolicyKind, PrefixId};
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::PrefixOptions;
 use std::net::SocketAddr;
@@ -35,6 +35,7 @@ struct Extras {
     advertise: Option<String>,
     controller_shards: Option<u16>,
     disks: Vec<DiskOptions>,
+    policy: PolicyKind,
 }
 
 impl Cluster {
@@ -67,6 +68,20 @@ impl Cluster {
         Cluster::start_all(vec![Arc::default()], memory, block_size, extras)
     }
 
+    /// The same, where memory is shared out by a policy.
+    pub fn sharing(
+        policy: PolicyKind,
+        memory: u64,
+        block_size: u64,
+        directory: &Path,
+        bytes: u64,
+    ) -> Cluster {
+        let class = honeycomb_types::TierClass::Nvme;
+        let disks = vec![DiskOptions { directory: directory.into(), bytes, class }];
+        let extras = Extras { disks, policy, ..Extras::default() };
+        Cluster::start_all(vec![Arc::default()], memory, block_size, extras)
+    }
+
     /// With a memory server for each of these sets of kinds.
     pub fn start_with(kinds: Vec<Arc<Registry>>, memory: u64, block_size: u64) -> Cluster {
         Cluster::start_all(kinds, memory, block_size, Extras::default())
@@ -91,7 +106,7 @@ impl Cluster {
         block_size: u64,
         extras: Extras,
     ) -> Cluster {
-        let Extras { flush_root, unix_dir, advertise, controller_shards, disks } = extras;
+        let Extras { flush_root, unix_dir, advertise, controller_shards, disks, policy } = extras;
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         let spin = Duration::ZERO;
         let options = ControllerOptions {
@@ -102,7 +117,7 @@ impl Cluster {
             unix_dir: unix_dir.clone(),
             marks: honeycomb_types::Marks::default(),
             lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
-            policy: Default::default(),
+            policy,
             scale: Default::default(),
             shards: controller_shards.unwrap_or(1),
         };
