@@ -46,7 +46,7 @@ fn the_table_of_marks() {
         (&[(10, 100, 100), (10, 100, 700)], (Stay, 0, None)),
         (&[(60, 100, 0), (60, 100, 0), (60, 100, 0)], (Stay, 0, None)),
         // The one with the least to move, if the others suffice.
-        (&[(30, 100, 0), (0, 1000, 0), (30, 100, 0)], (Remove, 1, Some(1))),
+        (&[(80, 100, 0), (0, 1000, 0), (70, 100, 0)], (Remove, 1, Some(3))),
     ] {
         assert_eq!(advised(all), due, "{all:?}");
     }
