@@ -147,6 +147,8 @@ pub(crate) struct Quotas {
     /// Structures, by their places, below such; the nearest first. A prefix that ended stays in these
     /// lists and means nothing there: ids are never used again.
     counted: HashMap<u32, Vec<PrefixId>>,
+    /// Somebody has had a soft quota since the catalog was made.
+    pub(crate) any_soft: bool,
     /// Tenants whose quota has changed. A place may be another's by the time that it is written, which
     /// then is written for nothing; names that have gone are in `forgotten`.
     pub(crate) dirty: Dirty,
@@ -491,6 +493,10 @@ impl Catalog {
         let Quotas { tenants, prefixes, .. } = &mut self.quotas;
         tenants.iter_mut().for_each(|tenant| tenant.bound.finds(tenant.blocks));
         prefixes.values_mut().for_each(|subtree| subtree.bound.finds(subtree.held));
+        let bounds = self.quotas.tenants.iter().map(|(_, tenant)| tenant.bound);
+        let bounds = bounds.chain(self.quotas.prefixes.values().map(|subtree| subtree.bound));
+        let mut bounds = bounds.chain(self.jobs.iter().map(|(_, job)| job.quota));
+        self.quotas.any_soft = bounds.any(|bound| bound.soft > 0);
     }
 
     pub(crate) fn set_quota(
@@ -500,6 +506,7 @@ impl Catalog {
         change: QuotaChange,
     ) -> Result<Reply, CatalogError> {
         Catalog::check_weight(change.weight.unwrap_or_default())?;
+        self.quotas.any_soft |= change.soft_blocks.is_some_and(|soft| soft > 0);
         match of {
             QuotaOf::Tenant(name) => {
                 self.need_cluster(actor, "set a tenant's quota")?;

@@ -166,8 +166,11 @@ impl Catalog {
     /// does not take one below memory: nobody pays with its speed for a neighbour's greed. It waits for
     /// what is on its way, and no longer than patience lasts.
     pub(crate) fn waits_for_share(&mut self, (j, n): (u32, u32), asked: u32) -> bool {
+        if !self.is_within_share(j, asked.into()) {
+            return false;
+        }
         let since = *self.sharing.owed.entry(n).or_insert(self.now);
-        if self.now.since(since) >= FULL_PATIENCE || !self.is_within_share(j, asked.into()) {
+        if self.now.since(since) >= FULL_PATIENCE {
             return false;
         }
         let mut effects = std::mem::take(&mut self.pressure.early);
@@ -245,6 +248,9 @@ impl Catalog {
 
     /// A block of whoever is furthest beyond a soft quota, and has one that can go down.
     fn beyond_soft_quotas(&mut self) -> Option<(BlockId, TierIx)> {
+        if !self.quotas.any_soft {
+            return None;
+        }
         let mut all = self.all_beyond();
         all.sort_by_key(|Beyond { by, giver }| {
             let number = match *giver {
