@@ -220,8 +220,12 @@ mod tests {
         let child = directory.read("child");
         let pid = Pid::from_raw(child.trim().parse().unwrap()).unwrap();
         // It is gone, or a zombie that its new parent has not asked for yet.
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
-        assert!(stat.map_or(true, |stat| stat.contains(") Z ")));
+        let stat = || std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+        let clock = Clock::start();
+        while stat().is_ok_and(|stat| !stat.contains(") Z ")) {
+            assert!(clock.now().as_millis() < 10_000, "it is still there");
+            clock.sleep_until(clock.now() + LOOK);
+        }
     }
 
     #[test]

@@ -12,8 +12,8 @@ const MEMORY: u64 = 4 << 20;
 const DISK: u64 = 32 << 20;
 /// The largest append that a block takes.
 const APPEND: usize = BLOCK as usize / 8;
-/// Less than half of what there is to share out.
-const CALM: usize = 1 << 20;
+/// Less than a quarter of what there is to share out: what two are guaranteed each, whatever was before.
+const CALM: usize = 512 << 10;
 /// Many times of what there is.
 const GREEDY: usize = 16 << 20;
 
