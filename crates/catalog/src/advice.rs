@@ -92,7 +92,7 @@ pub fn advise(marks: ScaleMarks, servers: &[ServerUse]) -> Verdict {
         of: stay().map(|server| server.resources()[n].of).sum(),
     };
     let all = [sum(0), sum(1)];
-    let used = all.map(|all| if all.of == 0 { 0 } else { all.used * 1000 / all.of });
+    let used = all.map(|all| (all.used * 1000).checked_div(all.of).unwrap_or(0));
     let none = Verdict { what: AdviceKind::None, servers: 0, server: None, used };
     if count == 0 {
         return none;

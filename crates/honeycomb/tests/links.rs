@@ -168,8 +168,6 @@ fn store(controller: &Controller, link: &Link) -> (u64, u64, Vec<MapEntry>) {
     let body = RegisterJobRequest {
         name: "job".into(),
         lease_ms: 60_000,
-        policy: Default::default(),
-        scale: Default::default(),
         ..RegisterJobRequest::default()
     };
     let reply = client.ask(Op::RegisterJob, &body.encode());
@@ -208,6 +206,8 @@ fn options() -> ControllerOptions {
         unix_dir: None,
         marks: honeycomb_types::Marks::default(),
         lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
+        policy: Default::default(),
+        scale: Default::default(),
         shards: 1,
     }
 }
