@@ -74,6 +74,24 @@ pub enum QuotaOf<'a> {
     Prefix(JobId, &'a str),
 }
 
+/// What becomes of a quota; `None` leaves it as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QuotaChange {
+    /// The most blocks; 0 for no bound.
+    pub max_blocks: Option<u64>,
+    /// Blocks in memory beyond which it is the first whose blocks go below; 0 for none.
+    pub soft_blocks: Option<u64>,
+    /// What its share counts for among those of others. Of tenants, and of jobs that are no tenant's.
+    pub weight: Option<u32>,
+}
+
+impl QuotaChange {
+    /// The most blocks from now on.
+    pub fn most(max_blocks: u64) -> QuotaChange {
+        QuotaChange { max_blocks: Some(max_blocks), ..QuotaChange::default() }
+    }
+}
+
 /// One task of an execution plan.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanNode<'a> {
@@ -220,8 +238,9 @@ pub enum Command<'a> {
     /// Registers a job with its root prefix. Cluster only.
     /// Its name is `TENANT/NAME` when it is a tenant's.
     RegisterJob { actor: Actor, name: &'a str, lease_ms: u32, quota_blocks: u64, hints: Hints },
-    /// Sets the most blocks that may be held, 0 for no bound. Cluster, or the driver for a prefix.
-    SetQuota { actor: Actor, of: QuotaOf<'a>, max_blocks: u64 },
+    /// Sets the most blocks that may be held, those that may be in memory before others go below, and
+    /// weights of shares. Cluster, or the driver for a prefix.
+    SetQuota { actor: Actor, of: QuotaOf<'a>, change: QuotaChange },
     /// A quota, and what is held of it. Cluster only for a tenant.
     Quota { actor: Actor, of: QuotaOf<'a> },
     /// Finds a job by its name. Cluster only.

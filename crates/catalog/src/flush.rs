@@ -264,6 +264,7 @@ impl Catalog {
             self.flushes.claimed.remove(&*directory);
         }
         self.pressure.forget(n);
+        self.sharing.forget(n);
     }
 
     /// Whether its data goes elsewhere when its lease ends.

@@ -15,11 +15,12 @@
 //! and shrink; `moves` how kvs split and merge; `extents` where they keep large values; `policy` who gets which block;
 //! `hints` what jobs are expected to take; `quota` how much they may; `bill` what they have used;
 //! `weights` on which servers their blocks are, where they said what they need; `pressure` what goes below
-//! memory when it runs short; `lots` how much of a server this controller shard has; `drain` how a server
+//! memory when it runs short; `shares` who gives it; `lots` how much of a server this controller shard has; `drain` how a server
 //! is taken out, and `relocate` how blocks leave it.
 
 #![forbid(unsafe_code)]
 
+mod advice;
 mod bill;
 mod command;
 mod dag;
@@ -50,28 +51,34 @@ mod rejoin;
 mod relocate;
 mod reply;
 mod servers;
+mod shares;
 mod slab;
+mod staying;
 mod structures;
 mod tombstones;
 mod weights;
 
+pub use advice::{Advice, AdviceKind, ServerUse, Use, Verdict, advise};
 pub use bill::{BillInfo, Spent};
 pub use command::{
     Actor, BlockUsage, Command, HeldBlock, NewServer, NewStructure, PlanNode, PrefixOptions,
-    QuotaOf, Report, Seal, TierTraffic, Written,
+    QuotaChange, QuotaOf, Report, Seal, TierTraffic, Written,
 };
 pub use durable::{BadRecord, Recovery};
 pub use error::{CatalogError, Loss, QuotaLevel};
 pub use hints::{Estimate, Hints, Supply};
 pub use honeycomb_types::Router;
 pub use invariants::{Broken, Chain};
+pub use quota::Allowance;
 pub use reply::{
     ClusterStatus, DrainState, EdgeOutcome, Effect, FlushProgress, FlushState, FlushedPart,
     FlushedStructure, JobInfo, LeaseInfo, MapEntry, Opened, PartitionMap, PrefixInfo, PrefixState,
     Reply, ServerInfo, StructureInfo, TierUse,
 };
+pub use shares::ShareInfo;
 pub use weights::Weight;
 
+use advice::Adviser;
 use bill::Bills;
 use dag::Dag;
 use drain::Drains;
@@ -79,16 +86,19 @@ use durable::Journal;
 use flush::Flushes;
 use hash::HashKey;
 use honeycomb_types::limits::LEASE_DEFAULT_MS;
-use honeycomb_types::{BlockAt, JobId, Marks, MoveId, ServerId, StructureId, Time};
+use honeycomb_types::{
+    BlockAt, JobId, Marks, MoveId, PolicyKind, ScaleMarks, ServerId, StructureId, Time,
+};
 use jobs::Jobs;
 use kinds::Kinds;
 use lease::Timers;
-use policy::{FirstCome, Policy};
+use policy::Policy;
 use pool::Pool;
 use pressure::Pressure;
 use quota::Quotas;
 use readers::Readers;
 use rejoin::Awaited;
+use shares::Sharing;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use structures::Structures;
@@ -107,12 +117,25 @@ pub struct Config {
     pub marks: Marks,
     /// Lease of the prefixes of jobs that do not say, in milliseconds.
     pub lease_ms: u32,
+    /// Who has memory when it is short.
+    pub policy: PolicyKind,
+    /// When there should be other servers.
+    pub scale: ScaleMarks,
 }
 
 impl Default for Config {
     fn default() -> Config {
         let (marks, lease_ms) = (Marks::default(), LEASE_DEFAULT_MS);
-        Config { shard: 0, term: 0, hash_seed: 0, marks, lease_ms }
+        let policy = PolicyKind::default();
+        Config {
+            shard: 0,
+            term: 0,
+            hash_seed: 0,
+            marks,
+            lease_ms,
+            policy,
+            scale: ScaleMarks::default(),
+        }
     }
 }
 
@@ -142,6 +165,8 @@ pub struct Catalog {
     pool: Pool,
     flushes: Flushes,
     pressure: Pressure,
+    sharing: Sharing,
+    adviser: Adviser,
     drains: Drains,
     quotas: Quotas,
     bills: Bills,
@@ -166,13 +191,9 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// An empty catalog that serves first come, first served.
+    /// An empty catalog.
     pub fn new(config: Config) -> Catalog {
-        Catalog::with_policy(config, Box::new(FirstCome))
-    }
-
-    /// An empty catalog with an allocation policy of its own.
-    pub fn with_policy(config: Config, policy: Box<dyn Policy>) -> Catalog {
+        let policy = policy::of(config.policy);
         let key = HashKey::new(config.hash_seed);
         Catalog {
             config,
@@ -189,6 +210,8 @@ impl Catalog {
             pool: Pool::new(config.shard, config.term),
             flushes: Flushes::default(),
             pressure: Pressure::default(),
+            sharing: Sharing::default(),
+            adviser: Adviser::default(),
             drains: Drains::default(),
             quotas: Quotas::default(),
             bills: Bills::default(),
@@ -222,7 +245,9 @@ impl Catalog {
         self.started.get_or_insert(self.now);
         self.pressure.begins(matches!(command, Command::ShortOf { .. }));
         let copies = frees_copies(&command);
+        self.share_anew();
         let reply = self.transition(command, effects);
+        effects.append(&mut self.pressure.early);
         if copies && !self.flushes.live.is_empty() {
             self.go_on_copying(effects);
         }
@@ -276,7 +301,7 @@ impl Catalog {
             C::RegisterJob { actor, name, lease_ms, quota_blocks, hints } => {
                 self.register_job(actor, name, lease_ms, quota_blocks, hints, effects)
             }
-            C::SetQuota { actor, of, max_blocks } => self.set_quota(actor, of, max_blocks),
+            C::SetQuota { actor, of, change } => self.set_quota(actor, of, change),
             C::Quota { actor, of } => self.quota(actor, of),
             C::JobWeights { actor, job } => self.job_weights(actor, job),
             C::JobBills { actor, job } => self.job_bills(actor, job),
@@ -404,6 +429,7 @@ impl Catalog {
             self.pool.bytes(),
             self.flushes.bytes(),
             self.pressure.bytes(),
+            self.sharing.bytes(),
             self.quotas.bytes(),
             self.bills.bytes(),
             scratch,

@@ -5,6 +5,7 @@
 //! one had, so that their addresses stay good.
 
 use crate::dag::{Life, Node};
+use crate::quota::Allowance;
 use crate::slab::chain;
 use crate::tombstones::{Cause, Gone};
 use crate::{Actor, Catalog, CatalogError, Effect, PrefixOptions, Reply};
@@ -336,7 +337,8 @@ impl Catalog {
         self.live_prefixes += 1;
         self.set_timer(n);
         self.specialise(n, options.marks, options.flush, options.loading);
-        self.bound_prefix(n, options.max_blocks);
+        let most = options.max_blocks;
+        self.bound_prefix(n, Allowance { most, ..Allowance::default() });
         n
     }
 

@@ -123,15 +123,14 @@ impl Catalog {
 
     fn take_copy(&mut self, s: u32) -> Result<BlockAt, CatalogError> {
         let Structure { job: j, kind, .. } = self.structures[s];
-        let holder = (self.jobs[j].id, self.jobs[j].blocks);
         let mut draws = vec![Draw::Ordinary];
         if self.has_room_to_leave() {
             draws.push(Draw::Reserve);
         }
         let memory = (TierIx::MEMORY, self.now);
         let mut taken = draws.into_iter().map(|draw| {
-            let chooser = Chooser { policy: &mut *self.policy, weights: None };
-            self.pool.allocate(chooser, holder, (s, kind), 1, draw, memory)
+            let chooser = Chooser { policy: &*self.policy, weights: None };
+            self.pool.allocate(chooser, (s, kind), 1, draw, memory)
         });
         let first = taken.next().expect("there is one");
         let taken = first.or_else(|none| taken.find_map(Result::ok).ok_or(none));

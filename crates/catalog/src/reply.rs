@@ -1,9 +1,12 @@
 //! What the catalog answers, and what it asks of the memory servers.
 
-use crate::{BillInfo, CatalogError, Estimate, Hints, TierTraffic, Weight, Written};
+use crate::{
+    Advice, Allowance, BillInfo, CatalogError, Estimate, Hints, ShareInfo, TierTraffic, Weight,
+    Written,
+};
 use honeycomb_types::{
-    BlockAt, Generation, JobId, Kind, KindSpec, MapVersion, Marks, MoveId, PrefixId, Router,
-    ServerId, StructureId, TierClass, TierIx, Verbs,
+    BlockAt, Generation, JobId, Kind, KindSpec, MapVersion, Marks, MoveId, PolicyKind, PrefixId,
+    Router, ServerId, StructureId, TierClass, TierIx, Verbs,
 };
 use std::sync::Arc;
 
@@ -15,8 +18,9 @@ pub enum Reply {
     Done,
     /// RegisterJob, FindJob.
     Job { job: JobId, root: PrefixId },
-    /// SetQuota, Quota: most blocks, 0 for no bound, and those that are held.
-    Quota { quota: u64, held: u64 },
+    /// SetQuota, Quota: what may be held, what is, and how much of that in memory; nothing is counted
+    /// for a prefix that has no quota.
+    Quota { allowed: Allowance, held: u64, in_memory: u64 },
     /// JobWeights: nothing of a job without hints.
     Weights { expected: Estimate, weights: Vec<Weight> },
     /// JobBills: those of jobs that ended first, in order.
@@ -410,6 +414,12 @@ pub struct ClusterStatus {
     pub tiers: Vec<TierUse>,
     /// For the cluster's token; empty for a job's.
     pub servers: Vec<ServerInfo>,
+    /// Who has memory when it is short.
+    pub policy: PolicyKind,
+    /// What those have of it who have some, under a fair policy. For the cluster's token.
+    pub shares: Vec<ShareInfo>,
+    /// Whether there should be other servers.
+    pub advice: Advice,
 }
 
 impl ClusterStatus {

@@ -144,6 +144,7 @@ impl Catalog {
         self.write_bills();
         // What it could not lend when it was asked it may have now.
         self.pool.stir(id);
+        self.look_at_marks();
         Ok(Reply::Done)
     }
 
@@ -236,8 +237,14 @@ impl Catalog {
                 None => self.flushes.error(),
                 Some(_) => Box::default(),
             },
+            policy: self.policy.kind(),
+            advice: self.advice(actor.job.is_none()),
             ..ClusterStatus::default()
         };
+        if actor.job.is_none() && status.policy.is_fair() {
+            status.shares = self.told_shares(None).0;
+            status.shares.retain(|info| info.share.held > 0);
+        }
         for (id, server) in self.pool.servers() {
             let total = server.total as u64;
             let quarantined = server.quarantined_in_memory() as u64;

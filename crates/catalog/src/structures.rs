@@ -377,22 +377,28 @@ impl Catalog {
             // INV-30: a server may yet tell of growth that the log has lost, and that counts as well.
             return Err(CatalogError::Recovering);
         }
-        let job = &self.jobs[j];
-        let holder = (job.id, job.blocks);
         self.pressure.asks(n);
+        self.pool.staying.own(s, j);
         let below = if goes_below(kind) && !self.is_flushed(n) { TIERS_MAX } else { 0 };
-        let (mut weights, now) = (self.take_weights(j), self.now);
-        // What a move needs stays where it is served best.
-        let memory_last = self.jobs[j].hints.not_sensitive && draw == Draw::Ordinary;
+        let fair = self.policy.kind().is_fair() && below > 0 && !recovering;
+        // What a move needs stays where it is served best; what a fair policy keeps free is for who is
+        // within its share.
+        let last = self.jobs[j].hints.not_sensitive && draw == Draw::Ordinary;
+        let first = u8::from(last || fair && self.leaves_memory(j, asked));
         let count = below as u8 + 1;
-        let mut tiers = (0..count).map(|turn| {
-            let tier = (turn + u8::from(memory_last)) % count;
-            let chooser = Chooser { policy: &mut *self.policy, weights: weights.as_deref_mut() };
-            self.pool.allocate(chooser, holder, (s, kind), asked, draw, (TierIx(tier), now))
-        });
-        let first = tiers.next().expect("there is memory");
-        let blocks = first.or_else(|none| tiers.find_map(Result::ok).ok_or(none));
-        self.jobs[j].weights = weights;
+        let mut turn = 0;
+        let blocks = loop {
+            let tier = TierIx((first + turn) % count);
+            turn += 1;
+            let taken = self.take_of((j, s), kind, asked, draw, tier);
+            let memory = fair && !tier.is_below();
+            if taken.is_ok() || turn == count || memory && self.waits_for_share((j, n), asked) {
+                break taken;
+            }
+        };
+        if fair && blocks.is_ok() {
+            self.is_paid(n);
+        }
         let blocks = blocks.map_err(|none| {
             self.pressure.refuses(n);
             // Who is away has room as well.
@@ -403,6 +409,22 @@ impl Catalog {
             Quota::None | Quota::Bounded => self.blocks_came(j, s, asked as u64),
         }
         Ok(blocks)
+    }
+
+    /// Takes blocks of one tier, all or none.
+    fn take_of(
+        &mut self,
+        (j, s): (u32, u32),
+        kind: Kind,
+        asked: u32,
+        draw: Draw,
+        tier: TierIx,
+    ) -> Result<Vec<BlockAt>, CatalogError> {
+        let (mut weights, now) = (self.take_weights(j), self.now);
+        let chooser = Chooser { policy: &*self.policy, weights: weights.as_deref_mut() };
+        let blocks = self.pool.allocate(chooser, (s, kind), asked, draw, (tier, now));
+        self.jobs[j].weights = weights;
+        blocks
     }
 
     /// Records a structure whose blocks were taken.

@@ -37,7 +37,7 @@ pub mod writing;
 
 pub use ahead::{ReadAhead, ScanAhead};
 pub use batch::{Accumulated, Atomic, Done, Number, TopItem};
-pub use client::{Any, Client, ClientOptions, JobOptions, JobTicket, Quota, QuotaOf};
+pub use client::{Any, Client, ClientOptions, JobOptions, JobTicket, Quota, QuotaChange, QuotaOf};
 pub use custom::{Answered, Ask, Custom, CustomOptions, KindRef};
 pub use driver::{Answer, Driver};
 pub use error::Error;

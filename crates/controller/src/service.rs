@@ -14,6 +14,7 @@ pub use errands::message_of;
 use siblings::Forwarded;
 pub(crate) use siblings::{Origin, Siblings};
 
+use crate::advised::Advised;
 use crate::answers::Answers;
 use crate::outbox::{Marks, Out, Rests, changes_nothing};
 use crate::status::status_of;
@@ -32,6 +33,7 @@ use honeycomb_wire::{
     Scope, Status, TokenKey,
 };
 use std::collections::{HashMap, VecDeque};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -182,6 +184,9 @@ pub(crate) struct ControllerService {
     last_tick: Time,
     stopped: bool,
     fenced: Fenced,
+    /// What was advised last, and to whom that is told.
+    advised: Advised,
+    advises: Option<Sender<Advised>>,
 }
 
 impl ControllerService {
@@ -223,6 +228,24 @@ impl ControllerService {
             last_tick: Time::NEVER,
             stopped: false,
             fenced,
+            advised: Advised::Nothing,
+            advises: None,
+        }
+    }
+
+    /// Whom to tell when there should be other servers.
+    pub(crate) fn advises(self, advises: Sender<Advised>) -> ControllerService {
+        ControllerService { advises: Some(advises), ..self }
+    }
+
+    /// Tells what is advised, when it is something else than before.
+    fn advise(&mut self) {
+        let Some(to) = &self.advises else { return };
+        let advice = Advised::of(&self.catalog.advice(true));
+        if !advice.is_like(&self.advised) {
+            self.advised = advice.clone();
+            // Nobody need listen.
+            let _ = to.send(advice);
         }
     }
 
@@ -516,6 +539,7 @@ impl ControllerService {
             self.apply(now, Command::Amnesty).expect("an amnesty cannot be refused");
         }
         self.last_tick = now;
+        self.advise();
         // Nothing may end that could come back, because its end is not on the log.
         if self.trouble().is_none() && self.catalog.next_deadline().is_some_and(|due| due <= now) {
             let before = self.catalog.members();

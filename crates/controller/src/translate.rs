@@ -257,6 +257,28 @@ fn tier_use(tier: &catalog::TierUse) -> TierUse {
     }
 }
 
+/// What a request changes of a quota.
+pub(crate) fn quota_change(q: &SetQuotaRequest) -> catalog::QuotaChange {
+    let given = |blocks: u64| Some(blocks).filter(|blocks| *blocks != u64::MAX);
+    catalog::QuotaChange {
+        max_blocks: given(q.max_blocks),
+        soft_blocks: given(q.soft_blocks),
+        weight: Some(q.weight).filter(|weight| *weight != 0),
+    }
+}
+
+fn memory_share(info: &catalog::ShareInfo) -> MemoryShare {
+    let catalog::ShareInfo { name, tenant, share, credits } = info;
+    MemoryShare {
+        name: name.to_string(),
+        tenant: *tenant,
+        weight: share.weight as u32,
+        blocks: share.held,
+        entitled: share.entitled,
+        credits: credits.cast_unsigned(),
+    }
+}
+
 pub(crate) fn status(s: &catalog::ClusterStatus, requests: &Requests) -> ClusterStatusReply {
     ClusterStatusReply {
         uptime_ms: s.uptime_ms,
@@ -283,6 +305,13 @@ pub(crate) fn status(s: &catalog::ClusterStatus, requests: &Requests) -> Cluster
         flush_error: s.flush_error.to_string(),
         tiers: s.tiers.iter().map(tier_use).collect(),
         servers: s.servers.iter().map(server_info).collect(),
+        policy: s.policy.name().to_owned(),
+        shares: s.shares.iter().map(memory_share).collect(),
+        advice: s.advice.what as u8,
+        advice_servers: s.advice.servers,
+        advice_address: s.advice.address.to_string(),
+        advice_why: s.advice.why.to_string(),
+        advice_ms: s.advice.age_ms,
     }
 }
 

@@ -15,6 +15,8 @@ fn options() -> OpenOptions {
         root_key: Some([7; 32]),
         marks: Marks::default(),
         lease_ms: 1000,
+        policy: Default::default(),
+        scale: Default::default(),
         now: Time::ZERO,
     }
 }

@@ -42,6 +42,7 @@ mod quota;
 mod readers;
 mod rm;
 mod run;
+mod scale;
 mod serve;
 mod show;
 pub mod size;

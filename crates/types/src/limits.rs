@@ -78,6 +78,19 @@ pub const LOWER_LOOKS: usize = 64;
 pub const WARM_FOR: Duration = Duration::from_millis(500);
 /// So long whoever asks for memory is let wait while there may be some soon.
 pub const FULL_PATIENCE: Duration = Duration::from_secs(2);
+/// What is used above the mark for so long lets a server be wanted.
+pub const ADD_AFTER: Duration = Duration::from_secs(5);
+/// What is used below the mark for so long lets a server be unwanted.
+pub const REMOVE_AFTER: Duration = Duration::from_secs(60);
+/// A fair policy with a memory looks at what everybody had so often.
+pub const POLICY_QUANTUM: Duration = Duration::from_millis(250);
+/// Prefixes of a holder that are looked at for its coldest block.
+pub const LOWER_PREFIXES: usize = 4096;
+/// Holders above their share of whom the coldest block is looked for, when those further above have none
+/// that could go.
+pub const LOWER_GIVERS: usize = 16;
+/// The greatest weight of a tenant or a job.
+pub const SHARE_WEIGHT_MAX: u32 = 1 << 20;
 /// A block whose server refused to lower it is not chosen again before this.
 pub const LOWER_AGAIN: Duration = Duration::from_secs(1);
 

@@ -7,7 +7,9 @@ use honeycomb_catalog::{
     Actor, Catalog, CatalogError, ClusterStatus, Command, Config, Effect, NewServer, NewStructure,
     Opened, PlanNode, PrefixInfo, PrefixOptions, Recovery, Reply, Seal,
 };
-use honeycomb_types::{BlockAt, JobId, Kind, KindSpec, PrefixId, ServerId, StructureId, Time};
+use honeycomb_types::{
+    BlockAt, JobId, Kind, KindSpec, PolicyKind, PrefixId, ServerId, StructureId, Time,
+};
 use std::time::Duration;
 
 pub struct Bench {
@@ -83,7 +85,11 @@ impl Bench {
     }
 
     pub fn with_seed(hash_seed: u64) -> Bench {
-        let config = Config { shard: 3, term: 2, hash_seed, ..Config::default() };
+        Bench::with_policy(hash_seed, PolicyKind::FirstCome)
+    }
+
+    pub fn with_policy(hash_seed: u64, policy: PolicyKind) -> Bench {
+        let config = Config { shard: 3, term: 2, hash_seed, policy, ..Config::default() };
         let now = Time::from_millis(1_000_000);
         let mut catalog = Catalog::new(config);
         catalog.keep_changes();

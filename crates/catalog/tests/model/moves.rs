@@ -66,6 +66,7 @@ impl Both {
         let (actor, job, structure) = (Actor::driver(self.ids[j]), self.ids[j], file.id);
         let blocks: Vec<BlockId> = file.extents.iter().take(full).map(|at| at.block).collect();
         let command = Command::ExtentBlocks { actor, job, structure, bytes, full: &blocks };
+        self.look(j, 1);
         let result = self.bench.run(command);
         let used = |at: &BlockAt| self.model.used.get(at).copied().unwrap_or_default();
         let room = file.extents.iter().filter(|at| used(at) + bytes <= 65_536);
@@ -112,6 +113,7 @@ impl Both {
         }
         self.hear(at);
         let structure = self.model.jobs[j].files[f].id;
+        self.look(j, 1);
         let result = self.bench.run(Command::BeginMove { structure, at, start, way });
         let expected = self.model.giving((j, f), at, start, way);
         let prefix = self.model.jobs[j].files[f].prefix;

@@ -12,9 +12,11 @@ mod blocks;
 mod drain;
 mod moves;
 mod quota;
+mod shares;
 mod tiers;
 
 pub use moves::{Imports, Moving, moved};
+pub use shares::Shares;
 pub use tiers::Tiers;
 
 use honeycomb_catalog::{CatalogError, DrainState, NewStructure};
@@ -49,6 +51,8 @@ pub struct Prefix {
     pub missed: u64,
     /// Most blocks of it and all below it; 0 for no bound.
     pub bound: u64,
+    /// Blocks of these in memory beyond which they are the first to go below.
+    pub soft: u64,
 }
 
 /// How a block was sealed: items or bytes, a queue's bytes, and whether nothing follows.
@@ -223,6 +227,10 @@ pub struct Job {
     pub quota: u64,
     pub tenant: Option<String>,
     pub lease: u64,
+    pub name: String,
+    /// What its share counts for; 0 is 1.
+    pub weight: u64,
+    pub soft: u64,
 }
 
 /// What the catalog should answer; an error by its name.
@@ -264,6 +272,7 @@ impl Prefix {
             life: Life::Live,
             missed: 0,
             bound: 0,
+            soft: 0,
         }
     }
 }
@@ -556,6 +565,9 @@ pub struct Cluster {
     pub begun: Vec<Moving>,
     /// Quotas of tenants.
     pub tenants: BTreeMap<String, u64>,
+    /// What their shares count for, and their soft quotas.
+    pub tenant_shares: BTreeMap<String, (u64, u64)>,
+    pub shares: Shares,
 }
 
 impl Cluster {
@@ -624,6 +636,12 @@ impl Cluster {
             room.2 += total.saturating_sub(out);
         }
         room
+    }
+
+    /// Blocks of a server that ordinary allocations could have if none were out.
+    fn lent_less_reserve(&self, server: ServerId, total: u64) -> u64 {
+        let lent = self.lent.get(&server).map_or(total, |lent| lent.iter().sum());
+        lent.saturating_sub((RESERVE_BLOCKS_MIN as u64).max(lent / RESERVE_FRACTION as u64))
     }
 
     pub fn may_take(&self, job: usize, counts: &BTreeSet<PrefixId>, blocks: u64) -> Outcome<()> {

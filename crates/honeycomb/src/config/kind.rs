@@ -5,8 +5,8 @@ use crate::size;
 use honeycomb_env::DiskShape;
 use honeycomb_server::DiskOptions;
 use honeycomb_tiers::Place;
-use honeycomb_types::TierClass;
 use honeycomb_types::limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, LEASE_MAX_MS, LEASE_MIN_MS};
+use honeycomb_types::{PolicyKind, TierClass};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -36,6 +36,8 @@ pub enum Kind {
     /// How fast they are taken to be.
     DiskShape,
     Prices,
+    /// Who has memory when it is short.
+    Policy,
     /// 1 to this.
     Count(u64),
 }
@@ -58,6 +60,7 @@ impl Kind {
             Kind::Disks => "DIR=SIZE,..",
             Kind::DiskShape => "MBPS:MS",
             Kind::Prices => "NAME=PRICE",
+            Kind::Policy => "POLICY",
         }
     }
 
@@ -92,6 +95,10 @@ impl Kind {
                 }
             }
             Kind::Prices => Prices::parse(text).map(drop),
+            Kind::Policy => match PolicyKind::from_name(text) {
+                Some(_) => Ok(()),
+                None => Err(format!("'{text}' is none of first-come, max-min and karma")),
+            },
             Kind::Micros => count(text, 0, SPIN_MAX),
             Kind::Lease => count(text, LEASE_MIN_MS as u64, LEASE_MAX_MS as u64),
             Kind::Count(most) => count(text, 1, most),
@@ -275,6 +282,7 @@ mod tests {
             (Kind::Name, "acme/cli", "a/b/c"),
             (Kind::Path, "x", ""),
             (Kind::Prices, "memory=0.1", "silver=1"),
+            (Kind::Policy, "max-min", "fair"),
         ] {
             assert_eq!(kind.check(good), Ok(()), "{kind:?} {good}");
             assert!(kind.check(bad).is_err(), "{kind:?} {bad}");

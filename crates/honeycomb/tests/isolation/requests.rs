@@ -68,7 +68,8 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
         Op::JobCost => body(JobCostRequest { job }.encode()),
         Op::SetQuota => {
             let (level, name, max_blocks) = (2, path, 1000);
-            body(SetQuotaRequest { job, level, name, max_blocks }.encode())
+            let (soft_blocks, weight) = (u64::MAX, 0);
+            body(SetQuotaRequest { job, level, name, max_blocks, soft_blocks, weight }.encode())
         }
         Op::GetQuota => body(GetQuotaRequest { job, level: 2, name: path }.encode()),
         Op::CreatePrefix => {

@@ -498,7 +498,15 @@ fn control_bodies(setup: &Setup) -> Vec<(Op, Vec<u8>)> {
         (Op::ClusterStatus, Vec::new()),
         (
             Op::SetQuota,
-            SetQuotaRequest { job, level: 1, name: String::new(), max_blocks: 9 }.encode(),
+            SetQuotaRequest {
+                job,
+                level: 1,
+                name: String::new(),
+                max_blocks: 9,
+                soft_blocks: 3,
+                weight: 0,
+            }
+            .encode(),
         ),
         (Op::GetQuota, GetQuotaRequest { job, level: 1, name: String::new() }.encode()),
         (Op::JobWeights, JobWeightsRequest { job }.encode()),

@@ -53,7 +53,7 @@ pub enum Op {
     JobWeights = 0x0106,
     /// What jobs have used. Those that ended, as far as they are remembered, for the cluster's token only.
     JobCost = 0x0107,
-    /// Sets the most blocks that a tenant, a job or a prefix with all below it may hold. What is held already stays. The cluster's token for a tenant and a job, the job's own for a prefix.
+    /// Sets the most blocks that a tenant, a job or a prefix with all below it may hold, how many of them in memory before they are the first to go below, and what its share of memory counts for. What is held already stays. The cluster's token for a tenant and a job, the job's own for a prefix.
     SetQuota = 0x0108,
     /// A quota, and what is held of it. Of a tenant for the cluster's token only.
     GetQuota = 0x0109,

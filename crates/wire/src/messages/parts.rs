@@ -372,6 +372,25 @@ pub struct TierTraffic {
 
 fields!(TierTraffic { written, read });
 
+/// What a tenant, or a job that is no tenant's, has of memory, and may have.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct MemoryShare {
+    /// The tenant's or the job's.
+    pub name: String,
+    /// Whether all jobs of a tenant have it together.
+    pub tenant: bool,
+    /// What it counts for.
+    pub weight: u32,
+    /// Blocks that it has in memory and that do not go below.
+    pub blocks: u64,
+    /// Blocks that nobody takes from it now.
+    pub entitled: u64,
+    /// Under `karma`, what it has saved up: a number with a sign, in two's complement. 0 otherwise.
+    pub credits: u64,
+}
+
+fields!(MemoryShare { name, tenant, weight, blocks, entitled, credits });
+
 /// What one server counts for when a block of a job is placed.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ServerWeight {
