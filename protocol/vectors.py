@@ -18,7 +18,14 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "vectors"))
 
 import queues
-from bodies import DATA_SAMPLES, MOVED_SAMPLES, messages, moved_bytes, notice_cases, sample_fields
+from bodies import (
+    DATA_SAMPLES,
+    MOVED_SAMPLES,
+    messages,
+    moved_bytes,
+    notice_cases,
+    sample_fields,
+)
 from moves import moves
 from peer import (
     CUSTOM,
@@ -61,7 +68,11 @@ def typical_header(op: dict, **more) -> dict:
     """The fields that an ordinary request of this operation has."""
     fields = {"request": 7}
     if op["auth"] == "grant":
-        fields |= {"block": 0x0000_0003_0100_0002, "epoch": 0x0000_0100_0000_0005, "grant": 1}
+        fields |= {
+            "block": 0x0000_0003_0100_0002,
+            "epoch": 0x0000_0100_0000_0005,
+            "grant": 1,
+        }
     if op["auth"] == "peer":
         fields |= {"block": 0x0000_0004_0000_0001, "epoch": 0x0000_0100_0000_0006}
     if op.get("lane"):
@@ -92,7 +103,11 @@ def headed(name: str, head: bytes, decoded: dict, fields: dict) -> dict:
 def reply_case(name: str, status: str, durability: int = 0, **fields) -> dict:
     head = reply_bytes(status, durability=durability, **fields)
     assert judge_reply(head) == "accept", name
-    decoded = {"status": status, "code": STATUS[status], "durability": DURABILITY[durability]}
+    decoded = {
+        "status": status,
+        "code": STATUS[status],
+        "durability": DURABILITY[durability],
+    }
     decoded |= {n: shown(kind, fields.get(n, 0)) for n, kind in REPLY_FIELDS}
     return {"name": name, "hex": head.hex(), "fields": decoded}
 
@@ -105,10 +120,20 @@ def whole_case(name: str, head: dict, args: bytes, payload: bytes) -> dict:
 
 def frames() -> dict:
     requests = [
-        request_case(f"{op['name']}, as it usually comes", op["name"], **typical_header(op))
+        request_case(
+            f"{op['name']}, as it usually comes", op["name"], **typical_header(op)
+        )
         for op in SPEC["op"]
     ]
-    mutations = ("FileAppend", "FileSeal", "QueuePut", "QueueGet", "QueueAck", "KvPut", "KvDelete")
+    mutations = (
+        "FileAppend",
+        "FileSeal",
+        "QueuePut",
+        "QueueGet",
+        "QueueAck",
+        "KvPut",
+        "KvDelete",
+    )
     for name in (*mutations, "KvCompareAndSwap"):
         for flags in (0, RETRY):
             for lane in (1, U32):
@@ -130,20 +155,30 @@ def frames() -> dict:
                             )
                         )
     for name in ("Ping", "OpenStructure", "FileRead", "KvGet"):
-        requests.append(request_case(f"{name}, again", name, RETRY, **typical_header(OPS[name])))
+        requests.append(
+            request_case(f"{name}, again", name, RETRY, **typical_header(OPS[name]))
+        )
     data, control = LIMITS["ARGS_MAX"], LIMITS["CONTROL_ARGS_MAX"]
     kv_put, kv_get = typical_header(OPS["KvPut"]), typical_header(OPS["KvGet"])
     largest = {"args_len": data, "payload_len": LIMITS["FRAME_MAX"], "deadline_ms": U32}
     requests += [
-        request_case("the largest control body", "CreateHierarchy", args_len=control, request=U64),
+        request_case(
+            "the largest control body", "CreateHierarchy", args_len=control, request=U64
+        ),
         request_case("the largest data body", "KvPut", **kv_put | largest),
-        request_case("a block without a grant is for the server to refuse", "KvGet", block=1),
+        request_case(
+            "a block without a grant is for the server to refuse", "KvGet", block=1
+        ),
         request_case("a grant without a block too", "KvGet", grant=1),
-        request_case("every field at its most", "KvGet", **kv_get | {"grant": U32, "block": U64}),
+        request_case(
+            "every field at its most", "KvGet", **kv_get | {"grant": U32, "block": U64}
+        ),
         request_case(
             "a get that waits as long as a server lets it",
             "QueueGet",
-            **typical_header(OPS["QueueGet"], args_len=13, deadline_ms=LIMITS["WAIT_MAX_MS"]),
+            **typical_header(
+                OPS["QueueGet"], args_len=13, deadline_ms=LIMITS["WAIT_MAX_MS"]
+            ),
         ),
     ]
     first, last = CUSTOM_CODES[0], CUSTOM_CODES[-1]
@@ -152,11 +187,18 @@ def frames() -> dict:
         custom_case("the first custom opcode, a read", first),
         custom_case("the last custom opcode, a mutation", last, **laned),
         custom_case(
-            "a custom operation with a payload that waits", 0x8001, payload_len=9, deadline_ms=5000
+            "a custom operation with a payload that waits",
+            0x8001,
+            payload_len=9,
+            deadline_ms=5000,
         ),
-        custom_case("a custom mutation with the largest body", 0x80FF, **laned | largest),
+        custom_case(
+            "a custom mutation with the largest body", 0x80FF, **laned | largest
+        ),
     ]
-    region = typical_header(OPS["MoveRegion"], args_len=36, payload_len=LIMITS["FRAME_MAX"])
+    region = typical_header(
+        OPS["MoveRegion"], args_len=36, payload_len=LIMITS["FRAME_MAX"]
+    )
     for name in ("MoveRegion", "MoveDone"):
         for field in ("block", "epoch"):
             fields = typical_header(OPS[name]) | {field: 0}
@@ -165,17 +207,27 @@ def frames() -> dict:
     # A notice answers no request, so it has the number that no request has.
     number = {"Notice": 0}
     replies = [
-        reply_case(s["name"], s["name"], request=number.get(s["name"], 7)) for s in SPEC["status"]
+        reply_case(s["name"], s["name"], request=number.get(s["name"], 7))
+        for s in SPEC["status"]
     ]
     for durability, word in enumerate(DURABILITY):
-        replies.append(reply_case(f"Ok, {word}", "Ok", durability, request=1, value=4096))
-    most = {"args_len": control, "payload_len": LIMITS["FRAME_MAX"], "request": U64, "value": U64}
+        replies.append(
+            reply_case(f"Ok, {word}", "Ok", durability, request=1, value=4096)
+        )
+    most = {
+        "args_len": control,
+        "payload_len": LIMITS["FRAME_MAX"],
+        "request": U64,
+        "value": U64,
+    }
     replies += [
         reply_case("every field at its most", "Internal", 2, **most),
         reply_case("Busy for 1.5 ms", "Busy", request=3, value=1500, args_len=11),
         reply_case("Resume at 12", "Resume", request=4, value=12),
         reply_case("Resume of an unknown lane", "Resume", request=5, value=0),
-        reply_case("the last notice that can be numbered", "Notice", value=U64, args_len=13),
+        reply_case(
+            "the last notice that can be numbered", "Notice", value=U64, args_len=13
+        ),
     ]
     return {"requests": requests, "replies": replies, "whole": whole_frames()}
 
@@ -206,7 +258,10 @@ def whole_frames() -> list:
         ),
         whole_case("a put", request_case("", "KvPut", **kv_put), key, value),
         whole_case(
-            "its reply: an entry was replaced", reply_case("", "Ok", request=7, value=1), b"", b""
+            "its reply: an entry was replaced",
+            reply_case("", "Ok", request=7, value=1),
+            b"",
+            b"",
         ),
         whole_case(
             "a refusal with its message",
@@ -231,17 +286,29 @@ def queue_frames() -> list:
         args, payload = bytes.fromhex(case["args"]), bytes.fromhex(case["payload"])
         return args, payload, {"args_len": len(args), "payload_len": len(payload)}
 
-    (put, items, put_lens), (get, _, get_lens) = parts("QueuePut", 0, 2), parts("QueueGet", 0, 1)
+    (put, items, put_lens), (get, _, get_lens) = (
+        parts("QueuePut", 0, 2),
+        parts("QueueGet", 0, 1),
+    )
     got, delivered, got_lens = parts("QueueGet", 1, 2)
     put_head = typical_header(OPS["QueuePut"], **put_lens)
     get_head = typical_header(OPS["QueueGet"], request=8, deadline_ms=5000, **get_lens)
     cases = [
-        whole_case("three items are put", request_case("", "QueuePut", **put_head), put, items),
-        whole_case("up to 64 are got", request_case("", "QueueGet", **get_head), get, b""),
         whole_case(
-            "three came", reply_case("", "Ok", request=8, value=3, **got_lens), got, delivered
+            "three items are put", request_case("", "QueuePut", **put_head), put, items
         ),
-        whole_case("nothing came in time", reply_case("", "QueueEmpty", request=8), b"", b""),
+        whole_case(
+            "up to 64 are got", request_case("", "QueueGet", **get_head), get, b""
+        ),
+        whole_case(
+            "three came",
+            reply_case("", "Ok", request=8, value=3, **got_lens),
+            got,
+            delivered,
+        ),
+        whole_case(
+            "nothing came in time", reply_case("", "QueueEmpty", request=8), b"", b""
+        ),
     ]
     for case in notice_cases():
         args, value = bytes.fromhex(case["args"]), int(case["value"])
@@ -267,7 +334,9 @@ def move_frames() -> list:
 def refusals() -> dict:
     from_requests, from_replies = [], []
 
-    def request(name: str, head: bytes, expect: str, survives: bool = False, greeted=True) -> None:
+    def request(
+        name: str, head: bytes, expect: str, survives: bool = False, greeted=True
+    ) -> None:
         judged = judge_request(head, greeted)
         expected = expect if expect in ("need_more", "accept") else (expect, survives)
         assert judged == expected, f"{name}: {judged}, expected {expected}"
@@ -278,20 +347,28 @@ def refusals() -> dict:
         judged = judge_reply(head)
         expected = expect if expect in ("need_more", "accept") else (expect, False)
         assert judged == expected, f"{name}: {judged}, expected {expected}"
-        from_replies.append({"name": name, "hex": head.hex()} | outcome(expected, head, 8))
+        from_replies.append(
+            {"name": name, "hex": head.hex()} | outcome(expected, head, 8)
+        )
 
     get, store = OPS["KvGet"], OPS["KvPut"]
     good = request_bytes("KvGet", **typical_header(get))
     for length in (0, 1, 2, 8, 63):
         request(f"short: {length} bytes of a good header", good[:length], "need_more")
-    request("short: what is wrong later is not seen yet", b"HC" + b"\xff" * 61, "need_more")
+    request(
+        "short: what is wrong later is not seen yet", b"HC" + b"\xff" * 61, "need_more"
+    )
     request("whole: the header alone", good, "accept")
     request("long: what follows is the body or the next frame", good + good, "accept")
     for magic in (b"HB", b"CH", b"\0\0", b"hC", b"GE", b"\x16\x03"):
         bad = magic + good[2:]
         request(f"wrong first bytes: {magic.hex()}", bad, "BadFrame")
         request(
-            f"wrong first bytes, before the handshake: {magic.hex()}", bad, "BadFrame", False, False
+            f"wrong first bytes, before the handshake: {magic.hex()}",
+            bad,
+            "BadFrame",
+            False,
+            False,
         )
     request("wrong first bytes are refused at once", b"GE", "BadFrame")
     request("a reply where a request is due", reply_bytes("Ok") + bytes(32), "BadFrame")
@@ -304,16 +381,39 @@ def refusals() -> dict:
             bad = request_bytes("KvPut", **typical_header(store, **{field: length}))
             request(f"{field} {word}", bad, "FrameTooLarge")
             bad = request_bytes("Hello", **{field: length})
-            request(f"{field} {word}, before the handshake", bad, "FrameTooLarge", False, False)
-    both = request_bytes("KvPut", **typical_header(store, args_len=U32, payload_len=U32))
+            request(
+                f"{field} {word}, before the handshake",
+                bad,
+                "FrameTooLarge",
+                False,
+                False,
+            )
+    both = request_bytes(
+        "KvPut", **typical_header(store, args_len=U32, payload_len=U32)
+    )
     request("both lengths negative", both, "FrameTooLarge")
     oversize_requests(request)
-    for code in (0x0000, 0x00FF, 0x0400, 0x1000, 0x11FF, 0x1301, 0x7FFF, 0xF000, 0xFFFF):
+    for code in (
+        0x0000,
+        0x00FF,
+        0x0400,
+        0x1000,
+        0x11FF,
+        0x1301,
+        0x7FFF,
+        0xF000,
+        0xFFFF,
+    ):
         request(
-            f"unknown opcode {code:#06x}", request_bytes(code, args_len=9), "UnknownOpcode", True
+            f"unknown opcode {code:#06x}",
+            request_bytes(code, args_len=9),
+            "UnknownOpcode",
+            True,
         )
         bad = request_bytes(code)
-        request(f"unknown opcode {code:#06x}, first", bad, "HandshakeRequired", False, False)
+        request(
+            f"unknown opcode {code:#06x}, first", bad, "HandshakeRequired", False, False
+        )
     for name in ("Ping", "ListJobs", "KvGet", "JoinServer"):
         bad = request_bytes(name, **typical_header(OPS[name]))
         request(f"{name} before Hello", bad, "HandshakeRequired", False, False)
@@ -338,12 +438,20 @@ def refusals() -> dict:
         reply(f"unknown status {code}", reply_bytes(code), "BadFrame")
     for durability in (3, 255):
         reply(
-            f"unknown durability {durability}", reply_bytes("Ok", durability=durability), "BadFrame"
+            f"unknown durability {durability}",
+            reply_bytes("Ok", durability=durability),
+            "BadFrame",
         )
     for field, most in (("args_len", "CONTROL_ARGS_MAX"), ("payload_len", "FRAME_MAX")):
-        reply(f"{field} at its most", reply_bytes("Ok", **{field: LIMITS[most]}), "accept")
+        reply(
+            f"{field} at its most", reply_bytes("Ok", **{field: LIMITS[most]}), "accept"
+        )
         for length in (LIMITS[most] + 1, 0x80000000, U32):
-            reply(f"{field} {length}", reply_bytes("Ok", **{field: length}), "FrameTooLarge")
+            reply(
+                f"{field} {length}",
+                reply_bytes("Ok", **{field: length}),
+                "FrameTooLarge",
+            )
     return {
         "requests": from_requests,
         "replies": from_replies,
@@ -356,7 +464,12 @@ def outcome(expected: str | tuple[str, bool], head: bytes, at: int) -> dict:
     if isinstance(expected, str):
         return {"expect": expected}
     status, survives = expected
-    answer = {"expect": "refuse", "status": status, "code": STATUS[status], "survives": survives}
+    answer = {
+        "expect": "refuse",
+        "status": status,
+        "code": STATUS[status],
+        "survives": survives,
+    }
     if survives:
         args, payload = struct.unpack_from("<2I", head, at)
         answer["skip"] = args + payload
@@ -364,24 +477,44 @@ def outcome(expected: str | tuple[str, bool], head: bytes, at: int) -> dict:
 
 
 def oversize_requests(request) -> None:
-    control, data, body = (LIMITS[n] for n in ("CONTROL_ARGS_MAX", "ARGS_MAX", "FRAME_MAX"))
+    control, data, body = (
+        LIMITS[n] for n in ("CONTROL_ARGS_MAX", "ARGS_MAX", "FRAME_MAX")
+    )
     get, store = typical_header(OPS["KvGet"]), typical_header(OPS["KvPut"])
     hello = LIMITS["HELLO_MAX"]
     request(
-        "control arguments at their most", request_bytes("ListJobs", args_len=control), "accept"
+        "control arguments at their most",
+        request_bytes("ListJobs", args_len=control),
+        "accept",
     )
     bad = request_bytes("ListJobs", args_len=control + 1)
     request("control arguments oversize", bad, "FrameTooLarge")
-    request("data arguments at their most", request_bytes("KvGet", **get, args_len=data), "accept")
+    request(
+        "data arguments at their most",
+        request_bytes("KvGet", **get, args_len=data),
+        "accept",
+    )
     bad = request_bytes("KvGet", **get, args_len=data + 1)
     request("data arguments oversize", bad, "FrameTooLarge")
     for name in ("Ping", "PresentGrant", "MoveDrops"):
         fields = typical_header(OPS[name])
-        request(f"{name} at its most", request_bytes(name, **fields, args_len=data), "accept")
+        request(
+            f"{name} at its most",
+            request_bytes(name, **fields, args_len=data),
+            "accept",
+        )
         bad = request_bytes(name, **fields, args_len=data + 1)
         request(f"{name} oversize", bad, "FrameTooLarge")
-    request("link arguments at their most", request_bytes("Report", args_len=control), "accept")
-    request("payload at its most", request_bytes("KvPut", **store, payload_len=body), "accept")
+    request(
+        "link arguments at their most",
+        request_bytes("Report", args_len=control),
+        "accept",
+    )
+    request(
+        "payload at its most",
+        request_bytes("KvPut", **store, payload_len=body),
+        "accept",
+    )
     bad = request_bytes("KvPut", **store, payload_len=body + 1)
     request("payload oversize", bad, "FrameTooLarge")
     first = request_bytes("Hello", args_len=hello)
@@ -406,7 +539,9 @@ def misplaced_fields(request) -> None:
         request(f"a mutation {sequence} with ack_lag {lag}", bad, "BadFrame", True)
     without = ("QueueGet", "QueueAck", "Subscribe", "QueueTaken")
     for name in ("KvGet", "KvDelete", "FileRead", "FileSeal", *without, "PresentGrant"):
-        bad = request_bytes(name, **typical_header(OPS[name], args_len=5, payload_len=3))
+        bad = request_bytes(
+            name, **typical_header(OPS[name], args_len=5, payload_len=3)
+        )
         request(f"{name} with a payload", bad, "BadFrame", True)
     bad = request_bytes("Hello", args_len=60, payload_len=1)
     request("Hello with a payload", bad, "BadFrame", True, False)
@@ -443,12 +578,30 @@ def misplaced_fields(request) -> None:
     for name in ("KvGet", "KvPut", "FileAppend", "FileSize"):
         bad = request_bytes(name, **typical_header(OPS[name]) | bare)
         request(f"{name} without block, epoch and grant", bad, "BadFrame", True)
-    parts = ("MoveRegion", "MoveValue", "MoveDrops", "MoveLanes", "MoveDone", "MovePatch", "MoveState")
+    parts = (
+        "MoveRegion",
+        "MoveValue",
+        "MoveDrops",
+        "MoveLanes",
+        "MoveDone",
+        "MovePatch",
+        "MoveState",
+    )
     for name in parts:
         fields = typical_header(OPS[name])
-        request(f"{name} with a grant", request_bytes(name, **fields, grant=1), "BadFrame", True)
+        request(
+            f"{name} with a grant",
+            request_bytes(name, **fields, grant=1),
+            "BadFrame",
+            True,
+        )
         request(f"{name} without a block", request_bytes(name), "BadFrame", True)
-        request(f"{name} with a lane", request_bytes(name, **fields, lane=1), "BadFrame", True)
+        request(
+            f"{name} with a lane",
+            request_bytes(name, **fields, lane=1),
+            "BadFrame",
+            True,
+        )
     for name in ("MoveDrops", "MoveDone"):
         bad = request_bytes(name, **typical_header(OPS[name], payload_len=1))
         request(f"{name} with a payload", bad, "BadFrame", True)
@@ -464,14 +617,18 @@ def first_rule_wins(request) -> None:
     bad = request_bytes("KvPut", reserved=1, args_len=U32)
     request("first rule: reserved before lengths", bad, "BadFrame")
     request(
-        "first rule: lengths before opcode", request_bytes(0xFFFF, args_len=U32), "FrameTooLarge"
+        "first rule: lengths before opcode",
+        request_bytes(0xFFFF, args_len=U32),
+        "FrameTooLarge",
     )
     bad = request_bytes("KvGet", args_len=LIMITS["HELLO_MAX"] + 1)
     request("first rule: lengths before handshake", bad, "FrameTooLarge", greeted=False)
     bad = request_bytes(0xFFFF, flags=0xFFFF)
     request("first rule: opcode before flags", bad, "UnknownOpcode", True)
     bad = request_bytes("KvGet", flags=2)
-    request("first rule: handshake before flags", bad, "HandshakeRequired", greeted=False)
+    request(
+        "first rule: handshake before flags", bad, "HandshakeRequired", greeted=False
+    )
     bad = request_bytes("KvPut", flags=2, **store, args_len=LIMITS["ARGS_MAX"] + 1)
     request("first rule: flags before data arguments", bad, "UnknownFlag", True)
     bad = request_bytes("KvGet", args_len=LIMITS["ARGS_MAX"] + 1, payload_len=1)
@@ -483,25 +640,50 @@ def bad_bodies() -> list:
     out = []
 
     def body(name: str, op: str, part: str, args: bytes, payload: bytes = b"") -> None:
-        case = {"name": name, "op": op, "part": part, "args": args.hex(), "payload": payload.hex()}
-        out.append(case | {"status": "BadFrame", "code": STATUS["BadFrame"], "survives": True})
+        case = {
+            "name": name,
+            "op": op,
+            "part": part,
+            "args": args.hex(),
+            "payload": payload.hex(),
+        }
+        out.append(
+            case | {"status": "BadFrame", "code": STATUS["BadFrame"], "survives": True}
+        )
 
     for op in SPEC["op"]:
         if op.get("body") == "data":
             continue
         for part in ("request", "reply"):
             good = put_fields(op[part], sample_fields(op[part], "typical"))
-            body(f"{op['name']} {part}: a byte left over", op["name"], part, good + b"\0")
+            body(
+                f"{op['name']} {part}: a byte left over", op["name"], part, good + b"\0"
+            )
             if good:
                 body(f"{op['name']} {part}: a byte short", op["name"], part, good[:-1])
                 body(f"{op['name']} {part}: nothing", op["name"], part, b"")
     one, lie = (1).to_bytes(8, "little"), b"\xff" * 4
     renew = one + b"\1\0\0\0" + b"\2\0"
     body("text that is not UTF-8", "RenewLeases", "request", renew + b"\xc3\x28")
-    body("text with a surrogate", "RenewLeases", "request", one + b"\1\0\0\0\3\0\xed\xa0\x80")
-    body("text longer than the body", "RenewLeases", "request", one + b"\1\0\0\0\xff\xffab")
+    body(
+        "text with a surrogate",
+        "RenewLeases",
+        "request",
+        one + b"\1\0\0\0\3\0\xed\xa0\x80",
+    )
+    body(
+        "text longer than the body",
+        "RenewLeases",
+        "request",
+        one + b"\1\0\0\0\xff\xffab",
+    )
     body("a list that claims 2^32-1 items", "RenewLeases", "request", one + lie)
-    body("a list that claims one item too many", "RenewLeases", "request", one + b"\1\0\0\0")
+    body(
+        "a list that claims one item too many",
+        "RenewLeases",
+        "request",
+        one + b"\1\0\0\0",
+    )
     body("bytes that claim 2^32-1", "PresentGrant", "request", lie + bytes(9))
     seal = put_fields(
         OPS["SealBlock"]["request"], sample_fields(OPS["SealBlock"]["request"], "zero")
@@ -514,20 +696,28 @@ def bad_bodies() -> list:
     body("KvPut: no mode", "KvPut", "request", b"", b"value")
     body("KvPut: mode 2", "KvPut", "request", b"\2key", b"value")
     body("KvPutExtents: mode 2", "KvPutExtents", "request", b"\2key", bytes(28))
-    body("KvPutExtents: an extent is cut", "KvPutExtents", "request", b"\0key", bytes(27))
+    body(
+        "KvPutExtents: an extent is cut", "KvPutExtents", "request", b"\0key", bytes(27)
+    )
     body("KvDelete: no mode", "KvDelete", "request", b"")
     body("KvDelete: mode 2", "KvDelete", "request", b"\2key")
     swap, split = b"\1\3\0key", b"\3\0\0\0oldnew"
     body("swap: present 2", "KvCompareAndSwap", "request", b"\2" + swap[1:], split)
     body("swap: key shorter than told", "KvCompareAndSwap", "request", swap[:-1], split)
-    body("swap: key longer than told", "KvCompareAndSwap", "request", swap + b"s", split)
+    body(
+        "swap: key longer than told", "KvCompareAndSwap", "request", swap + b"s", split
+    )
     body("swap: no payload", "KvCompareAndSwap", "request", swap)
     body("swap: expected is cut", "KvCompareAndSwap", "request", swap, b"\4\0\0\0old")
-    body("swap: expected is negative", "KvCompareAndSwap", "request", swap, lie + b"old")
+    body(
+        "swap: expected is negative", "KvCompareAndSwap", "request", swap, lie + b"old"
+    )
     many = b"\0\0\1\0" + b"\1\0\0\0" + bytes(12)
     body("ranges: short", "FileReadMany", "request", many[:-1])
     body("ranges: long", "FileReadMany", "request", many + b"\0")
-    body("ranges: 2^32-1 of them", "FileReadMany", "request", bytes(4) + lie + bytes(12))
+    body(
+        "ranges: 2^32-1 of them", "FileReadMany", "request", bytes(4) + lie + bytes(12)
+    )
     most, keys = bytes(4), b"\1\0\0\0" + b"\3\0key"
     body("keys: no bound", "KvMultiGet", "request", b"", keys)
     body("keys: one is cut", "KvMultiGet", "request", most, keys[:-1])
@@ -542,7 +732,13 @@ def bad_bodies() -> list:
     body("batch: a byte left over", "KvBatch", "request", b"\0", batch + b"\0")
     body("batch: 2^32-1 operations", "KvBatch", "request", b"\0", lie + batch)
     body("batch: operation 6", "KvBatch", "request", b"\0", b"\1\0\0\0\6\1\0k")
-    body("batch: function 0", "KvBatch", "request", b"\0", b"\1\0\0\0\5\1\0k\0" + bytes(4))
+    body(
+        "batch: function 0",
+        "KvBatch",
+        "request",
+        b"\0",
+        b"\1\0\0\0\5\1\0k\0" + bytes(4),
+    )
     body("accumulate: no function", "KvAccumulate", "request", b"")
     body("accumulate: function 0", "KvAccumulate", "request", b"\0key", bytes(8))
     body("accumulate: function 10", "KvAccumulate", "request", b"\12key", bytes(8))
@@ -550,7 +746,13 @@ def bad_bodies() -> list:
     body("scan: mode 2", "KvScan", "request", bytes(12) + b"\2")
     entry = b"\1\0\1\0\0\0kv"
     body("scan reply: a key is cut", "KvScan", "reply", b"", entry + b"\5\0\0\0\0\0k")
-    body("scan reply: a value is negative", "KvScan", "reply", b"", entry + b"\1\0" + lie + b"kv")
+    body(
+        "scan reply: a value is negative",
+        "KvScan",
+        "reply",
+        b"",
+        entry + b"\1\0" + lie + b"kv",
+    )
     body("scan reply: half a length", "KvScan", "reply", b"", entry + b"\1\0\1")
     queues.bad_bodies(body)
     return out
@@ -562,7 +764,9 @@ def behaviour() -> list:
     `with` names the fields in which a Hello differs from a good one with a good token.
     """
 
-    def case(name: str, given: str, send: dict, status: str, survives: bool, after: str) -> dict:
+    def case(
+        name: str, given: str, send: dict, status: str, survives: bool, after: str
+    ) -> dict:
         answer = {"status": status, "code": STATUS[status], "survives": survives}
         return {"name": name, "given": given, "send": send} | answer | {"after": after}
 
@@ -639,7 +843,9 @@ def slots() -> dict:
                 "key": key.hex(),
                 "tag": None if tag is None else tag.hex(),
                 "hash": f"{value:016x}",
-                "slots": {str(h): value >> 64 - h.bit_length() + 1 for h in (64, 1024, 65536)},
+                "slots": {
+                    str(h): value >> 64 - h.bit_length() + 1 for h in (64, 1024, 65536)
+                },
             }
         )
     return {"keys": cases}
@@ -656,7 +862,11 @@ def tokens() -> dict:
     return (
         {name: key.hex() for name, key in keys.items()}
         | {"now_ms": "5000"}
-        | {"tokens": token_cases(), "attenuations": attenuation_cases(), "grants": grant_cases()}
+        | {
+            "tokens": token_cases(),
+            "attenuations": attenuation_cases(),
+            "grants": grant_cases(),
+        }
     )
 
 
@@ -664,7 +874,10 @@ def token_cases() -> list:
     def u64(n: int) -> bytes:
         return put("u64", n)
 
-    job, cluster = issue_token(TOKEN_KEY, 0x0001_0000_0000_0005), issue_token(TOKEN_KEY, 0)
+    job, cluster = (
+        issue_token(TOKEN_KEY, 0x0001_0000_0000_0005),
+        issue_token(TOKEN_KEY, 0),
+    )
     task = attenuate(job, 1, u64(9))
     reader = attenuate(task, 2, b"\1\0")
     late, soon = attenuate(job, 3, u64(4999)), attenuate(job, 3, u64(5001))
@@ -679,21 +892,41 @@ def token_cases() -> list:
         ("valid: a job's", job, "scope", "Ok"),
         ("valid: narrowed to a task", task, "scope", "Ok"),
         ("valid: narrowed to a task that reads", reader, "scope", "Ok"),
-        ("valid: verbs are an intersection", attenuate(reader, 2, b"\3\0"), "scope", "Ok"),
+        (
+            "valid: verbs are an intersection",
+            attenuate(reader, 2, b"\3\0"),
+            "scope",
+            "Ok",
+        ),
         ("valid: no verbs are left", attenuate(reader, 2, b"\2\0"), "scope", "Ok"),
-        ("valid: unknown verbs add nothing", attenuate(job, 2, b"\xff\xff"), "scope", "Ok"),
+        (
+            "valid: unknown verbs add nothing",
+            attenuate(job, 2, b"\xff\xff"),
+            "scope",
+            "Ok",
+        ),
         ("valid: the same task twice", attenuate(task, 1, u64(9)), "scope", "Ok"),
         ("valid: two tasks leave no verb", attenuate(task, 1, u64(10)), "scope", "Ok"),
         ("valid: expires 1 ms after now", soon, "scope", "Ok"),
         ("expired: 1 ms before now", late, "scope", "Unauthenticated"),
         ("expired: at now", attenuate(job, 3, u64(5000)), "scope", "Unauthenticated"),
-        ("expired: the earliest counts", attenuate(late, 3, u64(U64)), "scope", "Unauthenticated"),
+        (
+            "expired: the earliest counts",
+            attenuate(late, 3, u64(U64)),
+            "scope",
+            "Unauthenticated",
+        ),
         ("valid: as long as one can be", wide, "scope", "Ok"),
         ("too long", long, "UnknownForm", "Unauthenticated"),
         ("forged: last byte of the tag", flip(task, -1), "Forged", "Unauthenticated"),
         ("forged: another job", flip(job, 1), "Forged", "Unauthenticated"),
         ("forged: another task", flip(task, 12), "Forged", "Unauthenticated"),
-        ("forged: a job made the cluster", b"\1" + bytes(8) + job[9:], "Forged", "Unauthenticated"),
+        (
+            "forged: a job made the cluster",
+            b"\1" + bytes(8) + job[9:],
+            "Forged",
+            "Unauthenticated",
+        ),
         (
             "forged: a caveat taken off",
             task[:9] + b"\0" + task[-32:],
@@ -722,7 +955,9 @@ def token_cases() -> list:
         if expected == "scope":
             assert isinstance(result, dict), f"{name}: {result}"
             assert (result["expires_ms"] > 5000) == (status == "Ok"), name
-            scope = {k: v if k == "verbs" or v is None else str(v) for k, v in result.items()}
+            scope = {
+                k: v if k == "verbs" or v is None else str(v) for k, v in result.items()
+            }
             case["scope"] = scope
         else:
             assert result == expected, f"{name}: {result}"
@@ -733,7 +968,12 @@ def token_cases() -> list:
 
 def attenuation_cases() -> list:
     token = issue_token(TOKEN_KEY, 5)
-    steps = [("task", 1, 9, 8), ("verbs", 2, 1, 2), ("expires_ms", 3, 7000, 8), ("verbs", 2, 3, 2)]
+    steps = [
+        ("task", 1, 9, 8),
+        ("verbs", 2, 1, 2),
+        ("expires_ms", 3, 7000, 8),
+        ("verbs", 2, 3, 2),
+    ]
     out = []
     for word, kind, value, size in steps:
         narrowed = attenuate(token, kind, value.to_bytes(size, "little"))
@@ -744,7 +984,14 @@ def attenuation_cases() -> list:
 
 
 def grant_cases() -> list:
-    base = {"verbs": 3, "generation": 4, "job": 5, "prefix": 9, "structure": 12, "expires_ms": 9000}
+    base = {
+        "verbs": 3,
+        "generation": 4,
+        "job": 5,
+        "prefix": 9,
+        "structure": 12,
+        "expires_ms": 9000,
+    }
     grant = issue_grant(GRANT_KEY, base)
     most = {name: (1 << 8 * INTEGERS[kind][0]) - 1 for name, kind in GRANT_FIELDS}
     rows = [
@@ -752,7 +999,12 @@ def grant_cases() -> list:
         ("valid: reads only", base | {"verbs": 1}, None, "Ok"),
         ("valid: every field at its most", most, None, "Ok"),
         ("expired: at now", base | {"expires_ms": 5000}, None, "GrantExpired"),
-        ("revoked: the prefix is at generation 4", base | {"generation": 3}, None, "GrantRevoked"),
+        (
+            "revoked: the prefix is at generation 4",
+            base | {"generation": 3},
+            None,
+            "GrantRevoked",
+        ),
         ("forged: more verbs", "Forged", flip(grant, 1), "PermissionDenied"),
         ("forged: another structure", "Forged", flip(grant, 23), "PermissionDenied"),
         ("forged: the tag", "Forged", flip(grant, -1), "PermissionDenied"),
@@ -778,7 +1030,10 @@ def grant_cases() -> list:
     for name, what, data, status in rows:
         if isinstance(what, dict):
             fields = {n: shown(kind, what[n]) for n, kind in GRANT_FIELDS}
-            case = {"hex": (data or issue_grant(GRANT_KEY, what)).hex(), "grant": fields}
+            case = {
+                "hex": (data or issue_grant(GRANT_KEY, what)).hex(),
+                "grant": fields,
+            }
         else:
             case = {"hex": data.hex(), "error": what}
         out.append({"name": name} | case | {"status": status, "code": STATUS[status]})
@@ -787,7 +1042,9 @@ def grant_cases() -> list:
 
 def main() -> int:
     assert set(DATA_SAMPLES) == set(DATA_LAYOUTS), "data operations"
-    assert set(DATA_SAMPLES) == {op["name"] for op in SPEC["op"] if op.get("body") == "data"}
+    assert set(DATA_SAMPLES) == {
+        op["name"] for op in SPEC["op"] if op.get("body") == "data"
+    }
     made = {}
     for make in (frames, refusals, slots, tokens, messages, retry):
         text = json.dumps(make(), indent=1, ensure_ascii=True) + "\n"
@@ -801,7 +1058,9 @@ def main() -> int:
         stale = 1
         name = path.relative_to(HERE)
         if "--check" in sys.argv:
-            print(f"{name} is not what vectors.py makes of messages.toml", file=sys.stderr)
+            print(
+                f"{name} is not what vectors.py makes of messages.toml", file=sys.stderr
+            )
         else:
             path.write_text(text)
             print(f"wrote protocol/{name}")
