@@ -120,9 +120,7 @@ def whole_case(name: str, head: dict, args: bytes, payload: bytes) -> dict:
 
 def frames() -> dict:
     requests = [
-        request_case(
-            f"{op['name']}, as it usually comes", op["name"], **typical_header(op)
-        )
+        request_case(f"{op['name']}, as it usually comes", op["name"], **typical_header(op))
         for op in SPEC["op"]
     ]
     mutations = (
@@ -155,30 +153,20 @@ def frames() -> dict:
                             )
                         )
     for name in ("Ping", "OpenStructure", "FileRead", "KvGet"):
-        requests.append(
-            request_case(f"{name}, again", name, RETRY, **typical_header(OPS[name]))
-        )
+        requests.append(request_case(f"{name}, again", name, RETRY, **typical_header(OPS[name])))
     data, control = LIMITS["ARGS_MAX"], LIMITS["CONTROL_ARGS_MAX"]
     kv_put, kv_get = typical_header(OPS["KvPut"]), typical_header(OPS["KvGet"])
     largest = {"args_len": data, "payload_len": LIMITS["FRAME_MAX"], "deadline_ms": U32}
     requests += [
-        request_case(
-            "the largest control body", "CreateHierarchy", args_len=control, request=U64
-        ),
+        request_case("the largest control body", "CreateHierarchy", args_len=control, request=U64),
         request_case("the largest data body", "KvPut", **kv_put | largest),
-        request_case(
-            "a block without a grant is for the server to refuse", "KvGet", block=1
-        ),
+        request_case("a block without a grant is for the server to refuse", "KvGet", block=1),
         request_case("a grant without a block too", "KvGet", grant=1),
-        request_case(
-            "every field at its most", "KvGet", **kv_get | {"grant": U32, "block": U64}
-        ),
+        request_case("every field at its most", "KvGet", **kv_get | {"grant": U32, "block": U64}),
         request_case(
             "a get that waits as long as a server lets it",
             "QueueGet",
-            **typical_header(
-                OPS["QueueGet"], args_len=13, deadline_ms=LIMITS["WAIT_MAX_MS"]
-            ),
+            **typical_header(OPS["QueueGet"], args_len=13, deadline_ms=LIMITS["WAIT_MAX_MS"]),
         ),
     ]
     first, last = CUSTOM_CODES[0], CUSTOM_CODES[-1]
@@ -192,13 +180,9 @@ def frames() -> dict:
             payload_len=9,
             deadline_ms=5000,
         ),
-        custom_case(
-            "a custom mutation with the largest body", 0x80FF, **laned | largest
-        ),
+        custom_case("a custom mutation with the largest body", 0x80FF, **laned | largest),
     ]
-    region = typical_header(
-        OPS["MoveRegion"], args_len=36, payload_len=LIMITS["FRAME_MAX"]
-    )
+    region = typical_header(OPS["MoveRegion"], args_len=36, payload_len=LIMITS["FRAME_MAX"])
     for name in ("MoveRegion", "MoveDone"):
         for field in ("block", "epoch"):
             fields = typical_header(OPS[name]) | {field: 0}
@@ -207,13 +191,10 @@ def frames() -> dict:
     # A notice answers no request, so it has the number that no request has.
     number = {"Notice": 0}
     replies = [
-        reply_case(s["name"], s["name"], request=number.get(s["name"], 7))
-        for s in SPEC["status"]
+        reply_case(s["name"], s["name"], request=number.get(s["name"], 7)) for s in SPEC["status"]
     ]
     for durability, word in enumerate(DURABILITY):
-        replies.append(
-            reply_case(f"Ok, {word}", "Ok", durability, request=1, value=4096)
-        )
+        replies.append(reply_case(f"Ok, {word}", "Ok", durability, request=1, value=4096))
     most = {
         "args_len": control,
         "payload_len": LIMITS["FRAME_MAX"],
@@ -225,9 +206,7 @@ def frames() -> dict:
         reply_case("Busy for 1.5 ms", "Busy", request=3, value=1500, args_len=11),
         reply_case("Resume at 12", "Resume", request=4, value=12),
         reply_case("Resume of an unknown lane", "Resume", request=5, value=0),
-        reply_case(
-            "the last notice that can be numbered", "Notice", value=U64, args_len=13
-        ),
+        reply_case("the last notice that can be numbered", "Notice", value=U64, args_len=13),
     ]
     return {"requests": requests, "replies": replies, "whole": whole_frames()}
 
@@ -294,21 +273,15 @@ def queue_frames() -> list:
     put_head = typical_header(OPS["QueuePut"], **put_lens)
     get_head = typical_header(OPS["QueueGet"], request=8, deadline_ms=5000, **get_lens)
     cases = [
-        whole_case(
-            "three items are put", request_case("", "QueuePut", **put_head), put, items
-        ),
-        whole_case(
-            "up to 64 are got", request_case("", "QueueGet", **get_head), get, b""
-        ),
+        whole_case("three items are put", request_case("", "QueuePut", **put_head), put, items),
+        whole_case("up to 64 are got", request_case("", "QueueGet", **get_head), get, b""),
         whole_case(
             "three came",
             reply_case("", "Ok", request=8, value=3, **got_lens),
             got,
             delivered,
         ),
-        whole_case(
-            "nothing came in time", reply_case("", "QueueEmpty", request=8), b"", b""
-        ),
+        whole_case("nothing came in time", reply_case("", "QueueEmpty", request=8), b"", b""),
     ]
     for case in notice_cases():
         args, value = bytes.fromhex(case["args"]), int(case["value"])
@@ -334,9 +307,7 @@ def move_frames() -> list:
 def refusals() -> dict:
     from_requests, from_replies = [], []
 
-    def request(
-        name: str, head: bytes, expect: str, survives: bool = False, greeted=True
-    ) -> None:
+    def request(name: str, head: bytes, expect: str, survives: bool = False, greeted=True) -> None:
         judged = judge_request(head, greeted)
         expected = expect if expect in ("need_more", "accept") else (expect, survives)
         assert judged == expected, f"{name}: {judged}, expected {expected}"
@@ -347,17 +318,13 @@ def refusals() -> dict:
         judged = judge_reply(head)
         expected = expect if expect in ("need_more", "accept") else (expect, False)
         assert judged == expected, f"{name}: {judged}, expected {expected}"
-        from_replies.append(
-            {"name": name, "hex": head.hex()} | outcome(expected, head, 8)
-        )
+        from_replies.append({"name": name, "hex": head.hex()} | outcome(expected, head, 8))
 
     get, store = OPS["KvGet"], OPS["KvPut"]
     good = request_bytes("KvGet", **typical_header(get))
     for length in (0, 1, 2, 8, 63):
         request(f"short: {length} bytes of a good header", good[:length], "need_more")
-    request(
-        "short: what is wrong later is not seen yet", b"HC" + b"\xff" * 61, "need_more"
-    )
+    request("short: what is wrong later is not seen yet", b"HC" + b"\xff" * 61, "need_more")
     request("whole: the header alone", good, "accept")
     request("long: what follows is the body or the next frame", good + good, "accept")
     for magic in (b"HB", b"CH", b"\0\0", b"hC", b"GE", b"\x16\x03"):
@@ -388,9 +355,7 @@ def refusals() -> dict:
                 False,
                 False,
             )
-    both = request_bytes(
-        "KvPut", **typical_header(store, args_len=U32, payload_len=U32)
-    )
+    both = request_bytes("KvPut", **typical_header(store, args_len=U32, payload_len=U32))
     request("both lengths negative", both, "FrameTooLarge")
     oversize_requests(request)
     for code in (
@@ -411,9 +376,7 @@ def refusals() -> dict:
             True,
         )
         bad = request_bytes(code)
-        request(
-            f"unknown opcode {code:#06x}, first", bad, "HandshakeRequired", False, False
-        )
+        request(f"unknown opcode {code:#06x}, first", bad, "HandshakeRequired", False, False)
     for name in ("Ping", "ListJobs", "KvGet", "JoinServer"):
         bad = request_bytes(name, **typical_header(OPS[name]))
         request(f"{name} before Hello", bad, "HandshakeRequired", False, False)
@@ -443,9 +406,7 @@ def refusals() -> dict:
             "BadFrame",
         )
     for field, most in (("args_len", "CONTROL_ARGS_MAX"), ("payload_len", "FRAME_MAX")):
-        reply(
-            f"{field} at its most", reply_bytes("Ok", **{field: LIMITS[most]}), "accept"
-        )
+        reply(f"{field} at its most", reply_bytes("Ok", **{field: LIMITS[most]}), "accept")
         for length in (LIMITS[most] + 1, 0x80000000, U32):
             reply(
                 f"{field} {length}",
@@ -477,9 +438,7 @@ def outcome(expected: str | tuple[str, bool], head: bytes, at: int) -> dict:
 
 
 def oversize_requests(request) -> None:
-    control, data, body = (
-        LIMITS[n] for n in ("CONTROL_ARGS_MAX", "ARGS_MAX", "FRAME_MAX")
-    )
+    control, data, body = (LIMITS[n] for n in ("CONTROL_ARGS_MAX", "ARGS_MAX", "FRAME_MAX"))
     get, store = typical_header(OPS["KvGet"]), typical_header(OPS["KvPut"])
     hello = LIMITS["HELLO_MAX"]
     request(
@@ -539,9 +498,7 @@ def misplaced_fields(request) -> None:
         request(f"a mutation {sequence} with ack_lag {lag}", bad, "BadFrame", True)
     without = ("QueueGet", "QueueAck", "Subscribe", "QueueTaken")
     for name in ("KvGet", "KvDelete", "FileRead", "FileSeal", *without, "PresentGrant"):
-        bad = request_bytes(
-            name, **typical_header(OPS[name], args_len=5, payload_len=3)
-        )
+        bad = request_bytes(name, **typical_header(OPS[name], args_len=5, payload_len=3))
         request(f"{name} with a payload", bad, "BadFrame", True)
     bad = request_bytes("Hello", args_len=60, payload_len=1)
     request("Hello with a payload", bad, "BadFrame", True, False)
@@ -626,9 +583,7 @@ def first_rule_wins(request) -> None:
     bad = request_bytes(0xFFFF, flags=0xFFFF)
     request("first rule: opcode before flags", bad, "UnknownOpcode", True)
     bad = request_bytes("KvGet", flags=2)
-    request(
-        "first rule: handshake before flags", bad, "HandshakeRequired", greeted=False
-    )
+    request("first rule: handshake before flags", bad, "HandshakeRequired", greeted=False)
     bad = request_bytes("KvPut", flags=2, **store, args_len=LIMITS["ARGS_MAX"] + 1)
     request("first rule: flags before data arguments", bad, "UnknownFlag", True)
     bad = request_bytes("KvGet", args_len=LIMITS["ARGS_MAX"] + 1, payload_len=1)
@@ -647,18 +602,14 @@ def bad_bodies() -> list:
             "args": args.hex(),
             "payload": payload.hex(),
         }
-        out.append(
-            case | {"status": "BadFrame", "code": STATUS["BadFrame"], "survives": True}
-        )
+        out.append(case | {"status": "BadFrame", "code": STATUS["BadFrame"], "survives": True})
 
     for op in SPEC["op"]:
         if op.get("body") == "data":
             continue
         for part in ("request", "reply"):
             good = put_fields(op[part], sample_fields(op[part], "typical"))
-            body(
-                f"{op['name']} {part}: a byte left over", op["name"], part, good + b"\0"
-            )
+            body(f"{op['name']} {part}: a byte left over", op["name"], part, good + b"\0")
             if good:
                 body(f"{op['name']} {part}: a byte short", op["name"], part, good[:-1])
                 body(f"{op['name']} {part}: nothing", op["name"], part, b"")
@@ -696,28 +647,20 @@ def bad_bodies() -> list:
     body("KvPut: no mode", "KvPut", "request", b"", b"value")
     body("KvPut: mode 2", "KvPut", "request", b"\2key", b"value")
     body("KvPutExtents: mode 2", "KvPutExtents", "request", b"\2key", bytes(28))
-    body(
-        "KvPutExtents: an extent is cut", "KvPutExtents", "request", b"\0key", bytes(27)
-    )
+    body("KvPutExtents: an extent is cut", "KvPutExtents", "request", b"\0key", bytes(27))
     body("KvDelete: no mode", "KvDelete", "request", b"")
     body("KvDelete: mode 2", "KvDelete", "request", b"\2key")
     swap, split = b"\1\3\0key", b"\3\0\0\0oldnew"
     body("swap: present 2", "KvCompareAndSwap", "request", b"\2" + swap[1:], split)
     body("swap: key shorter than told", "KvCompareAndSwap", "request", swap[:-1], split)
-    body(
-        "swap: key longer than told", "KvCompareAndSwap", "request", swap + b"s", split
-    )
+    body("swap: key longer than told", "KvCompareAndSwap", "request", swap + b"s", split)
     body("swap: no payload", "KvCompareAndSwap", "request", swap)
     body("swap: expected is cut", "KvCompareAndSwap", "request", swap, b"\4\0\0\0old")
-    body(
-        "swap: expected is negative", "KvCompareAndSwap", "request", swap, lie + b"old"
-    )
+    body("swap: expected is negative", "KvCompareAndSwap", "request", swap, lie + b"old")
     many = b"\0\0\1\0" + b"\1\0\0\0" + bytes(12)
     body("ranges: short", "FileReadMany", "request", many[:-1])
     body("ranges: long", "FileReadMany", "request", many + b"\0")
-    body(
-        "ranges: 2^32-1 of them", "FileReadMany", "request", bytes(4) + lie + bytes(12)
-    )
+    body("ranges: 2^32-1 of them", "FileReadMany", "request", bytes(4) + lie + bytes(12))
     most, keys = bytes(4), b"\1\0\0\0" + b"\3\0key"
     body("keys: no bound", "KvMultiGet", "request", b"", keys)
     body("keys: one is cut", "KvMultiGet", "request", most, keys[:-1])
@@ -764,9 +707,7 @@ def behaviour() -> list:
     `with` names the fields in which a Hello differs from a good one with a good token.
     """
 
-    def case(
-        name: str, given: str, send: dict, status: str, survives: bool, after: str
-    ) -> dict:
+    def case(name: str, given: str, send: dict, status: str, survives: bool, after: str) -> dict:
         answer = {"status": status, "code": STATUS[status], "survives": survives}
         return {"name": name, "given": given, "send": send} | answer | {"after": after}
 
@@ -843,9 +784,7 @@ def slots() -> dict:
                 "key": key.hex(),
                 "tag": None if tag is None else tag.hex(),
                 "hash": f"{value:016x}",
-                "slots": {
-                    str(h): value >> 64 - h.bit_length() + 1 for h in (64, 1024, 65536)
-                },
+                "slots": {str(h): value >> 64 - h.bit_length() + 1 for h in (64, 1024, 65536)},
             }
         )
     return {"keys": cases}
@@ -955,9 +894,7 @@ def token_cases() -> list:
         if expected == "scope":
             assert isinstance(result, dict), f"{name}: {result}"
             assert (result["expires_ms"] > 5000) == (status == "Ok"), name
-            scope = {
-                k: v if k == "verbs" or v is None else str(v) for k, v in result.items()
-            }
+            scope = {k: v if k == "verbs" or v is None else str(v) for k, v in result.items()}
             case["scope"] = scope
         else:
             assert result == expected, f"{name}: {result}"
@@ -1042,9 +979,7 @@ def grant_cases() -> list:
 
 def main() -> int:
     assert set(DATA_SAMPLES) == set(DATA_LAYOUTS), "data operations"
-    assert set(DATA_SAMPLES) == {
-        op["name"] for op in SPEC["op"] if op.get("body") == "data"
-    }
+    assert set(DATA_SAMPLES) == {op["name"] for op in SPEC["op"] if op.get("body") == "data"}
     made = {}
     for make in (frames, refusals, slots, tokens, messages, retry):
         text = json.dumps(make(), indent=1, ensure_ascii=True) + "\n"
@@ -1058,9 +993,7 @@ def main() -> int:
         stale = 1
         name = path.relative_to(HERE)
         if "--check" in sys.argv:
-            print(
-                f"{name} is not what vectors.py makes of messages.toml", file=sys.stderr
-            )
+            print(f"{name} is not what vectors.py makes of messages.toml", file=sys.stderr)
         else:
             path.write_text(text)
             print(f"wrote protocol/{name}")
