@@ -21,10 +21,9 @@ use std::io::{IsTerminal, Write};
 /// An interrupt ends the wait and not the flush; --cancel ends the flush.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  honeycomb flush runs/1 out/1
-  honeycomb flush runs/1 s3://lake/honeycomb/cli/out/1
-  honeycomb flush runs/1 out/1 --no-wait --json
-  honeycomb flushed /var/lib/honeycomb/flush/cli/out/1")]
+  honeycomb flush counts out/1
+  honeycomb flushed flush/cli/out/1
+  honeycomb flush counts out/1 --no-wait --json")]
 pub struct FlushArgs {
     /// The prefix
     #[arg(value_parser = place::prefix)]
@@ -50,9 +49,9 @@ pub struct FlushArgs {
 /// another size and be on other servers than those from which it was flushed.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  honeycomb load /var/lib/honeycomb/flush/cli/out/1 runs/2
-  honeycomb load s3://lake/honeycomb/cli/out/1 runs/2 --lease-ms 60000
-  honeycomb load flush/cli/out/1 runs/2 --again   # one that was interrupted")]
+  honeycomb load flush/cli/out/1 copy
+  honeycomb load flush/cli/out/1 copy-2 --lease-ms 60000
+  honeycomb load flush/cli/out/1 copy-3 --again   # also if it was interrupted")]
 pub struct LoadArgs {
     /// The directory of the flush, or its URL
     #[arg(value_parser = |text: &str| Place::parse(text))]
