@@ -618,7 +618,11 @@ impl CatalogModel {
                 {
                     self.cluster.tiers.put(at, (tier, tier));
                 }
-                Order::LowerBlock { at, tier, .. } => self.cluster.lowers(at, tier, self.asker)?,
+                Order::LowerBlock { at, tier, .. } => {
+                    // What was freed is on its way out, and not below.
+                    require(self.open.contains(&at), || format!("{at:?} is freed and goes down"))?;
+                    self.cluster.lowers(at, tier, self.asker)?;
+                }
                 Order::OpenBlock { at, tier, .. } => {
                     self.cluster.tiers.put(at, (tier, tier));
                     let free = self.open.iter().all(|other| other.block != at.block);

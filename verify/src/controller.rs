@@ -615,6 +615,12 @@ impl World {
             let _ = self.command(ix, Command::LowerRefused { server, at });
             return self.unpark(ix);
         }
+        if let Order::FlushBlock { at, .. } = *order {
+            let ix = server.controller() as usize;
+            let outcome = Err("the server refused");
+            let _ = self.command(ix, Command::BlockFlushed { server, at, outcome });
+            return;
+        }
         self.import_refused(order);
     }
 
@@ -646,7 +652,8 @@ impl World {
                 let _ = self.command(ix, Command::BlockFreed { server, at: *at });
             }
             Order::FlushBlock { at, .. } => {
-                let outcome = Ok(&[Written::default()][..]);
+                let written = &[Written::default()][..];
+                let outcome = if self.store_takes() { Ok(written) } else { Err("no store") };
                 let _ = self.command(ix, Command::BlockFlushed { server, at: *at, outcome });
             }
             &Order::SweepObjects { number, .. } => {

@@ -10,6 +10,7 @@
 //! `flush_to` and the marks of a prefix are rare: they are kept beside the DAG (`Special`), for as
 //! long as its node.
 
+mod below;
 mod recovery;
 mod sweep;
 
@@ -122,6 +123,8 @@ pub(crate) struct Flushes {
     /// Those of each directory, in the order in which they began.
     queues: HashMap<Arc<str>, VecDeque<u64>>,
     blocks: HashMap<BlockAt, (u64, usize)>,
+    /// Kept blocks that may be in memory, in the order in which they are looked at.
+    high: VecDeque<BlockAt>,
     retries: BinaryHeap<Reverse<(Time, u64, Again)>>,
     /// Servers that could not write, since when they last could.
     failed: HashSet<ServerId>,
@@ -163,7 +166,8 @@ impl Flushes {
             let parts = flush.parts.capacity() * (size_of::<Part>() + size_of::<FlushedPart>());
             size_of::<Flush>() + parts + flush.directory.len() + flush.address.len()
         });
-        let tables = self.blocks.allocation_size() + self.claimed.allocation_size();
+        let high = self.high.capacity() * size_of::<BlockAt>();
+        let tables = self.blocks.allocation_size() + self.claimed.allocation_size() + high;
         flushes.sum::<usize>() + tables + self.claimed.iter().map(|path| path.len()).sum::<usize>()
     }
 }
@@ -228,11 +232,6 @@ impl Catalog {
         self.pressure.forget(n);
     }
 
-    /// Whether its data goes elsewhere when its lease ends.
-    pub(crate) fn is_flushed(&self, n: u32) -> bool {
-        self.dag.special.get(&n).is_some_and(|special| !special.flush_to.is_empty())
-    }
-
     fn directory_of(&self, n: u32) -> Option<String> {
         let path = &self.dag.special.get(&n)?.flush_to;
         let job = &self.jobs[self.dag.nodes[n].job].name;
@@ -275,6 +274,7 @@ impl Catalog {
         flush.left = flush.parts.len();
         for (i, part) in flush.parts.iter().enumerate() {
             self.flushes.blocks.insert(part.at, (number, i));
+            self.flushes.high.push_back(part.at);
             effects.push(part.effect());
         }
         self.flushes.queues.entry(flush.directory.clone()).or_default().push_back(number);
@@ -487,6 +487,9 @@ impl Catalog {
         for part in &flush.parts {
             self.flushes.blocks.remove(&part.at);
             self.pool.free_kept(part.at, effects);
+        }
+        if self.flushes.blocks.is_empty() {
+            self.flushes.high.clear();
         }
         if matches!(state, FlushState::Lost(_)) {
             self.begin_sweep(number, &flush, effects);

@@ -2,6 +2,7 @@
 //!
 //! Under first come, first served a prefix that asks for a block when little is free pays for it with a
 //! block of its own, the one that was not used for longest; nobody else's is ever looked at (INV-43).
+//! What is kept for a flush whose store is out goes down before that, because nobody reaches it.
 //! So writers find memory free, the prefix that overflows is the one that is read from disk, and a
 //! neighbour's blocks stay where they are. What comes faster than blocks go down has its place below
 //! from the start (`take_blocks`).
@@ -120,7 +121,9 @@ impl Catalog {
         while self.pool.moving() < most
             && ordinary + (self.pool.moving() as u64) < mark + short as u64
         {
-            let Some((block, tier)) = self.coldest(n) else { return };
+            // What is kept for a store that is out is nobody's to miss.
+            let lowered = self.kept_to_lower().or_else(|| self.coldest(n));
+            let Some((block, tier)) = lowered else { return };
             self.pool.begins(block, tier);
             let at = self.pool.at(block);
             effects.push(Effect::LowerBlock { server: block.server(), at, tier });
@@ -144,9 +147,6 @@ impl Catalog {
     /// The block of a prefix to go down next, and where to.
     fn coldest(&mut self, n: u32) -> Option<(BlockId, TierIx)> {
         let n = if Bug::LowersNeighbour.active() { self.neighbour(n) } else { n };
-        if self.is_flushed(n) {
-            return None;
-        }
         let (from, place) = self.pressure.hands.get(&n).copied().unwrap_or_default();
         let list = self.round(n, from);
         let (mut looks, mut best) = (0, None);
@@ -221,7 +221,9 @@ impl Catalog {
         at: BlockAt,
         tier: TierIx,
     ) -> Result<Reply, CatalogError> {
-        self.held_by(id, at)?;
+        if !self.is_kept(at) {
+            self.held_by(id, at)?;
+        }
         match self.pool.place(at.block) {
             Where { tier: from, .. } if from == tier => self.pool.refused(at.block, self.now),
             _ => self.pressure.came |= self.pool.arrives(at.block, tier),
@@ -251,6 +253,9 @@ impl Catalog {
         at: BlockAt,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
+        if self.kept_failed(at, effects) {
+            return Ok(Reply::Done);
+        }
         let s = self.held_by(id, at)?;
         let n = self.structures[s].prefix;
         self.dag.nodes[n].data_lost = true;

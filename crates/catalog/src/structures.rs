@@ -378,7 +378,7 @@ impl Catalog {
         let job = &self.jobs[j];
         let holder = (job.id, job.blocks);
         self.pressure.asks(n);
-        let below = if goes_below(kind) && !self.is_flushed(n) { TIERS_MAX } else { 0 };
+        let below = if goes_below(kind) { TIERS_MAX } else { 0 };
         let (mut weights, now) = (self.take_weights(j), self.now);
         let mut tiers = (0..=below as u8).map(|tier| {
             let chooser = Chooser { policy: &mut *self.policy, weights: weights.as_deref_mut() };

@@ -6,6 +6,7 @@
 mod lending;
 
 use crate::flush::{Errand, FlushJob, FlushWhat, Flusher};
+use crate::kept::Parts;
 use crate::lend::Lender;
 use crate::notes::{Forwarded, LinkNote, Note, OwnedPayload, Peer};
 use crate::peers::Peers;
@@ -67,6 +68,14 @@ pub(crate) struct Helpers {
     pub lender: Lender,
     /// Those of the tiers below memory, and where this shard's part of each begins.
     pub spillers: Vec<(Spiller, u64)>,
+}
+
+impl Helpers {
+    /// The disks, for who may wait for them.
+    fn parts(&self) -> Parts {
+        let parts = self.spillers.iter();
+        parts.map(|(spiller, base)| (spiller.volume().clone(), *base)).collect()
+    }
 }
 
 struct Keys {
@@ -780,9 +789,10 @@ impl Service for ShardService {
                 self.confirm(errand, refused);
             }
             Note::Flush(at, range, object, errand) => {
-                let job = self.shard.flush(at, range).map(|snapshot| FlushJob {
+                let parts = self.helpers.parts();
+                let job = self.shard.flush(at, range).map(|bytes| FlushJob {
                     errand,
-                    what: FlushWhat::Part { object, snapshot },
+                    what: FlushWhat::Part { object, bytes, parts },
                 });
                 let given = match job {
                     Ok(job) => self.helpers.flusher.give(job),

@@ -5,6 +5,7 @@
 
 mod events;
 mod extents;
+mod keeping;
 mod lending;
 mod lines;
 mod moving;
@@ -32,8 +33,8 @@ use honeycomb_types::{
 };
 use honeycomb_wire::notice::Notice;
 use honeycomb_wire::{Auth, Grant, Op, RequestHeader, Status};
+use keeping::Kept;
 use moving::Leaving;
-use owners::Kept;
 use request::{Request, acknowledge, next_block, operation, record_hash, subscribe};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};

@@ -6,8 +6,8 @@ mod common;
 
 use common::{access, owner};
 use honeycomb_block::Reclaimer;
-use honeycomb_env::MemoryVolume;
-use honeycomb_server::{BlockOwner, Effect, Io, Shard, ShardConfig};
+use honeycomb_env::{MemoryVolume, Volume};
+use honeycomb_server::{BlockOwner, Effect, Io, KeptBytes, KeptFault, Parts, Shard, ShardConfig};
 use honeycomb_structures::{Answer, Outcome, Payload, Ticket};
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, TierIx, Time,
@@ -17,6 +17,8 @@ use honeycomb_wire::data::ReadArgs;
 use honeycomb_wire::{Op, RequestHeader, Status};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const SIZE: usize = 64 << 10;
@@ -65,6 +67,10 @@ enum Step {
     Free {
         file: usize,
     },
+    /// Nobody reaches it any more, and it is written elsewhere: as often as this comes.
+    Flush {
+        file: usize,
+    },
     Open {
         file: usize,
         below: bool,
@@ -80,6 +86,7 @@ struct File {
     at: Option<BlockAt>,
     bytes: Vec<u8>,
     sealed: bool,
+    kept: Option<Arc<KeptBytes>>,
 }
 
 /// A read that waits.
@@ -93,7 +100,7 @@ struct Awaited {
 
 struct World {
     shard: Shard,
-    disk: MemoryVolume,
+    disk: Arc<MemoryVolume>,
     files: Vec<File>,
     pending: Vec<Io>,
     awaited: BTreeMap<Ticket, Awaited>,
@@ -119,7 +126,7 @@ impl World {
         );
         World {
             shard,
-            disk: MemoryVolume::new(),
+            disk: Arc::new(MemoryVolume::new()),
             files: (0..FILES).map(|_| File::default()).collect(),
             pending: Vec::new(),
             awaited: BTreeMap::new(),
@@ -132,7 +139,7 @@ impl World {
     }
 
     fn header(&mut self, file: usize, op: Op, payload: usize) -> Option<(RequestHeader, Ticket)> {
-        let at = self.files[file].at?;
+        let at = self.files[file].at.filter(|_| self.files[file].kept.is_none())?;
         self.ticket += 1;
         let mut header = RequestHeader { at, grant: 1, ..RequestHeader::new(op) };
         header.payload_len = payload as u32;
@@ -257,7 +264,8 @@ impl World {
     }
 
     fn judge(&mut self, waits: Awaited, answer: Answer) {
-        let freed = self.files[waits.file].at != Some(waits.at);
+        let file = &self.files[waits.file];
+        let freed = file.at != Some(waits.at) || file.kept.is_some();
         match answer.status {
             Status::WrongEpoch => return assert!(freed, "a block that is there is not found"),
             Status::Busy => return,
@@ -311,7 +319,7 @@ impl World {
         // A read is tried twice: it fails once.
         self.disk.fail_writes(u32::from(fails));
         self.disk.fail_reads(u32::from(fails));
-        let (id, done) = io.carry_out(&self.disk, 0);
+        let (id, done) = io.carry_out(&*self.disk, 0);
         self.disk.fail_writes(0);
         self.disk.fail_reads(0);
         self.shard.io_done(self.now, id, done);
@@ -354,6 +362,24 @@ impl World {
         self.settle();
     }
 
+    fn parts(&self) -> Parts {
+        let disk: Arc<dyn Volume> = self.disk.clone();
+        Arc::new([(disk, 0)])
+    }
+
+    /// Who began to flush it before reads the same as who begins now.
+    fn flush(&mut self, file: usize) {
+        let Some(at) = self.files[file].at else { return };
+        let kept = self.shard.flush(at, (0, u64::MAX)).unwrap();
+        let before = self.files[file].kept.replace(kept.clone()).unwrap_or_else(|| kept.clone());
+        self.settle();
+        for kept in [before, kept] {
+            let mut bytes = Vec::new();
+            kept.write(&self.parts(), &mut bytes).unwrap();
+            assert!(bytes == self.files[file].bytes, "other bytes are flushed (INV-11)");
+        }
+    }
+
     fn open(&mut self, file: usize, below: bool) {
         if self.files[file].at.is_some() {
             return;
@@ -384,6 +410,7 @@ impl World {
             Step::Disk { nth, fails } => self.disk(*nth, *fails),
             Step::Full { full } => self.disk.set_room(full.then(|| self.disk.taken())),
             Step::Free { file } => self.free(*file),
+            Step::Flush { file } => self.flush(*file),
             Step::Open { file, below } => self.open(*file, *below),
             Step::Pass { ms } => {
                 self.now = self.now + Duration::from_millis(*ms);
@@ -411,6 +438,10 @@ impl World {
         for file in 0..FILES {
             let length = self.files[file].bytes.len();
             let mut offset = 0;
+            if self.files[file].kept.is_some() {
+                self.flush(file);
+                continue;
+            }
             while offset < length && self.files[file].at.is_some() {
                 self.read(file, offset, SIZE as u32);
                 self.drain();
@@ -421,7 +452,8 @@ impl World {
         // Every file can still be written, or is sealed: the pool serves one after the other.
         for file in 0..FILES {
             let before = self.files[file].bytes.len();
-            if self.files[file].at.is_none() || self.files[file].sealed || before == SIZE {
+            let File { at, sealed, ref kept, .. } = self.files[file];
+            if at.is_none() || sealed || kept.is_some() || before == SIZE {
                 continue;
             }
             for _ in 0..20 {
@@ -459,6 +491,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(nth, fails)| Step::Disk { nth, fails }),
         1 => prop::bool::weighted(0.3).prop_map(|full| Step::Full { full }),
         1 => file().prop_map(|file| Step::Free { file }),
+        1 => file().prop_map(|file| Step::Flush { file }),
         3 => (file(), any::<bool>()).prop_map(|(file, below)| Step::Open { file, below }),
         2 => (0..60u64).prop_map(|ms| Step::Pass { ms }),
     ]
@@ -515,10 +548,89 @@ fn only_what_a_block_holds_goes_to_the_disk() {
     world.drain();
     let mut page = honeycomb_block::Backing::map(4096, &Reclaimer::inline()).unwrap();
     let found = (0..PLACES as u64).find(|place| {
-        use honeycomb_env::Volume;
         world.disk.read(place * SIZE as u64, page.slice_mut(0..4096)).unwrap();
         page.slice(0..5) == world.files[0].bytes
     });
     assert!(found.is_some(), "the block is on the disk");
     assert!(page.slice(5..4096).iter().all(|byte| *byte == 0));
+}
+
+/// A disk on which something happens while it is read.
+struct Meanwhile {
+    disk: Arc<MemoryVolume>,
+    world: Mutex<World>,
+    happens: fn(&mut World),
+}
+
+impl Volume for Meanwhile {
+    fn read(&self, at: u64, into: &mut [u8]) -> std::io::Result<()> {
+        (self.happens)(&mut self.world.lock().unwrap());
+        self.disk.read(at, into)
+    }
+
+    fn write(&self, _: u64, _: &[u8]) -> std::io::Result<()> {
+        unreachable!("it is only read")
+    }
+
+    fn discard(&self, _: Range<u64>) -> std::io::Result<()> {
+        unreachable!("it is only read")
+    }
+
+    fn is_direct(&self) -> bool {
+        false
+    }
+}
+
+/// A file of two chunks that is kept, and all of it on the disk.
+fn kept_below() -> (World, Arc<KeptBytes>) {
+    let mut world = World::new();
+    world.open(0, false);
+    for _ in 0..4 {
+        world.append(0, 8000);
+    }
+    world.flush(0);
+    assert_eq!(world.shard.in_memory(), (1, 0));
+    world.lower(0);
+    world.drain();
+    assert_eq!((world.shard.in_memory(), world.seen[2]), ((0, 0), 1), "it went down");
+    world.flush(0);
+    let kept = world.files[0].kept.clone().unwrap();
+    (world, kept)
+}
+
+/// What is being read for a flush has its place until that has ended, whoever frees it (INV-44).
+#[test]
+fn a_kept_block_that_is_freed_while_it_is_read_leaves_its_place_afterwards() {
+    let (world, kept) = kept_below();
+    let (bytes, disk) = (world.files[0].bytes.clone(), world.disk.clone());
+    let happens = |world: &mut World| {
+        world.free(0);
+        world.drain();
+        assert!(world.disk.taken() > 0, "its place is given away while it is read");
+    };
+    let volume = Arc::new(Meanwhile { disk, world: Mutex::new(world), happens });
+    let mut read = Vec::new();
+    let parts: Parts = Arc::new([(volume.clone() as Arc<dyn Volume>, 0)]);
+    kept.write(&parts, &mut read).unwrap();
+    assert!(read == bytes);
+    let mut world = volume.world.lock().unwrap();
+    world.drain();
+    world.drain();
+    assert_eq!(world.disk.taken(), 0);
+    assert!(world.shard.tiers_are_quiet());
+    let gone = kept.write(&parts, &mut read);
+    assert!(matches!(gone, Err(KeptFault::Gone)), "{gone:?}");
+}
+
+/// Bytes that are wrong once are read again; wrong twice they are lost, and never written elsewhere.
+#[test]
+fn a_flush_reads_what_was_written_or_tells_that_it_is_lost() {
+    let (world, kept) = kept_below();
+    world.disk.flip_reads(1);
+    let mut read = Vec::new();
+    kept.write(&world.parts(), &mut read).unwrap();
+    assert!(read == world.files[0].bytes);
+    world.disk.flip_reads(2);
+    let lost = kept.write(&world.parts(), &mut Vec::new());
+    assert!(matches!(lost, Err(KeptFault::Lost(_))), "{lost:?}");
 }

@@ -430,11 +430,11 @@ pub trait Structure: Send {
         None
     }
 
-    /// What the block holds, to be written elsewhere; nothing is asked of the structure afterwards.
-    /// Where positions are hashes, only what lies in `range`, ends included. `None` when it cannot be
-    /// flushed.
-    fn snapshot(&mut self, block: &mut Backing, range: (u64, u64)) -> Option<Snapshot> {
-        let _ = (block, range);
+    /// What the block holds, to be written elsewhere; nothing is asked of the structure afterwards, and
+    /// the bytes that it has committed stay as they are. Where positions are hashes, only what lies in
+    /// `range`, ends included. `None` when it cannot be flushed.
+    fn snapshot(&mut self, range: (u64, u64)) -> Option<Snapshot> {
+        let _ = range;
         None
     }
 

@@ -118,6 +118,7 @@ impl Catalog {
                     let place = (s, p);
                     if state != PartState::Absent {
                         self.flushes.blocks.insert(at, (number, parts.len()));
+                        self.flushes.keeps(at);
                     }
                     parts.push(Part { at, range, object, place, state, attempts: 0 });
                 }

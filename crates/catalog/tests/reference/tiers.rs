@@ -94,7 +94,10 @@ impl Cluster {
         let of = self.jobs.iter().enumerate().find_map(|(j, job)| {
             job.files.iter().find(has).map(|file| ((j, file.prefix), file.kind))
         });
-        let Some((prefix, kind)) = of else {
+        // One that is kept for a flush is nobody's, and may be of any kind.
+        let kept = self.quarantined.contains(&at);
+        let Some((prefix, kind)) = of.or(asker.filter(|_| kept).map(|who| (who, Kind::File)))
+        else {
             return Err(format!("{at:?} is nobody's, and goes down"));
         };
         if Some(prefix) != asker {

@@ -19,7 +19,8 @@
 //! before another has it (INV-44). Chunks are read only with the sum that was made when this block wrote
 //! them, so that no byte of an earlier owner, and no wrong one, is ever served.
 
-use super::{Effect, Shard, Slot};
+use super::keeping::Kept;
+use super::{BlockOwner, Effect, Shard, Slot};
 use crate::refusals::{revoked, wrong_epoch};
 use crate::spill::{Io, IoDone, IoId, IoWhat};
 use honeycomb_block::{Backing, Tenant};
@@ -93,7 +94,33 @@ pub(super) struct Place {
     fresh: Option<Time>,
 }
 
+/// A block and its bytes: of a structure, or kept for a flush.
+pub(super) struct Lying<'a> {
+    pub owner: BlockOwner,
+    pub backing: &'a mut Backing,
+    pub place: &'a mut Place,
+    pub rests: Rest,
+}
+
 impl Place {
+    /// Of a block that has gone elsewhere.
+    pub(super) fn left(tier: TierIx) -> Place {
+        Place { room: Room::None, ..Place::opened(tier) }
+    }
+
+    /// Nobody will write to it: what is being read for that is given up, and the room that it had.
+    pub(super) fn stop_rising(&mut self) -> Room {
+        match self.rising.take() {
+            Some(_) => std::mem::replace(&mut self.room, Room::None),
+            None => Room::None,
+        }
+    }
+
+    /// Its place on a disk, and the sums of the chunks that are there.
+    pub(super) fn on_disk(&self) -> Option<(u32, &[u32])> {
+        self.disk.as_ref().map(|disk| (disk.slot, &disk.sums[..]))
+    }
+
     /// Of a block that was opened there.
     pub(super) fn opened(tier: TierIx) -> Place {
         let room = if tier.is_below() { Room::None } else { Room::Frame };
@@ -167,11 +194,11 @@ enum Piece {
 
 /// A block that is below, and whose memory somebody still reads.
 #[derive(Debug)]
-struct Leaving {
+pub(super) struct Leaving {
     at: BlockAt,
     structure: StructureId,
     memory: Backing,
-    room: Room,
+    pub room: Room,
     tier: TierIx,
 }
 
@@ -184,6 +211,8 @@ pub(super) struct Tiers {
     out: Vec<Io>,
     readings: BTreeMap<u64, Reading>,
     leaving: Vec<Leaving>,
+    /// Places that nobody has any more but who reads them for a flush.
+    lent: Vec<(TierIx, u32, Arc<()>)>,
     look_again: Option<Time>,
     /// Blocks in memory: frames that are taken.
     pub frames: u32,
@@ -242,6 +271,15 @@ impl Tiers {
         }
     }
 
+    /// Something that went on with a place has ended.
+    fn ended(&mut self, tier: TierIx, slot: u32, block_size: usize) {
+        let spot = &mut self.disk(tier).spots[slot as usize];
+        spot.busy -= 1;
+        if spot.busy == 0 && spot.left {
+            self.discard(tier, slot, block_size);
+        }
+    }
+
     fn discard(&mut self, tier: TierIx, slot: u32, block_size: usize) {
         let at = slot as u64 * block_size as u64;
         self.ask(tier, slot, Doing::Discard, IoWhat::Discard(at..at + block_size as u64));
@@ -280,23 +318,24 @@ impl Shard {
     /// tests.
     pub fn tiers_are_quiet(&self) -> bool {
         let used = |disk: &Disk| disk.spots.len() - disk.free.len();
-        let slots = self.slots.iter().flatten();
-        let owned = slots.filter(|slot| slot.place.disk.is_some()).count();
+        let places = self.slots.iter().flatten().map(|slot| &slot.place);
+        let places = places.chain(self.kept.values().map(|kept| &kept.place));
+        let owned = places.filter(|place| place.disk.is_some()).count();
         let tiers = &self.tiers;
         tiers.doing.is_empty()
             && tiers.leaving.is_empty()
+            && tiers.lent.is_empty()
             && tiers.readings.is_empty()
             && tiers.disks.iter().map(used).sum::<usize>() == owned
     }
 
     /// Where a block is counted, and where it is on its way to.
-    pub(super) fn tiers_of(&self, slot: &Slot) -> (TierIx, TierIx) {
-        let at = slot.owner.at;
+    pub(super) fn tiers_of(&self, at: BlockAt, place: &Place) -> (TierIx, TierIx) {
         let read = |l: &Leaving| l.at == at && l.room == Room::Frame;
         if self.tiers.leaving.iter().any(read) && !Bug::TierForgottenAtRejoin.active() {
-            return (TierIx::MEMORY, slot.place.tier);
+            return (TierIx::MEMORY, place.tier);
         }
-        slot.place.told()
+        place.told()
     }
 
     /// Blocks in memory, and in the warm pool: never more than there are. For tests.
@@ -313,40 +352,40 @@ impl Shard {
     /// `Effect::TierChanged`.
     pub fn lower(&mut self, at: BlockAt, tier: TierIx) -> Result<(), Answer> {
         let index = self.index(at.block).ok_or_else(|| wrong_epoch(at))?;
-        let slot = self.slots[index].as_deref_mut().filter(|slot| slot.owner.at == at);
-        let slot = slot.ok_or_else(|| wrong_epoch(at))?;
-        if slot.place.tier == tier {
+        let mapped = self.slots[index].as_ref().is_some_and(|slot| slot.shared.is_some());
+        let lying = self.lying(index).filter(|lying| lying.owner.at == at);
+        let lying = lying.ok_or_else(|| wrong_epoch(at))?;
+        if lying.place.tier == tier {
             return Ok(()); // It is there, or on its way.
         }
         if tier.below().is_none_or(|below| below >= self.tiers.disks.len()) {
             let text = format!("this server has no {tier}");
             return Err(Answer::refuse(Status::InvalidArgument, text));
         }
-        if slot.shared.is_some() {
+        if mapped {
             return Err(Answer::refuse(Status::Busy, "its memory is mapped by clients"));
         }
-        slot.place.tier = tier;
+        self.lies(index).place.tier = tier;
         self.go_down(index).map_err(|why| {
-            let slot = self.slots[index].as_deref_mut().expect("looked up above");
-            slot.place.tier = TierIx::MEMORY;
+            self.lies(index).place.tier = TierIx::MEMORY;
             Answer::refuse(Status::Busy, why)
         })
     }
 
     /// Begins to write a block below that has memory. It is served from there until all is written.
-    fn go_down(&mut self, index: usize) -> Result<(), &'static str> {
+    pub(super) fn go_down(&mut self, index: usize) -> Result<(), &'static str> {
         let size = self.config.block_size;
-        let slot = self.slots[index].as_deref_mut().expect("its caller has it");
-        let (at, tier) = (slot.owner.at, slot.place.tier);
-        if slot.place.down.is_some() {
+        let Lying { owner, backing, place, rests } = self.lies(index);
+        let (at, tier) = (owner.at, place.tier);
+        if place.down.is_some() {
             return Ok(());
         }
-        let length = match slot.structure.rests() {
+        let length = match rests {
             Rest::Busy => return Err("something of it is under way"),
             Rest::Open(length) | Rest::Final(length) => length,
         };
-        let floor = slot.backing.floor();
-        if length <= floor && slot.place.room == Room::Warm {
+        let floor = backing.floor();
+        if length <= floor && place.room == Room::Warm {
             // Nothing was written since it was brought up: its memory is given up as it is.
             self.leave_memory(index);
             return Ok(());
@@ -354,31 +393,32 @@ impl Shard {
         if length == 0 {
             return Err("it holds nothing");
         }
-        let place = match &slot.place.disk {
+        let spot = match &place.disk {
             Some(disk) => disk.slot,
             None => self.tiers.disk(tier).free.pop().ok_or("its disk has no place free")?,
         };
-        let slot = self.slots[index].as_deref_mut().expect("looked up above");
-        let disk =
-            slot.place.disk.get_or_insert(OnDisk { slot: place, sums: Vec::new(), written: 0 });
         self.tiers.next += 1;
-        disk.written = self.tiers.next;
+        let written = self.tiers.next;
+        let Lying { backing, place, .. } = self.lies(index);
+        let disk = place.disk.get_or_insert(OnDisk { slot: spot, sums: Vec::new(), written });
+        disk.written = written;
         disk.sums.truncate(floor / TIER_CHUNK);
         let end = length.next_multiple_of(PAGE);
         // What lies behind the end in its page goes to the disk with it.
-        slot.backing.slice_mut(length.max(floor)..end.max(floor)).fill(0);
+        backing.slice_mut(length.max(floor)..end.max(floor)).fill(0);
         disk.sums.resize(end.div_ceil(TIER_CHUNK), 0);
         let starts = (floor..end).step_by(TIER_PIECE);
         let pieces: Vec<Range<usize>> = starts.map(|at| at..(at + TIER_PIECE).min(end)).collect();
         let left = pieces.len();
         let (failed, given_up) = (None, false);
         let down = Down { range: floor..length, left, failed, given_up };
-        slot.place.down = Some(Box::new(down));
-        for piece in pieces {
-            let bytes = slot.backing.pin(piece.clone());
-            let offset = place as u64 * size as u64 + piece.start as u64;
-            let doing = Doing::Write { at, chunk: piece.start / TIER_CHUNK };
-            self.tiers.ask(tier, place, doing, IoWhat::Write { at: offset, bytes });
+        place.down = Some(Box::new(down));
+        let pins: Vec<_> =
+            pieces.into_iter().map(|piece| (piece.start, backing.pin(piece))).collect();
+        for (from, bytes) in pins {
+            let offset = spot as u64 * size as u64 + from as u64;
+            let doing = Doing::Write { at, chunk: from / TIER_CHUNK };
+            self.tiers.ask(tier, spot, doing, IoWhat::Write { at: offset, bytes });
         }
         if left == 0 || Bug::LoweredBeforeWritten.active() {
             self.written(Time::ZERO, index);
@@ -388,38 +428,39 @@ impl Shard {
 
     /// Everything of a block is on the disk, or something could not be written.
     fn written(&mut self, now: Time, index: usize) {
-        let slot = self.slots[index].as_deref_mut().expect("its caller has it");
-        let Some(down) = slot.place.down.take() else { return };
-        let (at, structure, tier) = (slot.owner.at, slot.owner.structure, slot.place.tier);
+        let Lying { owner, backing, place, .. } = self.lies(index);
+        let Some(down) = place.down.take() else { return };
+        let (at, structure, tier) = (owner.at, owner.structure, place.tier);
         if down.failed.is_some() || down.given_up {
             // It stays what it was; what of it was on the disk before is there still.
-            let floor = slot.backing.floor();
-            if slot.place.room == Room::Frame {
-                slot.place.tier = TierIx::MEMORY;
+            let framed = place.room == Room::Frame;
+            if framed {
+                place.tier = TierIx::MEMORY;
+            }
+            let left = if backing.floor() == 0 { place.disk.take() } else { None };
+            if framed {
                 let lowered = TierIx::MEMORY;
                 self.effects.push(Effect::TierChanged { structure, at, tier: lowered });
             }
-            let slot = self.slots[index].as_deref_mut().expect("looked up above");
-            if floor == 0
-                && let Some(disk) = slot.place.disk.take()
-            {
+            if let Some(disk) = left {
                 self.tiers.leave(tier, disk.slot, self.config.block_size);
             }
             self.warm_next(now);
             return;
         }
         self.tiers.counts.written += down.range.len() as u64;
+        self.kept_went_down(index);
         self.leave_memory(index);
         self.let_go(now);
     }
 
     /// What a block has in memory is not served any more.
     fn leave_memory(&mut self, index: usize) {
-        let slot = self.slots[index].as_deref_mut().expect("its caller has it");
-        let (at, structure, tier) = (slot.owner.at, slot.owner.structure, slot.place.tier);
-        let memory = slot.backing.extract();
-        let room = std::mem::replace(&mut slot.place.room, Room::None);
-        slot.place.fresh = None;
+        let Lying { owner, backing, place, .. } = self.lies(index);
+        let (at, structure, tier) = (owner.at, owner.structure, place.tier);
+        let memory = backing.extract();
+        let room = std::mem::replace(&mut place.room, Room::None);
+        place.fresh = None;
         self.tiers.leaving.push(Leaving { at, structure, memory, room, tier });
         // It is looked at in a moment who reads it.
         self.tiers.look_again = Some(Time::ZERO);
@@ -435,18 +476,14 @@ impl Shard {
                 self.effects.push(Effect::TierChanged { structure, at, tier });
             }
         }
-        let waits = !self.tiers.leaving.is_empty();
+        let size = self.config.block_size;
+        let read = self.tiers.lent.extract_if(.., |(.., hold)| Arc::strong_count(hold) == 1);
+        for (tier, slot, _) in read.collect::<Vec<_>>() {
+            self.tiers.ended(tier, slot, size);
+        }
+        let waits = !self.tiers.leaving.is_empty() || !self.tiers.lent.is_empty();
         self.tiers.look_again = waits.then_some(now + LOOK_AGAIN);
         self.warm_next(now);
-    }
-
-    /// A block has this memory.
-    pub(super) fn take_room(&mut self, room: Room) {
-        match room {
-            Room::Frame => self.tiers.frames += 1,
-            Room::Warm => self.tiers.warm += 1,
-            Room::None => {}
-        }
     }
 
     /// A block has this memory no more.
@@ -465,17 +502,35 @@ impl Shard {
         }
     }
 
-    /// A block was freed, or is kept for a flush, with what it has of a disk.
+    /// Memory that is on its way out of a block.
+    pub(super) fn take_leaving(&mut self, at: BlockAt) -> Vec<Leaving> {
+        self.tiers.leaving.extract_if(.., |leaving| leaving.at == at).collect()
+    }
+
+    /// It is so still, and is told when it is out.
+    pub(super) fn put_leaving(&mut self, leaving: Vec<Leaving>) {
+        self.tiers.leaving.extend(leaving);
+    }
+
+    /// A block has this place no more: its memory is free, and its place on a disk when nobody who has
+    /// `hold` reads it any more.
+    pub(super) fn leave_place(&mut self, place: &mut Place, hold: Option<Arc<()>>) {
+        let room = std::mem::replace(&mut place.room, Room::None);
+        self.give_room(room);
+        let Some(disk) = place.disk.take() else { return };
+        if let Some(hold) = hold.filter(|hold| Arc::strong_count(hold) > 1) {
+            self.tiers.disk(place.tier).spots[disk.slot as usize].busy += 1;
+            self.tiers.lent.push((place.tier, disk.slot, hold));
+            self.tiers.look_again = Some(Time::ZERO);
+        }
+        self.tiers.leave(place.tier, disk.slot, self.config.block_size);
+    }
+
+    /// A block was freed, with what it has of a disk.
     pub(super) fn leave_tiers(&mut self, slot: &mut Slot) {
         let at = slot.owner.at;
-        if let Some(disk) = slot.place.disk.take() {
-            self.tiers.leave(slot.place.tier, disk.slot, self.config.block_size);
-        }
-        let room = std::mem::replace(&mut slot.place.room, Room::None);
-        self.give_room(room);
-        let ended: Vec<Leaving> =
-            self.tiers.leaving.extract_if(.., |leaving| leaving.at == at).collect();
-        for leaving in ended {
+        self.leave_place(&mut slot.place, None);
+        for leaving in self.take_leaving(at) {
             self.give_room(leaving.room);
         }
         self.tiers.wanted.retain(|wanted| *wanted != at);
@@ -701,20 +756,30 @@ impl Shard {
         }
     }
 
+    /// The block of this index, of a structure or kept.
+    fn lying(&mut self, index: usize) -> Option<Lying<'_>> {
+        if let Some(slot) = self.slots[index].as_deref_mut() {
+            let rests = slot.structure.rests();
+            let Slot { owner, backing, place, .. } = slot;
+            return Some(Lying { owner: *owner, backing, place, rests });
+        }
+        self.kept.get_mut(&index).map(Kept::lying)
+    }
+
+    fn lies(&mut self, index: usize) -> Lying<'_> {
+        self.lying(index).expect("its caller has it")
+    }
+
     /// What became of some I/O.
     pub fn io_done(&mut self, now: Time, id: IoId, done: IoDone) {
         let Some((tier, spot, doing)) = self.tiers.doing.remove(&id.0) else { return };
-        let state = &mut self.tiers.disk(tier).spots[spot as usize];
-        state.busy -= 1;
-        let (idle, left) = (state.busy == 0, state.left);
         if let Doing::Discard = doing {
             // Whether its room went back or not, nobody reads what an earlier owner left: sums.
-            state.left = false;
+            let state = &mut self.tiers.disk(tier).spots[spot as usize];
+            (state.busy, state.left) = (state.busy - 1, false);
             return self.tiers.disk(tier).free.push(spot);
         }
-        if idle && left {
-            self.tiers.discard(tier, spot, self.config.block_size);
-        }
+        self.tiers.ended(tier, spot, self.config.block_size);
         self.tiers.counts.failed += u64::from(matches!(done, IoDone::Failed(_)));
         match doing {
             Doing::Write { at, chunk } => self.piece_written(now, at, spot, chunk, done),
@@ -727,19 +792,19 @@ impl Shard {
     /// The block, if it still has this place on the disk.
     fn at_place(&mut self, at: BlockAt, spot: u32) -> Option<usize> {
         let index = self.index(at.block)?;
-        let slot = self.slots[index].as_deref()?;
-        let same = slot.owner.at == at && slot.place.disk.as_ref().is_some_and(|d| d.slot == spot);
+        let Lying { owner, place, .. } = self.lying(index)?;
+        let same = owner.at == at && place.disk.as_ref().is_some_and(|d| d.slot == spot);
         same.then_some(index)
     }
 
     fn piece_written(&mut self, now: Time, at: BlockAt, spot: u32, chunk: usize, done: IoDone) {
         let Some(index) = self.at_place(at, spot) else { return };
-        let slot = self.slots[index].as_deref_mut().expect("looked up above");
-        let Some(down) = &mut slot.place.down else { return };
+        let Lying { place, .. } = self.lies(index);
+        let Some(down) = &mut place.down else { return };
         down.left -= 1;
         match done {
             IoDone::Written(sums) => {
-                let disk = slot.place.disk.as_mut().expect("looked up above");
+                let disk = place.disk.as_mut().expect("looked up above");
                 disk.sums[chunk..chunk + sums.len()].copy_from_slice(&sums);
             }
             IoDone::Failed(why) => down.failed = Some(why),
@@ -752,6 +817,9 @@ impl Shard {
 
     fn risen(&mut self, now: Time, at: BlockAt, spot: u32, chunk: usize, done: IoDone) {
         let Some(index) = self.at_place(at, spot) else { return };
+        if self.kept.contains_key(&index) {
+            return; // Nobody writes to it any more.
+        }
         let length = self.length_below(index);
         let slot = self.slots[index].as_deref_mut().expect("looked up above");
         let IoDone::Read(read) = done else {
@@ -823,7 +891,7 @@ fn put_together(mut parts: Vec<Piece>) -> Payload {
 }
 
 /// Whose memory a block's is: that of the same job under the same controller.
-pub(super) fn tenant_of(owner: &super::BlockOwner) -> Tenant {
+pub(super) fn tenant_of(owner: &BlockOwner) -> Tenant {
     // Under another controller, or after this one began anew, the same number is another job's.
     let server = owner.at.block.server();
     Tenant((server.0 as u128) << 64 | owner.job.0 as u128)

@@ -549,8 +549,8 @@ impl Structure for KvBlock {
         self.marks = marks;
     }
 
-    fn snapshot(&mut self, block: &mut Backing, range: (u64, u64)) -> Option<Snapshot> {
-        Some(self.take_snapshot(block, range))
+    fn snapshot(&mut self, range: (u64, u64)) -> Option<Snapshot> {
+        Some(self.take_snapshot(range))
     }
 
     fn tell(&mut self, block: &mut Backing, now: Time, news: News) {

@@ -769,7 +769,7 @@ impl Structure for QueueBlock {
     }
 
     /// What was given out and not acknowledged is still the queue's.
-    fn snapshot(&mut self, block: &mut Backing, _range: (u64, u64)) -> Option<Snapshot> {
+    fn snapshot(&mut self, _range: (u64, u64)) -> Option<Snapshot> {
         let mut runs: Vec<Range<usize>> = Vec::new();
         for item in self.reserved.held().chain(self.head..self.count) {
             match runs.last_mut().filter(|run| run.end == item) {
@@ -778,7 +778,7 @@ impl Structure for QueueBlock {
             }
         }
         let size = self.size;
-        Some(Snapshot::items(block.pin(0..size), move |bytes, out| {
+        Some(Snapshot::items(size, move |bytes, out| {
             let end_of = |item: usize| {
                 let place = &bytes[size - PLACE * (item + 1)..size - PLACE * item];
                 u32::from_le_bytes(place.try_into().expect("a place has four bytes")) as usize
