@@ -201,6 +201,10 @@ impl CatalogModel {
                 }
                 Ok(())
             }
+            Command::RaiseBlock { at, .. } => {
+                self.cluster.hear(at.block.server());
+                Ok(())
+            }
             Command::TierChanged { at, tier, .. } => {
                 self.cluster.hear(at.block.server());
                 if reply.is_ok() {
@@ -621,7 +625,10 @@ impl CatalogModel {
                 Order::LowerBlock { at, tier, .. } => {
                     // What was freed is on its way out, and not below.
                     require(self.open.contains(&at), || format!("{at:?} is freed and goes down"))?;
-                    self.cluster.lowers(at, tier, self.asker)?;
+                    match tier.is_below() {
+                        true => self.cluster.lowers(at, tier, self.asker)?,
+                        false => self.cluster.raises(at)?,
+                    }
                 }
                 Order::OpenBlock { at, tier, .. } => {
                     self.cluster.tiers.put(at, (tier, tier));

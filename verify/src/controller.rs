@@ -542,10 +542,22 @@ impl World {
                 let found = found.map(|text| text.parse().expect("servers have addresses"));
                 self.tell_server(server, Told::Located(shard, wanted, found));
             }
+            Effect::Raise { structure, at } => {
+                self.reach("wish to come up");
+                let _ = self.command(ix, Command::RaiseBlock { structure, at });
+            }
             Effect::TierChanged { structure, at, tier } => {
-                self.reach(match tier.is_below() {
-                    true => "block lowered",
-                    false => "lowering given up",
+                let was = self.controllers[ix].catalog.tiers_of(at);
+                self.reach(match (was, tier.is_below()) {
+                    (Some((from, to)), _) if from.is_below() && !to.is_below() => {
+                        if tier == to {
+                            "block raised"
+                        } else {
+                            "raising given up"
+                        }
+                    }
+                    (_, true) => "block lowered",
+                    (_, false) => "lowering given up",
                 });
                 let _ = self.command(ix, Command::TierChanged { structure, at, tier });
                 self.unpark(ix);
@@ -603,7 +615,7 @@ impl World {
             }
             // One that is refused may be granted when it is asked again, and then somebody must
             // hear of it.
-            Effect::BeginMove { .. } | Effect::LocateServer { .. } => return,
+            Effect::BeginMove { .. } | Effect::LocateServer { .. } | Effect::Raise { .. } => return,
         };
     }
 

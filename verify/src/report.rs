@@ -46,6 +46,7 @@ pub const STATES: &[&str] = &[
     "amnesty",
     "batch refused whole",
     "block lowered",
+    "block raised",
     "block of extents given back",
     "block retired",
     "commit refused",

@@ -308,6 +308,7 @@ impl Catalog {
             C::ReturnBlock { structure, at, successor } => {
                 self.give_back_successor(structure, at, successor, effects)
             }
+            C::RaiseBlock { structure, at } => self.raise_block(structure, at, effects),
             C::TierChanged { structure, at, tier } => self.tier_changed(structure, at, tier),
             C::LowerRefused { server, at } => self.lower_refused(server, at),
             C::BlockFailed { structure, at } => self.block_failed(structure, at, effects),

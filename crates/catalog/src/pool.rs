@@ -115,6 +115,18 @@ pub(crate) struct Core {
     places: Box<[Where]>,
 }
 
+impl Where {
+    /// Whether it counts as in memory: it is there, or on its way to or from there.
+    fn in_memory(&self) -> bool {
+        !self.tier.is_below() || !self.to.is_below()
+    }
+
+    /// Whether it goes below memory, so that somebody else will have what it has there.
+    fn goes_down(&self) -> bool {
+        self.to != self.tier && self.to.is_below()
+    }
+}
+
 impl Core {
     fn new(frames: u32, tiers: &[TierSpec]) -> Core {
         let below: u32 = tiers.iter().map(|tier| tier.blocks).sum();
@@ -370,7 +382,7 @@ impl Server {
         }
         let of = |core: &Core| {
             let slots = core.slots.iter().zip(&core.places);
-            slots.filter(|(s, p)| s.held() == Held::Quarantined && !p.tier.is_below()).count()
+            slots.filter(|(s, p)| s.held() == Held::Quarantined && p.in_memory()).count()
         };
         self.cores.iter().map(of).sum::<usize>() as u32
     }
@@ -405,7 +417,7 @@ pub(crate) struct Pool {
     shard_rooms: Vec<ShardRoom>,
     /// Servers whose spare blocks became more or fewer, where they are lent.
     stirred: Vec<ServerId>,
-    /// Blocks that are on their way from one tier to another.
+    /// Blocks that are on their way below memory.
     moving: u32,
     /// Servers that came or went.
     pub(crate) dirty: Dirty,
@@ -439,7 +451,7 @@ impl Pool {
         self.dirty.mark(server.0);
         let gone = self.servers.remove(&server)?;
         let places = gone.cores.iter().flat_map(|core| &core.places);
-        self.moving -= places.filter(|place| place.tier != place.to).count() as u32;
+        self.moving -= places.filter(|place| place.goes_down()).count() as u32;
         Some(gone)
     }
 
@@ -568,7 +580,7 @@ impl Pool {
         Some((place, &mut core.rooms, &mut self.moving))
     }
 
-    /// Blocks that are on their way from one tier to another.
+    /// Blocks that are on their way below memory.
     pub(crate) fn moving(&self) -> u32 {
         self.moving
     }
@@ -598,8 +610,8 @@ impl Pool {
         let room = &mut rooms[to.0 as usize];
         room.out += 1;
         assert!(room.out <= room.total, "INV-42: {to} has no room for {block}");
-        *moving += 1;
         place.to = to;
+        *moving += u32::from(place.goes_down());
     }
 
     /// A block has come to a tier, or stays where it was. Whether that changed anything.
@@ -610,7 +622,7 @@ impl Pool {
         }
         let left = if tier == place.to { place.tier } else { place.to };
         rooms[left.0 as usize].out -= 1;
-        *moving -= 1;
+        *moving -= u32::from(place.goes_down());
         (place.tier, place.to) = (tier, tier);
         true
     }
@@ -636,9 +648,9 @@ impl Pool {
         if !known {
             return;
         }
-        *moving -= u32::from(place.tier != place.to);
-        *moving += u32::from(tier != to);
         let old = std::mem::replace(place, Where { tier, to, ..*place });
+        *moving -= u32::from(old.goes_down());
+        *moving += u32::from(place.goes_down());
         if away {
             return;
         }
@@ -788,8 +800,7 @@ impl Pool {
         }
         let server = self.servers.get_mut(&at.block.server()).expect("held() found the server");
         let core = &mut server.cores[at.block.shard().0 as usize];
-        let Where { tier, to, .. } = core.place(at.block.index());
-        self.moving -= u32::from(tier != to);
+        self.moving -= u32::from(core.place(at.block.index()).goes_down());
         core.put_back(at.block.index());
         server.quarantined -= 1;
         self.stir(at.block.server());
@@ -943,14 +954,14 @@ impl Pool {
     fn count_moving(&self) -> u32 {
         let cores = self.servers.values().flat_map(|server| &server.cores);
         let places = cores.flat_map(|core| &core.places);
-        places.filter(|place| place.tier != place.to).count() as u32
+        places.filter(|place| place.goes_down()).count() as u32
     }
 
     /// Recounts every server's blocks by walking free lists and slots (INV-02, INV-42).
     pub(crate) fn recount(&self) -> Result<(), String> {
         let moving = self.count_moving();
         if moving != self.moving {
-            return Err(format!("{moving} blocks are between tiers, and {} counted", self.moving));
+            return Err(format!("{moving} blocks go below memory, and {} counted", self.moving));
         }
         for (id, server) in self.servers() {
             let mut quarantined = 0;

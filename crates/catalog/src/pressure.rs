@@ -16,7 +16,7 @@ use crate::structures::Structure;
 use crate::tombstones::Cause;
 use crate::{Catalog, CatalogError, Effect, Loss, Reply};
 use hashbrown::HashMap;
-use honeycomb_types::limits::{LOWER_AGAIN, LOWER_LOOKS, LOWERING_MAX, WARM_FOR};
+use honeycomb_types::limits::{LOWER_AGAIN, LOWER_LOOKS, LOWERING_MAX, RAISE_MARKS, WARM_FOR};
 use honeycomb_types::{BlockAt, BlockId, Bug, Kind, ServerId, StructureId, TierIx};
 use std::sync::Arc;
 
@@ -71,6 +71,11 @@ impl Pressure {
     }
 }
 
+/// Blocks of a server that are kept free in memory for who comes next.
+fn mark_of(server: &Server) -> u64 {
+    (2 * server.shards() as u64).max(server.total as u64 / 32)
+}
+
 /// Whether blocks of this kind work below memory.
 pub(crate) fn goes_below(kind: Kind) -> bool {
     kind == Kind::File
@@ -114,9 +119,7 @@ impl Catalog {
         if with_tiers().next().is_none() {
             return;
         }
-        // So much is kept free for who comes next.
-        let mark: u64 =
-            with_tiers().map(|s| (2 * s.shards() as u64).max(s.total as u64 / 32)).sum();
+        let mark: u64 = with_tiers().map(mark_of).sum();
         let most = with_tiers().count() as u32 * LOWERING_MAX;
         while self.pool.moving() < most
             && ordinary + (self.pool.moving() as u64) < mark + short as u64
@@ -214,6 +217,42 @@ impl Catalog {
         others.find(|other| *other != n).unwrap_or(n)
     }
 
+    /// A block below memory is read often. It comes up if there is more room than it takes to let it stay
+    /// there: nobody goes down for it, and whoever asks for memory next need not let anybody go down.
+    /// Otherwise nothing happens, and its server asks again.
+    pub(crate) fn raise_block(
+        &mut self,
+        id: StructureId,
+        at: BlockAt,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        self.held_by(id, at)?;
+        let Where { tier, to, refused, .. } = self.pool.place(at.block);
+        self.pool.touch(at.block, self.now);
+        let again = (LOWER_AGAIN.as_millis() / 250) as u32;
+        let lately = refused > 0 && refused + again > tick_of(self.now);
+        if !tier.is_below() || to != tier || lately || !self.room_to_rise(at.block) {
+            return Ok(Reply::Done);
+        }
+        self.pool.begins(at.block, TierIx::MEMORY);
+        effects.push(Effect::LowerBlock { server: at.block.server(), at, tier: TierIx::MEMORY });
+        Ok(Reply::Done)
+    }
+
+    /// Whether a block may have memory on its core that nobody is likely to ask for soon: on its server,
+    /// and over all of them, more is free than what makes blocks go down, some times over.
+    fn room_to_rise(&self, block: BlockId) -> bool {
+        let able = |s: &&Server| !s.tiers.is_empty() && !s.away && !s.draining;
+        let all: u64 = self.pool.servers().map(|(_, s)| s).filter(able).map(mark_of).sum();
+        let (ordinary, ..) = self.pool.room();
+        let server = self.pool.server(block.server()).filter(able);
+        let room = server.is_some_and(|server| {
+            let core = server.cores().nth(block.shard().0 as usize).map_or(0, |core| core.room());
+            core > 0 && server.spare() as u64 > RAISE_MARKS * mark_of(server)
+        });
+        room && ordinary > RAISE_MARKS * all && self.pool.moving() == 0
+    }
+
     /// A block has come where it was to go, or stays.
     pub(crate) fn tier_changed(
         &mut self,
@@ -264,6 +303,13 @@ impl Catalog {
         let server = self.pool.address(at.block.server());
         self.end_structure(s, Cause::Lost { server, how: Loss::Disk }, &path, effects);
         Ok(Reply::Done)
+    }
+
+    /// Where a block is, and where it is on its way to, as a checker sees it.
+    pub fn tiers_of(&self, at: BlockAt) -> Option<(TierIx, TierIx)> {
+        self.pool.held(at)?;
+        let Where { tier, to, .. } = self.pool.place(at.block);
+        Some((tier, to))
     }
 
     /// Blocks that could be given in memory beyond the reserves, as a checker sees it.

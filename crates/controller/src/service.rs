@@ -426,6 +426,7 @@ impl ControllerService {
             | Op::QueueTaken
             | Op::RetireBlock
             | Op::ReturnBlock
+            | Op::RaiseBlock
             | Op::TierChanged
             | Op::BlockFailed
             | Op::LeaveServer
@@ -695,6 +696,7 @@ pub fn waits(command: &Command<'_>, effects: &[Effect]) -> bool {
             | Command::BlockFlushed { .. }
             | Command::BlockOpened { .. }
             | Command::BlockFreed { .. }
+            | Command::RaiseBlock { .. }
             | Command::TierChanged { .. }
             | Command::LowerRefused { .. }
             | Command::QueueTaken { .. }

@@ -10,7 +10,9 @@ mod lending;
 mod lines;
 mod moving;
 mod owners;
+mod reading;
 mod request;
+mod rising;
 mod tiers;
 mod waiting;
 
@@ -198,8 +200,16 @@ pub enum Effect {
         /// The block.
         at: BlockAt,
     },
-    /// Tell the controller that a block that was to go below is there, and has no memory any more; or
-    /// that it stays where it was.
+    /// Tell the controller that a block below memory is read often, and would come up: asked again
+    /// later when nothing comes of it.
+    Raise {
+        /// The structure.
+        structure: StructureId,
+        /// The block.
+        at: BlockAt,
+    },
+    /// Tell the controller that a block that was to go to another tier is there, and has nothing in the
+    /// one from which it came any more; or that it stays where it was.
     TierChanged {
         /// The structure.
         structure: StructureId,
@@ -231,6 +241,7 @@ impl Effect {
             | Effect::BeginMove { at, .. }
             | Effect::CommitMove { at, .. }
             | Effect::CancelMove { at, .. }
+            | Effect::Raise { at, .. }
             | Effect::TierChanged { at, .. }
             | Effect::BlockFailed { at, .. }
             | Effect::Retire { at, .. } => at.block.server().controller(),

@@ -48,6 +48,18 @@ pub enum IoWhat {
         /// Sums, a chunk each.
         sums: Vec<u32>,
     },
+    /// Read the first bytes of a block that comes back up, whose chunks have these sums. Nobody waits for
+    /// it.
+    Raise {
+        /// Where from.
+        at: u64,
+        /// Its memory.
+        into: Backing,
+        /// How many bytes.
+        length: usize,
+        /// Sums, a chunk each.
+        sums: Vec<u32>,
+    },
     /// Nobody reads this any more.
     Discard(Range<u64>),
 }
@@ -81,6 +93,10 @@ impl Io {
             }
             IoWhat::Read { at, mut into, sums } => {
                 let bytes = into.slice_mut(0..into.len());
+                read_checked(volume, base + at, bytes, &sums).map(|()| IoDone::Read(into))
+            }
+            IoWhat::Raise { at, mut into, length, sums } => {
+                let bytes = into.slice_mut(0..length);
                 read_checked(volume, base + at, bytes, &sums).map(|()| IoDone::Read(into))
             }
             IoWhat::Discard(range) => {

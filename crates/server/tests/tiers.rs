@@ -16,7 +16,7 @@ use honeycomb_wire::batch::{ReadManyArgs, ranges};
 use honeycomb_wire::data::ReadArgs;
 use honeycomb_wire::{Op, RequestHeader, Status};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -54,6 +54,10 @@ enum Step {
         file: usize,
     },
     Lower {
+        file: usize,
+    },
+    /// It comes up, if it can now.
+    Raise {
         file: usize,
     },
     /// The disk does one of the things that it was asked.
@@ -108,8 +112,10 @@ struct World {
     epochs: u64,
     ticket: u64,
     next_byte: u8,
-    /// What happened: reads that waited, appends that were told to come again, blocks that went down.
-    seen: [u64; 3],
+    /// What happened: reads that waited, appends that were told to come again, blocks that went down, and
+    /// that came up.
+    seen: [u64; 4],
+    rising: BTreeSet<BlockAt>,
 }
 
 impl World {
@@ -134,7 +140,8 @@ impl World {
             epochs: 0,
             ticket: 0,
             next_byte: 0,
-            seen: [0; 3],
+            seen: [0; 4],
+            rising: BTreeSet::new(),
         }
     }
 
@@ -310,6 +317,12 @@ impl World {
         self.settle();
     }
 
+    fn raise(&mut self, at: BlockAt) {
+        if self.shard.lower(at, TierIx::MEMORY).is_ok() {
+            self.rising.insert(at);
+        }
+    }
+
     fn disk(&mut self, nth: usize, fails: bool) {
         self.settle();
         if self.pending.is_empty() {
@@ -344,9 +357,13 @@ impl World {
         self.pending.extend(self.shard.take_io());
         for effect in self.shard.take_effects() {
             match effect {
-                Effect::TierChanged { tier, .. } => {
+                Effect::TierChanged { at, tier, .. } => {
+                    let rose = self.rising.remove(&at) && !tier.is_below();
                     self.seen[2] += u64::from(tier.is_below());
+                    self.seen[3] += u64::from(rose);
                 }
+                // The controller has room for it, as far as this core has.
+                Effect::Raise { at, .. } => self.raise(at),
                 Effect::BlockFailed { why, .. } => panic!("{why}"),
                 _ => {}
             }
@@ -407,6 +424,11 @@ impl World {
             Step::ReadMany { file, ranges } => self.read_many(*file, ranges),
             Step::Seal { file } => self.seal(*file),
             Step::Lower { file } => self.lower(*file),
+            Step::Raise { file } => {
+                if let Some(at) = self.files[*file].at {
+                    self.raise(at);
+                }
+            }
             Step::Disk { nth, fails } => self.disk(*nth, *fails),
             Step::Full { full } => self.disk.set_room(full.then(|| self.disk.taken())),
             Step::Free { file } => self.free(*file),
@@ -433,7 +455,7 @@ impl World {
     }
 
     /// Everything reads as it was written, and then nothing is left.
-    fn end(mut self) -> [u64; 3] {
+    fn end(mut self) -> [u64; 4] {
         self.drain();
         for file in 0..FILES {
             let length = self.files[file].bytes.len();
@@ -487,6 +509,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (file(), ranges).prop_map(|(file, ranges)| Step::ReadMany { file, ranges }),
         1 => file().prop_map(|file| Step::Seal { file }),
         4 => file().prop_map(|file| Step::Lower { file }),
+        3 => file().prop_map(|file| Step::Raise { file }),
         10 => (0..20usize, prop::bool::weighted(0.1))
             .prop_map(|(nth, fails)| Step::Disk { nth, fails }),
         1 => prop::bool::weighted(0.3).prop_map(|full| Step::Full { full }),
@@ -497,7 +520,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn run(steps: &[Step]) -> [u64; 3] {
+fn run(steps: &[Step]) -> [u64; 4] {
     let mut world = World::new();
     for file in 0..FILES {
         world.step(&Step::Open { file, below: file >= FRAMES as usize });
@@ -522,10 +545,10 @@ proptest! {
 }
 
 #[test]
-fn the_random_steps_read_below_make_writers_wait_and_let_blocks_go_down() {
+fn the_random_steps_read_below_make_writers_wait_and_let_blocks_go_down_and_up() {
     use proptest::strategy::ValueTree;
     let mut runner = proptest::test_runner::TestRunner::deterministic();
-    let mut seen = [0; 3];
+    let mut seen = [0; 4];
     for _ in 0..60 {
         let steps = prop::collection::vec(step(), 100..150).new_tree(&mut runner).unwrap();
         seen.iter_mut().zip(run(&steps.current())).for_each(|(all, one)| *all += one);
@@ -633,4 +656,85 @@ fn a_flush_reads_what_was_written_or_tells_that_it_is_lost() {
     world.disk.flip_reads(2);
     let lost = kept.write(&world.parts(), &mut Vec::new());
     assert!(matches!(lost, Err(KeptFault::Lost(_))), "{lost:?}");
+}
+
+/// A file of 32,000 bytes that is below.
+fn below() -> World {
+    let mut world = World::new();
+    world.open(0, false);
+    for _ in 0..4 {
+        world.append(0, 8000);
+    }
+    world.lower(0);
+    world.drain();
+    assert_eq!((world.shard.in_memory(), world.seen[2]), ((0, 0), 1), "it went down");
+    world
+}
+
+/// Reads all of the file; whether it wished to come up then.
+fn wishes(world: &mut World) -> bool {
+    world.read(0, 0, SIZE as u32);
+    let wish = world.shard.take_effects().iter().any(|e| matches!(e, Effect::Raise { .. }));
+    world.drain();
+    wish
+}
+
+#[test]
+fn what_is_read_often_wishes_to_come_up_and_is_read_from_memory_then() {
+    let mut world = below();
+    // Once to its end is what everybody does; and twice is not often.
+    assert!(!wishes(&mut world) && !wishes(&mut world));
+    // Time has passed: what was read before counts no more.
+    world.now = world.now + Duration::from_secs(5);
+    assert!(!wishes(&mut world) && !wishes(&mut world) && wishes(&mut world));
+    let at = world.files[0].at.unwrap();
+    world.raise(at);
+    assert_eq!(world.shard.in_memory(), (1, 0), "its frame is its own before it is there");
+    // Until it is there it is read from the disk.
+    world.read(0, 100, 5000);
+    assert_eq!(world.awaited.len(), 1);
+    world.drain();
+    assert_eq!((world.seen[3], world.disk.taken()), (1, 0), "its place on the disk is free");
+    world.read(0, 0, SIZE as u32);
+    assert!(world.awaited.is_empty(), "it is read from memory");
+    // It is written to, and goes down again, as if nothing had been.
+    world.append(0, 5000);
+    world.lower(0);
+    world.drain();
+    world.read(0, 0, SIZE as u32);
+    world.drain();
+    assert_eq!((world.seen[2], world.files[0].bytes.len()), (2, 37_000));
+}
+
+#[test]
+fn one_that_does_not_come_up_wishes_less_and_less_often() {
+    let mut world = below();
+    let mut wished = Vec::new();
+    let begun = world.now;
+    while world.now.since(begun) < Duration::from_secs(60) {
+        if wishes(&mut world) {
+            wished.push(world.now.since(begun).as_secs());
+        }
+        world.now = world.now + Duration::from_millis(200);
+    }
+    assert!((4..=7).contains(&wished.len()), "{wished:?}");
+    let pauses: Vec<u64> = wished.windows(2).map(|two| two[1] - two[0]).collect();
+    assert!(pauses[0] <= 6 && *pauses.last().unwrap() >= 15, "{pauses:?}");
+}
+
+#[test]
+fn what_cannot_be_read_stays_where_it_is() {
+    let mut world = below();
+    let at = world.files[0].at.unwrap();
+    world.raise(at);
+    world.settle();
+    let io = world.pending.pop().unwrap();
+    world.disk.fail_reads(2);
+    let (id, done) = io.carry_out(&*world.disk, 0);
+    world.shard.io_done(world.now, id, done);
+    let told = world.shard.take_effects();
+    assert!(matches!(told[..], [Effect::TierChanged { tier: TierIx(1), .. }]), "{told:?}");
+    assert_eq!(world.shard.in_memory(), (0, 0));
+    world.read(0, 0, SIZE as u32);
+    world.drain();
 }

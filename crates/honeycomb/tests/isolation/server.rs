@@ -102,6 +102,7 @@ fn at_server(op: Op) -> AtServer {
         | Op::EndImport
         | Op::LendBlocks
         | Op::LowerBlock
+        | Op::RaiseBlock
         | Op::TierChanged
         | Op::BlockFailed => all(NotServedHere),
         Op::LeaveServer | Op::Evacuate | Op::Release | Op::DrainServer => all(NotServedHere),

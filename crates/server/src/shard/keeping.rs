@@ -1,7 +1,7 @@
 //! Blocks that nobody reaches any more and that are kept until what they held is written elsewhere.
 
 use super::tiers::{Lying, Place, Room};
-use super::{BlockOwner, Shard};
+use super::{BlockOwner, Effect, Shard};
 use crate::kept::{Bytes, KeptBytes, Stored};
 use crate::refusals::{unknown_block, wrong_epoch};
 use honeycomb_block::Backing;
@@ -51,6 +51,7 @@ impl Shard {
         };
         // From here on it is below as it was: what was being read for a writer is wanted no more.
         let mut place = std::mem::replace(&mut slot.place, Place::left(owner.tier));
+        let raising = place.raising;
         let rising = place.stop_rising();
         let mut backing = slot.backing.extract();
         let mapped = slot.shared.is_some();
@@ -64,6 +65,10 @@ impl Shard {
         self.close(index, at);
         self.put_leaving(leaving);
         self.give_room(rising);
+        if raising {
+            let (structure, tier) = (owner.structure, place.tier);
+            self.effects.push(Effect::TierChanged { structure, at, tier });
+        }
         let kept = Kept { owner, backing, place, bytes: bytes.clone(), hold, mapped };
         self.kept.insert(index, kept);
         self.held += 1;

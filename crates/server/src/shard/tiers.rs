@@ -12,7 +12,8 @@
 //! | going down | a frame or warm | being written, read from memory |
 //! | below | none | all |
 //! | below, and its end is warm | warm | those before `Backing::floor` |
-//! | coming up | warm, empty | all; the chunk in which it ends is being read |
+//! | its end coming up | warm, empty | all; the chunk in which it ends is being read |
+//! | coming up | a frame, being filled | all |
 //!
 //! No I/O here: what is to be done leaves as `Io` (`take_io`), and what became of it is told (`io_done`).
 //! A place on a disk is one block's until its last I/O has ended, and then it is given back to the disk
@@ -20,24 +21,24 @@
 //! them, so that no byte of an earlier owner, and no wrong one, is ever served.
 
 use super::keeping::Kept;
+use super::reading::Reading;
+use super::rising::Heat;
 use super::{BlockOwner, Effect, Shard, Slot};
-use crate::refusals::{revoked, wrong_epoch};
+use crate::refusals::wrong_epoch;
 use crate::spill::{Io, IoDone, IoId, IoWhat};
 use honeycomb_block::{Backing, Tenant};
-use honeycomb_structures::{Answer, Part, Payload, Rest, Ticket, busy};
-use honeycomb_types::limits::{BELOW_READ_MAX, TIER_CHUNK, TIER_PIECE};
-use honeycomb_types::{BlockAt, Bug, Generation, StructureId, TierIx, Time};
+use honeycomb_structures::{Answer, Rest, busy};
+use honeycomb_types::limits::{TIER_CHUNK, TIER_PIECE};
+use honeycomb_types::{BlockAt, Bug, StructureId, TierIx, Time};
 use honeycomb_wire::Status;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 /// What a writer waits whose block is being brought up, in microseconds.
 const RETRY_WARM_US: u64 = 500;
-/// What a reader waits when all buffers are in use, in microseconds.
-const RETRY_BUFFERS_US: u64 = 1000;
 /// How often it is looked whether the memory of a block that went down is read no more.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// A block that was brought up for a writer stays for this, or until it was written.
@@ -60,12 +61,12 @@ pub(super) enum Room {
 #[derive(Debug)]
 pub(super) struct OnDisk {
     /// Which place of the disk.
-    slot: u32,
+    pub slot: u32,
     /// Sums of its chunks, from the first.
-    sums: Vec<u32>,
+    pub sums: Vec<u32>,
     /// When it was begun to be written last: a number that no other writing has. What was asked to be
     /// read before that may be read as it is after.
-    written: u64,
+    pub written: u64,
 }
 
 /// A block that is being written below.
@@ -86,12 +87,15 @@ pub(super) struct Place {
     /// Where the controller counts it, or where it is going to: memory, or the tier below.
     pub tier: TierIx,
     pub room: Room,
-    disk: Option<OnDisk>,
+    pub disk: Option<OnDisk>,
     down: Option<Box<Down>>,
     /// What it will write to, while the chunk in which it ends is being read.
     rising: Option<Backing>,
     /// It was brought up at this time and not written since.
     fresh: Option<Time>,
+    /// All of it is being read into memory that it has for that.
+    pub raising: bool,
+    pub heat: Heat,
 }
 
 /// A block and its bytes: of a structure, or kept for a flush.
@@ -108,12 +112,18 @@ impl Place {
         Place { room: Room::None, ..Place::opened(tier) }
     }
 
-    /// Nobody will write to it: what is being read for that is given up, and the room that it had.
+    /// Nobody will reach it: what is being read for somebody is given up, and the room that it had.
     pub(super) fn stop_rising(&mut self) -> Room {
+        let raising = std::mem::take(&mut self.raising);
         match self.rising.take() {
-            Some(_) => std::mem::replace(&mut self.room, Room::None),
-            None => Room::None,
+            None if !raising => Room::None,
+            _ => std::mem::replace(&mut self.room, Room::None),
         }
+    }
+
+    /// It has its place on a disk no more.
+    pub(super) fn disk_left(&mut self) -> Option<u32> {
+        self.disk.take().map(|disk| disk.slot)
     }
 
     /// Its place on a disk, and the sums of the chunks that are there.
@@ -124,18 +134,28 @@ impl Place {
     /// Of a block that was opened there.
     pub(super) fn opened(tier: TierIx) -> Place {
         let room = if tier.is_below() { Room::None } else { Room::Frame };
-        Place { tier, room, disk: None, down: None, rising: None, fresh: None }
+        Place {
+            tier,
+            room,
+            disk: None,
+            down: None,
+            rising: None,
+            fresh: None,
+            raising: false,
+            heat: Heat::default(),
+        }
     }
 
     /// Whether it is in memory and stays there, as far as is known.
     #[inline]
     pub(super) fn is_plain(&self) -> bool {
-        self.room == Room::Frame && self.down.is_none()
+        self.room == Room::Frame && self.down.is_none() && !self.raising
     }
 
     /// The tier by which it is counted, and the one to which it is on its way.
     pub(super) fn told(&self) -> (TierIx, TierIx) {
         match self.room {
+            Room::Frame if self.raising => (self.tier, TierIx::MEMORY),
             Room::Frame => (TierIx::MEMORY, self.tier),
             Room::Warm | Room::None => (self.tier, self.tier),
         }
@@ -160,36 +180,12 @@ struct Disk {
 
 /// Why some I/O was asked for.
 #[derive(Debug)]
-enum Doing {
+pub(super) enum Doing {
     Write { at: BlockAt, chunk: usize },
     Read { reading: u64, part: usize },
     Rise { at: BlockAt, chunk: usize },
+    Raise { at: BlockAt },
     Discard,
-}
-
-/// An answer that waits for bytes.
-#[derive(Debug)]
-struct Reading {
-    ticket: Ticket,
-    at: BlockAt,
-    structure: StructureId,
-    generation: Generation,
-    /// Of the block's place on the disk, when this was asked.
-    written: u64,
-    head: Answer,
-    /// What it is put together from.
-    parts: Vec<Piece>,
-    left: usize,
-}
-
-/// A part of an answer.
-#[derive(Debug)]
-enum Piece {
-    Bytes(Vec<u8>),
-    /// These bytes of what is being read.
-    Awaited(Range<usize>),
-    /// The same, and what was read.
-    Read(Backing, Range<usize>),
 }
 
 /// A block that is below, and whose memory somebody still reads.
@@ -206,10 +202,10 @@ pub(super) struct Leaving {
 #[derive(Debug, Default)]
 pub(super) struct Tiers {
     disks: Vec<Disk>,
-    next: u64,
+    pub next: u64,
     doing: HashMap<u64, (TierIx, u32, Doing)>,
     out: Vec<Io>,
-    readings: BTreeMap<u64, Reading>,
+    pub readings: BTreeMap<u64, Reading>,
     leaving: Vec<Leaving>,
     /// Places that nobody has any more but who reads them for a flush.
     lent: Vec<(TierIx, u32, Arc<()>)>,
@@ -221,7 +217,7 @@ pub(super) struct Tiers {
     /// Blocks whose writers wait for room in the warm pool, first come.
     wanted: VecDeque<BlockAt>,
     /// Bytes that were read and are not sent yet.
-    buffers: Arc<AtomicUsize>,
+    pub buffers: Arc<AtomicUsize>,
     pub counts: TierCounts,
 }
 
@@ -250,7 +246,7 @@ impl Tiers {
         &mut self.disks[below]
     }
 
-    fn ask(&mut self, tier: TierIx, slot: u32, doing: Doing, what: IoWhat) {
+    pub(super) fn ask(&mut self, tier: TierIx, slot: u32, doing: Doing, what: IoWhat) {
         self.next += 1;
         self.doing.insert(self.next, (tier, slot, doing));
         self.disk(tier).spots[slot as usize].busy += 1;
@@ -259,7 +255,7 @@ impl Tiers {
 
     /// Nobody has this place any more: when its last I/O has ended its room goes back to the disk, and
     /// after that another block may have it (INV-44).
-    fn leave(&mut self, tier: TierIx, slot: u32, block_size: usize) {
+    pub(super) fn leave(&mut self, tier: TierIx, slot: u32, block_size: usize) {
         let spot = &mut self.disk(tier).spots[slot as usize];
         spot.left = true;
         if Bug::SlotReusedWhileDraining.active() {
@@ -298,7 +294,7 @@ impl Tiers {
 }
 
 /// The chunks around a range, no further than what is on the disk.
-fn chunks(range: &Range<usize>, length: usize) -> Range<usize> {
+pub(super) fn chunks(range: &Range<usize>, length: usize) -> Range<usize> {
     let end = range.end.next_multiple_of(TIER_CHUNK).min(length.next_multiple_of(PAGE));
     range.start / TIER_CHUNK * TIER_CHUNK..end
 }
@@ -348,8 +344,8 @@ impl Shard {
         self.tiers.frames < self.config.frames
     }
 
-    /// The controller wants a block to go down. Refused when it cannot now; that it is down is told by
-    /// `Effect::TierChanged`.
+    /// The controller wants a block to go down, or to come up again. Refused when it cannot now; that it
+    /// is there is told by `Effect::TierChanged`.
     pub fn lower(&mut self, at: BlockAt, tier: TierIx) -> Result<(), Answer> {
         let index = self.index(at.block).ok_or_else(|| wrong_epoch(at))?;
         let mapped = self.slots[index].as_ref().is_some_and(|slot| slot.shared.is_some());
@@ -357,6 +353,9 @@ impl Shard {
         let lying = lying.ok_or_else(|| wrong_epoch(at))?;
         if lying.place.tier == tier {
             return Ok(()); // It is there, or on its way.
+        }
+        if !tier.is_below() {
+            return self.raise(index);
         }
         if tier.below().is_none_or(|below| below >= self.tiers.disks.len()) {
             let text = format!("this server has no {tier}");
@@ -552,7 +551,7 @@ impl Shard {
             down.given_up = true;
             return Err(busy(RETRY_WARM_US));
         }
-        if slot.place.rising.is_some() {
+        if slot.place.rising.is_some() || slot.place.raising {
             return Err(busy(RETRY_WARM_US));
         }
         if slot.place.room != Room::None {
@@ -577,7 +576,7 @@ impl Shard {
 
     /// Gives room in the warm pool to those who wait for it; when there is none, what was not written
     /// for longest goes down.
-    fn warm_next(&mut self, now: Time) {
+    pub(super) fn warm_next(&mut self, now: Time) {
         while let Some(at) = self.tiers.wanted.front().copied() {
             if self.tiers.warm >= self.config.warm {
                 return self.make_warm_room(now);
@@ -673,81 +672,6 @@ impl Shard {
         }
     }
 
-    /// The answer to what changed nothing: it, when its bytes are in memory; none when they are being
-    /// read, and it comes through `completed`.
-    pub(super) fn resolve(
-        &mut self,
-        index: usize,
-        ticket: Ticket,
-        generation: Generation,
-        mut answer: Answer,
-    ) -> Option<Answer> {
-        let slot = self.slots[index].as_deref().expect("it just ran");
-        let floor = slot.backing.floor();
-        let parts = match std::mem::replace(&mut answer.payload, Payload::None) {
-            Payload::Block(range) if range.start >= floor => {
-                return Some(answer.with(Payload::Block(range)));
-            }
-            // Who reads asks again for what is left out.
-            Payload::Block(range) => {
-                let most = BELOW_READ_MAX.min(self.config.buffers / 2).max(TIER_CHUNK);
-                vec![Part::Block(range.start..range.end.min(range.start + most))]
-            }
-            Payload::Parts(parts) => parts,
-            other => return Some(answer.with(other)),
-        };
-        let Slot { owner, place, .. } = slot;
-        let (at, structure, tier) = (owner.at, owner.structure, place.tier);
-        let disk = place.disk.as_ref().expect("INV-41: what is not in memory is on a disk");
-        let written = disk.written;
-        let (spot, on_disk) = match slot.structure.rests() {
-            Rest::Open(length) | Rest::Final(length) => (disk.slot, floor.min(length)),
-            Rest::Busy => (disk.slot, floor),
-        };
-        let (mut pieces, mut reads) = (Vec::new(), Vec::new());
-        for part in parts {
-            match part {
-                Part::Bytes(bytes) => pieces.push(Piece::Bytes(bytes)),
-                Part::Block(range) => {
-                    let below = range.start..range.end.min(on_disk).max(range.start);
-                    if !below.is_empty() {
-                        let around = chunks(&below, on_disk);
-                        let from = below.start - around.start;
-                        reads.push((pieces.len(), around));
-                        pieces.push(Piece::Awaited(from..from + below.len()));
-                    }
-                    if range.end > below.end {
-                        let rest = slot.backing.slice(below.end..range.end);
-                        pieces.push(Piece::Bytes(rest.to_vec()));
-                    }
-                }
-            }
-        }
-        let bytes: usize = reads.iter().map(|(_, around)| around.len()).sum();
-        let used = self.tiers.buffers.load(Relaxed);
-        if used > 0 && used + bytes > self.config.buffers {
-            return Some(busy(RETRY_BUFFERS_US));
-        }
-        let mut asked = Vec::with_capacity(reads.len());
-        for (part, around) in reads {
-            let sums = around.start / TIER_CHUNK..around.end.div_ceil(TIER_CHUNK);
-            let into = Backing::counted(around.len(), &self.tiers.buffers, &self.config.reclaimer);
-            let Ok(into) = into else { return Some(busy(RETRY_BUFFERS_US)) };
-            let from = spot as u64 * self.config.block_size as u64 + around.start as u64;
-            asked.push((part, IoWhat::Read { at: from, into, sums: disk.sums[sums].to_vec() }));
-        }
-        self.tiers.next += 1;
-        let reading = self.tiers.next;
-        let left = asked.len();
-        let (head, parts) = (answer, pieces);
-        let waits = Reading { ticket, at, structure, generation, written, head, parts, left };
-        self.tiers.readings.insert(reading, waits);
-        for (part, what) in asked {
-            self.tiers.ask(tier, spot, Doing::Read { reading, part }, what);
-        }
-        None
-    }
-
     /// Bytes that a block has whose bytes are all on a disk.
     fn length_below(&self, index: usize) -> usize {
         match self.slots[index].as_deref().expect("its caller has it").structure.rests() {
@@ -784,13 +708,14 @@ impl Shard {
         match doing {
             Doing::Write { at, chunk } => self.piece_written(now, at, spot, chunk, done),
             Doing::Rise { at, chunk } => self.risen(now, at, spot, chunk, done),
+            Doing::Raise { at } => self.raised(now, at, spot, done),
             Doing::Read { reading, part } => self.part_read(reading, part, done),
             Doing::Discard => unreachable!("returned above"),
         }
     }
 
     /// The block, if it still has this place on the disk.
-    fn at_place(&mut self, at: BlockAt, spot: u32) -> Option<usize> {
+    pub(super) fn at_place(&mut self, at: BlockAt, spot: u32) -> Option<usize> {
         let index = self.index(at.block)?;
         let Lying { owner, place, .. } = self.lying(index)?;
         let same = owner.at == at && place.disk.as_ref().is_some_and(|d| d.slot == spot);
@@ -835,59 +760,6 @@ impl Shard {
         slot.backing = backing;
         self.look_at_tiers(index);
     }
-
-    fn part_read(&mut self, reading: u64, part: usize, done: IoDone) {
-        let Some(waits) = self.tiers.readings.get_mut(&reading) else { return };
-        match done {
-            IoDone::Read(read) => {
-                self.tiers.counts.read += read.len() as u64;
-                let Piece::Awaited(range) = &waits.parts[part] else { unreachable!("asked once") };
-                waits.parts[part] = Piece::Read(read, range.clone());
-                waits.left -= 1;
-                if waits.left > 0 {
-                    return;
-                }
-            }
-            IoDone::Failed(why) => {
-                let Reading { ticket, at, structure, written, .. } =
-                    self.tiers.readings.remove(&reading).expect("looked up above");
-                let place = self.slot_at(at).and_then(|slot| slot.place.disk.as_ref());
-                if place.is_none_or(|disk| disk.written != written) {
-                    // It was written to meanwhile: what was read is of two times.
-                    return self.completed.push((ticket, busy(RETRY_WARM_US)));
-                }
-                let text = format!("{} cannot be read from its disk: {why}", at.block);
-                self.completed.push((ticket, Answer::refuse(Status::DataLost, text)));
-                return self.effects.push(Effect::BlockFailed { structure, at, why });
-            }
-            IoDone::Written(_) | IoDone::Discarded => unreachable!("it was to be read"),
-        }
-        let Reading { ticket, at, generation, head, parts, .. } =
-            self.tiers.readings.remove(&reading).expect("looked up above");
-        // It was judged when it came; what was revoked since is not answered (INV-29).
-        let current = self.slot_at(at).map(|slot| slot.owner.generation);
-        let answer = match current {
-            Some(current) if current <= generation => head.with(put_together(parts)),
-            Some(_) => revoked(),
-            None => wrong_epoch(at),
-        };
-        self.completed.push((ticket, answer));
-    }
-}
-
-fn put_together(mut parts: Vec<Piece>) -> Payload {
-    if let [Piece::Read(backing, range)] = &mut parts[..] {
-        return Payload::Pinned(backing.pin(range.clone()));
-    }
-    let mut bytes = Vec::new();
-    for part in parts {
-        match part {
-            Piece::Bytes(part) => bytes.extend_from_slice(&part),
-            Piece::Read(read, range) => bytes.extend_from_slice(read.slice(range)),
-            Piece::Awaited(_) => unreachable!("all were read"),
-        }
-    }
-    Payload::Bytes(bytes.into())
 }
 
 /// Whose memory a block's is: that of the same job under the same controller.

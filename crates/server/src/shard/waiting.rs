@@ -126,7 +126,7 @@ impl Shard {
                 let outcome = match outcome {
                     Outcome::Done(answer) if below(slot, &answer) => {
                         let generation = generation_of(access);
-                        match self.resolve(index, request.ticket, generation, answer) {
+                        match self.resolve(now, index, request.ticket, generation, answer) {
                             Some(answer) => Outcome::Done(answer),
                             None => Outcome::Parked,
                         }
