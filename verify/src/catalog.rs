@@ -103,8 +103,7 @@ impl CatalogModel {
             Command::ShortOf { .. } => self.refused,
             _ => None,
         };
-        let none =
-            matches!(reply, Err(CatalogError::OutOfMemory { .. } | CatalogError::Recovering));
+        let none = matches!(reply, Err(CatalogError::OutOfMemory(_) | CatalogError::Recovering));
         self.refused = self.asker.filter(|_| none);
     }
 
@@ -683,7 +682,7 @@ impl CatalogModel {
         };
         let is = (status.reserved, status.free, status.quarantined);
         let (ordinary, all, free) = self.cluster.room();
-        let in_memory = |at: &&BlockAt| !self.cluster.tiers.place(**at).0.is_below();
+        let in_memory = |at: &&BlockAt| self.cluster.tiers.in_memory(**at);
         let quarantined = self.cluster.quarantined.iter().filter(in_memory).count() as u64;
         let due = (all - ordinary, free, quarantined);
         require(is == due, || {

@@ -441,7 +441,7 @@ impl World {
                     Err(e) if !again && self.borrows(ix, &e) => self.park(server, effect),
                     Err(e) => {
                         match e {
-                            CatalogError::OutOfMemory { .. } => {
+                            CatalogError::OutOfMemory(_) => {
                                 self.reach("growth denied for memory");
                             }
                             CatalogError::QuotaExceeded { .. } => {

@@ -37,6 +37,7 @@ pub const FAULTS: &[&str] = &[
     "removed structure",
     "short pause",
     "silent crash",
+    "store out",
     "write below failed",
     "wrong bytes from below once",
 ];
@@ -104,6 +105,7 @@ pub const STATES: &[&str] = &[
     "value stored in extents",
     "value too large for its block",
     "write to a server that is given up",
+    "wish to come up",
 ];
 
 /// What was drawn and done in a run, or in many.

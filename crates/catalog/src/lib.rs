@@ -29,6 +29,7 @@ mod edges;
 mod error;
 mod extents;
 mod flush;
+mod full;
 mod growth;
 mod hash;
 mod hints;
@@ -62,6 +63,7 @@ pub use command::{
 };
 pub use durable::{BadRecord, Recovery};
 pub use error::{CatalogError, Loss, QuotaLevel};
+pub use full::{Full, FullTier, Holding};
 pub use hints::{Estimate, Hints, Supply};
 pub use honeycomb_types::Router;
 pub use invariants::{Broken, Chain};
@@ -142,6 +144,8 @@ pub struct Catalog {
     pool: Pool,
     flushes: Flushes,
     pressure: Pressure,
+    /// What jobs held that were refused a moment ago.
+    counted: full::Counted,
     drains: Drains,
     quotas: Quotas,
     bills: Bills,
@@ -189,6 +193,7 @@ impl Catalog {
             pool: Pool::new(config.shard, config.term),
             flushes: Flushes::default(),
             pressure: Pressure::default(),
+            counted: full::Counted::default(),
             drains: Drains::default(),
             quotas: Quotas::default(),
             bills: Bills::default(),
@@ -392,6 +397,7 @@ impl Catalog {
             self.pool.bytes(),
             self.flushes.bytes(),
             self.pressure.bytes(),
+            self.counted.bytes(),
             self.quotas.bytes(),
             self.bills.bytes(),
             scratch,

@@ -14,7 +14,7 @@ use crate::kinds::KindSet;
 use crate::lots::Lending;
 use crate::policy::{Chooser, JobShare, Policy, ServerRoom, ShardRoom};
 use crate::weights::Load;
-use crate::{CatalogError, Effect, NewServer};
+use crate::{Effect, NewServer};
 use hashbrown::{HashMap, HashSet};
 use honeycomb_types::limits::{REJOIN_GRACE, RESERVE_BLOCKS_MIN, RESERVE_FRACTION, SERVER_SILENCE};
 use honeycomb_types::{
@@ -70,6 +70,10 @@ impl Slot {
         if self.used == UNOPENED { 0 } else { self.used as u64 }
     }
 }
+
+/// There is none for all that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoRoom;
 
 /// What a core has room for in one tier, in blocks.
 #[derive(Clone, Copy, Debug)]
@@ -668,7 +672,7 @@ impl Pool {
         }
     }
 
-    /// Gives `asked` blocks of one tier to a structure, or none (`OutOfMemory`): on the servers that the
+    /// Gives `asked` blocks of one tier to a structure, or none (`NoRoom`): on the servers that the
     /// weights say, if they say one that has room, else on those that the policy chooses.
     pub(crate) fn allocate(
         &mut self,
@@ -678,14 +682,13 @@ impl Pool {
         asked: u32,
         draw: Draw,
         (tier, now): (TierIx, Time),
-    ) -> Result<Vec<BlockAt>, CatalogError> {
+    ) -> Result<Vec<BlockAt>, NoRoom> {
         assert!(structure & FREE == 0, "a structure's index leaves the top bit to the free list");
-        let (_, free, reserved) = self.room();
         let able = self.servers.values().filter(|server| server.kinds.serves(kind));
         let available = able.map(|server| server.room_in(tier, draw) as u64).sum();
         let share = JobShare { job, held, available };
         if available < asked as u64 || chooser.policy.admit(share, asked) < asked {
-            return Err(CatalogError::OutOfMemory { asked: asked as u64, free, reserved });
+            return Err(NoRoom);
         }
         let mut rooms = std::mem::take(&mut self.rooms);
         rooms.clear();

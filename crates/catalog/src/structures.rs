@@ -334,7 +334,13 @@ impl Catalog {
         let s = self.structures.all.next();
         self.count_structure(s, n);
         let blocks = self.take_blocks((j, n), s, new.kind, blocks, Draw::Ordinary);
-        let blocks = blocks.inspect_err(|_| self.quotas.structure_ends(s))?;
+        let blocks = blocks.map_err(|mut refused| {
+            self.quotas.structure_ends(s);
+            if let CatalogError::OutOfMemory(full) = &mut refused {
+                full.asker = format!("{}:{}", new.path, new.name).into();
+            }
+            refused
+        })?;
         let s = self.place(n, &new, router, slots, &blocks);
         self.emit_opens(s, effects);
         Ok(Reply::Opened(self.opened(s, verbs)))
@@ -387,10 +393,13 @@ impl Catalog {
         let first = tiers.next().expect("memory is one");
         let blocks = first.or_else(|none| tiers.find_map(Result::ok).ok_or(none));
         self.jobs[j].weights = weights;
-        let blocks = blocks.map_err(|none| {
+        let blocks = blocks.map_err(|_| {
             self.pressure.refuses(n);
             // Who is away has room as well.
-            if recovering { CatalogError::Recovering } else { none }
+            match recovering {
+                true => CatalogError::Recovering,
+                false => CatalogError::OutOfMemory(Box::new(self.full((j, n), s, asked as u64))),
+            }
         })?;
         match quota {
             Quota::Beside => self.blocks_found(j, s, asked as u64),

@@ -228,8 +228,8 @@ impl ControllerService {
     pub(crate) fn apply(&mut self, now: Time, command: Command<'_>) -> Result<Reply, CatalogError> {
         let before = self.effects.len();
         let reply = self.catalog.apply(now, command, &mut self.effects);
-        if let Err(CatalogError::OutOfMemory { asked, .. }) = &reply {
-            self.short = u32::try_from(*asked).unwrap_or(u32::MAX);
+        if let Err(CatalogError::OutOfMemory(full)) = &reply {
+            self.short = u32::try_from(full.asked).unwrap_or(u32::MAX);
         }
         if waits(&command, &self.effects[before..]) {
             self.wait = true;

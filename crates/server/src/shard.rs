@@ -5,6 +5,7 @@
 
 mod events;
 mod extents;
+mod full;
 mod keeping;
 mod lending;
 mod lines;
@@ -289,6 +290,8 @@ struct Slot {
     ask_after: Time,
     /// When it asked for one, until the answer comes.
     asked_at: Option<Time>,
+    /// There is no room for what it wants.
+    full: full::Full,
     /// When to look whether the successor that it has is of use.
     idle_at: Option<Time>,
     /// How fast it is written.

@@ -114,6 +114,7 @@ impl Shard {
             unseen: false,
             ask_after: Time::ZERO,
             asked_at: None,
+            full: Default::default(),
             idle_at: None,
             pace: Pace::default(),
             timer: None,

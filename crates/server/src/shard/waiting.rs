@@ -139,10 +139,13 @@ impl Shard {
                 }
                 return outcome;
             }
-            Outcome::Done(answer) => {
+            Outcome::Done(_) => {
+                let Outcome::Done(answer) = outcome else { unreachable!("matched above") };
+                let answer = slot.patiently(now, answer);
                 let hash = record_hash(slot, request);
-                slot.record(access.session, header.lane, header.sequence, hash, answer);
+                slot.record(access.session, header.lane, header.sequence, hash, &answer);
                 self.after_one(now, index);
+                return Outcome::Done(answer);
             }
             Outcome::Parked => {
                 let hash = record_hash(slot, request);
