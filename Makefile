@@ -95,7 +95,7 @@ bench: peers build ## latency, throughput and server CPU per operation: kv, queu
 	@for what in kv queue file controller; do $(VENV)/honeycomb bench $$what $(ARGS) || exit 1; done
 
 figures: build ## elasticity, repartition, sensitivity, pressure, the catalog: plots and data in docs/figures
-	@for what in elasticity repartition sensitivity 'pressure --simulate' 'catalog --curve'; do \
+	@for what in elasticity repartition sensitivity 'pressure --simulate' pressure 'catalog --curve'; do \
 		$(VENV)/honeycomb bench $$what --out docs/figures $(ARGS) || exit 1; done
 
 .PHONY: format generate clean

@@ -443,7 +443,8 @@ def misplaced_fields(request) -> None:
     for name in ("KvGet", "KvPut", "FileAppend", "FileSize"):
         bad = request_bytes(name, **typical_header(OPS[name]) | bare)
         request(f"{name} without block, epoch and grant", bad, "BadFrame", True)
-    for name in ("MoveRegion", "MoveValue", "MoveDrops", "MoveLanes", "MoveDone", "MovePatch"):
+    parts = ("MoveRegion", "MoveValue", "MoveDrops", "MoveLanes", "MoveDone", "MovePatch", "MoveState")
+    for name in parts:
         fields = typical_header(OPS[name])
         request(f"{name} with a grant", request_bytes(name, **fields, grant=1), "BadFrame", True)
         request(f"{name} without a block", request_bytes(name), "BadFrame", True)

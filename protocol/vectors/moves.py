@@ -7,6 +7,7 @@ MOVE = 0x0001_0000_0000_0007
 REGION = bytes(range(200, 256)) * 3
 # Two runs of bytes: from 0 and from 128 on.
 PATCH = b"".join(put("u32", at) + put("u32", 8) + bytes(range(at, at + 8)) for at in (0, 128))
+STATE = bytes(range(60, 90))
 VALUE = b"a value that has an extent of its own" * 4
 
 LANES = [
@@ -81,6 +82,10 @@ def moves() -> list:
         part(
             "what has changed in a region", "MovePatch", PATCH,
             start=end + 1, end=U64, length=136, checksum=xxh64(PATCH),
+        ),
+        part(
+            "what a block knows beside its bytes", "MoveState", STATE,
+            offset=0, length=len(STATE), checksum=xxh64(STATE),
         ),
         part("two values that are no more", "MoveDrops", values=[3, 4]),
         part("lanes", "MoveLanes", lanes) | {"lanes": [lane_shown(lane) for lane in LANES]},

@@ -66,6 +66,7 @@ RETRIES = {
     "QueueFull": ("raise", "used", 0),
     "QueueClosed": ("raise", "used", 0),
     "FlushUnavailable": ("raise", "none", 0),
+    "Loading": ("raise", "none", 0),
     "Refused": ("raise", "used", 0),
     "NotYet": ("raise", "used", 0),
     "UnknownKind": ("raise", "none", 0),
@@ -189,6 +190,7 @@ PAYLOADS = {
     "MoveValue": "the value",
     "MoveLanes": "what is known of lanes",
     "MovePatch": "runs of bytes that have changed",
+    "MoveState": "what the block knows beside its bytes",
 }
 
 

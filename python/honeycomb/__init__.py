@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from honeycomb import errors
 from honeycomb._batch import AtomicBatch, Batch, Result
 from honeycomb._native import version as _version
+from honeycomb._transfer import Progress
 from honeycomb.cluster import Client, connect
 from honeycomb.cost import Cost
 from honeycomb.custom import Custom, Kind, Operation, Reply
@@ -58,6 +59,7 @@ __all__ = [
     "Node",
     "Notification",
     "Operation",
+    "Progress",
     "Queue",
     "QueueCounts",
     "Quota",

@@ -71,7 +71,10 @@ class LeaseInfo(TypedDict):
 
 
 # What is below memory, of one class ("nvme", "ssd", "hdd").
-TierUse = TypedDict("TierUse", {"class": str, "blocks": int, "used": int})
+TierUse = TypedDict(
+    "TierUse",
+    {"class": str, "blocks": int, "used": int, "bytes_written": int, "bytes_read": int},
+)
 
 
 class ServerInfo(TypedDict):

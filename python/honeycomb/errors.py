@@ -315,9 +315,15 @@ class DataLost(HoneycombError):
 
 
 class FlushUnavailable(HoneycombError):
-    """The prefix was to be flushed when its lease ends, and no memory server may write to disk."""
+    """The prefix was to be flushed, and no memory server may write to disk or to a bucket."""
 
     hint = "start the memory servers with flush_root (HONEYCOMB_FLUSH_ROOT), a directory or bucket"
+
+
+class Loading(HoneycombError):
+    """The prefix is being loaded from a flush and cannot be opened before it is whole."""
+
+    hint = "try again later; a load that was not finished is begun anew with again=True"
 
 
 # -------------------------------------------------------------------------------- time and distance
@@ -373,7 +379,7 @@ _BY_STATUS: dict[str, type[HoneycombError]] = {
         UnknownBlock, Moved, Resume, OutcomeUnknown, WrongRange, Busy, OutOfMemory, BlockFull,
         ValueTooLarge, KeyTooLarge, LimitExceeded, QuotaExceeded, NotShared, NotFound, KeyNotFound,
         KeyExists, Sealed, NotSealed, CompareFailed, AlreadyExists, WrongKind, Cycle, UnknownParent, LeaseExpired,
-        DataLost, QueueEmpty, QueueFull, QueueClosed, FlushUnavailable, Refused, NotYet, UnknownKind,
+        DataLost, QueueEmpty, QueueFull, QueueClosed, FlushUnavailable, Loading, Refused, NotYet, UnknownKind,
         UnknownJob, InvalidArgument, Removed, DeadlineExceeded, Unavailable, LogFailed, Extents,
         Notice, ExtentGone, Internal,
     )

@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
-from honeycomb import _address, _check, errors
+from honeycomb import _address, _check, _transfer, errors
 from honeycomb._address import Address, format_bytes, prefix_path, prefix_paths
 from honeycomb._display import Facts, Remote, Shown
 from honeycomb._info import PINNED_MS
 from honeycomb._native import attenuate
 from honeycomb._session import Session, fork_generation
+from honeycomb._transfer import Progress
 from honeycomb.cost import Cost, cost_of, read_prices
 from honeycomb.custom import Custom, kind_ref
 from honeycomb.errors import from_status
@@ -262,6 +264,58 @@ class Job(Remote):
     def remove_prefix(self, addr: str) -> None:
         """Frees the prefix's structures at once and ends its lease; descendants stay."""
         self._session.native.remove_prefix(self.id, prefix_path(addr))
+
+    def flush_addr_prefix(
+        self,
+        addr: str,
+        external_path: str,
+        *,
+        progress: Callable[[Progress], object] | None = None,
+        timeout: float | None = None,
+    ) -> str:
+        """Writes what the prefix holds to disk or to a bucket while it goes on (Table 1,
+        flushAddrPrefix), waits until that is whole, and returns the place in full.
+
+        ``external_path`` is a path of names below the servers' ``flush_root`` and the job's name, or
+        that place as a URL such as ``"s3://lake/honeycomb/job/out"``. A file holds at least all that
+        was appended before the call, a queue what was put and not taken, in order; every slot of a
+        key-value store is as it was at one moment, and other slots at others. What was there before
+        is replaced when the new one is whole. The prefix does not expire meanwhile.
+
+        ``progress`` is called with a :class:`Progress` now and then; what it raises ends the wait,
+        and so does ``timeout`` in seconds (:class:`~honeycomb.errors.DeadlineExceeded`): the flush
+        goes on. Raises :class:`~honeycomb.errors.FlushUnavailable` where servers have no
+        ``flush_root``, :class:`~honeycomb.errors.PermissionDenied` for a place that is not the job's,
+        and :class:`~honeycomb.errors.Removed` when the prefix or a structure of it went meanwhile.
+        """
+        path = prefix_path(addr)
+        return _transfer.flush(self._session, self.id, path, external_path, progress, timeout)
+
+    def load_addr_prefix(
+        self,
+        addr: str,
+        external_path: str | os.PathLike[str],
+        *,
+        lease: float | None = None,
+        pinned: bool = False,
+        again: bool = False,
+        progress: Callable[[Progress], object] | None = None,
+    ) -> int:
+        """Fills a new prefix with what a flush holds (Table 1, loadAddrPrefix); returns how many
+        bytes were read.
+
+        ``external_path`` is a directory or a URL, as :meth:`flush_addr_prefix` returns it. It is read
+        by this process, with credentials from the environment. Nothing in the prefix can be opened
+        before all of it is there (:class:`~honeycomb.errors.Loading`). Servers and blocks may be
+        others than those from which it was flushed. ``lease`` and ``pinned`` are as in
+        :meth:`create_addr_prefix`; ``again`` takes the place of a load that was not finished.
+
+        Raises :class:`~honeycomb.errors.AlreadyExists` for a prefix that exists and
+        :class:`~honeycomb.errors.NotFound` where there is no whole flush. When it fails nothing of
+        the prefix is left.
+        """
+        path = prefix_path(addr)
+        return _transfer.load(self._session, path, external_path, lease, pinned, again, progress)
 
     def declare_readers(
         self, addr: str, readers: str | Iterable[str], *, replace: bool = False

@@ -213,6 +213,7 @@ impl NativeClient {
             low_mark,
             flush_to,
             max_blocks,
+            loading: false,
         };
         let prefix = self.call(py, |c| c.create_prefix(JobId(job), path, &parents, options))?;
         Ok(prefix.0)
@@ -236,6 +237,7 @@ impl NativeClient {
                     low_mark: low,
                     flush_to,
                     max_blocks,
+                    loading: false,
                     ..PrefixOptions::default()
                 };
                 DagNode { name, parents, options, readers }
@@ -247,6 +249,33 @@ impl NativeClient {
 
     fn remove_prefix(&self, py: Python<'_>, job: u64, path: &str) -> PyResult<()> {
         self.call(py, |c| c.remove_prefix(JobId(job), path))
+    }
+
+    /// Begins to flush a prefix; the number and the place in full.
+    fn begin_flush(
+        &self,
+        py: Python<'_>,
+        job: u64,
+        path: &str,
+        place: &str,
+    ) -> PyResult<(u64, String)> {
+        let ticket = self.call(py, |c| c.begin_flush(JobId(job), path, place))?;
+        Ok((ticket.number, ticket.place))
+    }
+
+    /// Whether it is done; blocks, those that are written, bytes, and why it fails if it does.
+    fn flush_progress(
+        &self,
+        py: Python<'_>,
+        job: u64,
+        number: u64,
+    ) -> PyResult<(bool, u32, u32, u64, Option<String>)> {
+        let told = self.call(py, |c| c.flush_progress(JobId(job), number))?;
+        Ok((told.done, told.parts, told.parts_done, told.bytes, told.failing))
+    }
+
+    fn cancel_flush(&self, py: Python<'_>, job: u64, number: u64) -> PyResult<()> {
+        self.call(py, |c| c.cancel_flush(JobId(job), number))
     }
 
     fn declare_readers(

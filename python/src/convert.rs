@@ -110,7 +110,7 @@ pub fn prefix_info<'py>(py: Python<'py>, p: &PrefixInfo) -> PyResult<Bound<'py, 
 fn tiers<'py>(py: Python<'py>, tiers: &[TierUse]) -> PyResult<Bound<'py, PyList>> {
     let list = PyList::empty(py);
     for tier in tiers {
-        let dict = dict!(py, tier, blocks, used);
+        let dict = dict!(py, tier, blocks, used, bytes_written, bytes_read);
         let class = TierClass::from_code(tier.class).map_or("unknown", TierClass::name);
         dict.set_item("class", class)?;
         list.append(dict)?;

@@ -18,7 +18,7 @@ use honeycomb_catalog::{
     PrefixState, Reply, Seal,
 };
 use honeycomb_types::limits::{REJOIN_GRACE, SERVER_SILENCE};
-use honeycomb_types::{BlockAt, JobId, PrefixId, ServerId, StructureId, Time, Way};
+use honeycomb_types::{BlockAt, JobId, PolicyKind, PrefixId, ServerId, StructureId, Time, Way};
 use reference::{
     Cluster, File, Imports, Job, Life, Outcome, Place, Prefix, Verdict, cause, require,
 };
@@ -59,6 +59,46 @@ fn agree<T, M>(what: &str, reply: &Result<T, CatalogError>, model: &Outcome<M>) 
 }
 
 impl CatalogModel {
+    /// A model of a catalog with this policy.
+    pub fn new(policy: PolicyKind) -> CatalogModel {
+        let mut model = CatalogModel::default();
+        model.cluster.shares.policy = policy;
+        model
+    }
+
+    /// Before a command is carried out that asks for blocks: what everybody has of memory, and may have.
+    pub fn look(&mut self, now: Time, catalog: &mut Catalog, command: &Command<'_>) -> Verdict {
+        self.cluster.asks_nothing();
+        let Some((j, _)) = self.asker_of(command).filter(|_| !self.is_recovering()) else {
+            return Ok(());
+        };
+        let asked = match *command {
+            Command::CreateStructure { structure, .. } => structure.blocks.max(1),
+            Command::ShortOf { blocks } => blocks,
+            _ => 1,
+        };
+        let asks = Some((j, u64::from(asked)));
+        let told = catalog.sharing(now, Some((self.jobs[j], u64::from(asked))));
+        self.cluster.look(told, asks)
+    }
+
+    /// One within its share is refused what it could have below, to wait for memory.
+    fn or_waits<T>(
+        &self,
+        expected: Outcome<T>,
+        reply: &Result<Reply, CatalogError>,
+        orders: &[Order],
+        (j, asked): (usize, u64),
+    ) -> Outcome<T> {
+        let lower = |order: &Order| matches!(order, Order::LowerBlock { .. });
+        let lowering = !self.cluster.tiers.moving().is_empty() || orders.iter().any(lower);
+        let refused = matches!(reply, Err(CatalogError::OutOfMemory { .. }));
+        match refused && expected.is_ok() && self.cluster.waits(j, asked, lowering) {
+            true => Err("OutOfMemory"),
+            false => expected,
+        }
+    }
+
     fn job(&self, id: JobId) -> usize {
         self.jobs.iter().position(|job| *job == id).expect("jobs stay as long as the world")
     }
@@ -86,11 +126,18 @@ impl CatalogModel {
 
     /// Which prefix asks for blocks by this command: it pays with its own when there are too few (INV-43).
     fn asks(&mut self, command: &Command<'_>, reply: &Result<Reply, CatalogError>) {
+        self.asker = self.asker_of(command);
+        let none =
+            matches!(reply, Err(CatalogError::OutOfMemory { .. } | CatalogError::Recovering));
+        self.refused = self.asker.filter(|_| none);
+    }
+
+    fn asker_of(&self, command: &Command<'_>) -> Option<(usize, usize)> {
         let of = |model: &CatalogModel, id: StructureId| {
             let (j, f) = model.cluster.find(id)?;
             Some((j, model.cluster.jobs[j].files[f].prefix))
         };
-        self.asker = match *command {
+        match *command {
             Command::CreateStructure { job, structure, .. } => {
                 let j = self.job(job);
                 self.cluster.jobs[j].live(structure.path).ok().map(|i| (j, i))
@@ -102,9 +149,7 @@ impl CatalogModel {
             | Command::ExtentBlocks { structure, .. } => of(self, structure),
             Command::ShortOf { .. } => self.refused,
             _ => None,
-        };
-        let none = matches!(reply, Err(CatalogError::OutOfMemory(_) | CatalogError::Recovering));
-        self.refused = self.asker.filter(|_| none);
+        }
     }
 
     /// Whether it is time to compare everything.
@@ -120,8 +165,8 @@ impl CatalogModel {
         orders: &[Order],
     ) -> Verdict {
         match *command {
-            Command::RegisterJob { lease_ms, quota_blocks, .. } => {
-                self.register(lease_ms, quota_blocks, reply)
+            Command::RegisterJob { name, lease_ms, quota_blocks, .. } => {
+                self.register(name, lease_ms, quota_blocks, reply)
             }
             Command::CreatePrefix { job, path, parents, options, .. } => {
                 self.create(job, path, parents, options, reply)
@@ -217,7 +262,7 @@ impl CatalogModel {
                 self.cluster.tiers.arrives(at, from);
                 Ok(())
             }
-            Command::GrowStructure { structure, at } => self.grow(structure, at, reply),
+            Command::GrowStructure { structure, at } => self.grow(structure, at, reply, orders),
             Command::SealBlock { structure, at, seal } => self.seal(structure, at, seal, reply),
             Command::QueueTaken { structure, at, items, bytes } => {
                 self.taken(structure, at, items, bytes, reply)
@@ -265,6 +310,7 @@ impl CatalogModel {
 
     fn register(
         &mut self,
+        name: &str,
         lease_ms: u32,
         quota: u64,
         reply: &Result<Reply, CatalogError>,
@@ -273,7 +319,7 @@ impl CatalogModel {
             return Err(format!("a registration was answered {reply:?}"));
         };
         let lease = lease_ms as u64;
-        let mut new = Job { quota, lease, ..Job::default() };
+        let mut new = Job { quota, lease, name: name.into(), ..Job::default() };
         new.prefixes.push(Some(Prefix::new(*root, "", vec![], lease, self.cluster.now)));
         self.jobs.push(*job);
         self.cluster.jobs.push(new);
@@ -365,6 +411,8 @@ impl CatalogModel {
     ) -> Verdict {
         let j = self.job(job_id);
         let expected = self.cluster.making(j, new);
+        let asked = (j, u64::from(new.blocks.max(1)));
+        let expected = self.or_waits(expected, reply, orders, asked);
         agree("the creation of a structure", reply, &expected)?;
         let (Ok((prefix, existing)), Ok(Reply::Opened(opened))) = (expected, reply) else {
             return Ok(());
@@ -526,9 +574,11 @@ impl CatalogModel {
         structure: StructureId,
         at: BlockAt,
         reply: &Result<Reply, CatalogError>,
+        orders: &[Order],
     ) -> Verdict {
         let Some(place) = self.block(structure, at, reply)? else { return Ok(()) };
         let expected = self.cluster.growth(place, at);
+        let expected = self.or_waits(expected, reply, orders, (place.0, 1));
         agree("growth", reply, &expected)?;
         let (Ok(Reply::Grown { version, entry }), Ok(growth)) = (reply, expected) else {
             return Ok(());
@@ -604,8 +654,11 @@ impl CatalogModel {
         let expected = if follows && !sealed { Ok(()) } else { Err("StaleBlock") };
         agree("the return of a successor", reply, &expected)?;
         if expected.is_ok() {
+            let before = file.held();
             file.chain.pop();
-            self.cluster.free([successor]);
+            file.cancel_left();
+            let after = file.held();
+            self.cluster.free(before.difference(&after).copied());
         }
         Ok(())
     }

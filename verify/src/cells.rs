@@ -25,6 +25,7 @@ pub enum Step {
     MovePatch,
     MoveDrops,
     MoveLanes,
+    MoveState,
     MoveDone,
     Answered,
     CommitMove,
@@ -63,7 +64,7 @@ impl fmt::Display for Cell {
     }
 }
 
-const STEPS: [Step; 16] = [
+const STEPS: [Step; 17] = [
     Step::BeginMove,
     Step::OpenBlock,
     Step::BeginImport,
@@ -73,6 +74,7 @@ const STEPS: [Step; 16] = [
     Step::MovePatch,
     Step::MoveDrops,
     Step::MoveLanes,
+    Step::MoveState,
     Step::MoveDone,
     Step::Answered,
     Step::CommitMove,
@@ -251,6 +253,7 @@ impl World {
                     Op::MovePatch => Step::MovePatch,
                     Op::MoveDrops => Step::MoveDrops,
                     Op::MoveLanes => Step::MoveLanes,
+                    Op::MoveState => Step::MoveState,
                     Op::MoveDone => Step::MoveDone,
                     _ => return None,
                 };

@@ -19,8 +19,8 @@ use honeycomb_env::MemoryDisk;
 use honeycomb_server::{Effect, MoveWord};
 use honeycomb_structures::{News, Successor};
 use honeycomb_types::{
-    BlockAt, BlockId, Epoch, JobId, Kind, Marks, MoveId, PrefixId, ServerId, ShardIx, StructureId,
-    Time, Way,
+    BlockAt, BlockId, Epoch, JobId, Kind, Marks, MoveId, PolicyKind, PrefixId, ServerId, ShardIx,
+    StructureId, Time, Way,
 };
 use honeycomb_wire::Status;
 use honeycomb_wire::data::MovedArgs;
@@ -135,16 +135,17 @@ pub struct SimController {
 }
 
 impl SimController {
-    pub fn new(ix: usize, hash_seed: u64) -> SimController {
+    pub fn new(ix: usize, hash_seed: u64, policy: PolicyKind) -> SimController {
         let disk = MemoryDisk::new();
-        let opened = open(&disk, ix, hash_seed, Time::ZERO).expect("an empty disk can be read");
+        let opened =
+            open(&disk, ix, (hash_seed, policy), Time::ZERO).expect("an empty disk can be read");
         SimController {
             alive: true,
             catalog: opened.catalog,
             store: Some(opened.store),
             disk,
             power: false,
-            model: CatalogModel::default(),
+            model: CatalogModel::new(policy),
             members: BTreeSet::new(),
             errands: Vec::new(),
             links: BTreeMap::new(),
@@ -164,13 +165,20 @@ impl SimController {
     }
 }
 
-fn open(disk: &MemoryDisk, ix: usize, hash_seed: u64, now: Time) -> Result<Opened, StoreError> {
+fn open(
+    disk: &MemoryDisk,
+    ix: usize,
+    (hash_seed, policy): (u64, PolicyKind),
+    now: Time,
+) -> Result<Opened, StoreError> {
     let options = OpenOptions {
         shard: ix as u16,
         hash_seed,
         root_key: Some([7; 32]),
         marks: Marks::default(),
         lease_ms: Config::default().lease_ms,
+        policy,
+        scale: Config::default().scale,
         now,
     };
     Store::open(Box::new(disk.clone()), options)
@@ -216,12 +224,14 @@ impl World {
         let now = self.controller_now();
         let mut orders = Vec::new();
         let controller = &mut self.controllers[ix];
+        let looked = controller.model.look(now, &mut controller.catalog, &command);
         let reply = controller.catalog.apply(now, command, &mut orders);
         let store = controller.store.as_mut().expect("only a living controller is asked");
         let written = store.commit(now, &mut controller.catalog, &[], waits(&command, &orders));
         let judged = written.map_err(|e| e.to_string());
-        let mut judged =
-            judged.and_then(|()| controller.model.judge(now, &command, &reply, &orders));
+        let mut judged = judged
+            .and(looked)
+            .and_then(|()| controller.model.judge(now, &command, &reply, &orders));
         if judged.is_ok() && controller.model.is_due() {
             judged = controller.model.compare(now, &mut controller.catalog);
         }
@@ -409,6 +419,7 @@ impl World {
                     forwarded: 0,
                     bytes_owed: 0,
                     cpu_permille: cpu as u16,
+                    traffic: &[],
                     usage: &usage,
                 };
                 if self.command(ix, Command::ServerReport { server: id, report }).is_err() {
@@ -507,6 +518,11 @@ impl World {
                 let word = match reply {
                     Ok(Reply::Moved { version, entry }) => {
                         self.reach("move committed");
+                        match self.structures.get(&structure).map(|known| known.opened.kind) {
+                            Some(Kind::File) => self.reach("block of a file left its server"),
+                            Some(Kind::Queue) => self.reach("block of a queue left its server"),
+                            _ => {}
+                        }
                         let entry = wire_entry(&entry);
                         MoveWord::Committed(MovedArgs { version: version.0, entry })
                     }
@@ -668,6 +684,11 @@ impl World {
                 let outcome = if self.store_takes() { Ok(written) } else { Err("no store") };
                 let _ = self.command(ix, Command::BlockFlushed { server, at: *at, outcome });
             }
+            &Order::CopyBlock { number, name, .. } => {
+                let outcome = Ok((&[Written::default()][..], true));
+                let copied = Command::BlockCopied { server, number, name, outcome };
+                let _ = self.command(ix, copied);
+            }
             &Order::SweepObjects { number, .. } => {
                 let _ = self.command(ix, Command::Swept { server, number, outcome: Ok(()) });
             }
@@ -692,7 +713,7 @@ impl World {
             blocks_per_shard: blocks,
             tiers: &tiers,
             block_size: crate::server::BLOCK as u64,
-            flush: true,
+            flush_root: "/flush",
             kinds: &[],
         };
         let member = sim.members[ix].id;
@@ -910,7 +931,8 @@ impl World {
             return;
         }
         let (now, hash_seed) = (self.controller_now(), self.rng.next_u64());
-        let opened = match open(&self.controllers[ix].disk, ix, hash_seed, now) {
+        let policy = crate::tiers::policy(self.seed, self.controllers.len());
+        let opened = match open(&self.controllers[ix].disk, ix, (hash_seed, policy), now) {
             Ok(opened) => opened,
             Err(e) => return self.broken(format!("the log cannot be read: {e} (INV-26)")),
         };

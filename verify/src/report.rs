@@ -47,6 +47,8 @@ pub const STATES: &[&str] = &[
     "amnesty",
     "batch refused whole",
     "block lowered",
+    "block of a file left its server",
+    "block of a queue left its server",
     "block raised",
     "block of extents given back",
     "block retired",

@@ -401,8 +401,8 @@ impl SimServer {
     ) -> Taken {
         let ticket = self.ticket();
         // Operations of many keys are worked on whole, however long.
-        let many =
-            matches!(header.op, Op::KvBatch | Op::KvMultiGet | Op::KvAccumulate | Op::MoveLanes);
+        let many = matches!(header.op, Op::KvBatch | Op::KvMultiGet | Op::KvAccumulate)
+            || !self.shard(header.at).streams(header);
         if payload.len() > WHOLE_MAX && !many {
             return match self.shard(header.at).reserve(now, access, header, args, ticket) {
                 Ok(()) => {
@@ -504,6 +504,21 @@ impl SimServer {
                 match kept.write(&parts, &mut std::io::sink()) {
                     Ok(_) => {}
                     Err(fault) => return Err(format!("{at:?} cannot be flushed: {fault}")),
+                }
+            }
+            Order::CopyBlock { at, start, end, number, .. } => {
+                let copied = self.shard(*at).copy(*at, (*start, *end), *number);
+                let Ok((copy, _)) = copied else { return Ok(false) };
+                let parts = self.parts(at.block.shard().0);
+                match copy.write(&parts, &mut std::io::sink()) {
+                    Ok(_) => return Ok(true),
+                    Err(fault) => return Err(format!("{at:?} cannot be copied: {fault}")),
+                }
+            }
+            Order::EndCopies { server, number } => {
+                let controller = server.controller();
+                for shard in &mut self.shards {
+                    shard.end_copies(now, controller, *number);
                 }
             }
             Order::CommitFlush { .. } | Order::SweepObjects { .. } => {}

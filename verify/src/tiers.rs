@@ -11,7 +11,7 @@ use crate::world::{Event, World};
 use honeycomb_catalog::Command;
 use honeycomb_env::Entropy;
 use honeycomb_server::{Io, IoWhat};
-use honeycomb_types::{BlockAt, StructureId};
+use honeycomb_types::{BlockAt, PolicyKind, StructureId};
 use std::time::Duration;
 
 /// One seed in this many has disks, of those with one controller shard.
@@ -40,6 +40,15 @@ pub fn below(seed: u64, controllers: usize) -> u32 {
 /// Whether memory is so short in this seed, and so much goes to files, that blocks are below all the time.
 pub fn scarce(seed: u64, below: u32) -> bool {
     below > 0 && Entropy::seeded(seed ^ 0x5ca7ce).below(2) == 0
+}
+
+/// How memory is shared out: half of the seeds with disks have a fair policy.
+pub fn policy(seed: u64, controllers: usize) -> PolicyKind {
+    let fair = [PolicyKind::MaxMin, PolicyKind::Karma];
+    match Entropy::seeded(seed ^ 0xfa1).below(4) {
+        n @ 0..2 if below(seed, controllers) > 0 => fair[n as usize],
+        _ => PolicyKind::FirstCome,
+    }
 }
 
 impl Disks {

@@ -249,7 +249,9 @@ impl World {
             seed,
             now: Time::from_millis(1000),
             controllers: (0..controllers)
-                .map(|ix| SimController::new(ix, rng.next_u64()))
+                .map(|ix| {
+                    SimController::new(ix, rng.next_u64(), crate::tiers::policy(seed, controllers))
+                })
                 .collect(),
             net,
             rng,

@@ -78,7 +78,7 @@ impl Server {
             tiers: &[],
             block_size: BLOCK,
             kinds: &[],
-            flush: false,
+            flush_root: "",
         }
     }
 

@@ -127,6 +127,8 @@ caught! {
     a_moved_entry_without_an_owner_is_caught: MoveForgetsOwner,
     a_server_that_drains_and_is_given_blocks_is_caught: DrainTakesNewBlocks,
     a_block_that_leaves_without_its_records_is_caught: RelocateForgetsLanes,
+    a_relocation_that_is_taken_for_a_retirement_is_caught: RelocatedMeansRetired,
+    a_queue_that_leaves_without_its_reservations_is_caught: RelocateForgetsReserved,
     lots_that_are_lent_twice_are_caught: LotsLentTwice,
     lots_that_are_lost_are_caught: LotsLost,
     lots_that_are_given_out_and_back_are_caught: LotsGivenBackLate,

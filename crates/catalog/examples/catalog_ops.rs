@@ -157,7 +157,7 @@ fn measure_blocks(run: &mut Run) {
             blocks_per_shard,
             tiers: &[],
             block_size: 65_536,
-            flush: false,
+            flush_root: "",
             kinds: &[],
         },
     });
@@ -225,6 +225,7 @@ fn measure_ticks(run: &mut Run, prefixes: usize) {
         forwarded: 0,
         bytes_owed: 0,
         cpu_permille: 0,
+        traffic: &[],
         usage: &[],
     };
     run.apply(Command::ServerReport { server: ServerId(1), report });

@@ -59,6 +59,8 @@ pub struct PrefixOptions<'a> {
     pub flush_to: &'a str,
     /// Most blocks of it and all below it; 0 for no bound.
     pub max_blocks: u64,
+    /// Its structures cannot be opened before it is published.
+    pub loading: bool,
 }
 
 /// What has a quota.
@@ -70,6 +72,24 @@ pub enum QuotaOf<'a> {
     Job(JobId),
     /// A prefix with all below it.
     Prefix(JobId, &'a str),
+}
+
+/// What becomes of a quota; `None` leaves it as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QuotaChange {
+    /// The most blocks; 0 for no bound.
+    pub max_blocks: Option<u64>,
+    /// Blocks in memory beyond which it is the first whose blocks go below; 0 for none.
+    pub soft_blocks: Option<u64>,
+    /// What its share counts for among those of others. Of tenants, and of jobs that are no tenant's.
+    pub weight: Option<u32>,
+}
+
+impl QuotaChange {
+    /// The most blocks from now on.
+    pub fn most(max_blocks: u64) -> QuotaChange {
+        QuotaChange { max_blocks: Some(max_blocks), ..QuotaChange::default() }
+    }
 }
 
 /// One task of an execution plan.
@@ -124,8 +144,8 @@ pub struct NewServer<'a> {
     pub block_size: u64,
     /// The custom kinds of structure that it serves.
     pub kinds: &'a [KindSpec],
-    /// It can write data of prefixes whose lease has ended to disk.
-    pub flush: bool,
+    /// The place below which it writes what is flushed; empty when it cannot.
+    pub flush_root: &'a str,
 }
 
 /// One object that a server wrote of a block.
@@ -195,8 +215,19 @@ pub struct Report<'a> {
     pub bytes_owed: u64,
     /// Thousandths of the time of its cores that they were busy since the last report.
     pub cpu_permille: u16,
+    /// What its tiers moved since its start, in the order in which it declared them.
+    pub traffic: &'a [TierTraffic],
     /// Blocks whose usage changed since the last report; of a server with tiers, those that were used.
     pub usage: &'a [BlockUsage],
+}
+
+/// What one tier of a server moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TierTraffic {
+    /// Bytes that were written there.
+    pub written: u64,
+    /// Bytes that were read from there.
+    pub read: u64,
 }
 
 /// One transition of the catalog. Those with an `actor` come from clients; the rest come from the
@@ -207,8 +238,9 @@ pub enum Command<'a> {
     /// Registers a job with its root prefix. Cluster only.
     /// Its name is `TENANT/NAME` when it is a tenant's.
     RegisterJob { actor: Actor, name: &'a str, lease_ms: u32, quota_blocks: u64, hints: Hints },
-    /// Sets the most blocks that may be held, 0 for no bound. Cluster, or the driver for a prefix.
-    SetQuota { actor: Actor, of: QuotaOf<'a>, max_blocks: u64 },
+    /// Sets the most blocks that may be held, those that may be in memory before others go below, and
+    /// weights of shares. Cluster, or the driver for a prefix.
+    SetQuota { actor: Actor, of: QuotaOf<'a>, change: QuotaChange },
     /// A quota, and what is held of it. Cluster only for a tenant.
     Quota { actor: Actor, of: QuotaOf<'a> },
     /// Finds a job by its name. Cluster only.
@@ -333,6 +365,22 @@ pub enum Command<'a> {
     BlockFailed { structure: StructureId, at: BlockAt },
     /// A server wrote what a block of an expired prefix held, or could not.
     BlockFlushed { server: ServerId, at: BlockAt, outcome: Result<&'a [Written], &'a str> },
+    /// Begins to write what a prefix holds that lives on.
+    FlushPrefix { actor: Actor, job: JobId, path: &'a str, place: &'a str },
+    /// How that stands.
+    FlushInfo { actor: Actor, job: JobId, number: u64 },
+    /// Ends it, unless its manifest is being written.
+    CancelFlush { actor: Actor, job: JobId, number: u64 },
+    /// A prefix that was being loaded is whole.
+    PublishPrefix { actor: Actor, job: JobId, path: &'a str },
+    /// A server wrote what a block held at one moment, into an object of this number of this flush, and
+    /// whether the block was sealed; or could not, and whether it never will.
+    BlockCopied {
+        server: ServerId,
+        number: u64,
+        name: u32,
+        outcome: Result<(&'a [Written], bool), (bool, &'a str)>,
+    },
     /// A server wrote the manifest of a flush, or could not.
     FlushCommitted { server: ServerId, number: u64, outcome: Result<(), &'a str> },
     /// A server deleted what it was asked to of this flush, or could not.

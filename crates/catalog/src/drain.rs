@@ -207,7 +207,9 @@ impl Catalog {
                 continue;
             }
             let kind = self.structures[s].kind_of(at.block);
-            *kinds.entry(kind.to_string()).or_default() += 1;
+            let below =
+                if self.pool.place(at.block).tier.is_below() { " on its disks" } else { "" };
+            *kinds.entry(format!("{kind}{below}")).or_default() += 1;
         }
         let blocks = |n: u64| if n == 1 { "1 block".into() } else { format!("{n} blocks") };
         let kinds = kinds.iter();

@@ -41,7 +41,7 @@ impl fmt::Display for At<'_> {
 }
 
 /// A structure's address as people read it.
-struct Of<'a>(&'a str, &'a str);
+pub(crate) struct Of<'a>(pub(crate) &'a str, pub(crate) &'a str);
 
 impl fmt::Display for Of<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -103,14 +103,25 @@ pub enum CatalogError {
     InvalidArgument { what: &'static str, given: u64, allowed: &'static str },
     /// Data of expired prefixes cannot be kept.
     #[error(
-        "the data cannot go to '{path}' when the lease ends: no memory server may write to disk, or not every one; start each with the setting flush_root, a directory or bucket for it, or leave the data to be discarded"
+        "the data cannot go to '{path}': no memory server may write to disk, or not every one; start each with the setting flush_root, a directory or bucket for it, or leave the data to be discarded"
     )]
     FlushUnavailable { path: Box<str> },
     /// Two prefixes would be flushed into one directory.
     #[error(
-        "the data cannot go to '{path}' when the lease ends: another live prefix of the job goes there; give each a path of its own"
+        "the data cannot go to '{path}': another live prefix of the job goes there, or is being flushed there; give each a path of its own"
     )]
     FlushPathTaken { path: Box<str> },
+    /// A place that is not the job's.
+    #[error("this job's data cannot go to '{place}': it goes below {allowed}")]
+    FlushElsewhere { place: Box<str>, allowed: Box<str> },
+    /// No flush of this number, or it is too long ago.
+    #[error(
+        "this job has no flush {number:016x}, or the controller has forgotten how it ended; `honeycomb flushed` tells whether it is whole"
+    )]
+    UnknownFlush { number: u64 },
+    /// A prefix that is not whole yet.
+    #[error("{} is being loaded and is not whole yet; try again later", At(path))]
+    Loading { path: Box<str> },
     /// The token, or the prefix's permissions, do not cover it.
     #[error("not permitted to {what} at {}: {why}", At(path))]
     PermissionDenied { what: &'static str, path: Box<str>, why: &'static str },

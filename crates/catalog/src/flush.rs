@@ -1,5 +1,5 @@
 //! Flushing what a prefix held when its lease ends: a part for each block, then a manifest, and only
-//! then are the blocks free.
+//! then are the blocks free. (`live` writes what a prefix holds that goes on.)
 //!
 //! Until the manifest is in its place the blocks are quarantined: nobody reaches them, nobody gets
 //! them. What fails is tried again, with pauses that grow, for as long as it takes; only the loss of
@@ -11,11 +11,12 @@
 //! long as its node.
 
 mod below;
+mod live;
 mod recovery;
 mod sweep;
 
 use crate::durable::PrefixImage;
-use crate::reply::{FlushState, FlushedPart, FlushedStructure};
+use crate::reply::{FlushProgress, FlushState, FlushedPart, FlushedStructure};
 use crate::tombstones::{Cause, Gone, Tombstone};
 use crate::{Catalog, CatalogError, Effect, Loss, Reply, Written};
 use hashbrown::{HashMap, HashSet};
@@ -24,6 +25,8 @@ use honeycomb_types::{
     BlockAt, BlockId, Epoch, FLUSH_EXTENTS, FLUSH_PART, Kind, Marks, PrefixId, ServerId,
     StructureId, Time, flush_directory,
 };
+use live::Ended;
+pub(crate) use live::Live;
 use recovery::Unwritten;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -36,6 +39,8 @@ pub(crate) struct Special {
     pub(crate) marks: Marks,
     pub(crate) flush_to: Box<str>,
     pub(crate) flush: FlushState,
+    /// It is filled from a flush, and not whole yet.
+    pub(crate) loading: bool,
 }
 
 /// The block of a part, and how far it is.
@@ -61,11 +66,13 @@ pub(crate) enum PartState {
     Written = 1,
     /// Nobody ever opened its block: there is nothing to write.
     Absent = 2,
+    /// Its object is on disk, and its block is none of the flush's: it is of a prefix that lived on.
+    Copied = 3,
 }
 
 impl PartState {
     pub(crate) fn from_code(code: u8) -> Option<PartState> {
-        let all = [PartState::Waits, PartState::Written, PartState::Absent];
+        let all = [PartState::Waits, PartState::Written, PartState::Absent, PartState::Copied];
         all.into_iter().find(|state| *state as u8 == code)
     }
 }
@@ -87,6 +94,18 @@ impl Flush {
         }
         structures
     }
+
+    fn progress(&self) -> FlushProgress {
+        let state = match &self.error {
+            Some(why) => FlushState::Failing(why.clone()),
+            None => FlushState::Writing,
+        };
+        let parts = self.structures.iter().flat_map(|s| &s.parts);
+        let objects = parts.flat_map(|part| &part.objects);
+        let bytes = objects.map(|object| object.bytes).sum();
+        let parts = self.parts.len() as u32;
+        FlushProgress { state, parts, done: parts - self.left as u32, bytes }
+    }
 }
 
 /// One prefix that is being flushed.
@@ -102,6 +121,8 @@ struct Flush {
     parts: Vec<Part>,
     /// Parts that are still to be written.
     left: usize,
+    /// Somebody asked for it, and the prefix lives on.
+    live: bool,
     /// Who was asked for the manifest, while that is under way.
     committing: Option<ServerId>,
     attempts: u32,
@@ -112,6 +133,8 @@ struct Flush {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Again {
     Part(usize),
+    /// A part of one that is being copied.
+    Copy,
     Commit,
     Sweep,
 }
@@ -120,6 +143,10 @@ enum Again {
 #[derive(Debug, Default)]
 pub(crate) struct Flushes {
     all: BTreeMap<u64, Flush>,
+    /// Those of prefixes that live, while their blocks are copied.
+    pub(crate) live: BTreeMap<u64, Live>,
+    /// How those ended that were asked for.
+    ended: VecDeque<Ended>,
     /// Those of each directory, in the order in which they began.
     queues: HashMap<Arc<str>, VecDeque<u64>>,
     blocks: HashMap<BlockAt, (u64, usize)>,
@@ -146,7 +173,7 @@ impl Flushes {
     }
 
     pub(crate) fn under_way(&self) -> u64 {
-        self.all.len() as u64
+        (self.all.len() + self.live.len()) as u64
     }
 
     pub(crate) fn failing(&self) -> u64 {
@@ -166,9 +193,13 @@ impl Flushes {
             let parts = flush.parts.capacity() * (size_of::<Part>() + size_of::<FlushedPart>());
             size_of::<Flush>() + parts + flush.directory.len() + flush.address.len()
         });
+        let live: usize = self.live.values().map(Live::bytes).sum();
         let high = self.high.capacity() * size_of::<BlockAt>();
         let tables = self.blocks.allocation_size() + self.claimed.allocation_size() + high;
-        flushes.sum::<usize>() + tables + self.claimed.iter().map(|path| path.len()).sum::<usize>()
+        flushes.sum::<usize>()
+            + live
+            + tables
+            + self.claimed.iter().map(|path| path.len()).sum::<usize>()
     }
 }
 
@@ -204,20 +235,27 @@ impl Catalog {
     }
 
     /// Gives a new prefix what only some have.
-    pub(crate) fn specialise(&mut self, n: u32, marks: Marks, flush: Option<(&str, Box<str>)>) {
-        if marks == self.config.marks && flush.is_none() {
+    pub(crate) fn specialise(
+        &mut self,
+        n: u32,
+        marks: Marks,
+        flush: Option<(&str, Box<str>)>,
+        loading: bool,
+    ) {
+        if marks == self.config.marks && flush.is_none() && !loading {
             return;
         }
         let flush_to = flush.as_ref().map_or("", |(path, _)| *path).into();
         self.flushes.claimed.extend(flush.map(|(_, directory)| directory));
-        let special = Special { marks, flush_to, flush: FlushState::None };
+        let special = Special { marks, flush_to, flush: FlushState::None, loading };
         self.dag.special.insert(n, Box::new(special));
     }
 
     /// Gives a recovered prefix what only some have.
     pub(crate) fn specialise_again(&mut self, n: u32, image: &PrefixImage) {
         let marks = image.marks.unwrap_or(self.config.marks);
-        let special = Special { marks, flush_to: image.flush_to.clone(), flush: FlushState::None };
+        let (flush_to, loading) = (image.flush_to.clone(), image.loading);
+        let special = Special { marks, flush_to, flush: FlushState::None, loading };
         self.dag.special.insert(n, Box::new(special));
         if let Some(directory) = self.directory_of(n).filter(|_| self.dag.nodes[n].live()) {
             self.flushes.claimed.insert(directory.into());
@@ -230,12 +268,18 @@ impl Catalog {
             self.flushes.claimed.remove(&*directory);
         }
         self.pressure.forget(n);
+        self.sharing.forget(n);
     }
 
     fn directory_of(&self, n: u32) -> Option<String> {
         let path = &self.dag.special.get(&n)?.flush_to;
         let job = &self.jobs[self.dag.nodes[n].job].name;
         (!path.is_empty()).then(|| flush_directory(job, path).expect("checked at its creation"))
+    }
+
+    fn number_of_flush(&mut self) -> u64 {
+        self.flushes.last += 1;
+        Epoch::new(self.config.term, self.flushes.last).0
     }
 
     /// Begins the flush of a prefix whose lease has ended, if it is to be flushed: its structures
@@ -249,8 +293,7 @@ impl Catalog {
     ) {
         let Cause::Expired { .. } = cause else { return };
         let Some(directory) = self.directory_of(n) else { return };
-        self.flushes.last += 1;
-        let number = Epoch::new(self.config.term, self.flushes.last).0;
+        let number = self.number_of_flush();
         let mut flush = Flush {
             prefix: self.dag.nodes[n].id,
             directory: directory.into(),
@@ -260,6 +303,7 @@ impl Catalog {
             structures: Vec::new(),
             parts: Vec::new(),
             left: 0,
+            live: false,
             committing: None,
             attempts: 0,
             error: None,
@@ -296,6 +340,8 @@ impl Catalog {
         let structure = &self.structures[s];
         let j = structure.job;
         let kv = structure.kind == Kind::Kv;
+        let targets: Vec<BlockId> =
+            structure.moves.iter().flat_map(|moves| moves.new_targets()).collect();
         let placed = structure.entries.iter().enumerate();
         let ranges: HashMap<_, _> =
             placed.map(|(i, e)| (e.block, (e.start, structure.end(i)))).collect();
@@ -313,7 +359,7 @@ impl Catalog {
         let blocks: Vec<(BlockId, bool)> = chained.chain(extents).collect();
         for (block, extents) in blocks {
             let placed = ranges.get(&block).copied();
-            if kv && placed.is_none() && !extents {
+            if targets.contains(&block) {
                 self.give_back(j, s, block, effects);
                 continue;
             }
@@ -408,7 +454,7 @@ impl Catalog {
                 Again::Part(i) => {
                     all.get(&number).is_some_and(|f| f.parts[i].at.block.server() == server)
                 }
-                Again::Commit => true,
+                Again::Commit | Again::Copy => true,
                 Again::Sweep => false,
             };
             Reverse((if theirs { at.min(now) } else { at }, number, again))
@@ -424,7 +470,8 @@ impl Catalog {
             return;
         }
         // Who wrote the last part sees the directory; one of the others does when it is shared.
-        let written = flush.parts.iter().rev().filter(|part| part.state == PartState::Written);
+        let there = |part: &&Part| matches!(part.state, PartState::Written | PartState::Copied);
+        let written = flush.parts.iter().rev().filter(there);
         let wrote = written.map(|part| part.at.block.server());
         let able = |server: &ServerId| self.pool.server(*server).is_some_and(|s| s.flush);
         let any = self.pool.servers().map(|(id, _)| id);
@@ -484,7 +531,7 @@ impl Catalog {
         self.flushes.unwritten.changed(number);
         let whole = flush.left == 0 || matches!(state, FlushState::Lost(_));
         assert!(whole, "INV-09: blocks are freed before what they held is written");
-        for part in &flush.parts {
+        for part in flush.parts.iter().filter(|part| part.state != PartState::Copied) {
             self.flushes.blocks.remove(&part.at);
             self.pool.free_kept(part.at, effects);
         }
@@ -494,7 +541,12 @@ impl Catalog {
         if matches!(state, FlushState::Lost(_)) {
             self.begin_sweep(number, &flush, effects);
         }
-        self.set_state(flush.prefix, state);
+        if flush.live {
+            let progress = FlushProgress { state, ..flush.progress() };
+            self.note_ended(Ended { number, job_name: flush.job_name, progress });
+        } else {
+            self.set_state(flush.prefix, state);
+        }
         let queue = self.flushes.queues.get_mut(&flush.directory).expect("it was in the queue");
         queue.retain(|other| *other != number);
         match queue.front().copied() {
@@ -509,17 +561,18 @@ impl Catalog {
     pub(crate) fn retry_flushes(&mut self, effects: &mut Vec<Effect>) {
         while self.flushes.next().is_some_and(|at| at <= self.now) {
             let Reverse((_, number, again)) = self.flushes.retries.pop().expect("looked at it");
-            if again == Again::Sweep {
-                self.sweep(number, effects);
-                continue;
-            }
-            let Some(flush) = self.flushes.all.get(&number) else { continue };
+            let known = self.flushes.all.get(&number);
             match again {
-                Again::Commit | Again::Sweep => self.commit_flush(number, effects),
+                Again::Sweep => self.sweep(number, effects),
+                // Looked at when the tick is over.
+                Again::Copy => {}
+                Again::Commit if known.is_some() => self.commit_flush(number, effects),
                 Again::Part(i) => {
-                    let waiting = flush.parts[i].state == PartState::Waits;
-                    effects.extend(waiting.then(|| flush.parts[i].effect()));
+                    let part = known.map(|flush| &flush.parts[i]);
+                    let waits = part.filter(|part| part.state == PartState::Waits);
+                    effects.extend(waits.map(Part::effect));
                 }
+                Again::Commit => {}
             }
         }
     }
@@ -580,7 +633,7 @@ impl Catalog {
 
     /// Writes down at the prefix how its flush stands.
     fn show_flush(&mut self, number: u64) {
-        let Some(flush) = self.flushes.all.get(&number) else { return };
+        let Some(flush) = self.flushes.all.get(&number).filter(|flush| !flush.live) else { return };
         let state = match &flush.error {
             Some(why) => FlushState::Failing(why.clone()),
             None => FlushState::Writing,

@@ -116,6 +116,7 @@ impl Catalog {
         if asker + 1 != granted || sealed.is_some() || !theirs || !current {
             return Err(stale);
         }
+        self.cancel_moves_of(s, successor.block, effects);
         self.structures.changes(s, usize::MAX);
         let structure = &mut self.structures[s];
         let growth = structure.growth.as_mut().expect("it has granted one");
@@ -277,6 +278,7 @@ impl Catalog {
         if let Some(growth) = growth {
             let granted = growth.granted.into_iter().map(|granted| granted.block);
             for block in granted.chain(growth.spare) {
+                self.cancel_moves_of(s, block, effects);
                 self.give_back(j, s, block, effects);
             }
         }
@@ -303,6 +305,7 @@ impl Catalog {
             // INV-17: an empty range is in no map.
             let empty = std::mem::replace(&mut tail.block, next.block);
             let j = structure.job;
+            self.cancel_moves_of(s, empty, effects);
             self.give_back(j, s, empty, effects);
             emptied = Some(empty);
         }

@@ -17,7 +17,7 @@ const NOT_SENSITIVE: u8 = 1;
 /// What a job says of itself. The default says nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hints {
-    /// Its data need not be in memory.
+    /// Its data need not be in memory: what can be below is placed there first.
     pub not_sensitive: bool,
     /// Tasks that run at the same time; 0 when it does not say.
     pub tasks: u32,

@@ -110,11 +110,10 @@ impl Catalog {
         if structure.router == Router::HashRange {
             let slot = structure.slot_width();
             require(starts.iter().all(|start| start % slot == 0), 17, what)?;
-            let wrong = |why| format!("structure {}: {why}: {:?}", structure.id, structure.moves);
-            structure.check_moves().or_else(|why| require(false, 20, || wrong(why)))?;
             require(structure.growth.is_none() && !structure.sealed, 17, what)?;
         }
-        require(structure.moves.is_none() || structure.kind == Kind::Kv, 20, what)?;
+        let wrong = |why| format!("structure {}: {why}: {:?}", structure.id, structure.moves);
+        structure.check_moves().or_else(|why| require(false, 20, || wrong(why)))?;
         require(structure.extents.is_empty() || structure.kind == Kind::Kv, 20, what)?;
         require(!structure.sealed || structure.growth.is_none(), 20, what)?;
         let held = structure.blocks().all(|b| self.pool.held(self.pool.at(b)) == Some(Held::By(s)));

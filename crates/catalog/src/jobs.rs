@@ -5,7 +5,7 @@ use crate::dag::{Life, Node};
 use crate::durable::{Dirty, JobImage};
 use crate::hash::HashKey;
 use crate::lease::remaining_ms;
-use crate::quota::Bound;
+use crate::quota::{Allowance, Bound};
 use crate::slab::{NONE, Slab, chain};
 use crate::tombstones::Tombstones;
 use crate::weights::Weights;
@@ -30,6 +30,8 @@ pub(crate) struct Job {
     pub(crate) shortest_ms: u32,
     /// Most blocks that it may hold.
     pub(crate) quota: Bound,
+    /// What its share counts for, when it is no tenant's.
+    pub(crate) weight: u32,
     /// Place of its tenant, if it has one.
     pub(crate) tenant: u32,
     /// Its live prefixes that have a quota.
@@ -65,7 +67,8 @@ impl Job {
             root: image.root,
             lease_ms: image.lease_ms,
             shortest_ms: image.shortest_ms,
-            quota: Bound::new(image.quota),
+            quota: Bound::new(image.allowed),
+            weight: image.allowed.weight,
             tenant: NONE,
             bounded_prefixes: 0,
             hints: image.hints,
@@ -86,6 +89,11 @@ impl Job {
 }
 
 impl Job {
+    /// What it is allowed.
+    pub(crate) fn allowed(&self) -> Allowance {
+        Allowance { most: self.quota.most, soft: self.quota.soft, weight: self.weight }
+    }
+
     fn bytes(&self) -> usize {
         let weights = self.weights.as_ref().map_or(0, |weights| weights.bytes());
         self.name.len() + self.tombstones.bytes() + weights
@@ -339,7 +347,7 @@ impl Catalog {
             root: NONE,
             lease_ms,
             shortest_ms: u32::MAX,
-            quota,
+            allowed: Allowance { most: quota, ..Allowance::default() },
             hints,
             registered: self.now,
             lingers_until: None,
@@ -496,9 +504,9 @@ impl Catalog {
         };
         let pinned = node.pinned && node.live();
         let special = self.dag.special.get(&n);
-        let (max_blocks, held_blocks) = self.quotas.of_prefix(node.id);
+        let (allowed, held_blocks) = self.quotas.of_prefix(node.id);
         PrefixInfo {
-            max_blocks,
+            max_blocks: allowed.most,
             held_blocks,
             prefix: node.id,
             name: node.name.clone(),

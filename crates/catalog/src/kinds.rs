@@ -28,6 +28,16 @@ impl KindSet {
         )
     }
 
+    /// Those of both.
+    pub(crate) fn and(self, other: KindSet) -> KindSet {
+        KindSet(self.0 | other.0)
+    }
+
+    /// Whether all of another set are in this one.
+    pub(crate) fn covers(self, other: KindSet) -> bool {
+        self.0 & other.0 == other.0
+    }
+
     /// Whether a server with this set serves structures of a kind. The built-in ones everybody does.
     pub(crate) fn serves(self, kind: Kind) -> bool {
         KindSet::bit(kind).is_none_or(|bit| self.0 & bit != 0)

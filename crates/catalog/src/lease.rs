@@ -215,6 +215,15 @@ impl Catalog {
             // Half a lease left is enough to know: the timer comes again before the end, and a
             // prefix with many relatives is not read in full each time.
             let deadline = self.deadline(n, self.now - self.lease(n) / 2);
+            let id = self.dag.nodes[n].id;
+            let deadline = match deadline > self.now || !self.is_being_copied(id) {
+                true => deadline,
+                // Who flushes it wants it.
+                false => {
+                    self.dag.nodes[n].stamp = self.now;
+                    self.now + self.lease(n)
+                }
+            };
             if deadline > self.now {
                 self.timers.set(deadline, n, self.dag.nodes[n].id);
                 continue;

@@ -15,11 +15,12 @@
 //! and shrink; `moves` how kvs split and merge; `extents` where they keep large values; `policy` who gets which block;
 //! `hints` what jobs are expected to take; `quota` how much they may; `bill` what they have used;
 //! `weights` on which servers their blocks are, where they said what they need; `pressure` what goes below
-//! memory when it runs short; `lots` how much of a server this controller shard has; `drain` how a server
+//! memory when it runs short; `shares` who gives it; `lots` how much of a server this controller shard has; `drain` how a server
 //! is taken out, and `relocate` how blocks leave it.
 
 #![forbid(unsafe_code)]
 
+mod advice;
 mod bill;
 mod command;
 mod dag;
@@ -51,15 +52,18 @@ mod rejoin;
 mod relocate;
 mod reply;
 mod servers;
+mod shares;
 mod slab;
+mod staying;
 mod structures;
 mod tombstones;
 mod weights;
 
+pub use advice::{Advice, AdviceKind, ServerUse, Use, Verdict, advise};
 pub use bill::{BillInfo, Spent};
 pub use command::{
     Actor, BlockUsage, Command, HeldBlock, NewServer, NewStructure, PlanNode, PrefixOptions,
-    QuotaOf, Report, Seal, Written,
+    QuotaChange, QuotaOf, Report, Seal, TierTraffic, Written,
 };
 pub use durable::{BadRecord, Recovery};
 pub use error::{CatalogError, Loss, QuotaLevel};
@@ -67,13 +71,16 @@ pub use full::{Full, FullTier, Holding};
 pub use hints::{Estimate, Hints, Supply};
 pub use honeycomb_types::Router;
 pub use invariants::{Broken, Chain};
+pub use quota::Allowance;
 pub use reply::{
-    ClusterStatus, DrainState, EdgeOutcome, Effect, FlushState, FlushedPart, FlushedStructure,
-    JobInfo, LeaseInfo, MapEntry, Opened, PartitionMap, PrefixInfo, PrefixState, Reply, ServerInfo,
-    StructureInfo, TierUse,
+    ClusterStatus, DrainState, EdgeOutcome, Effect, FlushProgress, FlushState, FlushedPart,
+    FlushedStructure, JobInfo, LeaseInfo, MapEntry, Opened, PartitionMap, PrefixInfo, PrefixState,
+    Reply, ServerInfo, StructureInfo, TierUse,
 };
+pub use shares::ShareInfo;
 pub use weights::Weight;
 
+use advice::Adviser;
 use bill::Bills;
 use dag::Dag;
 use drain::Drains;
@@ -81,16 +88,19 @@ use durable::Journal;
 use flush::Flushes;
 use hash::HashKey;
 use honeycomb_types::limits::LEASE_DEFAULT_MS;
-use honeycomb_types::{BlockAt, JobId, Marks, MoveId, ServerId, StructureId, Time};
+use honeycomb_types::{
+    BlockAt, JobId, Marks, MoveId, PolicyKind, ScaleMarks, ServerId, StructureId, Time,
+};
 use jobs::Jobs;
 use kinds::Kinds;
 use lease::Timers;
-use policy::{FirstCome, Policy};
+use policy::Policy;
 use pool::Pool;
 use pressure::Pressure;
 use quota::Quotas;
 use readers::Readers;
 use rejoin::Awaited;
+use shares::Sharing;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use structures::Structures;
@@ -109,12 +119,25 @@ pub struct Config {
     pub marks: Marks,
     /// Lease of the prefixes of jobs that do not say, in milliseconds.
     pub lease_ms: u32,
+    /// Who has memory when it is short.
+    pub policy: PolicyKind,
+    /// When there should be other servers.
+    pub scale: ScaleMarks,
 }
 
 impl Default for Config {
     fn default() -> Config {
         let (marks, lease_ms) = (Marks::default(), LEASE_DEFAULT_MS);
-        Config { shard: 0, term: 0, hash_seed: 0, marks, lease_ms }
+        let policy = PolicyKind::default();
+        Config {
+            shard: 0,
+            term: 0,
+            hash_seed: 0,
+            marks,
+            lease_ms,
+            policy,
+            scale: ScaleMarks::default(),
+        }
     }
 }
 
@@ -146,6 +169,8 @@ pub struct Catalog {
     pressure: Pressure,
     /// What jobs held that were refused a moment ago.
     counted: full::Counted,
+    sharing: Sharing,
+    adviser: Adviser,
     drains: Drains,
     quotas: Quotas,
     bills: Bills,
@@ -170,13 +195,9 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// An empty catalog that serves first come, first served.
+    /// An empty catalog.
     pub fn new(config: Config) -> Catalog {
-        Catalog::with_policy(config, Box::new(FirstCome))
-    }
-
-    /// An empty catalog with an allocation policy of its own.
-    pub fn with_policy(config: Config, policy: Box<dyn Policy>) -> Catalog {
+        let policy = policy::of(config.policy);
         let key = HashKey::new(config.hash_seed);
         Catalog {
             config,
@@ -194,6 +215,8 @@ impl Catalog {
             flushes: Flushes::default(),
             pressure: Pressure::default(),
             counted: full::Counted::default(),
+            sharing: Sharing::default(),
+            adviser: Adviser::default(),
             drains: Drains::default(),
             quotas: Quotas::default(),
             bills: Bills::default(),
@@ -226,7 +249,13 @@ impl Catalog {
         self.now = self.now.max(now);
         self.started.get_or_insert(self.now);
         self.pressure.begins(matches!(command, Command::ShortOf { .. }));
+        let copies = frees_copies(&command);
+        self.share_anew();
         let reply = self.transition(command, effects);
+        effects.append(&mut self.pressure.early);
+        if copies && !self.flushes.live.is_empty() {
+            self.go_on_copying(effects);
+        }
         if self.pressure.has_asked() {
             self.press(effects);
         }
@@ -277,7 +306,7 @@ impl Catalog {
             C::RegisterJob { actor, name, lease_ms, quota_blocks, hints } => {
                 self.register_job(actor, name, lease_ms, quota_blocks, hints, effects)
             }
-            C::SetQuota { actor, of, max_blocks } => self.set_quota(actor, of, max_blocks),
+            C::SetQuota { actor, of, change } => self.set_quota(actor, of, change),
             C::Quota { actor, of } => self.quota(actor, of),
             C::JobWeights { actor, job } => self.job_weights(actor, job),
             C::JobBills { actor, job } => self.job_bills(actor, job),
@@ -319,6 +348,15 @@ impl Catalog {
             C::BlockFailed { structure, at } => self.block_failed(structure, at, effects),
             C::BlockFlushed { server, at, outcome } => {
                 self.block_flushed(server, at, outcome, effects)
+            }
+            C::FlushPrefix { actor, job, path, place } => {
+                self.flush_prefix(actor, job, path, place)
+            }
+            C::FlushInfo { actor, job, number } => self.flush_info(actor, job, number),
+            C::CancelFlush { actor, job, number } => self.cancel_flush(actor, job, number, effects),
+            C::PublishPrefix { actor, job, path } => self.publish_prefix(actor, job, path),
+            C::BlockCopied { server, number, name, outcome } => {
+                self.block_copied(server, number, name, outcome, effects)
             }
             C::Swept { server, number, outcome } => self.swept(server, number, outcome, effects),
             C::FlushCommitted { server, number, outcome } => {
@@ -398,6 +436,7 @@ impl Catalog {
             self.flushes.bytes(),
             self.pressure.bytes(),
             self.counted.bytes(),
+            self.sharing.bytes(),
             self.quotas.bytes(),
             self.bills.bytes(),
             scratch,
@@ -409,4 +448,23 @@ impl Catalog {
         assert!(counter < 1 << 48, "an id's counter has 48 bits");
         (self.config.shard as u64) << 48 | counter
     }
+}
+
+/// Whether a flush of a prefix that lives may go on after it. All of these wait for the log, because what
+/// goes on gives names.
+fn frees_copies(command: &Command<'_>) -> bool {
+    matches!(
+        command,
+        Command::Tick
+            | Command::FlushPrefix { .. }
+            | Command::BlockCopied { .. }
+            | Command::CommitMove { .. }
+            | Command::CancelMove { .. }
+            | Command::ImportRefused { .. }
+            | Command::Inventory { .. }
+            | Command::ServerLost { .. }
+            | Command::RemovePrefix { .. }
+            | Command::RemoveStructure { .. }
+            | Command::DeregisterJob { .. }
+    )
 }

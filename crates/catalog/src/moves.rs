@@ -1,4 +1,4 @@
-//! Moves: how a kv splits and merges, and how it leaves a server. A block (the *source*) gives the rest
+//! Moves: how a kv splits and merges, and how blocks leave a server. A block (the *source*) gives the rest
 //! of its range from some slot on to a new block, or all of it to a neighbour, or all of it to a new
 //! block on another server (the *target*), which takes its place (`relocate`).
 //!
@@ -26,6 +26,11 @@ use honeycomb_types::{
 /// was made of two splits no earlier than when it has grown (`HEAVIER` of the structure).
 const MERGE_FILL: (u64, u64) = (5, 6);
 
+/// Whether blocks of a kind move as they lie: to a new block, and in no other way.
+pub(crate) fn moves_as_it_lies(kind: Kind) -> bool {
+    matches!(kind, Kind::File | Kind::Queue)
+}
+
 /// A move that is neither committed nor cancelled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Move {
@@ -48,7 +53,7 @@ pub(crate) struct Past {
     pub(crate) took: (MoveId, bool),
 }
 
-/// What a kv that has ever moved anything has beside its map.
+/// What a structure that has ever moved anything has beside its map.
 #[derive(Debug, Default)]
 pub(crate) struct Moves {
     pending: Vec<Move>,
@@ -93,7 +98,7 @@ impl Structure {
     }
 
     /// The move in which a block takes part.
-    fn move_of(&self, block: BlockId) -> Option<Move> {
+    pub(crate) fn move_of(&self, block: BlockId) -> Option<Move> {
         let own = |mv: &&Move| mv.source == block || mv.target == block;
         self.pending().iter().find(own).copied()
     }
@@ -117,6 +122,30 @@ impl Structure {
         1 << (u64::BITS - self.slots.trailing_zeros())
     }
 
+    /// Whether a block serves, or will when those before it are full: it is no target.
+    pub(crate) fn serves(&self, block: BlockId) -> bool {
+        let granted = self.growth.iter().flat_map(|growth| &growth.granted);
+        self.place_of(block).is_some() || granted.into_iter().any(|g| g.block == block)
+    }
+
+    /// A block is not the structure's any more: nothing is to be told again of its moves.
+    pub(crate) fn forget_moves_to(&mut self, block: BlockId) {
+        if let Some(moves) = &mut self.moves {
+            moves.past.retain(|past| past.block != block);
+        }
+    }
+
+    /// A relocation was committed: the new block is where the old one was.
+    fn relocated(&mut self, old: BlockId, new: BlockId) {
+        let placed = self.entries.iter_mut().map(|entry| &mut entry.block);
+        let granted = self.growth.iter_mut().flat_map(|growth| &mut growth.granted);
+        let mut all = placed.chain(granted.map(|granted| &mut granted.block));
+        *all.find(|block| **block == old).expect("what moves is the structure's") = new;
+        if let Some(queue) = &mut self.queue {
+            queue.relocated(old, new);
+        }
+    }
+
     /// What is wrong with its moves, if anything (INV-17, INV-20).
     pub(crate) fn check_moves(&self) -> Result<(), &'static str> {
         let pending = self.pending();
@@ -131,6 +160,13 @@ impl Structure {
             if others.clone().any(shared) {
                 return Err("a block takes part in two moves");
             }
+            if self.router.grows() {
+                // Its range is not over until it is sealed.
+                if !self.serves(mv.source) || self.serves(mv.target) || mv.way != Way::Relocate {
+                    return Err("a move is of a block that is not there, or to the wrong place");
+                }
+                continue;
+            }
             let Some(from) = self.place_of(mv.source) else {
                 return Err("the source of a move is not in the map");
             };
@@ -144,7 +180,7 @@ impl Structure {
                 return Err("a move is not of what its source has, or to the wrong place");
             }
         }
-        if self.past().iter().any(|past| self.place_of(past.block).is_none()) {
+        if self.past().iter().any(|past| !self.serves(past.block)) {
             return Err("the past of a block that is not in the map is kept");
         }
         Ok(())
@@ -164,7 +200,8 @@ impl Catalog {
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
         let s = self.held_by(id, at)?;
-        if self.structures[s].kind != Kind::Kv {
+        let leaves = way == Way::Relocate && moves_as_it_lies(self.structures[s].kind);
+        if self.structures[s].kind != Kind::Kv && !leaves {
             return Err(self.wrong_kind(s, Kind::Kv));
         }
         if self.holds_extents(at) {
@@ -178,6 +215,7 @@ impl Catalog {
                 mv
             }
             Some(_) => return Err(CatalogError::Moving { at }),
+            None if self.stays_for_flush(s, at.block) => return Err(CatalogError::Moving { at }),
             None => match way {
                 Way::Split => self.begin_split(s, at, start, effects)?,
                 Way::Merge => self.begin_merge(s, at, effects)?,
@@ -188,6 +226,7 @@ impl Catalog {
         Ok(Reply::Moving { id: mv.id, entry })
     }
 
+    /// A block's place in the map, and its range; of a kv.
     pub(crate) fn range_of(&self, s: u32, block: BlockId) -> (usize, u64, u64) {
         let structure = &self.structures[s];
         let place = structure.place_of(block).expect("a kv's block is in the map, or a target");
@@ -289,6 +328,9 @@ impl Catalog {
                 return Err(CatalogError::StaleBlock { at: named });
             }
         }
+        if self.structures[s].router.grows() {
+            return Ok(self.commit_as_it_lies(s, mv, bytes, effects));
+        }
         let (place, ..) = self.range_of(s, mv.source);
         self.structures.changes(s, if mv.way.gives_all() { place } else { place + 1 });
         let structure = &mut self.structures[s];
@@ -329,6 +371,43 @@ impl Catalog {
         Ok(self.moved(s, place))
     }
 
+    /// The commit of a relocation of a block of a file or a queue. The map's version stays what it
+    /// was: a tail was told which one its seal will make. Maps of one version may name a block by its
+    /// old and by its new name, in the same place.
+    fn commit_as_it_lies(
+        &mut self,
+        s: u32,
+        mv: Move,
+        bytes: u64,
+        effects: &mut Vec<Effect>,
+    ) -> Reply {
+        let structure = &self.structures[s];
+        let last = structure.entries.len() - 1;
+        self.structures.changes(s, structure.place_of(mv.source).unwrap_or(last));
+        let structure = &mut self.structures[s];
+        structure.relocated(mv.source, mv.target);
+        let moves = structure.end_move(mv.id);
+        moves.past.retain(|past| past.block != mv.source);
+        moves.past_of(mv.target).took = (mv.id, true);
+        let j = structure.job;
+        self.jobs[j].bill.moved(bytes);
+        effects.push(self.end_import(mv.target, mv.id, true));
+        self.give_back(j, s, mv.source, effects);
+        // What the old block was told meanwhile is lost with it.
+        self.tell_ahead(s, effects);
+        self.took_place(s, mv.target)
+    }
+
+    /// What the source of such a move is answered: who has its place.
+    fn took_place(&self, s: u32, block: BlockId) -> Reply {
+        let structure = &self.structures[s];
+        let place = structure.place_of(block);
+        let start = place.map_or(0, |place| structure.entries[place].start);
+        let end = place.map_or(u64::MAX, |place| structure.end(place));
+        let version = MapVersion(structure.version);
+        Reply::Moved { version, entry: self.entry(block, start, end) }
+    }
+
     /// A commit of a move that is not under way: committed before, or cancelled. Exact for the last
     /// move of its source, which is the only one that a source can be waiting for.
     fn commit_again(
@@ -354,6 +433,19 @@ impl Catalog {
                 place.unwrap_or((own + 1).min(structure.entries.len() - 1))
             }
             Some(Held::By(_)) => return Err(CatalogError::StaleBlock { at }),
+            _ if structure.router.grows() => {
+                // It is the structure's no more. Who has its place may have given it on, or have gone.
+                // Its server may be no member any more.
+                let there = structure.serves(target.block) && self.pool.at(target.block) == target;
+                if !there {
+                    return Err(CatalogError::StaleBlock { at });
+                }
+                let told = structure.past().iter().find(|past| past.block == target.block);
+                if told.is_some_and(|past| past.took == (number, true)) {
+                    effects.push(self.end_import(target.block, number, true));
+                }
+                return Ok(self.took_place(s, target.block));
+            }
             // The blocks of a kv leave it when they have given everything, and only then.
             _ => place.ok_or(CatalogError::StaleBlock { at })?,
         };
@@ -441,6 +533,21 @@ impl Catalog {
                 self.give_back(j, s, mv.target, effects);
             }
         }
+    }
+
+    /// A block is about to leave its structure: nothing moves from it any more.
+    pub(crate) fn cancel_moves_of(&mut self, s: u32, block: BlockId, effects: &mut Vec<Effect>) {
+        if self.structures[s].moves.is_none() {
+            return;
+        }
+        // That a block was retired is written without the rest of its structure.
+        self.structures.changes(s, usize::MAX);
+        let pending = self.structures[s].pending().iter();
+        let of = pending.filter(|mv| mv.source == block).copied();
+        for mv in of.collect::<Vec<Move>>() {
+            self.undo_move(s, mv, effects);
+        }
+        self.structures[s].forget_moves_to(block);
     }
 
     /// Gives the moves of a recovered catalog their whole time again.

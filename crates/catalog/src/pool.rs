@@ -12,13 +12,14 @@
 use crate::durable::{Dirty, ServerImage};
 use crate::kinds::KindSet;
 use crate::lots::Lending;
-use crate::policy::{Chooser, JobShare, Policy, ServerRoom, ShardRoom};
+use crate::policy::{Chooser, Policy, ServerRoom, ShardRoom};
+use crate::staying::Staying;
 use crate::weights::Load;
-use crate::{Effect, NewServer};
+use crate::{Effect, NewServer, TierTraffic};
 use hashbrown::{HashMap, HashSet};
 use honeycomb_types::limits::{REJOIN_GRACE, RESERVE_BLOCKS_MIN, RESERVE_FRACTION, SERVER_SILENCE};
 use honeycomb_types::{
-    BlockAt, BlockId, Bug, Epoch, JobId, Kind, ServerId, ShardIx, TierIx, TierSpec, Time,
+    BlockAt, BlockId, Bug, Epoch, Kind, ServerId, ShardIx, TierIx, TierSpec, Time,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -257,8 +258,12 @@ pub(crate) struct Server {
     pub(crate) forwarded: u64,
     pub(crate) bytes_owed: u64,
     pub(crate) load: Load,
+    /// What its tiers moved, as it told last; nothing before that.
+    pub(crate) traffic: Box<[TierTraffic]>,
     /// It can write data of expired prefixes to disk.
     pub(crate) flush: bool,
+    /// Where to.
+    pub(crate) flush_root: Box<str>,
     /// The custom kinds that it serves.
     pub(crate) kinds: KindSet,
     /// Known from the log and not back yet: what it has is its own to tell, and nothing of it is
@@ -289,7 +294,9 @@ impl Server {
             forwarded: 0,
             bytes_owed: 0,
             load: Load::default(),
-            flush: new.flush,
+            traffic: Box::default(),
+            flush: !new.flush_root.is_empty(),
+            flush_root: new.flush_root.into(),
             kinds: KindSet::of(new.kinds),
             away: false,
             draining: false,
@@ -349,8 +356,13 @@ impl Server {
         }
     }
 
+    /// Blocks in memory that this controller shard may give.
+    pub(crate) fn lent_total(&self) -> u32 {
+        self.total - self.lending.as_ref().map_or(0, |_| self.unlent())
+    }
+
     pub(crate) fn reserve(&self) -> u32 {
-        let lent = self.total - self.lending.as_ref().map_or(0, |_| self.unlent());
+        let lent = self.lent_total();
         RESERVE_BLOCKS_MIN.max(lent / RESERVE_FRACTION)
     }
 
@@ -423,6 +435,8 @@ pub(crate) struct Pool {
     stirred: Vec<ServerId>,
     /// Blocks that are on their way below memory.
     moving: u32,
+    /// Blocks that are below memory, or go there, by their owners.
+    pub(crate) staying: Staying,
     /// Servers that came or went.
     pub(crate) dirty: Dirty,
 }
@@ -439,6 +453,7 @@ impl Pool {
             shard_rooms: Vec::new(),
             stirred: Vec::new(),
             moving: 0,
+            staying: Staying::default(),
             dirty: Dirty::default(),
         }
     }
@@ -453,6 +468,8 @@ impl Pool {
 
     pub(crate) fn leave(&mut self, server: ServerId) -> Option<Server> {
         self.dirty.mark(server.0);
+        let below: Vec<u32> = self.below_on(server).map(|(_, s)| s).collect();
+        below.into_iter().for_each(|s| self.staying.change(Some(s), None));
         let gone = self.servers.remove(&server)?;
         let places = gone.cores.iter().flat_map(|core| &core.places);
         self.moving -= places.filter(|place| place.goes_down()).count() as u32;
@@ -577,6 +594,28 @@ impl Pool {
         core.map_or(Where::default(), |core| core.place(block.index()))
     }
 
+    /// The structure for which a block is below memory, or goes there.
+    fn below_for(&self, block: BlockId) -> Option<u32> {
+        match self.slot(block)?.held() {
+            Held::By(s) if self.place(block).to.is_below() => Some(s),
+            _ => None,
+        }
+    }
+
+    /// Blocks of a server that are below memory, or go there, and for which structures.
+    fn below_on(&self, id: ServerId) -> impl Iterator<Item = (BlockId, u32)> {
+        let cores = self.servers.get(&id).into_iter().flat_map(|server| server.cores.iter());
+        cores.enumerate().flat_map(move |(ix, core)| {
+            let blocks = (0..).map(move |index| BlockId::new(id, ShardIx(ix as u8), index));
+            let below = |place: &Where, slot: &Slot| match slot.held() {
+                Held::By(s) if place.to.is_below() => Some(s),
+                _ => None,
+            };
+            let all = core.places.iter().zip(&core.slots).zip(blocks);
+            all.filter_map(move |((place, slot), block)| Some((block, below(place, slot)?)))
+        })
+    }
+
     fn place_mut(&mut self, block: BlockId) -> Option<(&mut Where, &mut [Room], &mut u32)> {
         let server = self.servers.get_mut(&block.server())?;
         let core = server.cores.get_mut(block.shard().0 as usize)?;
@@ -609,6 +648,7 @@ impl Pool {
 
     /// A block is to go to another tier: it counts in both from now on.
     pub(crate) fn begins(&mut self, block: BlockId, to: TierIx) {
+        let before = self.below_for(block);
         let (place, rooms, moving) = self.place_mut(block).expect("a block of a server with tiers");
         assert_eq!(place.tier, place.to, "INV-42: {block} is on its way already");
         let room = &mut rooms[to.0 as usize];
@@ -616,10 +656,12 @@ impl Pool {
         assert!(room.out <= room.total, "INV-42: {to} has no room for {block}");
         place.to = to;
         *moving += u32::from(place.goes_down());
+        self.staying.change(before, self.below_for(block));
     }
 
     /// A block has come to a tier, or stays where it was. Whether that changed anything.
     pub(crate) fn arrives(&mut self, block: BlockId, tier: TierIx) -> bool {
+        let before = self.below_for(block);
         let Some((place, rooms, moving)) = self.place_mut(block) else { return false };
         if place.tier == place.to || tier != place.tier && tier != place.to {
             return false;
@@ -628,6 +670,7 @@ impl Pool {
         rooms[left.0 as usize].out -= 1;
         *moving -= u32::from(place.goes_down());
         (place.tier, place.to) = (tier, tier);
+        self.staying.change(before, self.below_for(block));
         true
     }
 
@@ -647,6 +690,7 @@ impl Pool {
             return;
         }
         let away = self.servers.get(&block.server()).is_none_or(|server| server.away);
+        let before = self.below_for(block);
         let Some((place, rooms, moving)) = self.place_mut(block) else { return };
         let known = [tier, to].iter().all(|tier| (tier.0 as usize) < rooms.len());
         if !known {
@@ -656,6 +700,7 @@ impl Pool {
         *moving -= u32::from(old.goes_down());
         *moving += u32::from(place.goes_down());
         if away {
+            self.staying.change(before, self.below_for(block));
             return;
         }
         let mut count = |tier: TierIx, change: i32| {
@@ -670,6 +715,7 @@ impl Pool {
         if old.to != old.tier {
             count(old.to, -1);
         }
+        self.staying.change(before, self.below_for(block));
     }
 
     /// Gives `asked` blocks of one tier to a structure, or none (`NoRoom`): on the servers that the
@@ -677,7 +723,6 @@ impl Pool {
     pub(crate) fn allocate(
         &mut self,
         mut chooser: Chooser<'_>,
-        (job, held): (JobId, u64),
         (structure, kind): (u32, Kind),
         asked: u32,
         draw: Draw,
@@ -685,9 +730,8 @@ impl Pool {
     ) -> Result<Vec<BlockAt>, NoRoom> {
         assert!(structure & FREE == 0, "a structure's index leaves the top bit to the free list");
         let able = self.servers.values().filter(|server| server.kinds.serves(kind));
-        let available = able.map(|server| server.room_in(tier, draw) as u64).sum();
-        let share = JobShare { job, held, available };
-        if available < asked as u64 || chooser.policy.admit(share, asked) < asked {
+        let available: u64 = able.map(|server| server.room_in(tier, draw) as u64).sum();
+        if available < asked as u64 {
             return Err(NoRoom);
         }
         let mut rooms = std::mem::take(&mut self.rooms);
@@ -717,7 +761,7 @@ impl Pool {
 
     fn choose_shard(
         &mut self,
-        policy: &mut dyn Policy,
+        policy: &dyn Policy,
         server: ServerId,
         tier: TierIx,
         taken: &HashMap<BlockId, u32>,
@@ -749,7 +793,9 @@ impl Pool {
         assert!(!state.draining, "INV-46: server {server} drains and was given a block");
         let index = state.cores[shard.0 as usize].take(epoch, structure, tier, now);
         self.stir(server);
-        BlockAt { block: BlockId::new(server, shard, index), epoch }
+        let block = BlockId::new(server, shard, index);
+        self.staying.change(None, self.below_for(block));
+        BlockAt { block, epoch }
     }
 
     /// Takes a block back from its owner. Answers the bytes that it held.
@@ -772,6 +818,7 @@ impl Pool {
     /// that it held.
     pub(crate) fn keep(&mut self, block: BlockId, structure: u32) -> u64 {
         let id = block.server();
+        self.staying.change(self.below_for(block), None);
         let server =
             self.servers.get_mut(&id).expect("structures have blocks on live servers only");
         let slot = server.slot(block).expect("a structure's blocks exist");
@@ -826,7 +873,7 @@ impl Pool {
                 tiers: &image.tiers,
                 block_size: 0,
                 // What it can do it tells when it is back.
-                flush: false,
+                flush_root: "",
                 kinds: &[],
             };
             let mut server = Server::new(new, now);
@@ -885,6 +932,7 @@ impl Pool {
         }
         *slot = Slot { epoch: at.epoch, state: structure, used: UNOPENED };
         server.quarantined -= 1;
+        self.staying.change(None, self.below_for(at.block));
         true
     }
 
@@ -966,6 +1014,7 @@ impl Pool {
         if moving != self.moving {
             return Err(format!("{moving} blocks go below memory, and {} counted", self.moving));
         }
+        self.staying.check(self.servers.keys().flat_map(|&id| self.below_on(id)))?;
         for (id, server) in self.servers() {
             let mut quarantined = 0;
             for core in &server.cores {
@@ -1005,6 +1054,7 @@ impl Pool {
         };
         let rooms = self.rooms.capacity() * size_of::<ServerRoom>();
         let shard_rooms = self.shard_rooms.capacity() * size_of::<ShardRoom>();
-        self.servers.values().map(per_server).sum::<usize>() + rooms + shard_rooms
+        let lists = rooms + shard_rooms + self.staying.bytes();
+        self.servers.values().map(per_server).sum::<usize>() + lists
     }
 }

@@ -5,6 +5,7 @@
 //! one had, so that their addresses stay good.
 
 use crate::dag::{Life, Node};
+use crate::quota::Allowance;
 use crate::slab::chain;
 use crate::tombstones::{Cause, Gone};
 use crate::{Actor, Catalog, CatalogError, Effect, PrefixOptions, Reply};
@@ -30,6 +31,8 @@ pub(crate) struct Checked<'a> {
     pub(crate) flush: Option<(&'a str, Box<str>)>,
     /// Most blocks of it and all below it; 0 for no bound.
     pub(crate) max_blocks: u64,
+    /// It is being loaded.
+    pub(crate) loading: bool,
 }
 
 fn checked_verbs(what: &'static str, verbs: Verbs) -> Result<Verbs, CatalogError> {
@@ -126,8 +129,18 @@ impl Catalog {
             "" => None,
             path => Some((path, self.checked_flush(j, path)?)),
         };
-        let PrefixOptions { pinned, max_blocks, .. } = options;
-        Ok(Checked { lease_ms, pinned, owner_verbs, job_verbs, marks, flush, max_blocks })
+        let PrefixOptions { pinned, max_blocks, loading, .. } = options;
+        let (owner, job) = (owner_verbs, job_verbs);
+        Ok(Checked {
+            lease_ms,
+            pinned,
+            owner_verbs: owner,
+            job_verbs: job,
+            marks,
+            flush,
+            max_blocks,
+            loading,
+        })
     }
 
     pub(crate) fn create_prefix(
@@ -323,8 +336,9 @@ impl Catalog {
         }
         self.live_prefixes += 1;
         self.set_timer(n);
-        self.specialise(n, options.marks, options.flush);
-        self.bound_prefix(n, options.max_blocks);
+        self.specialise(n, options.marks, options.flush, options.loading);
+        let most = options.max_blocks;
+        self.bound_prefix(n, Allowance { most, ..Allowance::default() });
         n
     }
 
@@ -348,6 +362,32 @@ impl Catalog {
         self.need_own(actor, n, "remove the prefix", path)?;
         self.end_prefix(n, Cause::Removed, self.now, effects);
         Ok(Reply::Done)
+    }
+
+    /// Lets a prefix that was being loaded be opened.
+    pub(crate) fn publish_prefix(
+        &mut self,
+        actor: Actor,
+        job: JobId,
+        path: &str,
+    ) -> Result<Reply, CatalogError> {
+        let j = self.admit(actor, job)?;
+        self.need_write(actor, "publish the prefix", path)?;
+        let n = self.live_prefix(j, path)?;
+        self.need_own(actor, n, "publish the prefix", path)?;
+        if let Some(special) = self.dag.special.get_mut(&n) {
+            special.loading = false;
+            self.dag.dirty.mark(n);
+        }
+        Ok(Reply::Done)
+    }
+
+    /// Refuses what is being loaded.
+    pub(crate) fn need_loaded(&self, n: u32) -> Result<(), CatalogError> {
+        match self.dag.special.get(&n).is_some_and(|special| special.loading) {
+            true => Err(CatalogError::Loading { path: self.dag.path_of(n).into() }),
+            false => Ok(()),
+        }
     }
 
     pub(crate) fn set_permissions(

@@ -1,9 +1,9 @@
 //! When memory runs short: which blocks go below it, and who pays for that.
 //!
 //! Under first come, first served a prefix that asks for a block when little is free pays for it with a
-//! block of its own, the one that was not used for longest; nobody else's is ever looked at (INV-43).
-//! What is kept for a flush whose store is out goes down before that, because nobody reaches it.
-//! So writers find memory free, the prefix that overflows is the one that is read from disk, and a
+//! block of its own, the one that was not used for longest; under a fair policy the holder pays that is
+//! furthest above its share (`shares`, INV-43). What is kept for a flush whose store is out goes down before
+//! that, because nobody reaches it. So writers find memory free, the prefix that overflows is the one that is read from disk, and a
 //! neighbour's blocks stay where they are. What comes faster than blocks go down has its place below
 //! from the start (`take_blocks`).
 //!
@@ -17,11 +17,22 @@ use crate::tombstones::Cause;
 use crate::{Catalog, CatalogError, Effect, Loss, Reply};
 use hashbrown::HashMap;
 use honeycomb_types::limits::{LOWER_AGAIN, LOWER_LOOKS, LOWERING_MAX, RAISE_MARKS, WARM_FOR};
-use honeycomb_types::{BlockAt, BlockId, Bug, Kind, ServerId, StructureId, TierIx};
+use honeycomb_types::{BlockAt, BlockId, Kind, ServerId, StructureId, TierIx};
 use std::sync::Arc;
 
 /// Where the clock of a prefix stands: a structure, and the place in its map.
 type Hand = (StructureId, usize);
+
+/// A block that could go down.
+struct Candidate {
+    /// When it was used last.
+    used: u32,
+    /// Its prefix.
+    n: u32,
+    block: BlockId,
+    tier: TierIx,
+    hand: Hand,
+}
 
 /// What is remembered of prefixes that were short of memory.
 #[derive(Debug, Default)]
@@ -29,6 +40,8 @@ pub(crate) struct Pressure {
     hands: HashMap<u32, Hand>,
     /// Prefixes that asked for blocks during this command, and how many they did not get.
     asked: Vec<(u32, u32)>,
+    /// What is to go down already, before the command has ended.
+    pub(crate) early: Vec<Effect>,
     /// The prefix whose allocation was refused by the last command.
     refused: Option<u32>,
     /// Memory became free since this was last looked at.
@@ -76,6 +89,11 @@ fn mark_of(server: &Server) -> u64 {
     (2 * server.shards() as u64).max(server.total as u64 / 32)
 }
 
+/// Whether a server can let blocks go below memory.
+fn has_tiers(server: &&Server) -> bool {
+    !server.tiers.is_empty() && !server.away && !server.draining
+}
+
 /// Whether blocks of this kind work below memory.
 pub(crate) fn goes_below(kind: Kind) -> bool {
     kind == Kind::File
@@ -112,20 +130,24 @@ impl Catalog {
         }
     }
 
-    fn press_prefix(&mut self, n: u32, short: u32, effects: &mut Vec<Effect>) {
+    /// Servers that can let blocks go below memory.
+    fn with_tiers(&self) -> impl Iterator<Item = &Server> {
+        self.pool.servers().map(|(_, s)| s).filter(has_tiers)
+    }
+
+    /// Blocks of memory that are kept free for who comes next.
+    pub(crate) fn kept_free(&self) -> u64 {
+        self.with_tiers().map(mark_of).sum()
+    }
+
+    pub(crate) fn press_prefix(&mut self, n: u32, short: u32, effects: &mut Vec<Effect>) {
         let (ordinary, ..) = self.pool.room();
-        let able = |s: &&Server| !s.tiers.is_empty() && !s.away && !s.draining;
-        let with_tiers = || self.pool.servers().map(|(_, s)| s).filter(able);
-        if with_tiers().next().is_none() {
-            return;
-        }
-        let mark: u64 = with_tiers().map(mark_of).sum();
-        let most = with_tiers().count() as u32 * LOWERING_MAX;
+        let (mark, most) = (self.kept_free(), self.with_tiers().count() as u32 * LOWERING_MAX);
         while self.pool.moving() < most
             && ordinary + (self.pool.moving() as u64) < mark + short as u64
         {
             // What is kept for a store that is out is nobody's to miss.
-            let lowered = self.kept_to_lower().or_else(|| self.coldest(n));
+            let lowered = self.kept_to_lower().or_else(|| self.victim(n, short));
             let Some((block, tier)) = lowered else { return };
             self.pool.begins(block, tier);
             let at = self.pool.at(block);
@@ -147,44 +169,47 @@ impl Catalog {
         list
     }
 
-    /// The block of a prefix to go down next, and where to.
-    fn coldest(&mut self, n: u32) -> Option<(BlockId, TierIx)> {
-        let n = if Bug::LowersNeighbour.active() { self.neighbour(n) } else { n };
+    /// The block of these prefixes to go down next, and where to.
+    pub(crate) fn coldest(&mut self, prefixes: &[u32]) -> Option<(BlockId, TierIx)> {
+        let (mut looks, mut best) = (0, None);
+        for &n in prefixes {
+            if looks == LOWER_LOOKS || self.look_for_coldest(n, &mut looks, &mut best) {
+                break;
+            }
+        }
+        let Candidate { n, block, tier, hand, .. } = best?;
+        self.pressure.hands.insert(n, hand);
+        Some((block, tier))
+    }
+
+    /// Looks for a block of a prefix that is colder than the best so far; whether it is cold enough.
+    fn look_for_coldest(&self, n: u32, looks: &mut usize, best: &mut Option<Candidate>) -> bool {
         let (from, place) = self.pressure.hands.get(&n).copied().unwrap_or_default();
         let list = self.round(n, from);
-        let (mut looks, mut best) = (0, None);
         // Its first structure once more at the end: what lies before the hand.
         let again = list.first().copied();
         for (turn, s) in list.into_iter().chain(again).enumerate() {
             let structure = &self.structures[s];
             let begin = if turn == 0 && structure.id == from { place } else { 0 };
             for i in begin..structure.entries.len() {
-                if looks == LOWER_LOOKS {
-                    return self.chosen(n, best);
+                if *looks == LOWER_LOOKS {
+                    return false;
                 }
                 let Some((used, tier)) = self.could_go(structure, i) else { continue };
-                looks += 1;
+                *looks += 1;
                 let block = structure.entries[i].block;
+                let hand = (structure.id, i + 1);
                 if self.is_cold(used) {
-                    return self.chosen(n, Some((used, block, tier, (structure.id, i + 1))));
+                    *best = Some(Candidate { used, n, block, tier, hand });
+                    return true;
                 }
                 let sealed = i + 1 < structure.entries.len() || structure.sealed;
-                if sealed && best.is_none_or(|(least, ..)| used < least) {
-                    best = Some((used, block, tier, (structure.id, i + 1)));
+                if sealed && best.as_ref().is_none_or(|best| used < best.used) {
+                    *best = Some(Candidate { used, n, block, tier, hand });
                 }
             }
         }
-        self.chosen(n, best)
-    }
-
-    fn chosen(
-        &mut self,
-        n: u32,
-        best: Option<(u32, BlockId, TierIx, Hand)>,
-    ) -> Option<(BlockId, TierIx)> {
-        let (_, block, tier, hand) = best?;
-        self.pressure.hands.insert(n, hand);
-        Some((block, tier))
+        false
     }
 
     fn is_cold(&self, used: u32) -> bool {
@@ -212,7 +237,7 @@ impl Catalog {
     }
 
     /// A prefix that has nothing to do with this one. Only a planted bug asks.
-    fn neighbour(&self, n: u32) -> u32 {
+    pub(crate) fn neighbour(&self, n: u32) -> u32 {
         let mut others = self.structures.iter().map(|(_, structure)| structure.prefix);
         others.find(|other| *other != n).unwrap_or(n)
     }
@@ -226,12 +251,15 @@ impl Catalog {
         at: BlockAt,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
-        self.held_by(id, at)?;
+        let s = self.held_by(id, at)?;
+        let j = self.dag.nodes[self.structures[s].prefix].job;
         let Where { tier, to, refused, .. } = self.pool.place(at.block);
         self.pool.touch(at.block, self.now);
         let again = (LOWER_AGAIN.as_millis() / 250) as u32;
         let lately = refused > 0 && refused + again > tick_of(self.now);
-        if !tier.is_below() || to != tier || lately || !self.room_to_rise(at.block) {
+        // For a job that need not be in memory, memory comes last.
+        let may = !self.jobs[j].hints.not_sensitive && !lately && self.room_to_rise(at.block);
+        if !tier.is_below() || to != tier || !may {
             return Ok(Reply::Done);
         }
         self.pool.begins(at.block, TierIx::MEMORY);
@@ -242,10 +270,9 @@ impl Catalog {
     /// Whether a block may have memory on its core that nobody is likely to ask for soon: on its server,
     /// and over all of them, more is free than what makes blocks go down, some times over.
     fn room_to_rise(&self, block: BlockId) -> bool {
-        let able = |s: &&Server| !s.tiers.is_empty() && !s.away && !s.draining;
-        let all: u64 = self.pool.servers().map(|(_, s)| s).filter(able).map(mark_of).sum();
+        let all = self.kept_free();
         let (ordinary, ..) = self.pool.room();
-        let server = self.pool.server(block.server()).filter(able);
+        let server = self.pool.server(block.server()).filter(has_tiers);
         let room = server.is_some_and(|server| {
             let core = server.cores().nth(block.shard().0 as usize).map_or(0, |core| core.room());
             core > 0 && server.spare() as u64 > RAISE_MARKS * mark_of(server)

@@ -56,6 +56,13 @@ impl QueueState {
         QueueState { max_items, max_bytes, through, taken: Vec::new() }
     }
 
+    /// A block goes on as another one.
+    pub(crate) fn relocated(&mut self, old: BlockId, new: BlockId) {
+        if let Some(taken) = self.taken.iter_mut().find(|taken| taken.block == old) {
+            taken.block = new;
+        }
+    }
+
     fn bounded(&self) -> bool {
         self.max_items != 0 || self.max_bytes != 0
     }
@@ -220,6 +227,9 @@ impl Catalog {
     ) -> Result<Reply, CatalogError> {
         let s = self.queue_of_block(id, at)?;
         let structure = &mut self.structures[s];
+        if !structure.serves(at.block) {
+            return Err(CatalogError::StaleBlock { at }); // Nothing was put there yet.
+        }
         // A server must not be believed to have taken more than there was.
         let most = structure.went_through(at.block);
         if most.is_some_and(|(most, most_bytes)| items > most || bytes > most_bytes) {
@@ -256,6 +266,7 @@ impl Catalog {
         if structure.router == Router::Index && place != 0 {
             return Err(CatalogError::NotFirst { at });
         }
+        self.cancel_moves_of(s, at.block, effects);
         self.structures.retires(s, place);
         let structure = &mut self.structures[s];
         // Otherwise not only the first: one that still owes somebody an answer must not keep all

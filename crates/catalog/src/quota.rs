@@ -6,32 +6,81 @@
 //! there are ways to it. What a structure counts to does not change when hierarchies change around it,
 //! so that what is added is what is taken away.
 //!
+//! A soft quota refuses nothing: what is in memory beyond it is the first to go below (`shares`).
+//!
 //! A quota that is set below what is held takes nothing away: until enough was freed, nothing more is
 //! given. Nothing is given within any quota while servers are awaited after a restart, because one of
 //! them may tell of growth that the log has lost, and that counts as well.
 
-use crate::command::QuotaOf;
+use crate::command::{QuotaChange, QuotaOf};
 use crate::durable::Dirty;
 use crate::error::QuotaLevel;
+use crate::shares::Giver;
 use crate::slab::{NONE, Slab, chain};
 use crate::{Actor, Catalog, CatalogError, Reply};
 use hashbrown::HashMap;
 use honeycomb_types::limits::TENANTS_MAX;
 use honeycomb_types::{Bug, PrefixId, check_name, tenant_of};
 
+/// What a tenant, a job or a prefix is allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    /// The most blocks; 0 for no bound.
+    pub most: u64,
+    /// Blocks in memory beyond which it is the first whose blocks go below; 0 for none.
+    pub soft: u64,
+    /// What its share counts for among those of others; 1 when nobody says.
+    pub weight: u32,
+}
+
+impl Default for Allowance {
+    fn default() -> Allowance {
+        Allowance { most: 0, soft: 0, weight: 1 }
+    }
+}
+
+impl Allowance {
+    fn changed(self, change: QuotaChange) -> Allowance {
+        Allowance {
+            most: change.max_blocks.unwrap_or(self.most),
+            soft: change.soft_blocks.unwrap_or(self.soft),
+            weight: change.weight.unwrap_or(self.weight).max(1),
+        }
+    }
+
+    /// Whether there is anything to remember.
+    pub(crate) fn says_something(self) -> bool {
+        self != Allowance::default()
+    }
+}
+
+/// Somebody who has more in memory than its soft quota.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Beyond {
+    pub(crate) by: u64,
+    pub(crate) giver: Giver,
+}
+
 /// Most blocks that something may hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bound {
     /// 0 for as many as there are.
     pub(crate) most: u64,
+    /// Blocks in memory beyond which it gives first; 0 for none.
+    pub(crate) soft: u64,
     /// What was held when that was set, or came without being asked for, less what has gone: no more
     /// than the greater of the two is ever held.
     over: u64,
 }
 
 impl Bound {
-    pub(crate) fn new(most: u64) -> Bound {
-        Bound { most, over: 0 }
+    pub(crate) fn new(allowed: Allowance) -> Bound {
+        Bound { most: allowed.most, soft: allowed.soft, over: 0 }
+    }
+
+    /// The same, set while so much is held.
+    fn set(allowed: Allowance, held: u64) -> Bound {
+        Bound { over: held, ..Bound::new(allowed) }
     }
 
     fn admits(self, held: u64, asked: u64) -> bool {
@@ -69,8 +118,15 @@ pub(crate) enum Quota {
 pub(crate) struct Tenant {
     pub(crate) name: Box<str>,
     bound: Bound,
+    weight: u32,
     blocks: u64,
     jobs: u32,
+}
+
+impl Tenant {
+    fn allowed(&self) -> Allowance {
+        Allowance { most: self.bound.most, soft: self.bound.soft, weight: self.weight }
+    }
 }
 
 /// A prefix with a quota, and what is held at it and below.
@@ -91,6 +147,8 @@ pub(crate) struct Quotas {
     /// Structures, by their places, below such; the nearest first. A prefix that ended stays in these
     /// lists and means nothing there: ids are never used again.
     counted: HashMap<u32, Vec<PrefixId>>,
+    /// Somebody has had a soft quota since the catalog was made.
+    pub(crate) any_soft: bool,
     /// Tenants whose quota has changed. A place may be another's by the time that it is written, which
     /// then is written for nothing; names that have gone are in `forgotten`.
     pub(crate) dirty: Dirty,
@@ -102,7 +160,8 @@ impl Quotas {
         if let Some(&t) = self.names.get(name) {
             return t;
         }
-        let tenant = Tenant { name: name.into(), bound: Bound::default(), blocks: 0, jobs: 0 };
+        let (bound, weight) = (Bound::default(), 1);
+        let tenant = Tenant { name: name.into(), bound, weight, blocks: 0, jobs: 0 };
         let t = self.tenants.insert(tenant);
         self.names.insert(name.into(), t);
         t
@@ -125,8 +184,9 @@ impl Quotas {
     }
 
     fn forget(&mut self, t: u32) {
-        let Tenant { jobs, bound, blocks, name } = &self.tenants[t];
-        if (*jobs, bound.most) == (0, 0) {
+        let tenant = &self.tenants[t];
+        let Tenant { jobs, blocks, name, .. } = tenant;
+        if *jobs == 0 && !tenant.allowed().says_something() {
             assert_eq!(*blocks, 0, "INV-30: a tenant without jobs holds blocks");
             self.names.remove(name);
             self.tenants.remove(t);
@@ -134,35 +194,56 @@ impl Quotas {
     }
 
     /// Sets a tenant's quota.
-    pub(crate) fn bound_tenant(&mut self, name: &str, most: u64) {
+    pub(crate) fn bound_tenant(&mut self, name: &str, allowed: Allowance) {
         let t = self.tenant(name);
-        let Tenant { bound, blocks, .. } = &mut self.tenants[t];
-        *bound = Bound { most, over: *blocks };
-        match most {
-            0 if self.dirty.on() => self.forgotten.push(name.into()),
+        let Tenant { bound, blocks, weight, .. } = &mut self.tenants[t];
+        *bound = Bound::set(allowed, *blocks);
+        *weight = allowed.weight;
+        match allowed.says_something() {
+            false if self.dirty.on() => self.forgotten.push(name.into()),
             _ => self.dirty.mark(t),
         }
         self.forget(t);
     }
 
+    /// What a tenant's share counts for, and its soft quota.
+    pub(crate) fn tenant_share(&self, t: u32) -> (u32, u64) {
+        let tenant = &self.tenants[t];
+        (tenant.weight, tenant.bound.soft)
+    }
+
+    pub(crate) fn tenant_name(&self, t: u32) -> &str {
+        &self.tenants[t].name
+    }
+
+    /// Structures that count to a prefix, in any order.
+    pub(crate) fn counting_to(&self, id: PrefixId) -> impl Iterator<Item = u32> {
+        self.counted.iter().filter(move |(_, line)| line.contains(&id)).map(|(s, _)| *s)
+    }
+
     /// Tenants that have a quota, in order of their names.
-    pub(crate) fn bounded_tenants(&self) -> Vec<(&str, u64)> {
-        let all = self.tenants.iter().map(|(_, tenant)| (&*tenant.name, tenant.bound.most));
-        let mut all: Vec<_> = all.filter(|(_, most)| *most > 0).collect();
-        all.sort_unstable();
+    pub(crate) fn bounded_tenants(&self) -> Vec<(&str, Allowance)> {
+        let all = self.tenants.iter().map(|(_, tenant)| (&*tenant.name, tenant.allowed()));
+        let mut all: Vec<_> = all.filter(|(_, allowed)| allowed.says_something()).collect();
+        all.sort_unstable_by_key(|(name, _)| *name);
         all
     }
 
-    /// The quotas that have changed since they were asked for last; 0 for those that ended.
-    pub(crate) fn changed_tenants(&mut self) -> Vec<(Box<str>, u64)> {
-        let forgotten = std::mem::take(&mut self.forgotten);
-        let mut changed: Vec<_> = forgotten.into_iter().map(|name| (name, 0)).collect();
+    /// The quotas that have changed since they were asked for last; nothing for those that ended.
+    pub(crate) fn changed_tenants(&mut self) -> Vec<(Box<str>, Allowance)> {
+        let forgotten = std::mem::take(&mut self.forgotten).into_iter();
+        let mut changed: Vec<_> = forgotten.map(|name| (name, Allowance::default())).collect();
         for t in self.dirty.take() {
             if let Some(tenant) = self.tenants.get(t) {
-                changed.push((tenant.name.clone(), tenant.bound.most));
+                changed.push((tenant.name.clone(), tenant.allowed()));
             }
         }
         changed
+    }
+
+    fn of_tenant(&self, name: &str) -> (Allowance, u64) {
+        let tenant = self.names.get(name).map(|&t| &self.tenants[t]);
+        tenant.map_or_else(Default::default, |tenant| (tenant.allowed(), tenant.blocks))
     }
 
     fn line(&self, s: u32) -> &[PrefixId] {
@@ -177,8 +258,10 @@ impl Quotas {
     }
 
     /// What a prefix may hold with all below it, and holds; nothing when it has no quota.
-    pub(crate) fn of_prefix(&self, id: PrefixId) -> (u64, u64) {
-        self.prefixes.get(&id).map_or((0, 0), |subtree| (subtree.bound.most, subtree.held))
+    pub(crate) fn of_prefix(&self, id: PrefixId) -> (Allowance, u64) {
+        self.prefixes.get(&id).map_or_else(Default::default, |Subtree { bound, held }| {
+            (Allowance { most: bound.most, soft: bound.soft, weight: 1 }, *held)
+        })
     }
 
     /// A prefix ends; answers whether it had a quota.
@@ -193,6 +276,13 @@ impl Quotas {
         let text: usize = self.names.keys().map(|name| 2 * name.len()).sum();
         names + tables + text + lists.sum::<usize>()
     }
+}
+
+/// What has a share together with others has no weight of its own.
+fn refuse_weight(change: QuotaChange, allowed: &'static str) -> Result<(), CatalogError> {
+    let Some(given) = change.weight else { return Ok(()) };
+    let (what, given) = ("the weight of a share", given.into());
+    Err(CatalogError::InvalidArgument { what, given, allowed })
 }
 
 impl Catalog {
@@ -223,7 +313,7 @@ impl Catalog {
         };
         for id in self.quotas.line(s) {
             let Some(&Subtree { bound, held }) = self.quotas.prefixes.get(id) else { continue };
-            any = true;
+            any |= bound.most != 0;
             if !bound.admits(held.saturating_sub(copies), asked) {
                 let n = self.dag.by_id(*id).expect("a prefix with a quota is live");
                 let path = self.dag.path_of(n).into();
@@ -329,23 +419,23 @@ impl Catalog {
     }
 
     /// Gives a recovered prefix its quota, before there are structures that could count to it.
-    pub(crate) fn recover_bound(&mut self, n: u32, most: u64) {
-        if most > 0 {
+    pub(crate) fn recover_bound(&mut self, n: u32, allowed: Allowance) {
+        if allowed.says_something() {
             let node = &self.dag.nodes[n];
             self.jobs[node.job].bounded_prefixes += 1;
-            self.quotas.prefixes.insert(node.id, Subtree { bound: Bound::new(most), held: 0 });
+            self.quotas.prefixes.insert(node.id, Subtree { bound: Bound::new(allowed), held: 0 });
         }
     }
 
-    /// Sets a live prefix's quota, 0 for none. What is at it and below counts from now on.
-    pub(crate) fn bound_prefix(&mut self, n: u32, most: u64) {
+    /// Sets a live prefix's quota. What is at it and below counts from now on.
+    pub(crate) fn bound_prefix(&mut self, n: u32, allowed: Allowance) {
         let (id, j) = (self.dag.nodes[n].id, self.dag.nodes[n].job);
         let known = self.quotas.prefixes.get(&id).copied();
-        if known.map_or(0, |subtree| subtree.bound.most) == most {
+        if self.quotas.of_prefix(id).0 == allowed {
             return;
         }
         self.dag.dirty.mark(n);
-        if most == 0 {
+        if !allowed.says_something() {
             self.quotas.prefixes.remove(&id);
             self.jobs[j].bounded_prefixes -= 1;
             // It lives on, and may have one again.
@@ -362,7 +452,7 @@ impl Catalog {
                 self.count_below(n, id, j)
             }
         };
-        let bound = Bound { most, over: held };
+        let bound = Bound::set(allowed, held);
         self.quotas.prefixes.insert(id, Subtree { bound, held });
     }
 
@@ -403,14 +493,20 @@ impl Catalog {
         let Quotas { tenants, prefixes, .. } = &mut self.quotas;
         tenants.iter_mut().for_each(|tenant| tenant.bound.finds(tenant.blocks));
         prefixes.values_mut().for_each(|subtree| subtree.bound.finds(subtree.held));
+        let bounds = self.quotas.tenants.iter().map(|(_, tenant)| tenant.bound);
+        let bounds = bounds.chain(self.quotas.prefixes.values().map(|subtree| subtree.bound));
+        let mut bounds = bounds.chain(self.jobs.iter().map(|(_, job)| job.quota));
+        self.quotas.any_soft = bounds.any(|bound| bound.soft > 0);
     }
 
     pub(crate) fn set_quota(
         &mut self,
         actor: Actor,
         of: QuotaOf<'_>,
-        most: u64,
+        change: QuotaChange,
     ) -> Result<Reply, CatalogError> {
+        Catalog::check_weight(change.weight.unwrap_or_default())?;
+        self.quotas.any_soft |= change.soft_blocks.is_some_and(|soft| soft > 0);
         match of {
             QuotaOf::Tenant(name) => {
                 self.need_cluster(actor, "set a tenant's quota")?;
@@ -420,13 +516,19 @@ impl Catalog {
                     let (what, limit) = ("tenants", TENANTS_MAX as u64);
                     return Err(CatalogError::LimitExceeded { what, limit });
                 }
-                self.quotas.bound_tenant(name, most);
+                let allowed = self.quotas.of_tenant(name).0.changed(change);
+                self.quotas.bound_tenant(name, allowed);
             }
             QuotaOf::Job(job) => {
                 let j = self.admit(actor, job)?;
                 self.need_cluster(actor, "set a job's quota")?;
+                let job = &self.jobs[j];
+                if job.tenant != NONE {
+                    refuse_weight(change, "a job of a tenant has its tenant's share")?;
+                }
+                let (allowed, held) = (job.allowed().changed(change), job.blocks);
                 let job = &mut self.jobs[j];
-                job.quota = Bound { most, over: job.blocks };
+                (job.quota, job.weight) = (Bound::set(allowed, held), allowed.weight);
                 self.jobs.dirty.mark(j);
             }
             QuotaOf::Prefix(job, path) => {
@@ -437,8 +539,10 @@ impl Catalog {
                     let why = "a task's token bounds nobody; use the job's own";
                     return Err(CatalogError::PermissionDenied { what, path: path.into(), why });
                 }
+                refuse_weight(change, "a prefix has a part of its job's share")?;
                 let n = self.live_prefix(j, path)?;
-                self.bound_prefix(n, most);
+                let allowed = self.quotas.of_prefix(self.dag.nodes[n].id).0.changed(change);
+                self.bound_prefix(n, allowed);
             }
         }
         self.quota(actor, of)
@@ -446,23 +550,63 @@ impl Catalog {
 
     /// A quota, and what is held of it.
     pub(crate) fn quota(&self, actor: Actor, of: QuotaOf<'_>) -> Result<Reply, CatalogError> {
-        let (quota, held) = match of {
+        let (allowed, held, in_memory) = match of {
             QuotaOf::Tenant(name) => {
                 self.need_cluster(actor, "see a tenant's quota")?;
                 check_name(name)?;
-                let tenant = self.quotas.names.get(name).map(|&t| &self.quotas.tenants[t]);
-                tenant.map_or((0, 0), |tenant| (tenant.bound.most, tenant.blocks))
+                let (allowed, held) = self.quotas.of_tenant(name);
+                let t = self.quotas.names.get(name);
+                (allowed, held, t.map_or(0, |&t| self.tenant_in_memory(t)))
             }
             QuotaOf::Job(job) => {
-                let job = &self.jobs[self.admit(actor, job)?];
-                (job.quota.most, job.blocks)
+                let j = self.admit(actor, job)?;
+                let job = &self.jobs[j];
+                (job.allowed(), job.blocks, self.in_memory(j))
             }
             QuotaOf::Prefix(job, path) => {
                 let n = self.live_prefix(self.admit(actor, job)?, path)?;
-                self.quotas.of_prefix(self.dag.nodes[n].id)
+                let id = self.dag.nodes[n].id;
+                let (allowed, held) = self.quotas.of_prefix(id);
+                (
+                    allowed,
+                    held,
+                    if allowed.says_something() { self.subtree_in_memory(id) } else { 0 },
+                )
             }
         };
-        Ok(Reply::Quota { quota, held })
+        Ok(Reply::Quota { allowed, held, in_memory })
+    }
+
+    fn tenant_in_memory(&self, t: u32) -> u64 {
+        let jobs = self.jobs.iter().filter(|(_, job)| job.tenant == t);
+        jobs.map(|(j, _)| self.in_memory(j)).sum()
+    }
+
+    fn subtree_in_memory(&self, id: PrefixId) -> u64 {
+        let held = self.quotas.of_prefix(id).1;
+        let below = self.quotas.counting_to(id).map(|s| self.pool.staying.of_structure(s));
+        held.saturating_sub(below.sum())
+    }
+
+    /// Everybody who has more in memory than its soft quota, in any order.
+    pub(crate) fn all_beyond(&self) -> Vec<Beyond> {
+        let beyond = |soft: u64, held: u64, giver| {
+            let by = if soft > 0 { held.saturating_sub(soft) } else { 0 };
+            (by > 0).then_some(Beyond { by, giver })
+        };
+        let soft = |bound: &Bound| bound.soft > 0;
+        let tenants = self.quotas.tenants.iter().filter(|(_, tenant)| soft(&tenant.bound));
+        let tenants = tenants.filter_map(|(t, tenant)| {
+            beyond(tenant.bound.soft, self.tenant_in_memory(t), Giver::Tenant(t))
+        });
+        let jobs = self.jobs.iter().filter(|(_, job)| soft(&job.quota));
+        let jobs =
+            jobs.filter_map(|(j, job)| beyond(job.quota.soft, self.in_memory(j), Giver::Job(j)));
+        let prefixes = self.quotas.prefixes.iter().filter(|(_, subtree)| soft(&subtree.bound));
+        let prefixes = prefixes.filter_map(|(&id, subtree)| {
+            beyond(subtree.bound.soft, self.subtree_in_memory(id), Giver::Prefix(id))
+        });
+        tenants.chain(jobs).chain(prefixes).collect()
     }
 
     /// INV-30, and that what is counted is what is held.

@@ -81,7 +81,8 @@ impl Catalog {
         self.check_kinds(new.kinds, &[member])?;
         self.announce_kinds(new.kinds);
         let server = self.pool.server_mut(member).expect("looked up just now");
-        (server.flush, server.kinds) = (new.flush, KindSet::of(new.kinds));
+        (server.flush, server.flush_root) = (!new.flush_root.is_empty(), new.flush_root.into());
+        server.kinds = KindSet::of(new.kinds);
         self.drain_anew(member);
         self.heard_from(member);
         self.awaited.told.insert(member, HashSet::new());
@@ -223,6 +224,7 @@ impl Catalog {
         }
         self.imports(server, effects);
         self.resume_parts(server, &told, effects);
+        self.copies_anew(server);
         // It is awaited no longer: its silence counts from now on.
         if !Bug::SilenceForgotten.active() {
             self.silence = self.silence.min(self.now + SERVER_SILENCE);

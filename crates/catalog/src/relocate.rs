@@ -2,7 +2,8 @@
 //!
 //! A *relocation* is a move (`moves`) of all that a block has to a new block on another server, which
 //! takes its place in the map with the commit. Until then the block serves as ever, and goes on if the
-//! move is given up. Which blocks shall leave, and how many at a time, is decided here; each of them is
+//! move is given up. A kv's moves like any other range; a block of a file or a queue as it lies, with
+//! all that it knows. Which blocks shall leave, and how many at a time, is decided here; each of them is
 //! told (`Effect::Evacuate`) and asks for its move like for any other, as often as it takes.
 //!
 //! A relocation counts for no quota (INV-30): the job has not asked for it. It takes ordinary blocks,
@@ -10,7 +11,7 @@
 //!
 //! What was told is soft: over a new connection all of it is told again.
 
-use crate::moves::Move;
+use crate::moves::{Move, moves_as_it_lies};
 use crate::policy::Chooser;
 use crate::pool::{Draw, Held};
 use crate::structures::Structure;
@@ -48,7 +49,9 @@ impl Catalog {
 
     /// Whether what such a block holds can leave its server.
     pub(crate) fn can_leave(&self, at: BlockAt, s: u32) -> bool {
-        self.structures[s].kind_of(at.block) == Kind::Kv
+        let kind = self.structures[s].kind_of(at.block);
+        // Below memory its bytes are not at hand.
+        kind == Kind::Kv || moves_as_it_lies(kind) && !self.pool.place(at.block).tier.is_below()
     }
 
     /// Tells the next blocks of a server to leave it, when others have left.
@@ -69,7 +72,11 @@ impl Catalog {
             }
         };
         let owned = |at: &BlockAt| matches!(self.pool.held(*at), Some(Held::By(_)));
-        evacuation.told.retain(owned);
+        // One that has gone below since is waited for like the others there.
+        evacuation.told.retain(|at| {
+            let owner = self.pool.held(*at);
+            matches!(owner, Some(Held::By(s)) if self.can_leave(*at, s))
+        });
         let most = EVACUATE_AT_ONCE * self.pool.server(id).map_or(0, |s| s.shards() as usize);
         while evacuation.told.len() < most
             && let Some(at) = evacuation.todo.pop_front()
@@ -95,9 +102,20 @@ impl Catalog {
         if self.recovering() {
             return Err(CatalogError::Recovering);
         }
+        if self.structures[s].router.grows() && !self.structures[s].serves(at.block) {
+            // Allocated in advance: it has nothing, and is given back.
+            return Err(CatalogError::Moving { at });
+        }
         let target = self.take_copy(s)?.block;
         let (id, source, way) = (MoveId::NONE, at.block, Way::Relocate);
-        let (_, start, end) = self.range_of(s, source);
+        let (start, end) = match self.structures[s].router.grows() {
+            // Their blocks count from their own start.
+            true => (0, u64::MAX),
+            false => {
+                let (_, start, end) = self.range_of(s, source);
+                (start, end)
+            }
+        };
         let mv = self.note_move(s, Move { id, source, target, start, end, way });
         effects.push(self.open_effect(s, target, (start, end), mv.id));
         Ok(mv)
@@ -105,15 +123,14 @@ impl Catalog {
 
     fn take_copy(&mut self, s: u32) -> Result<BlockAt, CatalogError> {
         let Structure { job: j, kind, .. } = self.structures[s];
-        let holder = (self.jobs[j].id, self.jobs[j].blocks);
         let mut draws = vec![Draw::Ordinary];
         if self.has_room_to_leave() {
             draws.push(Draw::Reserve);
         }
         let memory = (TierIx::MEMORY, self.now);
         let mut taken = draws.into_iter().map(|draw| {
-            let chooser = Chooser { policy: &mut *self.policy, weights: None };
-            self.pool.allocate(chooser, holder, (s, kind), 1, draw, memory)
+            let chooser = Chooser { policy: &*self.policy, weights: None };
+            self.pool.allocate(chooser, (s, kind), 1, draw, memory)
         });
         let first = taken.next().expect("there is one");
         let taken = first.or_else(|none| taken.find_map(Result::ok).ok_or(none));

@@ -1,9 +1,12 @@
 //! What the catalog answers, and what it asks of the memory servers.
 
-use crate::{BillInfo, CatalogError, Estimate, Hints, Weight, Written};
+use crate::{
+    Advice, Allowance, BillInfo, CatalogError, Estimate, Hints, ShareInfo, TierTraffic, Weight,
+    Written,
+};
 use honeycomb_types::{
-    BlockAt, Generation, JobId, Kind, KindSpec, MapVersion, Marks, MoveId, PrefixId, Router,
-    ServerId, StructureId, TierClass, TierIx, Verbs,
+    BlockAt, Generation, JobId, Kind, KindSpec, MapVersion, Marks, MoveId, PolicyKind, PrefixId,
+    Router, ServerId, StructureId, TierClass, TierIx, Verbs,
 };
 use std::sync::Arc;
 
@@ -15,8 +18,9 @@ pub enum Reply {
     Done,
     /// RegisterJob, FindJob.
     Job { job: JobId, root: PrefixId },
-    /// SetQuota, Quota: most blocks, 0 for no bound, and those that are held.
-    Quota { quota: u64, held: u64 },
+    /// SetQuota, Quota: what may be held, what is, and how much of that in memory; nothing is counted
+    /// for a prefix that has no quota.
+    Quota { allowed: Allowance, held: u64, in_memory: u64 },
     /// JobWeights: nothing of a job without hints.
     Weights { expected: Estimate, weights: Vec<Weight> },
     /// JobBills: those of jobs that ended first, in order.
@@ -44,6 +48,10 @@ pub enum Reply {
     Opened(Opened),
     /// ExtentBlocks.
     Extents(Vec<MapEntry>),
+    /// FlushPrefix: its number, and where it goes in full.
+    Flushing { number: u64, place: Box<str> },
+    /// FlushInfo.
+    FlushInfo(FlushProgress),
     /// ClusterStatus.
     Status(ClusterStatus),
     /// JoinServer.
@@ -150,6 +158,19 @@ pub enum FlushState {
     Done,
     /// It cannot be: this was lost before.
     Lost(Arc<str>),
+}
+
+/// How far a flush is that was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FlushProgress {
+    /// What it is at.
+    pub state: FlushState,
+    /// Blocks that are to be written.
+    pub parts: u32,
+    /// Of these, those that are.
+    pub done: u32,
+    /// Bytes that are written.
+    pub bytes: u64,
 }
 
 /// One structure as it was flushed.
@@ -331,6 +352,8 @@ pub struct TierUse {
     pub blocks: u64,
     /// Blocks that are there, or have a place there.
     pub used: u64,
+    /// What was moved since the servers started that live.
+    pub traffic: TierTraffic,
 }
 
 /// Whether a server is being taken out.
@@ -391,13 +414,23 @@ pub struct ClusterStatus {
     pub tiers: Vec<TierUse>,
     /// For the cluster's token; empty for a job's.
     pub servers: Vec<ServerInfo>,
+    /// Who has memory when it is short.
+    pub policy: PolicyKind,
+    /// What those have of it who have some, under a fair policy. For the cluster's token.
+    pub shares: Vec<ShareInfo>,
+    /// Whether there should be other servers.
+    pub advice: Advice,
 }
 
 impl ClusterStatus {
     /// Adds what one server has.
     pub(crate) fn add(&mut self, tier: &TierUse) {
         match self.tiers.iter_mut().find(|sum| sum.class == tier.class) {
-            Some(sum) => (sum.blocks, sum.used) = (sum.blocks + tier.blocks, sum.used + tier.used),
+            Some(sum) => {
+                (sum.blocks, sum.used) = (sum.blocks + tier.blocks, sum.used + tier.used);
+                sum.traffic.written += tier.traffic.written;
+                sum.traffic.read += tier.traffic.read;
+            }
             None => self.tiers.push(*tier),
         }
     }
@@ -442,6 +475,19 @@ pub enum Effect {
     /// Let nobody reach a block any more, and write what it holds of a kv's hashes from `start` to
     /// `end`; answered by `BlockFlushed`. The block stays until `FreeBlock`.
     FlushBlock { server: ServerId, at: BlockAt, start: u64, end: u64, object: Arc<str> },
+    /// Write what a block holds at one moment, of a kv of these hashes; it goes on as it was. Answered by
+    /// `BlockCopied`.
+    CopyBlock {
+        server: ServerId,
+        at: BlockAt,
+        start: u64,
+        end: u64,
+        object: Arc<str>,
+        number: u64,
+        name: u32,
+    },
+    /// A flush copies nothing any more: extents that were kept for it can go.
+    EndCopies { server: ServerId, number: u64 },
     /// Write the manifest of a flush whose parts are all written; answered by `FlushCommitted`.
     CommitFlush {
         server: ServerId,

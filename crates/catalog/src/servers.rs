@@ -29,6 +29,8 @@ impl Effect {
             | Effect::QueueAhead { server, .. }
             | Effect::LowerBlock { server, .. }
             | Effect::FlushBlock { server, .. }
+            | Effect::CopyBlock { server, .. }
+            | Effect::EndCopies { server, .. }
             | Effect::CommitFlush { server, .. }
             | Effect::SweepObjects { server, .. }
             | Effect::BeginImport { server, .. }
@@ -120,6 +122,11 @@ impl Catalog {
         server.bytes_owed = report.bytes_owed;
         let now = self.now;
         server.load.heard(report.cpu_permille, self.now);
+        // It says so four times a second: what has its size already is written over.
+        match server.traffic.len() == report.traffic.len() {
+            true => server.traffic.copy_from_slice(report.traffic),
+            false => server.traffic = report.traffic.into(),
+        }
         for usage in report.usage.iter().filter(|usage| usage.at.block.server() == id) {
             if self.pool.held(usage.at).is_some() {
                 self.pool.touch(usage.at.block, now);
@@ -137,6 +144,7 @@ impl Catalog {
         self.write_bills();
         // What it could not lend when it was asked it may have now.
         self.pool.stir(id);
+        self.look_at_marks();
         Ok(Reply::Done)
     }
 
@@ -229,8 +237,14 @@ impl Catalog {
                 None => self.flushes.error(),
                 Some(_) => Box::default(),
             },
+            policy: self.policy.kind(),
+            advice: self.advice(actor.job.is_none()),
             ..ClusterStatus::default()
         };
+        if actor.job.is_none() && status.policy.is_fair() {
+            status.shares = self.told_shares(None).0;
+            status.shares.retain(|info| info.share.held > 0);
+        }
         for (id, server) in self.pool.servers() {
             let total = server.total as u64;
             let quarantined = server.quarantined_in_memory() as u64;
@@ -246,7 +260,9 @@ impl Catalog {
             status.bytes_resident += server.bytes_resident;
             let used = |n: usize, spec: &TierSpec| {
                 let Room { total, out } = server.below(n);
-                TierUse { class: spec.class, blocks: total as u64, used: out.min(total) as u64 }
+                let (blocks, used) = (total as u64, out.min(total) as u64);
+                let traffic = server.traffic.get(n).copied().unwrap_or_default();
+                TierUse { class: spec.class, blocks, used, traffic }
             };
             let tiers: Vec<TierUse> =
                 server.tiers.iter().enumerate().map(|(n, spec)| used(n, spec)).collect();

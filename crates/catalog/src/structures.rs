@@ -6,7 +6,7 @@ use crate::durable::Dirty;
 use crate::hash::HashKey;
 use crate::moves::Moves;
 use crate::policy::Chooser;
-use crate::pool::Draw;
+use crate::pool::{Draw, NoRoom};
 use crate::pressure::goes_below;
 use crate::queue::QueueState;
 use crate::quota::Quota;
@@ -357,6 +357,7 @@ impl Catalog {
         if !new.open_existing {
             return Err(CatalogError::StructureExists { path, name });
         }
+        self.need_loaded(self.structures[s].prefix)?;
         if is != new.kind {
             return Err(CatalogError::WrongKind { path, name, is, asked: new.kind });
         }
@@ -366,7 +367,8 @@ impl Catalog {
 
     /// Takes blocks for a structure of a prefix within the quotas that it counts to: all of them or none. They are in
     /// memory; when too few are free there, and their kind works below memory, all of them have their
-    /// places in the first tier below that has room.
+    /// places in the first tier below that has room. For a job that need not be in memory, memory comes
+    /// last (Pocket: it "does not use DRAM").
     pub(crate) fn take_blocks(
         &mut self,
         (j, n): (u32, u32),
@@ -381,19 +383,29 @@ impl Catalog {
             // INV-30: a server may yet tell of growth that the log has lost, and that counts as well.
             return Err(CatalogError::Recovering);
         }
-        let job = &self.jobs[j];
-        let holder = (job.id, job.blocks);
         self.pressure.asks(n);
+        self.pool.staying.own(s, j);
         let below = if goes_below(kind) { TIERS_MAX } else { 0 };
-        let (mut weights, now) = (self.take_weights(j), self.now);
-        let mut tiers = (0..=below as u8).map(|tier| {
-            let chooser = Chooser { policy: &mut *self.policy, weights: weights.as_deref_mut() };
-            self.pool.allocate(chooser, holder, (s, kind), asked, draw, (TierIx(tier), now))
-        });
-        let first = tiers.next().expect("memory is one");
-        let blocks = first.or_else(|none| tiers.find_map(Result::ok).ok_or(none));
-        self.jobs[j].weights = weights;
-        let blocks = blocks.map_err(|_| {
+        let fair = self.policy.kind().is_fair() && below > 0 && !recovering;
+        // What a move needs stays where it is served best; what a fair policy keeps free is for who is
+        // within its share.
+        let last = self.jobs[j].hints.not_sensitive && draw == Draw::Ordinary;
+        let first = u8::from(last || fair && self.leaves_memory(j, asked));
+        let count = below as u8 + 1;
+        let mut turn = 0;
+        let blocks = loop {
+            let tier = TierIx((first + turn) % count);
+            turn += 1;
+            let taken = self.take_of((j, s), kind, asked, draw, tier);
+            let memory = fair && !tier.is_below();
+            if taken.is_ok() || turn == count || memory && self.waits_for_share((j, n), asked) {
+                break taken;
+            }
+        };
+        if fair && blocks.is_ok() {
+            self.is_paid(n);
+        }
+        let blocks = blocks.map_err(|NoRoom| {
             self.pressure.refuses(n);
             // Who is away has room as well.
             match recovering {
@@ -406,6 +418,22 @@ impl Catalog {
             Quota::None | Quota::Bounded => self.blocks_came(j, s, asked as u64),
         }
         Ok(blocks)
+    }
+
+    /// Takes blocks of one tier, all or none.
+    fn take_of(
+        &mut self,
+        (j, s): (u32, u32),
+        kind: Kind,
+        asked: u32,
+        draw: Draw,
+        tier: TierIx,
+    ) -> Result<Vec<BlockAt>, NoRoom> {
+        let (mut weights, now) = (self.take_weights(j), self.now);
+        let chooser = Chooser { policy: &*self.policy, weights: weights.as_deref_mut() };
+        let blocks = self.pool.allocate(chooser, (s, kind), asked, draw, (tier, now));
+        self.jobs[j].weights = weights;
+        blocks
     }
 
     /// Records a structure whose blocks were taken.
@@ -509,6 +537,7 @@ impl Catalog {
     ) -> Result<Reply, CatalogError> {
         let j = self.admit(actor, job)?;
         let n = self.live_prefix(j, path)?;
+        self.need_loaded(n)?;
         let s = self.find_named(n, path, name)?;
         let verbs = self.verbs_at(actor, n)?;
         let edge = self.consume(actor, n);

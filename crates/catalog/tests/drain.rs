@@ -4,9 +4,9 @@
 
 mod common;
 
-use common::{Bench, LEASE, file, incarnation, kv, lease};
+use common::{Bench, LEASE, file, incarnation, kv, lease, queue};
 use honeycomb_catalog::{
-    Actor, CatalogError, Command, DrainState, Effect, HeldBlock, Hints, NewServer, Reply,
+    Actor, CatalogError, Command, DrainState, Effect, HeldBlock, Hints, NewServer, Reply, Seal,
 };
 use honeycomb_types::{BlockAt, Generation, MoveId, ServerId, StructureId, Way};
 
@@ -44,7 +44,7 @@ fn a_server_that_drains_is_given_nothing_and_goes_when_it_has_nothing() {
     assert_eq!(drain(&mut bench, "s1:1", false), Ok(Reply::Done), "asked again it is the same");
     let (is, waits) = state(&mut bench, s1);
     assert_eq!(is, DrainState::Draining);
-    assert_eq!(waits, "2 blocks of kind file until their leases end");
+    assert_eq!(waits, "2 blocks moving to other servers");
     // INV-46: everything goes to the other one, and no more than that has room for.
     let made = bench.make(job, file("long", "log", 8)).unwrap();
     assert!(made.map.entries.iter().all(|entry| entry.at.block.server() == s2));
@@ -122,7 +122,7 @@ fn a_restart_of_the_controller_forgets_no_drain() {
             blocks_per_shard: 10,
             tiers: &[],
             block_size: 65_536,
-            flush: false,
+            flush_root: "",
             kinds: &[],
         };
         bench.run(Command::RejoinServer { server, member }).unwrap();
@@ -316,4 +316,73 @@ fn a_relocation_is_given_up_with_its_drain_or_its_target() {
     bench.run(Command::ServerLost { server: third }).unwrap();
     let (_, again) = leave(&mut bench, structure, target).unwrap();
     assert_eq!(again.block.server(), one.block.server());
+}
+
+/// Blocks of a file leave from the map and from the chain behind it; what a tail was told of versions
+/// to come stays true.
+#[test]
+fn blocks_of_a_file_leave_and_its_version_stays() {
+    let mut bench = Bench::new();
+    let job = bench.job("job");
+    let s1 = bench.join("s1:1", 1, 20);
+    bench.create(job, "t", &[], lease(60_000)).unwrap();
+    let log = bench.make(job, file("t", "log", 1)).unwrap();
+    let (structure, tail) = (log.structure, log.map.entries[0].at);
+    let (version, next) = bench.grow(structure, tail).unwrap();
+    let s2 = bench.join("s2:1", 1, 20);
+    drain(&mut bench, "s1:1", false).unwrap();
+    assert_eq!(evacuated(&bench), [tail, next]);
+    let split = Command::BeginMove { structure, at: tail, start: 0, way: Way::Split };
+    assert!(matches!(bench.run(split), Err(CatalogError::WrongKind { .. })));
+    for at in [next, tail] {
+        let (id, target) = leave(&mut bench, structure, at).unwrap();
+        assert_eq!(target.block.server(), s2);
+        let commit = Command::CommitMove { structure, at, id, target, bytes: 0 };
+        let Ok(Reply::Moved { version: is, entry }) = bench.run(commit) else { panic!() };
+        assert_eq!((is.0, entry.at), (1, target));
+        assert_eq!(bench.freed(), [at]);
+        let told = bench.run(commit);
+        assert_eq!(told, Ok(Reply::Moved { version: is, entry }), "the answer got lost");
+        bench.confirm(&[at]);
+    }
+    assert_eq!(released(&bench), [(s1, false)]);
+    // The new tail goes on with the successor that the old one was granted, under its new name.
+    let places = |bench: &mut Bench| -> Vec<(u64, BlockAt)> {
+        let map = bench.reopen(job, &log).unwrap().map;
+        map.entries.iter().map(|entry| (entry.start, entry.at)).collect()
+    };
+    let map = places(&mut bench);
+    let [(0, new)] = map[..] else { panic!("{map:?}") };
+    let (again, granted) = bench.grow(structure, new).unwrap();
+    assert_eq!(again, version);
+    assert!(granted != next && granted.block.server() == s2);
+    let seal = Seal { length: 10, bytes: 10, last: false };
+    assert_eq!(bench.seal(structure, new, seal).unwrap(), version);
+    assert_eq!(places(&mut bench), [(0, new), (10, granted)]);
+}
+
+/// A queue's block that leaves its map takes its relocation along, and the bound goes on.
+#[test]
+fn a_block_that_is_retired_does_not_move() {
+    let mut bench = Bench::new();
+    let job = bench.job("job");
+    bench.join("s1:1", 1, 20);
+    bench.create(job, "t", &[], lease(60_000)).unwrap();
+    let made = bench.make(job, queue("t", "jobs", 9)).unwrap();
+    let (structure, first) = (made.structure, made.map.entries[0].at);
+    let (_, second) = bench.grow(structure, first).unwrap();
+    bench.seal(structure, first, Seal { length: 5, bytes: 50, last: false }).unwrap();
+    let s2 = bench.join("s2:1", 1, 20);
+    drain(&mut bench, "s1:1", false).unwrap();
+    let (id, target) = leave(&mut bench, structure, first).unwrap();
+    bench.run(Command::RetireBlock { structure, at: first }).unwrap();
+    assert_eq!(bench.freed().len(), 2, "the block, and the one that it was to move to");
+    let commit = Command::CommitMove { structure, at: first, id, target, bytes: 0 };
+    assert!(matches!(bench.run(commit), Err(CatalogError::StaleBlock { .. })));
+    // What is left of it leaves, and the tail is told what is ahead of it.
+    let (id, target) = leave(&mut bench, structure, second).unwrap();
+    let commit = Command::CommitMove { structure, at: second, id, target, bytes: 0 };
+    bench.run(commit).unwrap();
+    let told = Effect::QueueAhead { server: s2, at: target, items: 0, bytes: 0 };
+    assert!(bench.effects.contains(&told), "{:?}", bench.effects);
 }

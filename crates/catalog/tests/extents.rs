@@ -186,7 +186,7 @@ fn a_restarted_controller_knows_them_and_opens_what_was_not_opened() {
         tiers: &[],
         block_size: BLOCK,
         kinds: &[],
-        flush: false,
+        flush_root: "",
     };
     bench.run(Command::RejoinServer { server: new, member: server }).unwrap();
     let held = |at| HeldBlock {

@@ -118,7 +118,7 @@ impl Hands {
             blocks_per_shard: (member.blocks / member.shards as u64) as u32,
             tiers: &[],
             block_size: 65_536,
-            flush: true,
+            flush_root: "/flush",
             kinds: &[],
         };
         bench.run(Command::RejoinServer { server: new, member: server }).unwrap();

@@ -80,7 +80,7 @@ fn a_server_that_came_back_serves_its_kinds() {
         blocks_per_shard: 20,
         tiers: &[],
         block_size: 65_536,
-        flush: false,
+        flush_root: "",
         kinds: &log,
     };
     bench.run(Command::RejoinServer { server, member: servers[0] }).unwrap();
@@ -133,7 +133,7 @@ fn one_code_and_one_name_mean_one_thing() {
     assert_eq!(opened.map.router, Router::Index);
     // And nobody may while others have it.
     let server = NewServer {
-        flush: false,
+        flush_root: "",
         address: "s0:1",
         incarnation: 99,
         shards: 1,

@@ -13,12 +13,13 @@ mod reference;
 
 use common::Bench;
 use honeycomb_catalog::{
-    Actor, Command, Effect, NewServer, NewStructure, PlanNode, PrefixOptions, PrefixState, QuotaOf,
-    Reply, Seal,
+    Actor, Command, Effect, NewServer, NewStructure, PlanNode, PrefixOptions, PrefixState,
+    QuotaChange, QuotaOf, Reply, Seal,
 };
 use honeycomb_types::limits::SERVER_SILENCE;
 use honeycomb_types::{
-    BlockAt, JobId, Kind, PrefixId, ServerId, StructureId, TierClass, TierIx, TierSpec, Verbs, Way,
+    BlockAt, JobId, Kind, PolicyKind, PrefixId, ServerId, StructureId, TierClass, TierIx, TierSpec,
+    Verbs, Way,
 };
 use moves::Settle;
 use proptest::prelude::*;
@@ -50,6 +51,13 @@ enum Op {
         of: Level,
         path: String,
         most: u64,
+    },
+    Soft {
+        job: usize,
+        of: Level,
+        path: String,
+        soft: u64,
+        weight: u32,
     },
     Plan {
         job: usize,
@@ -272,6 +280,39 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// Soft quotas and weights.
+fn soft() -> impl Strategy<Value = Op> {
+    let level = prop_oneof![Just(Level::Prefix), Just(Level::Job), Just(Level::Tenant)];
+    let soft = prop_oneof![1 => Just(0), 1 => 1..8u64];
+    (0..2usize, level, path(), soft, 0..4u32).prop_map(|(job, of, path, soft, weight)| Op::Soft {
+        job,
+        of,
+        path,
+        soft,
+        weight,
+    })
+}
+
+/// Two jobs that fill memory with files of theirs, some of which goes down.
+fn sharing() -> impl Strategy<Value = Op> {
+    let block = || (0..2usize, 0..6usize, 0..6usize);
+    prop_oneof![
+        8 => block().prop_map(|(job, file, block)| Op::Grow { job, file, block }),
+        8 => block().prop_map(|(job, file, block)| {
+            Op::Seal { job, file, block, length: 3, odd: 0, last: false }
+        }),
+        6 => (0..20usize, settle()).prop_map(|(block, how)| Op::Lowered { block, how }),
+        2 => (1..900u64).prop_map(|ms| Op::Pass { ms }),
+        2 => (0..2usize, path(), name(), 0..4u32).prop_map(|(job, path, name, blocks)| {
+            Op::Make { job, path, name, kind: Kind::File, bound: 0, blocks }
+        }),
+        1 => (0..20usize).prop_map(|block| Op::Confirm { block, stale: false }),
+        1 => (0..4u32).prop_map(|blocks| Op::Short { blocks }),
+        1 => soft(),
+        2 => op(),
+    ]
+}
+
 /// Files that fill memory, some of which goes down.
 fn growing() -> impl Strategy<Value = Op> {
     let block = || (0..2usize, 0..6usize, 0..6usize);
@@ -343,6 +384,17 @@ fn first() -> Vec<Op> {
     tasks.chain([declare("T0", &["T1", "T2"]), declare("T3", &["T4"])]).chain(tables).collect()
 }
 
+/// What the second job begins with.
+fn second() -> Vec<Op> {
+    let tasks = (0..3).flat_map(|n| {
+        let (path, parents) = (format!("T{n}"), vec![]);
+        let (name, kind) = ("f".into(), Kind::File);
+        let made = Op::Make { job: 1, path: path.clone(), name, kind, bound: 0, blocks: 1 };
+        [Op::Create { job: 1, path, parents, lease: 0, pinned: false, bound: 0 }, made]
+    });
+    tasks.collect()
+}
+
 /// The catalog, the model, and what the servers were told.
 struct Both {
     bench: Bench,
@@ -359,6 +411,9 @@ struct Both {
     lowered: [u64; 2],
     /// The block of which a server has just said that it is read often.
     hot: Option<BlockAt>,
+    /// Blocks that went down for somebody else, and how often one within its share waited.
+    given: u64,
+    waited: u64,
     /// Blocks that servers hold open, by the effects.
     open: BTreeSet<BlockAt>,
     last_epoch: u64,
@@ -385,11 +440,19 @@ fn outcome<T>(result: &Result<T, &'static str>) -> String {
 
 impl Both {
     fn new(hash_seed: u64, joined_with: u32) -> Both {
-        let mut bench = Bench::with_seed(hash_seed);
+        Both::with_policy(hash_seed, joined_with, PolicyKind::FirstCome)
+    }
+
+    fn with_policy(hash_seed: u64, joined_with: u32, policy: PolicyKind) -> Both {
+        let mut bench = Bench::with_policy(hash_seed, policy);
         bench.log = Some(Vec::new());
         let mut model = Cluster { now: bench.now.as_millis(), ..Cluster::default() };
         let mut ids = Vec::new();
-        for (name, quota_blocks) in [("t/one", 0), ("t/two", 7)] {
+        model.shares.policy = policy;
+        // Where memory is shared out, they share it.
+        let names = if policy.is_fair() { ["t/one", "two"] } else { ["t/one", "t/two"] };
+        let second = if policy.is_fair() { 0 } else { 7 };
+        for (name, quota_blocks) in names.into_iter().zip([0, second]) {
             let actor = Actor::CLUSTER;
             let register = Command::RegisterJob {
                 actor,
@@ -403,7 +466,8 @@ impl Both {
             let mut job = Job {
                 quota: quota_blocks,
                 lease: 5000,
-                tenant: Some("t".into()),
+                tenant: honeycomb_types::tenant_of(name).map(String::from),
+                name: name.into(),
                 ..Job::default()
             };
             job.prefixes.push(Some(Prefix::new(root, "", vec![], 5000, model.now)));
@@ -423,6 +487,8 @@ impl Both {
             refused: None,
             lowered: [0; 2],
             hot: None,
+            given: 0,
+            waited: 0,
             open,
             last_epoch: 0,
             versions,
@@ -440,10 +506,14 @@ impl Both {
             // Little memory, so that some has to go down.
             below => self.join(2, 5, below),
         }
-        self.join(1, 12, 0);
+        let fair = self.model.shares.policy.is_fair();
+        self.join(1, if fair { 4 } else { 12 }, 0);
         self.carry_out();
-        for op in first().iter().chain(ops) {
+        // Where memory is shared out, the other job has some too.
+        let others = if fair { second() } else { Vec::new() };
+        for op in first().iter().chain(&others).chain(ops) {
             self.asker = None;
+            self.model.asks_nothing();
             self.op = format!("{op:?}");
             self.apply(op);
             self.carry_out();
@@ -456,7 +526,17 @@ impl Both {
             Op::Create { job, path, parents, lease, pinned, bound } => {
                 self.create(*job, path, parents, *lease, (*pinned, *bound))
             }
-            Op::Bound { job, of, path, most } => self.bound(*job, *of, path, *most),
+            Op::Bound { job, of, path, most } => {
+                let change = QuotaChange::most(*most);
+                self.bound(*job, *of, path, change)
+            }
+            Op::Soft { job, of, path, soft, weight } => {
+                let shares = matches!(of, Level::Tenant)
+                    || matches!(of, Level::Job) && self.model.jobs[*job].tenant.is_none();
+                let weight = Some(*weight).filter(|_| shares);
+                let change = QuotaChange { soft_blocks: Some(*soft), weight, max_blocks: None };
+                self.bound(*job, *of, path, change)
+            }
             Op::Plan { job, nodes, readers } => self.plan(*job, nodes, readers),
             Op::Remove { job, path } => {
                 let expected = self.model.jobs[*job].live(path);
@@ -532,39 +612,75 @@ impl Both {
             Op::Hot { block } => self.hot(*block),
             Op::Short { blocks } => {
                 self.asker = self.refused.take();
+                if let Some((j, _)) = self.asker {
+                    self.look(j, u64::from(*blocks));
+                }
                 self.bench.run(Command::ShortOf { blocks: *blocks }).unwrap();
             }
         }
     }
 
-    fn bound(&mut self, j: usize, level: Level, path: &str, max_blocks: u64) {
+    fn bound(&mut self, j: usize, level: Level, path: &str, change: QuotaChange) {
         let (actor, job) = (Actor::CLUSTER, self.ids[j]);
         let of = match level {
             Level::Tenant => QuotaOf::Tenant("t"),
             Level::Job => QuotaOf::Job(job),
             Level::Prefix => QuotaOf::Prefix(job, path),
         };
-        let result = self.bench.run(Command::SetQuota { actor, of, max_blocks });
+        let result = self.bench.run(Command::SetQuota { actor, of, change });
+        let QuotaChange { max_blocks, soft_blocks, weight } = change;
+        let weight = weight.map(|weight| u64::from(weight.max(1)));
         let own = &mut self.model.jobs[j];
         let held = match level {
             Level::Tenant => {
-                self.model.tenants.insert("t".into(), max_blocks);
-                Ok(self.model.held_of("t"))
+                let most = self.model.tenants.entry("t".into()).or_default();
+                *most = max_blocks.unwrap_or(*most);
+                let share = self.model.tenant_shares.entry("t".into()).or_insert((1, 0));
+                *share = (weight.unwrap_or(share.0), soft_blocks.unwrap_or(share.1));
+                let (most, share) = (*most, *share);
+                Ok((most, share.1, self.model.held_of("t")))
             }
             Level::Job => {
-                own.quota = max_blocks;
-                Ok(own.held())
+                own.quota = max_blocks.unwrap_or(own.quota);
+                own.soft = soft_blocks.unwrap_or(own.soft);
+                own.weight = weight.unwrap_or(own.weight);
+                Ok((own.quota, own.soft, own.held()))
             }
             Level::Prefix => own.live(path).map(|i| {
-                own.set_bound(i, max_blocks);
-                let id = own.prefixes[i].as_ref().unwrap().id;
-                if max_blocks == 0 { 0 } else { own.held_below(id) }
+                let p = own.prefixes[i].as_ref().unwrap();
+                let (most, soft) = (max_blocks.unwrap_or(p.bound), soft_blocks.unwrap_or(p.soft));
+                let id = p.id;
+                own.set_bound(i, most, soft);
+                (most, soft, if (most, soft) == (0, 0) { 0 } else { own.held_below(id) })
             }),
         };
         assert_eq!(cause(&result), outcome(&held));
-        if let (Ok(reply), Ok(held)) = (result, held) {
-            assert_eq!(reply, Reply::Quota { quota: max_blocks, held });
+        if let (Ok(Reply::Quota { allowed, held, .. }), Ok(due)) = (result, held) {
+            assert_eq!((allowed.most, allowed.soft, held), due);
         }
+    }
+
+    /// A job is about to ask for blocks: what everybody has of memory, and may have.
+    pub fn look(&mut self, j: usize, asked: u64) {
+        let told = self.bench.catalog.sharing(self.bench.now, Some((self.ids[j], asked)));
+        self.model.look(told, Some((j, asked))).unwrap();
+    }
+
+    /// One within its share is refused what it could have below, to wait for memory.
+    pub fn or_waits<T>(
+        &mut self,
+        expected: Result<T, &'static str>,
+        refused: bool,
+        (j, asked): (usize, u64),
+    ) -> Result<T, &'static str> {
+        let lower = |effect: &Effect| matches!(effect, Effect::LowerBlock { .. });
+        let lowering =
+            !self.model.tiers.moving().is_empty() || self.bench.effects.iter().any(lower);
+        if refused && expected.is_ok() && self.model.waits(j, asked, lowering) {
+            self.waited += 1;
+            return Err("OutOfMemory");
+        }
+        expected
     }
 
     fn permit(&mut self, j: usize, path: &str) {
@@ -600,7 +716,7 @@ impl Both {
         assert_eq!(cause(&result), outcome(&expected));
         if let (Ok((place, new)), Ok(id)) = (expected, result) {
             let i = job.put(place, Prefix { id, pinned, ..new }, now);
-            job.set_bound(i, max_blocks);
+            job.set_bound(i, max_blocks, 0);
             job.sweep();
         }
     }
@@ -734,10 +850,13 @@ impl Both {
         let (max_items, max_bytes) = (bound % 2, bound / 2);
         let new =
             NewStructure { path, name, kind, blocks, slots, max_items, max_bytes, open_existing };
+        let asked = u64::from(blocks.max(1));
+        self.look(j, asked);
         let result = self.bench.make(self.ids[j], new);
-        let expected = self.model.making(j, &new);
-        assert_eq!(cause(&result), outcome(&expected));
         let short = cause(&result) == "OutOfMemory";
+        let expected = self.model.making(j, &new);
+        let expected = self.or_waits(expected, short, (j, asked));
+        assert_eq!(cause(&result), outcome(&expected));
         self.asks(self.model.jobs[j].live(path).ok().map(|i| (j, i)), short);
         let (Ok((prefix, existing)), Ok(opened)) = (expected, result) else { return };
         if let Some(id) = existing {
@@ -793,7 +912,7 @@ impl Both {
             blocks_per_shard,
             tiers: &tiers[..usize::from(below > 0)],
             block_size,
-            flush: false,
+            flush_root: "",
             kinds: &[],
         };
         let Ok(Reply::Joined(id)) = self.bench.run(Command::JoinServer { server }) else {
@@ -889,6 +1008,9 @@ impl Both {
                 }
                 Effect::LowerBlock { server, at, tier } => {
                     assert_eq!(server, at.block.server());
+                    let job = |job: &Job| job.files.iter().any(|file| file.held().contains(&at));
+                    let giver = self.model.jobs.iter().position(job);
+                    self.given += u64::from(giver != self.asker.map(|(j, _)| j));
                     let asked = self.model.lowers(at, tier, self.asker);
                     assert_eq!(asked, Ok(()), "{:?}", self.op);
                 }
@@ -909,6 +1031,8 @@ impl Both {
                 Effect::Release { server, stay } => self.model.release(server, stay).unwrap(),
                 Effect::Lots { .. } => panic!("one shard has all: {effect:?}"),
                 Effect::FlushBlock { .. }
+                | Effect::CopyBlock { .. }
+                | Effect::EndCopies { .. }
                 | Effect::CommitFlush { .. }
                 | Effect::SweepObjects { .. } => {
                     panic!("no prefix of the model is flushed: {effect:?}")
@@ -1067,11 +1191,14 @@ fn planned(
 /// Runs commands, all that follows from them, and the end of everything.
 fn agree(ops: &[Op]) -> Result<(), TestCaseError> {
     // Every other cluster begins with a disk.
-    let below = ops.len() as u32 % 2 * 9;
-    let mut both = Both::new(11, below);
+    agree_under(PolicyKind::FirstCome, ops.len() as u32 % 2 * 9, ops)
+}
+
+fn agree_under(policy: PolicyKind, below: u32, ops: &[Op]) -> Result<(), TestCaseError> {
+    let mut both = Both::with_policy(11, below, policy);
     both.run(ops);
     // INV-35: the key of the tables decides nothing that can be seen.
-    let mut again = Both::new(12, below);
+    let mut again = Both::with_policy(12, below, policy);
     again.run(ops);
     prop_assert_eq!(&both.bench.log, &again.bench.log);
     // INV-02, INV-13: when all leases are over and all frees confirmed, everything is free.
@@ -1104,6 +1231,14 @@ proptest! {
     #[test]
     fn blocks_go_down_as_in_the_plain_model(ops in prop::collection::vec(growing(), 1..120)) {
         agree(&ops)?;
+    }
+
+    #[test]
+    fn memory_is_shared_out_as_in_the_plain_model(
+        ops in prop::collection::vec(sharing(), 1..120),
+        karma: bool,
+    ) {
+        agree_under(if karma { PolicyKind::Karma } else { PolicyKind::MaxMin }, 9, &ops)?;
     }
 
     #[test]
@@ -1143,6 +1278,21 @@ fn the_random_commands_move_ranges_in_every_way() {
         seen.iter_mut().zip(both.moves).for_each(|(all, one)| *all += one);
     }
     assert!(seen.iter().all(|&count| count >= 20), "{seen:?}");
+}
+
+#[test]
+fn the_random_commands_let_jobs_give_and_wait() {
+    let mut runner = TestRunner::deterministic();
+    for policy in [PolicyKind::MaxMin, PolicyKind::Karma] {
+        let (mut given, mut waited) = (0, 0);
+        for _ in 0..100 {
+            let ops = prop::collection::vec(sharing(), 60..120).new_tree(&mut runner).unwrap();
+            let mut both = Both::with_policy(11, 9, policy);
+            both.run(&ops.current());
+            (given, waited) = (given + both.given, waited + both.waited);
+        }
+        assert!(given >= 20 && waited >= 20, "{policy}: {given} given, {waited} waited");
+    }
 }
 
 #[test]

@@ -77,6 +77,7 @@ fn report(bench: &mut Bench, at: BlockAt, bytes_used: u64) {
         forwarded: 0,
         bytes_owed: 0,
         cpu_permille: 0,
+        traffic: &[],
         usage: &usage,
     };
     bench.run(Command::ServerReport { server: at.block.server(), report }).unwrap();
@@ -398,7 +399,7 @@ fn restart(bench: &mut Bench, servers: &[(ServerId, &str)], held: &[(BlockAt, St
             blocks_per_shard,
             tiers: &[],
             block_size,
-            flush: false,
+            flush_root: "",
             kinds: &[],
         };
         assert_eq!(bench.run(Command::RejoinServer { server, member }), Ok(Reply::Joined(member)));
@@ -497,6 +498,7 @@ fn a_move_that_nobody_ends_is_cancelled_in_time() {
                 forwarded,
                 bytes_owed: 0,
                 cpu_permille: 0,
+                traffic: &[],
                 usage,
             };
             for server in servers {

@@ -5,10 +5,11 @@ mod common;
 
 use common::{Bench, LEASE, file, kv};
 use honeycomb_catalog::{
-    Actor, CatalogError, Command, Estimate, Hints, MapEntry, Opened, Reply, Report, Weight,
+    Actor, CatalogError, Command, Estimate, Hints, MapEntry, NewServer, Opened, Reply, Report,
+    Weight,
 };
 use honeycomb_types::limits::HINT_TASK_BYTES_PER_S;
-use honeycomb_types::{JobId, ServerId};
+use honeycomb_types::{JobId, ServerId, TierClass, TierSpec};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -43,6 +44,45 @@ fn weights(bench: &mut Bench, actor: Actor, job: JobId) -> (Estimate, Vec<Weight
         Ok(Reply::Weights { expected, weights }) => (expected, weights),
         other => panic!("{other:?}"),
     }
+}
+
+/// A job that need not be in memory leaves it to others, where there is something below; kinds that
+/// work in memory only have it all the same, and so does a file when nothing below is free.
+#[test]
+fn who_need_not_be_in_memory_is_placed_below() {
+    let mut bench = Bench::new();
+    let (address, kinds) = ("a:1", &[][..]);
+    let tiers = &[TierSpec { class: TierClass::Ssd, blocks: 8 }];
+    let (shards, blocks_per_shard, block_size) = (1, 16, BLOCK);
+    let (incarnation, flush_root) = (7, "");
+    let server = NewServer {
+        address,
+        incarnation,
+        shards,
+        blocks_per_shard,
+        tiers,
+        block_size,
+        flush_root,
+        kinds,
+    };
+    bench.run(Command::JoinServer { server }).unwrap();
+    let patient = job(&mut bench, "patient", Hints { not_sensitive: true, ..Hints::default() });
+    let plain = job(&mut bench, "plain", Hints::default());
+    let place = |bench: &mut Bench| {
+        let Ok(Reply::Status(status)) = bench.run(Command::ClusterStatus { actor: Actor::CLUSTER })
+        else {
+            panic!()
+        };
+        (status.blocks - status.free, status.tiers[0].used)
+    };
+    bench.make(patient, file("", "below", 5)).unwrap();
+    assert_eq!(place(&mut bench), (0, 5));
+    bench.make(plain, file("", "above", 3)).unwrap();
+    bench.make(patient, kv("", "kv", 2)).unwrap();
+    assert_eq!(place(&mut bench), (5, 5));
+    // More than there is below is in memory, all of it.
+    bench.make(patient, file("", "rest", 4)).unwrap();
+    assert_eq!(place(&mut bench), (9, 5));
 }
 
 #[test]

@@ -5,7 +5,8 @@ mod common;
 
 use common::{Bench, LEASE, file, incarnation, kv};
 use honeycomb_catalog::{
-    Actor, CatalogError, Command, NewServer, PrefixOptions, QuotaLevel, QuotaOf, Reply,
+    Actor, Allowance, CatalogError, Command, NewServer, PrefixOptions, QuotaChange, QuotaLevel,
+    QuotaOf, Reply,
 };
 use honeycomb_types::{JobId, Kind, Way};
 
@@ -14,10 +15,18 @@ fn bounded(max_blocks: u64) -> PrefixOptions<'static> {
 }
 
 fn set(bench: &mut Bench, of: QuotaOf<'_>, max_blocks: u64) -> (u64, u64) {
-    match bench.run(Command::SetQuota { actor: Actor::CLUSTER, of, max_blocks }) {
-        Ok(Reply::Quota { quota, held }) => (quota, held),
+    match bench.run(Command::SetQuota {
+        actor: Actor::CLUSTER,
+        of,
+        change: QuotaChange::most(max_blocks),
+    }) {
+        Ok(Reply::Quota { allowed, held, .. }) => (allowed.most, held),
         other => panic!("{other:?}"),
     }
+}
+
+fn most(most: u64) -> Allowance {
+    Allowance { most, ..Allowance::default() }
 }
 
 fn exceeded(level: QuotaLevel, quota: u64, held: u64, asked: u64) -> CatalogError {
@@ -38,7 +47,7 @@ fn come_back(bench: &mut Bench) {
             blocks_per_shard: 10,
             block_size: 65_536,
             kinds: &[],
-            flush: false,
+            flush_root: "",
             tiers: &[],
         };
         let (server, held) = (server.server, &[][..]);
@@ -80,7 +89,7 @@ fn a_prefix_and_all_below_it_hold_no_more_than_its_quota() {
     bench.make(job, kv("q/r", "three", 1)).unwrap();
     let told =
         bench.run(Command::Quota { actor: Actor::driver(job), of: QuotaOf::Prefix(job, "q") });
-    assert_eq!(told, Ok(Reply::Quota { quota: 5, held: 5 }));
+    assert_eq!(told, Ok(Reply::Quota { allowed: most(5), held: 5, in_memory: 5 }));
     // What is removed below has room again.
     bench.remove(job, "q/r").unwrap();
     bench.make(job, file("q", "three", 3)).unwrap();
@@ -125,7 +134,7 @@ fn the_jobs_of_a_tenant_share_its_quota() {
     bench.restart();
     let of = QuotaOf::Tenant("acme");
     let told = bench.run(Command::Quota { actor: Actor::CLUSTER, of });
-    assert_eq!(told, Ok(Reply::Quota { quota: 6, held: 0 }));
+    assert_eq!(told, Ok(Reply::Quota { allowed: most(6), held: 0, in_memory: 0 }));
     assert_eq!(set(&mut bench, of, 0), (0, 0));
 }
 
@@ -189,11 +198,12 @@ fn who_may_set_and_see_what() {
         (Actor::CLUSTER, QuotaOf::Tenant("acme"), true, true),
     ] {
         assert_eq!(bench.run(Command::Quota { actor, of }).is_ok(), seen, "{actor:?} {of:?}");
-        let command = Command::SetQuota { actor, of, max_blocks: 9 };
+        let command = Command::SetQuota { actor, of, change: QuotaChange::most(9) };
         assert_eq!(bench.run(command).is_ok(), set, "{actor:?} {of:?}");
     }
     let of = QuotaOf::Tenant("a/b");
-    let refused = bench.run(Command::SetQuota { actor: Actor::CLUSTER, of, max_blocks: 1 });
+    let refused =
+        bench.run(Command::SetQuota { actor: Actor::CLUSTER, of, change: QuotaChange::most(1) });
     assert!(matches!(refused, Err(CatalogError::InvalidName(_))), "{refused:?}");
 }
 

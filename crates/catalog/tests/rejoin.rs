@@ -11,7 +11,7 @@ use honeycomb_types::limits::{REJOIN_GRACE, SERVER_SILENCE};
 use honeycomb_types::{BlockAt, Generation, ServerId, StructureId};
 
 const SERVER: NewServer<'_> = NewServer {
-    flush: false,
+    flush_root: "",
     kinds: &[],
     address: "a:1",
     incarnation: 0,
@@ -252,6 +252,7 @@ fn a_server_that_does_not_come_back_is_lost_and_loses_its_data() {
         forwarded: 0,
         bytes_owed: 0,
         cpu_permille: 0,
+        traffic: &[],
         usage: &[],
     };
     let grace = REJOIN_GRACE.as_millis() as u64;

@@ -18,6 +18,7 @@ const REPORT: Report<'static> = Report {
     forwarded: 5,
     bytes_owed: 0,
     cpu_permille: 0,
+    traffic: &[],
     usage: &[],
 };
 
@@ -89,7 +90,7 @@ fn every_start_is_a_new_server() {
         blocks_per_shard: 4,
         tiers: &[],
         block_size: 1 << 20,
-        flush: false,
+        flush_root: "",
         kinds: &[],
     };
     let second = match bench.run(Command::JoinServer { server }) {

@@ -146,6 +146,34 @@ impl Routing {
         self.map.entries.iter().chain(&self.left).find(|entry| route::at(entry) == at)
     }
 
+    /// The block that has taken the place of one that the map does not name any more: it was moved to
+    /// another server, with all that it knew. Where something begins in a file or a queue never changes,
+    /// and nothing else begins there; of hashes others are in charge of what one block had.
+    fn took_place(&self, tried: Tried) -> Option<&MapEntry> {
+        let stands =
+            matches!(Router::from_code(self.map.router), Some(Router::Offset | Router::Ends));
+        if !stands || self.named(tried.at).is_some() || Bug::RelocatedMeansRetired.active() {
+            return None;
+        }
+        self.map.entries.iter().find(|entry| entry.start == tried.start)
+    }
+
+    /// The map has changed: lanes go on at the blocks that took the place of theirs.
+    fn follow(&mut self, old: &[MapEntry]) {
+        let gone = self.lanes.keys().filter(|(at, _)| self.named(*at).is_none());
+        let mut gone: Vec<(BlockAt, End)> = gone.copied().collect();
+        // In an order that the keys of the table do not decide (INV-35).
+        gone.sort_unstable();
+        for (at, end) in gone {
+            let entry = old.iter().find(|entry| route::at(entry) == at);
+            let new = entry.and_then(|entry| self.took_place(Tried::of(entry))).map(route::at);
+            if let Some(new) = new {
+                let lanes = self.lanes.remove(&(at, end)).unwrap_or_default();
+                self.lanes.entry((new, end)).or_default().extend(lanes);
+            }
+        }
+    }
+
     /// A block of extents, when it is known where its server is.
     fn extents_at(&self, at: BlockAt) -> Option<MapEntry> {
         let address = self.servers.get(&at.block.server().0)?.clone();
@@ -177,9 +205,10 @@ impl Routing {
     /// Takes a map from the controller unless a newer one is known.
     pub fn refresh(&mut self, map: PartitionMap) {
         if map.version >= self.map.version {
-            self.map = map;
+            let old = std::mem::replace(&mut self.map, map);
             // What the controller does not know any more is gone.
-            self.left.clear();
+            let left = std::mem::take(&mut self.left);
+            self.follow(&[old.entries, left].concat());
         }
         let known: std::collections::HashSet<BlockAt> =
             self.map.entries.iter().map(route::at).collect();
@@ -205,6 +234,20 @@ impl Routing {
             true => self.owe(at, lane),
             false => self.lanes.entry((at, end)).or_default().push(lane),
         }
+    }
+}
+
+/// A block that was asked, by the name that it had then. Where a structure's blocks stand in a row it is
+/// known by its place as well, also when it has been given another name since.
+#[derive(Clone, Copy, Debug)]
+struct Tried {
+    at: BlockAt,
+    start: u64,
+}
+
+impl Tried {
+    fn of(entry: &MapEntry) -> Tried {
+        Tried { at: route::at(entry), start: entry.start }
     }
 }
 
@@ -256,13 +299,13 @@ pub struct Call {
     target: Target,
     deadline: Time,
     mutation: bool,
-    lane: Option<(BlockAt, Lane)>,
+    lane: Option<(Tried, Lane)>,
     /// The block that answered `Busy`, or that the grant was past its time: it may have run a copy of
     /// this request, or hold one that is under way, so it is asked again before any other, also when
     /// the map has moved on.
-    stays_at: Option<BlockAt>,
+    stays_at: Option<Tried>,
     /// A try may have reached a server and its answer did not come back.
-    uncertain: Option<BlockAt>,
+    uncertain: Option<Tried>,
     /// When the current try was sent.
     sent_at: Time,
     /// When the first try was sent whose outcome is in doubt.
@@ -358,7 +401,9 @@ impl Call {
             return self.give_up();
         }
         // A retry goes first to the block of the first try: only it can know the outcome.
-        if routing.shrinks() && self.uncertain.is_some_and(|at| routing.named(at).is_none()) {
+        let ended = |tried: Tried| routing.named(tried.at).is_none();
+        let stood = |tried: Tried| routing.took_place(tried).is_some();
+        if routing.shrinks() && self.uncertain.is_some_and(|tried| ended(tried) && !stood(tried)) {
             // Such a block is retired only when it owes nobody an answer that can still be
             // asked for: this request never ran there.
             (self.uncertain, self.doubt_since, self.lane) = (None, None, None);
@@ -369,19 +414,28 @@ impl Call {
             return self.send_to_extents(now, at, routing.extents_at(at));
         }
         let hashes = routing.map.router == route::ROUTER_HASHES;
-        // So does one that has refused for now, and may have run an earlier copy before it went.
-        if let Some(at) = self.stays_at.filter(|at| hashes && routing.named(*at).is_none()) {
+        // So does one that has refused for now, and may have run an earlier copy before it went. And one that
+        // was moved to another server as it was, whose place another one has.
+        if let Some(tried) = self.stays_at.filter(|tried| hashes && ended(*tried) || stood(*tried))
+        {
             self.stays_at = None;
-            self.uncertain.get_or_insert(at);
+            self.uncertain.get_or_insert(tried);
             self.doubt_since.get_or_insert(self.sent_at);
         }
-        let followed = hashes && self.uncertain.is_some_and(|at| routing.named(at).is_none());
+        let followed = hashes && self.uncertain.is_some_and(ended);
+        let find = |tried: Tried| routing.named(tried.at).or_else(|| routing.took_place(tried));
         let entry = match self.uncertain {
-            Some(at) if !followed => routing.named(at),
-            _ => match self.stays_at.and_then(|at| routing.named(at)) {
+            Some(tried) if !followed => find(tried),
+            _ => match self.stays_at.and_then(|tried| routing.named(tried.at)).or_else(|| {
+                // An earlier copy may have run where it was refused since: there, or nowhere.
+                self.lane.and_then(|(tried, _)| routing.took_place(tried))
+            }) {
                 Some(entry) => Some(entry),
                 None => {
+                    let last =
+                        self.entry.as_ref().filter(|_| matches!(self.target, Target::Block(_)));
                     let entry = routing.route(self.target);
+                    let entry = entry.or_else(|| routing.took_place(Tried::of(last?)));
                     if let (Target::Hashes(_, last), Some(entry)) = (self.target, entry)
                         && entry.end < last
                     {
@@ -414,17 +468,24 @@ impl Call {
             let lane = match self.lane.take() {
                 // A store's block that went took its records along: should an earlier copy of this have
                 // run there, it is known by this number.
-                Some((held, lane)) if held == at || hashes && routing.named(held).is_none() => lane,
+                Some((held, lane))
+                    if held.at == at
+                        || hashes && routing.named(held.at).is_none()
+                        || routing.took_place(held).is_some_and(|entry| route::at(entry) == at) =>
+                {
+                    lane
+                }
                 // Of another block that refused: nobody may use its number for something else.
                 Some(_) | None => routing.take_lane(lanes, at, self.end()),
             };
-            self.lane = Some((at, lane));
+            let tried = Tried::of(&entry);
+            self.lane = Some((tried, lane));
             header.lane = lane.id;
             header.sequence = lane.next;
             header.ack_lag = 1;
             if self.uncertain.is_some() {
                 header.flags |= flags::RETRY;
-                self.uncertain = Some(at);
+                self.uncertain = Some(tried);
             }
         }
         self.entry = Some(entry.clone());
@@ -547,7 +608,7 @@ impl Call {
 
     /// The request was not run now, and an earlier copy of it may have been.
     fn stay(&mut self) {
-        self.stays_at = self.entry.as_ref().map(route::at).filter(|_| self.mutation);
+        self.stays_at = self.entry.as_ref().map(Tried::of).filter(|_| self.mutation);
         if Bug::ClientForgetsBusy.active() {
             self.stays_at = None;
         }
@@ -556,16 +617,16 @@ impl Call {
     /// The current try may have taken effect, and nobody told.
     fn doubt(&mut self) {
         if self.mutation && !Bug::ClientForgetsDoubt.active() {
-            self.uncertain = self.entry.as_ref().map(route::at);
+            self.uncertain = self.entry.as_ref().map(Tried::of);
             self.doubt_since.get_or_insert(self.sent_at);
         }
     }
 
     /// A result came: the lane's number is used up and the lane is free for the next operation.
     fn finish_lane(&mut self, routing: &mut Routing) {
-        if let Some((at, mut lane)) = self.lane.take() {
+        if let Some((tried, mut lane)) = self.lane.take() {
             lane.next = Sequence(lane.next.0 + 1);
-            routing.give_lane(at, self.end(), lane);
+            routing.give_lane(tried.at, self.end(), lane);
         }
     }
 

@@ -125,6 +125,23 @@ pub struct Quota {
     pub max_blocks: u64,
     /// Those that are held; 0 of a prefix that has no quota.
     pub held_blocks: u64,
+    /// Those in memory beyond which its blocks are the first to go below; 0 for none.
+    pub soft_blocks: u64,
+    /// What its share of memory counts for.
+    pub weight: u32,
+    /// Of those that are held, those in memory that do not go below.
+    pub memory_blocks: u64,
+}
+
+/// What becomes of a quota; `None` leaves it as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QuotaChange {
+    /// The most blocks; 0 for as many as there are.
+    pub max_blocks: Option<u64>,
+    /// Blocks in memory beyond which its blocks are the first to go below; 0 for none.
+    pub soft_blocks: Option<u64>,
+    /// What its share of memory counts for, of a tenant or of a job that is no tenant's.
+    pub weight: Option<u32>,
 }
 
 /// A structure, as what it is.
@@ -169,7 +186,11 @@ impl Client {
         self.0.context.pool.near()
     }
 
-    fn ask<Q: Field, R: Field>(&self, op: Op, body: &Q) -> Result<R, Error> {
+    pub(crate) fn clock(&self) -> Clock {
+        self.0.context.pool.clock()
+    }
+
+    pub(crate) fn ask<Q: Field, R: Field>(&self, op: Op, body: &Q) -> Result<R, Error> {
         self.0.context.ask(op, body, self.0.context.deadline())
     }
 
@@ -230,18 +251,33 @@ impl Client {
 
     /// Sets a quota, 0 for none. Needs the cluster's token, or for a prefix the job's.
     pub fn set_quota(&self, of: &QuotaOf, max_blocks: u64) -> Result<Quota, Error> {
+        self.change_quota(of, &QuotaChange { max_blocks: Some(max_blocks), ..Default::default() })
+    }
+
+    /// Changes what is said of a quota; `None` leaves it as it is. Needs the cluster's token, or for a
+    /// prefix the job's.
+    pub fn change_quota(&self, of: &QuotaOf, change: &QuotaChange) -> Result<Quota, Error> {
         let (job, level, name) = of.parts();
-        let body = SetQuotaRequest { job, level, name, max_blocks };
-        let SetQuotaReply { max_blocks, held_blocks } = self.ask(Op::SetQuota, &body)?;
-        Ok(Quota { max_blocks, held_blocks })
+        let body = SetQuotaRequest {
+            job,
+            level,
+            name,
+            max_blocks: change.max_blocks.unwrap_or(u64::MAX),
+            soft_blocks: change.soft_blocks.unwrap_or(u64::MAX),
+            weight: change.weight.map_or(0, |weight| weight.max(1)),
+        };
+        let SetQuotaReply { max_blocks, held_blocks, soft_blocks, weight, memory_blocks } =
+            self.ask(Op::SetQuota, &body)?;
+        Ok(Quota { max_blocks, held_blocks, soft_blocks, weight, memory_blocks })
     }
 
     /// A quota, and what is held of it. Needs the cluster's token for a tenant.
     pub fn quota(&self, of: &QuotaOf) -> Result<Quota, Error> {
         let (job, level, name) = of.parts();
         let body = GetQuotaRequest { job, level, name };
-        let GetQuotaReply { max_blocks, held_blocks } = self.ask(Op::GetQuota, &body)?;
-        Ok(Quota { max_blocks, held_blocks })
+        let GetQuotaReply { max_blocks, held_blocks, soft_blocks, weight, memory_blocks } =
+            self.ask(Op::GetQuota, &body)?;
+        Ok(Quota { max_blocks, held_blocks, soft_blocks, weight, memory_blocks })
     }
 
     /// The jobs that the token may see.

@@ -36,6 +36,9 @@ fn changes(op: Op) -> bool {
             | Op::RemoveStructure
             | Op::DeregisterJob
             | Op::SetQuota
+            | Op::FlushPrefix
+            | Op::CancelFlush
+            | Op::PublishPrefix
     )
 }
 

@@ -18,6 +18,9 @@ pub struct File(pub(crate) Structure);
 impl File {
     /// Most bytes of one request to read.
     pub(crate) const PIECE: usize = 16 << 20;
+    /// Most bytes with which a block is filled up at once: enough that the way there and back counts for
+    /// little, and no more, as other writers wait meanwhile.
+    const FILL: usize = 1 << 20;
 
     /// What every structure has.
     pub fn structure(&self) -> &Structure {
@@ -44,6 +47,11 @@ impl File {
             );
             return Err(Error::new(Status::ValueTooLarge, text));
         }
+        Ok(self.append_piece(bytes)?.0)
+    }
+
+    /// Where the bytes are in the file, and in the block that took them.
+    fn append_piece(&self, bytes: &[u8]) -> Result<(u64, u64), Error> {
         let replied = self.0.run(Exchange {
             op: Op::FileAppend,
             target: Target::Tail,
@@ -52,18 +60,37 @@ impl File {
             sink: Sink::None,
             wait_until: None,
         })?;
-        Ok(replied.entry.start + replied.header.value)
+        Ok((replied.entry.start + replied.header.value, replied.header.value))
     }
 
     /// Appends bytes of any length as several appends, in order; other writers' may come between
     /// them. Returns the offset of the first.
     pub fn write_all(&self, bytes: &[u8]) -> Result<u64, Error> {
-        let mut pieces = bytes.chunks(self.append_limit());
-        let offset = self.append(pieces.next().unwrap_or_default())?;
-        for piece in pieces {
-            self.append(piece)?;
+        let (limit, block) = (self.append_limit(), self.0.block_size());
+        let most = limit.max(File::FILL);
+        let (mut first, mut rest) = (None, bytes);
+        // What is left of the block that took the last piece: an append of more than the limit is taken
+        // where there is room for it. A block of which nothing is known, as the next one, is asked with
+        // a piece that any block takes.
+        let mut left = 0;
+        loop {
+            let length = if left == 0 { limit } else { left.min(most) };
+            let (piece, behind) = rest.split_at(length.min(rest.len()));
+            let (offset, within) = match self.append_piece(piece) {
+                // Other writers were there meanwhile.
+                Err(e) if e.status == Status::ValueTooLarge && piece.len() > limit => {
+                    left = 0;
+                    continue;
+                }
+                appended => appended?,
+            };
+            let first = *first.get_or_insert(offset);
+            rest = behind;
+            if rest.is_empty() {
+                return Ok(first);
+            }
+            left = (block - (within + piece.len() as u64).min(block)) as usize;
         }
-        Ok(offset)
     }
 
     /// Reads into a buffer from an offset; returns how many bytes there were. Fewer than the

@@ -107,6 +107,8 @@ pub struct Listener {
     ready: VecDeque<Notification>,
     /// Bytes of a file of which was told.
     told_to: u64,
+    /// Bytes that the file had when its tail was subscribed to.
+    there_to: u64,
     /// It was told that the file was sealed, or the queue closed.
     told_end: bool,
 }
@@ -140,6 +142,7 @@ impl Listener {
             sources: Vec::new(),
             ready: VecDeque::new(),
             told_to: 0,
+            there_to: 0,
             told_end: false,
         };
         listener.subscribe_all()?;
@@ -196,22 +199,28 @@ impl Listener {
                 let mut reply = Vec::new();
                 let told =
                     transport.exchange(header, &args, &[], &mut wait, &mut reply, Sink::None)?;
-                let there = match (told.status, late) {
-                    (Status::Ok, true) => content(structure, &mut transport, header, &mut wait)?,
+                let file = structure.kind() == Kind::File;
+                let there = match told.status {
+                    Status::Ok if late || file => {
+                        content(structure, &mut transport, header, &mut wait)?
+                    }
                     _ => Content::default(),
                 };
                 Ok((transport, told, reply, there))
             });
             match subscribed {
                 Ok((transport, told, _, there)) if told.status == Status::Ok => {
-                    let at = route::at(&entry);
+                    let (at, start) = (route::at(&entry), entry.start);
                     self.sources.push(Source { entry, transport, handed_over: false });
                     if late && self.structure.kind() == Kind::Kv && told.value > 0 {
                         // It has changed since it took over, and nobody was there to hear of it.
                         let heard = Heard::Gap { missed: None };
                         self.hear(Notification { heard, at, number: told.value });
                     }
-                    self.catch_up(told.value, there);
+                    match late {
+                        true => self.catch_up(told.value, there),
+                        false => self.there_to = self.there_to.max(start + there.length),
+                    }
                     return Ok(true);
                 }
                 Ok((_, told, reply, _)) => match told.status {
@@ -227,6 +236,15 @@ impl Listener {
                 Err(Failure::Gone { reason, .. } | Failure::Refused(reason)) => return Err(reason),
                 Err(failure) => {
                     self.structure.refresh(deadline)?;
+                    let ended = self.structure.with_map(|map| {
+                        let at = route::at(&entry);
+                        let beyond = map.entries.last().is_some_and(|e| e.start >= entry.start);
+                        beyond && map.entries.iter().all(|e| route::at(e) != at)
+                    });
+                    if ended {
+                        // It was moved to another server, and its own has ended.
+                        return Ok(false);
+                    }
                     if clock.now() >= deadline {
                         let text = format!("could not subscribe: {failure:?}");
                         return Err(Error::new(Status::DeadlineExceeded, text));
@@ -242,9 +260,11 @@ impl Listener {
         let source = self.sources.last().expect("just subscribed to");
         let (at, start) = (route::at(&source.entry), source.entry.start);
         let file = self.structure.kind() == Kind::File;
-        if there.length > 0 {
+        // What a block of a file had when it was subscribed to, and took along to this one, is no news.
+        let from = if file { self.told_to.max(self.there_to).saturating_sub(start) } else { 0 };
+        if there.length > from {
             let heard = match file {
-                true => Heard::Append { offset: start, length: there.length },
+                true => Heard::Append { offset: start + from, length: there.length - from },
                 false => Heard::Data { items: there.length },
             };
             self.hear(Notification { heard, at, number });
@@ -378,6 +398,15 @@ impl Listener {
                     self.missed(at)?;
                 }
                 return Ok(Then::Stay);
+            }
+            Notice::Handover { length: 0, to } if self.structure.kind() == Kind::Queue => {
+                // All of it is elsewhere now, and what happened there so far nobody has told us.
+                source.handed_over = true;
+                if !self.subscribe(MapEntry { start, ..to.entry }, false)? {
+                    self.subscribe_all()?;
+                }
+                self.hear(Notification { heard: Heard::Gap { missed: None }, at, number });
+                return Ok(Then::Drop);
             }
             Notice::Handover { length, to } => {
                 source.handed_over = true;

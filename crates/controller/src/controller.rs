@@ -1,5 +1,6 @@
 //! Starts a controller: one thread for each of its shards.
 
+use crate::advised::Advised;
 use crate::answers::Answers;
 use crate::service::{ControllerService, Fenced, Note, Siblings, State, VOLATILE_TERM};
 use crate::store::{OpenOptions, Store, StoreError};
@@ -7,13 +8,14 @@ use honeycomb_catalog::{Catalog, Command, Config};
 use honeycomb_env::unix::UnixDoor;
 use honeycomb_env::{AbortOnPanic, Clock, Disk, Entropy, Folder, Mailbox, Net, NetOptions, run};
 use honeycomb_types::limits::{CONTROLLER_SHARDS_MAX, SERVER_BUFFER_BYTES};
-use honeycomb_types::{Marks, Time};
+use honeycomb_types::{Marks, PolicyKind, ScaleMarks, Time};
 use honeycomb_wire::RootKey;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -35,6 +37,10 @@ pub struct ControllerOptions {
     pub marks: Marks,
     /// Lease of the prefixes of jobs that do not say, in milliseconds.
     pub lease_ms: u32,
+    /// Who has memory when it is short.
+    pub policy: PolicyKind,
+    /// When there should be other servers.
+    pub scale: ScaleMarks,
     /// Its shards, 1 to 64: each has a core, and jobs, blocks and a log of its own. A data directory is
     /// made for so many and no others.
     pub shards: u16,
@@ -88,6 +94,8 @@ pub struct Controller {
     token: Vec<u8>,
     near: Option<String>,
     shards: Vec<Running>,
+    /// Behind a lock, so that threads share a controller.
+    advice: Mutex<Option<Receiver<Advised>>>,
 }
 
 /// The thread of a shard.
@@ -150,7 +158,14 @@ impl Controller {
         let mailboxes: Vec<_> = nets.iter().map(|(_, mailbox, _)| mailbox.clone()).collect();
         let token = root.token_key().issue(None);
         let (root, fenced) = (Arc::new(root), Fenced::default());
-        let mut controller = Controller { address, token, near, shards: Vec::new() };
+        let (advises, advice) = channel();
+        let mut controller = Controller {
+            address,
+            token,
+            near,
+            shards: Vec::new(),
+            advice: Mutex::new(Some(advice)),
+        };
         let this_run = Entropy::system().next_u64();
         for (ix, (mut state, (net, mailbox, notes))) in states.into_iter().zip(nets).enumerate() {
             state.catalog.begin_lineage(&format!("{this_run:016x}/{ix}"));
@@ -164,10 +179,16 @@ impl Controller {
                 _ => format!("controller-{ix}"),
             };
             let siblings = Siblings::new(ix as u16, mailboxes.clone());
+            // Of several shards none knows what all have given out.
+            let advises = Some(advises.clone()).filter(|_| shards == 1);
             let (root, fenced) = (root.clone(), fenced.clone());
             let thread = std::thread::Builder::new().name(name).spawn(move || {
                 let _guard = AbortOnPanic("controller's");
                 let service = ControllerService::new(state, &root, fenced.clone(), siblings);
+                let service = match advises {
+                    Some(advises) => service.advises(advises),
+                    None => service,
+                };
                 run(net, service, notes).expect("the event loop of the controller does not fail");
                 let greater = *fenced.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
                 if let Some(term) = greater {
@@ -197,6 +218,11 @@ impl Controller {
         &self.token
     }
 
+    /// Whether there should be other servers, each time that this changes; for the first who asks.
+    pub fn advice(&self) -> Option<Receiver<Advised>> {
+        self.advice.lock().unwrap_or_else(|e| e.into_inner()).take()
+    }
+
     /// Waits until its threads end, which they do only when a defect ends them.
     pub fn wait(mut self) {
         for thread in self.shards.iter_mut().filter_map(|shard| shard.thread.take()) {
@@ -224,10 +250,11 @@ struct Begin {
 }
 
 fn volatile(options: &ControllerOptions) -> Begin {
-    let ControllerOptions { root_key, marks, lease_ms, shards, .. } = *options;
+    let ControllerOptions { root_key, marks, lease_ms, policy, scale, shards, .. } = *options;
     let state = |shard| {
         let hash_seed = Entropy::system().next_u64();
-        let config = Config { shard, term: VOLATILE_TERM, hash_seed, marks, lease_ms };
+        let config =
+            Config { shard, term: VOLATILE_TERM, hash_seed, marks, lease_ms, policy, scale };
         State { catalog: Catalog::new(config), store: None, answers: Answers::default() }
     };
     let root = RootKey(root_key.unwrap_or_else(Entropy::secret));
@@ -296,10 +323,12 @@ fn durable(
     root_key: Option<[u8; 32]>,
     options: &ControllerOptions,
 ) -> Result<(State, RootKey, Time), StoreError> {
-    let ControllerOptions { marks, lease_ms, .. } = *options;
+    let ControllerOptions { marks, lease_ms, policy, scale, .. } = *options;
     let (hash_seed, now) = (Entropy::system().next_u64(), Time::ZERO);
-    let opened =
-        Store::open(disk, OpenOptions { shard, hash_seed, root_key, marks, lease_ms, now })?;
+    let opened = Store::open(
+        disk,
+        OpenOptions { shard, hash_seed, root_key, marks, lease_ms, policy, scale, now },
+    )?;
     let (catalog, answers) = (opened.catalog, opened.answers);
     let state = State { catalog, store: Some(opened.store), answers };
     Ok((state, opened.root, opened.now))

@@ -5,6 +5,7 @@
 //! open.
 #![forbid(unsafe_code)]
 
+mod advised;
 mod answers;
 mod controller;
 mod members;
@@ -15,6 +16,7 @@ mod status;
 mod store;
 mod translate;
 
+pub use advised::Advised;
 pub use answers::Answers;
 pub use controller::{Controller, ControllerOptions, StartError};
 pub use members::held_block;

@@ -38,7 +38,7 @@ impl ControllerService {
             blocks_per_shard: q.blocks_per_shard,
             tiers: &tiers,
             block_size: q.block_size,
-            flush: q.flush,
+            flush_root: &q.flush_root,
             kinds: &kinds,
         };
         let admitted = self.admit_server(net, now, new, ServerId(q.server));
@@ -114,7 +114,10 @@ impl ControllerService {
         let Some(link) = self.links.get(&server).copied() else { return };
         let unheard = |errand: &Errand| errand.server == server && errand.link != link;
         let again = |errand: &Errand| {
-            let anew = matches!(errand.effect, Effect::FlushBlock { .. } | Effect::Lots { .. });
+            let anew = matches!(
+                errand.effect,
+                Effect::FlushBlock { .. } | Effect::CopyBlock { .. } | Effect::Lots { .. }
+            );
             !anew && !matches!(errand.effect, Effect::Release { .. })
         };
         self.errands.retain(|_, errand| !unheard(errand) || again(errand));

@@ -34,6 +34,9 @@ pub(crate) fn whole(op: Op, parts: &[Vec<u8>], narrow: bool) -> Result<Vec<u8>, 
         // As a single shard tells a job.
         all.servers.clear();
         all.flush_error.clear();
+        all.shares.clear();
+        all.advice_address.clear();
+        all.advice_why.clear();
     }
     Ok(all.encode())
 }
@@ -69,6 +72,7 @@ fn add(all: &mut ClusterStatusReply, part: ClusterStatusReply) {
     if all.tiers.is_empty() {
         all.tiers = part.tiers;
     }
+    all.shares.extend(part.shares);
     all.uptime_ms = all.uptime_ms.max(part.uptime_ms);
     all.bytes_resident = all.bytes_resident.max(part.bytes_resident);
     if all.flush_error.is_empty() {

@@ -4,6 +4,7 @@ mod clients;
 mod drain;
 mod errands;
 mod extents;
+mod flush;
 mod links;
 mod moves;
 mod siblings;
@@ -13,6 +14,7 @@ pub use errands::message_of;
 use siblings::Forwarded;
 pub(crate) use siblings::{Origin, Siblings};
 
+use crate::advised::Advised;
 use crate::answers::Answers;
 use crate::outbox::{Marks, Out, Rests, changes_nothing};
 use crate::status::status_of;
@@ -31,6 +33,7 @@ use honeycomb_wire::{
     Scope, Status, TokenKey,
 };
 use std::collections::{HashMap, VecDeque};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -181,6 +184,9 @@ pub(crate) struct ControllerService {
     last_tick: Time,
     stopped: bool,
     fenced: Fenced,
+    /// What was advised last, and to whom that is told.
+    advised: Advised,
+    advises: Option<Sender<Advised>>,
 }
 
 impl ControllerService {
@@ -222,6 +228,24 @@ impl ControllerService {
             last_tick: Time::NEVER,
             stopped: false,
             fenced,
+            advised: Advised::Nothing,
+            advises: None,
+        }
+    }
+
+    /// Whom to tell when there should be other servers.
+    pub(crate) fn advises(self, advises: Sender<Advised>) -> ControllerService {
+        ControllerService { advises: Some(advises), ..self }
+    }
+
+    /// Tells what is advised, when it is something else than before.
+    fn advise(&mut self) {
+        let Some(to) = &self.advises else { return };
+        let advice = Advised::of(&self.catalog.advice(true));
+        if !advice.is_like(&self.advised) {
+            self.advised = advice.clone();
+            // Nobody need listen.
+            let _ = to.send(advice);
         }
     }
 
@@ -286,6 +310,7 @@ impl ControllerService {
             Op::QueueAhead,
             Op::FlushBlock,
             Op::CommitFlush,
+            Op::EndCopies,
             Op::SweepObjects,
             Op::LendBlocks,
             Op::LowerBlock,
@@ -400,6 +425,9 @@ impl ControllerService {
             Op::ExtentBlocks => self.extent_blocks(asked),
             Op::LocateServer => self.locate_server(asked),
             Op::DrainServer => self.drain_server(asked),
+            Op::FlushPrefix | Op::FlushInfo | Op::CancelFlush | Op::PublishPrefix => {
+                self.serve_flush(asked)
+            }
             Op::ClusterStatus => {
                 asked.read::<ClusterStatusRequest>()?;
                 match self.apply(now, Command::ClusterStatus { actor }).map_err(refusal)? {
@@ -512,6 +540,7 @@ impl ControllerService {
             self.apply(now, Command::Amnesty).expect("an amnesty cannot be refused");
         }
         self.last_tick = now;
+        self.advise();
         // Nothing may end that could come back, because its end is not on the log.
         if self.trouble().is_none() && self.catalog.next_deadline().is_some_and(|due| due <= now) {
             let before = self.catalog.members();
@@ -664,6 +693,7 @@ fn changes(op: Op, args: &[u8]) -> bool {
             | Op::JobCost
             | Op::GetQuota
             | Op::LeaseInfo
+            | Op::FlushInfo
             | Op::OpenStructure
             | Op::ReopenStructure
             | Op::ClusterStatus
@@ -709,6 +739,7 @@ pub fn waits(command: &Command<'_>, effects: &[Effect]) -> bool {
             | Command::ExtentBlocks { bytes: 0, .. }
             | Command::JobTree { .. }
             | Command::LeaseInfo { .. }
+            | Command::FlushInfo { .. }
             | Command::ClusterStatus { .. }
             | Command::ServerReport { .. }
             | Command::Lent { .. }

@@ -11,6 +11,9 @@ pub fn status_of(error: &CatalogError) -> Status {
         E::InvalidName(_) | E::InvalidArgument { .. } => Status::InvalidArgument,
         E::LastServer { .. } => Status::InvalidArgument,
         E::FlushUnavailable { .. } => Status::FlushUnavailable,
+        E::FlushElsewhere { .. } => Status::PermissionDenied,
+        E::UnknownFlush { .. } => Status::NotFound,
+        E::Loading { .. } => Status::Loading,
         E::FlushPathTaken { .. } => Status::AlreadyExists,
         E::PermissionDenied { .. } => Status::PermissionDenied,
         E::PrefixNotFound { .. }

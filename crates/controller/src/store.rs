@@ -45,7 +45,7 @@ pub use census::{LogCensus, census};
 use frame::{Damage, Frame, FrameKind};
 use honeycomb_catalog::{Catalog, Config, Recovery};
 use honeycomb_env::{Disk, Entropy};
-use honeycomb_types::{Bug, Marks, Time};
+use honeycomb_types::{Bug, Marks, PolicyKind, ScaleMarks, Time};
 use honeycomb_wire::RootKey;
 use std::fmt;
 use std::io;
@@ -152,6 +152,10 @@ pub struct OpenOptions {
     pub marks: Marks,
     /// Lease of the prefixes of jobs that do not say, in milliseconds.
     pub lease_ms: u32,
+    /// Who has memory when it is short.
+    pub policy: PolicyKind,
+    /// When there should be other servers.
+    pub scale: ScaleMarks,
     /// What the controller's clock shows at least.
     pub now: Time,
 }
@@ -361,8 +365,8 @@ impl Store {
         }
         let term = reading.term + 1;
         let Reading { recovery, answers, time, number, .. } = reading;
-        let OpenOptions { shard, hash_seed, marks, lease_ms, .. } = options;
-        let config = Config { shard, term, hash_seed, marks, lease_ms };
+        let OpenOptions { shard, hash_seed, marks, lease_ms, policy, scale, .. } = options;
+        let config = Config { shard, term, hash_seed, marks, lease_ms, policy, scale };
         let catalog = recovery.finish(config, time).map_err(|e| StoreError::Damaged {
             file: "the log as a whole".into(),
             offset: 0,

@@ -23,6 +23,7 @@ pub(crate) fn options(o: &PrefixOptions) -> catalog::PrefixOptions<'_> {
         high_mark: o.high_mark,
         low_mark: o.low_mark,
         flush_to: &o.flush_to,
+        loading: o.loading,
         max_blocks: o.max_blocks,
     }
 }
@@ -152,7 +153,7 @@ pub(crate) fn quota_of(job: u64, level: u8, name: &str) -> Result<catalog::Quota
     }
 }
 
-fn flush_state(state: &catalog::FlushState) -> (u8, String) {
+pub(crate) fn flush_state(state: &catalog::FlushState) -> (u8, String) {
     match state {
         catalog::FlushState::None => (0, String::new()),
         catalog::FlushState::Writing => (1, String::new()),
@@ -247,7 +248,35 @@ fn server_info(s: &catalog::ServerInfo) -> ServerInfo {
 }
 
 fn tier_use(tier: &catalog::TierUse) -> TierUse {
-    TierUse { class: tier.class.code(), blocks: tier.blocks, used: tier.used }
+    TierUse {
+        class: tier.class.code(),
+        blocks: tier.blocks,
+        used: tier.used,
+        bytes_written: tier.traffic.written,
+        bytes_read: tier.traffic.read,
+    }
+}
+
+/// What a request changes of a quota.
+pub(crate) fn quota_change(q: &SetQuotaRequest) -> catalog::QuotaChange {
+    let given = |blocks: u64| Some(blocks).filter(|blocks| *blocks != u64::MAX);
+    catalog::QuotaChange {
+        max_blocks: given(q.max_blocks),
+        soft_blocks: given(q.soft_blocks),
+        weight: Some(q.weight).filter(|weight| *weight != 0),
+    }
+}
+
+fn memory_share(info: &catalog::ShareInfo) -> MemoryShare {
+    let catalog::ShareInfo { name, tenant, share, credits } = info;
+    MemoryShare {
+        name: name.to_string(),
+        tenant: *tenant,
+        weight: share.weight as u32,
+        blocks: share.held,
+        entitled: share.entitled,
+        credits: credits.cast_unsigned(),
+    }
 }
 
 pub(crate) fn status(s: &catalog::ClusterStatus, requests: &Requests) -> ClusterStatusReply {
@@ -276,6 +305,13 @@ pub(crate) fn status(s: &catalog::ClusterStatus, requests: &Requests) -> Cluster
         flush_error: s.flush_error.to_string(),
         tiers: s.tiers.iter().map(tier_use).collect(),
         servers: s.servers.iter().map(server_info).collect(),
+        policy: s.policy.name().to_owned(),
+        shares: s.shares.iter().map(memory_share).collect(),
+        advice: s.advice.what as u8,
+        advice_servers: s.advice.servers,
+        advice_address: s.advice.address.to_string(),
+        advice_why: s.advice.why.to_string(),
+        advice_ms: s.advice.age_ms,
     }
 }
 

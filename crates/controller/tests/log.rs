@@ -15,6 +15,8 @@ fn options() -> OpenOptions {
         root_key: Some([7; 32]),
         marks: Marks::default(),
         lease_ms: 1000,
+        policy: Default::default(),
+        scale: Default::default(),
         now: Time::ZERO,
     }
 }
@@ -69,7 +71,7 @@ impl Core {
         let Reply::Job { job, .. } = self.apply(register) else { panic!() };
         self.job = job;
         let server = NewServer {
-            flush: false,
+            flush_root: "",
             kinds: &[],
             address: "s:1",
             incarnation: 1,

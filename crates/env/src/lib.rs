@@ -15,6 +15,7 @@ mod guard;
 mod memory;
 mod net;
 mod poller;
+mod shaped;
 pub mod unix;
 mod volume;
 
@@ -28,4 +29,5 @@ pub use guard::AbortOnPanic;
 pub use memory::resident_anonymous_bytes;
 pub use net::{Begin, ByConn, ConnId, Detached, Mailbox, Net, NetOptions, NotPosted, Service, run};
 pub use poller::Poller;
+pub use shaped::{DiskShape, Shaped};
 pub use volume::{MemoryVolume, Scratch, VOLUME_ALIGN, Volume};

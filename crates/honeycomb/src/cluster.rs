@@ -212,6 +212,21 @@ impl Work {
         Work::open_named(settings, settings.job(), intent)
     }
 
+    /// Opens the job of the settings, or that of the token when it is one's.
+    pub fn of_token(settings: &Settings) -> Outcome<Work> {
+        let place = Place::find(settings)?;
+        // The second to tenth bytes of a token name its job.
+        let job = place.token.get(1..9).and_then(|bytes| bytes.try_into().ok());
+        match job.map_or(0, u64::from_le_bytes) {
+            0 => Work::open(settings, Intent::Create),
+            job => {
+                let client = place.client()?;
+                let (job, name) = (JobId(job), String::new());
+                Ok(Work { cluster: client.clone(), client, job, name })
+            }
+        }
+    }
+
     /// Opens a job; `UnknownJob` when it is not registered and nothing is to be created.
     pub fn open_named(settings: &Settings, name: &str, intent: Intent) -> Outcome<Work> {
         let place = Place::find(settings)?;

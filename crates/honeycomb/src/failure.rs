@@ -82,7 +82,7 @@ pub const EXIT_CODES: [(Exit, &str, &str); 9] = [
         Exit::Conflict,
         "what is there stands against it: it exists already, is sealed or closed, or of another \
          kind",
-        "AlreadyExists, KeyExists, CompareFailed, Sealed, NotSealed, QueueClosed, WrongKind, Cycle, \
+        "AlreadyExists, KeyExists, CompareFailed, Sealed, NotSealed, QueueClosed, Loading, WrongKind, Cycle, \
          Refused",
     ),
 ];
@@ -124,6 +124,7 @@ impl Exit {
             | Status::NotSealed
             | Status::Refused
             | Status::QueueClosed
+            | Status::Loading
             | Status::WrongKind
             | Status::Cycle => Exit::Conflict,
             _ => Exit::Failed,

@@ -87,7 +87,7 @@ fn named(path: &str) -> &str {
     if path.is_empty() { "/" } else { path }
 }
 
-fn failure(error: FlushError) -> Failure {
+pub(crate) fn failure(error: FlushError) -> Failure {
     let status = match error {
         FlushError::NoManifest { .. } | FlushError::NoStructure { .. } => Status::NotFound,
         FlushError::Newer { .. } => Status::UnsupportedVersion,

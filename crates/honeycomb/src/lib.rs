@@ -29,6 +29,7 @@ mod flushed;
 mod jobs;
 mod kv;
 mod lease;
+mod loading;
 mod ls;
 mod machine;
 mod output;
@@ -41,9 +42,11 @@ mod quota;
 mod readers;
 mod rm;
 mod run;
+mod scale;
 mod serve;
 mod show;
 pub mod size;
+mod transfer;
 mod wait;
 mod watch;
 
@@ -114,6 +117,8 @@ enum Command {
     Rm(Box<rm::RmArgs>),
     Readers(Box<readers::ReadersArgs>),
     Commit(Box<readers::CommitArgs>),
+    Flush(Box<transfer::FlushArgs>),
+    Load(Box<transfer::LoadArgs>),
     Flushed(Box<flushed::FlushedArgs>),
     Run(Box<run::RunArgs>),
     Config(Box<config::ConfigArgs>),
@@ -179,6 +184,8 @@ fn carry_out(command: Command, kinds: &Arc<Registry>) -> Outcome {
         Command::Rm(args) => rm::rm(&args),
         Command::Readers(args) => readers::readers(&args),
         Command::Commit(args) => readers::commit(&args),
+        Command::Flush(args) => transfer::flush(&args),
+        Command::Load(args) => transfer::load(&args),
         Command::Flushed(args) => flushed::flushed(&args),
         Command::Run(args) => run::run(&args),
         Command::Config(args) => config::config(&args),

@@ -5,7 +5,7 @@ use crate::config::{ForController, ForServer, ForStart, ForStop, Given, Origin, 
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, hex};
 use crate::wait::seconds;
-use crate::{machine, size};
+use crate::{machine, scale, size};
 use clap::Args;
 use honeycomb_controller::{Controller, ControllerOptions, StartError, StoreError};
 use honeycomb_env::Clock;
@@ -267,6 +267,7 @@ pub fn start(args: &StartArgs, kinds: &Arc<Registry>) -> Outcome {
         let output = Output { json: args.output.json || args.child };
         announce(output, &file, &path, &options);
     }
+    scale::follow(controller.advice().expect("nobody has asked before"), settings.scale_hook());
     signals.forever().next();
     if !args.embedded {
         let _ = std::fs::remove_file(&path);
@@ -449,6 +450,8 @@ fn start_controller(
         spin: settings.spin(),
         marks: settings.marks()?,
         lease_ms: settings.lease_ms(),
+        policy: settings.policy(),
+        scale: settings.scale()?,
         shards: settings.controller_shards(),
     };
     Controller::start(&options).map_err(|e| match e {
@@ -496,6 +499,7 @@ pub fn controller(args: &ControllerArgs) -> Outcome {
              server --controller {address} --token ..."
         )
     });
+    scale::follow(controller.advice().expect("nobody has asked before"), settings.scale_hook());
     signals.forever().next();
     Ok(())
 }

@@ -8,8 +8,8 @@ use crate::jobs::{jobs_json, print_jobs};
 use crate::output::Output;
 use crate::size;
 use clap::Args;
-use honeycomb_types::TierClass;
-use honeycomb_wire::messages::{ClusterStatusReply, PrefixInfo, ServerInfo, TierUse};
+use honeycomb_types::{PolicyKind, TierClass};
+use honeycomb_wire::messages::{ClusterStatusReply, MemoryShare, PrefixInfo, ServerInfo, TierUse};
 use serde_json::{Value, json};
 
 /// Shows servers, memory, totals and jobs.
@@ -96,6 +96,7 @@ fn print_status(s: &ClusterStatusReply) {
         say!("{:<6} {} of {} blocks used", class(tier), tier.used, tier.blocks);
     }
     print_flushes(s);
+    print_policy(s);
     if s.servers.is_empty() {
         return;
     }
@@ -143,6 +144,37 @@ pub fn drain_state(server: &ServerInfo) -> &'static str {
     }
 }
 
+/// Who has memory when it is short, what they have, and whether there should be other servers.
+fn print_policy(s: &ClusterStatusReply) {
+    say!("policy {}", s.policy);
+    for share in &s.shares {
+        let MemoryShare { name, weight, blocks, entitled, .. } = share;
+        let kind = if share.tenant { "tenant" } else { "job" };
+        let credits = match s.policy == PolicyKind::Karma.name() {
+            true => format!(", {} credits", share.credits.cast_signed()),
+            false => String::new(),
+        };
+        say!(
+            "  {kind} {name}: {blocks} blocks in memory, {entitled} its own (weight {weight}{credits})"
+        );
+    }
+    let since = format!("since {} s: {}", s.advice_ms / 1000, s.advice_why);
+    match advice(s) {
+        "add" => say!("advice: add {} servers, {since}", s.advice_servers),
+        "remove" => say!("advice: remove {}, {since}", s.advice_address),
+        _ => {}
+    }
+}
+
+/// What is advised, in a word.
+fn advice(s: &ClusterStatusReply) -> &'static str {
+    match s.advice {
+        1 => "add",
+        2 => "remove",
+        _ => "none",
+    }
+}
+
 /// What is on its way to disk, when there ever was something.
 fn print_flushes(s: &ClusterStatusReply) {
     if s.flushing + s.flushed + s.flush_lost == 0 {
@@ -160,7 +192,12 @@ fn print_flushes(s: &ClusterStatusReply) {
 }
 
 fn tiers_json(tiers: &[TierUse]) -> Vec<Value> {
-    let tier = |t: &TierUse| json!({ "class": class(t), "blocks": t.blocks, "used": t.used });
+    let tier = |t: &TierUse| {
+        json!({
+            "class": class(t), "blocks": t.blocks, "used": t.used,
+            "bytes_written": t.bytes_written, "bytes_read": t.bytes_read,
+        })
+    };
     tiers.iter().map(tier).collect()
 }
 
@@ -169,6 +206,17 @@ fn class(tier: &TierUse) -> &'static str {
 }
 
 fn status_json(s: &ClusterStatusReply) -> Value {
+    let shares: Vec<Value> = s
+        .shares
+        .iter()
+        .map(|share| {
+            json!({
+                "name": share.name, "tenant": share.tenant, "weight": share.weight,
+                "blocks": share.blocks, "entitled": share.entitled,
+                "credits": share.credits.cast_signed(),
+            })
+        })
+        .collect();
     let servers: Vec<Value> = s
         .servers
         .iter()
@@ -193,6 +241,11 @@ fn status_json(s: &ClusterStatusReply) -> Value {
         "requests_reports": s.requests_reports, "flushing": s.flushing,
         "flush_failing": s.flush_failing, "flushed": s.flushed, "flush_lost": s.flush_lost,
         "flush_error": s.flush_error, "tiers": tiers_json(&s.tiers), "servers": servers,
+        "policy": s.policy, "shares": shares,
+        "advice": {
+            "what": advice(s), "servers": s.advice_servers, "address": s.advice_address,
+            "why": s.advice_why, "since_ms": s.advice_ms,
+        },
     })
 }
 

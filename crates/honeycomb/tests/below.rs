@@ -59,6 +59,13 @@ fn six_times_the_memory_is_written_and_read_back() {
     let in_memory = (status.blocks - status.free) * BLOCK;
     assert!(tier.used * BLOCK >= (24 << 20) - in_memory, "{tier:?}");
     assert!(status.bytes_resident < MEMORY + (64 << 20), "{}", status.bytes_resident);
+    let moved = || {
+        let told = cluster.client(cluster.controller.token(), Default::default()).status().unwrap();
+        (told.tiers[0].bytes_written, told.tiers[0].bytes_read)
+    };
+    let least = (24 << 20) - MEMORY;
+    eventually("what went down and came up is told", || moved().0 >= least && moved().1 >= least);
+    assert!(moved().0 <= 3 * (24 << 20), "{:?}", moved());
     // Nothing of it has a name.
     assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 0);
     // Sealed files read the same, many ranges at a time as well; nobody maps what is on a disk.

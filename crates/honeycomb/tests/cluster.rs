@@ -104,6 +104,53 @@ fn a_file_grows_over_many_blocks_and_an_old_handle_reads_it_all() {
     assert_eq!(status(writer.append(&noise(2, 8193))), Status::ValueTooLarge);
 }
 
+/// What is written whole fills its blocks, alone and among others, and each writer's bytes are in order.
+#[test]
+fn writers_fill_blocks_and_keep_their_order() {
+    const BLOCK: u64 = 64 << 10;
+    const WORDS: u64 = 96 << 10;
+    let cluster = Cluster::start(2, 64 << 20, BLOCK);
+    let (client, job) = cluster.job("fill");
+    prefix(&client, &job, "a", 0);
+    let alone = file(&client, &job, "a:alone");
+    let content = noise(7, (5 * BLOCK + 12_345) as usize);
+    for part in [&content[..3], &content[3..200_000], &content[200_000..]] {
+        alone.write_all(part).unwrap();
+    }
+    let mut got = vec![0; content.len() + 1];
+    let reader = client.open_file(job.job, "a:alone").unwrap();
+    assert_eq!(reader.structure().blocks(), 6, "no block but the last has room left");
+    assert_eq!(reader.read_into(0, &mut got).unwrap(), content.len());
+    assert!(got[..content.len()] == content[..], "the bytes differ");
+
+    file(&client, &job, "a:many");
+    let words = |writer: u64| {
+        let all = (0..WORDS).map(|n| (writer << 32 | n).to_le_bytes());
+        all.collect::<Vec<_>>().concat()
+    };
+    std::thread::scope(|scope| {
+        for writer in 0..3 {
+            let file = client.open_file(job.job, "a:many").unwrap();
+            scope.spawn(move || {
+                for part in words(writer).chunks(200_000) {
+                    file.write_all(part).unwrap();
+                }
+            });
+        }
+    });
+    let reader = client.open_file(job.job, "a:many").unwrap();
+    let mut got = vec![0; 3 * WORDS as usize * 8 + 1];
+    assert_eq!(reader.read_into(0, &mut got).unwrap(), got.len() - 1);
+    let mut next = [0; 3];
+    for word in got[..3 * WORDS as usize * 8].chunks(8) {
+        let word = u64::from_le_bytes(word.try_into().unwrap());
+        let next = &mut next[(word >> 32) as usize];
+        assert_eq!(word as u32, *next, "of writer {}", word >> 32);
+        *next += 1;
+    }
+    assert_eq!(next, [WORDS as u32; 3]);
+}
+
 #[test]
 fn appends_of_many_writers_are_whole_and_without_gaps() {
     let cluster = Cluster::start(2, 64 << 20, 1 << 20);

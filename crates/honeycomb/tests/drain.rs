@@ -24,8 +24,8 @@ fn server(client: &Client, address: &str) -> Option<ServerInfo> {
     client.status().unwrap().servers.into_iter().find(|server| server.address == address)
 }
 
-/// A server is taken out while its data is leased; what is new goes elsewhere, and it ends with the
-/// last lease.
+/// A server is taken out while it has large values, which do not move; what is new goes elsewhere, and it
+/// ends with the last lease.
 fn goes_with_its_last_lease(controller_shards: u16) {
     let mut cluster = Cluster::sharded(controller_shards, 2, 2048 * KIB, 64 * KIB);
     let departures = cluster.servers[0].departures().unwrap();
@@ -35,7 +35,12 @@ fn goes_with_its_last_lease(controller_shards: u16) {
     for (client, job) in &jobs {
         prefix(client, job, "old", 60_000);
         for n in 0..4 {
-            file(client, job, &format!("old:{n}")).append(b"stays").unwrap();
+            let store = kv(client, job, &format!("old:{n}"), 1);
+            store.put(b"large", &noise(n, 10 * KIB as usize)).unwrap();
+            if n == 1 {
+                // Stores and their values lie on the two servers by turns; from here on the other way.
+                file(client, job, "old:turn").append(b"moves").unwrap();
+            }
         }
     }
     let client = whole(&cluster);
@@ -43,7 +48,7 @@ fn goes_with_its_last_lease(controller_shards: u16) {
     client.drain_server(&address, false).unwrap();
     let info = server(&client, &address).unwrap();
     assert_eq!(info.drain, 1);
-    assert!(info.drain_waits.contains("of kind file until their leases end"), "{info:?}");
+    assert!(info.drain_waits.contains("of kind extents until their leases end"), "{info:?}");
     let before = info.blocks - info.free;
     assert!(before > 0);
     for (client, job) in &jobs {
@@ -52,7 +57,7 @@ fn goes_with_its_last_lease(controller_shards: u16) {
         new.append(b"goes elsewhere").unwrap();
     }
     let info = server(&client, &address).unwrap();
-    assert_eq!(info.blocks - info.free, before, "INV-46: it was given nothing");
+    assert!(info.blocks - info.free <= before, "INV-46: it was given nothing");
     for (client, job) in &jobs {
         client.remove_prefix(job.job, "old").unwrap();
     }
@@ -211,4 +216,227 @@ fn a_drain_without_room_waits_for_another_server() {
         assert_eq!(out, noise(n, 200));
     }
     cluster.servers.remove(0).wait();
+}
+
+/// Files leave a server while they are appended to, read behind and tailed: nobody gets an error, nothing
+/// is lost, doubled or out of order, offsets stay what they are, and the server ends.
+#[test]
+fn files_leave_a_server_under_load() {
+    const WRITERS: u64 = 3;
+    let mut cluster = Cluster::start(3, 24 * 1024 * KIB, 256 * KIB);
+    let (client, job) = cluster.job("job");
+    prefix(&client, &job, "t", 60_000);
+    let names = ["t:a", "t:b"];
+    let files = names.map(|name| file(&client, &job, name));
+    let record = |writer: u64, n: u64| {
+        let mut bytes = [writer.to_le_bytes(), n.to_le_bytes()].concat();
+        bytes.extend(noise(writer * 1_000_003 + n, 16 + (n % 61) as usize * 97));
+        bytes
+    };
+    // What is sealed in blocks that are full moves as well.
+    for file in &files {
+        for n in 0..400 {
+            file.append(&record(WRITERS, n)).unwrap();
+        }
+    }
+    let stop = AtomicBool::new(false);
+    let longest = std::thread::scope(|threads| {
+        let mut writers = Vec::new();
+        for (name, writer) in names.iter().flat_map(|name| (0..WRITERS).map(move |w| (name, w))) {
+            let (client, stop) = (&client, &stop);
+            let file = client.open_file(job.job, name).unwrap();
+            writers.push(threads.spawn(move || {
+                let clock = Clock::start();
+                let (mut n, mut longest, mut places) = (0, Duration::ZERO, Vec::new());
+                while !stop.load(Relaxed) {
+                    let began = clock.now();
+                    let place = file.append(&record(writer, n)).unwrap();
+                    longest = longest.max(clock.now().since(began));
+                    places.push(place);
+                    n += 1;
+                    if n % 16 == 0 {
+                        // What was acknowledged is there, wherever it is by now.
+                        let back = (n * 7) % n;
+                        let wanted = record(writer, back);
+                        let mut found = vec![0; wanted.len()];
+                        let place = places[back as usize];
+                        assert_eq!(file.read_into(place, &mut found).unwrap(), wanted.len());
+                        assert_eq!(found, wanted, "at {place}");
+                    }
+                }
+                (writer, places, longest)
+            }));
+        }
+        // Who reads the end as it grows sees every byte once, in order.
+        let tails = names.map(|name| {
+            let (client, stop) = (&client, &stop);
+            let file = client.open_file(job.job, name).unwrap();
+            threads.spawn(move || {
+                let (mut all, mut buffer) = (Vec::new(), vec![0; 64 << 10]);
+                loop {
+                    let ended = stop.load(Relaxed);
+                    let n = file.read_into(all.len() as u64, &mut buffer).unwrap();
+                    all.extend_from_slice(&buffer[..n]);
+                    if n == 0 && ended {
+                        return all;
+                    }
+                }
+            })
+        });
+        for _ in 0..2 {
+            let departures = cluster.servers[0].departures().unwrap();
+            let address = cluster.servers[0].address().to_string();
+            let whole = whole(&cluster);
+            whole.drain_server(&address, false).unwrap();
+            assert_eq!(departures.recv_timeout(PATIENCE), Ok(Departure::Released));
+            eventually("its membership ends", || server(&whole, &address).is_none());
+            cluster.servers.remove(0).wait();
+        }
+        stop.store(true, Relaxed);
+        let written: Vec<_> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
+        let mut longest = Duration::ZERO;
+        for ((tail, file), written) in
+            tails.into_iter().zip(&files).zip(written.chunks(WRITERS as usize))
+        {
+            let (all, size) = (tail.join().unwrap(), file.size().unwrap());
+            // The last appends may have come after the last look.
+            assert!(all.len() as u64 <= size);
+            let mut whole = vec![0; size as usize];
+            let mut at = 0;
+            while at < whole.len() {
+                at += file.read_into(at as u64, &mut whole[at..]).unwrap();
+            }
+            assert_eq!(all, whole[..all.len()]);
+            let mut bytes: u64 = (0..400).map(|n| record(WRITERS, n).len() as u64).sum();
+            for (writer, places, took) in written {
+                longest = longest.max(*took);
+                assert!(places.is_sorted(), "appends of one writer are in its order");
+                for (n, place) in (0..).zip(places) {
+                    let record = record(*writer, n);
+                    let place = *place as usize;
+                    assert_eq!(whole[place..place + record.len()], record, "{writer} {n}");
+                    bytes += record.len() as u64;
+                }
+            }
+            assert_eq!(size, bytes, "nothing is there twice");
+        }
+        longest
+    });
+    assert!(longest < Duration::from_secs(5), "an append took {longest:?}");
+    let status = whole(&cluster).status().unwrap();
+    assert_eq!((status.servers.len(), status.quarantined), (1, 0));
+}
+
+/// Queues leave a server while they are filled and emptied, by consumers that wait and by one that
+/// acknowledges: every item is taken once, those of a producer in its order, and the server ends.
+#[test]
+fn queues_leave_a_server_under_load() {
+    const PRODUCERS: u64 = 3;
+    let mut cluster = Cluster::start(3, 24 * 1024 * KIB, 64 * KIB);
+    let (client, job) = cluster.job("job");
+    prefix(&client, &job, "t", 60_000);
+    // One keeps a bound, one is filled in advance, and one is taken from by consumers that reserve.
+    let bounds = [("t:bounded", 64), ("t:full", 0), ("t:work", 0)];
+    for (name, items) in bounds {
+        client.create_queue(job.job, name, items, 0, false).unwrap();
+    }
+    let item = |producer: u64, n: u64| {
+        let mut bytes = [producer.to_le_bytes(), n.to_le_bytes()].concat();
+        bytes.extend(noise(producer * 7_919 + n, (n % 50) as usize * 40));
+        bytes
+    };
+    let full = client.open_queue(job.job, "t:full").unwrap();
+    for n in 0..600 {
+        full.put(&item(PRODUCERS, n), PATIENCE).unwrap();
+    }
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        let mut all = Vec::new();
+        for (name, _) in bounds {
+            let open = || client.open_queue(job.job, name).unwrap();
+            let stop = &stop;
+            let producers = (0..PRODUCERS).map(|producer| {
+                let queue = open();
+                threads.spawn(move || {
+                    let mut n = 0;
+                    while !stop.load(Relaxed) {
+                        queue.put(&item(producer, n), PATIENCE).unwrap();
+                        n += 1;
+                        if n % 50 == 0 {
+                            // Consumers come to wait now and then.
+                            std::thread::yield_now();
+                        }
+                    }
+                    n
+                })
+            });
+            let producers: Vec<_> = producers.collect();
+            let consumers = (0..2).map(|_| {
+                let queue = open();
+                threads.spawn(move || {
+                    let mut taken = Vec::new();
+                    loop {
+                        if name != "t:work" {
+                            match queue.get(PATIENCE) {
+                                Ok(Some(item)) => taken.push(item),
+                                Ok(None) => panic!("nothing came to {name}"),
+                                Err(e) if e.status == Status::QueueClosed => return taken,
+                                Err(e) => panic!("{name}: {e}"),
+                            }
+                            continue;
+                        }
+                        match queue.reserve(8, Duration::from_secs(60), PATIENCE) {
+                            Ok(found) => {
+                                let found_all: Vec<_> = found.iter().collect();
+                                let held = queue.acknowledge(&found_all).unwrap();
+                                assert!(held.iter().all(|held| *held), "a reservation got lost");
+                                taken.extend(found.into_iter().map(|one| one.item));
+                            }
+                            Err(e) if e.status == Status::QueueClosed => return taken,
+                            Err(e) => panic!("{name}: {e}"),
+                        }
+                    }
+                })
+            });
+            all.push((name, open(), producers, consumers.collect::<Vec<_>>()));
+        }
+        for _ in 0..2 {
+            let departures = cluster.servers[0].departures().unwrap();
+            let address = cluster.servers[0].address().to_string();
+            let whole = whole(&cluster);
+            whole.drain_server(&address, false).unwrap();
+            assert_eq!(departures.recv_timeout(PATIENCE), Ok(Departure::Released));
+            eventually("its membership ends", || server(&whole, &address).is_none());
+            cluster.servers.remove(0).wait();
+        }
+        stop.store(true, Relaxed);
+        for (name, queue, producers, consumers) in all {
+            let put: Vec<u64> = producers.into_iter().map(|one| one.join().unwrap()).collect();
+            queue.close().unwrap();
+            let taken: Vec<Vec<Vec<u8>>> =
+                consumers.into_iter().map(|one| one.join().unwrap()).collect();
+            let mut found = std::collections::BTreeMap::new();
+            for taken in &taken {
+                let mut last = std::collections::BTreeMap::new();
+                for bytes in taken {
+                    let number =
+                        |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+                    let (producer, n) = (number(0), number(8));
+                    assert_eq!(*bytes, item(producer, n), "{name}: what was put comes out");
+                    let before = last.insert(producer, n);
+                    assert!(before.is_none_or(|before| before < n), "{name}: out of order");
+                    *found.entry((producer, n)).or_insert(0) += 1;
+                }
+            }
+            let mut due: Vec<(u64, u64)> =
+                (0..).zip(&put).flat_map(|(p, n)| (0..*n).map(move |n| (p, n))).collect();
+            if name == "t:full" {
+                due.extend((0..600).map(|n| (PRODUCERS, n)));
+            }
+            let due = due.into_iter().map(|key| (key, 1)).collect();
+            assert_eq!(found, due, "{name}: every item once");
+        }
+    });
+    let status = whole(&cluster).status().unwrap();
+    assert_eq!((status.servers.len(), status.quarantined), (1, 0));
 }

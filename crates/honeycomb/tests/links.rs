@@ -42,7 +42,7 @@ impl Link {
             blocks_per_shard: 8,
             tiers: Vec::new(),
             block_size: 65_536,
-            flush: false,
+            flush_root: String::new(),
             kinds: Vec::new(),
             server,
             term: 0,
@@ -206,6 +206,8 @@ fn options() -> ControllerOptions {
         unix_dir: None,
         marks: honeycomb_types::Marks::default(),
         lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
+        policy: Default::default(),
+        scale: Default::default(),
         shards: 1,
     }
 }

@@ -34,6 +34,11 @@ fn value(store: &Kv, key: &[u8]) -> Vec<u8> {
     value
 }
 
+/// A quota of which nothing is held.
+fn quota(max_blocks: u64) -> Quota {
+    Quota { max_blocks, held_blocks: 0, soft_blocks: 0, weight: 1, memory_blocks: 0 }
+}
+
 #[test]
 fn jobs_of_two_shards_are_one_cluster() {
     let cluster = Cluster::sharded(2, 2, 4 * 1024 * KIB, 64 * KIB);
@@ -107,7 +112,7 @@ fn all_jobs_of_a_tenant_are_of_one_shard() {
         options.timeout = Duration::from_secs(5);
         let any = Client::new(options);
         let of = QuotaOf::Tenant("acme".into());
-        let quota = Quota { max_blocks: shard + 1, held_blocks: 0 };
+        let quota = quota(shard + 1);
         assert_eq!(any.set_quota(&of, shard + 1).unwrap(), quota);
         assert_eq!(whole.quota(&of).unwrap(), quota);
     }
@@ -118,7 +123,7 @@ fn all_jobs_of_a_tenant_are_of_one_shard() {
     assert_eq!((ended, bills.len()), (vec![jobs[7].0], 9));
     assert_eq!(whole.bills(Some(other)).unwrap()[0].name, "other");
     let of = QuotaOf::Job(jobs[5]);
-    assert_eq!(whole.set_quota(&of, 8).unwrap(), Quota { max_blocks: 8, held_blocks: 0 });
+    assert_eq!(whole.set_quota(&of, 8).unwrap(), quota(8));
 }
 
 #[test]
@@ -159,6 +164,8 @@ fn shards_come_back_with_their_jobs() {
         unix_dir: None,
         marks: Marks::default(),
         lease_ms: limits::LEASE_DEFAULT_MS,
+        policy: Default::default(),
+        scale: Default::default(),
         shards: 2,
     };
     let controller = Controller::start(&options).unwrap();

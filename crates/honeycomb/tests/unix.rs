@@ -87,6 +87,8 @@ fn a_node_that_began_anew_is_found_at_its_new_socket() {
             spin: Duration::ZERO,
             marks: honeycomb_types::Marks::default(),
             lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
+            policy: Default::default(),
+            scale: Default::default(),
             shards: 1,
         };
         Controller::start_on(Box::new(disk.clone()), &options).unwrap()

@@ -5,7 +5,7 @@
 //! the facts that were published of Snowflake's tenants, `snowset` reads the public trace itself.
 //! `drive` turns it into files, queues or stores that are written, read, emptied and let go, and
 //! checks what it reads. `jobs` makes MapReduce-like jobs whose data follows it, and `carry` carries
-//! them out on whatever keeps their files. `resident` asks the kernel what a process holds.
+//! them out on whatever keeps their files. `sort` sorts what is larger than memory. `resident` asks the kernel what a process holds.
 #![forbid(unsafe_code)]
 
 mod carry;
@@ -17,6 +17,7 @@ mod hold;
 mod jobs;
 mod resident;
 mod snowset;
+mod sort;
 
 pub use carry::{Carried, CarryError, FileId, Keep, Pace, carry};
 pub use demand::{Demand, Profile, Task};
@@ -29,3 +30,4 @@ pub use jobs::{
 };
 pub use resident::{resident, resident_walked};
 pub use snowset::{SnowsetError, snowset};
+pub use sort::{RECORD, Sort, SortError, Sorted, sort};

@@ -6,7 +6,7 @@
 mod lending;
 
 use crate::flush::{Errand, FlushJob, FlushWhat, Flusher};
-use crate::kept::Parts;
+use crate::kept::{KeptBytes, Parts};
 use crate::lend::Lender;
 use crate::notes::{Forwarded, LinkNote, Note, OwnedPayload, Peer};
 use crate::peers::Peers;
@@ -582,6 +582,29 @@ impl ShardService {
         self.tell_link(LinkNote::Done { errand, outcome: refusal.map_or(Ok(Vec::new()), Err) });
     }
 
+    /// Hands what a block holds to the thread that writes it.
+    fn give_part(
+        &mut self,
+        errand: Errand,
+        object: String,
+        held: Result<(Arc<KeptBytes>, bool), Answer>,
+    ) {
+        let given = match held {
+            Ok((bytes, sealed)) => {
+                let parts = self.helpers.parts();
+                let what = FlushWhat::Part { object, bytes, parts, sealed };
+                self.helpers.flusher.give(FlushJob { errand, what })
+            }
+            Err(answer) => {
+                let text = String::from_utf8_lossy(&answer.args).into_owned();
+                Err((answer.status, text))
+            }
+        };
+        if let Err(refusal) = given {
+            self.tell_link(LinkNote::Done { errand, outcome: Err(refusal) });
+        }
+    }
+
     fn set_offset(&mut self, offset_ms: i64) {
         self.clock_offset_ms = offset_ms;
         self.shard.set_clock_offset(offset_ms);
@@ -662,8 +685,7 @@ impl Service for ShardService {
             self.data_request(net, now, from, header, args, &[]);
             return Begin::Skip;
         }
-        // Retry records have no place in the block.
-        if elsewhere || header.op == Op::MoveLanes || !self.shard.streams(header) {
+        if elsewhere || !self.shard.streams(header) {
             return self.begin_gathering(net, from, header, args);
         }
         let ticket = self.ticket();
@@ -773,6 +795,8 @@ impl Service for ShardService {
                 self.set_offset(clock_offset_ms);
             }
             Note::Holdings { controller, round } => {
+                // The controller copies anew what it was copying.
+                self.shard.forget_copies(now, controller);
                 let mut blocks = self.shard.holdings();
                 blocks.retain(|held| BlockId(held.block).server().controller() == controller);
                 self.tell_link(LinkNote::Holdings { controller, shard: self.ix, round, blocks });
@@ -789,21 +813,16 @@ impl Service for ShardService {
                 self.confirm(errand, refused);
             }
             Note::Flush(at, range, object, errand) => {
-                let parts = self.helpers.parts();
-                let job = self.shard.flush(at, range).map(|bytes| FlushJob {
-                    errand,
-                    what: FlushWhat::Part { object, bytes, parts },
-                });
-                let given = match job {
-                    Ok(job) => self.helpers.flusher.give(job),
-                    Err(answer) => {
-                        let text = String::from_utf8_lossy(&answer.args).into_owned();
-                        Err((answer.status, text))
-                    }
-                };
-                if let Err(refusal) = given {
-                    self.tell_link(LinkNote::Done { errand, outcome: Err(refusal) });
-                }
+                let kept = self.shard.flush(at, range);
+                self.give_part(errand, object, kept.map(|bytes| (bytes, true)));
+            }
+            Note::Copy(at, range, object, live, errand) => {
+                let copied = self.shard.copy(at, range, live);
+                self.give_part(errand, object, copied);
+            }
+            Note::EndCopies(live, errand) => {
+                self.shard.end_copies(now, errand.controller, live);
+                self.confirm(errand, None);
             }
             Note::SetGeneration(prefix, generation, errand) => {
                 self.shard.set_generation(prefix, generation);

@@ -36,8 +36,8 @@ pub(crate) struct Errand {
 }
 
 pub(crate) enum FlushWhat {
-    /// What a block held, which is read from where it is when its turn has come.
-    Part { object: String, bytes: Arc<KeptBytes>, parts: Parts },
+    /// What a block holds or held, which is read from where it is when its turn has come.
+    Part { object: String, bytes: Arc<KeptBytes>, parts: Parts, sealed: bool },
     /// The manifest.
     Commit(Box<CommitFlushRequest>),
     /// What a flush has left that came to nothing.
@@ -112,8 +112,8 @@ impl FlushWorker {
         for FlushJob { errand, what } in &self.jobs {
             let answers = self.answers.clone();
             match what {
-                FlushWhat::Part { object, bytes, parts } => {
-                    self.part(&object, &bytes, &parts, errand);
+                FlushWhat::Part { object, bytes, parts, sealed } => {
+                    self.part(&object, &bytes, &parts, (errand, sealed));
                 }
                 FlushWhat::Sweep(asked) => {
                     let SweepObjectsRequest { directory, names } = *asked;
@@ -131,7 +131,7 @@ impl FlushWorker {
         }
     }
 
-    fn part(&self, object: &str, bytes: &Arc<KeptBytes>, disks: &Parts, errand: Errand) {
+    fn part(&self, object: &str, bytes: &Arc<KeptBytes>, disks: &Parts, answer: (Errand, bool)) {
         let mut part = Part(self.store.part(object));
         let given = if !bytes.snapshot().is_plain() {
             bytes.whole(disks, |whole| bytes.snapshot().give(whole, &mut part))
@@ -146,13 +146,16 @@ impl FlushWorker {
             Ok(()) => (Ok(()), None),
             Err(KeptFault::Taker(why)) => (Err(why), None),
             Err(KeptFault::Gone) => (Err(io::Error::other("its block was freed")), None),
+            // Of a block that goes on this may be of two times: it is copied anew.
+            Err(KeptFault::Lost(why)) if !bytes.is_settled() => (Err(io::Error::other(why)), None),
             Err(KeptFault::Lost(why)) => (Err(io::Error::other(why.clone())), Some(why)),
         };
+        let (errand, sealed) = answer;
         let (at, structure) = (bytes.at, bytes.structure);
         // What was begun of it has come to its end before anything is told: nothing is written later.
         part.0.finish(given, move |outcome| match lost {
             Some(why) => answers.lost(errand, structure, at, why),
-            None => answers.give(errand, outcome.map(told)),
+            None => answers.give(errand, outcome.map(|objects| told(objects, sealed))),
         });
     }
 }
@@ -199,9 +202,9 @@ impl AsRef<[u8]> for Plain {
     }
 }
 
-fn told(objects: Vec<Written>) -> Vec<u8> {
+fn told(objects: Vec<Written>, sealed: bool) -> Vec<u8> {
     let object = |w: Written| FlushedObject { bytes: w.bytes, items: w.items, crc: w.crc32 };
-    FlushBlockReply { objects: objects.into_iter().map(object).collect() }.encode()
+    FlushBlockReply { objects: objects.into_iter().map(object).collect(), sealed }.encode()
 }
 
 fn manifest(asked: CommitFlushRequest) -> Manifest {

@@ -1,4 +1,4 @@
-//! What blocks held that are to be flushed, wherever their bytes are meanwhile: in memory, on a disk of
+//! What blocks held that are to be flushed, or hold at a moment, wherever their bytes are meanwhile: in memory, on a disk of
 //! the server, or their beginnings there and their ends in memory.
 //!
 //! A flush may wait for its store for an hour. So what is to be written does not hold on to memory while
@@ -44,6 +44,8 @@ pub struct KeptBytes {
     /// Whose it was.
     pub structure: StructureId,
     snapshot: Snapshot,
+    /// What of it is on a disk is not written again there.
+    settled: bool,
     bytes: Mutex<Bytes>,
 }
 
@@ -68,7 +70,24 @@ impl KeptBytes {
         snapshot: Snapshot,
         bytes: Bytes,
     ) -> Arc<KeptBytes> {
-        Arc::new(KeptBytes { at, structure, snapshot, bytes: Mutex::new(bytes) })
+        Arc::new(KeptBytes { at, structure, snapshot, settled: true, bytes: Mutex::new(bytes) })
+    }
+
+    /// Of a block that goes on: the last chunk that is on its disk may be written again, with more bytes.
+    /// Whoever reads it meanwhile finds another sum.
+    pub(crate) fn live(
+        at: BlockAt,
+        structure: StructureId,
+        snapshot: Snapshot,
+        settled: bool,
+        bytes: Bytes,
+    ) -> Arc<KeptBytes> {
+        Arc::new(KeptBytes { at, structure, snapshot, settled, bytes: Mutex::new(bytes) })
+    }
+
+    /// Whether bytes that cannot be read are lost, and not only written anew.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.settled
     }
 
     fn lock(&self) -> MutexGuard<'_, Bytes> {
@@ -133,7 +152,10 @@ impl KeptBytes {
             return give(pin.bytes()).map_err(KeptFault::Taker);
         }
         let size = self.snapshot.length();
-        let mut all = Backing::map(size.max(1), &Reclaimer::inline()).map_err(KeptFault::Taker)?;
+        if size == 0 {
+            return give(&[]).map_err(KeptFault::Taker); // It holds nothing, or was copied.
+        }
+        let mut all = Backing::map(size, &Reclaimer::inline()).map_err(KeptFault::Taker)?;
         let mut at = 0;
         self.runs(parts, |bytes| {
             all.slice_mut(at..at + bytes.len()).copy_from_slice(bytes);

@@ -11,6 +11,7 @@ use crate::flush::{Errand, FlushJob, FlushWhat, Flusher};
 use crate::lots::Lots;
 use crate::notes::Note;
 use crate::shard::{BlockOwner, Effect, MoveWord};
+use crate::spill::Traffic;
 use honeycomb_env::{
     Clock, ConnId, Entropy, Mailbox, Net, NotPosted, ReplyPayload, resident_anonymous_bytes,
 };
@@ -24,13 +25,13 @@ use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::{
     ActivePrefix, BeginImportRequest, BeginMoveReply, BeginMoveRequest, BlockFailedRequest,
     BlockUsage, CancelMoveRequest, CommitFlushRequest, CommitMoveReply, CommitMoveRequest,
-    EndImportRequest, EvacuateRequest, FlushBlockRequest, FreeBlockRequest, GrowStructureReply,
-    GrowStructureRequest, HeldBlock, HelloReply, HelloRequest, InventoryRequest, JoinServerReply,
-    JoinServerRequest, KindInfo, LeaveServerRequest, LendBlocksReply, LendBlocksRequest,
-    LocateServerReply, LocateServerRequest, LowerBlockRequest, OpenBlockRequest, QueueAheadRequest,
-    QueueTakenRequest, RaiseBlockRequest, ReleaseReply, ReleaseRequest, ReportReply, ReportRequest,
-    RetireBlockRequest, ReturnBlockRequest, SealBlockRequest, SetGenerationRequest,
-    SweepObjectsRequest, TierChangedRequest, TierInfo,
+    EndCopiesRequest, EndImportRequest, EvacuateRequest, FlushBlockRequest, FreeBlockRequest,
+    GrowStructureReply, GrowStructureRequest, HeldBlock, HelloReply, HelloRequest,
+    InventoryRequest, JoinServerReply, JoinServerRequest, KindInfo, LeaveServerRequest,
+    LendBlocksReply, LendBlocksRequest, LocateServerReply, LocateServerRequest, LowerBlockRequest,
+    OpenBlockRequest, QueueAheadRequest, QueueTakenRequest, RaiseBlockRequest, ReleaseReply,
+    ReleaseRequest, ReportReply, ReportRequest, RetireBlockRequest, ReturnBlockRequest,
+    SealBlockRequest, SetGenerationRequest, SweepObjectsRequest, TierChangedRequest, TierInfo,
 };
 use honeycomb_wire::{Field, GrantKey, Op, ReplyHeader, RequestHeader, Status, TokenKey};
 use std::collections::HashMap;
@@ -58,9 +59,11 @@ pub(crate) struct Identity {
     pub blocks_per_shard: u32,
     /// What is below it.
     pub tiers: Vec<TierInfo>,
+    /// What their disks moved.
+    pub traffic: Vec<Arc<Traffic>>,
     pub block_size: u64,
     pub incarnation: u64,
-    pub flush: bool,
+    pub flush_root: String,
     /// The kinds that the protocol does not define.
     pub kinds: Vec<KindInfo>,
 }
@@ -339,7 +342,7 @@ impl Link {
             blocks_per_shard: self.identity.blocks_per_shard,
             tiers: self.identity.tiers.clone(),
             block_size: self.identity.block_size,
-            flush: self.identity.flush,
+            flush_root: self.identity.flush_root.clone(),
             kinds: self.identity.kinds.clone(),
             server: self.server.map_or(0, |server| server.0),
             term: self.term,
@@ -424,6 +427,7 @@ impl Link {
             forwarded: sum.forwarded,
             bytes_owed: sum.bytes_owed,
             cpu_permille,
+            tiers: self.identity.traffic.iter().map(|disk| disk.told()).collect(),
             usage: std::mem::take(&mut self.usage),
             active: std::mem::take(&mut self.active),
         };
@@ -679,8 +683,11 @@ impl Link {
             Op::FlushBlock => {
                 let body = FlushBlockRequest::decode(args).map_err(malformed)?;
                 let at = BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) };
-                let note =
-                    Note::Flush(at, (body.start, body.end), body.object, self.errand(header));
+                let (range, errand) = ((body.start, body.end), self.errand(header));
+                let note = match body.live {
+                    0 => Note::Flush(at, range, body.object, errand),
+                    live => Note::Copy(at, range, body.object, live, errand),
+                };
                 (at.block.shard(), note)
             }
             Op::CommitFlush => {
@@ -722,12 +729,12 @@ impl Link {
                 // It is done when every shard has done it. Asked once more meanwhile, it has its
                 // answer then, and not when some shards have done it twice.
                 let errand = self.errand(header);
-                let Entry::Vacant(left) = self.shared.entry(errand.request) else { return Ok(()) };
-                left.insert(self.shards.len());
-                for shard in &self.shards {
-                    self.post(shard, Note::SetGeneration(prefix, generation, errand));
-                }
-                return Ok(());
+                return self.post_all(errand, || Note::SetGeneration(prefix, generation, errand));
+            }
+            Op::EndCopies => {
+                let live = EndCopiesRequest::decode(args).map_err(malformed)?.live;
+                let errand = self.errand(header);
+                return self.post_all(errand, || Note::EndCopies(live, errand));
             }
             op => return Err((Status::NotServedHere, format!("{} on a link", op.name()))),
         };
@@ -735,6 +742,20 @@ impl Link {
             return Err((Status::UnknownBlock, format!("there is no shard {}", shard.0)));
         };
         self.post(mailbox, note);
+        Ok(())
+    }
+
+    /// Hands every shard its part of a request.
+    fn post_all(
+        &mut self,
+        errand: Errand,
+        note: impl Fn() -> Note,
+    ) -> Result<(), (Status, String)> {
+        let Entry::Vacant(left) = self.shared.entry(errand.request) else { return Ok(()) };
+        left.insert(self.shards.len());
+        for shard in &self.shards {
+            self.post(shard, note());
+        }
         Ok(())
     }
 }

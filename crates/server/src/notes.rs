@@ -38,6 +38,10 @@ pub(crate) enum Note {
     /// The controller wants what a block holds (of a kv, of these hashes) in this object; confirmed
     /// when it is written.
     Flush(BlockAt, (u64, u64), String, Errand),
+    /// The same of a block that goes on, for the flush of this number.
+    Copy(BlockAt, (u64, u64), String, u64, Errand),
+    /// Nothing is copied any more for that flush.
+    EndCopies(u64, Errand),
     /// Older grants of the prefix are revoked.
     SetGeneration(PrefixId, Generation, Errand),
     /// What the controller has to say to a block.

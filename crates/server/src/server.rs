@@ -11,7 +11,8 @@ use crate::spill::Spiller;
 use honeycomb_block::Reclaimer;
 use honeycomb_env::unix::UnixDoor;
 use honeycomb_env::{
-    AbortOnPanic, Clock, Entropy, Mailbox, Net, NetOptions, NotPosted, Scratch, run,
+    AbortOnPanic, Clock, DiskShape, Entropy, Mailbox, Net, NetOptions, NotPosted, Scratch, Shaped,
+    Volume, run,
 };
 use honeycomb_structures::Registry;
 use honeycomb_tiers::{FlushRoot, FlushStore, Objects};
@@ -70,6 +71,8 @@ pub struct DiskOptions {
     pub bytes: u64,
     /// What it is made of.
     pub class: TierClass,
+    /// How fast it is taken to be, for benchmarks; `None` leaves it as fast as it is.
+    pub shape: Option<DiskShape>,
 }
 
 /// Blocks of each core.
@@ -149,7 +152,7 @@ impl MemoryServer {
 
         let (lender, worker) = Lender::with_worker(clock);
         threads.push(spawn("lend", move || worker.run())?);
-        let mut spillers = Vec::new();
+        let (mut spillers, mut traffic) = (Vec::new(), Vec::new());
         for (disk, blocks) in options.disks.iter().zip(&sizes.disks) {
             // Of each core a part.
             let part = *blocks as u64 * options.block_size;
@@ -158,11 +161,16 @@ impl MemoryServer {
                 let text = format!("the disk at {}: {e}", disk.directory.display());
                 io::Error::new(e.kind(), text)
             })?;
-            let (spiller, workers) = Spiller::with_workers(Arc::new(volume), clock);
+            let volume: Arc<dyn Volume> = match disk.shape {
+                Some(shape) => Arc::new(Shaped::new(volume, shape, clock)),
+                None => Arc::new(volume),
+            };
+            let (spiller, workers) = Spiller::with_workers(volume, clock);
             for worker in workers {
                 let name = format!("spill-{}", threads.len());
                 threads.push(spawn(&name, move || worker.run())?);
             }
+            traffic.push(spiller.traffic());
             spillers.push((spiller, part));
         }
 
@@ -199,9 +207,10 @@ impl MemoryServer {
             shards: options.shards,
             blocks_per_shard: sizes.frames,
             tiers: tiers_of(options, &sizes),
+            traffic,
             block_size: options.block_size,
             incarnation: Entropy::system().next_u64(),
-            flush: options.flush_root.is_some(),
+            flush_root: flush_root_of(options),
             kinds: options.kinds.custom().map(|spec| kind_info(spec, 0)).collect(),
         };
         let (joined, joins) = channel();
@@ -380,4 +389,16 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHan
         let _guard = AbortOnPanic("memory server's");
         body();
     })
+}
+
+/// The place as controllers are told it: absolute, so that it means the same to everybody.
+fn flush_root_of(options: &ServerOptions) -> String {
+    let Some(root) = &options.flush_root else { return String::new() };
+    match root.place.directory() {
+        Some(directory) => {
+            let absolute = std::path::absolute(directory);
+            absolute.unwrap_or_else(|_| directory.to_owned()).display().to_string()
+        }
+        None => root.place.to_string(),
+    }
 }

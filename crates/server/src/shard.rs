@@ -524,6 +524,10 @@ impl Shard {
     pub fn streams(&self, header: &RequestHeader) -> bool {
         let slot = self.index(header.at.block).and_then(|index| self.slots[index].as_deref());
         let Some(slot) = slot.filter(|slot| slot.owner.at == header.at) else { return true };
+        if header.op.info().auth == Auth::Peer {
+            // Records have no place in a block, and what moves as it lies comes in small parts.
+            return slot.owner.kind == Kind::Kv && header.op != Op::MoveLanes;
+        }
         if header.op.kind_code() != slot.owner.kind.code() {
             return true;
         }

@@ -5,9 +5,11 @@ use honeycomb_block::{Backing, Pin};
 use honeycomb_env::{Clock, Mailbox, NotPosted, Volume};
 use honeycomb_types::limits::TIER_CHUNK;
 use honeycomb_types::{Bug, TierIx};
+use honeycomb_wire::messages::TierTraffic;
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -108,6 +110,16 @@ impl Io {
         (self.id, done.unwrap_or_else(|e| IoDone::Failed(e.to_string())))
     }
 
+    /// Bytes that it moves.
+    fn bytes(&self) -> u64 {
+        match &self.what {
+            IoWhat::Write { bytes, .. } => bytes.bytes().len() as u64,
+            IoWhat::Read { into, .. } => into.len() as u64,
+            IoWhat::Raise { length, .. } => *length as u64,
+            IoWhat::Discard(_) => 0,
+        }
+    }
+
     /// Whether somebody waits for it.
     fn is_urgent(&self) -> bool {
         matches!(self.what, IoWhat::Read { .. })
@@ -139,6 +151,20 @@ struct Job {
     shard: Mailbox<Note>,
 }
 
+/// Bytes that went to a disk and came from it, since the start, whoever's they were.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    written: AtomicU64,
+    read: AtomicU64,
+}
+
+impl Traffic {
+    /// As the controller is told.
+    pub fn told(&self) -> TierTraffic {
+        TierTraffic { written: self.written.load(Relaxed), read: self.read.load(Relaxed) }
+    }
+}
+
 #[derive(Default)]
 struct Queues {
     reads: VecDeque<Job>,
@@ -149,6 +175,7 @@ struct Queues {
 
 struct Shared {
     queues: Mutex<Queues>,
+    traffic: Arc<Traffic>,
     changed: Condvar,
 }
 
@@ -191,7 +218,8 @@ impl Spiller {
     /// A spiller with its workers, each of which its owner runs on a thread of its own.
     pub fn with_workers(volume: Arc<dyn Volume>, clock: Clock) -> (Spiller, Vec<SpillWorker>) {
         let queues = Mutex::new(Queues { spillers: 1, ..Queues::default() });
-        let shared = Arc::new(Shared { queues, changed: Condvar::new() });
+        let (traffic, changed) = (Arc::default(), Condvar::new());
+        let shared = Arc::new(Shared { queues, traffic, changed });
         let worker = |n| SpillWorker {
             shared: shared.clone(),
             volume: volume.clone(),
@@ -205,6 +233,11 @@ impl Spiller {
     /// The disk, for who may wait for it.
     pub fn volume(&self) -> &Arc<dyn Volume> {
         &self.1
+    }
+
+    /// What its workers have moved.
+    pub fn traffic(&self) -> Arc<Traffic> {
+        self.0.traffic.clone()
     }
 
     /// Hands on what a shard wants, whose part of the disk begins at `base`.
@@ -222,7 +255,14 @@ impl SpillWorker {
     /// Carries out until the last `Spiller` is dropped.
     pub fn run(self) {
         while let Some(Job { io, base, shard }) = self.next() {
+            let bytes = io.bytes();
             let (id, done) = io.carry_out(&*self.volume, base);
+            let traffic = &self.shared.traffic;
+            match done {
+                IoDone::Written(_) => _ = traffic.written.fetch_add(bytes, Relaxed),
+                IoDone::Read(_) => _ = traffic.read.fetch_add(bytes, Relaxed),
+                IoDone::Discarded | IoDone::Failed(_) => {}
+            }
             let mut note = Note::Io(id, done);
             while let Err(NotPosted::Full(back)) = shard.post(note) {
                 note = back;

@@ -67,7 +67,7 @@ fn split(value_size: usize) {
     let mut target = Store::new(KvBlock::new(BLOCK, start, u64::MAX, 1024, marks).importing(1));
     let (mut parcels, mut bytes, mut made, mut named, mut taken, mut worst) =
         (0, 0, 0.0, 0.0, 0.0, 0f64);
-    source.structure.freeze();
+    source.structure.freeze(Time::ZERO);
     loop {
         let (ms, parcel) = time(|| source.structure.next_parcel(&mut source.block));
         made += ms;
@@ -77,7 +77,7 @@ fn split(value_size: usize) {
         let payload = match &parcel {
             Parcel::Region { bytes, .. } | Parcel::Patch { runs: bytes, .. } => &bytes[..],
             Parcel::Value { bytes, .. } => bytes.bytes(),
-            Parcel::Drops(_) => &[],
+            Parcel::Drops(_) | Parcel::State { .. } => &[],
         };
         let (took, status) = time(|| target.run(op, &args, payload));
         assert_eq!(status, Status::Ok);

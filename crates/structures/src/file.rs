@@ -1,7 +1,10 @@
 //! A block of a file: bytes that are only ever appended.
 
 mod many;
+mod moving;
 
+use crate::carry::{Cart, take_part};
+use crate::moves::Movable;
 use crate::next::{Next, busy, moved};
 use crate::pieces::Pieces;
 use crate::{
@@ -13,7 +16,7 @@ use honeycomb_types::limits::FRAME_MAX;
 use honeycomb_types::{Bug, Marks, Time};
 use honeycomb_wire::data::ReadArgs;
 use honeycomb_wire::notice::Change;
-use honeycomb_wire::{Op, Status};
+use honeycomb_wire::{Auth, Op, Status};
 use std::collections::VecDeque;
 
 /// Delay told when the end of other appends must be awaited, in microseconds.
@@ -42,6 +45,7 @@ pub struct FileBlock {
     seal: Option<Seal>,
     watched: bool,
     events: VecDeque<Event>,
+    cart: Cart,
 }
 
 impl FileBlock {
@@ -54,7 +58,13 @@ impl FileBlock {
             seal: None,
             watched: false,
             events: VecDeque::new(),
+            cart: Cart::default(),
         }
+    }
+
+    /// The same for one that a move will fill; 0 for none.
+    pub fn importing(block_size: usize, move_id: u64) -> FileBlock {
+        FileBlock { cart: Cart::importing(move_id), ..FileBlock::new(block_size) }
     }
 
     fn length(&self) -> u64 {
@@ -90,17 +100,23 @@ impl FileBlock {
             Some(Seal::Final) => return Err(Answer::refuse(Status::Sealed, "the file is sealed")),
             None => {}
         }
-        let limit = large_limit(self.size);
-        if length > limit {
-            let message =
-                format!("an append of {length} bytes is over the limit of {limit} (block / 8)");
+        let (limit, left) = (large_limit(self.size), self.size - self.pieces.tail());
+        // More than the limit is taken where it fits, and seals nothing where it does not: so much of
+        // the block would be wasted.
+        if length > limit && length > left {
+            let message = format!(
+                "an append of {length} bytes is over the limit of {limit} (block / 8), and this block \
+                 has no room for it"
+            );
             return Err(Answer::refuse(Status::ValueTooLarge, message));
         }
-        self.next.wrote(length);
+        // What fills up this block says nothing of when the next one is needed: a block that was given
+        // and is not needed is memory that others do not have.
+        self.next.wrote(length.min(limit));
         if self.pieces.is_full() {
             return Err(busy(RETRY_FILLS_US));
         }
-        if length > self.size - self.pieces.tail() {
+        if length > left {
             return Err(self.overflow());
         }
         Ok(())
@@ -200,6 +216,14 @@ impl FileBlock {
 impl Structure for FileBlock {
     fn apply(&mut self, block: &mut Backing, operation: &Operation<'_>, payload: &[u8]) -> Outcome {
         let (op, args) = (operation.op, operation.args);
+        if op.info().auth == Auth::Peer {
+            let taken = take_part(self, block, operation, payload);
+            return Outcome::Done(taken.unwrap_or_else(|refusal| refusal));
+        }
+        let changes = matches!(op, Op::FileAppend | Op::FileSeal);
+        if let Some(answer) = self.cart.refuses(changes) {
+            return Outcome::Done(answer);
+        }
         let done = match op {
             Op::FileAppend => match self.admit(args, payload.len()) {
                 Ok(()) => return self.append(block, operation.ticket, payload),
@@ -225,6 +249,9 @@ impl Structure for FileBlock {
         length: usize,
     ) -> Result<(), Answer> {
         assert_eq!(operation.op, Op::FileAppend, "only an append of a file carries a payload");
+        if let Some(answer) = self.cart.refuses(true) {
+            return Err(answer);
+        }
         self.admit(operation.args, length)?;
         self.pieces.place(operation.ticket, length, Append::default());
         Ok(())
@@ -274,13 +301,20 @@ impl Structure for FileBlock {
         self.next.give_back(used)
     }
 
+    fn is_final(&self) -> Option<bool> {
+        match &self.seal {
+            None => Some(false),
+            Some(_) => self.pieces.is_settled().then_some(true),
+        }
+    }
+
     fn snapshot(&mut self, _range: (u64, u64)) -> Option<Snapshot> {
         Some(Snapshot::plain(self.pieces.committed()))
     }
 
     fn rests(&self) -> Rest {
         match &self.seal {
-            _ if !self.pieces.is_settled() => Rest::Busy,
+            _ if !self.pieces.is_settled() || !self.cart.stays() => Rest::Busy,
             Some(_) => Rest::Final(self.pieces.committed()),
             None => Rest::Open(self.pieces.committed()),
         }
@@ -293,7 +327,20 @@ impl Structure for FileBlock {
         }
     }
 
+    fn tick(&mut self, _block: &mut Backing, _now: Time) {
+        // Nobody waits here.
+        self.cart.wakes();
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.cart.deadline(None)
+    }
+
     fn watch(&mut self, watched: bool) {
         self.watched = watched;
+    }
+
+    fn movable(&mut self) -> Option<&mut dyn Movable> {
+        Some(self)
     }
 }

@@ -221,7 +221,7 @@ impl StructureKind for File {
     }
 
     fn open(&self, opening: &Opening) -> Box<dyn Structure> {
-        Box::new(FileBlock::new(opening.block_size))
+        Box::new(FileBlock::importing(opening.block_size, opening.importing))
     }
 
     fn overwrites(&self) -> bool {
@@ -238,7 +238,8 @@ impl StructureKind for Queue {
 
     fn open(&self, opening: &Opening) -> Box<dyn Structure> {
         let bounds = QueueBounds::from_wire(opening.max_items, opening.max_bytes);
-        Box::new(QueueBlock::new(opening.block_size, bounds, opening.first))
+        let Opening { block_size, first, importing, .. } = *opening;
+        Box::new(QueueBlock::importing(block_size, bounds, first, importing))
     }
 
     fn overwrites(&self) -> bool {

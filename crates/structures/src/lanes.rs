@@ -117,6 +117,12 @@ impl Lane {
     fn first_kept(&self) -> u64 {
         self.next - self.records.len() as u64
     }
+
+    /// Bytes of its results.
+    fn bytes(&self) -> usize {
+        self.records.iter().map(Record::heap_bytes).sum::<usize>()
+            + self.records.capacity() * size_of::<Record>()
+    }
 }
 
 /// The retry records of one block.
@@ -329,6 +335,40 @@ impl Lanes {
         Ok(())
     }
 
+    /// Takes over the lanes of a block in whose place this one is: they go on here where they were, as
+    /// if they had always been here. What is known of them already came earlier by the same move.
+    pub fn take_over(&mut self, now: Time, part: &[u8]) -> Result<(), Malformed> {
+        let mut from = Reader::new(part);
+        let mut lanes = Vec::new();
+        while !from.is_empty() {
+            lanes.push(get_lane(now, &mut from)?);
+        }
+        for (key, Adopted { next, records, .. }) in lanes {
+            // A record of a lane that another block had before is not among its last ones: it is
+            // known beside it.
+            let first = next.saturating_sub(records.len() as u64);
+            let whole = records.iter().map(|(sequence, _)| *sequence).eq(first..next);
+            if !whole {
+                let adopted = Adopted { next, records, came: now };
+                self.adopted_bytes += adopted.bytes();
+                self.adopted.insert(key, adopted);
+                self.adoptions.push_back((now, key));
+                continue;
+            }
+            let records: VecDeque<Record> = records.into_iter().map(|(_, record)| record).collect();
+            let lane = Lane { key, next, running: None, last_used: now, records };
+            self.result_bytes += lane.bytes();
+            match self.find(key) {
+                Some(ix) => {
+                    let old = self.lanes[ix as usize].replace(lane).expect("it was just found");
+                    self.result_bytes -= old.bytes();
+                }
+                None => drop(self.insert(lane)),
+            }
+        }
+        Ok(())
+    }
+
     /// What another block answered to this request, or that nobody knows; `None` when it did not run
     /// there.
     fn recall_adopted(
@@ -416,7 +456,13 @@ impl Lanes {
             return LaneVerdict::Busy;
         }
         let (next, records) = (sequence.0, VecDeque::new());
-        let lane = Lane { key, next, running: Some(next), last_used: now, records };
+        let ix = self.insert(Lane { key, next, running: Some(next), last_used: now, records });
+        self.hot = Some(ix);
+        LaneVerdict::Run
+    }
+
+    fn insert(&mut self, lane: Lane) -> u32 {
+        let (key, due) = (lane.key, lane.last_used + IDLE_MAX);
         let ix = match self.free.pop() {
             Some(ix) => ix,
             None => {
@@ -426,9 +472,8 @@ impl Lanes {
         };
         self.lanes[ix as usize] = Some(lane);
         self.index.insert(key, ix);
-        self.due.push(Reverse((now + IDLE_MAX, ix)));
-        self.hot = Some(ix);
-        LaneVerdict::Run
+        self.due.push(Reverse((due, ix)));
+        ix
     }
 
     fn find(&mut self, key: (SessionId, LaneId)) -> Option<u32> {
@@ -470,8 +515,7 @@ impl Lanes {
         let lane = self.lanes[ix as usize].take().expect("only lanes that exist are evicted");
         self.index.remove(&lane.key);
         self.free.push(ix);
-        self.result_bytes -= lane.records.iter().map(Record::heap_bytes).sum::<usize>()
-            + lane.records.capacity() * size_of::<Record>();
+        self.result_bytes -= lane.bytes();
     }
 }
 

@@ -12,6 +12,7 @@
 //! decides before either of them whether a mutation is new, a retry or out of turn.
 #![forbid(unsafe_code)]
 
+mod carry;
 mod extent;
 mod file;
 mod kind;
@@ -430,9 +431,17 @@ pub trait Structure: Send {
         None
     }
 
-    /// What the block holds, to be written elsewhere; nothing is asked of the structure afterwards, and
-    /// the bytes that it has committed stay as they are. Where positions are hashes, only what lies in
-    /// `range`, ends included. `None` when it cannot be flushed.
+    /// Whether nothing can be added to the block any more; `None` while what was begun before that
+    /// still arrives. What has no next block is never added to elsewhere.
+    fn is_final(&self) -> Option<bool> {
+        Some(true)
+    }
+
+    /// What the block holds, to be written elsewhere. Either nothing is asked of the structure
+    /// afterwards, or what is not plain is copied before anything is, and the structure goes on: the
+    /// bytes that it has committed stay as they are.
+    /// Where positions are hashes, only what lies in `range`, ends included. `None` when it cannot be
+    /// flushed.
     fn snapshot(&mut self, range: (u64, u64)) -> Option<Snapshot> {
         let _ = range;
         None

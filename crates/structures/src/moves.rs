@@ -8,7 +8,7 @@ use crate::Answer;
 use honeycomb_block::{Backing, Pin};
 use honeycomb_types::{Time, Way};
 use honeycomb_wire::messages::{
-    MoveDropsRequest, MovePatchRequest, MoveRegionRequest, MoveValueRequest,
+    MoveDropsRequest, MovePatchRequest, MoveRegionRequest, MoveStateRequest, MoveValueRequest,
 };
 use honeycomb_wire::{Field, Op, Status, checksum};
 use std::sync::Arc;
@@ -76,13 +76,26 @@ pub enum Parcel {
     },
     /// Values that were sent and are no more.
     Drops(Vec<u32>),
+    /// A piece of what a block that moves as it lies knows beside its bytes.
+    State {
+        /// Where it begins in the whole.
+        offset: u64,
+        /// Bytes of the whole.
+        length: u64,
+        /// Of the bytes.
+        checksum: u64,
+        /// They.
+        bytes: Arc<[u8]>,
+    },
 }
 
 impl Parcel {
     /// Bytes of its payload.
     pub fn payload_len(&self) -> usize {
         match self {
-            Parcel::Region { bytes, .. } | Parcel::Patch { runs: bytes, .. } => bytes.len(),
+            Parcel::Region { bytes, .. }
+            | Parcel::Patch { runs: bytes, .. }
+            | Parcel::State { bytes, .. } => bytes.len(),
             Parcel::Value { bytes, .. } => bytes.bytes().len(),
             Parcel::Drops(_) => 0,
         }
@@ -105,6 +118,10 @@ impl Parcel {
             Parcel::Value { number, checksum, .. } => {
                 let (value, checksum) = (*number, *checksum);
                 (Op::MoveValue, MoveValueRequest { move_id, value, checksum }.encode())
+            }
+            Parcel::State { offset, length, checksum, .. } => {
+                let (offset, length, checksum) = (*offset, *length, *checksum);
+                (Op::MoveState, MoveStateRequest { move_id, offset, length, checksum }.encode())
             }
             Parcel::Drops(values) => {
                 let values = values.clone();
@@ -180,7 +197,13 @@ pub trait Movable {
     fn unsent(&self) -> u64;
 
     /// Nothing of the range changes from now on: who wants to is answered `Busy`.
-    fn freeze(&mut self);
+    fn freeze(&mut self, now: Time);
+
+    /// Whether everything that had begun before `freeze` is over: then nothing more is recorded for
+    /// retries until `thaw`, and the records can go.
+    fn stands_still(&self) -> bool {
+        true
+    }
 
     /// It changes again.
     fn thaw(&mut self);
@@ -208,4 +231,10 @@ pub trait Movable {
 
     /// Gives back a little of what has departed; whether there is more.
     fn sweep(&mut self, block: &mut Backing) -> bool;
+
+    /// Whether it moves whole and as it lies, so that lanes go on in the other block where they were,
+    /// and not only ranges of it that others serve beside it.
+    fn as_it_lies(&self) -> bool {
+        false
+    }
 }

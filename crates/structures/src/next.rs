@@ -37,6 +37,8 @@ pub struct Next {
     /// Bytes that are likely to arrive until the controller has answered.
     expected: usize,
     asked: bool,
+    /// It is time whatever is used: the block that was here before had one, or had asked.
+    due: bool,
     state: State,
 }
 
@@ -45,7 +47,7 @@ impl Next {
     pub fn new(block_size: usize) -> Next {
         let marks = Marks::default();
         let state = State::Unknown { again_at: 0 };
-        Next { size: block_size, marks, largest: 0, expected: 0, asked: false, state }
+        Next { size: block_size, marks, largest: 0, expected: 0, asked: false, due: false, state }
     }
 
     /// Asks by these marks from now on.
@@ -66,6 +68,10 @@ impl Next {
     /// Whether it is time to ask, with so many bytes used. After `true` it is not repeated until an
     /// answer came.
     pub fn wanted(&mut self, used: usize) -> bool {
+        if std::mem::take(&mut self.due) {
+            self.asked = true;
+            return true;
+        }
         let again = match &self.state {
             State::Ready(_) => false,
             State::Unknown { again_at } | State::Denied { again_at, .. } => {
@@ -86,6 +92,17 @@ impl Next {
     fn mark(&self) -> usize {
         let mark = self.marks.rest(self.size).max(2 * self.largest).max(self.expected);
         mark.min(self.size - self.size / 16)
+    }
+
+    /// Whether it has a successor, or may be granted one that it has asked for.
+    pub(crate) fn may_have(&self) -> bool {
+        self.asked || self.due || matches!(self.state, State::Ready(_))
+    }
+
+    /// The block took the place of one that may have been granted a successor, which nobody else
+    /// asks for or gives back: it asks at once.
+    pub(crate) fn ask_again(&mut self) {
+        self.due = true;
     }
 
     /// The controller's answer.

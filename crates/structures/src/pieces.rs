@@ -141,6 +141,12 @@ impl<T> Pieces<T> {
         gone.with
     }
 
+    /// Takes over so many committed bytes, which are in the block.
+    pub fn restore(&mut self, committed: usize) {
+        assert!(self.list.is_empty(), "what is outstanding has a place");
+        self.committed = committed;
+    }
+
     /// Forgets the committed bytes: the block begins anew.
     pub fn restart(&mut self) {
         assert!(self.list.is_empty(), "what is outstanding has a place");

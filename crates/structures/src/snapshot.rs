@@ -18,6 +18,8 @@ enum Content {
     /// The bytes as they are.
     Plain,
     Items(Arc<GiveItems>),
+    /// Items as they were copied, and where each ends.
+    Copied(Arc<Copy>),
 }
 
 /// How to make of a block's bytes its content in the form of a flush (`docs/flush.md`), which depends on
@@ -28,6 +30,7 @@ enum Content {
 /// as often as it takes, in the same order.
 #[derive(Clone)]
 pub struct Snapshot {
+    /// Nothing of the block is needed for what was copied.
     length: usize,
     content: Content,
 }
@@ -57,12 +60,27 @@ impl Snapshot {
         matches!(self.content, Content::Plain)
     }
 
+    /// The same, and the block can go on: of a block that has items they are copied, and nothing of it
+    /// has to be kept any more; behind plain bytes others are written.
+    pub fn copied(self, bytes: &[u8]) -> Snapshot {
+        let Content::Items(_) = &self.content else { return self };
+        let mut copy = Copy(Vec::new(), Vec::new());
+        self.give(bytes, &mut copy).expect("memory takes all");
+        Snapshot { length: 0, content: Content::Copied(Arc::new(copy)) }
+    }
+
     /// Hands on the items; plain bytes are one. Fails only as `to` does.
     pub fn give(&self, bytes: &[u8], to: &mut dyn Items) -> io::Result<()> {
         let bytes = &bytes[..self.length];
         match &self.content {
             Content::Plain => to.item(&[bytes]),
             Content::Items(give) => give(bytes, to),
+            Content::Copied(copy) => {
+                let Copy(bytes, ends) = &**copy;
+                let starts = [0].into_iter().chain(ends.iter().copied());
+                let mut items = starts.zip(ends);
+                items.try_for_each(|(start, end)| to.item(&[&bytes[start..*end]]))
+            }
         }
     }
 
@@ -73,8 +91,19 @@ impl Snapshot {
         self.give(bytes, &mut counting)?;
         Ok(match &self.content {
             Content::Plain => self.length as u64,
-            Content::Items(_) => counting.items,
+            Content::Items(_) | Content::Copied(_) => counting.items,
         })
+    }
+}
+
+/// Copied items, and where each ends.
+struct Copy(Vec<u8>, Vec<usize>);
+
+impl Items for Copy {
+    fn item(&mut self, bytes: &[&[u8]]) -> io::Result<()> {
+        bytes.iter().for_each(|run| self.0.extend_from_slice(run));
+        self.1.push(self.0.len());
+        Ok(())
     }
 }
 

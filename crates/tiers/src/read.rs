@@ -139,6 +139,11 @@ impl Flushed {
         Ok(all)
     }
 
+    /// The bytes of one part, compared with the manifest.
+    pub fn bytes_of(&self, part: &FlushedPart) -> Result<Vec<u8>, FlushError> {
+        self.part(part)
+    }
+
     /// The items of a queue, in order; one part is in memory at a time.
     pub fn queue(&self, name: &str) -> Result<Items<'_>, FlushError> {
         Ok(Items(Records::new(self, self.structure(name, Kind::Queue)?)))
@@ -149,6 +154,20 @@ impl Flushed {
         let structure = self.structure(name, Kind::Kv)?;
         let extents = Extents::read(self, structure)?;
         Ok(Entries { records: Records::new(self, structure), extents })
+    }
+
+    /// The entries of the parts of a kv of which the number, divided by `of`, leaves `share`.
+    pub fn share_of_kv(
+        &self,
+        name: &str,
+        share: usize,
+        of: usize,
+    ) -> Result<Entries<'_>, FlushError> {
+        let mut entries = self.kv(name)?;
+        let parts = std::mem::take(&mut entries.records.parts).enumerate();
+        let ours = parts.filter(|(i, _)| i % of == share).map(|(_, part)| part);
+        entries.records.parts = ours.collect::<Vec<_>>().into_iter();
+        Ok(entries)
     }
 
     /// Reads every part and compares it with the manifest.

@@ -13,6 +13,7 @@ use object_store::path::Path;
 use object_store::{
     Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion,
 };
+use std::collections::HashSet;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
@@ -108,10 +109,31 @@ impl Root {
             let answer = self.carry_out(limits, directory, ask).await?;
             match commit.next(answer) {
                 Next::Ask(next) => ask = next,
-                Next::End(Ok(Committed::Whole | Committed::Superseded)) => return Ok(()),
+                Next::End(Ok(Committed::Whole | Committed::Superseded)) => {
+                    self.delete_staged(directory, vec![FLUSH_MANIFEST.to_owned()]).await;
+                    return Ok(());
+                }
                 Next::End(Err(hindrance)) => return Err(self.hindered(directory, hindrance)),
             }
         }
+    }
+
+    /// In a directory an object is written under a name of its own (`NAME#1`) and renamed. Who is killed
+    /// between leaves that: it goes with the object. What cannot be deleted is tried with the next.
+    async fn delete_staged(&self, directory: &str, names: Vec<String>) {
+        let Some(root) = self.place.directory() else { return };
+        let directory = root.join(directory);
+        let deleted = tokio::task::spawn_blocking(move || {
+            let names: HashSet<String> = names.into_iter().collect();
+            for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+                let name = entry.file_name();
+                let of = name.to_str().and_then(|name| name.split_once('#'));
+                if of.is_some_and(|(of, _)| names.contains(of)) {
+                    let _ = std::fs::remove_file(entry.path());
+                }
+            }
+        });
+        let _ = deleted.await;
     }
 
     fn hindered(&self, directory: &str, hindrance: Hindrance) -> FlushError {
@@ -155,6 +177,7 @@ impl Root {
                 Answer::Written(self.write(&store, &manifest, bytes, condition).await)
             }
             Ask::Delete(names) => {
+                self.delete_staged(directory, names.clone()).await;
                 let delete =
                     async |store: Arc<dyn ObjectStore>, path: Path| match store.delete(&path).await
                     {

@@ -137,11 +137,19 @@ pub enum Bug {
     DrainTakesNewBlocks = 64,
     /// Who leaves a server takes no retry records along (INV-19).
     RelocateForgetsLanes = 65,
+    /// A block of a holder within its share goes down for another (INV-43).
+    TakesFromShare = 66,
+    /// What was given out and not acknowledged is not told to the block that goes on (INV-48).
+    RelocateForgetsReserved = 67,
+    /// A block that leaves after its seal does not say again that it is sealed (INV-48).
+    SealLeftBehind = 68,
+    /// Whose block was relocated takes it for one that was retired, where nothing had run (INV-16).
+    RelocatedMeansRetired = 69,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 65] = [
+    pub const ALL: [Bug; 69] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -207,6 +215,10 @@ impl Bug {
         Bug::LowersNeighbour,
         Bug::DrainTakesNewBlocks,
         Bug::RelocateForgetsLanes,
+        Bug::TakesFromShare,
+        Bug::RelocateForgetsReserved,
+        Bug::SealLeftBehind,
+        Bug::RelocatedMeansRetired,
     ];
 }
 

@@ -10,6 +10,8 @@ mod kind;
 pub mod limits;
 mod marks;
 mod name;
+mod policy;
+mod scale;
 mod tier;
 mod time;
 mod way;
@@ -26,6 +28,8 @@ pub use marks::Marks;
 pub use name::{
     Address, InvalidName, check_job_name, check_name, dotted_path, split_path, tenant_of,
 };
+pub use policy::PolicyKind;
+pub use scale::ScaleMarks;
 pub use tier::{TierClass, TierIx, TierSpec};
 pub use time::Time;
 pub use way::Way;

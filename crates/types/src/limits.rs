@@ -89,6 +89,19 @@ pub const RAISE_MARKS: u64 = 2;
 pub const WARM_FOR: Duration = Duration::from_millis(500);
 /// So long whoever asks for memory is let wait while there may be some soon.
 pub const FULL_PATIENCE: Duration = Duration::from_secs(2);
+/// What is used above the mark for so long lets a server be wanted.
+pub const ADD_AFTER: Duration = Duration::from_secs(5);
+/// What is used below the mark for so long lets a server be unwanted.
+pub const REMOVE_AFTER: Duration = Duration::from_secs(60);
+/// A fair policy with a memory looks at what everybody had so often.
+pub const POLICY_QUANTUM: Duration = Duration::from_millis(250);
+/// Prefixes of a holder that are looked at for its coldest block.
+pub const LOWER_PREFIXES: usize = 4096;
+/// Holders above their share of whom the coldest block is looked for, when those further above have none
+/// that could go.
+pub const LOWER_GIVERS: usize = 16;
+/// The greatest weight of a tenant or a job.
+pub const SHARE_WEIGHT_MAX: u32 = 1 << 20;
 /// A block whose server refused to lower it is not chosen again before this.
 pub const LOWER_AGAIN: Duration = Duration::from_secs(1);
 
@@ -191,6 +204,14 @@ pub const FLUSH_OBJECT_MAX: u64 = 16 << 20;
 /// When objects of a flush that came to nothing are deleted a second time. More than twice the time that
 /// a request to a store may take.
 pub const FLUSH_SWEEP_AGAIN: Duration = Duration::from_secs(90);
+/// Blocks of one server that a flush of a prefix that lives has copied at a time.
+pub const FLUSH_COPIES_AT_ONCE: usize = 4;
+/// Flushes that were asked for of which a controller remembers how they ended.
+pub const FLUSHES_KEPT: usize = 1024;
+/// The pause before a client looks again how far a flush is that it waits for.
+pub const FLUSH_LOOK_FIRST: Duration = Duration::from_millis(2);
+/// The longest of these pauses; each is twice the one before.
+pub const FLUSH_LOOK_MAX: Duration = Duration::from_millis(200);
 /// The longest pause between two attempts of a flush.
 pub const FLUSH_RETRY_MAX: Duration = Duration::from_secs(30);
 

@@ -239,6 +239,7 @@ mod tests {
                 low_mark: 9,
                 flush_to: "out".into(),
                 max_blocks: 9,
+                loading: true,
             },
             readers: vec!["write-0".into()],
         };

@@ -232,7 +232,9 @@ fn forget(file: &mut File, chain: &Chain, power: bool, open: &mut BTreeSet<Block
         }
     }
     if file.kind != Kind::Kv {
-        file.spare.clone_from(&chain.beside);
+        // Blocks that moves are to fill lie beside as well.
+        let fills = |at: &&BlockAt| file.pending.iter().any(|moving| moving.target == **at);
+        file.spare = chain.beside.iter().filter(|at| !fills(at)).copied().collect();
     }
     for (at, sealed) in &chain.blocks {
         if !sealed && file.seals.remove(at).is_some() {

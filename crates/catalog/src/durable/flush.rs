@@ -5,7 +5,7 @@ use super::image::{get_at, put_at};
 use crate::Written;
 use crate::flush::{PartState, Sweep};
 use crate::reply::{FlushState, FlushedPart, FlushedStructure};
-use honeycomb_types::{BlockAt, Kind, PrefixId, StructureId};
+use honeycomb_types::{BlockAt, JobId, Kind, PrefixId, StructureId};
 use std::sync::Arc;
 
 /// A flush as it stands: written when it begins, and when its parts become others. That one part more
@@ -22,6 +22,53 @@ pub(crate) struct FlushImage {
     pub(crate) structures: Vec<FlushedStructure>,
     /// One for each part, in the order of the structures and of their parts.
     pub(crate) blocks: Vec<KeptImage>,
+}
+
+/// A flush of a prefix that lives, while its blocks are copied: what it may have written.
+#[derive(Clone, Debug)]
+pub(crate) struct LiveImage {
+    pub(crate) number: u64,
+    pub(crate) prefix: PrefixId,
+    pub(crate) job: JobId,
+    pub(crate) directory: Arc<str>,
+    pub(crate) address: Arc<str>,
+    pub(crate) claims: bool,
+    pub(crate) noted: u32,
+    pub(crate) extents: Vec<(u32, BlockAt)>,
+}
+
+impl LiveImage {
+    pub(crate) fn put(&self, w: &mut Writer<'_>) {
+        w.u64(self.number);
+        w.u64(self.prefix.0);
+        w.u64(self.job.0);
+        w.str(&self.directory);
+        w.str(&self.address);
+        w.u8(self.claims.into());
+        w.u32(self.noted);
+        w.u32(self.extents.len() as u32);
+        for (name, at) in &self.extents {
+            w.u32(*name);
+            put_at(w, *at);
+        }
+    }
+
+    pub(crate) fn get(r: &mut Reader<'_>) -> Result<LiveImage, BadRecord> {
+        let mut image = LiveImage {
+            number: r.u64()?,
+            prefix: PrefixId(r.u64()?),
+            job: JobId(r.u64()?),
+            directory: r.str()?.into(),
+            address: r.str()?.into(),
+            claims: r.bool()?,
+            noted: r.u32()?,
+            extents: Vec::new(),
+        };
+        for _ in 0..r.count(20)? {
+            image.extents.push((r.u32()?, get_at(r)?));
+        }
+        Ok(image)
+    }
 }
 
 /// The block of a part.
@@ -111,7 +158,7 @@ impl FlushImage {
                     return bad(format!("no state of a part has the code {code:#x}"));
                 };
                 let objects = match state {
-                    PartState::Written => vec![first],
+                    PartState::Written | PartState::Copied => vec![first],
                     PartState::Waits | PartState::Absent => Vec::new(),
                 };
                 parts.push(FlushedPart { name, start, objects });

@@ -9,6 +9,7 @@ use super::codec::{BadRecord, Reader, Writer, bad};
 use crate::command::Seal;
 use crate::dag::Life;
 use crate::moves::{Move, Past};
+use crate::quota::Allowance;
 use crate::structures::Granted;
 use crate::tombstones::{Cause, Gone, Tombstone};
 use crate::{BillInfo, Hints, Loss, Spent};
@@ -65,6 +66,9 @@ pub(crate) enum Type {
     SweepGone = 29,
     /// A server is being taken out; after its own record.
     Draining = 30,
+    /// A flush of a prefix that lives, while it is copied.
+    Live = 31,
+    LiveGone = 32,
 }
 
 impl Type {
@@ -72,10 +76,15 @@ impl Type {
     /// type that it does not know, or of a later version, is refused by name: it holds what would be lost.
     pub(crate) fn version(self) -> u8 {
         match self {
-            // 3: the most blocks at it and below.
-            Type::Prefix => 3,
-            // 3: what the job said of itself.
-            Type::Job => 3,
+            // 3: the most blocks at it and below; 4: those in memory beyond which it gives first, and
+            // whether it is being loaded.
+            Type::Prefix => 4,
+            // 3: parts of prefixes that live on.
+            Type::Flush => 3,
+            // 3: what the job said of itself; 4: its soft quota, and what its share counts for.
+            Type::Job => 4,
+            // 3: the same of a tenant.
+            Type::Tenant => 3,
             // 2: where a server's blocks can be.
             _ => 2,
         }
@@ -114,6 +123,8 @@ impl Type {
             T::Tenant,
             T::Bill,
             T::Ended,
+            T::Live,
+            T::LiveGone,
         ];
         all.into_iter().find(|t| *t as u8 == code)
     }
@@ -166,7 +177,7 @@ pub(crate) struct JobImage {
     pub(crate) root: u32,
     pub(crate) lease_ms: u32,
     pub(crate) shortest_ms: u32,
-    pub(crate) quota: u64,
+    pub(crate) allowed: Allowance,
     pub(crate) hints: Hints,
     pub(crate) registered: Time,
     pub(crate) lingers_until: Option<Time>,
@@ -179,13 +190,15 @@ impl JobImage {
         w.u32(self.root);
         w.u32(self.lease_ms);
         w.u32(self.shortest_ms);
-        w.u64(self.quota);
+        w.u64(self.allowed.most);
         w.u64(self.registered.0);
         w.u64(self.lingers_until.map_or(u64::MAX, |at| at.0));
         w.u8(self.hints.flags());
         w.u32(self.hints.tasks);
         w.u64(self.hints.bytes);
         w.u64(self.hints.bytes_per_s);
+        w.u64(self.allowed.soft);
+        w.u32(self.allowed.weight);
     }
 
     pub(crate) fn get(r: &mut Reader<'_>, version: u8) -> Result<JobImage, BadRecord> {
@@ -195,7 +208,7 @@ impl JobImage {
             root: r.u32()?,
             lease_ms: r.u32()?,
             shortest_ms: r.u32()?,
-            quota: r.u64()?,
+            allowed: Allowance { most: r.u64()?, ..Allowance::default() },
             hints: Hints::default(),
             registered: Time(r.u64()?),
             lingers_until: Some(Time(r.u64()?)).filter(|at| *at != Time::NEVER),
@@ -209,8 +222,39 @@ impl JobImage {
             };
             image.hints = hints;
         }
+        if version >= 4 {
+            image.allowed.soft = r.u64()?;
+            image.allowed.weight = get_weight(r)?;
+        }
         Ok(image)
     }
+}
+
+fn get_weight(r: &mut Reader<'_>) -> Result<u32, BadRecord> {
+    match r.u32()? {
+        0 => bad("the weight of a share is 0"),
+        weight => Ok(weight),
+    }
+}
+
+/// What a tenant is allowed; all of it as nobody says when it is forgotten.
+pub(super) fn put_tenant(w: &mut Writer<'_>, name: &str, allowed: Allowance) {
+    w.str(name);
+    w.u64(allowed.most);
+    w.u64(allowed.soft);
+    w.u32(allowed.weight);
+}
+
+pub(super) fn get_tenant(
+    r: &mut Reader<'_>,
+    version: u8,
+) -> Result<(Box<str>, Allowance), BadRecord> {
+    let name = r.str()?.into();
+    let mut allowed = Allowance { most: r.u64()?, ..Allowance::default() };
+    if version >= 3 {
+        (allowed.soft, allowed.weight) = (r.u64()?, get_weight(r)?);
+    }
+    Ok((name, allowed))
 }
 
 #[derive(Clone, Debug)]
@@ -232,8 +276,10 @@ pub(crate) struct PrefixImage {
     pub(crate) marks: Option<Marks>,
     /// Where it is flushed to when its lease ends; empty for nowhere.
     pub(crate) flush_to: Box<str>,
-    /// Most blocks of it and all below it; 0 for no bound.
-    pub(crate) max_blocks: u64,
+    /// It is filled from a flush, and not whole yet.
+    pub(crate) loading: bool,
+    /// What it may hold with all below it.
+    pub(crate) allowed: Allowance,
     /// Places of its parents, in their order, and whether use made the edge.
     pub(crate) parents: Vec<(u32, bool)>,
 }
@@ -265,7 +311,9 @@ impl PrefixImage {
             w.u32(parent);
             w.u8(deduced.into());
         }
-        w.u64(self.max_blocks);
+        w.u64(self.allowed.most);
+        w.u64(self.allowed.soft);
+        w.u8(self.loading.into());
     }
 
     pub(crate) fn get(r: &mut Reader<'_>, version: u8) -> Result<PrefixImage, BadRecord> {
@@ -300,7 +348,12 @@ impl PrefixImage {
                 let n = r.count(5)?;
                 (0..n).map(|_| Ok((r.u32()?, r.bool()?))).collect::<Result<_, BadRecord>>()?
             },
-            max_blocks: if version >= 3 { r.u64()? } else { 0 },
+            allowed: Allowance {
+                most: if version >= 3 { r.u64()? } else { 0 },
+                soft: if version >= 4 { r.u64()? } else { 0 },
+                ..Allowance::default()
+            },
+            loading: version >= 4 && r.bool()?,
         })
     }
 }
@@ -641,7 +694,7 @@ mod tests {
             root: 3,
             lease_ms: 1000,
             shortest_ms: 500,
-            quota: 9,
+            allowed: Allowance { most: 9, soft: 5, weight: 3 },
             hints: Hints { tasks: 5, not_sensitive: true, ..Hints::default() },
             registered: Time(11),
             lingers_until: None,
@@ -653,14 +706,19 @@ mod tests {
             let image = JobImage::get(&mut r, version)?;
             r.end().map(|()| image)
         };
-        assert_eq!(read(&bytes, 3).map(|image| image.hints), Ok(image.hints));
-        let first = &bytes[..bytes.len() - 21];
+        let whole = read(&bytes, 4).expect("it is whole");
+        assert_eq!((whole.hints, whole.allowed), (image.hints, image.allowed));
+        let third = &bytes[..bytes.len() - 12];
+        let known = read(third, 3).expect("it is whole");
+        let most = Allowance { most: 9, ..Allowance::default() };
+        assert_eq!((known.hints, known.allowed), (image.hints, most));
+        let first = &third[..third.len() - 21];
         let known = read(first, 2).expect("it is whole");
-        assert_eq!((known.hints, known.quota), (Hints::default(), 9));
+        assert_eq!((known.hints, known.allowed), (Hints::default(), most));
         assert_eq!(known.lingers_until, None);
-        assert!(read(&bytes, 2).is_err() && read(first, 3).is_err());
+        assert!(read(third, 2).is_err() && read(first, 3).is_err() && read(third, 4).is_err());
         let flags = first.len();
         bytes[flags] = 2;
-        assert!(read(&bytes, 3).is_err());
+        assert!(read(&bytes, 4).is_err());
     }
 }

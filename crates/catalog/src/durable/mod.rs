@@ -26,7 +26,7 @@ mod recover;
 
 pub use codec::BadRecord;
 use codec::Writer;
-pub(crate) use flush::{FlushImage, KeptImage};
+pub(crate) use flush::{FlushImage, KeptImage, LiveImage};
 pub(crate) use image::{JobImage, PrefixImage, ServerImage};
 pub use recover::Recovery;
 
@@ -38,7 +38,7 @@ use crate::{Catalog, Spent};
 use honeycomb_types::{BlockAt, BlockId, JobId, ServerId, Time};
 use image::{
     Counters, EntryImage, StructureImage, Type, put_at, put_ended, put_extent_blocks, put_spent,
-    put_tombstone, record,
+    put_tenant, put_tombstone, record,
 };
 
 /// Bytes of records that `put_all` hands over at a time.
@@ -119,8 +119,8 @@ impl Catalog {
             self.journal.counters = counters;
             record(out, Type::Counters, |w| counters.put(w));
         }
-        for (name, most) in self.quotas.changed_tenants() {
-            record(out, Type::Tenant, |w| put_tenant(w, &name, most));
+        for (name, allowed) in self.quotas.changed_tenants() {
+            record(out, Type::Tenant, |w| put_tenant(w, &name, allowed));
         }
         for j in self.jobs.dirty.take() {
             match self.jobs.get(j) {
@@ -184,8 +184,8 @@ impl Catalog {
             record(&mut out, Type::Server, |w| image.put(w));
             self.put_drain(&mut out, id);
         }
-        for (name, most) in self.quotas.bounded_tenants() {
-            record(&mut out, Type::Tenant, |w| put_tenant(w, name, most));
+        for (name, allowed) in self.quotas.bounded_tenants() {
+            record(&mut out, Type::Tenant, |w| put_tenant(w, name, allowed));
             full(&mut out, CHUNK);
         }
         for bill in &self.bills.ended {
@@ -228,6 +228,11 @@ impl Catalog {
             record(&mut out, Type::Flush, |w| image.put(w));
             full(&mut out, CHUNK);
         }
+        for number in self.live_numbers() {
+            let image = self.live_image(number).expect("it is listed");
+            record(&mut out, Type::Live, |w| image.put(w));
+            full(&mut out, CHUNK);
+        }
         for number in self.sweep_numbers() {
             let sweep = self.sweep_of(number).expect("it is listed");
             record(&mut out, Type::Sweep, |w| flush::put_sweep(w, number, sweep));
@@ -254,7 +259,7 @@ impl Catalog {
             root: job.root,
             lease_ms: job.lease_ms,
             shortest_ms: job.shortest_ms,
-            quota: job.quota.most,
+            allowed: job.allowed(),
             hints: job.hints,
             registered: job.registered,
             lingers_until: job.lingers_until,
@@ -296,7 +301,8 @@ impl Catalog {
             deadline: if node.life == Life::Live { Time::ZERO } else { node.carried_below },
             marks: special.map(|special| special.marks),
             flush_to: special.map_or_else(Box::default, |special| special.flush_to.clone()),
-            max_blocks: self.quotas.of_prefix(node.id).0,
+            loading: special.is_some_and(|special| special.loading),
+            allowed: self.quotas.of_prefix(node.id).0,
             parents: edges.map(|edge| (edge.parent, edge.deduced)).collect(),
         };
         record(out, Type::Prefix, |w| {
@@ -322,6 +328,12 @@ impl Catalog {
             match self.flush_image(number) {
                 Some(image) => record(out, Type::Flush, |w| image.put(w)),
                 None => record(out, Type::FlushGone, |w| w.u64(number)),
+            }
+        }
+        for number in self.flushes.unwritten.take_live() {
+            match self.live_image(number) {
+                Some(image) => record(out, Type::Live, |w| image.put(w)),
+                None => record(out, Type::LiveGone, |w| w.u64(number)),
             }
         }
         for number in self.flushes.unwritten.take_swept() {
@@ -435,12 +447,6 @@ impl Catalog {
             tiers: server.tiers.to_vec(),
         })
     }
-}
-
-/// A tenant's quota; 0 when it has none any more.
-fn put_tenant(w: &mut Writer<'_>, name: &str, most: u64) {
-    w.str(name);
-    w.u64(most);
 }
 
 fn put_declared(w: &mut Writer<'_>, prefix: u32, readers: &[u32]) {

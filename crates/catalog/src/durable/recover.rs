@@ -1,10 +1,10 @@
 //! The catalog again, from records.
 
 use super::codec::{BadRecord, Reader, bad};
-use super::flush::{FlushImage, get_objects, get_outcome, get_sweep};
+use super::flush::{FlushImage, LiveImage, get_objects, get_outcome, get_sweep};
 use super::image::{
     Counters, JobImage, PrefixImage, ServerImage, StructureImage, Type, get_at, get_ended,
-    get_extent_blocks, get_spent, get_tombstone,
+    get_extent_blocks, get_spent, get_tenant, get_tombstone,
 };
 use crate::bill::Bill;
 use crate::dag::{Life, Node};
@@ -13,6 +13,7 @@ use crate::jobs::Job;
 use crate::lease::Timers;
 use crate::moves::Moves;
 use crate::queue::QueueState;
+use crate::quota::Allowance;
 use crate::readers::Readers;
 use crate::reply::FlushState;
 use crate::slab::{NONE, Slab};
@@ -44,11 +45,12 @@ pub struct Recovery {
     servers: BTreeMap<ServerId, ServerImage>,
     draining: BTreeSet<ServerId>,
     flushes: BTreeMap<u64, FlushImage>,
+    live: BTreeMap<u64, LiveImage>,
     sweeps: BTreeMap<u64, Sweep>,
     /// How flushes of prefixes ended, by the prefix.
     flushed: HashMap<PrefixId, FlushState>,
     /// Quotas of tenants, by their names.
-    tenants: BTreeMap<Box<str>, u64>,
+    tenants: BTreeMap<Box<str>, Allowance>,
     /// What jobs had used that ended.
     ended: VecDeque<BillInfo>,
 }
@@ -105,10 +107,10 @@ impl Recovery {
             Type::Job => self.job(r.u32()?, JobImage::get(&mut r, version)?),
             Type::JobGone => put(&mut self.jobs, r.u32()?, None),
             Type::Tenant => {
-                let (name, most): (Box<str>, u64) = (r.str()?.into(), r.u64()?);
-                match most {
-                    0 => drop(self.tenants.remove(&name)),
-                    _ => drop(self.tenants.insert(name, most)),
+                let (name, allowed) = get_tenant(&mut r, version)?;
+                match allowed.says_something() {
+                    false => drop(self.tenants.remove(&name)),
+                    true => drop(self.tenants.insert(name, allowed)),
                 }
             }
             Type::Prefix => {
@@ -205,6 +207,11 @@ impl Recovery {
                 let (number, sweep) = get_sweep(&mut r)?;
                 self.sweeps.insert(number, sweep);
             }
+            Type::Live => {
+                let image = LiveImage::get(&mut r)?;
+                self.live.insert(image.number, image);
+            }
+            Type::LiveGone => drop(self.live.remove(&r.u64()?)),
             Type::SweepGone => drop(self.sweeps.remove(&r.u64()?)),
             Type::FlushGone => drop(self.flushes.remove(&r.u64()?)),
             Type::FlushPart => {
@@ -270,8 +277,8 @@ impl Recovery {
         let last_server = self.counters.last_server;
         catalog.pool.recover(last_server, self.servers.into_values(), now);
         catalog.recover_drains(self.draining);
-        for (name, most) in self.tenants {
-            catalog.quotas.bound_tenant(&name, most);
+        for (name, allowed) in self.tenants {
+            catalog.quotas.bound_tenant(&name, allowed);
         }
         catalog.bills.ended = self.ended;
         catalog.recover_jobs(self.jobs)?;
@@ -279,6 +286,7 @@ impl Recovery {
         catalog.readers = self.readers;
         catalog.recover_structures(self.structures, self.counters.last_structure)?;
         catalog.recover_flushes(self.flushes)?;
+        self.live.into_values().for_each(|image| catalog.recover_live(image));
         for (number, sweep) in self.sweeps {
             catalog.recover_sweep(number, sweep);
         }
@@ -333,7 +341,7 @@ impl Catalog {
                 job.pinned += u64::from(image.pinned);
                 self.live_prefixes += 1;
             }
-            if image.marks.is_some() || !image.flush_to.is_empty() {
+            if image.marks.is_some() || !image.flush_to.is_empty() || image.loading {
                 self.specialise_again(n, image);
             }
         }
@@ -346,7 +354,7 @@ impl Catalog {
             }
             self.dag.restore_parents(n, &image.parents);
             if image.life == Life::Live {
-                self.recover_bound(n, image.max_blocks);
+                self.recover_bound(n, image.allowed);
             }
             if image.life == Life::Live && !image.pinned {
                 due.push((now + self.lease(n), n, image.id));
@@ -382,6 +390,7 @@ impl Catalog {
                 .chain(image.extents.iter().copied())
                 .chain(splits.map(|(mv, epoch)| at(mv.target, *epoch)));
             let mut count = 0;
+            self.pool.staying.own(s, self.structures[s].job);
             for at in blocks {
                 count += 1;
                 if !self.pool.recover_owner(at, s) {

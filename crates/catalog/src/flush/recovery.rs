@@ -6,8 +6,8 @@
 //! asked for once everybody is back. All of that may have been done before: a part is the same object
 //! with the same bytes, because nobody reached its block since, and the manifest the same manifest.
 
-use super::{Flush, Part, PartState, Sweep};
-use crate::durable::{BadRecord, FlushImage, KeptImage};
+use super::{Flush, Live, Part, PartState, Sweep};
+use crate::durable::{BadRecord, FlushImage, KeptImage, LiveImage};
 use crate::reply::FlushState;
 use crate::{Catalog, Effect, Written};
 use hashbrown::HashSet;
@@ -23,6 +23,8 @@ pub(crate) struct Unwritten {
     pub(crate) on: bool,
     /// Those that began, lost a part or ended.
     changed: BTreeSet<u64>,
+    /// Those that are being copied, as far as names were given.
+    live: BTreeSet<u64>,
     /// Sweeps that began, got on or ended.
     swept: BTreeSet<u64>,
     /// Parts of others that are on disk.
@@ -40,6 +42,17 @@ impl Unwritten {
         if self.on {
             self.parts.push((number, part, objects.into()));
         }
+    }
+
+    pub(crate) fn lives(&mut self, number: u64) {
+        if self.on {
+            self.live.insert(number);
+        }
+    }
+
+    /// Those to be written as they stand, if they are still being copied.
+    pub(crate) fn take_live(&mut self) -> BTreeSet<u64> {
+        std::mem::take(&mut self.live)
     }
 
     pub(crate) fn swept(&mut self, number: u64) {
@@ -108,7 +121,8 @@ impl Catalog {
                     let KeptImage { at, range, state } = block;
                     // A server that had written its part may be gone; the block of a part that is none
                     // is somebody else's.
-                    let kept = state != PartState::Absent && self.pool.recover_kept(at);
+                    let theirs = !matches!(state, PartState::Absent | PartState::Copied);
+                    let kept = theirs && self.pool.recover_kept(at);
                     if !kept && state == PartState::Waits {
                         let what =
                             format!("flush {number:016x} has {}, which is not there", at.block);
@@ -116,13 +130,15 @@ impl Catalog {
                     }
                     let object = format!("{directory}/{}", told.name).into();
                     let place = (s, p);
-                    if state != PartState::Absent {
+                    if theirs {
                         self.flushes.blocks.insert(at, (number, parts.len()));
                         self.flushes.keeps(at);
                     }
                     parts.push(Part { at, range, object, place, state, attempts: 0 });
                 }
             }
+            let copied = |part: &Part| part.state == PartState::Copied;
+            let live = !parts.is_empty() && parts.iter().all(copied);
             let left = parts.iter().filter(|part| part.state == PartState::Waits).count();
             self.flushes.queues.entry(directory.clone()).or_default().push_back(number);
             let flush = Flush {
@@ -134,14 +150,46 @@ impl Catalog {
                 structures,
                 parts,
                 left,
+                live,
                 committing: None,
                 attempts: 0,
                 error: None,
             };
             self.flushes.all.insert(number, flush);
-            self.set_state(prefix, FlushState::Writing);
+            if !live {
+                self.set_state(prefix, FlushState::Writing);
+            }
         }
         Ok(())
+    }
+
+    pub(crate) fn live_image(&self, number: u64) -> Option<LiveImage> {
+        let live = self.flushes.live.get(&number)?;
+        Some(LiveImage {
+            number,
+            prefix: live.prefix,
+            job: live.job,
+            directory: live.directory.clone(),
+            address: live.address.clone(),
+            claims: live.claims,
+            noted: live.noted,
+            extents: live.extents.clone(),
+        })
+    }
+
+    /// Numbers of those that are being copied.
+    pub(crate) fn live_numbers(&self) -> impl Iterator<Item = u64> {
+        self.flushes.live.keys().copied()
+    }
+
+    /// What was being copied is copied anew, when servers are back: nothing says what they held then.
+    pub(crate) fn recover_live(&mut self, image: LiveImage) {
+        let LiveImage { number, prefix, job, directory, address, claims, noted, extents } = image;
+        if claims {
+            self.flushes.claimed.insert((&*directory).into());
+        }
+        let live = Live::new(prefix, job, directory, address, claims, noted, extents);
+        self.flushes.live.insert(number, live);
     }
 
     /// A server is back and has told what it holds: it is asked for the parts that it has not written.
@@ -153,7 +201,9 @@ impl Catalog {
     ) {
         let mut ready = Vec::new();
         for (&number, flush) in &mut self.flushes.all {
-            let own = flush.parts.iter_mut().filter(|part| part.at.block.server() == server);
+            let own = flush.parts.iter_mut();
+            let own = own.filter(|part| part.at.block.server() == server);
+            let own = own.filter(|part| part.state != PartState::Copied);
             for part in own {
                 if !told.contains(&part.at.block) {
                     self.flushes.blocks.remove(&part.at);

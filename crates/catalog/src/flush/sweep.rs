@@ -47,7 +47,7 @@ impl Catalog {
         for (told, part) in parts.zip(&flush.parts) {
             let objects = match part.state {
                 PartState::Absent => 0,
-                PartState::Written => told.objects.len(),
+                PartState::Written | PartState::Copied => told.objects.len(),
                 PartState::Waits => most,
             };
             names.extend((0..objects).map(|i| Box::from(flush_object(&told.name, i))));

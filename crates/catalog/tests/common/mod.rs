@@ -8,7 +8,8 @@ use honeycomb_catalog::{
     Opened, PlanNode, PrefixInfo, PrefixOptions, Recovery, Reply, Seal,
 };
 use honeycomb_types::{
-    BlockAt, JobId, Kind, KindSpec, PrefixId, ServerId, StructureId, TierClass, TierSpec, Time,
+    BlockAt, JobId, Kind, KindSpec, PolicyKind, PrefixId, ServerId, StructureId, TierClass,
+    TierSpec, Time,
 };
 use std::time::Duration;
 
@@ -35,6 +36,7 @@ pub const LEASE: PrefixOptions = PrefixOptions {
     low_mark: 0,
     flush_to: "",
     max_blocks: 0,
+    loading: false,
 };
 
 pub fn lease(lease_ms: u32) -> PrefixOptions<'static> {
@@ -84,7 +86,11 @@ impl Bench {
     }
 
     pub fn with_seed(hash_seed: u64) -> Bench {
-        let config = Config { shard: 3, term: 2, hash_seed, ..Config::default() };
+        Bench::with_policy(hash_seed, PolicyKind::FirstCome)
+    }
+
+    pub fn with_policy(hash_seed: u64, policy: PolicyKind) -> Bench {
+        let config = Config { shard: 3, term: 2, hash_seed, policy, ..Config::default() };
         let now = Time::from_millis(1_000_000);
         let mut catalog = Catalog::new(config);
         catalog.keep_changes();
@@ -273,7 +279,7 @@ impl Bench {
             blocks_per_shard: frames,
             tiers: &tiers,
             block_size: 65_536,
-            flush: true,
+            flush_root: "/flush",
             kinds: &[],
         };
         match self.run(Command::JoinServer { server }) {
@@ -300,7 +306,7 @@ impl Bench {
             blocks_per_shard,
             tiers: &[],
             block_size,
-            flush,
+            flush_root: if flush { "/flush" } else { "" },
             kinds,
         };
         match self.run(Command::JoinServer { server })? {

@@ -24,8 +24,10 @@ impl Both {
 
     pub fn grow(&mut self, j: usize, file: usize, block: usize) {
         let Some((place, structure, at)) = self.speaker(j, file, block) else { return };
+        self.look(j, 1);
         let result = self.bench.run(Command::GrowStructure { structure, at });
         let expected = self.model.growth(place, at);
+        let expected = self.or_waits(expected, cause(&result) == "OutOfMemory", (j, 1));
         let prefix = (j, self.model.file(place).prefix);
         self.asks(Some(prefix), cause(&result) == "OutOfMemory");
         assert_eq!(cause(&result), outcome(&expected));

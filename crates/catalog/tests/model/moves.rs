@@ -24,6 +24,23 @@ impl Both {
         Some((f, held[block % held.len()]))
     }
 
+    /// What moves in this way: blocks of all kinds leave servers.
+    fn moving_block(
+        &self,
+        j: usize,
+        kv: usize,
+        block: usize,
+        way: Way,
+    ) -> Option<(usize, BlockAt)> {
+        let files = &self.model.jobs[j].files;
+        if way != Way::Relocate || files.is_empty() {
+            return self.kv_block(j, kv, block);
+        }
+        let f = (kv + block) % files.len();
+        let held: Vec<BlockAt> = files[f].held().into_iter().collect();
+        Some((f, held[block % held.len()]))
+    }
+
     pub fn report(&mut self, j: usize, kv: usize, block: usize, bytes: u64) {
         let Some((_, at)) = self.kv_block(j, kv, block) else { return };
         self.hear(at);
@@ -35,6 +52,7 @@ impl Both {
             forwarded: 0,
             bytes_owed: 0,
             cpu_permille: 0,
+            traffic: &[],
             usage: &usage,
         };
         self.bench.run(Command::ServerReport { server: at.block.server(), report }).unwrap();
@@ -48,6 +66,7 @@ impl Both {
         let (actor, job, structure) = (Actor::driver(self.ids[j]), self.ids[j], file.id);
         let blocks: Vec<BlockId> = file.extents.iter().take(full).map(|at| at.block).collect();
         let command = Command::ExtentBlocks { actor, job, structure, bytes, full: &blocks };
+        self.look(j, 1);
         let result = self.bench.run(command);
         let used = |at: &BlockAt| self.model.used.get(at).copied().unwrap_or_default();
         let room = file.extents.iter().filter(|at| used(at) + bytes <= 65_536);
@@ -81,7 +100,7 @@ impl Both {
     }
 
     pub fn begin(&mut self, j: usize, kv: usize, block: usize, start: u64, way: Way) {
-        let Some((f, at)) = self.kv_block(j, kv, block) else { return };
+        let Some((f, at)) = self.moving_block(j, kv, block, way) else { return };
         // Mostly blocks leave servers that are taken out.
         if way == Way::Relocate && start.is_multiple_of(1 << 59) {
             let servers = self.model.servers.keys();
@@ -94,6 +113,7 @@ impl Both {
         }
         self.hear(at);
         let structure = self.model.jobs[j].files[f].id;
+        self.look(j, 1);
         let result = self.bench.run(Command::BeginMove { structure, at, start, way });
         let expected = self.model.giving((j, f), at, start, way);
         let prefix = self.model.jobs[j].files[f].prefix;

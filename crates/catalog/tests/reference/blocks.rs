@@ -18,6 +18,9 @@ impl Cluster {
     pub fn growth(&self, place: Place, at: BlockAt) -> Outcome<Growth> {
         let file = self.file(place);
         let position = |at: BlockAt| file.chain.iter().position(|&other| other == at).unwrap();
+        if !file.chain.contains(&at) {
+            return Err("StaleBlock");
+        }
         let own = position(at);
         let (version, ranges, empty) = file.map();
         let tail = position(ranges[ranges.len() - 1].2);
@@ -64,7 +67,7 @@ impl Cluster {
         };
         match recorded {
             _ if self.quarantined.contains(&at) => return Ok(()),
-            _ if !file.held().contains(&at) => return Err("StaleBlock"),
+            _ if !file.serving().contains(&at) => return Err("StaleBlock"),
             // Once the whole file is sealed, only that it is counts.
             Some(_) if applied_last && last => return Ok(()),
             Some(&known) if same(known) => return Ok(()),
@@ -83,6 +86,7 @@ impl Cluster {
         let file = self.file_mut(place);
         let before = file.held();
         file.seals.insert(at, seal);
+        file.cancel_left();
         let after = file.held();
         self.free(before.difference(&after).copied());
     }
@@ -90,7 +94,7 @@ impl Cluster {
     /// So much was taken from a block in all.
     pub fn take(&mut self, place: Place, at: BlockAt, items: u64, bytes: u64) -> Outcome<()> {
         let file = self.file_mut(place);
-        if !file.held().contains(&at) || file.kind != Kind::Queue {
+        if !file.serving().contains(&at) || file.kind != Kind::Queue {
             return Err("StaleBlock");
         }
         // What was not sealed yet may turn out to have had any number of items; so may the last.
@@ -106,6 +110,7 @@ impl Cluster {
     /// A block is empty for good: one of a queue, or one in which a kv keeps extents.
     pub fn retire(&mut self, place: Place, at: BlockAt) -> Outcome<()> {
         let file = self.file_mut(place);
+        let before = file.held();
         let (_, ranges, _) = file.map();
         match file.kind {
             _ if !file.held().contains(&at) => return Err("StaleBlock"),
@@ -117,7 +122,9 @@ impl Cluster {
             Kind::Queue => return Err("NotSealed"),
             _ => return Err("StaleBlock"),
         }
-        self.free([at]);
+        file.cancel_left();
+        let after = file.held();
+        self.free(before.difference(&after).copied());
         Ok(())
     }
 }

@@ -50,8 +50,12 @@ impl Cluster {
     /// One of its blocks is told to leave.
     pub fn evacuates(&self, server: ServerId, at: BlockAt) -> Verdict {
         let draining = self.drain_state(server) == DrainState::Draining;
-        let mut kvs = self.jobs.iter().flat_map(|job| &job.files).filter(|f| f.kind == Kind::Kv);
-        let there = at.block.server() == server && kvs.any(|file| file.held().contains(&at));
+        let mut files = self.jobs.iter().flat_map(|job| &job.files);
+        let file = files.find(|file| file.held().contains(&at));
+        let below = self.tiers.place(at).0.is_below();
+        let moves =
+            file.is_some_and(|f| !f.extents.contains(&at) && (f.kind == Kind::Kv || !below));
+        let there = at.block.server() == server && moves;
         require(draining && there, || format!("{at:?} is told to leave {server} (INV-46)"))
     }
 

@@ -12,9 +12,11 @@ mod blocks;
 mod drain;
 mod moves;
 mod quota;
+mod shares;
 mod tiers;
 
 pub use moves::{Imports, Moving, moved};
+pub use shares::Shares;
 pub use tiers::Tiers;
 
 use honeycomb_catalog::{CatalogError, DrainState, NewStructure};
@@ -49,6 +51,8 @@ pub struct Prefix {
     pub missed: u64,
     /// Most blocks of it and all below it; 0 for no bound.
     pub bound: u64,
+    /// Blocks of these in memory beyond which they are the first to go below.
+    pub soft: u64,
 }
 
 /// How a block was sealed: items or bytes, a queue's bytes, and whether nothing follows.
@@ -79,9 +83,9 @@ pub struct File {
     pub taken: BTreeMap<BlockAt, (u64, u64)>,
     /// Blocks that a queue no longer needs.
     pub retired: BTreeSet<BlockAt>,
-    /// What moves between the blocks of a kv: neither committed nor cancelled.
+    /// What moves between its blocks, or leaves a server: neither committed nor cancelled.
     pub pending: Vec<Moving>,
-    /// Moves of a kv that were committed.
+    /// Moves that were committed.
     pub committed: BTreeSet<MoveId>,
     /// Blocks in which a kv keeps extents.
     pub extents: BTreeSet<BlockAt>,
@@ -173,14 +177,43 @@ impl File {
 
     /// The blocks that it holds now.
     pub fn held(&self) -> BTreeSet<BlockAt> {
+        let filling =
+            self.pending.iter().filter(|moving| moving.way.takes_anew()).map(|m| m.target);
+        let mut held = self.serving();
+        held.extend(filling.chain(self.extents.iter().copied()));
+        if !self.sealed() {
+            held.extend(&self.spare);
+        }
+        held
+    }
+
+    /// Those that serve, or will when those before them are full.
+    pub fn serving(&self) -> BTreeSet<BlockAt> {
         let (_, ranges, empty) = self.map();
         if self.sealed() {
             return ranges.into_iter().map(|(_, _, at)| at).collect();
         }
-        let filling =
-            self.pending.iter().filter(|moving| moving.way.takes_anew()).map(|m| &m.target);
-        let all = self.chain.iter().chain(&self.spare).chain(filling).chain(&self.extents);
-        all.copied().filter(|at| !empty.contains(at) && !self.retired.contains(at)).collect()
+        let all = self.chain.iter().copied();
+        all.filter(|at| !empty.contains(at) && !self.retired.contains(at)).collect()
+    }
+
+    /// What moves from blocks that are its own no more is given up.
+    pub fn cancel_left(&mut self) {
+        if self.kind != Kind::Kv {
+            let serving = self.serving();
+            self.pending.retain(|moving| serving.contains(&moving.source));
+        }
+    }
+
+    /// A block goes on as another one: all that is known of it is known of that.
+    pub fn relocate(&mut self, old: BlockAt, new: BlockAt) {
+        *self.chain.iter_mut().find(|at| **at == old).unwrap() = new;
+        if let Some(seal) = self.seals.remove(&old) {
+            self.seals.insert(new, seal);
+        }
+        if let Some(taken) = self.taken.remove(&old) {
+            self.taken.insert(new, taken);
+        }
     }
 }
 
@@ -194,6 +227,10 @@ pub struct Job {
     pub quota: u64,
     pub tenant: Option<String>,
     pub lease: u64,
+    pub name: String,
+    /// What its share counts for; 0 is 1.
+    pub weight: u64,
+    pub soft: u64,
 }
 
 /// What the catalog should answer; an error by its name.
@@ -235,6 +272,7 @@ impl Prefix {
             life: Life::Live,
             missed: 0,
             bound: 0,
+            soft: 0,
         }
     }
 }
@@ -527,6 +565,9 @@ pub struct Cluster {
     pub begun: Vec<Moving>,
     /// Quotas of tenants.
     pub tenants: BTreeMap<String, u64>,
+    /// What their shares count for, and their soft quotas.
+    pub tenant_shares: BTreeMap<String, (u64, u64)>,
+    pub shares: Shares,
 }
 
 impl Cluster {
@@ -595,6 +636,12 @@ impl Cluster {
             room.2 += total.saturating_sub(out);
         }
         room
+    }
+
+    /// Blocks of a server that ordinary allocations could have if none were out.
+    fn lent_less_reserve(&self, server: ServerId, total: u64) -> u64 {
+        let lent = self.lent.get(&server).map_or(total, |lent| lent.iter().sum());
+        lent.saturating_sub((RESERVE_BLOCKS_MIN as u64).max(lent / RESERVE_FRACTION as u64))
     }
 
     pub fn may_take(&self, job: usize, counts: &BTreeSet<PrefixId>, blocks: u64) -> Outcome<()> {

@@ -1,9 +1,9 @@
-//! Splits and merges of kvs: what blocks ask for, and what the targets of moves are told.
+//! Splits and merges of kvs, and how blocks leave servers: what blocks ask for, and what the targets of moves are told.
 
 use super::{BLOCK, Cluster, File, Outcome, Place, Range, Verdict, require};
 use honeycomb_catalog::{DrainState, Effect, MapEntry, Reply};
 use honeycomb_types::limits::{MOVE_MAX, RESERVE_BLOCKS_MIN};
-use honeycomb_types::{BlockAt, MoveId, ServerId, StructureId, Way};
+use honeycomb_types::{BlockAt, Kind, MoveId, ServerId, StructureId, Way};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A move, as it was when it began.
@@ -37,6 +37,13 @@ impl Giving {
 }
 
 impl File {
+    /// The map's version, and the range of a block that is in the map or will be.
+    fn place_of(&self, at: BlockAt) -> (u64, Range) {
+        let (version, ranges, _) = self.map();
+        let own = ranges.into_iter().find(|range| range.2 == at);
+        (version, own.unwrap_or((0, u64::MAX, at)))
+    }
+
     /// The neighbour that takes all of a block: the one with less, the left one of equals.
     fn neighbour(
         &self,
@@ -66,9 +73,26 @@ impl Cluster {
     /// everything to a neighbour, or to a new block elsewhere.
     pub fn giving(&self, place: Place, at: BlockAt, start: u64, way: Way) -> Outcome<Giving> {
         let file = self.file(place);
+        if file.kind != Kind::Kv && way != Way::Relocate {
+            return Err("WrongKind");
+        }
         let known = file.pending.iter().find(|m| m.source == at);
         if known.is_none() && file.pending.iter().any(|m| m.target == at) {
             return Err("Moving");
+        }
+        if file.kind != Kind::Kv {
+            let (start, end) = (0, u64::MAX);
+            if let Some(&Moving { id, target, .. }) = known {
+                return Ok(Giving { id: Some(id), target: Some(target), start, end });
+            }
+            if !self.drains.contains_key(&at.block.server()) {
+                return Err("StaysHere");
+            }
+            if self.away.is_empty() && !file.serving().contains(&at) {
+                return Err("Moving");
+            }
+            self.may_leave()?;
+            return Ok(Giving { id: None, target: None, start, end });
         }
         let Some((first, end, _)) = file.map().1.into_iter().find(|range| range.2 == at) else {
             assert!(file.extents.contains(&at), "{at:?} is neither in the map nor a target");
@@ -156,6 +180,12 @@ impl Cluster {
         }
         file.pending.remove(i);
         file.committed.insert(id);
+        if file.kind != Kind::Kv {
+            file.relocate(at, target);
+            let reply = file.place_of(target);
+            self.free([at]);
+            return Some(Ok(reply));
+        }
         let from = file.chain.iter().position(|&b| b == at).unwrap();
         if moving.way == Way::Relocate {
             file.chain[from] = target;
@@ -190,6 +220,13 @@ impl Cluster {
             return None;
         }
         let file = self.file(place);
+        if file.kind != Kind::Kv {
+            return Some(match file.committed.contains(&id) {
+                true if file.serving().contains(&target) => Ok(file.place_of(target)),
+                false if file.serving().contains(&at) => Err("MoveCancelled"),
+                _ => Err("StaleBlock"),
+            });
+        }
         if !file.committed.contains(&id) {
             assert!(file.chain.contains(&at), "a source that has not given keeps its range");
             return Some(Err("MoveCancelled"));

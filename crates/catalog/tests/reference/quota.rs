@@ -17,7 +17,7 @@ impl Job {
     /// What a structure counts to that is created in a prefix now.
     pub fn counting(&self, i: usize) -> BTreeSet<PrefixId> {
         let line = self.line(i).into_iter();
-        line.filter(|p| p.bound > 0 && p.life == Life::Live).map(|p| p.id).collect()
+        line.filter(|p| (p.bound, p.soft) != (0, 0) && p.life == Life::Live).map(|p| p.id).collect()
     }
 
     /// Adds a structure that was created.
@@ -26,10 +26,12 @@ impl Job {
         self.files.push(File { counts, ..file });
     }
 
-    /// Sets the quota of a prefix.
-    pub fn set_bound(&mut self, i: usize, most: u64) {
+    /// Sets the quota of a prefix, and its soft one.
+    pub fn set_bound(&mut self, i: usize, most: u64, soft: u64) {
         let p = self.prefixes[i].as_mut().unwrap();
-        let (id, before) = (p.id, std::mem::replace(&mut p.bound, most));
+        let (id, before) = (p.id, p.bound + p.soft);
+        (p.bound, p.soft) = (most, soft);
+        let most = most + soft;
         for f in 0..self.files.len() {
             let below = self.line(self.files[f].prefix).iter().any(|p| p.id == id);
             let counts = &mut self.files[f].counts;

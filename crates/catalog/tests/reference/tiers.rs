@@ -112,10 +112,7 @@ impl Cluster {
         else {
             return Err(format!("{at:?} is nobody's, and goes down"));
         };
-        if Some(prefix) != asker {
-            let who = "a prefix that did not ask";
-            return Err(format!("{at:?} of {who} goes down; {asker:?} asked (INV-43)"));
-        }
+        self.gives(at, prefix, asker)?;
         if kind != Kind::File || self.tiers.place(at) != Default::default() {
             return Err(format!("{at:?} of a {kind} at {:?} cannot go down", self.tiers.place(at)));
         }

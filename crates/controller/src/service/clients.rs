@@ -2,7 +2,7 @@
 
 use super::{Asked, ControllerService, Refusal, malformed, refusal, unexpected};
 use crate::translate;
-use honeycomb_catalog::{Command, NewStructure, PlanNode, Reply};
+use honeycomb_catalog::{Allowance, Command, NewStructure, PlanNode, Reply};
 use honeycomb_types::limits::BATCH_MAX;
 use honeycomb_types::{JobId, Kind, StructureId, Verbs};
 use honeycomb_wire::messages::*;
@@ -98,16 +98,20 @@ impl ControllerService {
         let Asked { now, actor, op, .. } = asked;
         let reply = if op == Op::SetQuota {
             let q = asked.read::<SetQuotaRequest>()?;
-            let (of, max_blocks) = (translate::quota_of(q.job, q.level, &q.name)?, q.max_blocks);
-            self.apply(now, Command::SetQuota { actor, of, max_blocks })
+            let of = translate::quota_of(q.job, q.level, &q.name)?;
+            let change = translate::quota_change(&q);
+            self.apply(now, Command::SetQuota { actor, of, change })
         } else {
             let q = asked.read::<GetQuotaRequest>()?;
             let of = translate::quota_of(q.job, q.level, &q.name)?;
             self.apply(now, Command::Quota { actor, of })
         };
         match reply.map_err(refusal)? {
-            Reply::Quota { quota: max_blocks, held: held_blocks } => {
-                Ok(SetQuotaReply { max_blocks, held_blocks }.encode())
+            Reply::Quota { allowed, held: held_blocks, in_memory: memory_blocks } => {
+                let Allowance { most: max_blocks, soft: soft_blocks, weight } = allowed;
+                let reply =
+                    SetQuotaReply { max_blocks, held_blocks, soft_blocks, weight, memory_blocks };
+                Ok(reply.encode())
             }
             other => unexpected(op, &other),
         }

@@ -176,6 +176,26 @@ impl ControllerService {
                 };
                 let _ = self.apply(now, Command::BlockFlushed { server, at: *at, outcome });
             }
+            (&Effect::CopyBlock { number, name, .. }, refused) => {
+                let outcome = match refused {
+                    Some((status, why)) => Err((*status == Status::WrongKind, why.clone())),
+                    None => match FlushBlockReply::decode(args) {
+                        Ok(reply) if reply.objects.is_empty() => {
+                            Err((false, "the server named no object".to_owned()))
+                        }
+                        Ok(reply) => {
+                            let sealed = reply.sealed;
+                            Ok((written(reply), sealed))
+                        }
+                        Err(e) => Err((false, e.to_string())),
+                    },
+                };
+                let outcome = match &outcome {
+                    Ok((objects, sealed)) => Ok((&objects[..], *sealed)),
+                    Err((never, why)) => Err((*never, &**why)),
+                };
+                let _ = self.apply(now, Command::BlockCopied { server, number, name, outcome });
+            }
             (Effect::Lots { .. }, refused) => {
                 let lent = match refused {
                     None => LendBlocksReply::decode(args).map(|reply| reply.lent),
@@ -311,8 +331,17 @@ pub fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
         Effect::FlushBlock { server, at, start, end, object } => {
             let (block, epoch, object) = (at.block.0, at.epoch.0, object.to_string());
             let (start, end) = (*start, *end);
-            let body = FlushBlockRequest { block, epoch, start, end, object };
+            let body = FlushBlockRequest { block, epoch, start, end, object, live: 0 };
             (*server, Op::FlushBlock, body.encode())
+        }
+        Effect::CopyBlock { server, at, start, end, object, number, .. } => {
+            let (block, epoch, object) = (at.block.0, at.epoch.0, object.to_string());
+            let (start, end, live) = (*start, *end, *number);
+            let body = FlushBlockRequest { block, epoch, start, end, object, live };
+            (*server, Op::FlushBlock, body.encode())
+        }
+        Effect::EndCopies { server, number } => {
+            (*server, Op::EndCopies, EndCopiesRequest { live: *number }.encode())
         }
         Effect::CommitFlush {
             server,

@@ -2,8 +2,9 @@
 
 use super::{ControllerService, Refusal, block_at, malformed, refusal, unexpected};
 use crate::translate;
-use honeycomb_catalog::{BlockUsage, Command, Reply, Report, Seal};
+use honeycomb_catalog::{BlockUsage, Command, Reply, Report, Seal, TierTraffic};
 use honeycomb_env::{ConnId, Net};
+use honeycomb_types::limits::TIERS_MAX;
 use honeycomb_types::{JobId, PrefixId, ServerId, StructureId, TierIx, Time};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Field, Op};
@@ -107,6 +108,9 @@ impl ControllerService {
             .iter()
             .map(|u| BlockUsage { at: block_at(u.block, u.epoch), bytes_used: u.bytes_used })
             .collect();
+        let traffic: Vec<TierTraffic> = (q.tiers.iter().take(TIERS_MAX))
+            .map(|t| TierTraffic { written: t.written, read: t.read })
+            .collect();
         let report = Report {
             bytes_resident: q.bytes_resident,
             connections: q.connections,
@@ -114,6 +118,7 @@ impl ControllerService {
             forwarded: q.forwarded,
             bytes_owed: q.bytes_owed,
             cpu_permille: q.cpu_permille,
+            traffic: &traffic,
             usage: &usage,
         };
         self.apply(now, Command::ServerReport { server, report }).map_err(refusal)?;

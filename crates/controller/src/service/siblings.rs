@@ -147,6 +147,10 @@ impl Siblings {
             | Op::RemovePrefix
             | Op::RenewLeases
             | Op::LeaseInfo
+            | Op::FlushPrefix
+            | Op::FlushInfo
+            | Op::CancelFlush
+            | Op::PublishPrefix
             | Op::SetPermissions
             | Op::DeclareReaders
             | Op::CommitTask

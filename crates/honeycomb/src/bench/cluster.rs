@@ -7,6 +7,7 @@ use crate::config::unhex;
 use honeycomb_client::{Client, ClientOptions, JobTicket};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 /// Lease of what a benchmark creates: longer than any run.
 const LEASE_MS: u32 = 24 * 3600 * 1000;
@@ -114,10 +115,19 @@ impl Cluster {
 
     /// A client with a token, waiting as the cluster does.
     pub fn client(&self, token: &[u8]) -> Client {
+        Client::new(self.options(token))
+    }
+
+    /// One whose calls take so long at most.
+    pub fn client_within(&self, token: &[u8], timeout: Duration) -> Client {
+        Client::new(ClientOptions { timeout, ..self.options(token) })
+    }
+
+    fn options(&self, token: &[u8]) -> ClientOptions {
         let mut options = ClientOptions::new(self.address(), token);
         options.spin = self.waiting.spin();
         options.unix = self.transport == Transport::Unix;
-        Client::new(options)
+        options
     }
 
     /// A job and a client with its token.

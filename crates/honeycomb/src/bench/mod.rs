@@ -25,6 +25,7 @@ mod repartition;
 pub mod report;
 mod sensitivity;
 pub mod socket;
+mod sort;
 mod trace;
 mod watch;
 mod wire;
@@ -65,6 +66,7 @@ enum What {
     Repartition(repartition::RepartitionArgs),
     Pressure(pressure::PressureArgs),
     Sensitivity(sensitivity::SensitivityArgs),
+    Sort(sort::SortArgs),
     Recovery(recovery::RecoveryArgs),
 }
 
@@ -204,6 +206,7 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         What::Repartition(args) => repartition::run(args),
         What::Pressure(args) => pressure::run(args),
         What::Sensitivity(args) => sensitivity::run(args),
+        What::Sort(args) => sort::run(args),
         What::Recovery(args) => recovery::run(args),
     }
 }

@@ -2,11 +2,13 @@
 
 use crate::prices::Prices;
 use crate::size;
+use honeycomb_env::DiskShape;
 use honeycomb_server::DiskOptions;
 use honeycomb_tiers::Place;
-use honeycomb_types::TierClass;
 use honeycomb_types::limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, LEASE_MAX_MS, LEASE_MIN_MS};
+use honeycomb_types::{PolicyKind, TierClass};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// The longest time that a core may poll before it sleeps: a second is polling for good.
 const SPIN_MAX: u64 = 1_000_000;
@@ -31,7 +33,11 @@ pub enum Kind {
     Switch,
     /// Disks of a memory server.
     Disks,
+    /// How fast they are taken to be.
+    DiskShape,
     Prices,
+    /// Who has memory when it is short.
+    Policy,
     /// 1 to this.
     Count(u64),
 }
@@ -52,7 +58,9 @@ impl Kind {
             Kind::Micros | Kind::Lease | Kind::Count(_) => "N",
             Kind::Switch => "BOOL",
             Kind::Disks => "DIR=SIZE,..",
+            Kind::DiskShape => "MBPS:MS",
             Kind::Prices => "NAME=PRICE",
+            Kind::Policy => "POLICY",
         }
     }
 
@@ -87,6 +95,10 @@ impl Kind {
                 }
             }
             Kind::Prices => Prices::parse(text).map(drop),
+            Kind::Policy => match PolicyKind::from_name(text) {
+                Some(_) => Ok(()),
+                None => Err(format!("'{text}' is none of first-come, max-min and karma")),
+            },
             Kind::Micros => count(text, 0, SPIN_MAX),
             Kind::Lease => count(text, LEASE_MIN_MS as u64, LEASE_MAX_MS as u64),
             Kind::Count(most) => count(text, 1, most),
@@ -95,6 +107,7 @@ impl Kind {
                 _ => Err(format!("'{text}' is neither true nor false")),
             },
             Kind::Disks => disks(text).map(drop),
+            Kind::DiskShape => disk_shape(text).map(drop),
         }
     }
 
@@ -143,7 +156,25 @@ fn disk(text: &str) -> Result<DiskOptions, String> {
     if directory.is_empty() || bytes == 0 {
         return Err(wrong());
     }
-    Ok(DiskOptions { directory: directory.into(), bytes, class })
+    Ok(DiskOptions { directory: directory.into(), bytes, class, shape: None })
+}
+
+/// How fast disks are taken to be: megabytes per second, and milliseconds for each request.
+pub fn disk_shape(text: &str) -> Result<DiskShape, String> {
+    let wrong = || {
+        format!(
+            "'{text}' is not MEGABYTES_PER_SECOND:MILLISECONDS, such as 500:0.1, with a rate from \
+             0.1 to 1000000 and at most 10000 milliseconds"
+        )
+    };
+    let (rate, request) = text.split_once(':').ok_or_else(wrong)?;
+    let number = |text: &str| text.trim().parse::<f64>().map_err(|_| wrong());
+    let (rate, request) = (number(rate)?, number(request)?);
+    if !(0.1..=1e6).contains(&rate) || !(0.0..=10_000.0).contains(&request) {
+        return Err(wrong());
+    }
+    let bytes_per_s = (rate * 1e6).round() as u64;
+    Ok(DiskShape { bytes_per_s, request: Duration::from_secs_f64(request / 1e3) })
 }
 
 /// Hexadecimal digits as bytes.
@@ -205,6 +236,17 @@ mod tests {
     }
 
     #[test]
+    fn a_shape_is_a_rate_and_a_delay() {
+        let shape = disk_shape("500:0.1").expect("a shape");
+        assert_eq!((shape.bytes_per_s, shape.request), (500_000_000, Duration::from_micros(100)));
+        let slow = disk_shape("0.5 : 0").expect("a shape");
+        assert_eq!((slow.bytes_per_s, slow.request), (500_000, Duration::ZERO));
+        for wrong in ["", "500", "0:1", "500:", "500:-1", "nan:1", "500:inf", "1e9:1", "1:1:1"] {
+            assert!(disk_shape(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn the_nearest_name_is_found_and_a_far_one_is_not() {
         let names = ["block_size", "memory", "shards", "token"];
         let near = |wrong| nearest(wrong, names.iter().copied());
@@ -240,6 +282,7 @@ mod tests {
             (Kind::Name, "acme/cli", "a/b/c"),
             (Kind::Path, "x", ""),
             (Kind::Prices, "memory=0.1", "silver=1"),
+            (Kind::Policy, "max-min", "fair"),
         ] {
             assert_eq!(kind.check(good), Ok(()), "{kind:?} {good}");
             assert!(kind.check(bad).is_err(), "{kind:?} {bad}");

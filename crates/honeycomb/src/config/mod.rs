@@ -13,14 +13,14 @@ mod file;
 mod kind;
 mod show;
 
-pub use kind::unhex;
+pub use kind::{disk_shape, unhex};
 pub use show::{ConfigArgs, config};
 
 use crate::failure::{Failure, Outcome};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use honeycomb_server::DiskOptions;
 use honeycomb_tiers::{Access, FlushRoot, Place};
-use honeycomb_types::Marks;
+use honeycomb_types::{Marks, PolicyKind, ScaleMarks};
 use kind::Kind;
 use std::marker::PhantomData;
 use std::net::SocketAddr;
@@ -44,7 +44,7 @@ pub struct Setting {
 const CLIENTS: &str = "commands that use a cluster";
 
 /// Every setting.
-pub const TABLE: [Setting; 24] = [
+pub const TABLE: [Setting; 30] = [
     Setting {
         name: "address",
         kind: Kind::Endpoint,
@@ -160,6 +160,15 @@ pub const TABLE: [Setting; 24] = [
                hdd), in the order in which they are used; nothing is left there",
     },
     Setting {
+        name: "disk_shape",
+        kind: Kind::DiskShape,
+        default: None,
+        otherwise: "none: disks are as fast as they are",
+        of: "`start`, `server`",
+        help: "For benchmarks: megabytes per second of each disk, both ways together, and milliseconds \
+               for each request (500:0.1); a disk that is slower stays so",
+    },
+    Setting {
         name: "block_size",
         kind: Kind::BlockSize,
         default: None,
@@ -217,6 +226,48 @@ pub const TABLE: [Setting; 24] = [
         of: "`start`, `controller`",
         help: "Percent of a block in use below which it merges, of prefixes that do not say; twice \
                this is below the high mark",
+    },
+    Setting {
+        name: "policy",
+        kind: Kind::Policy,
+        default: Some("first-come"),
+        otherwise: "`first-come`",
+        of: "`start`, `controller`",
+        help: "Who has memory when it is short: first-come (whoever has it keeps it), max-min (shares by \
+               weight) or karma (the same over time)",
+    },
+    Setting {
+        name: "scale_add_above",
+        kind: Kind::Count(100),
+        default: Some("80"),
+        otherwise: "80",
+        of: "`start`, `controller`",
+        help: "Percent of any resource in use above which servers should be added",
+    },
+    Setting {
+        name: "scale_remove_below",
+        kind: Kind::Count(99),
+        default: Some("60"),
+        otherwise: "60",
+        of: "`start`, `controller`",
+        help: "Percent of all resources in use below which a server should go; less than the mark above",
+    },
+    Setting {
+        name: "scale_min_servers",
+        kind: Kind::Count(1_000_000),
+        default: Some("1"),
+        otherwise: "1",
+        of: "`start`, `controller`",
+        help: "Servers that stay, however little is used",
+    },
+    Setting {
+        name: "scale_hook",
+        kind: Kind::Path,
+        default: None,
+        otherwise: "none: advice is logged, and shown by `status`",
+        of: "`start`, `controller`",
+        help: "A program that is run with `add N` or `remove ADDRESS` when servers should come or go, once \
+               in 60 s at most",
     },
     Setting {
         name: "flush_root",
@@ -288,9 +339,10 @@ groups! {
     ForDemo = ["python"];
     /// What `start` needs.
     ForStart = [
-        "listen", "advertise", "insecure", "unix", "unix_dir", "memory", "disks", "block_size",
-        "shards", "spin_us", "lease_ms", "high_mark", "low_mark", "flush_root", "cluster_file", "data_dir",
-        "controller_shards"
+        "listen", "advertise", "insecure", "unix", "unix_dir", "memory", "disks", "disk_shape",
+        "block_size", "shards", "spin_us", "lease_ms", "high_mark", "low_mark", "flush_root",
+        "cluster_file", "data_dir", "controller_shards", "policy", "scale_add_above",
+        "scale_remove_below", "scale_min_servers", "scale_hook"
     ];
     /// What `stop` needs.
     ForStop = ["cluster_file"];
@@ -298,12 +350,13 @@ groups! {
     ForController = [
         "listen", "insecure", "unix", "unix_dir", "spin_us", "lease_ms", "high_mark", "low_mark",
         "data_dir",
-        "controller_shards"
+        "controller_shards", "policy", "scale_add_above", "scale_remove_below", "scale_min_servers",
+        "scale_hook"
     ];
     /// What `server` needs.
     ForServer = [
         "controller", "token", "listen", "advertise", "insecure", "unix", "unix_dir", "memory",
-        "disks", "block_size", "shards", "spin_us", "flush_root"
+        "disks", "disk_shape", "block_size", "shards", "spin_us", "flush_root"
     ];
     /// What `doctor` looks at.
     ForDoctor = [
@@ -313,10 +366,11 @@ groups! {
     /// All.
     All = [
         "address", "token", "timeout", "job", "cluster_file", "python", "listen", "advertise",
-        "insecure", "unix", "unix_dir", "controller", "memory", "disks", "block_size",
+        "insecure", "unix", "unix_dir", "controller", "memory", "disks", "disk_shape", "block_size",
         "shards",
         "controller_shards", "spin_us",
-        "lease_ms", "high_mark", "low_mark", "flush_root", "data_dir", "prices"
+        "lease_ms", "high_mark", "low_mark", "policy", "scale_add_above", "scale_remove_below",
+        "scale_min_servers", "scale_hook", "flush_root", "data_dir", "prices"
     ];
 }
 
@@ -591,7 +645,12 @@ impl Settings {
     /// Disks below the memory.
     pub fn disks(&self) -> Vec<DiskOptions> {
         let text = self.text("disks");
-        text.map_or_else(Vec::new, |text| kind::disks(text).expect("it was checked"))
+        let mut disks =
+            text.map_or_else(Vec::new, |text| kind::disks(text).expect("it was checked"));
+        let shape = self.text("disk_shape");
+        let shape = shape.map(|text| kind::disk_shape(text).expect("it was checked"));
+        disks.iter_mut().for_each(|disk| disk.shape = shape);
+        disks
     }
 
     /// Bytes of a block.
@@ -624,6 +683,30 @@ impl Settings {
                  or two blocks that merge would split again at once"
             ))
         })
+    }
+
+    /// Who has memory when it is short.
+    pub fn policy(&self) -> PolicyKind {
+        let name = self.text("policy").expect("it has a default");
+        PolicyKind::from_name(name).expect("it was checked")
+    }
+
+    /// When there should be other servers.
+    pub fn scale(&self) -> Outcome<ScaleMarks> {
+        let number = |name| self.number(name).expect("it has a default");
+        let (above, below) = (number("scale_add_above"), number("scale_remove_below"));
+        let least = number("scale_min_servers") as u32;
+        ScaleMarks::new(above as u8, below as u8, least).ok_or_else(|| {
+            Failure::invalid(format!(
+                "scale_remove_below is {below} and scale_add_above {above}: the first is less, or servers \
+                 would come and go for ever"
+            ))
+        })
+    }
+
+    /// What is run when servers should come or go.
+    pub fn scale_hook(&self) -> Option<PathBuf> {
+        self.text("scale_hook").map(PathBuf::from)
     }
 
     /// The place below which data is flushed.

@@ -189,7 +189,12 @@ fn quotas_are_set_told_and_kept() {
     let home = Home::with_cluster();
     home.ok(&["prefix", "runs", "--max-blocks", "3", "--job", "acme/sort"]);
     let of = |args: &[&str]| home.json(&[&["quota"], args].concat());
-    let told = |max: u64, held: u64| json!({ "max_blocks": max, "held_blocks": held });
+    let told = |max: u64, held: u64| {
+        json!({
+            "max_blocks": max, "held_blocks": held, "memory_blocks": held, "soft_blocks": 0,
+            "weight": 1,
+        })
+    };
     let in_job = |args: &[&'static str]| [args, &["--job", "acme/sort"]].concat();
     assert_eq!(of(&in_job(&["runs"])), told(3, 0));
     home.ok(&in_job(&["put", "runs/one:kv", "k", "v"]));

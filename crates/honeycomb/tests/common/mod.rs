@@ -10,7 +10,7 @@ use honeycomb_env::{Clock, Entropy};
 use honeycomb_server::{DiskOptions, MemoryServer, ServerOptions};
 use honeycomb_structures::Registry;
 use honeycomb_tiers::FlushRoot;
-use honeycomb_types::PrefixId;
+use honeycomb_types::{PolicyKind, PrefixId};
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::PrefixOptions;
 use std::net::SocketAddr;
@@ -35,6 +35,7 @@ struct Extras {
     advertise: Option<String>,
     controller_shards: Option<u16>,
     disks: Vec<DiskOptions>,
+    policy: PolicyKind,
 }
 
 impl Cluster {
@@ -61,9 +62,20 @@ impl Cluster {
 
     /// A cluster of one server that has a disk of so many bytes in this directory.
     pub fn with_disk(memory: u64, block_size: u64, directory: &Path, bytes: u64) -> Cluster {
+        Cluster::sharing(PolicyKind::FirstCome, memory, block_size, directory, bytes)
+    }
+
+    /// The same, where memory is shared out by a policy.
+    pub fn sharing(
+        policy: PolicyKind,
+        memory: u64,
+        block_size: u64,
+        directory: &Path,
+        bytes: u64,
+    ) -> Cluster {
         let class = honeycomb_types::TierClass::Nvme;
-        let disks = vec![DiskOptions { directory: directory.into(), bytes, class }];
-        let extras = Extras { disks, ..Extras::default() };
+        let disks = vec![DiskOptions { directory: directory.into(), bytes, class, shape: None }];
+        let extras = Extras { disks, policy, ..Extras::default() };
         Cluster::start_all(vec![Arc::default()], memory, block_size, extras)
     }
 
@@ -75,7 +87,7 @@ impl Cluster {
         flush_root: FlushRoot,
     ) -> Cluster {
         let class = honeycomb_types::TierClass::Nvme;
-        let disks = vec![DiskOptions { directory: directory.into(), bytes, class }];
+        let disks = vec![DiskOptions { directory: directory.into(), bytes, class, shape: None }];
         let extras = Extras { disks, flush_root: Some(flush_root), ..Extras::default() };
         Cluster::start_all(vec![Arc::default()], memory, block_size, extras)
     }
@@ -104,7 +116,7 @@ impl Cluster {
         block_size: u64,
         extras: Extras,
     ) -> Cluster {
-        let Extras { flush_root, unix_dir, advertise, controller_shards, disks } = extras;
+        let Extras { flush_root, unix_dir, advertise, controller_shards, disks, policy } = extras;
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         let spin = Duration::ZERO;
         let options = ControllerOptions {
@@ -115,6 +127,8 @@ impl Cluster {
             unix_dir: unix_dir.clone(),
             marks: honeycomb_types::Marks::default(),
             lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
+            policy,
+            scale: Default::default(),
             shards: controller_shards.unwrap_or(1),
         };
         let controller = Controller::start(&options).unwrap();

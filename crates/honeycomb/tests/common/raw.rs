@@ -227,6 +227,8 @@ pub fn keyed_cluster_with(
         unix_dir: None,
         marks: honeycomb_types::Marks::default(),
         lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
+        policy: Default::default(),
+        scale: Default::default(),
         shards: 1,
     };
     let controller = Controller::start(&options).unwrap();

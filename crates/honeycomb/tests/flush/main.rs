@@ -5,6 +5,8 @@
 mod below;
 #[path = "../common/mod.rs"]
 mod common;
+mod live;
+mod load;
 mod outage;
 mod s3;
 

@@ -4,7 +4,7 @@
 use super::s3::{behind, bucket};
 use super::{NO_WAIT, all_free, flushed_to, flushing, look};
 use crate::common::{eventually, file, kv, noise};
-use honeycomb_client::{Client, JobTicket};
+use honeycomb_client::{Client, Error, JobTicket};
 use honeycomb_env::{Clock, Entropy};
 use honeycomb_tiers::Flushed;
 use honeycomb_types::PrefixId;
@@ -27,6 +27,9 @@ struct Kept {
     refused: Option<Vec<u8>>,
 }
 
+/// Puts the next piece, which has this number.
+type Putter = Box<dyn FnMut(usize, &[u8]) -> Result<(), Error>>;
+
 fn key_of(i: usize) -> Vec<u8> {
     format!("key-{i}").into_bytes()
 }
@@ -36,21 +39,20 @@ fn fill(client: &Client, job: &JobTicket, number: u64, entropy: &mut Entropy) ->
     let (path, to) = (format!("t{number}"), format!("out/{number}"));
     let mut kept = Kept { to: to.clone(), kind: number % 3, pieces: Vec::new(), refused: None };
     flushed_to(client, job, &path, &to, 1500);
-    let mut put: Box<dyn FnMut(usize, &[u8]) -> Result<(), honeycomb_client::Error>> =
-        match kept.kind {
-            0 => {
-                let f = file(client, job, &path);
-                Box::new(move |_, piece| f.append(piece).map(|_| ()))
-            }
-            1 => {
-                let q = client.create_queue(job.job, &path, 0, 0, false).unwrap();
-                Box::new(move |_, piece| q.put(piece, NO_WAIT).map(|_| ()))
-            }
-            _ => {
-                let k = kv(client, job, &path, 1);
-                Box::new(move |i, piece| k.put(&key_of(i), piece).map(|_| ()))
-            }
-        };
+    let mut put: Putter = match kept.kind {
+        0 => {
+            let f = file(client, job, &path);
+            Box::new(move |_, piece| f.append(piece).map(|_| ()))
+        }
+        1 => {
+            let q = client.create_queue(job.job, &path, 0, 0, false).unwrap();
+            Box::new(move |_, piece| q.put(piece, NO_WAIT).map(|_| ()))
+        }
+        _ => {
+            let k = kv(client, job, &path, 1);
+            Box::new(move |i, piece| k.put(&key_of(i), piece).map(|_| ()))
+        }
+    };
     for i in 0..20 + entropy.below(20) as usize {
         let piece = noise(entropy.next_u64(), 2000 + entropy.below(4000) as usize);
         match put(i, &piece) {

@@ -416,7 +416,11 @@ fn at_controller(op: Op) -> AtController {
         | Op::ReopenStructure => row(UnknownJob, Ok, Ok, Ok),
         // Each path succeeds or fails alone: see `renewals_fail_path_by_path`.
         Op::RenewLeases => row(UnknownJob, Ok, Ok, PermissionDenied),
+        Op::FlushInfo => row(UnknownJob, NotFound, NotFound, NotFound),
+        Op::CancelFlush => row(UnknownJob, PermissionDenied, NotFound, PermissionDenied),
         Op::DeregisterJob
+        | Op::FlushPrefix
+        | Op::PublishPrefix
         | Op::CreatePrefix
         | Op::CreateHierarchy
         | Op::RemovePrefix
@@ -455,6 +459,7 @@ fn at_controller(op: Op) -> AtController {
         | Op::FlushBlock
         | Op::CommitFlush
         | Op::SweepObjects
+        | Op::EndCopies
         | Op::BeginImport
         | Op::EndImport
         | Op::LendBlocks
@@ -468,6 +473,7 @@ fn at_controller(op: Op) -> AtController {
         | Op::MoveLanes
         | Op::MoveDone
         | Op::MovePatch
+        | Op::MoveState
         | Op::Subscribe
         | Op::AckResults
         | Op::FileAppend

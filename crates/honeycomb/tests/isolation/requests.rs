@@ -38,6 +38,10 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
             let part = MovePatchRequest { move_id: MOVE, start, end, length, checksum };
             write(&part.encode())
         }
+        Op::MoveState => {
+            let (offset, length, checksum) = (0, 4, checksum(b"harm"));
+            write(&MoveStateRequest { move_id: MOVE, offset, length, checksum }.encode())
+        }
         Op::MoveDrops => body(MoveDropsRequest { move_id: MOVE, values: vec![0, 1] }.encode()),
         Op::MoveLanes => write(&MoveLanesRequest { move_id: MOVE }.encode()),
         Op::MoveDone => body(MoveDoneRequest { move_id: MOVE, entries: 0, bytes: 0 }.encode()),
@@ -64,7 +68,8 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
         Op::JobCost => body(JobCostRequest { job }.encode()),
         Op::SetQuota => {
             let (level, name, max_blocks) = (2, path, 1000);
-            body(SetQuotaRequest { job, level, name, max_blocks }.encode())
+            let (soft_blocks, weight) = (u64::MAX, 0);
+            body(SetQuotaRequest { job, level, name, max_blocks, soft_blocks, weight }.encode())
         }
         Op::GetQuota => body(GetQuotaRequest { job, level: 2, name: path }.encode()),
         Op::CreatePrefix => {
@@ -78,6 +83,11 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
         }
         Op::RemovePrefix => body(RemovePrefixRequest { job, path }.encode()),
         Op::RenewLeases => body(RenewLeasesRequest { job, paths: vec![path] }.encode()),
+        Op::FlushPrefix => body(FlushPrefixRequest { job, path, place: "out".into() }.encode()),
+        Op::FlushInfo => body(FlushInfoRequest { job, flush: 1 }.encode()),
+        Op::CancelFlush => body(CancelFlushRequest { job, flush: 1 }.encode()),
+        Op::PublishPrefix => body(PublishPrefixRequest { job, path }.encode()),
+        Op::EndCopies => body(EndCopiesRequest { live: 1 }.encode()),
         Op::LeaseInfo => body(LeaseInfoRequest { job, path }.encode()),
         Op::SetPermissions => {
             body(SetPermissionsRequest { job, path, owner_verbs: 3, job_verbs: 3 }.encode())
@@ -124,7 +134,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
                 blocks_per_shard: 1,
                 tiers: Vec::new(),
                 block_size: BLOCK,
-                flush: true,
+                flush_root: "/flush".into(),
                 kinds: Vec::new(),
                 server: 0,
                 term: 0,
@@ -140,6 +150,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
                 forwarded: 0,
                 bytes_owed: 0,
                 cpu_permille: 0,
+                tiers: Vec::new(),
                 usage: Vec::new(),
                 active: vec![ActivePrefix { job, prefix: victim.own.0, ago_ms: 0 }],
             }
@@ -199,6 +210,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
                 start: 0,
                 end: u64::MAX,
                 object: "victim/out/0.part".into(),
+                live: 0,
             }
             .encode(),
         ),

@@ -70,6 +70,10 @@ fn at_server(op: Op) -> AtServer {
         | Op::RemovePrefix
         | Op::RenewLeases
         | Op::LeaseInfo
+        | Op::FlushPrefix
+        | Op::FlushInfo
+        | Op::CancelFlush
+        | Op::PublishPrefix
         | Op::SetPermissions
         | Op::DeclareReaders
         | Op::CommitTask
@@ -90,6 +94,7 @@ fn at_server(op: Op) -> AtServer {
         | Op::FlushBlock
         | Op::CommitFlush
         | Op::SweepObjects
+        | Op::EndCopies
         | Op::BeginMove
         | Op::CommitMove
         | Op::CancelMove
@@ -112,7 +117,8 @@ fn at_server(op: Op) -> AtServer {
         | Op::MoveDrops
         | Op::MoveLanes
         | Op::MoveDone
-        | Op::MovePatch => AtServer { peer: Some(WrongEpoch), ..all(PermissionDenied) },
+        | Op::MovePatch
+        | Op::MoveState => AtServer { peer: Some(WrongEpoch), ..all(PermissionDenied) },
         // The extent is the victim's own, by another put than is named.
         Op::ExtentAdopt => AtServer { peer: Some(ExtentGone), ..all(PermissionDenied) },
         Op::ExtentDrop => AtServer { peer: Some(Ok), ..all(PermissionDenied) },
@@ -447,6 +453,7 @@ fn the_same_requests_are_served_to_who_may() {
                 | Op::FlushBlock
                 | Op::CommitFlush
                 | Op::SweepObjects
+                | Op::EndCopies
         );
         if info.plane == Plane::Link && op != Op::JoinServer && !for_servers {
             let reply = send_to(&mut raw, op, &victim, 0, 1);

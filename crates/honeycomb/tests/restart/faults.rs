@@ -29,6 +29,8 @@ fn options(listen: SocketAddr) -> ControllerOptions {
         spin: Duration::ZERO,
         marks: honeycomb_types::Marks::default(),
         lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
+        policy: Default::default(),
+        scale: Default::default(),
         shards: 1,
     }
 }

@@ -19,7 +19,7 @@ use honeycomb_types::limits::{ADOPT_MAX, EXTENTS_IDLE};
 use honeycomb_types::{BlockAt, BlockId, Bug, Epoch, Kind, ServerId, ShardIx, StructureId, Time};
 use honeycomb_wire::messages::{ExtentAdoptRequest, ExtentDropRequest, ExtentName};
 use honeycomb_wire::{Field, Op, Status};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,6 +86,15 @@ impl Adoption {
     }
 }
 
+/// A kv that is being flushed while it lives.
+#[derive(Default)]
+struct Copied {
+    /// For these flushes.
+    flushes: BTreeSet<u64>,
+    /// What is to be dropped when they end: owner and list.
+    drops: Vec<(u64, Vec<ExtentRef>)>,
+}
+
 /// What one shard has to do with extents elsewhere.
 #[derive(Default)]
 pub(super) struct Extents {
@@ -96,6 +105,8 @@ pub(super) struct Extents {
     adoptions: BTreeMap<u64, Adoption>,
     /// To be dropped at the next tick: structure, owner and list of puts whose block is no more.
     orphans: Vec<(StructureId, u64, Vec<ExtentRef>)>,
+    /// Structures of which copies name extents that may not be dropped.
+    copied: BTreeMap<StructureId, Copied>,
     /// When it is worth to look for what is due: what this is asked for comes with every turn of the
     /// event loop, and there may be thousands of lines.
     due: Option<Time>,
@@ -237,6 +248,9 @@ impl Shard {
         owner: u64,
         list: Vec<ExtentRef>,
     ) {
+        if let Some(copied) = self.extents.copied.get_mut(&structure) {
+            return copied.drops.push((owner, list));
+        }
         for (place, extents) in by_place(list) {
             // What nobody has adopted goes by itself, and need not be asked for where much waits.
             let line = self.extents.lines.get(&place);
@@ -244,6 +258,38 @@ impl Shard {
                 continue;
             }
             self.want(now, place, Wanted { op: Op::ExtentDrop, structure, owner, extents });
+        }
+    }
+
+    /// A block of this kv is copied for a flush: what its entries name stays until that ends.
+    pub(super) fn keep_extents(&mut self, structure: StructureId, flush: u64) {
+        self.extents.copied.entry(structure).or_default().flushes.insert(flush);
+    }
+
+    /// A controller shard's flush copies nothing any more.
+    pub fn end_copies(&mut self, now: Time, controller: u16, flush: u64) {
+        let ended = self.extents.copied.extract_if(.., |structure, copied| {
+            structure.controller() == controller
+                && copied.flushes.remove(&flush)
+                && copied.flushes.is_empty()
+        });
+        let ended: Vec<_> = ended.collect();
+        self.drop_kept(now, ended);
+    }
+
+    /// The connection to a controller shard is another one: it copies anew what it still wants.
+    pub fn forget_copies(&mut self, now: Time, controller: u16) {
+        let copied = &mut self.extents.copied;
+        let ours = copied.extract_if(.., |structure, _| structure.controller() == controller);
+        let ours: Vec<_> = ours.collect();
+        self.drop_kept(now, ours);
+    }
+
+    fn drop_kept(&mut self, now: Time, ended: Vec<(StructureId, Copied)>) {
+        for (structure, copied) in ended {
+            for (owner, list) in copied.drops {
+                self.drop_extents(now, structure, owner, list);
+            }
         }
     }
 
@@ -438,7 +484,8 @@ impl Shard {
     /// Forgets everything: the server has a new name.
     /// Forgets what there is of a controller shard's blocks.
     pub(super) fn reset_extents(&mut self, controller: u16) {
-        let Extents { addresses, asked, lines, adoptions, orphans, .. } = &mut self.extents;
+        let Extents { addresses, asked, lines, adoptions, orphans, copied, .. } = &mut self.extents;
+        copied.retain(|structure, _| structure.controller() != controller);
         let ours = |server: &ServerId| server.controller() == controller;
         for (place, line) in lines.extract_if(.., |(server, _), _| ours(server)) {
             if line.dialled {

@@ -136,8 +136,8 @@ pub(super) struct Moving {
     sent_bytes: u64,
     /// What the range had when it began.
     at_first: u64,
-    /// Retry records that are still to be sent.
-    lanes: VecDeque<Vec<u8>>,
+    /// Retry records that are still to be sent, once the range stands still.
+    lanes: Option<VecDeque<Vec<u8>>>,
     /// It is listed for a step.
     steps: bool,
     thaws: u32,
@@ -159,7 +159,7 @@ impl Moving {
             answered: 0,
             sent_bytes: 0,
             at_first: 0,
-            lanes: VecDeque::new(),
+            lanes: None,
             steps: false,
             thaws: 0,
             heard: now,
@@ -216,7 +216,7 @@ impl Slot {
     /// The wish of a block that is to leave this server, when it is time and it can.
     fn wants_to_leave(&mut self, now: Time) -> Option<Wish> {
         let leaving = self.leaving.as_mut().filter(|leaving| leaving.at <= now)?;
-        if self.structure.movable().is_some_and(|movable| movable.can_leave()) {
+        if self.place.is_plain() && self.structure.movable().is_some_and(|m| m.can_leave()) {
             return Some(Wish::Relocate);
         }
         leaving.at = now + LEAVE_AGAIN_MIN;
@@ -257,6 +257,16 @@ impl Shard {
                 self.depart(now, index, &moved);
             }
             // Nobody took the range: the move was cancelled, or structure or block are no more.
+            // The block is another one by now, or was taken out of its structure: the first answer got
+            // lost. It serves nobody again.
+            (MoveWord::NotCommitted(Status::WrongEpoch, _), Phase::Committing { .. })
+                if slot.movable().as_it_lies() =>
+            {
+                let moving = slot.moving.take().expect("looked at above");
+                slot.movable().depart(now, Vec::new());
+                let post = hang_up(slot, &moving);
+                self.posts.push(post);
+            }
             (
                 MoveWord::NotCommitted(Status::Removed | Status::NotFound | Status::WrongEpoch, _),
                 Phase::Committing { .. },
@@ -394,7 +404,11 @@ impl Shard {
     /// Asks for a move that a block would like.
     pub(super) fn look_at_moves(&mut self, now: Time, index: usize) {
         let Some(slot) = self.slots[index].as_deref_mut() else { return };
-        if slot.moving.is_some() {
+        if let Some(moving) = &slot.moving {
+            let still = matches!(moving.phase, Phase::Frozen { .. }) && moving.lanes.is_none();
+            if still && slot.structure.movable().is_some_and(|movable| movable.stands_still()) {
+                self.send_parts(now, index);
+            }
             return self.look_at_clock(now, index);
         }
         let Some(movable) = slot.structure.movable() else { return };
@@ -528,15 +542,20 @@ impl Shard {
                 if !moving.flights.is_empty() {
                     return; // Who is shut out should wait for what is left, and for nothing else.
                 }
-                movable.freeze();
+                movable.freeze(now);
                 moving.phase = Phase::Frozen { since: now };
+                moving.lanes = None;
+            }
+            if matches!(moving.phase, Phase::Frozen { .. }) && moving.lanes.is_none() {
+                if !movable.stands_still() {
+                    return; // What is still arriving is followed by a look at the block.
+                }
                 let MapEntry { start, end, .. } = moving.entry;
                 let whole = moving.wish.way().gives_all();
-                moving.lanes = slot.lanes.export(start, end, whole, LANES_PART).into();
+                let lanes = slot.lanes.export(start, end, whole, LANES_PART);
                 let leaves = moving.wish == Wish::Relocate && Bug::RelocateForgetsLanes.active();
-                if leaves || Bug::MoveForgetsRecords.active() {
-                    moving.lanes.clear();
-                }
+                let forgotten = leaves || Bug::MoveForgetsRecords.active();
+                moving.lanes = Some(if forgotten { VecDeque::new() } else { lanes.into() });
             }
             let id = moving.id;
             if !matches!(moving.phase, Phase::Copying | Phase::Frozen { .. }) {
@@ -552,9 +571,9 @@ impl Shard {
                 looked_at += parcel.payload_len().max(1024);
                 let (op, args) = parcel.request(id);
                 let payload = match parcel {
-                    Parcel::Region { bytes, .. } | Parcel::Patch { runs: bytes, .. } => {
-                        PostPayload::Bytes(bytes)
-                    }
+                    Parcel::Region { bytes, .. }
+                    | Parcel::Patch { runs: bytes, .. }
+                    | Parcel::State { bytes, .. } => PostPayload::Bytes(bytes),
                     Parcel::Value { bytes, .. } => PostPayload::Pinned(bytes),
                     Parcel::Drops(_) => PostPayload::Bytes(Arc::new([])),
                 };
@@ -564,7 +583,7 @@ impl Shard {
             let Phase::Frozen { since } = moving.phase else {
                 unreachable!("what has nothing left to send stands still");
             };
-            if let Some(lanes) = moving.lanes.pop_front() {
+            if let Some(lanes) = moving.lanes.as_mut().and_then(VecDeque::pop_front) {
                 looked_at += lanes.len();
                 let args = MoveLanesRequest { move_id: id }.encode();
                 self.send(index, Op::MoveLanes, args, PostPayload::Bytes(lanes.into()));
@@ -594,10 +613,14 @@ impl Shard {
     fn commit_move(&mut self, now: Time, index: usize) {
         let slot = self.slots[index].as_deref_mut().expect("its move is looked at");
         slot.movable().hand_over();
+        let whole = slot.movable().as_it_lies();
         let moving = slot.moving.as_ref().expect("its move is looked at");
-        // Who listens can be there before the first change happens there.
-        let to = MovedArgs { version: 0, entry: moving.entry.clone() };
-        slot.watchers.hand_over(0, &to.encode(), &mut self.notices);
+        // Who listens to a range can be there before the first change happens there. A block that moves
+        // whole ends here, and is not to be left before it has.
+        if !whole {
+            let to = MovedArgs { version: 0, entry: moving.entry.clone() };
+            slot.watchers.hand_over(0, &to.encode(), &mut self.notices);
+        }
         self.ask_for_commit(now, index);
     }
 
@@ -615,6 +638,9 @@ impl Shard {
         let slot = self.slots[index].as_mut().expect("its move is looked at");
         let moving = slot.moving.take().expect("its move is looked at");
         slot.movable().depart(now, moved.encode());
+        if slot.movable().as_it_lies() {
+            slot.watchers.hand_over(0, &moved.encode(), &mut self.notices);
+        }
         if moving.entry.start > slot.owner.start {
             slot.owner.end = moving.entry.start - 1;
         }
@@ -650,7 +676,10 @@ fn adopt(slot: &mut Slot, now: Time, args: &[u8], payload: &[u8]) -> Result<Answ
         let text = "the block does not take part in this move";
         return Err(Answer::refuse(Status::WrongEpoch, text));
     }
-    slot.lanes.adopt(now, payload)?;
+    match slot.movable().as_it_lies() {
+        true => slot.lanes.take_over(now, payload)?,
+        false => slot.lanes.adopt(now, payload)?,
+    }
     Ok(Answer::ok(0))
 }
 

@@ -105,7 +105,7 @@ impl Shard {
                 slot.backing = backing;
                 (slot.place.tier, slot.place.heat) = (TierIx::MEMORY, Heat::default());
                 let disk = slot.place.disk_left().expect("it was read from there");
-                self.tiers.leave(below, disk, self.config.block_size);
+                self.leave_disk(below, disk);
                 TierIx::MEMORY
             }
             _ => {

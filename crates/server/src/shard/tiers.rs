@@ -96,6 +96,8 @@ pub(super) struct Place {
     /// All of it is being read into memory that it has for that.
     pub raising: bool,
     pub heat: Heat,
+    /// Whoever reads what of it is on a disk for a flush has this.
+    hold: Option<Arc<()>>,
 }
 
 /// A block and its bytes: of a structure, or kept for a flush.
@@ -121,9 +123,15 @@ impl Place {
         }
     }
 
-    /// It has its place on a disk no more.
-    pub(super) fn disk_left(&mut self) -> Option<u32> {
-        self.disk.take().map(|disk| disk.slot)
+    /// It has its place on a disk no more; who may still read it for a flush has the other.
+    pub(super) fn disk_left(&mut self) -> Option<(u32, Option<Arc<()>>)> {
+        let hold = self.hold.take();
+        self.disk.take().map(|disk| (disk.slot, hold))
+    }
+
+    /// For whoever reads it for a flush: its place on a disk is nobody else's until that is dropped.
+    pub(super) fn hold(&mut self) -> Arc<()> {
+        self.hold.get_or_insert_default().clone()
     }
 
     /// Its place on a disk, and the sums of the chunks that are there.
@@ -143,6 +151,7 @@ impl Place {
             fresh: None,
             raising: false,
             heat: Heat::default(),
+            hold: None,
         }
     }
 
@@ -436,13 +445,13 @@ impl Shard {
             if framed {
                 place.tier = TierIx::MEMORY;
             }
-            let left = if backing.floor() == 0 { place.disk.take() } else { None };
+            let left = if backing.floor() == 0 { place.disk_left() } else { None };
             if framed {
                 let lowered = TierIx::MEMORY;
                 self.effects.push(Effect::TierChanged { structure, at, tier: lowered });
             }
-            if let Some(disk) = left {
-                self.tiers.leave(tier, disk.slot, self.config.block_size);
+            if let Some(left) = left {
+                self.leave_disk(tier, left);
             }
             self.warm_next(now);
             return;
@@ -511,24 +520,30 @@ impl Shard {
         self.tiers.leaving.extend(leaving);
     }
 
-    /// A block has this place no more: its memory is free, and its place on a disk when nobody who has
-    /// `hold` reads it any more.
-    pub(super) fn leave_place(&mut self, place: &mut Place, hold: Option<Arc<()>>) {
+    /// A block has this place no more: its memory is free, and its place on a disk when nobody reads it
+    /// any more.
+    pub(super) fn leave_place(&mut self, place: &mut Place) {
         let room = std::mem::replace(&mut place.room, Room::None);
         self.give_room(room);
-        let Some(disk) = place.disk.take() else { return };
+        if let Some(left) = place.disk_left() {
+            self.leave_disk(place.tier, left);
+        }
+    }
+
+    /// A place on a disk is nobody's when nobody who has its hold reads it any more.
+    pub(super) fn leave_disk(&mut self, tier: TierIx, (slot, hold): (u32, Option<Arc<()>>)) {
         if let Some(hold) = hold.filter(|hold| Arc::strong_count(hold) > 1) {
-            self.tiers.disk(place.tier).spots[disk.slot as usize].busy += 1;
-            self.tiers.lent.push((place.tier, disk.slot, hold));
+            self.tiers.disk(tier).spots[slot as usize].busy += 1;
+            self.tiers.lent.push((tier, slot, hold));
             self.tiers.look_again = Some(Time::ZERO);
         }
-        self.tiers.leave(place.tier, disk.slot, self.config.block_size);
+        self.tiers.leave(tier, slot, self.config.block_size);
     }
 
     /// A block was freed, with what it has of a disk.
     pub(super) fn leave_tiers(&mut self, slot: &mut Slot) {
         let at = slot.owner.at;
-        self.leave_place(&mut slot.place, None);
+        self.leave_place(&mut slot.place);
         for leaving in self.take_leaving(at) {
             self.give_room(leaving.room);
         }

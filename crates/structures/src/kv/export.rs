@@ -528,7 +528,7 @@ impl Movable for KvBlock {
         (regions + values.saturating_sub(sent) + begun) as u64
     }
 
-    fn freeze(&mut self) {
+    fn freeze(&mut self, _now: Time) {
         self.set_phase(Phase::Frozen);
     }
 

@@ -13,9 +13,12 @@
 //! Where to look: `mod.rs` the rules, `waiters.rs` who waits for items or for room, `reserved.rs`
 //! items that are given out and not acknowledged.
 
+mod moving;
 mod reserved;
 mod waiters;
 
+use crate::carry::{Cart, take_part};
+use crate::moves::Movable;
 use crate::next::{Next, busy, moved};
 use crate::pieces::Pieces;
 use crate::{
@@ -26,7 +29,7 @@ use honeycomb_types::limits::{QUEUE_BATCH_MAX, RESERVE_MAX_MS};
 use honeycomb_types::{Bug, Marks, Time};
 use honeycomb_wire::notice::Change;
 use honeycomb_wire::queue::{AckAction, AckArgs, Counts, GetArgs, Items, lengths};
-use honeycomb_wire::{Op, Status};
+use honeycomb_wire::{Auth, Op, Status};
 use reserved::Reserved;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -109,6 +112,7 @@ pub struct QueueBlock {
     drained_told: bool,
     watched: bool,
     events: VecDeque<Event>,
+    cart: Cart,
 }
 
 /// Items that can be given out together.
@@ -143,7 +147,19 @@ impl QueueBlock {
             drained_told: false,
             watched: false,
             events: VecDeque::new(),
+            cart: Cart::default(),
         }
+    }
+
+    /// The same for one that a move will fill; 0 for none.
+    pub fn importing(
+        block_size: usize,
+        bounds: QueueBounds,
+        first: bool,
+        move_id: u64,
+    ) -> QueueBlock {
+        let cart = Cart::importing(move_id);
+        QueueBlock { cart, ..QueueBlock::new(block_size, bounds, first) }
     }
 
     /// Items that were put into the block, ever.
@@ -558,6 +574,9 @@ impl QueueBlock {
 
     /// What follows a change: those who wait are served, an empty block begins anew or goes.
     fn settle(&mut self, block: &mut Backing, now: Time) {
+        if self.cart.is_still() {
+            return;
+        }
         loop {
             let gave = self.serve_getters(block, now);
             let stored = self.serve_putters(block);
@@ -566,7 +585,8 @@ impl QueueBlock {
             }
         }
         self.send_on();
-        if self.seal.is_none() && self.count > 0 && self.is_spent() {
+        // What moves as it lies has to lie still.
+        if self.seal.is_none() && self.count > 0 && self.is_spent() && !self.cart.is_leaving() {
             self.begin_anew(block);
         }
         let continues = matches!(self.seal, Some(Seal::Continues(_)));
@@ -653,6 +673,14 @@ impl QueueBlock {
 impl Structure for QueueBlock {
     fn apply(&mut self, block: &mut Backing, operation: &Operation<'_>, payload: &[u8]) -> Outcome {
         let args = operation.args;
+        if operation.op.info().auth == Auth::Peer {
+            let taken = take_part(self, block, operation, payload);
+            return Outcome::Done(taken.unwrap_or_else(|refusal| refusal));
+        }
+        let changes = !matches!(operation.op, Op::QueuePeek | Op::QueueLength);
+        if let Some(answer) = self.cart.refuses(changes) {
+            return Outcome::Done(answer);
+        }
         let outcome = match operation.op {
             Op::QueuePut => self.put(block, operation, payload),
             Op::QueueGet => match self.get(block, operation) {
@@ -687,6 +715,9 @@ impl Structure for QueueBlock {
         length: usize,
     ) -> Result<(), Answer> {
         assert_eq!(operation.op, Op::QueuePut, "only a put carries a payload");
+        if let Some(answer) = self.cart.refuses(true) {
+            return Err(answer);
+        }
         let placed = self.promise(operation, length);
         if placed.is_err() {
             // It may have sealed the block.
@@ -726,6 +757,10 @@ impl Structure for QueueBlock {
     }
 
     fn tick(&mut self, block: &mut Backing, now: Time) {
+        self.cart.wakes();
+        if self.cart.is_still() {
+            return;
+        }
         let returned = self.reserved.expire(now);
         if returned > 0 {
             self.changed(Change::Data { items: returned });
@@ -740,7 +775,8 @@ impl Structure for QueueBlock {
     }
 
     fn deadline(&self) -> Option<Time> {
-        [self.waiters.due(), self.reserved.due()].into_iter().flatten().min()
+        let due = [self.waiters.due(), self.reserved.due()].into_iter().flatten().min();
+        self.cart.deadline(due)
     }
 
     fn bytes_used(&self) -> u64 {
@@ -766,6 +802,13 @@ impl Structure for QueueBlock {
     fn give_back(&mut self) -> Option<Vec<u8>> {
         let used = self.used();
         self.next.give_back(used)
+    }
+
+    fn is_final(&self) -> Option<bool> {
+        match &self.seal {
+            None => Some(false),
+            Some(_) => self.pieces.is_settled().then_some(true),
+        }
     }
 
     /// What was given out and not acknowledged is still the queue's.
@@ -813,6 +856,10 @@ impl Structure for QueueBlock {
 
     fn watch(&mut self, watched: bool) {
         self.watched = watched;
+    }
+
+    fn movable(&mut self) -> Option<&mut dyn Movable> {
+        Some(self)
     }
 }
 

@@ -7,6 +7,7 @@
 
 use honeycomb_types::{Bug, Time};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 struct Out {
     until: Time,
@@ -59,6 +60,26 @@ impl Reserved {
     /// That item goes out again, or is taken.
     pub fn take_returned(&mut self, item: usize) {
         self.returned.remove(&item);
+    }
+
+    /// All that are out, with the microseconds that are left of their time, and all that came back, with
+    /// none, those first; with how often each was given out.
+    pub fn list(&self, now: Time) -> Vec<(usize, u64, u32)> {
+        let left = |out: &Out| (out.until.since(now).as_micros() as u64).max(1);
+        let out = self.out.iter().map(|(item, out)| (*item, left(out), out.deliveries));
+        let returned = self.returned.iter().map(|(item, deliveries)| (*item, 0, *deliveries));
+        out.chain(returned).collect()
+    }
+
+    /// Takes over what another block listed, instead of what is here.
+    pub fn restore(&mut self, now: Time, list: Vec<(usize, u64, u32)>) {
+        *self = Reserved::default();
+        for (item, left, deliveries) in list {
+            match left {
+                0 => drop(self.returned.insert(item, deliveries)),
+                left => self.reserve(item, now + Duration::from_micros(left), deliveries),
+            }
+        }
     }
 
     pub fn none_out(&self) -> bool {

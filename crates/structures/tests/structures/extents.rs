@@ -386,7 +386,7 @@ fn a_put_whose_key_has_left_is_answered_at_once() {
             let (now, mover) = (d.now, d.structure.movable().unwrap());
             mover.begin_export(&mut d.block, start, end).unwrap();
             while mover.next_parcel(&mut d.block).is_some() {}
-            mover.freeze();
+            mover.freeze(Time::ZERO);
             mover.hand_over();
             mover.depart(now, Vec::new());
         }

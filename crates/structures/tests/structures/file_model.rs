@@ -97,7 +97,7 @@ impl Model {
     fn refused(&mut self, length: usize, refusal: Option<&Answer>) -> bool {
         let expected = if let Some(last) = self.sealed {
             Some(if last { Status::Sealed } else { Status::Moved })
-        } else if length > SIZE / 8 {
+        } else if length > SIZE / 8 && self.tail() + length > SIZE {
             Some(Status::ValueTooLarge)
         } else if self.tail() + length <= SIZE {
             None

@@ -64,14 +64,20 @@ fn what_does_not_parse_is_refused() {
 }
 
 #[test]
-fn the_limit_of_an_append_is_an_eighth_and_is_named() {
+fn an_append_of_more_than_an_eighth_is_taken_where_it_fits_and_seals_nothing() {
     let mut d = file();
     assert_eq!(append(&mut d, &vec![1; SIZE / 8]).value, 0);
-    let refusal = append(&mut d, &vec![1; SIZE / 8 + 1]);
+    let most = SIZE - 2 * (SIZE / 8);
+    assert_eq!(append(&mut d, &vec![2; most]).value, SIZE as u64 / 8);
+    let refusal = append(&mut d, &vec![3; SIZE / 8 + 1]);
     assert_eq!(refusal.status, Status::ValueTooLarge);
     assert!(String::from_utf8(refusal.args).unwrap().contains("8192"));
     let refusal = d.reserve(Op::FileAppend, &[], SIZE / 8 + 1).unwrap_err();
     assert_eq!(refusal.status, Status::ValueTooLarge);
+    // What is left is there for who has less.
+    let rest = SIZE - SIZE / 8 - most;
+    assert_eq!(append(&mut d, &vec![4; rest]).status, Status::Ok);
+    assert_eq!(read(&mut d, 0, SIZE as u32 * 2).value, SIZE as u64);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The structures against plain reference models, and their rules one by one.
 #![allow(clippy::unwrap_used)] // all of it is test code, helpers included
 
+mod carry;
 mod extents;
 mod file_model;
 mod file_rules;

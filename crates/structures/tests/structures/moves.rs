@@ -5,6 +5,7 @@ use crate::Driver;
 use honeycomb_structures::{
     Answer, KvBlock, Marks, Movable, Outcome, Parcel, Prepared, Structure, Wish,
 };
+use honeycomb_types::Time;
 use honeycomb_wire::batch::put_keys;
 use honeycomb_wire::data::{ScanArgs, scan_entries};
 use honeycomb_wire::messages::MoveDoneRequest;
@@ -204,6 +205,7 @@ impl Pair {
             Parcel::Region { bytes, .. } | Parcel::Patch { runs: bytes, .. } => bytes.to_vec(),
             Parcel::Value { bytes, .. } => bytes.bytes().to_vec(),
             Parcel::Drops(_) => Vec::new(),
+            Parcel::State { .. } => panic!("a store has nothing beside its bytes"),
         };
         let target = self.driver(to);
         let answer = if in_pieces && !payload.is_empty() {
@@ -252,7 +254,7 @@ impl Pair {
             under.frozen = on;
             self.under = Some(under);
             let (mover, _) = self.mover(under.from);
-            if on { mover.freeze() } else { mover.thaw() }
+            if on { mover.freeze(Time::ZERO) } else { mover.thaw() }
         }
     }
 
@@ -606,7 +608,7 @@ fn what_has_just_gone_is_no_reason_to_divide_the_rest() {
     let Some(Wish::Split { start }) = wish else { panic!("it is full: {wish:?}") };
     let Driver { mut structure, mut block, now, .. } = driver;
     structure.begin_export(&mut block, start, u64::MAX).unwrap();
-    structure.freeze();
+    structure.freeze(Time::ZERO);
     while structure.next_parcel(&mut block).is_some() {}
     structure.hand_over();
     structure.depart(now, MOVED.to_vec());

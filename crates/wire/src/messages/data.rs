@@ -82,7 +82,7 @@ pub struct PresentGrantReply {}
 
 fields!(PresentGrantReply {});
 
-/// Request of MoveRegion. Of a move between blocks, sent by the block that gives a range to the one that takes it (docs/design-notes.md, "Moves"): everything that the range from start to end holds, as it lies in the block. Sent again for a part that changed; it replaces what was sent of that range before.
+/// Request of MoveRegion. Of a move between blocks, sent by the block that gives a range to the one that takes it (docs/design-notes.md, "Moves"): everything that the range from start to end holds, as it lies in the block. Sent again for a part that changed; it replaces what was sent of that range before. Of a block that moves as it lies (a file's, a queue's) start and end are offsets within the block, and nothing is sent twice.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct MoveRegionRequest {
     /// The move.
@@ -156,7 +156,7 @@ pub struct MoveLanesReply {}
 
 fields!(MoveLanesReply {});
 
-/// Request of MoveDone. Of a move: everything was sent. Confirmed only when the taking block holds the whole range and the counts agree.
+/// Request of MoveDone. Of a move: everything was sent. Confirmed only when the taking block holds the whole range and the counts agree. Of a block that moves as it lies the entries are 1: what it knows beside its bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct MoveDoneRequest {
     /// The move.
@@ -235,3 +235,24 @@ fields!(ExtentDropRequest { structure, owner, extents });
 pub struct ExtentDropReply {}
 
 fields!(ExtentDropReply {});
+
+/// Request of MoveState. Of a relocation of a block that moves as it lies: a piece of what it knows beside its bytes, after the last of these. Pieces come in order; one that begins at 0 begins anew. How it is laid out is the structure's own.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct MoveStateRequest {
+    /// The move.
+    pub move_id: u64,
+    /// Where the piece begins in the whole.
+    pub offset: u64,
+    /// Bytes of the whole.
+    pub length: u64,
+    /// XXH64 of the payload, seed 0.
+    pub checksum: u64,
+}
+
+fields!(MoveStateRequest { move_id, offset, length, checksum });
+
+/// Reply of MoveState.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct MoveStateReply {}
+
+fields!(MoveStateReply {});

@@ -4,7 +4,7 @@
 
 use super::parts::{
     ActivePrefix, BlockUsage, FlushedObject, FlushedStructure, HeldBlock, KindInfo, MapEntry,
-    TierInfo,
+    TierInfo, TierTraffic,
 };
 use crate::fields::fields;
 
@@ -23,8 +23,8 @@ pub struct JoinServerRequest {
     pub tiers: Vec<TierInfo>,
     /// Bytes of each block.
     pub block_size: u64,
-    /// It has a flush_root: it can write data of prefixes whose lease has ended.
-    pub flush: bool,
+    /// The place below which it writes data that is flushed, as a URL or a path; empty: it writes none.
+    pub flush_root: String,
     /// The custom kinds that it serves.
     pub kinds: Vec<KindInfo>,
     /// The number that it had over an earlier connection, whose blocks it still holds; 0 for none.
@@ -42,7 +42,7 @@ fields!(JoinServerRequest {
     blocks_per_shard,
     tiers,
     block_size,
-    flush,
+    flush_root,
     kinds,
     server,
     term,
@@ -83,6 +83,8 @@ pub struct ReportRequest {
     pub bytes_owed: u64,
     /// Thousandths of the time of its cores that they were busy since the last report.
     pub cpu_permille: u16,
+    /// Of each tier below its memory, in the order in which it declared them.
+    pub tiers: Vec<TierTraffic>,
     /// Blocks whose usage changed since the last report.
     pub usage: Vec<BlockUsage>,
     /// Task prefixes of sessions that were active.
@@ -96,6 +98,7 @@ fields!(ReportRequest {
     forwarded,
     bytes_owed,
     cpu_permille,
+    tiers,
     usage,
     active
 });
@@ -564,7 +567,7 @@ pub struct LowerBlockReply {}
 
 fields!(LowerBlockReply {});
 
-/// Request of FlushBlock. The lease of the block's prefix has ended and its data is to be kept: nobody reaches the block any more, and its content is written below the server's flush_root, to an object, or to several when there is much. The reply comes when they are all there to stay; the block stays until FreeBlock. Idempotent by (block, epoch).
+/// Request of FlushBlock. The lease of the block's prefix has ended and its data is to be kept: nobody reaches the block any more, and its content is written below the server's flush_root, to an object, or to several when there is much. The reply comes when they are all there to stay; the block stays until FreeBlock. Idempotent by (block, epoch). With a live flush the block goes on as it was, and what it held at one moment is written; each request then has a name of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct FlushBlockRequest {
     /// The block.
@@ -577,18 +580,22 @@ pub struct FlushBlockRequest {
     pub end: u64,
     /// Path of the first object below the flush_root. Those that follow have their number (from 1, four digits) behind the third field of its name.
     pub object: String,
+    /// Number of the flush of a prefix that lives on; 0 when its lease has ended. Extents that the block would drop of this structure are kept from then on until EndCopies, or until the connection to the controller breaks.
+    pub live: u64,
 }
 
-fields!(FlushBlockRequest { block, epoch, start, end, object });
+fields!(FlushBlockRequest { block, epoch, start, end, object, live });
 
 /// Reply of FlushBlock.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct FlushBlockReply {
     /// What was written, in order: at least one object.
     pub objects: Vec<FlushedObject>,
+    /// Of a live flush: nothing could be added to the block any more when it was copied.
+    pub sealed: bool,
 }
 
-fields!(FlushBlockReply { objects });
+fields!(FlushBlockReply { objects, sealed });
 
 /// Request of CommitFlush. All parts of a prefix are written: the server looks whether it sees them all at their lengths, and writes the manifest, which is the flush, in place of the one that it has read. What an earlier flush left in the same directory is deleted then. Idempotent by (directory, number).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -614,6 +621,21 @@ fields!(CommitFlushRequest { directory, lineage, number, job_name, address, stru
 pub struct CommitFlushReply {}
 
 fields!(CommitFlushReply {});
+
+/// Request of EndCopies. All blocks of a live flush are copied, or it has come to nothing: extents that were kept for it are dropped. Idempotent.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct EndCopiesRequest {
+    /// Number of the flush.
+    pub live: u64,
+}
+
+fields!(EndCopiesRequest { live });
+
+/// Reply of EndCopies.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct EndCopiesReply {}
+
+fields!(EndCopiesReply {});
 
 /// Request of SweepObjects. A flush has come to nothing: the server deletes objects that it may have written. Those that are not there are deleted. Idempotent.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

@@ -19,7 +19,7 @@ pub enum Op {
     Subscribe = 0x0004,
     /// Says that the results of some lanes have been received, for lanes of this session that will not be used again: the block need not keep them. Arguments: for each, lane u32 and the last number received u64; at most 1,024. The value is how many of the lanes the block knew.
     AckResults = 0x0005,
-    /// Of a move between blocks, sent by the block that gives a range to the one that takes it (docs/design-notes.md, "Moves"): everything that the range from start to end holds, as it lies in the block. Sent again for a part that changed; it replaces what was sent of that range before.
+    /// Of a move between blocks, sent by the block that gives a range to the one that takes it (docs/design-notes.md, "Moves"): everything that the range from start to end holds, as it lies in the block. Sent again for a part that changed; it replaces what was sent of that range before. Of a block that moves as it lies (a file's, a queue's) start and end are offsets within the block, and nothing is sent twice.
     MoveRegion = 0x0006,
     /// Of a move: a value that has an extent of its own, before the region that refers to it.
     MoveValue = 0x0007,
@@ -27,7 +27,7 @@ pub enum Op {
     MoveDrops = 0x0008,
     /// Of a move: what the giving block knows of lanes that may be asked for again: session u128, lane u32, the sequence expected next u64, number of results u32, then for each the sequence u64, hash u64, status u16, value u64, args (length u32 and bytes), payload (length u32 and bytes). The payload is such lanes, one after the other.
     MoveLanes = 0x0009,
-    /// Of a move: everything was sent. Confirmed only when the taking block holds the whole range and the counts agree.
+    /// Of a move: everything was sent. Confirmed only when the taking block holds the whole range and the counts agree. Of a block that moves as it lies the entries are 1: what it knows beside its bytes.
     MoveDone = 0x000A,
     /// Of a move: what has changed in a region since it was sent. The payload is runs of bytes of it, one after the other: offset u32, length u32, bytes.
     MovePatch = 0x000B,
@@ -37,6 +37,8 @@ pub enum Op {
     ExtentAdopt = 0x000D,
     /// A block of a key-value store gives extents up. Those that are not there, or have another owner, are passed over, so that it can be repeated. The header's block tells the shard alone.
     ExtentDrop = 0x000E,
+    /// Of a relocation of a block that moves as it lies: a piece of what it knows beside its bytes, after the last of these. Pieces come in order; one that begins at 0 begins anew. How it is laid out is the structure's own.
+    MoveState = 0x000F,
     /// Registers a job. Its hierarchy is a single node, the root, until prefixes are created.
     RegisterJob = 0x0101,
     /// Ends a job: all its prefixes, structures and blocks go at once.
@@ -51,7 +53,7 @@ pub enum Op {
     JobWeights = 0x0106,
     /// What jobs have used. Those that ended, as far as they are remembered, for the cluster's token only.
     JobCost = 0x0107,
-    /// Sets the most blocks that a tenant, a job or a prefix with all below it may hold. What is held already stays. The cluster's token for a tenant and a job, the job's own for a prefix.
+    /// Sets the most blocks that a tenant, a job or a prefix with all below it may hold, how many of them in memory before they are the first to go below, and what its share of memory counts for. What is held already stays. The cluster's token for a tenant and a job, the job's own for a prefix.
     SetQuota = 0x0108,
     /// A quota, and what is held of it. Of a tenant for the cluster's token only.
     GetQuota = 0x0109,
@@ -83,6 +85,14 @@ pub enum Op {
     ExtentBlocks = 0x0214,
     /// The custom kinds of structure that memory servers have announced, with what their operations need.
     ListKinds = 0x0218,
+    /// Begins to write what a live prefix holds to a place (Table 1, flushAddrPrefix). The prefix goes on as it was, and does not expire meanwhile. One that is under way for the same prefix and place is answered again.
+    FlushPrefix = 0x0220,
+    /// How a flush that was asked for stands. The controller remembers those that ended since it started, the last 1,024.
+    FlushInfo = 0x0221,
+    /// Ends a flush that was asked for, unless its manifest is being written already; what it has written is deleted. Idempotent.
+    CancelFlush = 0x0222,
+    /// A prefix that was created as loading is whole: its structures can be opened. Idempotent.
+    PublishPrefix = 0x0223,
     /// Servers and totals. Names and addresses of servers need the cluster's token; a job's gets the totals.
     ClusterStatus = 0x0301,
     /// A memory server announces itself and its blocks. The connection then carries requests both ways.
@@ -129,10 +139,12 @@ pub enum Op {
     Release = 0x031A,
     /// The controller wants a block to go to another tier: below memory, or back into it. Refused (Busy) when it cannot now; the reply says that it has begun, and TierChanged that it is there. Idempotent by (block, epoch).
     LowerBlock = 0x031B,
-    /// The lease of the block's prefix has ended and its data is to be kept: nobody reaches the block any more, and its content is written below the server's flush_root, to an object, or to several when there is much. The reply comes when they are all there to stay; the block stays until FreeBlock. Idempotent by (block, epoch).
+    /// The lease of the block's prefix has ended and its data is to be kept: nobody reaches the block any more, and its content is written below the server's flush_root, to an object, or to several when there is much. The reply comes when they are all there to stay; the block stays until FreeBlock. Idempotent by (block, epoch). With a live flush the block goes on as it was, and what it held at one moment is written; each request then has a name of its own.
     FlushBlock = 0x0320,
     /// All parts of a prefix are written: the server looks whether it sees them all at their lengths, and writes the manifest, which is the flush, in place of the one that it has read. What an earlier flush left in the same directory is deleted then. Idempotent by (directory, number).
     CommitFlush = 0x0321,
+    /// All blocks of a live flush are copied, or it has come to nothing: extents that were kept for it are dropped. Idempotent.
+    EndCopies = 0x0322,
     /// A flush has come to nothing: the server deletes objects that it may have written. Those that are not there are deleted. Idempotent.
     SweepObjects = 0x0326,
     /// A block below memory is read so often that it would better be in memory. LowerBlock with tier 0 says that there is room; otherwise nothing comes of it, and the server asks again later.
@@ -145,7 +157,7 @@ pub enum Op {
     ReturnBlock = 0x0330,
     /// Takes a memory server out: it is given no block from now on, and ends when it has none. Idempotent. Every controller shard does its part; when one refuses, the others may have done theirs, and it is asked again.
     DrainServer = 0x0340,
-    /// Appends the payload, contiguously and atomically. The reply's value is the offset within the block.
+    /// Appends the payload, contiguously and atomically. The reply's value is the offset within the block. More than an eighth of a block is ValueTooLarge, unless the block has room for all of it.
     FileAppend = 0x1001,
     /// Reads committed bytes of the block. Arguments: offset u64, length u32. The payload is what is there, at most that much; the value is the committed length of the block.
     FileRead = 0x1002,
@@ -207,7 +219,7 @@ pub enum Op {
 
 impl Op {
     /// Every op of the protocol in order of code.
-    pub const ALL: [Op; 96] = [
+    pub const ALL: [Op; 102] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -222,6 +234,7 @@ impl Op {
         Op::NextBlock,
         Op::ExtentAdopt,
         Op::ExtentDrop,
+        Op::MoveState,
         Op::RegisterJob,
         Op::DeregisterJob,
         Op::ListJobs,
@@ -245,6 +258,10 @@ impl Op {
         Op::RemoveStructure,
         Op::ExtentBlocks,
         Op::ListKinds,
+        Op::FlushPrefix,
+        Op::FlushInfo,
+        Op::CancelFlush,
+        Op::PublishPrefix,
         Op::ClusterStatus,
         Op::JoinServer,
         Op::Report,
@@ -270,6 +287,7 @@ impl Op {
         Op::LowerBlock,
         Op::FlushBlock,
         Op::CommitFlush,
+        Op::EndCopies,
         Op::SweepObjects,
         Op::RaiseBlock,
         Op::TierChanged,
@@ -323,6 +341,7 @@ impl Op {
             0x000C => Op::NextBlock,
             0x000D => Op::ExtentAdopt,
             0x000E => Op::ExtentDrop,
+            0x000F => Op::MoveState,
             0x0101 => Op::RegisterJob,
             0x0102 => Op::DeregisterJob,
             0x0103 => Op::ListJobs,
@@ -346,6 +365,10 @@ impl Op {
             0x0213 => Op::RemoveStructure,
             0x0214 => Op::ExtentBlocks,
             0x0218 => Op::ListKinds,
+            0x0220 => Op::FlushPrefix,
+            0x0221 => Op::FlushInfo,
+            0x0222 => Op::CancelFlush,
+            0x0223 => Op::PublishPrefix,
             0x0301 => Op::ClusterStatus,
             0x0302 => Op::JoinServer,
             0x0303 => Op::Report,
@@ -371,6 +394,7 @@ impl Op {
             0x031B => Op::LowerBlock,
             0x0320 => Op::FlushBlock,
             0x0321 => Op::CommitFlush,
+            0x0322 => Op::EndCopies,
             0x0326 => Op::SweepObjects,
             0x032D => Op::RaiseBlock,
             0x032E => Op::TierChanged,
@@ -427,6 +451,7 @@ impl Op {
             Op::NextBlock => "NextBlock",
             Op::ExtentAdopt => "ExtentAdopt",
             Op::ExtentDrop => "ExtentDrop",
+            Op::MoveState => "MoveState",
             Op::RegisterJob => "RegisterJob",
             Op::DeregisterJob => "DeregisterJob",
             Op::ListJobs => "ListJobs",
@@ -450,6 +475,10 @@ impl Op {
             Op::RemoveStructure => "RemoveStructure",
             Op::ExtentBlocks => "ExtentBlocks",
             Op::ListKinds => "ListKinds",
+            Op::FlushPrefix => "FlushPrefix",
+            Op::FlushInfo => "FlushInfo",
+            Op::CancelFlush => "CancelFlush",
+            Op::PublishPrefix => "PublishPrefix",
             Op::ClusterStatus => "ClusterStatus",
             Op::JoinServer => "JoinServer",
             Op::Report => "Report",
@@ -475,6 +504,7 @@ impl Op {
             Op::LowerBlock => "LowerBlock",
             Op::FlushBlock => "FlushBlock",
             Op::CommitFlush => "CommitFlush",
+            Op::EndCopies => "EndCopies",
             Op::SweepObjects => "SweepObjects",
             Op::RaiseBlock => "RaiseBlock",
             Op::TierChanged => "TierChanged",
@@ -531,6 +561,7 @@ impl Op {
             Op::NextBlock => 0x000C,
             Op::ExtentAdopt => 0x000D,
             Op::ExtentDrop => 0x000E,
+            Op::MoveState => 0x000F,
             Op::RegisterJob => 0x0101,
             Op::DeregisterJob => 0x0102,
             Op::ListJobs => 0x0103,
@@ -554,6 +585,10 @@ impl Op {
             Op::RemoveStructure => 0x0213,
             Op::ExtentBlocks => 0x0214,
             Op::ListKinds => 0x0218,
+            Op::FlushPrefix => 0x0220,
+            Op::FlushInfo => 0x0221,
+            Op::CancelFlush => 0x0222,
+            Op::PublishPrefix => 0x0223,
             Op::ClusterStatus => 0x0301,
             Op::JoinServer => 0x0302,
             Op::Report => 0x0303,
@@ -579,6 +614,7 @@ impl Op {
             Op::LowerBlock => 0x031B,
             Op::FlushBlock => 0x0320,
             Op::CommitFlush => 0x0321,
+            Op::EndCopies => 0x0322,
             Op::SweepObjects => 0x0326,
             Op::RaiseBlock => 0x032D,
             Op::TierChanged => 0x032E,
@@ -646,6 +682,7 @@ impl Op {
             Op::NextBlock => of(P::Data, A::Grant, 0, PLAIN),
             Op::ExtentAdopt => of(P::Data, A::Peer, 0, MESSAGE),
             Op::ExtentDrop => of(P::Data, A::Peer, 0, MESSAGE),
+            Op::MoveState => of(P::Data, A::Peer, 0, MESSAGE | PAYLOAD),
             Op::RegisterJob => of(P::Control, A::Cluster, 0, MESSAGE),
             Op::DeregisterJob => of(P::Control, A::Job, 0, MESSAGE),
             Op::ListJobs => of(P::Control, A::Job, 0, MESSAGE),
@@ -669,6 +706,10 @@ impl Op {
             Op::RemoveStructure => of(P::Control, A::Job, 0, MESSAGE),
             Op::ExtentBlocks => of(P::Control, A::Job, 0, MESSAGE),
             Op::ListKinds => of(P::Control, A::Job, 0, MESSAGE),
+            Op::FlushPrefix => of(P::Control, A::Job, 0, MESSAGE),
+            Op::FlushInfo => of(P::Control, A::Job, 0, MESSAGE),
+            Op::CancelFlush => of(P::Control, A::Job, 0, MESSAGE),
+            Op::PublishPrefix => of(P::Control, A::Job, 0, MESSAGE),
             Op::ClusterStatus => of(P::Control, A::Job, 0, MESSAGE),
             Op::JoinServer => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::Report => of(P::Link, A::Cluster, 0, MESSAGE),
@@ -694,6 +735,7 @@ impl Op {
             Op::LowerBlock => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::FlushBlock => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::CommitFlush => of(P::Link, A::Cluster, 0, MESSAGE),
+            Op::EndCopies => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::SweepObjects => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::RaiseBlock => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::TierChanged => of(P::Link, A::Cluster, 0, MESSAGE),

@@ -23,6 +23,8 @@ pub struct PrefixOptions {
     pub flush_to: String,
     /// Most blocks of it and all below it; 0 for no quota.
     pub max_blocks: u64,
+    /// It is being filled from a flush: its structures can be created and not opened, until PublishPrefix.
+    pub loading: bool,
 }
 
 fields!(PrefixOptions {
@@ -33,7 +35,8 @@ fields!(PrefixOptions {
     high_mark,
     low_mark,
     flush_to,
-    max_blocks
+    max_blocks,
+    loading
 });
 
 /// What one block of a structure left, or a part of that, in an object of its own.
@@ -350,9 +353,43 @@ pub struct TierUse {
     pub blocks: u64,
     /// Blocks that are there, or have a place there.
     pub used: u64,
+    /// Bytes written there since the servers that live started.
+    pub bytes_written: u64,
+    /// Bytes read from there since then.
+    pub bytes_read: u64,
 }
 
-fields!(TierUse { class, blocks, used });
+fields!(TierUse { class, blocks, used, bytes_written, bytes_read });
+
+/// What went to a tier of a server and came from it, since its start.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct TierTraffic {
+    /// Bytes written.
+    pub written: u64,
+    /// Bytes read.
+    pub read: u64,
+}
+
+fields!(TierTraffic { written, read });
+
+/// What a tenant, or a job that is no tenant's, has of memory, and may have.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct MemoryShare {
+    /// The tenant's or the job's.
+    pub name: String,
+    /// Whether all jobs of a tenant have it together.
+    pub tenant: bool,
+    /// What it counts for.
+    pub weight: u32,
+    /// Blocks that it has in memory and that do not go below.
+    pub blocks: u64,
+    /// Blocks that nobody takes from it now.
+    pub entitled: u64,
+    /// Under `karma`, what it has saved up: a number with a sign, in two's complement. 0 otherwise.
+    pub credits: u64,
+}
+
+fields!(MemoryShare { name, tenant, weight, blocks, entitled, credits });
 
 /// What one server counts for when a block of a job is placed.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

@@ -92,8 +92,10 @@ pub enum Status {
     QueueFull = 516,
     /// The queue was closed: nothing can be put, and every item has been taken. Raised by a queue; the client ends its loop or raises, as the call says.
     QueueClosed = 517,
-    /// The prefix was to be flushed when its lease ends, and no memory server may write to disk; the message names the setting, flush_root. Raised by a controller, when a prefix is created; the client raises.
+    /// The prefix was to be flushed, and no memory server may write to disk, or to this place; the message names the setting, flush_root. Raised by a controller, when a prefix is created or flushed; the client raises.
     FlushUnavailable = 518,
+    /// The prefix is being loaded from a flush, and its structures cannot be opened before it is whole. Raised by a controller; the client raises; the call may be repeated later.
+    Loading = 519,
     /// The structure refused the operation for a reason of its own: the value is its code for that reason, the message says what it is. Raised by a custom structure; the client raises, with the code.
     Refused = 521,
     /// What the request waited for has not happened in the time that it was willing to wait. Raised by a custom structure; the client waits on until the caller's time is over, then answers 'nothing' or raises, as the call says.
@@ -120,7 +122,7 @@ pub enum Status {
 
 impl Status {
     /// Every status of the protocol in order of code.
-    pub const ALL: [Status; 55] = [
+    pub const ALL: [Status; 56] = [
         Status::Ok,
         Status::BadFrame,
         Status::UnsupportedVersion,
@@ -165,6 +167,7 @@ impl Status {
         Status::QueueFull,
         Status::QueueClosed,
         Status::FlushUnavailable,
+        Status::Loading,
         Status::Refused,
         Status::NotYet,
         Status::UnknownKind,
@@ -225,6 +228,7 @@ impl Status {
             516 => Status::QueueFull,
             517 => Status::QueueClosed,
             518 => Status::FlushUnavailable,
+            519 => Status::Loading,
             521 => Status::Refused,
             522 => Status::NotYet,
             523 => Status::UnknownKind,
@@ -287,6 +291,7 @@ impl Status {
             Status::QueueFull => "QueueFull",
             Status::QueueClosed => "QueueClosed",
             Status::FlushUnavailable => "FlushUnavailable",
+            Status::Loading => "Loading",
             Status::Refused => "Refused",
             Status::NotYet => "NotYet",
             Status::UnknownKind => "UnknownKind",

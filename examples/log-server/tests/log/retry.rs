@@ -130,6 +130,8 @@ fn the_client_recovers_lost_answers_at_every_turn() {
         marks: honeycomb_types::Marks::default(),
         lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
         shards: 1,
+        policy: Default::default(),
+        scale: Default::default(),
     };
     let controller = Controller::start(&options).unwrap();
     let relay = Relay::start();

@@ -93,6 +93,8 @@ pub struct Found<'a> {
     pub shaped: bool,
     /// How much longer the same run took when it ran again; where that was measured.
     pub twice: Option<f64>,
+    /// Bytes per second that the disk takes alone; where there is one.
+    pub disk: Option<f64>,
     /// What ran.
     pub load: &'a Load,
     /// What followed from it.
@@ -139,6 +141,7 @@ impl Found<'_> {
             "bench": "pressure", "mode": if self.simulated { "simulated" } else { "measured" },
             "shaped": self.shaped, "same_run_twice": self.twice.map(cut), "policy": point.policy,
             "capacity_pct": point.capacity_pct,
+            "disk_alone_bytes_per_s": self.disk.map(f64::round),
             "slowdown_mean": cut(point.slowdown.mean), "slowdown_p95": cut(point.slowdown.p95),
             "utilisation": cut(point.utilisation),
             "spilled_disk_bytes": point.spilled_disk, "spilled_object_bytes": point.spilled_object,

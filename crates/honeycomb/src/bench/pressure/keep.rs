@@ -1,10 +1,12 @@
 //! Who keeps the jobs' files: our own cluster, or a redis-server, each with an object store for what
 //! finds no room.
 
+use super::HEADROOM;
 use super::objects::Objects;
 use crate::bench::redis::{RedisClient, SetEnd};
-use honeycomb_client::{Client, Error, JobTicket};
-use honeycomb_load::{FileId, JobPlan, Keep, Read};
+use honeycomb_client::{Client, Error, JobOptions, JobTicket};
+use honeycomb_env::Clock;
+use honeycomb_load::{FileId, JobPlan, Keep, Read, TransferCost};
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::{DagNode, PrefixOptions};
 use std::collections::HashMap;
@@ -16,6 +18,10 @@ use thiserror::Error;
 
 /// Lease of a job: longer than any run. Its files go when their readers have committed.
 const LEASE_MS: u32 = 24 * 3600 * 1000;
+
+/// How long a task waits for room where there is nothing below, and how often it asks.
+const PATIENCE: Duration = Duration::from_secs(10);
+const AGAIN: Duration = Duration::from_millis(20);
 
 /// Why a file could not be kept.
 #[derive(Debug, Error)]
@@ -130,6 +136,37 @@ fn path(at: FileId) -> String {
     format!("/s{}-{}", at.stage, at.task)
 }
 
+/// Memory of which jobs have their peak reserved from their begin to their end, as far as it goes: the
+/// way of Pocket, whose controller knows before a job begins what it will hold.
+#[derive(Debug)]
+pub struct Reservations {
+    /// Blocks that can be reserved.
+    capacity: u64,
+    /// By which it is reckoned what a job holds at its peak.
+    cost: TransferCost,
+    taken: Mutex<u64>,
+}
+
+impl Reservations {
+    /// None is reserved of so many blocks.
+    pub fn of(capacity: u64, cost: TransferCost) -> Reservations {
+        Reservations { capacity, cost, taken: Mutex::default() }
+    }
+
+    /// Reserves the peak of a job, if that is left: how many blocks it got.
+    fn reserve(&self, plan: &JobPlan, block: u64) -> Option<u64> {
+        let wanted = (plan.peak_blocks(self.cost, block) as f64 * HEADROOM).ceil() as u64;
+        let mut taken = self.taken.lock().expect("no thread panicked");
+        let fits = *taken + wanted <= self.capacity;
+        *taken += if fits { wanted } else { 0 };
+        fits.then_some(wanted)
+    }
+
+    fn give_back(&self, blocks: u64) {
+        *self.taken.lock().expect("no thread panicked") -= blocks;
+    }
+}
+
 /// A cluster keeps the files: a prefix for each task, whose readers are declared, so that it is
 /// freed when the last of them has committed.
 pub struct Ours<'a> {
@@ -141,8 +178,13 @@ pub struct Ours<'a> {
     pub name: String,
     /// Bytes of a block.
     pub block: u64,
-    /// For files that find no room; without, that is an error.
+    /// For files that find no room; without, a task waits for it.
     pub objects: Option<&'a Objects>,
+    /// By which it waits.
+    pub clock: Clock,
+    /// With these a job is in memory only when its peak could be reserved, and else on the servers'
+    /// disks for as long as it lives.
+    pub reservations: Option<&'a Reservations>,
     /// What is in memory.
     pub held: &'a Held,
 }
@@ -150,6 +192,7 @@ pub struct Ours<'a> {
 /// A job in our cluster.
 pub struct OurJob {
     number: usize,
+    reserved: u64,
     client: Client,
     ticket: JobTicket,
     files: Files,
@@ -175,7 +218,15 @@ impl Keep for Ours<'_> {
     type Error = KeepError;
 
     fn begin(&self, number: usize, plan: &JobPlan) -> Result<OurJob, KeepError> {
-        let ticket = self.admin.register_job(&format!("{}-{number}", self.name), LEASE_MS, 0)?;
+        let reserved = self.reservations.map(|all| all.reserve(plan, self.block));
+        let options = JobOptions {
+            lease_ms: LEASE_MS,
+            latency_sensitive: reserved != Some(None),
+            ..JobOptions::default()
+        };
+        let reserved = reserved.flatten().unwrap_or(0);
+        let name = format!("{}-{number}", self.name);
+        let ticket = self.admin.register_job_with(&name, &options)?;
         let client = (self.client)(&ticket.token);
         let mut nodes = Vec::new();
         let mut readers: HashMap<FileId, Vec<String>> = HashMap::new();
@@ -200,12 +251,22 @@ impl Keep for Ours<'_> {
             }
         }
         client.create_hierarchy(ticket.job, nodes)?;
-        Ok(OurJob { number, client, ticket, files: Files::new(plan) })
+        Ok(OurJob { number, reserved, client, ticket, files: Files::new(plan) })
     }
 
     fn write(&self, job: &OurJob, at: FileId, content: &[u8]) -> Result<(), KeepError> {
         let blocks = self.blocks(content.len() as u64);
-        let made = job.client.create_file(job.ticket.job, &path(at), blocks as u32, false);
+        let make = || job.client.create_file(job.ticket.job, &path(at), blocks as u32, false);
+        let mut made = make();
+        let until = self.clock.now() + PATIENCE;
+        // Memory and disk are full: the task waits until others have let go, and its job takes longer.
+        while self.objects.is_none()
+            && made.as_ref().is_err_and(|e| e.status == Status::OutOfMemory)
+            && self.clock.now() < until
+        {
+            self.clock.sleep_until(self.clock.now() + AGAIN);
+            made = make();
+        }
         match (made, self.objects) {
             (Ok(file), _) => {
                 self.held.more(content.len() as u64, blocks);
@@ -249,6 +310,9 @@ impl Keep for Ours<'_> {
 
     fn end(&self, job: OurJob) -> Result<(), KeepError> {
         self.admin.deregister_job(job.ticket.job)?;
+        if let Some(reservations) = self.reservations {
+            reservations.give_back(job.reserved);
+        }
         for (at, file) in job.files.rest() {
             self.gone(job.number, at, file)?;
         }

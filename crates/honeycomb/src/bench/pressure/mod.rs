@@ -59,9 +59,9 @@ const SECONDS_HOUR: f64 = 3600.0;
 /// was written longest ago goes down first, to the disk or the object store, whichever is sooner.
 /// Capacities are shares of the most that all jobs together hold; slowdowns are relative to the
 /// policy's own run at 100 %. On a cluster, beside it, a redis-server gets the same jobs, with the
-/// object store for what it refuses. The object store is shaped, so that it is the same everywhere; it
-/// is a folder of the system's temporary ones. What needs a shaped disk is told as not measured; with
-/// `--unshaped` it uses the disk of that folder as it is.
+/// object store for what it refuses. The disk and the object store are shaped, so that they are the same
+/// everywhere: both are folders of the system's temporary ones, and with `--unshaped` as fast as
+/// these.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench pressure --quick --policy static --capacity 60
@@ -189,6 +189,7 @@ pub fn run(args: &PressureArgs) -> Outcome {
         simulated: true,
         shaped: true,
         twice: None,
+        disk: None,
         load: &load,
         sizing: &sizing,
         points: &points,
@@ -205,18 +206,24 @@ fn on_a_cluster(args: &PressureArgs) -> Outcome {
         say!("{about}; not pinned: the kernel places all sides");
     }
     let measured = real::measure(args, |cost| load(args, cost))?;
-    let real::Measured { load, cost, sizing, points, missing, peak, twice } = &measured;
+    let real::Measured { load, cost, sizing, points, missing, peak, twice, disk } = &measured;
     if !args.output.json {
         say!("{}", real::cost(*cost));
         missing.iter().for_each(|missing| say!("{}", real::told(missing)));
         if let Some(twice) = twice {
-            say!("the same run twice, before and among these: {twice:.2} times as long");
+            say!(
+                "the same run twice, with room to spare and with just enough: {twice:.2} times as long"
+            );
         }
+        let slow = *disk < DISK.0 && !args.unshaped;
+        let slow = if slow { ", SLOWER THAN ITS SHAPE: runs took its time" } else { "" };
+        say!("the disk of {} alone: {:.0} MB/s{slow}", std::env::temp_dir().display(), disk / 1e6);
     }
     let found = Found {
         simulated: false,
         shaped: !args.unshaped,
         twice: *twice,
+        disk: Some(*disk),
         load,
         sizing,
         points,

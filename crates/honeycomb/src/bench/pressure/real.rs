@@ -6,9 +6,10 @@
 //! policy gets its capacities.
 
 use super::figures::{Point, Slowdown};
-use super::keep::{Held, Ours, Theirs};
+use super::keep::{Held, Ours, Reservations, Theirs};
 use super::objects::Objects;
 use super::sizing::Sizing;
+use super::world::Conditions;
 use super::{Load, Policy, PressureArgs, figures};
 use crate::bench::cluster::Cluster;
 use crate::bench::process::Pinning;
@@ -18,14 +19,14 @@ use crate::bench::{Pool, Transport, Waiting};
 use crate::failure::{Failure, Outcome};
 use crate::size;
 use honeycomb_client::Client;
-use honeycomb_env::{Clock, Entropy};
+use honeycomb_env::{Clock, Entropy, Scratch, VOLUME_ALIGN, Volume};
 use honeycomb_load::{
     Carried, JobPlan, Keep, Pace, Read, StagePlan, TRANSFER_SHARE, TaskPlan, TransferCost, carry,
 };
 use honeycomb_types::Time;
 use honeycomb_types::limits::{
-    BELOW_BYTES, BELOW_FRACTION, RESERVE_BLOCKS_MIN, RESERVE_FRACTION, WARM_BLOCKS_MIN,
-    WARM_FRACTION,
+    BELOW_BYTES, BELOW_FRACTION, REPORT_INTERVAL, RESERVE_BLOCKS_MIN, RESERVE_FRACTION, TIER_PIECE,
+    WARM_BLOCKS_MIN, WARM_FRACTION,
 };
 use honeycomb_wire::Status;
 use std::path::PathBuf;
@@ -44,6 +45,8 @@ const SHARE: (f64, f64) = (0.27, 0.33);
 const EVERY: Duration = Duration::from_millis(20);
 /// Files with which it is measured what transfers take alone.
 const PROBES: u32 = 24;
+/// Threads that write to a disk, as a server's do.
+const DISK_THREADS: u64 = 4;
 /// Share of tasks' time for which they may wait for a thread, before the run says so.
 const QUEUED: f64 = 0.01;
 
@@ -64,10 +67,10 @@ impl Who {
         }
     }
 
-    /// Why it cannot be measured here at this capacity.
-    fn lacks(self, args: &PressureArgs, pct: u32) -> Option<String> {
+    /// Why it cannot be measured here.
+    fn lacks(self) -> Option<String> {
         match self {
-            Who::Ours(policy) => lacks(args, policy, pct).map(str::to_owned),
+            Who::Ours(policy) => lacks(policy).map(str::to_owned),
             Who::Redis => match redis::version() {
                 Some(_) => None,
                 None => Some("there is no redis-server on the path".to_owned()),
@@ -84,11 +87,6 @@ impl Who {
         what: &str,
     ) -> Outcome<Ran> {
         match self {
-            // Of two runs one may hold a file more at its peak, and without a disk there is nothing
-            // below: the run has room to spare, and is judged by what was asked for.
-            Who::Ours(Policy::Block) if !args.unshaped => {
-                run_ours(args, load, Policy::Block, compute, None, what)
-            }
             Who::Ours(policy) => run_ours(args, load, policy, compute, Some(memory), what),
             Who::Redis => run_redis(args, load, compute, memory, what),
         }
@@ -119,8 +117,11 @@ pub struct Measured {
     pub peak: u64,
     /// What a task's transfers take alone.
     pub cost: TransferCost,
-    /// `block` at 100 % over the calibration, which is the same run before: what the machine adds.
+    /// `block` at 100 % over the calibration, which is the same run with room to spare: what the
+    /// machine adds.
     pub twice: Option<f64>,
+    /// Bytes per second that the disk takes alone.
+    pub disk: f64,
 }
 
 /// One run.
@@ -133,7 +134,7 @@ struct Ran {
     allocated: f64,
     peak_blocks: u64,
     peak_bytes: u64,
-    /// Bytes by which blocks on disks became more between two looks: at least so many were written.
+    /// Bytes that servers wrote to their disks, as they count them.
     spilled_disk: u64,
     spilled_object: u64,
 }
@@ -143,42 +144,23 @@ struct Ran {
 struct Looked {
     used: f64,
     allocated: f64,
-    lowered: f64,
 }
 
-/// What a policy needs that this build does not have; `None` when nothing. Disks of memory servers
-/// are as fast as they are: while they cannot be shaped, what uses them is measured unshaped only.
-fn lacks(args: &PressureArgs, policy: Policy, pct: u32) -> Option<&'static str> {
+/// Why a policy is not measured; `None` when it is.
+fn lacks(policy: Policy) -> Option<&'static str> {
     match policy {
-        Policy::Static => None,
+        Policy::Static | Policy::JobPeak | Policy::Block => None,
         Policy::StaticKeeps => Some("it is there in virtual time only"),
-        Policy::Block if pct == 100 || args.unshaped => None,
-        Policy::Block => Some(
-            "disks of memory servers cannot be shaped in this build; --unshaped measures with the \
-             disk as it is",
-        ),
-        Policy::JobPeak => Some("the controller of this build has no reservations"),
     }
 }
 
 /// Whoever asks by name for what cannot be had gets an error, and not a table without it.
 fn refuse(args: &PressureArgs) -> Outcome {
-    for policy in &args.policy {
-        let why = match args.capacity.is_empty() {
-            // What cannot be had of the usual capacities is told, if some can.
-            true => {
-                let reasons: Option<Vec<&str>> =
-                    args.capacities().into_iter().map(|pct| lacks(args, *policy, pct)).collect();
-                reasons.map(|reasons| reasons[0])
-            }
-            false => args.capacity.iter().find_map(|pct| lacks(args, *policy, *pct)),
-        };
-        if let Some(why) = why {
-            let text = format!("{} cannot be measured: {why}", policy.name());
-            return Err(Failure::new(Status::InvalidArgument, text));
-        }
-    }
-    Ok(())
+    let lacking = args.policy.iter().find_map(|policy| Some((policy, lacks(*policy)?)));
+    lacking.map_or(Ok(()), |(policy, why)| {
+        let text = format!("{} cannot be measured: {why}", policy.name());
+        Err(Failure::new(Status::InvalidArgument, text))
+    })
 }
 
 /// Measures. `make` makes the load of the cost that was found.
@@ -187,6 +169,7 @@ pub fn measure(
     make: impl Fn(TransferCost) -> Outcome<Load>,
 ) -> Outcome<Measured> {
     refuse(args)?;
+    let disk = disk_alone()?;
     let nominal = make(super::nominal(args))?;
     let cost = probe(args, &nominal)?;
     let mut load = make(cost)?;
@@ -220,16 +203,26 @@ pub fn measure(
     for who in args.policies().into_iter().map(Who::Ours).chain(beside) {
         let mut base: Option<Vec<f64>> = None;
         for pct in args.capacities() {
-            if let Some(why) = who.lacks(args, pct) {
-                match missing.iter_mut().find(|missing| missing.who == who.name()) {
+            if let Some(why) = who.lacks() {
+                let same = |told: &&mut Missing| told.who == who.name() && told.why == why;
+                match missing.iter_mut().find(same) {
                     Some(told) => told.capacities.push(pct),
                     None => missing.push(Missing { who: who.name(), capacities: vec![pct], why }),
                 }
                 continue;
             }
             let memory = peak * u64::from(pct) / 100;
-            let ran =
-                who.run(args, &load, compute, memory, &format!("{} at {pct} %", who.name()))?;
+            let ran = who.run(args, &load, compute, memory, &format!("{} at {pct} %", who.name()));
+            let ran = match ran {
+                Ok(ran) => ran,
+                // One point less, told with its reason; without the one at 100 % the others mean nothing.
+                Err(failure) if pct < 100 => {
+                    let why = failure.to_string();
+                    missing.push(Missing { who: who.name(), capacities: vec![pct], why });
+                    continue;
+                }
+                Err(failure) => return Err(failure),
+            };
             let seconds = ran.carried.seconds.clone();
             if who == Who::Ours(Policy::Block) && pct == 100 {
                 ours = Some(seconds.clone());
@@ -243,7 +236,7 @@ pub fn measure(
     for point in &mut points {
         point.to_block = Some(Slowdown::of(&point.seconds, &ours).sums);
     }
-    Ok(Measured { load, cost, sizing, points, missing, peak, twice })
+    Ok(Measured { load, cost, sizing, points, missing, peak, twice, disk })
 }
 
 /// What transfers take alone: of some files, one after the other, each read by the task that writes
@@ -305,12 +298,18 @@ fn run_jobs(
         Some(memory) => memory / block,
         None => all + 2 * files as u64,
     };
-    let disk = (policy == Policy::Block && memory.is_some()).then(Disk::new).transpose()?;
-    let blocks = with_reserve(blocks, disk.is_some());
+    let below = matches!(policy, Policy::Block | Policy::JobPeak) && memory.is_some();
+    let disk = below.then(Disk::new).transpose()?;
+    let reservations =
+        (policy == Policy::JobPeak).then(|| Reservations::of(blocks, load.conditions.cost));
+    let blocks = with_reserve(blocks, disk.is_some(), reservations.is_some());
     let pool = Pool { memory: blocks * block, block_size: block };
     // As much as a server takes beside so little memory, and no more than everything that is written.
     let most = blocks * block / BELOW_FRACTION / BELOW_BYTES;
-    let more = disk.as_ref().map_or_else(Vec::new, |disk| disk.flags(most.min(all + 1) * block));
+    let more = disk.as_ref().map_or_else(Vec::new, |disk| {
+        let shape = (!args.unshaped).then_some(load.conditions);
+        disk.flags(most.min(all + 1) * block, shape)
+    });
     let pinning = Pinning::default();
     let cluster = Cluster::with(Transport::Tcp, 1, pool, Waiting::Sleeping, pinning, &more)?;
     let objects = match policy {
@@ -328,12 +327,16 @@ fn run_jobs(
         name: "pressure".into(),
         block,
         objects: objects.as_ref(),
+        clock: Clock::start(),
+        reservations: reservations.as_ref(),
         held: &held,
     };
     let admin = cluster.client(cluster.token());
     let look = || seen(&admin, block);
     let ran = observe(args, jobs, &keep, compute, &held, &look, what)?;
-    Ok(Ran { spilled_object: objects.as_ref().map_or(0, Objects::written), ..ran })
+    let spilled_disk = if disk.is_some() { written_below(&admin)? } else { 0 };
+    let spilled_object = objects.as_ref().map_or(0, Objects::written);
+    Ok(Ran { spilled_disk, spilled_object, ..ran })
 }
 
 /// What is where at a moment.
@@ -351,12 +354,23 @@ fn seen(admin: &Client, block: u64) -> Outcome<Seen> {
     Ok(Seen { allocated: status.bytes_allocated as f64, below: below as f64 })
 }
 
+/// Bytes that servers wrote below their memory, when they have told everything.
+fn written_below(admin: &Client) -> Outcome<u64> {
+    let clock = Clock::start();
+    // A report that began after this, and one that was under way before.
+    clock.sleep_until(clock.now() + 2 * REPORT_INTERVAL);
+    let status = admin.status()?;
+    Ok(status.tiers.iter().map(|tier| tier.bytes_written).sum())
+}
+
 /// So many blocks for data, and besides those that are kept back of all of them, and those through
-/// which everything goes that is read from a disk or written to it.
-fn with_reserve(blocks: u64, disk: bool) -> u64 {
-    let through = |all: u64| match disk {
-        true => u64::from(WARM_BLOCKS_MIN).max(all / u64::from(WARM_FRACTION)),
-        false => 0,
+/// which everything goes that is read from a disk or written to it. Of what is `promised` nothing goes
+/// down: besides there are the blocks that the controller keeps free by letting others go down.
+fn with_reserve(blocks: u64, disk: bool, promised: bool) -> u64 {
+    let through = |all: u64| {
+        let warm = u64::from(WARM_BLOCKS_MIN).max(all / u64::from(WARM_FRACTION));
+        let free = (all / 32).max(2) + 1;
+        u64::from(disk) * warm + u64::from(promised) * free
     };
     let kept = |all: u64| u64::from(RESERVE_BLOCKS_MIN).max(all / u64::from(RESERVE_FRACTION));
     let mut all = blocks;
@@ -364,6 +378,35 @@ fn with_reserve(blocks: u64, disk: bool) -> u64 {
         all += 1;
     }
     all
+}
+
+/// Bytes per second that the disk of the temporary folder takes alone, written past the page cache
+/// where it can be, by as many threads as a server has for it.
+fn disk_alone() -> Outcome<f64> {
+    const BYTES: u64 = 256 << 20;
+    let folder = Disk::new()?;
+    let failed = |e: &std::io::Error| Failure::io(folder.0.display(), e);
+    let volume = Scratch::open(&folder.0, BYTES).map_err(|e| failed(&e))?;
+    let piece = TIER_PIECE as u64;
+    let clock = Clock::start();
+    let written: std::io::Result<()> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..DISK_THREADS)
+            .map(|n| {
+                let volume = &volume;
+                scope.spawn(move || {
+                    let bytes = vec![n as u8 + 1; TIER_PIECE + VOLUME_ALIGN];
+                    let from = bytes.as_ptr().align_offset(VOLUME_ALIGN);
+                    let bytes = &bytes[from..from + TIER_PIECE];
+                    (n..BYTES / piece)
+                        .step_by(DISK_THREADS as usize)
+                        .try_for_each(|at| volume.write(at * piece, bytes))
+                })
+            })
+            .collect();
+        threads.into_iter().try_for_each(|t| t.join().expect("writing does not panic"))
+    });
+    written.map_err(|e| failed(&e))?;
+    Ok(BYTES as f64 / clock.now().since(Time::ZERO).as_secs_f64().max(1e-9))
 }
 
 /// A folder for a server's blocks, which goes when the server has.
@@ -377,8 +420,13 @@ impl Disk {
         Ok(Disk(folder))
     }
 
-    fn flags(&self, bytes: u64) -> Vec<String> {
-        vec!["--disks".into(), format!("{}={bytes}", self.0.display())]
+    fn flags(&self, bytes: u64, shape: Option<Conditions>) -> Vec<String> {
+        let mut flags = vec!["--disks".into(), format!("{}={bytes}", self.0.display())];
+        if let Some(Conditions { disk, disk_request_s, .. }) = shape {
+            flags.push("--disk-shape".into());
+            flags.push(format!("{}:{}", disk / 1e6, disk_request_s * 1e3));
+        }
+        flags
     }
 }
 
@@ -430,7 +478,7 @@ fn observe<K: Keep>(
     let (carried, areas) = thread::scope(|scope| {
         let looking = scope.spawn(|| -> Outcome<Looked> {
             let clock = Clock::start();
-            let (mut looked, mut before, mut below) = (Looked::default(), 0.0, 0.0);
+            let (mut looked, mut before) = (Looked::default(), 0.0);
             for turn in 1.. {
                 if done.load(Relaxed) {
                     break;
@@ -438,8 +486,6 @@ fn observe<K: Keep>(
                 let (seen, wanted) = (look()?, held.bytes() as f64);
                 // What clients hold is where their blocks are.
                 let in_memory = seen.allocated / (seen.allocated + seen.below).max(1.0);
-                looked.lowered += (seen.below - below).max(0.0);
-                below = seen.below;
                 let now = clock.now().since(Time::ZERO).as_secs_f64();
                 let step = now.min(last) - before;
                 if step > 0.0 {
@@ -458,7 +504,7 @@ fn observe<K: Keep>(
     });
     progress.finish_and_clear();
     let carried = carried.map_err(|e| Failure::new(Status::Internal, format!("{what}: {e}")))?;
-    let Looked { used, allocated, lowered } = areas?;
+    let Looked { used, allocated } = areas?;
     let waited = carried.queued_s / (carried.transfer_s + carried.compute_s).max(1e-9);
     if waited > QUEUED && !args.output.json {
         let share = waited * 100.0;
@@ -470,7 +516,7 @@ fn observe<K: Keep>(
         allocated,
         peak_blocks: held.peak_blocks(),
         peak_bytes: held.peak_bytes(),
-        spilled_disk: lowered as u64,
+        spilled_disk: 0,
         spilled_object: 0,
     })
 }

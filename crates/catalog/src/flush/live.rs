@@ -1,0 +1,670 @@
+//! Flushing what a prefix holds while it lives on: each block is copied at one moment, and when all are,
+//! the manifest is written as that of any other flush.
+//!
+//! A kv is a list of ranges of hashes. Each is asked of the block that owns it by then, so that what
+//! splits, merges or leaves before its turn is found where it is; while a block is asked it begins no
+//! move. Every hash is in one part, and every slot is as it was at one moment. Files and queues are
+//! chains of blocks. What follows the first block that was not sealed when it was copied is not told:
+//! the flush has no gap, and all that was in the store when it was asked for.
+//!
+//! Values in blocks of their own come last, when every entry that may name them is copied. Who drops
+//! one that was copied keeps it until `EndCopies`; and such a kv begins no move meanwhile, because the
+//! block that an entry moves to would not know that.
+//!
+//! Each request has a name of its own: a server that is asked again has other bytes by then. The names
+//! have numbers, and the log knows before one is sent that it may have been (`noted`). So what is left
+//! behind can be deleted, also by a controller that was started since: that one copies all anew.
+//!
+//! While blocks are copied the prefix counts as renewed. With the last of them this is an ordinary
+//! `Flush`, whose parts are `Copied` and whose blocks are nobody's business.
+
+use super::sweep::Sweep;
+use super::{Again, Flush, Part, PartState, pause};
+use crate::reply::{FlushProgress, FlushState, FlushedPart, FlushedStructure};
+use crate::{Actor, Catalog, CatalogError, Effect, Reply, Written};
+use honeycomb_types::limits::{FLUSH_COPIES_AT_ONCE, FLUSH_OBJECT_MAX, FLUSHES_KEPT};
+use honeycomb_types::{
+    BlockAt, FLUSH_EXTENTS, FLUSH_PART, JobId, Kind, PrefixId, ServerId, StructureId, Time,
+    flush_directory, flush_object,
+};
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Names that the log is told of at a time.
+const NAMES_AT_A_TIME: u32 = 64;
+
+/// What one part has.
+#[derive(Clone, Copy, Debug)]
+enum What {
+    /// These hashes of a kv.
+    Range(u64, u64),
+    /// A block of a file or queue, and the start of its range.
+    Chained(BlockAt, u64),
+    /// A block of extents.
+    Extents(BlockAt),
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Waits {
+        due: Time,
+        attempts: u32,
+    },
+    /// Its block is being copied, into an object of this number.
+    Asked {
+        at: BlockAt,
+        name: u32,
+        attempts: u32,
+    },
+    Written {
+        at: BlockAt,
+        name: u32,
+        objects: Vec<Written>,
+        sealed: bool,
+    },
+    /// Its block was given back: it holds nothing any more, or never did.
+    Absent,
+}
+
+#[derive(Debug)]
+struct Copied {
+    structure: usize,
+    what: What,
+    state: State,
+}
+
+/// A structure of the prefix.
+#[derive(Debug)]
+struct Source {
+    id: StructureId,
+    told: FlushedStructure,
+    /// Ranges of a kv that are not written.
+    left: usize,
+    /// Its blocks of extents are among the parts.
+    extents_listed: bool,
+}
+
+/// One prefix that is being copied.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) prefix: PrefixId,
+    pub(crate) job: JobId,
+    pub(crate) directory: Arc<str>,
+    pub(crate) address: Arc<str>,
+    /// No other prefix goes there: it was claimed for this flush.
+    pub(crate) claims: bool,
+    /// Names below this number may have been given.
+    pub(crate) noted: u32,
+    /// Names that say more than a number.
+    pub(crate) extents: Vec<(u32, BlockAt)>,
+    names: u32,
+    sources: Option<Vec<Source>>,
+    parts: Vec<Copied>,
+    waiting: BTreeSet<usize>,
+    error: Option<Arc<str>>,
+}
+
+/// How one ended that was asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Ended {
+    pub(crate) number: u64,
+    pub(crate) job_name: Box<str>,
+    pub(crate) progress: FlushProgress,
+}
+
+impl Live {
+    pub(crate) fn new(
+        prefix: PrefixId,
+        job: JobId,
+        directory: Arc<str>,
+        address: Arc<str>,
+        claims: bool,
+        noted: u32,
+        extents: Vec<(u32, BlockAt)>,
+    ) -> Live {
+        Live {
+            prefix,
+            job,
+            directory,
+            address,
+            claims,
+            noted,
+            extents,
+            names: noted,
+            sources: None,
+            parts: Vec::new(),
+            waiting: BTreeSet::new(),
+            error: None,
+        }
+    }
+
+    fn name(&self, number: u64, name: u32) -> String {
+        let extents = self.extents.iter().find(|(of, _)| *of == name).map(|(_, at)| at);
+        let stem = format!("{number:016x}-{:016x}-{name:05}", 0);
+        match extents {
+            Some(at) => format!("{stem}-{:016x}-{:016x}{FLUSH_EXTENTS}", at.block.0, at.epoch.0),
+            None => format!("{stem}{FLUSH_PART}"),
+        }
+    }
+
+    fn asked_of(&self, server: ServerId) -> usize {
+        let asked = |part: &&Copied| matches!(part.state, State::Asked { at, .. } if at.block.server() == server);
+        self.parts.iter().filter(asked).count()
+    }
+
+    fn is_asked(&self, block: honeycomb_types::BlockId) -> bool {
+        let asked =
+            |part: &Copied| matches!(part.state, State::Asked { at, .. } if at.block == block);
+        self.parts.iter().any(asked)
+    }
+
+    fn add(&mut self, structure: usize, what: What) {
+        self.waiting.insert(self.parts.len());
+        let state = State::Waits { due: Time::ZERO, attempts: 0 };
+        self.parts.push(Copied { structure, what, state });
+    }
+
+    /// Everything is copied again, under other names.
+    fn begin_anew(&mut self) {
+        self.sources = None;
+        self.parts.clear();
+        self.waiting.clear();
+    }
+
+    pub(super) fn progress(&self) -> FlushProgress {
+        let mut progress = FlushProgress {
+            state: match &self.error {
+                Some(why) => FlushState::Failing(why.clone()),
+                None => FlushState::Writing,
+            },
+            parts: self.parts.len() as u32,
+            ..FlushProgress::default()
+        };
+        for part in &self.parts {
+            match &part.state {
+                State::Written { objects, .. } => {
+                    progress.done += 1;
+                    progress.bytes += objects.iter().map(|object| object.bytes).sum::<u64>();
+                }
+                State::Absent => progress.done += 1,
+                State::Waits { .. } | State::Asked { .. } => {}
+            }
+        }
+        progress
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<Live>() + self.parts.capacity() * (size_of::<Copied>() + 24)
+    }
+}
+
+impl Catalog {
+    /// The directory that a place means, below the root and the job's own, and the place in full.
+    fn external(&self, j: u32, place: &str) -> Result<(String, String), CatalogError> {
+        let job = &self.jobs[j].name;
+        if self.pool.servers().any(|(_, server)| !server.flush) || self.pool.is_empty() {
+            return Err(match self.recovering() {
+                true => CatalogError::Recovering,
+                false => CatalogError::FlushUnavailable { path: place.into() },
+            });
+        }
+        let root = self.pool.servers().next().map_or("", |(_, server)| &server.flush_root);
+        let root = root.trim_end_matches('/');
+        if !place.contains("://") && !place.starts_with('/') {
+            let directory = flush_directory(job, place)?;
+            let full = format!("{root}/{directory}");
+            return Ok((directory, full));
+        }
+        let own = flush_directory(job, "x")?;
+        let own = own.trim_end_matches('x');
+        let full = place.strip_prefix("file://").unwrap_or(place).trim_end_matches('/');
+        let below = full.strip_prefix(root).and_then(|rest| rest.strip_prefix('/'));
+        let Some(path) = below.and_then(|rest| rest.strip_prefix(own)) else {
+            let allowed = format!("{root}/{own}").into();
+            return Err(CatalogError::FlushElsewhere { place: place.into(), allowed });
+        };
+        let directory = flush_directory(job, path)?;
+        if directory != format!("{own}{path}") {
+            let allowed = format!("{root}/{directory}").into();
+            return Err(CatalogError::FlushElsewhere { place: place.into(), allowed });
+        }
+        Ok((directory, full.into()))
+    }
+
+    pub(crate) fn flush_prefix(
+        &mut self,
+        actor: Actor,
+        job: JobId,
+        path: &str,
+        place: &str,
+    ) -> Result<Reply, CatalogError> {
+        let j = self.admit(actor, job)?;
+        self.need_write(actor, "flush the prefix", path)?;
+        let n = self.live_prefix(j, path)?;
+        self.need_own(actor, n, "flush the prefix", path)?;
+        self.need_loaded(n)?;
+        let (directory, place) = self.external(j, place)?;
+        let prefix = self.dag.nodes[n].id;
+        let same = |live: &Live| live.prefix == prefix && *live.directory == *directory;
+        if let Some((&number, _)) = self.flushes.live.iter().find(|(_, live)| same(live)) {
+            return Ok(Reply::Flushing { number, place: place.into() });
+        }
+        let own = self.directory_of(n).is_some_and(|own| own == directory);
+        if !own && self.flushes.claimed.contains(&*directory) {
+            return Err(CatalogError::FlushPathTaken { path: place.into() });
+        }
+        if !own {
+            self.flushes.claimed.insert(directory.as_str().into());
+        }
+        let number = self.number_of_flush();
+        let address = self.dag.path_of(n).into();
+        let live = Live::new(prefix, job, directory.into(), address, !own, 0, Vec::new());
+        self.flushes.live.insert(number, live);
+        self.flushes.unwritten.lives(number);
+        Ok(Reply::Flushing { number, place: place.into() })
+    }
+
+    /// How a flush that a job asked for stands.
+    pub(crate) fn flush_info(
+        &self,
+        actor: Actor,
+        job: JobId,
+        number: u64,
+    ) -> Result<Reply, CatalogError> {
+        let j = self.admit(actor, job)?;
+        if let Some(live) = self.flushes.live.get(&number).filter(|live| live.job == job) {
+            return Ok(Reply::FlushInfo(live.progress()));
+        }
+        let name = &self.jobs[j].name;
+        let flush = self.flushes.all.get(&number);
+        if let Some(flush) = flush.filter(|flush| flush.live && flush.job_name == *name) {
+            return Ok(Reply::FlushInfo(flush.progress()));
+        }
+        let ended = self.flushes.ended.iter().rev().find(|ended| ended.number == number);
+        match ended.filter(|ended| ended.job_name == *name) {
+            Some(ended) => Ok(Reply::FlushInfo(ended.progress.clone())),
+            None => Err(CatalogError::UnknownFlush { number }),
+        }
+    }
+
+    pub(crate) fn cancel_flush(
+        &mut self,
+        actor: Actor,
+        job: JobId,
+        number: u64,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        self.admit(actor, job)?;
+        self.need_write(actor, "cancel the flush", "")?;
+        self.flush_info(actor, job, number)?;
+        if let Some(live) = self.flushes.live.get(&number) {
+            if let Some(n) = self.dag.by_id(live.prefix) {
+                let path = self.flushes.live[&number].address.clone();
+                self.need_own(actor, n, "cancel the flush", &path)?;
+            }
+            self.give_up_live(number, "it was cancelled".into(), effects);
+        }
+        Ok(Reply::Done)
+    }
+
+    /// Whether the prefix is kept by a flush that copies it.
+    pub(crate) fn is_being_copied(&self, prefix: PrefixId) -> bool {
+        self.flushes.live.values().any(|live| live.prefix == prefix)
+    }
+
+    /// Whether a block of a kv begins no move because a flush copies it, or what it names.
+    pub(crate) fn stays_for_flush(&self, s: u32, block: honeycomb_types::BlockId) -> bool {
+        let structure = &self.structures[s];
+        self.flushes.live.values().any(|live| {
+            let theirs = || live.sources.iter().flatten().any(|source| source.id == structure.id);
+            live.is_asked(block) || !structure.extents.is_empty() && theirs()
+        })
+    }
+
+    /// Goes on with all flushes of prefixes that live. Called after commands that make them able to, of
+    /// which each waits for the log.
+    pub(crate) fn go_on_copying(&mut self, effects: &mut Vec<Effect>) {
+        if self.recovering() {
+            return;
+        }
+        let numbers: Vec<u64> = self.flushes.live.keys().copied().collect();
+        for number in numbers {
+            let mut live = self.flushes.live.remove(&number).expect("listed just now");
+            let outcome = self.tend(number, &mut live, effects);
+            self.flushes.live.insert(number, live);
+            match outcome {
+                Ok(false) => {}
+                Ok(true) => self.all_copied(number, effects),
+                Err(why) => self.give_up_live(number, why, effects),
+            }
+        }
+    }
+
+    /// Asks for what can be copied now; whether all is.
+    fn tend(
+        &mut self,
+        number: u64,
+        live: &mut Live,
+        effects: &mut Vec<Effect>,
+    ) -> Result<bool, Arc<str>> {
+        let found = self.dag.by_id(live.prefix).filter(|&n| self.dag.nodes[n].live());
+        let Some(n) = found else { return Err("the prefix has ended".into()) };
+        if live.sources.is_none() {
+            self.list_sources(n, live);
+        }
+        for source in live.sources.iter().flatten() {
+            if self.structures.find(source.id).is_none() {
+                let named = crate::error::Of(&live.address, &source.told.name);
+                return Err(format!("{named} has ended meanwhile, or was lost").into());
+            }
+        }
+        let waiting: Vec<usize> = live.waiting.iter().copied().collect();
+        for i in waiting {
+            self.copy_part(number, live, i, effects);
+        }
+        self.list_extents(live);
+        let waiting: Vec<usize> = live.waiting.iter().copied().collect();
+        for i in waiting {
+            self.copy_part(number, live, i, effects);
+        }
+        let over = |part: &Copied| matches!(part.state, State::Written { .. } | State::Absent);
+        Ok(live.parts.iter().all(over))
+    }
+
+    fn list_sources(&mut self, n: u32, live: &mut Live) {
+        let mut structures: Vec<u32> = self.structures_of(n).collect();
+        // The list has the newest first.
+        structures.reverse();
+        let mut sources = Vec::new();
+        for s in structures {
+            let structure = &self.structures[s];
+            let told = FlushedStructure {
+                name: structure.name.clone(),
+                kind: structure.kind,
+                sealed: structure.sealed,
+                slots: structure.slots,
+                max_items: structure.max_items(),
+                max_bytes: structure.max_bytes(),
+                parts: Vec::new(),
+            };
+            let kv = structure.kind == Kind::Kv;
+            let mut whats = Vec::new();
+            if kv {
+                let ranges = structure.entries.iter().enumerate();
+                whats.extend(ranges.map(|(i, e)| What::Range(e.start, structure.end(i))));
+            } else {
+                let placed = structure.entries.iter().map(|entry| (entry.block, entry.start));
+                let placed: std::collections::HashMap<_, _> = placed.collect();
+                // Blocks that are not in the map yet follow the last one that is.
+                whats.extend(structure.chained().map(|block| {
+                    let start = placed.get(&block).copied().unwrap_or(u64::MAX);
+                    What::Chained(self.pool.at(block), start)
+                }));
+            }
+            let left = if kv { whats.len() } else { 0 };
+            let id = structure.id;
+            whats.into_iter().for_each(|what| live.add(sources.len(), what));
+            sources.push(Source { id, told, left, extents_listed: false });
+        }
+        live.sources = Some(sources);
+    }
+
+    /// Lists blocks of extents of which every entry is copied.
+    fn list_extents(&self, live: &mut Live) {
+        let mut sources = live.sources.take().expect("listed before");
+        for (i, source) in sources.iter_mut().enumerate() {
+            if source.left > 0 || source.extents_listed || source.told.kind != Kind::Kv {
+                continue;
+            }
+            source.extents_listed = true;
+            let s = self.structures.find(source.id).expect("looked up just now");
+            for &block in &self.structures[s].extents {
+                live.add(i, What::Extents(self.pool.at(block)));
+            }
+        }
+        live.sources = Some(sources);
+    }
+
+    fn copy_part(&mut self, number: u64, live: &mut Live, i: usize, effects: &mut Vec<Effect>) {
+        let State::Waits { due, attempts } = live.parts[i].state else { return };
+        let source = live.parts[i].structure;
+        let id = live.sources.as_ref().expect("listed before")[source].id;
+        let s = self.structures.find(id).expect("looked up just now");
+        let structure = &self.structures[s];
+        if due > self.now {
+            return;
+        }
+        let (at, range) = match live.parts[i].what {
+            What::Range(start, end) => {
+                let place = structure.entries.partition_point(|entry| entry.start <= start) - 1;
+                let (block, last) = (structure.entries[place].block, structure.end(place));
+                if structure.move_of(block).is_some() {
+                    return;
+                }
+                if last < end {
+                    live.add(source, What::Range(last + 1, end));
+                    live.parts[i].what = What::Range(start, last);
+                    live.sources.as_mut().expect("listed before")[source].left += 1;
+                }
+                (self.pool.at(block), (start, end.min(last)))
+            }
+            What::Chained(at, _) | What::Extents(at) => {
+                let there = structure.blocks().any(|block| block == at.block);
+                if !there || self.pool.at(at.block) != at {
+                    live.parts[i].state = State::Absent;
+                    live.waiting.remove(&i);
+                    return;
+                }
+                (at, (0, u64::MAX))
+            }
+        };
+        let server = at.block.server();
+        if live.asked_of(server) >= FLUSH_COPIES_AT_ONCE {
+            return;
+        }
+        let name = live.names;
+        live.names += 1;
+        let mut changed = name >= live.noted;
+        if changed {
+            live.noted = live.names + NAMES_AT_A_TIME;
+        }
+        if matches!(live.parts[i].what, What::Extents(_)) {
+            live.extents.push((name, at));
+            changed = true;
+        }
+        if changed {
+            self.flushes.unwritten.lives(number);
+        }
+        let object = format!("{}/{}", live.directory, live.name(number, name)).into();
+        live.parts[i].state = State::Asked { at, name, attempts };
+        live.waiting.remove(&i);
+        effects.push(Effect::CopyBlock {
+            server,
+            at,
+            start: range.0,
+            end: range.1,
+            object,
+            number,
+            name,
+        });
+    }
+
+    pub(crate) fn block_copied(
+        &mut self,
+        server: ServerId,
+        number: u64,
+        name: u32,
+        outcome: Result<(&[Written], bool), (bool, &str)>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        self.heard_from(server);
+        let Some(live) = self.flushes.live.get_mut(&number) else { return Ok(Reply::Done) };
+        let asked =
+            |part: &Copied| matches!(part.state, State::Asked { name: of, .. } if of == name);
+        let Some(i) = live.parts.iter().position(asked) else { return Ok(Reply::Done) };
+        let part = &mut live.parts[i];
+        let State::Asked { at, attempts, .. } = part.state else { return Ok(Reply::Done) };
+        match outcome {
+            Ok((objects, sealed)) => {
+                let objects = objects.to_vec();
+                part.state = State::Written { at, name, objects, sealed };
+                let sources = live.sources.as_mut().expect("parts are of sources");
+                if matches!(part.what, What::Range(..)) {
+                    sources[part.structure].left -= 1;
+                }
+                live.error = None;
+            }
+            Err((true, why)) => {
+                let why = why.into();
+                self.give_up_live(number, why, effects);
+            }
+            Err((false, why)) => {
+                let due = self.now + pause(attempts);
+                part.state = State::Waits { due, attempts: attempts + 1 };
+                live.waiting.insert(i);
+                live.error = Some(why.into());
+                self.flushes.retries.push(Reverse((due, number, Again::Copy)));
+            }
+        }
+        Ok(Reply::Done)
+    }
+
+    /// A server has come back over another connection: what it was asked to copy over the earlier one it
+    /// may not have heard, and what it kept of extents for us it does not keep any more.
+    pub(crate) fn copies_anew(&mut self, server: ServerId) {
+        for live in self.flushes.live.values_mut() {
+            let mut anew = false;
+            for (i, part) in live.parts.iter_mut().enumerate() {
+                match part.state {
+                    State::Asked { at, attempts, .. } if at.block.server() == server => {
+                        part.state = State::Waits { due: Time::ZERO, attempts };
+                        live.waiting.insert(i);
+                    }
+                    State::Written { at, .. } if at.block.server() == server => {
+                        anew |= matches!(part.what, What::Range(..));
+                    }
+                    _ => {}
+                }
+            }
+            if anew {
+                live.begin_anew();
+            }
+        }
+    }
+
+    /// Ends one without a manifest.
+    fn give_up_live(&mut self, number: u64, why: Arc<str>, effects: &mut Vec<Effect>) {
+        let live = self.flushes.live.get(&number).expect("it is under way");
+        let progress = FlushProgress { state: FlushState::Lost(why), ..live.progress() };
+        let job = self.jobs.find(live.job).map(|j| self.jobs[j].name.clone());
+        self.end_live(number, &BTreeSet::new(), effects);
+        self.note_ended(Ended { number, job_name: job.unwrap_or_default(), progress });
+    }
+
+    /// Nothing is copied any more. All names that were given are deleted, but for those that will be told.
+    fn end_live(&mut self, number: u64, told: &BTreeSet<u32>, effects: &mut Vec<Effect>) -> Live {
+        let live = self.flushes.live.remove(&number).expect("it is under way");
+        self.flushes.unwritten.lives(number);
+        if live.claims {
+            self.flushes.claimed.remove(&*live.directory);
+        }
+        let most = 2 * self.block_size.div_ceil(FLUSH_OBJECT_MAX) as usize + 1;
+        let left = (0..live.names).filter(|name| !told.contains(name));
+        let names = left.flat_map(|name| {
+            let first = live.name(number, name);
+            (0..most).map(move |i| Box::from(flush_object(&first, i)))
+        });
+        let names: Vec<Box<str>> = names.collect();
+        if !names.is_empty() {
+            self.flushes.sweeps.insert(number, Sweep::new(live.directory.clone(), names, 0));
+            self.flushes.unwritten.swept(number);
+            self.sweep(number, effects);
+        }
+        let servers = self.pool.servers().map(|(server, _)| server);
+        effects.extend(servers.map(|server| Effect::EndCopies { server, number }));
+        live
+    }
+
+    /// Remembers how a flush ended that was asked for.
+    pub(super) fn note_ended(&mut self, ended: Ended) {
+        if self.flushes.ended.len() >= FLUSHES_KEPT {
+            self.flushes.ended.pop_front();
+        }
+        self.flushes.ended.push_back(ended);
+    }
+
+    /// The last part is written: what remains is the manifest.
+    fn all_copied(&mut self, number: u64, effects: &mut Vec<Effect>) {
+        let live = &self.flushes.live[&number];
+        let j = self.jobs.find(live.job).expect("its prefix lives");
+        let job_name = self.jobs[j].name.clone();
+        let mut parts: Vec<Vec<(&Copied, BlockAt, u32)>> = Vec::new();
+        for i in 0..live.sources.as_ref().map_or(0, Vec::len) {
+            let mut theirs: Vec<_> = live
+                .parts
+                .iter()
+                .filter(|part| part.structure == i)
+                .filter_map(|part| match part.state {
+                    State::Written { at, name, .. } => Some((part, at, name)),
+                    _ => None,
+                })
+                .collect();
+            theirs.sort_by_key(|(part, _, name)| match part.what {
+                What::Range(start, _) => (0, start),
+                What::Chained(..) => (0, 0),
+                What::Extents(_) => (1, *name as u64),
+            });
+            let open = theirs.iter().position(|(part, ..)| {
+                let open = matches!(part.state, State::Written { sealed: false, .. });
+                open && matches!(part.what, What::Chained(..))
+            });
+            theirs.truncate(open.map_or(theirs.len(), |open| open + 1));
+            parts.push(theirs);
+        }
+        let told = parts.iter().flatten().map(|(.., name)| *name).collect();
+        let mut all = Vec::new();
+        let mut structures = Vec::new();
+        for (s, (source, theirs)) in live.sources.iter().flatten().zip(&parts).enumerate() {
+            let mut structure = source.told.clone();
+            for (part, at, name) in theirs {
+                let State::Written { objects, .. } = &part.state else { continue };
+                let name = live.name(number, *name);
+                let start = match part.what {
+                    What::Range(start, _) | What::Chained(_, start) => start,
+                    What::Extents(_) => u64::MAX,
+                };
+                let object = format!("{}/{name}", live.directory).into();
+                let place = (s, structure.parts.len());
+                let state = PartState::Copied;
+                all.push(Part { at: *at, range: (0, u64::MAX), object, place, state, attempts: 0 });
+                structure.parts.push(FlushedPart {
+                    name: name.into(),
+                    start,
+                    objects: objects.clone(),
+                });
+            }
+            structures.push(structure);
+        }
+        let ids = live.sources.iter().flatten().map(|source| source.id).collect();
+        let live = self.end_live(number, &told, effects);
+        let flush = Flush {
+            prefix: live.prefix,
+            directory: live.directory,
+            job_name,
+            address: live.address,
+            ids,
+            structures,
+            parts: all,
+            left: 0,
+            live: true,
+            committing: None,
+            attempts: 0,
+            error: None,
+        };
+        self.flushes.queues.entry(flush.directory.clone()).or_default().push_back(number);
+        self.flushes.all.insert(number, flush);
+        self.flushes.unwritten.changed(number);
+        self.commit_flush(number, effects);
+    }
+}

@@ -1,0 +1,258 @@
+//! Karma (Vuppalapati et al., OSDI '23): max-min over time, by credits.
+//!
+//! Of its fair part of memory everybody is guaranteed `1 / GUARANTEED` whenever it wants it. The rest is
+//! everybody's, and everybody gets credits for it in each quantum. Who wants less than its guaranteed part
+//! leaves the difference to others and is paid for it, one credit for a block and quantum, the poorest
+//! first. Who wants more borrows, one credit for a block and quantum, the richest first. So who left memory
+//! to others has it back when it needs it, and who always wants much pays for it.
+//!
+//! Credits may be less than zero, where the paper begins with as many as are never used up: only their order
+//! decides, and memory that somebody wants is never idle (Pareto efficiency). They are kept in memory: after
+//! a restart everybody begins with the same.
+
+use super::{Holder, Policy, Share};
+use honeycomb_types::PolicyKind;
+use std::collections::BTreeMap;
+
+/// Of its fair part, everybody is guaranteed 1 / this: half, as in the paper's evaluation.
+const GUARANTEED: u128 = 2;
+
+/// Karma's credits.
+#[derive(Clone, Debug, Default)]
+pub struct Karma {
+    credits: BTreeMap<Holder, i64>,
+}
+
+/// What each has of its guaranteed part, what it borrows, and what it leaves to others.
+struct Dealt {
+    own: Vec<u64>,
+    borrowed: Vec<u64>,
+    left: Vec<u64>,
+    /// What is nobody's guaranteed part.
+    shared: u64,
+}
+
+impl Karma {
+    fn of(&self, holder: Holder) -> i64 {
+        self.credits.get(&holder).copied().unwrap_or_else(|| self.mean())
+    }
+
+    /// With so many somebody begins.
+    fn mean(&self) -> i64 {
+        let sum: i128 = self.credits.values().map(|&credits| i128::from(credits)).sum();
+        (sum / self.credits.len().max(1) as i128) as i64
+    }
+
+    fn deal(&self, shares: &[Share], memory: u64) -> Dealt {
+        let weights: u128 = shares.iter().map(|share| u128::from(share.weight)).sum();
+        let part = |share: &Share| {
+            let fair = u128::from(memory) * u128::from(share.weight) / weights.max(1);
+            (fair / GUARANTEED) as u64
+        };
+        let own: Vec<u64> = shares.iter().map(|share| share.wants.min(part(share))).collect();
+        let left = shares.iter().zip(&own).map(|(share, own)| part(share) - own).collect();
+        let shared = memory - shares.iter().map(part).sum::<u64>();
+        let wants = shares.iter().zip(&own).map(|(share, own)| share.wants - own);
+        let mean = self.mean();
+        let rich = shares.iter().map(|s| self.credits.get(&s.holder).copied().unwrap_or(mean));
+        let borrowers: Vec<(i64, u64)> = rich.zip(wants).collect();
+        let borrowed = richest_first(&borrowers, memory - own.iter().sum::<u64>());
+        Dealt { own, borrowed, left, shared }
+    }
+}
+
+impl Policy for Karma {
+    fn kind(&self) -> PolicyKind {
+        PolicyKind::Karma
+    }
+
+    fn entitle(&self, shares: &mut [Share], memory: u64) {
+        let Dealt { own, borrowed, .. } = self.deal(shares, memory);
+        for (share, entitled) in shares.iter_mut().zip(own.iter().zip(borrowed)) {
+            share.entitled = entitled.0 + entitled.1;
+        }
+    }
+
+    fn quantum(&mut self, shares: &[Share], memory: u64) {
+        let credits = shares.iter().map(|share| (share.holder, self.of(share.holder)));
+        self.credits = credits.collect();
+        let Dealt { borrowed, left, shared, .. } = self.deal(shares, memory);
+        // What was left to others is used before what is everybody's.
+        let paid = borrowed.iter().sum::<u64>().min(left.iter().sum());
+        let lenders = shares.iter().zip(&left).map(|(share, left)| (-self.of(share.holder), *left));
+        let paid = richest_first(&lenders.collect::<Vec<_>>(), paid);
+        let weights: u128 = shares.iter().map(|share| u128::from(share.weight)).sum();
+        for (i, share) in shares.iter().enumerate() {
+            let minted = u128::from(shared) * u128::from(share.weight) / weights;
+            let credits = self.credits.get_mut(&share.holder).expect("all were entered above");
+            *credits += minted as i64 + paid[i] as i64 - borrowed[i] as i64;
+        }
+    }
+
+    fn credits(&self, holder: Holder) -> i64 {
+        self.of(holder)
+    }
+}
+
+/// Deals out so many, one after another, each to the one with the most credits of those that want more,
+/// who has a credit less from then on; the first of several. Answers how many each has got.
+fn richest_first(all: &[(i64, u64)], many: u64) -> Vec<u64> {
+    if all.iter().map(|&(_, wants)| u128::from(wants)).sum::<u128>() <= u128::from(many) {
+        return all.iter().map(|&(_, wants)| wants).collect();
+    }
+    // Down to a level of credits everybody gets what it wants; on the level not all do.
+    let above = |level: i128, &(credits, wants): &(i64, u64)| {
+        (i128::from(credits) - level).clamp(0, i128::from(wants)) as u64
+    };
+    let dealt = |level: i128| all.iter().map(|one| u128::from(above(level, one))).sum::<u128>();
+    let (mut low, mut high) = (i128::from(i64::MIN) - i128::from(u64::MAX), i128::from(i64::MAX));
+    // The least level down to which they suffice: all of `high` suffice, all of `low` do not.
+    while low + 1 < high {
+        let level = low + (high - low) / 2;
+        if dealt(level) <= u128::from(many) { high = level } else { low = level }
+    }
+    let mut got: Vec<u64> = all.iter().map(|one| above(high, one)).collect();
+    let mut left = many - got.iter().sum::<u64>();
+    for (got, &(credits, wants)) in got.iter_mut().zip(all) {
+        let on_level = i128::from(credits) - i128::from(*got) == high;
+        if left > 0 && on_level && *got < wants {
+            *got += 1;
+            left -= 1;
+        }
+    }
+    got
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::shares;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn wants(karma: &Karma, memory: u64, wants: &[u64]) -> Vec<u64> {
+        let weighted: Vec<(u64, u64)> = wants.iter().map(|&wants| (wants, 1)).collect();
+        let mut all = shares(&weighted);
+        karma.entitle(&mut all, memory);
+        all.iter().map(|share| share.entitled).collect()
+    }
+
+    /// A quantum in which everybody has what it is entitled to; answers that.
+    fn pass(karma: &mut Karma, memory: u64, demands: &[u64]) -> Vec<u64> {
+        let weighted: Vec<(u64, u64)> = demands.iter().map(|&wants| (wants, 1)).collect();
+        let entitled = wants(karma, memory, demands);
+        karma.quantum(&shares(&weighted), memory);
+        entitled
+    }
+
+    /// The paper's words, one block at a time.
+    fn one_by_one(all: &[(i64, u64)], many: u64) -> Vec<u64> {
+        let mut got = vec![0; all.len()];
+        for _ in 0..many {
+            let wanting = (0..all.len()).filter(|&i| got[i] < all[i].1);
+            let richest = |&i: &usize| (all[i].0 - got[i] as i64, std::cmp::Reverse(i));
+            let Some(i) = wanting.max_by_key(richest) else { break };
+            got[i] += 1;
+        }
+        got
+    }
+
+    #[test]
+    fn who_left_memory_to_others_has_more_later() {
+        let mut karma = Karma::default();
+        // For ten quanta the first leaves its part to the second, and the third borrows nothing.
+        for _ in 0..10 {
+            assert_eq!(pass(&mut karma, 12, &[0, 10, 2]), [0, 10, 2]);
+        }
+        // Then all of them want everything: max-min would forget, and give each 4.
+        assert_eq!(wants(&karma, 12, &[12, 12, 12]), [8, 2, 2]);
+        // It has paid for that after a time.
+        for _ in 0..40 {
+            pass(&mut karma, 12, &[12, 12, 12]);
+        }
+        let sums = (0..30).map(|_| pass(&mut karma, 12, &[12, 12, 12]));
+        let sums =
+            sums.fold([0; 3], |sum, got| [sum[0] + got[0], sum[1] + got[1], sum[2] + got[2]]);
+        assert!(sums.iter().all(|sum| (115..=125).contains(sum)), "{sums:?}");
+    }
+
+    #[test]
+    fn a_newcomer_has_as_many_credits_as_there_are_on_average_and_who_goes_is_forgotten() {
+        let mut karma = Karma::default();
+        for _ in 0..8 {
+            pass(&mut karma, 12, &[0, 12]);
+        }
+        let [left, took] = [0, 1].map(|n| karma.credits(super::super::holder(n)));
+        assert!(left > took, "{left} {took}");
+        assert_eq!(karma.credits(super::super::holder(2)), (left + took) / 2);
+        pass(&mut karma, 12, &[0]);
+        assert_eq!(karma.credits.len(), 1);
+    }
+
+    #[test]
+    fn a_guaranteed_part_is_there_at_once() {
+        let mut karma = Karma::default();
+        for _ in 0..1000 {
+            pass(&mut karma, 40, &[40, 0]);
+        }
+        // However poor: its half of its half.
+        assert_eq!(wants(&karma, 40, &[40, 40]), [10, 30]);
+    }
+
+    proptest! {
+        #[test]
+        fn dealing_at_once_is_dealing_one_by_one(
+            all in prop::collection::vec((-30..30i64, 0..20u64), 0..8),
+            many in 0..120u64,
+        ) {
+            prop_assert_eq!(richest_first(&all, many), one_by_one(&all, many));
+        }
+
+        #[test]
+        fn what_somebody_wants_is_not_idle_and_credits_are_conserved(
+            memory in 0..60u64,
+            quanta in prop::collection::vec(prop::collection::vec(0..40u64, 4), 1..30),
+            weights in prop::collection::vec(1..4u64, 4),
+        ) {
+            let mut karma = Karma::default();
+            for demands in quanta {
+                let weighted: Vec<(u64, u64)> =
+                    demands.iter().copied().zip(weights.iter().copied()).collect();
+                let mut all = shares(&weighted);
+                karma.entitle(&mut all, memory);
+                let entitled: u64 = all.iter().map(|share| share.entitled).sum();
+                prop_assert_eq!(entitled, memory.min(demands.iter().sum()));
+                prop_assert!(all.iter().all(|share| share.entitled <= share.wants));
+                let before: i64 = all.iter().map(|share| karma.credits(share.holder)).sum();
+                let Dealt { borrowed, left, shared, .. } = karma.deal(&all, memory);
+                karma.quantum(&all, memory);
+                let after: i64 = all.iter().map(|share| karma.credits(share.holder)).sum();
+                let sum: u64 = weights.iter().sum();
+                let minted: u64 = weights.iter().map(|weight| shared * weight / sum).sum();
+                let borrowed: u64 = borrowed.iter().sum();
+                let of_shared = borrowed - borrowed.min(left.iter().sum());
+                prop_assert_eq!(after - before, minted as i64 - of_shared as i64);
+            }
+        }
+
+        /// What it really needs, and gets, is never more by asking for more than it needs in a quantum.
+        #[test]
+        fn nothing_is_gained_by_asking_for_too_much(
+            quanta in prop::collection::vec(prop::collection::vec(0..24u64, 3), 1..20),
+            at in 0..20usize,
+            more in 1..24u64,
+        ) {
+            let memory = 24;
+            let useful = |lies: bool| {
+                let mut karma = Karma::default();
+                let mut sum = 0;
+                for (q, demands) in quanta.iter().enumerate() {
+                    let mut told = demands.clone();
+                    told[0] += if lies && q == at % quanta.len() { more } else { 0 };
+                    sum += pass(&mut karma, memory, &told)[0].min(demands[0]);
+                }
+                sum
+            };
+            prop_assert!(useful(true) <= useful(false));
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! What everybody has of memory, what it is entitled to, and so who gives when somebody else asks.
+//!
+//! Shares are those of holders: a tenant with all its jobs, or a job that is no tenant's. What is shared out
+//! is what ordinary allocations may take of the servers that are there, but for what `pressure` keeps free
+//! for who comes next. Under a fair policy the one gives who is furthest above its share, and nobody who is
+//! within it but who asks (INV-43).
+//!
+//! A soft quota comes before all of this: what is in memory beyond it goes down first, whoever asks.
+
+use crate::policy::{Holder, Share};
+use crate::quota::Beyond;
+use crate::slab::{NONE, chain};
+use crate::{Catalog, CatalogError};
+use hashbrown::HashMap;
+use honeycomb_types::limits::{FULL_PATIENCE, LOWER_GIVERS, LOWER_PREFIXES, POLICY_QUANTUM};
+use honeycomb_types::{BlockId, Bug, JobId, PrefixId, TierIx, Time};
+
+/// A share, as it is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShareInfo {
+    /// The tenant's name, or the job's.
+    pub name: Box<str>,
+    /// Whether all jobs of a tenant have it together.
+    pub tenant: bool,
+    /// The share.
+    pub share: Share,
+    /// Credits, where the policy counts some.
+    pub credits: i64,
+}
+
+/// What is remembered of shares.
+#[derive(Debug, Default)]
+pub(crate) struct Sharing {
+    /// When the policy looked at them last.
+    looked: Time,
+    /// Where the clock of somebody who gives stands.
+    hands: HashMap<Giver, PrefixId>,
+    /// Prefixes that wait for blocks of others who are above their share, and since when.
+    owed: HashMap<u32, Time>,
+}
+
+/// Who gives a block for somebody else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Giver {
+    Tenant(u32),
+    Job(u32),
+    /// A prefix with all below it.
+    Prefix(PrefixId),
+}
+
+impl Sharing {
+    /// A prefix is gone.
+    pub(crate) fn forget(&mut self, n: u32) {
+        self.owed.remove(&n);
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.hands.allocation_size() + self.owed.allocation_size()
+    }
+}
+
+impl Catalog {
+    /// Whose a job's blocks are.
+    fn holder_of(&self, j: u32) -> Holder {
+        let job = &self.jobs[j];
+        if job.tenant == NONE { Holder::Job(job.id) } else { Holder::Tenant(job.tenant) }
+    }
+
+    /// Blocks that a job has in memory, without those on their way below.
+    pub(crate) fn in_memory(&self, j: u32) -> u64 {
+        self.jobs[j].blocks.saturating_sub(self.pool.staying.of_job(j))
+    }
+
+    /// Blocks of memory that are shared out.
+    fn memory_to_share(&self) -> u64 {
+        let there = self.pool.servers().filter(|(_, s)| !s.away && !s.draining);
+        let all: u64 =
+            there.map(|(_, s)| u64::from(s.lent_total().saturating_sub(s.reserve()))).sum();
+        all.saturating_sub(self.kept_free())
+    }
+
+    /// What every holder has and may have, if one asks for so many more.
+    pub(crate) fn shares(&self, asks: Option<(u32, u64)>) -> Vec<Share> {
+        let mut shares: Vec<Share> = Vec::new();
+        let mut soft = Vec::new();
+        let mut tenants: HashMap<u32, usize> = HashMap::new();
+        for (j, job) in self.jobs.iter() {
+            let i = match self.holder_of(j) {
+                Holder::Tenant(t) => *tenants.entry(t).or_insert(shares.len()),
+                Holder::Job(_) => shares.len(),
+            };
+            if i == shares.len() {
+                let holder = self.holder_of(j);
+                let (weight, most) = match holder {
+                    Holder::Tenant(t) => self.quotas.tenant_share(t),
+                    Holder::Job(_) => (job.weight, job.quota.soft),
+                };
+                let weight = weight.into();
+                shares.push(Share { holder, weight, held: 0, wants: 0, entitled: 0 });
+                soft.push(most);
+            }
+            let held = self.in_memory(j);
+            shares[i].held += held;
+            shares[i].wants += held + asks.map_or(0, |(asks, n)| if asks == j { n } else { 0 });
+        }
+        for (share, soft) in shares.iter_mut().zip(soft) {
+            share.wants = if soft > 0 { share.wants.min(soft) } else { share.wants };
+        }
+        self.policy.entitle(&mut shares, self.memory_to_share());
+        shares
+    }
+
+    /// What every holder has and may have at a time, if a job asks for so many more then; as a checker
+    /// sees it, with the memory that is shared out.
+    pub fn sharing(&mut self, now: Time, asks: Option<(JobId, u64)>) -> (Vec<ShareInfo>, u64) {
+        self.now = self.now.max(now);
+        self.share_anew();
+        self.told_shares(asks)
+    }
+
+    pub(crate) fn told_shares(&self, asks: Option<(JobId, u64)>) -> (Vec<ShareInfo>, u64) {
+        let asks = asks.and_then(|(job, n)| Some((self.jobs.find(job)?, n)));
+        let told = |share: Share| {
+            let (name, tenant) = match share.holder {
+                Holder::Tenant(t) => (self.quotas.tenant_name(t), true),
+                Holder::Job(job) => {
+                    let j = self.jobs.find(job).expect("its share was just counted");
+                    (&*self.jobs[j].name, false)
+                }
+            };
+            let credits = self.policy.credits(share.holder);
+            ShareInfo { name: name.into(), tenant, share, credits }
+        };
+        (self.shares(asks).into_iter().map(told).collect(), self.memory_to_share())
+    }
+
+    /// Time has passed: a policy with a memory looks at what everybody has.
+    pub(crate) fn share_anew(&mut self) {
+        let fair = self.policy.kind().is_fair();
+        if !fair || self.now.since(self.sharing.looked) < POLICY_QUANTUM || self.recovering() {
+            return;
+        }
+        self.sharing.looked = self.now;
+        let (shares, memory) = (self.shares(None), self.memory_to_share());
+        self.policy.quantum(&shares, memory);
+        let now = self.now;
+        self.sharing.owed.retain(|_, since| now.since(*since) < 2 * FULL_PATIENCE);
+    }
+
+    /// Whether a job that asks for so many would be within its share with them.
+    pub(crate) fn is_within_share(&self, j: u32, asked: u64) -> bool {
+        let holder = self.holder_of(j);
+        let shares = self.shares(Some((j, asked)));
+        let own = shares.iter().find(|share| share.holder == holder);
+        own.is_some_and(|own| own.held + asked <= own.entitled)
+    }
+
+    /// Whether a job that asks leaves what memory there is to others: little is free, and it would be
+    /// above its share.
+    pub(crate) fn leaves_memory(&self, j: u32, asked: u32) -> bool {
+        let (ordinary, ..) = self.pool.room();
+        ordinary < self.kept_free() + u64::from(asked) && !self.is_within_share(j, asked.into())
+    }
+
+    /// Whether a prefix that found no memory waits for a block that others have beyond their share, and
+    /// does not take one below memory: nobody pays with its speed for a neighbour's greed. It waits for
+    /// what is on its way, and no longer than patience lasts.
+    pub(crate) fn waits_for_share(&mut self, (j, n): (u32, u32), asked: u32) -> bool {
+        if !self.is_within_share(j, asked.into()) {
+            return false;
+        }
+        let since = *self.sharing.owed.entry(n).or_insert(self.now);
+        if self.now.since(since) >= FULL_PATIENCE {
+            return false;
+        }
+        let mut effects = std::mem::take(&mut self.pressure.early);
+        self.press_prefix(n, asked, &mut effects);
+        self.pressure.early = effects;
+        self.lowers()
+    }
+
+    /// A prefix has what it asked for.
+    pub(crate) fn is_paid(&mut self, n: u32) {
+        if !self.sharing.owed.is_empty() {
+            self.sharing.owed.remove(&n);
+        }
+    }
+
+    /// The block that goes down because a prefix asked for so many more, and where to.
+    pub(crate) fn victim(&mut self, n: u32, asked: u32) -> Option<(BlockId, TierIx)> {
+        if Bug::LowersNeighbour.active() {
+            let neighbour = self.neighbour(n);
+            return self.coldest(&[neighbour]);
+        }
+        if let Some(found) = self.beyond_soft_quotas() {
+            return Some(found);
+        }
+        if !self.policy.kind().is_fair() {
+            return self.coldest(&[n]);
+        }
+        let j = self.dag.nodes[n].job;
+        let own = self.holder_of(j);
+        let mut shares = self.shares(Some((j, asked.into())));
+        // By how much each would be above its share; who asks comes first among equals.
+        let above = |share: &Share| {
+            let held = share.held + if share.holder == own { u64::from(asked) } else { 0 };
+            held.saturating_sub(share.entitled)
+        };
+        let gives = |share: &Share| share.holder == own || above(share) > 0;
+        shares.retain(|share| gives(share) || Bug::TakesFromShare.active());
+        shares.sort_by_key(|share| {
+            (std::cmp::Reverse(above(share)), share.holder != own, share.holder)
+        });
+        if Bug::TakesFromShare.active() {
+            shares.reverse();
+        }
+        let (least, ..) = self.pool.room();
+        for share in shares.into_iter().take(LOWER_GIVERS) {
+            if share.holder != own {
+                let found = self.coldest_of(match share.holder {
+                    Holder::Tenant(t) => Giver::Tenant(t),
+                    Holder::Job(job) => Giver::Job(self.jobs.find(job).expect("it has a share")),
+                });
+                if found.is_some() {
+                    return found;
+                }
+                continue;
+            }
+            // What is kept free for others is not worth a block of one's own while one is within one's
+            // share, and nobody is short.
+            let spares = above(&share) == 0 && least >= u64::from(asked).max(1);
+            return if spares { None } else { self.coldest_of_own(n) };
+        }
+        self.coldest_of_own(n)
+    }
+
+    fn coldest_of_own(&mut self, n: u32) -> Option<(BlockId, TierIx)> {
+        let found = self.coldest(&[n]);
+        if found.is_some() {
+            return found;
+        }
+        let j = self.dag.nodes[n].job;
+        self.coldest_of(match self.holder_of(j) {
+            Holder::Tenant(t) => Giver::Tenant(t),
+            Holder::Job(_) => Giver::Job(j),
+        })
+    }
+
+    /// A block of whoever is furthest beyond a soft quota, and has one that can go down.
+    fn beyond_soft_quotas(&mut self) -> Option<(BlockId, TierIx)> {
+        if !self.quotas.any_soft {
+            return None;
+        }
+        let mut all = self.all_beyond();
+        all.sort_by_key(|Beyond { by, giver }| {
+            let number = match *giver {
+                Giver::Tenant(t) => (0, t.into()),
+                Giver::Job(j) => (1, j.into()),
+                Giver::Prefix(id) => (2, id.0),
+            };
+            (std::cmp::Reverse(*by), number)
+        });
+        all.into_iter().take(LOWER_GIVERS).find_map(|beyond| self.coldest_of(beyond.giver))
+    }
+
+    /// The coldest block of all prefixes of somebody, by a clock that goes round them.
+    fn coldest_of(&mut self, giver: Giver) -> Option<(BlockId, TierIx)> {
+        let from = self.sharing.hands.get(&giver).and_then(|id| self.dag.by_id(*id));
+        let list = match giver {
+            Giver::Prefix(id) => self.prefixes_counting_to(id),
+            Giver::Job(j) => self.prefixes_with_data(&[j], from),
+            Giver::Tenant(t) => {
+                let jobs = self.jobs.iter().filter(|(_, job)| job.tenant == t && job.blocks > 0);
+                let jobs: Vec<u32> = jobs.map(|(j, _)| j).collect();
+                self.prefixes_with_data(&jobs, from)
+            }
+        };
+        let found = self.coldest(&list);
+        // On the next time it goes on where something was found, or behind what was looked at.
+        let at = found.and_then(|(block, _)| self.prefix_of(block)).or(list.last().copied());
+        match at {
+            Some(n) => drop(self.sharing.hands.insert(giver, self.dag.nodes[n].id)),
+            None => drop(self.sharing.hands.remove(&giver)),
+        }
+        found
+    }
+
+    fn prefix_of(&self, block: BlockId) -> Option<u32> {
+        match self.pool.held(self.pool.at(block))? {
+            crate::pool::Held::By(s) => Some(self.structures[s].prefix),
+            _ => None,
+        }
+    }
+
+    /// Prefixes of jobs that have structures, from one on and round; of a bounded number that is looked at.
+    fn prefixes_with_data(&self, jobs: &[u32], from: Option<u32>) -> Vec<u32> {
+        let of = |j: u32| chain(self.jobs[j].first_node, |n| self.dag.nodes[n].job_next);
+        let first = from.and_then(|n| jobs.iter().position(|&j| j == self.dag.nodes[n].job));
+        let (before, after) = jobs.split_at(first.unwrap_or(0));
+        let begin = from.filter(|_| first.is_some()).into_iter();
+        let begin = begin.flat_map(|n| chain(n, |n| self.dag.nodes[n].job_next));
+        let skip = usize::from(first.is_some());
+        let rest = after.iter().skip(skip).chain(before).chain(after.iter().take(skip));
+        let all = begin.chain(rest.flat_map(|&j| of(j)));
+        let with_data = |n: &u32| self.dag.nodes[*n].first_structure != NONE;
+        all.take(LOWER_PREFIXES).filter(with_data).collect()
+    }
+
+    fn prefixes_counting_to(&self, id: PrefixId) -> Vec<u32> {
+        let mut list: Vec<u32> =
+            self.quotas.counting_to(id).map(|s| self.structures[s].prefix).collect();
+        list.sort_unstable();
+        list.dedup();
+        list
+    }
+
+    /// Refuses what would be too heavy.
+    pub(crate) fn check_weight(weight: u32) -> Result<(), CatalogError> {
+        let most = honeycomb_types::limits::SHARE_WEIGHT_MAX;
+        if weight <= most {
+            return Ok(());
+        }
+        let (what, given) = ("the weight of a share", weight.into());
+        let allowed = "a weight is 1 to 1048576; 0 takes 1";
+        Err(CatalogError::InvalidArgument { what, given, allowed })
+    }
+}

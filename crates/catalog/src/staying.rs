@@ -1,0 +1,75 @@
+//! How many blocks stay below memory, or are on their way there, by structure and by job: a job's others are
+//! in memory, which is what policies share out.
+
+use honeycomb_types::BlockId;
+
+/// Counted as blocks come, go, and change their places.
+#[derive(Debug, Default)]
+pub(crate) struct Staying {
+    /// By place of a structure: of which job it is, and how many of its blocks are below.
+    structures: Vec<(u32, u32)>,
+    /// By place of a job.
+    jobs: Vec<u32>,
+}
+
+impl Staying {
+    /// A structure at this place is a job's from now on, before it has blocks.
+    pub(crate) fn own(&mut self, s: u32, j: u32) {
+        let (s, j) = (s as usize, j as usize);
+        if self.structures.len() <= s {
+            self.structures.resize(s + 1, (0, 0));
+        }
+        if self.jobs.len() <= j {
+            self.jobs.resize(j + 1, 0);
+        }
+        let (of, below) = &mut self.structures[s];
+        debug_assert!(*below == 0 || *of == j as u32, "the place of a structure that is there");
+        *of = j as u32;
+    }
+
+    /// A block that was below for this structure is so for that one.
+    pub(crate) fn change(&mut self, before: Option<u32>, after: Option<u32>) {
+        if before == after {
+            return;
+        }
+        if let Some(s) = before {
+            let (j, below) = &mut self.structures[s as usize];
+            *below -= 1;
+            self.jobs[*j as usize] -= 1;
+        }
+        if let Some(s) = after {
+            let (j, below) = &mut self.structures[s as usize];
+            *below += 1;
+            self.jobs[*j as usize] += 1;
+        }
+    }
+
+    pub(crate) fn of_structure(&self, s: u32) -> u64 {
+        self.structures.get(s as usize).map_or(0, |(_, below)| (*below).into())
+    }
+
+    pub(crate) fn of_job(&self, j: u32) -> u64 {
+        self.jobs.get(j as usize).copied().unwrap_or_default().into()
+    }
+
+    /// Compares with blocks that are below, and their structures.
+    pub(crate) fn check(&self, all: impl Iterator<Item = (BlockId, u32)>) -> Result<(), String> {
+        let mut left = self.structures.clone();
+        for (block, s) in all {
+            match left.get_mut(s as usize) {
+                Some((_, below)) if *below > 0 => *below -= 1,
+                _ => return Err(format!("{block} is below, and not counted for structure {s}")),
+            }
+        }
+        let mut sums = vec![0; self.jobs.len()];
+        self.structures.iter().for_each(|(j, below)| sums[*j as usize] += below);
+        match left.iter().any(|(_, below)| *below > 0) || sums != self.jobs {
+            true => Err(format!("counted below memory: {:?}, {:?}", self.structures, self.jobs)),
+            false => Ok(()),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.structures.capacity() * size_of::<(u32, u32)>() + self.jobs.capacity() * 4
+    }
+}

@@ -1,0 +1,373 @@
+//! Flushes of prefixes that live: what is asked of which block, what keeps still meanwhile, what is told
+//! in the manifest, and what is deleted; restarts and losses at each point.
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+
+mod common;
+
+use common::{Bench, file, incarnation, kv};
+use honeycomb_catalog::{
+    Actor, CatalogError, Command, Effect, FlushState, FlushedStructure, HeldBlock, NewServer,
+    PrefixOptions, Reply, Seal, Written,
+};
+use honeycomb_types::{BlockAt, Generation, JobId, ServerId, StructureId, Way};
+use std::collections::BTreeSet;
+
+const WRITTEN: &[Written] = &[Written { bytes: 10, items: 2, crc: 7 }];
+
+fn bench() -> (Bench, ServerId, JobId) {
+    let mut bench = Bench::new();
+    let server = bench.join_as("s1:1", 1, 40, true);
+    let job = bench.job_leased("job", 3_600_000);
+    let actor = Actor::driver(job);
+    let options = PrefixOptions { lease_ms: 1000, ..PrefixOptions::default() };
+    bench.run(Command::CreatePrefix { actor, job, path: "t", parents: &[], options }).unwrap();
+    (bench, server, job)
+}
+
+/// One block that the last command asked to be copied.
+#[derive(Clone, Debug, PartialEq)]
+struct Asked {
+    at: BlockAt,
+    range: (u64, u64),
+    object: String,
+    name: u32,
+}
+
+fn asked(bench: &Bench) -> Vec<Asked> {
+    let copies = bench.effects.iter().filter_map(|effect| match effect {
+        Effect::CopyBlock { at, start, end, object, name, .. } => {
+            Some(Asked { at: *at, range: (*start, *end), object: object.to_string(), name: *name })
+        }
+        _ => None,
+    });
+    copies.collect()
+}
+
+fn manifest(bench: &Bench) -> Option<(ServerId, u64, Vec<FlushedStructure>)> {
+    bench.effects.iter().find_map(|effect| match effect {
+        Effect::CommitFlush { server, number, structures, .. } => {
+            Some((*server, *number, structures.clone()))
+        }
+        _ => None,
+    })
+}
+
+fn swept(bench: &Bench) -> BTreeSet<String> {
+    let names = bench.effects.iter().filter_map(|effect| match effect {
+        Effect::SweepObjects { directory, names, .. } => {
+            Some(names.iter().map(move |name| format!("{directory}/{name}")))
+        }
+        _ => None,
+    });
+    names.flatten().collect()
+}
+
+fn begin(bench: &mut Bench, job: JobId, place: &str) -> Result<u64, CatalogError> {
+    let actor = Actor::driver(job);
+    match bench.run(Command::FlushPrefix { actor, job, path: "t", place })? {
+        Reply::Flushing { number, .. } => Ok(number),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn state(bench: &mut Bench, job: JobId, number: u64) -> Result<FlushState, CatalogError> {
+    let actor = Actor::driver(job);
+    match bench.run(Command::FlushInfo { actor, job, number })? {
+        Reply::FlushInfo(progress) => Ok(progress.state),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn copied(bench: &mut Bench, number: u64, asked: &Asked, sealed: bool) {
+    let (server, name, outcome) = (asked.at.block.server(), asked.name, Ok((WRITTEN, sealed)));
+    bench.run(Command::BlockCopied { server, number, name, outcome }).unwrap();
+}
+
+fn commit(bench: &mut Bench, server: ServerId, number: u64) {
+    bench.run(Command::FlushCommitted { server, number, outcome: Ok(()) }).unwrap();
+}
+
+fn move_from(
+    bench: &mut Bench,
+    s: StructureId,
+    at: BlockAt,
+    start: u64,
+) -> Result<(), CatalogError> {
+    let way = if start == 0 { Way::Merge } else { Way::Split };
+    bench.run(Command::BeginMove { structure: s, at, start, way }).map(drop)
+}
+
+#[test]
+fn a_kv_is_asked_for_where_it_is_and_every_hash_is_in_one_part() {
+    let (mut bench, server, job) = bench();
+    let opened = bench.make(job, kv("t", "", 8)).unwrap();
+    let (s, entries) = (opened.structure, opened.map.entries.clone());
+    let number = begin(&mut bench, job, "out").unwrap();
+    let first = asked(&bench);
+    assert_eq!(first.len(), 4, "so many of a server at a time: {first:?}");
+    let last = entries.last().unwrap();
+    assert!(first.iter().all(|asked| asked.at != last.at));
+    // What is being copied begins no move; what waits for its turn does, and is found where it is then.
+    let moving = CatalogError::Moving { at: first[0].at };
+    assert_eq!(move_from(&mut bench, s, first[0].at, entries[0].end / 2 + 1), Err(moving));
+    let half = last.start + (last.end - last.start) / 2 + 1;
+    let moved =
+        bench.run(Command::BeginMove { structure: s, at: last.at, start: half, way: Way::Split });
+    let Ok(Reply::Moving { id, entry }) = moved else { panic!("{moved:?}") };
+    let mut all = first.clone();
+    let mut waiting = first;
+    while let Some(one) = waiting.pop() {
+        copied(&mut bench, number, &one, true);
+        let more = asked(&bench);
+        assert!(more.iter().all(|asked| asked.at != last.at), "it is moving");
+        all.extend(more.clone());
+        waiting.extend(more);
+    }
+    assert_eq!(all.len(), 7);
+    assert_eq!(manifest(&bench), None);
+    bench.confirm(&[]);
+    let (at, target) = (last.at, entry.at);
+    bench.run(Command::CommitMove { structure: s, at, id, target, bytes: 0 }).unwrap();
+    let rest = asked(&bench);
+    assert_eq!(rest.iter().map(|asked| asked.at).collect::<Vec<_>>(), [at, target]);
+    rest.iter().for_each(|one| copied(&mut bench, number, one, true));
+    all.extend(rest);
+    let (committer, of, structures) = manifest(&bench).unwrap();
+    assert_eq!((committer, of), (server, number));
+    // The ranges are all hashes, each once, in order.
+    all.sort_by_key(|asked| asked.range);
+    assert_eq!((all[0].range.0, all[8].range.1), (0, u64::MAX));
+    assert!(all.windows(2).all(|two| two[0].range.1 + 1 == two[1].range.0));
+    let told: Vec<(String, u64)> = structures[0]
+        .parts
+        .iter()
+        .map(|part| (format!("job/out/{}", part.name), part.start))
+        .collect();
+    let asked: Vec<(String, u64)> = all.iter().map(|a| (a.object.clone(), a.range.0)).collect();
+    assert_eq!(told, asked);
+    assert!(swept(&bench).is_empty());
+    assert!(bench.effects.contains(&Effect::EndCopies { server, number }));
+    assert_eq!(state(&mut bench, job, number), Ok(FlushState::Writing));
+    commit(&mut bench, server, number);
+    assert_eq!(state(&mut bench, job, number), Ok(FlushState::Done));
+    assert_eq!(bench.freed(), []);
+    move_from(&mut bench, s, entries[0].at, entries[0].end / 2 + 1).unwrap();
+}
+
+#[test]
+fn what_follows_the_first_open_block_is_not_told_and_is_deleted() {
+    let (mut bench, server, job) = bench();
+    let opened = bench.make(job, file("t", "", 1)).unwrap();
+    let (s, first) = (opened.structure, opened.map.entries[0].at);
+    let (_, second) = bench.grow(s, first).unwrap();
+    bench.seal(s, first, Seal { length: 100, bytes: 0, last: false }).unwrap();
+    let (_, third) = bench.grow(s, second).unwrap();
+    let number = begin(&mut bench, job, "out").unwrap();
+    let copies = asked(&bench);
+    assert_eq!(copies.iter().map(|a| a.at).collect::<Vec<_>>(), [first, second, third]);
+    // The second is sealed between its own copy and that of the third.
+    copied(&mut bench, number, &copies[2], false);
+    copied(&mut bench, number, &copies[0], true);
+    copied(&mut bench, number, &copies[1], false);
+    let (.., structures) = manifest(&bench).unwrap();
+    let told: Vec<_> = structures[0].parts.iter().map(|p| format!("job/out/{}", p.name)).collect();
+    assert_eq!(told, [copies[0].object.clone(), copies[1].object.clone()]);
+    assert!(swept(&bench).contains(&copies[2].object));
+    assert!(swept(&bench).iter().all(|name| !told.contains(name)));
+    commit(&mut bench, server, number);
+    assert_eq!(state(&mut bench, job, number), Ok(FlushState::Done));
+}
+
+#[test]
+fn a_flush_keeps_its_prefix_and_ends_with_it() {
+    let (mut bench, _, job) = bench();
+    bench.make(job, file("t", "", 1)).unwrap();
+    let number = begin(&mut bench, job, "out").unwrap();
+    let [copy] = &asked(&bench)[..] else { panic!("one block") };
+    for _ in 0..10 {
+        bench
+            .run(Command::ServerReport {
+                server: copy.at.block.server(),
+                report: Default::default(),
+            })
+            .unwrap();
+        bench.pass(700);
+    }
+    assert!(bench.left(job, "t").is_ok(), "nobody renewed it, and it is there");
+    assert_eq!(begin(&mut bench, job, "out"), Ok(number), "the same again");
+    let other = begin(&mut bench, job, "other").unwrap();
+    let second = asked(&bench).into_iter().find(|copy| copy.object.contains("other")).unwrap();
+    // One fails and is tried again under another name, which nothing that is late can spoil.
+    let (server, name) = (copy.at.block.server(), copy.name);
+    let outcome = Err((false, "no space"));
+    bench.run(Command::BlockCopied { server, number, name, outcome }).unwrap();
+    assert_eq!(state(&mut bench, job, number), Ok(FlushState::Failing("no space".into())));
+    bench.pass(150);
+    let [again] = &asked(&bench)[..] else { panic!("{:?}", asked(&bench)) };
+    assert_eq!(again.at, copy.at);
+    assert_ne!(again.object, copy.object);
+    bench.remove(job, "t").unwrap();
+    let gone = swept(&bench);
+    for object in [&copy.object, &again.object, &second.object] {
+        assert!(gone.contains(object), "{object} of {gone:?}");
+    }
+    for number in [number, other] {
+        let Ok(FlushState::Lost(why)) = state(&mut bench, job, number) else {
+            panic!("it is over")
+        };
+        assert!(why.contains("ended"), "{why}");
+    }
+    copied(&mut bench, number, again, true);
+    assert_eq!(manifest(&bench), None);
+}
+
+#[test]
+fn what_is_cancelled_or_cannot_ever_be_leaves_nothing_and_its_place_is_free() {
+    let (mut bench, server, job) = bench();
+    bench.make(job, file("t", "", 1)).unwrap();
+    let actor = Actor::driver(job);
+    let number = begin(&mut bench, job, "out").unwrap();
+    let [copy] = &asked(&bench)[..] else { panic!("one block") };
+    let options = PrefixOptions { flush_to: "out", ..PrefixOptions::default() };
+    let claim = Command::CreatePrefix { actor, job, path: "u", parents: &[], options };
+    assert_eq!(bench.run(claim.clone()), Err(CatalogError::FlushPathTaken { path: "out".into() }));
+    bench.run(Command::CancelFlush { actor, job, number }).unwrap();
+    assert!(swept(&bench).contains(&copy.object));
+    bench.run(Command::CancelFlush { actor, job, number }).unwrap();
+    bench.run(claim).unwrap();
+    assert!(matches!(begin(&mut bench, job, "out"), Err(CatalogError::FlushPathTaken { .. })));
+    let number = begin(&mut bench, job, "other").unwrap();
+    let name = asked(&bench)[0].name;
+    let outcome = Err((true, "no such kind"));
+    bench.run(Command::BlockCopied { server, number, name, outcome }).unwrap();
+    assert_eq!(state(&mut bench, job, number), Ok(FlushState::Lost("no such kind".into())));
+    // It is nobody else's to know.
+    let stranger = bench.job("stranger");
+    let unknown = CatalogError::UnknownFlush { number };
+    assert_eq!(state(&mut bench, stranger, number), Err(unknown));
+}
+
+/// The server comes back to the controller, and tells what it holds.
+fn back(bench: &mut Bench, server: ServerId, held: &[(BlockAt, StructureId)]) {
+    let new = NewServer {
+        address: "s1:1",
+        incarnation: incarnation("s1:1"),
+        shards: 1,
+        blocks_per_shard: 40,
+        tiers: &[],
+        block_size: 65_536,
+        flush_root: "/flush",
+        kinds: &[],
+    };
+    bench.run(Command::RejoinServer { server: new, member: server }).unwrap();
+    let held: Vec<HeldBlock> = held
+        .iter()
+        .map(|&(at, structure)| HeldBlock {
+            at,
+            structure,
+            generation: Generation(1),
+            bytes_used: 0,
+            sealed: None,
+            successor: None,
+            taken: (0, 0),
+            tiers: Default::default(),
+        })
+        .collect();
+    bench.run(Command::Inventory { server, held: &held, last: true }).unwrap();
+}
+
+#[test]
+fn a_controller_that_is_started_again_copies_anew_and_deletes_what_was_left() {
+    let (mut bench, server, job) = bench();
+    let opened = bench.make(job, kv("t", "", 2)).unwrap();
+    let held: Vec<_> = opened.map.entries.iter().map(|e| (e.at, opened.structure)).collect();
+    let blocks: Vec<_> = held.iter().map(|(at, _)| *at).collect();
+    bench.confirm(&blocks);
+    let number = begin(&mut bench, job, "out").unwrap();
+    let before = asked(&bench);
+    copied(&mut bench, number, &before[0], true);
+    bench.restart();
+    assert_eq!(state(&mut bench, job, number), Ok(FlushState::Writing));
+    back(&mut bench, server, &held);
+    let after = asked(&bench);
+    assert_eq!(after.len(), 2);
+    assert!(after.iter().all(|copy| before.iter().all(|b| b.object != copy.object)));
+    // A late answer to the earlier one is nobody's.
+    copied(&mut bench, number, &before[1], true);
+    after.iter().for_each(|one| copied(&mut bench, number, one, true));
+    let (.., structures) = manifest(&bench).unwrap();
+    assert_eq!(structures[0].parts.len(), 2);
+    let gone = swept(&bench);
+    assert!(before.iter().all(|copy| gone.contains(&copy.object)));
+    assert!(after.iter().all(|copy| !gone.contains(&copy.object)));
+    // From here on it is as any other: the manifest is asked for again, and frees nothing.
+    bench.restart();
+    back(&mut bench, server, &held);
+    let (.., again) = manifest(&bench).unwrap();
+    assert_eq!(again, structures);
+    commit(&mut bench, server, number);
+    assert_eq!(state(&mut bench, job, number), Ok(FlushState::Done));
+    assert_eq!(bench.freed(), []);
+    bench.restart();
+    back(&mut bench, server, &held);
+    assert_eq!(manifest(&bench), None);
+}
+
+#[test]
+fn a_server_that_comes_back_over_another_connection_is_asked_anew() {
+    let (mut bench, server, job) = bench();
+    let opened = bench.make(job, file("t", "", 1)).unwrap();
+    let at = opened.map.entries[0].at;
+    bench.confirm(&[at]);
+    let number = begin(&mut bench, job, "out").unwrap();
+    let before = asked(&bench);
+    back(&mut bench, server, &[(at, opened.structure)]);
+    let after = asked(&bench);
+    assert_eq!(after.len(), 1);
+    assert_ne!(after[0].object, before[0].object);
+    copied(&mut bench, number, &before[0], true);
+    assert_eq!(manifest(&bench), None, "that was over the earlier connection");
+    copied(&mut bench, number, &after[0], false);
+    assert!(manifest(&bench).is_some());
+    assert!(swept(&bench).contains(&before[0].object));
+}
+
+#[test]
+fn a_lost_server_ends_the_flush_of_what_it_had_and_nothing_is_left() {
+    let (mut bench, lost, job) = bench();
+    bench.make(job, file("t", "", 1)).unwrap();
+    let number = begin(&mut bench, job, "out").unwrap();
+    let copy = asked(&bench).remove(0);
+    let other = bench.join_as("s2:1", 1, 20, true);
+    bench.run(Command::ServerLost { server: lost }).unwrap();
+    let Ok(FlushState::Lost(why)) = state(&mut bench, job, number) else { panic!("it is over") };
+    assert!(why.contains("lost"), "{why}");
+    bench.run(Command::Tick).unwrap();
+    let _ = (other, copy);
+}
+
+#[test]
+fn what_is_loaded_is_opened_when_it_is_published_and_not_before() {
+    let (mut bench, server, job) = bench();
+    let actor = Actor::driver(job);
+    let options = PrefixOptions { loading: true, lease_ms: 60_000, ..PrefixOptions::default() };
+    bench.run(Command::CreatePrefix { actor, job, path: "l", parents: &[], options }).unwrap();
+    let opened = bench.make(job, file("l", "f", 1)).unwrap();
+    let at = opened.map.entries[0].at;
+    bench.confirm(&[at]);
+    let loading = CatalogError::Loading { path: "l".into() };
+    assert_eq!(bench.open(actor, "l", "f").map(drop), Err(loading.clone()));
+    assert_eq!(bench.open(actor, "l", "").map(drop), Err(loading.clone()));
+    let flush = Command::FlushPrefix { actor, job, path: "l", place: "out" };
+    assert_eq!(bench.run(flush).map(drop), Err(loading.clone()));
+    bench.restart();
+    back(&mut bench, server, &[(at, opened.structure)]);
+    assert_eq!(bench.open(actor, "l", "f").map(drop), Err(loading));
+    for _ in 0..2 {
+        bench.run(Command::PublishPrefix { actor, job, path: "l" }).unwrap();
+        assert!(bench.open(actor, "l", "f").is_ok());
+    }
+    bench.restart();
+    back(&mut bench, server, &[(at, opened.structure)]);
+    assert!(bench.open(actor, "l", "f").is_ok());
+}

@@ -1,0 +1,160 @@
+//! What everybody has of memory and may have: what the catalog says of it is checked before a command that
+//! asks for blocks, and by it what goes down (INV-43).
+
+use super::{Cluster, File, Verdict, require};
+use honeycomb_catalog::ShareInfo;
+use honeycomb_types::{BlockAt, PolicyKind};
+
+/// What the catalog said last of shares, with what was asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Shares {
+    pub policy: PolicyKind,
+    told: Vec<ShareInfo>,
+}
+
+/// By how much a share is greater than another for its weight: whether `a / b > c / d`.
+fn greater((a, b): (u64, u64), (c, d): (u64, u64)) -> bool {
+    u128::from(a) * u128::from(d) > u128::from(c) * u128::from(b)
+}
+
+impl Cluster {
+    /// Whose a job's blocks are: whether a tenant's, and the name.
+    fn holder(&self, j: usize) -> (bool, &str) {
+        let job = &self.jobs[j];
+        job.tenant.as_deref().map_or((false, &job.name), |tenant| (true, tenant))
+    }
+
+    /// Blocks in memory that do not go below, of files for which `counts` holds.
+    fn frames(&self, counts: impl Fn(usize, &File) -> bool) -> u64 {
+        let jobs = self.jobs.iter().enumerate();
+        let files = jobs.flat_map(|(j, job)| job.files.iter().map(move |file| (j, file)));
+        let held = files.filter(|(j, file)| counts(*j, file)).flat_map(|(_, file)| file.held());
+        held.filter(|at| !self.tiers.place(*at).1.is_below()).count() as u64
+    }
+
+    /// What the catalog says of shares when a job is about to ask for so many blocks, and of how much
+    /// memory.
+    pub fn look(
+        &mut self,
+        (told, memory): (Vec<ShareInfo>, u64),
+        asks: Option<(usize, u64)>,
+    ) -> Verdict {
+        let most = self.room_of_all();
+        require(memory <= most, || format!("{memory} of {most} blocks are shared out"))?;
+        for (j, job) in self.jobs.iter().enumerate() {
+            let holder = self.holder(j);
+            let found = told.iter().find(|info| (info.tenant, &*info.name) == holder);
+            let Some(ShareInfo { share, .. }) = found else {
+                // One that ended is known no more.
+                require(job.files.is_empty(), || format!("{holder:?} has no share"))?;
+                continue;
+            };
+            let held = self.frames(|other, _| self.holder(other) == holder);
+            let asked = asks.map_or(0, |(asks, n)| if self.holder(asks) == holder { n } else { 0 });
+            let (weight, soft) = match holder {
+                (true, name) => self.tenant_shares.get(name).copied().unwrap_or((1, 0)),
+                (false, _) => (job.weight.max(1), job.soft),
+            };
+            let wants = held + asked;
+            let wants = if soft > 0 { wants.min(soft) } else { wants };
+            let (is, due) = ((share.held, share.wants, share.weight), (held, wants, weight));
+            require(is == due, || format!("{holder:?} has and wants {is:?}, and should {due:?}"))?;
+        }
+        let wanted: u64 = told.iter().map(|info| info.share.wants).sum();
+        let entitled: u64 = told.iter().map(|info| info.share.entitled).sum();
+        let weights: u64 = told.iter().map(|info| info.share.weight).sum();
+        let fair = self.shares.policy.is_fair();
+        require(!fair || entitled == memory.min(wanted), || {
+            format!("{entitled} of {memory} blocks are dealt out, and {wanted} wanted")
+        })?;
+        for ShareInfo { share, name, .. } in &told {
+            let own = memory * share.weight / weights;
+            let right = match self.shares.policy {
+                PolicyKind::FirstCome => share.entitled == share.held,
+                // Nobody has more than one who lacks will have with another block.
+                PolicyKind::MaxMin => {
+                    share.entitled == share.wants
+                        || told.iter().all(|info| {
+                            let (other, less) = (info.share, (share.entitled + 1, share.weight));
+                            !greater((other.entitled.saturating_sub(1), other.weight), less)
+                        })
+                }
+                PolicyKind::Karma => share.entitled >= share.wants.min(own / 2),
+            };
+            require(right && share.entitled <= share.wants.max(share.held), || {
+                format!("{name} is entitled to {share:?} of {told:?}, {memory} blocks")
+            })?;
+        }
+        self.shares.told = told;
+        Ok(())
+    }
+
+    /// Blocks that ordinary allocations could have if none were out.
+    fn room_of_all(&self) -> u64 {
+        let there = self.servers.iter().filter(|(id, _)| !self.away.contains(id));
+        let there = there.filter(|(id, _)| !self.drains.contains_key(id));
+        there.map(|(id, (total, _))| self.lent_less_reserve(*id, *total)).sum()
+    }
+
+    /// A block of a prefix goes down because somebody else asked, or the same: whether it may (INV-43).
+    pub(super) fn gives(
+        &mut self,
+        at: BlockAt,
+        (j, prefix): (usize, usize),
+        asker: Option<(usize, usize)>,
+    ) -> Verdict {
+        let beyond = self.is_beyond(at, j);
+        let holder = self.holder(j);
+        let (tenant, name) = (holder.0, holder.1.to_owned());
+        let own = asker.is_some_and(|(asks, _)| self.holder(asks) == holder);
+        let fair = self.shares.policy.is_fair();
+        let mut told = self.shares.told.iter_mut();
+        let share = told.find(|info| (info.tenant, &*info.name) == (tenant, &*name));
+        let above = share.is_some_and(|info| {
+            let above = info.share.held > info.share.entitled;
+            info.share.held = info.share.held.saturating_sub(1);
+            above
+        });
+        let may = match fair {
+            _ if beyond => true,
+            true => own || above,
+            false => asker == Some((j, prefix)),
+        };
+        require(may && asker.is_some(), || {
+            format!("{at:?} of {name} goes down; {asker:?} asked: {:?} (INV-43)", self.shares)
+        })
+    }
+
+    /// Whether a block is of somebody who has more in memory than a soft quota.
+    fn is_beyond(&self, at: BlockAt, j: usize) -> bool {
+        let job = &self.jobs[j];
+        let Some(file) = job.files.iter().find(|file| file.held().contains(&at)) else {
+            return false;
+        };
+        let prefixes = job.all().filter(|(_, p)| p.soft > 0 && file.counts.contains(&p.id));
+        let mut over_prefix = prefixes.map(|(_, p)| {
+            self.frames(|other, file| other == j && file.counts.contains(&p.id)) > p.soft
+        });
+        let over_job = job.soft > 0 && self.frames(|other, _| other == j) > job.soft;
+        let of_tenant = job.tenant.as_ref().and_then(|name| self.tenant_shares.get(name));
+        let over_tenant = of_tenant.is_some_and(|(_, soft)| {
+            *soft > 0 && self.frames(|other, _| self.jobs[other].tenant == job.tenant) > *soft
+        });
+        over_prefix.any(|over| over) || over_job || over_tenant
+    }
+
+    /// Whether a job that asked for so many and was refused memory waits for it: it would be within its
+    /// share, and blocks are on their way below.
+    pub fn waits(&self, j: usize, asked: u64, lowering: bool) -> bool {
+        let holder = self.holder(j);
+        let own = self.shares.told.iter().find(|info| (info.tenant, &*info.name) == holder);
+        let within = own.is_some_and(|info| info.share.held + asked <= info.share.entitled);
+        let short = self.room().0 < asked;
+        self.shares.policy.is_fair() && short && within && lowering
+    }
+
+    /// Nothing is asked for.
+    pub fn asks_nothing(&mut self) {
+        self.shares.told.clear();
+    }
+}

@@ -1,0 +1,97 @@
+//! Flushes that are asked for while a prefix lives, and prefixes that are being loaded.
+
+use crate::{Client, Error};
+use honeycomb_types::JobId;
+use honeycomb_types::limits::{FLUSH_LOOK_FIRST, FLUSH_LOOK_MAX};
+use honeycomb_wire::messages::{
+    CancelFlushReply, CancelFlushRequest, FlushInfoReply, FlushInfoRequest, FlushPrefixReply,
+    FlushPrefixRequest, PublishPrefixReply, PublishPrefixRequest,
+};
+use honeycomb_wire::{Op, Status};
+use std::time::Duration;
+
+/// A flush that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlushTicket {
+    /// Its number.
+    pub number: u64,
+    /// Where it goes, in full.
+    pub place: String,
+}
+
+/// How far a flush is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlushProgress {
+    /// Its manifest is in its place.
+    pub done: bool,
+    /// Blocks that are to be written, as far as is known.
+    pub parts: u32,
+    /// Of these, those that are.
+    pub parts_done: u32,
+    /// Bytes that are written.
+    pub bytes: u64,
+    /// Why the last attempt failed, if one did: it is tried again.
+    pub failing: Option<String>,
+}
+
+impl Client {
+    /// Begins to write what a live prefix holds (Table 1, flushAddrPrefix): to a path of names below
+    /// the servers' `flush_root` and the job's name, or to that place as a URL. The prefix goes on, and
+    /// does not expire meanwhile. One that is under way for both is answered again.
+    pub fn begin_flush(&self, job: JobId, path: &str, place: &str) -> Result<FlushTicket, Error> {
+        let body = FlushPrefixRequest { job: job.0, path: path.into(), place: place.into() };
+        let reply: FlushPrefixReply = self.ask(Op::FlushPrefix, &body)?;
+        Ok(FlushTicket { number: reply.flush, place: reply.place })
+    }
+
+    /// How far it is; an error when it has come to nothing.
+    pub fn flush_progress(&self, job: JobId, number: u64) -> Result<FlushProgress, Error> {
+        let body = FlushInfoRequest { job: job.0, flush: number };
+        let told: FlushInfoReply = self.ask(Op::FlushInfo, &body)?;
+        if told.state == 4 {
+            let text = format!("the flush has come to nothing: {}", told.message);
+            return Err(Error::new(Status::Removed, text));
+        }
+        Ok(FlushProgress {
+            done: told.state == 3,
+            parts: told.parts,
+            parts_done: told.parts_done,
+            bytes: told.bytes,
+            failing: (told.state == 2).then_some(told.message),
+        })
+    }
+
+    /// Ends it, unless its manifest is being written already.
+    pub fn cancel_flush(&self, job: JobId, number: u64) -> Result<(), Error> {
+        let body = CancelFlushRequest { job: job.0, flush: number };
+        self.ask::<_, CancelFlushReply>(Op::CancelFlush, &body).map(drop)
+    }
+
+    /// Writes what a live prefix holds and waits until it is whole. `look` is told how far it is, and
+    /// ends the wait by `false`: the flush goes on.
+    pub fn flush_prefix(
+        &self,
+        job: JobId,
+        path: &str,
+        place: &str,
+        look: &mut dyn FnMut(&FlushProgress) -> bool,
+    ) -> Result<(FlushTicket, FlushProgress), Error> {
+        let ticket = self.begin_flush(job, path, place)?;
+        let clock = self.clock();
+        let mut pause: Duration = FLUSH_LOOK_FIRST;
+        loop {
+            let progress = self.flush_progress(job, ticket.number)?;
+            if !look(&progress) || progress.done {
+                return Ok((ticket, progress));
+            }
+            clock.sleep_until(clock.now() + pause);
+            pause = (pause * 2).min(FLUSH_LOOK_MAX);
+        }
+    }
+
+    /// Lets a prefix that was created as loading be opened.
+    pub fn publish_prefix(&self, job: JobId, path: &str) -> Result<(), Error> {
+        let body = PublishPrefixRequest { job: job.0, path: path.into() };
+        self.ask::<_, PublishPrefixReply>(Op::PublishPrefix, &body).map(drop)
+    }
+}

@@ -1,0 +1,50 @@
+//! Flushes that clients ask for, and prefixes that they load.
+
+use super::{Asked, ControllerService, Refusal, refusal, unexpected};
+use crate::translate;
+use honeycomb_catalog::{Command, Reply};
+use honeycomb_types::JobId;
+use honeycomb_wire::messages::{
+    CancelFlushRequest, FlushInfoReply, FlushInfoRequest, FlushPrefixReply, FlushPrefixRequest,
+    PublishPrefixRequest,
+};
+use honeycomb_wire::{Field, Op};
+
+impl ControllerService {
+    pub(super) fn serve_flush(&mut self, asked: Asked<'_>) -> Result<Vec<u8>, Refusal> {
+        let Asked { now, actor, op, .. } = asked;
+        let reply = match op {
+            Op::FlushPrefix => {
+                let q = asked.read::<FlushPrefixRequest>()?;
+                let (job, path, place) = (JobId(q.job), q.path.as_str(), q.place.as_str());
+                self.apply(now, Command::FlushPrefix { actor, job, path, place })
+            }
+            Op::FlushInfo => {
+                let q = asked.read::<FlushInfoRequest>()?;
+                let (job, number) = (JobId(q.job), q.flush);
+                self.apply(now, Command::FlushInfo { actor, job, number })
+            }
+            Op::CancelFlush => {
+                let q = asked.read::<CancelFlushRequest>()?;
+                let (job, number) = (JobId(q.job), q.flush);
+                self.apply(now, Command::CancelFlush { actor, job, number })
+            }
+            _ => {
+                let q = asked.read::<PublishPrefixRequest>()?;
+                self.apply(now, Command::PublishPrefix { actor, job: JobId(q.job), path: &q.path })
+            }
+        };
+        match reply.map_err(refusal)? {
+            Reply::Done => Ok(Vec::new()),
+            Reply::Flushing { number, place } => {
+                Ok(FlushPrefixReply { flush: number, place: place.into() }.encode())
+            }
+            Reply::FlushInfo(progress) => {
+                let (state, message) = translate::flush_state(&progress.state);
+                let (parts, parts_done, bytes) = (progress.parts, progress.done, progress.bytes);
+                Ok(FlushInfoReply { state, message, parts, parts_done, bytes }.encode())
+            }
+            other => unexpected(op, &other),
+        }
+    }
+}

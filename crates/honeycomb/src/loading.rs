@@ -1,0 +1,301 @@
+//! Loading a flush into a prefix: what it holds is put where it was, by who asks for it.
+//!
+//! The prefix is created as `loading`: nobody opens anything in it before all of it is there and it is
+//! published, in one step. Who loads reads the objects with credentials of its own and puts what they
+//! hold as any client does, so that neither the size of blocks nor the number of servers has to be what
+//! it was. When it dies the prefix goes with its lease, or with the next load that is told to begin
+//! again.
+
+use crate::failure::{Failure, Outcome};
+use crate::flushed::failure;
+use honeycomb_client::{Any, Client, Error, File, Kv, Queue};
+use honeycomb_tiers::{Access, FlushError, Flushed, FlushedStructure, Place};
+use honeycomb_types::JobId;
+use honeycomb_types::limits::LARGE_FRACTION;
+use honeycomb_wire::Status;
+use honeycomb_wire::batch::BatchOp;
+use honeycomb_wire::messages::PrefixOptions;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Structures and parts of stores that are filled at the same time.
+const AT_A_TIME: usize = 4;
+/// Part of a store's blocks that is meant to be in use when it is loaded: fewer splits.
+const FILLED_PERCENT: u64 = 60;
+/// Answers of a store that are awaited together.
+const ANSWERS: usize = 256;
+/// After so many bytes of a store it is told how far a load is.
+const NEWS: u64 = 1 << 20;
+/// Items that are put into a queue together.
+const ITEMS: usize = 256;
+
+/// What a load is to make.
+#[derive(Clone, Debug, Default)]
+pub struct Load {
+    /// The prefix.
+    pub path: String,
+    /// Its lease in milliseconds; 0 takes the job's.
+    pub lease_ms: u32,
+    /// It never expires.
+    pub pinned: bool,
+    /// Takes the place of a load of the same prefix that was not finished.
+    pub again: bool,
+}
+
+/// What a load has made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Loaded {
+    /// Structures.
+    pub structures: usize,
+    /// Bytes of the objects that were read.
+    pub bytes: u64,
+}
+
+/// One structure, or a share of the parts of a store.
+struct Task<'a> {
+    structure: &'a FlushedStructure,
+    made: usize,
+    share: usize,
+    of: usize,
+}
+
+/// Loads the flush at a place. `look` is told how many bytes of how many are done, now and then.
+pub fn load(
+    client: &Client,
+    job: JobId,
+    place: &Place,
+    access: &Access,
+    load: &Load,
+    look: &(dyn Fn(u64, u64) + Sync),
+) -> Outcome<Loaded> {
+    let flushed = Flushed::at(place.clone(), access).map_err(failure)?;
+    let structures = &flushed.manifest().structures;
+    let known = |s: &&FlushedStructure| matches!(s.kind.as_str(), "file" | "queue" | "kv");
+    if let Some(other) = structures.iter().find(|s| !known(s)) {
+        let text = format!("'{}' is of the kind {}, which is not loaded", other.name, other.kind);
+        return Err(Failure::new(Status::UnknownKind, text));
+    }
+    begin(client, job, load)?;
+    client.keep(job, std::slice::from_ref(&load.path));
+    let made = fill(client, job, place, access, load, &flushed, look);
+    let made = made.and_then(|made| {
+        client.publish_prefix(job, &load.path)?;
+        Ok(made)
+    });
+    if made.is_err() {
+        // Its lease would end it too.
+        let _ = client.remove_prefix(job, &load.path);
+    }
+    client.release(job, std::slice::from_ref(&load.path));
+    made
+}
+
+fn begin(client: &Client, job: JobId, load: &Load) -> Outcome {
+    let Load { path, lease_ms, pinned, again } = load;
+    let options = PrefixOptions {
+        lease_ms: *lease_ms,
+        pinned: *pinned,
+        loading: true,
+        ..PrefixOptions::default()
+    };
+    match client.create_prefix(job, path, &[], options.clone()) {
+        Err(Error { status: Status::AlreadyExists, .. }) if is_loading(client, job, path) => {
+            if !again {
+                let text = format!(
+                    "{path} is being loaded already, or its load was not finished: begin again \
+                     takes its place"
+                );
+                return Err(Failure::new(Status::Loading, text));
+            }
+            client.remove_prefix(job, path)?;
+            client.create_prefix(job, path, &[], options)?;
+        }
+        created => drop(created?),
+    }
+    Ok(())
+}
+
+/// Whether nobody may open what is there yet.
+fn is_loading(client: &Client, job: JobId, path: &str) -> bool {
+    matches!(client.open(job, path), Err(Error { status: Status::Loading, .. }))
+}
+
+#[allow(clippy::too_many_arguments)] // each is one thing that a load has
+fn fill(
+    client: &Client,
+    job: JobId,
+    place: &Place,
+    access: &Access,
+    load: &Load,
+    flushed: &Flushed,
+    look: &(dyn Fn(u64, u64) + Sync),
+) -> Outcome<Loaded> {
+    let structures = &flushed.manifest().structures;
+    let bytes = |s: &FlushedStructure| s.parts.iter().map(|part| part.bytes).sum::<u64>();
+    let all: u64 = structures.iter().map(bytes).sum();
+    let (mut tasks, mut made) = (Vec::new(), Vec::new());
+    for structure in structures {
+        made.push(create(client, job, load, structure)?);
+        let large = structure.parts.iter().any(|part| part.is_of_extents());
+        // Values in blocks of their own are found by a list of all of them: one reads it.
+        let of = match structure.kind.as_str() {
+            "kv" if !large => structure.parts.len().clamp(1, AT_A_TIME),
+            _ => 1,
+        };
+        tasks.extend((0..of).map(|share| Task { structure, made: made.len() - 1, share, of }));
+    }
+    let (next, done, failed) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let why: Mutex<Option<Failure>> = Mutex::new(None);
+    let work = || -> Outcome {
+        let own = Flushed::at(place.clone(), access).map_err(failure)?;
+        if own.manifest() != flushed.manifest() {
+            let text = format!("{place} was replaced by a later flush while it was loaded");
+            return Err(Failure::new(Status::Removed, text));
+        }
+        let tell = |bytes: u64| {
+            look(done.fetch_add(bytes, Relaxed) + bytes, all);
+            match failed.load(Relaxed) {
+                true => Err(Failure::new(Status::Removed, "another part could not be loaded")),
+                false => Ok(()),
+            }
+        };
+        while let Some(task) = tasks.get(next.fetch_add(1, Relaxed)) {
+            match &made[task.made] {
+                Any::File(file) => load_file(&own, file, task, &tell)?,
+                Any::Queue(queue) => load_queue(&own, queue, task, &tell)?,
+                Any::Kv(kv) => load_kv(&own, kv, task, &tell)?,
+                Any::Custom(_) => unreachable!("none is made"),
+            }
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..tasks.len().min(AT_A_TIME) {
+            scope.spawn(|| {
+                if let Err(e) = work() {
+                    failed.store(true, Relaxed);
+                    let mut why = why.lock().unwrap_or_else(|e| e.into_inner());
+                    why.get_or_insert(e);
+                }
+            });
+        }
+    });
+    match why.into_inner().unwrap_or_else(|e| e.into_inner()) {
+        Some(failure) => Err(failure),
+        None => {
+            structures.iter().zip(&made).try_for_each(|(s, made)| verify(s, made))?;
+            Ok(Loaded { structures: structures.len(), bytes: all })
+        }
+    }
+}
+
+fn address(path: &str, name: &str) -> String {
+    if name.is_empty() { path.to_owned() } else { format!("{path}:{name}") }
+}
+
+/// Makes a structure as it was, with nothing in it.
+fn create(client: &Client, job: JobId, load: &Load, s: &FlushedStructure) -> Outcome<Any> {
+    let address = address(&load.path, &s.name);
+    let parts = s.parts.iter().filter(|part| !part.is_of_extents());
+    let (bytes, items) = parts.fold((0, 0), |(b, i), part| (b + part.bytes, i + part.items));
+    Ok(match s.kind.as_str() {
+        "file" => Any::File(client.create_file(job, &address, 1, false)?),
+        "queue" => {
+            // Blocks of a live queue are copied one after the other, and hold more together than it
+            // may hold at a time when items went from the first to the last meanwhile.
+            let bound = |most: u64, there: u64| if most == 0 { 0 } else { most.max(there) };
+            let (max_items, max_bytes) = (bound(s.max_items, items), bound(s.max_bytes, bytes));
+            Any::Queue(client.create_queue(job, &address, max_items, max_bytes, false)?)
+        }
+        _ => {
+            let kv = client.create_kv(job, &address, 1, s.slots, false)?;
+            let block = kv.plain_limit() as u64 * LARGE_FRACTION;
+            let blocks = (bytes * 100 / FILLED_PERCENT).div_ceil(block).clamp(1, s.slots.into());
+            if blocks == 1 {
+                return Ok(Any::Kv(kv));
+            }
+            drop(kv);
+            client.remove_structure(job, &address)?;
+            Any::Kv(client.create_kv(job, &address, blocks as u32, s.slots, false)?)
+        }
+    })
+}
+
+/// Looks whether all of a structure is there: a server may have been lost since.
+fn verify(s: &FlushedStructure, made: &Any) -> Outcome {
+    let there = match made {
+        Any::File(file) => file.size()?,
+        Any::Queue(queue) => queue.counts()?.items,
+        Any::Kv(kv) => kv.length()?,
+        Any::Custom(_) => unreachable!("none is made"),
+    };
+    let parts = s.parts.iter().filter(|part| !part.is_of_extents());
+    let items = parts.map(|part| part.items).sum::<u64>();
+    if there == items {
+        return Ok(());
+    }
+    let text = format!("'{}' has {there} items where the flush has {items}", s.name);
+    Err(Failure::new(Status::Internal, text))
+}
+
+/// Told how many bytes more are done; an error when there is no use in going on.
+type Tell<'a> = dyn Fn(u64) -> Outcome + 'a;
+
+fn load_file(flushed: &Flushed, file: &File, task: &Task<'_>, tell: &Tell<'_>) -> Outcome {
+    for part in &task.structure.parts {
+        let bytes = flushed.bytes_of(part).map_err(failure)?;
+        if !bytes.is_empty() {
+            file.write_all(&bytes)?;
+        }
+        tell(part.bytes)?;
+    }
+    if task.structure.sealed {
+        file.seal()?;
+    }
+    Ok(())
+}
+
+fn load_queue(flushed: &Flushed, queue: &Queue, task: &Task<'_>, tell: &Tell<'_>) -> Outcome {
+    let mut items = flushed.queue(&task.structure.name).map_err(failure)?;
+    loop {
+        let some: Result<Vec<Vec<u8>>, FlushError> = items.by_ref().take(ITEMS).collect();
+        let some = some.map_err(failure)?;
+        if some.is_empty() {
+            break;
+        }
+        let slices: Vec<&[u8]> = some.iter().map(Vec::as_slice).collect();
+        queue.put_many(&slices, Duration::ZERO).map_err(|(_, e)| e)?;
+        tell(some.iter().map(|item| item.len() as u64 + 4).sum())?;
+    }
+    if task.structure.sealed {
+        queue.close()?;
+    }
+    Ok(())
+}
+
+fn load_kv(flushed: &Flushed, kv: &Kv, task: &Task<'_>, tell: &Tell<'_>) -> Outcome {
+    let name = &task.structure.name;
+    let entries = flushed.share_of_kv(name, task.share, task.of).map_err(failure)?;
+    let mut pipeline = kv.pipeline();
+    let mut bytes = 0;
+    for entry in entries {
+        let (key, value) = entry.map_err(failure)?;
+        bytes += (key.len() + value.len()) as u64 + 8;
+        if value.len() > kv.plain_limit() {
+            kv.put(&key, &value)?;
+        } else {
+            pipeline.ask(BatchOp::Put { key: &key, value: &value });
+        }
+        while pipeline.len() >= ANSWERS {
+            pipeline.next().transpose()?;
+        }
+        if bytes >= NEWS {
+            tell(std::mem::take(&mut bytes))?;
+        }
+    }
+    while let Some(answer) = pipeline.next() {
+        answer?;
+    }
+    tell(bytes)
+}

@@ -1,0 +1,393 @@
+//! How a block moves that moves as it lies: a file's, a queue's.
+//!
+//! Its bytes are two runs, one from the front and one to the end, which only grow towards each other
+//! while the move lasts: what was sent is never changed, so that nothing is sent twice. What the block
+//! knows beside them (seal, reservations, counts) is small, and goes when it stands still.
+//!
+//! While it stands still nobody who waits is served and no time runs out, or a result would be
+//! recorded after the records have gone. When it has left, who waits is told that the block is
+//! another, and asks again there under the same lane and number: it did not run here.
+
+use crate::moves::{Movable, Parcel, Prepared, Totals, Wish};
+use crate::next::busy;
+use crate::{Answer, Operation};
+use honeycomb_block::Backing;
+use honeycomb_types::Time;
+use honeycomb_wire::messages::{MoveDoneRequest, MoveRegionRequest, MoveStateRequest};
+use honeycomb_wire::{Field, Op, Status, checksum};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Bytes of one part, at most: it comes whole.
+const PIECE: usize = 32 * 1024;
+/// And no less than this, where there is so much.
+const PIECE_MIN: usize = 1024;
+/// Delay told while the block stands still, in microseconds.
+const RETRY_MOVE_US: u64 = 500;
+
+/// A block that moves as it lies.
+pub(crate) trait Carry {
+    /// Where its move is.
+    fn cart(&self) -> &Cart;
+
+    /// The same, to go on with it.
+    fn cart_mut(&mut self) -> &mut Cart;
+
+    /// Where the bytes at the front begin that anybody can still ask for.
+    fn front_start(&self, block: &Backing) -> usize;
+
+    /// Where they end for now.
+    fn front_end(&self) -> usize;
+
+    /// The bytes at the end of the block: they begin earlier and earlier.
+    fn back(&self) -> Range<usize>;
+
+    /// Whether nothing is arriving: who came before the block stood still has his answer.
+    fn is_settled(&self) -> bool;
+
+    /// What it knows beside its bytes. Time is told as what is left of it: clocks differ.
+    fn image(&self, now: Time) -> Vec<u8>;
+
+    /// Takes over what another block knew. May come again.
+    fn restore(&mut self, now: Time, image: &[u8]) -> Result<(), Answer>;
+
+    /// It serves again, here or as the new block: who waits is looked at, and what others must hear
+    /// is said again when it is new.
+    fn resume(&mut self, block: &mut Backing, now: Time, new: bool);
+
+    /// It serves no more: who waits gets this answer.
+    fn dismiss(&mut self, answer: &Answer);
+}
+
+/// Where the move of such a block is.
+#[derive(Default)]
+pub(crate) struct Cart {
+    stage: Stage,
+    /// It stood still, and who waited has not been looked at since.
+    woken: bool,
+}
+
+#[derive(Default)]
+enum Stage {
+    #[default]
+    Stays,
+    Leaves(Leaving),
+    Comes(Coming),
+    Gone,
+}
+
+/// It is being sent.
+struct Leaving {
+    /// Where the bytes at the front begin.
+    from: usize,
+    /// They were sent up to here.
+    front: usize,
+    /// Those at the end were sent from here on.
+    back: usize,
+    /// It stands still since.
+    held: Option<Time>,
+    /// What it knows, and how much of that was sent.
+    image: Option<(Vec<u8>, usize)>,
+    /// The other block may have it.
+    handed: bool,
+}
+
+/// It is coming.
+struct Coming {
+    move_id: u64,
+    bytes: u64,
+    image: Vec<u8>,
+    /// Everything has come, and was counted.
+    whole: bool,
+}
+
+impl Cart {
+    /// Of a block that was opened to be filled by a move; 0 for none.
+    pub fn importing(move_id: u64) -> Cart {
+        let stage = match move_id {
+            0 => Stage::Stays,
+            _ => Stage::Comes(Coming { move_id, bytes: 0, image: Vec::new(), whole: false }),
+        };
+        Cart { stage, woken: false }
+    }
+
+    /// What is answered that cannot be done now.
+    #[inline]
+    pub fn refuses(&self, changes: bool) -> Option<Answer> {
+        match &self.stage {
+            Stage::Stays => None,
+            Stage::Leaves(leaving) => {
+                let still = leaving.handed || changes && leaving.held.is_some();
+                still.then(|| busy(RETRY_MOVE_US))
+            }
+            Stage::Comes(_) => Some(busy(RETRY_MOVE_US)),
+            Stage::Gone => Some(gone()),
+        }
+    }
+
+    /// Whether nothing may happen to the block: nobody is served, no time runs out.
+    #[inline]
+    pub fn is_still(&self) -> bool {
+        match &self.stage {
+            Stage::Stays => false,
+            Stage::Leaves(leaving) => leaving.handed || leaving.held.is_some(),
+            Stage::Comes(_) | Stage::Gone => true,
+        }
+    }
+
+    /// Whether it takes part in no move.
+    pub fn stays(&self) -> bool {
+        matches!(self.stage, Stage::Stays)
+    }
+
+    /// Whether the bytes that were sent have to stay what they are.
+    pub fn is_leaving(&self) -> bool {
+        matches!(self.stage, Stage::Leaves(_))
+    }
+
+    /// Whether those who wait are to be looked at; once.
+    pub fn wakes(&mut self) -> bool {
+        std::mem::take(&mut self.woken)
+    }
+
+    /// When the block wants to be looked at, given when it would if nothing moved.
+    pub fn deadline(&self, otherwise: Option<Time>) -> Option<Time> {
+        match (self.woken, self.is_still()) {
+            (true, _) => Some(Time::ZERO),
+            (false, true) => None,
+            (false, false) => otherwise,
+        }
+    }
+
+    fn leaving(&mut self) -> Option<&mut Leaving> {
+        match &mut self.stage {
+            Stage::Leaves(leaving) => Some(leaving),
+            _ => None,
+        }
+    }
+
+    fn coming(&mut self, move_id: u64) -> Result<&mut Coming, Answer> {
+        match &mut self.stage {
+            Stage::Comes(coming) if coming.move_id == move_id => Ok(coming),
+            _ => {
+                Err(Answer::refuse(Status::WrongEpoch, "the block does not take part in this move"))
+            }
+        }
+    }
+}
+
+fn gone() -> Answer {
+    Answer::refuse(Status::WrongEpoch, "what the block held is in another block")
+}
+
+/// Takes a part of a move, whole.
+pub(crate) fn take_part<T: Carry>(
+    block: &mut T,
+    backing: &mut Backing,
+    operation: &Operation<'_>,
+    payload: &[u8],
+) -> Result<Answer, Answer> {
+    let args = operation.args;
+    match operation.op {
+        Op::MoveRegion => {
+            let part = MoveRegionRequest::decode(args)?;
+            let coming = block.cart_mut().coming(part.move_id)?;
+            let end = part.start.checked_add(payload.len() as u64);
+            let end = end.filter(|end| *end <= backing.len() as u64);
+            let fits = end.is_some() && part.end.checked_add(1) == end && !payload.is_empty();
+            let range = part.start as usize..end.unwrap_or_default() as usize;
+            if !fits || part.values != 0 {
+                return Err(broken("a part of a move has no place in the block"));
+            }
+            check_sum(payload, part.checksum)?;
+            coming.bytes += payload.len() as u64;
+            coming.whole = false;
+            backing.slice_mut(range).copy_from_slice(payload);
+            Ok(Answer::ok(0))
+        }
+        Op::MoveState => {
+            let part = MoveStateRequest::decode(args)?;
+            let coming = block.cart_mut().coming(part.move_id)?;
+            check_sum(payload, part.checksum)?;
+            if part.offset == 0 {
+                coming.image.clear();
+            }
+            if part.offset != coming.image.len() as u64 {
+                return Err(broken("a part of what a block knows came out of turn"));
+            }
+            coming.whole = false;
+            coming.image.extend_from_slice(payload);
+            Ok(Answer::ok(0))
+        }
+        Op::MoveDone => {
+            let part = MoveDoneRequest::decode(args)?;
+            let coming = block.cart_mut().coming(part.move_id)?;
+            if (part.entries, part.bytes) != (1, coming.bytes) {
+                let text =
+                    format!("{} bytes of a block have come, not {}", coming.bytes, part.bytes);
+                return Err(Answer::refuse(Status::Internal, text));
+            }
+            let image = std::mem::take(&mut coming.image);
+            let restored = block.restore(operation.now, &image);
+            let coming = block.cart_mut().coming(part.move_id)?;
+            coming.image = image;
+            coming.whole = restored.is_ok();
+            restored.map(|()| Answer::ok(1))
+        }
+        other => {
+            Err(broken(&format!("{} is no part of a block that moves as it lies", other.name())))
+        }
+    }
+}
+
+fn check_sum(payload: &[u8], sum: u64) -> Result<(), Answer> {
+    match checksum(payload) == sum {
+        true => Ok(()),
+        false => Err(broken("a part of a move is not what was sent")),
+    }
+}
+
+/// A part that cannot be what the other block has sent.
+pub(crate) fn broken(why: &str) -> Answer {
+    Answer::refuse(Status::BadFrame, why)
+}
+
+fn region(block: &Backing, range: Range<usize>) -> Prepared {
+    let bytes: Arc<[u8]> = block.slice(range.clone()).into();
+    let (start, end) = (range.start as u64, range.end as u64 - 1);
+    let checksum = checksum(&bytes);
+    Prepared::Parcel(Parcel::Region { start, end, values: 0, checksum, bytes })
+}
+
+impl<T: Carry> Movable for T {
+    /// Such a block neither divides nor joins another.
+    fn wish(&mut self, _block: &Backing, _now: Time) -> Option<Wish> {
+        None
+    }
+
+    fn can_leave(&self) -> bool {
+        self.cart().stays()
+    }
+
+    fn wish_at(&self) -> Option<Time> {
+        None
+    }
+
+    fn refused(&mut self, _now: Time, _wish: Wish, _status: Status, _why: String) {}
+
+    fn begin_export(&mut self, block: &mut Backing, _start: u64, _end: u64) -> Result<(), Answer> {
+        assert!(self.can_leave(), "INV-19: one move at a time");
+        if block.floor() > 0 {
+            return Err(Answer::refuse(Status::Busy, "the block is below memory"));
+        }
+        let from = self.front_start(block);
+        let (front, back) = (from, self.back().end);
+        let leaving = Leaving { from, front, back, held: None, image: None, handed: false };
+        self.cart_mut().stage = Stage::Leaves(leaving);
+        Ok(())
+    }
+
+    fn prepare(&mut self, block: &mut Backing, most: usize) -> Prepared {
+        let (end, back, settled) = (self.front_end(), self.back().start, self.is_settled());
+        let most = most.clamp(PIECE_MIN, PIECE);
+        let Some(leaving) = self.cart_mut().leaving() else { return Prepared::Nothing };
+        if leaving.front < end {
+            let range = leaving.front..end.min(leaving.front + most);
+            leaving.front = range.end;
+            return region(block, range);
+        }
+        if leaving.back > back {
+            let range = back.max(leaving.back.saturating_sub(most))..leaving.back;
+            leaving.back = range.start;
+            return region(block, range);
+        }
+        let Some(now) = leaving.held.filter(|_| settled) else { return Prepared::Nothing };
+        if leaving.image.is_none() {
+            let image = self.image(now);
+            self.cart_mut().leaving().expect("looked at above").image = Some((image, 0));
+        }
+        let leaving = self.cart_mut().leaving().expect("looked at above");
+        let (image, sent) = leaving.image.as_mut().expect("made above");
+        if *sent == image.len() {
+            return Prepared::Nothing;
+        }
+        let (offset, length) = (*sent as u64, image.len() as u64);
+        let piece = *sent..image.len().min(*sent + most);
+        *sent = piece.end;
+        let bytes: Arc<[u8]> = image[piece].into();
+        let checksum = checksum(&bytes);
+        Prepared::Parcel(Parcel::State { offset, length, checksum, bytes })
+    }
+
+    fn unsent(&self) -> u64 {
+        let Stage::Leaves(leaving) = &self.cart().stage else { return 0 };
+        (self.front_end() - leaving.front + leaving.back - self.back().start) as u64
+    }
+
+    fn freeze(&mut self, now: Time) {
+        self.cart_mut().leaving().expect("it is leaving").held = Some(now);
+    }
+
+    fn stands_still(&self) -> bool {
+        self.is_settled()
+    }
+
+    fn thaw(&mut self) {
+        let leaving = self.cart_mut().leaving().expect("it is leaving");
+        (leaving.held, leaving.image) = (None, None);
+        self.cart_mut().woken = true;
+    }
+
+    fn totals(&self) -> Totals {
+        let Stage::Leaves(leaving) = &self.cart().stage else { return Totals::default() };
+        let bytes = self.front_end() - leaving.from + self.back().len();
+        Totals { entries: 1, bytes: bytes as u64 }
+    }
+
+    fn hand_over(&mut self) {
+        self.cart_mut().leaving().expect("it is leaving").handed = true;
+    }
+
+    fn depart(&mut self, _now: Time, _moved: Vec<u8>) {
+        let handed = self.cart_mut().leaving().is_some_and(|leaving| leaving.handed);
+        assert!(handed, "INV-19: what departs is not read any more");
+        self.cart_mut().stage = Stage::Gone;
+        self.dismiss(&gone());
+    }
+
+    fn cancel_export(&mut self, block: &mut Backing, now: Time) {
+        // The move may have been given up before it was begun.
+        if self.cart_mut().leaving().is_some() {
+            self.cart_mut().stage = Stage::Stays;
+            self.resume(block, now, false);
+        }
+    }
+
+    fn begin_import(&mut self, _move_id: u64, _start: u64, _end: u64) -> Result<(), Answer> {
+        Err(Answer::refuse(Status::WrongKind, "blocks of this kind do not join others"))
+    }
+
+    fn end_import(&mut self, block: &mut Backing, now: Time, move_id: u64, commit: bool) {
+        let Ok(coming) = self.cart_mut().coming(move_id) else { return };
+        if commit {
+            assert!(coming.whole, "INV-19: only what was confirmed is committed");
+            self.cart_mut().stage = Stage::Stays;
+            self.resume(block, now, true);
+        }
+    }
+
+    fn imports(&self, move_id: u64) -> Option<(u64, u64)> {
+        match &self.cart().stage {
+            Stage::Comes(coming) if coming.move_id == move_id => Some((0, u64::MAX)),
+            _ => None,
+        }
+    }
+
+    fn sweep(&mut self, _block: &mut Backing) -> bool {
+        false
+    }
+
+    fn as_it_lies(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,91 @@
+//! How a block of a file moves: its bytes, and whether and how it was sealed.
+
+use super::{FileBlock, Seal};
+use crate::carry::{Carry, Cart, broken};
+use crate::{Answer, Event};
+use honeycomb_block::Backing;
+use honeycomb_types::{Bug, Time};
+use honeycomb_wire::{Field, Reader};
+use std::ops::Range;
+
+const OPEN: u8 = 0;
+const CONTINUES: u8 = 1;
+const FINAL: u8 = 2;
+
+impl Carry for FileBlock {
+    fn cart(&self) -> &Cart {
+        &self.cart
+    }
+
+    fn cart_mut(&mut self) -> &mut Cart {
+        &mut self.cart
+    }
+
+    fn front_start(&self, _block: &Backing) -> usize {
+        0
+    }
+
+    fn front_end(&self) -> usize {
+        self.pieces.committed()
+    }
+
+    fn back(&self) -> Range<usize> {
+        self.size..self.size
+    }
+
+    fn is_settled(&self) -> bool {
+        self.pieces.is_settled()
+    }
+
+    fn image(&self, _now: Time) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.length().put(&mut out);
+        self.next.may_have().put(&mut out);
+        match &self.seal {
+            None => OPEN.put(&mut out),
+            Some(Seal::Final) => FINAL.put(&mut out),
+            Some(Seal::Continues(successor)) => {
+                CONTINUES.put(&mut out);
+                successor.put(&mut out);
+            }
+        }
+        out
+    }
+
+    fn restore(&mut self, _now: Time, image: &[u8]) -> Result<(), Answer> {
+        let mut from = Reader::new(image);
+        let (length, may_have) = (u64::get(&mut from)?, bool::get(&mut from)?);
+        let seal = match u8::get(&mut from)? {
+            OPEN => None,
+            FINAL => Some(Seal::Final),
+            CONTINUES => Some(Seal::Continues(Vec::get(&mut from)?)),
+            _ => return Err(broken("a block of a file was sealed in no known way")),
+        };
+        from.finish()?;
+        if length > self.size as u64 {
+            return Err(broken("a block of a file is longer than a block"));
+        }
+        self.pieces.restore(length as usize);
+        self.seal = seal;
+        if may_have {
+            self.next.ask_again();
+        }
+        Ok(())
+    }
+
+    fn resume(&mut self, _block: &mut Backing, _now: Time, new: bool) {
+        if !new || Bug::SealLeftBehind.active() {
+            return;
+        }
+        let length = self.length();
+        let successor = match &self.seal {
+            None => return,
+            Some(Seal::Continues(successor)) => Some(successor.clone()),
+            Some(Seal::Final) => None,
+        };
+        self.events.push_back(Event::Sealed { length, bytes: length, successor });
+    }
+
+    /// Nobody waits at a file but whose bytes are arriving, and they have come.
+    fn dismiss(&mut self, _answer: &Answer) {}
+}

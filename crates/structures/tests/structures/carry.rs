@@ -1,0 +1,270 @@
+//! Blocks of files and queues move as they lie, while they are used.
+
+use crate::Driver;
+use honeycomb_structures::{
+    Answer, Event, FileBlock, News, Outcome, Parcel, Payload, Prepared, QueueBlock, QueueBounds,
+    Structure, Successor,
+};
+use honeycomb_types::Time;
+use honeycomb_wire::data::ReadArgs;
+use honeycomb_wire::messages::{MoveDoneRequest, MoveRegionRequest, MoveStateRequest};
+use honeycomb_wire::queue::{AckAction, AckArgs, GetArgs, Items, put_lengths};
+use honeycomb_wire::{Field, Op, Status, checksum};
+use std::time::Duration;
+
+const SIZE: usize = 64 * 1024;
+const MOVE: u64 = 7;
+
+fn file(importing: u64) -> Driver<FileBlock> {
+    Driver::new(SIZE, FileBlock::importing(SIZE, importing))
+}
+
+fn queue(items: u64, importing: u64) -> Driver<QueueBlock> {
+    let bounds = QueueBounds::from_wire(items, 0);
+    Driver::new(SIZE, QueueBlock::importing(SIZE, bounds, importing == 0, importing))
+}
+
+/// Sends what there is to send, as the shards would.
+fn carry<S: Structure>(from: &mut Driver<S>, to: &mut Driver<S>) {
+    loop {
+        let mover = from.structure.movable().unwrap();
+        let parcel = match mover.prepare(&mut from.block, 2000) {
+            Prepared::Parcel(parcel) => parcel,
+            Prepared::Partly => continue,
+            Prepared::Nothing => return,
+        };
+        let (op, args) = parcel.request(MOVE);
+        let bytes = match parcel {
+            Parcel::Region { bytes, .. } | Parcel::State { bytes, .. } => bytes,
+            other => panic!("{other:?} is no part of what moves as it lies"),
+        };
+        assert_eq!(to.run(op, &args, &bytes).status, Status::Ok);
+    }
+}
+
+fn begin<S: Structure>(from: &mut Driver<S>) {
+    let mover = from.structure.movable().unwrap();
+    assert!(mover.can_leave());
+    mover.begin_export(&mut from.block, 0, u64::MAX).unwrap();
+}
+
+fn freeze<S: Structure>(from: &mut Driver<S>) {
+    from.structure.movable().unwrap().freeze(from.now);
+}
+
+/// Everything was sent: it is counted, and the new block has it.
+fn finish<S: Structure>(from: &mut Driver<S>, to: &mut Driver<S>) {
+    let totals = from.structure.movable().unwrap().totals();
+    let done = MoveDoneRequest { move_id: MOVE, entries: totals.entries, bytes: totals.bytes };
+    assert_eq!(to.run(Op::MoveDone, &done.encode(), b"").status, Status::Ok);
+    from.structure.movable().unwrap().hand_over();
+    let (now, mover) = (to.now, to.structure.movable().unwrap());
+    mover.end_import(&mut to.block, now, MOVE, true);
+    from.structure.movable().unwrap().depart(from.now, Vec::new());
+}
+
+fn read(from: &mut Driver<FileBlock>, offset: u64) -> Answer {
+    let mut args = Vec::new();
+    ReadArgs { offset, length: 1 << 20 }.put(&mut args);
+    from.run(Op::FileRead, &args, b"")
+}
+
+#[test]
+fn an_open_file_goes_on_where_it_was() {
+    let (mut a, mut b) = (file(0), file(MOVE));
+    let mut all = Vec::new();
+    let mut append = |d: &mut Driver<FileBlock>, n: u8, length: usize| {
+        let bytes = vec![n; length];
+        let answer = d.run(Op::FileAppend, b"", &bytes);
+        if answer.status == Status::Ok {
+            assert_eq!(answer.value, all.len() as u64);
+            all.extend(bytes);
+        }
+        answer.status
+    };
+    assert_eq!(append(&mut a, 1, 5000), Status::Ok);
+    assert_eq!(append(&mut b, 9, 10), Status::Busy, "it is not there yet");
+    assert_eq!(read(&mut b, 0).status, Status::Busy);
+    begin(&mut a);
+    carry(&mut a, &mut b);
+    assert_eq!(append(&mut a, 2, 7000), Status::Ok);
+    let arriving = a.reserve(Op::FileAppend, b"", 100).unwrap();
+    freeze(&mut a);
+    assert_eq!(append(&mut a, 9, 10), Status::Busy);
+    assert!(!a.structure.movable().unwrap().stands_still());
+    a.feed(arriving, &[3; 100]);
+    assert!(matches!(a.commit(arriving), Outcome::Done(answer) if answer.value == 12_000));
+    assert!(a.structure.movable().unwrap().stands_still());
+    // Readers go on until another may have it.
+    assert_eq!(read(&mut a, 11_999).value, 12_100);
+    carry(&mut a, &mut b);
+    // It takes too long once, and somebody appends in between.
+    a.structure.movable().unwrap().thaw();
+    all.extend([3; 100]);
+    let answer = a.run(Op::FileAppend, b"", &[4; 50]);
+    assert_eq!((answer.status, answer.value), (Status::Ok, 12_100));
+    all.extend([4; 50]);
+    freeze(&mut a);
+    carry(&mut a, &mut b);
+    finish(&mut a, &mut b);
+    assert_eq!(read(&mut a, 0).status, Status::WrongEpoch);
+    assert_eq!(read(&mut b, 0).value, 12_150);
+    assert_eq!(b.block.slice(0..all.len()), all);
+    let answer = b.run(Op::FileAppend, b"", b"on");
+    assert_eq!((answer.status, answer.value), (Status::Ok, 12_150));
+    assert!(!b.structure.wants_successor(), "nobody asked for one before");
+}
+
+#[test]
+fn a_sealed_file_says_again_that_it_is() {
+    let (mut a, mut b) = (file(0), file(MOVE));
+    assert_eq!(a.run(Op::FileAppend, b"", b"all").status, Status::Ok);
+    assert_eq!(a.run(Op::FileSeal, b"", b"").value, 3);
+    assert_eq!(a.sealed(), Some((3, true)));
+    begin(&mut a);
+    freeze(&mut a);
+    carry(&mut a, &mut b);
+    finish(&mut a, &mut b);
+    assert_eq!(b.sealed(), Some((3, true)));
+    assert_eq!(b.run(Op::FileAppend, b"", b"more").status, Status::Sealed);
+}
+
+#[test]
+fn a_successor_that_may_have_been_granted_is_asked_for_at_once() {
+    let (mut a, mut b) = (file(0), file(MOVE));
+    assert_eq!(a.run(Op::FileAppend, b"", b"little").status, Status::Ok);
+    a.set_successor(Successor::Ready(b"the next".to_vec()));
+    begin(&mut a);
+    freeze(&mut a);
+    carry(&mut a, &mut b);
+    finish(&mut a, &mut b);
+    assert!(b.structure.wants_successor());
+    assert!(!b.structure.wants_successor(), "once");
+}
+
+fn put(d: &mut Driver<QueueBlock>, item: &[u8]) -> Answer {
+    let mut args = Vec::new();
+    put_lengths(&[item], &mut args);
+    d.run(Op::QueuePut, &args, item)
+}
+
+fn get_args(items: u32, reserve_ms: u32) -> Vec<u8> {
+    let mut args = Vec::new();
+    GetArgs { items, bytes: 1 << 20, reserve_ms, stay: false }.put(&mut args);
+    args
+}
+
+fn taken(answer: &Answer) -> (u64, Vec<u8>) {
+    let Payload::Bytes(bytes) = &answer.payload else { panic!("{answer:?}") };
+    (Items::decode(&answer.args, bytes.len()).unwrap().first, bytes.to_vec())
+}
+
+#[test]
+fn a_queue_keeps_its_order_its_reservations_and_its_bound() {
+    let (mut a, mut b) = (queue(5, 0), queue(5, MOVE));
+    for item in [b"0", b"1", b"2", b"3"] {
+        assert_eq!(put(&mut a, item).status, Status::Ok);
+    }
+    assert_eq!(taken(&a.run(Op::QueueGet, &get_args(1, 0), b"")), (0, b"0".to_vec()));
+    assert_eq!(taken(&a.run(Op::QueueGet, &get_args(1, 500), b"")), (1, b"1".to_vec()));
+    begin(&mut a);
+    carry(&mut a, &mut b);
+    assert_eq!(put(&mut a, b"4").status, Status::Ok);
+    a.sleep(100);
+    freeze(&mut a);
+    assert_eq!(put(&mut a, b"x").status, Status::Busy);
+    assert_eq!(a.run(Op::QueueGet, &get_args(1, 0), b"").status, Status::Busy);
+    carry(&mut a, &mut b);
+    finish(&mut a, &mut b);
+    // What is reserved is out for the time that was left, and its holder can settle it here.
+    let ack = AckArgs { action: AckAction::Extend, timeout_ms: 1000, items: vec![(1, 1)] }.encode();
+    assert_eq!(b.run(Op::QueueAck, &ack, b"").value, 1);
+    assert_eq!(taken(&b.run(Op::QueueGet, &get_args(2, 0), b"")), (2, b"23".to_vec()));
+    b.sleep(1001);
+    assert_eq!(taken(&b.run(Op::QueueGet, &get_args(9, 0), b"")), (1, b"1".to_vec()));
+    // Five fit: one is left.
+    for n in 0..4 {
+        assert_eq!(put(&mut b, b"y").value, 5 + n);
+    }
+    assert_eq!(put(&mut b, b"z").status, Status::QueueFull);
+}
+
+#[test]
+fn who_waits_is_told_that_the_block_is_another() {
+    let (mut a, mut b) = (queue(0, 0), queue(0, MOVE));
+    let until = a.now + Duration::from_millis(50);
+    let (getter, outcome) = a.submit_until(until, Op::QueueGet, &get_args(1, 0), b"");
+    assert_eq!(outcome, Outcome::Parked);
+    begin(&mut a);
+    freeze(&mut a);
+    a.sleep(100);
+    assert!(a.completed().is_none(), "its time does not run out after the records have gone");
+    carry(&mut a, &mut b);
+    // It was too slow: who waited too long is told now.
+    a.structure.movable().unwrap().thaw();
+    assert_eq!(a.structure.deadline(), Some(Time::ZERO));
+    a.sleep(0);
+    assert!(
+        matches!(a.completed(), Some((t, answer)) if t == getter && answer.status == Status::QueueEmpty)
+    );
+    let until = a.now + Duration::from_millis(50);
+    let (getter, _) = a.submit_until(until, Op::QueueGet, &get_args(1, 0), b"");
+    freeze(&mut a);
+    carry(&mut a, &mut b);
+    finish(&mut a, &mut b);
+    assert!(
+        matches!(a.completed(), Some((t, answer)) if t == getter && answer.status == Status::WrongEpoch)
+    );
+    assert_eq!(put(&mut b, b"there").value, 0);
+}
+
+#[test]
+fn a_queue_that_was_sealed_is_heard_of_again() {
+    let (mut a, mut b) = (queue(9, 0), queue(9, MOVE));
+    let item = [1; SIZE / 8 - 4];
+    a.set_successor(Successor::Ready(b"the next".to_vec()));
+    let full = (0..9).map(|_| put(&mut a, &item)).find(|answer| answer.status != Status::Ok);
+    assert_eq!(full.unwrap().status, Status::Moved);
+    let (length, _) = a.sealed().unwrap();
+    for _ in 0..length {
+        assert_eq!(a.run(Op::QueueGet, &get_args(1, 0), b"").status, Status::Ok);
+    }
+    begin(&mut a);
+    freeze(&mut a);
+    carry(&mut a, &mut b);
+    finish(&mut a, &mut b);
+    let events = b.events();
+    let sealed =
+        events.iter().any(|e| matches!(e, Event::Sealed { length: l, .. } if *l == length));
+    let told = events.iter().any(|e| matches!(e, Event::Taken { items, .. } if *items == length));
+    assert!(sealed && told && events.contains(&Event::Drained), "{events:?}");
+    b.tell(News::TakenHeard);
+}
+
+#[test]
+fn parts_that_nobody_sent_are_refused() {
+    let mut b = queue(0, MOVE);
+    let mut run = |op: Op, args: Vec<u8>, payload: &[u8]| b.run(op, &args, payload).status;
+    let sum = checksum(b"1234");
+    let region = |move_id, start, end, checksum| {
+        MoveRegionRequest { move_id, start, end, values: 0, checksum }.encode()
+    };
+    assert_eq!(run(Op::MoveRegion, region(8, 0, 3, sum), b"1234"), Status::WrongEpoch);
+    assert_eq!(run(Op::MoveRegion, region(MOVE, 0, 3, 1), b"1234"), Status::BadFrame);
+    assert_eq!(run(Op::MoveRegion, region(MOVE, 0, 9, sum), b"1234"), Status::BadFrame);
+    let beyond = SIZE as u64 - 2;
+    assert_eq!(
+        run(Op::MoveRegion, region(MOVE, beyond, beyond + 3, sum), b"1234"),
+        Status::BadFrame
+    );
+    assert_eq!(run(Op::MoveRegion, region(MOVE, u64::MAX, 2, sum), b"1234"), Status::BadFrame);
+    let state = |offset, checksum| MoveStateRequest { move_id: MOVE, offset, length: 4, checksum };
+    assert_eq!(run(Op::MoveState, state(5, sum).encode(), b"1234"), Status::BadFrame);
+    assert_eq!(run(Op::MoveState, state(0, sum).encode(), b"1234"), Status::Ok);
+    let done = |bytes| MoveDoneRequest { move_id: MOVE, entries: 1, bytes }.encode();
+    assert_eq!(run(Op::MoveDone, done(4), b""), Status::Internal);
+    assert_eq!(run(Op::MoveDone, done(0), b""), Status::BadFrame, "it is no state of a queue");
+    let mut own = queue(0, 0);
+    let part = region(MOVE, 0, 3, sum);
+    assert_eq!(own.run(Op::MoveRegion, &part, b"1234").status, Status::WrongEpoch);
+}
