@@ -230,7 +230,7 @@ fn what_is_cancelled_or_cannot_ever_be_leaves_nothing_and_its_place_is_free() {
     let [copy] = &asked(&bench)[..] else { panic!("one block") };
     let options = PrefixOptions { flush_to: "out", ..PrefixOptions::default() };
     let claim = Command::CreatePrefix { actor, job, path: "u", parents: &[], options };
-    assert_eq!(bench.run(claim.clone()), Err(CatalogError::FlushPathTaken { path: "out".into() }));
+    assert_eq!(bench.run(claim), Err(CatalogError::FlushPathTaken { path: "out".into() }));
     bench.run(Command::CancelFlush { actor, job, number }).unwrap();
     assert!(swept(&bench).contains(&copy.object));
     bench.run(Command::CancelFlush { actor, job, number }).unwrap();

@@ -86,7 +86,7 @@ impl KeptBytes {
     }
 
     /// Whether bytes that cannot be read are lost, and not only written anew.
-    pub(crate) fn is_settled(&self) -> bool {
+    pub fn is_settled(&self) -> bool {
         self.settled
     }
 

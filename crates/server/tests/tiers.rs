@@ -75,6 +75,10 @@ enum Step {
     Flush {
         file: usize,
     },
+    /// What it holds now is written elsewhere, while it goes on.
+    Copy {
+        file: usize,
+    },
     Open {
         file: usize,
         below: bool,
@@ -93,6 +97,14 @@ struct File {
     kept: Option<Arc<KeptBytes>>,
 }
 
+/// What a file held when it was copied.
+struct Copy {
+    held: Arc<KeptBytes>,
+    bytes: Vec<u8>,
+    /// Nothing is written to it any more.
+    sealed: bool,
+}
+
 /// A read that waits.
 struct Awaited {
     file: usize,
@@ -106,6 +118,8 @@ struct World {
     shard: Shard,
     disk: Arc<MemoryVolume>,
     files: Vec<File>,
+    /// The last of each file, also of one that is freed.
+    copies: [Option<Copy>; FILES],
     pending: Vec<Io>,
     awaited: BTreeMap<Ticket, Awaited>,
     now: Time,
@@ -134,6 +148,7 @@ impl World {
             shard,
             disk: Arc::new(MemoryVolume::new()),
             files: (0..FILES).map(|_| File::default()).collect(),
+            copies: Default::default(),
             pending: Vec::new(),
             awaited: BTreeMap::new(),
             now: Time::from_millis(5000),
@@ -397,6 +412,26 @@ impl World {
         }
     }
 
+    /// Who began to copy it before reads what it held then, wherever that is now. Only an end that was
+    /// written again meanwhile is not found.
+    fn copy(&mut self, file: usize) {
+        if let Some(Copy { held, bytes, sealed }) = self.copies[file].take() {
+            let mut read = Vec::new();
+            match held.write(&self.parts(), &mut read) {
+                Ok(_) => assert!(read == bytes, "other bytes are copied (INV-11)"),
+                Err(fault) => assert!(!sealed && !held.is_settled(), "{fault}"),
+            }
+        }
+        let File { at, ref kept, .. } = self.files[file];
+        let Some(at) = at.filter(|_| kept.is_none()) else { return };
+        let (held, sealed) = self.shard.copy(at, (0, u64::MAX), 1).unwrap();
+        let bytes = self.files[file].bytes.clone();
+        let mut read = Vec::new();
+        held.write(&self.parts(), &mut read).unwrap();
+        assert!(read == bytes, "other bytes are copied (INV-11)");
+        self.copies[file] = Some(Copy { held, bytes, sealed });
+    }
+
     fn open(&mut self, file: usize, below: bool) {
         if self.files[file].at.is_some() {
             return;
@@ -433,6 +468,7 @@ impl World {
             Step::Full { full } => self.disk.set_room(full.then(|| self.disk.taken())),
             Step::Free { file } => self.free(*file),
             Step::Flush { file } => self.flush(*file),
+            Step::Copy { file } => self.copy(*file),
             Step::Open { file, below } => self.open(*file, *below),
             Step::Pass { ms } => {
                 self.now = self.now + Duration::from_millis(*ms);
@@ -456,6 +492,10 @@ impl World {
 
     /// Everything reads as it was written, and then nothing is left.
     fn end(mut self) -> [u64; 4] {
+        self.drain();
+        // Each is read once more, and then let go.
+        (0..FILES).for_each(|file| self.copy(file));
+        self.copies = Default::default();
         self.drain();
         for file in 0..FILES {
             let length = self.files[file].bytes.len();
@@ -515,6 +555,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => prop::bool::weighted(0.3).prop_map(|full| Step::Full { full }),
         1 => file().prop_map(|file| Step::Free { file }),
         1 => file().prop_map(|file| Step::Flush { file }),
+        3 => file().prop_map(|file| Step::Copy { file }),
         3 => (file(), any::<bool>()).prop_map(|(file, below)| Step::Open { file, below }),
         2 => (0..60u64).prop_map(|ms| Step::Pass { ms }),
     ]
@@ -643,6 +684,43 @@ fn a_kept_block_that_is_freed_while_it_is_read_leaves_its_place_afterwards() {
     assert!(world.shard.tiers_are_quiet());
     let gone = kept.write(&parts, &mut read);
     assert!(matches!(gone, Err(KeptFault::Gone)), "{gone:?}");
+}
+
+/// What a live flush has begun to read of a file that is below has its place until that has ended, whoever
+/// brings it up or frees it (INV-44). An end that was written again meanwhile is copied anew, not lost.
+#[test]
+fn a_copy_of_what_is_below_keeps_its_place_and_is_of_one_time() {
+    let mut world = below();
+    let (open, sealed) = world.shard.copy(world.files[0].at.unwrap(), (0, u64::MAX), 1).unwrap();
+    assert!(!sealed && !open.is_settled());
+    let bytes = world.files[0].bytes.clone();
+    for _ in 0..20 {
+        world.append(0, 10);
+        world.drain();
+    }
+    assert!(world.files[0].bytes.len() > bytes.len());
+    world.seal(0);
+    world.drain();
+    assert_eq!(world.shard.in_memory(), (0, 0), "its end went down again");
+    let anew = open.write(&world.parts(), &mut Vec::new());
+    assert!(matches!(anew, Err(KeptFault::Lost(_))), "{anew:?}");
+    let at = world.files[0].at.unwrap();
+    let (copy, sealed) = world.shard.copy(at, (0, u64::MAX), 1).unwrap();
+    assert!(sealed && copy.is_settled());
+    drop(open);
+    let bytes = world.files[0].bytes.clone();
+    world.raise(at);
+    world.drain();
+    assert_eq!(world.shard.in_memory(), (1, 0), "it came up");
+    world.free(0);
+    world.drain();
+    let mut read = Vec::new();
+    copy.write(&world.parts(), &mut read).unwrap();
+    assert!(read == bytes && world.disk.taken() > 0 && !world.shard.tiers_are_quiet());
+    drop(copy);
+    world.drain();
+    world.drain();
+    assert!(world.disk.taken() == 0 && world.shard.tiers_are_quiet());
 }
 
 /// Bytes that are wrong once are read again; wrong twice they are lost, and never written elsewhere.
