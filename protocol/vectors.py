@@ -18,7 +18,14 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "vectors"))
 
 import queues
-from bodies import DATA_SAMPLES, MOVED_SAMPLES, messages, moved_bytes, notice_cases, sample_fields
+from bodies import (
+    DATA_SAMPLES,
+    MOVED_SAMPLES,
+    messages,
+    moved_bytes,
+    notice_cases,
+    sample_fields,
+)
 from moves import moves
 from peer import (
     CUSTOM,
@@ -61,7 +68,11 @@ def typical_header(op: dict, **more) -> dict:
     """The fields that an ordinary request of this operation has."""
     fields = {"request": 7}
     if op["auth"] == "grant":
-        fields |= {"block": 0x0000_0003_0100_0002, "epoch": 0x0000_0100_0000_0005, "grant": 1}
+        fields |= {
+            "block": 0x0000_0003_0100_0002,
+            "epoch": 0x0000_0100_0000_0005,
+            "grant": 1,
+        }
     if op["auth"] == "peer":
         fields |= {"block": 0x0000_0004_0000_0001, "epoch": 0x0000_0100_0000_0006}
     if op.get("lane"):
@@ -92,7 +103,11 @@ def headed(name: str, head: bytes, decoded: dict, fields: dict) -> dict:
 def reply_case(name: str, status: str, durability: int = 0, **fields) -> dict:
     head = reply_bytes(status, durability=durability, **fields)
     assert judge_reply(head) == "accept", name
-    decoded = {"status": status, "code": STATUS[status], "durability": DURABILITY[durability]}
+    decoded = {
+        "status": status,
+        "code": STATUS[status],
+        "durability": DURABILITY[durability],
+    }
     decoded |= {n: shown(kind, fields.get(n, 0)) for n, kind in REPLY_FIELDS}
     return {"name": name, "hex": head.hex(), "fields": decoded}
 
@@ -108,7 +123,15 @@ def frames() -> dict:
         request_case(f"{op['name']}, as it usually comes", op["name"], **typical_header(op))
         for op in SPEC["op"]
     ]
-    mutations = ("FileAppend", "FileSeal", "QueuePut", "QueueGet", "QueueAck", "KvPut", "KvDelete")
+    mutations = (
+        "FileAppend",
+        "FileSeal",
+        "QueuePut",
+        "QueueGet",
+        "QueueAck",
+        "KvPut",
+        "KvDelete",
+    )
     for name in (*mutations, "KvCompareAndSwap"):
         for flags in (0, RETRY):
             for lane in (1, U32):
@@ -152,7 +175,10 @@ def frames() -> dict:
         custom_case("the first custom opcode, a read", first),
         custom_case("the last custom opcode, a mutation", last, **laned),
         custom_case(
-            "a custom operation with a payload that waits", 0x8001, payload_len=9, deadline_ms=5000
+            "a custom operation with a payload that waits",
+            0x8001,
+            payload_len=9,
+            deadline_ms=5000,
         ),
         custom_case("a custom mutation with the largest body", 0x80FF, **laned | largest),
     ]
@@ -169,7 +195,12 @@ def frames() -> dict:
     ]
     for durability, word in enumerate(DURABILITY):
         replies.append(reply_case(f"Ok, {word}", "Ok", durability, request=1, value=4096))
-    most = {"args_len": control, "payload_len": LIMITS["FRAME_MAX"], "request": U64, "value": U64}
+    most = {
+        "args_len": control,
+        "payload_len": LIMITS["FRAME_MAX"],
+        "request": U64,
+        "value": U64,
+    }
     replies += [
         reply_case("every field at its most", "Internal", 2, **most),
         reply_case("Busy for 1.5 ms", "Busy", request=3, value=1500, args_len=11),
@@ -206,7 +237,10 @@ def whole_frames() -> list:
         ),
         whole_case("a put", request_case("", "KvPut", **kv_put), key, value),
         whole_case(
-            "its reply: an entry was replaced", reply_case("", "Ok", request=7, value=1), b"", b""
+            "its reply: an entry was replaced",
+            reply_case("", "Ok", request=7, value=1),
+            b"",
+            b"",
         ),
         whole_case(
             "a refusal with its message",
@@ -231,7 +265,10 @@ def queue_frames() -> list:
         args, payload = bytes.fromhex(case["args"]), bytes.fromhex(case["payload"])
         return args, payload, {"args_len": len(args), "payload_len": len(payload)}
 
-    (put, items, put_lens), (get, _, get_lens) = parts("QueuePut", 0, 2), parts("QueueGet", 0, 1)
+    (put, items, put_lens), (get, _, get_lens) = (
+        parts("QueuePut", 0, 2),
+        parts("QueueGet", 0, 1),
+    )
     got, delivered, got_lens = parts("QueueGet", 1, 2)
     put_head = typical_header(OPS["QueuePut"], **put_lens)
     get_head = typical_header(OPS["QueueGet"], request=8, deadline_ms=5000, **get_lens)
@@ -239,7 +276,10 @@ def queue_frames() -> list:
         whole_case("three items are put", request_case("", "QueuePut", **put_head), put, items),
         whole_case("up to 64 are got", request_case("", "QueueGet", **get_head), get, b""),
         whole_case(
-            "three came", reply_case("", "Ok", request=8, value=3, **got_lens), got, delivered
+            "three came",
+            reply_case("", "Ok", request=8, value=3, **got_lens),
+            got,
+            delivered,
         ),
         whole_case("nothing came in time", reply_case("", "QueueEmpty", request=8), b"", b""),
     ]
@@ -291,7 +331,11 @@ def refusals() -> dict:
         bad = magic + good[2:]
         request(f"wrong first bytes: {magic.hex()}", bad, "BadFrame")
         request(
-            f"wrong first bytes, before the handshake: {magic.hex()}", bad, "BadFrame", False, False
+            f"wrong first bytes, before the handshake: {magic.hex()}",
+            bad,
+            "BadFrame",
+            False,
+            False,
         )
     request("wrong first bytes are refused at once", b"GE", "BadFrame")
     request("a reply where a request is due", reply_bytes("Ok") + bytes(32), "BadFrame")
@@ -304,13 +348,32 @@ def refusals() -> dict:
             bad = request_bytes("KvPut", **typical_header(store, **{field: length}))
             request(f"{field} {word}", bad, "FrameTooLarge")
             bad = request_bytes("Hello", **{field: length})
-            request(f"{field} {word}, before the handshake", bad, "FrameTooLarge", False, False)
+            request(
+                f"{field} {word}, before the handshake",
+                bad,
+                "FrameTooLarge",
+                False,
+                False,
+            )
     both = request_bytes("KvPut", **typical_header(store, args_len=U32, payload_len=U32))
     request("both lengths negative", both, "FrameTooLarge")
     oversize_requests(request)
-    for code in (0x0000, 0x00FF, 0x0400, 0x1000, 0x11FF, 0x1301, 0x7FFF, 0xF000, 0xFFFF):
+    for code in (
+        0x0000,
+        0x00FF,
+        0x0400,
+        0x1000,
+        0x11FF,
+        0x1301,
+        0x7FFF,
+        0xF000,
+        0xFFFF,
+    ):
         request(
-            f"unknown opcode {code:#06x}", request_bytes(code, args_len=9), "UnknownOpcode", True
+            f"unknown opcode {code:#06x}",
+            request_bytes(code, args_len=9),
+            "UnknownOpcode",
+            True,
         )
         bad = request_bytes(code)
         request(f"unknown opcode {code:#06x}, first", bad, "HandshakeRequired", False, False)
@@ -338,12 +401,18 @@ def refusals() -> dict:
         reply(f"unknown status {code}", reply_bytes(code), "BadFrame")
     for durability in (3, 255):
         reply(
-            f"unknown durability {durability}", reply_bytes("Ok", durability=durability), "BadFrame"
+            f"unknown durability {durability}",
+            reply_bytes("Ok", durability=durability),
+            "BadFrame",
         )
     for field, most in (("args_len", "CONTROL_ARGS_MAX"), ("payload_len", "FRAME_MAX")):
         reply(f"{field} at its most", reply_bytes("Ok", **{field: LIMITS[most]}), "accept")
         for length in (LIMITS[most] + 1, 0x80000000, U32):
-            reply(f"{field} {length}", reply_bytes("Ok", **{field: length}), "FrameTooLarge")
+            reply(
+                f"{field} {length}",
+                reply_bytes("Ok", **{field: length}),
+                "FrameTooLarge",
+            )
     return {
         "requests": from_requests,
         "replies": from_replies,
@@ -356,7 +425,12 @@ def outcome(expected: str | tuple[str, bool], head: bytes, at: int) -> dict:
     if isinstance(expected, str):
         return {"expect": expected}
     status, survives = expected
-    answer = {"expect": "refuse", "status": status, "code": STATUS[status], "survives": survives}
+    answer = {
+        "expect": "refuse",
+        "status": status,
+        "code": STATUS[status],
+        "survives": survives,
+    }
     if survives:
         args, payload = struct.unpack_from("<2I", head, at)
         answer["skip"] = args + payload
@@ -368,20 +442,38 @@ def oversize_requests(request) -> None:
     get, store = typical_header(OPS["KvGet"]), typical_header(OPS["KvPut"])
     hello = LIMITS["HELLO_MAX"]
     request(
-        "control arguments at their most", request_bytes("ListJobs", args_len=control), "accept"
+        "control arguments at their most",
+        request_bytes("ListJobs", args_len=control),
+        "accept",
     )
     bad = request_bytes("ListJobs", args_len=control + 1)
     request("control arguments oversize", bad, "FrameTooLarge")
-    request("data arguments at their most", request_bytes("KvGet", **get, args_len=data), "accept")
+    request(
+        "data arguments at their most",
+        request_bytes("KvGet", **get, args_len=data),
+        "accept",
+    )
     bad = request_bytes("KvGet", **get, args_len=data + 1)
     request("data arguments oversize", bad, "FrameTooLarge")
     for name in ("Ping", "PresentGrant", "MoveDrops"):
         fields = typical_header(OPS[name])
-        request(f"{name} at its most", request_bytes(name, **fields, args_len=data), "accept")
+        request(
+            f"{name} at its most",
+            request_bytes(name, **fields, args_len=data),
+            "accept",
+        )
         bad = request_bytes(name, **fields, args_len=data + 1)
         request(f"{name} oversize", bad, "FrameTooLarge")
-    request("link arguments at their most", request_bytes("Report", args_len=control), "accept")
-    request("payload at its most", request_bytes("KvPut", **store, payload_len=body), "accept")
+    request(
+        "link arguments at their most",
+        request_bytes("Report", args_len=control),
+        "accept",
+    )
+    request(
+        "payload at its most",
+        request_bytes("KvPut", **store, payload_len=body),
+        "accept",
+    )
     bad = request_bytes("KvPut", **store, payload_len=body + 1)
     request("payload oversize", bad, "FrameTooLarge")
     first = request_bytes("Hello", args_len=hello)
@@ -443,12 +535,30 @@ def misplaced_fields(request) -> None:
     for name in ("KvGet", "KvPut", "FileAppend", "FileSize"):
         bad = request_bytes(name, **typical_header(OPS[name]) | bare)
         request(f"{name} without block, epoch and grant", bad, "BadFrame", True)
-    parts = ("MoveRegion", "MoveValue", "MoveDrops", "MoveLanes", "MoveDone", "MovePatch", "MoveState")
+    parts = (
+        "MoveRegion",
+        "MoveValue",
+        "MoveDrops",
+        "MoveLanes",
+        "MoveDone",
+        "MovePatch",
+        "MoveState",
+    )
     for name in parts:
         fields = typical_header(OPS[name])
-        request(f"{name} with a grant", request_bytes(name, **fields, grant=1), "BadFrame", True)
+        request(
+            f"{name} with a grant",
+            request_bytes(name, **fields, grant=1),
+            "BadFrame",
+            True,
+        )
         request(f"{name} without a block", request_bytes(name), "BadFrame", True)
-        request(f"{name} with a lane", request_bytes(name, **fields, lane=1), "BadFrame", True)
+        request(
+            f"{name} with a lane",
+            request_bytes(name, **fields, lane=1),
+            "BadFrame",
+            True,
+        )
     for name in ("MoveDrops", "MoveDone"):
         bad = request_bytes(name, **typical_header(OPS[name], payload_len=1))
         request(f"{name} with a payload", bad, "BadFrame", True)
@@ -464,7 +574,9 @@ def first_rule_wins(request) -> None:
     bad = request_bytes("KvPut", reserved=1, args_len=U32)
     request("first rule: reserved before lengths", bad, "BadFrame")
     request(
-        "first rule: lengths before opcode", request_bytes(0xFFFF, args_len=U32), "FrameTooLarge"
+        "first rule: lengths before opcode",
+        request_bytes(0xFFFF, args_len=U32),
+        "FrameTooLarge",
     )
     bad = request_bytes("KvGet", args_len=LIMITS["HELLO_MAX"] + 1)
     request("first rule: lengths before handshake", bad, "FrameTooLarge", greeted=False)
@@ -483,7 +595,13 @@ def bad_bodies() -> list:
     out = []
 
     def body(name: str, op: str, part: str, args: bytes, payload: bytes = b"") -> None:
-        case = {"name": name, "op": op, "part": part, "args": args.hex(), "payload": payload.hex()}
+        case = {
+            "name": name,
+            "op": op,
+            "part": part,
+            "args": args.hex(),
+            "payload": payload.hex(),
+        }
         out.append(case | {"status": "BadFrame", "code": STATUS["BadFrame"], "survives": True})
 
     for op in SPEC["op"]:
@@ -498,10 +616,25 @@ def bad_bodies() -> list:
     one, lie = (1).to_bytes(8, "little"), b"\xff" * 4
     renew = one + b"\1\0\0\0" + b"\2\0"
     body("text that is not UTF-8", "RenewLeases", "request", renew + b"\xc3\x28")
-    body("text with a surrogate", "RenewLeases", "request", one + b"\1\0\0\0\3\0\xed\xa0\x80")
-    body("text longer than the body", "RenewLeases", "request", one + b"\1\0\0\0\xff\xffab")
+    body(
+        "text with a surrogate",
+        "RenewLeases",
+        "request",
+        one + b"\1\0\0\0\3\0\xed\xa0\x80",
+    )
+    body(
+        "text longer than the body",
+        "RenewLeases",
+        "request",
+        one + b"\1\0\0\0\xff\xffab",
+    )
     body("a list that claims 2^32-1 items", "RenewLeases", "request", one + lie)
-    body("a list that claims one item too many", "RenewLeases", "request", one + b"\1\0\0\0")
+    body(
+        "a list that claims one item too many",
+        "RenewLeases",
+        "request",
+        one + b"\1\0\0\0",
+    )
     body("bytes that claim 2^32-1", "PresentGrant", "request", lie + bytes(9))
     seal = put_fields(
         OPS["SealBlock"]["request"], sample_fields(OPS["SealBlock"]["request"], "zero")
@@ -542,7 +675,13 @@ def bad_bodies() -> list:
     body("batch: a byte left over", "KvBatch", "request", b"\0", batch + b"\0")
     body("batch: 2^32-1 operations", "KvBatch", "request", b"\0", lie + batch)
     body("batch: operation 6", "KvBatch", "request", b"\0", b"\1\0\0\0\6\1\0k")
-    body("batch: function 0", "KvBatch", "request", b"\0", b"\1\0\0\0\5\1\0k\0" + bytes(4))
+    body(
+        "batch: function 0",
+        "KvBatch",
+        "request",
+        b"\0",
+        b"\1\0\0\0\5\1\0k\0" + bytes(4),
+    )
     body("accumulate: no function", "KvAccumulate", "request", b"")
     body("accumulate: function 0", "KvAccumulate", "request", b"\0key", bytes(8))
     body("accumulate: function 10", "KvAccumulate", "request", b"\12key", bytes(8))
@@ -550,7 +689,13 @@ def bad_bodies() -> list:
     body("scan: mode 2", "KvScan", "request", bytes(12) + b"\2")
     entry = b"\1\0\1\0\0\0kv"
     body("scan reply: a key is cut", "KvScan", "reply", b"", entry + b"\5\0\0\0\0\0k")
-    body("scan reply: a value is negative", "KvScan", "reply", b"", entry + b"\1\0" + lie + b"kv")
+    body(
+        "scan reply: a value is negative",
+        "KvScan",
+        "reply",
+        b"",
+        entry + b"\1\0" + lie + b"kv",
+    )
     body("scan reply: half a length", "KvScan", "reply", b"", entry + b"\1\0\1")
     queues.bad_bodies(body)
     return out
@@ -656,7 +801,11 @@ def tokens() -> dict:
     return (
         {name: key.hex() for name, key in keys.items()}
         | {"now_ms": "5000"}
-        | {"tokens": token_cases(), "attenuations": attenuation_cases(), "grants": grant_cases()}
+        | {
+            "tokens": token_cases(),
+            "attenuations": attenuation_cases(),
+            "grants": grant_cases(),
+        }
     )
 
 
@@ -664,7 +813,10 @@ def token_cases() -> list:
     def u64(n: int) -> bytes:
         return put("u64", n)
 
-    job, cluster = issue_token(TOKEN_KEY, 0x0001_0000_0000_0005), issue_token(TOKEN_KEY, 0)
+    job, cluster = (
+        issue_token(TOKEN_KEY, 0x0001_0000_0000_0005),
+        issue_token(TOKEN_KEY, 0),
+    )
     task = attenuate(job, 1, u64(9))
     reader = attenuate(task, 2, b"\1\0")
     late, soon = attenuate(job, 3, u64(4999)), attenuate(job, 3, u64(5001))
@@ -679,21 +831,41 @@ def token_cases() -> list:
         ("valid: a job's", job, "scope", "Ok"),
         ("valid: narrowed to a task", task, "scope", "Ok"),
         ("valid: narrowed to a task that reads", reader, "scope", "Ok"),
-        ("valid: verbs are an intersection", attenuate(reader, 2, b"\3\0"), "scope", "Ok"),
+        (
+            "valid: verbs are an intersection",
+            attenuate(reader, 2, b"\3\0"),
+            "scope",
+            "Ok",
+        ),
         ("valid: no verbs are left", attenuate(reader, 2, b"\2\0"), "scope", "Ok"),
-        ("valid: unknown verbs add nothing", attenuate(job, 2, b"\xff\xff"), "scope", "Ok"),
+        (
+            "valid: unknown verbs add nothing",
+            attenuate(job, 2, b"\xff\xff"),
+            "scope",
+            "Ok",
+        ),
         ("valid: the same task twice", attenuate(task, 1, u64(9)), "scope", "Ok"),
         ("valid: two tasks leave no verb", attenuate(task, 1, u64(10)), "scope", "Ok"),
         ("valid: expires 1 ms after now", soon, "scope", "Ok"),
         ("expired: 1 ms before now", late, "scope", "Unauthenticated"),
         ("expired: at now", attenuate(job, 3, u64(5000)), "scope", "Unauthenticated"),
-        ("expired: the earliest counts", attenuate(late, 3, u64(U64)), "scope", "Unauthenticated"),
+        (
+            "expired: the earliest counts",
+            attenuate(late, 3, u64(U64)),
+            "scope",
+            "Unauthenticated",
+        ),
         ("valid: as long as one can be", wide, "scope", "Ok"),
         ("too long", long, "UnknownForm", "Unauthenticated"),
         ("forged: last byte of the tag", flip(task, -1), "Forged", "Unauthenticated"),
         ("forged: another job", flip(job, 1), "Forged", "Unauthenticated"),
         ("forged: another task", flip(task, 12), "Forged", "Unauthenticated"),
-        ("forged: a job made the cluster", b"\1" + bytes(8) + job[9:], "Forged", "Unauthenticated"),
+        (
+            "forged: a job made the cluster",
+            b"\1" + bytes(8) + job[9:],
+            "Forged",
+            "Unauthenticated",
+        ),
         (
             "forged: a caveat taken off",
             task[:9] + b"\0" + task[-32:],
@@ -733,7 +905,12 @@ def token_cases() -> list:
 
 def attenuation_cases() -> list:
     token = issue_token(TOKEN_KEY, 5)
-    steps = [("task", 1, 9, 8), ("verbs", 2, 1, 2), ("expires_ms", 3, 7000, 8), ("verbs", 2, 3, 2)]
+    steps = [
+        ("task", 1, 9, 8),
+        ("verbs", 2, 1, 2),
+        ("expires_ms", 3, 7000, 8),
+        ("verbs", 2, 3, 2),
+    ]
     out = []
     for word, kind, value, size in steps:
         narrowed = attenuate(token, kind, value.to_bytes(size, "little"))
@@ -744,7 +921,14 @@ def attenuation_cases() -> list:
 
 
 def grant_cases() -> list:
-    base = {"verbs": 3, "generation": 4, "job": 5, "prefix": 9, "structure": 12, "expires_ms": 9000}
+    base = {
+        "verbs": 3,
+        "generation": 4,
+        "job": 5,
+        "prefix": 9,
+        "structure": 12,
+        "expires_ms": 9000,
+    }
     grant = issue_grant(GRANT_KEY, base)
     most = {name: (1 << 8 * INTEGERS[kind][0]) - 1 for name, kind in GRANT_FIELDS}
     rows = [
@@ -752,7 +936,12 @@ def grant_cases() -> list:
         ("valid: reads only", base | {"verbs": 1}, None, "Ok"),
         ("valid: every field at its most", most, None, "Ok"),
         ("expired: at now", base | {"expires_ms": 5000}, None, "GrantExpired"),
-        ("revoked: the prefix is at generation 4", base | {"generation": 3}, None, "GrantRevoked"),
+        (
+            "revoked: the prefix is at generation 4",
+            base | {"generation": 3},
+            None,
+            "GrantRevoked",
+        ),
         ("forged: more verbs", "Forged", flip(grant, 1), "PermissionDenied"),
         ("forged: another structure", "Forged", flip(grant, 23), "PermissionDenied"),
         ("forged: the tag", "Forged", flip(grant, -1), "PermissionDenied"),
@@ -778,7 +967,10 @@ def grant_cases() -> list:
     for name, what, data, status in rows:
         if isinstance(what, dict):
             fields = {n: shown(kind, what[n]) for n, kind in GRANT_FIELDS}
-            case = {"hex": (data or issue_grant(GRANT_KEY, what)).hex(), "grant": fields}
+            case = {
+                "hex": (data or issue_grant(GRANT_KEY, what)).hex(),
+                "grant": fields,
+            }
         else:
             case = {"hex": data.hex(), "error": what}
         out.append({"name": name} | case | {"status": status, "code": STATUS[status]})

@@ -192,6 +192,10 @@ impl Catalog {
             let neighbour = self.neighbour(n);
             return self.coldest(&[neighbour]);
         }
+        if self.recovering() {
+            // What others have is not known before every server has told.
+            return self.coldest(&[n]);
+        }
         if let Some(found) = self.beyond_soft_quotas() {
             return Some(found);
         }
