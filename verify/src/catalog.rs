@@ -245,6 +245,10 @@ impl CatalogModel {
                 }
                 Ok(())
             }
+            Command::RaiseBlock { at, .. } => {
+                self.cluster.hear(at.block.server());
+                Ok(())
+            }
             Command::TierChanged { at, tier, .. } => {
                 self.cluster.hear(at.block.server());
                 if reply.is_ok() {
@@ -670,7 +674,14 @@ impl CatalogModel {
                 {
                     self.cluster.tiers.put(at, (tier, tier));
                 }
-                Order::LowerBlock { at, tier, .. } => self.cluster.lowers(at, tier, self.asker)?,
+                Order::LowerBlock { at, tier, .. } => {
+                    // What was freed is on its way out, and not below.
+                    require(self.open.contains(&at), || format!("{at:?} is freed and goes down"))?;
+                    match tier.is_below() {
+                        true => self.cluster.lowers(at, tier, self.asker)?,
+                        false => self.cluster.raises(at)?,
+                    }
+                }
                 Order::OpenBlock { at, tier, .. } => {
                     self.cluster.tiers.put(at, (tier, tier));
                     let free = self.open.iter().all(|other| other.block != at.block);
@@ -724,7 +735,7 @@ impl CatalogModel {
         };
         let is = (status.reserved, status.free, status.quarantined);
         let (ordinary, all, free) = self.cluster.room();
-        let in_memory = |at: &&BlockAt| !self.cluster.tiers.place(**at).0.is_below();
+        let in_memory = |at: &&BlockAt| self.cluster.tiers.in_memory(**at);
         let quarantined = self.cluster.quarantined.iter().filter(in_memory).count() as u64;
         let due = (all - ordinary, free, quarantined);
         require(is == due, || {

@@ -452,7 +452,7 @@ impl World {
                     Err(e) if !again && self.borrows(ix, &e) => self.park(server, effect),
                     Err(e) => {
                         match e {
-                            CatalogError::OutOfMemory { .. } => {
+                            CatalogError::OutOfMemory(_) => {
                                 self.reach("growth denied for memory");
                             }
                             CatalogError::QuotaExceeded { .. } => {
@@ -558,10 +558,22 @@ impl World {
                 let found = found.map(|text| text.parse().expect("servers have addresses"));
                 self.tell_server(server, Told::Located(shard, wanted, found));
             }
+            Effect::Raise { structure, at } => {
+                self.reach("wish to come up");
+                let _ = self.command(ix, Command::RaiseBlock { structure, at });
+            }
             Effect::TierChanged { structure, at, tier } => {
-                self.reach(match tier.is_below() {
-                    true => "block lowered",
-                    false => "lowering given up",
+                let was = self.controllers[ix].catalog.tiers_of(at);
+                self.reach(match (was, tier.is_below()) {
+                    (Some((from, to)), _) if from.is_below() && !to.is_below() => {
+                        if tier == to {
+                            "block raised"
+                        } else {
+                            "raising given up"
+                        }
+                    }
+                    (_, true) => "block lowered",
+                    (_, false) => "lowering given up",
                 });
                 let _ = self.command(ix, Command::TierChanged { structure, at, tier });
                 self.unpark(ix);
@@ -619,7 +631,7 @@ impl World {
             }
             // One that is refused may be granted when it is asked again, and then somebody must
             // hear of it.
-            Effect::BeginMove { .. } | Effect::LocateServer { .. } => return,
+            Effect::BeginMove { .. } | Effect::LocateServer { .. } | Effect::Raise { .. } => return,
         };
     }
 
@@ -630,6 +642,12 @@ impl World {
             let ix = server.controller() as usize;
             let _ = self.command(ix, Command::LowerRefused { server, at });
             return self.unpark(ix);
+        }
+        if let Order::FlushBlock { at, .. } = *order {
+            let ix = server.controller() as usize;
+            let outcome = Err("the server refused");
+            let _ = self.command(ix, Command::BlockFlushed { server, at, outcome });
+            return;
         }
         self.import_refused(order);
     }
@@ -662,7 +680,8 @@ impl World {
                 let _ = self.command(ix, Command::BlockFreed { server, at: *at });
             }
             Order::FlushBlock { at, .. } => {
-                let outcome = Ok(&[Written::default()][..]);
+                let written = &[Written::default()][..];
+                let outcome = if self.store_takes() { Ok(written) } else { Err("no store") };
                 let _ = self.command(ix, Command::BlockFlushed { server, at: *at, outcome });
             }
             &Order::CopyBlock { number, name, .. } => {

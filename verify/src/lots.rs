@@ -99,11 +99,11 @@ impl World {
 
     /// Whether something was refused for want of blocks that servers were asked for now.
     pub fn borrows(&mut self, ix: usize, refusal: &CatalogError) -> bool {
-        let CatalogError::OutOfMemory { asked, .. } = *refusal else { return false };
+        let CatalogError::OutOfMemory(full) = refusal else { return false };
         if self.controllers.len() == 1 && self.below == 0 {
             return false;
         }
-        let _ = self.command(ix, Command::ShortOf { blocks: asked as u32 });
+        let _ = self.command(ix, Command::ShortOf { blocks: full.asked as u32 });
         self.controllers[ix].catalog.awaits_room()
     }
 

@@ -37,6 +37,7 @@ pub const FAULTS: &[&str] = &[
     "removed structure",
     "short pause",
     "silent crash",
+    "store out",
     "write below failed",
     "wrong bytes from below once",
 ];
@@ -48,6 +49,7 @@ pub const STATES: &[&str] = &[
     "block lowered",
     "block of a file left its server",
     "block of a queue left its server",
+    "block raised",
     "block of extents given back",
     "block retired",
     "commit refused",
@@ -105,6 +107,7 @@ pub const STATES: &[&str] = &[
     "value stored in extents",
     "value too large for its block",
     "write to a server that is given up",
+    "wish to come up",
 ];
 
 /// What was drawn and done in a run, or in many.

@@ -5,8 +5,10 @@ use crate::world::{TryId, is_refusal};
 use honeycomb_block::{Pin, Reclaimer};
 use honeycomb_catalog::Effect as Order;
 use honeycomb_controller::message_of;
-use honeycomb_env::MemoryVolume;
-use honeycomb_server::{Access, BlockOwner, Effect, Io, LineKey, Lots, Post, Shard, ShardConfig};
+use honeycomb_env::{MemoryVolume, Volume};
+use honeycomb_server::{
+    Access, BlockOwner, Effect, Io, LineKey, Lots, Parts, Post, Shard, ShardConfig,
+};
 use honeycomb_structures::{Answer, News, Outcome, Payload, Registry, Ticket};
 use honeycomb_types::{
     BlockAt, Generation, PrefixId, ServerId, SessionId, ShardIx, TierClass, TierIx, TierSpec, Time,
@@ -98,7 +100,7 @@ pub struct SimServer {
     /// Those that may be in memory.
     pub frames: u32,
     /// What is below, of each shard; all of them on one disk, if there is one.
-    pub disk: MemoryVolume,
+    pub disk: Arc<MemoryVolume>,
     below: u32,
     /// What its shards want of their disk and was not begun yet, each with its shard.
     pub io: Vec<(u8, Io)>,
@@ -164,7 +166,7 @@ impl SimServer {
             address: format!("10.0.0.{}:1", server + 1),
             blocks,
             frames,
-            disk: MemoryVolume::new(),
+            disk: Arc::new(MemoryVolume::new()),
             below,
             io: Vec::new(),
             members: (0..controllers).map(|_| Member::default()).collect(),
@@ -193,7 +195,7 @@ impl SimServer {
         self.posts.clear();
         // The file of its disk had no name.
         self.io.clear();
-        self.disk = MemoryVolume::new();
+        self.disk = Arc::new(MemoryVolume::new());
     }
 
     /// An answer that came over a line of one of its shards.
@@ -290,12 +292,18 @@ impl SimServer {
         let ix = at.block.shard().0;
         let wanted = self.shards[ix as usize].take_io();
         for io in wanted {
-            let (id, done) = io.carry_out(&self.disk, self.base(ix));
+            let (id, done) = io.carry_out(&*self.disk, self.base(ix));
             self.shards[ix as usize].io_done(Time::ZERO, id, done);
         }
         let (read, answer) = self.shards[ix as usize].completed().expect("the disk has answered");
         assert_eq!(read, ticket, "nothing else was waited for");
         answer
+    }
+
+    /// A shard's part of the disk, to be read beside it.
+    fn parts(&self, shard: u8) -> Parts {
+        let disk: Arc<dyn Volume> = self.disk.clone();
+        Arc::new([(disk, self.base(shard))])
     }
 
     /// Where a shard's part of the disk begins.
@@ -315,7 +323,8 @@ impl SimServer {
         let snapshot = self.shard(at).flush(at, (0, u64::MAX));
         let snapshot = snapshot.map_err(|_| format!("{at:?} is not there"))?;
         let mut out = Vec::new();
-        snapshot.write(&mut out).map_err(|e| e.to_string())?;
+        let parts = self.parts(at.block.shard().0);
+        snapshot.write(&parts, &mut out).map_err(|e| e.to_string())?;
         let (mut left, mut extents) = (&out[..], Vec::new());
         while let Some((head, rest)) = left.split_first_chunk::<12>() {
             let (id, len) = head.split_at(8);
@@ -487,12 +496,24 @@ impl SimServer {
                     return Err(format!("{at:?} was freed and is still held (INV-02)"));
                 }
             }
-            // What is written is the business of real processes; who reaches the block is ours.
+            // What is written is the business of real processes; who reaches the block is ours, and that
+            // it can be read wherever it is.
             Order::FlushBlock { at, start, end, .. } => {
-                return Ok(self.shard(*at).flush(*at, (*start, *end)).is_ok());
+                let Ok(kept) = self.shard(*at).flush(*at, (*start, *end)) else { return Ok(false) };
+                let parts = self.parts(at.block.shard().0);
+                match kept.write(&parts, &mut std::io::sink()) {
+                    Ok(_) => {}
+                    Err(fault) => return Err(format!("{at:?} cannot be flushed: {fault}")),
+                }
             }
             Order::CopyBlock { at, start, end, number, .. } => {
-                return Ok(self.shard(*at).copy(*at, (*start, *end), *number).is_ok());
+                let copied = self.shard(*at).copy(*at, (*start, *end), *number);
+                let Ok((copy, _)) = copied else { return Ok(false) };
+                let parts = self.parts(at.block.shard().0);
+                match copy.write(&parts, &mut std::io::sink()) {
+                    Ok(_) => return Ok(true),
+                    Err(fault) => return Err(format!("{at:?} cannot be copied: {fault}")),
+                }
             }
             Order::EndCopies { server, number } => {
                 let controller = server.controller();

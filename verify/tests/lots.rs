@@ -265,7 +265,7 @@ impl World {
                 self.controllers[c].structures.push(name);
                 true
             }
-            Err(CatalogError::OutOfMemory { .. }) => {
+            Err(CatalogError::OutOfMemory(_)) => {
                 self.apply(c, Command::ShortOf { blocks }).unwrap();
                 false
             }

@@ -357,6 +357,8 @@ pub enum Command<'a> {
     ReturnBlock { structure: StructureId, at: BlockAt, successor: BlockAt },
     /// A block that was to go below memory is there, and has no memory any more; or it stays where it was.
     TierChanged { structure: StructureId, at: BlockAt, tier: TierIx },
+    /// A block below memory is read often, and would come up.
+    RaiseBlock { structure: StructureId, at: BlockAt },
     /// A server does not lower a block now.
     LowerRefused { server: ServerId, at: BlockAt },
     /// Bytes of a block below memory cannot be read any more: its structure is lost.

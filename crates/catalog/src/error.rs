@@ -1,6 +1,7 @@
 //! Why the catalog refuses. One variant for each cause, with its data; the message tells what
 //! happened, to which prefix, why, and what to do.
 
+use crate::full::Full;
 use honeycomb_types::{BlockAt, InvalidName, JobId, Kind, MoveId, ServerId, StructureId};
 use std::fmt;
 use std::sync::Arc;
@@ -206,10 +207,8 @@ pub enum CatalogError {
     #[error("kind {code:#04x} cannot be announced: {why}")]
     KindRefused { code: u8, why: Box<str> },
     /// No free block that ordinary allocation may take.
-    #[error(
-        "asked for {asked} blocks; the cluster has {free} free, of which {reserved} are kept back for moves and repairs. Existing data is unharmed: free some, let leases end, or add a memory server"
-    )]
-    OutOfMemory { asked: u64, free: u64, reserved: u64 },
+    #[error("{0}")]
+    OutOfMemory(Box<Full>),
     /// What servers have room for and can do is not known before they are back.
     #[error("the controller was restarted and awaits its memory servers; try again")]
     Recovering,

@@ -10,6 +10,7 @@
 //! `flush_to` and the marks of a prefix are rare: they are kept beside the DAG (`Special`), for as
 //! long as its node.
 
+mod below;
 mod live;
 mod recovery;
 mod sweep;
@@ -149,6 +150,8 @@ pub(crate) struct Flushes {
     /// Those of each directory, in the order in which they began.
     queues: HashMap<Arc<str>, VecDeque<u64>>,
     blocks: HashMap<BlockAt, (u64, usize)>,
+    /// Kept blocks that may be in memory, in the order in which they are looked at.
+    high: VecDeque<BlockAt>,
     retries: BinaryHeap<Reverse<(Time, u64, Again)>>,
     /// Servers that could not write, since when they last could.
     failed: HashSet<ServerId>,
@@ -190,8 +193,9 @@ impl Flushes {
             let parts = flush.parts.capacity() * (size_of::<Part>() + size_of::<FlushedPart>());
             size_of::<Flush>() + parts + flush.directory.len() + flush.address.len()
         });
-        let tables = self.blocks.allocation_size() + self.claimed.allocation_size();
         let live: usize = self.live.values().map(Live::bytes).sum();
+        let high = self.high.capacity() * size_of::<BlockAt>();
+        let tables = self.blocks.allocation_size() + self.claimed.allocation_size() + high;
         flushes.sum::<usize>()
             + live
             + tables
@@ -267,11 +271,6 @@ impl Catalog {
         self.sharing.forget(n);
     }
 
-    /// Whether its data goes elsewhere when its lease ends.
-    pub(crate) fn is_flushed(&self, n: u32) -> bool {
-        self.dag.special.get(&n).is_some_and(|special| !special.flush_to.is_empty())
-    }
-
     fn directory_of(&self, n: u32) -> Option<String> {
         let path = &self.dag.special.get(&n)?.flush_to;
         let job = &self.jobs[self.dag.nodes[n].job].name;
@@ -319,6 +318,7 @@ impl Catalog {
         flush.left = flush.parts.len();
         for (i, part) in flush.parts.iter().enumerate() {
             self.flushes.blocks.insert(part.at, (number, i));
+            self.flushes.high.push_back(part.at);
             effects.push(part.effect());
         }
         self.flushes.queues.entry(flush.directory.clone()).or_default().push_back(number);
@@ -534,6 +534,9 @@ impl Catalog {
         for part in flush.parts.iter().filter(|part| part.state != PartState::Copied) {
             self.flushes.blocks.remove(&part.at);
             self.pool.free_kept(part.at, effects);
+        }
+        if self.flushes.blocks.is_empty() {
+            self.flushes.high.clear();
         }
         if matches!(state, FlushState::Lost(_)) {
             self.begin_sweep(number, &flush, effects);

@@ -30,6 +30,7 @@ mod edges;
 mod error;
 mod extents;
 mod flush;
+mod full;
 mod growth;
 mod hash;
 mod hints;
@@ -66,6 +67,7 @@ pub use command::{
 };
 pub use durable::{BadRecord, Recovery};
 pub use error::{CatalogError, Loss, QuotaLevel};
+pub use full::{Full, FullTier, Holding};
 pub use hints::{Estimate, Hints, Supply};
 pub use honeycomb_types::Router;
 pub use invariants::{Broken, Chain};
@@ -165,6 +167,8 @@ pub struct Catalog {
     pool: Pool,
     flushes: Flushes,
     pressure: Pressure,
+    /// What jobs held that were refused a moment ago.
+    counted: full::Counted,
     sharing: Sharing,
     adviser: Adviser,
     drains: Drains,
@@ -210,6 +214,7 @@ impl Catalog {
             pool: Pool::new(config.shard, config.term),
             flushes: Flushes::default(),
             pressure: Pressure::default(),
+            counted: full::Counted::default(),
             sharing: Sharing::default(),
             adviser: Adviser::default(),
             drains: Drains::default(),
@@ -337,6 +342,7 @@ impl Catalog {
             C::ReturnBlock { structure, at, successor } => {
                 self.give_back_successor(structure, at, successor, effects)
             }
+            C::RaiseBlock { structure, at } => self.raise_block(structure, at, effects),
             C::TierChanged { structure, at, tier } => self.tier_changed(structure, at, tier),
             C::LowerRefused { server, at } => self.lower_refused(server, at),
             C::BlockFailed { structure, at } => self.block_failed(structure, at, effects),
@@ -429,6 +435,7 @@ impl Catalog {
             self.pool.bytes(),
             self.flushes.bytes(),
             self.pressure.bytes(),
+            self.counted.bytes(),
             self.sharing.bytes(),
             self.quotas.bytes(),
             self.bills.bytes(),

@@ -15,7 +15,7 @@ use crate::lots::Lending;
 use crate::policy::{Chooser, Policy, ServerRoom, ShardRoom};
 use crate::staying::Staying;
 use crate::weights::Load;
-use crate::{CatalogError, Effect, NewServer, TierTraffic};
+use crate::{Effect, NewServer, TierTraffic};
 use hashbrown::{HashMap, HashSet};
 use honeycomb_types::limits::{REJOIN_GRACE, RESERVE_BLOCKS_MIN, RESERVE_FRACTION, SERVER_SILENCE};
 use honeycomb_types::{
@@ -72,6 +72,10 @@ impl Slot {
     }
 }
 
+/// There is none for all that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoRoom;
+
 /// What a core has room for in one tier, in blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
@@ -114,6 +118,18 @@ pub(crate) struct Core {
     rooms: Box<[Room]>,
     /// Of each block; none where memory is all there is.
     places: Box<[Where]>,
+}
+
+impl Where {
+    /// Whether it counts as in memory: it is there, or on its way to or from there.
+    fn in_memory(&self) -> bool {
+        !self.tier.is_below() || !self.to.is_below()
+    }
+
+    /// Whether it goes below memory, so that somebody else will have what it has there.
+    fn goes_down(&self) -> bool {
+        self.to != self.tier && self.to.is_below()
+    }
 }
 
 impl Core {
@@ -382,7 +398,7 @@ impl Server {
         }
         let of = |core: &Core| {
             let slots = core.slots.iter().zip(&core.places);
-            slots.filter(|(s, p)| s.held() == Held::Quarantined && !p.tier.is_below()).count()
+            slots.filter(|(s, p)| s.held() == Held::Quarantined && p.in_memory()).count()
         };
         self.cores.iter().map(of).sum::<usize>() as u32
     }
@@ -417,7 +433,7 @@ pub(crate) struct Pool {
     shard_rooms: Vec<ShardRoom>,
     /// Servers whose spare blocks became more or fewer, where they are lent.
     stirred: Vec<ServerId>,
-    /// Blocks that are on their way from one tier to another.
+    /// Blocks that are on their way below memory.
     moving: u32,
     /// Blocks that are below memory, or go there, by their owners.
     pub(crate) staying: Staying,
@@ -456,7 +472,7 @@ impl Pool {
         below.into_iter().for_each(|s| self.staying.change(Some(s), None));
         let gone = self.servers.remove(&server)?;
         let places = gone.cores.iter().flat_map(|core| &core.places);
-        self.moving -= places.filter(|place| place.tier != place.to).count() as u32;
+        self.moving -= places.filter(|place| place.goes_down()).count() as u32;
         Some(gone)
     }
 
@@ -607,7 +623,7 @@ impl Pool {
         Some((place, &mut core.rooms, &mut self.moving))
     }
 
-    /// Blocks that are on their way from one tier to another.
+    /// Blocks that are on their way below memory.
     pub(crate) fn moving(&self) -> u32 {
         self.moving
     }
@@ -638,8 +654,8 @@ impl Pool {
         let room = &mut rooms[to.0 as usize];
         room.out += 1;
         assert!(room.out <= room.total, "INV-42: {to} has no room for {block}");
-        *moving += 1;
         place.to = to;
+        *moving += u32::from(place.goes_down());
         self.staying.change(before, self.below_for(block));
     }
 
@@ -652,7 +668,7 @@ impl Pool {
         }
         let left = if tier == place.to { place.tier } else { place.to };
         rooms[left.0 as usize].out -= 1;
-        *moving -= 1;
+        *moving -= u32::from(place.goes_down());
         (place.tier, place.to) = (tier, tier);
         self.staying.change(before, self.below_for(block));
         true
@@ -680,9 +696,9 @@ impl Pool {
         if !known {
             return;
         }
-        *moving -= u32::from(place.tier != place.to);
-        *moving += u32::from(tier != to);
         let old = std::mem::replace(place, Where { tier, to, ..*place });
+        *moving -= u32::from(old.goes_down());
+        *moving += u32::from(place.goes_down());
         if away {
             self.staying.change(before, self.below_for(block));
             return;
@@ -702,7 +718,7 @@ impl Pool {
         self.staying.change(before, self.below_for(block));
     }
 
-    /// Gives `asked` blocks of one tier to a structure, or none (`OutOfMemory`): on the servers that the
+    /// Gives `asked` blocks of one tier to a structure, or none (`NoRoom`): on the servers that the
     /// weights say, if they say one that has room, else on those that the policy chooses.
     pub(crate) fn allocate(
         &mut self,
@@ -711,13 +727,12 @@ impl Pool {
         asked: u32,
         draw: Draw,
         (tier, now): (TierIx, Time),
-    ) -> Result<Vec<BlockAt>, CatalogError> {
+    ) -> Result<Vec<BlockAt>, NoRoom> {
         assert!(structure & FREE == 0, "a structure's index leaves the top bit to the free list");
-        let (_, free, reserved) = self.room();
         let able = self.servers.values().filter(|server| server.kinds.serves(kind));
         let available: u64 = able.map(|server| server.room_in(tier, draw) as u64).sum();
         if available < asked as u64 {
-            return Err(CatalogError::OutOfMemory { asked: asked as u64, free, reserved });
+            return Err(NoRoom);
         }
         let mut rooms = std::mem::take(&mut self.rooms);
         rooms.clear();
@@ -835,8 +850,7 @@ impl Pool {
         }
         let server = self.servers.get_mut(&at.block.server()).expect("held() found the server");
         let core = &mut server.cores[at.block.shard().0 as usize];
-        let Where { tier, to, .. } = core.place(at.block.index());
-        self.moving -= u32::from(tier != to);
+        self.moving -= u32::from(core.place(at.block.index()).goes_down());
         core.put_back(at.block.index());
         server.quarantined -= 1;
         self.stir(at.block.server());
@@ -991,14 +1005,14 @@ impl Pool {
     fn count_moving(&self) -> u32 {
         let cores = self.servers.values().flat_map(|server| &server.cores);
         let places = cores.flat_map(|core| &core.places);
-        places.filter(|place| place.tier != place.to).count() as u32
+        places.filter(|place| place.goes_down()).count() as u32
     }
 
     /// Recounts every server's blocks by walking free lists and slots (INV-02, INV-42).
     pub(crate) fn recount(&self) -> Result<(), String> {
         let moving = self.count_moving();
         if moving != self.moving {
-            return Err(format!("{moving} blocks are between tiers, and {} counted", self.moving));
+            return Err(format!("{moving} blocks go below memory, and {} counted", self.moving));
         }
         self.staying.check(self.servers.keys().flat_map(|&id| self.below_on(id)))?;
         for (id, server) in self.servers() {

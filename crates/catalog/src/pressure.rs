@@ -2,7 +2,8 @@
 //!
 //! Under first come, first served a prefix that asks for a block when little is free pays for it with a
 //! block of its own, the one that was not used for longest; under a fair policy the holder pays that is
-//! furthest above its share (`shares`, INV-43). So writers find memory free, the prefix that overflows is the one that is read from disk, and a
+//! furthest above its share (`shares`, INV-43). What is kept for a flush whose store is out goes down before
+//! that, because nobody reaches it. So writers find memory free, the prefix that overflows is the one that is read from disk, and a
 //! neighbour's blocks stay where they are. What comes faster than blocks go down has its place below
 //! from the start (`take_blocks`).
 //!
@@ -15,7 +16,7 @@ use crate::structures::Structure;
 use crate::tombstones::Cause;
 use crate::{Catalog, CatalogError, Effect, Loss, Reply};
 use hashbrown::HashMap;
-use honeycomb_types::limits::{LOWER_AGAIN, LOWER_LOOKS, LOWERING_MAX, WARM_FOR};
+use honeycomb_types::limits::{LOWER_AGAIN, LOWER_LOOKS, LOWERING_MAX, RAISE_MARKS, WARM_FOR};
 use honeycomb_types::{BlockAt, BlockId, Kind, ServerId, StructureId, TierIx};
 use std::sync::Arc;
 
@@ -83,6 +84,16 @@ impl Pressure {
     }
 }
 
+/// Blocks of a server that are kept free in memory for who comes next.
+fn mark_of(server: &Server) -> u64 {
+    (2 * server.shards() as u64).max(server.total as u64 / 32)
+}
+
+/// Whether a server can let blocks go below memory.
+fn has_tiers(server: &&Server) -> bool {
+    !server.tiers.is_empty() && !server.away && !server.draining
+}
+
 /// Whether blocks of this kind work below memory.
 pub(crate) fn goes_below(kind: Kind) -> bool {
     kind == Kind::File
@@ -121,13 +132,12 @@ impl Catalog {
 
     /// Servers that can let blocks go below memory.
     fn with_tiers(&self) -> impl Iterator<Item = &Server> {
-        let able = |s: &&Server| !s.tiers.is_empty() && !s.away && !s.draining;
-        self.pool.servers().map(|(_, s)| s).filter(able)
+        self.pool.servers().map(|(_, s)| s).filter(has_tiers)
     }
 
     /// Blocks of memory that are kept free for who comes next.
     pub(crate) fn kept_free(&self) -> u64 {
-        self.with_tiers().map(|s| (2 * s.shards() as u64).max(s.total as u64 / 32)).sum()
+        self.with_tiers().map(mark_of).sum()
     }
 
     pub(crate) fn press_prefix(&mut self, n: u32, short: u32, effects: &mut Vec<Effect>) {
@@ -136,7 +146,9 @@ impl Catalog {
         while self.pool.moving() < most
             && ordinary + (self.pool.moving() as u64) < mark + short as u64
         {
-            let Some((block, tier)) = self.victim(n, short) else { return };
+            // What is kept for a store that is out is nobody's to miss.
+            let lowered = self.kept_to_lower().or_else(|| self.victim(n, short));
+            let Some((block, tier)) = lowered else { return };
             self.pool.begins(block, tier);
             let at = self.pool.at(block);
             effects.push(Effect::LowerBlock { server: block.server(), at, tier });
@@ -172,9 +184,6 @@ impl Catalog {
 
     /// Looks for a block of a prefix that is colder than the best so far; whether it is cold enough.
     fn look_for_coldest(&self, n: u32, looks: &mut usize, best: &mut Option<Candidate>) -> bool {
-        if self.is_flushed(n) {
-            return false;
-        }
         let (from, place) = self.pressure.hands.get(&n).copied().unwrap_or_default();
         let list = self.round(n, from);
         // Its first structure once more at the end: what lies before the hand.
@@ -233,6 +242,44 @@ impl Catalog {
         others.find(|other| *other != n).unwrap_or(n)
     }
 
+    /// A block below memory is read often. It comes up if there is more room than it takes to let it stay
+    /// there: nobody goes down for it, and whoever asks for memory next need not let anybody go down.
+    /// Otherwise nothing happens, and its server asks again.
+    pub(crate) fn raise_block(
+        &mut self,
+        id: StructureId,
+        at: BlockAt,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        let s = self.held_by(id, at)?;
+        let j = self.dag.nodes[self.structures[s].prefix].job;
+        let Where { tier, to, refused, .. } = self.pool.place(at.block);
+        self.pool.touch(at.block, self.now);
+        let again = (LOWER_AGAIN.as_millis() / 250) as u32;
+        let lately = refused > 0 && refused + again > tick_of(self.now);
+        // For a job that need not be in memory, memory comes last.
+        let may = !self.jobs[j].hints.not_sensitive && !lately && self.room_to_rise(at.block);
+        if !tier.is_below() || to != tier || !may {
+            return Ok(Reply::Done);
+        }
+        self.pool.begins(at.block, TierIx::MEMORY);
+        effects.push(Effect::LowerBlock { server: at.block.server(), at, tier: TierIx::MEMORY });
+        Ok(Reply::Done)
+    }
+
+    /// Whether a block may have memory on its core that nobody is likely to ask for soon: on its server,
+    /// and over all of them, more is free than what makes blocks go down, some times over.
+    fn room_to_rise(&self, block: BlockId) -> bool {
+        let all = self.kept_free();
+        let (ordinary, ..) = self.pool.room();
+        let server = self.pool.server(block.server()).filter(has_tiers);
+        let room = server.is_some_and(|server| {
+            let core = server.cores().nth(block.shard().0 as usize).map_or(0, |core| core.room());
+            core > 0 && server.spare() as u64 > RAISE_MARKS * mark_of(server)
+        });
+        room && ordinary > RAISE_MARKS * all && self.pool.moving() == 0
+    }
+
     /// A block has come where it was to go, or stays.
     pub(crate) fn tier_changed(
         &mut self,
@@ -240,7 +287,9 @@ impl Catalog {
         at: BlockAt,
         tier: TierIx,
     ) -> Result<Reply, CatalogError> {
-        self.held_by(id, at)?;
+        if !self.is_kept(at) {
+            self.held_by(id, at)?;
+        }
         match self.pool.place(at.block) {
             Where { tier: from, .. } if from == tier => self.pool.refused(at.block, self.now),
             _ => self.pressure.came |= self.pool.arrives(at.block, tier),
@@ -270,6 +319,9 @@ impl Catalog {
         at: BlockAt,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
+        if self.kept_failed(at, effects) {
+            return Ok(Reply::Done);
+        }
         let s = self.held_by(id, at)?;
         let n = self.structures[s].prefix;
         self.dag.nodes[n].data_lost = true;
@@ -278,6 +330,13 @@ impl Catalog {
         let server = self.pool.address(at.block.server());
         self.end_structure(s, Cause::Lost { server, how: Loss::Disk }, &path, effects);
         Ok(Reply::Done)
+    }
+
+    /// Where a block is, and where it is on its way to, as a checker sees it.
+    pub fn tiers_of(&self, at: BlockAt) -> Option<(TierIx, TierIx)> {
+        self.pool.held(at)?;
+        let Where { tier, to, .. } = self.pool.place(at.block);
+        Some((tier, to))
     }
 
     /// Blocks that could be given in memory beyond the reserves, as a checker sees it.

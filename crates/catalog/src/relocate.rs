@@ -134,7 +134,10 @@ impl Catalog {
         });
         let first = taken.next().expect("there is one");
         let taken = first.or_else(|none| taken.find_map(Result::ok).ok_or(none));
-        let taken = taken?;
+        let Ok(taken) = taken else {
+            let n = self.structures[s].prefix;
+            return Err(CatalogError::OutOfMemory(Box::new(self.full((j, n), s, 1))));
+        };
         // Nobody asked for it who has a quota.
         self.blocks_found(j, s, 1);
         Ok(taken[0])

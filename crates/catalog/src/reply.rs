@@ -463,7 +463,7 @@ pub enum Effect {
         /// Where it has its place: in memory, or below from the start.
         tier: TierIx,
     },
-    /// Let a block go below memory; `TierChanged` says that it is there, `LowerRefused` that it does not
+    /// Let a block go below memory, or come back up; `TierChanged` says that it is there, `LowerRefused` that it does not
     /// go now.
     LowerBlock { server: ServerId, at: BlockAt, tier: TierIx },
     /// Take a block back; answered by `BlockFreed` when nothing of it can be read any more.

@@ -6,7 +6,7 @@ use crate::durable::Dirty;
 use crate::hash::HashKey;
 use crate::moves::Moves;
 use crate::policy::Chooser;
-use crate::pool::Draw;
+use crate::pool::{Draw, NoRoom};
 use crate::pressure::goes_below;
 use crate::queue::QueueState;
 use crate::quota::Quota;
@@ -334,7 +334,13 @@ impl Catalog {
         let s = self.structures.all.next();
         self.count_structure(s, n);
         let blocks = self.take_blocks((j, n), s, new.kind, blocks, Draw::Ordinary);
-        let blocks = blocks.inspect_err(|_| self.quotas.structure_ends(s))?;
+        let blocks = blocks.map_err(|mut refused| {
+            self.quotas.structure_ends(s);
+            if let CatalogError::OutOfMemory(full) = &mut refused {
+                full.asker = format!("{}:{}", new.path, new.name).into();
+            }
+            refused
+        })?;
         let s = self.place(n, &new, router, slots, &blocks);
         self.emit_opens(s, effects);
         Ok(Reply::Opened(self.opened(s, verbs)))
@@ -379,7 +385,7 @@ impl Catalog {
         }
         self.pressure.asks(n);
         self.pool.staying.own(s, j);
-        let below = if goes_below(kind) && !self.is_flushed(n) { TIERS_MAX } else { 0 };
+        let below = if goes_below(kind) { TIERS_MAX } else { 0 };
         let fair = self.policy.kind().is_fair() && below > 0 && !recovering;
         // What a move needs stays where it is served best; what a fair policy keeps free is for who is
         // within its share.
@@ -399,10 +405,13 @@ impl Catalog {
         if fair && blocks.is_ok() {
             self.is_paid(n);
         }
-        let blocks = blocks.map_err(|none| {
+        let blocks = blocks.map_err(|NoRoom| {
             self.pressure.refuses(n);
             // Who is away has room as well.
-            if recovering { CatalogError::Recovering } else { none }
+            match recovering {
+                true => CatalogError::Recovering,
+                false => CatalogError::OutOfMemory(Box::new(self.full((j, n), s, asked as u64))),
+            }
         })?;
         match quota {
             Quota::Beside => self.blocks_found(j, s, asked as u64),
@@ -419,7 +428,7 @@ impl Catalog {
         asked: u32,
         draw: Draw,
         tier: TierIx,
-    ) -> Result<Vec<BlockAt>, CatalogError> {
+    ) -> Result<Vec<BlockAt>, NoRoom> {
         let (mut weights, now) = (self.take_weights(j), self.now);
         let chooser = Chooser { policy: &*self.policy, weights: weights.as_deref_mut() };
         let blocks = self.pool.allocate(chooser, (s, kind), asked, draw, (tier, now));

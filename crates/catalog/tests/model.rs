@@ -18,8 +18,8 @@ use honeycomb_catalog::{
 };
 use honeycomb_types::limits::SERVER_SILENCE;
 use honeycomb_types::{
-    BlockAt, JobId, Kind, PolicyKind, PrefixId, ServerId, StructureId, TierClass, TierSpec, Verbs,
-    Way,
+    BlockAt, JobId, Kind, PolicyKind, PrefixId, ServerId, StructureId, TierClass, TierIx, TierSpec,
+    Verbs, Way,
 };
 use moves::Settle;
 use proptest::prelude::*;
@@ -38,37 +38,167 @@ enum Level {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Create { job: usize, path: String, parents: Vec<String>, lease: u32, pinned: bool, bound: u64 },
-    Bound { job: usize, of: Level, path: String, most: u64 },
-    Soft { job: usize, of: Level, path: String, soft: u64, weight: u32 },
-    Plan { job: usize, nodes: Vec<(String, Vec<String>)>, readers: Vec<String> },
-    Remove { job: usize, path: String },
-    Renew { job: usize, paths: Vec<String> },
-    Seen { job: usize, prefix: usize, ago: u32 },
-    Pass { ms: u64 },
+    Create {
+        job: usize,
+        path: String,
+        parents: Vec<String>,
+        lease: u32,
+        pinned: bool,
+        bound: u64,
+    },
+    Bound {
+        job: usize,
+        of: Level,
+        path: String,
+        most: u64,
+    },
+    Soft {
+        job: usize,
+        of: Level,
+        path: String,
+        soft: u64,
+        weight: u32,
+    },
+    Plan {
+        job: usize,
+        nodes: Vec<(String, Vec<String>)>,
+        readers: Vec<String>,
+    },
+    Remove {
+        job: usize,
+        path: String,
+    },
+    Renew {
+        job: usize,
+        paths: Vec<String>,
+    },
+    Seen {
+        job: usize,
+        prefix: usize,
+        ago: u32,
+    },
+    Pass {
+        ms: u64,
+    },
     Amnesty,
-    Make { job: usize, path: String, name: String, kind: Kind, bound: u64, blocks: u32 },
-    Unmake { job: usize, path: String, name: String },
-    Use { job: usize, file: usize, task: usize, create: bool },
-    Declare { job: usize, path: String, readers: Vec<String>, replace: bool },
-    Commit { job: usize, path: String },
-    Join { shards: u8, blocks: u32, below: u32 },
-    Lose { server: usize },
-    Drain { server: usize, cancel: bool },
-    Stays { server: usize },
-    Confirm { block: usize, stale: bool },
-    Grow { job: usize, file: usize, block: usize },
-    Seal { job: usize, file: usize, block: usize, length: u64, odd: u64, last: bool },
-    Taken { job: usize, file: usize, block: usize, items: u64, odd: u64 },
-    Retire { job: usize, file: usize, block: usize },
-    Permit { job: usize, path: String },
-    Begin { job: usize, kv: usize, block: usize, slot: u64, odd: u64, way: Way },
-    Settle { begun: usize, how: Settle, stale: bool },
-    Used { job: usize, kv: usize, block: usize, bytes: u64 },
-    Extents { job: usize, kv: usize, bytes: u64, full: usize },
-    Emptied { job: usize, kv: usize, block: usize },
-    Lowered { block: usize, how: Settle },
-    Short { blocks: u32 },
+    Make {
+        job: usize,
+        path: String,
+        name: String,
+        kind: Kind,
+        bound: u64,
+        blocks: u32,
+    },
+    Unmake {
+        job: usize,
+        path: String,
+        name: String,
+    },
+    Use {
+        job: usize,
+        file: usize,
+        task: usize,
+        create: bool,
+    },
+    Declare {
+        job: usize,
+        path: String,
+        readers: Vec<String>,
+        replace: bool,
+    },
+    Commit {
+        job: usize,
+        path: String,
+    },
+    Join {
+        shards: u8,
+        blocks: u32,
+        below: u32,
+    },
+    Lose {
+        server: usize,
+    },
+    Drain {
+        server: usize,
+        cancel: bool,
+    },
+    Stays {
+        server: usize,
+    },
+    Confirm {
+        block: usize,
+        stale: bool,
+    },
+    Grow {
+        job: usize,
+        file: usize,
+        block: usize,
+    },
+    Seal {
+        job: usize,
+        file: usize,
+        block: usize,
+        length: u64,
+        odd: u64,
+        last: bool,
+    },
+    Taken {
+        job: usize,
+        file: usize,
+        block: usize,
+        items: u64,
+        odd: u64,
+    },
+    Retire {
+        job: usize,
+        file: usize,
+        block: usize,
+    },
+    Permit {
+        job: usize,
+        path: String,
+    },
+    Begin {
+        job: usize,
+        kv: usize,
+        block: usize,
+        slot: u64,
+        odd: u64,
+        way: Way,
+    },
+    Settle {
+        begun: usize,
+        how: Settle,
+        stale: bool,
+    },
+    Used {
+        job: usize,
+        kv: usize,
+        block: usize,
+        bytes: u64,
+    },
+    Extents {
+        job: usize,
+        kv: usize,
+        bytes: u64,
+        full: usize,
+    },
+    Emptied {
+        job: usize,
+        kv: usize,
+        block: usize,
+    },
+    Lowered {
+        block: usize,
+        how: Settle,
+    },
+    /// A block that is below is read often.
+    Hot {
+        block: usize,
+    },
+    Short {
+        blocks: u32,
+    },
 }
 
 fn name() -> impl Strategy<Value = String> {
@@ -145,6 +275,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (job(), path()).prop_map(|(job, path)| Op::Permit { job, path }),
         6 => moving(),
         6 => (0..20usize, settle()).prop_map(|(block, how)| Op::Lowered { block, how }),
+        3 => (0..20usize).prop_map(|block| Op::Hot { block }),
         2 => (0..4u32).prop_map(|blocks| Op::Short { blocks }),
     ]
 }
@@ -191,6 +322,7 @@ fn growing() -> impl Strategy<Value = Op> {
             Op::Seal { job: job / 2, file, block, length: 3, odd: 0, last: false }
         }),
         4 => (0..20usize, settle()).prop_map(|(block, how)| Op::Lowered { block, how }),
+        3 => (0..20usize).prop_map(|block| Op::Hot { block }),
         1 => (1..900u64).prop_map(|ms| Op::Pass { ms }),
         1 => (0..20usize).prop_map(|block| Op::Confirm { block, stale: false }),
         3 => op(),
@@ -277,6 +409,8 @@ struct Both {
     refused: Option<(usize, usize)>,
     /// Blocks that went down, and that did not.
     lowered: [u64; 2],
+    /// The block of which a server has just said that it is read often.
+    hot: Option<BlockAt>,
     /// Blocks that went down for somebody else, and how often one within its share waited.
     given: u64,
     waited: u64,
@@ -352,6 +486,7 @@ impl Both {
             asker: None,
             refused: None,
             lowered: [0; 2],
+            hot: None,
             given: 0,
             waited: 0,
             open,
@@ -474,6 +609,7 @@ impl Both {
             Op::Extents { job, kv, bytes, full } => self.extents(*job, *kv, *bytes, *full),
             Op::Emptied { job, kv, block } => self.emptied(*job, *kv, *block),
             Op::Lowered { block, how } => self.lowered(*block, *how),
+            Op::Hot { block } => self.hot(*block),
             Op::Short { blocks } => {
                 self.asker = self.refused.take();
                 if let Some((j, _)) = self.asker {
@@ -840,6 +976,21 @@ impl Both {
         }
     }
 
+    /// A server says that a block is read often. Only that one may come up.
+    fn hot(&mut self, block: usize) {
+        let places: Vec<BlockAt> = self.model.tiers.places.keys().copied().collect();
+        let Some(&at) = places.get(block % places.len().max(1)) else { return };
+        self.hear(at);
+        let files = self.model.jobs.iter().flat_map(|job| &job.files);
+        let owner = files.filter(|file| file.held().contains(&at)).map(|file| file.id).next();
+        let structure = owner.unwrap_or(StructureId(u64::MAX));
+        self.hot = Some(at);
+        let known = self.bench.run(Command::RaiseBlock { structure, at }).is_ok();
+        assert_eq!(known, owner.is_some(), "{at:?}");
+        self.carry_out();
+        self.hot = None;
+    }
+
     fn forget(&mut self, server: ServerId) {
         self.open.retain(|at| at.block.server() != server);
         self.imports.forget(server);
@@ -851,6 +1002,10 @@ impl Both {
         for effect in std::mem::take(&mut self.bench.effects) {
             self.imports.hear(&effect, &self.open).unwrap();
             match effect {
+                Effect::LowerBlock { server, at, tier: TierIx::MEMORY } => {
+                    assert_eq!((server, Some(at)), (at.block.server(), self.hot));
+                    assert_eq!(self.model.raises(at), Ok(()), "{:?}", self.op);
+                }
                 Effect::LowerBlock { server, at, tier } => {
                     assert_eq!(server, at.block.server());
                     let job = |job: &Job| job.files.iter().any(|file| file.held().contains(&at));
@@ -905,7 +1060,7 @@ impl Both {
         self.check_drains();
         let status = self.bench.status();
         let (ordinary, all, free) = self.model.room();
-        let in_memory = |at: &&BlockAt| !self.model.tiers.place(**at).0.is_below();
+        let in_memory = |at: &&BlockAt| self.model.tiers.in_memory(**at);
         let quarantined = self.model.quarantined.iter().filter(in_memory).count() as u64;
         let below: u64 = self.model.tiers.below.values().sum();
         let (of, used) = status.tiers.iter().fold((0, 0), |s, t| (s.0 + t.blocks, s.1 + t.used));

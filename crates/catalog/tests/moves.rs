@@ -162,13 +162,14 @@ fn a_split_may_use_the_reserve_and_growth_may_not() {
     let opened = bench.make(job, NewStructure { slots: 64, ..kv("", "x", 2) }).unwrap();
     let (s, [a, b]) = (opened.structure, [0, 1].map(|i| opened.map.entries[i].at));
     let (id, _) = begin(&mut bench, s, a, Some(16 * SLOT)).unwrap();
-    assert!(matches!(bench.make(job, file("", "f", 1)), Err(CatalogError::OutOfMemory { .. })));
+    assert!(matches!(bench.make(job, file("", "f", 1)), Err(CatalogError::OutOfMemory(_))));
     begin(&mut bench, s, b, Some(48 * SLOT)).unwrap();
     assert_eq!(bench.status().free, 0);
     cancel(&mut bench, s, a, id);
     // Not free before its server has confirmed.
-    let full = CatalogError::OutOfMemory { asked: 1, free: 0, reserved: 0 };
-    assert_eq!(begin(&mut bench, s, a, Some(16 * SLOT)), Err(full));
+    let refused = begin(&mut bench, s, a, Some(16 * SLOT));
+    let Err(CatalogError::OutOfMemory(full)) = refused else { panic!("{refused:?}") };
+    assert_eq!((full.asked, full.free, full.reserved), (1, 0, 0));
 }
 
 #[test]

@@ -252,8 +252,8 @@ impl ControllerService {
     pub(crate) fn apply(&mut self, now: Time, command: Command<'_>) -> Result<Reply, CatalogError> {
         let before = self.effects.len();
         let reply = self.catalog.apply(now, command, &mut self.effects);
-        if let Err(CatalogError::OutOfMemory { asked, .. }) = &reply {
-            self.short = u32::try_from(*asked).unwrap_or(u32::MAX);
+        if let Err(CatalogError::OutOfMemory(full)) = &reply {
+            self.short = u32::try_from(full.asked).unwrap_or(u32::MAX);
         }
         if waits(&command, &self.effects[before..]) {
             self.wait = true;
@@ -454,6 +454,7 @@ impl ControllerService {
             | Op::QueueTaken
             | Op::RetireBlock
             | Op::ReturnBlock
+            | Op::RaiseBlock
             | Op::TierChanged
             | Op::BlockFailed
             | Op::LeaveServer
@@ -725,6 +726,7 @@ pub fn waits(command: &Command<'_>, effects: &[Effect]) -> bool {
             | Command::BlockFlushed { .. }
             | Command::BlockOpened { .. }
             | Command::BlockFreed { .. }
+            | Command::RaiseBlock { .. }
             | Command::TierChanged { .. }
             | Command::LowerRefused { .. }
             | Command::QueueTaken { .. }

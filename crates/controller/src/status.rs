@@ -31,7 +31,7 @@ pub fn status_of(error: &CatalogError) -> Status {
         E::DataLost { .. } => Status::DataLost,
         E::PrefixRemoved { .. } | E::StructureRemoved { .. } => Status::Removed,
         E::PrefixRead { .. } | E::StructureRead { .. } => Status::Removed,
-        E::OutOfMemory { .. } => Status::OutOfMemory,
+        E::OutOfMemory(_) => Status::OutOfMemory,
         E::QuotaExceeded { .. } => Status::QuotaExceeded,
         E::LimitExceeded { .. } => Status::LimitExceeded,
         E::Sealed { .. } => Status::Sealed,

@@ -5,7 +5,9 @@ mod common;
 
 use common::{Cluster, KIB, Scratch, eventually, file, noise, prefix};
 use honeycomb_client::{Client, File, JobTicket};
+use honeycomb_env::Clock;
 use honeycomb_wire::Status;
+use std::time::Duration;
 
 const BLOCK: u64 = 64 * KIB;
 const MEMORY: u64 = 4 << 20;
@@ -119,7 +121,36 @@ fn a_full_disk_is_told_and_room_is_used_when_it_comes() {
     let full = file(&client, &job, ":full");
     let refused = (0..1000).find_map(|_| full.append(&[7; APPEND]).err()).unwrap();
     assert_eq!(refused.status, Status::OutOfMemory, "{}", refused.message);
+    let told =
+        ["full asked for 1 block;", "nvme: 0 of 32 free", "Job 'full' holds", "T0 1", "the root "];
+    for part in told {
+        assert!(refused.message.contains(part), "{part} in {}", refused.message);
+    }
     reads(&kept, &bytes);
     client.remove_structure(job.job, "T0:kept").unwrap();
+    let clock = Clock::start();
+    let removed = clock.now();
     eventually("room is used", || full.append(&[7; APPEND]).is_ok());
+    let took = clock.now().since(removed);
+    assert!(took < Duration::from_secs(1), "room was there, and used after {took:?}");
+}
+
+/// What went below and is read again and again comes back up when memory has become free, and reads the
+/// same on its way.
+#[test]
+fn what_is_read_often_comes_back_up_when_there_is_room() {
+    let (_scratch, cluster) = cluster();
+    let (client, job) = cluster.job("up");
+    let (read, bytes) = written(&client, &job, ":read", 1 << 20);
+    let (_others, _) = written(&client, &job, ":others", 6 << 20);
+    let watcher = cluster.client(cluster.controller.token(), Default::default());
+    let below = || watcher.status().unwrap().tiers[0].used;
+    assert!(below() > 32, "{} blocks are below", below());
+    client.remove_structure(job.job, ":others").unwrap();
+    eventually("it comes up", || {
+        reads(&read, &bytes);
+        // Its end may be in the warm pool, with what is before that on the disk.
+        below() <= 1
+    });
+    reads(&read, &bytes);
 }

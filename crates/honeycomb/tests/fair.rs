@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Cluster, KIB, Scratch, file, noise};
+use common::{Cluster, KIB, Scratch, eventually, file, noise};
 use honeycomb_client::{Client, File, JobTicket, QuotaChange, QuotaOf};
 use honeycomb_types::PolicyKind;
 
@@ -33,6 +33,15 @@ fn writes(client: &Client, job: &JobTicket, address: &str, length: usize) -> (Fi
     (made, bytes)
 }
 
+/// The same, and all of it is in memory, in so many blocks: it is sealed, so that it has none beside.
+fn rests(client: &Client, job: &JobTicket, length: usize) -> (File, Vec<u8>, (u64, u64)) {
+    let (made, bytes) = writes(client, job, ":kept", length);
+    made.seal().unwrap();
+    let blocks = (length as u64).div_ceil(BLOCK);
+    eventually("what was granted beside is given back", || held(client, job) == (blocks, blocks));
+    (made, bytes, (blocks, blocks))
+}
+
 /// Blocks that a job has, and those of them in memory.
 fn held(client: &Client, job: &JobTicket) -> (u64, u64) {
     let quota = client.quota(&QuotaOf::Job(job.job)).unwrap();
@@ -44,9 +53,7 @@ fn a_greedy_neighbour_takes_no_block_out_of_another_ones_share() {
     for policy in [PolicyKind::MaxMin, PolicyKind::Karma] {
         let (_scratch, cluster) = cluster(policy);
         let (calm, greedy) = (cluster.job("calm"), cluster.job("greedy"));
-        let (kept, bytes) = writes(&calm.0, &calm.1, ":kept", CALM);
-        let before = held(&calm.0, &calm.1);
-        assert_eq!(before.0, before.1, "{policy}: there is room for all of it");
+        let (kept, bytes, before) = rests(&calm.0, &calm.1, CALM);
         // It rests, which makes its blocks the coldest of all, while the other one writes.
         std::thread::scope(|scope| {
             let greed = scope.spawn(|| writes(&greedy.0, &greedy.1, ":all", GREEDY));
@@ -90,8 +97,7 @@ fn who_comes_late_has_its_share_of_what_another_one_had() {
 fn first_come_keeps_what_it_has_but_for_what_is_beyond_a_soft_quota() {
     let (_scratch, cluster) = cluster(PolicyKind::FirstCome);
     let (first, second) = (cluster.job("first"), cluster.job("second"));
-    writes(&first.0, &first.1, ":kept", CALM);
-    let before = held(&first.0, &first.1);
+    let (_, _, before) = rests(&first.0, &first.1, CALM);
     writes(&second.0, &second.1, ":all", GREEDY);
     assert_eq!(held(&first.0, &first.1), before);
     let operator = cluster.client(cluster.controller.token(), Default::default());

@@ -6,6 +6,7 @@
 mod lending;
 
 use crate::flush::{Errand, FlushJob, FlushWhat, Flusher};
+use crate::kept::{KeptBytes, Parts};
 use crate::lend::Lender;
 use crate::notes::{Forwarded, LinkNote, Note, OwnedPayload, Peer};
 use crate::peers::Peers;
@@ -15,7 +16,7 @@ use honeycomb_env::{
     Begin, ByConn, ConnId, Detached, Mailbox, Net, NotPosted, Permit, ReplyPayload, Service,
     thread_cpu,
 };
-use honeycomb_structures::{Answer, Outcome, Payload, Snapshot, Ticket, large_limit};
+use honeycomb_structures::{Answer, Outcome, Payload, Ticket, large_limit};
 use honeycomb_types::limits::{
     ACTIVITY_INTERVAL, GRANTS_MAX, NOTICE_BACKLOG_MAX, REPORT_INTERVAL, RESULTS_WINDOW,
     RESULTS_WINDOW_MAX,
@@ -67,6 +68,14 @@ pub(crate) struct Helpers {
     pub lender: Lender,
     /// Those of the tiers below memory, and where this shard's part of each begins.
     pub spillers: Vec<(Spiller, u64)>,
+}
+
+impl Helpers {
+    /// The disks, for who may wait for them.
+    fn parts(&self) -> Parts {
+        let parts = self.spillers.iter();
+        parts.map(|(spiller, base)| (spiller.volume().clone(), *base)).collect()
+    }
 }
 
 struct Keys {
@@ -578,11 +587,12 @@ impl ShardService {
         &mut self,
         errand: Errand,
         object: String,
-        snapshot: Result<(Arc<Snapshot>, bool), Answer>,
+        held: Result<(Arc<KeptBytes>, bool), Answer>,
     ) {
-        let given = match snapshot {
-            Ok((snapshot, sealed)) => {
-                let what = FlushWhat::Part { object, snapshot, sealed };
+        let given = match held {
+            Ok((bytes, sealed)) => {
+                let parts = self.helpers.parts();
+                let what = FlushWhat::Part { object, bytes, parts, sealed };
                 self.helpers.flusher.give(FlushJob { errand, what })
             }
             Err(answer) => {
@@ -803,8 +813,8 @@ impl Service for ShardService {
                 self.confirm(errand, refused);
             }
             Note::Flush(at, range, object, errand) => {
-                let snapshot = self.shard.flush(at, range);
-                self.give_part(errand, object, snapshot.map(|snapshot| (snapshot, true)));
+                let kept = self.shard.flush(at, range);
+                self.give_part(errand, object, kept.map(|bytes| (bytes, true)));
             }
             Note::Copy(at, range, object, live, errand) => {
                 let copied = self.shard.copy(at, range, live);

@@ -1,12 +1,15 @@
 //! The thread that makes objects of what blocks held: stores are slow, and no core waits for one.
 
+use crate::kept::{KeptBytes, KeptFault, Parts};
 use crate::notes::LinkNote;
+use crate::shard::Effect;
+use honeycomb_block::Pin;
 use honeycomb_env::{Clock, Mailbox, NotPosted};
-use honeycomb_structures::{Items, Snapshot};
+use honeycomb_structures::Items;
 use honeycomb_tiers::{
     FlushError, FlushStore, FlushedPart, FlushedStructure, Manifest, Objects, PartWriter, Written,
 };
-use honeycomb_types::Kind;
+use honeycomb_types::{BlockAt, Kind, StructureId};
 use honeycomb_wire::messages::{
     CommitFlushRequest, FlushBlockReply, FlushedObject, SweepObjectsRequest,
 };
@@ -33,8 +36,8 @@ pub(crate) struct Errand {
 }
 
 pub(crate) enum FlushWhat {
-    /// What a block holds. It keeps the block's memory until it is written.
-    Part { object: String, snapshot: Arc<Snapshot>, sealed: bool },
+    /// What a block holds or held, which is read from where it is when its turn has come.
+    Part { object: String, bytes: Arc<KeptBytes>, parts: Parts, sealed: bool },
     /// The manifest.
     Commit(Box<CommitFlushRequest>),
     /// What a flush has left that came to nothing.
@@ -109,10 +112,8 @@ impl FlushWorker {
         for FlushJob { errand, what } in &self.jobs {
             let answers = self.answers.clone();
             match what {
-                FlushWhat::Part { object, snapshot, sealed } => {
-                    self.part(&object, snapshot, move |outcome| {
-                        answers.give(errand, outcome.map(|objects| told(objects, sealed)));
-                    });
+                FlushWhat::Part { object, bytes, parts, sealed } => {
+                    self.part(&object, &bytes, &parts, (errand, sealed));
                 }
                 FlushWhat::Sweep(asked) => {
                     let SweepObjectsRequest { directory, names } = *asked;
@@ -130,29 +131,53 @@ impl FlushWorker {
         }
     }
 
-    fn part(
-        &self,
-        object: &str,
-        snapshot: Arc<Snapshot>,
-        done: impl FnOnce(Result<Vec<Written>, FlushError>) + Send + 'static,
-    ) {
+    fn part(&self, object: &str, bytes: &Arc<KeptBytes>, disks: &Parts, answer: (Errand, bool)) {
         let mut part = Part(self.store.part(object));
-        let given = match snapshot.as_plain() {
-            Some(_) => {
-                part.0.plain(Plain(snapshot));
-                Ok(())
-            }
-            None => snapshot.give(&mut part),
+        let given = if !bytes.snapshot().is_plain() {
+            bytes.whole(disks, |whole| bytes.snapshot().give(whole, &mut part))
+        } else if let Some(pin) = bytes.in_memory() {
+            part.0.plain(Plain(pin));
+            Ok(())
+        } else {
+            bytes.runs(disks, |run| part.0.run(run))
         };
-        part.0.finish(given, done);
+        let answers = self.answers.clone();
+        let (given, lost) = match given {
+            Ok(()) => (Ok(()), None),
+            Err(KeptFault::Taker(why)) => (Err(why), None),
+            Err(KeptFault::Gone) => (Err(io::Error::other("its block was freed")), None),
+            // Of a block that goes on this may be of two times: it is copied anew.
+            Err(KeptFault::Lost(why)) if !bytes.is_settled() => (Err(io::Error::other(why)), None),
+            Err(KeptFault::Lost(why)) => (Err(io::Error::other(why.clone())), Some(why)),
+        };
+        let (errand, sealed) = answer;
+        let (at, structure) = (bytes.at, bytes.structure);
+        // What was begun of it has come to its end before anything is told: nothing is written later.
+        part.0.finish(given, move |outcome| match lost {
+            Some(why) => answers.lost(errand, structure, at, why),
+            None => answers.give(errand, outcome.map(|objects| told(objects, sealed))),
+        });
     }
 }
 
 impl Answers {
     /// On the thread of the stores, or on this one: either may wait for the link a moment.
     fn give(&self, errand: Errand, outcome: Result<Vec<u8>, FlushError>) {
-        let outcome = outcome.map_err(|e| (Status::Unavailable, e.to_string()));
-        let mut note = LinkNote::Done { errand, outcome };
+        self.done(errand, outcome.map_err(|e| (Status::Unavailable, e.to_string())));
+    }
+
+    /// What the block held cannot be read any more: so much is lost, and its flush comes to nothing.
+    fn lost(&self, errand: Errand, structure: StructureId, at: BlockAt, why: String) {
+        let failed = Effect::BlockFailed { structure, at, why: why.clone() };
+        self.tell(LinkNote::Effects(vec![failed]));
+        self.done(errand, Err((Status::DataLost, why)));
+    }
+
+    fn done(&self, errand: Errand, outcome: Result<Vec<u8>, (Status, String)>) {
+        self.tell(LinkNote::Done { errand, outcome });
+    }
+
+    fn tell(&self, mut note: LinkNote) {
         while let Err(NotPosted::Full(back)) = self.link.post(note) {
             note = back;
             self.clock.sleep_until(self.clock.now() + Duration::from_millis(1));
@@ -168,12 +193,12 @@ impl Items for Part {
     }
 }
 
-/// The bytes of a snapshot that are written as they lie.
-struct Plain(Arc<Snapshot>);
+/// Bytes that are written as they lie.
+struct Plain(Pin);
 
 impl AsRef<[u8]> for Plain {
     fn as_ref(&self) -> &[u8] {
-        self.0.as_plain().expect("it was plain when it was made").bytes()
+        self.0.bytes()
     }
 }
 

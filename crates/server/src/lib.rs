@@ -10,6 +10,7 @@ mod authorize;
 mod conn;
 mod flush;
 mod holdings;
+mod kept;
 mod lend;
 mod link;
 mod links;
@@ -23,6 +24,7 @@ mod shard;
 mod spill;
 mod watch;
 
+pub use kept::{KeptBytes, KeptFault, Parts};
 pub use links::Departure;
 pub use lots::Lots;
 pub use server::{DiskOptions, MemoryServer, ServerOptions};

@@ -29,9 +29,9 @@ use honeycomb_wire::messages::{
     GrowStructureReply, GrowStructureRequest, HeldBlock, HelloReply, HelloRequest,
     InventoryRequest, JoinServerReply, JoinServerRequest, KindInfo, LeaveServerRequest,
     LendBlocksReply, LendBlocksRequest, LocateServerReply, LocateServerRequest, LowerBlockRequest,
-    OpenBlockRequest, QueueAheadRequest, QueueTakenRequest, ReleaseReply, ReleaseRequest,
-    ReportReply, ReportRequest, RetireBlockRequest, ReturnBlockRequest, SealBlockRequest,
-    SetGenerationRequest, SweepObjectsRequest, TierChangedRequest, TierInfo,
+    OpenBlockRequest, QueueAheadRequest, QueueTakenRequest, RaiseBlockRequest, ReleaseReply,
+    ReleaseRequest, ReportReply, ReportRequest, RetireBlockRequest, ReturnBlockRequest,
+    SealBlockRequest, SetGenerationRequest, SweepObjectsRequest, TierChangedRequest, TierInfo,
 };
 use honeycomb_wire::{Field, GrantKey, Op, ReplyHeader, RequestHeader, Status, TokenKey};
 use std::collections::HashMap;
@@ -506,6 +506,11 @@ impl Link {
                 let body = LocateServerRequest { server: server.0 };
                 self.ask(net, Op::LocateServer, &body, Asked::Locate(shard, server));
             }
+            Effect::Raise { structure, at } => {
+                let (structure, block, epoch) = (structure.0, at.block.0, at.epoch.0);
+                let body = RaiseBlockRequest { structure, block, epoch };
+                self.ask(net, Op::RaiseBlock, &body, Asked::Told);
+            }
             Effect::TierChanged { structure, at, tier } => {
                 let (structure, block, epoch) = (structure.0, at.block.0, at.epoch.0);
                 let body = TierChangedRequest { structure, block, epoch, tier: tier.0 };
@@ -535,7 +540,7 @@ impl Link {
             Effect::BeginMove { at, .. } => return self.refuse_move(at),
             Effect::CommitMove { at, .. } => return self.move_word(at, MoveWord::NotAsked),
             // It is asked for again.
-            Effect::LocateServer { .. } => return,
+            Effect::LocateServer { .. } | Effect::Raise { .. } => return,
             Effect::CancelMove { .. } | Effect::BlockFailed { .. } => {
                 return self.telling.later.push(effect);
             }

@@ -5,11 +5,15 @@
 
 mod events;
 mod extents;
+mod full;
+mod keeping;
 mod lending;
 mod lines;
 mod moving;
 mod owners;
+mod reading;
 mod request;
+mod rising;
 mod tiers;
 mod waiting;
 
@@ -32,8 +36,8 @@ use honeycomb_types::{
 };
 use honeycomb_wire::notice::Notice;
 use honeycomb_wire::{Auth, Grant, Op, RequestHeader, Status};
+use keeping::Kept;
 use moving::Leaving;
-use owners::Kept;
 use request::{Request, acknowledge, next_block, operation, record_hash, subscribe};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -197,8 +201,16 @@ pub enum Effect {
         /// The block.
         at: BlockAt,
     },
-    /// Tell the controller that a block that was to go below is there, and has no memory any more; or
-    /// that it stays where it was.
+    /// Tell the controller that a block below memory is read often, and would come up: asked again
+    /// later when nothing comes of it.
+    Raise {
+        /// The structure.
+        structure: StructureId,
+        /// The block.
+        at: BlockAt,
+    },
+    /// Tell the controller that a block that was to go to another tier is there, and has nothing in the
+    /// one from which it came any more; or that it stays where it was.
     TierChanged {
         /// The structure.
         structure: StructureId,
@@ -230,6 +242,7 @@ impl Effect {
             | Effect::BeginMove { at, .. }
             | Effect::CommitMove { at, .. }
             | Effect::CancelMove { at, .. }
+            | Effect::Raise { at, .. }
             | Effect::TierChanged { at, .. }
             | Effect::BlockFailed { at, .. }
             | Effect::Retire { at, .. } => at.block.server().controller(),
@@ -277,6 +290,8 @@ struct Slot {
     ask_after: Time,
     /// When it asked for one, until the answer comes.
     asked_at: Option<Time>,
+    /// There is no room for what it wants.
+    full: full::Full,
     /// When to look whether the successor that it has is of use.
     idle_at: Option<Time>,
     /// How fast it is written.

@@ -50,6 +50,18 @@ pub enum IoWhat {
         /// Sums, a chunk each.
         sums: Vec<u32>,
     },
+    /// Read the first bytes of a block that comes back up, whose chunks have these sums. Nobody waits for
+    /// it.
+    Raise {
+        /// Where from.
+        at: u64,
+        /// Its memory.
+        into: Backing,
+        /// How many bytes.
+        length: usize,
+        /// Sums, a chunk each.
+        sums: Vec<u32>,
+    },
     /// Nobody reads this any more.
     Discard(Range<u64>),
 }
@@ -82,10 +94,12 @@ impl Io {
                 written.map(|()| IoDone::Written(sums_of(bytes.bytes())))
             }
             IoWhat::Read { at, mut into, sums } => {
-                // A disk that erred once may be right the second time.
-                let first = read(volume, base + at, &mut into, &sums);
-                let read = first.or_else(|_| read(volume, base + at, &mut into, &sums));
-                read.map(|()| IoDone::Read(into))
+                let bytes = into.slice_mut(0..into.len());
+                read_checked(volume, base + at, bytes, &sums).map(|()| IoDone::Read(into))
+            }
+            IoWhat::Raise { at, mut into, length, sums } => {
+                let bytes = into.slice_mut(0..length);
+                read_checked(volume, base + at, bytes, &sums).map(|()| IoDone::Read(into))
             }
             IoWhat::Discard(range) => {
                 // One that gives no room back has it for the next who writes there.
@@ -101,6 +115,7 @@ impl Io {
         match &self.what {
             IoWhat::Write { bytes, .. } => bytes.bytes().len() as u64,
             IoWhat::Read { into, .. } => into.len() as u64,
+            IoWhat::Raise { length, .. } => *length as u64,
             IoWhat::Discard(_) => 0,
         }
     }
@@ -111,8 +126,17 @@ impl Io {
     }
 }
 
-fn read(volume: &dyn Volume, at: u64, into: &mut Backing, sums: &[u32]) -> io::Result<()> {
-    let bytes = into.slice_mut(0..into.len());
+/// Reads bytes whose chunks have these sums. A disk that erred once may be right the second time.
+pub(crate) fn read_checked(
+    volume: &dyn Volume,
+    at: u64,
+    bytes: &mut [u8],
+    sums: &[u32],
+) -> io::Result<()> {
+    read(volume, at, bytes, sums).or_else(|_| read(volume, at, bytes, sums))
+}
+
+fn read(volume: &dyn Volume, at: u64, bytes: &mut [u8], sums: &[u32]) -> io::Result<()> {
     volume.read(at, bytes)?;
     if sums_of(bytes) != sums && !Bug::SumUnchecked.active() {
         return Err(io::Error::other("the disk gave other bytes than were written"));
@@ -165,7 +189,7 @@ impl Shared {
 ///
 /// The queues are bounded by what they carry: some blocks of a server that go down at a time, and reads
 /// for which there are buffers.
-pub(crate) struct Spiller(Arc<Shared>);
+pub(crate) struct Spiller(Arc<Shared>, Arc<dyn Volume>);
 
 /// The other end: it carries out until every `Spiller` of the disk is gone.
 pub(crate) struct SpillWorker {
@@ -179,7 +203,7 @@ pub(crate) struct SpillWorker {
 impl Clone for Spiller {
     fn clone(&self) -> Spiller {
         self.0.lock().spillers += 1;
-        Spiller(self.0.clone())
+        Spiller(self.0.clone(), self.1.clone())
     }
 }
 
@@ -203,7 +227,12 @@ impl Spiller {
             writes_first: n == 0,
         };
         let workers = (0..SPILL_THREADS).map(worker).collect();
-        (Spiller(shared), workers)
+        (Spiller(shared, volume), workers)
+    }
+
+    /// The disk, for who may wait for it.
+    pub fn volume(&self) -> &Arc<dyn Volume> {
+        &self.1
     }
 
     /// What its workers have moved.

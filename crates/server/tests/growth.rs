@@ -5,7 +5,7 @@
 mod common;
 
 use common::{access, owner};
-use honeycomb_server::{BlockOwner, Effect, Shard};
+use honeycomb_server::{BlockOwner, Effect, KeptFault, Parts, Shard};
 use honeycomb_structures::{Answer, News, Outcome, Successor, Ticket};
 use honeycomb_types::limits::SUCCESSOR_IDLE;
 use honeycomb_types::{
@@ -15,6 +15,7 @@ use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::{Op, RequestHeader, Status};
 use proptest::prelude::*;
+use std::sync::Arc;
 use std::time::Duration;
 
 const SIZE: usize = 64 << 10;
@@ -277,16 +278,22 @@ fn a_block_that_is_flushed_is_reached_by_nobody_and_its_bytes_stay() {
     let mut world = World::new(Kind::File, Marks::default(), Duration::from_micros(300));
     world.write(1000);
     let at = world.tail;
-    let snapshot = world.shard.flush(at, (0, u64::MAX)).unwrap();
+    let kept = world.shard.flush(at, (0, u64::MAX)).unwrap();
     assert_eq!(world.run(Op::FileRead, &[0; 12], &[]).status, Status::WrongEpoch);
     assert_eq!(world.run(Op::FileAppend, &[], b"x").status, Status::WrongEpoch);
     let again = world.shard.flush(at, (0, u64::MAX)).unwrap();
     assert_eq!(world.shard.inventory().count(), 1, "it is still held");
+    let disks: Parts = Arc::new([]);
+    for kept in [&kept, &again] {
+        let mut bytes = Vec::new();
+        assert_eq!(kept.write(&disks, &mut bytes).unwrap(), 1000);
+        assert_eq!(bytes, [7; 1000]);
+    }
     assert!(world.shard.free(at));
     assert_eq!(world.shard.inventory().count(), 0);
     assert!(world.shard.flush(at, (0, u64::MAX)).is_err(), "it is gone");
 
-    // The next owner gets memory of its own, while the old bytes are still being written.
+    // The next owner gets memory of its own, and who was to write the old bytes finds none of them.
     let next = BlockAt { epoch: Epoch(99), ..at };
     world.opened = 98;
     let opened = world.open();
@@ -294,11 +301,8 @@ fn a_block_that_is_flushed_is_reached_by_nobody_and_its_bytes_stay() {
     world.tail = opened;
     world.sequence = 0;
     assert!(world.shard.bytes(opened, 0..SIZE).iter().all(|b| *b == 0));
-    for snapshot in [snapshot, again] {
-        let mut bytes = Vec::new();
-        assert_eq!(snapshot.write(&mut bytes).unwrap(), 1000);
-        assert_eq!(bytes, [7; 1000]);
-    }
+    let gone = kept.write(&disks, &mut Vec::new());
+    assert!(matches!(gone, Err(KeptFault::Gone)), "{gone:?}");
 }
 
 #[test]

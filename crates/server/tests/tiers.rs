@@ -6,8 +6,8 @@ mod common;
 
 use common::{access, owner};
 use honeycomb_block::Reclaimer;
-use honeycomb_env::MemoryVolume;
-use honeycomb_server::{BlockOwner, Effect, Io, Shard, ShardConfig};
+use honeycomb_env::{MemoryVolume, Volume};
+use honeycomb_server::{BlockOwner, Effect, Io, KeptBytes, KeptFault, Parts, Shard, ShardConfig};
 use honeycomb_structures::{Answer, Outcome, Payload, Ticket};
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, TierIx, Time,
@@ -16,7 +16,9 @@ use honeycomb_wire::batch::{ReadManyArgs, ranges};
 use honeycomb_wire::data::ReadArgs;
 use honeycomb_wire::{Op, RequestHeader, Status};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const SIZE: usize = 64 << 10;
@@ -54,6 +56,10 @@ enum Step {
     Lower {
         file: usize,
     },
+    /// It comes up, if it can now.
+    Raise {
+        file: usize,
+    },
     /// The disk does one of the things that it was asked.
     Disk {
         nth: usize,
@@ -63,6 +69,14 @@ enum Step {
         full: bool,
     },
     Free {
+        file: usize,
+    },
+    /// Nobody reaches it any more, and it is written elsewhere: as often as this comes.
+    Flush {
+        file: usize,
+    },
+    /// What it holds now is written elsewhere, while it goes on.
+    Copy {
         file: usize,
     },
     Open {
@@ -80,6 +94,15 @@ struct File {
     at: Option<BlockAt>,
     bytes: Vec<u8>,
     sealed: bool,
+    kept: Option<Arc<KeptBytes>>,
+}
+
+/// What a file held when it was copied.
+struct Copy {
+    held: Arc<KeptBytes>,
+    bytes: Vec<u8>,
+    /// Nothing is written to it any more.
+    sealed: bool,
 }
 
 /// A read that waits.
@@ -93,16 +116,20 @@ struct Awaited {
 
 struct World {
     shard: Shard,
-    disk: MemoryVolume,
+    disk: Arc<MemoryVolume>,
     files: Vec<File>,
+    /// The last of each file, also of one that is freed.
+    copies: [Option<Copy>; FILES],
     pending: Vec<Io>,
     awaited: BTreeMap<Ticket, Awaited>,
     now: Time,
     epochs: u64,
     ticket: u64,
     next_byte: u8,
-    /// What happened: reads that waited, appends that were told to come again, blocks that went down.
-    seen: [u64; 3],
+    /// What happened: reads that waited, appends that were told to come again, blocks that went down, and
+    /// that came up.
+    seen: [u64; 4],
+    rising: BTreeSet<BlockAt>,
 }
 
 impl World {
@@ -119,20 +146,22 @@ impl World {
         );
         World {
             shard,
-            disk: MemoryVolume::new(),
+            disk: Arc::new(MemoryVolume::new()),
             files: (0..FILES).map(|_| File::default()).collect(),
+            copies: Default::default(),
             pending: Vec::new(),
             awaited: BTreeMap::new(),
             now: Time::from_millis(5000),
             epochs: 0,
             ticket: 0,
             next_byte: 0,
-            seen: [0; 3],
+            seen: [0; 4],
+            rising: BTreeSet::new(),
         }
     }
 
     fn header(&mut self, file: usize, op: Op, payload: usize) -> Option<(RequestHeader, Ticket)> {
-        let at = self.files[file].at?;
+        let at = self.files[file].at.filter(|_| self.files[file].kept.is_none())?;
         self.ticket += 1;
         let mut header = RequestHeader { at, grant: 1, ..RequestHeader::new(op) };
         header.payload_len = payload as u32;
@@ -257,7 +286,8 @@ impl World {
     }
 
     fn judge(&mut self, waits: Awaited, answer: Answer) {
-        let freed = self.files[waits.file].at != Some(waits.at);
+        let file = &self.files[waits.file];
+        let freed = file.at != Some(waits.at) || file.kept.is_some();
         match answer.status {
             Status::WrongEpoch => return assert!(freed, "a block that is there is not found"),
             Status::Busy => return,
@@ -302,6 +332,12 @@ impl World {
         self.settle();
     }
 
+    fn raise(&mut self, at: BlockAt) {
+        if self.shard.lower(at, TierIx::MEMORY).is_ok() {
+            self.rising.insert(at);
+        }
+    }
+
     fn disk(&mut self, nth: usize, fails: bool) {
         self.settle();
         if self.pending.is_empty() {
@@ -311,7 +347,7 @@ impl World {
         // A read is tried twice: it fails once.
         self.disk.fail_writes(u32::from(fails));
         self.disk.fail_reads(u32::from(fails));
-        let (id, done) = io.carry_out(&self.disk, 0);
+        let (id, done) = io.carry_out(&*self.disk, 0);
         self.disk.fail_writes(0);
         self.disk.fail_reads(0);
         self.shard.io_done(self.now, id, done);
@@ -336,9 +372,13 @@ impl World {
         self.pending.extend(self.shard.take_io());
         for effect in self.shard.take_effects() {
             match effect {
-                Effect::TierChanged { tier, .. } => {
+                Effect::TierChanged { at, tier, .. } => {
+                    let rose = self.rising.remove(&at) && !tier.is_below();
                     self.seen[2] += u64::from(tier.is_below());
+                    self.seen[3] += u64::from(rose);
                 }
+                // The controller has room for it, as far as this core has.
+                Effect::Raise { at, .. } => self.raise(at),
                 Effect::BlockFailed { why, .. } => panic!("{why}"),
                 _ => {}
             }
@@ -352,6 +392,44 @@ impl World {
             assert!(self.shard.free(at));
         }
         self.settle();
+    }
+
+    fn parts(&self) -> Parts {
+        let disk: Arc<dyn Volume> = self.disk.clone();
+        Arc::new([(disk, 0)])
+    }
+
+    /// Who began to flush it before reads the same as who begins now.
+    fn flush(&mut self, file: usize) {
+        let Some(at) = self.files[file].at else { return };
+        let kept = self.shard.flush(at, (0, u64::MAX)).unwrap();
+        let before = self.files[file].kept.replace(kept.clone()).unwrap_or_else(|| kept.clone());
+        self.settle();
+        for kept in [before, kept] {
+            let mut bytes = Vec::new();
+            kept.write(&self.parts(), &mut bytes).unwrap();
+            assert!(bytes == self.files[file].bytes, "other bytes are flushed (INV-11)");
+        }
+    }
+
+    /// Who began to copy it before reads what it held then, wherever that is now. Only an end that was
+    /// written again meanwhile is not found.
+    fn copy(&mut self, file: usize) {
+        if let Some(Copy { held, bytes, sealed }) = self.copies[file].take() {
+            let mut read = Vec::new();
+            match held.write(&self.parts(), &mut read) {
+                Ok(_) => assert!(read == bytes, "other bytes are copied (INV-11)"),
+                Err(fault) => assert!(!sealed && !held.is_settled(), "{fault}"),
+            }
+        }
+        let File { at, ref kept, .. } = self.files[file];
+        let Some(at) = at.filter(|_| kept.is_none()) else { return };
+        let (held, sealed) = self.shard.copy(at, (0, u64::MAX), 1).unwrap();
+        let bytes = self.files[file].bytes.clone();
+        let mut read = Vec::new();
+        held.write(&self.parts(), &mut read).unwrap();
+        assert!(read == bytes, "other bytes are copied (INV-11)");
+        self.copies[file] = Some(Copy { held, bytes, sealed });
     }
 
     fn open(&mut self, file: usize, below: bool) {
@@ -381,9 +459,16 @@ impl World {
             Step::ReadMany { file, ranges } => self.read_many(*file, ranges),
             Step::Seal { file } => self.seal(*file),
             Step::Lower { file } => self.lower(*file),
+            Step::Raise { file } => {
+                if let Some(at) = self.files[*file].at {
+                    self.raise(at);
+                }
+            }
             Step::Disk { nth, fails } => self.disk(*nth, *fails),
             Step::Full { full } => self.disk.set_room(full.then(|| self.disk.taken())),
             Step::Free { file } => self.free(*file),
+            Step::Flush { file } => self.flush(*file),
+            Step::Copy { file } => self.copy(*file),
             Step::Open { file, below } => self.open(*file, *below),
             Step::Pass { ms } => {
                 self.now = self.now + Duration::from_millis(*ms);
@@ -406,11 +491,19 @@ impl World {
     }
 
     /// Everything reads as it was written, and then nothing is left.
-    fn end(mut self) -> [u64; 3] {
+    fn end(mut self) -> [u64; 4] {
+        self.drain();
+        // Each is read once more, and then let go.
+        (0..FILES).for_each(|file| self.copy(file));
+        self.copies = Default::default();
         self.drain();
         for file in 0..FILES {
             let length = self.files[file].bytes.len();
             let mut offset = 0;
+            if self.files[file].kept.is_some() {
+                self.flush(file);
+                continue;
+            }
             while offset < length && self.files[file].at.is_some() {
                 self.read(file, offset, SIZE as u32);
                 self.drain();
@@ -421,7 +514,8 @@ impl World {
         // Every file can still be written, or is sealed: the pool serves one after the other.
         for file in 0..FILES {
             let before = self.files[file].bytes.len();
-            if self.files[file].at.is_none() || self.files[file].sealed || before == SIZE {
+            let File { at, sealed, ref kept, .. } = self.files[file];
+            if at.is_none() || sealed || kept.is_some() || before == SIZE {
                 continue;
             }
             for _ in 0..20 {
@@ -455,16 +549,19 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (file(), ranges).prop_map(|(file, ranges)| Step::ReadMany { file, ranges }),
         1 => file().prop_map(|file| Step::Seal { file }),
         4 => file().prop_map(|file| Step::Lower { file }),
+        3 => file().prop_map(|file| Step::Raise { file }),
         10 => (0..20usize, prop::bool::weighted(0.1))
             .prop_map(|(nth, fails)| Step::Disk { nth, fails }),
         1 => prop::bool::weighted(0.3).prop_map(|full| Step::Full { full }),
         1 => file().prop_map(|file| Step::Free { file }),
+        1 => file().prop_map(|file| Step::Flush { file }),
+        3 => file().prop_map(|file| Step::Copy { file }),
         3 => (file(), any::<bool>()).prop_map(|(file, below)| Step::Open { file, below }),
         2 => (0..60u64).prop_map(|ms| Step::Pass { ms }),
     ]
 }
 
-fn run(steps: &[Step]) -> [u64; 3] {
+fn run(steps: &[Step]) -> [u64; 4] {
     let mut world = World::new();
     for file in 0..FILES {
         world.step(&Step::Open { file, below: file >= FRAMES as usize });
@@ -489,10 +586,10 @@ proptest! {
 }
 
 #[test]
-fn the_random_steps_read_below_make_writers_wait_and_let_blocks_go_down() {
+fn the_random_steps_read_below_make_writers_wait_and_let_blocks_go_down_and_up() {
     use proptest::strategy::ValueTree;
     let mut runner = proptest::test_runner::TestRunner::deterministic();
-    let mut seen = [0; 3];
+    let mut seen = [0; 4];
     for _ in 0..60 {
         let steps = prop::collection::vec(step(), 100..150).new_tree(&mut runner).unwrap();
         seen.iter_mut().zip(run(&steps.current())).for_each(|(all, one)| *all += one);
@@ -515,10 +612,207 @@ fn only_what_a_block_holds_goes_to_the_disk() {
     world.drain();
     let mut page = honeycomb_block::Backing::map(4096, &Reclaimer::inline()).unwrap();
     let found = (0..PLACES as u64).find(|place| {
-        use honeycomb_env::Volume;
         world.disk.read(place * SIZE as u64, page.slice_mut(0..4096)).unwrap();
         page.slice(0..5) == world.files[0].bytes
     });
     assert!(found.is_some(), "the block is on the disk");
     assert!(page.slice(5..4096).iter().all(|byte| *byte == 0));
+}
+
+/// A disk on which something happens while it is read.
+struct Meanwhile {
+    disk: Arc<MemoryVolume>,
+    world: Mutex<World>,
+    happens: fn(&mut World),
+}
+
+impl Volume for Meanwhile {
+    fn read(&self, at: u64, into: &mut [u8]) -> std::io::Result<()> {
+        (self.happens)(&mut self.world.lock().unwrap());
+        self.disk.read(at, into)
+    }
+
+    fn write(&self, _: u64, _: &[u8]) -> std::io::Result<()> {
+        unreachable!("it is only read")
+    }
+
+    fn discard(&self, _: Range<u64>) -> std::io::Result<()> {
+        unreachable!("it is only read")
+    }
+
+    fn is_direct(&self) -> bool {
+        false
+    }
+}
+
+/// A file of two chunks that is kept, and all of it on the disk.
+fn kept_below() -> (World, Arc<KeptBytes>) {
+    let mut world = World::new();
+    world.open(0, false);
+    for _ in 0..4 {
+        world.append(0, 8000);
+    }
+    world.flush(0);
+    assert_eq!(world.shard.in_memory(), (1, 0));
+    world.lower(0);
+    world.drain();
+    assert_eq!((world.shard.in_memory(), world.seen[2]), ((0, 0), 1), "it went down");
+    world.flush(0);
+    let kept = world.files[0].kept.clone().unwrap();
+    (world, kept)
+}
+
+/// What is being read for a flush has its place until that has ended, whoever frees it (INV-44).
+#[test]
+fn a_kept_block_that_is_freed_while_it_is_read_leaves_its_place_afterwards() {
+    let (world, kept) = kept_below();
+    let (bytes, disk) = (world.files[0].bytes.clone(), world.disk.clone());
+    let happens = |world: &mut World| {
+        world.free(0);
+        world.drain();
+        assert!(world.disk.taken() > 0, "its place is given away while it is read");
+    };
+    let volume = Arc::new(Meanwhile { disk, world: Mutex::new(world), happens });
+    let mut read = Vec::new();
+    let parts: Parts = Arc::new([(volume.clone() as Arc<dyn Volume>, 0)]);
+    kept.write(&parts, &mut read).unwrap();
+    assert!(read == bytes);
+    let mut world = volume.world.lock().unwrap();
+    world.drain();
+    world.drain();
+    assert_eq!(world.disk.taken(), 0);
+    assert!(world.shard.tiers_are_quiet());
+    let gone = kept.write(&parts, &mut read);
+    assert!(matches!(gone, Err(KeptFault::Gone)), "{gone:?}");
+}
+
+/// What a live flush has begun to read of a file that is below has its place until that has ended, whoever
+/// brings it up or frees it (INV-44). An end that was written again meanwhile is copied anew, not lost.
+#[test]
+fn a_copy_of_what_is_below_keeps_its_place_and_is_of_one_time() {
+    let mut world = below();
+    let (open, sealed) = world.shard.copy(world.files[0].at.unwrap(), (0, u64::MAX), 1).unwrap();
+    assert!(!sealed && !open.is_settled());
+    let bytes = world.files[0].bytes.clone();
+    for _ in 0..20 {
+        world.append(0, 10);
+        world.drain();
+    }
+    assert!(world.files[0].bytes.len() > bytes.len());
+    world.seal(0);
+    world.drain();
+    assert_eq!(world.shard.in_memory(), (0, 0), "its end went down again");
+    let anew = open.write(&world.parts(), &mut Vec::new());
+    assert!(matches!(anew, Err(KeptFault::Lost(_))), "{anew:?}");
+    let at = world.files[0].at.unwrap();
+    let (copy, sealed) = world.shard.copy(at, (0, u64::MAX), 1).unwrap();
+    assert!(sealed && copy.is_settled());
+    drop(open);
+    let bytes = world.files[0].bytes.clone();
+    world.raise(at);
+    world.drain();
+    assert_eq!(world.shard.in_memory(), (1, 0), "it came up");
+    world.free(0);
+    world.drain();
+    let mut read = Vec::new();
+    copy.write(&world.parts(), &mut read).unwrap();
+    assert!(read == bytes && world.disk.taken() > 0 && !world.shard.tiers_are_quiet());
+    drop(copy);
+    world.drain();
+    world.drain();
+    assert!(world.disk.taken() == 0 && world.shard.tiers_are_quiet());
+}
+
+/// Bytes that are wrong once are read again; wrong twice they are lost, and never written elsewhere.
+#[test]
+fn a_flush_reads_what_was_written_or_tells_that_it_is_lost() {
+    let (world, kept) = kept_below();
+    world.disk.flip_reads(1);
+    let mut read = Vec::new();
+    kept.write(&world.parts(), &mut read).unwrap();
+    assert!(read == world.files[0].bytes);
+    world.disk.flip_reads(2);
+    let lost = kept.write(&world.parts(), &mut Vec::new());
+    assert!(matches!(lost, Err(KeptFault::Lost(_))), "{lost:?}");
+}
+
+/// A file of 32,000 bytes that is below.
+fn below() -> World {
+    let mut world = World::new();
+    world.open(0, false);
+    for _ in 0..4 {
+        world.append(0, 8000);
+    }
+    world.lower(0);
+    world.drain();
+    assert_eq!((world.shard.in_memory(), world.seen[2]), ((0, 0), 1), "it went down");
+    world
+}
+
+/// Reads all of the file; whether it wished to come up then.
+fn wishes(world: &mut World) -> bool {
+    world.read(0, 0, SIZE as u32);
+    let wish = world.shard.take_effects().iter().any(|e| matches!(e, Effect::Raise { .. }));
+    world.drain();
+    wish
+}
+
+#[test]
+fn what_is_read_often_wishes_to_come_up_and_is_read_from_memory_then() {
+    let mut world = below();
+    // Once to its end is what everybody does; and twice is not often.
+    assert!(!wishes(&mut world) && !wishes(&mut world));
+    // Time has passed: what was read before counts no more.
+    world.now = world.now + Duration::from_secs(5);
+    assert!(!wishes(&mut world) && !wishes(&mut world) && wishes(&mut world));
+    let at = world.files[0].at.unwrap();
+    world.raise(at);
+    assert_eq!(world.shard.in_memory(), (1, 0), "its frame is its own before it is there");
+    // Until it is there it is read from the disk.
+    world.read(0, 100, 5000);
+    assert_eq!(world.awaited.len(), 1);
+    world.drain();
+    assert_eq!((world.seen[3], world.disk.taken()), (1, 0), "its place on the disk is free");
+    world.read(0, 0, SIZE as u32);
+    assert!(world.awaited.is_empty(), "it is read from memory");
+    // It is written to, and goes down again, as if nothing had been.
+    world.append(0, 5000);
+    world.lower(0);
+    world.drain();
+    world.read(0, 0, SIZE as u32);
+    world.drain();
+    assert_eq!((world.seen[2], world.files[0].bytes.len()), (2, 37_000));
+}
+
+#[test]
+fn one_that_does_not_come_up_wishes_less_and_less_often() {
+    let mut world = below();
+    let mut wished = Vec::new();
+    let begun = world.now;
+    while world.now.since(begun) < Duration::from_secs(60) {
+        if wishes(&mut world) {
+            wished.push(world.now.since(begun).as_secs());
+        }
+        world.now = world.now + Duration::from_millis(200);
+    }
+    assert!((4..=7).contains(&wished.len()), "{wished:?}");
+    let pauses: Vec<u64> = wished.windows(2).map(|two| two[1] - two[0]).collect();
+    assert!(pauses[0] <= 6 && *pauses.last().unwrap() >= 15, "{pauses:?}");
+}
+
+#[test]
+fn what_cannot_be_read_stays_where_it_is() {
+    let mut world = below();
+    let at = world.files[0].at.unwrap();
+    world.raise(at);
+    world.settle();
+    let io = world.pending.pop().unwrap();
+    world.disk.fail_reads(2);
+    let (id, done) = io.carry_out(&*world.disk, 0);
+    world.shard.io_done(world.now, id, done);
+    let told = world.shard.take_effects();
+    assert!(matches!(told[..], [Effect::TierChanged { tier: TierIx(1), .. }]), "{told:?}");
+    assert_eq!(world.shard.in_memory(), (0, 0));
+    world.read(0, 0, SIZE as u32);
+    world.drain();
 }

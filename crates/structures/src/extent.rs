@@ -328,11 +328,11 @@ impl Structure for ExtentBlock {
     }
 
     /// The extents that entries have, each: id u64, length u32, bytes.
-    fn snapshot(&mut self, block: &mut Backing, _range: (u64, u64)) -> Option<Snapshot> {
+    fn snapshot(&mut self, _range: (u64, u64)) -> Option<Snapshot> {
         let adopted = self.extents.iter().filter(|(_, h)| matches!(h.state, State::Adopted(_)));
         let places: Vec<(u64, Range<usize>)> =
             adopted.map(|(id, held)| (*id, held.at..held.at + held.len)).collect();
-        Some(Snapshot::items(block.pin(0..self.size), move |bytes, out| {
+        Some(Snapshot::items(self.size, move |bytes, out| {
             for (id, place) in &places {
                 let length = (place.len() as u32).to_le_bytes();
                 out.item(&[&id.to_le_bytes(), &length, &bytes[place.clone()]])?;

@@ -308,9 +308,8 @@ impl Structure for FileBlock {
         }
     }
 
-    fn snapshot(&mut self, block: &mut Backing, _range: (u64, u64)) -> Option<Snapshot> {
-        let committed = self.pieces.committed();
-        Some(Snapshot::plain(block.pin(0..committed)))
+    fn snapshot(&mut self, _range: (u64, u64)) -> Option<Snapshot> {
+        Some(Snapshot::plain(self.pieces.committed()))
     }
 
     fn rests(&self) -> Rest {

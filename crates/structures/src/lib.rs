@@ -438,11 +438,12 @@ pub trait Structure: Send {
     }
 
     /// What the block holds, to be written elsewhere. Either nothing is asked of the structure
-    /// afterwards, or what is not plain is copied before anything is, and the structure goes on.
+    /// afterwards, or what is not plain is copied before anything is, and the structure goes on: the
+    /// bytes that it has committed stay as they are.
     /// Where positions are hashes, only what lies in `range`, ends included. `None` when it cannot be
     /// flushed.
-    fn snapshot(&mut self, block: &mut Backing, range: (u64, u64)) -> Option<Snapshot> {
-        let _ = (block, range);
+    fn snapshot(&mut self, range: (u64, u64)) -> Option<Snapshot> {
+        let _ = range;
         None
     }
 

@@ -400,6 +400,22 @@ impl PartWriter {
         }
     }
 
+    /// Adds bytes that have no items, as they lie, by a copy: the objects are as `plain` makes them. Waits
+    /// and fails as `item` does.
+    pub fn run(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            if self.piece.len() == OBJECT_MAX {
+                self.hand_on();
+            }
+            let length = bytes.len().min(OBJECT_MAX - self.piece.len());
+            self.make_room(length)?;
+            self.piece.extend_from_slice(&bytes[..length]);
+            self.items += length as u64;
+            bytes = &bytes[length..];
+        }
+        Ok(())
+    }
+
     fn hand_on(&mut self) {
         let (piece, room) = (std::mem::take(&mut self.piece), std::mem::take(&mut self.room));
         let items = std::mem::take(&mut self.items);

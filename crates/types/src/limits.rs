@@ -74,6 +74,17 @@ pub const BELOW_FRACTION: u64 = 8;
 pub const LOWERING_MAX: u32 = 8;
 /// Blocks that are looked at for the coldest of a prefix.
 pub const LOWER_LOOKS: usize = 64;
+/// What is read of a block below memory is counted for so long.
+pub const HEAT_WINDOW: Duration = Duration::from_secs(4);
+/// A block below memory that was read more than so many times over within that time would come up.
+pub const RAISE_AFTER: u64 = 2;
+/// One that wished to come up, and did not, wishes again after this, and then after twice as long...
+pub const RAISE_AGAIN: Duration = Duration::from_secs(1);
+/// ...up to this.
+pub const RAISE_AGAIN_MAX: Duration = Duration::from_secs(16);
+/// A block comes up while more than so many times as much memory is free as is kept free by letting blocks
+/// go down.
+pub const RAISE_MARKS: u64 = 2;
 /// What was used within this is warm, and goes down only when nothing colder is found.
 pub const WARM_FOR: Duration = Duration::from_millis(500);
 /// So long whoever asks for memory is let wait while there may be some soon.

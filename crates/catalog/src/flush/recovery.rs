@@ -132,6 +132,7 @@ impl Catalog {
                     let place = (s, p);
                     if theirs {
                         self.flushes.blocks.insert(at, (number, parts.len()));
+                        self.flushes.keeps(at);
                     }
                     parts.push(Part { at, range, object, place, state, attempts: 0 });
                 }

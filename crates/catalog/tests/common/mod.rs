@@ -8,7 +8,8 @@ use honeycomb_catalog::{
     Opened, PlanNode, PrefixInfo, PrefixOptions, Recovery, Reply, Seal,
 };
 use honeycomb_types::{
-    BlockAt, JobId, Kind, KindSpec, PolicyKind, PrefixId, ServerId, StructureId, Time,
+    BlockAt, JobId, Kind, KindSpec, PolicyKind, PrefixId, ServerId, StructureId, TierClass,
+    TierSpec, Time,
 };
 use std::time::Duration;
 
@@ -266,6 +267,25 @@ impl Bench {
         flush: bool,
     ) -> ServerId {
         self.join_with(address, shards, blocks_per_shard, flush, &[]).unwrap()
+    }
+
+    /// One core with so many blocks in memory and on a disk, which can flush.
+    pub fn join_with_disk(&mut self, address: &str, frames: u32, below: u32) -> ServerId {
+        let tiers = [TierSpec { class: TierClass::Nvme, blocks: below }];
+        let server = NewServer {
+            address,
+            incarnation: incarnation(address),
+            shards: 1,
+            blocks_per_shard: frames,
+            tiers: &tiers,
+            block_size: 65_536,
+            flush_root: "/flush",
+            kinds: &[],
+        };
+        match self.run(Command::JoinServer { server }) {
+            Ok(Reply::Joined(id)) => id,
+            other => panic!("{other:?}"),
+        }
     }
 
     /// A server that serves custom kinds.

@@ -625,7 +625,7 @@ impl Cluster {
         let mut room = (0, 0, 0);
         for (&server, &(total, _)) in self.servers.iter().filter(|(id, _)| !self.away.contains(id))
         {
-            let in_memory = |at: &BlockAt| !self.tiers.place(*at).0.is_below();
+            let in_memory = |at: &BlockAt| self.tiers.in_memory(*at);
             let out = self.out(server).filter(in_memory).count() as u64;
             let lent = self.lent.get(&server).map_or(total, |lent| lent.iter().sum());
             let reserve = (RESERVE_BLOCKS_MIN as u64).max(lent / RESERVE_FRACTION as u64);

@@ -18,7 +18,13 @@ impl Tiers {
         self.places.get(&at).copied().unwrap_or_default()
     }
 
-    /// Blocks that are on their way below.
+    /// Whether it counts as in memory.
+    pub fn in_memory(&self, at: BlockAt) -> bool {
+        let (tier, to) = self.place(at);
+        !tier.is_below() || !to.is_below()
+    }
+
+    /// Blocks that are on their way to another tier.
     pub fn moving(&self) -> Vec<BlockAt> {
         let moving = self.places.iter().filter(|(_, (tier, to))| tier != to);
         moving.map(|(at, _)| *at).collect()
@@ -46,7 +52,10 @@ impl Cluster {
     fn below(&self, counts: impl Fn(&ServerId) -> bool) -> u64 {
         let there = self.tiers.below.iter().filter(|(id, _)| counts(id));
         let free = there.map(|(&server, &total)| {
-            let below = |at: &BlockAt| self.tiers.place(*at).1.is_below();
+            let below = |at: &BlockAt| {
+                let (tier, to) = self.tiers.place(*at);
+                tier.is_below() || to.is_below()
+            };
             total.saturating_sub(self.out(server).filter(below).count() as u64)
         });
         free.sum()
@@ -90,11 +99,17 @@ impl Cluster {
         tier: TierIx,
         asker: Option<(usize, usize)>,
     ) -> Result<(), String> {
+        if !tier.is_below() {
+            return Err(format!("{at:?} comes up, and nobody asked for it"));
+        }
         let has = |file: &&File| file.held().contains(&at);
         let of = self.jobs.iter().enumerate().find_map(|(j, job)| {
             job.files.iter().find(has).map(|file| ((j, file.prefix), file.kind))
         });
-        let Some((prefix, kind)) = of else {
+        // One that is kept for a flush is nobody's, and may be of any kind.
+        let kept = self.quarantined.contains(&at);
+        let Some((prefix, kind)) = of.or(asker.filter(|_| kept).map(|who| (who, Kind::File)))
+        else {
             return Err(format!("{at:?} is nobody's, and goes down"));
         };
         self.gives(at, prefix, asker)?;
@@ -108,6 +123,24 @@ impl Cluster {
             return Err(format!("{at:?} goes down, where there is no room (INV-42)"));
         }
         self.tiers.put(at, (TierIx::MEMORY, tier));
+        Ok(())
+    }
+
+    /// The catalog wants a block to come up that is read often: what is wrong with that. There has to be
+    /// room that is nobody's, and neither reserved (INV-42).
+    pub fn raises(&mut self, at: BlockAt) -> Result<(), String> {
+        let (tier, to) = self.tiers.place(at);
+        if !tier.is_below() || tier != to {
+            return Err(format!("{at:?} at {tier} on its way to {to} cannot come up"));
+        }
+        let server = at.block.server();
+        if self.drains.contains_key(&server) || self.away.contains(&server) {
+            return Err(format!("{at:?} comes up on a server that is taken out or away"));
+        }
+        if self.room().0 == 0 {
+            return Err(format!("{at:?} comes up, where there is no room to spare (INV-42)"));
+        }
+        self.tiers.put(at, (tier, TierIx::MEMORY));
         Ok(())
     }
 }

@@ -63,6 +63,12 @@ impl ControllerService {
                 self.apply(now, command).map_err(refusal)?;
                 Ok(ReturnBlockReply {}.encode())
             }
+            Op::RaiseBlock => {
+                let q = RaiseBlockRequest::decode(args).map_err(malformed)?;
+                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
+                self.apply(now, Command::RaiseBlock { structure, at }).map_err(refusal)?;
+                Ok(RaiseBlockReply {}.encode())
+            }
             Op::TierChanged => {
                 let q = TierChangedRequest::decode(args).map_err(malformed)?;
                 let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));

@@ -79,6 +79,19 @@ impl Cluster {
         Cluster::start_all(vec![Arc::default()], memory, block_size, extras)
     }
 
+    /// The same, and what expires is flushed.
+    pub fn flushing_with_disk(
+        memory: u64,
+        block_size: u64,
+        (directory, bytes): (&Path, u64),
+        flush_root: FlushRoot,
+    ) -> Cluster {
+        let class = honeycomb_types::TierClass::Nvme;
+        let disks = vec![DiskOptions { directory: directory.into(), bytes, class, shape: None }];
+        let extras = Extras { disks, flush_root: Some(flush_root), ..Extras::default() };
+        Cluster::start_all(vec![Arc::default()], memory, block_size, extras)
+    }
+
     /// With a memory server for each of these sets of kinds.
     pub fn start_with(kinds: Vec<Arc<Registry>>, memory: u64, block_size: u64) -> Cluster {
         Cluster::start_all(kinds, memory, block_size, Extras::default())

@@ -437,6 +437,7 @@ fn at_controller(op: Op) -> AtController {
         | Op::Report
         | Op::GrowStructure
         | Op::SealBlock
+        | Op::RaiseBlock
         | Op::TierChanged
         | Op::BlockFailed
         | Op::QueueTaken

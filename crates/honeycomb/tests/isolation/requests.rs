@@ -296,6 +296,10 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
         Op::LowerBlock => {
             body(LowerBlockRequest { block: at.block.0, epoch: at.epoch.0, tier: 1 }.encode())
         }
+        Op::RaiseBlock => body(
+            RaiseBlockRequest { structure: victim.file.id.0, block: at.block.0, epoch: at.epoch.0 }
+                .encode(),
+        ),
         Op::TierChanged => body(
             TierChangedRequest {
                 structure: victim.file.id.0,

@@ -107,6 +107,7 @@ fn at_server(op: Op) -> AtServer {
         | Op::EndImport
         | Op::LendBlocks
         | Op::LowerBlock
+        | Op::RaiseBlock
         | Op::TierChanged
         | Op::BlockFailed => all(NotServedHere),
         Op::LeaveServer | Op::Evacuate | Op::Release | Op::DrainServer => all(NotServedHere),
@@ -472,6 +473,13 @@ fn the_same_requests_are_served_to_who_may() {
             Op::RetireBlock => assert_eq!(reply.status(), Status::Busy, "{}", reply.message()),
             // It has joined just now: whatever it claims to hold is not its own to claim.
             Op::Inventory => assert_eq!(reply.status(), Status::NotFound, "{}", reply.message()),
+            // The servers have no place for what is flushed, so no flush was begun.
+            Op::FlushPrefix => {
+                assert_eq!(reply.status(), Status::FlushUnavailable, "{}", reply.message());
+            }
+            Op::FlushInfo | Op::CancelFlush => {
+                assert_eq!(reply.status(), Status::NotFound, "{op:?}: {}", reply.message());
+            }
             // Nobody serves at that address.
             Op::DrainServer => assert_eq!(reply.status(), Status::NotFound, "{}", reply.message()),
             // A grant that was altered, and then the one that was not.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Operations that come at a time are looked at together until they have changed 1 / this of a block.
 const LOOK_FRACTION: usize = 256;
-/// How often a block that was refused a successor asks again.
+/// How often a block that was refused a successor asks again, but for want of room.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 /// How often a block that is to be retired looks whether it can be, and asks again.
 const RETIRE_AGAIN: Duration = Duration::from_millis(100);
@@ -33,12 +33,17 @@ impl Shard {
                 news => news,
             };
             match &news {
+                News::Successor(Successor::Denied(Status::OutOfMemory, _)) => {
+                    let asked = slot.asked_at.take().unwrap_or(now);
+                    slot.ask_after = slot.full.denied(asked, now);
+                }
                 News::Successor(Successor::Denied(..)) => slot.ask_after = now + ASK_AGAIN,
                 News::Successor(Successor::Ready(_)) => {
                     if let Some(asked) = slot.asked_at.take() {
                         self.grow_delay.took(now.since(asked));
                     }
                     slot.idle_at = Some(now + SUCCESSOR_IDLE);
+                    slot.full.ends();
                 }
                 _ => {}
             }
@@ -184,7 +189,8 @@ impl Shard {
                     Status::QueueEmpty | Status::QueueFull | Status::NotYet
                 );
                 let ended = pending.until_grant_ends && waited;
-                self.finish(pending, if ended { expired() } else { answer });
+                let answer = slot.patiently(now, if ended { expired() } else { answer });
+                self.finish(pending, answer);
             }
             Event::Changed(change) => {
                 slot.watchers.changed(change, clock_ms, &mut self.notices);

@@ -240,6 +240,7 @@ impl Shard {
         let Some(moving) = &slot.moving else { return };
         match (word, moving.phase) {
             (MoveWord::Begin { id, entry, address }, Phase::Asked) => {
+                slot.full.ends();
                 self.begin_move(now, index, id, entry, address);
             }
             (MoveWord::Refused(status, why), Phase::Asked) => {

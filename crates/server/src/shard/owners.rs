@@ -1,25 +1,16 @@
-//! Whose a block is: it is opened for its owner, closed, kept while it is flushed, and freed.
+//! Whose a block is: it is opened for its owner, closed, and freed.
 
-use super::tiers::{Place, Room, tenant_of};
+use super::tiers::{Place, tenant_of};
 use super::{BlockOwner, Shard, ShardConfig, Slot};
 use crate::holdings::Told;
 use crate::pace::Pace;
 use crate::refusals::{unknown_block, wrong_epoch};
 use crate::watch::Watchers;
 use honeycomb_block::Backing;
-use honeycomb_structures::{Answer, Lanes, Opening, Snapshot};
-use honeycomb_types::{BlockAt, Bug, Epoch, Generation, Kind, PrefixId, ServerId, Time};
+use honeycomb_structures::{Answer, Lanes, Opening};
+use honeycomb_types::{BlockAt, Bug, Epoch, Generation, PrefixId, ServerId, Time};
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::HeldBlock;
-use std::sync::Arc;
-
-/// A block that nobody reaches any more and that is to be written elsewhere before it is freed.
-pub(super) struct Kept {
-    owner: BlockOwner,
-    snapshot: Arc<Snapshot>,
-    /// The memory that it has.
-    room: Room,
-}
 
 impl Shard {
     /// Takes the name under which the server joined a controller shard. Everything held for that shard
@@ -123,6 +114,7 @@ impl Shard {
             unseen: false,
             ask_after: Time::ZERO,
             asked_at: None,
+            full: Default::default(),
             idle_at: None,
             pace: Pace::default(),
             timer: None,
@@ -142,14 +134,6 @@ impl Shard {
         self.look_at_moves(Time::ZERO, index);
         self.arm(index);
         Ok(())
-    }
-
-    /// A block that is being flushed is so no more.
-    fn forget_kept(&mut self, index: usize) {
-        if let Some(kept) = self.kept.remove(&index) {
-            self.held -= 1;
-            self.give_room(kept.room);
-        }
     }
 
     pub(super) fn new_backing(
@@ -174,68 +158,7 @@ impl Shard {
         true
     }
 
-    /// Lets nobody reach a block any more, and answers what it holds. The block stays what it was
-    /// until `free`, however often this comes.
-    /// Of a kv the hashes of `range`, ends included: what else it has moves, or has moved, to others.
-    pub fn flush(&mut self, at: BlockAt, range: (u64, u64)) -> Result<Arc<Snapshot>, Answer> {
-        let index = self.index(at.block).ok_or_else(|| unknown_block(at))?;
-        if let Some(kept) = self.kept.get(&index).filter(|kept| kept.owner.at == at) {
-            return Ok(kept.snapshot.clone());
-        }
-        let slot = self.slots[index].as_mut().filter(|slot| slot.owner.at == at);
-        let slot = slot.ok_or_else(|| wrong_epoch(at))?;
-        let owner = slot.owner;
-        if slot.backing.floor() > 0 {
-            return Err(Answer::refuse(Status::Busy, "the block is below memory"));
-        }
-        let Some(snapshot) = slot.structure.snapshot(&mut slot.backing, range) else {
-            let text = format!("a structure of the kind {} cannot be flushed", owner.kind.name());
-            return Err(Answer::refuse(Status::WrongKind, text));
-        };
-        let snapshot = Arc::new(snapshot);
-        let room = slot.place.room;
-        self.close(index, at);
-        self.kept.insert(index, Kept { owner, snapshot: snapshot.clone(), room });
-        self.held += 1;
-        self.take_room(room);
-        Ok(snapshot)
-    }
-
-    /// What a block holds now, and whether nothing can be added to it; it goes on as it was. Of a kv
-    /// the hashes of `range`, ends included. Extents that an entry of its structure names stay from
-    /// now on until `end_copies`: the copy names them.
-    ///
-    /// All but a file is copied, in this one step: nothing comes between two entries of one slot. What
-    /// follows a file's bytes is written behind them.
-    pub fn copy(
-        &mut self,
-        at: BlockAt,
-        range: (u64, u64),
-        live: u64,
-    ) -> Result<(Arc<Snapshot>, bool), Answer> {
-        let index = self.index(at.block).ok_or_else(|| unknown_block(at))?;
-        let slot = self.slots[index].as_mut().filter(|slot| slot.owner.at == at);
-        let slot = slot.ok_or_else(|| wrong_epoch(at))?;
-        if slot.backing.floor() > 0 {
-            return Err(Answer::refuse(Status::Busy, "the block is below memory"));
-        }
-        let Some(sealed) = slot.structure.is_final() else {
-            let text = "what was begun before the block was sealed still arrives";
-            return Err(Answer::refuse(Status::Busy, text));
-        };
-        let Some(snapshot) = slot.structure.snapshot(&mut slot.backing, range) else {
-            let kind = slot.owner.kind.name();
-            let text = format!("a structure of the kind {kind} cannot be flushed");
-            return Err(Answer::refuse(Status::WrongKind, text));
-        };
-        let structure = slot.owner.structure;
-        if slot.owner.kind == Kind::Kv {
-            self.keep_extents(structure, live);
-        }
-        Ok((Arc::new(snapshot.copied()), sealed))
-    }
-
-    fn close(&mut self, index: usize, at: BlockAt) {
+    pub(super) fn close(&mut self, index: usize, at: BlockAt) {
         if self.kept.get(&index).is_some_and(|kept| kept.owner.at.epoch == at.epoch) {
             self.forget_kept(index);
         }
@@ -291,14 +214,13 @@ impl Shard {
     pub fn holdings(&self) -> Vec<HeldBlock> {
         let slots = self.slots.iter().flatten();
         let open = slots.map(|slot| {
-            let (tier, to) = self.tiers_of(slot);
+            let (tier, to) = self.tiers_of(slot.owner.at, &slot.place);
             let told = slot.told.of(&slot.owner, slot.structure.bytes_used());
             HeldBlock { tier: tier.0, to: to.0, ..told }
         });
         let kept = self.kept.values().map(|kept| {
-            // What of it is in memory stays there until it is written.
-            let tier = if kept.room == Room::Frame { 0 } else { kept.owner.tier.0 };
-            HeldBlock { tier, to: tier, ..Told::default().of(&kept.owner, 0) }
+            let (tier, to) = self.tiers_of(kept.owner.at, &kept.place);
+            HeldBlock { tier: tier.0, to: to.0, ..Told::default().of(&kept.owner, 0) }
         });
         open.chain(kept).collect()
     }

@@ -12,31 +12,33 @@
 //! | going down | a frame or warm | being written, read from memory |
 //! | below | none | all |
 //! | below, and its end is warm | warm | those before `Backing::floor` |
-//! | coming up | warm, empty | all; the chunk in which it ends is being read |
+//! | its end coming up | warm, empty | all; the chunk in which it ends is being read |
+//! | coming up | a frame, being filled | all |
 //!
 //! No I/O here: what is to be done leaves as `Io` (`take_io`), and what became of it is told (`io_done`).
 //! A place on a disk is one block's until its last I/O has ended, and then it is given back to the disk
 //! before another has it (INV-44). Chunks are read only with the sum that was made when this block wrote
 //! them, so that no byte of an earlier owner, and no wrong one, is ever served.
 
-use super::{Effect, Shard, Slot};
-use crate::refusals::{revoked, wrong_epoch};
+use super::keeping::Kept;
+use super::reading::Reading;
+use super::rising::Heat;
+use super::{BlockOwner, Effect, Shard, Slot};
+use crate::refusals::wrong_epoch;
 use crate::spill::{Io, IoDone, IoId, IoWhat};
 use honeycomb_block::{Backing, Tenant};
-use honeycomb_structures::{Answer, Part, Payload, Rest, Ticket, busy};
-use honeycomb_types::limits::{BELOW_READ_MAX, TIER_CHUNK, TIER_PIECE};
-use honeycomb_types::{BlockAt, Bug, Generation, StructureId, TierIx, Time};
+use honeycomb_structures::{Answer, Rest, busy};
+use honeycomb_types::limits::{TIER_CHUNK, TIER_PIECE};
+use honeycomb_types::{BlockAt, Bug, StructureId, TierIx, Time};
 use honeycomb_wire::Status;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 /// What a writer waits whose block is being brought up, in microseconds.
 const RETRY_WARM_US: u64 = 500;
-/// What a reader waits when all buffers are in use, in microseconds.
-const RETRY_BUFFERS_US: u64 = 1000;
 /// How often it is looked whether the memory of a block that went down is read no more.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// A block that was brought up for a writer stays for this, or until it was written.
@@ -59,12 +61,12 @@ pub(super) enum Room {
 #[derive(Debug)]
 pub(super) struct OnDisk {
     /// Which place of the disk.
-    slot: u32,
+    pub slot: u32,
     /// Sums of its chunks, from the first.
-    sums: Vec<u32>,
+    pub sums: Vec<u32>,
     /// When it was begun to be written last: a number that no other writing has. What was asked to be
     /// read before that may be read as it is after.
-    written: u64,
+    pub written: u64,
 }
 
 /// A block that is being written below.
@@ -85,30 +87,84 @@ pub(super) struct Place {
     /// Where the controller counts it, or where it is going to: memory, or the tier below.
     pub tier: TierIx,
     pub room: Room,
-    disk: Option<OnDisk>,
+    pub disk: Option<OnDisk>,
     down: Option<Box<Down>>,
     /// What it will write to, while the chunk in which it ends is being read.
     rising: Option<Backing>,
     /// It was brought up at this time and not written since.
     fresh: Option<Time>,
+    /// All of it is being read into memory that it has for that.
+    pub raising: bool,
+    pub heat: Heat,
+    /// Whoever reads what of it is on a disk for a flush has this.
+    hold: Option<Arc<()>>,
+}
+
+/// A block and its bytes: of a structure, or kept for a flush.
+pub(super) struct Lying<'a> {
+    pub owner: BlockOwner,
+    pub backing: &'a mut Backing,
+    pub place: &'a mut Place,
+    pub rests: Rest,
 }
 
 impl Place {
+    /// Of a block that has gone elsewhere.
+    pub(super) fn left(tier: TierIx) -> Place {
+        Place { room: Room::None, ..Place::opened(tier) }
+    }
+
+    /// Nobody will reach it: what is being read for somebody is given up, and the room that it had.
+    pub(super) fn stop_rising(&mut self) -> Room {
+        let raising = std::mem::take(&mut self.raising);
+        match self.rising.take() {
+            None if !raising => Room::None,
+            _ => std::mem::replace(&mut self.room, Room::None),
+        }
+    }
+
+    /// It has its place on a disk no more; who may still read it for a flush has the other.
+    pub(super) fn disk_left(&mut self) -> Option<(u32, Option<Arc<()>>)> {
+        let hold = self.hold.take();
+        self.disk.take().map(|disk| (disk.slot, hold))
+    }
+
+    /// For whoever reads it for a flush: its place on a disk is nobody else's until that is dropped.
+    pub(super) fn hold(&mut self) -> Arc<()> {
+        self.hold.get_or_insert_default().clone()
+    }
+
+    /// Its place on a disk, and the sums of the chunks that are there.
+    pub(super) fn on_disk(&self) -> Option<(u32, &[u32])> {
+        self.disk.as_ref().map(|disk| (disk.slot, &disk.sums[..]))
+    }
+
     /// Of a block that was opened there.
     pub(super) fn opened(tier: TierIx) -> Place {
         let room = if tier.is_below() { Room::None } else { Room::Frame };
-        Place { tier, room, disk: None, down: None, rising: None, fresh: None }
+        Place {
+            tier,
+            room,
+            disk: None,
+            down: None,
+            rising: None,
+            fresh: None,
+            raising: false,
+            heat: Heat::default(),
+            hold: None,
+        }
     }
 
     /// Whether it is in memory and stays there, as far as is known.
     #[inline]
     pub(super) fn is_plain(&self) -> bool {
-        self.room == Room::Frame && self.down.is_none()
+        self.room == Room::Frame && self.down.is_none() && !self.raising
     }
 
     /// The tier by which it is counted, and the one to which it is on its way.
     pub(super) fn told(&self) -> (TierIx, TierIx) {
         match self.room {
+            Room::Frame if self.raising => (self.tier, TierIx::MEMORY),
             Room::Frame => (TierIx::MEMORY, self.tier),
             Room::Warm | Room::None => (self.tier, self.tier),
         }
@@ -133,45 +189,21 @@ struct Disk {
 
 /// Why some I/O was asked for.
 #[derive(Debug)]
-enum Doing {
+pub(super) enum Doing {
     Write { at: BlockAt, chunk: usize },
     Read { reading: u64, part: usize },
     Rise { at: BlockAt, chunk: usize },
+    Raise { at: BlockAt },
     Discard,
-}
-
-/// An answer that waits for bytes.
-#[derive(Debug)]
-struct Reading {
-    ticket: Ticket,
-    at: BlockAt,
-    structure: StructureId,
-    generation: Generation,
-    /// Of the block's place on the disk, when this was asked.
-    written: u64,
-    head: Answer,
-    /// What it is put together from.
-    parts: Vec<Piece>,
-    left: usize,
-}
-
-/// A part of an answer.
-#[derive(Debug)]
-enum Piece {
-    Bytes(Vec<u8>),
-    /// These bytes of what is being read.
-    Awaited(Range<usize>),
-    /// The same, and what was read.
-    Read(Backing, Range<usize>),
 }
 
 /// A block that is below, and whose memory somebody still reads.
 #[derive(Debug)]
-struct Leaving {
+pub(super) struct Leaving {
     at: BlockAt,
     structure: StructureId,
     memory: Backing,
-    room: Room,
+    pub room: Room,
     tier: TierIx,
 }
 
@@ -179,11 +211,13 @@ struct Leaving {
 #[derive(Debug, Default)]
 pub(super) struct Tiers {
     disks: Vec<Disk>,
-    next: u64,
+    pub next: u64,
     doing: HashMap<u64, (TierIx, u32, Doing)>,
     out: Vec<Io>,
-    readings: BTreeMap<u64, Reading>,
+    pub readings: BTreeMap<u64, Reading>,
     leaving: Vec<Leaving>,
+    /// Places that nobody has any more but who reads them for a flush.
+    lent: Vec<(TierIx, u32, Arc<()>)>,
     look_again: Option<Time>,
     /// Blocks in memory: frames that are taken.
     pub frames: u32,
@@ -192,7 +226,7 @@ pub(super) struct Tiers {
     /// Blocks whose writers wait for room in the warm pool, first come.
     wanted: VecDeque<BlockAt>,
     /// Bytes that were read and are not sent yet.
-    buffers: Arc<AtomicUsize>,
+    pub buffers: Arc<AtomicUsize>,
     pub counts: TierCounts,
 }
 
@@ -221,7 +255,7 @@ impl Tiers {
         &mut self.disks[below]
     }
 
-    fn ask(&mut self, tier: TierIx, slot: u32, doing: Doing, what: IoWhat) {
+    pub(super) fn ask(&mut self, tier: TierIx, slot: u32, doing: Doing, what: IoWhat) {
         self.next += 1;
         self.doing.insert(self.next, (tier, slot, doing));
         self.disk(tier).spots[slot as usize].busy += 1;
@@ -230,7 +264,7 @@ impl Tiers {
 
     /// Nobody has this place any more: when its last I/O has ended its room goes back to the disk, and
     /// after that another block may have it (INV-44).
-    fn leave(&mut self, tier: TierIx, slot: u32, block_size: usize) {
+    pub(super) fn leave(&mut self, tier: TierIx, slot: u32, block_size: usize) {
         let spot = &mut self.disk(tier).spots[slot as usize];
         spot.left = true;
         if Bug::SlotReusedWhileDraining.active() {
@@ -238,6 +272,15 @@ impl Tiers {
             return self.disk(tier).free.push(slot);
         }
         if spot.busy == 0 {
+            self.discard(tier, slot, block_size);
+        }
+    }
+
+    /// Something that went on with a place has ended.
+    fn ended(&mut self, tier: TierIx, slot: u32, block_size: usize) {
+        let spot = &mut self.disk(tier).spots[slot as usize];
+        spot.busy -= 1;
+        if spot.busy == 0 && spot.left {
             self.discard(tier, slot, block_size);
         }
     }
@@ -260,7 +303,7 @@ impl Tiers {
 }
 
 /// The chunks around a range, no further than what is on the disk.
-fn chunks(range: &Range<usize>, length: usize) -> Range<usize> {
+pub(super) fn chunks(range: &Range<usize>, length: usize) -> Range<usize> {
     let end = range.end.next_multiple_of(TIER_CHUNK).min(length.next_multiple_of(PAGE));
     range.start / TIER_CHUNK * TIER_CHUNK..end
 }
@@ -280,23 +323,24 @@ impl Shard {
     /// tests.
     pub fn tiers_are_quiet(&self) -> bool {
         let used = |disk: &Disk| disk.spots.len() - disk.free.len();
-        let slots = self.slots.iter().flatten();
-        let owned = slots.filter(|slot| slot.place.disk.is_some()).count();
+        let places = self.slots.iter().flatten().map(|slot| &slot.place);
+        let places = places.chain(self.kept.values().map(|kept| &kept.place));
+        let owned = places.filter(|place| place.disk.is_some()).count();
         let tiers = &self.tiers;
         tiers.doing.is_empty()
             && tiers.leaving.is_empty()
+            && tiers.lent.is_empty()
             && tiers.readings.is_empty()
             && tiers.disks.iter().map(used).sum::<usize>() == owned
     }
 
     /// Where a block is counted, and where it is on its way to.
-    pub(super) fn tiers_of(&self, slot: &Slot) -> (TierIx, TierIx) {
-        let at = slot.owner.at;
+    pub(super) fn tiers_of(&self, at: BlockAt, place: &Place) -> (TierIx, TierIx) {
         let read = |l: &Leaving| l.at == at && l.room == Room::Frame;
         if self.tiers.leaving.iter().any(read) && !Bug::TierForgottenAtRejoin.active() {
-            return (TierIx::MEMORY, slot.place.tier);
+            return (TierIx::MEMORY, place.tier);
         }
-        slot.place.told()
+        place.told()
     }
 
     /// Blocks in memory, and in the warm pool: never more than there are. For tests.
@@ -309,44 +353,47 @@ impl Shard {
         self.tiers.frames < self.config.frames
     }
 
-    /// The controller wants a block to go down. Refused when it cannot now; that it is down is told by
-    /// `Effect::TierChanged`.
+    /// The controller wants a block to go down, or to come up again. Refused when it cannot now; that it
+    /// is there is told by `Effect::TierChanged`.
     pub fn lower(&mut self, at: BlockAt, tier: TierIx) -> Result<(), Answer> {
         let index = self.index(at.block).ok_or_else(|| wrong_epoch(at))?;
-        let slot = self.slots[index].as_deref_mut().filter(|slot| slot.owner.at == at);
-        let slot = slot.ok_or_else(|| wrong_epoch(at))?;
-        if slot.place.tier == tier {
+        let mapped = self.slots[index].as_ref().is_some_and(|slot| slot.shared.is_some());
+        let lying = self.lying(index).filter(|lying| lying.owner.at == at);
+        let lying = lying.ok_or_else(|| wrong_epoch(at))?;
+        if lying.place.tier == tier {
             return Ok(()); // It is there, or on its way.
+        }
+        if !tier.is_below() {
+            return self.raise(index);
         }
         if tier.below().is_none_or(|below| below >= self.tiers.disks.len()) {
             let text = format!("this server has no {tier}");
             return Err(Answer::refuse(Status::InvalidArgument, text));
         }
-        if slot.shared.is_some() {
+        if mapped {
             return Err(Answer::refuse(Status::Busy, "its memory is mapped by clients"));
         }
-        slot.place.tier = tier;
+        self.lies(index).place.tier = tier;
         self.go_down(index).map_err(|why| {
-            let slot = self.slots[index].as_deref_mut().expect("looked up above");
-            slot.place.tier = TierIx::MEMORY;
+            self.lies(index).place.tier = TierIx::MEMORY;
             Answer::refuse(Status::Busy, why)
         })
     }
 
     /// Begins to write a block below that has memory. It is served from there until all is written.
-    fn go_down(&mut self, index: usize) -> Result<(), &'static str> {
+    pub(super) fn go_down(&mut self, index: usize) -> Result<(), &'static str> {
         let size = self.config.block_size;
-        let slot = self.slots[index].as_deref_mut().expect("its caller has it");
-        let (at, tier) = (slot.owner.at, slot.place.tier);
-        if slot.place.down.is_some() {
+        let Lying { owner, backing, place, rests } = self.lies(index);
+        let (at, tier) = (owner.at, place.tier);
+        if place.down.is_some() {
             return Ok(());
         }
-        let length = match slot.structure.rests() {
+        let length = match rests {
             Rest::Busy => return Err("something of it is under way"),
             Rest::Open(length) | Rest::Final(length) => length,
         };
-        let floor = slot.backing.floor();
-        if length <= floor && slot.place.room == Room::Warm {
+        let floor = backing.floor();
+        if length <= floor && place.room == Room::Warm {
             // Nothing was written since it was brought up: its memory is given up as it is.
             self.leave_memory(index);
             return Ok(());
@@ -354,31 +401,32 @@ impl Shard {
         if length == 0 {
             return Err("it holds nothing");
         }
-        let place = match &slot.place.disk {
+        let spot = match &place.disk {
             Some(disk) => disk.slot,
             None => self.tiers.disk(tier).free.pop().ok_or("its disk has no place free")?,
         };
-        let slot = self.slots[index].as_deref_mut().expect("looked up above");
-        let disk =
-            slot.place.disk.get_or_insert(OnDisk { slot: place, sums: Vec::new(), written: 0 });
         self.tiers.next += 1;
-        disk.written = self.tiers.next;
+        let written = self.tiers.next;
+        let Lying { backing, place, .. } = self.lies(index);
+        let disk = place.disk.get_or_insert(OnDisk { slot: spot, sums: Vec::new(), written });
+        disk.written = written;
         disk.sums.truncate(floor / TIER_CHUNK);
         let end = length.next_multiple_of(PAGE);
         // What lies behind the end in its page goes to the disk with it.
-        slot.backing.slice_mut(length.max(floor)..end.max(floor)).fill(0);
+        backing.slice_mut(length.max(floor)..end.max(floor)).fill(0);
         disk.sums.resize(end.div_ceil(TIER_CHUNK), 0);
         let starts = (floor..end).step_by(TIER_PIECE);
         let pieces: Vec<Range<usize>> = starts.map(|at| at..(at + TIER_PIECE).min(end)).collect();
         let left = pieces.len();
         let (failed, given_up) = (None, false);
         let down = Down { range: floor..length, left, failed, given_up };
-        slot.place.down = Some(Box::new(down));
-        for piece in pieces {
-            let bytes = slot.backing.pin(piece.clone());
-            let offset = place as u64 * size as u64 + piece.start as u64;
-            let doing = Doing::Write { at, chunk: piece.start / TIER_CHUNK };
-            self.tiers.ask(tier, place, doing, IoWhat::Write { at: offset, bytes });
+        place.down = Some(Box::new(down));
+        let pins: Vec<_> =
+            pieces.into_iter().map(|piece| (piece.start, backing.pin(piece))).collect();
+        for (from, bytes) in pins {
+            let offset = spot as u64 * size as u64 + from as u64;
+            let doing = Doing::Write { at, chunk: from / TIER_CHUNK };
+            self.tiers.ask(tier, spot, doing, IoWhat::Write { at: offset, bytes });
         }
         if left == 0 || Bug::LoweredBeforeWritten.active() {
             self.written(Time::ZERO, index);
@@ -388,38 +436,39 @@ impl Shard {
 
     /// Everything of a block is on the disk, or something could not be written.
     fn written(&mut self, now: Time, index: usize) {
-        let slot = self.slots[index].as_deref_mut().expect("its caller has it");
-        let Some(down) = slot.place.down.take() else { return };
-        let (at, structure, tier) = (slot.owner.at, slot.owner.structure, slot.place.tier);
+        let Lying { owner, backing, place, .. } = self.lies(index);
+        let Some(down) = place.down.take() else { return };
+        let (at, structure, tier) = (owner.at, owner.structure, place.tier);
         if down.failed.is_some() || down.given_up {
             // It stays what it was; what of it was on the disk before is there still.
-            let floor = slot.backing.floor();
-            if slot.place.room == Room::Frame {
-                slot.place.tier = TierIx::MEMORY;
+            let framed = place.room == Room::Frame;
+            if framed {
+                place.tier = TierIx::MEMORY;
+            }
+            let left = if backing.floor() == 0 { place.disk_left() } else { None };
+            if framed {
                 let lowered = TierIx::MEMORY;
                 self.effects.push(Effect::TierChanged { structure, at, tier: lowered });
             }
-            let slot = self.slots[index].as_deref_mut().expect("looked up above");
-            if floor == 0
-                && let Some(disk) = slot.place.disk.take()
-            {
-                self.tiers.leave(tier, disk.slot, self.config.block_size);
+            if let Some(left) = left {
+                self.leave_disk(tier, left);
             }
             self.warm_next(now);
             return;
         }
         self.tiers.counts.written += down.range.len() as u64;
+        self.kept_went_down(index);
         self.leave_memory(index);
         self.let_go(now);
     }
 
     /// What a block has in memory is not served any more.
     fn leave_memory(&mut self, index: usize) {
-        let slot = self.slots[index].as_deref_mut().expect("its caller has it");
-        let (at, structure, tier) = (slot.owner.at, slot.owner.structure, slot.place.tier);
-        let memory = slot.backing.extract();
-        let room = std::mem::replace(&mut slot.place.room, Room::None);
-        slot.place.fresh = None;
+        let Lying { owner, backing, place, .. } = self.lies(index);
+        let (at, structure, tier) = (owner.at, owner.structure, place.tier);
+        let memory = backing.extract();
+        let room = std::mem::replace(&mut place.room, Room::None);
+        place.fresh = None;
         self.tiers.leaving.push(Leaving { at, structure, memory, room, tier });
         // It is looked at in a moment who reads it.
         self.tiers.look_again = Some(Time::ZERO);
@@ -435,18 +484,14 @@ impl Shard {
                 self.effects.push(Effect::TierChanged { structure, at, tier });
             }
         }
-        let waits = !self.tiers.leaving.is_empty();
+        let size = self.config.block_size;
+        let read = self.tiers.lent.extract_if(.., |(.., hold)| Arc::strong_count(hold) == 1);
+        for (tier, slot, _) in read.collect::<Vec<_>>() {
+            self.tiers.ended(tier, slot, size);
+        }
+        let waits = !self.tiers.leaving.is_empty() || !self.tiers.lent.is_empty();
         self.tiers.look_again = waits.then_some(now + LOOK_AGAIN);
         self.warm_next(now);
-    }
-
-    /// A block has this memory.
-    pub(super) fn take_room(&mut self, room: Room) {
-        match room {
-            Room::Frame => self.tiers.frames += 1,
-            Room::Warm => self.tiers.warm += 1,
-            Room::None => {}
-        }
     }
 
     /// A block has this memory no more.
@@ -465,17 +510,41 @@ impl Shard {
         }
     }
 
-    /// A block was freed, or is kept for a flush, with what it has of a disk.
+    /// Memory that is on its way out of a block.
+    pub(super) fn take_leaving(&mut self, at: BlockAt) -> Vec<Leaving> {
+        self.tiers.leaving.extract_if(.., |leaving| leaving.at == at).collect()
+    }
+
+    /// It is so still, and is told when it is out.
+    pub(super) fn put_leaving(&mut self, leaving: Vec<Leaving>) {
+        self.tiers.leaving.extend(leaving);
+    }
+
+    /// A block has this place no more: its memory is free, and its place on a disk when nobody reads it
+    /// any more.
+    pub(super) fn leave_place(&mut self, place: &mut Place) {
+        let room = std::mem::replace(&mut place.room, Room::None);
+        self.give_room(room);
+        if let Some(left) = place.disk_left() {
+            self.leave_disk(place.tier, left);
+        }
+    }
+
+    /// A place on a disk is nobody's when nobody who has its hold reads it any more.
+    pub(super) fn leave_disk(&mut self, tier: TierIx, (slot, hold): (u32, Option<Arc<()>>)) {
+        if let Some(hold) = hold.filter(|hold| Arc::strong_count(hold) > 1) {
+            self.tiers.disk(tier).spots[slot as usize].busy += 1;
+            self.tiers.lent.push((tier, slot, hold));
+            self.tiers.look_again = Some(Time::ZERO);
+        }
+        self.tiers.leave(tier, slot, self.config.block_size);
+    }
+
+    /// A block was freed, with what it has of a disk.
     pub(super) fn leave_tiers(&mut self, slot: &mut Slot) {
         let at = slot.owner.at;
-        if let Some(disk) = slot.place.disk.take() {
-            self.tiers.leave(slot.place.tier, disk.slot, self.config.block_size);
-        }
-        let room = std::mem::replace(&mut slot.place.room, Room::None);
-        self.give_room(room);
-        let ended: Vec<Leaving> =
-            self.tiers.leaving.extract_if(.., |leaving| leaving.at == at).collect();
-        for leaving in ended {
+        self.leave_place(&mut slot.place);
+        for leaving in self.take_leaving(at) {
             self.give_room(leaving.room);
         }
         self.tiers.wanted.retain(|wanted| *wanted != at);
@@ -497,7 +566,7 @@ impl Shard {
             down.given_up = true;
             return Err(busy(RETRY_WARM_US));
         }
-        if slot.place.rising.is_some() {
+        if slot.place.rising.is_some() || slot.place.raising {
             return Err(busy(RETRY_WARM_US));
         }
         if slot.place.room != Room::None {
@@ -522,7 +591,7 @@ impl Shard {
 
     /// Gives room in the warm pool to those who wait for it; when there is none, what was not written
     /// for longest goes down.
-    fn warm_next(&mut self, now: Time) {
+    pub(super) fn warm_next(&mut self, now: Time) {
         while let Some(at) = self.tiers.wanted.front().copied() {
             if self.tiers.warm >= self.config.warm {
                 return self.make_warm_room(now);
@@ -618,81 +687,6 @@ impl Shard {
         }
     }
 
-    /// The answer to what changed nothing: it, when its bytes are in memory; none when they are being
-    /// read, and it comes through `completed`.
-    pub(super) fn resolve(
-        &mut self,
-        index: usize,
-        ticket: Ticket,
-        generation: Generation,
-        mut answer: Answer,
-    ) -> Option<Answer> {
-        let slot = self.slots[index].as_deref().expect("it just ran");
-        let floor = slot.backing.floor();
-        let parts = match std::mem::replace(&mut answer.payload, Payload::None) {
-            Payload::Block(range) if range.start >= floor => {
-                return Some(answer.with(Payload::Block(range)));
-            }
-            // Who reads asks again for what is left out.
-            Payload::Block(range) => {
-                let most = BELOW_READ_MAX.min(self.config.buffers / 2).max(TIER_CHUNK);
-                vec![Part::Block(range.start..range.end.min(range.start + most))]
-            }
-            Payload::Parts(parts) => parts,
-            other => return Some(answer.with(other)),
-        };
-        let Slot { owner, place, .. } = slot;
-        let (at, structure, tier) = (owner.at, owner.structure, place.tier);
-        let disk = place.disk.as_ref().expect("INV-41: what is not in memory is on a disk");
-        let written = disk.written;
-        let (spot, on_disk) = match slot.structure.rests() {
-            Rest::Open(length) | Rest::Final(length) => (disk.slot, floor.min(length)),
-            Rest::Busy => (disk.slot, floor),
-        };
-        let (mut pieces, mut reads) = (Vec::new(), Vec::new());
-        for part in parts {
-            match part {
-                Part::Bytes(bytes) => pieces.push(Piece::Bytes(bytes)),
-                Part::Block(range) => {
-                    let below = range.start..range.end.min(on_disk).max(range.start);
-                    if !below.is_empty() {
-                        let around = chunks(&below, on_disk);
-                        let from = below.start - around.start;
-                        reads.push((pieces.len(), around));
-                        pieces.push(Piece::Awaited(from..from + below.len()));
-                    }
-                    if range.end > below.end {
-                        let rest = slot.backing.slice(below.end..range.end);
-                        pieces.push(Piece::Bytes(rest.to_vec()));
-                    }
-                }
-            }
-        }
-        let bytes: usize = reads.iter().map(|(_, around)| around.len()).sum();
-        let used = self.tiers.buffers.load(Relaxed);
-        if used > 0 && used + bytes > self.config.buffers {
-            return Some(busy(RETRY_BUFFERS_US));
-        }
-        let mut asked = Vec::with_capacity(reads.len());
-        for (part, around) in reads {
-            let sums = around.start / TIER_CHUNK..around.end.div_ceil(TIER_CHUNK);
-            let into = Backing::counted(around.len(), &self.tiers.buffers, &self.config.reclaimer);
-            let Ok(into) = into else { return Some(busy(RETRY_BUFFERS_US)) };
-            let from = spot as u64 * self.config.block_size as u64 + around.start as u64;
-            asked.push((part, IoWhat::Read { at: from, into, sums: disk.sums[sums].to_vec() }));
-        }
-        self.tiers.next += 1;
-        let reading = self.tiers.next;
-        let left = asked.len();
-        let (head, parts) = (answer, pieces);
-        let waits = Reading { ticket, at, structure, generation, written, head, parts, left };
-        self.tiers.readings.insert(reading, waits);
-        for (part, what) in asked {
-            self.tiers.ask(tier, spot, Doing::Read { reading, part }, what);
-        }
-        None
-    }
-
     /// Bytes that a block has whose bytes are all on a disk.
     fn length_below(&self, index: usize) -> usize {
         match self.slots[index].as_deref().expect("its caller has it").structure.rests() {
@@ -701,45 +695,56 @@ impl Shard {
         }
     }
 
+    /// The block of this index, of a structure or kept.
+    fn lying(&mut self, index: usize) -> Option<Lying<'_>> {
+        if let Some(slot) = self.slots[index].as_deref_mut() {
+            let rests = slot.structure.rests();
+            let Slot { owner, backing, place, .. } = slot;
+            return Some(Lying { owner: *owner, backing, place, rests });
+        }
+        self.kept.get_mut(&index).map(Kept::lying)
+    }
+
+    fn lies(&mut self, index: usize) -> Lying<'_> {
+        self.lying(index).expect("its caller has it")
+    }
+
     /// What became of some I/O.
     pub fn io_done(&mut self, now: Time, id: IoId, done: IoDone) {
         let Some((tier, spot, doing)) = self.tiers.doing.remove(&id.0) else { return };
-        let state = &mut self.tiers.disk(tier).spots[spot as usize];
-        state.busy -= 1;
-        let (idle, left) = (state.busy == 0, state.left);
         if let Doing::Discard = doing {
             // Whether its room went back or not, nobody reads what an earlier owner left: sums.
-            state.left = false;
+            let state = &mut self.tiers.disk(tier).spots[spot as usize];
+            (state.busy, state.left) = (state.busy - 1, false);
             return self.tiers.disk(tier).free.push(spot);
         }
-        if idle && left {
-            self.tiers.discard(tier, spot, self.config.block_size);
-        }
+        self.tiers.ended(tier, spot, self.config.block_size);
         self.tiers.counts.failed += u64::from(matches!(done, IoDone::Failed(_)));
         match doing {
             Doing::Write { at, chunk } => self.piece_written(now, at, spot, chunk, done),
             Doing::Rise { at, chunk } => self.risen(now, at, spot, chunk, done),
+            Doing::Raise { at } => self.raised(now, at, spot, done),
             Doing::Read { reading, part } => self.part_read(reading, part, done),
             Doing::Discard => unreachable!("returned above"),
         }
     }
 
     /// The block, if it still has this place on the disk.
-    fn at_place(&mut self, at: BlockAt, spot: u32) -> Option<usize> {
+    pub(super) fn at_place(&mut self, at: BlockAt, spot: u32) -> Option<usize> {
         let index = self.index(at.block)?;
-        let slot = self.slots[index].as_deref()?;
-        let same = slot.owner.at == at && slot.place.disk.as_ref().is_some_and(|d| d.slot == spot);
+        let Lying { owner, place, .. } = self.lying(index)?;
+        let same = owner.at == at && place.disk.as_ref().is_some_and(|d| d.slot == spot);
         same.then_some(index)
     }
 
     fn piece_written(&mut self, now: Time, at: BlockAt, spot: u32, chunk: usize, done: IoDone) {
         let Some(index) = self.at_place(at, spot) else { return };
-        let slot = self.slots[index].as_deref_mut().expect("looked up above");
-        let Some(down) = &mut slot.place.down else { return };
+        let Lying { place, .. } = self.lies(index);
+        let Some(down) = &mut place.down else { return };
         down.left -= 1;
         match done {
             IoDone::Written(sums) => {
-                let disk = slot.place.disk.as_mut().expect("looked up above");
+                let disk = place.disk.as_mut().expect("looked up above");
                 disk.sums[chunk..chunk + sums.len()].copy_from_slice(&sums);
             }
             IoDone::Failed(why) => down.failed = Some(why),
@@ -752,6 +757,9 @@ impl Shard {
 
     fn risen(&mut self, now: Time, at: BlockAt, spot: u32, chunk: usize, done: IoDone) {
         let Some(index) = self.at_place(at, spot) else { return };
+        if self.kept.contains_key(&index) {
+            return; // Nobody writes to it any more.
+        }
         let length = self.length_below(index);
         let slot = self.slots[index].as_deref_mut().expect("looked up above");
         let IoDone::Read(read) = done else {
@@ -767,63 +775,10 @@ impl Shard {
         slot.backing = backing;
         self.look_at_tiers(index);
     }
-
-    fn part_read(&mut self, reading: u64, part: usize, done: IoDone) {
-        let Some(waits) = self.tiers.readings.get_mut(&reading) else { return };
-        match done {
-            IoDone::Read(read) => {
-                self.tiers.counts.read += read.len() as u64;
-                let Piece::Awaited(range) = &waits.parts[part] else { unreachable!("asked once") };
-                waits.parts[part] = Piece::Read(read, range.clone());
-                waits.left -= 1;
-                if waits.left > 0 {
-                    return;
-                }
-            }
-            IoDone::Failed(why) => {
-                let Reading { ticket, at, structure, written, .. } =
-                    self.tiers.readings.remove(&reading).expect("looked up above");
-                let place = self.slot_at(at).and_then(|slot| slot.place.disk.as_ref());
-                if place.is_none_or(|disk| disk.written != written) {
-                    // It was written to meanwhile: what was read is of two times.
-                    return self.completed.push((ticket, busy(RETRY_WARM_US)));
-                }
-                let text = format!("{} cannot be read from its disk: {why}", at.block);
-                self.completed.push((ticket, Answer::refuse(Status::DataLost, text)));
-                return self.effects.push(Effect::BlockFailed { structure, at, why });
-            }
-            IoDone::Written(_) | IoDone::Discarded => unreachable!("it was to be read"),
-        }
-        let Reading { ticket, at, generation, head, parts, .. } =
-            self.tiers.readings.remove(&reading).expect("looked up above");
-        // It was judged when it came; what was revoked since is not answered (INV-29).
-        let current = self.slot_at(at).map(|slot| slot.owner.generation);
-        let answer = match current {
-            Some(current) if current <= generation => head.with(put_together(parts)),
-            Some(_) => revoked(),
-            None => wrong_epoch(at),
-        };
-        self.completed.push((ticket, answer));
-    }
-}
-
-fn put_together(mut parts: Vec<Piece>) -> Payload {
-    if let [Piece::Read(backing, range)] = &mut parts[..] {
-        return Payload::Pinned(backing.pin(range.clone()));
-    }
-    let mut bytes = Vec::new();
-    for part in parts {
-        match part {
-            Piece::Bytes(part) => bytes.extend_from_slice(&part),
-            Piece::Read(read, range) => bytes.extend_from_slice(read.slice(range)),
-            Piece::Awaited(_) => unreachable!("all were read"),
-        }
-    }
-    Payload::Bytes(bytes.into())
 }
 
 /// Whose memory a block's is: that of the same job under the same controller.
-pub(super) fn tenant_of(owner: &super::BlockOwner) -> Tenant {
+pub(super) fn tenant_of(owner: &BlockOwner) -> Tenant {
     // Under another controller, or after this one began anew, the same number is another job's.
     let server = owner.at.block.server();
     Tenant((server.0 as u128) << 64 | owner.job.0 as u128)

@@ -126,7 +126,7 @@ impl Shard {
                 let outcome = match outcome {
                     Outcome::Done(answer) if below(slot, &answer) => {
                         let generation = generation_of(access);
-                        match self.resolve(index, request.ticket, generation, answer) {
+                        match self.resolve(now, index, request.ticket, generation, answer) {
                             Some(answer) => Outcome::Done(answer),
                             None => Outcome::Parked,
                         }
@@ -139,10 +139,13 @@ impl Shard {
                 }
                 return outcome;
             }
-            Outcome::Done(answer) => {
+            Outcome::Done(_) => {
+                let Outcome::Done(answer) = outcome else { unreachable!("matched above") };
+                let answer = slot.patiently(now, answer);
                 let hash = record_hash(slot, request);
-                slot.record(access.session, header.lane, header.sequence, hash, answer);
+                slot.record(access.session, header.lane, header.sequence, hash, &answer);
                 self.after_one(now, index);
+                return Outcome::Done(answer);
             }
             Outcome::Parked => {
                 let hash = record_hash(slot, request);

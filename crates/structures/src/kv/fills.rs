@@ -111,7 +111,7 @@ impl KvBlock {
             Op::KvMultiGet | Op::KvBatch | Op::KvAccumulate | Op::KvPutExtents => {
                 return Err(too_much(length));
             }
-            Op::MoveRegion | Op::MovePatch | Op::MoveValue => {
+            Op::MoveRegion | Op::MovePatch | Op::MoveValue | Op::MoveState => {
                 return self.begin_part(block, ticket, op, args, length);
             }
             Op::KvPut => mode_and_key(args)?.1,

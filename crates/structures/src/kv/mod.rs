@@ -475,9 +475,12 @@ impl Structure for KvBlock {
             Op::KvMultiGet => self.multi_get(block, args, payload),
             Op::KvBatch => self.batch(block, args, payload),
             Op::KvAccumulate => self.accumulate(block, args, payload),
-            Op::MoveRegion | Op::MovePatch | Op::MoveValue | Op::MoveDrops | Op::MoveDone => {
-                self.take_part(block, op, args, payload)
-            }
+            Op::MoveRegion
+            | Op::MovePatch
+            | Op::MoveValue
+            | Op::MoveDrops
+            | Op::MoveDone
+            | Op::MoveState => self.take_part(block, op, args, payload),
             other => panic!("{} is no operation of a key-value store", other.name()),
         };
         Outcome::Done(result.unwrap_or_else(|refusal| refusal))
@@ -549,8 +552,8 @@ impl Structure for KvBlock {
         self.marks = marks;
     }
 
-    fn snapshot(&mut self, block: &mut Backing, range: (u64, u64)) -> Option<Snapshot> {
-        Some(self.take_snapshot(block, range))
+    fn snapshot(&mut self, range: (u64, u64)) -> Option<Snapshot> {
+        Some(self.take_snapshot(range))
     }
 
     fn tell(&mut self, block: &mut Backing, now: Time, news: News) {

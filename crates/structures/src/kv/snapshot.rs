@@ -3,7 +3,6 @@
 use super::KvBlock;
 use super::region::{ENTRY, Head, LARGE_REF};
 use crate::{Items, Snapshot};
-use honeycomb_block::Backing;
 use honeycomb_types::limits::EXTENT_OWNER;
 use honeycomb_wire::key_hash;
 use std::io;
@@ -17,11 +16,11 @@ impl KvBlock {
     /// value the highest bit of the length is set, and the list of its extents is written. What was
     /// deleted, values that were still arriving, and what is not in `range` are not in it: a part of
     /// the block that is on its way to another, or has come from one, is whose the range says.
-    pub(super) fn take_snapshot(&mut self, block: &mut Backing, range: (u64, u64)) -> Snapshot {
+    pub(super) fn take_snapshot(&mut self, range: (u64, u64)) -> Snapshot {
         let regions = self.table.order.iter().map(|id| &self.table.regions[*id as usize]);
         let logs: Vec<Range<usize>> = regions.map(|region| region.log()).collect();
         let larges = self.table.larges();
-        Snapshot::items(block.pin(0..self.size), move |bytes, out| {
+        Snapshot::items(self.size, move |bytes, out| {
             let mut logs = logs.iter().cloned();
             logs.try_for_each(|log| give_log(bytes, log, range.0..=range.1, &larges, out))
         })

@@ -804,7 +804,6 @@ impl Structure for QueueBlock {
         self.next.give_back(used)
     }
 
-    /// What was given out and not acknowledged is still the queue's.
     fn is_final(&self) -> Option<bool> {
         match &self.seal {
             None => Some(false),
@@ -812,7 +811,8 @@ impl Structure for QueueBlock {
         }
     }
 
-    fn snapshot(&mut self, block: &mut Backing, _range: (u64, u64)) -> Option<Snapshot> {
+    /// What was given out and not acknowledged is still the queue's.
+    fn snapshot(&mut self, _range: (u64, u64)) -> Option<Snapshot> {
         let mut runs: Vec<Range<usize>> = Vec::new();
         for item in self.reserved.held().chain(self.head..self.count) {
             match runs.last_mut().filter(|run| run.end == item) {
@@ -821,7 +821,7 @@ impl Structure for QueueBlock {
             }
         }
         let size = self.size;
-        Some(Snapshot::items(block.pin(0..size), move |bytes, out| {
+        Some(Snapshot::items(size, move |bytes, out| {
             let end_of = |item: usize| {
                 let place = &bytes[size - PLACE * (item + 1)..size - PLACE * item];
                 u32::from_le_bytes(place.try_into().expect("a place has four bytes")) as usize

@@ -41,10 +41,9 @@ impl<S: Structure> Driver<S> {
 
     /// What a flush of the block would write, and the number of items that it says.
     pub(crate) fn flushed(&mut self) -> (Vec<u8>, u64) {
-        let snapshot =
-            self.structure.snapshot(&mut self.block, (0, u64::MAX)).expect("it can be flushed");
+        let snapshot = self.structure.snapshot((0, u64::MAX)).expect("it can be flushed");
         let mut bytes = Vec::new();
-        let items = snapshot.write(&mut bytes).unwrap();
+        let items = snapshot.write(self.block.slice(0..snapshot.length()), &mut bytes).unwrap();
         (bytes, items)
     }
 

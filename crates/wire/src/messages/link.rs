@@ -548,14 +548,14 @@ pub struct ReleaseReply {}
 
 fields!(ReleaseReply {});
 
-/// Request of LowerBlock. The controller wants a block to go below memory. Refused (Busy) when it cannot now; the reply says that it has begun, and TierChanged that it is there. Idempotent by (block, epoch).
+/// Request of LowerBlock. The controller wants a block to go to another tier: below memory, or back into it. Refused (Busy) when it cannot now; the reply says that it has begun, and TierChanged that it is there. Idempotent by (block, epoch).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct LowerBlockRequest {
     /// The block.
     pub block: u64,
     /// Its epoch.
     pub epoch: u64,
-    /// The server's n-th tier below.
+    /// Where to: 0 memory, n the server's n-th tier below.
     pub tier: u8,
 }
 
@@ -654,7 +654,26 @@ pub struct SweepObjectsReply {}
 
 fields!(SweepObjectsReply {});
 
-/// Request of TierChanged. A block that was to go below memory is there and has no memory any more, or stays where it was. Repeated in inventories.
+/// Request of RaiseBlock. A block below memory is read so often that it would better be in memory. LowerBlock with tier 0 says that there is room; otherwise nothing comes of it, and the server asks again later.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct RaiseBlockRequest {
+    /// The structure.
+    pub structure: u64,
+    /// The block.
+    pub block: u64,
+    /// Its epoch.
+    pub epoch: u64,
+}
+
+fields!(RaiseBlockRequest { structure, block, epoch });
+
+/// Reply of RaiseBlock.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct RaiseBlockReply {}
+
+fields!(RaiseBlockReply {});
+
+/// Request of TierChanged. A block that was to go to another tier is there, and has nothing in the one from which it came any more; or it stays where it was. Repeated in inventories.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct TierChangedRequest {
     /// The structure.

@@ -137,7 +137,7 @@ pub enum Op {
     Evacuate = 0x0318,
     /// A controller shard has nothing on a server that is being taken out, and will give it nothing: as far as this shard is concerned it may end. It ends when every shard has said so. What was said over an earlier connection counts no more.
     Release = 0x031A,
-    /// The controller wants a block to go below memory. Refused (Busy) when it cannot now; the reply says that it has begun, and TierChanged that it is there. Idempotent by (block, epoch).
+    /// The controller wants a block to go to another tier: below memory, or back into it. Refused (Busy) when it cannot now; the reply says that it has begun, and TierChanged that it is there. Idempotent by (block, epoch).
     LowerBlock = 0x031B,
     /// The lease of the block's prefix has ended and its data is to be kept: nobody reaches the block any more, and its content is written below the server's flush_root, to an object, or to several when there is much. The reply comes when they are all there to stay; the block stays until FreeBlock. Idempotent by (block, epoch). With a live flush the block goes on as it was, and what it held at one moment is written; each request then has a name of its own.
     FlushBlock = 0x0320,
@@ -147,7 +147,9 @@ pub enum Op {
     EndCopies = 0x0322,
     /// A flush has come to nothing: the server deletes objects that it may have written. Those that are not there are deleted. Idempotent.
     SweepObjects = 0x0326,
-    /// A block that was to go below memory is there and has no memory any more, or stays where it was. Repeated in inventories.
+    /// A block below memory is read so often that it would better be in memory. LowerBlock with tier 0 says that there is room; otherwise nothing comes of it, and the server asks again later.
+    RaiseBlock = 0x032D,
+    /// A block that was to go to another tier is there, and has nothing in the one from which it came any more; or it stays where it was. Repeated in inventories.
     TierChanged = 0x032E,
     /// Bytes of a block below memory cannot be read any more: its structure is lost (DataLost).
     BlockFailed = 0x032F,
@@ -217,7 +219,7 @@ pub enum Op {
 
 impl Op {
     /// Every op of the protocol in order of code.
-    pub const ALL: [Op; 101] = [
+    pub const ALL: [Op; 102] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -287,6 +289,7 @@ impl Op {
         Op::CommitFlush,
         Op::EndCopies,
         Op::SweepObjects,
+        Op::RaiseBlock,
         Op::TierChanged,
         Op::BlockFailed,
         Op::ReturnBlock,
@@ -393,6 +396,7 @@ impl Op {
             0x0321 => Op::CommitFlush,
             0x0322 => Op::EndCopies,
             0x0326 => Op::SweepObjects,
+            0x032D => Op::RaiseBlock,
             0x032E => Op::TierChanged,
             0x032F => Op::BlockFailed,
             0x0330 => Op::ReturnBlock,
@@ -502,6 +506,7 @@ impl Op {
             Op::CommitFlush => "CommitFlush",
             Op::EndCopies => "EndCopies",
             Op::SweepObjects => "SweepObjects",
+            Op::RaiseBlock => "RaiseBlock",
             Op::TierChanged => "TierChanged",
             Op::BlockFailed => "BlockFailed",
             Op::ReturnBlock => "ReturnBlock",
@@ -611,6 +616,7 @@ impl Op {
             Op::CommitFlush => 0x0321,
             Op::EndCopies => 0x0322,
             Op::SweepObjects => 0x0326,
+            Op::RaiseBlock => 0x032D,
             Op::TierChanged => 0x032E,
             Op::BlockFailed => 0x032F,
             Op::ReturnBlock => 0x0330,
@@ -731,6 +737,7 @@ impl Op {
             Op::CommitFlush => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::EndCopies => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::SweepObjects => of(P::Link, A::Cluster, 0, MESSAGE),
+            Op::RaiseBlock => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::TierChanged => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::BlockFailed => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::ReturnBlock => of(P::Link, A::Cluster, 0, MESSAGE),

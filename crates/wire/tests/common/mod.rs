@@ -138,6 +138,7 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         EndImport EndImportRequest EndImportReply,
         LendBlocks LendBlocksRequest LendBlocksReply,
         LowerBlock LowerBlockRequest LowerBlockReply,
+        RaiseBlock RaiseBlockRequest RaiseBlockReply,
         TierChanged TierChangedRequest TierChangedReply,
         BlockFailed BlockFailedRequest BlockFailedReply,
         Evacuate EvacuateRequest EvacuateReply,

@@ -1,0 +1,60 @@
+//! Kept blocks and what is below memory: while a store is out they go down before anybody's else, and one
+//! whose disk loses it ends its flush.
+
+use super::{Flushes, PartState};
+use crate::pool::{Where, tick_of};
+use crate::reply::FlushState;
+use crate::tombstones::Cause;
+use crate::{Catalog, Effect, Loss};
+use honeycomb_types::limits::{LOWER_AGAIN, LOWER_LOOKS};
+use honeycomb_types::{BlockAt, BlockId, TierIx};
+
+impl Flushes {
+    /// A block is kept from now on, wherever it is.
+    pub(crate) fn keeps(&mut self, at: BlockAt) {
+        self.high.push_back(at);
+    }
+}
+
+impl Catalog {
+    /// A kept block to go below memory, and where to: of a flush whose store does not take it. Nobody
+    /// reaches it, and nobody knows for how long it has to wait.
+    pub(crate) fn kept_to_lower(&mut self) -> Option<(BlockId, TierIx)> {
+        let looks = self.flushes.high.len().min(LOWER_LOOKS);
+        for _ in 0..looks {
+            let at = self.flushes.high.pop_front().expect("counted above");
+            let Some((number, _)) = self.flushes.blocks.get(&at) else { continue };
+            let waits = self.flushes.all.get(number).is_some_and(|flush| flush.error.is_some());
+            let Where { tier, to, refused, .. } = self.pool.place(at.block);
+            if tier.is_below() {
+                continue; // It stays there.
+            }
+            // Until it is there it is looked at again: it may be refused.
+            self.flushes.keeps(at);
+            let again = (LOWER_AGAIN.as_millis() / 250) as u32;
+            let lately = refused > 0 && refused + again > tick_of(self.now);
+            if !waits || to.is_below() || lately {
+                continue;
+            }
+            if let Some(tier) = self.pool.room_below(at.block) {
+                return Some((at.block, tier));
+            }
+        }
+        None
+    }
+
+    /// A disk does not give back what a kept block held: its flush comes to nothing, unless that is
+    /// written. False when the block is not kept.
+    pub(crate) fn kept_failed(&mut self, at: BlockAt, effects: &mut Vec<Effect>) -> bool {
+        let Some(&(number, part)) = self.flushes.blocks.get(&at) else { return false };
+        if self.flushes.all[&number].parts[part].state != PartState::Waits {
+            return true;
+        }
+        let server = self.pool.address(at.block.server());
+        let why = format!("the disk of {server} has lost what it held; there is no manifest");
+        self.flushes.lost += 1;
+        self.bury_as_lost(number, Cause::Lost { server, how: Loss::Disk });
+        self.end_flush(number, FlushState::Lost(why.into()), effects);
+        true
+    }
+}

@@ -1,0 +1,179 @@
+//! What is told to who finds no room: who asked, what there is, and who holds it. Whoever reads it shall
+//! know what to remove, or that it is others who have it all, and learn nothing of those.
+
+use crate::Catalog;
+use crate::pool::{Draw, Room};
+use hashbrown::HashMap;
+use honeycomb_types::{BlockId, JobId, Time};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Prefixes of a job that are named.
+const NAMED: usize = 5;
+/// Bytes of a name that are shown.
+const NAME_SHOWN: usize = 80;
+/// What a job holds is counted again after this: whoever is refused asks again soon.
+const COUNTED_FOR: Duration = Duration::from_secs(1);
+
+/// Why there is no room for blocks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Full {
+    /// The prefix that asked, and the structure, where there is one already.
+    pub asker: Box<str>,
+    /// Blocks that were asked for.
+    pub asked: u64,
+    /// Free blocks in memory, with those that are kept back.
+    pub free: u64,
+    /// Those that are kept back for moves and repairs.
+    pub reserved: u64,
+    /// Memory first, then what is below it.
+    pub tiers: Vec<FullTier>,
+    /// The asker's job holds these.
+    pub holding: Arc<Holding>,
+}
+
+/// One tier of the cluster, in blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FullTier {
+    /// Memory, or the class of the disks.
+    pub name: &'static str,
+    /// All that there are.
+    pub total: u64,
+    /// Those that nobody has.
+    pub free: u64,
+}
+
+/// What a job holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holding {
+    /// Its name.
+    pub job: Box<str>,
+    /// Blocks by tier, in the order of `Full::tiers`.
+    pub tiers: Vec<u64>,
+    /// Its prefixes that hold most, the largest first.
+    pub prefixes: Vec<(Box<str>, u64)>,
+}
+
+/// What was counted of jobs a moment ago.
+#[derive(Debug, Default)]
+pub(crate) struct Counted(HashMap<JobId, (Time, Arc<Holding>)>);
+
+impl Counted {
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.allocation_size()
+    }
+}
+
+fn shown(name: &str) -> String {
+    if name.len() <= NAME_SHOWN {
+        return name.to_owned();
+    }
+    let from = (name.len() - NAME_SHOWN..).find(|&at| name.is_char_boundary(at));
+    format!("...{}", &name[from.unwrap_or(name.len())..])
+}
+
+impl fmt::Display for Full {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Full { asker, asked, free, reserved, tiers, holding } = self;
+        let plural = if *asked == 1 { "" } else { "s" };
+        write!(
+            f,
+            "{} asked for {asked} block{plural}; the cluster has {free} free in memory, ",
+            shown(asker)
+        )?;
+        write!(f, "of which {reserved} are kept back for moves and repairs (")?;
+        for (n, FullTier { name, total, free }) in tiers.iter().enumerate() {
+            let comma = if n == 0 { "" } else { ", " };
+            write!(f, "{comma}{name}: {free} of {total} free")?;
+        }
+        let of = |counts: &mut dyn Iterator<Item = u64>| {
+            let counts = counts.zip(tiers).map(|(n, tier)| format!("{n} in {}", tier.name));
+            counts.collect::<Vec<_>>().join(", ")
+        };
+        let own = |n: usize| holding.tiers.get(n).copied().unwrap_or(0);
+        let mut ours = (0..tiers.len()).map(own);
+        let mut rest = tiers
+            .iter()
+            .enumerate()
+            .map(|(n, tier)| (tier.total - tier.free.min(tier.total)).saturating_sub(own(n)));
+        write!(f, "). Job '{}' holds {}", shown(&holding.job), of(&mut ours))?;
+        let named = holding.prefixes.iter().map(|(path, n)| {
+            let path = if path.is_empty() { "the root" } else { path };
+            format!("{} {n}", shown(path))
+        });
+        let named = named.collect::<Vec<_>>().join(", ");
+        if !named.is_empty() {
+            write!(f, " (most of it: {named})")?;
+        }
+        write!(f, "; all others hold {}. ", of(&mut rest))?;
+        f.write_str(
+            "Existing data is unharmed: free some, let leases end, or add a memory server or disks",
+        )
+    }
+}
+
+impl Catalog {
+    /// Why this prefix is given no block.
+    pub(crate) fn full(&mut self, (j, n): (u32, u32), s: u32, asked: u64) -> Full {
+        let (_, free, reserved) = self.pool.room();
+        let mut asker = self.dag.path_of(n);
+        if let Some(structure) = self.structures.get(s).filter(|known| known.prefix == n) {
+            asker = format!("{asker}:{}", structure.name);
+        }
+        let mut tiers = vec![FullTier { name: "memory", total: 0, free: 0 }];
+        for (_, server) in self.pool.servers().filter(|(_, server)| !server.draining) {
+            tiers[0].total += server.total as u64;
+            tiers[0].free += if server.away { 0 } else { server.room(Draw::Reserve) as u64 };
+            for (ix, spec) in server.tiers.iter().enumerate() {
+                let name = spec.class.name();
+                let Room { total, out } = server.below(ix);
+                let known = tiers.iter().position(|tier| tier.name == name);
+                let at = known.unwrap_or_else(|| {
+                    tiers.push(FullTier { name, total: 0, free: 0 });
+                    tiers.len() - 1
+                });
+                tiers[at].total += total as u64;
+                tiers[at].free += if server.away { 0 } else { total.saturating_sub(out) as u64 };
+            }
+        }
+        let holding = self.holding(j, &tiers);
+        Full { asker: asker.into(), asked, free, reserved, tiers, holding }
+    }
+
+    fn holding(&mut self, j: u32, tiers: &[FullTier]) -> Arc<Holding> {
+        let (id, now) = (self.jobs[j].id, self.now);
+        self.counted.0.retain(|_, (at, _)| now < *at + COUNTED_FOR);
+        if let Some((_, counted)) =
+            self.counted.0.get(&id).filter(|(_, c)| c.tiers.len() == tiers.len())
+        {
+            return counted.clone();
+        }
+        let mut by_tier = vec![0; tiers.len()];
+        let mut by_prefix: HashMap<u32, u64> = HashMap::new();
+        for (_, structure) in self.structures.iter().filter(|(_, s)| s.job == j) {
+            for block in structure.blocks() {
+                by_tier[self.tier_named(block, tiers)] += 1;
+                *by_prefix.entry(structure.prefix).or_default() += 1;
+            }
+        }
+        let mut largest: Vec<(u32, u64)> = by_prefix.into_iter().collect();
+        // Of two that hold as much the one that was made first: the order of a table tells nothing.
+        largest.sort_by_key(|&(n, blocks)| (std::cmp::Reverse(blocks), self.dag.nodes[n].id));
+        let named = largest.into_iter().take(NAMED);
+        let prefixes = named.map(|(n, blocks)| (self.dag.path_of(n).into(), blocks)).collect();
+        let job = self.jobs[j].name.clone();
+        let holding = Arc::new(Holding { job, tiers: by_tier, prefixes });
+        self.counted.0.insert(id, (now, holding.clone()));
+        holding
+    }
+
+    /// In which of these tiers a block is.
+    fn tier_named(&self, block: BlockId, tiers: &[FullTier]) -> usize {
+        let server = self.pool.server(block.server());
+        let spec = self.pool.place(block).tier.below().and_then(|below| server?.tiers.get(below));
+        let found =
+            spec.and_then(|spec| tiers.iter().position(|tier| tier.name == spec.class.name()));
+        found.unwrap_or(0)
+    }
+}

@@ -1,0 +1,188 @@
+//! What blocks held that are to be flushed, or hold at a moment, wherever their bytes are meanwhile: in memory, on a disk of
+//! the server, or their beginnings there and their ends in memory.
+//!
+//! A flush may wait for its store for an hour. So what is to be written does not hold on to memory while
+//! it waits: where the bytes are is looked up when they are read, and the shard moves them below when
+//! memory is short (`Shard::lower`).
+
+use crate::spill::read_checked;
+use honeycomb_block::{Backing, Pin, Reclaimer};
+use honeycomb_env::Volume;
+use honeycomb_structures::Snapshot;
+use honeycomb_types::limits::{TIER_CHUNK, TIER_PIECE};
+use honeycomb_types::{BlockAt, StructureId, TierIx};
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Bytes on a disk, from the block's first on.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    pub tier: TierIx,
+    /// Where, from the start of the shard's part of the disk.
+    pub at: u64,
+    /// How many: whole chunks, but for the last.
+    pub length: usize,
+    pub sums: Vec<u32>,
+    /// Held by whoever reads them: their place is nobody else's until it is dropped (INV-44).
+    pub hold: Arc<()>,
+}
+
+/// Where the bytes are.
+#[derive(Clone, Debug)]
+pub(crate) enum Bytes {
+    /// The first of them on a disk, if any, and the others in memory.
+    There { stored: Option<Stored>, memory: Option<Pin> },
+    /// The block was freed: nobody wants them any more.
+    Gone,
+}
+
+/// What a block held that is to be flushed.
+pub struct KeptBytes {
+    /// The block.
+    pub at: BlockAt,
+    /// Whose it was.
+    pub structure: StructureId,
+    snapshot: Snapshot,
+    /// What of it is on a disk is not written again there.
+    settled: bool,
+    bytes: Mutex<Bytes>,
+}
+
+/// A shard's parts of the disks of its server, by which what it keeps is read.
+pub type Parts = Arc<[(Arc<dyn Volume>, u64)]>;
+
+/// Why what was kept cannot be given.
+#[derive(Debug)]
+pub enum KeptFault {
+    /// The block was freed meanwhile.
+    Gone,
+    /// Its disk does not give what was written, tried twice: it is lost.
+    Lost(String),
+    /// Who it was given to takes no more.
+    Taker(io::Error),
+}
+
+impl KeptBytes {
+    pub(crate) fn new(
+        at: BlockAt,
+        structure: StructureId,
+        snapshot: Snapshot,
+        bytes: Bytes,
+    ) -> Arc<KeptBytes> {
+        Arc::new(KeptBytes { at, structure, snapshot, settled: true, bytes: Mutex::new(bytes) })
+    }
+
+    /// Of a block that goes on: the last chunk that is on its disk may be written again, with more bytes.
+    /// Whoever reads it meanwhile finds another sum.
+    pub(crate) fn live(
+        at: BlockAt,
+        structure: StructureId,
+        snapshot: Snapshot,
+        settled: bool,
+        bytes: Bytes,
+    ) -> Arc<KeptBytes> {
+        Arc::new(KeptBytes { at, structure, snapshot, settled, bytes: Mutex::new(bytes) })
+    }
+
+    /// Whether bytes that cannot be read are lost, and not only written anew.
+    pub fn is_settled(&self) -> bool {
+        self.settled
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Bytes> {
+        self.bytes.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// They are somewhere else now.
+    pub(crate) fn moved(&self, to: Bytes) {
+        // What they were is let go of when nobody is kept waiting for it.
+        let was = std::mem::replace(&mut *self.lock(), to);
+        drop(was);
+    }
+
+    pub(crate) fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    /// The bytes, when all of them are in memory.
+    pub(crate) fn in_memory(&self) -> Option<Pin> {
+        match &*self.lock() {
+            Bytes::There { stored: None, memory } => memory.clone(),
+            _ => None,
+        }
+    }
+
+    /// Hands on the bytes in runs, from the first to the last: those on a disk are read in pieces.
+    pub(crate) fn runs(
+        &self,
+        parts: &Parts,
+        mut run: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<(), KeptFault> {
+        let there = self.lock().clone();
+        let Bytes::There { stored, memory } = there else { return Err(KeptFault::Gone) };
+        let lost = |e: io::Error| KeptFault::Lost(e.to_string());
+        if let Some(Stored { tier, at, length, sums, hold }) = &stored {
+            let below = tier.below().expect("a tier below memory");
+            let (volume, base) = &parts[below];
+            let size = TIER_PIECE.min(length.next_multiple_of(TIER_CHUNK));
+            let mut buffer = Backing::map(size, &Reclaimer::inline()).map_err(KeptFault::Taker)?;
+            for from in (0..*length).step_by(TIER_PIECE) {
+                let piece = (length - from).min(TIER_PIECE);
+                let whole = piece.next_multiple_of(honeycomb_env::VOLUME_ALIGN);
+                let sums = &sums[from / TIER_CHUNK..(from + whole).div_ceil(TIER_CHUNK)];
+                let into = buffer.slice_mut(0..whole);
+                read_checked(&**volume, base + at + from as u64, into, sums).map_err(lost)?;
+                run(&into[..piece]).map_err(KeptFault::Taker)?;
+            }
+            // Not before: its place is this block's until here.
+            let _ = hold;
+        }
+        let memory = memory.as_ref().map_or(&[][..], Pin::bytes);
+        run(memory).map_err(KeptFault::Taker)
+    }
+
+    /// All bytes, in one run: in memory for as long as `give` works on them.
+    pub(crate) fn whole<T>(
+        &self,
+        parts: &Parts,
+        give: impl FnOnce(&[u8]) -> io::Result<T>,
+    ) -> Result<T, KeptFault> {
+        if let Some(pin) = self.in_memory() {
+            return give(pin.bytes()).map_err(KeptFault::Taker);
+        }
+        let size = self.snapshot.length();
+        if size == 0 {
+            return give(&[]).map_err(KeptFault::Taker); // It holds nothing, or was copied.
+        }
+        let mut all = Backing::map(size, &Reclaimer::inline()).map_err(KeptFault::Taker)?;
+        let mut at = 0;
+        self.runs(parts, |bytes| {
+            all.slice_mut(at..at + bytes.len()).copy_from_slice(bytes);
+            at += bytes.len();
+            Ok(())
+        })?;
+        give(all.slice(0..size)).map_err(KeptFault::Taker)
+    }
+
+    /// Writes the content in one run, as `Snapshot::write` does.
+    pub fn write(&self, parts: &Parts, out: &mut dyn io::Write) -> Result<u64, KeptFault> {
+        self.whole(parts, |bytes| self.snapshot.write(bytes, out))
+    }
+}
+
+impl fmt::Debug for KeptBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KeptBytes({:?}, {:?})", self.at, self.snapshot)
+    }
+}
+
+impl fmt::Display for KeptFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KeptFault::Gone => f.write_str("its block was freed"),
+            KeptFault::Lost(why) => write!(f, "it cannot be read from its disk: {why}"),
+            KeptFault::Taker(why) => write!(f, "{why}"),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! When there is no room anywhere: who writes is let wait before he is refused, longer each time, so that
+//! writers slow down to what is set free and a cluster that is full for a moment refuses nobody.
+
+use super::Slot;
+use honeycomb_structures::Answer;
+use honeycomb_types::Time;
+use honeycomb_types::limits::FULL_PATIENCE;
+use honeycomb_wire::Status;
+use std::time::Duration;
+
+/// The shortest that a writer is told to wait.
+const WAIT_LEAST: Duration = Duration::from_millis(1);
+/// The longest.
+const WAIT_MOST: Duration = Duration::from_millis(100);
+/// The shortest between two wishes for a block.
+const ASK_AGAIN_LEAST: Duration = Duration::from_millis(20);
+/// The longest.
+const ASK_AGAIN_MOST: Duration = Duration::from_millis(250);
+
+/// Since when a block is full for which there is no other.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Full {
+    since: Option<Time>,
+    /// When a writer was last told so.
+    last: Time,
+}
+
+impl Full {
+    /// There is no block for it, and it was asked for at this time. Answers when to ask again.
+    pub(super) fn denied(&mut self, asked: Time, now: Time) -> Time {
+        let since = *self.since.get_or_insert(asked);
+        now + (now.since(since) / 4).clamp(ASK_AGAIN_LEAST, ASK_AGAIN_MOST)
+    }
+
+    /// There is a block.
+    pub(super) fn ends(&mut self) {
+        self.since = None;
+    }
+
+    /// So long a writer is to wait; none when it is time to tell him that there is no room. One who comes
+    /// after nobody has asked for a while is let wait anew.
+    fn wait(&mut self, now: Time) -> Option<Duration> {
+        if self.since.is_some() && now > self.last + FULL_PATIENCE && self.last > Time::ZERO {
+            self.since = Some(now);
+        }
+        self.last = now;
+        let waited = now.since(*self.since.get_or_insert(now));
+        (waited < FULL_PATIENCE).then(|| (waited / 2).clamp(WAIT_LEAST, WAIT_MOST))
+    }
+}
+
+impl Slot {
+    /// An answer as it goes out: that there is no room is told to who has waited.
+    pub(super) fn patiently(&mut self, now: Time, answer: Answer) -> Answer {
+        if answer.status != Status::OutOfMemory {
+            return answer;
+        }
+        match self.full.wait(now) {
+            Some(wait) => Answer { status: Status::Busy, value: wait.as_micros() as u64, ..answer },
+            None => answer,
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_writer_waits_longer_each_time_and_is_told_in_the_end() {
+        let mut full = Full::default();
+        let begun = Time::from_millis(5000);
+        let (mut now, mut waits) = (begun, Vec::new());
+        full.denied(begun, begun);
+        while let Some(wait) = full.wait(now) {
+            waits.push(wait);
+            now = now + wait;
+        }
+        assert!(waits.is_sorted(), "{waits:?}");
+        assert_eq!((waits[0], *waits.last().unwrap()), (WAIT_LEAST, WAIT_MOST));
+        let all = now.since(begun);
+        assert!((FULL_PATIENCE..FULL_PATIENCE + WAIT_MOST).contains(&all), "{all:?}");
+        // From then on everybody is told, until there was a block, or nobody wanted one for a while.
+        assert_eq!(full.wait(now + WAIT_MOST), None);
+        assert_eq!(full.wait(now + 3 * FULL_PATIENCE), Some(WAIT_LEAST));
+        full.ends();
+        assert_eq!(full.wait(now + 3 * FULL_PATIENCE), Some(WAIT_LEAST));
+    }
+
+    #[test]
+    fn a_block_asks_less_often_and_often_enough() {
+        let mut full = Full::default();
+        let (mut now, mut asked) = (Time::from_millis(1000), 0);
+        let begun = now;
+        let mut longest = Duration::ZERO;
+        while now.since(begun) < Duration::from_secs(10) {
+            let again = full.denied(begun, now);
+            longest = longest.max(again.since(now));
+            (now, asked) = (again, asked + 1);
+        }
+        assert_eq!(longest, ASK_AGAIN_MOST);
+        assert!(asked < 70, "{asked}");
+    }
+}

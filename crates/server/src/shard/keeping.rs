@@ -1,0 +1,160 @@
+//! Blocks of which what they hold is written elsewhere: those that nobody reaches any more and that are
+//! kept until then, and those that go on.
+
+use super::tiers::{Lying, Place, Room};
+use super::{BlockOwner, Effect, Shard};
+use crate::kept::{Bytes, KeptBytes, Stored};
+use crate::refusals::{unknown_block, wrong_epoch};
+use honeycomb_block::Backing;
+use honeycomb_structures::{Answer, Rest};
+use honeycomb_types::limits::TIER_CHUNK;
+use honeycomb_types::{BlockAt, Kind};
+use honeycomb_wire::Status;
+use std::sync::Arc;
+
+/// A block that nobody reaches any more and that is to be written elsewhere before it is freed.
+pub(super) struct Kept {
+    pub owner: BlockOwner,
+    backing: Backing,
+    /// Where its bytes are. They may go below: nobody reads them but the flush.
+    pub place: Place,
+    bytes: Arc<KeptBytes>,
+    /// Clients map its memory, which stays as long as they do.
+    mapped: bool,
+}
+
+impl Kept {
+    pub(super) fn lying(&mut self) -> Lying<'_> {
+        let rests =
+            if self.mapped { Rest::Busy } else { Rest::Final(self.bytes.snapshot().length()) };
+        Lying { owner: self.owner, backing: &mut self.backing, place: &mut self.place, rests }
+    }
+}
+
+impl Shard {
+    /// Lets nobody reach a block any more, and answers what it holds. The block stays what it was
+    /// until `free`, however often this comes.
+    /// Of a kv the hashes of `range`, ends included: what else it has moves, or has moved, to others.
+    pub fn flush(&mut self, at: BlockAt, range: (u64, u64)) -> Result<Arc<KeptBytes>, Answer> {
+        let index = self.index(at.block).ok_or_else(|| unknown_block(at))?;
+        if let Some(kept) = self.kept.get(&index).filter(|kept| kept.owner.at == at) {
+            let bytes = kept.bytes.clone();
+            self.give_warm_back(index);
+            return Ok(bytes);
+        }
+        let slot = self.slots[index].as_mut().filter(|slot| slot.owner.at == at);
+        let slot = slot.ok_or_else(|| wrong_epoch(at))?;
+        let owner = slot.owner;
+        let Some(snapshot) = slot.structure.snapshot(range) else {
+            let text = format!("a structure of the kind {} cannot be flushed", owner.kind.name());
+            return Err(Answer::refuse(Status::WrongKind, text));
+        };
+        // From here on it is below as it was: what was being read for a writer is wanted no more.
+        let mut place = std::mem::replace(&mut slot.place, Place::left(owner.tier));
+        let raising = place.raising;
+        let rising = place.stop_rising();
+        let mut backing = slot.backing.extract();
+        let mapped = slot.shared.is_some();
+        let floor = backing.floor().min(snapshot.length());
+        let memory = (floor < snapshot.length()).then(|| backing.pin(floor..snapshot.length()));
+        let stored = (floor > 0).then(|| stored(&mut place, floor, self.config.block_size));
+        let there = Bytes::There { stored, memory };
+        let bytes = KeptBytes::new(at, owner.structure, snapshot, there);
+        let leaving = self.take_leaving(at);
+        self.close(index, at);
+        self.put_leaving(leaving);
+        self.give_room(rising);
+        if raising {
+            let (structure, tier) = (owner.structure, place.tier);
+            self.effects.push(Effect::TierChanged { structure, at, tier });
+        }
+        let kept = Kept { owner, backing, place, bytes: bytes.clone(), mapped };
+        self.kept.insert(index, kept);
+        self.held += 1;
+        self.give_warm_back(index);
+        Ok(bytes)
+    }
+
+    /// What a block holds now, and whether nothing can be added to it; it goes on as it was. Of a kv
+    /// the hashes of `range`, ends included. Extents that an entry of its structure names stay from
+    /// now on until `end_copies`: the copy names them.
+    ///
+    /// All but a file is copied, in this one step: nothing comes between two entries of one slot. What
+    /// follows a file's bytes is written behind them, and those that are below memory are read from there.
+    pub fn copy(
+        &mut self,
+        at: BlockAt,
+        range: (u64, u64),
+        live: u64,
+    ) -> Result<(Arc<KeptBytes>, bool), Answer> {
+        let index = self.index(at.block).ok_or_else(|| unknown_block(at))?;
+        let slot = self.slots[index].as_mut().filter(|slot| slot.owner.at == at);
+        let slot = slot.ok_or_else(|| wrong_epoch(at))?;
+        let Some(sealed) = slot.structure.is_final() else {
+            let text = "what was begun before the block was sealed still arrives";
+            return Err(Answer::refuse(Status::Busy, text));
+        };
+        let Some(snapshot) = slot.structure.snapshot(range) else {
+            let kind = slot.owner.kind.name();
+            let text = format!("a structure of the kind {kind} cannot be flushed");
+            return Err(Answer::refuse(Status::WrongKind, text));
+        };
+        let (owner, length) = (slot.owner, snapshot.length());
+        let floor = slot.backing.floor().min(length);
+        let bytes = if snapshot.is_plain() {
+            // Chunks that are whole, or of a block that takes no more, stay on the disk as they are.
+            let settled = floor.is_multiple_of(TIER_CHUNK) || sealed;
+            let memory = (floor < length).then(|| slot.backing.pin(floor..length));
+            let stored =
+                (floor > 0).then(|| stored(&mut slot.place, floor, self.config.block_size));
+            let there = Bytes::There { stored, memory };
+            KeptBytes::live(at, owner.structure, snapshot, settled, there)
+        } else if floor > 0 {
+            return Err(Answer::refuse(Status::Busy, "the block is below memory"));
+        } else {
+            let copied = snapshot.copied(slot.backing.slice(0..length));
+            let nothing = Bytes::There { stored: None, memory: None };
+            KeptBytes::live(at, owner.structure, copied, true, nothing)
+        };
+        if owner.kind == Kind::Kv {
+            self.keep_extents(owner.structure, live);
+        }
+        Ok((bytes, sealed))
+    }
+
+    /// What of a kept block has room in the warm pool goes down, so that it does not wait there for a
+    /// store. One that has no place now is tried again with the flush.
+    fn give_warm_back(&mut self, index: usize) {
+        if self.kept.get(&index).is_some_and(|kept| kept.place.room == Room::Warm) {
+            let _ = self.go_down(index);
+        }
+    }
+
+    /// All of a kept block is on a disk, and is read from there from now on.
+    pub(super) fn kept_went_down(&mut self, index: usize) {
+        let Some(kept) = self.kept.get_mut(&index) else { return };
+        let length = kept.bytes.snapshot().length();
+        let stored = stored(&mut kept.place, length, self.config.block_size);
+        kept.bytes.moved(Bytes::There { stored: Some(stored), memory: None });
+    }
+
+    /// A block that is being flushed is so no more.
+    pub(super) fn forget_kept(&mut self, index: usize) {
+        let Some(mut kept) = self.kept.remove(&index) else { return };
+        self.held -= 1;
+        // Who waits to read it finds nothing; who reads it has the hold.
+        kept.bytes.moved(Bytes::Gone);
+        for leaving in self.take_leaving(kept.owner.at) {
+            self.give_room(leaving.room);
+        }
+        self.leave_place(&mut kept.place);
+    }
+}
+
+/// The first bytes of a block as they lie on a disk. Their place stays theirs as long as this is there.
+fn stored(place: &mut Place, length: usize, block_size: usize) -> Stored {
+    let hold = place.hold();
+    let (slot, sums) = place.on_disk().expect("INV-41: what is not in memory is on a disk");
+    let at = slot as u64 * block_size as u64;
+    Stored { tier: place.tier, at, length, sums: sums.to_vec(), hold }
+}

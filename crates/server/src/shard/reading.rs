@@ -1,0 +1,175 @@
+//! Answers that name bytes below memory: they are read, and the answer goes out then.
+
+use super::tiers::{Doing, chunks};
+use super::{Effect, Shard, Slot};
+use crate::refusals::{revoked, wrong_epoch};
+use crate::spill::{IoDone, IoWhat};
+use honeycomb_block::Backing;
+use honeycomb_structures::{Answer, Part, Payload, Rest, Ticket, busy};
+use honeycomb_types::limits::{BELOW_READ_MAX, TIER_CHUNK};
+use honeycomb_types::{BlockAt, Generation, StructureId, Time};
+use honeycomb_wire::Status;
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What a reader waits when all buffers are in use, in microseconds.
+const RETRY_BUFFERS_US: u64 = 1000;
+/// What a reader waits whose block was written to meanwhile, in microseconds.
+const RETRY_WRITTEN_US: u64 = 500;
+
+/// An answer that waits for bytes.
+#[derive(Debug)]
+pub(super) struct Reading {
+    pub ticket: Ticket,
+    pub at: BlockAt,
+    structure: StructureId,
+    generation: Generation,
+    /// Of the block's place on the disk, when this was asked.
+    written: u64,
+    head: Answer,
+    /// What it is put together from.
+    parts: Vec<Piece>,
+    left: usize,
+}
+
+/// A part of an answer.
+#[derive(Debug)]
+enum Piece {
+    Bytes(Vec<u8>),
+    /// These bytes of what is being read.
+    Awaited(Range<usize>),
+    /// The same, and what was read.
+    Read(Backing, Range<usize>),
+}
+
+impl Shard {
+    /// The answer to what changed nothing: it, when its bytes are in memory; none when they are being
+    /// read, and it comes through `completed`.
+    pub(super) fn resolve(
+        &mut self,
+        now: Time,
+        index: usize,
+        ticket: Ticket,
+        generation: Generation,
+        mut answer: Answer,
+    ) -> Option<Answer> {
+        let slot = self.slots[index].as_deref().expect("it just ran");
+        let floor = slot.backing.floor();
+        let parts = match std::mem::replace(&mut answer.payload, Payload::None) {
+            Payload::Block(range) if range.start >= floor => {
+                return Some(answer.with(Payload::Block(range)));
+            }
+            // Who reads asks again for what is left out.
+            Payload::Block(range) => {
+                let most = BELOW_READ_MAX.min(self.config.buffers / 2).max(TIER_CHUNK);
+                vec![Part::Block(range.start..range.end.min(range.start + most))]
+            }
+            Payload::Parts(parts) => parts,
+            other => return Some(answer.with(other)),
+        };
+        let Slot { owner, place, .. } = slot;
+        let (at, structure, tier) = (owner.at, owner.structure, place.tier);
+        let disk = place.disk.as_ref().expect("INV-41: what is not in memory is on a disk");
+        let written = disk.written;
+        let (spot, on_disk) = match slot.structure.rests() {
+            Rest::Open(length) | Rest::Final(length) => (disk.slot, floor.min(length)),
+            Rest::Busy => (disk.slot, floor),
+        };
+        let (mut pieces, mut reads) = (Vec::new(), Vec::new());
+        for part in parts {
+            match part {
+                Part::Bytes(bytes) => pieces.push(Piece::Bytes(bytes)),
+                Part::Block(range) => {
+                    let below = range.start..range.end.min(on_disk).max(range.start);
+                    if !below.is_empty() {
+                        let around = chunks(&below, on_disk);
+                        let from = below.start - around.start;
+                        reads.push((pieces.len(), around));
+                        pieces.push(Piece::Awaited(from..from + below.len()));
+                    }
+                    if range.end > below.end {
+                        let rest = slot.backing.slice(below.end..range.end);
+                        pieces.push(Piece::Bytes(rest.to_vec()));
+                    }
+                }
+            }
+        }
+        let bytes: usize = reads.iter().map(|(_, around)| around.len()).sum();
+        let used = self.tiers.buffers.load(Relaxed);
+        if used > 0 && used + bytes > self.config.buffers {
+            return Some(busy(RETRY_BUFFERS_US));
+        }
+        let mut asked = Vec::with_capacity(reads.len());
+        for (part, around) in reads {
+            let sums = around.start / TIER_CHUNK..around.end.div_ceil(TIER_CHUNK);
+            let into = Backing::counted(around.len(), &self.tiers.buffers, &self.config.reclaimer);
+            let Ok(into) = into else { return Some(busy(RETRY_BUFFERS_US)) };
+            let from = spot as u64 * self.config.block_size as u64 + around.start as u64;
+            asked.push((part, IoWhat::Read { at: from, into, sums: disk.sums[sums].to_vec() }));
+        }
+        self.tiers.next += 1;
+        let reading = self.tiers.next;
+        let left = asked.len();
+        let (head, parts) = (answer, pieces);
+        let waits = Reading { ticket, at, structure, generation, written, head, parts, left };
+        self.tiers.readings.insert(reading, waits);
+        for (part, what) in asked {
+            self.tiers.ask(tier, spot, Doing::Read { reading, part }, what);
+        }
+        self.heats(now, index, bytes);
+        None
+    }
+
+    pub(super) fn part_read(&mut self, reading: u64, part: usize, done: IoDone) {
+        let Some(waits) = self.tiers.readings.get_mut(&reading) else { return };
+        match done {
+            IoDone::Read(read) => {
+                self.tiers.counts.read += read.len() as u64;
+                let Piece::Awaited(range) = &waits.parts[part] else { unreachable!("asked once") };
+                waits.parts[part] = Piece::Read(read, range.clone());
+                waits.left -= 1;
+                if waits.left > 0 {
+                    return;
+                }
+            }
+            IoDone::Failed(why) => {
+                let Reading { ticket, at, structure, written, .. } =
+                    self.tiers.readings.remove(&reading).expect("looked up above");
+                let place = self.slot_at(at).and_then(|slot| slot.place.disk.as_ref());
+                if place.is_none_or(|disk| disk.written != written) {
+                    // It was written to meanwhile: what was read is of two times.
+                    return self.completed.push((ticket, busy(RETRY_WRITTEN_US)));
+                }
+                let text = format!("{} cannot be read from its disk: {why}", at.block);
+                self.completed.push((ticket, Answer::refuse(Status::DataLost, text)));
+                return self.effects.push(Effect::BlockFailed { structure, at, why });
+            }
+            IoDone::Written(_) | IoDone::Discarded => unreachable!("it was to be read"),
+        }
+        let Reading { ticket, at, generation, head, parts, .. } =
+            self.tiers.readings.remove(&reading).expect("looked up above");
+        // It was judged when it came; what was revoked since is not answered (INV-29).
+        let current = self.slot_at(at).map(|slot| slot.owner.generation);
+        let answer = match current {
+            Some(current) if current <= generation => head.with(put_together(parts)),
+            Some(_) => revoked(),
+            None => wrong_epoch(at),
+        };
+        self.completed.push((ticket, answer));
+    }
+}
+
+fn put_together(mut parts: Vec<Piece>) -> Payload {
+    if let [Piece::Read(backing, range)] = &mut parts[..] {
+        return Payload::Pinned(backing.pin(range.clone()));
+    }
+    let mut bytes = Vec::new();
+    for part in parts {
+        match part {
+            Piece::Bytes(part) => bytes.extend_from_slice(&part),
+            Piece::Read(read, range) => bytes.extend_from_slice(read.slice(range)),
+            Piece::Awaited(_) => unreachable!("all were read"),
+        }
+    }
+    Payload::Bytes(bytes.into())
+}

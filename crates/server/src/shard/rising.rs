@@ -1,0 +1,121 @@
+//! Blocks below memory that are read often come back up, when there is room for them.
+//!
+//! Who reads how much is known here, at once and exactly; who has room, the controller. So the shard
+//! wishes (`Effect::Raise`), and the controller asks for the block to come up (`Shard::lower`, to
+//! memory) when it may. Until all of it is there it is read from the disk as before, and its memory is
+//! nobody else's (INV-42). One that cannot be read now stays where it is.
+
+use super::tiers::{Doing, Room};
+use super::{Effect, Shard};
+use crate::spill::{IoDone, IoWhat};
+use honeycomb_structures::{Answer, Rest};
+use honeycomb_types::limits::{HEAT_WINDOW, RAISE_AFTER, RAISE_AGAIN, RAISE_AGAIN_MAX, TIER_CHUNK};
+use honeycomb_types::{BlockAt, TierIx, Time};
+use honeycomb_wire::Status;
+use std::time::Duration;
+
+/// How much a block is read that is below memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Heat {
+    /// Since when it was counted.
+    since: Time,
+    /// Bytes that were read from the disk since then.
+    bytes: u64,
+    /// It wished to come up, and does so again at this time at the earliest.
+    again: Time,
+    pause: Duration,
+}
+
+impl Heat {
+    /// Whether it should come up now: it was read some times over.
+    fn read(&mut self, now: Time, bytes: usize, length: usize) -> bool {
+        if now >= self.since + HEAT_WINDOW {
+            (self.since, self.bytes) = (now, 0);
+        }
+        self.bytes += bytes as u64;
+        if self.bytes <= RAISE_AFTER * length as u64 || now < self.again {
+            return false;
+        }
+        self.pause = (2 * self.pause).clamp(RAISE_AGAIN, RAISE_AGAIN_MAX);
+        (self.again, self.bytes) = (now + self.pause, 0);
+        true
+    }
+}
+
+impl Shard {
+    /// So much of a block is read from its disk.
+    pub(super) fn heats(&mut self, now: Time, index: usize, bytes: usize) {
+        let slot = self.slots[index].as_deref_mut().expect("its caller has it");
+        let (Rest::Open(length) | Rest::Final(length)) = slot.structure.rests() else { return };
+        let length = length.next_multiple_of(TIER_CHUNK);
+        // One that has memory for its end is written to, and is not brought up as well.
+        if slot.place.room == Room::None && slot.place.heat.read(now, bytes, length) {
+            let (structure, at) = (slot.owner.structure, slot.owner.at);
+            self.effects.push(Effect::Raise { structure, at });
+        }
+    }
+
+    /// Begins to bring a block up that is below. It is read from there until all of it is in memory.
+    pub(super) fn raise(&mut self, index: usize) -> Result<(), Answer> {
+        let refuse = |why: &str| Err(Answer::refuse(Status::Busy, why));
+        let has_frame = self.has_frame();
+        let slot = self.slots[index].as_deref_mut();
+        let Some(slot) = slot else { return refuse("it is kept for a flush") };
+        if slot.place.raising {
+            return Ok(());
+        }
+        if slot.place.room != Room::None {
+            return refuse("its end is in memory, and is written to");
+        }
+        if !has_frame {
+            return refuse("all frames of its core are taken");
+        }
+        let (Rest::Open(length) | Rest::Final(length)) = slot.structure.rests() else {
+            return refuse("something of it is under way");
+        };
+        let Some((spot, sums)) = slot.place.on_disk().filter(|_| length > 0) else {
+            return refuse("it holds nothing");
+        };
+        let (sums, owner, tier) = (sums.to_vec(), slot.owner, slot.place.tier);
+        let overwrites = slot.kind.overwrites();
+        let Ok(into) = self.new_backing(&owner, overwrites) else {
+            return refuse("its memory cannot be mapped");
+        };
+        let slot = self.slots[index].as_deref_mut().expect("looked up above");
+        (slot.place.room, slot.place.raising) = (Room::Frame, true);
+        self.tiers.frames += 1;
+        let length = length.next_multiple_of(honeycomb_env::VOLUME_ALIGN);
+        let at = spot as u64 * self.config.block_size as u64;
+        let what = IoWhat::Raise { at, into, length, sums };
+        self.tiers.ask(tier, spot, Doing::Raise { at: owner.at }, what);
+        Ok(())
+    }
+
+    /// All of a block was read, or could not be.
+    pub(super) fn raised(&mut self, now: Time, at: BlockAt, spot: u32, done: IoDone) {
+        let Some(index) = self.at_place(at, spot) else { return };
+        let slot = self.slots[index].as_deref_mut().filter(|slot| slot.place.raising);
+        // Meanwhile it was kept for a flush: nobody else reads it.
+        let Some(slot) = slot else { return };
+        slot.place.raising = false;
+        let (structure, below) = (slot.owner.structure, slot.place.tier);
+        let tier = match done {
+            IoDone::Read(backing) => {
+                self.tiers.counts.read += backing.len() as u64;
+                slot.backing = backing;
+                (slot.place.tier, slot.place.heat) = (TierIx::MEMORY, Heat::default());
+                let disk = slot.place.disk_left().expect("it was read from there");
+                self.leave_disk(below, disk);
+                TierIx::MEMORY
+            }
+            _ => {
+                // Who reads it next may find the same, and then it is lost.
+                slot.place.room = Room::None;
+                self.give_room(Room::Frame);
+                below
+            }
+        };
+        self.effects.push(Effect::TierChanged { structure, at, tier });
+        self.warm_next(now);
+    }
+}
