@@ -37,7 +37,6 @@ pub const FAULTS: &[&str] = &[
     "removed structure",
     "short pause",
     "silent crash",
-    "store out",
     "write below failed",
     "wrong bytes from below once",
 ];

@@ -26,8 +26,6 @@ pub struct Disks {
     fail_write: u64,
     fail_read: u64,
     full: u64,
-    /// That the store of a flush does not take a part.
-    store_out: u64,
 }
 
 /// Blocks that each shard of each server has room for on its disk: none in half of the seeds.
@@ -59,13 +57,12 @@ impl Disks {
         let slowest_us = if slow { 2_000_000 } else { 200 + rng.below(5000) };
         let mut chance = |most: u64| if rng.chance(500_000) { rng.below(most) } else { 0 };
         let (fail_write, fail_read, full) = (chance(50_000), chance(50_000), chance(20_000));
-        let store_out = chance(900_000);
-        Disks { rng, slowest_us, fail_write, fail_read, full, store_out }
+        Disks { rng, slowest_us, fail_write, fail_read, full }
     }
 
     /// Nothing goes wrong any more.
     pub fn heal(&mut self) {
-        (self.fail_write, self.fail_read, self.full, self.store_out) = (0, 0, 0, 0);
+        (self.fail_write, self.fail_read, self.full) = (0, 0, 0);
         self.slowest_us = self.slowest_us.min(5000);
     }
 }
@@ -120,15 +117,6 @@ impl World {
         let messages = sim.settle();
         self.send_all(server, messages);
         self.check_rooms(server);
-    }
-
-    /// Whether the store of a flush takes a part: where no server has a disk it always does.
-    pub fn store_takes(&mut self) -> bool {
-        let out = self.below > 0 && self.disks.rng.chance(self.disks.store_out);
-        if out {
-            self.fault("store out");
-        }
-        !out
     }
 
     /// No shard has more blocks in memory than it may (INV-42).

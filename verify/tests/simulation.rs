@@ -42,6 +42,9 @@ fn a_run_draws_what_it_is_meant_to_draw() {
     // What is drawn in less than one seed of ten is for longer runs: `simulate --strict`.
     let rare = [
         "amnesty",
+        "block of a file left its server",
+        "block of a queue left its server",
+        "block raised",
         "commit refused",
         "crash cell",
         "crash for good",
