@@ -718,6 +718,9 @@ impl World {
     fn tell_controller(&mut self, server: usize) {
         let wants = std::mem::take(&mut self.servers[server].wants);
         for effect in wants {
+            if let Effect::Retire { at, .. } = effect {
+                self.note(|| format!("{at:?} of server {server} is to be retired"));
+            }
             if let Effect::TierChanged { at, tier, .. } = effect
                 && !self.servers[server].may_tell(at, tier)
             {

@@ -155,7 +155,8 @@ impl Routing {
         if !stands || self.named(tried.at).is_some() || Bug::RelocatedMeansRetired.active() {
             return None;
         }
-        self.map.entries.iter().find(|entry| entry.start == tried.start)
+        // A consumer may have left it behind meanwhile; it knows what it has answered all the same.
+        self.map.entries.iter().chain(&self.left).find(|entry| entry.start == tried.start)
     }
 
     /// The map has changed: lanes go on at the blocks that took the place of theirs.
@@ -802,6 +803,34 @@ mod tests {
         let Step::Send(_, anew) = step else { panic!("{step:?}") };
         assert_eq!(anew.sequence, Sequence(1));
         assert_ne!(anew.lane, first.lane);
+    }
+
+    /// The block of a put whose answer was lost was moved, and a consumer of the same client has left its new
+    /// name behind: it is asked there all the same, and not taken for one that was retired. Found by the
+    /// simulator.
+    #[test]
+    fn what_is_in_doubt_is_asked_where_a_consumer_is_no_more() {
+        let ends =
+            |version, entries| PartitionMap { router: Router::Ends as u8, ..map(version, entries) };
+        let first = [entry(0, 36, 1), entry(37, u64::MAX, 2)];
+        let mut routing = Routing::new(ends(1, first.into()));
+        let mut lanes = Lanes::new(SessionId(7));
+        let mut call = Call::new(Op::QueuePut, Target::Tail, DEADLINE);
+        let step = call.next(Time(1), &mut routing, &mut lanes, Event::Go);
+        let Step::Send(at, sent) = step else { panic!("{step:?}") };
+        assert_eq!(at.block, 2);
+        let lost = Event::Lost { sent: true, why: "reset".into() };
+        assert_eq!(call.next(Time(2), &mut routing, &mut lanes, lost), Step::Refresh);
+        let moved = vec![entry(37, 79, 9), entry(80, u64::MAX, 3)];
+        routing.refresh(ends(2, moved.clone()));
+        routing.leave(route::at(&moved[0]));
+        let mut step = call.next(Time(3), &mut routing, &mut lanes, Event::Refreshed);
+        if let Step::Wait(_) = step {
+            step = call.next(Time(4), &mut routing, &mut lanes, Event::Go);
+        }
+        let Step::Send(at, again) = step else { panic!("{step:?}") };
+        assert_eq!((at.block, again.flags), (9, flags::RETRY));
+        assert_eq!((again.lane, again.sequence), (sent.lane, sent.sequence));
     }
 
     #[test]
