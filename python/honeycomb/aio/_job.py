@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
 from honeycomb import errors
 from honeycomb._display import Facts, Remote
 from honeycomb._info import JobInfo, Status
+from honeycomb._transfer import Progress
 from honeycomb.aio._custom import AsyncCustom
 from honeycomb.aio._queue import AsyncQueue
 from honeycomb.aio._run import Opening, run, twin_of
@@ -106,6 +108,41 @@ class AsyncJob(Remote):
 
     async def remove_prefix(self, addr: str) -> None:
         await run(lambda: self.blocking.remove_prefix(addr))
+
+    async def flush_addr_prefix(
+        self,
+        addr: str,
+        external_path: str,
+        *,
+        progress: Callable[[Progress], object] | None = None,
+        timeout: float | None = None,
+    ) -> str:
+        return await run(
+            lambda: self.blocking.flush_addr_prefix(
+                addr, external_path, progress=progress, timeout=timeout
+            )
+        )
+
+    async def load_addr_prefix(
+        self,
+        addr: str,
+        external_path: str | os.PathLike[str],
+        *,
+        lease: float | None = None,
+        pinned: bool = False,
+        again: bool = False,
+        progress: Callable[[Progress], object] | None = None,
+    ) -> int:
+        return await run(
+            lambda: self.blocking.load_addr_prefix(
+                addr,
+                external_path,
+                lease=lease,
+                pinned=pinned,
+                again=again,
+                progress=progress,
+            )
+        )
 
     async def declare_readers(
         self, addr: str, readers: str | Iterable[str], *, replace: bool = False
