@@ -8,7 +8,7 @@ use crate::world::{Event, World};
 use honeycomb_catalog::Effect as Order;
 use honeycomb_env::Entropy;
 use honeycomb_server::{Effect, MoveWord};
-use honeycomb_types::{BlockAt, BlockId, Epoch, MoveId};
+use honeycomb_types::{BlockAt, MoveId};
 use honeycomb_wire::{Op, RequestHeader};
 use std::fmt;
 
@@ -236,7 +236,7 @@ impl World {
                             MoveWord::Committed(moved) => (Step::Committed, &moved.entry),
                             _ => return None,
                         };
-                        let target = self.place(block_of(entry.block, entry.epoch));
+                        let target = self.place(entry.at());
                         return Some(Coming { step, source: Some(told_one), target, controller });
                     }
                     _ => return None,
@@ -279,10 +279,6 @@ impl World {
     fn place(&self, at: BlockAt) -> Option<usize> {
         self.servers.iter().position(|server| server.is(at.block.server()))
     }
-}
-
-fn block_of(block: u64, epoch: u64) -> BlockAt {
-    BlockAt { block: BlockId(block), epoch: Epoch(epoch) }
 }
 
 /// A cell whose step has come.

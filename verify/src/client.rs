@@ -267,7 +267,7 @@ fn acknowledge(
 ) {
     let mut args = Vec::new();
     put_acks(acks, &mut args);
-    let at = honeycomb_client::at(entry);
+    let at = entry.at();
     let mut header = RequestHeader { at, grant: 1, ..RequestHeader::new(Op::AckResults) };
     header.args_len = args.len() as u32;
     let access = access(world, task, structure);

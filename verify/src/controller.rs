@@ -2,25 +2,25 @@
 //! until blocks are open, as `crates/controller` does it. The plain model is asked after every
 //! command.
 
+mod members;
+mod questions;
+
 use crate::catalog::CatalogModel;
 use crate::lots::Parked;
 use crate::net::{Node, trouble_lasts};
-use crate::server::{SHARDS, SimServer};
 use crate::world::{Event, World, wire_entry};
 use honeycomb_catalog::{
-    Actor, BlockUsage, Catalog, CatalogError, Command, Config, Effect as Order, HeldBlock,
-    NewServer, Opened as Map, Reply, Report, Seal, Written,
+    BlockUsage, Catalog, CatalogError, Command, Config, Effect as Order, Opened as Map, Reply,
+    Report, Seal, Written,
 };
 use honeycomb_client::Error;
-use honeycomb_controller::{
-    Answers, OpenOptions, Opened, Store, StoreError, held_block, status_of, waits,
-};
+use honeycomb_controller::{Answers, OpenOptions, Opened, Store, StoreError, status_of, waits};
 use honeycomb_env::MemoryDisk;
 use honeycomb_server::{Effect, MoveWord};
 use honeycomb_structures::{News, Successor};
 use honeycomb_types::{
-    BlockAt, BlockId, Epoch, JobId, Kind, Marks, MoveId, PolicyKind, PrefixId, ServerId, ShardIx,
-    StructureId, Time, Way,
+    BlockAt, JobId, Kind, Marks, MoveId, PolicyKind, PrefixId, ServerId, ShardIx, StructureId,
+    Time, Way,
 };
 use honeycomb_wire::Status;
 use honeycomb_wire::data::MovedArgs;
@@ -700,178 +700,6 @@ impl World {
         }
     }
 
-    /// A server asks to be a member of a controller shard, over a new connection, and says what it
-    /// lends to it.
-    pub fn join(&mut self, server: usize, life: u64, link: u64, ix: usize, lent: &[u32]) {
-        let sim = &self.servers[server];
-        let (address, incarnation, blocks) = (sim.address.clone(), sim.incarnation, sim.frames);
-        let tiers = sim.tiers();
-        let new = NewServer {
-            address: &address,
-            incarnation,
-            shards: SHARDS,
-            blocks_per_shard: blocks,
-            tiers: &tiers,
-            block_size: crate::server::BLOCK as u64,
-            flush_root: "/flush",
-            kinds: &[],
-        };
-        let member = sim.members[ix].id;
-        let (id, known) = match self.rejoined(ix, new, member) {
-            true => (member, true),
-            false => match self.command(ix, Command::JoinServer { server: new }) {
-                Ok(Reply::Joined(id)) => (id, false),
-                other => panic!("a server could not join: {other:?}"),
-            },
-        };
-        self.controllers[ix].members.insert(id);
-        if let Some(old) = self.controllers[ix].links.insert(id, (server, link)) {
-            self.close_link(old);
-        }
-        let now_ms = self.controller_now().as_millis();
-        let at = self.arrival(Node::Controller, Node::Server(server), link);
-        self.schedule_at(at, Event::Joined { server, life, link, id, known, now_ms });
-        if !lent.is_empty() {
-            self.lent(id, lent);
-        }
-    }
-
-    /// Whether a server is the member that it says it was.
-    fn rejoined(&mut self, ix: usize, server: NewServer<'_>, member: ServerId) -> bool {
-        let again = member != ServerId(0)
-            && self.command(ix, Command::RejoinServer { server, member }).is_ok();
-        if again {
-            self.reach("server back under its name");
-        }
-        again
-    }
-
-    /// A server that came back tells what it holds.
-    fn holdings(&mut self, id: ServerId, link: (usize, u64), blocks: &[HeldOnWire], last: bool) {
-        let ix = id.controller() as usize;
-        let held: Vec<HeldBlock> = blocks.iter().map(held_block).collect();
-        let command = Command::Inventory { server: id, held: &held, last };
-        if self.command(ix, command).is_err() {
-            return self.close_link(link);
-        }
-        if last {
-            // It may not have heard what it was asked over its earlier connection.
-            // What it lends it has told.
-            let errands = &mut self.controllers[ix].errands;
-            // Whether it may go is looked at again.
-            let anew = |order: &Order| matches!(order, Order::Lots { .. } | Order::Release { .. });
-            errands.retain(|order| order.server() != id || !anew(order));
-            let again = errands.iter().filter(|order| order.server() == id);
-            let again: Vec<Order> = again.cloned().collect();
-            for order in again {
-                self.tell_server(id, Told::Order(order));
-            }
-            self.tell_server(id, Told::Known);
-        }
-    }
-
-    /// The controller learns that a connection to a server is closed.
-    pub fn link_lost(&mut self, server: usize, link: u64) {
-        let Some(id) = self.heard(server, link) else { return };
-        let ix = id.controller() as usize;
-        // One that has not told all of its blocks is awaited as before.
-        if self.controllers[ix].catalog.is_awaited(id) {
-            self.controllers[ix].links.remove(&id);
-        } else {
-            let _ = self.command(ix, Command::ServerLost { server: id });
-        }
-    }
-
-    /// A client's question arrives.
-    pub fn question(&mut self, question: Question, again: bool) {
-        let ix = question.structure.controller() as usize;
-        if let About::Extents(bytes, full) = &question.about {
-            let (bytes, full) = (*bytes, full.iter().copied().map(BlockId).collect::<Vec<_>>());
-            return self.extent_blocks(question, bytes, &full, again);
-        }
-        let by_address = matches!(question.about, About::Address);
-        let Some(known) = self.structures.get(&question.structure) else { return };
-        let (job, structure) = (known.job, question.structure);
-        let id = self.jobs[job].id;
-        let (path, name) = (known.path.clone(), known.name.clone());
-        let session = self.jobs[job].tasks[self.tasks[question.task].session()].prefix;
-        let actor = Actor { session, ..Actor::driver(id) };
-        let command = if by_address {
-            Command::OpenStructure { actor, job: id, path: &path, name: &name }
-        } else {
-            Command::ReopenStructure { actor, job: id, structure }
-        };
-        match self.command(ix, command) {
-            Ok(Reply::Opened(opened)) => {
-                match opened.edge {
-                    honeycomb_catalog::EdgeOutcome::Added => self.reach("edge by use"),
-                    honeycomb_catalog::EdgeOutcome::Impossible => self.reach("edge impossible"),
-                    _ => {}
-                }
-                // The name may be another structure's by now; then the answer is not for us.
-                let opened = match opened.structure == structure {
-                    true => opened,
-                    false => {
-                        let question = Question { about: About::Structure, ..question };
-                        return self.question(question, again);
-                    }
-                };
-                let blocks: Vec<BlockAt> = opened.map.entries.iter().map(|e| e.at).collect();
-                self.when_open(ix, blocks.into_iter(), Then::Answer(question, opened));
-            }
-            Ok(other) => panic!("opening was answered with {other:?}"),
-            Err(_) if by_address => {
-                self.question(Question { about: About::Structure, ..question }, again);
-            }
-            Err(e) => {
-                let error = Error::new(status_of(&e), e.to_string());
-                self.answer(&question, Err(error));
-            }
-        }
-    }
-
-    fn answer(&mut self, question: &Question, answer: Result<Map, Error>) {
-        let node = Node::Client(self.tasks[question.task].session());
-        let Some(at) = self.travel(Node::Controller, node) else { return };
-        let (task, number) = (question.task, question.number);
-        let controller_ms = self.controller_now().as_millis();
-        let answer = answer.map(|opened| (opened, controller_ms));
-        self.schedule_at(at, Event::ToldClient { task, number, answer: Box::new(answer) });
-    }
-
-    /// A client asks for a block of extents, or which there are.
-    fn extent_blocks(&mut self, question: Question, bytes: u64, full: &[BlockId], again: bool) {
-        let ix = question.structure.controller() as usize;
-        let Some(known) = self.structures.get(&question.structure) else { return };
-        let (job, structure) = (self.jobs[known.job].id, question.structure);
-        let actor = Actor::driver(job);
-        let command = Command::ExtentBlocks { actor, job, structure, bytes, full };
-        match self.command(ix, command) {
-            Ok(Reply::Extents(entries)) => {
-                // Of a list nobody knows which block will be asked: only a new one is awaited.
-                let awaited = if bytes > 0 { &entries[..] } else { &[] };
-                let blocks: Vec<BlockAt> = awaited.iter().map(|entry| entry.at).collect();
-                let entries = entries.iter().map(wire_entry).collect();
-                self.when_open(ix, blocks.into_iter(), Then::Extents(question, entries));
-            }
-            Ok(other) => panic!("blocks of extents were asked for and answered {other:?}"),
-            Err(e) if !again && self.borrows(ix, &e) => {
-                self.controllers[ix].parked.push(Parked::Question(question));
-            }
-            Err(e) => {
-                let error = Error::new(status_of(&e), e.to_string());
-                self.answer_extents(&question, Err(error));
-            }
-        }
-    }
-
-    fn answer_extents(&mut self, question: &Question, answer: Result<Vec<MapEntry>, Error>) {
-        let node = Node::Client(self.tasks[question.task].session());
-        let Some(at) = self.travel(Node::Controller, node) else { return };
-        let (task, number) = (question.task, question.number);
-        self.schedule_at(at, Event::ToldExtents { task, number, answer: Box::new(answer) });
-    }
-
     /// Time has passed for one.
     pub fn tick_controller(&mut self, ix: usize) {
         let now = self.controller_now();
@@ -895,77 +723,6 @@ impl World {
             }
         }
     }
-
-    /// The process of a controller shard ends, or its machine loses power. It comes back with its log.
-    pub fn crash_controller(&mut self, ix: usize) {
-        if !self.controllers[ix].alive {
-            return;
-        }
-        let power = self.rng.chance(500_000);
-        self.controllers[ix].power = power;
-        if power {
-            self.fault("controller lost power");
-            let World { controllers, rng, .. } = self;
-            controllers[ix].disk.crash(&mut |most| rng.below(most.max(1)));
-        } else {
-            self.fault("controller killed");
-        }
-        let controller = &mut self.controllers[ix];
-        controller.alive = false;
-        controller.store = None;
-        controller.opening.clear();
-        controller.importing.clear();
-        controller.waiting.clear();
-        controller.parked.clear();
-        controller.errands.clear();
-        for link in std::mem::take(&mut controller.links).into_values() {
-            self.close_link(link);
-        }
-        let away = trouble_lasts(&mut self.rng);
-        self.schedule(away, Event::RestartController(ix));
-    }
-
-    /// It is started again.
-    pub fn restart_controller(&mut self, ix: usize) {
-        if self.controllers[ix].alive {
-            return;
-        }
-        let (now, hash_seed) = (self.controller_now(), self.rng.next_u64());
-        let policy = crate::tiers::policy(self.seed, self.controllers.len());
-        let opened = match open(&self.controllers[ix].disk, ix, (hash_seed, policy), now) {
-            Ok(opened) => opened,
-            Err(e) => return self.broken(format!("the log cannot be read: {e} (INV-26)")),
-        };
-        let controller = &mut self.controllers[ix];
-        controller.alive = true;
-        controller.catalog = opened.catalog;
-        controller.store = Some(opened.store);
-        controller.last_tick = Time::NEVER;
-        let (catalog, power) = (&controller.catalog, controller.power);
-        if let Err(e) = controller.model.restart(now, catalog, power) {
-            self.broken(format!("the catalog, after a restart: {e}"));
-        }
-    }
-
-    /// A server that joins before anything has happened, without a network.
-    pub fn join_at_once(&mut self, server: usize) {
-        let incarnation = self.rng.next_u64();
-        let sim = SimServer::new(
-            server,
-            0,
-            incarnation,
-            self.faults.blocks,
-            self.controllers.len(),
-            self.below,
-        );
-        self.servers.push(sim);
-        for ix in 0..self.controllers.len() {
-            let link = self.new_link();
-            self.servers[server].members[ix].attempt = link;
-            let lent = self.offers(server, ix);
-            self.join(server, 0, link, ix, &lent);
-        }
-    }
 }
 
 /// Whether a server has done what it was told, though with an earlier generation.
@@ -984,5 +741,5 @@ fn prepares(order: &Order, block: BlockAt) -> bool {
 /// The block that an entry on the wire names.
 fn block_of(moved: &[u8]) -> BlockAt {
     let entry = MovedArgs::decode(moved).expect("it came from here").entry;
-    BlockAt { block: BlockId(entry.block), epoch: Epoch(entry.epoch) }
+    entry.at()
 }

@@ -6,6 +6,7 @@ use crate::world::{Known, World};
 use honeycomb_catalog::{Actor, Command, Reply};
 use honeycomb_client::{Error, Target};
 use honeycomb_types::{BlockAt, Kind, StructureId, Time};
+use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::queue::{AckAction, AckArgs, GetArgs, Items, put_lengths};
 use honeycomb_wire::{Op, ReplyHeader, Status};
 use std::time::Duration;
@@ -70,7 +71,7 @@ pub fn choose(world: &mut World, task: usize, structure: StructureId) -> Queuein
     };
     let session = world.tasks[task].session();
     let left = world.routings.get(&(session, structure)).map_or(&[][..], |r| &r.left);
-    let left = left.first().map(honeycomb_client::at);
+    let left = left.first().map(MapEntry::at);
     let full = world.structures[&structure].queue.len() >= ITEMS_MAX;
     // Some tasks rather put, others rather take, so that queues fill and drain.
     let puts = if (task as u64 + structure.0).is_multiple_of(2) { 7 } else { 3 };
@@ -204,7 +205,7 @@ pub fn finished(
             let how = Given { delivery: told.deliveries, reserved: reserve };
             let keys = known.queue.given(span, how, &items)?;
             if reserve {
-                let at = honeycomb_client::at(active.call.entry().expect("it was answered"));
+                let at = active.call.entry().expect("it was answered").at();
                 let structure = known.opened.structure;
                 let deliveries = told.deliveries;
                 held.extend(keys.into_iter().zip(told.first..).map(|(key, number)| Held {

@@ -2,17 +2,19 @@
 //! free only then; failures that are tried again; servers that are lost meanwhile (INV-02, 03).
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
+#[path = "flush/below.rs"]
+mod below;
 mod common;
+#[path = "flush/outage.rs"]
+mod outage;
 
-use common::{Bench, LEASE, file, incarnation, kv, queue};
+use common::{Bench, LEASE, file, kv, queue};
 use honeycomb_catalog::{
-    Actor, CatalogError, Command, Effect, FlushState, FlushedStructure, HeldBlock, NewServer,
-    PlanNode, PrefixInfo, PrefixOptions, Report, Seal, Written,
+    Actor, CatalogError, Command, Effect, FlushState, FlushedStructure, PlanNode, PrefixInfo,
+    PrefixOptions, Report, Seal, Written,
 };
-use honeycomb_types::limits::{FLUSH_RETRY_MAX, REJOIN_GRACE};
-use honeycomb_types::{
-    BlockAt, Generation, JobId, Kind, Marks, ServerId, StructureId, TierIx, flush_object,
-};
+use honeycomb_types::limits::REJOIN_GRACE;
+use honeycomb_types::{BlockAt, JobId, Kind, Marks, ServerId, StructureId, flush_object};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -109,33 +111,9 @@ impl Hands {
     /// A server of `bench` comes back to a restarted controller and tells what it holds. Answers the
     /// parts that it is asked for.
     fn back(&self, bench: &mut Bench, server: ServerId) -> Vec<(BlockAt, String)> {
-        let status = bench.status();
-        let member = status.servers.iter().find(|s| s.server == server).unwrap();
-        let new = NewServer {
-            address: &member.address,
-            incarnation: incarnation(&member.address),
-            shards: member.shards,
-            blocks_per_shard: (member.blocks / member.shards as u64) as u32,
-            tiers: &[],
-            block_size: 65_536,
-            flush_root: "/flush",
-            kinds: &[],
-        };
-        bench.run(Command::RejoinServer { server: new, member: server }).unwrap();
         let held = self.0.iter().filter(|(at, _)| at.block.server() == server);
-        let held: Vec<HeldBlock> = held
-            .map(|(&at, &structure)| HeldBlock {
-                at,
-                structure,
-                generation: Generation(1),
-                bytes_used: 0,
-                sealed: None,
-                successor: None,
-                taken: (0, 0),
-                tiers: Default::default(),
-            })
-            .collect();
-        bench.run(Command::Inventory { server, held: &held, last: true }).unwrap();
+        let held: Vec<_> = held.map(|(&at, &structure)| (at, structure)).collect();
+        bench.back(server, &held);
         asked(bench)
     }
 }
@@ -686,124 +664,6 @@ fn a_server_that_came_back_can_flush_as_before() {
     assert!(manifest(&bench).is_some());
 }
 
-/// What servers were asked to write and have not answered.
-#[derive(Default)]
-struct Asked {
-    parts: BTreeSet<BlockAt>,
-    commits: BTreeSet<(ServerId, u64)>,
-}
-
-impl Asked {
-    fn note(&mut self, bench: &Bench) {
-        self.parts.extend(asked(bench).into_iter().map(|(at, _)| at));
-        self.commits.extend(bench.effects.iter().filter_map(|effect| match effect {
-            Effect::CommitFlush { server, number, .. } => Some((*server, *number)),
-            _ => None,
-        }));
-    }
-
-    /// Everything that is asked for is answered, by a store that is there or not. Answers what is freed.
-    fn answer(&mut self, bench: &mut Bench, hands: &mut Hands, there: bool) -> usize {
-        let (mut freed, mut failed) = (0, Asked::default());
-        while let Some(at) = self.parts.pop_first() {
-            wrote(bench, at, if there { Ok(WRITTEN) } else { Err("no connection") });
-            if there { self.note(bench) } else { failed.note(bench) }
-        }
-        while let Some((server, number)) = self.commits.pop_first() {
-            committed(bench, server, number, if there { Ok(()) } else { Err("no connection") });
-            freed += hands.work(bench).len();
-            if there { self.note(bench) } else { failed.note(bench) }
-        }
-        // What was asked for at once waits for its next turn: each takes a second to fail.
-        self.parts.append(&mut failed.parts);
-        self.commits.append(&mut failed.commits);
-        freed
-    }
-}
-
-proptest! {
-    // Each is half an hour of seconds, in which the catalog checks itself.
-    #![proptest_config(ProptestConfig { cases: 2, ..ProptestConfig::default() })]
-
-    /// Half an hour without a store, with nine tenths of memory taken by what is to be written. Nothing is
-    /// freed or forgotten, also by controllers that begin anew; who wants more is told so; and when the
-    /// store is back all of it is written by nothing but time, a retry's longest pause later.
-    #[test]
-    fn half_an_hour_without_a_store_costs_time_alone(
-        restarts in prop::collection::btree_set(0u64..1800, 0..4),
-        written_before in 0usize..40,
-    ) {
-        let (mut bench, first, job) = bench();
-        let second = bench.join_as("s2:1", 2, 80, true);
-        let (mut hands, mut asked) = (Hands::default(), Asked::default());
-        bench.create(job, "live", &[], PrefixOptions { lease_ms: 3_600_000, ..LEASE }).unwrap();
-        bench.make(job, file("live", "", 1)).unwrap();
-        hands.work(&mut bench);
-        let (mut prefixes, mut kept) = (0, 0);
-        while bench.status().free * 10 > bench.status().blocks {
-            let (path, to) = (format!("t{prefixes}"), format!("out/{prefixes}"));
-            bench.create(job, &path, &[], PrefixOptions { flush_to: &to, ..TO_OUT }).unwrap();
-            let blocks = 1 + prefixes % 4;
-            let made = bench.make(job, file(&path, "", blocks as u32));
-            if made.is_err() {
-                // Nothing is left but what is kept for splits.
-                bench.run(Command::RemovePrefix { actor: Actor::CLUSTER, job, path: &path }).unwrap();
-                break;
-            }
-            hands.work(&mut bench);
-            (prefixes, kept) = (prefixes + 1, kept + blocks);
-        }
-        bench.pass(1000);
-        asked.note(&bench);
-        // Some parts are written before the store goes.
-        for _ in 0..written_before {
-            if let Some(at) = asked.parts.pop_first() {
-                wrote(&mut bench, at, Ok(WRITTEN));
-                asked.note(&bench);
-            }
-        }
-        for second_of in 0..1800u64 {
-            if restarts.contains(&second_of) {
-                asked = Asked::default();
-                bench.restart();
-                for server in [first, second] {
-                    hands.back(&mut bench, server);
-                    asked.note(&bench);
-                }
-            }
-            prop_assert_eq!(asked.answer(&mut bench, &mut hands, false), 0);
-            for server in [first, second] {
-                let report = Report::default();
-                bench.run(Command::ServerReport { server, report }).unwrap();
-            }
-            bench.pass(1000);
-            asked.note(&bench);
-            prop_assert_eq!(bench.freed(), []);
-            if second_of % 300 == 7 {
-                let refused = bench.make(job, file("live", "more", 100)).unwrap_err();
-                let none = matches!(refused, CatalogError::OutOfMemory { .. });
-                prop_assert!(none, "{}", refused);
-                let status = bench.status();
-                prop_assert_eq!((status.flushing, status.flushed), (prefixes, 0));
-                prop_assert_eq!(hands.0.len() as u64, kept + 1, "all of it is kept");
-            }
-        }
-        let mut freed = 0;
-        let longest = FLUSH_RETRY_MAX.as_millis() as u64;
-        for _ in 0..(longest + 2000) / 100 {
-            freed += asked.answer(&mut bench, &mut hands, true) as u64;
-            for server in [first, second] {
-                bench.run(Command::ServerReport { server, report: Report::default() }).unwrap();
-            }
-            bench.pass(100);
-            asked.note(&bench);
-        }
-        let status = bench.status();
-        prop_assert_eq!((freed, status.flushing), (kept, 0));
-        prop_assert_eq!((status.free, status.quarantined), (status.blocks - 1, 0));
-    }
-}
-
 proptest! {
     /// INV-09. Whatever fails, in whatever order, and whenever the controller is restarted: no block
     /// is free before its flush is confirmed, every block is free after it, and no flush is forgotten.
@@ -878,86 +738,4 @@ proptest! {
         prop_assert_eq!((done, status.flushing), (begun, 0));
         prop_assert_eq!((status.free, status.quarantined), (status.blocks, 0));
     }
-}
-
-/// A server of 12 blocks in memory and as many on a disk, and a prefix that is flushed with four files
-/// and a kv.
-fn with_disk() -> (Bench, ServerId, JobId, Vec<BlockAt>) {
-    let mut bench = Bench::new();
-    let server = bench.join_with_disk("s1:1", 12, 12);
-    let job = bench.job_leased("job", 3_600_000);
-    bench.create(job, "t", &[], TO_OUT).unwrap();
-    bench.create(job, "other", &[], LEASE).unwrap();
-    let mut blocks = files(&mut bench, job, 4);
-    blocks.push(bench.make(job, kv("t", "k", 1)).unwrap().map.entries[0].at);
-    let opened: Vec<BlockAt> = blocks.clone();
-    for at in opened {
-        bench.run(Command::BlockOpened { server, at }).unwrap();
-    }
-    (bench, server, job, blocks)
-}
-
-/// Blocks that go down by the last command.
-fn lowered(bench: &Bench) -> Vec<BlockAt> {
-    let lowered = bench.effects.iter().filter_map(|effect| match effect {
-        Effect::LowerBlock { at, .. } => Some(*at),
-        _ => None,
-    });
-    lowered.collect()
-}
-
-#[test]
-fn while_a_store_is_out_what_is_kept_goes_down_before_anybody_elses() {
-    let (mut bench, server, job, blocks) = with_disk();
-    bench.pass(1000);
-    let parts = asked(&bench);
-    assert_eq!(parts.len(), 5);
-    // While the store takes parts nothing of them has to go anywhere.
-    let mut names = (0..).map(|n: u32| format!("n{n}"));
-    for name in names.by_ref().take(2) {
-        bench.make(job, file("other", &name, 1)).unwrap();
-        assert_eq!(lowered(&bench), []);
-    }
-    wrote(&mut bench, blocks[0], Err("the store is out"));
-    let mut down = Vec::new();
-    for name in names.by_ref().take(7) {
-        bench.make(job, file("other", &name, 1)).unwrap();
-        for at in lowered(&bench) {
-            down.push(at);
-            let structure = StructureId(1); // Nobody's: its structure has ended.
-            let tier = TierIx(1);
-            bench.run(Command::TierChanged { structure, at, tier }).unwrap();
-        }
-    }
-    down.sort();
-    assert_eq!(down, blocks, "all that is kept, of whatever kind, and nothing else");
-    let status = bench.status();
-    assert_eq!((status.tiers[0].used, status.quarantined), (5, 0), "none of it is in memory");
-    // It is flushed from there, and then its places are free.
-    for &at in &blocks {
-        wrote(&mut bench, at, Ok(WRITTEN));
-    }
-    let (_, number, ..) = manifest(&bench).unwrap();
-    committed(&mut bench, server, number, Ok(()));
-    let freed = bench.freed();
-    bench.confirm(&freed);
-    assert_eq!(bench.status().tiers[0].used, 0);
-}
-
-#[test]
-fn a_part_that_its_disk_has_lost_ends_the_flush() {
-    let (mut bench, _, job, blocks) = with_disk();
-    bench.pass(1000);
-    wrote(&mut bench, blocks[0], Ok(WRITTEN));
-    // It is written already: what its disk does is nothing to anybody.
-    let structure = StructureId(1);
-    bench.run(Command::BlockFailed { structure, at: blocks[0] }).unwrap();
-    assert_eq!(info(&mut bench, job, "t").flush, FlushState::Writing);
-    bench.run(Command::BlockFailed { structure, at: blocks[1] }).unwrap();
-    assert_eq!(bench.freed(), blocks, "nothing is kept for it any more");
-    let FlushState::Lost(why) = info(&mut bench, job, "t").flush else { panic!("it is lost") };
-    assert!(why.contains("the disk of s1:1"), "{why}");
-    let actor = Actor::driver(job);
-    let opened = bench.run(Command::OpenStructure { actor, job, path: "t", name: "f1" });
-    assert!(matches!(opened, Err(CatalogError::DataLost { .. })), "{opened:?}");
 }

@@ -4,12 +4,12 @@
 
 mod common;
 
-use common::{Bench, file, incarnation, kv};
+use common::{Bench, file, kv};
 use honeycomb_catalog::{
-    Actor, CatalogError, Command, Effect, FlushState, FlushedStructure, HeldBlock, NewServer,
-    PrefixOptions, Reply, Seal, Written,
+    Actor, CatalogError, Command, Effect, FlushState, FlushedStructure, PrefixOptions, Reply, Seal,
+    Written,
 };
-use honeycomb_types::{BlockAt, Generation, JobId, ServerId, StructureId, Way};
+use honeycomb_types::{BlockAt, JobId, ServerId, StructureId, Way};
 use std::collections::BTreeSet;
 
 const WRITTEN: &[Written] = &[Written { bytes: 10, items: 2, crc: 7 }];
@@ -247,35 +247,6 @@ fn what_is_cancelled_or_cannot_ever_be_leaves_nothing_and_its_place_is_free() {
     assert_eq!(state(&mut bench, stranger, number), Err(unknown));
 }
 
-/// The server comes back to the controller, and tells what it holds.
-fn back(bench: &mut Bench, server: ServerId, held: &[(BlockAt, StructureId)]) {
-    let new = NewServer {
-        address: "s1:1",
-        incarnation: incarnation("s1:1"),
-        shards: 1,
-        blocks_per_shard: 40,
-        tiers: &[],
-        block_size: 65_536,
-        flush_root: "/flush",
-        kinds: &[],
-    };
-    bench.run(Command::RejoinServer { server: new, member: server }).unwrap();
-    let held: Vec<HeldBlock> = held
-        .iter()
-        .map(|&(at, structure)| HeldBlock {
-            at,
-            structure,
-            generation: Generation(1),
-            bytes_used: 0,
-            sealed: None,
-            successor: None,
-            taken: (0, 0),
-            tiers: Default::default(),
-        })
-        .collect();
-    bench.run(Command::Inventory { server, held: &held, last: true }).unwrap();
-}
-
 #[test]
 fn a_controller_that_is_started_again_copies_anew_and_deletes_what_was_left() {
     let (mut bench, server, job) = bench();
@@ -288,7 +259,7 @@ fn a_controller_that_is_started_again_copies_anew_and_deletes_what_was_left() {
     copied(&mut bench, number, &before[0], true);
     bench.restart();
     assert_eq!(state(&mut bench, job, number), Ok(FlushState::Writing));
-    back(&mut bench, server, &held);
+    bench.back(server, &held);
     let after = asked(&bench);
     assert_eq!(after.len(), 2);
     assert!(after.iter().all(|copy| before.iter().all(|b| b.object != copy.object)));
@@ -302,14 +273,14 @@ fn a_controller_that_is_started_again_copies_anew_and_deletes_what_was_left() {
     assert!(after.iter().all(|copy| !gone.contains(&copy.object)));
     // From here on it is as any other: the manifest is asked for again, and frees nothing.
     bench.restart();
-    back(&mut bench, server, &held);
+    bench.back(server, &held);
     let (.., again) = manifest(&bench).unwrap();
     assert_eq!(again, structures);
     commit(&mut bench, server, number);
     assert_eq!(state(&mut bench, job, number), Ok(FlushState::Done));
     assert_eq!(bench.freed(), []);
     bench.restart();
-    back(&mut bench, server, &held);
+    bench.back(server, &held);
     assert_eq!(manifest(&bench), None);
 }
 
@@ -321,7 +292,7 @@ fn a_server_that_comes_back_over_another_connection_is_asked_anew() {
     bench.confirm(&[at]);
     let number = begin(&mut bench, job, "out").unwrap();
     let before = asked(&bench);
-    back(&mut bench, server, &[(at, opened.structure)]);
+    bench.back(server, &[(at, opened.structure)]);
     let after = asked(&bench);
     assert_eq!(after.len(), 1);
     assert_ne!(after[0].object, before[0].object);
@@ -361,13 +332,13 @@ fn what_is_loaded_is_opened_when_it_is_published_and_not_before() {
     let flush = Command::FlushPrefix { actor, job, path: "l", place: "out" };
     assert_eq!(bench.run(flush).map(drop), Err(loading.clone()));
     bench.restart();
-    back(&mut bench, server, &[(at, opened.structure)]);
+    bench.back(server, &[(at, opened.structure)]);
     assert_eq!(bench.open(actor, "l", "f").map(drop), Err(loading));
     for _ in 0..2 {
         bench.run(Command::PublishPrefix { actor, job, path: "l" }).unwrap();
         assert!(bench.open(actor, "l", "f").is_ok());
     }
     bench.restart();
-    back(&mut bench, server, &[(at, opened.structure)]);
+    bench.back(server, &[(at, opened.structure)]);
     assert!(bench.open(actor, "l", "f").is_ok());
 }

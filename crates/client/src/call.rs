@@ -111,7 +111,7 @@ impl Routing {
             End::Head if self.map.router == Router::Ends as u8 => self.map.entries.first(),
             End::Head | End::Tail => self.map.entries.last(),
         };
-        self.shrinks() && entry.is_none_or(|entry| route::at(entry) != at)
+        self.shrinks() && entry.is_none_or(|entry| entry.at() != at)
     }
 
     /// The map has changed: lanes to blocks that were left behind are given up.
@@ -135,7 +135,7 @@ impl Routing {
         if ack.1.0 == 0 {
             return;
         }
-        if let Some((_, acks)) = self.owed.iter_mut().find(|(e, _)| route::at(e) == at) {
+        if let Some((_, acks)) = self.owed.iter_mut().find(|(e, _)| e.at() == at) {
             acks.push(ack);
         } else if let Some(entry) = self.named(at) {
             self.owed.push((entry.clone(), vec![ack]));
@@ -143,7 +143,7 @@ impl Routing {
     }
 
     fn named(&self, at: BlockAt) -> Option<&MapEntry> {
-        self.map.entries.iter().chain(&self.left).find(|entry| route::at(entry) == at)
+        self.map.entries.iter().chain(&self.left).find(|entry| entry.at() == at)
     }
 
     /// The block that has taken the place of one that the map does not name any more: it was moved to
@@ -166,8 +166,8 @@ impl Routing {
         // In an order that the keys of the table do not decide (INV-35).
         gone.sort_unstable();
         for (at, end) in gone {
-            let entry = old.iter().find(|entry| route::at(entry) == at);
-            let new = entry.and_then(|entry| self.took_place(Tried::of(entry))).map(route::at);
+            let entry = old.iter().find(|entry| entry.at() == at);
+            let new = entry.and_then(|entry| self.took_place(Tried::of(entry))).map(MapEntry::at);
             if let Some(new) = new {
                 let lanes = self.lanes.remove(&(at, end)).unwrap_or_default();
                 self.lanes.entry((new, end)).or_default().extend(lanes);
@@ -191,14 +191,14 @@ impl Routing {
 
     /// Makes sure that a block can be asked although the map may not name it any more.
     pub fn remember(&mut self, entry: &MapEntry) {
-        if self.named(route::at(entry)).is_none() {
+        if self.named(entry.at()).is_none() {
             self.left.push(entry.clone());
         }
     }
 
     /// A queue's first block has nothing to take: the next one is asked from now on.
     fn leave(&mut self, at: BlockAt) {
-        if self.map.entries.len() > 1 && route::at(&self.map.entries[0]) == at {
+        if self.map.entries.len() > 1 && self.map.entries[0].at() == at {
             self.left.push(self.map.entries.remove(0));
         }
     }
@@ -212,7 +212,7 @@ impl Routing {
             self.follow(&[old.entries, left].concat());
         }
         let known: std::collections::HashSet<BlockAt> =
-            self.map.entries.iter().map(route::at).collect();
+            self.map.entries.iter().map(MapEntry::at).collect();
         self.lanes.retain(|(at, _), _| known.contains(at));
         self.give_up_lanes();
     }
@@ -248,7 +248,7 @@ struct Tried {
 
 impl Tried {
     fn of(entry: &MapEntry) -> Tried {
-        Tried { at: route::at(entry), start: entry.start }
+        Tried { at: entry.at(), start: entry.start }
     }
 }
 
@@ -459,7 +459,7 @@ impl Call {
             let why = "the block that may have executed it is gone";
             return Step::Done(Err(self.unknown(why)));
         };
-        let at = route::at(&entry);
+        let at = entry.at();
         let mut header = RequestHeader { at, ..RequestHeader::new(self.op) };
         if self.mutation {
             let window = Duration::from_millis(RETRY_WINDOW_MS);
@@ -472,7 +472,7 @@ impl Call {
                 Some((held, lane))
                     if held.at == at
                         || hashes && routing.named(held.at).is_none()
-                        || routing.took_place(held).is_some_and(|entry| route::at(entry) == at) =>
+                        || routing.took_place(held).is_some_and(|entry| entry.at() == at) =>
                 {
                     lane
                 }
@@ -579,7 +579,7 @@ impl Call {
         header: ReplyHeader,
         args: &[u8],
     ) -> Step {
-        let refused = self.entry.as_ref().map(route::at).expect("a reply follows a send");
+        let refused = self.entry.as_ref().map(MapEntry::at).expect("a reply follows a send");
         let moved = match MovedArgs::decode(args) {
             Ok(moved) => moved,
             Err(e) => return Step::Done(Err(e.into())),
@@ -599,7 +599,7 @@ impl Call {
             let why = "blocks keep pointing elsewhere; this is a defect";
             return Step::Done(Err(Error::new(Status::Internal, why)));
         }
-        if routing.route(self.target).is_some_and(|entry| route::at(entry) == refused) {
+        if routing.route(self.target).is_some_and(|entry| entry.at() == refused) {
             // What it says is no news, and there it cannot be done: the controller may know more.
             self.last_trouble = "the block says that another one serves this".into();
             return self.after_trouble(now);
@@ -823,7 +823,7 @@ mod tests {
         assert_eq!(call.next(Time(2), &mut routing, &mut lanes, lost), Step::Refresh);
         let moved = vec![entry(37, 79, 9), entry(80, u64::MAX, 3)];
         routing.refresh(ends(2, moved.clone()));
-        routing.leave(route::at(&moved[0]));
+        routing.leave(moved[0].at());
         let mut step = call.next(Time(3), &mut routing, &mut lanes, Event::Refreshed);
         if let Step::Wait(_) = step {
             step = call.next(Time(4), &mut routing, &mut lanes, Event::Go);

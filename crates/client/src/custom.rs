@@ -4,7 +4,7 @@
 //! told by the servers that serve it, through the controller. This client knows no kind by itself.
 
 use crate::error::Error;
-use crate::route::{self, Target};
+use crate::route::Target;
 use crate::structure::{Args, Exchange, Structure, WAIT_STEP_MS};
 use crate::transport::Sink;
 use honeycomb_types::limits::{ARGS_MAX, KEY_MAX};
@@ -174,7 +174,7 @@ impl Custom {
             if beyond && !answers.is_empty() {
                 break;
             }
-            match self.ask(spec, Target::Block(route::at(&entry)), &ask, None) {
+            match self.ask(spec, Target::Block(entry.at()), &ask, None) {
                 Ok(answered) => answers.push(answered),
                 Err(e) if e.status == Status::UnknownBlock => {}
                 Err(e) => return Err(e),

@@ -49,7 +49,7 @@ pub use listener::{Heard, Listener, Notification};
 pub use map::FileView;
 pub use pipeline::Pipeline;
 pub use queue::{Delivery, Queue, QueueCounts};
-pub use route::{Target, at, route};
+pub use route::{Target, route};
 pub use structure::{Opened, Structure};
 pub use transport::{Room, Sink};
 

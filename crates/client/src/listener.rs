@@ -9,7 +9,6 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::interrupt;
 use crate::line::{Line, PATIENCE, Wait, await_some};
-use crate::route;
 use crate::structure::Structure;
 use crate::transport::{Failure, Sink, Transport};
 use honeycomb_types::{BlockAt, BlockId, Kind, Time};
@@ -178,7 +177,7 @@ impl Listener {
     /// Subscribes to one block; false when it is gone, and then the map is fresh. `late` when changes
     /// may have happened there that should be told.
     fn subscribe(&mut self, entry: MapEntry, late: bool) -> Result<bool, Error> {
-        if self.sources.iter().any(|s| route::at(&s.entry) == route::at(&entry)) {
+        if self.sources.iter().any(|s| s.entry.at() == entry.at()) {
             return Ok(true);
         }
         let context = self.context.clone();
@@ -193,7 +192,7 @@ impl Listener {
                 let number = structure.present(&mut transport, &mut wait)?;
                 let filter = self.filter.clone();
                 let args = SubscribeArgs { subscription: 1, kinds: self.kinds, filter }.encode();
-                let at = route::at(&entry);
+                let at = entry.at();
                 let header =
                     RequestHeader { at, grant: number, ..RequestHeader::new(Op::Subscribe) };
                 let mut reply = Vec::new();
@@ -210,7 +209,7 @@ impl Listener {
             });
             match subscribed {
                 Ok((transport, told, _, there)) if told.status == Status::Ok => {
-                    let (at, start) = (route::at(&entry), entry.start);
+                    let (at, start) = (entry.at(), entry.start);
                     self.sources.push(Source { entry, transport, handed_over: false });
                     if late && self.structure.kind() == Kind::Kv && told.value > 0 {
                         // It has changed since it took over, and nobody was there to hear of it.
@@ -237,9 +236,9 @@ impl Listener {
                 Err(failure) => {
                     self.structure.refresh(deadline)?;
                     let ended = self.structure.with_map(|map| {
-                        let at = route::at(&entry);
+                        let at = entry.at();
                         let beyond = map.entries.last().is_some_and(|e| e.start >= entry.start);
-                        beyond && map.entries.iter().all(|e| route::at(e) != at)
+                        beyond && map.entries.iter().all(|e| e.at() != at)
                     });
                     if ended {
                         // It was moved to another server, and its own has ended.
@@ -258,7 +257,7 @@ impl Listener {
     /// Tells what happened in the newest source before it was subscribed to.
     fn catch_up(&mut self, number: u64, there: Content) {
         let source = self.sources.last().expect("just subscribed to");
-        let (at, start) = (route::at(&source.entry), source.entry.start);
+        let (at, start) = (source.entry.at(), source.entry.start);
         let file = self.structure.kind() == Kind::File;
         // What a block of a file had when it was subscribed to, and took along to this one, is no news.
         let from = if file { self.told_to.max(self.there_to).saturating_sub(start) } else { 0 };
@@ -388,7 +387,7 @@ impl Listener {
 
     fn notice(&mut self, index: usize, number: u64, notice: Notice) -> Result<Then, Error> {
         let source = &mut self.sources[index];
-        let (at, start) = (route::at(&source.entry), source.entry.start);
+        let (at, start) = (source.entry.at(), source.entry.start);
         let heard = match notice {
             Notice::Changed(change) => heard(change, start),
             Notice::Gap(missed) => Heard::Gap { missed: Some(missed) },
@@ -429,11 +428,11 @@ impl Listener {
     /// or it is subscribed to again and what happened meanwhile is a gap.
     fn lost(&mut self, source: &Source) -> Result<(), Error> {
         self.structure.refresh(self.context.deadline())?;
-        let at = route::at(&source.entry);
+        let at = source.entry.at();
         // Who listens to a store is told before the move is committed; when it was taken back the block
         // has its range as before.
         let kept = self.structure.kind() == Kind::Kv
-            && self.structure.with_map(|map| map.entries.iter().any(|e| route::at(e) == at));
+            && self.structure.with_map(|map| map.entries.iter().any(|e| e.at() == at));
         if source.handed_over && !kept {
             return Ok(());
         }

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::interrupt;
-use crate::route::{self, Target};
+use crate::route::Target;
 use crate::structure::{Args, Exchange, LOOK_BACK, Replied, Structure, WAIT_STEP_MS};
 use crate::transport::Sink;
 use honeycomb_types::limits::{LARGE_FRACTION, QUEUE_ACK_MAX, QUEUE_BATCH_MAX};
@@ -211,7 +211,7 @@ impl Queue {
             *looked = now;
         }
         for entry in left {
-            let target = Target::Block(route::at(&entry));
+            let target = Target::Block(entry.at());
             match self.ask(target, GetArgs { stay: true, ..args }, Time::ZERO) {
                 Ok((found, _)) if found.is_empty() => {}
                 // It is gone, with nothing left in it; the map is fresh now.
@@ -233,7 +233,7 @@ impl Queue {
     /// Whether an item of a block that was left behind is reserved by somebody.
     fn may_come_back(&self) -> Result<bool, Error> {
         for entry in self.structure.left() {
-            match self.count(Target::Block(route::at(&entry)), 0) {
+            match self.count(Target::Block(entry.at()), 0) {
                 Ok((_, put, counts)) if put > counts.taken => return Ok(true),
                 Err(e) if e.status != Status::UnknownBlock => return Err(e),
                 _ => {}
@@ -290,13 +290,12 @@ impl Queue {
     ) -> Result<Vec<bool>, Error> {
         let timeout_ms = timeout.as_nanos().div_ceil(1_000_000).min(u32::MAX as u128) as u32;
         let mut held = vec![false; deliveries.len()];
-        let mut blocks: Vec<BlockAt> = deliveries.iter().map(|d| route::at(&d.entry)).collect();
+        let mut blocks: Vec<BlockAt> = deliveries.iter().map(|d| d.entry.at()).collect();
         blocks.sort_unstable();
         blocks.dedup();
         for block in blocks {
-            let of_block: Vec<usize> = (0..deliveries.len())
-                .filter(|i| route::at(&deliveries[*i].entry) == block)
-                .collect();
+            let of_block: Vec<usize> =
+                (0..deliveries.len()).filter(|i| deliveries[*i].entry.at() == block).collect();
             for part in of_block.chunks(QUEUE_ACK_MAX as usize) {
                 let items = part
                     .iter()
@@ -365,9 +364,9 @@ impl Queue {
         let tail = self.count(Target::Tail, 1)?;
         let mut sum = QueueCounts { closed: tail.2.closed, ..QueueCounts::default() };
         for entry in self.structure.entries() {
-            let (_, put, counts) = match route::at(&entry) == tail.0 {
+            let (_, put, counts) = match entry.at() == tail.0 {
                 true => tail,
-                false => match self.count(Target::Block(route::at(&entry)), 0) {
+                false => match self.count(Target::Block(entry.at()), 0) {
                     // Empty and gone.
                     Err(e) if e.status == Status::UnknownBlock => continue,
                     other => other?,
@@ -390,7 +389,7 @@ impl Queue {
             wait_until: None,
         })?;
         let counts = Counts::decode(&replied.args)?;
-        Ok((route::at(&replied.entry), replied.header.value, counts))
+        Ok((replied.entry.at(), replied.header.value, counts))
     }
 
     /// Waits until the queue was closed; false when `wait` passed first, or a signal came to the

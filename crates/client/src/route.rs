@@ -1,6 +1,6 @@
 //! The routing cache: which block serves a key or an offset, corrected by the answers themselves.
 
-use honeycomb_types::{BlockAt, BlockId, Epoch};
+use honeycomb_types::BlockAt;
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::{MapEntry, PartitionMap};
 
@@ -32,7 +32,7 @@ pub fn route(map: &PartitionMap, target: Target) -> Option<&MapEntry> {
         Target::Hash(at) | Target::Hashes(at, _) | Target::Offset(at) => at,
         Target::Tail => return map.entries.last(),
         Target::Head => return map.entries.first(),
-        Target::Block(wanted) => return map.entries.iter().find(|e| at(e) == wanted),
+        Target::Block(wanted) => return map.entries.iter().find(|e| e.at() == wanted),
         Target::Extents(_) => return None,
     };
     map.entries.get(position(map, at))
@@ -41,11 +41,6 @@ pub fn route(map: &PartitionMap, target: Target) -> Option<&MapEntry> {
 /// Which entry of a map serves a hash or an offset.
 pub(crate) fn position(map: &PartitionMap, at: u64) -> usize {
     map.entries.partition_point(|e| e.start <= at).saturating_sub(1)
-}
-
-/// The block and epoch of an entry.
-pub fn at(entry: &MapEntry) -> BlockAt {
-    BlockAt { block: BlockId(entry.block), epoch: Epoch(entry.epoch) }
 }
 
 /// The router of key-value stores: by ranges of hashes.
@@ -58,7 +53,7 @@ pub(crate) fn correct(map: &mut PartitionMap, refused: BlockAt, length: u64, mov
     if map.router == ROUTER_HASHES {
         return correct_ranges(map, refused, moved);
     }
-    let Some(found) = map.entries.iter().position(|e| at(e) == refused) else { return };
+    let Some(found) = map.entries.iter().position(|e| e.at() == refused) else { return };
     // Older knowledge than the map's changes nothing.
     if found + 1 < map.entries.len() {
         return;
@@ -78,11 +73,11 @@ pub(crate) fn correct(map: &mut PartitionMap, refused: BlockAt, length: u64, mov
 /// what lies behind them, and a client may learn of it earlier. Each that meets what has moved is
 /// corrected.
 fn correct_ranges(map: &mut PartitionMap, refused: BlockAt, moved: &MovedArgs) {
-    if at(&moved.entry) == refused {
+    if moved.entry.at() == refused {
         return;
     }
     let meets = |e: &MapEntry| e.start <= moved.entry.end && moved.entry.start <= e.end;
-    let wrong = |e: &MapEntry| at(e) == refused && meets(e);
+    let wrong = |e: &MapEntry| e.at() == refused && meets(e);
     while let Some(found) = map.entries.iter().position(wrong) {
         correct_range(map, found, &moved.entry);
         map.version = map.version.max(moved.version);
@@ -104,7 +99,7 @@ fn correct_range(map: &mut PartitionMap, found: usize, moved: &MapEntry) {
     }
     map.entries.splice(found..=found, pieces);
     map.entries.dedup_by(|next, before| {
-        let same = at(next) == at(before);
+        let same = next.at() == before.at();
         if same {
             before.end = next.end;
         }
@@ -136,7 +131,7 @@ mod tests {
     fn a_refusal_extends_the_map_once() {
         let mut m = map(vec![entry(0, u64::MAX, 1)]);
         let moved = MovedArgs { version: 2, entry: entry(0, u64::MAX, 9) };
-        let refused = BlockAt { block: BlockId(1), epoch: Epoch(1) };
+        let refused = BlockAt::of(1, 1);
         correct(&mut m, refused, 70, &moved);
         correct(&mut m, refused, 70, &moved);
         assert_eq!(m.entries, [entry(0, 69, 1), entry(70, u64::MAX, 9)]);
@@ -148,7 +143,7 @@ mod tests {
     }
 
     fn block(n: u64) -> BlockAt {
-        BlockAt { block: BlockId(n), epoch: Epoch(1) }
+        BlockAt::of(n, 1)
     }
 
     /// A block splits twice, and a client that knows of neither learns of the second split first.

@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::line::{PATIENCE, Wait};
 use crate::listener::Listener;
 use crate::pool::Place;
-use crate::route::{self, Target};
+use crate::route::Target;
 use crate::transport::{Failure, Sink, Transport};
 use honeycomb_env::Clock;
 use honeycomb_types::limits::{ACK_LANES_MAX, RETRY_WINDOW_MS, WAIT_MAX_MS};
@@ -439,7 +439,7 @@ impl Structure {
     /// Tells a block that was left behind that our results have arrived. When it cannot be told it
     /// keeps them until nobody could ask for them again, which only costs memory for that long.
     fn acknowledge(&self, entry: &MapEntry, acks: &[(LaneId, Sequence)]) {
-        let header = RequestHeader { at: route::at(entry), ..RequestHeader::new(Op::AckResults) };
+        let header = RequestHeader { at: entry.at(), ..RequestHeader::new(Op::AckResults) };
         for part in acks.chunks(ACK_LANES_MAX as usize) {
             let mut args = Vec::new();
             put_acks(part, &mut args);

@@ -6,7 +6,6 @@
 
 use crate::call::{ExtentRoom, Routing};
 use crate::error::Error;
-use crate::route;
 use honeycomb_types::limits::REPORT_INTERVAL;
 use honeycomb_types::{BlockAt, BlockId, Time};
 use honeycomb_wire::Status;
@@ -129,7 +128,7 @@ impl Writing {
             Error::new(Status::BadFrame, "ExtentBlocks was answered without a block")
         })?;
         routing.learn_servers(entries);
-        self.given = Some(ExtentRoom { at: route::at(entry), free: entry.end, written: now });
+        self.given = Some(ExtentRoom { at: entry.at(), free: entry.end, written: now });
         routing.extents = self.given;
         Ok(())
     }
@@ -176,7 +175,7 @@ impl Routing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use honeycomb_types::Epoch;
+
     use honeycomb_wire::messages::PartitionMap;
 
     fn routing() -> Routing {
@@ -188,7 +187,7 @@ mod tests {
     }
 
     fn at(block: u64) -> BlockAt {
-        BlockAt { block: BlockId(block), epoch: Epoch(1) }
+        BlockAt::of(block, 1)
     }
 
     #[test]

@@ -8,9 +8,9 @@ use crate::contract::{Client, Draw, Measured, Meter, Op, Round, Spec, System};
 use crate::format::{Format, Place, Request, number, requests};
 use crate::stores;
 use honeycomb_env::{Clock, Entropy};
+use honeycomb_types::BlockAt;
 use honeycomb_types::Time;
 use honeycomb_types::limits::{PROTOCOL_MAJOR, PROTOCOL_MINOR, REPLY_HEADER};
-use honeycomb_types::{BlockAt, BlockId, Epoch};
 use honeycomb_wire::messages::{
     HelloReply, HelloRequest, OpenStructureReply, OpenStructureRequest, PartitionMap,
     PresentGrantRequest,
@@ -288,11 +288,7 @@ impl Flood {
     }
 
     fn join_limit(&mut self) -> Result<(), String> {
-        let place = Place {
-            hashes: (0, u64::MAX),
-            at: BlockAt { block: BlockId(1), epoch: Epoch(1) },
-            grant: 1,
-        };
+        let place = Place { hashes: (0, u64::MAX), at: BlockAt::of(1, 1), grant: 1 };
         let requests = Rc::new(requests(self.format, &self.spec, &[place])?);
         for i in 0..self.spec.clients {
             let mut stream = Stream::connect(&self.spec.address)?;
@@ -353,7 +349,7 @@ fn places(map: &PartitionMap, address: &str) -> Vec<Place> {
     let here = map.entries.iter().filter(|entry| entry.address == address);
     let place = |entry: &honeycomb_wire::messages::MapEntry| Place {
         hashes: (entry.start, entry.end),
-        at: honeycomb_client::at(entry),
+        at: entry.at(),
         grant: GRANT,
     };
     here.map(place).collect()

@@ -5,7 +5,7 @@ use crate::service::{ControllerService, Errand, Refusal, malformed, message_of, 
 use honeycomb_catalog::{CatalogError, Command, Effect, HeldBlock, NewServer, Reply, Seal};
 use honeycomb_env::{ConnId, Net};
 use honeycomb_types::{
-    BlockAt, BlockId, Epoch, Generation, ServerId, StructureId, TierClass, TierIx, TierSpec, Time,
+    BlockAt, Generation, ServerId, StructureId, TierClass, TierIx, TierSpec, Time,
 };
 use honeycomb_wire::custom::kind_spec;
 use honeycomb_wire::messages::{
@@ -135,15 +135,14 @@ impl ControllerService {
 
 /// A block as a server tells of it, in the catalog's words.
 pub fn held_block(told: &Told) -> HeldBlock {
-    let at = |block, epoch| BlockAt { block: BlockId(block), epoch: Epoch(epoch) };
     let seal = Seal { length: told.length, bytes: told.bytes, last: told.state == 2 };
     HeldBlock {
-        at: at(told.block, told.epoch),
+        at: BlockAt::of(told.block, told.epoch),
         structure: StructureId(told.structure),
         generation: Generation(told.generation),
         bytes_used: told.bytes_used,
         sealed: (told.state != 0).then_some(seal),
-        successor: (told.next != 0).then(|| at(told.next, told.next_epoch)),
+        successor: (told.next != 0).then(|| BlockAt::of(told.next, told.next_epoch)),
         taken: (told.taken_items, told.taken_bytes),
         tiers: (TierIx(told.tier), TierIx(told.to)),
     }

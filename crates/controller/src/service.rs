@@ -24,9 +24,7 @@ use errands::Deferred;
 use honeycomb_catalog::{Actor, Catalog, CatalogError, Command, Effect, Reply};
 use honeycomb_env::{ConnId, Detached, Net, ReplyPayload, Service};
 use honeycomb_types::limits::{FULL_PATIENCE, RESULTS_WINDOW, SERVER_SILENCE};
-use honeycomb_types::{
-    BlockAt, BlockId, Bug, Epoch, JobId, PrefixId, ServerId, SessionId, Time, Verbs,
-};
+use honeycomb_types::{BlockAt, Bug, JobId, PrefixId, ServerId, SessionId, Time, Verbs};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{
     Auth, Field, GrantKey, Greeted, Malformed, Op, Plane, ReplyHeader, RequestHeader, RootKey,
@@ -382,7 +380,7 @@ impl ControllerService {
             if header.op == Op::CreateStructure
                 && let Ok(opened) = CreateStructureReply::decode(&body)
             {
-                self.await_open(opened.map.entries.iter().map(|e| block_at(e.block, e.epoch)));
+                self.await_open(opened.map.entries.iter().map(|e| e.at()));
             }
             return Ok(Some(body));
         }
@@ -704,10 +702,6 @@ fn changes(op: Op, args: &[u8]) -> bool {
             | Op::Hello
     );
     !looks && !extents::only_asks(op, args)
-}
-
-fn block_at(block: u64, epoch: u64) -> BlockAt {
-    BlockAt { block: BlockId(block), epoch: Epoch(epoch) }
 }
 
 /// Whether a command may make changes that must be on the disk before anybody hears of them. Growth

@@ -5,7 +5,7 @@
 use honeycomb_env::unix::{self, UnixDoor};
 use honeycomb_env::{Clock, ConnId, Net, NetOptions, ReplyPayload, Service};
 use honeycomb_types::limits::REPLY_HEADER;
-use honeycomb_types::{BlockAt, BlockId, Epoch, Time};
+use honeycomb_types::{BlockAt, Time};
 use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -84,7 +84,7 @@ fn listening(spin: Duration) -> (JoinHandle<()>, impl Fn() -> TcpStream) {
 fn send(stream: &mut impl Write, op: Op) {
     let mut header = RequestHeader::new(op);
     if matches!(op, Op::KvGet | Op::KvExists) {
-        header.at = BlockAt { block: BlockId(1), epoch: Epoch(1) };
+        header.at = BlockAt::of(1, 1);
         header.grant = 1;
     }
     stream.write_all(&header.encode()).unwrap();

@@ -7,7 +7,7 @@ mod common;
 use common::raw::{Raw, Reply, data_header, frame};
 use common::{Cluster, KIB, file, kv, prefix};
 use honeycomb_client::{Client, JobTicket, Queue};
-use honeycomb_types::{BlockAt, BlockId, Epoch, PrefixId};
+use honeycomb_types::{BlockAt, PrefixId};
 use honeycomb_wire::data::ReadArgs;
 use honeycomb_wire::messages::{MapEntry, OpenStructureReply, OpenStructureRequest};
 use honeycomb_wire::notice::{Change, Filter, Notice, SubscribeArgs, kinds};
@@ -60,7 +60,7 @@ struct Listener {
 
 impl Listener {
     fn new(setup: &Setup, entry: &MapEntry, grant: &[u8]) -> Listener {
-        let at = BlockAt { block: BlockId(entry.block), epoch: Epoch(entry.epoch) };
+        let at = entry.at();
         let server = entry.address.parse().unwrap();
         let mut raw = Raw::connect(server);
         let shard = at.block.shard().0;

@@ -4,9 +4,11 @@
 //! of another core goes to that core's loop over its bounded mailbox and comes back as a note.
 
 mod lending;
+mod notes;
+mod subscribers;
 
-use crate::flush::{Errand, FlushJob, FlushWhat, Flusher};
-use crate::kept::{KeptBytes, Parts};
+use crate::flush::Flusher;
+use crate::kept::Parts;
 use crate::lend::Lender;
 use crate::notes::{Forwarded, LinkNote, Note, OwnedPayload, Peer};
 use crate::peers::Peers;
@@ -18,17 +20,17 @@ use honeycomb_env::{
 };
 use honeycomb_structures::{Answer, Outcome, Payload, Ticket, large_limit};
 use honeycomb_types::limits::{
-    ACTIVITY_INTERVAL, GRANTS_MAX, NOTICE_BACKLOG_MAX, REPORT_INTERVAL, RESULTS_WINDOW,
-    RESULTS_WINDOW_MAX,
+    ACTIVITY_INTERVAL, GRANTS_MAX, REPORT_INTERVAL, RESULTS_WINDOW, RESULTS_WINDOW_MAX,
 };
-use honeycomb_types::{BlockAt, BlockId, JobId, PrefixId, ServerId, ShardIx, Time};
+use honeycomb_types::{BlockAt, JobId, PrefixId, ServerId, ShardIx, Time};
+use honeycomb_wire::Field;
 use honeycomb_wire::messages::{ActivePrefix, BlockUsage, HelloReply, PresentGrantRequest};
-use honeycomb_wire::notice::{Notice, SubscribeArgs};
 use honeycomb_wire::{
-    Auth, Field, GrantKey, Greeted, Op, Plane, ReplyHeader, RequestHeader, Status, TokenKey,
+    Auth, GrantKey, Greeted, Op, Plane, ReplyHeader, RequestHeader, Status, TokenKey,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
+use subscribers::Subscribers;
 
 /// Payloads of more than this are sent from the block after the request is done; no value that lies
 /// within a region is longer, and none of those keeps its region from being moved about.
@@ -48,18 +50,6 @@ enum Filling {
     Block(Ticket),
     /// Into a buffer.
     Gather { header: RequestHeader, args: Vec<u8>, bytes: Vec<u8>, filled: usize, _permit: Permit },
-}
-
-/// Where the notices of a subscription go.
-struct Subscriber {
-    conn: ConnId,
-    /// The client's number for it.
-    number: u32,
-    at: BlockAt,
-    /// Notices that were left out because those before them were not read, and the number of the
-    /// last one.
-    missed: u64,
-    last_missed: u64,
 }
 
 /// The threads that do what a core must not wait for.
@@ -92,9 +82,7 @@ pub(crate) struct ShardService {
     keys: Option<Keys>,
     peers: ByConn<Peer>,
     origins: hashbrown::HashMap<Ticket, Origin>,
-    subscribers: hashbrown::HashMap<Ticket, Subscriber>,
-    /// Subscribers that have missed something and were not told yet.
-    gaps: usize,
+    subscribers: Subscribers,
     /// Connections of which a request may wait at another core.
     waiting_elsewhere: hashbrown::HashSet<ConnId>,
     fillings: ByConn<Filling>,
@@ -137,8 +125,7 @@ impl ShardService {
             keys: None,
             peers: ByConn::default(),
             origins: hashbrown::HashMap::new(),
-            subscribers: hashbrown::HashMap::new(),
-            gaps: 0,
+            subscribers: Subscribers::default(),
             waiting_elsewhere: hashbrown::HashSet::new(),
             fillings: ByConn::default(),
             moves: Peers::new(token),
@@ -290,7 +277,7 @@ impl ShardService {
         match self.shard.apply(now, &access, header, args, payload, ticket) {
             Outcome::Done(answer) if header.op == Op::Subscribe => {
                 if answer.status == Status::Ok {
-                    self.subscribed(from, header.at, args, ticket);
+                    self.subscribers.add(from, header.at, args, ticket);
                 }
                 self.answer(net, from, header, answer);
             }
@@ -453,7 +440,7 @@ impl ShardService {
             }
         }
         for (ticket, number, notice) in self.shard.take_notices() {
-            self.notify(net, ticket, number, notice);
+            self.subscribers.notify(net, ticket, number, notice);
         }
         for io in self.shard.take_io() {
             let (spiller, base) = &self.helpers.spillers[io.tier.below().expect("a disk")];
@@ -462,47 +449,6 @@ impl ShardService {
         if self.shard.has_effects() {
             let effects = self.shard.take_effects();
             self.tell_link(LinkNote::Effects(effects));
-        }
-    }
-
-    fn subscribed(&mut self, conn: ConnId, at: BlockAt, args: &[u8], ticket: Ticket) {
-        let number = SubscribeArgs::decode(args).expect("the shard has read it").subscription;
-        let subscriber = Subscriber { conn, number, at, missed: 0, last_missed: 0 };
-        self.subscribers.insert(ticket, subscriber);
-    }
-
-    /// Pushes a notice, unless its subscriber does not read: what it misses then is counted, and
-    /// told as soon as it has read what waits. The last notice of a subscription is never left out.
-    fn notify(&mut self, net: &mut Net, ticket: Ticket, number: u64, notice: Notice) {
-        let Some(subscriber) = self.subscribers.get_mut(&ticket) else { return };
-        let ends = matches!(notice, Notice::Ended(..));
-        let needed = ends || matches!(notice, Notice::Handover { .. });
-        if !needed && net.backlog(subscriber.conn) > NOTICE_BACKLOG_MAX {
-            self.gaps += usize::from(subscriber.missed == 0);
-            subscriber.missed += 1;
-            subscriber.last_missed = number;
-            return;
-        }
-        if subscriber.missed > 0 {
-            self.gaps -= 1;
-            tell_gap(net, subscriber);
-        }
-        push(net, subscriber, number, &notice);
-        if ends {
-            self.subscribers.remove(&ticket);
-        }
-    }
-
-    /// Tells those who have missed something, once they have read what was waiting for them.
-    fn tell_gaps(&mut self, net: &mut Net) {
-        if self.gaps == 0 {
-            return;
-        }
-        for subscriber in self.subscribers.values_mut().filter(|s| s.missed > 0) {
-            if net.backlog(subscriber.conn) <= NOTICE_BACKLOG_MAX / 2 {
-                self.gaps -= 1;
-                tell_gap(net, subscriber);
-            }
         }
     }
 
@@ -551,10 +497,8 @@ impl ShardService {
             self.undelivered.extend(notes);
             self.deliver();
         }
-        let shard = &mut self.shard;
-        for (ticket, gone) in self.subscribers.extract_if(|_, s| s.conn == conn) {
-            self.gaps -= usize::from(gone.missed > 0);
-            shard.unsubscribe(gone.at, ticket);
+        for (at, ticket) in self.subscribers.hang_up(conn) {
+            self.shard.unsubscribe(at, ticket);
         }
     }
 
@@ -574,40 +518,6 @@ impl ShardService {
 
     fn clock_ms(&self, now: Time) -> u64 {
         now.as_millis().saturating_add_signed(self.clock_offset_ms)
-    }
-
-    /// Confirms what the controller asked.
-    fn confirm(&mut self, errand: Errand, refused: Option<Answer>) {
-        let refusal = refused.map(|a| (a.status, String::from_utf8_lossy(&a.args).into_owned()));
-        self.tell_link(LinkNote::Done { errand, outcome: refusal.map_or(Ok(Vec::new()), Err) });
-    }
-
-    /// Hands what a block holds to the thread that writes it.
-    fn give_part(
-        &mut self,
-        errand: Errand,
-        object: String,
-        held: Result<(Arc<KeptBytes>, bool), Answer>,
-    ) {
-        let given = match held {
-            Ok((bytes, sealed)) => {
-                let parts = self.helpers.parts();
-                let what = FlushWhat::Part { object, bytes, parts, sealed };
-                self.helpers.flusher.give(FlushJob { errand, what })
-            }
-            Err(answer) => {
-                let text = String::from_utf8_lossy(&answer.args).into_owned();
-                Err((answer.status, text))
-            }
-        };
-        if let Err(refusal) = given {
-            self.tell_link(LinkNote::Done { errand, outcome: Err(refusal) });
-        }
-    }
-
-    fn set_offset(&mut self, offset_ms: i64) {
-        self.clock_offset_ms = offset_ms;
-        self.shard.set_clock_offset(offset_ms);
     }
 }
 
@@ -762,100 +672,7 @@ impl Service for ShardService {
     }
 
     fn on_note(&mut self, net: &mut Net, now: Time, note: Note) {
-        match note {
-            Note::Adopt(conn, peer) => {
-                if let Ok(id) = net.attach(conn) {
-                    if peer.cluster {
-                        net.yields(id);
-                    }
-                    self.peers.insert(id, peer);
-                }
-            }
-            Note::Forward(request) => self.run_forwarded(now, *request),
-            Note::Returned(to, header, args, payload) => {
-                let payload = match payload {
-                    OwnedPayload::Bytes(bytes) => ReplyPayload::Shared(bytes),
-                    OwnedPayload::Pinned(pin) => ReplyPayload::Pinned(pin),
-                };
-                net.returned(to);
-                net.reply(to, header, &args, payload);
-            }
-            Note::HungUp(origin, conn) => {
-                let same = (origin, conn);
-                self.forget_waiting(
-                    |o| matches!(o, Origin::Shard(ix, to, _) if (*ix, *to) == same),
-                );
-            }
-            Note::Joined { server, token_key, grant_key, clock_offset_ms } => {
-                if self.keys.is_none() || server.controller() == 0 {
-                    self.server = server;
-                }
-                self.keys = Some(Keys { token: token_key, grant: grant_key });
-                self.shard.reset(server);
-                self.set_offset(clock_offset_ms);
-            }
-            Note::Holdings { controller, round } => {
-                // The controller copies anew what it was copying.
-                self.shard.forget_copies(now, controller);
-                let mut blocks = self.shard.holdings();
-                blocks.retain(|held| BlockId(held.block).server().controller() == controller);
-                self.tell_link(LinkNote::Holdings { controller, shard: self.ix, round, blocks });
-            }
-            Note::Left(controller) => self.shard.leave(controller),
-            Note::ClockOffset(offset_ms) => self.set_offset(offset_ms),
-            Note::Open(owner, errand) => {
-                let refused = self.shard.open(owner).err();
-                self.confirm(errand, refused);
-            }
-            Note::Free(at, errand) => {
-                let done = self.shard.free(at);
-                let refused = (!done).then(|| Answer::refuse(Status::UnknownBlock, "not ours"));
-                self.confirm(errand, refused);
-            }
-            Note::Flush(at, range, object, errand) => {
-                let kept = self.shard.flush(at, range);
-                self.give_part(errand, object, kept.map(|bytes| (bytes, true)));
-            }
-            Note::Copy(at, range, object, live, errand) => {
-                let copied = self.shard.copy(at, range, live);
-                self.give_part(errand, object, copied);
-            }
-            Note::EndCopies(live, errand) => {
-                self.shard.end_copies(now, errand.controller, live);
-                self.confirm(errand, None);
-            }
-            Note::SetGeneration(prefix, generation, errand) => {
-                self.shard.set_generation(prefix, generation);
-                self.confirm(errand, None);
-            }
-            Note::Tell(at, news, errand) => {
-                self.shard.tell(now, at, news);
-                if let Some(errand) = errand {
-                    self.confirm(errand, None);
-                }
-            }
-            Note::Move(at, word) => self.shard.move_word(now, at, word),
-            Note::BeginImport(at, id, (start, end), errand) => {
-                let refused = self.shard.begin_import(at, id, start, end).err();
-                self.confirm(errand, refused);
-            }
-            Note::Evacuate(at, errand) => {
-                let refused = self.shard.evacuate(now, at).err();
-                self.confirm(errand, refused);
-            }
-            Note::EndImport(at, id, commit, errand) => {
-                let refused = self.shard.end_import(now, at, id, commit).err();
-                self.confirm(errand, refused);
-            }
-            Note::Located(server, found) => self.shard.server_located(now, server, found),
-            Note::Copied(at, copy) => self.copied(net, now, at, copy),
-            Note::Lower(at, tier, errand) => {
-                let refused = self.shard.lower(at, tier).err();
-                self.confirm(errand, refused);
-            }
-            Note::Io(id, done) => self.shard.io_done(now, id, done),
-            Note::Stop => self.stopped = true,
-        }
+        self.hear(net, now, note);
         self.settle(net, now);
     }
 
@@ -866,10 +683,12 @@ impl Service for ShardService {
         }
         let next = if self.active.is_empty() { self.next_report } else { self.next_activity };
         self.tick_shard(net, now);
-        self.tell_gaps(net);
+        self.subscribers.tell_gaps(net);
         // A link, a core or a subscriber that is behind is tried again soon.
         self.deliver();
-        let behind = !self.unsent.is_empty() || !self.undelivered.is_empty() || self.gaps > 0;
+        let behind = !self.unsent.is_empty()
+            || !self.undelivered.is_empty()
+            || self.subscribers.are_behind();
         let retry = behind.then_some(now + ACTIVITY_INTERVAL / 10);
         [retry, self.shard.deadline()].into_iter().flatten().chain([next]).min()
     }
@@ -886,16 +705,6 @@ impl Service for ShardService {
     fn finished(&self) -> bool {
         self.stopped
     }
-}
-
-fn push(net: &mut Net, to: &Subscriber, number: u64, notice: &Notice) {
-    let header = ReplyHeader::new(Status::Notice, 0, number);
-    net.reply(to.conn, header, &notice.encode(to.number), ReplyPayload::Copy(&[]));
-}
-
-fn tell_gap(net: &mut Net, subscriber: &mut Subscriber) {
-    push(net, subscriber, subscriber.last_missed, &Notice::Gap(subscriber.missed));
-    subscriber.missed = 0;
 }
 
 fn ok(request: u64, value: u64) -> ReplyHeader {

@@ -7,38 +7,30 @@
 //! it begins with empty blocks. A controller of a lesser term than one heard of before is refused
 //! (INV-25).
 
-use crate::flush::{Errand, FlushJob, FlushWhat, Flusher};
+mod commands;
+mod telling;
+mod wants;
+
+use crate::flush::{Errand, Flusher};
 use crate::lots::Lots;
 use crate::notes::Note;
-use crate::shard::{BlockOwner, Effect, MoveWord};
 use crate::spill::Traffic;
 use honeycomb_env::{
     Clock, ConnId, Entropy, Mailbox, Net, NotPosted, ReplyPayload, resident_anonymous_bytes,
 };
-use honeycomb_structures::{News, Successor};
+use honeycomb_structures::News;
 use honeycomb_types::limits::REPORT_INTERVAL;
-use honeycomb_types::{
-    BlockAt, BlockId, Epoch, Generation, JobId, Kind, Marks, PrefixId, ServerId, ShardIx,
-    StructureId, TierIx, Time,
-};
-use honeycomb_wire::data::MovedArgs;
+use honeycomb_types::{BlockAt, ServerId, ShardIx, Time};
 use honeycomb_wire::messages::{
-    ActivePrefix, BeginImportRequest, BeginMoveReply, BeginMoveRequest, BlockFailedRequest,
-    BlockUsage, CancelMoveRequest, CommitFlushRequest, CommitMoveReply, CommitMoveRequest,
-    EndCopiesRequest, EndImportRequest, EvacuateRequest, FlushBlockRequest, FreeBlockRequest,
-    GrowStructureReply, GrowStructureRequest, HeldBlock, HelloReply, HelloRequest,
-    InventoryRequest, JoinServerReply, JoinServerRequest, KindInfo, LeaveServerRequest,
-    LendBlocksReply, LendBlocksRequest, LocateServerReply, LocateServerRequest, LowerBlockRequest,
-    OpenBlockRequest, QueueAheadRequest, QueueTakenRequest, RaiseBlockRequest, ReleaseReply,
-    ReleaseRequest, ReportReply, ReportRequest, RetireBlockRequest, ReturnBlockRequest,
-    SealBlockRequest, SetGenerationRequest, SweepObjectsRequest, TierChangedRequest, TierInfo,
+    ActivePrefix, BlockUsage, HelloReply, HelloRequest, JoinServerReply, JoinServerRequest,
+    KindInfo, LeaveServerRequest, ReportReply, ReportRequest, TierInfo,
 };
 use honeycomb_wire::{Field, GrantKey, Op, ReplyHeader, RequestHeader, Status, TokenKey};
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use telling::Telling;
 
 /// How long a connection attempt to the controller may take.
 const CONNECT: Duration = Duration::from_secs(1);
@@ -100,53 +92,6 @@ pub(crate) struct Counters {
     pub forwarded: u64,
     pub bytes_owed: u64,
     pub cpu: Duration,
-}
-
-/// What is told to a controller that knows this server.
-#[derive(Default)]
-struct Telling {
-    /// Tells one connection's answers from those of an earlier one.
-    round: u64,
-    /// Which shards have told theirs.
-    has: Vec<bool>,
-    blocks: Vec<HeldBlock>,
-    /// What they wanted after that.
-    later: Vec<Effect>,
-    /// Blocks that wait to hear that what was taken from them is known.
-    unheard: Vec<BlockAt>,
-}
-
-impl Telling {
-    fn begin(&mut self, shards: usize) {
-        self.stop();
-        self.has = vec![false; shards];
-    }
-
-    /// Ends it before it was complete: all of it is told anew.
-    fn stop(&mut self) {
-        self.round += 1;
-        self.has.clear();
-        self.blocks.clear();
-        for effect in std::mem::take(&mut self.later) {
-            match effect {
-                Effect::Taken { at, .. } => self.unheard.push(at),
-                // What blocks tell of themselves does not say this.
-                Effect::CancelMove { .. } | Effect::BlockFailed { .. } => self.later.push(effect),
-                _ => {}
-            }
-        }
-    }
-
-    fn has(&self, shard: ShardIx) -> bool {
-        self.has.get(shard.0 as usize).copied().unwrap_or(false)
-    }
-
-    /// Takes a shard's blocks; true when those of all are here.
-    fn take(&mut self, shard: ShardIx, blocks: Vec<HeldBlock>) -> bool {
-        self.has[shard.0 as usize] = true;
-        self.blocks.extend(blocks);
-        self.has.iter().all(|&has| has)
-    }
 }
 
 /// The link to one controller shard.
@@ -379,7 +324,7 @@ impl Link {
         }
         self.server = Some(server);
         self.now_ready(net);
-        self.telling = Telling { round: self.telling.round, ..Telling::default() };
+        self.telling.forget();
         self.usage.clear();
         for shard in &self.shards {
             self.post(
@@ -434,409 +379,9 @@ impl Link {
         self.ask(net, Op::Report, &body, Asked::Report { sent: now });
     }
 
-    /// Asks or tells the controller shard what a shard of ours wants.
-    pub(crate) fn effect(&mut self, net: &mut Net, effect: Effect) {
-        if !self.ready {
-            return self.keep(effect);
-        }
-        match effect {
-            Effect::Grow { structure, at } => {
-                let body = GrowStructureRequest {
-                    structure: structure.0,
-                    block: at.block.0,
-                    epoch: at.epoch.0,
-                };
-                self.ask(net, Op::GrowStructure, &body, Asked::Grow(at));
-            }
-            Effect::Sealed { structure, at, length, bytes, last } => {
-                let body = SealBlockRequest {
-                    structure: structure.0,
-                    block: at.block.0,
-                    epoch: at.epoch.0,
-                    length,
-                    bytes,
-                    last,
-                };
-                self.ask(net, Op::SealBlock, &body, Asked::Told);
-            }
-            Effect::Taken { structure, at, items, bytes } => {
-                let body = QueueTakenRequest {
-                    structure: structure.0,
-                    block: at.block.0,
-                    epoch: at.epoch.0,
-                    items,
-                    bytes,
-                };
-                self.ask(net, Op::QueueTaken, &body, Asked::Taken(at));
-            }
-            Effect::Return { structure, at, successor } => {
-                let entry = MovedArgs::decode(&successor).expect("it came from `grown`").entry;
-                let body = ReturnBlockRequest {
-                    structure: structure.0,
-                    block: at.block.0,
-                    epoch: at.epoch.0,
-                    successor: entry.block,
-                    successor_epoch: entry.epoch,
-                };
-                self.ask(net, Op::ReturnBlock, &body, Asked::Told);
-            }
-            Effect::BeginMove { structure, at, start, way } => {
-                let (structure, block, epoch) = (structure.0, at.block.0, at.epoch.0);
-                let body = BeginMoveRequest { structure, block, epoch, start, way: way as u8 };
-                self.ask(net, Op::BeginMove, &body, Asked::Begin(at));
-            }
-            Effect::CommitMove { structure, at, id, target, bytes } => {
-                let body = CommitMoveRequest {
-                    structure: structure.0,
-                    block: at.block.0,
-                    epoch: at.epoch.0,
-                    move_id: id,
-                    target: target.block.0,
-                    target_epoch: target.epoch.0,
-                    bytes,
-                };
-                self.ask(net, Op::CommitMove, &body, Asked::Commit(at));
-            }
-            Effect::CancelMove { structure, at, id } => {
-                let (structure, block, epoch) = (structure.0, at.block.0, at.epoch.0);
-                let body = CancelMoveRequest { structure, block, epoch, move_id: id };
-                self.ask(net, Op::CancelMove, &body, Asked::Told);
-            }
-            Effect::LocateServer { shard, server } => {
-                let body = LocateServerRequest { server: server.0 };
-                self.ask(net, Op::LocateServer, &body, Asked::Locate(shard, server));
-            }
-            Effect::Raise { structure, at } => {
-                let (structure, block, epoch) = (structure.0, at.block.0, at.epoch.0);
-                let body = RaiseBlockRequest { structure, block, epoch };
-                self.ask(net, Op::RaiseBlock, &body, Asked::Told);
-            }
-            Effect::TierChanged { structure, at, tier } => {
-                let (structure, block, epoch) = (structure.0, at.block.0, at.epoch.0);
-                let body = TierChangedRequest { structure, block, epoch, tier: tier.0 };
-                self.ask(net, Op::TierChanged, &body, Asked::Told);
-            }
-            Effect::BlockFailed { structure, at, why } => {
-                let (structure, block, epoch) = (structure.0, at.block.0, at.epoch.0);
-                let body = BlockFailedRequest { structure, block, epoch, why };
-                self.ask(net, Op::BlockFailed, &body, Asked::Told);
-            }
-            Effect::Retire { structure, at } => {
-                let body = RetireBlockRequest {
-                    structure: structure.0,
-                    block: at.block.0,
-                    epoch: at.epoch.0,
-                };
-                self.ask(net, Op::RetireBlock, &body, Asked::Told);
-            }
-        }
-    }
-
-    /// What the controller is to be told once it is there again. What a shard wanted before it told
-    /// its holdings is in them.
-    fn keep(&mut self, effect: Effect) {
-        let at = match effect {
-            Effect::Grow { at, .. } => return self.away(at),
-            Effect::BeginMove { at, .. } => return self.refuse_move(at),
-            Effect::CommitMove { at, .. } => return self.move_word(at, MoveWord::NotAsked),
-            // It is asked for again.
-            Effect::LocateServer { .. } | Effect::Raise { .. } => return,
-            Effect::CancelMove { .. } | Effect::BlockFailed { .. } => {
-                return self.telling.later.push(effect);
-            }
-            Effect::TierChanged { at, .. }
-            | Effect::Sealed { at, .. }
-            | Effect::Taken { at, .. }
-            | Effect::Return { at, .. }
-            | Effect::Retire { at, .. } => at,
-        };
-        match effect {
-            _ if self.telling.has(at.block.shard()) => self.telling.later.push(effect),
-            Effect::Taken { at, .. } => self.telling.unheard.push(at),
-            _ => {}
-        }
-    }
-
-    fn away(&self, at: BlockAt) {
-        self.successor(at, Successor::Denied(Status::Unavailable, cut_off()));
-    }
-
-    fn refuse_move(&self, at: BlockAt) {
-        self.move_word(at, MoveWord::Refused(Status::Unavailable, cut_off()));
-    }
-
     fn hang_up(&mut self, net: &mut Net) {
         if let Some(conn) = self.conn {
             net.close(conn);
-        }
-    }
-
-    fn tell_holdings(&mut self, net: &mut Net) {
-        let mut blocks = std::mem::take(&mut self.telling.blocks);
-        loop {
-            let rest = blocks.split_off(blocks.len().min(TOLD_AT_A_TIME));
-            let last = rest.is_empty();
-            let body = InventoryRequest { blocks, last };
-            self.ask(net, Op::Inventory, &body, Asked::Inventory { last });
-            if last {
-                return;
-            }
-            blocks = rest;
-        }
-    }
-
-    /// The controller knows what is held: everything goes on.
-    fn told(&mut self, net: &mut Net) {
-        self.now_ready(net);
-        for at in std::mem::take(&mut self.telling.unheard) {
-            self.tell(at, News::TakenHeard);
-        }
-        for effect in std::mem::take(&mut self.telling.later) {
-            self.effect(net, effect);
-        }
-    }
-
-    fn successor(&self, at: BlockAt, successor: Successor) {
-        self.tell(at, News::Successor(successor));
-    }
-
-    fn tell(&self, at: BlockAt, news: News) {
-        let shard = at.block.shard().0 as usize;
-        self.post(&self.shards[shard], Note::Tell(at, news, None));
-    }
-
-    fn grown(&mut self, at: BlockAt, header: &ReplyHeader, args: &[u8]) {
-        let successor = match (header.status, GrowStructureReply::decode(args)) {
-            (Status::Ok, Ok(reply)) => {
-                let moved = MovedArgs { version: reply.version, entry: reply.entry };
-                Successor::Ready(moved.encode())
-            }
-            (Status::Ok, Err(e)) => Successor::Denied(Status::Internal, e.to_string()),
-            (status, _) => Successor::Denied(status, String::from_utf8_lossy(args).into_owned()),
-        };
-        self.successor(at, successor);
-    }
-
-    fn errand(&self, header: &RequestHeader) -> Errand {
-        Errand { controller: self.controller, link: self.links, request: header.request }
-    }
-
-    fn move_word(&self, at: BlockAt, word: MoveWord) {
-        let shard = at.block.shard().0 as usize;
-        self.post(&self.shards[shard], Note::Move(at, word));
-    }
-
-    fn move_begun(&self, at: BlockAt, header: &ReplyHeader, args: &[u8]) {
-        let word = match (header.status, BeginMoveReply::decode(args)) {
-            (Status::Ok, Ok(BeginMoveReply { move_id, entry })) => match resolve(&entry.address) {
-                Ok(address) => MoveWord::Begin { id: move_id, entry, address },
-                Err(why) => MoveWord::Refused(Status::Unavailable, why),
-            },
-            (Status::Ok, Err(e)) => MoveWord::Refused(Status::Internal, e.to_string()),
-            (status, _) => MoveWord::Refused(status, String::from_utf8_lossy(args).into_owned()),
-        };
-        self.move_word(at, word);
-    }
-
-    fn located(&self, shard: ShardIx, server: ServerId, header: &ReplyHeader, args: &[u8]) {
-        let found = match (header.status, LocateServerReply::decode(args)) {
-            (Status::Ok, Ok(reply)) => resolve(&reply.address).map_err(|_| Status::Unavailable),
-            (Status::Ok, Err(_)) => Err(Status::Internal),
-            (status, _) => Err(status),
-        };
-        self.post(&self.shards[shard.0 as usize], Note::Located(server, found));
-    }
-
-    fn move_committed(&self, at: BlockAt, header: &ReplyHeader, args: &[u8]) {
-        let word = match (header.status, CommitMoveReply::decode(args)) {
-            (Status::Ok, Ok(CommitMoveReply { version, entry })) => {
-                MoveWord::Committed(MovedArgs { version, entry })
-            }
-            // What it says is not understood, so that it has to be asked again.
-            (Status::Ok, Err(e)) => MoveWord::NotCommitted(Status::Unavailable, e.to_string()),
-            (status, _) => {
-                MoveWord::NotCommitted(status, String::from_utf8_lossy(args).into_owned())
-            }
-        };
-        self.move_word(at, word);
-    }
-
-    /// Hands a request of the controller to the shard that it concerns.
-    fn command(&mut self, header: &RequestHeader, args: &[u8]) -> Result<(), (Status, String)> {
-        let malformed = |e: honeycomb_wire::Malformed| (Status::BadFrame, e.to_string());
-        let (shard, note) = match header.op {
-            Op::OpenBlock => {
-                let body = OpenBlockRequest::decode(args).map_err(malformed)?;
-                let owner = BlockOwner::try_from(&body)?;
-                (owner.at.block.shard(), Note::Open(owner, self.errand(header)))
-            }
-            Op::FreeBlock => {
-                let body = FreeBlockRequest::decode(args).map_err(malformed)?;
-                let at = BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) };
-                (at.block.shard(), Note::Free(at, self.errand(header)))
-            }
-            Op::LowerBlock => {
-                let body = LowerBlockRequest::decode(args).map_err(malformed)?;
-                let at = BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) };
-                (at.block.shard(), Note::Lower(at, TierIx(body.tier), self.errand(header)))
-            }
-            Op::FlushBlock => {
-                let body = FlushBlockRequest::decode(args).map_err(malformed)?;
-                let at = BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) };
-                let (range, errand) = ((body.start, body.end), self.errand(header));
-                let note = match body.live {
-                    0 => Note::Flush(at, range, body.object, errand),
-                    live => Note::Copy(at, range, body.object, live, errand),
-                };
-                (at.block.shard(), note)
-            }
-            Op::CommitFlush => {
-                let body = CommitFlushRequest::decode(args).map_err(malformed)?;
-                let what = FlushWhat::Commit(Box::new(body));
-                return self.flusher.give(FlushJob { errand: self.errand(header), what });
-            }
-            Op::SweepObjects => {
-                let body = SweepObjectsRequest::decode(args).map_err(malformed)?;
-                let what = FlushWhat::Sweep(Box::new(body));
-                return self.flusher.give(FlushJob { errand: self.errand(header), what });
-            }
-            Op::QueueAhead => {
-                let body = QueueAheadRequest::decode(args).map_err(malformed)?;
-                let at = BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) };
-                let news = News::Ahead { items: body.items, bytes: body.bytes };
-                (at.block.shard(), Note::Tell(at, news, Some(self.errand(header))))
-            }
-            Op::Evacuate => {
-                let body = EvacuateRequest::decode(args).map_err(malformed)?;
-                let at = BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) };
-                (at.block.shard(), Note::Evacuate(at, self.errand(header)))
-            }
-            Op::BeginImport => {
-                let body = BeginImportRequest::decode(args).map_err(malformed)?;
-                let at = BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) };
-                let range = (body.start, body.end);
-                (at.block.shard(), Note::BeginImport(at, body.move_id, range, self.errand(header)))
-            }
-            Op::EndImport => {
-                let body = EndImportRequest::decode(args).map_err(malformed)?;
-                let at = BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) };
-                let note = Note::EndImport(at, body.move_id, body.commit, self.errand(header));
-                (at.block.shard(), note)
-            }
-            Op::SetGeneration => {
-                let body = SetGenerationRequest::decode(args).map_err(malformed)?;
-                let (prefix, generation) = (PrefixId(body.prefix), Generation(body.generation));
-                // It is done when every shard has done it. Asked once more meanwhile, it has its
-                // answer then, and not when some shards have done it twice.
-                let errand = self.errand(header);
-                return self.post_all(errand, || Note::SetGeneration(prefix, generation, errand));
-            }
-            Op::EndCopies => {
-                let live = EndCopiesRequest::decode(args).map_err(malformed)?.live;
-                let errand = self.errand(header);
-                return self.post_all(errand, || Note::EndCopies(live, errand));
-            }
-            op => return Err((Status::NotServedHere, format!("{} on a link", op.name()))),
-        };
-        let Some(mailbox) = self.shards.get(shard.0 as usize) else {
-            return Err((Status::UnknownBlock, format!("there is no shard {}", shard.0)));
-        };
-        self.post(mailbox, note);
-        Ok(())
-    }
-
-    /// Hands every shard its part of a request.
-    fn post_all(
-        &mut self,
-        errand: Errand,
-        note: impl Fn() -> Note,
-    ) -> Result<(), (Status, String)> {
-        let Entry::Vacant(left) = self.shared.entry(errand.request) else { return Ok(()) };
-        left.insert(self.shards.len());
-        for shard in &self.shards {
-            self.post(shard, note());
-        }
-        Ok(())
-    }
-}
-
-fn cut_off() -> String {
-    "the controller cannot be reached".to_owned()
-}
-
-/// Where a server is. Its name is looked up here because a shard must not wait for that.
-fn resolve(address: &str) -> Result<SocketAddr, String> {
-    let found = address.to_socket_addrs().map_err(|e| format!("{address}: {e}"))?;
-    found.into_iter().next().ok_or_else(|| format!("{address} is no address"))
-}
-
-impl TryFrom<&OpenBlockRequest> for BlockOwner {
-    type Error = (Status, String);
-
-    /// Refuses a code that no kind has, and marks that cannot be.
-    fn try_from(body: &OpenBlockRequest) -> Result<BlockOwner, (Status, String)> {
-        let kind = Kind::from_code(body.kind)
-            .ok_or_else(|| (Status::WrongKind, format!("no kind has the code {:#x}", body.kind)))?;
-        let (high, low) = (body.high_mark, body.low_mark);
-        let marks = Marks::new(high, low, Marks::default()).ok_or_else(|| {
-            (Status::InvalidArgument, format!("{high} % and {low} % are no marks of a block"))
-        })?;
-        Ok(BlockOwner {
-            at: BlockAt { block: BlockId(body.block), epoch: Epoch(body.epoch) },
-            job: JobId(body.job),
-            prefix: PrefixId(body.prefix),
-            structure: StructureId(body.structure),
-            generation: Generation(body.generation),
-            kind,
-            start: body.start,
-            end: body.end,
-            slots: body.slots,
-            max_items: body.max_items,
-            max_bytes: body.max_bytes,
-            first: body.first,
-            marks,
-            importing: body.importing,
-            tier: TierIx(body.tier),
-        })
-    }
-}
-
-impl Link {
-    pub(crate) fn on_request(
-        &mut self,
-        net: &mut Net,
-        from: ConnId,
-        header: &RequestHeader,
-        args: &[u8],
-        lots: &mut Lots,
-    ) {
-        if header.op == Op::LendBlocks {
-            let wanted = LendBlocksRequest::decode(args).map_err(|e| e.to_string());
-            let set = wanted.and_then(|body| {
-                let lent = lots.set(self.controller, &body.lots);
-                lent.ok_or_else(|| "this server has other cores".to_owned())
-            });
-            return match set {
-                Ok(lent) => {
-                    let header = ReplyHeader::new(Status::Ok, header.request, 0);
-                    let body = LendBlocksReply { lent }.encode();
-                    net.reply(from, header, &body, ReplyPayload::Copy(&[]));
-                }
-                Err(text) => net.refuse(from, header.request, Status::BadFrame, &text),
-            };
-        }
-        if header.op == Op::Release {
-            return match ReleaseRequest::decode(args) {
-                Ok(ReleaseRequest { stay }) => {
-                    self.released = !stay;
-                    let header = ReplyHeader::new(Status::Ok, header.request, 0);
-                    net.reply(from, header, &ReleaseReply {}.encode(), ReplyPayload::Copy(&[]));
-                }
-                Err(e) => net.refuse(from, header.request, Status::BadFrame, &e.to_string()),
-            };
-        }
-        if let Err((status, text)) = self.command(header, args) {
-            net.refuse(from, header.request, status, &text);
         }
     }
 
@@ -939,19 +484,6 @@ impl Link {
         self.active.extend(active);
         if urgent || self.usage.len() > 1000 {
             self.report(net, now);
-        }
-    }
-
-    /// What a shard holds, if it was asked over this connection.
-    pub(crate) fn holdings(
-        &mut self,
-        net: &mut Net,
-        shard: ShardIx,
-        round: u64,
-        blocks: Vec<HeldBlock>,
-    ) {
-        if round == self.telling.round && self.telling.take(shard, blocks) {
-            self.tell_holdings(net);
         }
     }
 

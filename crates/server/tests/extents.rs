@@ -22,7 +22,7 @@ const SIZE: usize = 64 << 10;
 const NEAR: ServerId = ServerId(1);
 const FAR: ServerId = ServerId(2);
 /// The first block of the near server.
-const KV: BlockAt = BlockAt { block: BlockId(1 << 32), epoch: Epoch(1) };
+const KV: BlockAt = BlockAt::of(1 << 32, 1);
 
 /// A put is answered within this: its adoption, and its block's patience.
 const ANSWERED: Duration = Duration::from_millis(ADOPT_MAX.as_millis() as u64 + 1100);

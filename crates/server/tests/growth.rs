@@ -131,7 +131,7 @@ impl World {
                 Effect::Return { at, successor, .. } => {
                     assert_eq!(at, self.tail);
                     let entry = MovedArgs::decode(&successor).unwrap().entry;
-                    let at = BlockAt { block: BlockId(entry.block), epoch: Epoch(entry.epoch) };
+                    let at = entry.at();
                     assert!(self.shard.free(at));
                     self.returned.push(at);
                 }
@@ -158,7 +158,7 @@ impl World {
                 Status::Moved => {
                     self.sequence += u64::from(answer.executed());
                     let entry = MovedArgs::decode(&answer.args).unwrap().entry;
-                    self.tail = BlockAt { block: BlockId(entry.block), epoch: Epoch(entry.epoch) };
+                    self.tail = entry.at();
                     (self.used, self.sequence) = (0, 0);
                     self.blocks += 1;
                 }

@@ -147,6 +147,13 @@ pub struct BlockAt {
     pub epoch: Epoch,
 }
 
+impl BlockAt {
+    /// The block with these numbers, as messages carry them.
+    pub const fn of(block: u64, epoch: u64) -> BlockAt {
+        BlockAt { block: BlockId(block), epoch: Epoch(epoch) }
+    }
+}
+
 impl Epoch {
     /// The epoch with this controller term and counter.
     pub fn new(term: u32, counter: u64) -> Epoch {

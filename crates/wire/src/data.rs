@@ -3,7 +3,7 @@
 use crate::fields::{Field, Malformed, Reader};
 use crate::messages::MapEntry;
 use honeycomb_types::limits::ACK_LANES_MAX;
-use honeycomb_types::{LaneId, Sequence};
+use honeycomb_types::{BlockAt, LaneId, Sequence};
 
 /// `FileRead`: which bytes of the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,6 +206,13 @@ pub struct MovedArgs {
     /// The entry. Of a file, its start counts from the length (the reply's value) at which the
     /// block that answers was sealed.
     pub entry: MapEntry,
+}
+
+impl MapEntry {
+    /// The block that serves the range.
+    pub fn at(&self) -> BlockAt {
+        BlockAt::of(self.block, self.epoch)
+    }
 }
 
 impl MovedArgs {

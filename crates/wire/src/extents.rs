@@ -2,8 +2,8 @@
 //! to a `KvGet` of such a value (`Status::Extents`).
 
 use crate::fields::{Field, Malformed, Reader};
+use honeycomb_types::BlockAt;
 use honeycomb_types::limits::EXTENT_REF;
-use honeycomb_types::{BlockAt, BlockId, Epoch};
 
 /// One extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,8 +38,7 @@ pub fn extents(bytes: &[u8]) -> Result<Vec<ExtentRef>, Malformed> {
     let mut from = Reader::new(bytes);
     let mut extents = Vec::with_capacity(bytes.len() / EXTENT_REF);
     while !from.is_empty() {
-        let at =
-            BlockAt { block: BlockId(u64::get(&mut from)?), epoch: Epoch(u64::get(&mut from)?) };
+        let at = BlockAt::of(u64::get(&mut from)?, u64::get(&mut from)?);
         extents.push(ExtentRef { at, id: u64::get(&mut from)?, len: u32::get(&mut from)? });
     }
     Ok(extents)

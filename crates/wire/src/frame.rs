@@ -7,7 +7,7 @@ use crate::messages::{Op, Status};
 use honeycomb_types::limits::{
     ARGS_MAX, CONTROL_ARGS_MAX, FRAME_MAX, HELLO_MAX, REPLY_HEADER, REQUEST_HEADER,
 };
-use honeycomb_types::{BlockAt, BlockId, Epoch, LaneId, Sequence, Verbs};
+use honeycomb_types::{BlockAt, LaneId, Sequence, Verbs};
 
 /// First two bytes of a request: `HC`.
 pub const REQUEST_MAGIC: u16 = u16::from_le_bytes(*b"HC");
@@ -196,7 +196,7 @@ impl RequestHeader {
             args_len,
             payload_len,
             request: u64_at(b, 16),
-            at: BlockAt { block: BlockId(u64_at(b, 24)), epoch: Epoch(u64_at(b, 32)) },
+            at: BlockAt::of(u64_at(b, 24), u64_at(b, 32)),
             sequence: Sequence(u64_at(b, 40)),
             lane: LaneId(u32_at(b, 48)),
             grant: u32_at(b, 52),

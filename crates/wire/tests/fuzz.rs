@@ -4,7 +4,7 @@ mod common;
 
 use common::{bytes, list, message, op, vectors};
 use honeycomb_types::limits::{CONTROL_ARGS_MAX, FRAME_MAX, REPLY_HEADER, REQUEST_HEADER};
-use honeycomb_types::{BlockAt, BlockId, Epoch, LaneId, Sequence};
+use honeycomb_types::{BlockAt, LaneId, Sequence};
 use honeycomb_wire::batch::{ReadManyArgs, batch_ops, keys, put_batch, put_keys};
 use honeycomb_wire::data::{
     MovedArgs, ReadArgs, ScanArgs, SwapArgs, acks, mode_and_key, put_acks, put_scan_entry,
@@ -91,7 +91,7 @@ fn request_bytes() -> impl Strategy<Value = [u8; REQUEST_HEADER]> {
             args_len: n[0] as u32 % 100_000,
             payload_len: n[1] as u32 % 1000,
             request: n[2],
-            at: BlockAt { block: BlockId(n[3]), epoch: Epoch(n[4]) },
+            at: BlockAt::of(n[3], n[4]),
             sequence: Sequence(n[5]),
             lane: LaneId(n[6] as u32),
             grant: n[7] as u32,
@@ -120,11 +120,11 @@ fn good_request() -> impl Strategy<Value = RequestHeader> {
             header.ack_lag = header.ack_lag.min(header.sequence.0.min(u32::MAX as u64) as u32);
         }
         if info.auth == honeycomb_wire::Auth::Grant {
-            header.at = BlockAt { block: BlockId(n[7]), epoch: Epoch(n[3]) };
+            header.at = BlockAt::of(n[7], n[3]);
             header.grant = (n[4] as u32).max(1);
         }
         if info.auth == honeycomb_wire::Auth::Peer {
-            header.at = BlockAt { block: BlockId(n[7].max(1)), epoch: Epoch(n[3]) };
+            header.at = BlockAt::of(n[7].max(1), n[3]);
         }
         header
     })

@@ -15,8 +15,7 @@ mod shown;
 use common::{bytes, list, message, number, op, status, text, vectors};
 use honeycomb_types::limits::{REPLY_HEADER, REQUEST_HEADER};
 use honeycomb_types::{
-    BlockAt, BlockId, Epoch, Generation, JobId, LaneId, PrefixId, Route, Sequence, StructureId,
-    Verbs,
+    BlockAt, Generation, JobId, LaneId, PrefixId, Route, Sequence, StructureId, Verbs,
 };
 use honeycomb_wire::custom::{Routed, put_routed, split_args};
 use honeycomb_wire::data::{
@@ -52,7 +51,7 @@ fn request_of(fields: &Value) -> RequestHeader {
         args_len: narrow("args_len"),
         payload_len: narrow("payload_len"),
         request: wide("request"),
-        at: BlockAt { block: BlockId(wide("block")), epoch: Epoch(wide("epoch")) },
+        at: BlockAt::of(wide("block"), wide("epoch")),
         sequence: Sequence(wide("sequence")),
         lane: LaneId(narrow("lane")),
         grant: narrow("grant"),
@@ -495,7 +494,7 @@ fn check_data_request(op: Op, sample: &Value) {
             let (mode, key) = (number(field("mode")) == 1, bytes(field("key")));
             assert_eq!(mode_and_key(&args), Ok((mode, &key[..])), "{at}");
             let told = list(field("extents")).iter().map(|told| ExtentRef {
-                at: BlockAt { block: BlockId(number(&told[0])), epoch: Epoch(number(&told[1])) },
+                at: BlockAt::of(number(&told[0]), number(&told[1])),
                 id: number(&told[2]),
                 len: number(&told[3]) as u32,
             });

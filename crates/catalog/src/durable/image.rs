@@ -439,7 +439,7 @@ pub(super) fn put_at(w: &mut Writer<'_>, at: BlockAt) {
 }
 
 pub(super) fn get_at(r: &mut Reader<'_>) -> Result<BlockAt, BadRecord> {
-    Ok(BlockAt { block: BlockId(r.u64()?), epoch: Epoch(r.u64()?) })
+    Ok(BlockAt::of(r.u64()?, r.u64()?))
 }
 
 impl StructureImage {

@@ -4,12 +4,12 @@
 #![allow(dead_code)] // Each test file uses its part.
 
 use honeycomb_catalog::{
-    Actor, Catalog, CatalogError, ClusterStatus, Command, Config, Effect, NewServer, NewStructure,
-    Opened, PlanNode, PrefixInfo, PrefixOptions, Recovery, Reply, Seal,
+    Actor, Catalog, CatalogError, ClusterStatus, Command, Config, Effect, HeldBlock, NewServer,
+    NewStructure, Opened, PlanNode, PrefixInfo, PrefixOptions, Recovery, Reply, Seal,
 };
 use honeycomb_types::{
-    BlockAt, JobId, Kind, KindSpec, PolicyKind, PrefixId, ServerId, StructureId, TierClass,
-    TierSpec, Time,
+    BlockAt, Generation, JobId, Kind, KindSpec, PolicyKind, PrefixId, ServerId, StructureId,
+    TierClass, TierSpec, Time,
 };
 use std::time::Duration;
 
@@ -388,6 +388,35 @@ impl Bench {
             Reply::Sealed { version } => Ok(version.0),
             other => panic!("{other:?}"),
         }
+    }
+
+    /// A server comes back to a restarted controller and tells what it holds.
+    pub fn back(&mut self, server: ServerId, held: &[(BlockAt, StructureId)]) {
+        let status = self.status();
+        let member = status.servers.iter().find(|s| s.server == server).unwrap();
+        let new = NewServer {
+            address: &member.address,
+            incarnation: incarnation(&member.address),
+            shards: member.shards,
+            blocks_per_shard: (member.blocks / member.shards as u64) as u32,
+            tiers: &[],
+            block_size: 65_536,
+            flush_root: "/flush",
+            kinds: &[],
+        };
+        self.run(Command::RejoinServer { server: new, member: server }).unwrap();
+        let held = held.iter().map(|&(at, structure)| HeldBlock {
+            at,
+            structure,
+            generation: Generation(1),
+            bytes_used: 0,
+            sealed: None,
+            successor: None,
+            taken: (0, 0),
+            tiers: Default::default(),
+        });
+        let held: Vec<HeldBlock> = held.collect();
+        self.run(Command::Inventory { server, held: &held, last: true }).unwrap();
     }
 
     pub fn confirm(&mut self, blocks: &[BlockAt]) {

@@ -1,11 +1,11 @@
 //! What memory servers ask and report, and what it means when one is gone.
 
-use super::{ControllerService, Refusal, block_at, malformed, refusal, unexpected};
+use super::{ControllerService, Refusal, malformed, refusal, unexpected};
 use crate::translate;
 use honeycomb_catalog::{BlockUsage, Command, Reply, Report, Seal, TierTraffic};
 use honeycomb_env::{ConnId, Net};
 use honeycomb_types::limits::TIERS_MAX;
-use honeycomb_types::{JobId, PrefixId, ServerId, StructureId, TierIx, Time};
+use honeycomb_types::{BlockAt, JobId, PrefixId, ServerId, StructureId, TierIx, Time};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Field, Op};
 use std::collections::BTreeSet;
@@ -37,7 +37,7 @@ impl ControllerService {
             }
             Op::GrowStructure => {
                 let q = GrowStructureRequest::decode(args).map_err(malformed)?;
-                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
+                let (structure, at) = (StructureId(q.structure), BlockAt::of(q.block, q.epoch));
                 match self.apply(now, Command::GrowStructure { structure, at }).map_err(refusal)? {
                     Reply::Grown { version, entry } => {
                         self.await_open([entry.at]);
@@ -49,7 +49,7 @@ impl ControllerService {
             }
             Op::QueueTaken => {
                 let q = QueueTakenRequest::decode(args).map_err(malformed)?;
-                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
+                let (structure, at) = (StructureId(q.structure), BlockAt::of(q.block, q.epoch));
                 let (items, bytes) = (q.items, q.bytes);
                 let command = Command::QueueTaken { structure, at, items, bytes };
                 self.apply(now, command).map_err(refusal)?;
@@ -57,21 +57,21 @@ impl ControllerService {
             }
             Op::ReturnBlock => {
                 let q = ReturnBlockRequest::decode(args).map_err(malformed)?;
-                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
-                let successor = block_at(q.successor, q.successor_epoch);
+                let (structure, at) = (StructureId(q.structure), BlockAt::of(q.block, q.epoch));
+                let successor = BlockAt::of(q.successor, q.successor_epoch);
                 let command = Command::ReturnBlock { structure, at, successor };
                 self.apply(now, command).map_err(refusal)?;
                 Ok(ReturnBlockReply {}.encode())
             }
             Op::RaiseBlock => {
                 let q = RaiseBlockRequest::decode(args).map_err(malformed)?;
-                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
+                let (structure, at) = (StructureId(q.structure), BlockAt::of(q.block, q.epoch));
                 self.apply(now, Command::RaiseBlock { structure, at }).map_err(refusal)?;
                 Ok(RaiseBlockReply {}.encode())
             }
             Op::TierChanged => {
                 let q = TierChangedRequest::decode(args).map_err(malformed)?;
-                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
+                let (structure, at) = (StructureId(q.structure), BlockAt::of(q.block, q.epoch));
                 let tier = TierIx(q.tier);
                 let command = Command::TierChanged { structure, at, tier };
                 self.apply(now, command).map_err(refusal)?;
@@ -79,19 +79,19 @@ impl ControllerService {
             }
             Op::BlockFailed => {
                 let q = BlockFailedRequest::decode(args).map_err(malformed)?;
-                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
+                let (structure, at) = (StructureId(q.structure), BlockAt::of(q.block, q.epoch));
                 self.apply(now, Command::BlockFailed { structure, at }).map_err(refusal)?;
                 Ok(BlockFailedReply {}.encode())
             }
             Op::RetireBlock => {
                 let q = RetireBlockRequest::decode(args).map_err(malformed)?;
-                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
+                let (structure, at) = (StructureId(q.structure), BlockAt::of(q.block, q.epoch));
                 self.apply(now, Command::RetireBlock { structure, at }).map_err(refusal)?;
                 Ok(RetireBlockReply {}.encode())
             }
             _ => {
                 let q = SealBlockRequest::decode(args).map_err(malformed)?;
-                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
+                let (structure, at) = (StructureId(q.structure), BlockAt::of(q.block, q.epoch));
                 let seal = Seal { length: q.length, bytes: q.bytes, last: q.last };
                 let command = Command::SealBlock { structure, at, seal };
                 match self.apply(now, command).map_err(refusal)? {
@@ -106,7 +106,7 @@ impl ControllerService {
         let usage: Vec<BlockUsage> = q
             .usage
             .iter()
-            .map(|u| BlockUsage { at: block_at(u.block, u.epoch), bytes_used: u.bytes_used })
+            .map(|u| BlockUsage { at: BlockAt::of(u.block, u.epoch), bytes_used: u.bytes_used })
             .collect();
         let traffic: Vec<TierTraffic> = (q.tiers.iter().take(TIERS_MAX))
             .map(|t| TierTraffic { written: t.written, read: t.read })

@@ -1,6 +1,6 @@
 //! Moves, as blocks ask for them and as their targets are told (`crates/catalog/src/moves.rs`).
 
-use super::{ControllerService, Refusal, block_at, malformed, refusal, unexpected};
+use super::{ControllerService, Refusal, malformed, refusal, unexpected};
 use crate::translate;
 use honeycomb_catalog::{Command, Effect, Reply};
 use honeycomb_types::{BlockAt, MoveId, StructureId, Time, Way};
@@ -20,7 +20,7 @@ impl ControllerService {
         let command = match op {
             Op::BeginMove => {
                 let q = BeginMoveRequest::decode(args).map_err(malformed)?;
-                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
+                let (structure, at) = (StructureId(q.structure), BlockAt::of(q.block, q.epoch));
                 let Some(way) = Way::from_code(q.way) else {
                     return Err((
                         Status::InvalidArgument,
@@ -31,13 +31,13 @@ impl ControllerService {
             }
             Op::CommitMove => {
                 let q = CommitMoveRequest::decode(args).map_err(malformed)?;
-                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
-                let (id, target) = (MoveId(q.move_id), block_at(q.target, q.target_epoch));
+                let (structure, at) = (StructureId(q.structure), BlockAt::of(q.block, q.epoch));
+                let (id, target) = (MoveId(q.move_id), BlockAt::of(q.target, q.target_epoch));
                 Command::CommitMove { structure, at, id, target, bytes: q.bytes }
             }
             _ => {
                 let q = CancelMoveRequest::decode(args).map_err(malformed)?;
-                let (structure, at) = (StructureId(q.structure), block_at(q.block, q.epoch));
+                let (structure, at) = (StructureId(q.structure), BlockAt::of(q.block, q.epoch));
                 Command::CancelMove { structure, at, id: MoveId(q.move_id) }
             }
         };

@@ -6,7 +6,7 @@ use honeycomb_env::Entropy;
 use honeycomb_server::{MemoryServer, ServerOptions};
 use honeycomb_structures::Registry;
 use honeycomb_types::limits::{PROTOCOL_MAJOR, REPLY_HEADER};
-use honeycomb_types::{BlockAt, BlockId, Epoch, LaneId, PrefixId, Sequence};
+use honeycomb_types::{BlockAt, LaneId, PrefixId, Sequence};
 use honeycomb_wire::messages::{HelloRequest, PartitionMap, PresentGrantRequest};
 use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, RootKey, Status};
 use std::io::{self, Read, Write};
@@ -201,7 +201,7 @@ pub fn data_header(op: Op, at: BlockAt, grant: u32, lane: u32) -> RequestHeader 
 /// The first block of a structure.
 pub fn first_block(map: &PartitionMap) -> BlockAt {
     let entry = &map.entries[0];
-    BlockAt { block: BlockId(entry.block), epoch: Epoch(entry.epoch) }
+    entry.at()
 }
 
 /// A cluster of one memory server of two shards, and the key by which a test can issue any token

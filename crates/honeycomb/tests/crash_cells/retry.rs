@@ -3,7 +3,7 @@
 
 use super::common::raw::Raw;
 use honeycomb_types::limits::{PROTOCOL_MAJOR, PROTOCOL_MINOR};
-use honeycomb_types::{BlockAt, BlockId, Epoch, JobId, LaneId, Sequence};
+use honeycomb_types::{JobId, LaneId, Sequence};
 use honeycomb_wire::messages::{
     HelloRequest, MapEntry, OpenStructureReply, OpenStructureRequest, PartitionMap,
 };
@@ -63,7 +63,7 @@ impl Retries {
             let entry = map.entries.iter().find(has).expect("every key has a block");
             let address = entry.address.parse().unwrap();
             let (raw, grant) = lines.entry(address).or_insert_with(|| self.line(address, grant));
-            let at = BlockAt { block: BlockId(entry.block), epoch: Epoch(entry.epoch) };
+            let at = entry.at();
             let header = RequestHeader {
                 at,
                 grant: *grant,

@@ -80,7 +80,7 @@ impl Victim {
             ExtentBlocksRequest { job: job.job.0, structure: kv.id.0, bytes: 0, full: Vec::new() };
         let told = raw.ask(Op::ExtentBlocks, &asked.encode());
         let entries = ExtentBlocksReply::decode(&told.args).unwrap().entries;
-        let at = honeycomb_client::at(&entries[0]);
+        let at = entries[0].at();
         let extents = Held { at, id: kv.id, grant: kv.grant.clone() };
         Victim { client, job, own, peer, kv, file, queue, extents }
     }

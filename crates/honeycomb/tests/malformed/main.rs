@@ -80,7 +80,7 @@ impl Setup {
         };
         let told = raw.ask(Op::ExtentBlocks, &asked.encode());
         let entries = ExtentBlocksReply::decode(&told.args).unwrap().entries;
-        let extents = honeycomb_client::at(&entries[0]);
+        let extents = entries[0].at();
         Setup { extents, cluster, client, job, kv, file, queue, _alone }
     }
 
@@ -194,7 +194,7 @@ fn run_cases(connect: impl Fn() -> Raw, cases: Vec<Case>) {
 /// Header fields that no node takes, whatever the operation.
 fn broken_headers() -> Vec<Case> {
     use Then::*;
-    let at = BlockAt { block: BlockId(1), epoch: Epoch(1) };
+    let at = BlockAt::of(1, 1);
     let ping = frame(RequestHeader { request: 77, ..RequestHeader::new(Op::Ping) }, &[], &[]);
     let get = frame(RequestHeader { request: 78, ..data_header(Op::KvGet, at, 1, 0) }, b"k", &[]);
     let lane = RequestHeader { request: 79, ..data_header(Op::KvPut, at, 1, 5) };
@@ -718,7 +718,7 @@ fn blocks_that_are_not_there_are_refused() {
         add("a block beyond the last", block(server, shard, BlockId::MAX_INDEX), unknown);
         add("a block of shard 2 of 2", block(server, ShardIx(2), 0), unknown);
         add("a block of shard 255", block(server, ShardIx(255), 0), unknown);
-        add("every bit", BlockAt { block: BlockId(u64::MAX), epoch: Epoch(u64::MAX) }, unknown);
+        add("every bit", BlockAt::of(u64::MAX, u64::MAX), unknown);
         let wrong = Status::WrongEpoch;
         for epoch in [0, here.epoch.0 - 1, here.epoch.0 + 1, u64::MAX] {
             let at = BlockAt { block: here.block, epoch: Epoch(epoch) };

@@ -1,0 +1,141 @@
+//! The pool of a catalog that comes back: what the log knows, then what servers tell.
+
+use super::cores::{Held, LAST_FREE, QUARANTINED, Slot, UNOPENED};
+use super::{Pool, Server};
+use crate::NewServer;
+use crate::durable::ServerImage;
+use hashbrown::HashSet;
+use honeycomb_types::{BlockAt, BlockId, Bug, ServerId, ShardIx, Time};
+
+impl Pool {
+    /// Takes the members of a recovered catalog, all of them away: none of their blocks is free.
+    pub(crate) fn recover(
+        &mut self,
+        last: u32,
+        images: impl Iterator<Item = ServerImage>,
+        now: Time,
+    ) {
+        self.last_server = last;
+        for image in images {
+            let new = NewServer {
+                address: &image.address,
+                incarnation: image.incarnation,
+                shards: image.shards,
+                blocks_per_shard: image.blocks_per_shard,
+                tiers: &image.tiers,
+                block_size: 0,
+                // What it can do it tells when it is back.
+                flush_root: "",
+                kinds: &[],
+            };
+            let mut server = Server::new(new, now);
+            server.away = true;
+            for core in &mut server.cores {
+                (core.free, core.free_head) = (0, LAST_FREE);
+                // Until it tells where its blocks are there is room nowhere.
+                core.rooms.iter_mut().for_each(|room| room.out = room.total);
+                for slot in &mut core.slots {
+                    slot.state = QUARANTINED;
+                }
+            }
+            self.servers.insert(image.id, server);
+        }
+    }
+
+    /// Gives a block to the structure that had it. False when there is no such block, or it has an
+    /// owner.
+    pub(crate) fn recover_owner(&mut self, at: BlockAt, structure: u32) -> bool {
+        let Some(server) = self.servers.get_mut(&at.block.server()) else { return false };
+        let Some(slot) = server.slot(at.block) else { return false };
+        if slot.state != QUARANTINED || at.epoch <= slot.epoch {
+            return false;
+        }
+        *slot = Slot { epoch: at.epoch, state: structure, used: UNOPENED };
+        true
+    }
+
+    /// Keeps a block from everybody that was kept before: it is in quarantine in its epoch. False when
+    /// there is no such block, or it has an owner.
+    pub(crate) fn recover_kept(&mut self, at: BlockAt) -> bool {
+        let Some(server) = self.servers.get_mut(&at.block.server()) else { return false };
+        let Some(slot) = server.slot(at.block) else { return false };
+        if slot.state != QUARANTINED || at.epoch <= slot.epoch {
+            return false;
+        }
+        slot.epoch = at.epoch;
+        true
+    }
+
+    /// Counts what is neither free nor owned, once every owner is known.
+    pub(crate) fn finish_recovery(&mut self) {
+        for server in self.servers.values_mut() {
+            let slots = server.cores.iter().flat_map(|core| &core.slots);
+            server.quarantined = slots.filter(|s| s.held() == Held::Quarantined).count() as u32;
+        }
+    }
+
+    /// A successor that a block was granted, and of which the log knows nothing: the structure's
+    /// again. False when somebody else has the block, or has had it since.
+    pub(crate) fn adopt(&mut self, at: BlockAt, structure: u32) -> bool {
+        let Some(server) = self.servers.get_mut(&at.block.server()) else { return false };
+        let Some(slot) = server.slot(at.block) else { return false };
+        if slot.held() != Held::Quarantined || at.epoch < slot.epoch {
+            return false;
+        }
+        *slot = Slot { epoch: at.epoch, state: structure, used: UNOPENED };
+        server.quarantined -= 1;
+        self.staying.change(None, self.below_for(at.block));
+        true
+    }
+
+    /// A server holds a block that nobody owns: it stays in quarantine, under the epoch that its
+    /// confirmation will name. False when its epoch is over.
+    pub(crate) fn unowned(&mut self, at: BlockAt) -> bool {
+        let Some(server) = self.servers.get_mut(&at.block.server()) else { return false };
+        match server.slot(at.block) {
+            Some(slot) if slot.held() == Held::Quarantined && slot.epoch <= at.epoch => {
+                slot.epoch = at.epoch;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A server has told everything that it holds: its blocks that nobody owns, and that it does not
+    /// hold, are free. Answers those that somebody owns and it does not hold.
+    pub(crate) fn returned(
+        &mut self,
+        id: ServerId,
+        held: &HashSet<BlockId>,
+    ) -> Vec<(BlockAt, u32)> {
+        let mut missing = Vec::new();
+        let Some(server) = self.servers.get_mut(&id) else { return missing };
+        server.away = false;
+        for (ix, core) in server.cores.iter_mut().enumerate() {
+            // The lowest index is given first, as with a new server.
+            for index in (0..core.blocks()).rev() {
+                let block = BlockId::new(id, ShardIx(ix as u8), index);
+                let slot = &core.slots[index as usize];
+                match slot.held() {
+                    _ if held.contains(&block) => {}
+                    Held::Quarantined => {
+                        core.unname(index);
+                        server.quarantined -= 1;
+                    }
+                    Held::By(owner) => missing.push((BlockAt { block, epoch: slot.epoch }, owner)),
+                    Held::Free => {}
+                }
+            }
+            let counted = core.counted();
+            core.rooms.iter_mut().zip(counted).for_each(|(room, out)| room.out = out);
+        }
+        self.moving = self.count_moving();
+        let server = self.servers.get_mut(&id).expect("looked up above");
+        let told = server.lending.as_mut().and_then(|lending| lending.told.take());
+        if let Some(told) = told.filter(|_| !Bug::LotsForgottenAtRejoin.active()) {
+            server.set_lent(&told);
+            self.stir(id);
+        }
+        missing
+    }
+}

@@ -1,0 +1,190 @@
+//! One live memory server, as the catalog knows it.
+
+use super::Draw;
+use super::cores::{Core, Held, Room, Slot};
+use crate::kinds::KindSet;
+use crate::lots::Lending;
+use crate::weights::Load;
+use crate::{NewServer, TierTraffic};
+use hashbrown::HashMap;
+use honeycomb_types::limits::{REJOIN_GRACE, RESERVE_BLOCKS_MIN, RESERVE_FRACTION, SERVER_SILENCE};
+use honeycomb_types::{BlockId, Bug, TierIx, TierSpec, Time};
+use std::sync::Arc;
+
+/// One live memory server.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) address: Arc<str>,
+    pub(crate) incarnation: u64,
+    pub(crate) last_seen: Time,
+    /// Blocks that may be in memory.
+    pub(crate) total: u32,
+    pub(crate) quarantined: u32,
+    pub(crate) bytes_used: u64,
+    pub(crate) bytes_resident: u64,
+    pub(crate) connections: u32,
+    pub(crate) requests: u64,
+    pub(crate) forwarded: u64,
+    pub(crate) bytes_owed: u64,
+    pub(crate) load: Load,
+    /// What its tiers moved, as it told last; nothing before that.
+    pub(crate) traffic: Box<[TierTraffic]>,
+    /// It can write data of expired prefixes to disk.
+    pub(crate) flush: bool,
+    /// Where to.
+    pub(crate) flush_root: Box<str>,
+    /// The custom kinds that it serves.
+    pub(crate) kinds: KindSet,
+    /// Known from the log and not back yet: what it has is its own to tell, and nothing of it is
+    /// free.
+    pub(crate) away: bool,
+    /// It is being taken out, and is given no block (INV-46).
+    pub(crate) draining: bool,
+    /// Room that other controller shards may have, where there are any.
+    pub(crate) lending: Option<Lending>,
+    /// What is below its memory, each core's.
+    pub(crate) tiers: Box<[TierSpec]>,
+    pub(super) cores: Box<[Core]>,
+}
+
+impl Server {
+    pub(super) fn new(new: NewServer<'_>, now: Time) -> Server {
+        let total = new.shards as u32 * new.blocks_per_shard;
+        Server {
+            address: new.address.into(),
+            incarnation: new.incarnation,
+            last_seen: now,
+            total,
+            quarantined: 0,
+            bytes_used: 0,
+            bytes_resident: 0,
+            connections: 0,
+            requests: 0,
+            forwarded: 0,
+            bytes_owed: 0,
+            load: Load::default(),
+            traffic: Box::default(),
+            flush: !new.flush_root.is_empty(),
+            flush_root: new.flush_root.into(),
+            kinds: KindSet::of(new.kinds),
+            away: false,
+            draining: false,
+            lending: None,
+            tiers: new.tiers.into(),
+            cores: (0..new.shards).map(|_| Core::new(new.blocks_per_shard, new.tiers)).collect(),
+        }
+    }
+
+    pub(crate) fn shards(&self) -> u8 {
+        self.cores.len() as u8
+    }
+
+    /// That may be in memory.
+    pub(crate) fn blocks_per_shard(&self) -> u32 {
+        self.cores[0].rooms[0].total
+    }
+
+    /// Blocks that could be given in memory, with the reserve.
+    pub(crate) fn free(&self) -> u32 {
+        self.cores.iter().map(|core| core.rooms[0].free()).sum()
+    }
+
+    /// Whether none of its blocks is out, wherever it would be.
+    pub(crate) fn holds_nothing(&self) -> bool {
+        self.cores.iter().all(|core| core.out() == 0)
+    }
+
+    /// Room in a tier below: all of it, and what is taken.
+    pub(crate) fn below(&self, tier: usize) -> Room {
+        self.cores.iter().fold(Room { total: 0, out: 0 }, |sum, core| {
+            let Room { total, out } = core.rooms[tier + 1];
+            Room { total: sum.total + total, out: sum.out + out }
+        })
+    }
+
+    /// When it counts as dead if it says nothing.
+    pub(crate) fn silent_at(&self) -> Time {
+        self.last_seen + if self.away { REJOIN_GRACE } else { SERVER_SILENCE }
+    }
+
+    /// Its cores' blocks.
+    pub(crate) fn cores(&self) -> impl ExactSizeIterator<Item = &Core> {
+        self.cores.iter()
+    }
+
+    pub(super) fn unlent(&self) -> u32 {
+        self.cores.iter().map(|core| core.unlent).sum()
+    }
+
+    /// Takes what is lent to this controller shard now, by core; all that is out is within it.
+    pub(crate) fn set_lent(&mut self, lent: &[u32]) {
+        for (core, lent) in self.cores.iter_mut().zip(lent) {
+            core.unlent = core.blocks() - lent;
+            let (out, free) = (core.out(), core.free);
+            assert!(core.unlent <= free, "INV-40: {out} blocks are out and {lent} are lent");
+        }
+    }
+
+    /// Blocks in memory that this controller shard may give.
+    pub(crate) fn lent_total(&self) -> u32 {
+        self.total - self.lending.as_ref().map_or(0, |_| self.unlent())
+    }
+
+    pub(crate) fn reserve(&self) -> u32 {
+        let lent = self.lent_total();
+        RESERVE_BLOCKS_MIN.max(lent / RESERVE_FRACTION)
+    }
+
+    /// Blocks in memory that it could give to an ordinary allocation.
+    pub(crate) fn spare(&self) -> u32 {
+        self.room(Draw::Ordinary)
+    }
+
+    /// Blocks that such an allocation may take of a tier.
+    pub(super) fn room_in(&self, tier: TierIx, draw: Draw) -> u32 {
+        if tier.is_below() && !self.draining {
+            return self.cores.iter().map(|core| core.room_in(tier)).sum();
+        }
+        if tier.is_below() { 0 } else { self.room(draw) }
+    }
+
+    /// Free blocks in memory that such an allocation may take.
+    pub(crate) fn room(&self, draw: Draw) -> u32 {
+        if self.draining && !Bug::DrainTakesNewBlocks.active() {
+            return 0;
+        }
+        let room = self.cores.iter().map(Core::room).sum::<u32>();
+        match draw {
+            Draw::Ordinary => room.saturating_sub(self.reserve()),
+            Draw::Reserve => room,
+        }
+    }
+
+    /// Blocks in quarantine that have memory.
+    pub(crate) fn quarantined_in_memory(&self) -> u32 {
+        if self.tiers.is_empty() {
+            return self.quarantined;
+        }
+        let of = |core: &Core| {
+            let slots = core.slots.iter().zip(&core.places);
+            slots.filter(|(s, p)| s.held() == Held::Quarantined && p.in_memory()).count()
+        };
+        self.cores.iter().map(of).sum::<usize>() as u32
+    }
+
+    /// Structures that have a block here, each once, in order of block.
+    pub(crate) fn owners(&self) -> Vec<u32> {
+        let mut seen = HashMap::new();
+        let slots = self.cores.iter().flat_map(|core| &core.slots);
+        let owners = slots.filter_map(|slot| match slot.held() {
+            Held::By(structure) => seen.insert(structure, ()).is_none().then_some(structure),
+            _ => None,
+        });
+        owners.collect()
+    }
+
+    pub(super) fn slot(&mut self, block: BlockId) -> Option<&mut Slot> {
+        let core = self.cores.get_mut(block.shard().0 as usize)?;
+        core.slots.get_mut(block.index() as usize)
+    }
+}

@@ -1,0 +1,144 @@
+//! What a shard hears from the other threads of its server: the link, other cores, disks.
+
+use super::{Keys, Origin, ShardService};
+use crate::flush::{Errand, FlushJob, FlushWhat};
+use crate::kept::KeptBytes;
+use crate::notes::{LinkNote, Note, OwnedPayload};
+use honeycomb_env::{Net, ReplyPayload};
+use honeycomb_structures::Answer;
+use honeycomb_types::{BlockId, Time};
+use honeycomb_wire::Status;
+use std::sync::Arc;
+
+impl ShardService {
+    pub(super) fn hear(&mut self, net: &mut Net, now: Time, note: Note) {
+        match note {
+            Note::Adopt(conn, peer) => {
+                if let Ok(id) = net.attach(conn) {
+                    if peer.cluster {
+                        net.yields(id);
+                    }
+                    self.peers.insert(id, peer);
+                }
+            }
+            Note::Forward(request) => self.run_forwarded(now, *request),
+            Note::Returned(to, header, args, payload) => {
+                let payload = match payload {
+                    OwnedPayload::Bytes(bytes) => ReplyPayload::Shared(bytes),
+                    OwnedPayload::Pinned(pin) => ReplyPayload::Pinned(pin),
+                };
+                net.returned(to);
+                net.reply(to, header, &args, payload);
+            }
+            Note::HungUp(origin, conn) => {
+                let same = (origin, conn);
+                self.forget_waiting(
+                    |o| matches!(o, Origin::Shard(ix, to, _) if (*ix, *to) == same),
+                );
+            }
+            Note::Joined { server, token_key, grant_key, clock_offset_ms } => {
+                if self.keys.is_none() || server.controller() == 0 {
+                    self.server = server;
+                }
+                self.keys = Some(Keys { token: token_key, grant: grant_key });
+                self.shard.reset(server);
+                self.set_offset(clock_offset_ms);
+            }
+            Note::Holdings { controller, round } => {
+                // The controller copies anew what it was copying.
+                self.shard.forget_copies(now, controller);
+                let mut blocks = self.shard.holdings();
+                blocks.retain(|held| BlockId(held.block).server().controller() == controller);
+                self.tell_link(LinkNote::Holdings { controller, shard: self.ix, round, blocks });
+            }
+            Note::Left(controller) => self.shard.leave(controller),
+            Note::ClockOffset(offset_ms) => self.set_offset(offset_ms),
+            Note::Open(owner, errand) => {
+                let refused = self.shard.open(owner).err();
+                self.confirm(errand, refused);
+            }
+            Note::Free(at, errand) => {
+                let done = self.shard.free(at);
+                let refused = (!done).then(|| Answer::refuse(Status::UnknownBlock, "not ours"));
+                self.confirm(errand, refused);
+            }
+            Note::Flush(at, range, object, errand) => {
+                let kept = self.shard.flush(at, range);
+                self.give_part(errand, object, kept.map(|bytes| (bytes, true)));
+            }
+            Note::Copy(at, range, object, live, errand) => {
+                let copied = self.shard.copy(at, range, live);
+                self.give_part(errand, object, copied);
+            }
+            Note::EndCopies(live, errand) => {
+                self.shard.end_copies(now, errand.controller, live);
+                self.confirm(errand, None);
+            }
+            Note::SetGeneration(prefix, generation, errand) => {
+                self.shard.set_generation(prefix, generation);
+                self.confirm(errand, None);
+            }
+            Note::Tell(at, news, errand) => {
+                self.shard.tell(now, at, news);
+                if let Some(errand) = errand {
+                    self.confirm(errand, None);
+                }
+            }
+            Note::Move(at, word) => self.shard.move_word(now, at, word),
+            Note::BeginImport(at, id, (start, end), errand) => {
+                let refused = self.shard.begin_import(at, id, start, end).err();
+                self.confirm(errand, refused);
+            }
+            Note::Evacuate(at, errand) => {
+                let refused = self.shard.evacuate(now, at).err();
+                self.confirm(errand, refused);
+            }
+            Note::EndImport(at, id, commit, errand) => {
+                let refused = self.shard.end_import(now, at, id, commit).err();
+                self.confirm(errand, refused);
+            }
+            Note::Located(server, found) => self.shard.server_located(now, server, found),
+            Note::Copied(at, copy) => self.copied(net, now, at, copy),
+            Note::Lower(at, tier, errand) => {
+                let refused = self.shard.lower(at, tier).err();
+                self.confirm(errand, refused);
+            }
+            Note::Io(id, done) => self.shard.io_done(now, id, done),
+            Note::Stop => self.stopped = true,
+        }
+    }
+
+    /// Confirms what the controller asked.
+    fn confirm(&mut self, errand: Errand, refused: Option<Answer>) {
+        let refusal = refused.map(|a| (a.status, String::from_utf8_lossy(&a.args).into_owned()));
+        self.tell_link(LinkNote::Done { errand, outcome: refusal.map_or(Ok(Vec::new()), Err) });
+    }
+
+    /// Hands what a block holds to the thread that writes it.
+    fn give_part(
+        &mut self,
+        errand: Errand,
+        object: String,
+        held: Result<(Arc<KeptBytes>, bool), Answer>,
+    ) {
+        let given = match held {
+            Ok((bytes, sealed)) => {
+                let parts = self.helpers.parts();
+                let what = FlushWhat::Part { object, bytes, parts, sealed };
+                self.helpers.flusher.give(FlushJob { errand, what })
+            }
+            Err(answer) => {
+                let text = String::from_utf8_lossy(&answer.args).into_owned();
+                Err((answer.status, text))
+            }
+        };
+        if let Err(refusal) = given {
+            self.tell_link(LinkNote::Done { errand, outcome: Err(refusal) });
+        }
+    }
+
+    fn set_offset(&mut self, offset_ms: i64) {
+        self.clock_offset_ms = offset_ms;
+        self.shard.set_clock_offset(offset_ms);
+    }
+}

@@ -1,0 +1,99 @@
+//! Where the notices of subscriptions go, and what their clients have missed.
+
+use hashbrown::HashMap;
+use honeycomb_env::{ConnId, Net, ReplyPayload};
+use honeycomb_structures::Ticket;
+use honeycomb_types::BlockAt;
+use honeycomb_types::limits::NOTICE_BACKLOG_MAX;
+use honeycomb_wire::notice::{Notice, SubscribeArgs};
+use honeycomb_wire::{ReplyHeader, Status};
+
+struct Subscriber {
+    conn: ConnId,
+    /// The client's number for it.
+    number: u32,
+    at: BlockAt,
+    /// Notices that were left out because those before them were not read, and the number of the
+    /// last one.
+    missed: u64,
+    last_missed: u64,
+}
+
+/// The subscribers of a shard.
+#[derive(Default)]
+pub(super) struct Subscribers {
+    by_ticket: HashMap<Ticket, Subscriber>,
+    /// Those that have missed something and were not told yet.
+    behind: usize,
+}
+
+impl Subscribers {
+    /// `args` are those of the request, which the shard has accepted.
+    pub(super) fn add(&mut self, conn: ConnId, at: BlockAt, args: &[u8], ticket: Ticket) {
+        let number = SubscribeArgs::decode(args).expect("the shard has read it").subscription;
+        let subscriber = Subscriber { conn, number, at, missed: 0, last_missed: 0 };
+        self.by_ticket.insert(ticket, subscriber);
+    }
+
+    /// Whether some have missed something and are to be told.
+    pub(super) fn are_behind(&self) -> bool {
+        self.behind > 0
+    }
+
+    /// Forgets those of a connection: their blocks and tickets.
+    pub(super) fn hang_up(&mut self, conn: ConnId) -> Vec<(BlockAt, Ticket)> {
+        let gone = self.by_ticket.extract_if(|_, s| s.conn == conn);
+        let gone = gone.map(|(ticket, s)| {
+            self.behind -= usize::from(s.missed > 0);
+            (s.at, ticket)
+        });
+        gone.collect()
+    }
+
+    /// Pushes a notice, unless its subscriber does not read: what it misses then is counted, and
+    /// told as soon as it has read what waits. The last notice of a subscription is never left out.
+    pub(super) fn notify(&mut self, net: &mut Net, ticket: Ticket, number: u64, notice: Notice) {
+        let Some(subscriber) = self.by_ticket.get_mut(&ticket) else { return };
+        let ends = matches!(notice, Notice::Ended(..));
+        let needed = ends || matches!(notice, Notice::Handover { .. });
+        if !needed && net.backlog(subscriber.conn) > NOTICE_BACKLOG_MAX {
+            self.behind += usize::from(subscriber.missed == 0);
+            subscriber.missed += 1;
+            subscriber.last_missed = number;
+            return;
+        }
+        if subscriber.missed > 0 {
+            self.behind -= 1;
+            subscriber.tell_gap(net);
+        }
+        subscriber.push(net, number, &notice);
+        if ends {
+            self.by_ticket.remove(&ticket);
+        }
+    }
+
+    /// Tells those who have missed something, once they have read what was waiting for them.
+    pub(super) fn tell_gaps(&mut self, net: &mut Net) {
+        if self.behind == 0 {
+            return;
+        }
+        for subscriber in self.by_ticket.values_mut().filter(|s| s.missed > 0) {
+            if net.backlog(subscriber.conn) <= NOTICE_BACKLOG_MAX / 2 {
+                self.behind -= 1;
+                subscriber.tell_gap(net);
+            }
+        }
+    }
+}
+
+impl Subscriber {
+    fn push(&self, net: &mut Net, number: u64, notice: &Notice) {
+        let header = ReplyHeader::new(Status::Notice, 0, number);
+        net.reply(self.conn, header, &notice.encode(self.number), ReplyPayload::Copy(&[]));
+    }
+
+    fn tell_gap(&mut self, net: &mut Net) {
+        self.push(net, self.last_missed, &Notice::Gap(self.missed));
+        self.missed = 0;
+    }
+}

@@ -1,0 +1,192 @@
+//! What the controller asks, and which shard it concerns.
+
+use super::Link;
+use crate::flush::{Errand, FlushJob, FlushWhat};
+use crate::lots::Lots;
+use crate::notes::Note;
+use crate::shard::BlockOwner;
+use honeycomb_env::{ConnId, Net, ReplyPayload};
+use honeycomb_structures::News;
+use honeycomb_types::{BlockAt, Generation, JobId, Kind, Marks, PrefixId, StructureId, TierIx};
+use honeycomb_wire::Field;
+use honeycomb_wire::messages::{
+    BeginImportRequest, CommitFlushRequest, EndCopiesRequest, EndImportRequest, EvacuateRequest,
+    FlushBlockRequest, FreeBlockRequest, LendBlocksReply, LendBlocksRequest, LowerBlockRequest,
+    OpenBlockRequest, QueueAheadRequest, ReleaseReply, ReleaseRequest, SetGenerationRequest,
+    SweepObjectsRequest,
+};
+use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status};
+use std::collections::hash_map::Entry;
+
+impl Link {
+    pub(crate) fn on_request(
+        &mut self,
+        net: &mut Net,
+        from: ConnId,
+        header: &RequestHeader,
+        args: &[u8],
+        lots: &mut Lots,
+    ) {
+        if header.op == Op::LendBlocks {
+            let wanted = LendBlocksRequest::decode(args).map_err(|e| e.to_string());
+            let set = wanted.and_then(|body| {
+                let lent = lots.set(self.controller, &body.lots);
+                lent.ok_or_else(|| "this server has other cores".to_owned())
+            });
+            return match set {
+                Ok(lent) => {
+                    let header = ReplyHeader::new(Status::Ok, header.request, 0);
+                    let body = LendBlocksReply { lent }.encode();
+                    net.reply(from, header, &body, ReplyPayload::Copy(&[]));
+                }
+                Err(text) => net.refuse(from, header.request, Status::BadFrame, &text),
+            };
+        }
+        if header.op == Op::Release {
+            return match ReleaseRequest::decode(args) {
+                Ok(ReleaseRequest { stay }) => {
+                    self.released = !stay;
+                    let header = ReplyHeader::new(Status::Ok, header.request, 0);
+                    net.reply(from, header, &ReleaseReply {}.encode(), ReplyPayload::Copy(&[]));
+                }
+                Err(e) => net.refuse(from, header.request, Status::BadFrame, &e.to_string()),
+            };
+        }
+        if let Err((status, text)) = self.command(header, args) {
+            net.refuse(from, header.request, status, &text);
+        }
+    }
+
+    fn errand(&self, header: &RequestHeader) -> Errand {
+        Errand { controller: self.controller, link: self.links, request: header.request }
+    }
+
+    /// Hands a request of the controller to the shard that it concerns.
+    fn command(&mut self, header: &RequestHeader, args: &[u8]) -> Result<(), (Status, String)> {
+        let malformed = |e: honeycomb_wire::Malformed| (Status::BadFrame, e.to_string());
+        let errand = self.errand(header);
+        let (at, note) = match header.op {
+            Op::OpenBlock => {
+                let body = OpenBlockRequest::decode(args).map_err(malformed)?;
+                let owner = BlockOwner::try_from(&body)?;
+                (owner.at, Note::Open(owner, errand))
+            }
+            Op::FreeBlock => {
+                let body = FreeBlockRequest::decode(args).map_err(malformed)?;
+                let at = BlockAt::of(body.block, body.epoch);
+                (at, Note::Free(at, errand))
+            }
+            Op::LowerBlock => {
+                let body = LowerBlockRequest::decode(args).map_err(malformed)?;
+                let at = BlockAt::of(body.block, body.epoch);
+                (at, Note::Lower(at, TierIx(body.tier), errand))
+            }
+            Op::FlushBlock => {
+                let body = FlushBlockRequest::decode(args).map_err(malformed)?;
+                let at = BlockAt::of(body.block, body.epoch);
+                let range = (body.start, body.end);
+                let note = match body.live {
+                    0 => Note::Flush(at, range, body.object, errand),
+                    live => Note::Copy(at, range, body.object, live, errand),
+                };
+                (at, note)
+            }
+            Op::CommitFlush => {
+                let body = CommitFlushRequest::decode(args).map_err(malformed)?;
+                let what = FlushWhat::Commit(Box::new(body));
+                return self.flusher.give(FlushJob { errand, what });
+            }
+            Op::SweepObjects => {
+                let body = SweepObjectsRequest::decode(args).map_err(malformed)?;
+                let what = FlushWhat::Sweep(Box::new(body));
+                return self.flusher.give(FlushJob { errand, what });
+            }
+            Op::QueueAhead => {
+                let body = QueueAheadRequest::decode(args).map_err(malformed)?;
+                let at = BlockAt::of(body.block, body.epoch);
+                let news = News::Ahead { items: body.items, bytes: body.bytes };
+                (at, Note::Tell(at, news, Some(errand)))
+            }
+            Op::Evacuate => {
+                let body = EvacuateRequest::decode(args).map_err(malformed)?;
+                let at = BlockAt::of(body.block, body.epoch);
+                (at, Note::Evacuate(at, errand))
+            }
+            Op::BeginImport => {
+                let body = BeginImportRequest::decode(args).map_err(malformed)?;
+                let at = BlockAt::of(body.block, body.epoch);
+                let range = (body.start, body.end);
+                (at, Note::BeginImport(at, body.move_id, range, errand))
+            }
+            Op::EndImport => {
+                let body = EndImportRequest::decode(args).map_err(malformed)?;
+                let at = BlockAt::of(body.block, body.epoch);
+                let note = Note::EndImport(at, body.move_id, body.commit, errand);
+                (at, note)
+            }
+            Op::SetGeneration => {
+                let body = SetGenerationRequest::decode(args).map_err(malformed)?;
+                let (prefix, generation) = (PrefixId(body.prefix), Generation(body.generation));
+                // It is done when every shard has done it. Asked once more meanwhile, it has its
+                // answer then, and not when some shards have done it twice.
+                return self.post_all(errand, || Note::SetGeneration(prefix, generation, errand));
+            }
+            Op::EndCopies => {
+                let live = EndCopiesRequest::decode(args).map_err(malformed)?.live;
+                return self.post_all(errand, || Note::EndCopies(live, errand));
+            }
+            op => return Err((Status::NotServedHere, format!("{} on a link", op.name()))),
+        };
+        let shard = at.block.shard().0;
+        let Some(mailbox) = self.shards.get(shard as usize) else {
+            return Err((Status::UnknownBlock, format!("there is no shard {shard}")));
+        };
+        self.post(mailbox, note);
+        Ok(())
+    }
+
+    /// Hands every shard its part of a request.
+    fn post_all(
+        &mut self,
+        errand: Errand,
+        note: impl Fn() -> Note,
+    ) -> Result<(), (Status, String)> {
+        let Entry::Vacant(left) = self.shared.entry(errand.request) else { return Ok(()) };
+        left.insert(self.shards.len());
+        for shard in &self.shards {
+            self.post(shard, note());
+        }
+        Ok(())
+    }
+}
+
+impl TryFrom<&OpenBlockRequest> for BlockOwner {
+    type Error = (Status, String);
+
+    /// Refuses a code that no kind has, and marks that cannot be.
+    fn try_from(body: &OpenBlockRequest) -> Result<BlockOwner, (Status, String)> {
+        let kind = Kind::from_code(body.kind)
+            .ok_or_else(|| (Status::WrongKind, format!("no kind has the code {:#x}", body.kind)))?;
+        let (high, low) = (body.high_mark, body.low_mark);
+        let marks = Marks::new(high, low, Marks::default()).ok_or_else(|| {
+            (Status::InvalidArgument, format!("{high} % and {low} % are no marks of a block"))
+        })?;
+        Ok(BlockOwner {
+            at: BlockAt::of(body.block, body.epoch),
+            job: JobId(body.job),
+            prefix: PrefixId(body.prefix),
+            structure: StructureId(body.structure),
+            generation: Generation(body.generation),
+            kind,
+            start: body.start,
+            end: body.end,
+            slots: body.slots,
+            max_items: body.max_items,
+            max_bytes: body.max_bytes,
+            first: body.first,
+            marks,
+            importing: body.importing,
+            tier: TierIx(body.tier),
+        })
+    }
+}

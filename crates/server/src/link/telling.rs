@@ -1,0 +1,127 @@
+//! What is told to a controller that knows this server: what its blocks are and hold, before
+//! anything else.
+
+use super::{Asked, Link, TOLD_AT_A_TIME};
+use crate::shard::{Effect, MoveWord};
+use honeycomb_env::Net;
+use honeycomb_structures::News;
+use honeycomb_types::{BlockAt, ShardIx};
+use honeycomb_wire::Op;
+use honeycomb_wire::messages::{HeldBlock, InventoryRequest};
+
+/// What is told to a controller that knows this server.
+#[derive(Default)]
+pub(super) struct Telling {
+    /// Tells one connection's answers from those of an earlier one.
+    pub(super) round: u64,
+    /// Which shards have told theirs.
+    has: Vec<bool>,
+    blocks: Vec<HeldBlock>,
+    /// What they wanted after that.
+    later: Vec<Effect>,
+    /// Blocks that wait to hear that what was taken from them is known.
+    pub(super) unheard: Vec<BlockAt>,
+}
+
+impl Telling {
+    pub(super) fn begin(&mut self, shards: usize) {
+        self.stop();
+        self.has = vec![false; shards];
+    }
+
+    /// What was to be told is of nobody's concern.
+    pub(super) fn forget(&mut self) {
+        *self = Telling { round: self.round, ..Telling::default() };
+    }
+
+    /// Ends it before it was complete: all of it is told anew.
+    pub(super) fn stop(&mut self) {
+        self.round += 1;
+        self.has.clear();
+        self.blocks.clear();
+        for effect in std::mem::take(&mut self.later) {
+            match effect {
+                Effect::Taken { at, .. } => self.unheard.push(at),
+                // What blocks tell of themselves does not say this.
+                Effect::CancelMove { .. } | Effect::BlockFailed { .. } => self.later.push(effect),
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn has(&self, shard: ShardIx) -> bool {
+        self.has.get(shard.0 as usize).copied().unwrap_or(false)
+    }
+
+    /// Takes a shard's blocks; true when those of all are here.
+    pub(super) fn take(&mut self, shard: ShardIx, blocks: Vec<HeldBlock>) -> bool {
+        self.has[shard.0 as usize] = true;
+        self.blocks.extend(blocks);
+        self.has.iter().all(|&has| has)
+    }
+}
+
+impl Link {
+    /// What the controller is to be told once it is there again. What a shard wanted before it told
+    /// its holdings is in them.
+    pub(super) fn keep(&mut self, effect: Effect) {
+        let at = match effect {
+            Effect::Grow { at, .. } => return self.away(at),
+            Effect::BeginMove { at, .. } => return self.refuse_move(at),
+            Effect::CommitMove { at, .. } => return self.move_word(at, MoveWord::NotAsked),
+            // It is asked for again.
+            Effect::LocateServer { .. } | Effect::Raise { .. } => return,
+            Effect::CancelMove { .. } | Effect::BlockFailed { .. } => {
+                return self.telling.later.push(effect);
+            }
+            Effect::TierChanged { at, .. }
+            | Effect::Sealed { at, .. }
+            | Effect::Taken { at, .. }
+            | Effect::Return { at, .. }
+            | Effect::Retire { at, .. } => at,
+        };
+        match effect {
+            _ if self.telling.has(at.block.shard()) => self.telling.later.push(effect),
+            Effect::Taken { at, .. } => self.telling.unheard.push(at),
+            _ => {}
+        }
+    }
+
+    /// What a shard holds, if it was asked over this connection.
+    pub(crate) fn holdings(
+        &mut self,
+        net: &mut Net,
+        shard: ShardIx,
+        round: u64,
+        blocks: Vec<HeldBlock>,
+    ) {
+        if round == self.telling.round && self.telling.take(shard, blocks) {
+            self.tell_holdings(net);
+        }
+    }
+
+    pub(super) fn tell_holdings(&mut self, net: &mut Net) {
+        let mut blocks = std::mem::take(&mut self.telling.blocks);
+        loop {
+            let rest = blocks.split_off(blocks.len().min(TOLD_AT_A_TIME));
+            let last = rest.is_empty();
+            let body = InventoryRequest { blocks, last };
+            self.ask(net, Op::Inventory, &body, Asked::Inventory { last });
+            if last {
+                return;
+            }
+            blocks = rest;
+        }
+    }
+
+    /// The controller knows what is held: everything goes on.
+    pub(super) fn told(&mut self, net: &mut Net) {
+        self.now_ready(net);
+        for at in std::mem::take(&mut self.telling.unheard) {
+            self.tell(at, News::TakenHeard);
+        }
+        for effect in std::mem::take(&mut self.telling.later) {
+            self.effect(net, effect);
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! What shards want of the controller, and what it answers.
+
+use super::{Asked, Link};
+use crate::notes::Note;
+use crate::shard::{Effect, MoveWord};
+use honeycomb_env::Net;
+use honeycomb_structures::{News, Successor};
+use honeycomb_types::{BlockAt, ServerId, ShardIx};
+use honeycomb_wire::Field;
+use honeycomb_wire::data::MovedArgs;
+use honeycomb_wire::messages::{
+    BeginMoveReply, BeginMoveRequest, BlockFailedRequest, CancelMoveRequest, CommitMoveReply,
+    CommitMoveRequest, GrowStructureReply, GrowStructureRequest, LocateServerReply,
+    LocateServerRequest, QueueTakenRequest, RaiseBlockRequest, RetireBlockRequest,
+    ReturnBlockRequest, SealBlockRequest, TierChangedRequest,
+};
+use honeycomb_wire::{Op, ReplyHeader, Status};
+use std::net::{SocketAddr, ToSocketAddrs};
+
+impl Link {
+    /// Asks or tells the controller shard what a shard of ours wants.
+    pub(crate) fn effect(&mut self, net: &mut Net, effect: Effect) {
+        if !self.ready {
+            return self.keep(effect);
+        }
+        match effect {
+            Effect::Grow { structure, at } => {
+                let body = GrowStructureRequest {
+                    structure: structure.0,
+                    block: at.block.0,
+                    epoch: at.epoch.0,
+                };
+                self.ask(net, Op::GrowStructure, &body, Asked::Grow(at));
+            }
+            Effect::Sealed { structure, at, length, bytes, last } => {
+                let body = SealBlockRequest {
+                    structure: structure.0,
+                    block: at.block.0,
+                    epoch: at.epoch.0,
+                    length,
+                    bytes,
+                    last,
+                };
+                self.ask(net, Op::SealBlock, &body, Asked::Told);
+            }
+            Effect::Taken { structure, at, items, bytes } => {
+                let body = QueueTakenRequest {
+                    structure: structure.0,
+                    block: at.block.0,
+                    epoch: at.epoch.0,
+                    items,
+                    bytes,
+                };
+                self.ask(net, Op::QueueTaken, &body, Asked::Taken(at));
+            }
+            Effect::Return { structure, at, successor } => {
+                let entry = MovedArgs::decode(&successor).expect("it came from `grown`").entry;
+                let body = ReturnBlockRequest {
+                    structure: structure.0,
+                    block: at.block.0,
+                    epoch: at.epoch.0,
+                    successor: entry.block,
+                    successor_epoch: entry.epoch,
+                };
+                self.ask(net, Op::ReturnBlock, &body, Asked::Told);
+            }
+            Effect::BeginMove { structure, at, start, way } => {
+                let (structure, block, epoch) = (structure.0, at.block.0, at.epoch.0);
+                let body = BeginMoveRequest { structure, block, epoch, start, way: way as u8 };
+                self.ask(net, Op::BeginMove, &body, Asked::Begin(at));
+            }
+            Effect::CommitMove { structure, at, id, target, bytes } => {
+                let body = CommitMoveRequest {
+                    structure: structure.0,
+                    block: at.block.0,
+                    epoch: at.epoch.0,
+                    move_id: id,
+                    target: target.block.0,
+                    target_epoch: target.epoch.0,
+                    bytes,
+                };
+                self.ask(net, Op::CommitMove, &body, Asked::Commit(at));
+            }
+            Effect::CancelMove { structure, at, id } => {
+                let (structure, block, epoch) = (structure.0, at.block.0, at.epoch.0);
+                let body = CancelMoveRequest { structure, block, epoch, move_id: id };
+                self.ask(net, Op::CancelMove, &body, Asked::Told);
+            }
+            Effect::LocateServer { shard, server } => {
+                let body = LocateServerRequest { server: server.0 };
+                self.ask(net, Op::LocateServer, &body, Asked::Locate(shard, server));
+            }
+            Effect::Raise { structure, at } => {
+                let (structure, block, epoch) = (structure.0, at.block.0, at.epoch.0);
+                let body = RaiseBlockRequest { structure, block, epoch };
+                self.ask(net, Op::RaiseBlock, &body, Asked::Told);
+            }
+            Effect::TierChanged { structure, at, tier } => {
+                let (structure, block, epoch) = (structure.0, at.block.0, at.epoch.0);
+                let body = TierChangedRequest { structure, block, epoch, tier: tier.0 };
+                self.ask(net, Op::TierChanged, &body, Asked::Told);
+            }
+            Effect::BlockFailed { structure, at, why } => {
+                let (structure, block, epoch) = (structure.0, at.block.0, at.epoch.0);
+                let body = BlockFailedRequest { structure, block, epoch, why };
+                self.ask(net, Op::BlockFailed, &body, Asked::Told);
+            }
+            Effect::Retire { structure, at } => {
+                let body = RetireBlockRequest {
+                    structure: structure.0,
+                    block: at.block.0,
+                    epoch: at.epoch.0,
+                };
+                self.ask(net, Op::RetireBlock, &body, Asked::Told);
+            }
+        }
+    }
+
+    pub(super) fn away(&self, at: BlockAt) {
+        self.successor(at, Successor::Denied(Status::Unavailable, cut_off()));
+    }
+
+    pub(super) fn refuse_move(&self, at: BlockAt) {
+        self.move_word(at, MoveWord::Refused(Status::Unavailable, cut_off()));
+    }
+
+    pub(super) fn successor(&self, at: BlockAt, successor: Successor) {
+        self.tell(at, News::Successor(successor));
+    }
+
+    pub(super) fn tell(&self, at: BlockAt, news: News) {
+        let shard = at.block.shard().0 as usize;
+        self.post(&self.shards[shard], Note::Tell(at, news, None));
+    }
+
+    pub(super) fn grown(&mut self, at: BlockAt, header: &ReplyHeader, args: &[u8]) {
+        let successor = match (header.status, GrowStructureReply::decode(args)) {
+            (Status::Ok, Ok(reply)) => {
+                let moved = MovedArgs { version: reply.version, entry: reply.entry };
+                Successor::Ready(moved.encode())
+            }
+            (Status::Ok, Err(e)) => Successor::Denied(Status::Internal, e.to_string()),
+            (status, _) => Successor::Denied(status, String::from_utf8_lossy(args).into_owned()),
+        };
+        self.successor(at, successor);
+    }
+
+    pub(super) fn move_word(&self, at: BlockAt, word: MoveWord) {
+        let shard = at.block.shard().0 as usize;
+        self.post(&self.shards[shard], Note::Move(at, word));
+    }
+
+    pub(super) fn move_begun(&self, at: BlockAt, header: &ReplyHeader, args: &[u8]) {
+        let word = match (header.status, BeginMoveReply::decode(args)) {
+            (Status::Ok, Ok(BeginMoveReply { move_id, entry })) => match resolve(&entry.address) {
+                Ok(address) => MoveWord::Begin { id: move_id, entry, address },
+                Err(why) => MoveWord::Refused(Status::Unavailable, why),
+            },
+            (Status::Ok, Err(e)) => MoveWord::Refused(Status::Internal, e.to_string()),
+            (status, _) => MoveWord::Refused(status, String::from_utf8_lossy(args).into_owned()),
+        };
+        self.move_word(at, word);
+    }
+
+    pub(super) fn located(
+        &self,
+        shard: ShardIx,
+        server: ServerId,
+        header: &ReplyHeader,
+        args: &[u8],
+    ) {
+        let found = match (header.status, LocateServerReply::decode(args)) {
+            (Status::Ok, Ok(reply)) => resolve(&reply.address).map_err(|_| Status::Unavailable),
+            (Status::Ok, Err(_)) => Err(Status::Internal),
+            (status, _) => Err(status),
+        };
+        self.post(&self.shards[shard.0 as usize], Note::Located(server, found));
+    }
+
+    pub(super) fn move_committed(&self, at: BlockAt, header: &ReplyHeader, args: &[u8]) {
+        let word = match (header.status, CommitMoveReply::decode(args)) {
+            (Status::Ok, Ok(CommitMoveReply { version, entry })) => {
+                MoveWord::Committed(MovedArgs { version, entry })
+            }
+            // What it says is not understood, so that it has to be asked again.
+            (Status::Ok, Err(e)) => MoveWord::NotCommitted(Status::Unavailable, e.to_string()),
+            (status, _) => {
+                MoveWord::NotCommitted(status, String::from_utf8_lossy(args).into_owned())
+            }
+        };
+        self.move_word(at, word);
+    }
+}
+
+fn cut_off() -> String {
+    "the controller cannot be reached".to_owned()
+}
+
+/// Where a server is. Its name is looked up here because a shard must not wait for that.
+fn resolve(address: &str) -> Result<SocketAddr, String> {
+    let found = address.to_socket_addrs().map_err(|e| format!("{address}: {e}"))?;
+    found.into_iter().next().ok_or_else(|| format!("{address} is no address"))
+}

@@ -1,0 +1,171 @@
+//! Servers that join, come back and are lost, and controllers that die and begin again.
+
+use super::{Told, open};
+use crate::net::{Node, trouble_lasts};
+use crate::server::{SHARDS, SimServer};
+use crate::world::{Event, World};
+use honeycomb_catalog::{Command, Effect as Order, HeldBlock, NewServer, Reply};
+use honeycomb_controller::held_block;
+use honeycomb_types::{ServerId, Time};
+use honeycomb_wire::messages::HeldBlock as HeldOnWire;
+
+impl World {
+    /// A server asks to be a member of a controller shard, over a new connection, and says what it
+    /// lends to it.
+    pub fn join(&mut self, server: usize, life: u64, link: u64, ix: usize, lent: &[u32]) {
+        let sim = &self.servers[server];
+        let (address, incarnation, blocks) = (sim.address.clone(), sim.incarnation, sim.frames);
+        let tiers = sim.tiers();
+        let new = NewServer {
+            address: &address,
+            incarnation,
+            shards: SHARDS,
+            blocks_per_shard: blocks,
+            tiers: &tiers,
+            block_size: crate::server::BLOCK as u64,
+            flush_root: "/flush",
+            kinds: &[],
+        };
+        let member = sim.members[ix].id;
+        let (id, known) = match self.rejoined(ix, new, member) {
+            true => (member, true),
+            false => match self.command(ix, Command::JoinServer { server: new }) {
+                Ok(Reply::Joined(id)) => (id, false),
+                other => panic!("a server could not join: {other:?}"),
+            },
+        };
+        self.controllers[ix].members.insert(id);
+        if let Some(old) = self.controllers[ix].links.insert(id, (server, link)) {
+            self.close_link(old);
+        }
+        let now_ms = self.controller_now().as_millis();
+        let at = self.arrival(Node::Controller, Node::Server(server), link);
+        self.schedule_at(at, Event::Joined { server, life, link, id, known, now_ms });
+        if !lent.is_empty() {
+            self.lent(id, lent);
+        }
+    }
+
+    /// Whether a server is the member that it says it was.
+    pub(super) fn rejoined(&mut self, ix: usize, server: NewServer<'_>, member: ServerId) -> bool {
+        let again = member != ServerId(0)
+            && self.command(ix, Command::RejoinServer { server, member }).is_ok();
+        if again {
+            self.reach("server back under its name");
+        }
+        again
+    }
+
+    /// A server that came back tells what it holds.
+    pub(super) fn holdings(
+        &mut self,
+        id: ServerId,
+        link: (usize, u64),
+        blocks: &[HeldOnWire],
+        last: bool,
+    ) {
+        let ix = id.controller() as usize;
+        let held: Vec<HeldBlock> = blocks.iter().map(held_block).collect();
+        let command = Command::Inventory { server: id, held: &held, last };
+        if self.command(ix, command).is_err() {
+            return self.close_link(link);
+        }
+        if last {
+            // It may not have heard what it was asked over its earlier connection.
+            // What it lends it has told.
+            let errands = &mut self.controllers[ix].errands;
+            // Whether it may go is looked at again.
+            let anew = |order: &Order| matches!(order, Order::Lots { .. } | Order::Release { .. });
+            errands.retain(|order| order.server() != id || !anew(order));
+            let again = errands.iter().filter(|order| order.server() == id);
+            let again: Vec<Order> = again.cloned().collect();
+            for order in again {
+                self.tell_server(id, Told::Order(order));
+            }
+            self.tell_server(id, Told::Known);
+        }
+    }
+
+    /// The controller learns that a connection to a server is closed.
+    pub fn link_lost(&mut self, server: usize, link: u64) {
+        let Some(id) = self.heard(server, link) else { return };
+        let ix = id.controller() as usize;
+        // One that has not told all of its blocks is awaited as before.
+        if self.controllers[ix].catalog.is_awaited(id) {
+            self.controllers[ix].links.remove(&id);
+        } else {
+            let _ = self.command(ix, Command::ServerLost { server: id });
+        }
+    }
+
+    /// The process of a controller shard ends, or its machine loses power. It comes back with its log.
+    pub fn crash_controller(&mut self, ix: usize) {
+        if !self.controllers[ix].alive {
+            return;
+        }
+        let power = self.rng.chance(500_000);
+        self.controllers[ix].power = power;
+        if power {
+            self.fault("controller lost power");
+            let World { controllers, rng, .. } = self;
+            controllers[ix].disk.crash(&mut |most| rng.below(most.max(1)));
+        } else {
+            self.fault("controller killed");
+        }
+        let controller = &mut self.controllers[ix];
+        controller.alive = false;
+        controller.store = None;
+        controller.opening.clear();
+        controller.importing.clear();
+        controller.waiting.clear();
+        controller.parked.clear();
+        controller.errands.clear();
+        for link in std::mem::take(&mut controller.links).into_values() {
+            self.close_link(link);
+        }
+        let away = trouble_lasts(&mut self.rng);
+        self.schedule(away, Event::RestartController(ix));
+    }
+
+    /// It is started again.
+    pub fn restart_controller(&mut self, ix: usize) {
+        if self.controllers[ix].alive {
+            return;
+        }
+        let (now, hash_seed) = (self.controller_now(), self.rng.next_u64());
+        let policy = crate::tiers::policy(self.seed, self.controllers.len());
+        let opened = match open(&self.controllers[ix].disk, ix, (hash_seed, policy), now) {
+            Ok(opened) => opened,
+            Err(e) => return self.broken(format!("the log cannot be read: {e} (INV-26)")),
+        };
+        let controller = &mut self.controllers[ix];
+        controller.alive = true;
+        controller.catalog = opened.catalog;
+        controller.store = Some(opened.store);
+        controller.last_tick = Time::NEVER;
+        let (catalog, power) = (&controller.catalog, controller.power);
+        if let Err(e) = controller.model.restart(now, catalog, power) {
+            self.broken(format!("the catalog, after a restart: {e}"));
+        }
+    }
+
+    /// A server that joins before anything has happened, without a network.
+    pub fn join_at_once(&mut self, server: usize) {
+        let incarnation = self.rng.next_u64();
+        let sim = SimServer::new(
+            server,
+            0,
+            incarnation,
+            self.faults.blocks,
+            self.controllers.len(),
+            self.below,
+        );
+        self.servers.push(sim);
+        for ix in 0..self.controllers.len() {
+            let link = self.new_link();
+            self.servers[server].members[ix].attempt = link;
+            let lent = self.offers(server, ix);
+            self.join(server, 0, link, ix, &lent);
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What tasks ask of the controller about their structures, and its answers.
+
+use super::{About, Question, Then};
+use crate::lots::Parked;
+use crate::net::Node;
+use crate::world::{Event, World, wire_entry};
+use honeycomb_catalog::{Actor, Command, Opened as Map, Reply};
+use honeycomb_client::Error;
+use honeycomb_controller::status_of;
+use honeycomb_types::{BlockAt, BlockId};
+use honeycomb_wire::messages::MapEntry;
+
+impl World {
+    /// A client's question arrives.
+    pub fn question(&mut self, question: Question, again: bool) {
+        let ix = question.structure.controller() as usize;
+        if let About::Extents(bytes, full) = &question.about {
+            let (bytes, full) = (*bytes, full.iter().copied().map(BlockId).collect::<Vec<_>>());
+            return self.extent_blocks(question, bytes, &full, again);
+        }
+        let by_address = matches!(question.about, About::Address);
+        let Some(known) = self.structures.get(&question.structure) else { return };
+        let (job, structure) = (known.job, question.structure);
+        let id = self.jobs[job].id;
+        let (path, name) = (known.path.clone(), known.name.clone());
+        let session = self.jobs[job].tasks[self.tasks[question.task].session()].prefix;
+        let actor = Actor { session, ..Actor::driver(id) };
+        let command = if by_address {
+            Command::OpenStructure { actor, job: id, path: &path, name: &name }
+        } else {
+            Command::ReopenStructure { actor, job: id, structure }
+        };
+        match self.command(ix, command) {
+            Ok(Reply::Opened(opened)) => {
+                match opened.edge {
+                    honeycomb_catalog::EdgeOutcome::Added => self.reach("edge by use"),
+                    honeycomb_catalog::EdgeOutcome::Impossible => self.reach("edge impossible"),
+                    _ => {}
+                }
+                // The name may be another structure's by now; then the answer is not for us.
+                let opened = match opened.structure == structure {
+                    true => opened,
+                    false => {
+                        let question = Question { about: About::Structure, ..question };
+                        return self.question(question, again);
+                    }
+                };
+                let blocks: Vec<BlockAt> = opened.map.entries.iter().map(|e| e.at).collect();
+                self.when_open(ix, blocks.into_iter(), Then::Answer(question, opened));
+            }
+            Ok(other) => panic!("opening was answered with {other:?}"),
+            Err(_) if by_address => {
+                self.question(Question { about: About::Structure, ..question }, again);
+            }
+            Err(e) => {
+                let error = Error::new(status_of(&e), e.to_string());
+                self.answer(&question, Err(error));
+            }
+        }
+    }
+
+    pub(super) fn answer(&mut self, question: &Question, answer: Result<Map, Error>) {
+        let node = Node::Client(self.tasks[question.task].session());
+        let Some(at) = self.travel(Node::Controller, node) else { return };
+        let (task, number) = (question.task, question.number);
+        let controller_ms = self.controller_now().as_millis();
+        let answer = answer.map(|opened| (opened, controller_ms));
+        self.schedule_at(at, Event::ToldClient { task, number, answer: Box::new(answer) });
+    }
+
+    /// A client asks for a block of extents, or which there are.
+    pub(super) fn extent_blocks(
+        &mut self,
+        question: Question,
+        bytes: u64,
+        full: &[BlockId],
+        again: bool,
+    ) {
+        let ix = question.structure.controller() as usize;
+        let Some(known) = self.structures.get(&question.structure) else { return };
+        let (job, structure) = (self.jobs[known.job].id, question.structure);
+        let actor = Actor::driver(job);
+        let command = Command::ExtentBlocks { actor, job, structure, bytes, full };
+        match self.command(ix, command) {
+            Ok(Reply::Extents(entries)) => {
+                // Of a list nobody knows which block will be asked: only a new one is awaited.
+                let awaited = if bytes > 0 { &entries[..] } else { &[] };
+                let blocks: Vec<BlockAt> = awaited.iter().map(|entry| entry.at).collect();
+                let entries = entries.iter().map(wire_entry).collect();
+                self.when_open(ix, blocks.into_iter(), Then::Extents(question, entries));
+            }
+            Ok(other) => panic!("blocks of extents were asked for and answered {other:?}"),
+            Err(e) if !again && self.borrows(ix, &e) => {
+                self.controllers[ix].parked.push(Parked::Question(question));
+            }
+            Err(e) => {
+                let error = Error::new(status_of(&e), e.to_string());
+                self.answer_extents(&question, Err(error));
+            }
+        }
+    }
+
+    pub(super) fn answer_extents(
+        &mut self,
+        question: &Question,
+        answer: Result<Vec<MapEntry>, Error>,
+    ) {
+        let node = Node::Client(self.tasks[question.task].session());
+        let Some(at) = self.travel(Node::Controller, node) else { return };
+        let (task, number) = (question.task, question.number);
+        self.schedule_at(at, Event::ToldExtents { task, number, answer: Box::new(answer) });
+    }
+}
