@@ -28,7 +28,7 @@ use crate::refusals::{unknown_block, wrong_epoch};
 use crate::watch::Watchers;
 use honeycomb_block::{Backing, Pin, Reclaimer, Shared};
 use honeycomb_structures::{
-    Answer, Attributes, Lanes, Outcome, Registered, Registry, Structure, Ticket,
+    Answer, Arrival, Attributes, Lanes, Outcome, Registered, Registry, Structure, Ticket,
 };
 use honeycomb_types::{
     BlockAt, BlockId, Bug, Epoch, Generation, JobId, Kind, Marks, PrefixId, ServerId, SessionId,
@@ -521,12 +521,12 @@ impl Shard {
     /// Whether a large payload of this request goes straight into its block (`reserve`). One that does
     /// not is to be gathered, and handed to `apply`. Of a request that will be refused it does not
     /// matter; its refusal comes sooner by `reserve`.
-    pub fn streams(&self, header: &RequestHeader) -> bool {
-        let slot = self.index(header.at.block).and_then(|index| self.slots[index].as_deref());
-        let Some(slot) = slot.filter(|slot| slot.owner.at == header.at) else { return true };
+    pub fn streams(&mut self, header: &RequestHeader) -> bool {
+        let Some(slot) = self.slot_at(header.at) else { return true };
         if header.op.info().auth == Auth::Peer {
-            // Records have no place in a block, and what moves as it lies comes in small parts.
-            return slot.owner.kind == Kind::Kv && header.op != Op::MoveLanes;
+            // Records for retries have no place in a block.
+            let movable = slot.structure.movable();
+            return movable.is_some_and(|m| m.takes(header.op) == Some(Arrival::InPieces));
         }
         if header.op.kind_code() != slot.owner.kind.code() {
             return true;

@@ -269,3 +269,28 @@ fn a_block_that_is_to_leave_asks_until_it_has_left_or_its_server_stays() {
     let gone = stays.shard.evacuate(stays.now, block(5)).unwrap_err();
     assert_eq!(gone.status, Status::WrongEpoch);
 }
+
+#[test]
+fn parts_that_a_block_of_its_kind_does_not_take_are_refused_before_they_come() {
+    for (kind, op) in [
+        (Kind::Kv, Op::MoveState),
+        (Kind::Kv, Op::ExtentAdopt),
+        (Kind::File, Op::MovePatch),
+        (Kind::File, Op::MoveValue),
+        (Kind::Queue, Op::MoveDrops),
+    ] {
+        let mut shard = common::shard(SERVER, common::config(SIZE, 4));
+        shard.open(owner(block(1), kind, true)).unwrap();
+        let header = RequestHeader { at: block(1), payload_len: 1 << 20, ..RequestHeader::new(op) };
+        // A large payload is not waited for, and a small one is not looked at.
+        let streamed = shard.streams(&header);
+        assert!(!streamed, "{kind:?} takes {} in pieces", op.name());
+        if op != Op::ExtentAdopt {
+            let whole = shard.apply(Time::ZERO, &access(true), &header, b"", b"1", Ticket(1));
+            let Outcome::Done(answer) = whole else { panic!("a part waits") };
+            assert_eq!(answer.status, Status::WrongKind, "{kind:?}, {}", op.name());
+        }
+        let begun = shard.reserve(Time::ZERO, &access(true), &header, b"", Ticket(2));
+        assert_eq!(begun.unwrap_err().status, Status::WrongKind, "{kind:?}, {}", op.name());
+    }
+}

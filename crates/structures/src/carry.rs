@@ -8,7 +8,7 @@
 //! recorded after the records have gone. When it has left, who waits is told that the block is
 //! another, and asks again there under the same lane and number: it did not run here.
 
-use crate::moves::{Movable, Parcel, Prepared, Totals, Wish};
+use crate::moves::{Arrival, Movable, Parcel, Prepared, Totals, Wish};
 use crate::next::busy;
 use crate::{Answer, Operation};
 use honeycomb_block::Backing;
@@ -22,6 +22,12 @@ use std::sync::Arc;
 const PIECE: usize = 32 * 1024;
 /// And no less than this, where there is so much.
 const PIECE_MIN: usize = 1024;
+/// The most that a block of a size can know beside its bytes: a queue's of empty items, all of them
+/// reserved, has five times its size to say.
+fn image_most(size: usize) -> u64 {
+    6 * size as u64 + 4096
+}
+
 /// Delay told while the block stands still, in microseconds.
 const RETRY_MOVE_US: u64 = 500;
 
@@ -212,6 +218,10 @@ pub(crate) fn take_part<T: Carry>(
             if part.offset == 0 {
                 coming.image.clear();
             }
+            let end = part.offset.checked_add(payload.len() as u64);
+            if end.is_none_or(|end| end > part.length) || part.length > image_most(backing.len()) {
+                return Err(broken("a block knows more than it can"));
+            }
             if part.offset != coming.image.len() as u64 {
                 return Err(broken("a part of what a block knows came out of turn"));
             }
@@ -234,9 +244,7 @@ pub(crate) fn take_part<T: Carry>(
             coming.whole = restored.is_ok();
             restored.map(|()| Answer::ok(1))
         }
-        other => {
-            Err(broken(&format!("{} is no part of a block that moves as it lies", other.name())))
-        }
+        other => panic!("{} is no part of a block that moves as it lies", other.name()),
     }
 }
 
@@ -365,6 +373,10 @@ impl<T: Carry> Movable for T {
 
     fn begin_import(&mut self, _move_id: u64, _start: u64, _end: u64) -> Result<(), Answer> {
         Err(Answer::refuse(Status::WrongKind, "blocks of this kind do not join others"))
+    }
+
+    fn takes(&self, op: Op) -> Option<Arrival> {
+        matches!(op, Op::MoveRegion | Op::MoveState | Op::MoveDone).then_some(Arrival::Whole)
     }
 
     fn end_import(&mut self, block: &mut Backing, now: Time, move_id: u64, commit: bool) {

@@ -30,7 +30,7 @@ pub use honeycomb_types::Marks;
 pub use kind::{Attributes, Opening, Registered, Registry, StructureKind};
 pub use kv::{KvBlock, key_limit, splits_from};
 pub use lanes::{LaneVerdict, Lanes};
-pub use moves::{Movable, Parcel, Prepared, Totals, Wish};
+pub use moves::{Arrival, Movable, Parcel, Prepared, Totals, Wish};
 pub use next::{Next, busy, moved};
 pub use queue::{QueueBlock, QueueBounds};
 pub use snapshot::{Items, Snapshot};

@@ -142,6 +142,15 @@ pub enum Prepared {
     Nothing,
 }
 
+/// How the payload of a part comes to the block that takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// It is whole when the part is applied.
+    Whole,
+    /// A large one goes into the block as it arrives (`Structure::reserve`).
+    InPieces,
+}
+
 /// What a range amounts to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
@@ -222,6 +231,10 @@ pub trait Movable {
 
     /// A neighbour will send its range. Repeating it does nothing.
     fn begin_import(&mut self, move_id: u64, start: u64, end: u64) -> Result<(), Answer>;
+
+    /// How such a part of a move to this block comes; none of what is no part of one. Asked before any
+    /// part is applied or has room made for it, so that no block sees a part that it does not know.
+    fn takes(&self, op: Op) -> Option<Arrival>;
 
     /// The range that was sent is this block's, or is dropped. Repeating it does nothing.
     fn end_import(&mut self, block: &mut Backing, now: Time, move_id: u64, commit: bool);

@@ -512,7 +512,7 @@ impl Shard {
         };
         let mut blocks: BTreeMap<BlockAt, Vec<u8>> = BTreeMap::new();
         for ExtentName { block, epoch, id } in extents {
-            let at = BlockAt { block: BlockId(block), epoch: Epoch(epoch) };
+            let at = BlockAt::of(block, epoch);
             let args = blocks.entry(at).or_insert_with(|| owner.to_le_bytes().to_vec());
             args.extend_from_slice(&id.to_le_bytes());
         }

@@ -13,7 +13,7 @@ use super::lines::{LineKey, Post, PostPayload};
 use super::{Effect, Shard, Slot};
 use crate::refusals::{unknown_block, wrong_epoch};
 use honeycomb_structures::{Answer, Movable, Outcome, Parcel, Prepared, Wish};
-use honeycomb_types::{BlockAt, BlockId, Bug, Epoch, Time};
+use honeycomb_types::{BlockAt, Bug, Time};
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::{MapEntry, MoveDoneRequest, MoveLanesRequest};
 use honeycomb_wire::{Field, Op, RequestHeader, Status};
@@ -364,7 +364,7 @@ impl Shard {
         payload: &[u8],
         operation: &honeycomb_structures::Operation<'_>,
     ) -> Answer {
-        let slot = match self.takes_parts(header.at) {
+        let slot = match self.takes_parts(header) {
             Ok(slot) => slot,
             Err(refusal) => return refusal,
         };
@@ -385,18 +385,23 @@ impl Shard {
         header: &RequestHeader,
         operation: &honeycomb_structures::Operation<'_>,
     ) -> Result<(), Answer> {
-        let slot = self.takes_parts(header.at)?;
+        let slot = self.takes_parts(header)?;
         let length = header.payload_len as usize;
         slot.structure.reserve(&mut slot.backing, operation, length)
     }
 
-    fn takes_parts(&mut self, at: BlockAt) -> Result<&mut Slot, Answer> {
+    /// The block that such a part is for, if it takes such parts.
+    fn takes_parts(&mut self, header: &RequestHeader) -> Result<&mut Slot, Answer> {
+        let (at, op) = (header.at, header.op);
         if self.index(at.block).is_none() {
             return Err(unknown_block(at));
         }
         let slot = self.slot_at(at).ok_or_else(|| wrong_epoch(at))?;
-        if slot.structure.movable().is_none() {
-            return Err(cannot_move());
+        let Some(movable) = slot.structure.movable() else { return Err(cannot_move()) };
+        // Records for retries are the same for blocks of all kinds.
+        if op != Op::MoveLanes && movable.takes(op).is_none() {
+            let text = format!("{} is no part of a move of such a block", op.name());
+            return Err(Answer::refuse(Status::WrongKind, text));
         }
         Ok(slot)
     }
@@ -482,7 +487,7 @@ impl Shard {
         if again || movable.begin_export(&mut slot.backing, entry.start, entry.end).is_err() {
             return self.give_up(now, index, true);
         }
-        moving.target = BlockAt { block: BlockId(entry.block), epoch: Epoch(entry.epoch) };
+        moving.target = entry.at();
         moving.entry = entry;
         moving.phase = Phase::Copying;
         moving.at_first = movable.unsent();

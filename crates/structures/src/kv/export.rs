@@ -8,12 +8,12 @@
 
 use super::KvBlock;
 use super::table::{RESERVE_FRACTION, Relief, Table};
-use crate::moves::{Movable, Parcel, Prepared, Totals, Wish};
+use crate::moves::{Arrival, Movable, Parcel, Prepared, Totals, Wish};
 use crate::{Answer, Payload};
 use hashbrown::HashSet;
 use honeycomb_block::{Backing, Pin};
 use honeycomb_types::{Bug, Marks, Time};
-use honeycomb_wire::{Checksum, Field, Status, checksum};
+use honeycomb_wire::{Checksum, Field, Op, Status, checksum};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -608,6 +608,14 @@ impl Movable for KvBlock {
 
     fn imports(&self, move_id: u64) -> Option<(u64, u64)> {
         self.import.as_ref().and_then(|import| import.of(move_id))
+    }
+
+    fn takes(&self, op: Op) -> Option<Arrival> {
+        match op {
+            Op::MoveRegion | Op::MovePatch | Op::MoveValue => Some(Arrival::InPieces),
+            Op::MoveDrops | Op::MoveDone => Some(Arrival::Whole),
+            _ => None,
+        }
     }
 
     fn sweep(&mut self, block: &mut Backing) -> bool {

@@ -11,8 +11,7 @@ use hashbrown::HashMap;
 use honeycomb_block::Backing;
 use honeycomb_types::Bug;
 use honeycomb_wire::messages::{
-    MoveDoneRequest, MoveDropsRequest, MovePatchRequest, MoveRegionRequest, MoveStateRequest,
-    MoveValueRequest,
+    MoveDoneRequest, MoveDropsRequest, MovePatchRequest, MoveRegionRequest, MoveValueRequest,
 };
 use honeycomb_wire::{Field, Op, Reader, Status, checksum};
 
@@ -110,11 +109,6 @@ impl KvBlock {
             Op::MoveValue => MoveValueRequest::decode(args)?.move_id,
             Op::MoveDrops => MoveDropsRequest::decode(args)?.move_id,
             Op::MoveDone => MoveDoneRequest::decode(args)?.move_id,
-            // What moves as it lies is no store: another server has mistaken the block.
-            Op::MoveState => {
-                MoveStateRequest::decode(args)?;
-                return Err(no_move());
-            }
             other => panic!("{} is no part of a move", other.name()),
         };
         let known = self.import.as_ref().is_some_and(|import| import.move_id == move_id);

@@ -260,6 +260,11 @@ fn parts_that_nobody_sent_are_refused() {
     assert_eq!(run(Op::MoveRegion, region(MOVE, u64::MAX, 2, sum), b"1234"), Status::BadFrame);
     let state = |offset, checksum| MoveStateRequest { move_id: MOVE, offset, length: 4, checksum };
     assert_eq!(run(Op::MoveState, state(5, sum).encode(), b"1234"), Status::BadFrame);
+    // More than a block can know, and more than was announced.
+    let vast = MoveStateRequest { length: 6 * SIZE as u64 + 4097, ..state(0, sum) };
+    assert_eq!(run(Op::MoveState, vast.encode(), b"1234"), Status::BadFrame);
+    let short = MoveStateRequest { length: 3, ..state(0, sum) };
+    assert_eq!(run(Op::MoveState, short.encode(), b"1234"), Status::BadFrame);
     assert_eq!(run(Op::MoveState, state(0, sum).encode(), b"1234"), Status::Ok);
     let done = |bytes| MoveDoneRequest { move_id: MOVE, entries: 1, bytes }.encode();
     assert_eq!(run(Op::MoveDone, done(4), b""), Status::Internal);

@@ -5,7 +5,7 @@ use honeycomb_structures::{
     Answer, Event, ExtentBlock, ExtentRef, KvBlock, News, Outcome, Structure, Ticket,
 };
 use honeycomb_types::limits::{EXTENT_PENDING_MS, EXTENTS_IDLE, extents_per_value};
-use honeycomb_types::{BlockAt, BlockId, Epoch, Marks, Time};
+use honeycomb_types::{BlockAt, Marks, Time};
 use honeycomb_wire::batch::{BatchOp, put_batch, results};
 use honeycomb_wire::extents::put_extents;
 use honeycomb_wire::{Field, Op, Status, key_hash};
@@ -260,7 +260,7 @@ fn kv() -> Driver<KvBlock> {
 }
 
 fn list(from: u64, count: u64) -> Vec<ExtentRef> {
-    let at = BlockAt { block: BlockId(9), epoch: Epoch(1) };
+    let at = BlockAt::of(9, 1);
     (from..from + count).map(|id| ExtentRef { at, id, len: MOST as u32 }).collect()
 }
 
