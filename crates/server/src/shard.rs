@@ -16,6 +16,7 @@ mod request;
 mod rising;
 mod tiers;
 mod waiting;
+mod warm;
 
 pub use lines::{LineKey, Post, PostPayload};
 pub use moving::{MoveKey, MoveWord};

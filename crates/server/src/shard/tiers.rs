@@ -23,26 +23,23 @@
 use super::keeping::Kept;
 use super::reading::Reading;
 use super::rising::Heat;
+use super::warm::{Stay, Warm};
 use super::{BlockOwner, Effect, Shard, Slot};
 use crate::refusals::wrong_epoch;
 use crate::spill::{Io, IoDone, IoId, IoWhat};
 use honeycomb_block::{Backing, Tenant};
-use honeycomb_structures::{Answer, Rest, busy};
+use honeycomb_structures::{Answer, Rest};
 use honeycomb_types::limits::{TIER_CHUNK, TIER_PIECE};
 use honeycomb_types::{BlockAt, Bug, StructureId, TierIx, Time};
 use honeycomb_wire::Status;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-/// What a writer waits whose block is being brought up, in microseconds.
-const RETRY_WARM_US: u64 = 500;
 /// How often it is looked whether the memory of a block that went down is read no more.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
-/// A block that was brought up for a writer stays for this, or until it was written.
-const WARM_LEAST: Duration = Duration::from_millis(50);
 /// Offsets and lengths on a disk are multiples of this.
 const PAGE: usize = honeycomb_env::VOLUME_ALIGN;
 
@@ -78,7 +75,7 @@ pub(super) struct Down {
     left: usize,
     failed: Option<String>,
     /// It was written to meanwhile: it stays.
-    given_up: bool,
+    pub given_up: bool,
 }
 
 /// Where the bytes of a block are.
@@ -88,11 +85,10 @@ pub(super) struct Place {
     pub tier: TierIx,
     pub room: Room,
     pub disk: Option<OnDisk>,
-    down: Option<Box<Down>>,
+    pub down: Option<Box<Down>>,
     /// What it will write to, while the chunk in which it ends is being read.
-    rising: Option<Backing>,
-    /// It was brought up at this time and not written since.
-    fresh: Option<Time>,
+    pub rising: Option<Backing>,
+    pub stay: Option<Stay>,
     /// All of it is being read into memory that it has for that.
     pub raising: bool,
     pub heat: Heat,
@@ -148,7 +144,7 @@ impl Place {
             disk: None,
             down: None,
             rising: None,
-            fresh: None,
+            stay: None,
             raising: false,
             heat: Heat::default(),
             hold: None,
@@ -215,16 +211,13 @@ pub(super) struct Tiers {
     doing: HashMap<u64, (TierIx, u32, Doing)>,
     out: Vec<Io>,
     pub readings: BTreeMap<u64, Reading>,
-    leaving: Vec<Leaving>,
+    pub leaving: Vec<Leaving>,
     /// Places that nobody has any more but who reads them for a flush.
     lent: Vec<(TierIx, u32, Arc<()>)>,
-    look_again: Option<Time>,
+    pub look_again: Option<Time>,
     /// Blocks in memory: frames that are taken.
     pub frames: u32,
-    /// Blocks in the warm pool.
-    warm: u32,
-    /// Blocks whose writers wait for room in the warm pool, first come.
-    wanted: VecDeque<BlockAt>,
+    pub warm: Warm,
     /// Bytes that were read and are not sent yet.
     pub buffers: Arc<AtomicUsize>,
     pub counts: TierCounts,
@@ -345,7 +338,7 @@ impl Shard {
 
     /// Blocks in memory, and in the warm pool: never more than there are. For tests.
     pub fn in_memory(&self) -> (u32, u32) {
-        (self.tiers.frames, self.tiers.warm)
+        (self.tiers.frames, self.tiers.warm.taken)
     }
 
     /// Whether somebody else could have another frame.
@@ -440,6 +433,7 @@ impl Shard {
         let Some(down) = place.down.take() else { return };
         let (at, structure, tier) = (owner.at, owner.structure, place.tier);
         if down.failed.is_some() || down.given_up {
+            let failed = down.failed.is_some();
             // It stays what it was; what of it was on the disk before is there still.
             let framed = place.room == Room::Frame;
             if framed {
@@ -452,6 +446,9 @@ impl Shard {
             }
             if let Some(left) = left {
                 self.leave_disk(tier, left);
+            }
+            if failed {
+                self.stays_warm(now, index);
             }
             self.warm_next(now);
             return;
@@ -468,7 +465,7 @@ impl Shard {
         let (at, structure, tier) = (owner.at, owner.structure, place.tier);
         let memory = backing.extract();
         let room = std::mem::replace(&mut place.room, Room::None);
-        place.fresh = None;
+        place.stay = None;
         self.tiers.leaving.push(Leaving { at, structure, memory, room, tier });
         // It is looked at in a moment who reads it.
         self.tiers.look_again = Some(Time::ZERO);
@@ -498,7 +495,7 @@ impl Shard {
     pub(super) fn give_room(&mut self, room: Room) {
         match room {
             Room::Frame => self.tiers.frames -= 1,
-            Room::Warm => self.tiers.warm -= 1,
+            Room::Warm => self.tiers.warm.taken -= 1,
             Room::None => {}
         }
     }
@@ -547,148 +544,15 @@ impl Shard {
         for leaving in self.take_leaving(at) {
             self.give_room(leaving.room);
         }
-        self.tiers.wanted.retain(|wanted| *wanted != at);
+        self.tiers.warm.wanted.retain(|wanted| *wanted != at);
         // In the order in which they came (INV-35).
         for (_, reading) in self.tiers.readings.extract_if(.., |_, reading| reading.at == at) {
             self.completed.push((reading.ticket, wrong_epoch(at)));
         }
     }
 
-    /// A change of a block is about to be run that may write to it: what to answer when it has no memory
-    /// for that. It is brought up then, and the writer comes again.
-    pub(super) fn warm_up(&mut self, now: Time, index: usize) -> Result<(), Answer> {
-        let slot = self.slots[index].as_deref_mut().expect("located");
-        if let Some(down) = &mut slot.place.down {
-            if let Rest::Final(_) = slot.structure.rests() {
-                return Ok(());
-            }
-            // Its pages are being written: it stays when that is over.
-            down.given_up = true;
-            return Err(busy(RETRY_WARM_US));
-        }
-        if slot.place.rising.is_some() || slot.place.raising {
-            return Err(busy(RETRY_WARM_US));
-        }
-        if slot.place.room != Room::None {
-            slot.place.fresh = None;
-            return Ok(());
-        }
-        if let Rest::Final(_) = slot.structure.rests() {
-            return Ok(());
-        }
-        let at = slot.owner.at;
-        if !self.tiers.wanted.contains(&at) {
-            self.tiers.wanted.push_back(at);
-        }
-        self.warm_next(now);
-        let slot = self.slots[index].as_deref_mut().expect("located");
-        if slot.place.room == Room::Warm && slot.place.rising.is_none() {
-            slot.place.fresh = None;
-            return Ok(());
-        }
-        Err(busy(RETRY_WARM_US))
-    }
-
-    /// Gives room in the warm pool to those who wait for it; when there is none, what was not written
-    /// for longest goes down.
-    pub(super) fn warm_next(&mut self, now: Time) {
-        while let Some(at) = self.tiers.wanted.front().copied() {
-            if self.tiers.warm >= self.config.warm {
-                return self.make_warm_room(now);
-            }
-            self.tiers.wanted.pop_front();
-            let Some(index) = self.index(at.block) else { continue };
-            if self.slots[index].as_ref().is_some_and(|slot| slot.owner.at == at) {
-                self.bring_up(now, index);
-            }
-        }
-    }
-
-    /// Lets the block of the warm pool go down that was not written for longest, unless one is on its
-    /// way already for each that waits.
-    fn make_warm_room(&mut self, now: Time) {
-        let slots = || {
-            let all = self.slots.iter().filter_map(|slot| slot.as_deref());
-            all.filter(|slot| slot.place.room == Room::Warm)
-        };
-        let leaving = self.tiers.leaving.iter().filter(|l| l.room == Room::Warm).count();
-        let going = leaving + slots().filter(|slot| slot.place.down.is_some()).count();
-        if going >= self.tiers.wanted.len() {
-            return;
-        }
-        let idle = |slot: &&Slot| {
-            let fresh = slot.place.fresh.is_some_and(|since| now < since + WARM_LEAST);
-            let settled = slot.structure.rests() != Rest::Busy;
-            settled && !fresh && slot.place.rising.is_none() && slot.place.down.is_none()
-        };
-        let coldest = slots().filter(idle).min_by_key(|slot| slot.pace.last());
-        if let Some(index) = coldest.and_then(|slot| self.index(slot.owner.at.block)) {
-            let _ = self.go_down(index);
-        }
-    }
-
-    /// Gives a block below memory for what is written to it. The chunk in which it ends is read.
-    fn bring_up(&mut self, now: Time, index: usize) {
-        let slot = self.slots[index].as_deref_mut().expect("its caller has it");
-        let (owner, tier) = (slot.owner, slot.place.tier);
-        let Rest::Open(length) = slot.structure.rests() else { return };
-        if slot.place.room != Room::None {
-            return;
-        }
-        slot.place.fresh = Some(now);
-        let floor = length / TIER_CHUNK * TIER_CHUNK;
-        let disk = slot.place.disk.as_ref().map(|disk| (disk.slot, disk.sums.clone()));
-        let Ok(mut backing) = self.new_backing(&owner, true) else {
-            return; // Its writer comes again.
-        };
-        backing.set_floor(floor);
-        let size = self.config.block_size;
-        self.tiers.warm += 1;
-        let slot = self.slots[index].as_deref_mut().expect("looked up above");
-        slot.place.room = Room::Warm;
-        let Some((place, sums)) = disk.filter(|_| length > floor) else {
-            slot.backing = backing;
-            return;
-        };
-        slot.place.rising = Some(backing);
-        let read = chunks(&(floor..length), length);
-        let sums = sums[floor / TIER_CHUNK..].to_vec();
-        let (at, chunk) = (owner.at, floor / TIER_CHUNK);
-        let offset = place as u64 * size as u64 + floor as u64;
-        match Backing::counted(read.len(), &self.tiers.buffers, &self.config.reclaimer) {
-            Ok(into) => {
-                let what = IoWhat::Read { at: offset, into, sums };
-                self.tiers.ask(tier, place, Doing::Rise { at, chunk }, what);
-            }
-            Err(_) => self.sink(now, index),
-        }
-    }
-
-    /// Takes back what `bring_up` gave.
-    fn sink(&mut self, now: Time, index: usize) {
-        let slot = self.slots[index].as_deref_mut().expect("its caller has it");
-        slot.place.rising = None;
-        let room = std::mem::replace(&mut slot.place.room, Room::None);
-        self.give_room(room);
-        self.warm_next(now);
-    }
-
-    /// A block of the warm pool that takes no more goes down.
-    pub(super) fn look_at_tiers(&mut self, index: usize) {
-        let Some(slot) = self.slots[index].as_deref() else { return };
-        let place = &slot.place;
-        if place.room == Room::Warm
-            && place.down.is_none()
-            && place.rising.is_none()
-            && matches!(slot.structure.rests(), Rest::Final(_))
-        {
-            // One that has no place is asked again when something of its disk is free.
-            let _ = self.go_down(index);
-        }
-    }
-
     /// Bytes that a block has whose bytes are all on a disk.
-    fn length_below(&self, index: usize) -> usize {
+    pub(super) fn length_below(&self, index: usize) -> usize {
         match self.slots[index].as_deref().expect("its caller has it").structure.rests() {
             Rest::Open(length) | Rest::Final(length) => length,
             Rest::Busy => unreachable!("nothing is under way on a block below"),
@@ -753,27 +617,6 @@ impl Shard {
         if down.left == 0 {
             self.written(now, index);
         }
-    }
-
-    fn risen(&mut self, now: Time, at: BlockAt, spot: u32, chunk: usize, done: IoDone) {
-        let Some(index) = self.at_place(at, spot) else { return };
-        if self.kept.contains_key(&index) {
-            return; // Nobody writes to it any more.
-        }
-        let length = self.length_below(index);
-        let slot = self.slots[index].as_deref_mut().expect("looked up above");
-        let IoDone::Read(read) = done else {
-            let IoDone::Failed(why) = done else { unreachable!("it was to be read") };
-            let structure = slot.owner.structure;
-            self.effects.push(Effect::BlockFailed { structure, at, why });
-            return self.sink(now, index);
-        };
-        let Some(mut backing) = slot.place.rising.take() else { return };
-        let floor = chunk * TIER_CHUNK;
-        self.tiers.counts.read += read.len() as u64;
-        backing.slice_mut(floor..length).copy_from_slice(read.slice(0..length - floor));
-        slot.backing = backing;
-        self.look_at_tiers(index);
     }
 }
 

@@ -1,0 +1,245 @@
+//! The warm pool: the memory in which blocks below memory are written to.
+//!
+//! A writer's block is brought up first, the chunk in which it ends with it, and goes down when it takes
+//! no more or when another needs the room. Which one goes matters more than anything else here: with more
+//! writers than there is room, a block that goes down between two appends of its writer costs a write and
+//! a read of a chunk each time. So one that is being written stays until it rests (`WARM_REST`) or has had
+//! its turn (`WARM_TURN`), and who comes meanwhile waits.
+
+use super::tiers::{Doing, Room, chunks};
+use super::{Effect, Shard, Slot};
+use crate::spill::{IoDone, IoWhat};
+use honeycomb_block::Backing;
+use honeycomb_structures::{Answer, Rest, busy};
+use honeycomb_types::limits::TIER_CHUNK;
+use honeycomb_types::{BlockAt, Time};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// What a writer waits whose block is being brought up, in microseconds, and so much more for each that
+/// waits before it.
+const RETRY_WARM_US: u64 = 500;
+/// And never longer than this.
+const RETRY_WARM_MAX_US: u64 = 10_000;
+/// A block that was brought up for a writer stays for this, or until it was written. One that could not
+/// be written down rests as long.
+const WARM_LEAST: Duration = Duration::from_millis(50);
+/// One that was not written for this long may go, when others wait.
+const WARM_REST: Duration = Duration::from_millis(5);
+/// And one that has been in the pool for this long, however much it is written.
+const WARM_TURN: Duration = Duration::from_millis(100);
+
+/// Why a block is in the warm pool.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stay {
+    /// When it came.
+    since: Time,
+    /// It was written since.
+    written: bool,
+}
+
+/// What a shard knows of its warm pool.
+#[derive(Debug, Default)]
+pub(super) struct Warm {
+    /// Blocks that have room in it.
+    pub taken: u32,
+    /// Places of those that came; some have left again.
+    came: Vec<u32>,
+    /// Blocks whose writers wait for room, first come.
+    pub wanted: VecDeque<BlockAt>,
+}
+
+impl Slot {
+    /// When the block may leave the warm pool for another, as far as is known now.
+    fn may_leave_at(&self) -> Time {
+        match self.place.stay {
+            None => Time::ZERO,
+            Some(Stay { since, written: false }) => since + WARM_LEAST,
+            Some(Stay { since, .. }) => (since + WARM_TURN).min(self.pace.last() + WARM_REST),
+        }
+    }
+
+    fn was_written(&mut self) {
+        if let Some(stay) = &mut self.place.stay {
+            stay.written = true;
+        }
+    }
+}
+
+impl Shard {
+    /// A change of a block is about to be run that may write to it: what to answer when it has no memory
+    /// for that. It is brought up then, and the writer comes again.
+    pub(super) fn warm_up(&mut self, now: Time, index: usize) -> Result<(), Answer> {
+        let slot = self.slots[index].as_deref_mut().expect("located");
+        if let Some(down) = &mut slot.place.down {
+            if let Rest::Final(_) = slot.structure.rests() {
+                return Ok(());
+            }
+            // Its pages are being written: it stays when that is over.
+            down.given_up = true;
+            return Err(busy(RETRY_WARM_US));
+        }
+        if slot.place.rising.is_some() || slot.place.raising {
+            return Err(busy(RETRY_WARM_US));
+        }
+        if slot.place.room != Room::None {
+            slot.was_written();
+            return Ok(());
+        }
+        if let Rest::Final(_) = slot.structure.rests() {
+            return Ok(());
+        }
+        let at = slot.owner.at;
+        let wanted = &mut self.tiers.warm.wanted;
+        let before = wanted.iter().position(|wanted| *wanted == at).unwrap_or(wanted.len());
+        if before == wanted.len() {
+            wanted.push_back(at);
+        }
+        self.warm_next(now);
+        let slot = self.slots[index].as_deref_mut().expect("located");
+        if slot.place.room == Room::Warm && slot.place.rising.is_none() {
+            slot.was_written();
+            return Ok(());
+        }
+        let delay = RETRY_WARM_US * (1 + before as u64);
+        Err(busy(delay.min(RETRY_WARM_MAX_US)))
+    }
+
+    /// Gives room in the warm pool to those who wait for it; when there is none, what was not written
+    /// for longest goes down.
+    pub(super) fn warm_next(&mut self, now: Time) {
+        while let Some(at) = self.tiers.warm.wanted.front().copied() {
+            if self.tiers.warm.taken >= self.config.warm {
+                return self.make_warm_room(now);
+            }
+            self.tiers.warm.wanted.pop_front();
+            let Some(index) = self.index(at.block) else { continue };
+            if self.slots[index].as_ref().is_some_and(|slot| slot.owner.at == at) {
+                self.bring_up(now, index);
+            }
+        }
+    }
+
+    /// Lets the block of the warm pool go down that may and was not written for longest, unless one is on
+    /// its way already for each that waits. When none may, it is looked again as soon as one does.
+    fn make_warm_room(&mut self, now: Time) {
+        let slots = &self.slots;
+        let warm = |index: &u32| {
+            let slot = slots[*index as usize].as_deref();
+            slot.filter(|slot| slot.place.room == Room::Warm)
+        };
+        self.tiers.warm.came.retain(|index| warm(index).is_some());
+        let here = || self.tiers.warm.came.iter().filter_map(warm);
+        let leaving = self.tiers.leaving.iter().filter(|l| l.room == Room::Warm).count();
+        let going = leaving + here().filter(|slot| slot.place.down.is_some()).count();
+        if going >= self.tiers.warm.wanted.len() {
+            return;
+        }
+        let idle = |slot: &&Slot| {
+            let settled = slot.structure.rests() != Rest::Busy;
+            settled && slot.place.rising.is_none() && slot.place.down.is_none()
+        };
+        let Some(next) = here().filter(idle).map(Slot::may_leave_at).min() else { return };
+        if next > now {
+            let again = self.tiers.look_again.map_or(next, |due| due.min(next));
+            self.tiers.look_again = Some(again);
+            return;
+        }
+        let may = here().filter(idle).filter(|slot| slot.may_leave_at() <= now);
+        let coldest = may.min_by_key(|slot| slot.pace.last());
+        if let Some(index) = coldest.and_then(|slot| self.index(slot.owner.at.block)) {
+            let _ = self.go_down(index);
+        }
+    }
+
+    /// It stays in the warm pool for now: it could not be written down.
+    pub(super) fn stays_warm(&mut self, now: Time, index: usize) {
+        if let Some(slot) = self.slots[index].as_deref_mut().filter(|s| s.place.stay.is_some()) {
+            slot.place.stay = Some(Stay { since: now, written: false });
+        }
+    }
+
+    /// Gives a block below memory for what is written to it. The chunk in which it ends is read.
+    fn bring_up(&mut self, now: Time, index: usize) {
+        let slot = self.slots[index].as_deref_mut().expect("its caller has it");
+        let (owner, tier) = (slot.owner, slot.place.tier);
+        let Rest::Open(length) = slot.structure.rests() else { return };
+        if slot.place.room != Room::None {
+            return;
+        }
+        slot.place.stay = Some(Stay { since: now, written: false });
+        let floor = length / TIER_CHUNK * TIER_CHUNK;
+        let disk = slot.place.disk.as_ref().map(|disk| (disk.slot, disk.sums.clone()));
+        let Ok(mut backing) = self.new_backing(&owner, true) else {
+            return; // Its writer comes again.
+        };
+        backing.set_floor(floor);
+        let size = self.config.block_size;
+        self.tiers.warm.taken += 1;
+        if !self.tiers.warm.came.contains(&(index as u32)) {
+            self.tiers.warm.came.push(index as u32);
+        }
+        let slot = self.slots[index].as_deref_mut().expect("looked up above");
+        slot.place.room = Room::Warm;
+        let Some((place, sums)) = disk.filter(|_| length > floor) else {
+            slot.backing = backing;
+            return;
+        };
+        slot.place.rising = Some(backing);
+        let read = chunks(&(floor..length), length);
+        let sums = sums[floor / TIER_CHUNK..].to_vec();
+        let (at, chunk) = (owner.at, floor / TIER_CHUNK);
+        let offset = place as u64 * size as u64 + floor as u64;
+        match Backing::counted(read.len(), &self.tiers.buffers, &self.config.reclaimer) {
+            Ok(into) => {
+                let what = IoWhat::Read { at: offset, into, sums };
+                self.tiers.ask(tier, place, Doing::Rise { at, chunk }, what);
+            }
+            Err(_) => self.sink(now, index),
+        }
+    }
+
+    /// Takes back what `bring_up` gave.
+    fn sink(&mut self, now: Time, index: usize) {
+        let slot = self.slots[index].as_deref_mut().expect("its caller has it");
+        slot.place.rising = None;
+        let room = std::mem::replace(&mut slot.place.room, Room::None);
+        self.give_room(room);
+        self.warm_next(now);
+    }
+
+    /// A block of the warm pool that takes no more goes down.
+    pub(super) fn look_at_tiers(&mut self, index: usize) {
+        let Some(slot) = self.slots[index].as_deref() else { return };
+        let place = &slot.place;
+        if place.room == Room::Warm
+            && place.down.is_none()
+            && place.rising.is_none()
+            && matches!(slot.structure.rests(), Rest::Final(_))
+        {
+            // One that has no place is asked again when something of its disk is free.
+            let _ = self.go_down(index);
+        }
+    }
+
+    pub(super) fn risen(&mut self, now: Time, at: BlockAt, spot: u32, chunk: usize, done: IoDone) {
+        let Some(index) = self.at_place(at, spot) else { return };
+        if self.kept.contains_key(&index) {
+            return; // Nobody writes to it any more.
+        }
+        let length = self.length_below(index);
+        let slot = self.slots[index].as_deref_mut().expect("looked up above");
+        let IoDone::Read(read) = done else {
+            let IoDone::Failed(why) = done else { unreachable!("it was to be read") };
+            let structure = slot.owner.structure;
+            self.effects.push(Effect::BlockFailed { structure, at, why });
+            return self.sink(now, index);
+        };
+        let Some(mut backing) = slot.place.rising.take() else { return };
+        let floor = chunk * TIER_CHUNK;
+        self.tiers.counts.read += read.len() as u64;
+        backing.slice_mut(floor..length).copy_from_slice(read.slice(0..length - floor));
+        slot.backing = backing;
+        self.look_at_tiers(index);
+    }
+}
