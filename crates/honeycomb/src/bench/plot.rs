@@ -13,13 +13,15 @@ const SIZE: (u32, u32) = (960, 480);
 /// Every text is set in this.
 const FONT: &str = "sans-serif";
 /// Colours in the order in which lines take them; told apart also by those who see no red or green.
-const COLOURS: [RGBColor; 6] = [
+const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
     RGBColor(204, 121, 167),
     RGBColor(86, 180, 233),
     RGBColor(90, 90, 90),
+    RGBColor(230, 159, 0),
+    RGBColor(240, 228, 66),
 ];
 
 /// Most values that stand below an axis each.
