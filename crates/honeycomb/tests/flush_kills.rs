@@ -5,19 +5,21 @@
 //! after how long; what that meets is up to the machine.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
+#[path = "common/process.rs"]
+mod process;
+
 use honeycomb_client::{Client, ClientOptions, JobTicket};
 use honeycomb_env::{Clock, Entropy};
 use honeycomb_tiers::{FlushError, Flushed};
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::PrefixOptions;
-use serde_json::Value;
+use process::{Node, Running, command, eventually, unhex};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_honeycomb");
 const NO_WAIT: Duration = Duration::ZERO;
 const ROUNDS: u32 = 6;
 
@@ -46,47 +48,12 @@ impl Drop for Folder {
     }
 }
 
-/// A process, ended with this.
-struct Process {
-    child: Child,
-    address: String,
-    token: String,
-    _out: Option<BufReader<ChildStdout>>,
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn command(words: &[&str]) -> Command {
-    let mut command = Command::new(PROGRAM);
-    command.args(words).arg("--json").stdin(Stdio::null()).stdout(Stdio::piped());
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HONEYCOMB_")) {
-        command.env_remove(name);
-    }
-    command.env("HONEYCOMB_CONFIG", "/dev/null").stderr(Stdio::null());
-    command
-}
-
-fn node(words: &[&str]) -> Process {
-    let mut child = command(words).spawn().unwrap();
-    let mut out = BufReader::new(child.stdout.take().unwrap());
-    let mut line = String::new();
-    out.read_line(&mut line).unwrap();
-    let told: Value = serde_json::from_str(&line).unwrap();
-    let text = |name: &str| told[name].as_str().unwrap_or_default().to_owned();
-    Process { child, address: text("address"), token: text("token"), _out: Some(out) }
-}
-
 struct Cluster {
     folder: Folder,
-    controller: Option<Process>,
+    controller: Option<Node>,
     address: String,
     token: String,
-    servers: Vec<Process>,
+    servers: Vec<Node>,
 }
 
 impl Cluster {
@@ -111,8 +78,8 @@ impl Cluster {
     fn start_controller(&mut self) {
         let data = self.folder.0.join("data").display().to_string();
         let words = ["controller", "--listen", &self.address, "--data-dir", &data];
-        let node = node(&words);
-        (self.address, self.token) = (node.address.clone(), node.token.clone());
+        let node = Node::start(&words);
+        (self.address, self.token) = (node.text("address"), node.text("token"));
         self.controller = Some(node);
     }
 
@@ -133,7 +100,7 @@ impl Cluster {
             "--flush-root",
             &root,
         ];
-        self.servers.push(node(&words));
+        self.servers.push(Node::start(&words));
     }
 
     fn client(&self, token: &[u8]) -> Client {
@@ -143,21 +110,12 @@ impl Cluster {
     }
 
     fn watcher(&self) -> Client {
-        let byte = |i: usize| u8::from_str_radix(&self.token[i..i + 2], 16).unwrap();
-        let token: Vec<u8> = (0..self.token.len()).step_by(2).map(byte).collect();
+        let token = unhex(&self.token);
         self.client(&token)
     }
 
     fn root(&self) -> PathBuf {
         self.folder.0.join("flush")
-    }
-}
-
-fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    let clock = Clock::start();
-    while !done() {
-        assert!(clock.now().as_millis() < 60_000, "never happened: {what}");
-        clock.sleep_until(clock.now() + Duration::from_millis(10));
     }
 }
 
@@ -249,7 +207,7 @@ fn stored(client: &Client, job: &JobTicket, path: &str) -> Result<Data, honeycom
     Ok(Data { text, items, table })
 }
 
-fn load(cluster: &Cluster, job: &JobTicket, place: &Path, more: &[&str]) -> Process {
+fn load(cluster: &Cluster, job: &JobTicket, place: &Path, more: &[&str]) -> Running {
     let token: String = job.token.iter().map(|byte| format!("{byte:02x}")).collect();
     let place = place.display().to_string();
     let mut words = vec!["load", &place, "l", "--lease-ms", "1000"];
@@ -257,8 +215,7 @@ fn load(cluster: &Cluster, job: &JobTicket, place: &Path, more: &[&str]) -> Proc
     let mut command = command(&words);
     command.stdout(Stdio::null());
     command.env("HONEYCOMB_ADDRESS", &cluster.address).env("HONEYCOMB_TOKEN", token);
-    let child = command.spawn().unwrap();
-    Process { child, address: String::new(), token: String::new(), _out: None }
+    Running(command.spawn().unwrap())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -268,7 +225,7 @@ enum Victim {
     Loader,
 }
 
-fn kill(cluster: &mut Cluster, victim: Victim, loader: &mut Option<Process>) {
+fn kill(cluster: &mut Cluster, victim: Victim, loader: &mut Option<Running>) {
     match victim {
         Victim::Controller => {
             cluster.controller = None;
@@ -313,7 +270,7 @@ fn round(cluster: &mut Cluster, draw: &mut Draw, number: u64) {
         // The process has to start, too.
         pause(micros + 5_000);
         kill(cluster, victim, &mut loader);
-        let ended = loader.as_mut().map(|process| process.child.wait().unwrap().success());
+        let ended = loader.as_mut().map(|process| process.0.wait().unwrap().success());
         match stored(&client, &job, "l") {
             Ok(there) => assert!(there == data, "{told}: it is seen and not whole"),
             Err(e) => {
@@ -326,7 +283,7 @@ fn round(cluster: &mut Cluster, draw: &mut Draw, number: u64) {
                 // Again, from what is there: it is as it was.
                 let _ = client.remove_prefix(job.job, "l");
                 let mut again = load(cluster, &job, &place, &["--again"]);
-                assert!(again.child.wait().unwrap().success(), "{told}: again");
+                assert!(again.0.wait().unwrap().success(), "{told}: again");
                 assert!(stored(&client, &job, "l").unwrap() == data, "{told}: again");
             }
         }

@@ -1,7 +1,7 @@
 //! Controllers of this process: disks that fail, and controllers that have forgotten everything.
 
 use crate::common::raw::{ANY_SHARD, Raw, frame};
-use crate::processes::eventually;
+use crate::process::eventually;
 use crate::status_of;
 use honeycomb_client::{Client, ClientOptions};
 use honeycomb_controller::{Controller, ControllerOptions};

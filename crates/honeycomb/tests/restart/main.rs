@@ -4,6 +4,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod faults;
+#[path = "../common/process.rs"]
+mod process;
 mod processes;
 
 use honeycomb_client::{Client, ClientOptions, Error, JobTicket};
@@ -11,7 +13,8 @@ use honeycomb_env::Clock;
 use honeycomb_types::{JobId, PrefixId};
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::{ClusterStatusReply, PrefixOptions};
-use processes::{Folder, Node, eventually};
+use process::{Node, eventually};
+use processes::Folder;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -27,7 +30,7 @@ struct Cluster {
 impl Cluster {
     fn start(servers: usize) -> Cluster {
         let folder = Folder::new();
-        let controller = Node::controller(&folder.data(), "127.0.0.1:0");
+        let controller = processes::controller(&folder.data(), "127.0.0.1:0");
         let (address, token) = (controller.text("address"), controller.text("token"));
         let mut cluster =
             Cluster { folder, controller: Some(controller), address, token, servers: Vec::new() };
@@ -38,7 +41,7 @@ impl Cluster {
     }
 
     fn add_server(&mut self) {
-        self.servers.push(Node::server(&self.address, &self.token));
+        self.servers.push(processes::server(&self.address, &self.token));
     }
 
     fn kill_controller(&mut self) {
@@ -46,7 +49,7 @@ impl Cluster {
     }
 
     fn restart_controller(&mut self) {
-        let controller = Node::controller(&self.folder.data(), &self.address);
+        let controller = processes::controller(&self.folder.data(), &self.address);
         assert_eq!(controller.text("token"), self.token, "the token is the same");
         self.controller = Some(controller);
     }
@@ -236,7 +239,7 @@ fn a_server_that_was_restarted_meanwhile_has_lost_its_data_and_says_so() {
 fn a_directory_has_one_controller_at_a_time_and_a_key_that_only_its_user_reads() {
     use std::os::unix::fs::MetadataExt;
     let cluster = Cluster::start(0);
-    let (code, error) = Node::controller_refused(&cluster.folder.data(), "127.0.0.1:0");
+    let (code, error) = processes::controller_refused(&cluster.folder.data(), "127.0.0.1:0");
     assert!(error.contains("another controller has this data directory"), "{error}");
     assert_eq!(code, 8);
     let mode = |name: &str| std::fs::metadata(cluster.folder.data().join(name)).unwrap().mode();
@@ -257,7 +260,7 @@ fn a_controller_of_an_earlier_term_is_refused_and_ends() {
     }
     cluster.kill_controller();
     // The same cluster as it was at the first term: its second is over.
-    let mut old = Node::controller(&copy, &cluster.address);
+    let mut old = processes::controller(&copy, &cluster.address);
     let (code, error) = old.ended();
     assert_eq!(code, Some(1));
     assert!(error.contains("a controller of term 3 has taken over"), "{error}");
@@ -279,7 +282,7 @@ fn a_damaged_log_is_refused_and_told() {
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     std::fs::write(&path, bytes).unwrap();
-    let (code, error) = Node::controller_refused(&cluster.folder.data(), "127.0.0.1:0");
+    let (code, error) = processes::controller_refused(&cluster.folder.data(), "127.0.0.1:0");
     assert_eq!(code, 1);
     assert!(error.contains("LogFailed") && error.contains("is damaged at byte"), "{error}");
 }

@@ -1,25 +1,11 @@
-//! Nodes as processes, ended by their own ids.
+//! The nodes of these tests, and the folder in which a controller keeps its log.
 
-use honeycomb_env::{Clock, Entropy};
-use serde_json::Value;
-use std::io::{BufRead, BufReader, Read};
+use crate::process::{Node, command};
+use honeycomb_env::Entropy;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::Duration;
 
 /// Blocks of each server.
 pub const BLOCKS: u64 = 512;
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_honeycomb");
-
-/// Waits for something that the cluster does by itself, and fails when it does not.
-pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    let clock = Clock::start();
-    while !done() {
-        assert!(clock.now().as_millis() < 60_000, "never happened: {what}");
-        clock.sleep_until(clock.now() + Duration::from_millis(10));
-    }
-}
 
 /// A folder that is removed at the end.
 pub struct Folder(PathBuf);
@@ -61,79 +47,22 @@ impl Drop for Folder {
     }
 }
 
-/// A process of the program that has said where it is.
-pub struct Node {
-    child: Child,
-    told: Value,
-    _out: BufReader<ChildStdout>,
+pub fn controller(data: &Path, listen: &str) -> Node {
+    let data = data.to_str().unwrap();
+    Node::start(&["controller", "--listen", listen, "--data-dir", data])
 }
 
-fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(PROGRAM);
-    command.args(args).arg("--json").stdin(Stdio::null()).stdout(Stdio::piped());
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HONEYCOMB_")) {
-        command.env_remove(name);
-    }
-    command.env("HONEYCOMB_CONFIG", "/dev/null").stderr(Stdio::piped());
-    command
+/// A controller that does not start: its code and what it says.
+pub fn controller_refused(data: &Path, listen: &str) -> (i32, String) {
+    let data = data.to_str().unwrap();
+    let ran = command(&["controller", "--listen", listen, "--data-dir", data]).output();
+    let ran = ran.unwrap();
+    (ran.status.code().unwrap(), String::from_utf8(ran.stderr).unwrap())
 }
 
-impl Node {
-    fn start(args: &[&str]) -> Node {
-        let mut child = command(args).spawn().unwrap();
-        let mut out = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        out.read_line(&mut line).unwrap();
-        let told = serde_json::from_str(&line).unwrap_or_else(|e| {
-            let mut error = String::new();
-            child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
-            panic!("{e}: {line:?} {error}")
-        });
-        Node { child, told, _out: out }
-    }
-
-    pub fn controller(data: &Path, listen: &str) -> Node {
-        let data = data.to_str().unwrap();
-        Node::start(&["controller", "--listen", listen, "--data-dir", data])
-    }
-
-    /// A controller that does not start: its code and what it says.
-    pub fn controller_refused(data: &Path, listen: &str) -> (i32, String) {
-        let data = data.to_str().unwrap();
-        let ran = command(&["controller", "--listen", listen, "--data-dir", data]).output();
-        let ran = ran.unwrap();
-        (ran.status.code().unwrap(), String::from_utf8(ran.stderr).unwrap())
-    }
-
-    pub fn server(controller: &str, token: &str) -> Node {
-        let size = ["--memory", "32MiB", "--block-size", "64KiB", "--shards", "2"];
-        let mut args = vec!["server", "--controller", controller, "--token", token];
-        args.extend(size);
-        Node::start(&args)
-    }
-
-    /// What it said of itself.
-    pub fn text(&self, key: &str) -> String {
-        self.told[key].as_str().unwrap().to_owned()
-    }
-
-    /// SIGKILL, to this process and no other.
-    pub fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
-    /// Waits until it ends by itself.
-    pub fn ended(&mut self) -> (Option<i32>, String) {
-        let mut error = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
-        (self.child.wait().unwrap().code(), error)
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+pub fn server(controller: &str, token: &str) -> Node {
+    let size = ["--memory", "32MiB", "--block-size", "64KiB", "--shards", "2"];
+    let mut args = vec!["server", "--controller", controller, "--token", token];
+    args.extend(size);
+    Node::start(&args)
 }
