@@ -152,6 +152,7 @@ impl SimServer {
                 block_size: BLOCK,
                 blocks,
                 frames,
+                lane_room: Default::default(),
                 warm: if below > 0 { WARM } else { 0 },
                 disks: if below > 0 { vec![below] } else { Vec::new() },
                 buffers: 4 * BLOCK,

@@ -1,7 +1,7 @@
 //! One block's memory and the pins on it.
 #![allow(unsafe_code)]
 
-use crate::reclaim::{Reclaimer, Tenant};
+use crate::reclaim::{Reclaimer, Tenant, Trim};
 use crate::shared::Shared;
 use memmap2::{MmapOptions, MmapRaw, UncheckedAdvice};
 use rustix::param::page_size;
@@ -53,6 +53,16 @@ impl Mapping {
 
     fn ptr(&self) -> *mut u8 {
         self.raw.as_ref().expect("memory that is there").as_mut_ptr()
+    }
+
+    /// Gives a part back to the operating system: its bytes are zero from now on. Of a part that no
+    /// backing has and no pin reads (`Backing`'s drop sees to it). Whether it could be given.
+    pub(crate) fn give_back(&self, part: Range<usize>) -> bool {
+        let raw = self.raw.as_ref().expect("taken only by drop");
+        // SAFETY: the pages are inside the mapping. Their bytes can be reached by nobody: the one
+        // backing that could write or pin them is gone, and no pin that is left reads them.
+        unsafe { raw.unchecked_advise_range(UncheckedAdvice::DontNeed, part.start, part.len()) }
+            .is_ok()
     }
 }
 
@@ -116,6 +126,7 @@ impl Backing {
         reclaimer: &Reclaimer,
     ) -> Backing {
         let length = raw.len();
+        reclaimer.maps(length);
         let (written, reclaimer) = (AtomicUsize::new(written), reclaimer.clone());
         let counted = None;
         let mapping = Arc::new(Mapping { raw: Some(raw), written, tenant, reclaimer, counted });
@@ -140,6 +151,7 @@ impl Backing {
     ) -> io::Result<Backing> {
         let raw = Backing::new_pages(length)?;
         count.fetch_add(length, Relaxed);
+        reclaimer.maps(length);
         let (written, reclaimer, counted) =
             (AtomicUsize::new(0), reclaimer.clone(), Some(count.clone()));
         let mapping = Mapping { raw: Some(raw), written, tenant: None, reclaimer, counted };
@@ -176,6 +188,7 @@ impl Backing {
         assert!(copy.len() <= self.length, "a copy of these bytes");
         let raw = MmapOptions::new().len(copy.len()).map_raw_read_only(&copy.file())?;
         let reclaimer = self.mapping.reclaimer.clone();
+        reclaimer.maps(raw.len());
         self.mapping = Arc::new(Mapping {
             raw: Some(raw),
             written: AtomicUsize::new(0),
@@ -305,6 +318,39 @@ impl Backing {
             self.floor,
             self.length
         );
+    }
+}
+
+impl Drop for Backing {
+    /// Whoever still reads a part of the block has that part alone: a reply of some bytes that its
+    /// reader does not take keeps no block's memory.
+    fn drop(&mut self) {
+        if self.pins.is_empty() || self.frozen {
+            return;
+        }
+        self.forget_dropped_pins();
+        if self.pins.is_empty() {
+            return;
+        }
+        let mut read: Vec<Range<usize>> = self.pins.drain(..).map(|(range, _)| range).collect();
+        read.sort_by_key(|range| range.start);
+        let page = page_size();
+        let end = self.mapping.written.load(Relaxed).next_multiple_of(page).min(self.length);
+        let (mut parts, mut from) = (Vec::new(), 0);
+        for range in read {
+            let to = range.start / page * page;
+            if from < to {
+                parts.push(from..to);
+            }
+            from = from.max(range.end.next_multiple_of(page));
+        }
+        if from < end {
+            parts.push(from..end);
+        }
+        if !parts.is_empty() {
+            let mapping = Arc::downgrade(&self.mapping);
+            self.mapping.reclaimer.trim(Trim { mapping, parts });
+        }
     }
 }
 
@@ -515,7 +561,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "looks at every byte of many pages, which takes Miri minutes")]
     fn freed_memory_is_handed_on_to_its_tenant_alone() {
         // Nobody runs the worker: nothing goes by itself.
-        let (reclaimer, _worker) = Reclaimer::with_worker(1 << 20);
+        let (reclaimer, _worker) = Reclaimer::with_worker(1 << 20, usize::MAX);
         let mut held = Vec::new();
         let mut begins_with = |tenant, used, length| {
             let b = Backing::map_for(tenant, used, length, &reclaimer).unwrap();
@@ -549,11 +595,52 @@ mod tests {
         assert_eq!(found, (2..=17).rev().chain([0]).collect::<Vec<u8>>());
     }
 
+    /// A mapping of which a part is read keeps that part alone, once that takes longer than a tick.
+    #[test]
+    #[cfg(not(miri))] // which would wait in its own time
+    fn what_is_read_of_a_freed_block_keeps_no_more_than_that() {
+        let resident = |pin: &Pin, page: usize| {
+            let mut pages = [0u8; 16];
+            let from = pin.mapping.ptr();
+            // SAFETY: the pages are those of a live mapping, and there is a byte for each.
+            let told = unsafe { libc::mincore(from.cast(), 65536, pages.as_mut_ptr()) };
+            assert_eq!(told, 0);
+            pages[page] & 1 == 1
+        };
+        let (reclaimer, worker) = Reclaimer::with_worker(1 << 20, usize::MAX);
+        let running = std::thread::spawn(move || worker.run());
+        let mut b = filled(ONE, 65536, 7, &reclaimer);
+        let (pin, other) = (b.pin(5000..5001), b.pin(20_000..30_000));
+        drop(b);
+        while (0..16).any(|page| resident(&pin, page) != [1, 4, 5, 6, 7].contains(&page)) {
+            std::thread::yield_now();
+        }
+        assert!(pin.bytes() == [7] && other.bytes().iter().all(|byte| *byte == 7));
+        drop((pin, other));
+        drop(reclaimer);
+        running.join().unwrap();
+    }
+
+    /// INV-32: where all is in use nothing is kept, and what is kept makes way.
+    #[test]
+    #[cfg_attr(miri, ignore = "looks at every byte of many pages, which takes Miri minutes")]
+    fn what_is_kept_and_what_is_in_use_are_bounded_together() {
+        let (reclaimer, _worker) = Reclaimer::with_worker(1 << 20, 4 * 65536);
+        let mut all: Vec<Backing> = (0..4).map(|n| filled(ONE, 65536, n, &reclaimer)).collect();
+        drop(all.pop());
+        assert_eq!(reclaimer.keeps(), 65536, "there is room for one");
+        all.push(Backing::map_for(Tenant(2), true, 65536, &reclaimer).unwrap());
+        assert_eq!(reclaimer.keeps(), 0, "another tenant has it in use");
+        all.push(filled(ONE, 65536, 9, &reclaimer));
+        drop(all.pop());
+        assert_eq!(reclaimer.keeps(), 0);
+    }
+
     /// What nobody takes goes back, by itself and when all is over.
     #[test]
     #[cfg(not(miri))] // which would wait in its own time
     fn what_is_kept_too_long_is_given_back() {
-        let (reclaimer, worker) = Reclaimer::with_worker(1 << 20);
+        let (reclaimer, worker) = Reclaimer::with_worker(1 << 20, usize::MAX);
         let running = std::thread::spawn(move || worker.run());
         drop(filled(ONE, 65536, 7, &reclaimer));
         // Its time is the worker's own, which nobody can wait for.

@@ -5,9 +5,11 @@
 //! while the core that serves waits. What the same tenant has just given up needs neither, and is handed
 //! on last in, first out, while it is warm.
 
+use crate::backing::Mapping;
 use memmap2::MmapRaw;
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 /// How often the worker looks at what is kept. What nobody took goes when it was there for four whole
@@ -41,7 +43,9 @@ struct Common {
     state: Mutex<State>,
     changed: Condvar,
     /// Bytes that are kept, at most.
-    room: usize,
+    most: usize,
+    /// Bytes that are mapped and kept together, at most: where more is mapped nothing is kept (INV-32).
+    whole: usize,
 }
 
 #[derive(Default)]
@@ -50,8 +54,13 @@ struct State {
     kept: VecDeque<Kept>,
     /// Of those, what may be resident.
     bytes: usize,
+    /// Bytes of what somebody has.
+    mapped: usize,
     /// What is to be given back at once.
     due: Vec<MmapRaw>,
+    /// Parts of what is mapped that nobody reads any more, and since when: they are given back if the
+    /// rest is still read after a tick. Mostly it is not, and all of it is kept.
+    trims: VecDeque<(u64, Trim)>,
     tick: u64,
     ended: bool,
 }
@@ -71,9 +80,26 @@ impl Common {
     }
 }
 
+/// A mapping that is read by those alone who have pins on parts of it, and the parts that they have not.
+pub(crate) struct Trim {
+    pub mapping: Weak<Mapping>,
+    pub parts: Vec<Range<usize>>,
+}
+
+impl Trim {
+    /// Gives the parts back, unless all of it has gone. What cannot be given back goes with the rest.
+    fn carry_out(self) {
+        let Some(mapping) = self.mapping.upgrade() else { return };
+        for part in self.parts {
+            mapping.give_back(part);
+        }
+    }
+}
+
 impl State {
     /// Takes out what has been kept too long, or is too much: the oldest first.
-    fn expire(&mut self, room: usize) {
+    fn expire(&mut self, common: &Common) {
+        let room = common.most.min(common.whole.saturating_sub(self.mapped));
         let old = |kept: &Kept| kept.since + KEPT_TICKS < self.tick;
         let mut leave = self.kept.iter().take_while(|kept| old(kept)).count();
         let mut left = self.bytes - self.kept.range(..leave).map(|k| k.written).sum::<usize>();
@@ -87,11 +113,11 @@ impl State {
 }
 
 impl Reclaimer {
-    /// A reclaimer that keeps at most `room` bytes, with a worker, which its owner runs on a thread of
-    /// its own.
-    pub fn with_worker(room: usize) -> (Reclaimer, ReclaimWorker) {
+    /// A reclaimer that keeps at most `most` bytes, and with all that is mapped at most `whole`, with a
+    /// worker, which its owner runs on a thread of its own.
+    pub fn with_worker(most: usize, whole: usize) -> (Reclaimer, ReclaimWorker) {
         let (state, changed) = (Mutex::default(), Condvar::new());
-        let common = Arc::new(Common { state, changed, room });
+        let common = Arc::new(Common { state, changed, most, whole });
         (Reclaimer(Some(Arc::new(Handle(common.clone())))), ReclaimWorker(common))
     }
 
@@ -100,18 +126,42 @@ impl Reclaimer {
         Reclaimer(None)
     }
 
+    /// Somebody has so many bytes more, until they are given.
+    pub(crate) fn maps(&self, length: usize) {
+        let Some(Handle(common)) = self.0.as_deref() else { return };
+        let mut state = common.lock();
+        state.mapped += length;
+        state.expire(common);
+        if !state.due.is_empty() {
+            common.changed.notify_one();
+        }
+    }
+
+    /// Parts of a mapping are read no more, and the rest is: they are given back before it, if that takes
+    /// long.
+    pub(crate) fn trim(&self, trim: Trim) {
+        let Some(Handle(common)) = self.0.as_deref() else { return trim.carry_out() };
+        let mut state = common.lock();
+        let since = state.tick;
+        state.trims.push_back((since, trim));
+        if state.kept.is_empty() && state.trims.len() == 1 {
+            common.changed.notify_one();
+        }
+    }
+
     /// Takes a mapping that nobody reads or writes any more, of which so many bytes may be resident.
     /// Without any, or without a tenant, it is of no use to anybody.
     pub(crate) fn give(&self, raw: MmapRaw, tenant: Option<Tenant>, written: usize) {
         // Without a worker the drop at the end of this scope unmaps.
         let Some(Handle(common)) = self.0.as_deref() else { return };
         let mut state = common.lock();
+        state.mapped -= raw.len();
         match tenant {
             Some(tenant) if written > 0 => {
                 state.bytes += written;
                 let since = state.tick;
                 state.kept.push_back(Kept { raw, written, tenant, since });
-                state.expire(common.room);
+                state.expire(common);
             }
             _ => state.due.push(raw),
         }
@@ -148,17 +198,21 @@ impl ReclaimWorker {
         let mut state = common.lock();
         loop {
             let due = std::mem::take(&mut state.due);
-            if !due.is_empty() {
+            let tick = state.tick;
+            let ripe = state.trims.iter().take_while(|(since, _)| since + 1 < tick).count();
+            let trims: Vec<_> = state.trims.drain(..ripe).collect();
+            if !due.is_empty() || !trims.is_empty() {
                 drop(state);
                 // Unmapping is what takes long.
                 drop(due);
+                trims.into_iter().for_each(|(_, trim)| trim.carry_out());
                 state = common.lock();
                 continue;
             }
             if state.ended {
                 return;
             }
-            if state.kept.is_empty() {
+            if state.kept.is_empty() && state.trims.is_empty() {
                 state = common.changed.wait(state).unwrap_or_else(|e| e.into_inner());
                 continue;
             }
@@ -168,7 +222,7 @@ impl ReclaimWorker {
             // Woken before, to give back what is due, it begins the tick anew.
             if timeout.timed_out() {
                 state.tick += 1;
-                state.expire(common.room);
+                state.expire(&common);
             }
         }
     }

@@ -18,8 +18,8 @@ use crate::poller::Poller;
 use crate::unix::UnixDoor;
 use honeycomb_types::Time;
 use honeycomb_types::limits::{
-    CONNECTION_BACKLOG_MAX, CONNECTION_STALL, CONNECTIONS_MAX, FILL_STALL, MESSAGE_MAX,
-    REQUEST_HEADER, RING_CAPACITY,
+    CONNECTION_BACKLOG_MAX, CONNECTION_SHARE, CONNECTION_STALL, CONNECTIONS_MAX, FILL_STALL,
+    MESSAGE_MAX, REQUEST_HEADER, RING_CAPACITY,
 };
 use honeycomb_wire::{Header, Op, Refusal, ReplyHeader, RequestHeader, Status};
 use mio::event::Source;
@@ -290,6 +290,8 @@ pub struct Net {
     closed: Vec<ConnId>,
     spares: Spares,
     budget: Arc<Budget>,
+    /// Bytes that may wait for one connection before it is read no further.
+    backlog_max: usize,
     options: NetOptions,
     waker: Arc<Waker>,
     /// When this round began.
@@ -320,6 +322,7 @@ impl Net {
             closed: Vec::new(),
             spares: Spares::default(),
             budget: Budget::new(options.budget),
+            backlog_max: CONNECTION_BACKLOG_MAX.min(options.budget / CONNECTION_SHARE),
             options,
             waker,
             round: clock.now(),
@@ -695,7 +698,7 @@ impl Net {
         }
         let (closing, paused) = (conn.closing, conn.paused);
         let room = conn.forwarded < FORWARDED_MAX;
-        let resume = paused && room && conn.backlog() < CONNECTION_BACKLOG_MAX / 2;
+        let resume = paused && room && conn.backlog() < self.backlog_max / 2;
         if resume {
             conn.paused = false;
             self.ready.push_back(id);

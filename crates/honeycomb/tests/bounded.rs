@@ -147,7 +147,11 @@ fn readers_that_do_not_read_while_what_they_asked_for_is_removed() {
             }
             slow.push(raw);
         }
-        println!("round {round}: {} readers, {} MiB", slow.len(), cluster.server.most_resident() / MIB);
+        println!(
+            "round {round}: {} readers, {} MiB",
+            slow.len(),
+            cluster.server.most_resident() / MIB
+        );
         for n in 0..100 {
             let _ = client.remove_structure(job.job, &format!("t:f{round}-{n}"));
         }
@@ -156,7 +160,9 @@ fn readers_that_do_not_read_while_what_they_asked_for_is_removed() {
         let mut got = Vec::new();
         while let Ok(reply) = raw.try_reply() {
             got.push((reply.status(), reply.payload.len()));
-            if got.len() == 20 { break; }
+            if got.len() == 20 {
+                break;
+            }
         }
         println!("{got:?}");
     }

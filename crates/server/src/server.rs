@@ -14,12 +14,13 @@ use honeycomb_env::{
     AbortOnPanic, Clock, DiskShape, Entropy, Mailbox, Net, NetOptions, NotPosted, Scratch, Shaped,
     Volume, run,
 };
-use honeycomb_structures::Registry;
+use honeycomb_structures::{LaneRoom, Registry};
 use honeycomb_tiers::{FlushRoot, FlushStore, Objects};
 use honeycomb_types::limits::{
     BELOW_BYTES, BELOW_FRACTION, BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, FLUSH_BUFFERS_FRACTION,
-    FLUSH_BUFFERS_MAX, FLUSH_BUFFERS_MIN, FREED_KEPT_FRACTION, FREED_KEPT_MAX, SERVER_BUFFER_BYTES,
-    TIERS_MAX, WARM_BLOCKS_MIN, WARM_FRACTION,
+    FLUSH_BUFFERS_MAX, FLUSH_BUFFERS_MIN, FREED_BEYOND_FRACTION, FREED_KEPT_FRACTION,
+    FREED_KEPT_MAX, RETRY_RECORDS_FRACTION, RETRY_RECORDS_LEAST, SERVER_BUFFER_BYTES,
+    SERVER_BUFFER_FRACTION, SERVER_BUFFER_LEAST, TIERS_MAX, WARM_BLOCKS_MIN, WARM_FRACTION,
 };
 use honeycomb_types::{BlockId, ServerId, ShardIx, TierClass};
 use honeycomb_wire::custom::kind_info;
@@ -116,10 +117,12 @@ impl MemoryServer {
         let door = options.unix_dir.as_deref().map(UnixDoor::open).transpose()?;
         let near = door.as_ref().map(|d| d.path().to_owned());
         let kept = FREED_KEPT_MAX.min(options.memory / FREED_KEPT_FRACTION);
-        let (reclaimer, worker) = Reclaimer::with_worker(kept as usize);
+        let whole = options.memory + options.memory / FREED_BEYOND_FRACTION;
+        let (reclaimer, worker) = Reclaimer::with_worker(kept as usize, whole as usize);
         let mut threads = vec![spawn("reclaim", move || worker.run())?];
 
-        let budget = SERVER_BUFFER_BYTES / options.shards as usize;
+        let buffers = SERVER_BUFFER_LEAST + options.memory / SERVER_BUFFER_FRACTION;
+        let budget = SERVER_BUFFER_BYTES.min(buffers as usize) / options.shards as usize;
         let connections = Arc::default();
         let net_options = NetOptions { spin: options.spin, budget, connections };
         let mut nets = Vec::new();
@@ -174,12 +177,15 @@ impl MemoryServer {
             spillers.push((spiller, part));
         }
 
+        let lane_room = RETRY_RECORDS_LEAST.max(options.memory / RETRY_RECORDS_FRACTION);
+        let lane_room = lane_room as usize / options.shards as usize;
         for (ix, (net, _, notes)) in nets.into_iter().enumerate() {
             let config = ShardConfig {
                 shard: ShardIx(ix as u8),
                 block_size: options.block_size as usize,
                 blocks: sizes.blocks(),
                 frames: sizes.frames,
+                lane_room: LaneRoom::of(lane_room),
                 warm: sizes.warm,
                 disks: sizes.disks.clone(),
                 buffers: sizes.buffers,
@@ -367,7 +373,8 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
         ));
     }
     let disks: Vec<u32> = disks.into_iter().map(|blocks| blocks as u32).collect();
-    let per_shard = per_shard as u32;
+    // It is taken from what blocks have.
+    let per_shard = (per_shard - kept / size) as u32;
     if disks.is_empty() {
         return Ok(Sizes { frames: per_shard, warm: 0, buffers: 0, disks });
     }

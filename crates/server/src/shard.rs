@@ -29,7 +29,7 @@ use crate::refusals::{unknown_block, wrong_epoch};
 use crate::watch::Watchers;
 use honeycomb_block::{Backing, Pin, Reclaimer, Shared};
 use honeycomb_structures::{
-    Answer, Arrival, Attributes, Lanes, Outcome, Registered, Registry, Structure, Ticket,
+    Answer, Arrival, Attributes, LaneRoom, Lanes, Outcome, Registered, Registry, Structure, Ticket,
 };
 use honeycomb_types::{
     BlockAt, BlockId, Bug, Epoch, Generation, JobId, Kind, Marks, PrefixId, ServerId, SessionId,
@@ -262,6 +262,8 @@ pub struct ShardConfig {
     pub blocks: u32,
     /// How many of them may be in memory; all, where there is no tier below.
     pub frames: u32,
+    /// What its blocks remember of lanes.
+    pub lane_room: LaneRoom,
     /// Blocks that are below and whose ends may be in memory at a time, beside those.
     pub warm: u32,
     /// Blocks that may be in each tier below memory.

@@ -57,13 +57,14 @@ fn nothing_is_handed_on_that_was_not_kept() {
 #[test]
 fn what_one_job_frees_is_no_other_jobs() {
     // Nobody runs the worker: nothing goes by itself.
-    let (reclaimer, _worker) = Reclaimer::with_worker(1 << 20);
+    let (reclaimer, _worker) = Reclaimer::with_worker(1 << 20, usize::MAX);
     let server = ServerId(1);
     let config = ShardConfig {
         shard: ShardIx(0),
         block_size: SIZE,
         blocks: 16,
         frames: 16,
+        lane_room: Default::default(),
         warm: 0,
         disks: Vec::new(),
         buffers: 0,

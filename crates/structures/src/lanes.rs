@@ -10,6 +10,8 @@ use honeycomb_types::{Bug, LaneId, Sequence, SessionId, Time};
 use honeycomb_wire::{Field, Malformed, Reader, Status};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 /// A lane that was idle for this long is forgotten. No client retries after half of it.
@@ -125,6 +127,55 @@ impl Lane {
     }
 }
 
+/// What the blocks of a core may take together for their lanes (INV-32). Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct LaneRoom(Arc<(AtomicUsize, usize)>);
+
+impl LaneRoom {
+    /// Room for so many bytes.
+    pub fn of(bytes: usize) -> LaneRoom {
+        LaneRoom(Arc::new((AtomicUsize::new(0), bytes)))
+    }
+
+    /// Bytes that are taken.
+    pub fn taken(&self) -> usize {
+        self.0.0.load(Relaxed)
+    }
+
+    fn is_full(&self) -> bool {
+        self.taken() >= self.0.1
+    }
+}
+
+/// What one block takes of it.
+#[derive(Default)]
+struct Share {
+    room: LaneRoom,
+    bytes: usize,
+}
+
+impl Share {
+    fn becomes(&mut self, bytes: usize) {
+        if bytes != self.bytes {
+            self.room.0.0.fetch_add(bytes.wrapping_sub(self.bytes), Relaxed);
+            self.bytes = bytes;
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.becomes(0);
+    }
+}
+
+impl Default for LaneRoom {
+    /// Room for all that there are.
+    fn default() -> LaneRoom {
+        LaneRoom::of(usize::MAX)
+    }
+}
+
 /// The retry records of one block.
 ///
 /// Bounded by `LANES_PER_BLOCK_MAX` lanes and `RETRY_RECORD_BYTES_MAX` bytes of results (of which
@@ -144,12 +195,23 @@ pub struct Lanes {
     /// When each of them came, the oldest first.
     adoptions: VecDeque<(Time, (SessionId, LaneId))>,
     adopted_bytes: usize,
+    share: Share,
 }
 
 impl Lanes {
-    /// No lane yet.
+    /// No lane yet, and room for as many as a block may have.
     pub fn new() -> Lanes {
         Lanes::default()
+    }
+
+    /// No lane yet, and room that is shared with other blocks: when it is taken, mutations are answered
+    /// `Busy` before they run.
+    pub fn within(room: LaneRoom) -> Lanes {
+        Lanes { share: Share { room, bytes: 0 }, ..Lanes::default() }
+    }
+
+    fn tell(&mut self) {
+        self.share.becomes(self.bytes());
     }
 
     /// Decides what happens with a mutation. Results up to `acked` are forgotten first.
@@ -179,7 +241,7 @@ impl Lanes {
             return verdict;
         }
         self.acknowledge(ix, acked.0);
-        let full = self.result_bytes >= RETRY_RECORD_BYTES_MAX;
+        let full = self.result_bytes >= RETRY_RECORD_BYTES_MAX || self.share.room.is_full();
         let lane = self.lane_mut(ix);
         lane.last_used = now;
         if sequence.0 < lane.next {
@@ -227,6 +289,7 @@ impl Lanes {
         lane.next += 1;
         let grown = (lane.records.capacity() - before) * size_of::<Record>();
         self.result_bytes += grown + heap;
+        self.tell();
     }
 
     /// The mutation that `begin` let run had no effect: its sequence is not used up.
@@ -239,6 +302,14 @@ impl Lanes {
     /// now and then; the oldest go first.
     pub fn expire(&mut self, now: Time) {
         self.forget_adopted(now);
+        self.forget_idle(now);
+        if self.free.len() > EXPIRE_STEP && self.free.len() > self.lanes.len() / 2 {
+            self.close_ranks();
+        }
+        self.tell();
+    }
+
+    fn forget_idle(&mut self, now: Time) {
         for _ in 0..EXPIRE_STEP {
             let Some(&Reverse((due, ix))) = self.due.peek() else { return };
             if due > now {
@@ -332,6 +403,7 @@ impl Lanes {
             }
             oldest += 1;
         }
+        self.tell();
         Ok(())
     }
 
@@ -366,6 +438,7 @@ impl Lanes {
                 None => drop(self.insert(lane)),
             }
         }
+        self.tell();
         Ok(())
     }
 
@@ -452,7 +525,8 @@ impl Lanes {
             };
         }
         let lanes = self.lanes.len() - self.free.len();
-        if lanes >= LANES_PER_BLOCK_MAX || self.result_bytes >= RETRY_RECORD_BYTES_MAX {
+        let full = self.result_bytes >= RETRY_RECORD_BYTES_MAX || self.share.room.is_full();
+        if lanes >= LANES_PER_BLOCK_MAX || full {
             return LaneVerdict::Busy;
         }
         let (next, records) = (sequence.0, VecDeque::new());
@@ -473,6 +547,7 @@ impl Lanes {
         self.lanes[ix as usize] = Some(lane);
         self.index.insert(key, ix);
         self.due.push(Reverse((due, ix)));
+        self.tell();
         ix
     }
 
@@ -509,6 +584,25 @@ impl Lanes {
             freed += capacity * size_of::<Record>();
         }
         self.result_bytes -= freed;
+        self.tell();
+    }
+
+    /// Gives up the places of lanes that are gone, with the memory of all tables.
+    fn close_ranks(&mut self) {
+        let mut places = vec![0; self.lanes.len()];
+        let mut lanes = Vec::with_capacity(self.lanes.len() - self.free.len());
+        for (ix, lane) in std::mem::take(&mut self.lanes).into_iter().enumerate() {
+            if lane.is_some() {
+                places[ix] = lanes.len() as u32;
+                lanes.push(lane);
+            }
+        }
+        self.lanes = lanes;
+        (self.free, self.hot) = (Vec::new(), None);
+        self.index.values_mut().for_each(|ix| *ix = places[*ix as usize]);
+        self.index.shrink_to_fit();
+        let due = self.due.drain().map(|Reverse((due, ix))| Reverse((due, places[ix as usize])));
+        self.due = due.collect::<Vec<_>>().into();
     }
 
     fn evict(&mut self, ix: u32) {

@@ -29,7 +29,7 @@ pub use file::FileBlock;
 pub use honeycomb_types::Marks;
 pub use kind::{Attributes, Opening, Registered, Registry, StructureKind};
 pub use kv::{KvBlock, key_limit, splits_from};
-pub use lanes::{LaneVerdict, Lanes};
+pub use lanes::{LaneRoom, LaneVerdict, Lanes};
 pub use moves::{Arrival, Movable, Parcel, Prepared, Totals, Wish};
 pub use next::{Next, busy, moved};
 pub use queue::{QueueBlock, QueueBounds};

@@ -50,8 +50,10 @@ pub const ADOPT_MAX: Duration = Duration::from_secs(2);
 /// Memory of freed blocks that a memory server keeps for the next block of the same job, for less than a
 /// tenth of a second: at most so many bytes ...
 pub const FREED_KEPT_MAX: u64 = 512 << 20;
-/// ... and at most 1 / this of its memory.
+/// ... and at most 1 / this of its memory, ...
 pub const FREED_KEPT_FRACTION: u64 = 8;
+/// ... and when nearly all of it is in use, no more than 1 / this beyond it (INV-32).
+pub const FREED_BEYOND_FRACTION: u64 = 64;
 
 /// Tiers below memory that one server may have.
 pub const TIERS_MAX: usize = 8;
@@ -107,6 +109,11 @@ pub const LOWER_AGAIN: Duration = Duration::from_secs(1);
 
 /// Results that one block keeps for retries, over all its lanes, in bytes.
 pub const RETRY_RECORD_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// What all blocks of a server remember of lanes takes 1 / this of its memory, and at least
+/// `RETRY_RECORDS_LEAST` bytes; beyond it mutations are `Busy` until lanes are forgotten.
+pub const RETRY_RECORDS_FRACTION: u64 = 32;
+/// See `RETRY_RECORDS_FRACTION`.
+pub const RETRY_RECORDS_LEAST: u64 = 16 << 20;
 /// Lanes that one block remembers.
 pub const LANES_PER_BLOCK_MAX: usize = 65_536;
 
@@ -118,8 +125,16 @@ pub const CONNECTION_BACKLOG_MAX: usize = 8 * 1024 * 1024;
 pub const CONNECTION_STALL: Duration = Duration::from_secs(10);
 /// Time without progress after which a reserved large write is given up.
 pub const FILL_STALL: Duration = Duration::from_secs(2);
-/// Bytes of requests and replies in flight that one server holds outside its blocks.
+/// Bytes of requests and replies in flight that one server holds, at most; a memory server, whose memory
+/// is bounded (INV-32), `SERVER_BUFFER_LEAST` and 1 / `SERVER_BUFFER_FRACTION` of its memory.
 pub const SERVER_BUFFER_BYTES: usize = 256 * 1024 * 1024;
+/// See `SERVER_BUFFER_BYTES`.
+pub const SERVER_BUFFER_LEAST: u64 = 24 << 20;
+/// See `SERVER_BUFFER_BYTES`.
+pub const SERVER_BUFFER_FRACTION: u64 = 32;
+/// One connection has no more than 1 / this of them waiting for it, or four that do not read would keep
+/// everybody from being served.
+pub const CONNECTION_SHARE: usize = 4;
 /// Percent of a server's memory that clients may still map of blocks that were freed; above it no more
 /// is handed out.
 pub const OWED_PERCENT_MAX: u64 = 5;
@@ -193,9 +208,9 @@ pub const FLUSH_DIRECTORY_MAX: usize = 1024;
 /// The pause after the first failure of a flush; each further one doubles it.
 pub const FLUSH_RETRY_FIRST: Duration = Duration::from_millis(100);
 /// Copies of records that a server holds while a store takes them: this fraction of its memory, ...
-pub const FLUSH_BUFFERS_FRACTION: u64 = 32;
+pub const FLUSH_BUFFERS_FRACTION: u64 = 64;
 /// ... and at least so many bytes, ...
-pub const FLUSH_BUFFERS_MIN: u64 = 16 << 20;
+pub const FLUSH_BUFFERS_MIN: u64 = 8 << 20;
 /// ... and at most so many.
 pub const FLUSH_BUFFERS_MAX: u64 = 64 << 20;
 /// The longest object of a flush, but for one record that is longer. What fails is sent again as a whole, so

@@ -473,11 +473,12 @@ fn consume<S: Service>(
 ) -> usize {
     let mut at = 0;
     ahead.clear();
+    let backlog_max = net.backlog_max;
     while let Some(conn) = net.conn(id) {
         if conn.closing || conn.hand_over.is_some() {
             break;
         }
-        if conn.backlog() > CONNECTION_BACKLOG_MAX || conn.forwarded >= FORWARDED_MAX {
+        if conn.backlog() > backlog_max || conn.forwarded >= FORWARDED_MAX {
             conn.paused = true;
             break;
         }

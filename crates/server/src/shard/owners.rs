@@ -108,7 +108,7 @@ impl Shard {
             backing,
             structure,
             kind,
-            lanes: Lanes::new(),
+            lanes: Lanes::within(self.config.lane_room.clone()),
             touched: false,
             looked: (Time::ZERO, 0),
             unseen: false,

@@ -16,6 +16,7 @@ pub fn config(block_size: usize, blocks: u32) -> ShardConfig {
         block_size,
         blocks,
         frames: blocks,
+        lane_room: Default::default(),
         warm: 0,
         disks: Vec::new(),
         buffers: 0,

@@ -1,4 +1,4 @@
-use honeycomb_structures::{Answer, LaneVerdict, Lanes, Payload};
+use honeycomb_structures::{Answer, LaneRoom, LaneVerdict, Lanes, Payload};
 use honeycomb_types::limits::{LANES_PER_BLOCK_MAX, RETRY_RECORD_BYTES_MAX, RETRY_WINDOW_MS};
 use honeycomb_types::{LaneId, Sequence, SessionId, Time};
 use honeycomb_wire::Status;
@@ -83,6 +83,69 @@ fn bytes_of_results_are_bounded_over_all_lanes() {
     assert_eq!(begin(&mut lanes, 2, 1, false), LaneVerdict::Run, "the acknowledgement made room");
     assert_eq!(other(&mut lanes), LaneVerdict::Run);
     assert!(lanes.bytes() < 4096);
+}
+
+#[test]
+fn lanes_of_many_blocks_have_room_together_and_give_it_back() {
+    let room = LaneRoom::of(64 * 1024);
+    let mut blocks = [Lanes::within(room.clone()), Lanes::within(room.clone())];
+    let idle = Time::from_millis(2 * RETRY_WINDOW_MS);
+    let mut lane = 0;
+    let mut one = |lanes: &mut Lanes, now: Time| {
+        lane += 1;
+        let verdict = lanes.begin(now, S, LaneId(lane), Sequence(1), Sequence(0), false, W);
+        if verdict == LaneVerdict::Run {
+            lanes.record(S, LaneId(lane), Sequence(1), None, &Answer::ok(0));
+        }
+        verdict
+    };
+    let full = (0..10_000).find(|n| one(&mut blocks[n % 2], Time::ZERO) == LaneVerdict::Busy);
+    assert!((200..1000).contains(&full.unwrap()), "{full:?}");
+    let taken: usize = blocks.iter().map(Lanes::bytes).sum();
+    assert_eq!(room.taken(), taken);
+    // Another block is full as well, and has room when the lanes of the first are forgotten.
+    assert_eq!(one(&mut blocks[1], Time::ZERO), LaneVerdict::Busy);
+    for _ in 0..100 {
+        blocks[0].expire(idle);
+    }
+    assert!(room.taken() < taken * 2 / 3, "{} of {taken}", room.taken());
+    assert_eq!(one(&mut blocks[1], idle), LaneVerdict::Run);
+    // Those that are left are found where they are now.
+    let [first, second] = blocks;
+    drop(first);
+    assert_eq!(room.taken(), second.bytes());
+    drop(second);
+    assert_eq!(room.taken(), 0);
+}
+
+#[test]
+fn lanes_that_stay_are_found_when_others_have_left() {
+    let mut lanes = Lanes::new();
+    let begin = |lanes: &mut Lanes, now, lane| {
+        lanes.begin(now, S, LaneId(lane), Sequence(1), Sequence(0), false, W)
+    };
+    for lane in 0..200 {
+        assert_eq!(begin(&mut lanes, Time::ZERO, lane), LaneVerdict::Run);
+        lanes.record(S, LaneId(lane), Sequence(1), None, &Answer::ok(u64::from(lane)));
+    }
+    // Every tenth is used again later.
+    let later = Time::from_millis(RETRY_WINDOW_MS);
+    for lane in (0..200).step_by(10) {
+        assert!(matches!(begin(&mut lanes, later, lane), LaneVerdict::Replay(_)));
+    }
+    let bytes = lanes.bytes();
+    for _ in 0..100 {
+        lanes.expire(Time::from_millis(2 * RETRY_WINDOW_MS + 1));
+    }
+    assert!(lanes.bytes() < bytes / 5, "{} of {bytes}", lanes.bytes());
+    for lane in (0..200).step_by(10) {
+        let replay = LaneVerdict::Replay(Answer::ok(u64::from(lane)));
+        assert_eq!(begin(&mut lanes, later, lane), replay);
+    }
+    for _ in 0..100 {
+        lanes.expire(Time::from_millis(10 * RETRY_WINDOW_MS));
+    }
+    assert!(lanes.bytes() < 4096, "{}", lanes.bytes());
 }
 
 #[test]
