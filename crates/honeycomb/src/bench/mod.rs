@@ -7,6 +7,7 @@
 mod catalog;
 pub mod cluster;
 mod controller;
+mod disk;
 mod elasticity;
 mod file;
 mod growth;
@@ -26,6 +27,7 @@ pub mod report;
 mod sensitivity;
 pub mod socket;
 mod sort;
+mod spill;
 mod trace;
 mod watch;
 mod wire;
@@ -67,6 +69,7 @@ enum What {
     Pressure(pressure::PressureArgs),
     Sensitivity(sensitivity::SensitivityArgs),
     Sort(sort::SortArgs),
+    Spill(spill::SpillArgs),
     Recovery(recovery::RecoveryArgs),
 }
 
@@ -207,6 +210,7 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         What::Pressure(args) => pressure::run(args),
         What::Sensitivity(args) => sensitivity::run(args),
         What::Sort(args) => sort::run(args),
+        What::Spill(args) => spill::run(args),
         What::Recovery(args) => recovery::run(args),
     }
 }

@@ -1,6 +1,7 @@
 //! `bench sort`: a sort of more than fits in memory, on servers with a disk.
 
 use super::cluster::Cluster;
+use super::disk::Folder;
 use super::process::{Pinning, Watched, machine};
 use super::trace::bar;
 use super::{Pool, Transport, Waiting};
@@ -9,7 +10,7 @@ use crate::output::Output;
 use crate::size;
 use clap::Args;
 use honeycomb_client::Client;
-use honeycomb_env::{Clock, Entropy};
+use honeycomb_env::Clock;
 use honeycomb_load::{Sort, SortError, Sorted, sort};
 use honeycomb_types::limits::REPORT_INTERVAL;
 use honeycomb_wire::Status;
@@ -93,7 +94,7 @@ pub fn run(args: &SortArgs) -> Outcome {
     let partitions = args.partitions.unwrap_or_else(|| bytes.div_ceil(PARTITION).max(4) as u32);
     let (records, threads) = (bytes / RECORD, args.threads);
     let folder = Folder::new(args.directory.clone())?;
-    let mut more = vec!["--disks".into(), format!("{}={disk}", folder.0.display())];
+    let mut more = folder.flags(disk);
     if let Some(shape) = &args.disk_shape {
         more.extend(["--disk-shape".into(), shape.clone()]);
     }
@@ -193,28 +194,4 @@ fn moved(admin: &Client) -> Outcome<(u64, u64)> {
     let status = admin.status()?;
     let sum = |of: fn(&honeycomb_wire::messages::TierUse) -> u64| status.tiers.iter().map(of).sum();
     Ok((sum(|tier| tier.bytes_written), sum(|tier| tier.bytes_read)))
-}
-
-/// A directory for the server's blocks, which goes with the benchmark unless it was there before.
-struct Folder(PathBuf, bool);
-
-impl Folder {
-    fn new(given: Option<PathBuf>) -> Outcome<Folder> {
-        if let Some(folder) = given {
-            return Ok(Folder(folder, false));
-        }
-        let name = format!("honeycomb-sort-{:x}", Entropy::system().next_u64());
-        let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir(&folder).map_err(|e| Failure::io(folder.display(), &e))?;
-        Ok(Folder(folder, true))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if self.1 {
-            // What is left in a temporary directory is no reason to fail.
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
-    }
 }

@@ -12,6 +12,7 @@ use super::sizing::Sizing;
 use super::world::Conditions;
 use super::{Load, Policy, PressureArgs, figures};
 use crate::bench::cluster::Cluster;
+use crate::bench::disk::{self, Folder};
 use crate::bench::process::Pinning;
 use crate::bench::redis::{self, Redis};
 use crate::bench::trace::{bar, steps};
@@ -19,7 +20,7 @@ use crate::bench::{Pool, Transport, Waiting};
 use crate::failure::{Failure, Outcome};
 use crate::size;
 use honeycomb_client::Client;
-use honeycomb_env::{Clock, Entropy, Scratch, VOLUME_ALIGN, Volume};
+use honeycomb_env::Clock;
 use honeycomb_load::{
     Carried, JobPlan, Keep, Pace, Read, StagePlan, TRANSFER_SHARE, TaskPlan, TransferCost, carry,
 };
@@ -29,7 +30,6 @@ use honeycomb_types::limits::{
     WARM_BLOCKS_MIN, WARM_FRACTION,
 };
 use honeycomb_wire::Status;
-use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
@@ -45,8 +45,8 @@ const SHARE: (f64, f64) = (0.27, 0.33);
 const EVERY: Duration = Duration::from_millis(20);
 /// Files with which it is measured what transfers take alone.
 const PROBES: u32 = 24;
-/// Threads that write to a disk, as a server's do.
-const DISK_THREADS: u64 = 4;
+/// Bytes by which it is measured what a disk takes alone.
+const DISK_BYTES: u64 = 256 << 20;
 /// Share of tasks' time for which they may wait for a thread, before the run says so.
 const QUEUED: f64 = 0.01;
 
@@ -169,7 +169,7 @@ pub fn measure(
     make: impl Fn(TransferCost) -> Outcome<Load>,
 ) -> Outcome<Measured> {
     refuse(args)?;
-    let disk = disk_alone()?;
+    let (disk, _) = disk::alone(&Folder::new(None)?, DISK_BYTES, TIER_PIECE, TIER_PIECE)?;
     let nominal = make(super::nominal(args))?;
     let cost = probe(args, &nominal)?;
     let mut load = make(cost)?;
@@ -299,7 +299,7 @@ fn run_jobs(
         None => all + 2 * files as u64,
     };
     let below = matches!(policy, Policy::Block | Policy::JobPeak) && memory.is_some();
-    let disk = below.then(Disk::new).transpose()?;
+    let disk = below.then(|| Folder::new(None)).transpose()?;
     let reservations =
         (policy == Policy::JobPeak).then(|| Reservations::of(blocks, load.conditions.cost));
     let blocks = with_reserve(blocks, disk.is_some(), reservations.is_some());
@@ -308,7 +308,7 @@ fn run_jobs(
     let most = blocks * block / BELOW_FRACTION / BELOW_BYTES;
     let more = disk.as_ref().map_or_else(Vec::new, |disk| {
         let shape = (!args.unshaped).then_some(load.conditions);
-        disk.flags(most.min(all + 1) * block, shape)
+        flags(disk, most.min(all + 1) * block, shape)
     });
     let pinning = Pinning::default();
     let cluster = Cluster::with(Transport::Tcp, 1, pool, Waiting::Sleeping, pinning, &more)?;
@@ -380,61 +380,14 @@ fn with_reserve(blocks: u64, disk: bool, promised: bool) -> u64 {
     all
 }
 
-/// Bytes per second that the disk of the temporary folder takes alone, written past the page cache
-/// where it can be, by as many threads as a server has for it.
-fn disk_alone() -> Outcome<f64> {
-    const BYTES: u64 = 256 << 20;
-    let folder = Disk::new()?;
-    let failed = |e: &std::io::Error| Failure::io(folder.0.display(), e);
-    let volume = Scratch::open(&folder.0, BYTES).map_err(|e| failed(&e))?;
-    let piece = TIER_PIECE as u64;
-    let clock = Clock::start();
-    let written: std::io::Result<()> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..DISK_THREADS)
-            .map(|n| {
-                let volume = &volume;
-                scope.spawn(move || {
-                    let bytes = vec![n as u8 + 1; TIER_PIECE + VOLUME_ALIGN];
-                    let from = bytes.as_ptr().align_offset(VOLUME_ALIGN);
-                    let bytes = &bytes[from..from + TIER_PIECE];
-                    (n..BYTES / piece)
-                        .step_by(DISK_THREADS as usize)
-                        .try_for_each(|at| volume.write(at * piece, bytes))
-                })
-            })
-            .collect();
-        threads.into_iter().try_for_each(|t| t.join().expect("writing does not panic"))
-    });
-    written.map_err(|e| failed(&e))?;
-    Ok(BYTES as f64 / clock.now().since(Time::ZERO).as_secs_f64().max(1e-9))
-}
-
-/// A folder for a server's blocks, which goes when the server has.
-struct Disk(PathBuf);
-
-impl Disk {
-    fn new() -> Outcome<Disk> {
-        let name = format!("honeycomb-disk-{:x}", Entropy::system().next_u64());
-        let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir(&folder).map_err(|e| Failure::io(folder.display(), &e))?;
-        Ok(Disk(folder))
+/// What `start` is told of a disk, and of its shape.
+fn flags(folder: &Folder, bytes: u64, shape: Option<Conditions>) -> Vec<String> {
+    let mut flags = folder.flags(bytes);
+    if let Some(Conditions { disk, disk_request_s, .. }) = shape {
+        flags.push("--disk-shape".into());
+        flags.push(format!("{}:{}", disk / 1e6, disk_request_s * 1e3));
     }
-
-    fn flags(&self, bytes: u64, shape: Option<Conditions>) -> Vec<String> {
-        let mut flags = vec!["--disks".into(), format!("{}={bytes}", self.0.display())];
-        if let Some(Conditions { disk, disk_request_s, .. }) = shape {
-            flags.push("--disk-shape".into());
-            flags.push(format!("{}:{}", disk / 1e6, disk_request_s * 1e3));
-        }
-        flags
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        // What is left in a temporary directory is no reason to fail.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+    flags
 }
 
 fn run_redis(

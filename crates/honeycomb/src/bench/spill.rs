@@ -1,0 +1,273 @@
+//! `bench spill`: how fast data goes to a server's disk and comes back, beside the disk alone; and what a
+//! neighbour in memory notices of it.
+
+use super::cluster::Cluster;
+use super::disk::{self, Folder};
+use super::process::{Pinning, machine};
+use super::trace::bar;
+use super::{Pool, Transport, Waiting};
+use crate::failure::Outcome;
+use crate::output::Output;
+use crate::size;
+use clap::Args;
+use hdrhistogram::Histogram;
+use honeycomb_client::{Client, File, JobOptions, JobTicket};
+use honeycomb_env::Clock;
+use honeycomb_types::Time;
+use honeycomb_types::limits::TIER_PIECE;
+use honeycomb_wire::messages::PrefixOptions;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+/// Bytes of the appends of who writes into memory beside it.
+const NEIGHBOUR: usize = 4 << 10;
+/// How often it appends.
+const EVERY: Duration = Duration::from_micros(500);
+/// Bytes of one read.
+const READ: usize = 1 << 20;
+
+/// Writes through a server to its disk and reads back, beside the disk alone.
+///
+/// Files of a job for which latency does not matter, whose blocks lie on the disk from the start, are
+/// written by several threads and read by them; before and after each of these rounds the disk is
+/// written and read alone, in pieces of the same size, past the page cache, by as many threads as a
+/// server has for it. Beside it another job appends 4 KiB to files in memory two thousand times a
+/// second: how long its slowest hundredth takes with and without the others is told too.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb bench spill --quick
+  honeycomb bench spill --quick --json")]
+pub struct SpillArgs {
+    /// Bytes of each round
+    #[arg(long, value_parser = size::parse, default_value = "1GiB")]
+    bytes: u64,
+    /// Memory for blocks
+    #[arg(long, value_parser = size::parse, default_value = "256MiB")]
+    memory: u64,
+    /// Bytes of a block
+    #[arg(long, value_parser = size::parse, default_value = "1MiB")]
+    block_size: u64,
+    /// Directory on the disk (the system's for temporary files)
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
+    /// Threads that write and read
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
+    threads: u32,
+    /// Rounds; figures are their median, least and most
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// A few seconds in all: to see that it runs, not to quote
+    #[arg(long)]
+    quick: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// One round: bytes per second of the disk alone and through a server, and the neighbour's slowest
+/// hundredth in microseconds, alone and beside that.
+struct Round {
+    disk: (f64, f64),
+    ours: (f64, f64),
+    p99: (f64, f64),
+}
+
+/// `honeycomb bench spill`.
+pub fn run(args: &SpillArgs) -> Outcome {
+    let bytes = if args.quick { args.bytes.min(32 << 20) } else { args.bytes };
+    let rounds = if args.quick { args.rounds.min(2) } else { args.rounds };
+    let about = machine();
+    let folder = Folder::new(args.directory.clone())?;
+    let pool = Pool { memory: args.memory, block_size: args.block_size };
+    let more = folder.flags(2 * bytes);
+    let pinning = Pinning::default();
+    let cluster = Cluster::with(Transport::Tcp, 1, pool, Waiting::Sleeping, pinning, &more)?;
+    let (beside, memory) = cluster.job("memory")?;
+    let options =
+        JobOptions { lease_ms: 3_600_000, latency_sensitive: false, ..JobOptions::default() };
+    let job = cluster.client(cluster.token()).register_job_with("disk", &options)?;
+    let client = cluster.client(&job.token);
+    let progress = bar("spill", u64::from(rounds));
+    let mut done = Vec::new();
+    for round in 0..rounds {
+        let disk = disk::alone(&folder, bytes, TIER_PIECE, READ)?;
+        let quiet = || -> Outcome<()> {
+            let clock = Clock::start();
+            clock.sleep_until(
+                clock.now() + Duration::from_millis(if args.quick { 200 } else { 1500 }),
+            );
+            Ok(())
+        };
+        let ((), alone) = neighboured(&beside, &memory, quiet)?;
+        let through = || through(&client, &job, bytes, args.threads, round);
+        let (ours, pressed) = neighboured(&beside, &memory, through)?;
+        done.push(Round { disk, ours, p99: (alone, pressed) });
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    tell(args, &about, bytes, &done);
+    Ok(())
+}
+
+/// Writes files to the disk and reads them: bytes per second of each.
+fn through(
+    client: &Client,
+    job: &JobTicket,
+    bytes: u64,
+    threads: u32,
+    round: u32,
+) -> Outcome<(f64, f64)> {
+    let each = bytes / u64::from(threads);
+    let path = format!("r{round}");
+    let options = PrefixOptions { pinned: true, ..PrefixOptions::default() };
+    client.create_prefix(job.job, &path, &[], options)?;
+    let all = |work: &(dyn Fn(u32) -> Outcome<()> + Sync)| -> Outcome<f64> {
+        let clock = Clock::start();
+        let ended: Outcome<()> = thread::scope(|scope| {
+            let running: Vec<_> = (0..threads).map(|n| scope.spawn(move || work(n))).collect();
+            running.into_iter().try_for_each(|t| t.join().expect("no thread panics"))
+        });
+        ended?;
+        Ok(bytes as f64 / clock.now().since(Time::ZERO).as_secs_f64().max(1e-9))
+    };
+    let name = |n: u32| format!("{path}:f{n}");
+    let written = all(&|n| {
+        let file = client.create_file(job.job, &name(n), 1, false)?;
+        let piece = vec![n as u8; 8 << 20];
+        let mut left = each;
+        while left > 0 {
+            let length = left.min(piece.len() as u64);
+            file.write_all(&piece[..length as usize])?;
+            left -= length;
+        }
+        file.seal()?;
+        Ok(())
+    })?;
+    let read = all(&|n| {
+        let file = client.open_file(job.job, &name(n))?;
+        let mut buffer = vec![0; READ];
+        let mut at = 0;
+        while at < each {
+            let got = file.read_into(at, &mut buffer)?;
+            assert!(got > 0 && buffer[..got].iter().all(|byte| *byte == n as u8), "other bytes");
+            at += got as u64;
+        }
+        Ok(())
+    })?;
+    client.remove_prefix(job.job, &path)?;
+    Ok((written, read))
+}
+
+/// Does something while a neighbour appends into memory: what it gives, and the slowest hundredth of
+/// the neighbour's appends in microseconds.
+fn neighboured<T>(
+    client: &Client,
+    job: &JobTicket,
+    work: impl FnOnce() -> Outcome<T>,
+) -> Outcome<(T, f64)> {
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let appending = scope.spawn(|| appends(client, job, &over));
+        let worked = work();
+        over.store(true, Relaxed);
+        let p99 = appending.join().expect("appending does not panic")?;
+        Ok((worked?, p99))
+    })
+}
+
+fn appends(client: &Client, job: &JobTicket, over: &AtomicBool) -> Outcome<f64> {
+    let options = PrefixOptions { pinned: true, ..PrefixOptions::default() };
+    client.create_prefix(job.job, "n", &[], options)?;
+    let clock = Clock::start();
+    let mut took = Histogram::<u64>::new(3).expect("three digits");
+    let piece = [7; NEIGHBOUR];
+    let new = |n: u32| -> Outcome<File> {
+        let file = client.create_file(job.job, &format!("n:f{n}"), 1, false)?;
+        if n > 0 {
+            client.remove_structure(job.job, &format!("n:f{}", n - 1))?;
+        }
+        Ok(file)
+    };
+    let mut next = clock.now();
+    let (mut file, mut count) = (new(0)?, 0);
+    for n in 1u32.. {
+        if over.load(Relaxed) {
+            break;
+        }
+        // A file grows for a second, and another takes its place.
+        if n.is_multiple_of(2000) {
+            count += 1;
+            file = new(count)?;
+            next = clock.now();
+        }
+        clock.sleep_until(next);
+        // From when it was due: who waits for one is late with the next.
+        file.append(&piece)?;
+        let late = clock.now().since(next).as_nanos() as u64;
+        took.saturating_record(late.max(1));
+        next = next + EVERY;
+    }
+    client.remove_prefix(job.job, "n")?;
+    Ok(took.value_at_quantile(0.99) as f64 / 1e3)
+}
+
+/// Median, least and most.
+fn spread(of: impl Iterator<Item = f64>) -> [f64; 3] {
+    let mut all: Vec<f64> = of.collect();
+    all.sort_by(f64::total_cmp);
+    [all[all.len() / 2], all[0], all[all.len() - 1]]
+}
+
+fn tell(args: &SpillArgs, about: &str, bytes: u64, rounds: &[Round]) {
+    type Of = fn(&Round) -> f64;
+    let rows: [(&str, &str, Of, Of, Of, f64); 3] = [
+        ("write", "MB/s", |r| r.disk.0 / 1e6, |r| r.ours.0 / 1e6, |r| r.ours.0 / r.disk.0, 0.8),
+        ("read", "MB/s", |r| r.disk.1 / 1e6, |r| r.ours.1 / 1e6, |r| r.ours.1 / r.disk.1, 0.8),
+        ("neighbour's p99", "us", |r| r.p99.0, |r| r.p99.1, |r| r.p99.1 / r.p99.0, 1.2),
+    ];
+    let told = rows.map(|(what, unit, alone, ours, ratio, asked)| {
+        let of = |of: Of| spread(rounds.iter().map(of));
+        (what, unit, of(alone), of(ours), of(ratio), asked)
+    });
+    if args.output.json {
+        let rows: Vec<Value> = told
+            .iter()
+            .map(|(what, unit, alone, ours, ratio, asked)| {
+                json!({"what": what, "unit": unit, "alone": alone, "with": ours, "ratio": ratio,
+                       "asked": asked})
+            })
+            .collect();
+        say!(
+            "{}",
+            json!({"bench": "spill", "machine": about, "bytes": bytes, "memory_bytes": args.memory,
+                   "block_bytes": args.block_size, "threads": args.threads,
+                   "rounds": rounds.len(), "median_least_most": rows})
+        );
+        return;
+    }
+    say!("{about}; not pinned: the kernel places all sides");
+    say!(
+        "{} each way by {} threads, {} of memory in blocks of {}; median (least to most) of {} rounds",
+        size::show(bytes),
+        args.threads,
+        size::show(args.memory),
+        size::show(args.block_size),
+        rounds.len()
+    );
+    for (what, unit, alone, ours, ratio, asked) in told {
+        let show = |[median, least, most]: [f64; 3], digits: usize| {
+            format!("{median:.digits$} ({least:.digits$} to {most:.digits$})")
+        };
+        let least = asked < 1.0;
+        let reached = if (ratio[0] >= asked) == least { "reached" } else { "MISSED" };
+        let bound = if least { "at least" } else { "at most" };
+        say!(
+            "{what}: alone {} {unit}, with spilling {} {unit}; ratio {}, asked for {bound} {asked}: {reached}",
+            show(alone, 0),
+            show(ours, 0),
+            show(ratio, 2)
+        );
+    }
+}
