@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from honeycomb import errors
 from honeycomb._batch import AtomicBatch, Batch, Result
 from honeycomb._native import version as _version
+from honeycomb._quota import Quota
 from honeycomb._transfer import Progress
 from honeycomb.cluster import Client, connect
 from honeycomb.cost import Cost
@@ -24,7 +25,7 @@ from honeycomb.custom import Custom, Kind, Operation, Reply
 from honeycomb.errors import HoneycombError
 from honeycomb.file import Appender, HoneyFile
 from honeycomb.flushed import Flush, Flushed, open_flushed
-from honeycomb.job import Job, JobHandle, Lease, Node, Quota, Renewal
+from honeycomb.job import Job, JobHandle, Lease, Node, Renewal
 from honeycomb.kv import Kv
 from honeycomb.notices import Listener, Notification
 from honeycomb.pool import BrokenWorkerPool, WorkerDied, WorkerPool

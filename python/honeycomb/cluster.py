@@ -12,11 +12,12 @@ from honeycomb import _address, _check, errors
 from honeycomb._display import Facts, Remote
 from honeycomb._info import JobInfo, Status
 from honeycomb._local import EmbeddedCluster, Endpoint, running_cluster
+from honeycomb._quota import Quota, quota_change
 from honeycomb._session import Session, fork_generation
 from honeycomb._settings import setting
 from honeycomb.cost import Cost, cost_of, read_prices
 from honeycomb.custom import Kind, kind_of
-from honeycomb.job import Job, Quota
+from honeycomb.job import Job
 
 __all__ = ["Client", "connect"]
 
@@ -218,26 +219,36 @@ class Client(Remote):
 
     def quota(self, *, tenant: str | None = None, job: str | None = None) -> Quota:
         """How many blocks all jobs of the ``tenant``, or the ``job``, may hold, and hold."""
-        return self._quota(tenant, job, None)
+        return Quota(*self._session.native.quota(*self._holder(tenant, job)))
 
     def set_quota(
-        self, max_blocks: int, *, tenant: str | None = None, job: str | None = None
+        self,
+        max_blocks: int | None = None,
+        *,
+        tenant: str | None = None,
+        job: str | None = None,
+        soft_blocks: int | None = None,
+        weight: int | None = None,
     ) -> Quota:
         """Sets the most blocks that all jobs of the ``tenant``, or the ``job``, may hold; 0 for as
         many as there are. What is held already stays; nothing more is given until enough was freed.
-        """
-        return self._quota(tenant, job, _check.whole("max_blocks", max_blocks, 0, unit="blocks"))
 
-    def _quota(self, tenant: str | None, job: str | None, most: int | None) -> Quota:
+        ``soft_blocks`` refuses nothing: what is in memory beyond it is the first to go below when
+        memory is short, 0 for no such bound. ``weight`` (1 to 1,048,576) is what the share of memory
+        counts for under a fair policy; a job of a tenant has its tenant's share. What is ``None``
+        stays as it is.
+        """
+        change = quota_change(max_blocks, soft_blocks, weight)
+        return Quota(*self._session.native.set_quota(*self._holder(tenant, job), *change))
+
+    def _holder(self, tenant: str | None, job: str | None) -> tuple[int, str | None, None]:
+        """Whose quota is meant: the number of the job, or the tenant; and no prefix."""
         if (tenant is None) == (job is None):
             raise errors.InvalidArgument("a quota is a tenant's or a job's: name one of them")
         if job is not None:
             job_id, _, _ = self._session.native.find_job(_check.text("job", job, "wordcount"))
-            return Quota(*self._session.native.quota(job_id, None, None, most))
-        assert tenant is not None
-        return Quota(
-            *self._session.native.quota(0, _check.text("tenant", tenant, "acme"), None, most)
-        )
+            return job_id, None, None
+        return 0, _check.text("tenant", tenant, "acme"), None
 
     def costs(
         self, *, tenant: str | None = None, prices: Mapping[str, float] | None = None

@@ -17,6 +17,7 @@ from honeycomb._address import Address, format_bytes, prefix_path, prefix_paths
 from honeycomb._display import Facts, Remote, Shown
 from honeycomb._info import PINNED_MS
 from honeycomb._native import attenuate
+from honeycomb._quota import Quota, quota_change
 from honeycomb._session import Session, fork_generation
 from honeycomb._transfer import Progress
 from honeycomb.cost import Cost, cost_of, read_prices
@@ -28,7 +29,7 @@ from honeycomb.kv import Kv
 from honeycomb.queue import Queue
 from honeycomb.tree import Tree
 
-__all__ = ["Job", "JobHandle", "Lease", "Node", "Quota", "Renewal"]
+__all__ = ["Job", "JobHandle", "Lease", "Node", "Renewal"]
 
 S = TypeVar("S", Kv, HoneyFile, Queue, Custom)
 N = TypeVar("N")
@@ -69,15 +70,6 @@ class Lease(Shown):
     def _facts(self) -> Facts:
         yield "lease", f"{self.duration:g} s"
         yield "left", "pinned: never expires" if self.pinned else f"{self.remaining:.1f} s"
-
-
-@dataclass(frozen=True, slots=True)
-class Quota:
-    """How many blocks may be held (``max_blocks``, 0 for as many as there are) and are: of a prefix
-    without a quota ``held_blocks`` is 0."""
-
-    max_blocks: int
-    held_blocks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +236,7 @@ class Job(Remote):
         """How many blocks the prefix with all below it may hold, and holds; the job itself when
         ``addr`` is ``None``."""
         path = None if addr is None else prefix_path(addr)
-        return Quota(*self._session.native.quota(self.id, None, path, None))
+        return Quota(*self._session.native.quota(self.id, None, path))
 
     def cost(self, prices: Mapping[str, float] | None = None) -> Cost:
         """What the job has used so far, and what that costs. ``prices`` are such as
@@ -253,13 +245,18 @@ class Job(Remote):
         (bill,) = self._session.native.bills(self.id)
         return cost_of(bill, read_prices(prices))
 
-    def set_quota(self, addr: str, max_blocks: int) -> Quota:
+    def set_quota(
+        self, addr: str, max_blocks: int | None = None, *, soft_blocks: int | None = None
+    ) -> Quota:
         """Sets the most blocks that the prefix with all below it may hold, 0 for as many as there
         are. What is held already stays; nothing more is given until enough was freed. For the
         driver. The job's own quota is the cluster's to set (:meth:`Client.set_quota`).
+
+        ``soft_blocks`` refuses nothing: what is in memory beyond it is the first to go below when
+        memory is short, 0 for no such bound. What is ``None`` stays as it is.
         """
-        most = _check.whole("max_blocks", max_blocks, 0, unit="blocks")
-        return Quota(*self._session.native.quota(self.id, None, prefix_path(addr), most))
+        change = quota_change(max_blocks, soft_blocks)
+        return Quota(*self._session.native.set_quota(self.id, None, prefix_path(addr), *change))
 
     def remove_prefix(self, addr: str) -> None:
         """Frees the prefix's structures at once and ends its lease; descendants stay."""

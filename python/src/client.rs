@@ -6,7 +6,8 @@ use crate::face::Native;
 use crate::queue::NativeQueue;
 use crate::structures::{NativeFile, NativeKv, wrap};
 use honeycomb_client::{
-    Client, ClientOptions, CustomOptions, Error, JobOptions, JobTicket, KindRef, QuotaOf,
+    Client, ClientOptions, CustomOptions, Error, JobOptions, JobTicket, KindRef, Quota,
+    QuotaChange, QuotaOf,
 };
 use honeycomb_types::{JobId, PrefixId, Verbs};
 use honeycomb_wire::Status;
@@ -21,6 +22,9 @@ use std::time::Duration;
 type Ticket<'py> = (u64, u64, Bound<'py, PyBytes>);
 /// Name, parents, lease in milliseconds, pinned, readers, high mark, low mark, where it is flushed to, quota.
 type PlannedNode = (String, Vec<String>, u32, bool, Vec<String>, u8, u8, String, u64);
+/// Of a quota: the most blocks, those held, those in memory before others go below, its weight, those
+/// in memory.
+type QuotaFields = (u64, u64, u64, u32, u64);
 
 /// Whether a client was closed: what was opened through it is not used any more.
 pub type Closed = Arc<AtomicBool>;
@@ -55,6 +59,19 @@ impl NativeClient {
 
 fn ticket(py: Python<'_>, t: JobTicket) -> Ticket<'_> {
     (t.job.0, t.root.0, PyBytes::new(py, &t.token))
+}
+
+/// A prefix of the job, the job, or (first of all) a tenant.
+fn quota_of(job: u64, tenant: Option<String>, path: Option<String>) -> QuotaOf {
+    match (tenant, path) {
+        (Some(tenant), _) => QuotaOf::Tenant(tenant),
+        (None, Some(path)) => QuotaOf::Prefix(JobId(job), path),
+        (None, None) => QuotaOf::Job(JobId(job)),
+    }
+}
+
+fn quota_fields(q: Quota) -> QuotaFields {
+    (q.max_blocks, q.held_blocks, q.soft_blocks, q.weight, q.memory_blocks)
 }
 
 fn address(path: &str, name: &str) -> String {
@@ -146,25 +163,33 @@ impl NativeClient {
         self.call(py, |c| c.deregister_job(JobId(job)))
     }
 
-    /// The most blocks and those that are held; of a prefix of the job, of the job, or of a tenant.
+    /// The quota of a prefix of the job, of the job, or of a tenant.
     fn quota(
         &self,
         py: Python<'_>,
         job: u64,
         tenant: Option<String>,
         path: Option<String>,
+    ) -> PyResult<QuotaFields> {
+        let of = quota_of(job, tenant, path);
+        Ok(quota_fields(self.call(py, |c| c.quota(&of))?))
+    }
+
+    /// The same, and changes it; what is `None` stays as it is.
+    #[allow(clippy::too_many_arguments)]
+    fn set_quota(
+        &self,
+        py: Python<'_>,
+        job: u64,
+        tenant: Option<String>,
+        path: Option<String>,
         max_blocks: Option<u64>,
-    ) -> PyResult<(u64, u64)> {
-        let of = match (tenant, path) {
-            (Some(tenant), _) => QuotaOf::Tenant(tenant),
-            (None, Some(path)) => QuotaOf::Prefix(JobId(job), path),
-            (None, None) => QuotaOf::Job(JobId(job)),
-        };
-        let quota = self.call(py, |c| match max_blocks {
-            Some(most) => c.set_quota(&of, most),
-            None => c.quota(&of),
-        })?;
-        Ok((quota.max_blocks, quota.held_blocks))
+        soft_blocks: Option<u64>,
+        weight: Option<u32>,
+    ) -> PyResult<QuotaFields> {
+        let of = quota_of(job, tenant, path);
+        let change = QuotaChange { max_blocks, soft_blocks, weight };
+        Ok(quota_fields(self.call(py, |c| c.change_quota(&of, &change))?))
     }
 
     /// What a job has used, or (0) all that the token may see.

@@ -244,11 +244,11 @@ def test_quotas_of_prefixes_jobs_and_tenants(cluster: honeycomb.Client) -> None:
         job.create_addr_prefix("a/b")
         job.create_hierarchy([honeycomb.Node("c", max_blocks=5)])
         job.kv("a/b", blocks=2)
-        assert job.quota("a") == honeycomb.Quota(2, 2)
+        assert job.quota("a") == honeycomb.Quota(2, 2, memory_blocks=2)
         assert job.quota("c") == honeycomb.Quota(5, 0)
         with pytest.raises(errors.QuotaExceeded, match="prefix 'a' with all below it holds 2"):
             job.kv("a:more")
-        assert job.set_quota("a", 3) == honeycomb.Quota(3, 2)
+        assert job.set_quota("a", 3) == honeycomb.Quota(3, 2, memory_blocks=2)
         job.kv("a:more")
         assert cluster.set_quota(4, tenant="fruit").held_blocks == 3
         with pytest.raises(errors.QuotaExceeded, match="the tenant 'fruit' holds 3 of its quota"):
@@ -262,7 +262,33 @@ def test_quotas_of_prefixes_jobs_and_tenants(cluster: honeycomb.Client) -> None:
             own.set_quota(9, tenant="fruit")
         with pytest.raises(errors.InvalidArgument, match="a tenant's or a job's"):
             cluster.set_quota(9)
-        assert job.quota("a") == honeycomb.Quota(3, 3)
+        assert job.quota("a") == honeycomb.Quota(3, 3, memory_blocks=3)
+
+
+def test_soft_quotas_and_weights(cluster: honeycomb.Client) -> None:
+    with cluster.job("one", tenant="soft") as job, cluster.job("alone") as alone:
+        job.create_addr_prefix("a", max_blocks=4)
+        job.kv("a", blocks=2)
+        # What is not named stays as it is.
+        assert job.set_quota("a", soft_blocks=1) == honeycomb.Quota(4, 2, 1, memory_blocks=2)
+        assert job.set_quota("a", 5) == honeycomb.Quota(5, 2, 1, memory_blocks=2)
+        assert job.set_quota("a", soft_blocks=0).soft_blocks == 0
+        assert cluster.set_quota(tenant="soft", soft_blocks=8, weight=3) == cluster.quota(
+            tenant="soft"
+        )
+        assert cluster.quota(tenant="soft") == honeycomb.Quota(0, 2, 8, 3, 2)
+        assert cluster.set_quota(job="alone", weight=2) == alone.quota()
+        assert alone.quota().weight == 2
+        with pytest.raises(errors.InvalidArgument, match="has its tenant's share"):
+            cluster.set_quota(job="soft/one", weight=2)
+        for wrong in (lambda: cluster.set_quota(tenant="soft"), lambda: job.set_quota("a")):
+            with pytest.raises(errors.InvalidArgument, match="nothing of the quota is named"):
+                wrong()
+        with pytest.raises(errors.InvalidArgument, match="weight is 1 to 1048576, not 0"):
+            cluster.set_quota(job="alone", weight=0)
+        with pytest.raises(errors.InvalidArgument, match="soft_blocks is 0 to"):
+            job.set_quota("a", soft_blocks=-1)
+        assert cluster.set_quota(0, tenant="soft", soft_blocks=0, weight=1).weight == 1
 
 
 def test_a_job_is_told_what_it_has_used(cluster: honeycomb.Client) -> None:

@@ -257,6 +257,15 @@ impl Client {
     /// Changes what is said of a quota; `None` leaves it as it is. Needs the cluster's token, or for a
     /// prefix the job's.
     pub fn change_quota(&self, of: &QuotaOf, change: &QuotaChange) -> Result<Quota, Error> {
+        // These say on the wire that nothing changes.
+        let blocks = [change.max_blocks, change.soft_blocks];
+        if change.weight == Some(0) || blocks.contains(&Some(u64::MAX)) {
+            let text = format!(
+                "a weight is 1 or more, and blocks are {} at the most, not as in {change:?}",
+                u64::MAX - 1
+            );
+            return Err(Error::new(Status::InvalidArgument, text));
+        }
         let (job, level, name) = of.parts();
         let body = SetQuotaRequest {
             job,
@@ -264,7 +273,7 @@ impl Client {
             name,
             max_blocks: change.max_blocks.unwrap_or(u64::MAX),
             soft_blocks: change.soft_blocks.unwrap_or(u64::MAX),
-            weight: change.weight.map_or(0, |weight| weight.max(1)),
+            weight: change.weight.unwrap_or(0),
         };
         let SetQuotaReply { max_blocks, held_blocks, soft_blocks, weight, memory_blocks } =
             self.ask(Op::SetQuota, &body)?;

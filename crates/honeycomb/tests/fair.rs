@@ -6,6 +6,7 @@ mod common;
 use common::{Cluster, KIB, Scratch, eventually, file, noise};
 use honeycomb_client::{Client, File, JobTicket, QuotaChange, QuotaOf};
 use honeycomb_types::PolicyKind;
+use honeycomb_wire::Status;
 
 const BLOCK: u64 = 64 * KIB;
 const MEMORY: u64 = 4 << 20;
@@ -104,6 +105,14 @@ fn first_come_keeps_what_it_has_but_for_what_is_beyond_a_soft_quota() {
     let change = QuotaChange { soft_blocks: Some(4), ..QuotaChange::default() };
     let told = operator.change_quota(&QuotaOf::Job(first.1.job), &change).unwrap();
     assert_eq!((told.soft_blocks, told.max_blocks, told.memory_blocks), (4, 0, before.1));
+    for none in [
+        QuotaChange { weight: Some(0), ..QuotaChange::default() },
+        QuotaChange { max_blocks: Some(u64::MAX), ..QuotaChange::default() },
+        QuotaChange { soft_blocks: Some(u64::MAX), ..QuotaChange::default() },
+    ] {
+        let refused = operator.change_quota(&QuotaOf::Job(first.1.job), &none).unwrap_err();
+        assert_eq!(refused.status, Status::InvalidArgument, "{none:?}");
+    }
     // Whoever asks, what is beyond it goes first; and nothing is refused.
     writes(&second.0, &second.1, ":more", 2 * CALM);
     let (blocks, in_memory) = held(&first.0, &first.1);

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, overload
 from honeycomb import errors
 from honeycomb._display import Facts, Remote
 from honeycomb._info import JobInfo, Status
+from honeycomb._quota import Quota
 from honeycomb._transfer import Progress
 from honeycomb.aio._custom import AsyncCustom
 from honeycomb.aio._queue import AsyncQueue
@@ -21,7 +22,7 @@ from honeycomb.cost import Cost
 from honeycomb.custom import Kind
 from honeycomb.file import HoneyFile
 from honeycomb.flushed import Flush
-from honeycomb.job import Job, JobHandle, Lease, Node, Quota, Renewal
+from honeycomb.job import Job, JobHandle, Lease, Node, Renewal
 from honeycomb.kv import Kv
 from honeycomb.queue import Queue
 from honeycomb.tree import Tree
@@ -103,8 +104,10 @@ class AsyncJob(Remote):
     async def cost(self, prices: Mapping[str, float] | None = None) -> Cost:
         return await run(lambda: self.blocking.cost(prices))
 
-    async def set_quota(self, addr: str, max_blocks: int) -> Quota:
-        return await run(lambda: self.blocking.set_quota(addr, max_blocks))
+    async def set_quota(
+        self, addr: str, max_blocks: int | None = None, *, soft_blocks: int | None = None
+    ) -> Quota:
+        return await run(lambda: self.blocking.set_quota(addr, max_blocks, soft_blocks=soft_blocks))
 
     async def remove_prefix(self, addr: str) -> None:
         await run(lambda: self.blocking.remove_prefix(addr))
@@ -423,9 +426,19 @@ class AsyncClient(Remote):
         return await run(lambda: self.blocking.quota(tenant=tenant, job=job))
 
     async def set_quota(
-        self, max_blocks: int, *, tenant: str | None = None, job: str | None = None
+        self,
+        max_blocks: int | None = None,
+        *,
+        tenant: str | None = None,
+        job: str | None = None,
+        soft_blocks: int | None = None,
+        weight: int | None = None,
     ) -> Quota:
-        return await run(lambda: self.blocking.set_quota(max_blocks, tenant=tenant, job=job))
+        return await run(
+            lambda: self.blocking.set_quota(
+                max_blocks, tenant=tenant, job=job, soft_blocks=soft_blocks, weight=weight
+            )
+        )
 
     async def costs(
         self, *, tenant: str | None = None, prices: Mapping[str, float] | None = None
