@@ -17,6 +17,7 @@ mod sweep;
 
 use crate::durable::PrefixImage;
 use crate::reply::{FlushProgress, FlushState, FlushedPart, FlushedStructure};
+use crate::structures::Structure;
 use crate::tombstones::{Cause, Gone, Tombstone};
 use crate::{Catalog, CatalogError, Effect, Loss, Reply, Written};
 use hashbrown::{HashMap, HashSet};
@@ -81,6 +82,21 @@ impl Part {
     fn effect(&self) -> Effect {
         let (at, (start, end), object) = (self.at, self.range, self.object.clone());
         Effect::FlushBlock { server: at.block.server(), at, start, end, object }
+    }
+}
+
+impl FlushedStructure {
+    /// What a manifest says of a structure before its parts.
+    fn without_parts(structure: &Structure) -> FlushedStructure {
+        FlushedStructure {
+            name: structure.name.clone(),
+            kind: structure.kind,
+            sealed: structure.sealed,
+            slots: structure.slots,
+            max_items: structure.max_items(),
+            max_bytes: structure.max_bytes(),
+            parts: Vec::new(),
+        }
     }
 }
 
@@ -345,24 +361,15 @@ impl Catalog {
         let placed = structure.entries.iter().enumerate();
         let ranges: HashMap<_, _> =
             placed.map(|(i, e)| (e.block, (e.start, structure.end(i)))).collect();
-        let mut flushed = FlushedStructure {
-            name: structure.name.clone(),
-            kind: structure.kind,
-            sealed: structure.sealed,
-            slots: structure.slots,
-            max_items: structure.max_items(),
-            max_bytes: structure.max_bytes(),
-            parts: Vec::new(),
-        };
-        let chained = structure.chained().map(|block| (block, false));
+        let mut flushed = FlushedStructure::without_parts(structure);
+        let own = structure.in_order().map(|block| (block, false));
         let extents = structure.extents.iter().map(|&block| (block, true));
-        let blocks: Vec<(BlockId, bool)> = chained.chain(extents).collect();
+        let blocks: Vec<(BlockId, bool)> = own.chain(extents).collect();
+        for target in targets {
+            self.give_back(j, s, target, effects);
+        }
         for (block, extents) in blocks {
             let placed = ranges.get(&block).copied();
-            if targets.contains(&block) {
-                self.give_back(j, s, block, effects);
-                continue;
-            }
             let range = placed.filter(|_| kv).unwrap_or((0, u64::MAX));
             let at = self.pool.at(block);
             let server = self.pool.server_mut(block.server()).expect("it is live").incarnation;

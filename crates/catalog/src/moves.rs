@@ -384,6 +384,7 @@ impl Catalog {
         let structure = &self.structures[s];
         let last = structure.entries.len() - 1;
         self.structures.changes(s, structure.place_of(mv.source).unwrap_or(last));
+        self.copies_follow(self.pool.at(mv.source), self.pool.at(mv.target));
         let structure = &mut self.structures[s];
         structure.relocated(mv.source, mv.target);
         let moves = structure.end_move(mv.id);

@@ -87,13 +87,18 @@ impl Structure {
 
     /// Those of its own kind: all but those of extents.
     pub(crate) fn chained(&self) -> impl Iterator<Item = BlockId> {
+        self.in_order().chain(self.moves.iter().flat_map(|moves| moves.new_targets()))
+    }
+
+    /// The same in their order, those that the map does not have yet last; without targets of moves,
+    /// which have nothing of their own before the commit.
+    pub(crate) fn in_order(&self) -> impl Iterator<Item = BlockId> {
         let placed = self.entries.iter().map(|entry| entry.block);
         let growth = self.growth.iter().flat_map(|growth| {
             let granted = growth.granted.iter().map(|granted| granted.block);
             granted.chain(growth.spare.iter().copied())
         });
-        let targets = self.moves.iter().flat_map(|moves| moves.new_targets());
-        placed.chain(growth).chain(targets)
+        placed.chain(growth)
     }
 
     /// Where the range of an entry ends, inclusive.

@@ -9,7 +9,7 @@ use honeycomb_catalog::{
     Actor, CatalogError, Command, Effect, FlushState, FlushedStructure, PrefixOptions, Reply, Seal,
     Written,
 };
-use honeycomb_types::{BlockAt, JobId, ServerId, StructureId, Way};
+use honeycomb_types::{BlockAt, JobId, MoveId, ServerId, StructureId, Way};
 use std::collections::BTreeSet;
 
 const WRITTEN: &[Written] = &[Written { bytes: 10, items: 2, crc: 7 }];
@@ -176,6 +176,103 @@ fn what_follows_the_first_open_block_is_not_told_and_is_deleted() {
     assert!(swept(&bench).iter().all(|name| !told.contains(name)));
     commit(&mut bench, server, number);
     assert_eq!(state(&mut bench, job, number), Ok(FlushState::Done));
+}
+
+/// A block leaves its server: the block that takes, and what the commit needs to know.
+fn leave(bench: &mut Bench, structure: StructureId, at: BlockAt) -> Result<Leaving, CatalogError> {
+    match bench.run(Command::BeginMove { structure, at, start: 0, way: Way::Relocate })? {
+        Reply::Moving { id, entry } => Ok(Leaving { structure, at, id, target: entry.at }),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Leaving {
+    structure: StructureId,
+    at: BlockAt,
+    id: MoveId,
+    target: BlockAt,
+}
+
+fn has_left(bench: &mut Bench, leaving: Leaving) {
+    let Leaving { structure, at, id, target } = leaving;
+    bench.run(Command::CommitMove { structure, at, id, target, bytes: 0 }).unwrap();
+}
+
+/// A file of sealed blocks, in their order, on a server that is then taken out; and one to go to.
+fn file_that_leaves(blocks: usize) -> (Bench, JobId, StructureId, Vec<BlockAt>) {
+    let (mut bench, _, job) = bench();
+    let opened = bench.make(job, file("t", "", 1)).unwrap();
+    let s = opened.structure;
+    let mut all = vec![opened.map.entries[0].at];
+    for i in 1..blocks {
+        let (_, next) = bench.grow(s, all[i - 1]).unwrap();
+        bench.seal(s, all[i - 1], Seal { length: 100, bytes: 0, last: false }).unwrap();
+        all.push(next);
+    }
+    bench.seal(s, all[blocks - 1], Seal { length: 100, bytes: 0, last: true }).unwrap();
+    bench.join_as("s2:1", 1, 20, true);
+    let actor = Actor::CLUSTER;
+    bench.run(Command::DrainServer { actor, address: "s1:1", cancel: false }).unwrap();
+    (bench, job, s, all)
+}
+
+#[test]
+fn a_block_of_a_chain_that_leaves_before_its_turn_is_copied_where_it_went() {
+    let (mut bench, job, s, all) = file_that_leaves(6);
+    let number = begin(&mut bench, job, "out").unwrap();
+    let mut copies = asked(&bench);
+    assert_eq!(copies.iter().map(|a| a.at).collect::<Vec<_>>(), all[..4]);
+    // What is being copied stays where it is until it is.
+    assert_eq!(leave(&mut bench, s, all[0]).err(), Some(CatalogError::Moving { at: all[0] }));
+    let leaving = leave(&mut bench, s, all[4]).unwrap();
+    has_left(&mut bench, leaving);
+    let moved = asked(&bench);
+    assert_eq!(moved.iter().map(|a| a.at).collect::<Vec<_>>(), [leaving.target]);
+    // One that fails may leave before it is asked for again.
+    let (server, name, outcome) = (all[3].block.server(), copies[3].name, Err((false, "no space")));
+    bench.run(Command::BlockCopied { server, number, name, outcome }).unwrap();
+    let sixth = asked(&bench);
+    assert_eq!(sixth.iter().map(|a| a.at).collect::<Vec<_>>(), [all[5]]);
+    let leaving = leave(&mut bench, s, all[3]).unwrap();
+    has_left(&mut bench, leaving);
+    bench.pass(150);
+    let fourth = asked(&bench);
+    assert_eq!(fourth.iter().map(|a| a.at).collect::<Vec<_>>(), [leaving.target]);
+    copies.truncate(3);
+    copies.extend(fourth.into_iter().chain(moved).chain(sixth));
+    copies.iter().for_each(|one| copied(&mut bench, number, one, true));
+    let (.., structures) = manifest(&bench).unwrap();
+    let told: Vec<_> = structures[0].parts.iter().map(|p| format!("job/out/{}", p.name)).collect();
+    assert_eq!(told, copies.iter().map(|a| a.object.clone()).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_block_of_a_chain_that_is_leaving_is_one_part_and_waits_for_its_place() {
+    for commits in [true, false] {
+        let (mut bench, job, s, all) = file_that_leaves(3);
+        let leaving = leave(&mut bench, s, all[1]).unwrap();
+        let number = begin(&mut bench, job, "out").unwrap();
+        let mut copies = asked(&bench);
+        assert_eq!(copies.iter().map(|a| a.at).collect::<Vec<_>>(), [all[0], all[2]]);
+        copies.iter().for_each(|one| copied(&mut bench, number, one, true));
+        assert_eq!(manifest(&bench), None);
+        if commits {
+            has_left(&mut bench, leaving);
+        } else {
+            let (structure, at, id) = (s, leaving.at, leaving.id);
+            bench.run(Command::CancelMove { structure, at, id }).unwrap();
+        }
+        let rest = asked(&bench);
+        let now = if commits { leaving.target } else { leaving.at };
+        assert_eq!(rest.iter().map(|a| a.at).collect::<Vec<_>>(), [now]);
+        copied(&mut bench, number, &rest[0], true);
+        copies.insert(1, rest[0].clone());
+        let (.., structures) = manifest(&bench).unwrap();
+        let parts = structures[0].parts.iter();
+        let told: Vec<_> = parts.map(|part| format!("job/out/{}", part.name)).collect();
+        assert_eq!(told, copies.iter().map(|a| a.object.clone()).collect::<Vec<_>>());
+    }
 }
 
 #[test]

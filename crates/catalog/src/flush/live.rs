@@ -4,8 +4,9 @@
 //! A kv is a list of ranges of hashes. Each is asked of the block that owns it by then, so that what
 //! splits, merges or leaves before its turn is found where it is; while a block is asked it begins no
 //! move. Every hash is in one part, and every slot is as it was at one moment. Files and queues are
-//! chains of blocks. What follows the first block that was not sealed when it was copied is not told:
-//! the flush has no gap, and all that was in the store when it was asked for.
+//! chains of blocks; one that leaves its server before its turn is asked for where it went. What follows
+//! the first block that was not sealed when it was copied is not told: the flush has no gap, and all that
+//! was in the store when it was asked for.
 //!
 //! Values in blocks of their own come last, when every entry that may name them is copied. Who drops
 //! one that was copied keeps it until `EndCopies`; and such a kv begins no move meanwhile, because the
@@ -28,7 +29,7 @@ use honeycomb_types::{
     flush_directory, flush_object,
 };
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Names that the log is told of at a time.
@@ -72,6 +73,36 @@ struct Copied {
     structure: usize,
     what: What,
     state: State,
+}
+
+/// Requests that are under way.
+struct Asked {
+    of: BTreeMap<ServerId, usize>,
+    /// Servers that may be asked for more.
+    free: usize,
+}
+
+impl Asked {
+    fn of(live: &Live, servers: usize) -> Asked {
+        let mut asked = Asked { of: BTreeMap::new(), free: servers };
+        for part in &live.parts {
+            if let State::Asked { at, .. } = part.state {
+                asked.takes(at.block.server());
+            }
+        }
+        asked
+    }
+
+    /// Whether a server is asked for one more.
+    fn takes(&mut self, server: ServerId) -> bool {
+        let under_way = self.of.entry(server).or_default();
+        if *under_way >= FLUSH_COPIES_AT_ONCE {
+            return false;
+        }
+        *under_way += 1;
+        self.free -= usize::from(*under_way == FLUSH_COPIES_AT_ONCE);
+        true
+    }
 }
 
 /// A structure of the prefix.
@@ -148,15 +179,22 @@ impl Live {
         }
     }
 
-    fn asked_of(&self, server: ServerId) -> usize {
-        let asked = |part: &&Copied| matches!(part.state, State::Asked { at, .. } if at.block.server() == server);
-        self.parts.iter().filter(asked).count()
-    }
-
     fn is_asked(&self, block: honeycomb_types::BlockId) -> bool {
         let asked =
             |part: &Copied| matches!(part.state, State::Asked { at, .. } if at.block == block);
         self.parts.iter().any(asked)
+    }
+
+    /// A block of a file or queue has left its server, with all it had: what waits for its turn, or is
+    /// tried again, is asked of the block that took its place.
+    fn relocated(&mut self, from: BlockAt, to: BlockAt) {
+        for part in &mut self.parts {
+            if let What::Chained(at, _) = &mut part.what
+                && *at == from
+            {
+                *at = to;
+            }
+        }
     }
 
     fn add(&mut self, structure: usize, what: What) {
@@ -322,6 +360,11 @@ impl Catalog {
         })
     }
 
+    /// A block of a file or queue has moved to another server.
+    pub(crate) fn copies_follow(&mut self, from: BlockAt, to: BlockAt) {
+        self.flushes.live.values_mut().for_each(|live| live.relocated(from, to));
+    }
+
     /// Goes on with all flushes of prefixes that live. Called after commands that make them able to, of
     /// which each waits for the log.
     pub(crate) fn go_on_copying(&mut self, effects: &mut Vec<Effect>) {
@@ -359,15 +402,10 @@ impl Catalog {
                 return Err(format!("{named} has ended meanwhile, or was lost").into());
             }
         }
-        let waiting: Vec<usize> = live.waiting.iter().copied().collect();
-        for i in waiting {
-            self.copy_part(number, live, i, effects);
-        }
+        let mut asked = Asked::of(live, self.pool.servers().count());
+        self.copy_waiting(number, live, &mut asked, effects);
         self.list_extents(live);
-        let waiting: Vec<usize> = live.waiting.iter().copied().collect();
-        for i in waiting {
-            self.copy_part(number, live, i, effects);
-        }
+        self.copy_waiting(number, live, &mut asked, effects);
         let over = |part: &Copied| matches!(part.state, State::Written { .. } | State::Absent);
         Ok(live.parts.iter().all(over))
     }
@@ -379,15 +417,7 @@ impl Catalog {
         let mut sources = Vec::new();
         for s in structures {
             let structure = &self.structures[s];
-            let told = FlushedStructure {
-                name: structure.name.clone(),
-                kind: structure.kind,
-                sealed: structure.sealed,
-                slots: structure.slots,
-                max_items: structure.max_items(),
-                max_bytes: structure.max_bytes(),
-                parts: Vec::new(),
-            };
+            let told = FlushedStructure::without_parts(structure);
             let kv = structure.kind == Kind::Kv;
             let mut whats = Vec::new();
             if kv {
@@ -397,7 +427,7 @@ impl Catalog {
                 let placed = structure.entries.iter().map(|entry| (entry.block, entry.start));
                 let placed: std::collections::HashMap<_, _> = placed.collect();
                 // Blocks that are not in the map yet follow the last one that is.
-                whats.extend(structure.chained().map(|block| {
+                whats.extend(structure.in_order().map(|block| {
                     let start = placed.get(&block).copied().unwrap_or(u64::MAX);
                     What::Chained(self.pool.at(block), start)
                 }));
@@ -426,7 +456,31 @@ impl Catalog {
         live.sources = Some(sources);
     }
 
-    fn copy_part(&mut self, number: u64, live: &mut Live, i: usize, effects: &mut Vec<Effect>) {
+    /// Asks for what waits, as far as servers take more.
+    fn copy_waiting(
+        &mut self,
+        number: u64,
+        live: &mut Live,
+        asked: &mut Asked,
+        effects: &mut Vec<Effect>,
+    ) {
+        let waiting: Vec<usize> = live.waiting.iter().copied().collect();
+        for i in waiting {
+            if asked.free == 0 {
+                return;
+            }
+            self.copy_part(number, live, i, asked, effects);
+        }
+    }
+
+    fn copy_part(
+        &mut self,
+        number: u64,
+        live: &mut Live,
+        i: usize,
+        asked: &mut Asked,
+        effects: &mut Vec<Effect>,
+    ) {
         let State::Waits { due, attempts } = live.parts[i].state else { return };
         let source = live.parts[i].structure;
         let id = live.sources.as_ref().expect("listed before")[source].id;
@@ -450,6 +504,10 @@ impl Catalog {
                 (self.pool.at(block), (start, end.min(last)))
             }
             What::Chained(at, _) | What::Extents(at) => {
+                // While it leaves, what it has may be in either place.
+                if structure.move_of(at.block).is_some_and(|mv| mv.source == at.block) {
+                    return;
+                }
                 let there = structure.blocks().any(|block| block == at.block);
                 if !there || self.pool.at(at.block) != at {
                     live.parts[i].state = State::Absent;
@@ -460,7 +518,7 @@ impl Catalog {
             }
         };
         let server = at.block.server();
-        if live.asked_of(server) >= FLUSH_COPIES_AT_ONCE {
+        if !asked.takes(server) {
             return;
         }
         let name = live.names;
