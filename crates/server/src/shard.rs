@@ -529,7 +529,8 @@ impl Shard {
         if header.op.info().auth == Auth::Peer {
             // Records for retries have no place in a block.
             let movable = slot.structure.movable();
-            return movable.is_some_and(|m| m.takes(header.op) == Some(Arrival::InPieces));
+            let whole = movable.is_some_and(|m| m.takes(header.op) == Some(Arrival::Whole));
+            return !whole && header.op != Op::MoveLanes;
         }
         if header.op.kind_code() != slot.owner.kind.code() {
             return true;

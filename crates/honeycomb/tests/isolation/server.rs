@@ -117,8 +117,9 @@ fn at_server(op: Op) -> AtServer {
         | Op::MoveDrops
         | Op::MoveLanes
         | Op::MoveDone
-        | Op::MovePatch
-        | Op::MoveState => AtServer { peer: Some(WrongEpoch), ..all(PermissionDenied) },
+        | Op::MovePatch => AtServer { peer: Some(WrongEpoch), ..all(PermissionDenied) },
+        // It is a store, and those do not move as they lie.
+        Op::MoveState => AtServer { peer: Some(WrongKind), ..all(PermissionDenied) },
         // The extent is the victim's own, by another put than is named.
         Op::ExtentAdopt => AtServer { peer: Some(ExtentGone), ..all(PermissionDenied) },
         Op::ExtentDrop => AtServer { peer: Some(Ok), ..all(PermissionDenied) },
@@ -498,11 +499,13 @@ fn the_same_requests_are_served_to_who_may() {
 }
 
 /// What one memory server asks another, with its token. A block that takes part in no move refuses
-/// the part of one, whoever sends it, and that is all that it refuses. An extent is its owner's.
+/// the part of one, whoever sends it, and a store one that only others have; and that is all that it
+/// refuses. An extent is its owner's.
 fn serve_peer(cluster: &Cluster, victim: &Victim, op: Op) {
     let served = match op {
         Op::ExtentAdopt => Status::ExtentGone,
         Op::ExtentDrop => Status::Ok,
+        Op::MoveState => Status::WrongKind,
         _ => Status::WrongEpoch,
     };
     let shard = victim.held(op).at.block.shard().0;
