@@ -21,6 +21,7 @@ from honeycomb import errors, mapreduce
 MESSAGES = tomllib.loads((REPOSITORY / "protocol" / "messages.toml").read_text(encoding="utf-8"))
 #: Statuses that are no errors.
 NO_ERRORS = ("Ok", "Notice")
+SOURCES = (".rs", ".py")
 
 
 def document(name: str) -> str:
@@ -403,3 +404,50 @@ def test_files_that_pages_name_exist() -> None:
             # Decisions may be named by their numbers.
             there = any(REPOSITORY.glob(f"{path}*" if "/adr/" in path else path.rstrip("/")))
             assert there, f"{page.name} names {path}, which is not there"
+
+
+def test_things_that_pages_name_are_in_the_files_that_they_name() -> None:
+    """``Name`` in ``file``, and ``file`` with a ``Name`` after it."""
+    pages = [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md")]
+    name, file = r"`((?:\w+::)*\w+)`", r"`([\w/-]+\.(?:rs|py))`"
+    checked = 0
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        pairs = [(one, where) for one, where in re.findall(f"{name} in {file}", text)]
+        pairs += [(one, where) for where, one in re.findall(f"{file} {name}", text)]
+        for one, where in pairs:
+            if (path := REPOSITORY / where).is_file():
+                there = re.search(rf"\b{one.split('::')[-1]}\b", path.read_text(encoding="utf-8"))
+                assert there, f"{page.name} names {one} in {where}, which has none"
+                checked += 1
+    assert checked > 100
+
+
+def test_tests_of_invariants_exist() -> None:
+    folders = ("crates", "verify", "examples", "python/tests")
+    files = [one for at in folders for one in (REPOSITORY / at).rglob("*") if one.suffix in SOURCES]
+    code = "".join(file.read_text(encoding="utf-8") for file in files)
+    there = set(re.findall(r"\b(?:fn|def) (\w+)", code))
+    for number, *_, tests in rows(document("invariants.md")):
+        missing = set(re.findall(r"`([a-z0-9]+(?:_[a-z0-9]+)+)`", tests)) - there
+        assert not missing, f"INV-{number} is tested by {sorted(missing)}, which are not there"
+
+
+def test_every_planted_bug_is_listed_with_its_invariant_and_where_it_is() -> None:
+    text = source("types/src/bug.rs").split("impl Bug {")[0]
+    bugs = {
+        name: re.findall(r"INV-(\d+)", why)
+        for why, name in re.findall(r"((?:\s*///.*\n)+)\s*(\w+) = \d+,", text)
+    }
+    told = {}
+    for what, invariant, where in (
+        row for row in rows(document("testing.md")) if len(row) == 3 and row[1].startswith("INV-")
+    ):
+        for name in re.findall(r"`(\w+)`", what.split(":")[0]):
+            told[name] = re.findall(r"\d+", invariant)
+            files = re.findall(r"`([^`]+)`", where)
+            planted = [(REPOSITORY / file).read_text(encoding="utf-8") for file in files]
+            assert files and all(f"Bug::{name}" in one for one in planted), f"{name}: {where}"
+    assert set(told) == set(bugs), f"docs/testing.md: {sorted(set(told) ^ set(bugs))}"
+    wrong = {name for name, invariant in told.items() if invariant != bugs[name]}
+    assert not wrong, f"other invariants than crates/types/src/bug.rs has: {sorted(wrong)}"

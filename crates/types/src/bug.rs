@@ -9,7 +9,7 @@
 pub enum Bug {
     /// The result of a mutation is not recorded, so a retry runs it again (INV-16).
     LostRetryRecord = 1,
-    /// An append is acknowledged while a large one before it is still arriving (INV-06).
+    /// An append is acknowledged while a large one before it is still arriving (INV-06, INV-07).
     AckBeforeEffect = 2,
     /// A request for an earlier owner's epoch is served (INV-01).
     EpochUnchecked = 3,
