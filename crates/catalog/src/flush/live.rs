@@ -93,12 +93,16 @@ impl Asked {
         asked
     }
 
+    fn is_full(&self, server: ServerId) -> bool {
+        self.of.get(&server).is_some_and(|under_way| *under_way >= FLUSH_COPIES_AT_ONCE)
+    }
+
     /// Whether a server is asked for one more.
     fn takes(&mut self, server: ServerId) -> bool {
-        let under_way = self.of.entry(server).or_default();
-        if *under_way >= FLUSH_COPIES_AT_ONCE {
+        if self.is_full(server) {
             return false;
         }
+        let under_way = self.of.entry(server).or_default();
         *under_way += 1;
         self.free -= usize::from(*under_way == FLUSH_COPIES_AT_ONCE);
         true
@@ -235,6 +239,19 @@ impl Live {
     pub(super) fn bytes(&self) -> usize {
         size_of::<Live>() + self.parts.capacity() * (size_of::<Copied>() + 24)
     }
+}
+
+/// Every hash of a kv is in one part: those of its blocks, in order, follow each other.
+fn check_ranges(parts: impl Iterator<Item = What>) {
+    let mut next = Some(0);
+    let mut ranges = 0;
+    for part in parts {
+        let What::Range(start, end) = part else { continue };
+        assert!(next == Some(start), "INV-10: a flush leaves hashes out, or has them twice");
+        next = end.checked_add(1);
+        ranges += 1;
+    }
+    assert!(ranges == 0 || next.is_none(), "INV-10: a flush leaves the last hashes out");
 }
 
 impl Catalog {
@@ -505,7 +522,8 @@ impl Catalog {
             }
             What::Chained(at, _) | What::Extents(at) => {
                 // While it leaves, what it has may be in either place.
-                if structure.move_of(at.block).is_some_and(|mv| mv.source == at.block) {
+                let leaves = structure.move_of(at.block).is_some_and(|mv| mv.source == at.block);
+                if leaves || asked.is_full(at.block.server()) {
                     return;
                 }
                 let there = structure.blocks().any(|block| block == at.block);
@@ -673,6 +691,7 @@ impl Catalog {
                 What::Chained(..) => (0, 0),
                 What::Extents(_) => (1, *name as u64),
             });
+            check_ranges(theirs.iter().map(|(part, ..)| part.what));
             let open = theirs.iter().position(|(part, ..)| {
                 let open = matches!(part.state, State::Written { sealed: false, .. });
                 open && matches!(part.what, What::Chained(..))
