@@ -93,7 +93,7 @@ fn room_to_receive(raw: &Raw, bytes: usize) {
 fn for_a_while(seconds: u64, mut turn: impl FnMut(u64)) {
     let clock = Clock::start();
     for n in 0.. {
-        if clock.now().as_millis() as u64 > seconds * 1000 {
+        if clock.now().as_millis() > seconds * 1000 {
             return;
         }
         turn(n);
