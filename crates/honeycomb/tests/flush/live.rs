@@ -127,6 +127,9 @@ fn a_flush_under_load_has_all_that_was_acknowledged_before() {
         |key: u64, round: u64| noise(key << 32 | round, 9_000 + (round % 7) as usize * 3000);
     let small = |key: u64| noise(key, 300);
     let large = 6u64;
+    // What is replaced while a flush copies stays until it is copied: without an end, it is all memory.
+    const REPLACED: u64 = 20;
+    let turn = AtomicU64::new(0);
     for key in 0..large {
         k.put(&key.to_le_bytes(), &value(key, 0)).unwrap();
     }
@@ -151,11 +154,17 @@ fn a_flush_under_load_has_all_that_was_acknowledged_before() {
         });
         // A table that splits, and values that are replaced.
         scope.spawn(|| {
-            let mut round = 0;
+            let (mut round, mut last, mut left) = (0, 0, 0);
             while !over.load(SeqCst) {
-                round += 1;
-                for key in 0..large {
-                    k.put(&key.to_le_bytes(), &value(key, round)).unwrap();
+                let now = turn.load(SeqCst);
+                if now != last {
+                    (last, left) = (now, REPLACED);
+                }
+                if left > 0 {
+                    (round, left) = (round + 1, left - 1);
+                    for key in 0..large {
+                        k.put(&key.to_le_bytes(), &value(key, round)).unwrap();
+                    }
                 }
                 let at = keys.load(SeqCst);
                 if at < 1500 {
@@ -167,6 +176,7 @@ fn a_flush_under_load_has_all_that_was_acknowledged_before() {
             }
         });
         for round in 0..8 {
+            turn.store(round + 1, SeqCst);
             let before = (written.load(SeqCst), put.load(SeqCst), keys.load(SeqCst));
             flush(&client, &job, "t", "out");
             let flushed = at(&root.flush(), "job/out");
