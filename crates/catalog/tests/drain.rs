@@ -4,11 +4,9 @@
 
 mod common;
 
-use common::{Bench, LEASE, file, incarnation, kv, lease, queue};
-use honeycomb_catalog::{
-    Actor, CatalogError, Command, DrainState, Effect, HeldBlock, Hints, NewServer, Reply, Seal,
-};
-use honeycomb_types::{BlockAt, Generation, MoveId, ServerId, StructureId, Way};
+use common::{Bench, LEASE, file, kv, lease, queue};
+use honeycomb_catalog::{Actor, CatalogError, Command, DrainState, Effect, Hints, Reply, Seal};
+use honeycomb_types::{BlockAt, MoveId, ServerId, StructureId, Way};
 
 fn drain(bench: &mut Bench, address: &str, cancel: bool) -> Result<Reply, CatalogError> {
     bench.run(Command::DrainServer { actor: Actor::CLUSTER, address, cancel })
@@ -114,42 +112,20 @@ fn a_restart_of_the_controller_forgets_no_drain() {
     let made = bench.make(job, kv("t", "table", 2)).unwrap();
     drain(&mut bench, "s1:1", false).unwrap();
     bench.restart();
-    let rejoin = |bench: &mut Bench, member: ServerId, address: &str| {
-        let server = NewServer {
-            address,
-            incarnation: incarnation(address),
-            shards: 1,
-            blocks_per_shard: 10,
-            tiers: &[],
-            block_size: 65_536,
-            flush_root: "",
-            kinds: &[],
-        };
-        bench.run(Command::RejoinServer { server, member }).unwrap();
+    let rejoin = |bench: &mut Bench, member: ServerId| {
         let own = made.map.entries.iter().filter(|entry| entry.at.block.server() == member);
-        let held: Vec<HeldBlock> = own
-            .map(|entry| HeldBlock {
-                at: entry.at,
-                structure: made.structure,
-                generation: Generation(1),
-                bytes_used: 0,
-                sealed: None,
-                successor: None,
-                taken: (0, 0),
-                tiers: Default::default(),
-            })
-            .collect();
-        bench.run(Command::Inventory { server: member, held: &held, last: true }).unwrap();
+        let held: Vec<_> = own.map(|entry| (entry.at, made.structure)).collect();
+        bench.back(member, &held);
     };
-    rejoin(&mut bench, s1, "s1:1");
-    rejoin(&mut bench, s2, "s2:1");
+    rejoin(&mut bench, s1);
+    rejoin(&mut bench, s2);
     assert_eq!(state(&mut bench, s1).0, DrainState::Draining);
     bench.remove(job, "t").unwrap();
     let freed = bench.freed();
     bench.confirm(&freed.into_iter().filter(|at| at.block.server() == s1).collect::<Vec<_>>());
     assert_eq!(released(&bench), [(s1, false)]);
     // It did not hear that: over the new connection it is told again.
-    rejoin(&mut bench, s1, "s1:1");
+    rejoin(&mut bench, s1);
     assert_eq!(released(&bench), [(s1, false)]);
     // What was taken back is taken back after a restart, too.
     drain(&mut bench, "s1:1", true).unwrap();

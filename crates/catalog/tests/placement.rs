@@ -5,11 +5,10 @@ mod common;
 
 use common::{Bench, LEASE, file, kv};
 use honeycomb_catalog::{
-    Actor, CatalogError, Command, Estimate, Hints, MapEntry, NewServer, Opened, Reply, Report,
-    Weight,
+    Actor, CatalogError, Command, Estimate, Hints, MapEntry, Opened, Reply, Report, Weight,
 };
 use honeycomb_types::limits::HINT_TASK_BYTES_PER_S;
-use honeycomb_types::{JobId, ServerId, TierClass, TierSpec};
+use honeycomb_types::{JobId, ServerId};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -51,21 +50,7 @@ fn weights(bench: &mut Bench, actor: Actor, job: JobId) -> (Estimate, Vec<Weight
 #[test]
 fn who_need_not_be_in_memory_is_placed_below() {
     let mut bench = Bench::new();
-    let (address, kinds) = ("a:1", &[][..]);
-    let tiers = &[TierSpec { class: TierClass::Ssd, blocks: 8 }];
-    let (shards, blocks_per_shard, block_size) = (1, 16, BLOCK);
-    let (incarnation, flush_root) = (7, "");
-    let server = NewServer {
-        address,
-        incarnation,
-        shards,
-        blocks_per_shard,
-        tiers,
-        block_size,
-        flush_root,
-        kinds,
-    };
-    bench.run(Command::JoinServer { server }).unwrap();
+    bench.join_with_disk("a:1", 16, 8);
     let patient = job(&mut bench, "patient", Hints { not_sensitive: true, ..Hints::default() });
     let plain = job(&mut bench, "plain", Hints::default());
     let place = |bench: &mut Bench| {

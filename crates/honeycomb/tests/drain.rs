@@ -24,6 +24,17 @@ fn server(client: &Client, address: &str) -> Option<ServerInfo> {
     client.status().unwrap().servers.into_iter().find(|server| server.address == address)
 }
 
+/// Takes out the first server, which shall have nothing that cannot leave.
+fn take_the_first_out(cluster: &mut Cluster) {
+    let departures = cluster.servers[0].departures().unwrap();
+    let address = cluster.servers[0].address().to_string();
+    let whole = whole(cluster);
+    whole.drain_server(&address, false).unwrap();
+    assert_eq!(departures.recv_timeout(PATIENCE), Ok(Departure::Released));
+    eventually("its membership ends", || server(&whole, &address).is_none());
+    cluster.servers.remove(0).wait();
+}
+
 /// A server is taken out while it has large values, which do not move; what is new goes elsewhere, and it
 /// ends with the last lease.
 fn goes_with_its_last_lease(controller_shards: u16) {
@@ -161,13 +172,7 @@ fn stores_leave_a_server_under_load() {
             }));
         }
         for _ in 0..2 {
-            let departures = cluster.servers[0].departures().unwrap();
-            let address = cluster.servers[0].address().to_string();
-            let whole = whole(&cluster);
-            whole.drain_server(&address, false).unwrap();
-            assert_eq!(departures.recv_timeout(PATIENCE), Ok(Departure::Released));
-            eventually("its membership ends", || server(&whole, &address).is_none());
-            cluster.servers.remove(0).wait();
+            take_the_first_out(&mut cluster);
         }
         stop.store(true, Relaxed);
         let rounds = writers.into_iter().map(|writer| writer.join().unwrap());
@@ -285,13 +290,7 @@ fn files_leave_a_server_under_load() {
             })
         });
         for _ in 0..2 {
-            let departures = cluster.servers[0].departures().unwrap();
-            let address = cluster.servers[0].address().to_string();
-            let whole = whole(&cluster);
-            whole.drain_server(&address, false).unwrap();
-            assert_eq!(departures.recv_timeout(PATIENCE), Ok(Departure::Released));
-            eventually("its membership ends", || server(&whole, &address).is_none());
-            cluster.servers.remove(0).wait();
+            take_the_first_out(&mut cluster);
         }
         stop.store(true, Relaxed);
         let written: Vec<_> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
@@ -402,13 +401,7 @@ fn queues_leave_a_server_under_load() {
             all.push((name, open(), producers, consumers.collect::<Vec<_>>()));
         }
         for _ in 0..2 {
-            let departures = cluster.servers[0].departures().unwrap();
-            let address = cluster.servers[0].address().to_string();
-            let whole = whole(&cluster);
-            whole.drain_server(&address, false).unwrap();
-            assert_eq!(departures.recv_timeout(PATIENCE), Ok(Departure::Released));
-            eventually("its membership ends", || server(&whole, &address).is_none());
-            cluster.servers.remove(0).wait();
+            take_the_first_out(&mut cluster);
         }
         stop.store(true, Relaxed);
         for (name, queue, producers, consumers) in all {

@@ -1,14 +1,14 @@
 //! A store that is out of reach for long while memory is nearly full: what was acknowledged is kept, whoever
 //! wants more is told why, and when the store is back everything is written without anybody doing anything.
 
-use super::s3::{behind, bucket};
-use super::{NO_WAIT, all_free, flushed_to, flushing, look};
+use super::s3::{bucket, impatient};
+use super::{NO_WAIT, all_free, flushed_to, look};
 use crate::common::{eventually, file, kv, noise};
 use honeycomb_client::{Client, Error, JobTicket};
 use honeycomb_env::{Clock, Entropy};
 use honeycomb_tiers::Flushed;
 use honeycomb_types::PrefixId;
-use honeycomb_weather::{Gateway, Outage, Proxy, Weather};
+use honeycomb_weather::{Gateway, Outage, Weather};
 use honeycomb_wire::Status;
 use std::time::Duration;
 
@@ -109,10 +109,7 @@ impl Kept {
 #[test]
 fn a_long_outage_of_a_store_costs_nobody_a_byte_when_memory_is_nearly_full() {
     let Some(gateway) = Gateway::start() else { return };
-    let proxy = Proxy::start(gateway.address(), Weather::calm(), 7).unwrap();
-    let mut root = behind(proxy.address(), "x");
-    root.access = root.access.with("AWS_TIMEOUT", "1 second");
-    let cluster = flushing(root, 2);
+    let (proxy, cluster) = impatient(&gateway, Weather::calm());
     let watcher = cluster.client(cluster.controller.token(), PrefixId(0));
     let (client, job) = cluster.job("job");
     // Somebody who has nothing to do with it.

@@ -1,7 +1,7 @@
 //! The same with a real S3 server, versitygw, where it is there.
 
 use super::{all_comes_back, all_free, flushed_to, flushing, large_blocks_come_back, look};
-use crate::common::{eventually, file, noise};
+use crate::common::{Cluster, eventually, file, noise};
 use honeycomb_tiers::{Access, FlushError, FlushRoot, Flushed, Place};
 use honeycomb_types::PrefixId;
 use honeycomb_weather::{Gateway, Kind, Outage, Proxy, Rule, Weather, What};
@@ -21,6 +21,14 @@ pub fn behind(address: SocketAddr, path: &str) -> FlushRoot {
         .fold(Access::none(), |access, (name, value)| access.with(name, value));
     let place = Place::parse(&format!("s3://{}/{path}", Gateway::BUCKET)).unwrap();
     FlushRoot { place, access }
+}
+
+/// Servers that flush through this weather, and wait for no answer longer than a second.
+pub fn impatient(gateway: &Gateway, weather: Weather) -> (Proxy, Cluster) {
+    let proxy = Proxy::start(gateway.address(), weather, 7).unwrap();
+    let mut root = behind(proxy.address(), "x");
+    root.access = root.access.with("AWS_TIMEOUT", "1 second");
+    (proxy, flushing(root, 2))
 }
 
 #[test]
@@ -119,10 +127,7 @@ fn a_part_that_is_damaged_or_gone_is_seen() {
 /// afterwards only the last is there, whole, and nothing that it does not name. Answers what befell.
 fn comes_right(weather: Weather) -> Option<honeycomb_weather::Seen> {
     let gateway = Gateway::start()?;
-    let proxy = Proxy::start(gateway.address(), weather, 7).unwrap();
-    let mut root = behind(proxy.address(), "x");
-    root.access = root.access.with("AWS_TIMEOUT", "1 second");
-    let cluster = flushing(root, 2);
+    let (proxy, cluster) = impatient(&gateway, weather);
     let watcher = cluster.client(cluster.controller.token(), PrefixId(0));
     let (client, job) = cluster.job("job");
     for round in 0..3u64 {
@@ -200,10 +205,7 @@ fn a_slow_store_is_only_slow() {
 #[test]
 fn after_an_outage_the_backlog_is_written_without_anybody_doing_anything() {
     let Some(gateway) = Gateway::start() else { return };
-    let proxy = Proxy::start(gateway.address(), Weather::calm(), 7).unwrap();
-    let mut root = behind(proxy.address(), "x");
-    root.access = root.access.with("AWS_TIMEOUT", "1 second");
-    let cluster = flushing(root, 2);
+    let (proxy, cluster) = impatient(&gateway, Weather::calm());
     let watcher = cluster.client(cluster.controller.token(), PrefixId(0));
     let (client, job) = cluster.job("job");
     for (round, outage) in [Outage::Reset, Outage::Silent].into_iter().enumerate() {
