@@ -192,16 +192,22 @@ impl Flushes {
         (self.all.len() + self.live.len()) as u64
     }
 
+    /// Those that fail and are tried again: number, directory, and why.
+    fn failures(&self) -> impl Iterator<Item = (u64, &Arc<str>, &Arc<str>)> {
+        let written = self.all.iter().map(|(number, f)| (*number, &f.directory, &f.error));
+        let copied = self.live.iter().map(|(number, l)| (*number, &l.directory, &l.error));
+        let all = written.chain(copied);
+        all.filter_map(|(number, directory, why)| Some((number, directory, why.as_ref()?)))
+    }
+
     pub(crate) fn failing(&self) -> u64 {
-        self.all.values().filter(|flush| flush.error.is_some()).count() as u64
+        self.failures().count() as u64
     }
 
     /// Of those that fail, the reason of the one that began last.
     pub(crate) fn error(&self) -> Box<str> {
-        let failing = self.all.values().rev().find_map(|flush| {
-            flush.error.as_ref().map(|why| format!("{}: {why}", flush.directory).into())
-        });
-        failing.unwrap_or_default()
+        let last = self.failures().max_by_key(|(number, ..)| *number);
+        last.map(|(_, directory, why)| format!("{directory}: {why}").into()).unwrap_or_default()
     }
 
     pub(crate) fn bytes(&self) -> usize {

@@ -299,6 +299,8 @@ fn a_flush_keeps_its_prefix_and_ends_with_it() {
     let outcome = Err((false, "no space"));
     bench.run(Command::BlockCopied { server, number, name, outcome }).unwrap();
     assert_eq!(state(&mut bench, job, number), Ok(FlushState::Failing("no space".into())));
+    let status = bench.status();
+    assert_eq!((status.flush_failing, &*status.flush_error), (1, "job/out: no space"));
     bench.pass(150);
     let [again] = &asked(&bench)[..] else { panic!("{:?}", asked(&bench)) };
     assert_eq!(again.at, copy.at);

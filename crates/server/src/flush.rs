@@ -46,8 +46,8 @@ pub(crate) enum FlushWhat {
 
 /// Where flush jobs go; none where the server has no `flush_root`. Cheap to clone.
 ///
-/// The queue is bounded by what it carries: a part for each block that the server owns, and a
-/// manifest for each prefix that had one.
+/// The queue is bounded by what it carries: a part for each block that the server owns, those that each
+/// flush of a live prefix asks for at a time (`FLUSH_COPIES_AT_ONCE`), and a manifest for each flush.
 #[derive(Clone)]
 pub(crate) struct Flusher(Option<Arc<Door>>);
 

@@ -137,7 +137,7 @@ pub(crate) struct Live {
     sources: Option<Vec<Source>>,
     parts: Vec<Copied>,
     waiting: BTreeSet<usize>,
-    error: Option<Arc<str>>,
+    pub(super) error: Option<Arc<str>>,
 }
 
 /// How one ended that was asked for.
