@@ -154,7 +154,10 @@ impl SimServer {
                 frames,
                 lane_room: Default::default(),
                 warm: if below > 0 { WARM } else { 0 },
-                disks: if below > 0 { vec![below] } else { Vec::new() },
+                disks: (below > 0)
+                    .then_some(TierSpec { class: TierClass::Nvme, blocks: below })
+                    .into_iter()
+                    .collect(),
                 buffers: 4 * BLOCK,
                 reclaimer: Reclaimer::inline(),
                 kinds: kinds.clone(),

@@ -1,8 +1,9 @@
-//! The threads that write blocks below memory and read them from there: no core waits for a disk.
+//! The threads that write blocks below memory and read them from there: no core waits for a disk
+//! or a store.
 
 use crate::notes::Note;
 use honeycomb_block::{Backing, Pin};
-use honeycomb_env::{Clock, Mailbox, NotPosted, Volume};
+use honeycomb_env::{AWAY, Clock, Mailbox, NotPosted, Volume};
 use honeycomb_types::limits::TIER_CHUNK;
 use honeycomb_types::{Bug, TierIx};
 use honeycomb_wire::messages::TierTraffic;
@@ -12,9 +13,6 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
-
-/// Threads of one disk: with a megabyte for each under way every disk we know gives all it has.
-pub(crate) const SPILL_THREADS: usize = 4;
 
 /// Names some I/O of one shard. Never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -50,12 +48,12 @@ pub enum IoWhat {
         /// Sums, a chunk each.
         sums: Vec<u32>,
     },
-    /// Read the first bytes of a block that comes back up, whose chunks have these sums. Nobody waits for
-    /// it.
+    /// Read the first bytes of a block that comes back up, or some of one that goes further down, whose
+    /// chunks have these sums. Nobody waits for it.
     Raise {
         /// Where from.
         at: u64,
-        /// Its memory.
+        /// Where to.
         into: Backing,
         /// How many bytes.
         length: usize,
@@ -77,6 +75,8 @@ pub enum IoDone {
     Discarded,
     /// It could not be written, or read as it was written, twice.
     Failed(String),
+    /// The store cannot be reached now. What is there is there, and may be asked for again.
+    Away(String),
 }
 
 /// The sums of some bytes, a chunk each.
@@ -101,13 +101,17 @@ impl Io {
                 let bytes = into.slice_mut(0..length);
                 read_checked(volume, base + at, bytes, &sums).map(|()| IoDone::Read(into))
             }
-            IoWhat::Discard(range) => {
-                // One that gives no room back has it for the next who writes there.
-                let _ = volume.discard(base + range.start..base + range.end);
-                Ok(IoDone::Discarded)
-            }
+            // One that gives no room back has it for the next who writes there.
+            IoWhat::Discard(range) => match volume.discard(base + range.start..base + range.end) {
+                Err(e) if e.kind() == AWAY => Err(e),
+                _ => Ok(IoDone::Discarded),
+            },
         };
-        (self.id, done.unwrap_or_else(|e| IoDone::Failed(e.to_string())))
+        let failed = |e: io::Error| match e.kind() {
+            AWAY => IoDone::Away(e.to_string()),
+            _ => IoDone::Failed(e.to_string()),
+        };
+        (self.id, done.unwrap_or_else(failed))
     }
 
     /// Bytes that it moves.
@@ -126,14 +130,18 @@ impl Io {
     }
 }
 
-/// Reads bytes whose chunks have these sums. A disk that erred once may be right the second time.
+/// Reads bytes whose chunks have these sums. A disk that erred once may be right the second time; one that
+/// is away has been tried for long enough.
 pub(crate) fn read_checked(
     volume: &dyn Volume,
     at: u64,
     bytes: &mut [u8],
     sums: &[u32],
 ) -> io::Result<()> {
-    read(volume, at, bytes, sums).or_else(|_| read(volume, at, bytes, sums))
+    read(volume, at, bytes, sums).or_else(|e| match e.kind() {
+        AWAY => Err(e),
+        _ => read(volume, at, bytes, sums),
+    })
 }
 
 fn read(volume: &dyn Volume, at: u64, bytes: &mut [u8], sums: &[u32]) -> io::Result<()> {
@@ -219,6 +227,7 @@ impl Spiller {
     pub fn with_workers(volume: Arc<dyn Volume>, clock: Clock) -> (Spiller, Vec<SpillWorker>) {
         let queues = Mutex::new(Queues { spillers: 1, ..Queues::default() });
         let (traffic, changed) = (Arc::default(), Condvar::new());
+        let threads = volume.width();
         let shared = Arc::new(Shared { queues, traffic, changed });
         let worker = |n| SpillWorker {
             shared: shared.clone(),
@@ -226,7 +235,7 @@ impl Spiller {
             clock,
             writes_first: n == 0,
         };
-        let workers = (0..SPILL_THREADS).map(worker).collect();
+        let workers = (0..threads).map(worker).collect();
         (Spiller(shared, volume), workers)
     }
 
@@ -261,7 +270,7 @@ impl SpillWorker {
             match done {
                 IoDone::Written(_) => _ = traffic.written.fetch_add(bytes, Relaxed),
                 IoDone::Read(_) => _ = traffic.read.fetch_add(bytes, Relaxed),
-                IoDone::Discarded | IoDone::Failed(_) => {}
+                IoDone::Discarded | IoDone::Failed(_) | IoDone::Away(_) => {}
             }
             let mut note = Note::Io(id, done);
             while let Err(NotPosted::Full(back)) = shard.post(note) {

@@ -10,7 +10,8 @@ use honeycomb_env::{MemoryVolume, Volume};
 use honeycomb_server::{BlockOwner, Effect, Io, KeptBytes, KeptFault, Parts, Shard, ShardConfig};
 use honeycomb_structures::{Answer, Outcome, Payload, Ticket};
 use honeycomb_types::{
-    BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, TierIx, Time,
+    BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, TierClass, TierIx,
+    TierSpec, Time,
 };
 use honeycomb_wire::batch::{ReadManyArgs, ranges};
 use honeycomb_wire::data::ReadArgs;
@@ -139,7 +140,7 @@ impl World {
             ShardConfig {
                 frames: FRAMES,
                 warm: WARM,
-                disks: vec![PLACES],
+                disks: vec![TierSpec { class: TierClass::Ssd, blocks: PLACES }],
                 buffers: 2 * SIZE,
                 ..common::config(SIZE, FRAMES + PLACES)
             },
