@@ -71,6 +71,12 @@ impl Cluster {
         Cluster::sharing(PolicyKind::FirstCome, memory, block_size, directory, bytes)
     }
 
+    /// A cluster of one server with these tiers below its memory.
+    pub fn with_tiers(memory: u64, block_size: u64, disks: Vec<DiskOptions>) -> Cluster {
+        let extras = Extras { disks, ..Extras::default() };
+        Cluster::start_all(vec![Arc::default()], memory, block_size, extras)
+    }
+
     /// The same, where memory is shared out by a policy.
     pub fn sharing(
         policy: PolicyKind,
