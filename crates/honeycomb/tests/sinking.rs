@@ -5,10 +5,13 @@
 mod common;
 
 use common::{Cluster, KIB, Scratch, disk, eventually, file, noise};
-use honeycomb_client::{Client, File, JobTicket};
+use honeycomb_client::{Client, ClientOptions, File, JobTicket};
 use honeycomb_types::TierClass;
+use honeycomb_wire::Status;
 use honeycomb_wire::messages::TierUse;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const BLOCK: u64 = 64 * KIB;
 const MEMORY: u64 = 4 << 20;
@@ -34,20 +37,34 @@ impl World {
         for directory in [&ssd, &store] {
             std::fs::create_dir_all(directory).unwrap();
         }
-        let tiers =
-            vec![disk(&ssd, DISK, TierClass::Ssd), disk(&store, STORE, TierClass::Object)];
+        let tiers = vec![disk(&ssd, DISK, TierClass::Ssd), disk(&store, STORE, TierClass::Object)];
         let cluster = Cluster::with_tiers(MEMORY, BLOCK, tiers);
         let (client, job) = cluster.job("sinks");
         World { cluster, client, job, store, _scratch: scratch }
     }
 
+    /// Whoever is refused because everything is full comes again.
     fn write(&self, address: &str) -> (File, Vec<u8>) {
         let made = file(&self.client, &self.job, address);
-        let bytes = noise(EACH as u64 ^ address.len() as u64 ^ address.as_bytes()[1] as u64, EACH);
+        let bytes = noise(address.as_bytes()[1].into(), EACH);
         for piece in bytes.chunks(APPEND) {
-            made.append(piece).unwrap();
+            eventually("there is room", || match made.append(piece) {
+                Ok(_) => true,
+                Err(e) => {
+                    assert_eq!(e.status, Status::OutOfMemory, "{}", e.message);
+                    false
+                }
+            });
         }
         (made, bytes)
+    }
+
+    /// The same file, for somebody who waits so long for an answer.
+    fn reader(&self, address: &str, timeout: Duration) -> File {
+        let controller = self.cluster.controller.address().to_string();
+        let options = ClientOptions::new(controller, &*self.job.token);
+        let client = Client::new(ClientOptions { timeout, ..options });
+        client.open_file(self.job.job, address).unwrap()
     }
 
     fn write_all(&self) -> Vec<(File, Vec<u8>)> {
@@ -100,10 +117,10 @@ fn memory_and_disk_are_both_relieved_and_everything_reads_back() {
         }
     });
     let tiers = world.tiers();
-    assert_eq!(tiers.iter().map(|tier| tier.class).collect::<Vec<_>>(), [
-        TierClass::Ssd.code(),
-        TierClass::Object.code()
-    ]);
+    assert_eq!(
+        tiers.iter().map(|tier| tier.class).collect::<Vec<_>>(),
+        [TierClass::Ssd.code(), TierClass::Object.code()]
+    );
     let least = 4 * EACH as u64 - MEMORY - DISK;
     assert!(tiers[1].used * BLOCK >= least, "{tiers:?}");
     let moved = || {
@@ -117,5 +134,49 @@ fn memory_and_disk_are_both_relieved_and_everything_reads_back() {
     // The disk keeps some room: what leaves memory goes there first, and then on.
     assert!(tiers[0].used < tiers[0].blocks, "{tiers:?}");
     drop(files);
+    world.ends();
+}
+
+/// The store refuses everything for a while: writers get no further than what there is room for beside
+/// it, readers of what is there wait, and nothing is lost.
+#[test]
+fn a_store_that_refuses_for_a_while_costs_time_alone() {
+    let world = World::new();
+    let (first, bytes) = world.write(":0");
+    let more = world.write(":1");
+    eventually("something is in the store", || world.tiers()[1].used > 0);
+    // Somebody else's thing is in its place.
+    let other = world.store.with_extension("other");
+    std::fs::write(&other, b"").unwrap();
+    let exchange = || renameat_with(CWD, &world.store, CWD, &other, RenameFlags::EXCHANGE).unwrap();
+    exchange();
+    let patient = world.reader(":0", Duration::from_secs(30));
+    let hasty = world.reader(":0", Duration::from_millis(700));
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (2..4)
+            .map(|n| {
+                let world = &world;
+                scope.spawn(move || world.write(&format!(":{n}")))
+            })
+            .collect();
+        // Who is in a hurry is told, and why.
+        let mut got = vec![0; EACH];
+        let refused = hasty.read_into(0, &mut got).unwrap_err();
+        assert!(refused.message.contains("store is away: "), "{}", refused.message);
+        let reader = scope.spawn(move || {
+            let mut got = vec![0; EACH];
+            assert_eq!(patient.read_into(0, &mut got).unwrap(), EACH);
+            got
+        });
+        exchange();
+        assert!(reader.join().unwrap() == bytes, "other bytes than were written (INV-11)");
+        for other in others {
+            let (file, bytes) = other.join().unwrap();
+            reads(&file, &bytes);
+        }
+    });
+    reads(&first, &bytes);
+    reads(&more.0, &more.1);
+    drop((first, more));
     world.ends();
 }
