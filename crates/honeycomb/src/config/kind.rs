@@ -57,7 +57,7 @@ impl Kind {
             Kind::Size | Kind::BlockSize => "SIZE",
             Kind::Micros | Kind::Lease | Kind::Count(_) => "N",
             Kind::Switch => "BOOL",
-            Kind::Disks => "DIR=SIZE,..",
+            Kind::Disks => "PLACE=SIZE,..",
             Kind::DiskShape => "MBPS:MS",
             Kind::Prices => "NAME=PRICE",
             Kind::Policy => "POLICY",
