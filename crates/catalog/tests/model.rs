@@ -542,13 +542,18 @@ impl Both {
         self.joined += 1;
         let address = format!("s{}:1", self.joined);
         let (incarnation, block_size) = (self.joined, BLOCK);
-        let tiers = [TierSpec { class: TierClass::Nvme, blocks: below }];
+        // Some have a store below their disk.
+        let store = if below % 3 == 1 { below + 2 } else { 0 };
+        let tiers = [
+            TierSpec { class: TierClass::Nvme, blocks: below },
+            TierSpec { class: TierClass::Object, blocks: store },
+        ];
         let server = NewServer {
             address: &address,
             incarnation,
             shards,
             blocks_per_shard,
-            tiers: &tiers[..usize::from(below > 0)],
+            tiers: &tiers[..usize::from(below > 0) + usize::from(store > 0)],
             block_size,
             flush_root: "",
             kinds: &[],
@@ -560,6 +565,9 @@ impl Both {
         assert!(self.model.servers.insert(id, (total, self.model.now)).is_none());
         if below > 0 {
             self.model.tiers.below.insert(id, shards as u64 * below as u64);
+        }
+        if store > 0 {
+            self.model.tiers.stores.insert(id, shards as u64 * store as u64);
         }
     }
 

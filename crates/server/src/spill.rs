@@ -10,7 +10,7 @@ use honeycomb_wire::messages::TierTraffic;
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -124,6 +124,15 @@ impl Io {
         }
     }
 
+    /// Which of the `WAYS` it goes.
+    fn way(&self) -> usize {
+        match self.what {
+            IoWhat::Write { .. } => 0,
+            IoWhat::Read { .. } | IoWhat::Raise { .. } => 1,
+            IoWhat::Discard(_) => 2,
+        }
+    }
+
     /// Whether somebody waits for it.
     fn is_urgent(&self) -> bool {
         matches!(self.what, IoWhat::Read { .. })
@@ -173,6 +182,9 @@ impl Traffic {
     }
 }
 
+/// What a store does, which may refuse one and not another.
+const WAYS: [&str; 3] = ["takes blocks", "is read", "gives room back"];
+
 #[derive(Default)]
 struct Queues {
     reads: VecDeque<Job>,
@@ -185,11 +197,28 @@ struct Shared {
     queues: Mutex<Queues>,
     traffic: Arc<Traffic>,
     changed: Condvar,
+    /// What of `WAYS` the store did not do the last time.
+    away: [AtomicBool; WAYS.len()],
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Queues> {
         self.queues.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Says once that a store is away, and that it is back.
+    fn look(&self, way: usize, done: &IoDone) {
+        let away = &self.away[way];
+        match done {
+            IoDone::Away(why) if !away.swap(true, Relaxed) => {
+                eprintln!("honeycomb: {why}; what is there is not lost, and all is tried again");
+            }
+            IoDone::Away(_) | IoDone::Failed(_) => {}
+            _ if away.load(Relaxed) && away.swap(false, Relaxed) => {
+                eprintln!("honeycomb: the store below memory that was away {} again", WAYS[way]);
+            }
+            _ => {}
+        }
     }
 }
 
@@ -204,9 +233,22 @@ pub(crate) struct SpillWorker {
     shared: Arc<Shared>,
     volume: Arc<dyn Volume>,
     clock: Clock,
-    /// It takes what is to be written first, so that readers cannot keep memory from being set free.
-    writes_first: bool,
+    takes: Takes,
 }
+
+/// What a worker takes next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    /// What is to be written first, so that readers cannot keep memory from being set free.
+    WritesFirst,
+    ReadsFirst,
+    /// Nothing but what somebody waits for: where a request takes long, those that nobody waits for do not
+    /// have all workers.
+    Reads,
+}
+
+/// Workers of a volume with more than this divide: half of them only read.
+const DIVIDED: usize = 8;
 
 impl Clone for Spiller {
     fn clone(&self) -> Spiller {
@@ -228,12 +270,16 @@ impl Spiller {
         let queues = Mutex::new(Queues { spillers: 1, ..Queues::default() });
         let (traffic, changed) = (Arc::default(), Condvar::new());
         let threads = volume.width();
-        let shared = Arc::new(Shared { queues, traffic, changed });
+        let shared = Arc::new(Shared { queues, traffic, changed, away: Default::default() });
         let worker = |n| SpillWorker {
             shared: shared.clone(),
             volume: volume.clone(),
             clock,
-            writes_first: n == 0,
+            takes: match n {
+                0 => Takes::WritesFirst,
+                n if threads > DIVIDED && n >= threads / 2 => Takes::Reads,
+                _ => Takes::ReadsFirst,
+            },
         };
         let workers = (0..threads).map(worker).collect();
         (Spiller(shared, volume), workers)
@@ -256,7 +302,8 @@ impl Spiller {
         let queue = if urgent { &mut queues.reads } else { &mut queues.writes };
         queue.push_back(Job { io, base, shard });
         drop(queues);
-        self.0.changed.notify_one();
+        // Not each of them takes everything.
+        self.0.changed.notify_all();
     }
 }
 
@@ -264,8 +311,9 @@ impl SpillWorker {
     /// Carries out until the last `Spiller` is dropped.
     pub fn run(self) {
         while let Some(Job { io, base, shard }) = self.next() {
-            let bytes = io.bytes();
+            let (bytes, way) = (io.bytes(), io.way());
             let (id, done) = io.carry_out(&*self.volume, base);
+            self.shared.look(way, &done);
             let traffic = &self.shared.traffic;
             match done {
                 IoDone::Written(_) => _ = traffic.written.fetch_add(bytes, Relaxed),
@@ -284,9 +332,13 @@ impl SpillWorker {
         let mut queues = self.shared.lock();
         loop {
             let Queues { reads, writes, spillers } = &mut *queues;
-            let (first, second) = if self.writes_first { (writes, reads) } else { (reads, writes) };
-            if let Some(job) = first.pop_front().or_else(|| second.pop_front()) {
-                return Some(job);
+            let job = match self.takes {
+                Takes::WritesFirst => writes.pop_front().or_else(|| reads.pop_front()),
+                Takes::ReadsFirst => reads.pop_front().or_else(|| writes.pop_front()),
+                Takes::Reads => reads.pop_front(),
+            };
+            if job.is_some() {
+                return job;
             }
             if *spillers == 0 {
                 return None;
